@@ -230,7 +230,7 @@ EMULATOR_FLOAT32_COMPUTE = _switch(
 )
 EMULATOR_TRITON = _switch(
     "EMULATOR_TRITON",
-    True,
+    False,
     "Whether vllm-ascend finds Triton (run by its interpreter), or takes its ways without Triton.",
 )
 EMULATOR_COUNTERS = _switch(

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command ``mkv-ascend``.
+
+A sub-command is a module of mkv_ascend.commands with ``HELP`` (a line), ``add_arguments(parser)``
+and ``run(arguments) -> exit status``. Such a module imports torch and vLLM in ``run`` at the
+earliest, so that ``--help`` is quick and works anywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+import mkv_ascend
+
+COMMANDS = {
+    "emulate": "mkv_ascend.commands.emulate",
+}
+"""Sub-command -> its module."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = argparse.ArgumentParser(prog="mkv-ascend", description=mkv_ascend.__doc__)
+    parser.add_argument(
+        "--version", action="version", version=f"mkv-ascend {mkv_ascend.__version__}"
+    )
+    subparsers = parser.add_subparsers(dest="command_name", required=True, metavar="COMMAND")
+    for name, module_name in COMMANDS.items():
+        module = importlib.import_module(module_name)
+        subparser = subparsers.add_parser(name, help=module.HELP)
+        module.add_arguments(subparser)
+        subparser.set_defaults(run=module.run)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parsed = build_parser().parse_args(arguments)
+    return int(parsed.run(parsed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

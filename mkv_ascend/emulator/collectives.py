@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process group backend ``hccl`` of the emulated NPU: Gloo on zero-copy CPU aliases.
+
+An npu tensor's memory is host memory, so each collective lends Gloo CPU aliases of its tensors and
+Gloo writes the results where they belong. Source of the semantics: torch.distributed's
+documentation of each collective; Gloo is the reference, this file only adapts arguments.
+
+Two generations of method names are offered, since PyTorch 2.13 renamed the single-tensor
+collectives (``all_gather_single`` for ``_allgather_base`` and so on) and callers use either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _create_work_from_future
+
+from mkv_ascend.emulator import counters
+from mkv_ascend.emulator.device.native import cpu_alias
+
+DEFAULT_TIMEOUT = timedelta(minutes=30)
+_COMMUNICATOR_NAME = "emulated_hccl"
+
+
+class HcclOptions:
+    """Options of an hccl group. They steer hardware and change no result, so none is read."""
+
+    def __init__(self, is_high_priority_stream: bool = False) -> None:
+        self.is_high_priority_stream = is_high_priority_stream
+        self.op_timeout = DEFAULT_TIMEOUT
+        self.hccl_config: dict[str, object] = {}
+
+
+class ProcessGroupHCCL(dist.ProcessGroup):
+    """A process group for npu tensors, with the public names of torch_npu's class."""
+
+    Options = HcclOptions
+
+    def __init__(
+        self,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        options: HcclOptions | timedelta | None = None,
+    ) -> None:
+        super().__init__(rank, size)
+        timeout = options if isinstance(options, timedelta) else DEFAULT_TIMEOUT
+        self._gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
+        self._group_name = ""
+        self._group_description = ""
+
+    # What torch.distributed asks a group about itself.
+
+    def getBackendName(self) -> str:  # noqa: N802 (name fixed by PyTorch)
+        return "hccl"
+
+    @property
+    def group_name(self) -> str:
+        return self._group_name
+
+    def _set_group_name(self, name: str) -> None:
+        self._group_name = name
+
+    @property
+    def group_desc(self) -> str:
+        return self._group_description
+
+    def _set_group_desc(self, description: str) -> None:
+        self._group_description = description
+
+    def _get_backend(self, device: torch.device) -> ProcessGroupHCCL:
+        """The group is its own backend, for every device type."""
+        return self
+
+    def get_hccl_comm_name(self, rank: int) -> str:
+        """Name of the communicator, which vllm-ascend hands to communicating operators."""
+        return f"{_COMMUNICATOR_NAME}_{self._group_name}"
+
+    def shutdown(self) -> None:
+        self._gloo.shutdown()
+
+    def abort(self) -> None:
+        self._gloo.abort()
+
+    # Collectives whose tensors all have the same shape.
+
+    def allreduce(self, tensors: Any, options: Any = None) -> dist.Work:
+        return self._gloo.allreduce(_launch("all_reduce", tensors), *_given(options))
+
+    def allreduce_coalesced(self, tensors: Any, options: Any = None) -> dist.Work:
+        aliases = _launch("all_reduce_coalesced", tensors)
+        return self._gloo.allreduce_coalesced(aliases, *_given(options))
+
+    def broadcast(self, tensors: Any, options: Any) -> dist.Work:
+        return self._gloo.broadcast(_launch("broadcast", tensors), options)
+
+    def reduce(self, tensors: Any, options: Any) -> dist.Work:
+        return self._gloo.reduce(_launch("reduce", tensors), options)
+
+    def allgather(self, outputs: Any, inputs: Any, options: Any = None) -> dist.Work:
+        aliases = _launch("all_gather", inputs)
+        return self._gloo.allgather(_aliases(outputs), aliases, *_given(options))
+
+    def gather(self, outputs: Any, inputs: Any, options: Any) -> dist.Work:
+        return self._gloo.gather(_aliases(outputs), _launch("gather", inputs), options)
+
+    def scatter(self, outputs: Any, inputs: Any, options: Any) -> dist.Work:
+        return self._gloo.scatter(_launch("scatter", outputs), _aliases(inputs), options)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, options: Any = None) -> dist.Work:
+        """``outputs[0]`` gets the reduction of every rank's ``inputs[0][own rank]``."""
+        outputs, inputs = _launch("reduce_scatter", outputs), _aliases(inputs)
+        for output, pieces in zip(outputs, inputs, strict=True):
+            self._reduce_pieces(output, torch.stack(pieces), options)
+        return _completed_work(outputs)
+
+    # Collectives on one tensor that holds the pieces of all ranks along dimension 0.
+
+    def all_gather_single(
+        self, output: torch.Tensor, tensor: torch.Tensor, options: Any = None
+    ) -> dist.Work:
+        pieces = list(cpu_alias(output).view(self.size(), *tensor.shape).unbind(0))
+        alias = _launch("all_gather_single", tensor)
+        return self._gloo.allgather([pieces], [alias], *_given(options))
+
+    def reduce_scatter_single(
+        self, output: torch.Tensor, tensor: torch.Tensor, options: Any = None
+    ) -> dist.Work:
+        output, tensor = cpu_alias(output), _launch("reduce_scatter_single", tensor)
+        # A copy: the reduction below writes to it, and a collective must leave its input alone.
+        self._reduce_pieces(output, tensor.reshape(self.size(), *output.shape).clone(), options)
+        return _completed_work([output])
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        tensor: torch.Tensor,
+        output_sizes: list[int],
+        input_sizes: list[int],
+        options: Any = None,
+    ) -> dist.Work:
+        alias = _launch("all_to_all_single", tensor)
+        return self._gloo.alltoall_base(
+            cpu_alias(output), alias, output_sizes, input_sizes, *_given(options)
+        )
+
+    def alltoall(self, outputs: Any, inputs: Any, options: Any = None) -> dist.Work:
+        """``outputs[r]`` gets rank r's ``inputs[own rank]``; shapes may differ by rank."""
+        outputs, inputs = _aliases(outputs), _launch("all_to_all", inputs)
+        # Gloo exchanges one flat buffer only.
+        sent = torch.cat([tensor.reshape(-1) for tensor in inputs])
+        output_sizes = [tensor.numel() for tensor in outputs]
+        received = torch.empty(sum(output_sizes), dtype=sent.dtype)
+        input_sizes = [tensor.numel() for tensor in inputs]
+        self._gloo.alltoall_base(received, sent, output_sizes, input_sizes).wait()
+        for output, piece in zip(outputs, received.split(output_sizes), strict=True):
+            output.copy_(piece.view_as(output))
+        return _completed_work(outputs)
+
+    def _allgather_base(self, output: Any, tensor: Any, options: Any = None) -> dist.Work:
+        return self.all_gather_single(output, tensor, options)
+
+    def _reduce_scatter_base(self, output: Any, tensor: Any, options: Any = None) -> dist.Work:
+        return self.reduce_scatter_single(output, tensor, options)
+
+    def alltoall_base(
+        self, output: Any, tensor: Any, output_sizes: Any, input_sizes: Any, options: Any = None
+    ) -> dist.Work:
+        return self.all_to_all_single(output, tensor, output_sizes, input_sizes, options)
+
+    # Point to point, and the barrier.
+
+    def send(self, tensors: Any, destination: int, tag: int = 0) -> dist.Work:
+        return self._gloo.send(_launch("send", tensors), destination, tag)
+
+    def recv(self, tensors: Any, source: int, tag: int = 0) -> dist.Work:
+        return self._gloo.recv(_launch("receive", tensors), source, tag)
+
+    def barrier(self, options: Any = None) -> dist.Work:
+        counters.record_launch("hccl.barrier")
+        # Without options: they name npu devices, which Gloo does not know.
+        return self._gloo.barrier()
+
+    def _reduce_pieces(self, output: torch.Tensor, pieces: torch.Tensor, options: Any) -> None:
+        """Reduce `pieces` (ranks, *output.shape) over all ranks; keep this rank's piece.
+
+        Gloo has no reduce-scatter for every dtype, so the whole is reduced on every rank.
+        """
+        reduction = dist.AllreduceOptions()
+        if options is not None:
+            reduction.reduceOp = options.reduceOp
+        self._gloo.allreduce([pieces], reduction).wait()
+        output.copy_(pieces[self.rank()])
+
+
+def _given(options: Any) -> tuple[Any, ...]:
+    """Options as arguments of a Gloo method, which has its own default when there are none."""
+    return () if options is None else (options,)
+
+
+def _launch(collective: str, tensors: Any) -> Any:
+    """Count one launch and return CPU aliases of ``tensors`` (a tensor or nested lists)."""
+    counters.record_launch(f"hccl.{collective}")
+    return _aliases(tensors)
+
+
+def _aliases(tensors: Any) -> Any:
+    if isinstance(tensors, torch.Tensor):
+        return cpu_alias(tensors)
+    return [_aliases(item) for item in tensors]
+
+
+def _completed_work(results: Sequence[torch.Tensor]) -> dist.Work:
+    future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+    future.set_result(list(results))
+    return _create_work_from_future(future)
+
+
+def _create_process_group(
+    store: dist.Store, rank: int, size: int, timeout: timedelta
+) -> ProcessGroupHCCL:
+    return ProcessGroupHCCL(store, rank, size, timeout)
+
+
+def install() -> None:
+    """Register the backend ``hccl`` for device type ``npu``, as importing torch_npu does."""
+    if "hccl" not in dist.Backend.backend_list:
+        dist.Backend.register_backend("hccl", _create_process_group, devices=["npu"])
+    dist.is_hccl_available = lambda: True  # type: ignore[attr-defined]

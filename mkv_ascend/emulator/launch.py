@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts a command as an emulated process: sets its environment and replaces this process by it.
+
+Everything is handed over in environment variables, so that all children of the command (engine
+core, workers) are emulated processes too. Standard library only, so that the command starts fast.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import site
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from mkv_ascend import envs
+from mkv_ascend.emulator.host_check import SITE_FOLDER, refuse_real_ascend
+from mkv_ascend.emulator.settings import EmulatorSettings
+
+PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
+BUILD_COMMAND = "pip install -e ."
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+"""Defaults that a user may override. More threads were 10 to 18 times slower on shared cores."""
+
+
+class LaunchError(RuntimeError):
+    """A command that cannot be run on the emulated NPU; the message is one line for the user."""
+
+
+@dataclass(frozen=True)
+class EmulatedProcess:
+    """A command, with the emulated NPU that it is to see."""
+
+    command: tuple[str, ...]
+    settings: EmulatorSettings
+
+    def environment(self, base: Mapping[str, str]) -> dict[str, str]:
+        """Environment of the command: ``base`` and what makes a process an emulated one."""
+        environment = {**ONE_THREAD, **base, **settings_environment(self.settings)}
+        environment["PYTHONPATH"] = _python_path(base.get("PYTHONPATH", ""))
+        # Read by triton.jit when a kernel is defined, which may be before torch_npu is imported.
+        environment["TRITON_INTERPRET"] = "1"
+        # Autoload is how `import torch` finds the emulated device; a 0 inherited from elsewhere
+        # would leave a process without it.
+        environment.pop("TORCH_DEVICE_BACKEND_AUTOLOAD", None)
+        return environment
+
+    def check(self, environment: Mapping[str, str]) -> None:
+        """Raise RealAscendError or LaunchError if the command cannot run emulated here."""
+        refuse_real_ascend(environment)
+        if not self.command:
+            raise LaunchError("no command given; write it after --, as in: -- vllm serve MODEL")
+        if shutil.which(self.command[0], path=environment.get("PATH")) is None:
+            raise LaunchError(f"command not found: {self.command[0]}")
+        require_native_extension()
+
+    def execute(self, base: Mapping[str, str] | None = None) -> NoReturn:
+        """Replace this process by the command, which so gets every signal sent to this process."""
+        base = os.environ if base is None else base
+        self.check(base)
+        os.execvpe(self.command[0], self.command, self.environment(base))
+
+
+def settings_environment(settings: EmulatorSettings) -> dict[str, str]:
+    """The ``MKV_ASCEND_EMULATOR_*`` variables that give a process these settings."""
+    return {
+        envs.EMULATOR_DEVICES.name: envs.EMULATOR_DEVICES.format(settings.devices),
+        envs.EMULATOR_MEMORY.name: envs.EMULATOR_MEMORY.format(settings.memory_bytes),
+        envs.EMULATOR_STRICT.name: envs.EMULATOR_STRICT.format(settings.strict),
+        envs.EMULATOR_FLOAT32_COMPUTE.name: envs.EMULATOR_FLOAT32_COMPUTE.format(
+            settings.float32_compute
+        ),
+        envs.EMULATOR_TRITON.name: envs.EMULATOR_TRITON.format(settings.has_triton),
+        envs.EMULATOR_COUNTERS.name: envs.EMULATOR_COUNTERS.format(settings.report_counters),
+    }
+
+
+def require_native_extension(package_folder: Path = PACKAGE_FOLDER) -> None:
+    """Raise LaunchError with the build command if the device was not built."""
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    folder = package_folder / "emulator"
+    if not list(folder.glob("_native*.so")):
+        raise LaunchError(
+            f"the native part of the emulated NPU is not built ({folder}/_native{suffix}); "
+            f"build it in a clone of mkv_ascend: {BUILD_COMMAND}"
+        )
+
+
+def _python_path(inherited: str) -> str:
+    """The stand-in packages first, then what lets a child import mkv_ascend, then the inherited."""
+    folders = [str(SITE_FOLDER)]
+    parent = str(PACKAGE_FOLDER.parent)
+    if parent not in site.getsitepackages():
+        # A source tree that was not installed is importable only from the right folder.
+        folders.append(parent)
+    folders.extend(folder for folder in inherited.split(os.pathsep) if folder)
+    return os.pathsep.join(dict.fromkeys(folders))

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `import torch_npu` does and holds in an emulated process."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from mkv_ascend.emulator.host_check import refuse_real_ascend
+from mkv_ascend.emulator.operators import registry
+from mkv_ascend.emulator.settings import EmulatorSettings, settings
+
+TORCH_NPU_VERSION = "2.10.0"
+"""Version of torch_npu whose names the emulator offers (dist-info in ``site`` says the same)."""
+
+CANN_VERSION = "9.1.0"
+
+SUBMODULES = {
+    "torch_npu.npu": "mkv_ascend.emulator.device.npu",
+    "torch_npu._C": "mkv_ascend.emulator.modules.torch_npu_c",
+    "torch_npu._C._distributed_c10d": "mkv_ascend.emulator.modules.torch_npu_c_distributed",
+    "torch_npu._inductor": "mkv_ascend.emulator.modules.inductor",
+    "torch_npu.multiprocessing": "mkv_ascend.emulator.modules.multiprocessing",
+    "torch_npu.multiprocessing.reductions": "mkv_ascend.emulator.modules.reductions",
+    "torch_npu.op_plugin": "mkv_ascend.emulator.modules.op_plugin",
+    "torch_npu.op_plugin.atb": "mkv_ascend.emulator.modules.op_plugin_atb",
+    "torch_npu.op_plugin.atb._atb_ops": "mkv_ascend.emulator.modules.atb_ops",
+    "torch_npu.profiler": "mkv_ascend.emulator.modules.profiler",
+    "torch_npu.profiler.dynamic_profile": "mkv_ascend.emulator.modules.dynamic_profile",
+}
+"""Importable name -> module that holds its content. Parents stand before their children."""
+
+
+def install(torch_npu: ModuleType) -> None:
+    """Turn this process into an emulated one and fill the module ``torch_npu``.
+
+    Raises RealAscendError beside a real torch_npu or CANN, and an error with the build command if
+    the native extension is missing.
+    """
+    refuse_real_ascend()
+    torch_npu.__version__ = TORCH_NPU_VERSION  # type: ignore[attr-defined]
+    importlib.import_module("mkv_ascend.emulator.device").install()
+    torch.version.cann = CANN_VERSION  # type: ignore[attr-defined]
+    for name, content in SUBMODULES.items():
+        _attach_submodule(name, importlib.import_module(content))
+    _install_operators(torch_npu)
+    importlib.import_module("mkv_ascend.emulator.custom_operators").install()
+    importlib.import_module("mkv_ascend.emulator.collectives").install()
+    importlib.import_module("mkv_ascend.emulator.triton_interpreter").install(settings())
+    _announce_in_this_and_forked_processes()
+
+
+def _attach_submodule(name: str, content: ModuleType) -> None:
+    parent_name, _, child_name = name.rpartition(".")
+    sys.modules[name] = content
+    setattr(sys.modules[parent_name], child_name, content)
+
+
+def _install_operators(torch_npu: ModuleType) -> None:
+    registry.load_all()
+    for name, function in registry.namespace_functions().items():
+        setattr(torch_npu, name, function)
+    torch_npu.atb = _operator_namespace("atb")  # type: ignore[attr-defined]
+    formats = importlib.import_module("mkv_ascend.emulator.modules.formats")
+    torch_npu.Format = formats.Format  # type: ignore[attr-defined]
+
+
+def _operator_namespace(namespace: str) -> ModuleType:
+    """A module such as ``torch_npu.atb``: its registered operators, the others missing by name."""
+    module = ModuleType(f"torch_npu.{namespace}")
+    for name, function in registry.namespace_functions(namespace).items():
+        setattr(module, name, function)
+
+    def missing_operator(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return registry.missing(name, namespace)
+
+    module.__getattr__ = missing_operator  # type: ignore[method-assign]
+    return module
+
+
+def missing_attribute(name: str) -> Any:
+    """``torch_npu.<name>`` for what the emulator does not have: an operator fails when called."""
+    if name.startswith(("npu_", "_npu_")):
+        return registry.missing(name)
+    raise AttributeError(f"emulated NPU has no torch_npu.{name}")
+
+
+def _announce_in_this_and_forked_processes() -> None:
+    _announce(settings())
+    os.register_at_fork(after_in_child=lambda: _announce(settings()))
+
+
+def _announce(current: EmulatorSettings) -> None:
+    mode = "strict" if current.strict else "not strict"
+    if current.strict and current.float32_compute:
+        mode += " but for float32 compute"
+    _stderr_logger().info(
+        "emulated NPU: %d devices of %.1f GiB, %s; not a real Ascend device (process %d)",
+        current.devices,
+        current.memory_bytes / 2**30,
+        mode,
+        os.getpid(),
+    )
+
+
+def _stderr_logger() -> logging.Logger:
+    """A logger that prints whatever the program's own logging configuration is, or lacks."""
+    logger = logging.getLogger("mkv_ascend.emulator.announcement")
+    if not logger.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+    return logger

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vllm-ascend's Triton kernels on the emulated NPU, run by Triton's own interpreter.
+
+Some kernels of vllm-ascend run even where vLLM says that there is no Triton (the slot mapping of
+the block table), so they are interpreted in both settings. The setting ``has_triton`` decides only
+what vLLM's ``HAS_TRITON`` says, and with it which way vllm-ascend takes where it has two.
+
+- ``executor``: runs a kernel's grid on zero-copy aliases and counts the launch
+- ``language``: what triton-ascend's language has beyond Triton 3.4.0's
+- ``backend``: the Triton driver of the emulated device
+"""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+
+from mkv_ascend.emulator.import_hooks import after_import
+from mkv_ascend.emulator.settings import EmulatorSettings
+from mkv_ascend.emulator.triton_interpreter import backend, executor, language
+
+
+def install(settings: EmulatorSettings) -> None:
+    """Have Triton interpret kernels from now on, and vLLM find Triton if the settings say so."""
+    # Read by triton.jit at decoration, so it must be set before the first kernel is defined.
+    os.environ["TRITON_INTERPRET"] = "1"
+    language.install_extension_module()
+    after_import("triton._utils", language.lift_power_of_two_rule)
+    after_import("triton.language.semantic", language.lift_arange_rule)
+    after_import("triton.runtime.interpreter", executor.install)
+    if settings.has_triton:
+        after_import("triton.backends", backend.install)
+    else:
+        after_import("vllm.triton_utils", _give_triton_to_unconditional_kernels)
+
+
+def _give_triton_to_unconditional_kernels(triton_utils: ModuleType) -> None:
+    """Replace vLLM's placeholder by Triton itself; ``HAS_TRITON`` stays False."""
+    import triton
+    import triton.language
+    import triton.language.extra.libdevice
+
+    triton_utils.triton = triton  # type: ignore[attr-defined]
+    triton_utils.tl = triton.language  # type: ignore[attr-defined]
+    triton_utils.tldevice = triton.language.extra.libdevice  # type: ignore[attr-defined]

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Triton driver of the emulated device: one active driver is what vLLM calls ``HAS_TRITON``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, NoReturn
+
+import torch
+
+CUBE_CORES = 20
+VECTOR_CORES = 40
+"""Cores of an Ascend910B4; vllm-ascend sizes the grids of its kernels by them."""
+
+
+class EmulatedDriverUtilities:
+    """What triton-ascend's driver tells about the device."""
+
+    @staticmethod
+    def get_device_properties(_device: int) -> dict[str, int]:
+        return {"num_aicore": CUBE_CORES, "num_vectorcore": VECTOR_CORES}
+
+
+class EmulatedDriver:
+    """The part of Triton's DriverBase that is asked without compiling a kernel."""
+
+    utils = EmulatedDriverUtilities()
+
+    @staticmethod
+    def is_active() -> bool:
+        return True
+
+    def get_current_device(self) -> int:
+        return torch.npu.current_device()
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget(backend="npu", arch="Ascend910B4", warp_size=1)
+
+    def get_device_interface(self) -> ModuleType:
+        return torch.npu
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("npu", torch.npu.current_device())
+
+    def get_benchmarker(self) -> NoReturn:
+        raise NotImplementedError(
+            "emulated NPU cannot time Triton kernels (triton.testing.do_bench, autotune)"
+        )
+
+
+@dataclass(frozen=True)
+class EmulatedBackend:
+    """Entry of ``triton.backends``; without a compiler, since kernels are interpreted."""
+
+    driver: type[EmulatedDriver]
+    compiler: None = None
+
+
+def install(backends: ModuleType) -> None:
+    """Leave the emulated device as the only backend of ``triton.backends``."""
+    backends.backends.clear()
+    backends.backends["npu"] = EmulatedBackend(driver=EmulatedDriver)
