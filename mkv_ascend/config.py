@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of mkv_ascend, from ``--additional-config '{"mkv_ascend": {...}}'``.
+
+``parse_config`` turns the mapping that vLLM hands over into a frozen ``MkvConfig``. Every key, type
+and value is checked, and all problems are reported at once, each with the full path of its key.
+The options are described in docs/configuration.md.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any
+
+from mkv_ascend.attention import catalog
+from mkv_ascend.layout.kind import Kind
+
+NAMESPACE = "mkv_ascend"
+"""The key of ``--additional-config`` that holds our options."""
+
+
+class ConfigError(ValueError):
+    """Options that cannot be honoured; ``problems`` holds one text for each."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        count = len(self.problems)
+        title = f"--additional-config: {count} problem{'s' if count > 1 else ''} in {NAMESPACE}"
+        super().__init__("\n".join([title, *(f"- {problem}" for problem in self.problems)]))
+
+
+class WindowBound(str, Enum):
+    """What a sliding window of W tokens passes to operators whose left bound is inclusive."""
+
+    EXACT = "exact"
+    """W - 1, so that a token sees W tokens, itself included, as the model was trained."""
+    VLLM_ASCEND = "vllm_ascend"
+    """What vllm-ascend 0.23.0 passes, W, so that a token sees W + 1."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+@dataclass(frozen=True)
+class RoleOptions:
+    """Backends of one role: one for all of its layers, or one for each kind, or nothing."""
+
+    every_kind: str | None = None
+    """Canonical name of the backend of every layer of the role."""
+    by_kind: tuple[tuple[Kind, str], ...] = ()
+    """Canonical names by kind, in the order given; excludes ``every_kind``."""
+
+    def backend_of(self, kind: Kind) -> str | None:
+        """The backend asked for a layer of ``kind``, if any."""
+        return dict(self.by_kind).get(kind, self.every_kind)
+
+
+@dataclass(frozen=True)
+class AttentionOptions:
+    """The keys under ``attention``."""
+
+    target: RoleOptions = RoleOptions()
+    draft: RoleOptions = RoleOptions()
+    layers: tuple[tuple[str, str], ...] = ()
+    """Regular expression, which must match a whole layer name -> canonical backend name."""
+    window_bound: WindowBound = WindowBound.EXACT
+
+
+@dataclass(frozen=True)
+class MkvConfig:
+    """All options; hashable, equal when they mean the same."""
+
+    attention: AttentionOptions = field(default_factory=AttentionOptions)
+
+    def compute_hash(self) -> str:
+        """A hash over every option, the same in every process, for vLLM's compilation cache."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+
+def parse_config(additional_config: Mapping[str, Any] | None) -> MkvConfig:
+    """The options in vLLM's ``additional_config``; the defaults where our namespace is absent.
+
+    Raises ConfigError that lists every problem. Backends registered by other packages must be
+    registered before (``catalog.register``).
+    """
+    given = additional_config or {}
+    reader = _Reader()
+    for key in given:
+        # Other keys belong to vllm-ascend, which ignores those it does not know: a slip in ours
+        # would pass in silence.
+        if key != NAMESPACE and str(key).lower().startswith("mkv"):
+            reader.problem(str(key), "is not a key", f"did you mean {NAMESPACE!r}?")
+    config = reader.config(given.get(NAMESPACE, {}))
+    if reader.problems:
+        raise ConfigError(reader.problems)
+    return config
+
+
+class _Reader:
+    """Reads nested mappings and gathers problems instead of stopping at the first."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def problem(self, path: str, what: str, allowed: str) -> None:
+        self.problems.append(f"{path} {what}; {allowed}")
+
+    def mapping(self, path: str, value: object, what: str) -> Mapping[str, Any]:
+        if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+            return value
+        self.problem(path, f"is {value!r} ({type(value).__name__})", f"allowed: {what}")
+        return {}
+
+    def known_keys(self, path: str, value: object, known: tuple[str, ...]) -> Mapping[str, Any]:
+        """The entries of ``value`` that are known; the others are problems."""
+        given = self.mapping(path, value, f"a mapping with the keys {', '.join(known)}")
+        for key in given:
+            if key in known:
+                continue
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            self.problem(f"{path}.{key}", "is not an option", f"{hint}allowed: {', '.join(known)}")
+        return {key: given[key] for key in known if key in given}
+
+    def config(self, value: object) -> MkvConfig:
+        given = self.known_keys(NAMESPACE, value, ("attention",))
+        return MkvConfig(attention=self.attention(f"{NAMESPACE}.attention", given))
+
+    def attention(self, path: str, parent: Mapping[str, Any]) -> AttentionOptions:
+        keys = ("target", "draft", "layers", "window_bound")
+        given = self.known_keys(path, parent.get("attention", {}), keys)
+        return AttentionOptions(
+            target=self.role(f"{path}.target", given["target"])
+            if "target" in given
+            else RoleOptions(),
+            draft=self.role(f"{path}.draft", given["draft"]) if "draft" in given else RoleOptions(),
+            layers=self.layers(f"{path}.layers", given.get("layers", {})),
+            window_bound=self.window_bound(
+                f"{path}.window_bound", given.get("window_bound", WindowBound.EXACT.value)
+            ),
+        )
+
+    def role(self, path: str, value: object) -> RoleOptions:
+        if isinstance(value, str):
+            return RoleOptions(every_kind=self.backend(path, value, None))
+        kinds = tuple(kind.value for kind in Kind)
+        what = "a backend name, or a mapping from kind to backend name"
+        if not isinstance(value, Mapping):
+            self.mapping(path, value, what)
+            return RoleOptions()
+        by_kind: list[tuple[Kind, str]] = []
+        for key, name in self.known_keys(path, value, kinds).items():
+            backend = self.backend(f"{path}.{key}", name, Kind(key))
+            if backend is not None:
+                by_kind.append((Kind(key), backend))
+        return RoleOptions(by_kind=tuple(by_kind))
+
+    def layers(self, path: str, value: object) -> tuple[tuple[str, str], ...]:
+        given = self.mapping(path, value, "a mapping from regular expression to backend name")
+        patterns: list[tuple[str, str]] = []
+        for pattern, name in given.items():
+            place = f"{path}[{pattern!r}]"
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                self.problem(place, f"is not a regular expression ({error})", "correct the pattern")
+            backend = self.backend(place, name, None)
+            if backend is not None:
+                patterns.append((pattern, backend))
+        return tuple(patterns)
+
+    def backend(self, path: str, value: object, kind: Kind | None) -> str | None:
+        """The canonical name of a backend that options may choose (for ``kind``, when given)."""
+        fitting = [
+            entry.name
+            for entry in (catalog.entries() if kind is None else catalog.entries_for(kind))
+            if not entry.chosen_by_layer
+        ]
+        allowed = f"allowed: {', '.join(fitting) or 'none, the layer names its backend itself'}"
+        if not isinstance(value, str):
+            self.problem(path, f"is {value!r} ({type(value).__name__})", allowed)
+            return None
+        try:
+            entry = catalog.find(value)
+        except catalog.CatalogError as error:
+            self.problem(
+                path, f"is {value!r}, which is no backend", f"{error.hint} {allowed}".lstrip()
+            )
+            return None
+        if entry.name not in fitting:
+            reason = (
+                "is named by the layer's class and cannot be chosen"
+                if entry.chosen_by_layer
+                else f"does not serve {kind}"
+            )
+            self.problem(path, f"is {value!r}, which {reason}", allowed)
+            return None
+        return entry.name
+
+    def window_bound(self, path: str, value: object) -> WindowBound:
+        allowed = tuple(bound.value for bound in WindowBound)
+        if isinstance(value, str) and value in allowed:
+            return WindowBound(value)
+        self.problem(path, f"is {value!r}", f"allowed: {', '.join(allowed)}")
+        return WindowBound.EXACT
