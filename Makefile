@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+# `make` lists what there is. Each target sets up what it needs first (tools/bootstrap.py).
+PYTHON ?= python3
+BIN := .venv/bin
+
+# More than one thread per process makes the emulated NPU slower, not faster.
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format typecheck unit emulated docs lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## virtual environment in .venv, requirements, vLLM, vllm-ascend, native parts
+	@command -v $(PYTHON) >/dev/null || \
+		{ echo "Set-up stopped: no $(PYTHON): apt-get install python3"; exit 1; }
+	@$(PYTHON) tools/bootstrap.py
+
+demo: setup ## serve a target with a draft on the emulated NPU, and compare every token
+	@$(BIN)/mkv-ascend demo
+
+test: setup ## lint, type check, unit tests, emulated tests, docs
+	@$(BIN)/python tools/checks.py
+
+lint: setup ## ruff, clang-format, import-linter
+	@$(BIN)/python tools/checks.py lint
+
+format: setup ## rewrite sources in the house format
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+	@git ls-files 'csrc/*.cpp' 'csrc/*.h' | xargs --no-run-if-empty $(BIN)/clang-format -i
+
+typecheck: setup ## mypy
+	@$(BIN)/python tools/checks.py types
+
+unit: setup ## tests that need no device and no engine
+	@$(BIN)/python tools/checks.py unit
+
+emulated: setup ## tests that run vLLM on the emulated NPU
+	@$(BIN)/python tools/checks.py emulated
+
+docs: setup ## build the documentation into site-docs/
+	@$(BIN)/python tools/checks.py docs
+
+lock: setup ## resolve requirements/*.in anew into requirements/constraints.txt
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-annotate \
+		--overrides requirements/overrides.txt --excludes requirements/excludes.txt \
+		--custom-compile-command "make lock" --output-file requirements/constraints.txt \
+		requirements/build.in requirements/emulator.in requirements/test.in \
+		requirements/dev.in requirements/docs.in
+
+clean: ## remove what these targets made, .venv included
+	rm -rf .venv build dist site-docs .cache *.egg-info mkv_ascend/emulator/_native*.so
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find mkv_ascend tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

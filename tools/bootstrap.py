@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Set up .venv: everything that `make demo` and `make test` need, from the package index.
+
+Each step leaves a stamp keyed by what it was made from, so a second run has nothing to do and
+returns at once. Standard library only, and readable by Python 3.8, so that an interpreter that is
+too old gets a sentence instead of a syntax error.
+
+    python3 tools/bootstrap.py            set up what is missing
+    python3 tools/bootstrap.py --check    exit status 1 if something is missing, change nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
+
+import pip_wheel
+from step_runner import SetupError, run_logged
+
+ROOT = Path(__file__).resolve().parent.parent
+SUPPORTED = ((3, 10), (3, 11), (3, 12))
+VLLM_VERSION = "0.23.0"
+VLLM_ASCEND_VERSION = "0.23.0"
+STAMP_NAME = ".mkv_ascend_setup.json"
+LOG = Path(".cache") / "setup.log"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the set-up: commands, and what its result depends on."""
+
+    name: str
+    title: str
+    commands: Tuple[Tuple[str, ...], ...]
+    inputs: Tuple[Path, ...] = ()
+    # Patterns under the root, each of which must match something once the step is done.
+    outputs: Tuple[str, ...] = ()
+    environment: Dict[str, str] = field(default_factory=dict)
+    note: str = ""
+
+    def key(self, previous: str) -> str:
+        """Changes when a command, an input's content or an earlier step changes."""
+        digest = hashlib.sha256(previous.encode())
+        digest.update(repr((self.commands, sorted(self.environment.items()))).encode())
+        for path in self.inputs:
+            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+        return digest.hexdigest()
+
+    def has_outputs(self, root: Path) -> bool:
+        return all(any(root.glob(pattern)) for pattern in self.outputs)
+
+
+def source_files(root: Path) -> Tuple[Path, ...]:
+    """What the installed package and its native parts are built from."""
+    names = ("pyproject.toml", "setup.py", "CMakeLists.txt")
+    native = (path for path in (root / "csrc").rglob("*") if path.is_file())
+    return tuple(root / name for name in names if (root / name).exists()) + tuple(sorted(native))
+
+
+def make_steps(root: Path, python: str) -> List[Step]:
+    """The steps after the virtual environment exists; ``python`` is its interpreter."""
+    pip = (python, "-m", "pip", "install")
+    constraints = root / "requirements" / "constraints.txt"
+    torch = root / "requirements" / "torch.txt"
+    return [
+        Step(
+            name="pip",
+            title="pip and build tools",
+            commands=((*pip, "-c", str(constraints), "-U", "pip", "setuptools", "wheel"),),
+            inputs=(constraints,),
+        ),
+        Step(
+            # Before everything else, so that nothing else chooses a torch.
+            name="torch",
+            title="torch",
+            commands=((*pip, "-r", str(torch)),),
+            inputs=(torch,),
+            note="a CPU build is enough; PIP_EXTRA_INDEX_URL can name an index that has one",
+        ),
+        Step(
+            # Complete and pinned, hence no resolver: it would object to triton beside a CUDA torch.
+            name="requirements",
+            title="pinned requirements",
+            commands=((*pip, "--no-deps", "-r", str(constraints)),),
+            inputs=(constraints,),
+        ),
+        Step(
+            name="vllm",
+            title=f"vLLM {VLLM_VERSION} as pure Python",
+            commands=(
+                (*pip, "--no-deps", "--no-build-isolation", "--no-binary", "vllm")
+                + (f"vllm=={VLLM_VERSION}",),
+            ),
+            # Without the override the version would read 0.23.0+empty, which pip refuses.
+            environment={"VLLM_VERSION_OVERRIDE": VLLM_VERSION, "VLLM_TARGET_DEVICE": "empty"},
+        ),
+        Step(
+            # Its own dependencies include torch-npu and CANN packages: not wanted here.
+            name="vllm-ascend",
+            title=f"vllm-ascend {VLLM_ASCEND_VERSION}",
+            commands=(
+                (*pip, "--no-deps", "--only-binary", "vllm-ascend")
+                + (f"vllm-ascend=={VLLM_ASCEND_VERSION}",),
+            ),
+        ),
+        Step(
+            name="mkv_ascend",
+            title="mkv_ascend and its native parts",
+            commands=((*pip, "--no-deps", "--no-build-isolation", "-e", str(root)),),
+            inputs=source_files(root),
+            outputs=("mkv_ascend/emulator/_native*.so",),
+        ),
+    ]
+
+
+def version_of(python: str) -> Optional[Tuple[int, int]]:
+    """Major and minor version of an interpreter, or None when it does not run."""
+    code = "import sys; print(*sys.version_info[:2])"
+    try:
+        output = subprocess.run(
+            [python, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    major, minor = output.split()
+    return int(major), int(minor)
+
+
+def choose_python() -> str:
+    """This interpreter if it is supported, else one on the path that is."""
+    if sys.version_info[:2] in SUPPORTED:
+        return sys.executable
+    for version in reversed(SUPPORTED):
+        name = shutil.which("python{}.{}".format(*version))
+        if name is not None and version_of(name) == version:
+            return name
+    raise SetupError(
+        "Python 3.10, 3.11 or 3.12 is needed, this is {}.{}: install one, or name it as in "
+        "`make setup PYTHON=/path/to/python3.11`".format(*sys.version_info[:2])
+    )
+
+
+def check_machine() -> None:
+    """Refuse early, by name, what would fail late and obscurely."""
+    machine = platform.machine()
+    if sys.platform != "linux" or machine not in ("x86_64", "aarch64"):
+        raise SetupError(
+            f"vllm-ascend has wheels for Linux on x86_64 and aarch64 only, this is {sys.platform} "
+            f"on {machine}: use a Linux machine or container"
+        )
+    if not shutil.which(os.environ.get("CXX", "g++").split()[0]):
+        raise SetupError("no C++ compiler: apt-get install g++ (or name one in CXX)")
+
+
+def create_environment(venv: Path, root: Path, environment: Dict[str, str], log: Path) -> None:
+    """Make the virtual environment with pip in it, also where python3-venv is not installed."""
+    python = choose_python()
+    interpreter = str(venv / "bin" / "python")
+    # Debian keeps pip's seed (ensurepip) in a package of its own, python3-venv.
+    run_logged([python, "-m", "venv", "--without-pip", str(venv)], environment, root, log)
+    seeds = subprocess.run([interpreter, "-c", "import ensurepip"], stderr=subprocess.DEVNULL)
+    if seeds.returncode == 0:
+        run_logged([interpreter, "-m", "ensurepip", "--upgrade"], environment, root, log)
+        return
+    lock = (root / "requirements" / "constraints.txt").read_text(encoding="utf-8")
+    wheel = pip_wheel.download(pip_wheel.pinned_version(lock), root / ".cache")
+    install = [interpreter, f"{wheel}/pip", "install", "--no-index", str(wheel)]
+    run_logged(install, environment, root, log)
+
+
+def existing_version(venv: Path) -> Optional[Tuple[int, int]]:
+    """Version of the virtual environment that is there, None if there is none."""
+    if not venv.exists():
+        return None
+    version = version_of(str(venv / "bin" / "python"))
+    if version not in SUPPORTED:
+        found = "no working Python" if version is None else "Python {}.{}".format(*version)
+        raise SetupError(f"{venv} has {found}, needed is 3.10 to 3.12: rm -r {venv}, then again")
+    return version
+
+
+def read_stamps(venv: Path) -> Dict[str, str]:
+    """What was done: step name -> key. A stamp that cannot be read counts as nothing done."""
+    try:
+        stamps = json.loads((venv / STAMP_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return stamps if isinstance(stamps, dict) else {}
+
+
+def pending_steps(
+    steps: Sequence[Step], stamps: Dict[str, str], root: Path
+) -> Iterator[Tuple[Step, str]]:
+    """The steps to run, each with the key to store once it is done."""
+    key = ""
+    for step in steps:
+        key = step.key(key)
+        if stamps.get(step.name) != key or not step.has_outputs(root):
+            yield step, key
+
+
+def child_environment() -> Dict[str, str]:
+    """The environment of the commands; what the user set for pip passes through."""
+    environment = dict(os.environ)
+    environment.update(PYTHONUNBUFFERED="1", PIP_NO_INPUT="1", PIP_ROOT_USER_ACTION="ignore")
+    environment["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
+    # cmake and ninja of the virtual environment, which nobody has activated.
+    environment["PATH"] = os.pathsep.join(
+        [str(ROOT / ".venv" / "bin"), environment.get("PATH", os.defpath)]
+    )
+    for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"):
+        environment.pop(name, None)
+    return environment
+
+
+def set_up(root: Path, venv: Path, log: Path) -> int:
+    """Run what is pending; return the number of steps that were run."""
+    environment = child_environment()
+    steps = make_steps(root, str(venv / "bin" / "python"))
+    total = len(steps) + 1
+    ran = 0
+    if existing_version(venv) is None:
+        print(f"[1/{total}] virtual environment in {venv.name}", flush=True)
+        create_environment(venv, root, environment, log)
+        ran += 1
+    stamps = read_stamps(venv)
+    for step, key in pending_steps(steps, stamps, root):
+        number = steps.index(step) + 2
+        print(f"[{number}/{total}] {step.title}" + (f" ({step.note})" if step.note else ""))
+        sys.stdout.flush()
+        seconds = sum(
+            run_logged(command, {**environment, **step.environment}, root, log)
+            for command in step.commands
+        )
+        if not step.has_outputs(root):
+            raise SetupError(f"{step.title} left no {' or '.join(step.outputs)}: see {log}")
+        print(f"        done in {seconds:.0f} s", flush=True)
+        stamps[step.name] = key
+        (venv / STAMP_NAME).write_text(json.dumps(stamps, indent=1) + "\n", encoding="utf-8")
+        ran += 1
+    return ran
+
+
+def is_complete(root: Path, venv: Path) -> bool:
+    """Whether nothing is left to do."""
+    if existing_version(venv) is None:
+        return False
+    steps = make_steps(root, str(venv / "bin" / "python"))
+    return not list(pending_steps(steps, read_stamps(venv), root))
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing, only tell")
+    options = parser.parse_args(arguments)
+    venv = ROOT / ".venv"
+    log = ROOT / LOG
+    try:
+        if is_complete(ROOT, venv):
+            return 0
+        if options.check:
+            print("set-up is not complete: run `make setup`")
+            return 1
+        check_machine()
+        log.parent.mkdir(exist_ok=True)
+        with (log.parent / "setup.lock").open("w") as lock:
+            # Two `make` at once: the second waits, then finds nothing to do.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            ran = set_up(ROOT, venv, log)
+        print(f"Set-up is complete ({ran} steps run; log: {LOG}).", flush=True)
+    except SetupError as error:
+        print(f"Set-up stopped: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"Set-up stopped: {error}; check the disk and the rights, again", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nSet-up interrupted: run it again, finished steps are kept.", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
