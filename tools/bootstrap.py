@@ -2,7 +2,7 @@
 """Set up .venv: everything that `make demo` and `make test` need, from the package index.
 
 Each step leaves a stamp keyed by what it was made from, so a second run has nothing to do and
-returns at once. Standard library only, and readable by Python 3.8, so that an interpreter that is
+returns at once. Standard library only, and readable by Python 3.9, so that an interpreter that is
 too old gets a sentence instead of a syntax error.
 
     python3 tools/bootstrap.py            set up what is missing
@@ -20,9 +20,9 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 import pip_wheel
 from step_runner import SetupError, run_logged
@@ -41,11 +41,11 @@ class Step:
 
     name: str
     title: str
-    commands: Tuple[Tuple[str, ...], ...]
-    inputs: Tuple[Path, ...] = ()
+    commands: tuple[tuple[str, ...], ...]
+    inputs: tuple[Path, ...] = ()
     # Patterns under the root, each of which must match something once the step is done.
-    outputs: Tuple[str, ...] = ()
-    environment: Dict[str, str] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
     note: str = ""
 
     def key(self, previous: str) -> str:
@@ -60,18 +60,20 @@ class Step:
         return all(any(root.glob(pattern)) for pattern in self.outputs)
 
 
-def source_files(root: Path) -> Tuple[Path, ...]:
+def source_files(root: Path) -> tuple[Path, ...]:
     """What the installed package and its native parts are built from."""
     names = ("pyproject.toml", "setup.py", "CMakeLists.txt")
     native = (path for path in (root / "csrc").rglob("*") if path.is_file())
     return tuple(root / name for name in names if (root / name).exists()) + tuple(sorted(native))
 
 
-def make_steps(root: Path, python: str) -> List[Step]:
+def make_steps(root: Path, python: str) -> list[Step]:
     """The steps after the virtual environment exists; ``python`` is its interpreter."""
     pip = (python, "-m", "pip", "install")
     constraints = root / "requirements" / "constraints.txt"
     torch = root / "requirements" / "torch.txt"
+    from_source = ("--no-deps", "--no-build-isolation", "--no-binary", "vllm")
+    wheel_only = ("--no-deps", "--only-binary", "vllm-ascend")
     return [
         Step(
             name="pip",
@@ -97,10 +99,7 @@ def make_steps(root: Path, python: str) -> List[Step]:
         Step(
             name="vllm",
             title=f"vLLM {VLLM_VERSION} as pure Python",
-            commands=(
-                (*pip, "--no-deps", "--no-build-isolation", "--no-binary", "vllm")
-                + (f"vllm=={VLLM_VERSION}",),
-            ),
+            commands=((*pip, *from_source, f"vllm=={VLLM_VERSION}"),),
             # Without the override the version would read 0.23.0+empty, which pip refuses.
             environment={"VLLM_VERSION_OVERRIDE": VLLM_VERSION, "VLLM_TARGET_DEVICE": "empty"},
         ),
@@ -108,10 +107,7 @@ def make_steps(root: Path, python: str) -> List[Step]:
             # Its own dependencies include torch-npu and CANN packages: not wanted here.
             name="vllm-ascend",
             title=f"vllm-ascend {VLLM_ASCEND_VERSION}",
-            commands=(
-                (*pip, "--no-deps", "--only-binary", "vllm-ascend")
-                + (f"vllm-ascend=={VLLM_ASCEND_VERSION}",),
-            ),
+            commands=((*pip, *wheel_only, f"vllm-ascend=={VLLM_ASCEND_VERSION}"),),
         ),
         Step(
             name="mkv_ascend",
@@ -123,7 +119,7 @@ def make_steps(root: Path, python: str) -> List[Step]:
     ]
 
 
-def version_of(python: str) -> Optional[Tuple[int, int]]:
+def version_of(python: str) -> tuple[int, int] | None:
     """Major and minor version of an interpreter, or None when it does not run."""
     code = "import sys; print(*sys.version_info[:2])"
     try:
@@ -162,7 +158,7 @@ def check_machine() -> None:
         raise SetupError("no C++ compiler: apt-get install g++ (or name one in CXX)")
 
 
-def create_environment(venv: Path, root: Path, environment: Dict[str, str], log: Path) -> None:
+def create_environment(venv: Path, root: Path, environment: dict[str, str], log: Path) -> None:
     """Make the virtual environment with pip in it, also where python3-venv is not installed."""
     python = choose_python()
     interpreter = str(venv / "bin" / "python")
@@ -178,7 +174,7 @@ def create_environment(venv: Path, root: Path, environment: Dict[str, str], log:
     run_logged(install, environment, root, log)
 
 
-def existing_version(venv: Path) -> Optional[Tuple[int, int]]:
+def existing_version(venv: Path) -> tuple[int, int] | None:
     """Version of the virtual environment that is there, None if there is none."""
     if not venv.exists():
         return None
@@ -189,7 +185,7 @@ def existing_version(venv: Path) -> Optional[Tuple[int, int]]:
     return version
 
 
-def read_stamps(venv: Path) -> Dict[str, str]:
+def read_stamps(venv: Path) -> dict[str, str]:
     """What was done: step name -> key. A stamp that cannot be read counts as nothing done."""
     try:
         stamps = json.loads((venv / STAMP_NAME).read_text(encoding="utf-8"))
@@ -199,8 +195,8 @@ def read_stamps(venv: Path) -> Dict[str, str]:
 
 
 def pending_steps(
-    steps: Sequence[Step], stamps: Dict[str, str], root: Path
-) -> Iterator[Tuple[Step, str]]:
+    steps: Sequence[Step], stamps: dict[str, str], root: Path
+) -> Iterator[tuple[Step, str]]:
     """The steps to run, each with the key to store once it is done."""
     key = ""
     for step in steps:
@@ -209,7 +205,7 @@ def pending_steps(
             yield step, key
 
 
-def child_environment() -> Dict[str, str]:
+def child_environment() -> dict[str, str]:
     """The environment of the commands; what the user set for pip passes through."""
     environment = dict(os.environ)
     environment.update(PYTHONUNBUFFERED="1", PIP_NO_INPUT="1", PIP_ROOT_USER_ACTION="ignore")
@@ -259,7 +255,7 @@ def is_complete(root: Path, venv: Path) -> bool:
     return not list(pending_steps(steps, read_stamps(venv), root))
 
 
-def main(arguments: Optional[Sequence[str]] = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing, only tell")
     options = parser.parse_args(arguments)

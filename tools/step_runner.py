@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run one long command with visible progress, and say in one line why it failed.
 
-Standard library only, and readable by Python 3.8: it runs before anything is installed.
+Standard library only, and readable by Python 3.9: it runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Dict, List, Optional, Sequence, Tuple
+from typing import IO
 
 HEARTBEAT_SECONDS = 15.0
 SPINNER_SECONDS = 0.2
@@ -26,7 +27,7 @@ class SetupError(Exception):
 
 # What is looked for in the output of a failed command, and what to tell the user. The first match
 # wins, so the more specific come first.
-_DIAGNOSES: List[Tuple[str, str]] = [
+_DIAGNOSES: list[tuple[str, str]] = [
     (
         r"No space left on device|Disk quota exceeded",
         "the disk is full: free some space (a CPU set-up takes about 4 GB), then run it again",
@@ -69,7 +70,7 @@ def diagnose(output: str) -> str:
     return f"`{last[-1][:160]}`" if last else "it printed nothing"
 
 
-def summarise(line: str) -> Optional[str]:
+def summarise(line: str) -> str | None:
     """A short status for one line of a command's output, or None if it says nothing new."""
     text = line.strip()
     match = re.match(r"(Collecting|Downloading|Building wheels? for|Installing) (.+)", text)
@@ -125,17 +126,17 @@ class Status:
 
 def run_logged(
     command: Sequence[str],
-    environment: Dict[str, str],
+    environment: dict[str, str],
     directory: Path,
     log: Path,
-    stream: Optional[IO[str]] = None,
+    stream: IO[str] | None = None,
 ) -> float:
     """Run ``command``, its output to the end of ``log``; return the seconds it took.
 
     Raises SetupError, with the diagnosis and the place of the log, when it cannot be started or
     exits with another status than 0.
     """
-    lines: List[str] = []
+    lines: list[str] = []
     with (
         log.open("a", encoding="utf-8", errors="replace") as record,
         Status(stream or sys.stdout) as status,
