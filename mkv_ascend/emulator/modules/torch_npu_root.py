@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from mkv_ascend.emulator.host_check import refuse_real_ascend
+from mkv_ascend.emulator.modules import torchvision_guard
 from mkv_ascend.emulator.operators import registry
 from mkv_ascend.emulator.settings import EmulatorSettings, settings
 
@@ -53,6 +54,7 @@ def install(torch_npu: ModuleType) -> None:
     importlib.import_module("mkv_ascend.emulator.custom_operators").install()
     importlib.import_module("mkv_ascend.emulator.collectives").install()
     importlib.import_module("mkv_ascend.emulator.triton_interpreter").install(settings())
+    torchvision_guard.install()
     _announce_in_this_and_forked_processes()
 
 
