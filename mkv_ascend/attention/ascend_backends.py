@@ -50,7 +50,9 @@ FUSED_INFER_ATTENTION = BackendEntry(
 FLASH_ATTENTION_3 = BackendEntry(
     name="flash_attention_3",
     class_path="vllm_ascend.attention.fa3_v1:AscendFABackend",
-    aliases=frozenset({"FLASH_ATTN", "FA3"}),
+    aliases=frozenset({"FA3"}),
+    # platform.py: get_attn_backend_cls reads vLLM's FLASH_ATTN as this backend.
+    vllm_names=frozenset({"FLASH_ATTN"}),
     # attention/fa3_v1.py: refuses a sliding window; caches are paged, so no encoder-decoder.
     kinds=frozenset({Kind.FULL_ATTENTION}),
     # vllm-ascend's user guide, flash_attention.md: float16, bfloat16; no FP8.
@@ -209,6 +211,8 @@ HIDDEN_STATE_CACHE = BackendEntry(
     head_sizes=HeadSizes(),
     generations=_ALL_GENERATIONS,
     rank=10,
+    # It computes nothing, so there is nothing that a batch could change.
+    batch_invariant_modules=frozenset(),
 )
 
 ASCEND_BACKENDS: tuple[BackendEntry, ...] = (

@@ -56,7 +56,7 @@ def register(entry: BackendEntry) -> BackendEntry:
         raise ValueError(
             f"{entry.name}: kinds, generations and kernel_block_sizes may not be empty"
         )
-    names = {entry.name.lower(), *(alias.lower() for alias in entry.aliases)}
+    names = {name.lower() for name in (entry.name, *entry.aliases, *entry.vllm_names)}
     taken = sorted(names & _ALIASES.keys())
     if taken:
         owners = ", ".join(f"{name} (of {_ALIASES[name]})" for name in taken)
@@ -76,8 +76,8 @@ def unregister(name: str) -> None:
 
 
 def entries() -> tuple[BackendEntry, ...]:
-    """All backends, best rank first."""
-    return tuple(sorted(_ENTRIES.values(), key=lambda entry: (entry.rank, entry.name)))
+    """All backends, best rank first, then in the order of registration."""
+    return tuple(sorted(_ENTRIES.values(), key=lambda entry: entry.rank))
 
 
 def entries_for(kind: Kind) -> tuple[BackendEntry, ...]:
@@ -91,11 +91,12 @@ def find(name_or_alias: str) -> BackendEntry:
     if name is not None:
         return _ENTRIES[name]
     near = difflib.get_close_matches(name_or_alias.lower(), _ALIASES, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint = f"did you mean {near[0]!r}?" if near else ""
     existing = ", ".join(entry.name for entry in entries())
     raise CatalogError(
-        f"no attention backend is called {name_or_alias!r}.{hint} Existing: {existing}",
-        hint.strip(),
+        f"no attention backend is called {name_or_alias!r}; {f'{hint} ' if hint else ''}"
+        f"existing: {existing}",
+        hint,
     )
 
 
@@ -127,14 +128,16 @@ def markdown() -> str:
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for entry in entries():
-        aliases = ", ".join(f"`{alias}`" for alias in sorted(entry.aliases)) or "-"
+        aliases = (
+            ", ".join(f"`{alias}`" for alias in sorted(entry.aliases | entry.vllm_names)) or "-"
+        )
         lines.append(
             f"| `{entry.name}` | {aliases} | {_words(entry.kinds)} | {_words(entry.model_dtypes)} "
             f"| {_words(entry.kv_cache_dtypes)} | {entry.head_sizes} |"
         )
     lines += [
         "",
-        "| backend | devices | sinks | non-causal | ACL graphs | batch invariant | needs | blocks |",
+        "| backend | devices | sinks | non-causal | ACL graph | batch invariant | needs | blocks |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for entry in entries():

@@ -78,6 +78,8 @@ class BackendEntry:
     """The lowest rank among those that fit is the default of a layer."""
     aliases: frozenset[str] = frozenset()
     """Other names that find this entry, compared without case; unique over the catalog."""
+    vllm_names: frozenset[str] = frozenset()
+    """Values of vLLM's own --attention-backend that mean this backend; they are aliases too."""
     sinks: bool = False
     """Whether attention sinks are served."""
     non_causal: bool = False

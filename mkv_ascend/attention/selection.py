@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which attention backend serves which layer, who chose it, and why a choice cannot work.
+
+Pure: a request, options and an environment go in, a ``Choice`` or a ``SelectionError`` comes out.
+What is asked for first in this order decides:
+
+1. the backend that the layer's own class names (mamba layers and the like);
+2. ``attention.layers``: the most specific pattern that matches the layer's name;
+3. ``attention.target`` or ``attention.draft``: by kind, or for the whole role;
+4. vLLM's own option: ``--attention-backend`` for the target, the speculative configuration's
+   ``attention_backend`` for the draft;
+5. the best backend of the layer's kind that works in this environment.
+
+A backend that was asked for and cannot serve the layer is an error, never replaced by another.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from mkv_ascend.attention import catalog, patterns, suitability
+from mkv_ascend.attention.entry import BackendEntry, DeviceGeneration
+from mkv_ascend.attention.layer_ranges import fold_layer_names
+from mkv_ascend.config import NAMESPACE, AttentionOptions, RoleOptions
+from mkv_ascend.layout.kind import Kind, Role
+
+VLLM_DEFAULT_NAMES = frozenset({"AUTO", "CUSTOM"})
+"""Values of vLLM's option that leave the choice to the platform: vllm-ascend registers its
+backends as ``CUSTOM``."""
+
+VLLM_OPTIONS = {
+    Role.TARGET: "--attention-backend",
+    Role.DRAFT: "--speculative-config attention_backend",
+}
+"""How a user spells vLLM's own option for a role."""
+
+
+class ChosenBy(str, Enum):
+    """Who chose a backend."""
+
+    DEFAULT = "default"
+    OPTION = "option"
+    PATTERN = "pattern"
+    VLLM_OPTION = "vllm option"
+    BATCH_INVARIANT = "batch invariant"
+    LAYER = "layer"
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+@dataclass(frozen=True)
+class LayerRequest:
+    """What one layer needs of its backend.
+
+    ``dtype`` is that of query, key and value; ``kv_cache_dtype`` that of the cache, where ``auto``
+    means ``dtype``. Head numbers are those of one rank; head sizes are in elements (for MLA the
+    latent and the rope key together).
+    """
+
+    name: str
+    role: Role
+    kind: Kind
+    layer_class: str
+    dtype: str
+    head_size: int
+    num_heads: int = 1
+    num_kv_heads: int = 1
+    head_size_v: int | None = None
+    kv_cache_dtype: str = "auto"
+    has_sink: bool = False
+    non_causal: bool = False
+    block_size: int | None = None
+    """Tokens per block of the KV manager, where it is known already."""
+    own_backend: str | None = None
+    """``module:Class`` of the backend that the layer's class names itself, if it does."""
+
+
+class SelectionError(ValueError):
+    """No backend, or not the one asked for, can serve a layer.
+
+    ``problem`` is the text without the layers, the same for layers that fail alike.
+    """
+
+    def __init__(self, problem: str, requests: Sequence[LayerRequest] = ()) -> None:
+        self.problem = problem
+        self.requests = tuple(requests)
+        if requests:
+            first = requests[0]
+            names = ", ".join(fold_layer_names(request.name for request in requests))
+            problem = f"{names} ({first.role}, {first.kind}, {first.layer_class}): {problem}"
+        super().__init__(problem)
+
+
+@dataclass(frozen=True)
+class SelectionOptions:
+    """Our options, and vLLM's own ones as text (the name of the enum member)."""
+
+    attention: AttentionOptions = field(default_factory=AttentionOptions)
+    vllm_target: str | None = None
+    vllm_draft: str | None = None
+
+    def role(self, role: Role) -> RoleOptions:
+        """Our options for one role."""
+        return self.attention.target if role is Role.TARGET else self.attention.draft
+
+    def vllm(self, role: Role) -> str | None:
+        """vLLM's option for one role; None when it leaves the choice to the platform."""
+        name = self.vllm_target if role is Role.TARGET else self.vllm_draft
+        return None if name is None or name.upper() in VLLM_DEFAULT_NAMES else name
+
+
+def module_is_installed(name: str) -> bool:
+    """Whether a module can be imported, without importing it."""
+    return name in sys.modules or importlib.util.find_spec(name) is not None
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What a backend can rely on in this process."""
+
+    device_generation: DeviceGeneration
+    module_available: Callable[[str], bool] = module_is_installed
+    batch_invariant: bool = False
+    """VLLM_BATCH_INVARIANT."""
+    acl_graphs: bool = False
+    """Whether attention runs inside full ACL graphs; piecewise graphs leave it outside."""
+    extra_dtypes: frozenset[str] = frozenset()
+    """Dtypes accepted beyond those documented: float32 on an emulated NPU that allows it."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The backend of one layer and who chose it."""
+
+    request: LayerRequest
+    backend: BackendEntry
+    chosen_by: ChosenBy
+    detail: str
+    """The option that decided, as a user writes it, or the reason of a default."""
+
+
+def select_backend(
+    request: LayerRequest, options: SelectionOptions, environment: Environment
+) -> Choice:
+    """The backend of one layer; SelectionError says why none, or not the one asked for."""
+    asked = _asked_for(request, options)
+    if asked is None:
+        return _default(request, environment)
+    backend, chosen_by, detail = asked
+    reasons = suitability.reasons_against(backend, request, environment)
+    if reasons:
+        raise SelectionError(
+            _refusal(request, environment, backend, detail, reasons)
+            + _advice(request, backend, chosen_by),
+            [request],
+        )
+    return Choice(request, backend, chosen_by, detail)
+
+
+def select_backends(
+    requests: Iterable[LayerRequest], options: SelectionOptions, environment: Environment
+) -> tuple[Choice, ...]:
+    """The backends of all layers; one SelectionError gathers what is wrong with any of them."""
+    choices: list[Choice] = []
+    failed: dict[tuple[Role, Kind, str, str], list[LayerRequest]] = {}
+    for request in requests:
+        try:
+            choices.append(select_backend(request, options, environment))
+        except SelectionError as error:
+            key = (request.role, request.kind, request.layer_class, error.problem)
+            failed.setdefault(key, []).append(request)
+    if failed:
+        texts = (str(SelectionError(key[-1], alike)) for key, alike in failed.items())
+        raise SelectionError("\n".join(texts))
+    return tuple(choices)
+
+
+def _asked_for(
+    request: LayerRequest, options: SelectionOptions
+) -> tuple[BackendEntry, ChosenBy, str] | None:
+    pattern = _pattern_for(request, options.attention.layers)
+    if request.own_backend is not None:
+        return _own_backend(request, pattern)
+    if pattern is not None:
+        name = dict(options.attention.layers)[pattern]
+        detail = f"{NAMESPACE}.attention.layers[{pattern!r}]"
+        return catalog.find(name), ChosenBy.PATTERN, detail
+    role_options = options.role(request.role)
+    by_role = role_options.backend_of(request.kind)
+    if by_role is not None:
+        suffix = "" if role_options.every_kind is not None else f".{request.kind}"
+        detail = f"{NAMESPACE}.attention.{request.role}{suffix}"
+        return catalog.find(by_role), ChosenBy.OPTION, detail
+    from_vllm = options.vllm(request.role)
+    if from_vllm is not None:
+        backend = vllm_backend(from_vllm, request.role)
+        return backend, ChosenBy.VLLM_OPTION, f"{VLLM_OPTIONS[request.role]} {from_vllm}"
+    return None
+
+
+def _pattern_for(request: LayerRequest, layers: Sequence[tuple[str, str]]) -> str | None:
+    best = patterns.most_specific([pattern for pattern, _ in layers], request.name)
+    names = {dict(layers)[pattern] for pattern in best}
+    if len(names) > 1:
+        choices = " and ".join(f"{pattern!r} ({dict(layers)[pattern]})" for pattern in best)
+        raise SelectionError(
+            f"the patterns {choices} in {NAMESPACE}.attention.layers are equally "
+            f"specific ({patterns.literal_characters(best[0])} literal characters); make one more "
+            "specific, or use the layer's name",
+            [request],
+        )
+    return best[0] if best else None
+
+
+def _own_backend(request: LayerRequest, pattern: str | None) -> tuple[BackendEntry, ChosenBy, str]:
+    assert request.own_backend is not None
+    if pattern is not None:
+        raise SelectionError(
+            f"its class {request.layer_class} names its backend itself "
+            f"({request.own_backend}); take it out of the pattern {pattern!r} in "
+            f"{NAMESPACE}.attention.layers",
+            [request],
+        )
+    backend = catalog.find_class(request.own_backend)
+    if backend is None:
+        raise SelectionError(
+            f"its class {request.layer_class} names the backend "
+            f"{request.own_backend}, which the catalog does not hold; register an entry for it "
+            "(mkv_ascend.attention.catalog.register)",
+            [request],
+        )
+    return backend, ChosenBy.LAYER, f"named by {request.layer_class}"
+
+
+def vllm_backend(name: str, role: Role) -> BackendEntry:
+    """The entry that a value of vLLM's own option means; SelectionError when it means none."""
+    try:
+        return catalog.find(name)
+    except catalog.CatalogError as error:
+        # Names of Ascend backends that vLLM's closed enum has.
+        usable = sorted(alias for entry in catalog.entries() for alias in entry.vllm_names)
+        raise SelectionError(
+            f"{VLLM_OPTIONS[role]} {name}: not a backend of Ascend NPUs; usable there: "
+            f"{', '.join(usable)}, or leave it out. All backends can be named in "
+            f"{NAMESPACE}.attention.{role}"
+        ) from error
+
+
+def _default(request: LayerRequest, environment: Environment) -> Choice:
+    for backend in catalog.entries_for(request.kind):
+        if not suitability.reasons_against(backend, request, environment):
+            if environment.batch_invariant:
+                return Choice(request, backend, ChosenBy.BATCH_INVARIANT, "VLLM_BATCH_INVARIANT")
+            return Choice(request, backend, ChosenBy.DEFAULT, f"best for {request.kind}")
+    raise SelectionError(f"no backend can serve it. {_why_none(request, environment)}", [request])
+
+
+def _refusal(
+    request: LayerRequest,
+    environment: Environment,
+    backend: BackendEntry,
+    detail: str,
+    reasons: Sequence[str],
+) -> str:
+    fitting = fitting_backends(request, environment)
+    remedy = (
+        f"Backends that would fit: {', '.join(entry.name for entry in fitting)}"
+        if fitting
+        else f"No backend fits. {_why_none(request, environment)}"
+    )
+    return f"{backend.name}, asked for by {detail}, cannot serve it: {'; '.join(reasons)}. {remedy}"
+
+
+def _advice(request: LayerRequest, backend: BackendEntry, chosen_by: ChosenBy) -> str:
+    """What to write instead of one name for a role whose layers are of several kinds."""
+    for_role = chosen_by in (ChosenBy.OPTION, ChosenBy.VLLM_OPTION)
+    if not for_role or request.kind in backend.kinds:
+        return ""
+    kinds = sorted(str(kind) for kind in backend.kinds)
+    example = ", ".join(f'"{kind}": "{backend.name}"' for kind in kinds)
+    path = f"{NAMESPACE}.attention.{request.role}"
+    return f". To use it for the kinds it serves only: {path}: {{{example}}}"
+
+
+def fitting_backends(request: LayerRequest, environment: Environment) -> tuple[BackendEntry, ...]:
+    """The backends that can serve the layer here, best first."""
+    return tuple(
+        entry
+        for entry in catalog.entries_for(request.kind)
+        if not suitability.reasons_against(entry, request, environment)
+    )
+
+
+def _why_none(request: LayerRequest, environment: Environment) -> str:
+    candidates = catalog.entries_for(request.kind)
+    if not candidates:
+        return f"vllm-ascend 0.23.0 has no backend for {request.kind}"
+    return "; ".join(
+        f"{entry.name}: " + ", ".join(suitability.reasons_against(entry, request, environment))
+        for entry in candidates
+    )
+
+
+def unmatched_patterns(options: SelectionOptions, layer_names: Iterable[str]) -> tuple[str, ...]:
+    """A message for each pattern of ``attention.layers`` that matches no layer at all."""
+    names = list(layer_names)
+    messages: list[str] = []
+    for pattern, _ in options.attention.layers:
+        if any(patterns.matches(pattern, name) for name in names):
+            continue
+        part = next((name for name in names if patterns.matches(f".*(?:{pattern}).*", name)), None)
+        hint = (
+            f"it is part of {part!r}: a pattern must match a whole name, so put .* around it"
+            if part is not None
+            else f"layers are, for instance: {', '.join(names[:3]) or 'none'}"
+        )
+        messages.append(f"{NAMESPACE}.attention.layers[{pattern!r}] matches no layer; {hint}")
+    return tuple(messages)
+
+
+def require_all_matched(options: SelectionOptions, layer_names: Iterable[str]) -> None:
+    """Raise SelectionError when a pattern matches no layer; call it when all layers are known."""
+    messages = unmatched_patterns(options, layer_names)
+    if messages:
+        raise SelectionError("\n".join(messages))
+
+
+def unused_options(options: SelectionOptions, requests: Iterable[LayerRequest]) -> tuple[str, ...]:
+    """A warning for each option whose role or kind no layer has."""
+    present = {(request.role, request.kind) for request in requests}
+    messages: list[str] = []
+    for role in Role:
+        role_options = options.role(role)
+        path = f"{NAMESPACE}.attention.{role}"
+        if role_options.every_kind is not None and role not in {role for role, _ in present}:
+            messages.append(f"{path} has no effect: there is no {role}")
+        messages += [
+            f"{path}.{kind} has no effect: no {role} layer is {kind}"
+            for kind, _ in role_options.by_kind
+            if (role, kind) not in present
+        ]
+    return tuple(messages)

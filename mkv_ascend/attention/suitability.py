@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a backend cannot serve a layer: one text for each requirement that it misses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from mkv_ascend.attention.entry import BackendEntry, GraphSupport
+
+if TYPE_CHECKING:
+    from mkv_ascend.attention.selection import Environment, LayerRequest
+
+
+def reasons_against(
+    backend: BackendEntry, request: LayerRequest, environment: Environment
+) -> tuple[str, ...]:
+    """Everything that keeps ``backend`` from serving the layer here; empty when it can."""
+    if request.kind not in backend.kinds:
+        # The other requirements say nothing about a kind or device it was not made for.
+        return (f"it serves {_words(backend.kinds)}, not {request.kind}",)
+    if environment.device_generation not in backend.generations:
+        runs_on = _words(backend.generations)
+        return (f"it runs on {runs_on}, not on {environment.device_generation}",)
+    reasons = list(_environment_reasons(backend, request, environment))
+    if not backend.chosen_by_layer:
+        reasons += _tensor_reasons(backend, request, environment)
+        reasons += _semantic_reasons(backend, request)
+    return tuple(reasons)
+
+
+def _words(values: Iterable[object]) -> str:
+    return ", ".join(sorted(str(value) for value in values))
+
+
+def _environment_reasons(
+    backend: BackendEntry, request: LayerRequest, environment: Environment
+) -> Iterator[str]:
+    missing = [
+        name for name in sorted(backend.required_modules) if not environment.module_available(name)
+    ]
+    if missing:
+        yield f"it needs {', '.join(missing)}, which is not installed"
+    if environment.batch_invariant:
+        yield from _batch_reasons(backend, request, environment)
+    graphs_refused = environment.acl_graphs and backend.graphs is GraphSupport.NEVER
+    if graphs_refused and not backend.chosen_by_layer:
+        yield "it cannot run inside a full ACL graph; ask for piecewise graphs or --enforce-eager"
+
+
+def _batch_reasons(
+    backend: BackendEntry, request: LayerRequest, environment: Environment
+) -> Iterator[str]:
+    if backend.batch_invariant_modules is None:
+        yield "its results depend on the batch, and VLLM_BATCH_INVARIANT is set"
+        return
+    missing = [
+        name
+        for name in sorted(backend.batch_invariant_modules)
+        if not environment.module_available(name)
+    ]
+    if missing:
+        yield f"for VLLM_BATCH_INVARIANT it needs {', '.join(missing)}, which is not installed"
+    if request.has_sink and not backend.batch_invariant_sinks:
+        yield "with sinks its results depend on the batch, and VLLM_BATCH_INVARIANT is set"
+
+
+def _tensor_reasons(
+    backend: BackendEntry, request: LayerRequest, environment: Environment
+) -> Iterator[str]:
+    if request.dtype not in backend.model_dtypes | environment.extra_dtypes:
+        yield f"it takes {_words(backend.model_dtypes)}, not {request.dtype}"
+    cache_dtype = request.dtype if request.kv_cache_dtype == "auto" else request.kv_cache_dtype
+    if cache_dtype not in backend.kv_cache_dtypes | environment.extra_dtypes:
+        yield f"its cache holds {_words(backend.kv_cache_dtypes)}, not {cache_dtype}"
+    if not backend.head_sizes.holds(request.head_size):
+        yield f"its head sizes are {backend.head_sizes}, not {request.head_size}"
+    value_size = request.head_size if request.head_size_v is None else request.head_size_v
+    if value_size != request.head_size and not backend.different_value_head_size:
+        yield f"its values need the head size of keys, {request.head_size}, not {value_size}"
+    limit = backend.max_queries_per_kv_head
+    if limit is not None and request.num_heads > limit * request.num_kv_heads:
+        yield (
+            f"at most {limit} query heads may share a key head, not "
+            f"{request.num_heads} over {request.num_kv_heads}"
+        )
+    blocks = backend.kernel_block_sizes
+    if request.block_size is not None and all(request.block_size % size for size in blocks):
+        yield (
+            f"its kernel blocks of {' or '.join(map(str, blocks))} tokens do not divide "
+            f"--block-size {request.block_size}"
+        )
+
+
+def _semantic_reasons(backend: BackendEntry, request: LayerRequest) -> Iterator[str]:
+    if request.has_sink and not backend.sinks:
+        yield "it does not serve attention sinks"
+    if request.non_causal and not backend.non_causal:
+        yield "it serves causal attention only"
