@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The set-up runs what is pending and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import bootstrap
+from bootstrap import Step, make_steps, pending_steps, read_stamps
+from step_runner import SetupError
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> list[Step]:
+    (tmp_path / "one.txt").write_text("a==1\n")
+    return [
+        Step("one", "first", (("pip", "one"),), inputs=(tmp_path / "one.txt",)),
+        Step("two", "second", (("pip", "two"),)),
+        Step("three", "third", (("pip", "three"),), outputs=("built*.so",)),
+    ]
+
+
+def names(steps: list[Step], stamps: dict[str, str], root: Path) -> list[str]:
+    return [step.name for step, _ in pending_steps(steps, stamps, root)]
+
+
+def done(steps: list[Step], root: Path) -> dict[str, str]:
+    """Stamps after a complete set-up."""
+    (root / "built.so").touch()
+    return {step.name: key for step, key in pending_steps(steps, {}, root)}
+
+
+def test_nothing_is_done_at_first(steps: list[Step], tmp_path: Path) -> None:
+    assert names(steps, {}, tmp_path) == ["one", "two", "three"]
+
+
+def test_nothing_is_left_afterwards(steps: list[Step], tmp_path: Path) -> None:
+    assert names(steps, done(steps, tmp_path), tmp_path) == []
+
+
+def test_a_changed_input_repeats_its_step_and_all_after_it(
+    steps: list[Step], tmp_path: Path
+) -> None:
+    stamps = done(steps, tmp_path)
+    (tmp_path / "one.txt").write_text("a==2\n")
+    assert names(steps, stamps, tmp_path) == ["one", "two", "three"]
+
+
+def test_a_changed_command_leaves_earlier_steps_alone(steps: list[Step], tmp_path: Path) -> None:
+    stamps = done(steps, tmp_path)
+    steps[1] = dataclasses.replace(steps[1], commands=(("pip", "other"),))
+    assert names(steps, stamps, tmp_path) == ["two", "three"]
+
+
+def test_a_lost_output_is_made_again(steps: list[Step], tmp_path: Path) -> None:
+    stamps = done(steps, tmp_path)
+    (tmp_path / "built.so").unlink()
+    assert names(steps, stamps, tmp_path) == ["three"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]"])
+def test_unreadable_stamps_count_as_nothing_done(tmp_path: Path, text: str) -> None:
+    (tmp_path / bootstrap.STAMP_NAME).write_text(text)
+    assert read_stamps(tmp_path) == {}
+
+
+def test_torch_comes_before_whatever_could_choose_another() -> None:
+    order = [step.name for step in make_steps(bootstrap.ROOT, "python")]
+    assert order == ["pip", "torch", "requirements", "vllm", "vllm-ascend", "mkv_ascend"]
+
+
+def test_native_sources_are_inputs_of_the_last_step(tmp_path: Path) -> None:
+    (tmp_path / "csrc" / "emulator").mkdir(parents=True)
+    source = tmp_path / "csrc" / "emulator" / "device.cpp"
+    source.touch()
+    assert source in bootstrap.source_files(tmp_path)
+
+
+def test_unsupported_python_is_refused_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 9, 2))
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(SetupError, match=r"3\.10, 3\.11 or 3\.12 is needed, this is 3\.9"):
+        bootstrap.choose_python()
+
+
+def test_missing_compiler_is_refused_with_the_package_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(SetupError, match=r"apt-get install g\+\+"):
+        bootstrap.check_machine()
+
+
+def test_machine_without_wheels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    with pytest.raises(SetupError, match="riscv64"):
+        bootstrap.check_machine()
+
+
+def test_broken_environment_is_named(tmp_path: Path) -> None:
+    (tmp_path / ".venv").mkdir()
+    with pytest.raises(SetupError, match=r"no working Python.*rm -r"):
+        bootstrap.existing_version(tmp_path / ".venv")
+
+
+def test_what_the_user_set_for_pip_passes_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://example.org/cpu")
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    environment = bootstrap.child_environment()
+    assert environment["PIP_EXTRA_INDEX_URL"] == "https://example.org/cpu"
+    assert "PYTHONPATH" not in environment
+
+
+def test_main_ends_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
+    (tmp_path / ".venv").mkdir()
+    assert bootstrap.main([]) == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("Set-up stopped: ")
+    assert output.err.count("\n") == 1
+
+
+def test_only_pending_steps_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    venv = tmp_path / ".venv"
+    venv.mkdir()
+    made = [
+        Step("one", "first", ((sys.executable, "-c", "open('one', 'w')"),), outputs=("one",)),
+        Step("two", "second", ((sys.executable, "-c", "raise SystemExit(3)"),)),
+    ]
+    monkeypatch.setattr(bootstrap, "make_steps", lambda root, python: made)
+    monkeypatch.setattr(bootstrap, "existing_version", lambda venv: (3, 11))
+    with pytest.raises(SetupError):
+        bootstrap.set_up(tmp_path, venv, tmp_path / "log")
+    # The finished step is kept, the failed one is not.
+    assert list(json.loads((venv / bootstrap.STAMP_NAME).read_text())) == ["one"]
+    made[1] = Step("two", "second", ((sys.executable, "-c", ""),))
+    assert bootstrap.set_up(tmp_path, venv, tmp_path / "log") == 1
+    assert bootstrap.set_up(tmp_path, venv, tmp_path / "log") == 0

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make test` runs every check, tells which failed, and fails if any did."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import checks
+from checks import Check, Outcome, all_checks, summary
+
+PASSES = Check("good", "passes", (sys.executable, "-c", "print('ran')"))
+FAILS = Check("bad", "fails", (sys.executable, "-c", "raise SystemExit(5)"))
+
+
+@pytest.fixture
+def two_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "all_checks", lambda root, bin_folder: [FAILS, PASSES])
+
+
+@pytest.mark.usefixtures("two_checks")
+def test_a_failure_does_not_stop_the_rest(capfd: pytest.CaptureFixture[str]) -> None:
+    assert checks.main([]) == 1
+    output = capfd.readouterr().out
+    assert "\nran\n" in output
+    assert "FAILED (status 5)" in output
+    assert "failed: fails" in output
+
+
+@pytest.mark.usefixtures("two_checks")
+def test_a_named_group_runs_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    assert checks.main(["good"]) == 0
+    assert "fails" not in capfd.readouterr().out
+
+
+@pytest.mark.usefixtures("two_checks")
+def test_an_unknown_group_is_named() -> None:
+    with pytest.raises(SystemExit):
+        checks.main(["goood"])
+
+
+def test_a_missing_tool_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    outcome = checks.run(Check("x", "x", (str(tmp_path / "absent"),)), tmp_path)
+    assert outcome.status != 0
+    assert "make setup" in capfd.readouterr().out
+
+
+def test_emulated_tests_run_strict_and_one_thread_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert checks.child_environment()["OMP_NUM_THREADS"] == "1"
+    (emulated,) = (c for c in all_checks(Path("."), Path("bin")) if c.group == "emulated")
+    assert "--strict" in emulated.command
+
+
+def test_summary_of_a_good_run() -> None:
+    assert summary([Outcome(PASSES, 0, 1.5)]).endswith("1 checks in 2 s, all passed")
