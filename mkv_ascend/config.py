@@ -14,14 +14,21 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from enum import Enum
 from typing import Any
 
 from mkv_ascend.attention import catalog
+from mkv_ascend.attention.options import NAMESPACE, AttentionOptions, RoleOptions, WindowBound
 from mkv_ascend.layout.kind import Kind
 
-NAMESPACE = "mkv_ascend"
-"""The key of ``--additional-config`` that holds our options."""
+__all__ = [
+    "NAMESPACE",
+    "AttentionOptions",
+    "ConfigError",
+    "MkvConfig",
+    "RoleOptions",
+    "WindowBound",
+    "parse_config",
+]
 
 
 class ConfigError(ValueError):
@@ -32,43 +39,6 @@ class ConfigError(ValueError):
         count = len(self.problems)
         title = f"--additional-config: {count} problem{'s' if count > 1 else ''} in {NAMESPACE}"
         super().__init__("\n".join([title, *(f"- {problem}" for problem in self.problems)]))
-
-
-class WindowBound(str, Enum):
-    """What a sliding window of W tokens passes to operators whose left bound is inclusive."""
-
-    EXACT = "exact"
-    """W - 1, so that a token sees W tokens, itself included, as the model was trained."""
-    VLLM_ASCEND = "vllm_ascend"
-    """What vllm-ascend 0.23.0 passes, W, so that a token sees W + 1."""
-
-    def __str__(self) -> str:
-        return str(self.value)
-
-
-@dataclass(frozen=True)
-class RoleOptions:
-    """Backends of one role: one for all of its layers, or one for each kind, or nothing."""
-
-    every_kind: str | None = None
-    """Canonical name of the backend of every layer of the role."""
-    by_kind: tuple[tuple[Kind, str], ...] = ()
-    """Canonical names by kind, in the order given; excludes ``every_kind``."""
-
-    def backend_of(self, kind: Kind) -> str | None:
-        """The backend asked for a layer of ``kind``, if any."""
-        return dict(self.by_kind).get(kind, self.every_kind)
-
-
-@dataclass(frozen=True)
-class AttentionOptions:
-    """The keys under ``attention``."""
-
-    target: RoleOptions = RoleOptions()
-    draft: RoleOptions = RoleOptions()
-    layers: tuple[tuple[str, str], ...] = ()
-    """Regular expression, which must match a whole layer name -> canonical backend name."""
-    window_bound: WindowBound = WindowBound.EXACT
 
 
 @dataclass(frozen=True)

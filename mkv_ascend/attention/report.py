@@ -4,113 +4,91 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from mkv_ascend.attention.layer_ranges import fold_layer_names
 from mkv_ascend.attention.selection import Choice
-from mkv_ascend.layout.kind import Kind, Role
+from mkv_ascend.layout.kind import Role
 
 
 @dataclass(frozen=True)
-class ReportRow:
-    """Layers of one role that are alike in everything the table shows."""
+class LayerRow:
+    """One layer, in plain values: ``dataclasses.asdict`` of it goes into JSON or another process.
 
-    role: Role
-    layers: tuple[str, ...]
-    kind: Kind
+    Attributes:
+        name: the layer's full name.
+        role: value of ``Role``.
+        kind: value of ``Kind``.
+        backend: the catalog name of its backend.
+        chosen_by: value of ``ChosenBy``.
+        detail: the option that decided, as a user writes it, or the reason of a default.
+        kv_group: id of its KV group; None while there are none, or where it keeps nothing.
+    """
+
+    name: str
+    role: str
+    kind: str
     backend: str
     chosen_by: str
     detail: str
     kv_group: int | None = None
 
-    @property
-    def folded_layers(self) -> str:
-        """The layer names with ranges of numbers folded."""
-        return ", ".join(fold_layer_names(self.layers))
 
-
-@dataclass(frozen=True)
-class SelectionReport:
-    """All rows, target first, each role in the order of its layers."""
-
-    rows: tuple[ReportRow, ...]
-
-    def of(self, role: Role) -> tuple[ReportRow, ...]:
-        """The rows of one role."""
-        return tuple(row for row in self.rows if row.role is role)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain lists, texts and numbers, for JSON."""
-        return {
-            "rows": [
-                {
-                    **asdict(row),
-                    "role": row.role.value,
-                    "kind": row.kind.value,
-                    "layers": list(row.layers),
-                    "folded_layers": row.folded_layers,
-                }
-                for row in self.rows
-            ]
-        }
-
-    def lines(self) -> tuple[str, ...]:
-        """The table as aligned lines of text, for the log."""
-        with_groups = any(row.kv_group is not None for row in self.rows)
-        texts: list[str] = []
-        header = ("layers", "kind", "backend", *(("KV group",) if with_groups else ()), "chosen by")
-        cells = {role: [_cells(row, with_groups) for row in self.of(role)] for role in Role}
-        table = [header, *(line for lines in cells.values() for line in lines)]
-        widths = [max(len(line[column]) for line in table) for column in range(len(header))]
-        for role, lines in cells.items():
-            if not lines:
-                continue
-            texts.append(f"Attention backends of the {role}:")
-            texts += [
-                "  " + "  ".join(map(str.ljust, line, widths)).rstrip() for line in (header, *lines)
-            ]
-        return tuple(texts)
-
-    def __str__(self) -> str:
-        return "\n".join(self.lines())
-
-
-def _cells(row: ReportRow, with_groups: bool) -> tuple[str, ...]:
-    group = "-" if row.kv_group is None else str(row.kv_group)
-    chosen_by = f"{row.chosen_by} ({row.detail})"
-    return (
-        row.folded_layers,
-        str(row.kind),
-        row.backend,
-        *((group,) if with_groups else ()),
-        chosen_by,
+def layer_rows(
+    choices: Iterable[Choice], kv_groups: Mapping[str, int] | None = None
+) -> tuple[LayerRow, ...]:
+    """A row for each choice; ``kv_groups`` maps layer names to KV groups once they are known."""
+    groups = kv_groups or {}
+    return tuple(
+        LayerRow(
+            name=choice.request.name,
+            role=choice.request.role.value,
+            kind=choice.request.kind.value,
+            backend=choice.backend.name,
+            chosen_by=choice.chosen_by.value,
+            detail=choice.detail,
+            kv_group=groups.get(choice.request.name),
+        )
+        for choice in choices
     )
 
 
-def build_report(
-    choices: Iterable[Choice], kv_groups: Mapping[str, int] | None = None
-) -> SelectionReport:
-    """The table of these choices; ``kv_groups`` maps layer names to KV groups once they are known.
+def render(rows: Iterable[LayerRow]) -> str:
+    """The table as aligned lines: target and draft apart, layers that are alike in one line.
 
-    Rows keep the order in which their first layer comes; layers should come in the order in which
-    the model runs them.
+    Lines keep the order in which their first layer comes. The column of KV groups is there when
+    any layer has one.
     """
-    groups = kv_groups or {}
-    layers: dict[tuple[Role, Kind, str, str, str, int | None], list[str]] = {}
-    for choice in choices:
-        request = choice.request
-        key = (
-            request.role,
-            request.kind,
-            choice.backend.name,
-            str(choice.chosen_by),
-            choice.detail,
-            groups.get(request.name),
+    rows = tuple(rows)
+    with_groups = any(row.kv_group is not None for row in rows)
+    header = ("layers", "kind", "backend", *(("KV group",) if with_groups else ()), "chosen by")
+    tables = {role: _table([row for row in rows if row.role == role], with_groups) for role in Role}
+    lines = [header, *(line for table in tables.values() for line in table)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    texts: list[str] = []
+    for role, table in tables.items():
+        if table:
+            texts.append(f"Attention backends of the {role}:")
+            texts += ["  " + _aligned(line, widths) for line in (header, *table)]
+    return "\n".join(texts)
+
+
+def _aligned(cells: tuple[str, ...], widths: list[int]) -> str:
+    return "  ".join(map(str.ljust, cells, widths)).rstrip()
+
+
+def _table(rows: Iterable[LayerRow], with_groups: bool) -> list[tuple[str, ...]]:
+    """The lines of one role: folded layer names, then the cells that those layers share."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        group = "-" if row.kv_group is None else str(row.kv_group)
+        cells = (
+            row.kind,
+            row.backend,
+            *((group,) if with_groups else ()),
+            f"{row.chosen_by} ({row.detail})",
         )
-        layers.setdefault(key, []).append(request.name)
-    rows = [
-        ReportRow(role, tuple(names), kind, backend, chosen_by, detail, group)
-        for (role, kind, backend, chosen_by, detail, group), names in layers.items()
+        names.setdefault(cells, []).append(row.name)
+    return [
+        (folded, *cells) for cells, alike in names.items() for folded in fold_layer_names(alike)
     ]
-    return SelectionReport(tuple(row for role in Role for row in rows if row.role is role))
