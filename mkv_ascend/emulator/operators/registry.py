@@ -81,7 +81,7 @@ class OperatorEntry:
 
 
 def qualified_name(namespace: str, name: str, overload: str = "") -> str:
-    """``npu_x`` for torch_npu's own, ``namespace.npu_x`` for others, ``npu_x.out`` for overloads."""
+    """``npu_x`` of torch_npu, ``namespace.npu_x`` of others, ``npu_x.out`` for an overload."""
     prefix = "" if namespace == TORCH_NPU else f"{namespace}."
     suffix = f".{overload}" if overload else ""
     return f"{prefix}{name}{suffix}"
@@ -165,6 +165,7 @@ class _Lending:
         self.strict = strict
         self.device_index: int | None = None
         # Keyed by identity: a kernel that returns the alias it was lent worked in place.
+        self._aliases: dict[int, torch.Tensor] = {}
         self._originals: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def lend(self, name: str, value: Any) -> Any:
@@ -197,7 +198,10 @@ class _Lending:
                 f"{self.entry.key}: {name} is on npu:{index}, an earlier argument on "
                 f"npu:{self.device_index}; all tensors must be on one device"
             )
-        alias = _native().cpu_alias(tensor)
+        known = self._aliases.get(id(tensor))
+        if known is not None:
+            return known
+        alias = self._aliases[id(tensor)] = _native().cpu_alias(tensor)
         # The alias is kept as well: its id must stay taken until give_back.
         self._originals[id(alias)] = (alias, tensor)
         return alias
@@ -263,7 +267,10 @@ def operator(
 
 
 def _require_parameters(name: str, kernel: Callable[..., Any], named: tuple[str, ...]) -> None:
-    unknown = set(named) - set(inspect.signature(kernel).parameters)
+    parameters = inspect.signature(kernel).parameters
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return  # the kernel itself refuses keywords that it does not know
+    unknown = set(named) - set(parameters)
     if unknown:
         raise ValueError(f"operator {name}: no such parameters: {sorted(unknown)}")
 
