@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rotary tables per model, where vllm-ascend 0.23.0 keeps one set per process.
+
+``vllm_ascend.ops.rotary_embedding`` holds the cosine and sine tables, and the buffers that
+metadata builders fill from them, in module globals. Building a second model overwrites some of
+them (``_record_cos_and_sin_cache``) and is ignored by others
+(``_record_cos_and_sin_cache_interleaved``, ``_record_cos_sin_cache``, ``set_cos_and_sin``), so a
+draft with another rotary base or dimension either spoils the target's tables or gets them.
+
+``RopeTables`` is one model's set. Inside ``with tables.active():`` the module's globals are that
+model's; afterwards those of before are back. The tensors themselves are never copied: their
+addresses stay what a captured graph has seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from vllm_ascend.ops import rotary_embedding
+
+GLOBALS = (
+    "_cos_mla",
+    "_sin_mla",
+    "_cos_cache",
+    "_sin_cache",
+    "_cos_sin_cache",
+    "_cos",
+    "_sin",
+    "_cos_slice",
+    "_sin_slice",
+)
+"""Every module global of vllm-ascend's rotary embedding that belongs to one model."""
+
+
+class RopeTables:
+    """The rotary tables and buffers of one model, empty until a model is built inside."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = dict.fromkeys(GLOBALS)
+        self._depth = 0
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Make this set the one that vllm-ascend reads and writes. May be nested."""
+        self._depth += 1
+        if self._depth > 1:
+            try:
+                yield
+            finally:
+                self._depth -= 1
+            return
+        others = _read()
+        _write(self._values)
+        try:
+            yield
+        finally:
+            self._values = _read()
+            _write(others)
+            self._depth -= 1
+
+
+def _read() -> dict[str, Any]:
+    return {name: getattr(rotary_embedding, name) for name in GLOBALS}
+
+
+def _write(values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        setattr(rotary_embedding, name, value)

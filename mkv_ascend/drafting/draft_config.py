@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The draft's configuration, kept apart from the target's.
+
+vLLM makes the draft's ``VllmConfig`` by copying the target's with ``replace()``. The copy shares
+its parts by reference, and making it runs the platform's ``check_and_update_config`` again, now
+for the draft. In vllm-ascend 0.23.0 that writes into what the target uses:
+
+* ``cache_config``: ``block_size`` (a draft that is not hybrid resets a hybrid target's 1024 to
+  128), ``cache_dtype`` (a draft with ``index_topk``), the Mamba page size;
+* the process-wide ``AscendConfig``, which afterwards is the draft's for both models.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from vllm_ascend import ascend_config
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+
+def separate_draft_config(target: VllmConfig, make_draft: Callable[[], VllmConfig]) -> VllmConfig:
+    """Make the draft's configuration without changing the target's.
+
+    Args:
+        target: the target's configuration; its ``cache_config`` is the same before and after.
+        make_draft: vLLM's own way to make the draft's.
+
+    Returns:
+        The draft's configuration with a ``cache_config`` of its own. Its block size is the
+        target's: that is what the scheduler counts in and what the draft's specs are made with.
+    """
+    before = copy.copy(target.cache_config)
+    draft = make_draft()
+    draft.cache_config = copy.copy(draft.cache_config)
+    draft.cache_config.block_size = before.block_size
+    vars(target.cache_config).update(vars(before))
+    return draft
+
+
+def builder_config(draft: VllmConfig) -> VllmConfig:
+    """What the draft's metadata builders see: the draft's configuration with its own model.
+
+    For the eagle, eagle3, mtp and dflash methods vLLM leaves the target's ``model_config`` in
+    the draft's configuration. A shallow copy is made without ``replace()``, which would run the
+    platform's checks once more.
+    """
+    speculative = draft.speculative_config
+    if speculative is None or speculative.draft_model_config is None:
+        return draft
+    config = copy.copy(draft)
+    config.model_config = speculative.draft_model_config
+    return config
+
+
+@contextlib.contextmanager
+def ascend_config_kept() -> Iterator[None]:
+    """Put vllm-ascend's process-wide AscendConfig back to the target's afterwards."""
+    before = ascend_config._ASCEND_CONFIG
+    try:
+        yield
+    finally:
+        ascend_config._ASCEND_CONFIG = before

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vllm-ascend's proposers with a draft that is built from its own configuration.
+
+``OwnConfiguration`` comes before a proposer of vllm-ascend in the order of base classes. A new
+method of drafting is one more class at the end of this file and one line in ``PROPOSERS``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vllm_ascend.ops.rotary_embedding import set_cos_and_sin
+from vllm_ascend.spec_decode import get_spec_decode_method
+from vllm_ascend.spec_decode.dflash_proposer import AscendDflashProposer
+from vllm_ascend.spec_decode.draft_proposer import AscendDraftModelProposer
+from vllm_ascend.spec_decode.eagle_proposer import AscendEagleProposer
+from vllm_ascend.spec_decode.step3p5 import AscendStep3p5MTPProposer
+
+from mkv_ascend.attention.building import ModelBeingBuilt, building
+from mkv_ascend.attention.rope_tables import RopeTables
+from mkv_ascend.drafting.draft_config import (
+    ascend_config_kept,
+    builder_config,
+    separate_draft_config,
+)
+from mkv_ascend.layout.kind import Role
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from vllm.config import VllmConfig
+
+
+class OwnConfiguration:
+    """Mixin: the draft's layers, metadata builders and rotary tables are the draft's own."""
+
+    vllm_config: VllmConfig
+    runner: Any
+    _own_config: VllmConfig | None = None
+
+    def _create_draft_vllm_config(self) -> VllmConfig:
+        if self._own_config is None:
+            make = super()._create_draft_vllm_config  # type: ignore[misc]
+            self._own_config = separate_draft_config(self.vllm_config, make)
+        return self._own_config
+
+    def _get_model(self) -> nn.Module:
+        with ascend_config_kept():
+            config = builder_config(self._create_draft_vllm_config())
+            tables = RopeTables()
+            with building(ModelBeingBuilt(Role.DRAFT, config, tables)), tables.active():
+                model: nn.Module = super()._get_model()  # type: ignore[misc]
+                self._reserve_rope_buffers(config)
+        return model
+
+    def _reserve_rope_buffers(self, config: VllmConfig) -> None:
+        """Give an MLA draft the rotary buffers that its metadata builders fill.
+
+        vllm-ascend reserves them once per process, from the target's configuration. A draft of
+        another kind takes its rotary tables from its own layers and needs no buffer.
+        """
+        if config.model_config.use_mla:
+            runner = self.runner
+            set_cos_and_sin(
+                config,
+                runner.max_num_reqs,
+                runner.uniform_decode_query_len,
+                runner.dtype,
+                runner.device,
+            )
+
+
+class MkvDraftModelProposer(OwnConfiguration, AscendDraftModelProposer):
+    """Method ``draft_model``: an independent, smaller model."""
+
+
+class MkvEagleProposer(OwnConfiguration, AscendEagleProposer):
+    """Methods ``eagle``, ``eagle3`` and ``mtp``: a head on the target's hidden states."""
+
+
+class MkvStep3p5MTPProposer(OwnConfiguration, AscendStep3p5MTPProposer):
+    """Method ``mtp`` for Step3p5, whose heads lie in several KV groups."""
+
+
+class MkvDflashProposer(OwnConfiguration, AscendDflashProposer):
+    """Method ``dflash``: a block of tokens drafted at once."""
+
+
+PROPOSERS: dict[str, type[Any]] = {
+    "draft_model": MkvDraftModelProposer,
+    "eagle": MkvEagleProposer,
+    "eagle3": MkvEagleProposer,
+    "mtp": MkvEagleProposer,
+    "dflash": MkvDflashProposer,
+}
+
+
+def create_proposer(method: str, vllm_config: VllmConfig, device: torch.device, runner: Any) -> Any:
+    """The proposer for a method of speculative decoding.
+
+    Methods without attention layers of their own (ngram, suffix, medusa, hidden states) keep
+    vllm-ascend's proposer.
+
+    Raises:
+        ValueError: vllm-ascend does not know the method.
+    """
+    if method not in PROPOSERS:
+        return get_spec_decode_method(method, vllm_config, device, runner)
+    proposer = PROPOSERS[method]
+    if proposer is MkvEagleProposer and vllm_config.speculative_config.use_step3p5_mtp():
+        proposer = MkvStep3p5MTPProposer
+    return proposer(vllm_config, device, runner)

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every place where code of vLLM or vllm-ascend is replaced: what, why, guard, test, until when.
+
+A subclass or an official hook is always tried first; what is listed here had neither. Each patch
+checks before it acts that the code it replaces still looks as it did (its guard), refuses to
+start otherwise, and may be applied twice. ``python -m mkv_ascend.plugin.patches`` prints the
+inventory of docs/patches.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mkv_ascend.plugin.versions import StartUpRefused
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One replacement of foreign code."""
+
+    name: str
+    target: str
+    why: str
+    guard: str
+    test: str
+    until: str
+    apply: Callable[[], None] | None = None
+    """Applies it in a worker process; None when the code named in ``guard`` applies it."""
+
+
+class PatchRefused(StartUpRefused):
+    """The foreign code does not look as the patch expects, so nothing was changed."""
+
+
+def expect(condition: bool, patch: str, what: str) -> None:
+    """A patch's guard.
+
+    Raises:
+        PatchRefused: naming the patch and what is no longer as it was.
+    """
+    if not condition:
+        raise PatchRefused(
+            f"patch {patch!r} no longer fits: {what}. The installed vLLM or vllm-ascend is not "
+            "the one this release was tested with; reinstall both, or report this."
+        )
+
+
+@contextlib.contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Replace one attribute of a module or class while the block runs.
+
+    Raises:
+        PatchRefused: there is no such attribute to replace.
+    """
+    expect(hasattr(owner, name), name, f"{getattr(owner, '__name__', owner)} has no {name}")
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def _choose_backends_per_layer() -> None:
+    from mkv_ascend.plugin import layers
+
+    layers.install()
+
+
+PATCHES = (
+    Patch(
+        name="vllm-ascend's platform stands aside",
+        target="vllm_ascend.register (code object)",
+        why="vLLM accepts one out-of-tree platform; with both installed it would refuse to start.",
+        guard="register is a plain function without free variables (plugin/entry.py)",
+        test="tests/emulated/test_seat.py",
+        until="vLLM lets one platform plugin build on another",
+    ),
+    Patch(
+        name="backend per layer",
+        target="vllm Attention.__init__ and MLAAttention.__init__",
+        why="The platform's method that chooses a backend is told no layer, and its answer is "
+        "cached for all of them. Both constructors take attn_backend; models do not pass it.",
+        guard="both constructors have the parameters attn_backend and prefix",
+        test="tests/emulated/test_backend_choice.py",
+        until="vLLM passes the layer to Platform.get_attn_backend_cls or has "
+        "attention_config.backend_per_kind",
+        apply=_choose_backends_per_layer,
+    ),
+    Patch(
+        name="window bound",
+        target="AscendAttentionBackendImpl.sliding_window (attribute of each instance)",
+        why="A sliding window of W keeps the query's own key and the W - 1 before it. vllm-ascend "
+        "passes W as pre_tokens to fused_infer_attention_score, whose documented bound and "
+        "golden test keep pre_tokens + 1 keys: one too many. W - 1 is passed instead. "
+        "attention.window_bound = 'vllm_ascend' leaves W.",
+        guard="the implementation holds the layer's window in sliding_window (plugin/layers.py)",
+        test="tests/emulated/test_models.py (gemma3, gpt_oss)",
+        until="vllm-ascend passes sliding_window - 1, or hardware shows that the bound is exclusive",
+    ),
+    Patch(
+        name="model runner of the worker",
+        target="vllm_ascend.worker.worker.NPUModelRunner (during init_device)",
+        why="NPUWorker.init_device names the runner's class by a global of its module.",
+        guard="the module has that global (patches.replaced)",
+        test="tests/emulated/test_seat.py",
+        until="NPUWorker takes the runner's class from an overridable method",
+    ),
+    Patch(
+        name="AscendConfig stays the target's",
+        target="vllm_ascend.ascend_config._ASCEND_CONFIG (put back after the draft is built)",
+        why="Building the draft's configuration makes the process-wide AscendConfig the draft's, "
+        "for both models.",
+        guard="the module has that global (drafting/draft_config.py)",
+        test="tests/emulated/test_draft_config.py",
+        until="vllm-ascend keeps one AscendConfig per VllmConfig",
+    ),
+    Patch(
+        name="rotary tables per model",
+        target="vllm_ascend.ops.rotary_embedding (module globals, while a draft is built and "
+        "while its metadata builders work)",
+        why="The tables are one set per process: a draft with another rotary base spoils the "
+        "target's or gets them.",
+        guard="the module has all nine globals (attention/rope_tables.py)",
+        test="tests/emulated/test_rope_tables.py",
+        until="vllm-ascend keeps rotary tables per model",
+    ),
+)
+
+
+def apply_in_worker() -> None:
+    """Apply every patch that a worker process needs before a model is built. Idempotent."""
+    for patch in PATCHES:
+        if patch.apply is not None:
+            patch.apply()
+
+
+def markdown() -> str:
+    """The inventory as Markdown, one section per patch."""
+    parts = []
+    for patch in PATCHES:
+        rows = [
+            ("Replaces", patch.target),
+            ("Why", patch.why),
+            ("Guard", patch.guard),
+            ("Test", f"`{patch.test}`"),
+            ("Can go when", patch.until),
+        ]
+        lines = [f"- **{title}**: {text}" for title, text in rows]
+        parts.append(f"## {patch.name}\n\n" + "\n".join(lines))
+    return "\n\n".join(parts)
+
+
+if __name__ == "__main__":
+    print(markdown())

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MkvPlatform: vllm-ascend's platform with this plugin's worker and configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vllm_ascend.platform import NPUPlatform
+
+from mkv_ascend.config import parse_config
+from mkv_ascend.plugin.logging import get_logger
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+logger = get_logger(__name__)
+
+STOCK_WORKER = "vllm_ascend.worker.worker.NPUWorker"
+WORKER = "mkv_ascend.plugin.worker.MkvWorker"
+
+
+class MkvPlatform(NPUPlatform):
+    """The platform that vLLM runs on when this package and vllm-ascend are installed.
+
+    What it adds: ``--additional-config`` is checked in the front process, before any worker
+    starts, and vllm-ascend's worker is replaced by ``MkvWorker``. Everything else, the choice of
+    backend for callers outside attention layers included, is vllm-ascend's. Attention layers
+    choose in ``mkv_ascend.plugin.layers``, because the platform's method is told no layer and
+    its answer is cached.
+    """
+
+    @classmethod
+    def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
+        """Check our options, let vllm-ascend update the configuration, then set the worker.
+
+        Runs again whenever vLLM copies its configuration (for the draft model, for one), so it
+        must be idempotent.
+
+        Raises:
+            ConfigError: an option is unknown, of the wrong type or impossible.
+            ValueError: the options ask for something in a mode where this plugin cannot act.
+        """
+        config = parse_config(vllm_config.additional_config or {})
+        super().check_and_update_config(vllm_config)
+        parallel_config = vllm_config.parallel_config
+        if parallel_config is None or vllm_config.model_config is None:
+            return
+        if parallel_config.worker_cls == STOCK_WORKER:
+            parallel_config.worker_cls = WORKER
+        elif parallel_config.worker_cls not in (WORKER, "auto"):
+            _stay_out_of(parallel_config.worker_cls, config != parse_config({}))
+
+
+def _stay_out_of(worker: str, has_options: bool) -> None:
+    """Say that a worker of another kind (310P, xlite, the user's own) is left as it is.
+
+    Raises:
+        ValueError: options of ours are given, which nothing would honour there.
+    """
+    if has_options:
+        raise ValueError(
+            f'additional_config["mkv_ascend"] was given, but the worker is {worker}: mkv_ascend '
+            f"extends {STOCK_WORKER} only. Remove the mkv_ascend options, or the setting that "
+            "selects the other worker (worker_cls, xlite_graph_config, a 310P device)."
+        )
+    logger.warning(
+        "mkv_ascend leaves the worker %s as it is: backends and layouts are vllm-ascend's own.",
+        worker,
+    )

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MkvWorker: vllm-ascend's worker with MkvModelRunner."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from vllm_ascend.worker import worker as ascend_worker
+
+from mkv_ascend.plugin import patches
+from mkv_ascend.plugin.model_runner import MkvModelRunner
+
+
+class MkvWorker(ascend_worker.NPUWorker):
+    """One NPU's worker process."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # Before any layer of a model exists; vLLM builds the worker right after its process
+        # has started and loaded the general plugins.
+        patches.apply_in_worker()
+        super().__init__(*args, **kwargs)
+
+    def init_device(self) -> None:
+        """Set the device up and create the model runner.
+
+        vllm-ascend's method names the runner's class by a global of its module and does much
+        else besides. Replacing the global for the length of the call keeps all of it.
+        """
+        with patches.replaced(ascend_worker, "NPUModelRunner", MkvModelRunner):
+            super().init_device()
+
+    def attention_layers(self) -> list[dict[str, Any]]:
+        """Which backend serves which layer; for ``collective_rpc("attention_layers")``."""
+        return [asdict(row) for row in self.model_runner.layer_rows()]

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run one engine in a process of its own and report what it did.
+
+vLLM and vllm-ascend keep much state per process, so a test that starts an engine inside the test
+process changes the next one. ``run(Scenario(...))`` starts
+``python -m mkv_ascend.testing.engine`` instead, hands it the scenario as JSON and reads the
+result back. The child inherits the environment: under ``mkv-ascend emulate`` it runs on the
+emulated NPU, on an Ascend host on the real one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+TIMEOUT_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What to run.
+
+    Attributes:
+        model: checkpoint directory of the target.
+        draft: checkpoint directory of the draft; None runs without speculation.
+        num_speculative_tokens: K, tokens drafted per proposal.
+        prompts: token ids, one list per request; all are submitted at once.
+        max_tokens: tokens to generate per request; the end token is ignored.
+        sampling: further fields of vLLM's SamplingParams; greedy by default.
+        engine: further arguments of ``vllm.LLM``; they win over the defaults of ``engine_arguments``.
+        speculative: further fields of ``speculative_config``.
+        mkv_ascend: our options, ``additional_config["mkv_ascend"]``.
+        environment: variables set for the child process.
+        repeats: how often the prompts are run one after another (2 shows prefix caching).
+        record_drafts: record every proposal; needs synchronous scheduling, which it sets.
+    """
+
+    model: str
+    draft: str | None = None
+    num_speculative_tokens: int = 3
+    prompts: list[list[int]] = field(default_factory=list)
+    max_tokens: int = 32
+    sampling: dict[str, Any] = field(default_factory=dict)
+    engine: dict[str, Any] = field(default_factory=dict)
+    speculative: dict[str, Any] = field(default_factory=dict)
+    mkv_ascend: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    repeats: int = 1
+    record_drafts: bool = False
+
+    def engine_arguments(self) -> dict[str, Any]:
+        """Arguments of ``vllm.LLM``: small, eager, float32, so that tokens can be compared."""
+        arguments: dict[str, Any] = {
+            "model": self.model,
+            "skip_tokenizer_init": True,
+            "enforce_eager": True,
+            "dtype": "float32",
+            "max_model_len": 512,
+            "max_num_seqs": 8,
+            "max_num_batched_tokens": 512,
+            "kv_cache_memory_bytes": 64 << 20,
+            "disable_log_stats": False,
+        }
+        if self.draft is not None:
+            arguments["speculative_config"] = {
+                "method": "draft_model",
+                "model": self.draft,
+                "num_speculative_tokens": self.num_speculative_tokens,
+                **self.speculative,
+            }
+        if self.mkv_ascend:
+            arguments["additional_config"] = {"mkv_ascend": self.mkv_ascend}
+        if self.record_drafts:
+            arguments["async_scheduling"] = False
+        return {**arguments, **self.engine}
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """One proposal of the draft: the accepted tokens it was made after, and what it proposed."""
+
+    context: list[int]
+    tokens: list[int]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one engine did.
+
+    Attributes:
+        tokens: generated token ids per prompt, one list per repeat and prompt.
+        logprobs: of the generated tokens, where asked for by ``sampling``; same shape.
+        cached_tokens: prompt tokens taken from the prefix cache, per repeat and prompt.
+        num_drafts, num_draft_tokens: proposals, and tokens in them that were verified.
+        accepted_per_position: how often the token at each draft position was accepted.
+        proposals: every proposal, when recorded.
+        layers: one row per attention layer: name, role, kind, backend, chosen_by, kv_group.
+        num_gpu_blocks: blocks of the KV cache.
+        preemptions: how often a request was preempted.
+        log: what the process printed.
+    """
+
+    tokens: list[list[int]]
+    logprobs: list[list[float]] = field(default_factory=list)
+    cached_tokens: list[int] = field(default_factory=list)
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    accepted_per_position: list[int] = field(default_factory=list)
+    proposals: list[Proposal] = field(default_factory=list)
+    layers: list[dict[str, Any]] = field(default_factory=list)
+    num_gpu_blocks: int = 0
+    preemptions: int = 0
+    platform: str = ""
+    log: str = ""
+
+    @property
+    def num_accepted(self) -> int:
+        """Accepted draft tokens."""
+        return sum(self.accepted_per_position)
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens per target step: 1 plus accepted draft tokens per proposal."""
+        return 1 + self.num_accepted / self.num_drafts if self.num_drafts else 1.0
+
+
+class EngineFailed(RuntimeError):
+    """The engine's process ended with an error; the text holds the end of its log."""
+
+
+def run(scenario: Scenario, timeout: float = TIMEOUT_SECONDS) -> Result:
+    """Run one scenario in a new process.
+
+    Raises:
+        EngineFailed: the process failed or took longer than ``timeout`` seconds.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        request, answer = Path(directory, "scenario.json"), Path(directory, "result.json")
+        request.write_text(json.dumps(dataclasses.asdict(scenario)))
+        command = [sys.executable, "-m", "mkv_ascend.testing.engine", str(request), str(answer)]
+        environment = {
+            **os.environ,
+            # Keeps the scheduler in reach of the recorder; workers of TP 2 are processes still.
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "OMP_NUM_THREADS": "1",
+            **scenario.environment,
+        }
+        log = _run_logged(command, environment, timeout)
+        if not answer.exists():
+            raise EngineFailed(log[-6000:])
+        fields = json.loads(answer.read_text())
+    proposals = [Proposal(**proposal) for proposal in fields.pop("proposals")]
+    return Result(proposals=proposals, log=log, **fields)
+
+
+def _run_logged(command: list[str], environment: dict[str, str], timeout: float) -> str:
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except subprocess.TimeoutExpired as expired:
+        text = expired.stdout or b""
+        log = text if isinstance(text, str) else text.decode(errors="replace")
+        raise EngineFailed(f"no result after {timeout} s\n{log[-6000:]}") from expired
+    return done.stdout
+
+
+def _record_proposals(scheduler: Any) -> list[Proposal]:
+    """Note every proposal that the scheduler takes, with the tokens accepted so far."""
+    proposals: list[Proposal] = []
+    take = scheduler.update_draft_token_ids
+
+    def noting(draft_token_ids: Any) -> None:
+        for request_id, tokens in zip(
+            draft_token_ids.req_ids, draft_token_ids.draft_token_ids, strict=True
+        ):
+            request = scheduler.requests.get(request_id)
+            if request is None or request.is_finished() or request.is_prefill_chunk:
+                continue
+            proposals.append(Proposal(list(request.all_token_ids), list(tokens)))
+        take(draft_token_ids)
+
+    scheduler.update_draft_token_ids = noting
+    return proposals
+
+
+def _metrics(llm: Any) -> dict[str, Any]:
+    found = {}
+    for metric in llm.get_metrics():
+        value = getattr(metric, "value", None)
+        found[metric.name] = value if value is not None else getattr(metric, "values", None)
+    return found
+
+
+def _execute(scenario: Scenario) -> Result:
+    from vllm import LLM, SamplingParams
+    from vllm.platforms import current_platform
+
+    llm = LLM(**scenario.engine_arguments())
+    core = llm.llm_engine.engine_core.engine_core
+    proposals = _record_proposals(core.scheduler) if scenario.record_drafts else []
+    sampling = SamplingParams(
+        **{
+            "temperature": 0.0,
+            "max_tokens": scenario.max_tokens,
+            "ignore_eos": True,
+            "detokenize": False,
+            **scenario.sampling,
+        }
+    )
+    prompts = [{"prompt_token_ids": prompt} for prompt in scenario.prompts]
+    outputs = []
+    for _ in range(scenario.repeats):
+        outputs += llm.generate(prompts, sampling, use_tqdm=False)
+    metrics = _metrics(llm)
+    per_position = metrics.get("vllm:spec_decode_num_accepted_tokens_per_pos") or []
+    platform = type(current_platform)
+    return Result(
+        tokens=[list(output.outputs[0].token_ids) for output in outputs],
+        logprobs=[_chosen_logprobs(output.outputs[0]) for output in outputs],
+        cached_tokens=[output.num_cached_tokens or 0 for output in outputs],
+        num_drafts=int(metrics.get("vllm:spec_decode_num_drafts") or 0),
+        num_draft_tokens=int(metrics.get("vllm:spec_decode_num_draft_tokens") or 0),
+        accepted_per_position=[int(count) for count in per_position],
+        proposals=proposals,
+        layers=_layers(llm),
+        num_gpu_blocks=core.vllm_config.cache_config.num_gpu_blocks or 0,
+        preemptions=int(metrics.get("vllm:num_preemptions") or 0),
+        platform=f"{platform.__module__}.{platform.__qualname__}",
+    )
+
+
+def _chosen_logprobs(completion: Any) -> list[float]:
+    if not completion.logprobs:
+        return []
+    pairs = zip(completion.token_ids, completion.logprobs, strict=True)
+    return [position[token].logprob for token, position in pairs]
+
+
+def _layers(llm: Any) -> list[dict[str, Any]]:
+    from vllm.platforms import current_platform
+
+    if type(current_platform).__module__.split(".")[0] != "mkv_ascend":
+        return []  # stock vllm-ascend has no such table
+    rows: list[dict[str, Any]] = llm.collective_rpc("attention_layers")[0]
+    return rows
+
+
+def main(request: str, answer: str) -> None:
+    """Run the scenario in the file ``request`` and write its result to the file ``answer``."""
+    scenario = Scenario(**json.loads(Path(request).read_text()))
+    result = dataclasses.asdict(_execute(scenario))
+    result.pop("log")
+    Path(answer).write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

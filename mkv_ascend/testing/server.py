@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real ``vllm serve`` process on loopback, for the demo and for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+START_SECONDS = 240
+STOP_SECONDS = 30
+
+
+class ServerFailed(RuntimeError):
+    """The server ended, or did not become healthy in time; the text holds the end of its log."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server.
+
+    Attributes:
+        address: ``http://127.0.0.1:PORT``.
+        log: the file that holds what it printed.
+    """
+
+    address: str
+    log: Path
+
+    @property
+    def openai_address(self) -> str:
+        """Base address for the openai client."""
+        return f"{self.address}/v1"
+
+    def call_workers(self, method: str) -> Any:
+        """Call a worker's method in every worker process; its answers, first worker first.
+
+        Uses the server's development endpoint, which ``serve`` switches on.
+        """
+        request = urllib.request.Request(
+            f"{self.address}/collective_rpc",
+            data=json.dumps({"method": method}).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)["results"]
+
+    def metrics(self) -> dict[str, float]:
+        """Prometheus samples: ``name`` or ``name[position]`` for per-position counters -> value."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        with urllib.request.urlopen(f"{self.address}/metrics", timeout=30) as answer:
+            text = answer.read().decode()
+        samples: dict[str, float] = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                position = sample.labels.get("position")
+                key = sample.name if position is None else f"{sample.name}[{position}]"
+                samples[key] = samples.get(key, 0.0) + sample.value
+        return samples
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nothing listens on now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@contextlib.contextmanager
+def serve(
+    arguments: list[str],
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    on_wait: Callable[[float], None] = lambda seconds: None,
+) -> Iterator[Server]:
+    """Start ``vllm serve ARGUMENTS`` and wait until it is healthy; ends it on leaving.
+
+    Args:
+        arguments: model and options; host and port are added.
+        log: file for everything that the server prints.
+        environment: of the server; None inherits this process's.
+        on_wait: called about once a second while waiting, with the seconds waited.
+
+    Raises:
+        ServerFailed: with the end of the log.
+    """
+    port = free_port()
+    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", *arguments]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
+    variables = dict(os.environ if environment is None else environment)
+    variables.update(VLLM_SERVER_DEV_MODE="1", OMP_NUM_THREADS="1")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as output:
+        # A session of its own, so that all of its children can be ended together.
+        process = subprocess.Popen(
+            command,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        address = f"http://127.0.0.1:{port}"
+        _wait_until_healthy(process, address, log, on_wait)
+        yield Server(address, log)
+    finally:
+        _end(process)
+
+
+def _wait_until_healthy(
+    process: subprocess.Popen[bytes], address: str, log: Path, on_wait: Callable[[float], None]
+) -> None:
+    start = time.monotonic()
+    while True:
+        waited = time.monotonic() - start
+        if process.poll() is not None:
+            raise ServerFailed(f"the server ended with status {process.returncode}\n{_end_of(log)}")
+        if waited > START_SECONDS:
+            raise ServerFailed(f"the server was not healthy after {waited:.0f} s\n{_end_of(log)}")
+        try:
+            with urllib.request.urlopen(f"{address}/health", timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            on_wait(waited)
+            time.sleep(1.0)
+
+
+def _end_of(log: Path, lines: int = 60) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask the server to stop, then end its whole session, so that no worker is left behind."""
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGINT)
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        pass
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
