@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "allocator.h"
+
+#include "device_state.h"
+#include "memory_ledger.h"
+
+#include <cstdlib>
+#include <cstring>
+
+namespace mkv::emulator {
+
+namespace {
+
+struct Block {
+  void* data;
+  c10::DeviceIndex device;
+  size_t charged;
+};
+
+void free_block(void* context) {
+  auto* block = static_cast<Block*>(context);
+  MemoryLedger::discharge(block->device, block->charged);
+  std::free(block->data);
+  delete block;
+}
+
+class EmulatedAllocator final : public c10::DeviceAllocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    const auto index = current_device();
+    const c10::Device device = npu(index);
+    if (bytes == 0) {
+      return {nullptr, nullptr, &free_block_of_nothing, device};
+    }
+    const size_t charged = MemoryLedger::charge(index, bytes);
+    void* data = nullptr;
+    if (posix_memalign(&data, kAllocationGranularity, charged) != 0) {
+      MemoryLedger::discharge(index, charged);
+      TORCH_CHECK_WITH(
+          OutOfMemoryError, false, "the host has no ", charged, " bytes for emulated device npu:",
+          static_cast<int>(index), ", although the device's own limit allows them. Emulate fewer devices, or give each ",
+          "less memory (MKV_ASCEND_EMULATOR_MEMORY).");
+    }
+    return {data, new Block{data, index, charged}, &free_block, device};
+  }
+
+  // A storage's context is its Block, not its address, so there is no raw pair of functions.
+  c10::DeleterFnPtr raw_deleter() const override {
+    return nullptr;
+  }
+
+  void copy_data(void* destination, const void* source, std::size_t bytes) const override {
+    std::memcpy(destination, source, bytes);
+  }
+
+  bool initialized() override {
+    return true;
+  }
+
+  // Memory goes back to the host at once; nothing is cached.
+  void emptyCache(c10::MempoolId_t /*pool*/) override {}
+
+  // Every operator has ended when its call returns, so no stream can still use freed memory.
+  void recordStream(const c10::DataPtr& /*data*/, c10::Stream /*stream*/) override {}
+
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
+    return MemoryLedger::stats(device);
+  }
+
+  void resetAccumulatedStats(c10::DeviceIndex device) override {
+    MemoryLedger::reset_accumulated(device);
+  }
+
+  void resetPeakStats(c10::DeviceIndex device) override {
+    MemoryLedger::reset_peak(device);
+  }
+
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    return MemoryLedger::free_and_total(device);
+  }
+
+ private:
+  static void free_block_of_nothing(void* /*context*/) {}
+};
+
+}  // namespace
+
+c10::DeviceAllocator* device_allocator() {
+  // Never destroyed: storages may outlive static destruction.
+  static auto* instance = new EmulatedAllocator();
+  return instance;
+}
+
+}  // namespace mkv::emulator

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operators that cannot go through the fallback: they make storages, change metadata in place, or
+// cross between host and device.
+#include "aliasing.h"
+#include "allocator.h"
+#include "counters.h"
+#include "device_state.h"
+#include "pinned_memory.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/resize_native.h>
+#include <ATen/ops/set_native.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_native.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+namespace mkv::emulator {
+
+namespace {
+
+constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
+
+c10::Device device_or_current(std::optional<at::Device> device) {
+  return npu(device.has_value() ? device->index() : c10::DeviceIndex(-1));
+}
+
+at::Tensor empty(
+    at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout> /*layout*/,
+    std::optional<at::Device> device, std::optional<bool> /*pin_memory*/, std::optional<at::MemoryFormat> format) {
+  const c10::DeviceGuard guard(device_or_current(device));
+  return at::detail::empty_generic(size, device_allocator(), kKeys, c10::dtype_or_default(dtype), format);
+}
+
+at::Tensor empty_strided(
+    at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype,
+    std::optional<at::Layout> /*layout*/, std::optional<at::Device> device, std::optional<bool> /*pin_memory*/) {
+  const c10::DeviceGuard guard(device_or_current(device));
+  return at::detail::empty_strided_generic(size, stride, device_allocator(), kKeys, c10::dtype_or_default(dtype));
+}
+
+// PyTorch's CPU versions of resize_ and set_ only touch metadata and ask the storage's own allocator
+// for memory, so they serve here too, provided that the tensor's device is current.
+const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat> format) {
+  const c10::DeviceGuard guard(self.device());
+  return at::native::resize_(self, size, format);
+}
+
+at::Tensor& set_to_storage(
+    at::Tensor& self, at::Storage source, int64_t offset, at::IntArrayRef size, at::IntArrayRef stride) {
+  const c10::DeviceGuard guard(self.device());
+  return at::native::set_storage_cpu_(self, std::move(source), offset, size, stride);
+}
+
+at::Tensor& set_to_whole_storage(at::Tensor& self, at::Storage source) {
+  return at::native::set_(self, std::move(source));
+}
+
+at::Tensor& set_to_tensor(at::Tensor& self, const at::Tensor& source) {
+  return at::native::set_tensor_(self, source);
+}
+
+at::Tensor& set_to_nothing(at::Tensor& self) {
+  const c10::DeviceGuard guard(self.device());
+  c10::Storage nothing(
+      c10::Storage::use_byte_size_t(), 0, device_allocator()->allocate(0), device_allocator(), /*resizable=*/true);
+  return self.set_(nothing, 0, {0}, {});
+}
+
+// Device to device, host to device, and device to host.
+at::Tensor copy_from(const at::Tensor& source, const at::Tensor& destination, bool non_blocking) {
+  const auto bytes = static_cast<int64_t>(source.nbytes());
+  record_launch("aten::copy_");
+  cpu_alias(destination).copy_(cpu_alias(source));
+  if (is_cpu(source)) {
+    record_copy_to_device(bytes);
+  } else if (is_cpu(destination) && bytes > 0) {
+    record_copy_to_host(bytes);
+    // Into ordinary host memory the host waits even when asked not to, as with CUDA.
+    record_host_read(bytes, non_blocking && is_pinned(destination.storage().data()));
+  }
+  return destination;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& destination) {
+  destination.resize_(source.sizes());
+  return copy_from(source, destination, /*non_blocking=*/false);
+}
+
+// .item(), int(tensor), bool(tensor): one element goes to the host, and the host waits for it.
+at::Scalar local_scalar_dense(const at::Tensor& self) {
+  const auto value = cpu_alias(self).item();
+  const auto bytes = static_cast<int64_t>(self.element_size());
+  record_copy_to_host(bytes);
+  record_host_read(bytes, /*asynchronous=*/false);
+  return value;
+}
+
+// Memory is never reused before the call that uses it has returned.
+void record_stream(at::Tensor& /*self*/, at::Stream /*stream*/) {}
+
+// The "math" way of scaled_dot_product_attention: plain operators that every device has.
+int64_t choose_attention_math(
+    const at::Tensor& /*query*/, const at::Tensor& /*key*/, const at::Tensor& /*value*/,
+    const std::optional<at::Tensor>& /*mask*/, double /*dropout*/, bool /*is_causal*/, std::optional<double> /*scale*/,
+    bool /*enable_gqa*/) {
+  return 0;
+}
+
+// PyTorch sends convolutions of an out-of-tree backend here; the fallback would find no CPU kernel.
+at::Tensor convolution(
+    const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
+    at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
+    int64_t groups) {
+  record_launch("aten::convolution");
+  const auto cpu_bias = bias.has_value() && bias->defined() ? std::optional<at::Tensor>(cpu_alias(*bias)) : std::nullopt;
+  const auto result = at::convolution(
+      cpu_alias(input), cpu_alias(weight), cpu_bias, stride, padding, dilation, transposed, output_padding, groups);
+  return npu_alias(result, input.device().index());
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  library.impl("empty.memory_format", &empty);
+  library.impl("empty_strided", &empty_strided);
+  library.impl("as_strided", &at::native::as_strided_tensorimpl);
+  library.impl("view", static_cast<at::Tensor (*)(const at::Tensor&, at::IntArrayRef)>(&at::native::view));
+  library.impl("unfold", &at::native::unfold);
+  library.impl("_reshape_alias", &at::native::_reshape_alias);
+  library.impl("resize_", &resize_);
+  library.impl("set_.source_Storage_storage_offset", &set_to_storage);
+  library.impl("set_.source_Storage", &set_to_whole_storage);
+  library.impl("set_.source_Tensor", &set_to_tensor);
+  library.impl("set_", &set_to_nothing);
+  library.impl("_copy_from", &copy_from);
+  library.impl("_copy_from_and_resize", &copy_from_and_resize);
+  library.impl("_local_scalar_dense", &local_scalar_dense);
+  library.impl("record_stream", &record_stream);
+  library.impl("_fused_sdp_choice", &choose_attention_math);
+  library.impl("convolution_overrideable", &convolution);
+}
+
+}  // namespace mkv::emulator

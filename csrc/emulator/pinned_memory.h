@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// "Pinned" host memory: ordinary host memory that is remembered, so that is_pinned() is true of it.
+#pragma once
+
+#include <c10/core/Allocator.h>
+
+namespace mkv::emulator {
+
+c10::Allocator* pinned_allocator();
+
+// Whether `address` lies in a live block of the pinned allocator.
+bool is_pinned(const void* address);
+
+}  // namespace mkv::emulator

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads the native device (csrc/emulator) and names what it offers to Python."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mkv_ascend.emulator import counters
+from mkv_ascend.emulator.settings import EmulatorSettings
+
+LIBRARY = Path(__file__).resolve().parent.parent / "_native.so"
+
+
+class NativeDeviceMissing(ImportError):
+    """The native part of the emulated NPU is not built, or does not fit the installed torch."""
+
+
+@functools.lru_cache(maxsize=1)
+def _load() -> Any:
+    """``torch.ops.mkv_ascend_emulator``, after loading the library. Raises NativeDeviceMissing."""
+    build = (
+        "Build it with `pip install --no-build-isolation -e .` in the mkv_ascend source tree "
+        "(needs g++, cmake and torch; MKV_ASCEND_BUILD_OPS must not be 0)."
+    )
+    if not LIBRARY.exists():
+        raise NativeDeviceMissing(f"the emulated NPU is not built: no file {LIBRARY}. {build}")
+    try:
+        torch.ops.load_library(str(LIBRARY))
+    except OSError as error:
+        raise NativeDeviceMissing(
+            f"{LIBRARY} does not load into torch {torch.__version__}; it was probably built for "
+            f"another torch: {error}. {build}"
+        ) from error
+    return torch.ops.mkv_ascend_emulator
+
+
+def initialize(settings: EmulatorSettings) -> None:
+    """Register the device with PyTorch. Once per process, before its first tensor."""
+    _load().initialize(settings.devices, settings.memory_bytes, settings.strict)
+    _connect_host_reads()
+    counters.attach_device(_DeviceCounters())
+
+
+def set_strict(strict: bool) -> None:
+    """Switch the refusal of mixed devices; for tests, which cannot start a process per mode."""
+    _load().set_strict(strict)
+
+
+def cpu_alias(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of an npu tensor as a CPU tensor, without a copy.
+
+    Same shape, strides and dtype; the npu memory lives as long as the alias. A tensor of another
+    device comes back unchanged. This is not a host read: it is for kernels of the emulated device.
+    """
+    return _load().cpu_alias(tensor)
+
+
+def npu_alias(tensor: torch.Tensor, device_index: int | None = None) -> torch.Tensor:
+    """A CPU tensor as an npu tensor, without a copy.
+
+    An alias or view of an npu tensor (made through ``cpu_alias``) finds its npu memory again. Any
+    other memory becomes device memory of ``device_index`` (None: the current device) and is charged
+    while it lives; raises torch.OutOfMemoryError when it does not fit. A tensor of another device
+    comes back unchanged.
+    """
+    return _load().npu_alias(tensor, -1 if device_index is None else device_index)
+
+
+def default_generator(device_index: int) -> torch.Generator:
+    """The generator that operators of the device use when they are given none."""
+    return _load().default_generator(device_index)
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int32)
+def _on_host_read(num_bytes: int, asynchronous: int) -> None:
+    counters.record_host_read(num_bytes, asynchronous=bool(asynchronous))
+
+
+def _connect_host_reads() -> None:
+    library = ctypes.CDLL(str(LIBRARY))
+    library.mkv_ascend_emulator_set_host_read_callback(_on_host_read)
+
+
+class _DeviceCounters:
+    """What the native device counted, for ``mkv_ascend.emulator.counters``."""
+
+    def launches(self) -> dict[str, int]:
+        return dict(_load().launches())
+
+    def copied_bytes(self) -> tuple[int, int]:
+        return _load().copied_bytes()
+
+    def peak_memory(self) -> dict[int, int]:
+        return {
+            index: torch.accelerator.max_memory_allocated(index)
+            for index in range(torch.accelerator.device_count())
+        }
+
+    def reset(self) -> None:
+        _load().reset_counts()
+        for index in range(torch.accelerator.device_count()):
+            torch.accelerator.reset_peak_memory_stats(index)

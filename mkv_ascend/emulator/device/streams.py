@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streams and events of ``torch.npu``.
+
+The emulated device does all work in program order, when it is called. So a stream is a name with an
+id of its own, an event a moment in time, and waiting never waits. What a real device would run at
+the same time, or in the wrong order because of a missing wait, is not shown here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from mkv_ascend.emulator.device.devices import DeviceLike, device_index
+
+
+class Stream(torch.Stream):
+    """A queue of the device; ``stream_id`` is 0 for the default stream, else unique."""
+
+    def __new__(cls, device: DeviceLike = None, priority: int = 0, **ids: Any) -> Stream:
+        if "stream_id" in ids:
+            return super().__new__(cls, **ids)
+        return super().__new__(cls, device=torch.device("npu", device_index(device)))
+
+    def __init__(self, device: DeviceLike = None, priority: int = 0, **ids: Any) -> None:
+        """``priority`` is accepted and has no effect; ``ids`` name an existing stream."""
+
+    @property
+    def npu_stream(self) -> int:
+        """The handle that operators take; here the id."""
+        return self.stream_id
+
+    def record_event(self, event: Event | None = None) -> Event:  # type: ignore[override]
+        """Record ``event`` (None: a new one) on this stream and return it."""
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+
+class ExternalStream(Stream):
+    """A stream that other code made; here like any other."""
+
+
+class SyncLaunchStream(Stream):
+    """A stream whose launches are synchronous; here all are."""
+
+
+class Event(torch.Event):
+    """A moment on a stream. All events keep their time, ``enable_timing`` or not."""
+
+    def __new__(
+        cls,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
+    ) -> Event:
+        return super().__new__(cls, device="npu", enable_timing=True)
+
+    def __init__(
+        self,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
+    ) -> None:
+        if interprocess:
+            raise NotImplementedError("emulated NPU has no events shared between processes")
+
+
+class ExternalEvent(Event):
+    """An event for graph updates; outside graphs like any other."""
+
+    def reset(self, stream: torch.Stream | None = None) -> None:
+        """Forget the record; nothing waits for it here."""
+
+
+def _named(stream: torch.Stream) -> Stream:
+    """``stream`` as the class that ``torch.npu`` hands out."""
+    return Stream(
+        stream_id=stream.stream_id,
+        device_index=stream.device_index,
+        device_type=stream.device_type,
+    )
+
+
+def current_stream(device: DeviceLike = None) -> Stream:
+    return _named(torch.accelerator.current_stream(device_index(device)))
+
+
+def default_stream(device: DeviceLike = None) -> Stream:
+    index = device_index(device)
+    kind = torch.accelerator.current_stream(index).device_type
+    return Stream(stream_id=0, device_index=index, device_type=kind)
+
+
+def set_stream(stream: torch.Stream | None) -> None:
+    """Make ``stream`` current on its device and thread; nothing for None."""
+    if stream is None:
+        return
+    # torch.accelerator.set_stream would also change the current device, as torch.npu's does not.
+    with_device = torch.accelerator.current_device_index()
+    torch.accelerator.set_stream(stream)
+    torch.accelerator.set_device_index(with_device)
+
+
+class StreamContext:
+    """Context in which ``stream`` (None: no change) and its device are current."""
+
+    def __init__(self, stream: torch.Stream | None) -> None:
+        self.stream = stream
+        self._outer = contextlib.ExitStack()
+
+    def __enter__(self) -> torch.Stream | None:
+        if self.stream is not None:
+            self._outer.enter_context(_exchanged(self.stream))
+        return self.stream
+
+    def __exit__(self, *exception: object) -> None:
+        self._outer.close()
+
+
+@contextlib.contextmanager
+def _exchanged(stream: torch.Stream) -> Iterator[None]:
+    outer_device = torch.accelerator.current_device_index()
+    outer_stream = current_stream(stream.device_index)
+    torch.accelerator.set_stream(stream)
+    try:
+        yield
+    finally:
+        torch.accelerator.set_stream(outer_stream)
+        torch.accelerator.set_device_index(outer_device)
+
+
+def stream(stream: torch.Stream | None) -> StreamContext:
+    """``with torch.npu.stream(stream):``"""
+    return StreamContext(stream)
+
+
+def is_current_stream_capturing() -> bool:
+    """False: there are no graphs (see ``graphs.py``)."""
+    return False
+
+
+def current_blas_handle() -> int:
+    return 0
