@@ -99,7 +99,7 @@ PATCHES = (
         "attention.window_bound = 'vllm_ascend' leaves W.",
         guard="the implementation holds the layer's window in sliding_window (plugin/layers.py)",
         test="tests/emulated/test_models.py (gemma3, gpt_oss)",
-        until="vllm-ascend passes sliding_window - 1, or hardware shows that the bound is exclusive",
+        until="vllm-ascend passes sliding_window - 1, or hardware shows an exclusive bound",
     ),
     Patch(
         name="model runner of the worker",

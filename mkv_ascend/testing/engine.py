@@ -34,7 +34,7 @@ class Scenario:
         prompts: token ids, one list per request; all are submitted at once.
         max_tokens: tokens to generate per request; the end token is ignored.
         sampling: further fields of vLLM's SamplingParams; greedy by default.
-        engine: further arguments of ``vllm.LLM``; they win over the defaults of ``engine_arguments``.
+        engine: further arguments of ``vllm.LLM``; they win over ``engine_arguments``.
         speculative: further fields of ``speculative_config``.
         mkv_ascend: our options, ``additional_config["mkv_ascend"]``.
         environment: variables set for the child process.
@@ -131,7 +131,7 @@ class Result:
         return 1 + self.num_accepted / self.num_drafts if self.num_drafts else 1.0
 
 
-class EngineFailed(RuntimeError):
+class EngineFailedError(RuntimeError):
     """The engine's process ended with an error; the text holds the end of its log."""
 
 
@@ -139,7 +139,7 @@ def run(scenario: Scenario, timeout: float = TIMEOUT_SECONDS) -> Result:
     """Run one scenario in a new process.
 
     Raises:
-        EngineFailed: the process failed or took longer than ``timeout`` seconds.
+        EngineFailedError: the process failed or took longer than ``timeout`` seconds.
     """
     with tempfile.TemporaryDirectory() as directory:
         request, answer = Path(directory, "scenario.json"), Path(directory, "result.json")
@@ -154,7 +154,7 @@ def run(scenario: Scenario, timeout: float = TIMEOUT_SECONDS) -> Result:
         }
         log = _run_logged(command, environment, timeout)
         if not answer.exists():
-            raise EngineFailed(log[-6000:])
+            raise EngineFailedError(log[-6000:])
         fields = json.loads(answer.read_text())
     proposals = [Proposal(**proposal) for proposal in fields.pop("proposals")]
     return Result(proposals=proposals, log=log, **fields)
@@ -176,7 +176,7 @@ def _run_logged(command: list[str], environment: dict[str, str], timeout: float)
     except subprocess.TimeoutExpired as expired:
         text = expired.stdout or b""
         log = text if isinstance(text, str) else text.decode(errors="replace")
-        raise EngineFailed(f"no result after {timeout} s\n{log[-6000:]}") from expired
+        raise EngineFailedError(f"no result after {timeout} s\n{log[-6000:]}") from expired
     return done.stdout
 
 

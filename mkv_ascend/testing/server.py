@@ -22,7 +22,7 @@ START_SECONDS = 240
 STOP_SECONDS = 30
 
 
-class ServerFailed(RuntimeError):
+class ServerFailedError(RuntimeError):
     """The server ended, or did not become healthy in time; the text holds the end of its log."""
 
 
@@ -94,7 +94,7 @@ def serve(
         on_wait: called about once a second while waiting, with the seconds waited.
 
     Raises:
-        ServerFailed: with the end of the log.
+        ServerFailedError: with the end of the log.
     """
     port = free_port()
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", *arguments]
@@ -127,9 +127,13 @@ def _wait_until_healthy(
     while True:
         waited = time.monotonic() - start
         if process.poll() is not None:
-            raise ServerFailed(f"the server ended with status {process.returncode}\n{_end_of(log)}")
+            raise ServerFailedError(
+                f"the server ended with status {process.returncode}\n{_end_of(log)}"
+            )
         if waited > START_SECONDS:
-            raise ServerFailed(f"the server was not healthy after {waited:.0f} s\n{_end_of(log)}")
+            raise ServerFailedError(
+                f"the server was not healthy after {waited:.0f} s\n{_end_of(log)}"
+            )
         try:
             with urllib.request.urlopen(f"{address}/health", timeout=5):
                 return
@@ -146,10 +150,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     """Ask the server to stop, then end its whole session, so that no worker is left behind."""
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGINT)
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        pass
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
