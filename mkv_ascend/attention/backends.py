@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import types
 from typing import Any
 
 import torch
@@ -61,12 +62,18 @@ def bound_to(backend: type[Any], model: ModelBeingBuilt) -> type[Any]:
     """
     if model.builder_config is None and model.rope_tables is None:
         return backend
-    return _bound(backend, model)
+    key = (backend, model)
+    if key not in _BOUND:
+        _BOUND[key] = _bound(backend, model)
+    return _BOUND[key]
 
 
-@functools.lru_cache(maxsize=64)
+_BOUND: dict[tuple[type[Any], ModelBeingBuilt], type[Any]] = {}
+"""One class per backend and model: vllm-ascend tells groups of layers apart by their class."""
+
+
 def _bound(backend: type[Any], model: ModelBeingBuilt) -> type[Any]:
-    @functools.lru_cache(maxsize=1)
+    @functools.cache
     def get_builder_cls() -> type[Any]:
         return _bound_builder(backend.get_builder_cls(), model)
 
@@ -79,7 +86,7 @@ def _bound_builder(builder: type[Any], model: ModelBeingBuilt) -> type[Any]:
         self: Any, kv_cache_spec: Any, layer_names: Any, vllm_config: Any, device: Any
     ) -> None:
         config = vllm_config if model.builder_config is None else model.builder_config
-        builder.__init__(self, kv_cache_spec, layer_names, config, device)  # type: ignore[misc]
+        builder.__init__(self, kv_cache_spec, layer_names, config, device)
 
     def build(self: Any, *args: Any, **kwargs: Any) -> Any:
         if model.rope_tables is None:
@@ -92,7 +99,8 @@ def _bound_builder(builder: type[Any], model: ModelBeingBuilt) -> type[Any]:
 
 def _derive(base: type[Any], label: str, members: dict[str, Any]) -> type[Any]:
     name = f"Mkv{base.__name__}{label}"
-    return type(base)(name, (base,), {**members, "__module__": __name__, "__qualname__": name})
+    namespace = {**members, "__module__": __name__, "__qualname__": name}
+    return types.new_class(name, (base,), exec_body=lambda body: body.update(namespace))
 
 
 def _whole_batch_implementation(implementation: type[Any]) -> type[Any]:

@@ -174,8 +174,8 @@ def _run_logged(command: list[str], environment: dict[str, str], timeout: float)
             check=False,
         )
     except subprocess.TimeoutExpired as expired:
-        text = expired.stdout or b""
-        log = text if isinstance(text, str) else text.decode(errors="replace")
+        # Bytes even in text mode: subprocess does not decode what it had when time ran out.
+        log = bytes(expired.stdout or b"").decode(errors="replace")
         raise EngineFailedError(f"no result after {timeout} s\n{log[-6000:]}") from expired
     return done.stdout
 
