@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Speculative decoding: the first pass of a draft, and drafts by n-gram lookup."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from mkv_ascend.emulator.operators.registry import operator
+from mkv_ascend.emulator.operators.requirements import (
+    require,
+    require_dtype,
+    require_range,
+    require_rank,
+    require_same_dtype,
+    require_shape,
+)
+
+
+@dataclass(frozen=True)
+class ExpandedRequest:
+    """Where one request's tokens stand in the expanded input.
+
+    In this order: `valid` copied tokens, the next token, `slots - 1` tokens to be drafted in
+    parallel, `rejected` tokens that only pad.
+    """
+
+    source: int
+    start: int
+    valid: int
+    rejected: int
+    slots: int
+
+    @property
+    def next_token(self) -> int:
+        return self.start + self.valid
+
+    @property
+    def first_rejected(self) -> int:
+        return self.next_token + self.slots
+
+    @property
+    def end(self) -> int:
+        return self.first_rejected + self.rejected
+
+
+def _expanded_requests(
+    query_start_loc: torch.Tensor, query_end_loc: torch.Tensor, slots: int, shift: bool
+) -> list[ExpandedRequest]:
+    starts, ends = query_start_loc.tolist(), query_end_loc.tolist()
+    requests = []
+    for index, end in enumerate(ends):
+        start, next_start = starts[index], starts[index + 1]
+        # With shifted ids the first token of a request is dropped, and the next one appended.
+        valid = max(end - start + (0 if shift else 1), 0)
+        target = start + index * (slots - 1 if shift else slots)
+        rejected = max(next_start - end - 1, 0)
+        requests.append(
+            ExpandedRequest(start + (1 if shift else 0), target, valid, rejected, slots)
+        )
+    return requests
+
+
+@operator(
+    "npu_copy_and_expand_eagle_inputs",
+    namespace="_C_ascend",
+    source="vllm-ascend tests: test_copy_and_expand_eagle_inputs",
+    limits="int32 throughout.",
+)
+def npu_copy_and_expand_eagle_inputs(
+    target_token_ids: torch.Tensor,
+    target_positions: torch.Tensor,
+    next_token_ids: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    query_end_loc: torch.Tensor,
+    padding_token_id: int,
+    parallel_drafting_token_id: int,
+    num_padding_slots_per_request: int,
+    shift_input_ids: bool,
+    total_draft_tokens: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Lay out the draft's first pass: each request's tokens, its next token, and slots to draft.
+
+    query_end_loc: the last accepted token of each request; those up to the next request's start
+    were rejected.
+
+    Returns token ids and positions, int32 (total_draft_tokens,); masks of rejected and of
+    parallel-drafting tokens, int8; the slots whose logits are sampled, int32 (requests * slots,);
+    and where each input token's hidden state goes, int32 (input tokens,), zero unless
+    shift_input_ids.
+    """
+    total, num_inputs = total_draft_tokens, target_token_ids.numel()
+    token_ids, positions = (torch.zeros(total, dtype=torch.int32) for _ in range(2))
+    is_rejected, is_masked = (torch.zeros(total, dtype=torch.int8) for _ in range(2))
+    hidden_mapping = torch.zeros(num_inputs, dtype=torch.int32)
+    sampled = []
+    starts = query_start_loc.tolist()
+    requests = _expanded_requests(
+        query_start_loc, query_end_loc, num_padding_slots_per_request, shift_input_ids
+    )
+    for index, request in enumerate(requests):
+        copied = slice(request.source, request.source + request.valid)
+        token_ids[request.start : request.next_token] = target_token_ids[copied]
+        token_ids[request.next_token] = next_token_ids[index]
+        token_ids[request.next_token + 1 : request.first_rejected] = parallel_drafting_token_id
+        token_ids[request.first_rejected : request.end] = padding_token_id
+        first_position = int(target_positions[starts[index]])
+        kept = request.first_rejected - request.start
+        positions[request.start : request.first_rejected] = first_position + torch.arange(kept)
+        is_rejected[request.first_rejected : request.end] = 1
+        is_masked[request.next_token + 1 : request.first_rejected] = 1
+        sampled.append(torch.arange(request.next_token, request.first_rejected))
+        if shift_input_ids:
+            length = starts[index + 1] - starts[index]
+            rows = torch.arange(request.start, request.start + length)
+            hidden_mapping[starts[index] : starts[index + 1]] = rows.to(torch.int32)
+    new_tokens = torch.cat(sampled).to(torch.int32)
+    return token_ids, positions, is_rejected, is_masked, new_tokens, hidden_mapping
+
+
+@npu_copy_and_expand_eagle_inputs.check
+def _check_copy_and_expand(
+    target_token_ids: torch.Tensor,
+    target_positions: torch.Tensor,
+    next_token_ids: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    query_end_loc: torch.Tensor,
+    padding_token_id: int,
+    parallel_drafting_token_id: int,
+    num_padding_slots_per_request: int,
+    shift_input_ids: bool,
+    total_draft_tokens: int,
+) -> None:
+    tensors = {
+        "target_token_ids": target_token_ids,
+        "target_positions": target_positions,
+        "next_token_ids": next_token_ids,
+        "query_start_loc": query_start_loc,
+        "query_end_loc": query_end_loc,
+    }
+    for name, tensor in tensors.items():
+        require_dtype(name, tensor, (torch.int32,))
+        require_rank(name, tensor, 1)
+    num_requests = next_token_ids.numel()
+    require(num_requests > 0, "next_token_ids is empty; there must be one request or more")
+    require_shape("target_positions", target_positions, target_token_ids.shape)
+    require_shape("query_start_loc", query_start_loc, (num_requests + 1,))
+    require_shape("query_end_loc", query_end_loc, (num_requests,))
+    require(
+        num_padding_slots_per_request >= 1,
+        f"num_padding_slots_per_request is {num_padding_slots_per_request}; it must be 1 or more",
+    )
+    slots, shift = num_padding_slots_per_request, shift_input_ids
+    needed = _expanded_requests(query_start_loc, query_end_loc, slots, shift)[-1].end
+    require(
+        total_draft_tokens >= needed,
+        f"total_draft_tokens is {total_draft_tokens}; the requests need {needed}",
+    )
+
+
+@operator(
+    "npu_ngram_spec_decode",
+    namespace="_C_ascend",
+    source="vllm-ascend tests: test_ngram_spec_decode",
+    limits="int32 throughout; 1 <= min_n <= max_n.",
+    writes=("token_ids", "sampled_token_ids"),
+)
+def npu_ngram_spec_decode(
+    token_ids: torch.Tensor,
+    num_tokens_no_spec: torch.Tensor,
+    sampled_token_ids: torch.Tensor,
+    discard_request_mask: torch.Tensor,
+    vocab_size: int,
+    min_n: int,
+    max_n: int,
+    k: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Append the sampled tokens to each request and draft what followed its last n-gram before.
+
+    token_ids: (requests, capacity), written in place. sampled_token_ids: (requests, steps), -1
+    where invalid; invalid ones are set to -1 in place. The shortest n-gram of min_n to max_n tokens
+    that occurred before decides, at its first occurrence.
+
+    Returns token_ids, the next tokens (requests,), draft tokens (requests, k) filled with -1, and
+    how many of them are valid (requests,), int32.
+    """
+    num_requests = token_ids.shape[0]
+    next_tokens = torch.zeros(num_requests, dtype=torch.int32)
+    drafts = torch.full((num_requests, k), -1, dtype=torch.int32)
+    valid_drafts = torch.zeros(num_requests, dtype=torch.int32)
+    for request in range(num_requests):
+        row, sampled = token_ids[request], sampled_token_ids[request]
+        length = int(num_tokens_no_spec[request])
+        invalid = (sampled == -1) | (sampled >= vocab_size)
+        if int(discard_request_mask[request]):
+            invalid = torch.ones_like(invalid)
+        sampled[invalid] = -1
+        accepted = min(int((~invalid).sum()), max(row.numel() - length, 0))
+        next_tokens[request] = sampled[accepted - 1] if accepted else row[max(length - 1, 0)]
+        row[length : length + accepted] = sampled[:accepted]
+        if not accepted:
+            continue
+        followers = _after_earlier_ngram(row[: length + accepted].tolist(), min_n, max_n)[:k]
+        drafts[request, : len(followers)] = torch.tensor(followers, dtype=torch.int32)
+        valid_drafts[request] = len(followers)
+    return token_ids, next_tokens, drafts, valid_drafts
+
+
+def _after_earlier_ngram(tokens: list[int], min_n: int, max_n: int) -> list[int]:
+    for size in range(min_n, min(max_n, len(tokens) - 1) + 1):
+        suffix = tokens[-size:]
+        for start in range(len(tokens) - size):
+            if tokens[start : start + size] == suffix:
+                return tokens[start + size :]
+    return []
+
+
+@npu_ngram_spec_decode.check
+def _check_ngram_spec_decode(
+    token_ids: torch.Tensor,
+    num_tokens_no_spec: torch.Tensor,
+    sampled_token_ids: torch.Tensor,
+    discard_request_mask: torch.Tensor,
+    vocab_size: int,
+    min_n: int,
+    max_n: int,
+    k: int,
+) -> None:
+    require_dtype("token_ids", token_ids, (torch.int32,))
+    require_same_dtype(
+        token_ids=token_ids,
+        num_tokens_no_spec=num_tokens_no_spec,
+        sampled_token_ids=sampled_token_ids,
+        discard_request_mask=discard_request_mask,
+    )
+    require_rank("token_ids", token_ids, 2)
+    num_requests = token_ids.shape[0]
+    require_shape("num_tokens_no_spec", num_tokens_no_spec, (num_requests,))
+    require_shape("sampled_token_ids", sampled_token_ids, (num_requests, None))
+    require_shape("discard_request_mask", discard_request_mask, (num_requests,))
+    require_range("min_n", min_n, 1, max_n)
+    require(k > 0, f"k is {k}; it must be 1 or more")
