@@ -9,6 +9,7 @@ the same time, or in the wrong order because of a missing wait, is not shown her
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,6 +52,8 @@ class SyncLaunchStream(Stream):
 class Event(torch.Event):
     """A moment on a stream. All events keep their time, ``enable_timing`` or not."""
 
+    _recorded_at: float | None = None
+
     def __new__(
         cls,
         enable_timing: bool = False,
@@ -69,6 +72,21 @@ class Event(torch.Event):
     ) -> None:
         if interprocess:
             raise NotImplementedError("emulated NPU has no events shared between processes")
+
+    def record(self, stream: torch.Stream | None = None) -> None:
+        """Take the time; ``stream`` (None: the current one) has nothing left to do."""
+        super().record(stream)
+        self._recorded_at = time.perf_counter()
+
+    def elapsed_time(self, end_event: torch.Event) -> float:
+        """Milliseconds from this event to ``end_event``: host time, not a device's.
+
+        Kept here because torch.Event refuses to be compared with a subclass of itself.
+        """
+        end = getattr(end_event, "_recorded_at", None)
+        if self._recorded_at is None or end is None:
+            raise RuntimeError("elapsed_time needs two recorded torch.npu.Event objects")
+        return (end - self._recorded_at) * 1e3
 
 
 class ExternalEvent(Event):
