@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The catalog, and that it says of vllm-ascend what its installed sources say."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mkv_ascend.attention import catalog
+from mkv_ascend.attention.ascend_backends import ASCEND_BACKENDS
+from mkv_ascend.attention.entry import BackendEntry, GraphSupport, HeadSizes
+from mkv_ascend.layout.kind import Kind
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+def by_name(entry: BackendEntry) -> str:
+    return entry.name
+
+
+def source_of(module_name: str) -> ast.Module:
+    """The parsed source of an installed module, found without importing it."""
+    package, _, rest = module_name.partition(".")
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.submodule_search_locations is None:
+        pytest.skip(f"{package} is not installed, so there is no source to compare with")
+    path = Path(spec.submodule_search_locations[0], *rest.split(".")).with_suffix(".py")
+    return ast.parse(path.read_text())
+
+
+def class_of(class_path: str) -> ast.ClassDef:
+    module_name, _, class_name = class_path.partition(":")
+    found = [
+        node
+        for node in source_of(module_name).body
+        if isinstance(node, ast.ClassDef) and node.name == class_name
+    ]
+    assert found, f"{class_path} does not exist in the installed package"
+    return found[0]
+
+
+@pytest.mark.parametrize("entry", ASCEND_BACKENDS, ids=by_name)
+def test_the_class_exists(entry: BackendEntry) -> None:
+    assert class_of(entry.class_path).name in entry.class_path
+
+
+@pytest.mark.parametrize("entry", ASCEND_BACKENDS, ids=by_name)
+def test_kernel_block_sizes_are_those_of_the_class(entry: BackendEntry) -> None:
+    methods = {
+        node.name: node
+        for node in class_of(entry.class_path).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    method = methods.get("get_supported_kernel_block_sizes")
+    if method is None:
+        assert entry.chosen_by_layer, "a backend that can be chosen should say its block sizes"
+        return
+    (returned,) = [node.value for node in ast.walk(method) if isinstance(node, ast.Return)]
+    assert returned is not None
+    assert ast.literal_eval(returned) == list(entry.kernel_block_sizes)
+
+
+@pytest.mark.parametrize(
+    ("entry_name", "module_name"),
+    [
+        ("fused_infer_attention", "vllm_ascend.attention.attention_v1"),
+        ("mla", "vllm_ascend.attention.mla_v1"),
+        ("sparse_mla", "vllm_ascend.attention.sfa_v1"),
+        ("compressed_mla", "vllm_ascend.attention.dsa_v1"),
+        ("gated_delta_net", "vllm_ascend.ops.gdn_attn_builder"),
+        ("linear_attention", "vllm.v1.attention.backends.linear_attn"),
+    ],
+)
+def test_graph_support_is_what_the_builder_answers(entry_name: str, module_name: str) -> None:
+    answers = {
+        "ALWAYS": GraphSupport.ALWAYS,
+        "UNIFORM_BATCH": GraphSupport.UNIFORM_BATCH,
+        "UNIFORM_SINGLE_TOKEN_DECODE": GraphSupport.SINGLE_TOKEN_DECODE,
+        "NEVER": GraphSupport.NEVER,
+    }
+    found = {
+        answers[node.attr]
+        for node in ast.walk(source_of(module_name))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "AttentionCGSupport"
+    }
+    assert found == {catalog.find(entry_name).graphs}
+
+
+def test_required_module_is_the_one_that_flash_attention_3_imports() -> None:
+    imported = {
+        node.module
+        for node in source_of("vllm_ascend.attention.fa3_v1").body
+        if isinstance(node, ast.ImportFrom)
+    }
+    assert catalog.find("flash_attention_3").required_modules <= imported
+
+
+def test_names_that_vllm_takes_are_members_of_its_enum() -> None:
+    (enum,) = [
+        node
+        for node in source_of("vllm.v1.attention.backends.registry").body
+        if isinstance(node, ast.ClassDef) and node.name == "AttentionBackendEnum"
+    ]
+    members = {
+        target.id
+        for node in enum.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for entry in ASCEND_BACKENDS:
+        assert entry.vllm_names <= members
+        # An alias that vLLM's option could also take must be meant there.
+        assert not entry.aliases & members
+
+
+def test_find_by_name_and_alias_without_case() -> None:
+    fused = catalog.find("fused_infer_attention")
+    for name in ("FUSED_INFER_ATTENTION", "fia", "Ascend"):
+        assert catalog.find(name) is fused
+    assert catalog.find("FLASH_ATTN").name == "flash_attention_3"
+    assert catalog.find_class(fused.class_path) is fused
+    assert catalog.find_class("nowhere:Nothing") is None
+
+
+def test_an_unknown_name_says_what_exists() -> None:
+    with pytest.raises(catalog.CatalogError) as caught:
+        catalog.find("flash_attention_2")
+    assert "did you mean 'flash_attention_3'?" in str(caught.value)
+    for entry in catalog.entries():
+        assert entry.name in str(caught.value)
+
+
+def test_entries_for_a_kind_come_best_first() -> None:
+    names = [entry.name for entry in catalog.entries_for(Kind.FULL_ATTENTION)]
+    assert names[0] == "fused_infer_attention"
+    assert names[-1] == "flash_attention_3"
+    assert [entry.name for entry in catalog.entries_for(Kind.MLA)] == ["mla"]
+    assert catalog.entries_for(Kind.CHUNKED_LOCAL) == ()
+
+
+@pytest.fixture
+def registered() -> Iterator[BackendEntry]:
+    entry = dataclasses.replace(
+        catalog.find("mla"),
+        name="my_mla",
+        class_path="my_package.backends:MyBackend",
+        aliases=frozenset({"MINE"}),
+        rank=1,
+    )
+    catalog.register(entry)
+    yield entry
+    catalog.unregister(entry.name)
+
+
+def test_another_package_can_register_a_backend(registered: BackendEntry) -> None:
+    assert catalog.find("mine") is registered
+    assert catalog.entries_for(Kind.MLA)[0] is registered
+    assert catalog.entries()[0] is registered
+
+
+def test_unregistering_takes_all_names_away() -> None:
+    entry = dataclasses.replace(catalog.find("mla"), name="gone", aliases=frozenset({"away"}))
+    catalog.register(entry)
+    catalog.unregister("AWAY")
+    for name in ("gone", "away"):
+        with pytest.raises(catalog.CatalogError):
+            catalog.find(name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"name": "FIA", "aliases": frozenset()}, "fia (of fused_infer_attention)"),
+        ({"name": "new"}, "ascend_mla (of mla)"),
+        ({"name": "new", "aliases": frozenset(), "class_path": "a.b.C"}, "module:Class"),
+        ({"name": "new", "aliases": frozenset(), "kinds": frozenset()}, "may not be empty"),
+    ],
+)
+def test_impossible_registrations_are_refused(changes: dict[str, object], part: str) -> None:
+    before = catalog.entries()
+    with pytest.raises(ValueError, match=re.escape(part)):
+        catalog.register(dataclasses.replace(catalog.find("mla"), **changes))  # type: ignore[arg-type]
+    assert catalog.entries() == before
+
+
+@pytest.mark.parametrize(
+    ("sizes", "holds", "refuses", "text"),
+    [
+        (HeadSizes(), (1, 77), (), "any"),
+        (HeadSizes(multiple_of=16), (16, 4096), (8, 17), "multiples of 16"),
+        (HeadSizes(multiple_of=16, maximum=256), (16, 256), (272, 100), "multiples of 16 up to 25"),
+        (HeadSizes(exactly=(576,)), (576,), (512, 1152), "576"),
+    ],
+)
+def test_head_sizes(
+    sizes: HeadSizes, holds: tuple[int, ...], refuses: tuple[int, ...], text: str
+) -> None:
+    assert all(sizes.holds(size) for size in holds)
+    assert not any(sizes.holds(size) for size in refuses)
+    assert str(sizes).startswith(text)
+
+
+def test_the_documentation_holds_the_tables() -> None:
+    printed = subprocess.run(
+        [sys.executable, "-m", "mkv_ascend.attention.catalog", "--markdown"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    page = (REPOSITORY / "docs" / "attention_backends.md").read_text()
+    assert printed in page, "paste the output of `python -m mkv_ascend.attention.catalog --markdown`"
+
+
+def test_the_catalog_needs_neither_torch_nor_vllm() -> None:
+    program = (
+        "import sys, mkv_ascend.attention.report, mkv_ascend.config;"
+        "print([m for m in ('torch', 'vllm', 'vllm_ascend', 'torch_npu') if m in sys.modules])"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    ).stdout
+    assert printed.strip() == "[]"

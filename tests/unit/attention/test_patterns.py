@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of patterns."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from mkv_ascend.attention.patterns import literal_characters, matches, most_specific, specificity
+
+NAME = "model.layers.3.self_attn.attn"
+
+names = st.from_regex(r"[a-z_]{1,6}(\.[a-z_]{1,6}|\.[0-9]{1,2}){1,4}", fullmatch=True)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "count"),
+    [
+        ("", 0),
+        ("abc", 3),
+        (r"a\.b", 3),
+        ("a.b", 2),
+        (".*", 0),
+        ("a+b*c?", 1),
+        ("a{3}", 3),
+        ("(?:ab){2,5}", 4),
+        ("a{2,}?", 2),
+        ("abc|de", 2),
+        ("x(abc|)y", 2),
+        ("[ab]c", 1),
+        (r"\d+\w", 0),
+        ("(ab)(?=cd)", 2),
+        (r"(a)\1", 1),
+        ("(?i:ab)", 2),
+    ],
+)
+def test_literal_characters(pattern: str, count: int) -> None:
+    assert literal_characters(pattern) == count
+
+
+@given(names)
+def test_an_escaped_name_counts_all_of_its_characters(name: str) -> None:
+    assert literal_characters(re.escape(name)) == len(name)
+
+
+@given(names, st.data())
+def test_no_match_is_shorter_than_the_literal_characters(name: str, data: st.DataObject) -> None:
+    parts = [
+        data.draw(st.sampled_from([re.escape(c), ".", r"\w|\W", f"(?:{re.escape(c)})?", f"[{c}]"]))
+        for c in name
+    ]
+    pattern = "".join(f"(?:{part})" for part in parts)
+    assume(matches(pattern, name))
+    assert literal_characters(pattern) <= len(name)
+
+
+def test_a_pattern_must_match_the_whole_name() -> None:
+    assert matches(r".*layers\.3\..*", NAME)
+    assert not matches(r"layers\.3", NAME)
+    assert not matches(r"model\.layers\.3", "model.layers.33")
+
+
+@given(names, st.integers(min_value=0), st.integers(min_value=1))
+def test_the_name_itself_beats_every_other_pattern(name: str, start: int, length: int) -> None:
+    start %= len(name)
+    end = min(len(name), start + length)
+    wide = re.escape(name[:start]) + ".*" + re.escape(name[end:])
+    for exact in (name, re.escape(name)):
+        assert most_specific([wide, exact], name) == (exact,)
+        assert most_specific([exact, wide], name) == (exact,)
+
+
+@given(names, st.data())
+def test_keeping_more_of_the_name_is_more_specific(name: str, data: st.DataObject) -> None:
+    """Replacing a longer stretch of the name by .* can only lose against a shorter one."""
+    start = data.draw(st.integers(0, len(name) - 1))
+    short = data.draw(st.integers(start + 1, len(name)))
+    long = data.draw(st.integers(short, len(name)))
+    narrow = re.escape(name[:start]) + ".*" + re.escape(name[short:])
+    wide = re.escape(name[:start]) + ".*" + re.escape(name[long:])
+    best = most_specific([wide, narrow], name)
+    assert best == ((narrow,) if long > short else (wide, narrow))
+
+
+@given(st.permutations([".*", r"model\..*", r"model\.layers\.[0-9]+\..*", NAME]))
+def test_the_order_in_which_patterns_are_given_does_not_matter(patterns: list[str]) -> None:
+    assert most_specific(patterns, NAME) == (NAME,)
+    assert sorted(patterns, key=lambda pattern: specificity(pattern, NAME))[0] == ".*"
+
+
+def test_equally_specific_patterns_all_come_back() -> None:
+    patterns = [r".*self_attn\.at.*", r".*elf_attn\.att.*", "nothing"]
+    assert most_specific(patterns, NAME) == tuple(patterns[:2])
+    assert most_specific(["nothing"], NAME) == ()

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The registry of environment variables."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mkv_ascend import envs
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("variable", envs.VARIABLES.values(), ids=lambda variable: variable.name)
+def test_default_holds_when_unset_or_empty(variable: envs.Variable[object]) -> None:
+    assert variable.get({}) == variable.get({variable.name: "  "})
+    # What a parent hands to a child process comes back as it was.
+    assert variable.get({variable.name: variable.format(variable.get({}))}) == variable.get({})
+    assert not variable.is_set({variable.name: ""})
+    assert variable.is_set({variable.name: variable.format(variable.default)})
+
+
+@pytest.mark.parametrize("variable", envs.VARIABLES.values(), ids=lambda variable: variable.name)
+def test_a_bad_value_names_variable_value_and_what_is_allowed(
+    variable: envs.Variable[object],
+) -> None:
+    with pytest.raises(envs.EnvironmentVariableError) as caught:
+        variable.get({variable.name: "-3 apples"})
+    for part in (variable.name, "-3 apples", variable.allowed):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "value"), [("1", True), ("YES", True), ("off", False)])
+def test_switches_take_words(text: str, value: bool) -> None:
+    assert envs.EMULATOR_STRICT.get({envs.EMULATOR_STRICT.name: text}) is value
+
+
+@pytest.mark.parametrize("text", ["2", "y es", "enabled"])
+def test_switches_refuse_other_words(text: str) -> None:
+    with pytest.raises(envs.EnvironmentVariableError):
+        envs.EMULATOR_STRICT.get({envs.EMULATOR_STRICT.name: text})
+
+
+@pytest.mark.parametrize("text", ["0", "65", "1.5"])
+def test_number_of_devices_has_limits(text: str) -> None:
+    with pytest.raises(envs.EnvironmentVariableError):
+        envs.EMULATOR_DEVICES.get({envs.EMULATOR_DEVICES.name: text})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1", 1), ("4GiB", 4 * 1024**3), ("512 mib", 512 * 1024**2), ("2GB", 2 * 10**9)],
+)
+def test_bytes_with_units(text: str, value: int) -> None:
+    assert envs.parse_bytes(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "0", "1.5GiB", "-1", "4 gibi", "GiB"])
+def test_bytes_refuse_what_is_not_exact(text: str) -> None:
+    with pytest.raises(ValueError, match="bytes"):
+        envs.parse_bytes(text)
+
+
+@given(st.integers(min_value=1, max_value=2**50))
+def test_bytes_survive_formatting(value: int) -> None:
+    assert envs.parse_bytes(envs.format_bytes(value)) == value
+
+
+def test_a_relative_path_is_refused() -> None:
+    with pytest.raises(envs.EnvironmentVariableError, match="absolute"):
+        envs.CACHE.get({envs.CACHE.name: "cache"})
+    assert envs.CACHE.get({envs.CACHE.name: "~/cache"}) == Path.home() / "cache"
+
+
+def test_variables_are_read_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(envs.EMULATOR_DEVICES.name, "3")
+    assert envs.EMULATOR_DEVICES.get() == 3
+    monkeypatch.setenv(envs.EMULATOR_DEVICES.name, "5")
+    assert envs.EMULATOR_DEVICES.get() == 5
+
+
+def test_unknown_variables_are_reported_with_the_nearest_name() -> None:
+    environment = {"MKV_ASCEND_EMULATOR_DEVICE": "2", "MKV_ASCEND_CACHE": "/c", "PATH": "/bin"}
+    (message,) = envs.unknown_variables(environment)
+    assert "MKV_ASCEND_EMULATOR_DEVICE is set" in message
+    assert "did you mean MKV_ASCEND_EMULATOR_DEVICES?" in message
+
+
+def test_the_module_prints_a_table_of_every_variable() -> None:
+    printed = subprocess.run(
+        [sys.executable, "-m", "mkv_ascend.envs"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert printed == envs.markdown_table()
+    for variable in envs.VARIABLES.values():
+        assert f"`{variable.name}`" in printed
+
+
+def test_the_documentation_holds_the_table() -> None:
+    page = (REPOSITORY / "docs" / "environment_variables.md").read_text()
+    assert envs.markdown_table() in page, "paste the output of `python -m mkv_ascend.envs`"
+
+
+def test_no_other_module_reads_the_variables() -> None:
+    """``os.environ`` with a literal ``MKV_ASCEND_*`` name belongs in envs.py alone."""
+    offenders = []
+    for path in (REPOSITORY / "mkv_ascend").rglob("*.py"):
+        if path.name == "envs.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            reads = isinstance(node, ast.Subscript | ast.Call) and "environ" in ast.dump(node)
+            if reads and any(
+                isinstance(inner, ast.Constant)
+                and isinstance(inner.value, str)
+                and inner.value.startswith(envs.PREFIX)
+                for inner in ast.walk(node)
+            ):
+                offenders.append(f"{path.relative_to(REPOSITORY)}:{node.lineno}")
+    assert not offenders
