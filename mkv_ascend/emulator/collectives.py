@@ -13,14 +13,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _create_work_from_future
+from torch._C._distributed_c10d import (  # type: ignore[attr-defined]
+    Store,
+    _create_work_from_future,
+)
 
 from mkv_ascend.emulator import counters
 from mkv_ascend.emulator.device.native import cpu_alias
+
+if TYPE_CHECKING:
+    # The stub describes what a caller may pass; a backend is called with the lists of it only.
+    ProcessGroup: TypeAlias = Any
+else:
+    from torch.distributed import ProcessGroup
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 _COMMUNICATOR_NAME = "emulated_hccl"
@@ -35,21 +44,21 @@ class HcclOptions:
         self.hccl_config: dict[str, object] = {}
 
 
-class ProcessGroupHCCL(dist.ProcessGroup):
+class ProcessGroupHCCL(ProcessGroup):
     """A process group for npu tensors, with the public names of torch_npu's class."""
 
     Options = HcclOptions
 
     def __init__(
         self,
-        store: dist.Store,
+        store: Store,
         rank: int,
         size: int,
         options: HcclOptions | timedelta | None = None,
     ) -> None:
         super().__init__(rank, size)
         timeout = options if isinstance(options, timedelta) else DEFAULT_TIMEOUT
-        self._gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
+        self._gloo: Any = dist.ProcessGroupGloo(store, rank, size, timeout)
         self._group_name = ""
         self._group_description = ""
 
@@ -86,53 +95,55 @@ class ProcessGroupHCCL(dist.ProcessGroup):
     def abort(self) -> None:
         self._gloo.abort()
 
+    # The parameter `opts` has its name from PyTorch, which passes it by name here and there.
+
     # Collectives whose tensors all have the same shape.
 
-    def allreduce(self, tensors: Any, options: Any = None) -> dist.Work:
-        return self._gloo.allreduce(_launch("all_reduce", tensors), *_given(options))
+    def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:
+        return self._gloo.allreduce(_launch("all_reduce", tensors), *_given(opts))
 
-    def allreduce_coalesced(self, tensors: Any, options: Any = None) -> dist.Work:
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> dist.Work:
         aliases = _launch("all_reduce_coalesced", tensors)
-        return self._gloo.allreduce_coalesced(aliases, *_given(options))
+        return self._gloo.allreduce_coalesced(aliases, *_given(opts))
 
-    def broadcast(self, tensors: Any, options: Any) -> dist.Work:
-        return self._gloo.broadcast(_launch("broadcast", tensors), options)
+    def broadcast(self, tensors: Any, opts: Any) -> dist.Work:
+        return self._gloo.broadcast(_launch("broadcast", tensors), opts)
 
-    def reduce(self, tensors: Any, options: Any) -> dist.Work:
-        return self._gloo.reduce(_launch("reduce", tensors), options)
+    def reduce(self, tensors: Any, opts: Any) -> dist.Work:
+        return self._gloo.reduce(_launch("reduce", tensors), opts)
 
-    def allgather(self, outputs: Any, inputs: Any, options: Any = None) -> dist.Work:
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         aliases = _launch("all_gather", inputs)
-        return self._gloo.allgather(_aliases(outputs), aliases, *_given(options))
+        return self._gloo.allgather(_aliases(outputs), aliases, *_given(opts))
 
-    def gather(self, outputs: Any, inputs: Any, options: Any) -> dist.Work:
-        return self._gloo.gather(_aliases(outputs), _launch("gather", inputs), options)
+    def gather(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
+        return self._gloo.gather(_aliases(outputs), _launch("gather", inputs), opts)
 
-    def scatter(self, outputs: Any, inputs: Any, options: Any) -> dist.Work:
-        return self._gloo.scatter(_launch("scatter", outputs), _aliases(inputs), options)
+    def scatter(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
+        return self._gloo.scatter(_launch("scatter", outputs), _aliases(inputs), opts)
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, options: Any = None) -> dist.Work:
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         """``outputs[0]`` gets the reduction of every rank's ``inputs[0][own rank]``."""
         outputs, inputs = _launch("reduce_scatter", outputs), _aliases(inputs)
         for output, pieces in zip(outputs, inputs, strict=True):
-            self._reduce_pieces(output, torch.stack(pieces), options)
+            self._reduce_pieces(output, torch.stack(pieces), opts)
         return _completed_work(outputs)
 
     # Collectives on one tensor that holds the pieces of all ranks along dimension 0.
 
     def all_gather_single(
-        self, output: torch.Tensor, tensor: torch.Tensor, options: Any = None
+        self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None
     ) -> dist.Work:
         pieces = list(cpu_alias(output).view(self.size(), *tensor.shape).unbind(0))
         alias = _launch("all_gather_single", tensor)
-        return self._gloo.allgather([pieces], [alias], *_given(options))
+        return self._gloo.allgather([pieces], [alias], *_given(opts))
 
     def reduce_scatter_single(
-        self, output: torch.Tensor, tensor: torch.Tensor, options: Any = None
+        self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None
     ) -> dist.Work:
         output, tensor = cpu_alias(output), _launch("reduce_scatter_single", tensor)
         # A copy: the reduction below writes to it, and a collective must leave its input alone.
-        self._reduce_pieces(output, tensor.reshape(self.size(), *output.shape).clone(), options)
+        self._reduce_pieces(output, tensor.reshape(self.size(), *output.shape).clone(), opts)
         return _completed_work([output])
 
     def all_to_all_single(
@@ -141,14 +152,14 @@ class ProcessGroupHCCL(dist.ProcessGroup):
         tensor: torch.Tensor,
         output_sizes: list[int],
         input_sizes: list[int],
-        options: Any = None,
+        opts: Any = None,
     ) -> dist.Work:
         alias = _launch("all_to_all_single", tensor)
         return self._gloo.alltoall_base(
-            cpu_alias(output), alias, output_sizes, input_sizes, *_given(options)
+            cpu_alias(output), alias, output_sizes, input_sizes, *_given(opts)
         )
 
-    def alltoall(self, outputs: Any, inputs: Any, options: Any = None) -> dist.Work:
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         """``outputs[r]`` gets rank r's ``inputs[own rank]``; shapes may differ by rank."""
         outputs, inputs = _aliases(outputs), _launch("all_to_all", inputs)
         # Gloo exchanges one flat buffer only.
@@ -161,16 +172,16 @@ class ProcessGroupHCCL(dist.ProcessGroup):
             output.copy_(piece.view_as(output))
         return _completed_work(outputs)
 
-    def _allgather_base(self, output: Any, tensor: Any, options: Any = None) -> dist.Work:
-        return self.all_gather_single(output, tensor, options)
+    def _allgather_base(self, output: Any, tensor: Any, opts: Any = None) -> dist.Work:
+        return self.all_gather_single(output, tensor, opts)
 
-    def _reduce_scatter_base(self, output: Any, tensor: Any, options: Any = None) -> dist.Work:
-        return self.reduce_scatter_single(output, tensor, options)
+    def _reduce_scatter_base(self, output: Any, tensor: Any, opts: Any = None) -> dist.Work:
+        return self.reduce_scatter_single(output, tensor, opts)
 
     def alltoall_base(
-        self, output: Any, tensor: Any, output_sizes: Any, input_sizes: Any, options: Any = None
+        self, output: Any, tensor: Any, output_sizes: Any, input_sizes: Any, opts: Any = None
     ) -> dist.Work:
-        return self.all_to_all_single(output, tensor, output_sizes, input_sizes, options)
+        return self.all_to_all_single(output, tensor, output_sizes, input_sizes, opts)
 
     # Point to point, and the barrier.
 
@@ -180,26 +191,26 @@ class ProcessGroupHCCL(dist.ProcessGroup):
     def recv(self, tensors: Any, source: int, tag: int = 0) -> dist.Work:
         return self._gloo.recv(_launch("receive", tensors), source, tag)
 
-    def barrier(self, options: Any = None) -> dist.Work:
+    def barrier(self, opts: Any = None) -> dist.Work:
         counters.record_launch("hccl.barrier")
-        # Without options: they name npu devices, which Gloo does not know.
+        # Without opts: they name npu devices, which Gloo does not know.
         return self._gloo.barrier()
 
-    def _reduce_pieces(self, output: torch.Tensor, pieces: torch.Tensor, options: Any) -> None:
+    def _reduce_pieces(self, output: torch.Tensor, pieces: torch.Tensor, opts: Any) -> None:
         """Reduce `pieces` (ranks, *output.shape) over all ranks; keep this rank's piece.
 
         Gloo has no reduce-scatter for every dtype, so the whole is reduced on every rank.
         """
         reduction = dist.AllreduceOptions()
-        if options is not None:
-            reduction.reduceOp = options.reduceOp
+        if opts is not None:
+            reduction.reduceOp = opts.reduceOp
         self._gloo.allreduce([pieces], reduction).wait()
         output.copy_(pieces[self.rank()])
 
 
-def _given(options: Any) -> tuple[Any, ...]:
+def _given(opts: Any) -> tuple[Any, ...]:
     """Options as arguments of a Gloo method, which has its own default when there are none."""
-    return () if options is None else (options,)
+    return () if opts is None else (opts,)
 
 
 def _launch(collective: str, tensors: Any) -> Any:
@@ -221,7 +232,7 @@ def _completed_work(results: Sequence[torch.Tensor]) -> dist.Work:
 
 
 def _create_process_group(
-    store: dist.Store, rank: int, size: int, timeout: timedelta
+    store: Store, rank: int, size: int, timeout: timedelta
 ) -> ProcessGroupHCCL:
     return ProcessGroupHCCL(store, rank, size, timeout)
 

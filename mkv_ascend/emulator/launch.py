@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import site
-import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from mkv_ascend.emulator.host_check import SITE_FOLDER, refuse_real_ascend
 from mkv_ascend.emulator.settings import EmulatorSettings
 
 PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
-BUILD_COMMAND = "pip install -e ."
+BUILD_COMMAND = "pip install --no-build-isolation -e ."
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 """Defaults that a user may override. More threads were 10 to 18 times slower on shared cores."""
@@ -81,11 +80,10 @@ def settings_environment(settings: EmulatorSettings) -> dict[str, str]:
 
 def require_native_extension(package_folder: Path = PACKAGE_FOLDER) -> None:
     """Raise LaunchError with the build command if the device was not built."""
-    suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    folder = package_folder / "emulator"
-    if not list(folder.glob("_native*.so")):
+    library = package_folder / "emulator" / "_native.so"
+    if not library.exists():
         raise LaunchError(
-            f"the native part of the emulated NPU is not built ({folder}/_native{suffix}); "
+            f"the native part of the emulated NPU is not built (no file {library}); "
             f"build it in a clone of mkv_ascend: {BUILD_COMMAND}"
         )
 

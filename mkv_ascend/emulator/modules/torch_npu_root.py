@@ -10,8 +10,6 @@ import sys
 from types import ModuleType
 from typing import Any
 
-import torch
-
 from mkv_ascend.emulator.host_check import refuse_real_ascend
 from mkv_ascend.emulator.modules import torchvision_guard
 from mkv_ascend.emulator.operators import registry
@@ -19,8 +17,6 @@ from mkv_ascend.emulator.settings import EmulatorSettings, settings
 
 TORCH_NPU_VERSION = "2.10.0"
 """Version of torch_npu whose names the emulator offers (dist-info in ``site`` says the same)."""
-
-CANN_VERSION = "9.1.0"
 
 SUBMODULES = {
     "torch_npu.npu": "mkv_ascend.emulator.device.npu",
@@ -47,15 +43,24 @@ def install(torch_npu: ModuleType) -> None:
     refuse_real_ascend()
     torch_npu.__version__ = TORCH_NPU_VERSION  # type: ignore[attr-defined]
     importlib.import_module("mkv_ascend.emulator.device").install()
-    torch.version.cann = CANN_VERSION  # type: ignore[attr-defined]
     for name, content in SUBMODULES.items():
         _attach_submodule(name, importlib.import_module(content))
     _install_operators(torch_npu)
+    torch_npu.emulated_extra_dtypes = _extra_dtypes(settings())  # type: ignore[attr-defined]
     importlib.import_module("mkv_ascend.emulator.custom_operators").install()
     importlib.import_module("mkv_ascend.emulator.collectives").install()
     importlib.import_module("mkv_ascend.emulator.triton_interpreter").install(settings())
     torchvision_guard.install()
     _announce_in_this_and_forked_processes()
+
+
+def _extra_dtypes(current: EmulatorSettings) -> frozenset[str]:
+    """Dtypes that the operators accept here beyond those that CANN documents.
+
+    A program that knows the documented dtypes asks for this name to know what more it may use.
+    """
+    relaxed = current.float32_compute or not current.strict
+    return frozenset({"float32"}) if relaxed else frozenset()
 
 
 def _attach_submodule(name: str, content: ModuleType) -> None:

@@ -14,6 +14,11 @@ VECTOR_CORES = 40
 """Cores of an Ascend910B4; vllm-ascend sizes the grids of its kernels by them."""
 
 
+def _npu() -> ModuleType:
+    """The module torch.npu, which exists once torch_npu was imported."""
+    return getattr(torch, "npu")  # noqa: B009 (a name that type checkers do not know)
+
+
 class EmulatedDriverUtilities:
     """What triton-ascend's driver tells about the device."""
 
@@ -32,7 +37,7 @@ class EmulatedDriver:
         return True
 
     def get_current_device(self) -> int:
-        return torch.npu.current_device()
+        return _npu().current_device()
 
     def get_current_target(self) -> Any:
         from triton.backends.compiler import GPUTarget
@@ -40,10 +45,10 @@ class EmulatedDriver:
         return GPUTarget(backend="npu", arch="Ascend910B4", warp_size=1)
 
     def get_device_interface(self) -> ModuleType:
-        return torch.npu
+        return _npu()
 
     def get_active_torch_device(self) -> torch.device:
-        return torch.device("npu", torch.npu.current_device())
+        return torch.device("npu", _npu().current_device())
 
     def get_benchmarker(self) -> NoReturn:
         raise NotImplementedError(

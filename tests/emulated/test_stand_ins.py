@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The emulated torch_npu and acl: found like the real ones, complete or failing by name."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch_npu
+
+from mkv_ascend.emulator.host_check import SITE_FOLDER
+from mkv_ascend.emulator.modules.torch_npu_root import SUBMODULES
+
+
+def run_python(script: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_the_distribution_says_the_version_of_the_module() -> None:
+    assert importlib.metadata.version("torch_npu") == torch_npu.__version__ == "2.10.0"
+    assert torch.version.cann == "9.1.0"
+
+
+def test_the_module_comes_from_the_emulators_folder() -> None:
+    assert torch_npu.__file__ == str(SITE_FOLDER / "torch_npu" / "__init__.py")
+
+
+@pytest.mark.parametrize("first", ["torch", "torch_npu", "torch_npu.npu"])
+def test_the_device_is_there_whichever_module_is_imported_first(first: str) -> None:
+    finished = run_python(f"import {first}, torch; print(torch.ones(2, device='npu:1').device)")
+    assert finished.stdout.strip() == "npu:1", finished.stderr
+
+
+@pytest.mark.parametrize("choice", ["0", "1"])
+def test_the_users_autoload_choice_survives_the_import(choice: str) -> None:
+    script = "import torch_npu, os; print(os.environ['TORCH_DEVICE_BACKEND_AUTOLOAD'])"
+    finished = run_python(script, TORCH_DEVICE_BACKEND_AUTOLOAD=choice)
+    assert finished.stdout.strip() == choice, finished.stderr
+
+
+def test_the_emulation_is_announced_once_in_a_process_and_once_in_a_fork() -> None:
+    script = "import torch, torch_npu, os; os.fork() or os._exit(0); os.wait()"
+    finished = run_python(script)
+    announced = re.findall(r"emulated NPU: .* \(process (\d+)\)", finished.stderr)
+    assert len(announced) == len(set(announced)) == 2
+    assert "not a real Ascend device" in finished.stderr
+
+
+@pytest.mark.parametrize("name", sorted(SUBMODULES))
+def test_every_submodule_can_be_imported_and_reached_as_an_attribute(name: str) -> None:
+    module = importlib.import_module(name)
+    found = torch_npu
+    for part in name.split(".")[1:]:
+        found = getattr(found, part)
+    assert found is module
+
+
+def test_a_missing_operator_fails_by_name_when_called_not_when_named() -> None:
+    operator = torch_npu.npu_no_such_operator
+    with pytest.raises(NotImplementedError, match=r"no torch_npu\.npu_no_such_operator"):
+        operator(torch.ones(1))
+    with pytest.raises(NotImplementedError, match=r"no atb\.npu_no_such_operator"):
+        torch_npu.atb.npu_no_such_operator()
+
+
+def test_a_name_that_is_no_operator_does_not_exist() -> None:
+    assert not hasattr(torch_npu, "float4_e2m1fn_x2")
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        _ = torch_npu.no_such_thing
+
+
+def test_what_is_not_emulated_says_so() -> None:
+    import acl.rt
+    import torch_npu.profiler
+
+    with pytest.raises(NotImplementedError, match=r"acl\.rt\.memcpy"):
+        acl.rt.memcpy(0, 0, 0, 0, 0)
+    with pytest.raises(NotImplementedError, match=r"torch_npu\.profiler\.profile"):
+        torch_npu.profiler.profile()
+    with pytest.raises(NotImplementedError, match="rebuild_npu_tensor"):
+        torch_npu.multiprocessing.reductions.rebuild_npu_tensor()
+
+
+def test_transformers_loads_a_vision_model_without_torchvision() -> None:
+    if importlib.util.find_spec("torchvision") is not None:
+        pytest.skip("a torchvision is installed, so nothing stands in for it")
+    # Not `from ... import`: the package answers that with a placeholder.
+    image_processing = importlib.import_module(
+        "transformers.models.qwen2_vl.image_processing_qwen2_vl"
+    )
+    from transformers.utils import is_torchvision_available
+
+    assert not is_torchvision_available()
+    with pytest.raises(NotImplementedError, match=r"torchvision\.transforms\.v2\.functional"):
+        image_processing.tvF.resize(None)
+
+
+def test_a_child_process_is_emulated_too() -> None:
+    script = (
+        "import subprocess, sys; subprocess.run([sys.executable, '-c', "
+        "'import torch; print(torch.ones(2).npu().device.type)'], check=True)"
+    )
+    assert run_python(script).stdout.strip() == "npu"

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Triton kernels on npu tensors: interpreted, in place, counted; HAS_TRITON both ways."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cann.extension import extract_slice, get_element, insert_slice
+
+from mkv_ascend.emulator import counters
+
+
+@triton.jit
+def add_with_mask(left, right, output, length, BLOCK: tl.constexpr):  # noqa: N803
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < length
+    total = tl.load(left + index, mask=inside) + tl.load(right + index, mask=inside)
+    tl.store(output + index, total, mask=inside)
+
+
+@triton.jit
+def move_slices(source, output, COUNT: tl.constexpr):  # noqa: N803
+    block = tl.load(source + tl.arange(0, COUNT))
+    tail = extract_slice(block, (2,), (3,), (1,))
+    block = insert_slice(block, tail, (0,), (3,), (1,))
+    tl.store(output + tl.arange(0, COUNT), block)
+    tl.store(output + COUNT, get_element(block, (4,)))
+
+
+def test_a_kernel_equals_torch_and_writes_into_a_view() -> None:
+    left, right = torch.randn(100), torch.randn(100)
+    storage = torch.full((120,), 7.0).npu()
+    output = storage[10:110]
+    add_with_mask[(triton.cdiv(100, 32),)](left.npu(), right.npu(), output, 100, BLOCK=32)
+    torch.testing.assert_close(output.cpu(), left + right, rtol=0, atol=0)
+    assert (storage[:10].cpu() == 7).all()
+    assert (storage[110:].cpu() == 7).all()
+
+
+def test_a_launch_is_counted_by_name_and_copies_nothing() -> None:
+    tensors = [torch.zeros(8).npu() for _ in range(3)]
+    before = counters.snapshot()
+    add_with_mask[(4,)](*tensors, 8, BLOCK=2)
+    made = counters.snapshot() - before
+    assert made.launches["triton.add_with_mask"] == 1
+    assert made.bytes_to_host == made.bytes_to_device == 0
+
+
+def test_slices_and_sizes_that_are_no_power_of_two() -> None:
+    source = torch.arange(6.0)
+    output = torch.zeros(7).npu()
+    move_slices[(1,)](source.npu(), output, COUNT=6)
+    assert output.cpu().tolist() == [2, 3, 4, 3, 4, 5, 4]
+
+
+@pytest.mark.parametrize("has_triton", ["0", "1"])
+def test_vllm_finds_triton_as_the_setting_says_and_kernels_run_either_way(has_triton: str) -> None:
+    script = (
+        "from vllm.triton_utils import HAS_TRITON, triton, tl\n"
+        "print('found', int(HAS_TRITON), triton.__name__, tl.__name__)\n"
+        "from vllm_ascend.ops.triton import triton_utils\n"
+        "triton_utils.init_device_properties_triton()\n"
+        "print('cores', triton_utils._NUM_AICORE, triton_utils._NUM_VECTORCORE)\n"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "MKV_ASCEND_EMULATOR_TRITON": has_triton},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert f"found {has_triton} triton triton.language" in finished.stdout, finished.stderr
+    cores = {"0": "cores -1 -1", "1": "cores 20 40"}[has_triton]
+    assert cores in finished.stdout
+
+
+def test_vllm_ascends_slot_mapping_kernel() -> None:
+    """The kernel that vllm-ascend runs with and without Triton: slot = block * size + offset."""
+    from vllm_ascend.worker.block_table import _compute_slot_mapping_kernel
+
+    block_size, lengths, blocks = 16, (20, 5), ((3, 7), (5, 0))
+    starts = torch.tensor([0, 20, 25], dtype=torch.int32)
+    positions = torch.cat([torch.arange(length) for length in lengths])
+    slots = torch.full((32,), 99).npu()
+    block_table = torch.tensor(blocks, dtype=torch.int32).npu()
+    _compute_slot_mapping_kernel[(len(lengths) + 1,)](
+        25, 32, starts.npu(), positions.npu(), block_table, 2, block_size, slots,
+        TOTAL_CP_WORLD_SIZE=1, TOTAL_CP_RANK=0, CP_KV_CACHE_INTERLEAVE_SIZE=1, PAD_ID=-1,
+        BLOCK_SIZE=1024,
+    )  # fmt: skip
+    expected = [
+        blocks[request][position // block_size] * block_size + position % block_size
+        for request, length in enumerate(lengths)
+        for position in range(length)
+    ]
+    assert slots.cpu().tolist() == expected + [-1] * 7
