@@ -220,7 +220,9 @@ def test_the_documentation_holds_the_tables() -> None:
         check=True,
     ).stdout
     page = (REPOSITORY / "docs" / "attention_backends.md").read_text()
-    assert printed in page, "paste the output of `python -m mkv_ascend.attention.catalog --markdown`"
+    assert printed in page, (
+        "paste the output of `python -m mkv_ascend.attention.catalog --markdown`"
+    )
 
 
 def test_the_catalog_needs_neither_torch_nor_vllm() -> None:
