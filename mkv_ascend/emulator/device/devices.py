@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices of ``torch.npu``: how many, which one is current, what they are."""
+"""Devices of ``torch.npu``: how many, which one is current, what they are.
+
+The functions below ``torch._C`` are those that ``torch.accelerator`` is made of. They are called
+directly, because ``torch.accelerator`` asks this module back, and vllm-ascend replaces parts of it.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +25,14 @@ DeviceLike: TypeAlias = "int | str | torch.device | None"
 def device_index(device: DeviceLike = None) -> int:
     """The index that ``device`` means: an int, "npu", "npu:1", a torch.device, or None (current)."""
     if device is None:
-        return torch.accelerator.current_device_index()
+        return torch._C._accelerator_getDeviceIndex()
     if isinstance(device, int):
-        return torch.accelerator.current_device_index() if device < 0 else device
+        return torch._C._accelerator_getDeviceIndex() if device < 0 else device
     as_device = torch.device(device)
     if as_device.type != "npu":
         raise ValueError(f"expected an npu device, got {device!r}")
     if as_device.index is None:
-        return torch.accelerator.current_device_index()
+        return torch._C._accelerator_getDeviceIndex()
     return as_device.index
 
 
@@ -51,16 +55,16 @@ def is_initialized() -> bool:
 
 
 def device_count() -> int:
-    return settings().devices  # torch.accelerator.device_count() asks this function
+    return settings().devices
 
 
 def current_device() -> int:
-    return torch.accelerator.current_device_index()
+    return torch._C._accelerator_getDeviceIndex()
 
 
 def set_device(device: DeviceLike) -> None:
     """Make ``device`` current for this thread; RuntimeError when there is no such device."""
-    torch.accelerator.set_device_index(device_index(device))
+    torch._C._accelerator_setDeviceIndex(device_index(device))
 
 
 def _exchange_device(index: int) -> int:

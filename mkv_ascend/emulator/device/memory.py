@@ -2,12 +2,14 @@
 """Memory of ``torch.npu``: what is in use, its peak and its limit.
 
 The numbers come from the native device's ledger (csrc/emulator/memory_ledger.h), through the same
-interface that ``torch.accelerator`` uses. Freed memory goes back at once, so "reserved" equals
+interface that ``torch.accelerator`` uses; not through ``torch.accelerator`` itself, because
+vllm-ascend replaces its functions by those of ``torch.npu``. Freed memory goes back at once, so "reserved" equals
 "allocated" and there is no cache to empty. All sizes in bytes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -25,33 +27,41 @@ def ipc_collect() -> None:
 
 def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
     """``(free, total)`` of the device, as this process sees it."""
-    return torch.accelerator.get_memory_info(device_index(device))
+    return torch._C._accelerator_getMemoryInfo(device_index(device))
 
 
-def memory_stats(device: DeviceLike = None) -> dict[str, Any]:
-    """The statistics of ``torch.accelerator.memory_stats``, for instance
-    ``allocated_bytes.all.current`` and ``allocated_bytes.all.peak``."""
-    return torch.accelerator.memory_stats(device_index(device))
+def memory_stats(device: DeviceLike = None) -> dict[str, int]:
+    """Statistics by the names that ``torch.cuda.memory_stats`` uses, for instance
+    ``allocated_bytes.all.current``, ``allocated_bytes.all.peak`` and ``num_ooms``."""
+    return dict(_flatten("", torch._C._accelerator_getDeviceStats(device_index(device))))
+
+
+def _flatten(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    for name, value in sorted(values.items()):
+        if isinstance(value, Mapping):
+            yield from _flatten(f"{prefix}{name}.", value)
+        else:
+            yield prefix + name, value
 
 
 def memory_allocated(device: DeviceLike = None) -> int:
-    return torch.accelerator.memory_allocated(device_index(device))
+    return memory_stats(device)["allocated_bytes.all.current"]
 
 
 def max_memory_allocated(device: DeviceLike = None) -> int:
-    return torch.accelerator.max_memory_allocated(device_index(device))
+    return memory_stats(device)["allocated_bytes.all.peak"]
 
 
 def memory_reserved(device: DeviceLike = None) -> int:
-    return torch.accelerator.memory_reserved(device_index(device))
+    return memory_stats(device)["reserved_bytes.all.current"]
 
 
 def max_memory_reserved(device: DeviceLike = None) -> int:
-    return torch.accelerator.max_memory_reserved(device_index(device))
+    return memory_stats(device)["reserved_bytes.all.peak"]
 
 
 def reset_peak_memory_stats(device: DeviceLike = None) -> None:
-    torch.accelerator.reset_peak_memory_stats(device_index(device))
+    torch._C._accelerator_resetPeakStats(device_index(device))
 
 
 reset_max_memory_allocated = reset_peak_memory_stats

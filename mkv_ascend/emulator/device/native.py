@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from mkv_ascend.emulator import counters
+from mkv_ascend.emulator.device import memory
+from mkv_ascend.emulator.device.devices import device_count
 from mkv_ascend.emulator.settings import EmulatorSettings
 
 LIBRARY = Path(__file__).resolve().parent.parent / "_native.so"
@@ -96,12 +98,9 @@ class _DeviceCounters:
         return _load().copied_bytes()
 
     def peak_memory(self) -> dict[int, int]:
-        return {
-            index: torch.accelerator.max_memory_allocated(index)
-            for index in range(torch.accelerator.device_count())
-        }
+        return {index: memory.max_memory_allocated(index) for index in range(device_count())}
 
     def reset(self) -> None:
         _load().reset_counts()
-        for index in range(torch.accelerator.device_count()):
-            torch.accelerator.reset_peak_memory_stats(index)
+        for index in range(device_count()):
+            memory.reset_peak_memory_stats(index)

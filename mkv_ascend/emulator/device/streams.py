@@ -106,12 +106,12 @@ def _named(stream: torch.Stream) -> Stream:
 
 
 def current_stream(device: DeviceLike = None) -> Stream:
-    return _named(torch.accelerator.current_stream(device_index(device)))
+    return _named(torch._C._accelerator_getStream(device_index(device)))
 
 
 def default_stream(device: DeviceLike = None) -> Stream:
     index = device_index(device)
-    kind = torch.accelerator.current_stream(index).device_type
+    kind = torch._C._accelerator_getStream(index).device_type
     return Stream(stream_id=0, device_index=index, device_type=kind)
 
 
@@ -120,9 +120,9 @@ def set_stream(stream: torch.Stream | None) -> None:
     if stream is None:
         return
     # torch.accelerator.set_stream would also change the current device, as torch.npu's does not.
-    with_device = torch.accelerator.current_device_index()
-    torch.accelerator.set_stream(stream)
-    torch.accelerator.set_device_index(with_device)
+    with_device = torch._C._accelerator_getDeviceIndex()
+    torch._C._accelerator_setStream(stream)
+    torch._C._accelerator_setDeviceIndex(with_device)
 
 
 class StreamContext:
@@ -143,14 +143,14 @@ class StreamContext:
 
 @contextlib.contextmanager
 def _exchanged(stream: torch.Stream) -> Iterator[None]:
-    outer_device = torch.accelerator.current_device_index()
+    outer_device = torch._C._accelerator_getDeviceIndex()
     outer_stream = current_stream(stream.device_index)
-    torch.accelerator.set_stream(stream)
+    torch._C._accelerator_setStream(stream)
     try:
         yield
     finally:
-        torch.accelerator.set_stream(outer_stream)
-        torch.accelerator.set_device_index(outer_device)
+        torch._C._accelerator_setStream(outer_stream)
+        torch._C._accelerator_setDeviceIndex(outer_device)
 
 
 def stream(stream: torch.Stream | None) -> StreamContext:
