@@ -16,6 +16,8 @@ from collections.abc import Sequence
 import mkv_ascend
 
 COMMANDS = {
+    "demo": "mkv_ascend.commands.demo",
+    "doctor": "mkv_ascend.commands.doctor",
     "emulate": "mkv_ascend.commands.emulate",
 }
 """Sub-command -> its module."""

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``mkv-ascend demo``: a target with a draft over HTTP, and the proof that no token changed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mkv_ascend.commands.demo_client import Completion
+    from mkv_ascend.testing.server import Server
+
+HELP = "serve a target with a draft, and compare every token with the target alone"
+
+DESCRIPTION = """\
+Starts `vllm serve` with a small DeepSeek-V2-like target (MLA attention) and a smaller Llama-like
+draft (dense attention), each with an attention backend of its own, and sends it prompts of real
+text. Prints which backend serves which layers, the completions as they stream, and how many draft
+tokens the target accepted. Then serves the target alone and compares the tokens.
+
+Without an Ascend NPU the servers run on the emulated one. Exit status 0: every token is the same.
+"""
+
+EXIT_DIFFERENT = 1
+EXIT_FAILED = 2
+LOG_FOLDER = Path(".cache/demo")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the options of ``mkv-ascend demo``."""
+    parser.description = DESCRIPTION
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    model_help = "a tiny model's name, trained when needed, or a checkpoint directory"
+    parser.add_argument(
+        "--target", default="deepseek_v2_target", help=f"{model_help} (%(default)s)"
+    )
+    parser.add_argument("--draft", default="llama_draft", help=f"{model_help} (%(default)s)")
+    parser.add_argument(
+        "--num-speculative-tokens",
+        type=_positive,
+        default=3,
+        metavar="K",
+        help="tokens drafted per proposal (%(default)s)",
+    )
+    parser.add_argument(
+        "--prompts", type=_positive, default=4, metavar="N", help="prompts to send (%(default)s)"
+    )
+    parser.add_argument(
+        "--max-tokens",
+        type=_positive,
+        default=64,
+        metavar="N",
+        help="tokens to generate for each prompt (%(default)s)",
+    )
+    parser.add_argument(
+        "--dtype",
+        help="dtype of both models (float32 on the emulated NPU, bfloat16 on a real one)",
+    )
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed: 1 and more")
+    return number
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the demo; returns 0 only if every token is the same with and without the draft."""
+    from rich.console import Console
+
+    from mkv_ascend.emulator.host_check import find_real_ascend
+    from mkv_ascend.testing.server import ServerFailedError
+
+    console = Console(highlight=False, soft_wrap=True)
+    emulated = not find_real_ascend()
+    try:
+        return _run(arguments, console, emulated)
+    except (ServerFailedError, DemoError) as error:
+        console.print(f"[bold red]demo failed:[/] {error}", markup=True)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        console.print("stopped")
+        return EXIT_FAILED
+
+
+class DemoError(RuntimeError):
+    """The demo cannot run here; the text says what to do."""
+
+
+def _run(arguments: argparse.Namespace, console: Console, emulated: bool) -> int:
+    from mkv_ascend.commands import demo_client
+    from mkv_ascend.testing import prompts
+
+    environment = _environment(emulated)
+    dtype = arguments.dtype or ("float32" if emulated else "bfloat16")
+    console.rule("[bold]mkv_ascend demo" + (", on the emulated NPU" if emulated else ""))
+    target, draft = _model(arguments.target, console), _model(arguments.draft, console)
+    texts = prompts.text_prompts()[: arguments.prompts]
+
+    speculation = {
+        "method": "draft_model",
+        "model": str(draft),
+        "num_speculative_tokens": arguments.num_speculative_tokens,
+    }
+    options = ["--speculative-config", demo_client.as_json(speculation)]
+    with _server("target with draft", target, dtype, options, console, environment) as server:
+        console.print(demo_client.backend_table(server.call_workers("attention_layers")[0]))
+        with_draft = _complete(server, target, texts, arguments.max_tokens, console)
+        console.print(demo_client.acceptance_table(server.metrics()))
+    with _server("target alone", target, dtype, [], console, environment) as server:
+        alone = _complete(server, target, texts, arguments.max_tokens, None)
+    return _verdict(with_draft, alone, console)
+
+
+def _environment(emulated: bool) -> Mapping[str, str]:
+    if not emulated:
+        return os.environ
+    from mkv_ascend import envs
+    from mkv_ascend.emulator.launch import EmulatedProcess, LaunchError
+    from mkv_ascend.emulator.settings import EmulatorSettings
+
+    variables = {
+        envs.EMULATOR_STRICT.name: "1",
+        envs.EMULATOR_FLOAT32_COMPUTE.name: "1",
+        **os.environ,
+    }
+    process = EmulatedProcess((sys.executable,), EmulatorSettings.from_environment(variables))
+    try:
+        process.check(os.environ)
+    except LaunchError as error:
+        raise DemoError(str(error)) from error
+    return process.environment(os.environ)
+
+
+def _model(name: str, console: Console) -> Path:
+    """A checkpoint directory as given, or the trained tiny model of that name."""
+    from mkv_ascend.testing import tiny_models
+
+    if Path(name, "config.json").is_file():
+        return Path(name)
+    if name not in tiny_models.names():
+        raise DemoError(
+            f"{name!r} is neither a checkpoint directory nor a tiny model; the tiny models are "
+            f"{', '.join(tiny_models.names())}"
+        )
+    console.print(f"model [bold]{name}[/] (trained once, then cached)")
+    return tiny_models.ensure(name)
+
+
+def _server(
+    title: str,
+    model: Path,
+    dtype: str,
+    options: list[str],
+    console: Console,
+    environment: Mapping[str, str],
+) -> Any:
+    import contextlib
+
+    from mkv_ascend.testing.server import serve
+
+    arguments = [str(model), "--dtype", dtype, "--enforce-eager", "--max-model-len", "512"]
+    arguments += ["--max-num-seqs", "8", "--gpu-memory-utilization", "0.5", *options]
+    log = LOG_FOLDER / f"{title.replace(' ', '_')}.log"
+
+    @contextlib.contextmanager
+    def started() -> Any:
+        start = time.monotonic()
+        with console.status(f"starting vllm serve, {title} (log: {log})") as status:
+
+            def on_wait(seconds: float) -> None:
+                status.update(f"starting vllm serve, {title}: {seconds:.0f} s (log: {log})")
+
+            with serve(arguments, log, environment, on_wait) as server:
+                status.stop()
+                seconds = time.monotonic() - start
+                console.print(f"vllm serve, {title}: healthy after {seconds:.0f} s (log: {log})")
+                yield server
+
+    return started()
+
+
+def _complete(
+    server: Server, model: Path, texts: list[str], max_tokens: int, console: Console | None
+) -> list[Completion]:
+    from mkv_ascend.commands.demo_client import stream_completion
+
+    completions = []
+    for number, text in enumerate(texts, start=1):
+        if console is not None:
+            console.print(f"[bold]prompt {number}[/] ...{_end_of(text)}[bold green]|[/]", end="")
+        completion = stream_completion(server.openai_address, str(model), text, max_tokens, console)
+        if console is not None:
+            console.print()
+        completions.append(completion)
+    return completions
+
+
+def _end_of(text: str, characters: int = 60) -> str:
+    from rich.markup import escape
+
+    return escape(text[-characters:].replace("\n", "⏎"))
+
+
+def _verdict(with_draft: list[Completion], alone: list[Completion], console: Console) -> int:
+    different = 0
+    for number, (one, other) in enumerate(zip(with_draft, alone, strict=True), start=1):
+        if one.tokens == other.tokens:
+            continue
+        different += 1
+        place = next(
+            (
+                i
+                for i, pair in enumerate(zip(one.tokens, other.tokens, strict=False))
+                if len(set(pair)) > 1
+            ),
+            min(len(one.tokens), len(other.tokens)),
+        )
+        console.print(f"[red]prompt {number}: different from token {place} on[/]")
+    total = sum(len(completion.tokens) for completion in alone)
+    if different or not total:
+        console.print(f"[bold red]{different} of {len(alone)} completions differ[/]")
+        return EXIT_DIFFERENT
+    console.print(
+        f"[bold green]every token is the same[/]: {total} tokens in {len(alone)} completions, "
+        "with the draft and without"
+    )
+    return 0

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``mkv-ascend doctor``: what is installed, which device, which seat, which ops, what is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from typing import Any
+
+import mkv_ascend
+from mkv_ascend.plugin.versions import SUPPORTED, installed_version, version_problem
+
+HELP = "say what is installed, which device and platform are in use, and what is wrong"
+
+DESCRIPTION = """\
+Looks at this environment as vLLM would see it. Run it the way you run vLLM: on an Ascend host as it
+is, elsewhere as `mkv-ascend emulate -- mkv-ascend doctor`. Exit status 0: nothing is wrong.
+"""
+
+PLATFORM = "mkv_ascend.plugin.platform.MkvPlatform"
+IMPORTED_LATE = ("numba", "scipy", "pandas", "transformers")
+"""Modules that vllm-ascend needs, but whose absence only shows when a worker loads a model."""
+
+PROBE = "mkv_ascend.commands.doctor_probe"
+PROBE_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """All that the doctor found.
+
+    Attributes:
+        device: ``npu``, ``emulated`` or ``none``.
+        platform: qualified name of vLLM's platform class, or None when vLLM cannot start.
+        versions of this package, Python, torch, torch_npu, vLLM and vllm-ascend; None: missing.
+        plugins: names of the plugins that vLLM discovers, per entry point group.
+        vllm_plugins: the value of ``VLLM_PLUGINS``, None when unset.
+        emulator: whether its native part is built, and how many operators it has.
+        problems: one text each, with what to do.
+    """
+
+    device: str
+    platform: str | None
+    mkv_ascend: str
+    python: str
+    torch: str | None
+    torch_npu: str | None
+    vllm: str | None
+    vllm_ascend: str | None
+    plugins: dict[str, list[str]] = field(default_factory=dict)
+    vllm_plugins: str | None = None
+    emulator: dict[str, Any] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the options of ``mkv-ascend doctor``."""
+    parser.description = DESCRIPTION
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the findings; returns 0 when nothing is wrong."""
+    diagnosis = diagnose()
+    if arguments.json:
+        print(json.dumps(asdict(diagnosis), indent=2))
+    else:
+        print(describe(diagnosis))
+    return 1 if diagnosis.problems else 0
+
+
+def diagnose() -> Diagnosis:
+    """Look at this environment."""
+    probe = _probe()
+    versions = {name: installed_version(name) for name in SUPPORTED}
+    problems = _installation_problems(versions)
+    # With the wrong versions vLLM refuses to start: one problem, not two.
+    if not problems:
+        problems += _start_problems(probe)
+    return Diagnosis(
+        device=probe["device"],
+        platform=probe["platform"],
+        mkv_ascend=mkv_ascend.__version__,
+        python=platform.python_version(),
+        torch=installed_version("torch"),
+        torch_npu=probe["torch_npu"],
+        vllm=versions["vllm"],
+        vllm_ascend=versions["vllm-ascend"],
+        plugins=_plugins(),
+        vllm_plugins=os.environ.get("VLLM_PLUGINS"),
+        emulator=probe["emulator"],
+        problems=problems,
+    )
+
+
+def _probe() -> dict[str, Any]:
+    """Load torch_npu and vLLM's platform in a process of their own.
+
+    vLLM keeps what it finds, prints logs, and may end the process: none of that is the doctor's.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", PROBE],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PROBE_SECONDS,
+        check=False,
+    )
+    lines = done.stdout.strip().splitlines()
+    if done.returncode == 0 and lines:
+        found: dict[str, Any] = json.loads(lines[-1])
+        return found
+    error = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+    return {
+        "device": "none",
+        "platform": None,
+        "torch_npu": None,
+        "emulator": {},
+        "error": error,
+    }
+
+
+def _installation_problems(versions: dict[str, str | None]) -> list[str]:
+    problems = []
+    wrong_pair = version_problem(versions)
+    if wrong_pair is not None:
+        problems.append(wrong_pair)
+    missing = [name for name in IMPORTED_LATE if importlib.util.find_spec(name) is None]
+    if missing:
+        problems.append(
+            f"vllm-ascend needs {', '.join(missing)}, which a worker would miss when it loads a "
+            f"model: pip install {' '.join(missing)}"
+        )
+    return problems
+
+
+def _start_problems(probe: dict[str, Any]) -> list[str]:
+    if probe["error"] is not None:
+        return [f"vLLM cannot start: {probe['error']}"]
+    if probe["platform"] != PLATFORM:
+        return [
+            f"vLLM runs on {probe['platform']}, not on {PLATFORM}: this plugin has no effect. "
+            "VLLM_PLUGINS must be unset or name mkv_ascend."
+        ]
+    return []
+
+
+def _plugins() -> dict[str, list[str]]:
+    groups = ("vllm.platform_plugins", "vllm.general_plugins")
+    return {
+        group: sorted(point.name for point in metadata.entry_points(group=group))
+        for group in groups
+    }
+
+
+def describe(diagnosis: Diagnosis) -> str:
+    """The findings as text."""
+    device = {"emulated": "emulated NPU (not a real Ascend device)", "none": "none"}
+    rows: Sequence[tuple[str, object]] = (
+        ("device", device.get(diagnosis.device, diagnosis.device)),
+        ("platform", diagnosis.platform or "none"),
+        ("mkv_ascend", diagnosis.mkv_ascend),
+        ("vllm", diagnosis.vllm or "missing"),
+        ("vllm_ascend", diagnosis.vllm_ascend or "missing"),
+        ("torch", diagnosis.torch or "missing"),
+        ("torch_npu", diagnosis.torch_npu or "missing"),
+        ("python", diagnosis.python),
+        *((group, ", ".join(names) or "none") for group, names in diagnosis.plugins.items()),
+        ("VLLM_PLUGINS", diagnosis.vllm_plugins or "unset"),
+        *((f"emulator {name}", value) for name, value in diagnosis.emulator.items()),
+    )
+    width = max(len(name) for name, _ in rows)
+    lines = [f"{name:<{width}}  {value}" for name, value in rows]
+    if not diagnosis.problems:
+        return "\n".join([*lines, "", "nothing is wrong"])
+    return "\n".join([*lines, "", "problems:", *(f"- {text}" for text in diagnosis.problems)])

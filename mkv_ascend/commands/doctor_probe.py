@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at the device and at vLLM's platform, for the doctor; prints one line of JSON.
+
+``python -m mkv_ascend.commands.doctor_probe``, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+
+def _device() -> tuple[str, str | None]:
+    """``npu``, ``emulated`` or ``none``, and the version of torch_npu."""
+    spec = importlib.util.find_spec("torch_npu")
+    if spec is None:
+        return "none", None
+    import torch
+    import torch_npu
+
+    from mkv_ascend.emulator.host_check import SITE_FOLDER
+
+    version = str(torch_npu.__version__)
+    if spec.origin is not None and SITE_FOLDER in Path(spec.origin).resolve().parents:
+        return "emulated", version
+    available = getattr(torch, "npu").is_available()  # noqa: B009 - torch_npu adds it
+    return ("npu" if available else "none"), version
+
+
+def _platform() -> str:
+    from vllm.platforms import current_platform
+
+    found = type(current_platform)
+    return f"{found.__module__}.{found.__qualname__}"
+
+
+def _emulator(device: str) -> dict[str, Any]:
+    folder = Path(__file__).resolve().parents[1] / "emulator"
+    built = bool(list(folder.glob("_native*.so")))
+    if device != "emulated":
+        return {"native part": "built" if built else "not built"}
+    from mkv_ascend.emulator.operators import registry
+
+    counts: dict[str, int] = {}
+    for entry in registry.OPERATORS.values():
+        counts[entry.namespace] = counts.get(entry.namespace, 0) + 1
+    operators = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+    return {"native part": "built", "operators": operators}
+
+
+def main() -> None:
+    """Print the findings; what keeps vLLM from starting is one of them."""
+    device, version = _device()
+    found: dict[str, Any] = {"device": device, "torch_npu": version, "platform": None}
+    found["error"] = None
+    try:
+        found["platform"] = _platform()
+    except SystemExit as refusal:
+        found["error"] = str(refusal)
+    except Exception as error:
+        found["error"] = f"{type(error).__name__}: {error}"
+    found["emulator"] = _emulator(device)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
