@@ -15,6 +15,7 @@ import torch
 
 from mkv_ascend.emulator.operators.attention_core import (
     UNLIMITED_TOKENS,
+    AttentionResult,
     MaskRule,
     SparseMode,
     attend,
@@ -200,9 +201,9 @@ def _compute_packed(call: FusedInferCall) -> tuple[torch.Tensor, torch.Tensor]:
         if not query.shape[0]:
             continue
         rows = slice(end - query.shape[0], end)
-        result, row_sums = _attend_request(call, index, query, rule)
-        output[rows] = result
-        log_sum[rows, :, 0] = row_sums
+        result = _attend_request(call, index, query, rule)
+        output[rows] = result.output
+        log_sum[rows, :, 0] = result.log_sum
     return join_packed(output, layout.output), log_sum
 
 
@@ -220,15 +221,15 @@ def _compute_batch(call: FusedInferCall) -> tuple[torch.Tensor, torch.Tensor]:
     log_sum = torch.zeros(batch_size, call.num_heads, width, 1)
     rule = _mask_rule(call)
     for index, length in enumerate(lengths):
-        result, row_sums = _attend_request(call, index, queries[index, :length], rule)
-        output[index, :length] = result
-        log_sum[index, :, :length, 0] = row_sums.transpose(0, 1)
+        result = _attend_request(call, index, queries[index, :length], rule)
+        output[index, :length] = result.output
+        log_sum[index, :, :length, 0] = result.log_sum.transpose(0, 1)
     return join_batch(output, layout.output), log_sum
 
 
 def _attend_request(
     call: FusedInferCall, index: int, query: torch.Tensor, rule: MaskRule
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> AttentionResult:
     key = _request_kv(call, call.key, index)
     value = key if call.value is call.key else _request_kv(call, call.value, index)
     if call.key_rope is not None:

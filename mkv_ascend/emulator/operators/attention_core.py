@@ -81,6 +81,25 @@ def _band(
     return (distance >= -pre_tokens) & (distance <= next_tokens)
 
 
+@dataclass(frozen=True)
+class AttentionResult:
+    """Attention of one request, float32.
+
+    output: (S, N, value head size), zero where a row sees no key. row_max, row_sum: (S, N), the
+    reference that was subtracted from the scores and the sum of their exponentials; a sink counts
+    in both.
+    """
+
+    output: torch.Tensor
+    row_max: torch.Tensor
+    row_sum: torch.Tensor
+
+    @property
+    def log_sum(self) -> torch.Tensor:
+        """Log-sum-exp (S, N); minus infinity where a row sees no key."""
+        return self.row_max + self.row_sum.log()
+
+
 def attend(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -88,12 +107,11 @@ def attend(
     scale: float,
     visible: torch.Tensor | None,
     sink: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention of one request: output (S, N, value head size) and log-sum-exp (S, N), float32.
+) -> AttentionResult:
+    """Attention of one request, computed in float32.
 
     visible: what MaskRule.visible gave. sink: one logit per head, (N,), which takes part in the
     softmax and has no value.
-    A row that sees no key gives zeros and a log-sum-exp of minus infinity (with a sink: the sink).
     Query head n belongs to kv head n // (N / kv heads).
     """
     query_length, num_heads, _ = query.shape
@@ -108,34 +126,40 @@ def attend(
     scores = scores.view(num_kv_heads, group, query_length, kv_length)
     if visible is not None:
         scores = scores.masked_fill(~visible, float("-inf"))
-    weights, log_sum = _softmax(scores, sink)
+    weights, row_max, row_sum = _softmax(scores, sink)
     weights = weights.view(num_kv_heads, group * query_length, kv_length)
     output = torch.bmm(weights, value.float().transpose(0, 1))
+
+    def by_row(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.reshape(num_heads, query_length).transpose(0, 1)
+
     output = output.view(num_heads, query_length, value_size).transpose(0, 1)
-    return output, log_sum.reshape(num_heads, query_length).transpose(0, 1)
+    return AttentionResult(output, by_row(row_max), by_row(row_sum))
 
 
-def _softmax(scores: torch.Tensor, sink: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights like `scores` (kv heads, group, S, K) and their log-sum-exp (kv heads, group, S)."""
+def _softmax(
+    scores: torch.Tensor, sink: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Weights (kv heads, group, S, K) like `scores`; row maximum and row sum (kv heads, group, S)."""
     highest = scores.amax(-1, keepdim=True)
     if sink is not None:
         sink = sink.float().view(*scores.shape[:2], 1, 1)
         highest = torch.maximum(highest, sink)
     # A row without keys would give -inf - -inf; any finite reference makes its weights zero.
     highest = highest.masked_fill(highest == float("-inf"), 0.0)
-    weights = (scores - highest).exp()
+    weights = (scores - highest).exp_()
     total = weights.sum(-1, keepdim=True)
     if sink is not None:
         total = total + (sink - highest).exp()
-    log_sum = highest + total.log()
-    return weights / total.masked_fill(total == 0, 1.0), log_sum.squeeze(-1)
+    weights = weights.div_(total.masked_fill(total == 0, 1.0))
+    return weights, highest.squeeze(-1), total.squeeze(-1)
 
 
 def _attend_nothing(
     query_length: int, num_heads: int, value_size: int, sink: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    output = torch.zeros(query_length, num_heads, value_size)
-    log_sum = torch.full((query_length, num_heads), float("-inf"))
-    if sink is not None:
-        log_sum[:] = sink.float()
-    return output, log_sum
+) -> AttentionResult:
+    shape = (query_length, num_heads)
+    output = torch.zeros(*shape, value_size)
+    if sink is None:
+        return AttentionResult(output, torch.zeros(shape), torch.zeros(shape))
+    return AttentionResult(output, sink.float().expand(shape), torch.ones(shape))
