@@ -7,10 +7,10 @@ BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format typecheck unit emulated docs lock clean
+.PHONY: help setup demo test lint format typecheck unit emulated docs generate lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## virtual environment in .venv, requirements, vLLM, vllm-ascend, native parts
 	@command -v $(PYTHON) >/dev/null || \
@@ -42,6 +42,10 @@ emulated: setup ## tests that run vLLM on the emulated NPU
 
 docs: setup ## build the documentation into site-docs/
 	@$(BIN)/python tools/checks.py docs
+
+generate: setup ## write the generated pages and parts of docs/ anew
+	@$(BIN)/python tools/generate_docs.py
+	@$(BIN)/python -m mkv_ascend.emulator.operators.table
 
 lock: setup ## resolve requirements/*.in anew into requirements/constraints.txt
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-annotate \

@@ -33,10 +33,6 @@ _DIAGNOSES: list[tuple[str, str]] = [
         "the disk is full: free some space (a CPU set-up takes about 4 GB), then run it again",
     ),
     (
-        r"Python\.h: No such file|Development\.Module|missing: Python_INCLUDE|Python3?_INCLUDE_DIR",
-        "Python's C headers are missing: apt-get install python3-dev, then run it again",
-    ),
-    (
         r"Temporary failure in name resolution|Name or service not known|Failed to establish a new "
         r"connection|Connection refused|Network is unreachable|ConnectTimeout|ReadTimeout|"
         r"Read timed out|Connection broken|IncompleteRead|Max retries exceeded|ProxyError|"

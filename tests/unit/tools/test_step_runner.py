@@ -18,7 +18,7 @@ from step_runner import SetupError, diagnose, run_logged, summarise
     ("output", "expected"),
     [
         ("OSError: [Errno 28] No space left on device", "the disk is full"),
-        ("x.cpp:3: fatal error: Python.h: No such file or directory", "python3-dev"),
+        ("x.cpp:3: fatal error: x.h: No such file", "`fatal error: x.h: No such file`"),
         ("socket.gaierror: [Errno -3] Temporary failure in name resolution", "a download failed"),
         ("ERROR: HTTP error 503 while getting https://example.org/x.whl", "a download failed"),
         ("ERROR: No matching distribution found for torch==2.13.0", "no torch==2.13.0 for this"),

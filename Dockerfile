@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+# mkv_ascend beside vllm-ascend 0.23.0, for Ascend hosts:
+#   docker build -t mkv-ascend .
+# The base image brings CANN, torch-npu, vLLM and vllm-ascend. It is not for the emulated NPU, which
+# refuses to run where CANN is installed (`make setup` is for that).
+ARG BASE=quay.io/ascend/vllm-ascend:v0.23.0
+FROM ${BASE}
+
+# 0 leaves the native parts out.
+ARG MKV_ASCEND_BUILD_OPS=1
+ENV MKV_ASCEND_BUILD_OPS=${MKV_ASCEND_BUILD_OPS}
+
+COPY . /opt/mkv_ascend
+# Without dependencies and without build isolation: what the image brings must stay as it is.
+RUN pip install --no-cache-dir --no-build-isolation --no-deps /opt/mkv_ascend
+
+# Fails the build when the seat is not taken or the versions do not fit, rather than the first start.
+RUN python -c "from importlib.metadata import entry_points as e; \
+    assert 'mkv_ascend' in {p.name for p in e(group='vllm.platform_plugins')}" \
+    && mkv-ascend --version

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write the generated pages and parts of docs/ anew (`make generate`).
+
+    .venv/bin/python tools/generate_docs.py            write
+    .venv/bin/python tools/generate_docs.py --check    exit status 1 if one is out of date
+
+A page may be written as a whole or have its generated part between two marks::
+
+    <!-- generated: begin -->
+    <!-- generated: end -->
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mkv_ascend import envs
+from mkv_ascend.attention import catalog
+from mkv_ascend.plugin import patches
+
+ROOT = Path(__file__).resolve().parent.parent
+BEGIN = "<!-- generated: begin -->"
+END = "<!-- generated: end -->"
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page with a generated part."""
+
+    path: str
+    content: Callable[[], str]
+
+    def expected(self, present: str) -> str:
+        """The page as it should be, given the page as it is; ValueError when it has no marks."""
+        pattern = re.compile(f"({re.escape(BEGIN)}\n).*?({re.escape(END)})", re.DOTALL)
+        if len(pattern.findall(present)) != 1:
+            raise ValueError(f"{self.path} must have one part between {BEGIN} and {END}")
+        return pattern.sub(lambda match: f"{match[1]}\n{self.content()}\n{match[2]}", present)
+
+
+PAGES = (
+    Page("docs/attention_backends.md", lambda: catalog.markdown().strip() + "\n"),
+    Page("docs/environment_variables.md", lambda: envs.markdown_table().strip() + "\n"),
+    Page("docs/patches.md", lambda: patches.markdown().strip() + "\n"),
+)
+
+
+def out_of_date(root: Path, pages: Sequence[Page] = PAGES) -> list[str]:
+    """The pages whose generated part is not what would be written now."""
+    stale = []
+    for page in pages:
+        present = (root / page.path).read_text(encoding="utf-8")
+        if page.expected(present) != present:
+            stale.append(page.path)
+    return stale
+
+
+def write(root: Path, pages: Sequence[Page] = PAGES) -> list[str]:
+    """Write what is out of date; return which pages those were."""
+    stale = out_of_date(root, pages)
+    for page in pages:
+        if page.path in stale:
+            path = root / page.path
+            path.write_text(page.expected(path.read_text(encoding="utf-8")), encoding="utf-8")
+    return stale
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing, only tell")
+    options = parser.parse_args(arguments)
+    stale = out_of_date(ROOT) if options.check else write(ROOT)
+    for path in stale:
+        print(f"{path} is out of date: run `make generate`" if options.check else f"wrote {path}")
+    return 1 if options.check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
