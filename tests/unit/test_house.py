@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of the house that no other tool checks."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import generate_docs
+import pytest
+
+import mkv_ascend
+
+ROOT = Path(mkv_ascend.__file__).resolve().parents[1]
+MAXIMUM_FILE_LINES = 400
+MAXIMUM_FUNCTION_LINES = 60
+# Path, or path:function, -> why it may be longer.
+LENGTH_EXCEPTIONS: dict[str, str] = {}
+
+SOURCE_SUFFIXES = {".py", ".cpp", ".h", ".sh", ".toml", ".yml", ".yaml", ".in"}
+SOURCE_NAMES = {"Makefile", "Dockerfile", "CMakeLists.txt", ".clang-format", ".editorconfig"}
+SPDX = "SPDX-License-Identifier: Apache-2.0"
+
+
+def tracked_files() -> list[Path]:
+    """What is in the repository (a source archive without git has no answer)."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+
+
+def package_files() -> list[Path]:
+    return sorted((ROOT / "mkv_ascend").rglob("*.py"))
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def run_python(code: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["mkv_ascend", "mkv_ascend.cli", "mkv_ascend.envs", "mkv_ascend.config", "mkv_ascend.layout"],
+)
+def test_light_modules_import_neither_torch_nor_vllm(module: str) -> None:
+    code = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
+    imported = {name.partition(".")[0] for name in json.loads(run_python(code))}
+    assert not imported & {"torch", "vllm", "vllm_ascend", "transformers", "torch_npu"}
+
+
+def test_every_source_file_has_its_licence_line() -> None:
+    missing = []
+    for path in tracked_files():
+        if path.suffix not in SOURCE_SUFFIXES and path.name not in SOURCE_NAMES:
+            continue
+        # A second line is allowed for a #! before it.
+        head = path.read_text(encoding="utf-8").splitlines()[:2]
+        if not any(SPDX in line for line in head):
+            missing.append(relative(path))
+    assert not missing
+
+
+def functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Name and number of lines of each function, decorators not counted."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def too_long() -> dict[str, int]:
+    """Files and functions of the package over the house's limits."""
+    found = {}
+    for path in package_files():
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        if lines > MAXIMUM_FILE_LINES:
+            found[relative(path)] = lines
+        for name, length in functions(path):
+            if length > MAXIMUM_FUNCTION_LINES:
+                found[f"{relative(path)}:{name}"] = length
+    return found
+
+
+def test_no_file_and_no_function_is_too_long() -> None:
+    excess = {place: lines for place, lines in too_long().items() if place not in LENGTH_EXCEPTIONS}
+    assert not excess, "a sign that a room is missing; split it"
+
+
+def test_length_exceptions_are_still_needed() -> None:
+    assert set(LENGTH_EXCEPTIONS) <= set(too_long())
+
+
+def test_version_numbers_agree() -> None:
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    match = re.search(r'^version = "([^"]+)"', project, flags=re.MULTILINE)
+    assert match is not None
+    assert mkv_ascend.__version__ == match[1]
+    assert metadata.version("mkv-ascend") == match[1], "run `make setup`"
+
+
+def test_the_set_up_installs_the_pair_that_the_plugin_supports() -> None:
+    import bootstrap
+    from mkv_ascend.plugin.versions import SUPPORTED
+
+    installed = {"vllm": bootstrap.VLLM_VERSION, "vllm-ascend": bootstrap.VLLM_ASCEND_VERSION}
+    assert installed == SUPPORTED
+    for path in ("Dockerfile", ".github/workflows/npu.yml"):
+        image = f"quay.io/ascend/vllm-ascend:v{SUPPORTED['vllm-ascend']}"
+        assert image in (ROOT / path).read_text(encoding="utf-8"), path
+
+
+def test_generated_documentation_is_up_to_date() -> None:
+    assert generate_docs.out_of_date(ROOT) == [], "run `make generate`"
+
+
+def logger_calls(path: Path) -> Iterator[str]:
+    """Each call that makes a logger, as source text."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if name.rpartition(".")[2] in ("getLogger", "init_logger"):
+                yield ast.unparse(node)
+
+
+# plugin/logging.py is where the plugin's loggers are made; the emulator logs before and without
+# vLLM and says so by itself.
+LOGGER_FILES = {"mkv_ascend/plugin/logging.py"}
+LOGGER_FREE_ROOMS = ("emulator", "testing", "commands")
+
+
+def test_loggers_are_under_vllms_own() -> None:
+    offenders = []
+    for path in package_files():
+        if relative(path) in LOGGER_FILES or path.relative_to(ROOT).parts[1] in LOGGER_FREE_ROOMS:
+            continue
+        offenders += [f"{relative(path)}: {call}" for call in logger_calls(path)]
+    assert not offenders, "use mkv_ascend.plugin.logging.get_logger(__name__)"
+
+
+def test_no_print_below_the_command_line() -> None:
+    offenders = []
+    for path in package_files():
+        if path.relative_to(ROOT).parts[1] in ("emulator", "testing", "commands"):
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        # Under `if __name__ == "__main__"` a module is a command.
+        inside = {
+            id(inner) for node in tree.body if isinstance(node, ast.If) for inner in ast.walk(node)
+        }
+        offenders += [
+            f"{relative(path)}:{node.lineno}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call)
+            and ast.unparse(node.func) == "print"
+            and id(node) not in inside
+        ]
+    assert not offenders, "use mkv_ascend.plugin.logging.get_logger(__name__)"
+
+
+def test_only_the_loader_imports_the_entry_module() -> None:
+    """Importing it takes vllm-ascend's seat in the importing process."""
+    offenders = []
+    for path in package_files():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            modules = []
+            if isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                module = node.module or ""
+                modules = [module, *(f"{module}.{alias.name}" for alias in node.names)]
+            if "mkv_ascend.plugin.entry" in modules:
+                offenders.append(relative(path))
+    assert not offenders
+
+
+def test_no_path_of_a_machine_is_in_the_repository() -> None:
+    pattern = re.compile(r"(?<![\w.])/(?:work|tmp/w|root|home/\w+)/")
+    offenders = []
+    for path in tracked_files():
+        if path.suffix in SOURCE_SUFFIXES | {".md"} and pattern.search(
+            path.read_text(encoding="utf-8")
+        ):
+            offenders.append(relative(path))
+    assert not offenders
