@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Says which platform and general plugins vLLM takes; run in a process of its own.
+
+``python plugin_probe.py '{"order": "reversed", "without": [...], "versions": {...}}'`` prints one
+line of JSON. ``order`` is the order in which vLLM discovers plugins, ``without`` names entry points
+that are not installed, ``versions`` replaces installed versions, ``break_register`` makes
+vllm-ascend's entry point something that cannot be replaced.
+"""
+
+import importlib.metadata
+import json
+import sys
+
+CASE = json.loads(sys.argv[1])
+
+found_entry_points = importlib.metadata.entry_points
+found_version = importlib.metadata.version
+
+
+def entry_points(**selection):
+    if not selection.get("group", "").startswith("vllm."):
+        return found_entry_points(**selection)
+    points = [
+        point
+        for point in found_entry_points(**selection)
+        if point.name not in CASE.get("without", ())
+    ]
+    return sorted(points, key=lambda point: point.name, reverse=CASE.get("order") == "reversed")
+
+
+importlib.metadata.entry_points = entry_points
+importlib.metadata.version = lambda name: CASE.get("versions", {}).get(name) or found_version(name)
+
+if CASE.get("break_register"):
+    import functools
+
+    import vllm_ascend
+
+    vllm_ascend.register = functools.partial(vllm_ascend.register)
+
+
+def main():
+    import vllm.plugins
+    from vllm.platforms import current_platform
+
+    called = []
+    load_by_group = vllm.plugins.load_plugins_by_group
+
+    def noting(group):
+        plugins = load_by_group(group)
+        called.extend(sorted(plugins))
+        return plugins
+
+    vllm.plugins.load_plugins_by_group = noting
+    vllm.plugins.load_general_plugins()
+    platform = type(current_platform)
+    result = {"platform": f"{platform.__module__}.{platform.__qualname__}", "general": called}
+    print(json.dumps(result))
+
+
+main()

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plugin takes vllm-ascend's seat, says so when it cannot, and leaves nothing behind."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROBE = Path(__file__).with_name("plugin_probe.py")
+MKV = "mkv_ascend.plugin.platform.MkvPlatform"
+STOCK = "vllm_ascend.platform.NPUPlatform"
+ASCEND_GENERAL = [
+    "ascend_kv_connector",
+    "ascend_model",
+    "ascend_model_loader",
+    "ascend_service_profiling",
+]
+
+
+def probe(vllm_plugins=None, **case):
+    environment = {key: value for key, value in os.environ.items() if key != "VLLM_PLUGINS"}
+    if vllm_plugins is not None:
+        environment["VLLM_PLUGINS"] = vllm_plugins
+    return subprocess.run(
+        [sys.executable, str(PROBE), json.dumps(case)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def answer(done):
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+@pytest.mark.parametrize("order", ["sorted", "reversed"])
+def test_both_orders_of_discovery_give_our_platform_and_all_general_plugins(order):
+    found = answer(probe(order=order))
+    assert found["platform"] == MKV
+    assert set(found["general"]) >= {*ASCEND_GENERAL, "mkv_ascend"}
+
+
+def test_leaving_us_out_of_vllm_plugins_gives_stock():
+    found = answer(probe(vllm_plugins=",".join(["ascend", *ASCEND_GENERAL])))
+    assert found["platform"] == STOCK
+    assert set(found["general"]) == set(ASCEND_GENERAL)
+
+
+def test_uninstalled_leaves_stock():
+    found = answer(probe(without=["mkv_ascend"]))
+    assert found["platform"] == STOCK
+    assert "mkv_ascend" not in found["general"]
+
+
+def test_naming_only_us_works_and_warns_of_every_dropped_plugin():
+    done = probe(vllm_plugins="mkv_ascend")
+    assert answer(done)["platform"] == MKV
+    warning = next(line for line in (done.stdout + done.stderr).splitlines() if "leaves out" in line)
+    assert "WARNING" in warning
+    for name in ASCEND_GENERAL:
+        assert name in warning
+
+
+@pytest.mark.parametrize(
+    "versions", [{"vllm": "0.24.0"}, {"vllm-ascend": "0.23.1"}], ids=["vllm", "vllm-ascend"]
+)
+def test_another_version_ends_the_process_with_both_versions_and_no_traceback(versions):
+    done = probe(versions=versions)
+    assert done.returncode == 1
+    (name, version), *_ = versions.items()
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("mkv_ascend: ")
+    assert f"{name} {version}" in last
+    assert "vllm 0.23.0 and vllm-ascend 0.23.0" in last
+    assert "Traceback" not in done.stderr
+
+
+def test_a_seat_that_cannot_be_taken_ends_the_process():
+    done = probe(break_register=True)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert "could not take vllm-ascend's place" in last
+    assert "Traceback" not in done.stderr
+
+
+def test_without_an_npu_the_process_ends_and_names_the_emulator():
+    environment = {**os.environ, "PYTHONPATH": "", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    if os.environ.get("PYTHONPATH", "") == "":
+        pytest.skip("torch_npu is really installed here, so it cannot be taken away")
+    done = subprocess.run(
+        [sys.executable, "-c", "from vllm.platforms import current_platform"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "mkv-ascend emulate" in done.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in done.stderr
