@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from mkv_ascend.attention import catalog
 from mkv_ascend.attention.ascend_backends import ASCEND_BACKENDS
 from mkv_ascend.attention.entry import BackendEntry, GraphSupport, HeadSizes
+from mkv_ascend.config import parse_config
 from mkv_ascend.layout.kind import Kind
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -234,3 +236,17 @@ def test_the_catalog_needs_neither_torch_nor_vllm() -> None:
         [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True
     ).stdout
     assert printed.strip() == "[]"
+
+
+def test_the_examples_of_the_documentation_work() -> None:
+    page = (REPOSITORY / "docs" / "attention_backends.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    try:
+        exec(compile(example, "docs/attention_backends.md", "exec"), {})
+        assert catalog.entries_for(Kind.FULL_ATTENTION)[0].name == "my_attention"
+    finally:
+        catalog.unregister("my_attention")
+    options = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    assert options
+    for option in options:
+        parse_config(json.loads(option))
