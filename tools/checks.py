@@ -76,6 +76,8 @@ def child_environment() -> dict[str, str]:
     """As given, but with one thread for each process unless asked otherwise."""
     environment = dict(os.environ)
     environment.setdefault("OMP_NUM_THREADS", "1")
+    # The theme's notice about its successor is not about these pages.
+    environment["NO_MKDOCS_2_WARNING"] = "1"
     return environment
 
 
