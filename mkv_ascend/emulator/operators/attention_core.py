@@ -140,7 +140,7 @@ def attend(
 def _softmax(
     scores: torch.Tensor, sink: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Weights (kv heads, group, S, K) like `scores`; row maximum and row sum (kv heads, group, S)."""
+    """Weights like `scores`, (kv heads, group, S, K); row maximum and sum, (kv heads, group, S)."""
     highest = scores.amax(-1, keepdim=True)
     if sink is not None:
         sink = sink.float().view(*scores.shape[:2], 1, 1)

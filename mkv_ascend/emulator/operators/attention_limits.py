@@ -83,7 +83,7 @@ def _check_ranks(call: FusedInferCall) -> None:
     require_rank("query", call.query, rank)
     # A paged cache is (blocks, block size, H), (blocks, N, block size, D) or NZ; the
     # documentation gives the second to BNSD and the packed layouts only.
-    paged_ranks = (3,) if call.input_layout.startswith(("BSH", "BSND")) else (3, 4)
+    paged_ranks: tuple[int, ...] = (3,) if call.input_layout.startswith(("BSH", "BSND")) else (3, 4)
     if call.query_rope is not None:
         paged_ranks = (3, 4, 5)
     for name, tensor in (("key", call.key), ("value", call.value)):

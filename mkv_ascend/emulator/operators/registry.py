@@ -150,8 +150,8 @@ class Operator(Generic[P, R]):
         if lending.strict:
             self.run_check(*host_args, **host_kwargs)
         with torch.no_grad():
-            result = self.kernel(*host_args, **host_kwargs)  # type: ignore[arg-type]
-        return lending.give_back(result)  # type: ignore[return-value]
+            result = self.kernel(*host_args, **host_kwargs)
+        return lending.give_back(result)
 
     def _parameter_name(self, index: int) -> str:
         return self._parameters[index] if index < len(self._parameters) else f"argument {index}"
