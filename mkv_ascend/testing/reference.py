@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The judge: what Hugging Face transformers says, in float32, with its eager attention.
+
+Everything is computed by whole forward passes without a KV cache, so that no cache can be wrong.
+Answers are kept on disk by content (checkpoint, prompts, versions), so a test pays for them once.
+
+Greedy decoding here never stops at an end-of-sequence token: engines are compared with
+``ignore_eos=True``. A *near tie* is a step whose two largest logits differ by less than
+``NEAR_TIE``: there another order of summation may pick the other token, and neither is wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mkv_ascend import envs
+
+if TYPE_CHECKING:
+    import torch
+
+NEAR_TIE = 1e-3
+"""Difference of the two largest logits under which an argmax decides nothing."""
+
+CACHE_VERSION = 1
+"""Raise when what the cached answers mean changes."""
+
+Prompt = str | Sequence[int]
+
+
+@dataclass(frozen=True)
+class GreedyOutput:
+    """Greedy continuation of one prompt.
+
+    ``gaps[i]`` is the difference of the two largest logits where ``tokens[i]`` was chosen.
+    """
+
+    tokens: list[int]
+    gaps: list[float]
+
+    @property
+    def near_ties(self) -> list[int]:
+        """Positions in ``tokens`` whose choice was a near tie."""
+        return [index for index, gap in enumerate(self.gaps) if gap < NEAR_TIE]
+
+
+@dataclass(frozen=True)
+class DraftProposal:
+    """What a drafter proposed after an accepted context: token ids, the context without padding."""
+
+    context: list[int]
+    tokens: list[int]
+
+
+@dataclass(frozen=True)
+class DraftDeviation:
+    """One proposed token that is not the draft model's own choice."""
+
+    proposal: int
+    position: int
+    proposed: int
+    expected: int
+    gap: float
+
+    def __str__(self) -> str:
+        return (
+            f"proposal {self.proposal}, position {self.position}: proposed {self.proposed}, the "
+            f"draft model says {self.expected} (its two largest logits differ by {self.gap:.3g})"
+        )
+
+
+@dataclass(frozen=True)
+class DraftReport:
+    """Result of ``check_drafts``: ``wrong`` must be empty, ``near_ties`` may be excused."""
+
+    checked: int
+    wrong: list[DraftDeviation]
+    near_ties: list[DraftDeviation]
+
+
+@dataclass(frozen=True)
+class SpeculativeOutput:
+    """Result of ``speculative_greedy``.
+
+    ``accepted_per_position[i]`` counts the proposals whose token ``i`` was accepted.
+    """
+
+    tokens: list[int]
+    proposals: int
+    accepted_per_position: list[int]
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens that one verification yields on average, the target's own token included."""
+        if self.proposals == 0:
+            return 0.0
+        return 1.0 + sum(self.accepted_per_position) / self.proposals
+
+
+@lru_cache(maxsize=4)
+def load_model(directory: Path) -> Any:
+    """The checkpoint in ``directory`` in float32, eager attention, in evaluation mode."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager", local_files_only=True
+    )
+    return model.eval()
+
+
+@lru_cache(maxsize=4)
+def load_tokenizer(directory: Path) -> Any:
+    """The tokenizer of the checkpoint in ``directory``."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(directory, local_files_only=True)
+
+
+def token_ids(directory: str | Path, prompt: Prompt) -> list[int]:
+    """Ids of ``prompt``; a text gets ``<bos>`` in front as in the engine, ids stay as they are."""
+    if isinstance(prompt, str):
+        return list(load_tokenizer(Path(directory))(prompt)["input_ids"])
+    return list(prompt)
+
+
+def logits_of(directory: str | Path, tokens: Sequence[int]) -> torch.Tensor:
+    """Logits after each token, float32 ``[len(tokens), vocabulary]``."""
+    import torch
+
+    with torch.inference_mode():
+        output = load_model(Path(directory))(
+            input_ids=torch.tensor([list(tokens)]), use_cache=False
+        )
+    return output.logits[0].float()
+
+
+def _choice(row: torch.Tensor) -> tuple[int, float]:
+    """The argmax of one row of logits and its lead over the second."""
+    largest = row.topk(2).values
+    return int(row.argmax()), float(largest[0] - largest[1])
+
+
+def greedy(
+    directory: str | Path, prompts: Sequence[Prompt], max_new_tokens: int
+) -> list[GreedyOutput]:
+    """Greedy continuations of ``prompts`` by ``max_new_tokens`` tokens each, with their gaps."""
+    contexts = [token_ids(directory, prompt) for prompt in prompts]
+
+    def compute() -> list[dict[str, Any]]:
+        return [asdict(_greedy_one(directory, context, max_new_tokens)) for context in contexts]
+
+    question = {"greedy": contexts, "max_new_tokens": max_new_tokens}
+    return [GreedyOutput(**answer) for answer in _cached([directory], question, compute)]
+
+
+def _greedy_one(directory: str | Path, context: Sequence[int], count: int) -> GreedyOutput:
+    tokens, gaps = list(context), []
+    for _ in range(count):
+        token, gap = _choice(logits_of(directory, tokens)[-1])
+        tokens.append(token)
+        gaps.append(gap)
+    return GreedyOutput(tokens[len(context) :], gaps)
+
+
+def greedy_tokens(
+    directory: str | Path, prompts: Sequence[Prompt], max_new_tokens: int
+) -> list[list[int]]:
+    """The tokens of ``greedy`` alone."""
+    return [output.tokens for output in greedy(directory, prompts, max_new_tokens)]
+
+
+def draft_tokens(directory: str | Path, context: Sequence[int], k: int) -> list[int]:
+    """The ``k`` tokens that the draft model itself proposes after ``context``."""
+    return _greedy_one(directory, context, k).tokens
+
+
+def check_drafts(directory: str | Path, proposals: Sequence[DraftProposal]) -> DraftReport:
+    """Judge every proposed token by the draft model in ``directory``.
+
+    Token ``i`` is judged after the context and the proposed tokens before it, so one deviation does
+    not make those behind it wrong.
+    """
+    wrong: list[DraftDeviation] = []
+    near_ties: list[DraftDeviation] = []
+    checked = 0
+    for index, proposal in enumerate(proposals):
+        if not proposal.tokens:
+            continue
+        rows = logits_of(directory, [*proposal.context, *proposal.tokens])
+        first = len(proposal.context) - 1
+        for position, proposed in enumerate(proposal.tokens):
+            checked += 1
+            expected, gap = _choice(rows[first + position])
+            if proposed != expected:
+                deviation = DraftDeviation(index, position, proposed, expected, gap)
+                excused = gap < NEAR_TIE and _is_second(rows[first + position], proposed)
+                (near_ties if excused else wrong).append(deviation)
+    return DraftReport(checked, wrong, near_ties)
+
+
+def _is_second(row: torch.Tensor, token: int) -> bool:
+    """Whether ``token`` itself is within the near tie, not just any other two tokens."""
+    return float(row.max() - row[token]) < NEAR_TIE
+
+
+def speculative_greedy(
+    target: str | Path, draft: str | Path, prompt: Prompt, k: int, max_new_tokens: int
+) -> SpeculativeOutput:
+    """Plain draft-and-verify decoding: the tokens are the target's own whatever the draft is.
+
+    Each round the draft proposes ``k`` tokens, fewer where fewer are still wanted; the target takes
+    over the longest prefix that it would have chosen itself and adds one token of its own.
+    """
+    context = token_ids(target, prompt)
+
+    def compute() -> dict[str, Any]:
+        return asdict(_speculate(target, draft, context, k, max_new_tokens))
+
+    question = {"speculative": context, "k": k, "max_new_tokens": max_new_tokens}
+    return SpeculativeOutput(**_cached([target, draft], question, compute))
+
+
+def _speculate(
+    target: str | Path, draft: str | Path, context: Sequence[int], k: int, count: int
+) -> SpeculativeOutput:
+    tokens, end = list(context), len(context) + count
+    proposals, accepted = 0, [0] * k
+    while len(tokens) < end:
+        proposed = draft_tokens(draft, tokens, min(k, end - len(tokens) - 1))
+        rows = logits_of(target, [*tokens, *proposed])
+        chosen = rows[len(tokens) - 1 :].argmax(-1).tolist()
+        agreed = 0
+        while agreed < len(proposed) and proposed[agreed] == chosen[agreed]:
+            accepted[agreed] += 1
+            agreed += 1
+        proposals += bool(proposed)
+        tokens += chosen[: agreed + 1]
+    return SpeculativeOutput(tokens[len(context) :], proposals, accepted)
+
+
+def _cached(
+    directories: Sequence[str | Path], question: dict[str, Any], compute: Callable[[], Any]
+) -> Any:
+    """``compute()``, or what it returned before for the same checkpoints, question and versions."""
+    import torch
+    import transformers
+
+    digest = hashlib.sha256()
+    for directory in directories:
+        digest.update(checkpoint_digest(Path(directory)).encode())
+    versions = [CACHE_VERSION, torch.__version__, transformers.__version__]
+    digest.update(json.dumps([versions, question], sort_keys=True).encode())
+    path = envs.CACHE.get() / "reference" / f"{digest.hexdigest()}.json"
+    if path.is_file():
+        return json.loads(path.read_text())
+    answer = compute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Written aside and renamed, so that a process that is stopped leaves no half answer behind.
+    aside = path.with_suffix(f".{os.getpid()}")
+    aside.write_text(json.dumps(answer))
+    aside.replace(path)
+    return answer
+
+
+def checkpoint_digest(directory: Path) -> str:
+    """SHA-256 of the configuration and the weights in ``directory``, as hexadecimal text."""
+    files = sorted([directory / "config.json", *directory.glob("*.safetensors")])
+    return _digest_of_files(tuple((str(file), file.stat().st_mtime_ns) for file in files))
+
+
+@lru_cache(maxsize=32)
+def _digest_of_files(files: tuple[tuple[str, int], ...]) -> str:
+    digest = hashlib.sha256()
+    for name, _ in files:
+        digest.update(Path(name).name.encode())
+        digest.update(Path(name).read_bytes())
+    return digest.hexdigest()

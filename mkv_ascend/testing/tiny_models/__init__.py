@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Byte-level language models, trained in under a minute each on text that every machine has.
+
+They are small but real: Hugging Face checkpoints with a tokenizer, of all families that are tested,
+sensitive to a corrupt cache (``sensitivity``), and good enough at text for drafts to be accepted.
+
+    python -m mkv_ascend.testing.tiny_models deepseek_v2_target llama_draft
+
+    from mkv_ascend.testing.tiny_models import model_directory
+    model_directory("llama_target")      # the folder, trained now unless that was done before
+"""
+
+from mkv_ascend.testing.tiny_models.making import InsensitiveModelError, model_directory
+from mkv_ascend.testing.tiny_models.recipes import RECIPES
+
+NAMES: tuple[str, ...] = tuple(RECIPES)
+"""Names of all tiny models."""
+
+__all__ = ["NAMES", "InsensitiveModelError", "model_directory"]

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m mkv_ascend.testing.tiny_models``: train tiny models, or list them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from mkv_ascend.testing.tiny_models import NAMES, InsensitiveModelError, model_directory, store
+from mkv_ascend.testing.tiny_models.corpus import load_corpus
+from mkv_ascend.testing.tiny_models.recipes import RECIPES
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m mkv_ascend.testing.tiny_models",
+        description="Train byte-level test models on the sources of the running Python. "
+        "Each takes less than a minute; what was trained before is kept. "
+        "The folder of each model is printed, one a line.",
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of: {', '.join(NAMES)}")
+    parser.add_argument("--all", action="store_true", help="train all of them")
+    parser.add_argument("--list", action="store_true", help="list them and whether they are there")
+    parser.add_argument(
+        "--directory", type=Path, help="folder of the models (default: in MKV_ASCEND_CACHE)"
+    )
+    parser.add_argument("--force", action="store_true", help="train again what is there")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit status."""
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    directory = options.directory or store.default_directory()
+    if options.list:
+        print_list(directory)
+        return 0
+    names = list(NAMES) if options.all else options.names
+    if not names:
+        parser.error("name a model, or give --all or --list")
+    for name in names:
+        if name not in RECIPES:
+            parser.error(f"there is no tiny model {name!r}; choose from: {', '.join(NAMES)}")
+    try:
+        for name in names:
+            sys.stdout.write(f"{train_with_progress(name, directory, force=options.force)}\n")
+    except InsensitiveModelError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+def print_list(directory: Path) -> None:
+    """One line for each model: name, family, folder or that it is still to be trained."""
+    corpus = load_corpus()
+    for recipe in RECIPES.values():
+        path = store.checkpoint_path(recipe, corpus, directory)
+        state = str(path) if store.is_complete(path) else "not trained yet"
+        sys.stdout.write(f"{recipe.name:20} {recipe.model_type:12} {state}\n")
+
+
+def train_with_progress(name: str, directory: Path, *, force: bool) -> Path:
+    """``model_directory`` with a progress bar on the error stream."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description:20}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]:.2f}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(name, total=RECIPES[name].steps, loss=float("nan"))
+
+        def advance(step: int, loss: float) -> None:
+            bar.update(task, completed=step, loss=loss)
+
+        path = model_directory(name, directory, force=force, progress=advance)
+        bar.update(task, completed=RECIPES[name].steps)
+    return path
+
+
+if __name__ == "__main__":
+    # Before torch is imported: an installed torch_npu would otherwise start up with it, and nothing
+    # here needs a device.
+    os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    sys.exit(main())

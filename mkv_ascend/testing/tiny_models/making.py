@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make a tiny model's checkpoint: train, measure, write; or find the one made before."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mkv_ascend.testing.tiny_models import store
+from mkv_ascend.testing.tiny_models.corpus import Corpus, load_corpus
+from mkv_ascend.testing.tiny_models.recipes import MAX_POSITIONS, Recipe, find_recipe
+from mkv_ascend.testing.tiny_models.tokenizer import BOS_TOKEN_ID, build_tokenizer
+
+if TYPE_CHECKING:
+    from mkv_ascend.testing.tiny_models.training import Progress
+
+MAX_ATTEMPTS = 2
+"""Seeds that are tried until the model is sensitive enough."""
+
+SENSITIVITY_TEXTS = 8
+"""Pieces of held-out text on which sensitivity is reported."""
+
+
+class InsensitiveModelError(RuntimeError):
+    """No seed gave a model whose sensitivity is over the required share."""
+
+
+def model_directory(
+    name: str,
+    directory: Path | None = None,
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Path:
+    """Folder of the checkpoint called ``name``, trained now if it is not there yet.
+
+    ``directory`` holds all checkpoints (default: ``store.default_directory()``); ``force`` trains
+    again. Raises ValueError for an unknown name and InsensitiveModelError when training failed its
+    purpose.
+    """
+    recipe, corpus = find_recipe(name), load_corpus()
+    path = store.checkpoint_path(recipe, corpus, directory or store.default_directory())
+    if store.is_complete(path) and not force:
+        return path
+    with store.locked(path):
+        if force or not store.is_complete(path):
+            with store.written_whole(path) as aside:
+                make(recipe, corpus, aside, progress)
+    return path
+
+
+def make(recipe: Recipe, corpus: Corpus, path: Path, progress: Progress | None) -> None:
+    """Train ``recipe`` and write the checkpoint and its description into the folder ``path``.
+
+    Runs on one thread: the models are too small for more, and several may train side by side.
+    """
+    with one_thread():
+        started = time.monotonic()
+        model, seed, sensitivity = _train_sensitive(recipe, corpus, progress)
+        description = {
+            "name": recipe.name,
+            "recipe": asdict(recipe),
+            "seed": seed,
+            "seconds": round(time.monotonic() - started, 1),
+            "held_out_loss": held_out_loss(model, corpus),
+            "sensitivity": sensitivity,
+        }
+    model.generation_config = generation_config()
+    model.save_pretrained(path)
+    build_tokenizer(MAX_POSITIONS).save_pretrained(path)
+    (path / store.DESCRIPTION_FILE).write_text(json.dumps(description, indent=2) + "\n")
+
+
+def _train_sensitive(
+    recipe: Recipe, corpus: Corpus, progress: Progress | None
+) -> tuple[Any, int, dict[str, Any]]:
+    from mkv_ascend.testing.tiny_models import sensitivity, training
+
+    shares = []
+    for seed in range(recipe.seed, recipe.seed + MAX_ATTEMPTS):
+        model = training.train(replace(recipe, seed=seed), corpus, progress)
+        result = sensitivity.measure_sensitivity(model, held_out_pieces(corpus, 64))
+        if result.share > sensitivity.REQUIRED_SHARE:
+            return model, seed, asdict(result)
+        shares.append(round(result.share, 3))
+    raise InsensitiveModelError(
+        f"{recipe.name}: {shares} of the single-key removals change the argmax with the seeds from "
+        f"{recipe.seed} on; over {sensitivity.REQUIRED_SHARE} is required. Train for more steps "
+        "(recipes.py)."
+    )
+
+
+def held_out_pieces(corpus: Corpus, length: int) -> list[bytes]:
+    """The first ``length`` bytes of held-out pieces that are long enough."""
+    long_enough = [piece[:length] for piece in corpus.held_out if len(piece) >= length]
+    return long_enough[:SENSITIVITY_TEXTS]
+
+
+def held_out_loss(model: Any, corpus: Corpus) -> float:
+    """Mean cross entropy (nats per byte) on rows of 256 tokens of held-out text."""
+    import torch
+
+    from mkv_ascend.testing.tiny_models.training import next_token_loss
+
+    rows = [[BOS_TOKEN_ID, *piece] for piece in held_out_pieces(corpus, 255)]
+    with torch.inference_mode():
+        return round(next_token_loss(model, torch.tensor(rows)).item(), 4)
+
+
+def generation_config() -> Any:
+    """Greedy, with the special tokens of the byte tokenizer."""
+    from transformers import GenerationConfig
+
+    from mkv_ascend.testing.tiny_models import tokenizer
+
+    return GenerationConfig(
+        bos_token_id=tokenizer.BOS_TOKEN_ID,
+        eos_token_id=tokenizer.EOS_TOKEN_ID,
+        pad_token_id=tokenizer.PAD_TOKEN_ID,
+        do_sample=False,
+    )
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute on one thread inside the block."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each tiny model is: its architecture and how it is trained.
+
+Sizes are the smallest that the Ascend operators document: head size 64 for dense attention; for MLA
+latent 512, rope 64, nope 128, value 128. Two ranks divide all heads and all widths. Features whose
+results differ between engines (rope scaling, group-limited routing, softcaps) are left out, unless
+the family has no form without them: vLLM always gives GPT-OSS a yarn rope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mkv_ascend.testing.tiny_models.tokenizer import (
+    BOS_TOKEN_ID,
+    EOS_TOKEN_ID,
+    PAD_TOKEN_ID,
+    VOCABULARY_SIZE,
+)
+
+MAX_POSITIONS = 1024
+"""``max_position_embeddings`` of all models, in tokens."""
+
+SLIDING_WINDOW = 32
+"""Tokens a sliding layer sees: small, so that short prompts already leave the window."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A tiny model: ``architecture`` are arguments of its transformers configuration class.
+
+    Each of ``steps`` steps trains on ``text_tokens`` tokens of text and ``decks`` decks (see
+    ``batches``). ``learning_rate`` is for matrices (OrthogonalMomentum), ``vector_learning_rate``
+    for all other parameters (AdamW).
+    """
+
+    name: str
+    model_type: str
+    architecture: Mapping[str, Any]
+    steps: int
+    text_tokens: int = 1024
+    decks: int = 8
+    learning_rate: float = 0.03
+    vector_learning_rate: float = 6e-3
+    seed: int = 0
+
+    def configuration(self) -> dict[str, Any]:
+        """All arguments of the transformers configuration class."""
+        return {**COMMON, **self.architecture}
+
+
+COMMON: Mapping[str, Any] = {
+    "vocab_size": VOCABULARY_SIZE,
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": MAX_POSITIONS,
+    "bos_token_id": BOS_TOKEN_ID,
+    "eos_token_id": EOS_TOKEN_ID,
+    "pad_token_id": PAD_TOKEN_ID,
+    "tie_word_embeddings": False,
+    "rms_norm_eps": 1e-6,
+}
+
+_SLIDING_AND_FULL = ["sliding_attention", "full_attention"]
+
+_RECIPES = (
+    Recipe(
+        name="deepseek_v2_target",
+        model_type="deepseek_v2",
+        architecture={
+            "num_key_value_heads": 4,
+            "intermediate_size": 256,
+            "moe_intermediate_size": 64,
+            "n_routed_experts": 8,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 2,
+            "first_k_dense_replace": 1,
+            "n_group": 1,
+            "topk_group": 1,
+            "topk_method": "greedy",
+            "routed_scaling_factor": 1.0,
+            "norm_topk_prob": False,
+            "q_lora_rank": None,
+            "kv_lora_rank": 512,
+            "qk_rope_head_dim": 64,
+            "qk_nope_head_dim": 128,
+            "v_head_dim": 128,
+        },
+        steps=200,
+    ),
+    Recipe(
+        name="llama_target",
+        model_type="llama",
+        architecture={"head_dim": 64, "intermediate_size": 256},
+        steps=300,
+    ),
+    Recipe(
+        name="llama_draft",
+        model_type="llama",
+        architecture={
+            "hidden_size": 64,
+            "head_dim": 64,
+            "num_attention_heads": 2,
+            "intermediate_size": 128,
+        },
+        steps=400,
+    ),
+    Recipe(
+        name="qwen3",
+        model_type="qwen3",
+        architecture={"head_dim": 64, "intermediate_size": 256},
+        steps=300,
+    ),
+    Recipe(
+        name="gemma3",
+        model_type="gemma3_text",
+        architecture={
+            "head_dim": 64,
+            "query_pre_attn_scalar": 64,
+            "intermediate_size": 256,
+            "num_hidden_layers": 4,
+            "layer_types": _SLIDING_AND_FULL * 2,
+            "sliding_window": SLIDING_WINDOW,
+        },
+        steps=200,
+    ),
+    Recipe(
+        name="gpt_oss",
+        model_type="gpt_oss",
+        architecture={
+            "head_dim": 64,
+            "intermediate_size": 64,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+            "num_hidden_layers": 4,
+            "layer_types": _SLIDING_AND_FULL * 2,
+            "sliding_window": SLIDING_WINDOW,
+            # vLLM's RMSNorm of this family has this epsilon written down in its code.
+            "rms_norm_eps": 1e-5,
+        },
+        steps=200,
+    ),
+    Recipe(
+        name="qwen3_moe",
+        model_type="qwen3_moe",
+        architecture={
+            "head_dim": 64,
+            "intermediate_size": 256,
+            "moe_intermediate_size": 64,
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "norm_topk_prob": True,
+        },
+        steps=250,
+    ),
+)
+
+RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _RECIPES}
+"""All tiny models by name."""
+
+
+def find_recipe(name: str) -> Recipe:
+    """The recipe called ``name``; ValueError that lists the names otherwise."""
+    if name not in RECIPES:
+        raise ValueError(f"there is no tiny model {name!r}; choose from: {', '.join(RECIPES)}")
+    return RECIPES[name]

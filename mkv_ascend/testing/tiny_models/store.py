@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where trained models are kept: by content, written whole or not at all, trained by one process.
+
+A checkpoint's folder is named by its recipe's name and a hash of everything that decides its
+weights: recipe, corpus, training code, versions of torch and transformers. So a change retrains
+and nothing has to be thrown away by hand.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from mkv_ascend import envs
+from mkv_ascend.testing.tiny_models.corpus import Corpus
+from mkv_ascend.testing.tiny_models.recipes import Recipe
+
+DESCRIPTION_FILE = "mkv_ascend.json"
+"""In each checkpoint: recipe, seconds of training, losses, sensitivity. Written last."""
+
+CODE_FILES = ("batches.py", "optimizer.py", "sensitivity.py", "tokenizer.py", "training.py")
+"""Sources of this package that decide the weights or what is measured on them."""
+
+
+def default_directory() -> Path:
+    """``tiny_models`` in the folder of ``MKV_ASCEND_CACHE``."""
+    return envs.CACHE.get() / "tiny_models"
+
+
+def content_hash(recipe: Recipe, corpus: Corpus) -> str:
+    """12 hexadecimal digits that change with anything that decides the checkpoint."""
+    content = {
+        "recipe": asdict(recipe),
+        "configuration": recipe.configuration(),
+        "corpus": corpus.digest,
+        "code": {name: _source_digest(name) for name in CODE_FILES},
+        "torch": version("torch"),
+        "transformers": version("transformers"),
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _source_digest(name: str) -> str:
+    return hashlib.sha256((Path(__file__).parent / name).read_bytes()).hexdigest()
+
+
+def checkpoint_path(recipe: Recipe, corpus: Corpus, directory: Path) -> Path:
+    """Folder of the checkpoint of ``recipe``, whether it is there or not."""
+    return directory / f"{recipe.name}-{content_hash(recipe, corpus)}"
+
+
+def is_complete(path: Path) -> bool:
+    """Whether ``path`` holds a whole checkpoint."""
+    return (path / DESCRIPTION_FILE).is_file()
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """What was recorded when the checkpoint in ``path`` was made."""
+    description: dict[str, Any] = json.loads((path / DESCRIPTION_FILE).read_text())
+    return description
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of the checkpoint ``path``; a second process waits here until it is free."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(f".{path.name}.lock"), "w") as file:
+        # Freed by the kernel with the file, so a process that dies leaves nobody waiting.
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A folder to write into that becomes ``path`` when the block ends without an error."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    try:
+        yield aside
+        shutil.rmtree(path, ignore_errors=True)
+        aside.rename(path)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
