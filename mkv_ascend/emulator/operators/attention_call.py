@@ -27,7 +27,7 @@ from mkv_ascend.emulator.operators.attention_layouts import (
     split_batch,
     split_packed,
 )
-from mkv_ascend.emulator.operators.attention_paging import gather_request
+from mkv_ascend.emulator.operators.attention_paging import cache_head_size, gather_request
 from mkv_ascend.emulator.operators.registry import OperatorArgumentError
 
 V1_NAMES = {
@@ -268,11 +268,8 @@ def _batch_lengths(lengths: list[int] | None, batch_size: int, full: int) -> lis
 
 
 def _value_size(call: FusedInferCall) -> int:
-    if call.value.dim() == 5:
-        return call.value.shape[2] * call.value.shape[4]
     if call.paged:
-        heads_in_last_axis = call.num_kv_heads if call.value.dim() == 3 else 1
-        return call.value.shape[-1] // heads_in_last_axis
+        return cache_head_size(call.value, call.num_kv_heads)
     return call.layout.head_size(call.value, call.num_kv_heads)
 
 

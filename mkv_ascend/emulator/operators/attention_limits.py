@@ -17,6 +17,7 @@ from mkv_ascend.emulator.operators.attention_lengths import (
     check_lengths,
 )
 from mkv_ascend.emulator.operators.attention_mask import check_mask
+from mkv_ascend.emulator.operators.attention_paging import cache_head_size
 from mkv_ascend.emulator.operators.requirements import (
     HALF_FLOATS,
     require,
@@ -146,11 +147,9 @@ def _sizes(call: FusedInferCall) -> tuple[int, int, int]:
     """Head sizes of query, key and value."""
 
     def kv_size(tensor: torch.Tensor) -> int:
-        if not call.paged:
-            return call.layout.head_size(tensor, call.num_kv_heads)
-        if tensor.dim() == 3:
-            return tensor.shape[2] // call.num_kv_heads
-        return tensor.shape[3] if tensor.dim() == 4 else tensor.shape[2] * tensor.shape[4]
+        if call.paged:
+            return cache_head_size(tensor, call.num_kv_heads)
+        return call.layout.head_size(tensor, call.num_kv_heads)
 
     return call.head_size, kv_size(call.key), kv_size(call.value)
 

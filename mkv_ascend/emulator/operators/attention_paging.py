@@ -13,6 +13,13 @@ def cache_block_size(cache: torch.Tensor) -> int:
     return cache.shape[1] if cache.dim() == 3 else cache.shape[-2]
 
 
+def cache_head_size(cache: torch.Tensor, num_heads: int) -> int:
+    """Head size of a cache in one of the forms of `gather_request`."""
+    if cache.dim() == 3:
+        return cache.shape[2] // num_heads
+    return cache.shape[3] if cache.dim() == 4 else cache.shape[2] * cache.shape[4]
+
+
 def gather_request(
     cache: torch.Tensor, block_ids: torch.Tensor, length: int, num_heads: int
 ) -> torch.Tensor:
@@ -35,7 +42,8 @@ def gather_request(
         pages = pages.transpose(1, 2)
     elif cache.dim() == 5:
         pages = pages.permute(0, 3, 1, 2, 4)
-    return pages.reshape(num_blocks * block_size, num_heads, -1)[:length]
+    size = cache_head_size(cache, num_heads)
+    return pages.reshape(num_blocks * block_size, num_heads, size)[:length]
 
 
 def select_pages(cache: torch.Tensor, block_ids: torch.Tensor) -> torch.Tensor:
