@@ -144,4 +144,14 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("convolution_overrideable", &convolution);
 }
 
+// PyTorch resolves a lazily conjugated or negated operand by copying it, and copies come here; the CPU
+// copy resolves the marks itself, so they must pass. Otherwise a copy would ask for itself for ever.
+TORCH_LIBRARY_IMPL(aten, Conjugate, library) {
+  library.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+
+TORCH_LIBRARY_IMPL(aten, Negative, library) {
+  library.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+
 }  // namespace mkv::emulator

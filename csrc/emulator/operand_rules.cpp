@@ -38,14 +38,6 @@ bool takes_host_indices(const std::string& operator_name) {
   return names.count(operator_name) > 0;
 }
 
-bool has_mask_index(const c10::IValue& indices) {
-  bool found = false;
-  for_each_tensor(indices, [&](const at::Tensor& index) {
-    found = found || index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
-  });
-  return found;
-}
-
 }  // namespace
 
 void check_operand_devices(const c10::OperatorHandle& op, Arguments arguments) {
@@ -79,9 +71,6 @@ bool waits_for_data(const c10::OperatorHandle& op, Arguments arguments) {
   const auto& name = op.schema().name();
   if (always.count(name) > 0) {
     return true;
-  }
-  if (name == "aten::index") {
-    return has_mask_index(arguments[1]);
   }
   if (name == "aten::repeat_interleave") {
     return arguments.back().isNone();  // no output_size given

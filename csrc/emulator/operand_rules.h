@@ -15,7 +15,8 @@ void check_operand_devices(const c10::OperatorHandle& op, Arguments arguments);
 
 // Whether the host must read device memory before the call can return, although the operator gives
 // back no number: the shape of the result depends on the data, or the result is a host value.
-// Such a call stops the host on real hardware as .item() does.
+// Such a call stops the host on real hardware as .item() does. (Indexing with a mask is seen by the
+// nonzero that PyTorch makes of it.)
 bool waits_for_data(const c10::OperatorHandle& op, Arguments arguments);
 
 }  // namespace mkv::emulator
