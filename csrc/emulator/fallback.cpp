@@ -39,7 +39,8 @@ class Operands {
       auto* impl = pair.npu.unsafeGetTensorImpl();
       if (pair.cpu.sizes() != pair.npu.sizes() || pair.cpu.strides() != pair.npu.strides() ||
           pair.cpu.storage_offset() != pair.npu.storage_offset()) {
-        impl->set_sizes_and_strides(pair.cpu.sizes(), pair.cpu.strides(), pair.cpu.storage_offset());
+        impl->set_sizes_and_strides(
+            pair.cpu.sizes(), pair.cpu.strides(), pair.cpu.storage_offset());
       }
     }
   }
@@ -90,7 +91,8 @@ class Operands {
       }
     }
     // Operands that share npu memory must share a CPU storage too: kernels check for overlap by it.
-    const auto storage = sharing != nullptr ? sharing->cpu.storage() : cpu_alias_storage(tensor.storage());
+    const auto storage =
+        sharing != nullptr ? sharing->cpu.storage() : cpu_alias_storage(tensor.storage());
     pairs_.push_back({tensor, tensor_over(storage, tensor)});
     return pairs_.back().cpu;
   }
@@ -107,7 +109,8 @@ class Operands {
     } else if (value.isOptionalTensorList()) {
       c10::List<std::optional<at::Tensor>> tensors;
       for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
-        tensors.push_back(tensor.has_value() ? std::optional<at::Tensor>(alias(*tensor)) : std::nullopt);
+        tensors.push_back(
+            tensor.has_value() ? std::optional<at::Tensor>(alias(*tensor)) : std::nullopt);
       }
       value = c10::IValue(tensors);
     } else if (value.isDevice() && value.toDevice().type() == kDeviceType) {
@@ -121,11 +124,12 @@ class Operands {
     if (value.isGenerator()) {
       const auto generator = value.toGenerator();
       TORCH_CHECK(
-          generator.device().type() == kDeviceType, "Expected a 'npu' device type for generator but found '",
-          generator.device().type(), "'. Make it with torch.Generator(\"npu\").");
-      value = cpu_engine(generator);
+          generator.device().type() == kDeviceType,
+          "Expected a 'npu' device type for generator but found '", generator.device().type(),
+          "'. Make it with torch.Generator(\"npu\").");
+      value = cpu_engine_for_draw(generator);
     } else if (value.isNone() && argument.name() == "generator") {
-      value = cpu_engine(default_generator(device()));
+      value = cpu_engine_for_draw(default_generator(device()));
     }
   }
 
@@ -166,7 +170,8 @@ class Operands {
   c10::DeviceIndex device_ = -1;
 };
 
-void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
+void run_on_cpu(
+    const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
   const size_t first = stack->size() - schema.arguments().size();
   const Arguments arguments(stack->data() + first, schema.arguments().size());

@@ -5,22 +5,38 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include <deque>
 #include <vector>
 
 namespace mkv::emulator {
 
 namespace {
 
+// How far one operator moves the offset. CUDA and NPU generators count 32-bit numbers drawn per
+// thread, four at a time; vLLM takes back the draw of a request by an offset that is four less.
+constexpr uint64_t kOffsetPerOperator = 4;
+
+// Draws that can be taken back. vLLM takes back the last one only.
+constexpr size_t kRememberedDraws = 8;
+
 class EmulatedGenerator final : public c10::GeneratorImpl {
  public:
   EmulatedGenerator(c10::DeviceIndex device, at::Generator engine)
-      : c10::GeneratorImpl(npu(device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)), engine_(std::move(engine)) {}
+      : c10::GeneratorImpl(npu(device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
+        engine_(std::move(engine)) {}
 
-  const at::Generator& engine() const {
+  // The engine for one operator, whose draw can be taken back by set_offset.
+  const at::Generator& engine_for_draw() {
+    before_draw_.push_back({offset_, engine_.unsafeGetGeneratorImpl()->get_state()});
+    if (before_draw_.size() > kRememberedDraws) {
+      before_draw_.pop_front();
+    }
+    offset_ += kOffsetPerOperator;
     return engine_;
   }
 
   void set_current_seed(uint64_t seed) override {
+    forget_draws();
     engine_.set_current_seed(seed);
   }
 
@@ -29,19 +45,35 @@ class EmulatedGenerator final : public c10::GeneratorImpl {
   }
 
   uint64_t seed() override {
+    forget_draws();
     return engine_.seed();
   }
 
-  // Offsets belong to counter-based engines (Philox); the engine here is a Mersenne twister.
-  void set_offset(uint64_t /*offset*/) override {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "the generator of the emulated NPU has no offset; use set_state");
+  // A counter-based engine (Philox) can go to any offset. The Mersenne twister here only goes back
+  // to where one of the last operators started.
+  void set_offset(uint64_t offset) override {
+    if (offset == offset_) {
+      return;
+    }
+    while (!before_draw_.empty() && before_draw_.back().offset > offset) {
+      before_draw_.pop_back();
+    }
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !before_draw_.empty() && before_draw_.back().offset == offset,
+        "the generator of the emulated NPU goes back to the start of one of its last ",
+        kRememberedDraws, " draws only, not from offset ", offset_, " to ", offset,
+        "; use set_state");
+    engine_.unsafeGetGeneratorImpl()->set_state(*before_draw_.back().state);
+    offset_ = offset;
+    before_draw_.pop_back();
   }
 
   uint64_t get_offset() const override {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "the generator of the emulated NPU has no offset; use get_state");
+    return offset_;
   }
 
   void set_state(const c10::TensorImpl& state) override {
+    forget_draws();
     engine_.unsafeGetGeneratorImpl()->set_state(state);
   }
 
@@ -54,13 +86,26 @@ class EmulatedGenerator final : public c10::GeneratorImpl {
     return new EmulatedGenerator(device().index(), engine_.clone());
   }
 
+  struct Draw {
+    uint64_t offset;
+    c10::intrusive_ptr<c10::TensorImpl> state;
+  };
+
+  void forget_draws() {
+    before_draw_.clear();
+    offset_ = 0;
+  }
+
   at::Generator engine_;
+  uint64_t offset_ = 0;
+  std::deque<Draw> before_draw_;
 };
 
 }  // namespace
 
 at::Generator make_generator(c10::DeviceIndex device) {
-  return at::make_generator<EmulatedGenerator>(resolve_index(device), at::detail::createCPUGenerator());
+  return at::make_generator<EmulatedGenerator>(
+      resolve_index(device), at::detail::createCPUGenerator());
 }
 
 const at::Generator& default_generator(c10::DeviceIndex device) {
@@ -74,11 +119,11 @@ const at::Generator& default_generator(c10::DeviceIndex device) {
   return generators->at(resolve_index(device));
 }
 
-at::Generator cpu_engine(const at::Generator& generator) {
+at::Generator cpu_engine_for_draw(const at::Generator& generator) {
   if (!generator.defined() || generator.device().type() != kDeviceType) {
     return generator;
   }
-  return static_cast<EmulatedGenerator*>(generator.unsafeGetGeneratorImpl())->engine();
+  return static_cast<EmulatedGenerator*>(generator.unsafeGetGeneratorImpl())->engine_for_draw();
 }
 
 }  // namespace mkv::emulator

@@ -14,7 +14,9 @@ at::Generator make_generator(c10::DeviceIndex device);
 // The generator that operators of this device use when they are given none.
 const at::Generator& default_generator(c10::DeviceIndex device);
 
-// The CPU generator inside an npu generator; any other generator comes back unchanged.
-at::Generator cpu_engine(const at::Generator& generator);
+// The CPU generator inside an npu generator, for one operator to draw from; any other generator
+// comes back unchanged. Moves the offset of the npu generator, so that set_offset can take the draw
+// back.
+at::Generator cpu_engine_for_draw(const at::Generator& generator);
 
 }  // namespace mkv::emulator
