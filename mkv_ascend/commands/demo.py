@@ -103,7 +103,7 @@ def _run(arguments: argparse.Namespace, console: Console, emulated: bool) -> int
     dtype = arguments.dtype or ("float32" if emulated else "bfloat16")
     console.rule("[bold]mkv_ascend demo" + (", on the emulated NPU" if emulated else ""))
     target, draft = _model(arguments.target, console), _model(arguments.draft, console)
-    texts = prompts.text_prompts()[: arguments.prompts]
+    texts = prompts.demo_prompts()[: arguments.prompts]
 
     speculation = {
         "method": "draft_model",
@@ -143,16 +143,19 @@ def _environment(emulated: bool) -> Mapping[str, str]:
 def _model(name: str, console: Console) -> Path:
     """A checkpoint directory as given, or the trained tiny model of that name."""
     from mkv_ascend.testing import tiny_models
+    from mkv_ascend.testing.tiny_models.__main__ import train_with_progress
+    from mkv_ascend.testing.tiny_models.store import default_directory
 
     if Path(name, "config.json").is_file():
         return Path(name)
-    if name not in tiny_models.names():
+    if name not in tiny_models.NAMES:
         raise DemoError(
             f"{name!r} is neither a checkpoint directory nor a tiny model; the tiny models are "
-            f"{', '.join(tiny_models.names())}"
+            f"{', '.join(tiny_models.NAMES)}"
         )
-    console.print(f"model [bold]{name}[/] (trained once, then cached)")
-    return tiny_models.ensure(name)
+    directory = train_with_progress(name, default_directory(), force=False)
+    console.print(f"model [bold]{name}[/]: {directory}")
+    return directory
 
 
 def _server(

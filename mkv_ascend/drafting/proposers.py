@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from vllm_ascend.ops.rotary_embedding import set_cos_and_sin
 from vllm_ascend.spec_decode import get_spec_decode_method
 from vllm_ascend.spec_decode.dflash_proposer import AscendDflashProposer
@@ -26,7 +27,6 @@ from mkv_ascend.drafting.draft_config import (
 from mkv_ascend.layout.kind import Role
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
     from vllm.config import VllmConfig
 
@@ -68,6 +68,17 @@ class OwnConfiguration:
                 runner.dtype,
                 runner.device,
             )
+
+    def prepare_inputs_padded(self, *args: Any, **kwargs: Any) -> Any:
+        """Counts of rejected tokens as int32 on every path.
+
+        Where there is no Triton, vllm-ascend 0.23.0 counts valid tokens with ``sum()``, which
+        gives int64; ``npu_copy_and_expand_eagle_inputs`` documents, and reads, int32.
+        """
+        metadata, indices, to_sample, rejected = super().prepare_inputs_padded(  # type: ignore[misc]
+            *args, **kwargs
+        )
+        return metadata, indices, to_sample, rejected.to(torch.int32)
 
 
 class MkvDraftModelProposer(OwnConfiguration, AscendDraftModelProposer):

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mkv_ascend.testing.reference import DraftProposal
+
 TIMEOUT_SECONDS = 300
 
 
@@ -83,14 +85,6 @@ class Scenario:
 
 
 @dataclass(frozen=True)
-class Proposal:
-    """One proposal of the draft: the accepted tokens it was made after, and what it proposed."""
-
-    context: list[int]
-    tokens: list[int]
-
-
-@dataclass(frozen=True)
 class Result:
     """What one engine did.
 
@@ -113,7 +107,7 @@ class Result:
     num_drafts: int = 0
     num_draft_tokens: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
-    proposals: list[Proposal] = field(default_factory=list)
+    proposals: list[DraftProposal] = field(default_factory=list)
     layers: list[dict[str, Any]] = field(default_factory=list)
     num_gpu_blocks: int = 0
     preemptions: int = 0
@@ -156,7 +150,7 @@ def run(scenario: Scenario, timeout: float = TIMEOUT_SECONDS) -> Result:
         if not answer.exists():
             raise EngineFailedError(log[-6000:])
         fields = json.loads(answer.read_text())
-    proposals = [Proposal(**proposal) for proposal in fields.pop("proposals")]
+    proposals = [DraftProposal(**proposal) for proposal in fields.pop("proposals")]
     return Result(proposals=proposals, log=log, **fields)
 
 
@@ -180,9 +174,9 @@ def _run_logged(command: list[str], environment: dict[str, str], timeout: float)
     return done.stdout
 
 
-def _record_proposals(scheduler: Any) -> list[Proposal]:
+def _record_proposals(scheduler: Any) -> list[DraftProposal]:
     """Note every proposal that the scheduler takes, with the tokens accepted so far."""
-    proposals: list[Proposal] = []
+    proposals: list[DraftProposal] = []
     take = scheduler.update_draft_token_ids
 
     def noting(draft_token_ids: Any) -> None:
@@ -192,7 +186,7 @@ def _record_proposals(scheduler: Any) -> list[Proposal]:
             request = scheduler.requests.get(request_id)
             if request is None or request.is_finished() or request.is_prefill_chunk:
                 continue
-            proposals.append(Proposal(list(request.all_token_ids), list(tokens)))
+            proposals.append(DraftProposal(list(request.all_token_ids), list(tokens)))
         take(draft_token_ids)
 
     scheduler.update_draft_token_ids = noting
