@@ -37,7 +37,8 @@ def load_module(path: str) -> ModuleType:
     specification = importlib.util.spec_from_file_location(
         f"_mkv_ascend_build.{Path(path).stem}", ROOT / path
     )
-    assert specification is not None and specification.loader is not None
+    assert specification is not None
+    assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     sys.modules[specification.name] = module
     specification.loader.exec_module(module)

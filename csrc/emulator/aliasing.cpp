@@ -37,10 +37,12 @@ const c10::Storage* aliased_npu_storage(const c10::Storage& cpu_storage) {
 }  // namespace
 
 at::Tensor tensor_over(const c10::Storage& storage, const at::Tensor& like) {
-  const auto key = storage.device().is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::PrivateUse1;
-  auto tensor =
-      at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), c10::DispatchKeySet(key), like.dtype());
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
+  const auto key =
+      storage.device().is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::PrivateUse1;
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(storage), c10::DispatchKeySet(key), like.dtype());
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
+      like.sizes(), like.strides(), like.storage_offset());
   // Lazy conjugation and negation are marks on the tensor, not on its memory.
   if (like.is_conj()) {
     tensor._set_conj(true);
@@ -56,15 +58,16 @@ c10::Storage cpu_alias_storage(const c10::Storage& npu_storage) {
       npu_storage.mutable_data(), new c10::Storage(npu_storage), &release_npu_storage,
       c10::Device(c10::DeviceType::CPU));
   return c10::Storage(
-      c10::Storage::use_byte_size_t(), npu_storage.nbytes(), std::move(data), c10::GetCPUAllocator(),
+      c10::Storage::use_byte_size_t(), npu_storage.nbytes(), std::move(data),
+      c10::GetCPUAllocator(),
       /*resizable=*/true);
 }
 
 c10::DataPtr adopt_cpu_memory(const c10::Storage& cpu_storage, c10::DeviceIndex device) {
   const size_t charged = MemoryLedger::charge(device, cpu_storage.nbytes());
   return {
-      cpu_storage.mutable_data(), new AdoptedMemory{cpu_storage, device, charged}, &release_adopted_memory,
-      npu(device)};
+      cpu_storage.mutable_data(), new AdoptedMemory{cpu_storage, device, charged},
+      &release_adopted_memory, npu(device)};
 }
 
 at::Tensor cpu_alias(const at::Tensor& tensor) {
@@ -84,8 +87,8 @@ at::Tensor npu_alias(const at::Tensor& tensor, c10::DeviceIndex device) {
   const auto index = resolve_index(device);
   return tensor_over(
       c10::Storage(
-          c10::Storage::use_byte_size_t(), tensor.storage().nbytes(), adopt_cpu_memory(tensor.storage(), index),
-          device_allocator(), /*resizable=*/true),
+          c10::Storage::use_byte_size_t(), tensor.storage().nbytes(),
+          adopt_cpu_memory(tensor.storage(), index), device_allocator(), /*resizable=*/true),
       tensor);
 }
 

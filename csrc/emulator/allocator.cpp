@@ -37,8 +37,9 @@ class EmulatedAllocator final : public c10::DeviceAllocator {
     if (posix_memalign(&data, kAllocationGranularity, charged) != 0) {
       MemoryLedger::discharge(index, charged);
       TORCH_CHECK_WITH(
-          OutOfMemoryError, false, "the host has no ", charged, " bytes for emulated device npu:",
-          static_cast<int>(index), ", although the device's own limit allows them. Emulate fewer devices, or give each ",
+          OutOfMemoryError, false, "the host has no ", charged,
+          " bytes for emulated device npu:", static_cast<int>(index),
+          ", although the device's own limit allows them. Emulate fewer devices, or give each ",
           "less memory (MKV_ASCEND_EMULATOR_MEMORY).");
     }
     return {data, new Block{data, index, charged}, &free_block, device};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact counts of what a program asked of the device: they depend on the program alone, not on time.
+// Exact counts of what a program asked of the device: they depend on the program alone, not on
+// time.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,8 @@
 
 namespace mkv::emulator {
 
-// Counts one operator launch on the device. Views, allocation and metadata changes are not launches.
+// Counts one operator launch on the device. Views, allocation and metadata changes are not
+// launches.
 void record_launch(const std::string& operator_name);
 
 void record_copy_to_device(int64_t bytes);

@@ -78,8 +78,11 @@ class EmulatedDeviceGuard final : public c10::impl::DeviceGuardImplInterface {
   }
 
   double elapsedTime(void* start, void* end, const c10::DeviceIndex /*device*/) const override {
-    TORCH_CHECK(start != nullptr && end != nullptr, "elapsed time asked of an event that was not recorded; record both");
-    const auto duration = static_cast<RecordedMoment*>(end)->time - static_cast<RecordedMoment*>(start)->time;
+    TORCH_CHECK(
+        start != nullptr && end != nullptr,
+        "elapsed time asked of an event that was not recorded; record both");
+    const auto duration =
+        static_cast<RecordedMoment*>(end)->time - static_cast<RecordedMoment*>(start)->time;
     return std::chrono::duration<double, std::milli>(duration).count();
   }
 

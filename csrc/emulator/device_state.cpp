@@ -19,8 +19,8 @@ c10::DeviceIndex current_device() {
 void set_current_device(c10::DeviceIndex index) {
   const int count = settings().device_count;
   TORCH_CHECK(
-      index >= 0 && index < count, "invalid device npu:", static_cast<int>(index), ": the emulated machine has ",
-      count, " device(s), npu:0 to npu:", count - 1,
+      index >= 0 && index < count, "invalid device npu:", static_cast<int>(index),
+      ": the emulated machine has ", count, " device(s), npu:0 to npu:", count - 1,
       ". Use one of them, or raise the number of emulated devices (MKV_ASCEND_EMULATOR_DEVICES).");
   this_thread_device = index;
 }

@@ -83,7 +83,10 @@ class EmulatedGenerator final : public c10::GeneratorImpl {
 
  private:
   EmulatedGenerator* clone_impl() const override {
-    return new EmulatedGenerator(device().index(), engine_.clone());
+    auto* clone = new EmulatedGenerator(device().index(), engine_.clone());
+    clone->offset_ = offset_;
+    clone->before_draw_ = before_draw_;
+    return clone;
   }
 
   struct Draw {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers PyTorch's device-independent code (torch.accelerator, pinning, storage resize, torch.Generator).
+// Answers PyTorch's device-independent code (torch.accelerator, pinning, storage resize,
+// torch.Generator).
 #include "hooks.h"
 
 #include "allocator.h"

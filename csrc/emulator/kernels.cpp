@@ -30,27 +30,33 @@ c10::Device device_or_current(std::optional<at::Device> device) {
 
 at::Tensor empty(
     at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout> /*layout*/,
-    std::optional<at::Device> device, std::optional<bool> /*pin_memory*/, std::optional<at::MemoryFormat> format) {
+    std::optional<at::Device> device, std::optional<bool> /*pin_memory*/,
+    std::optional<at::MemoryFormat> format) {
   const c10::DeviceGuard guard(device_or_current(device));
-  return at::detail::empty_generic(size, device_allocator(), kKeys, c10::dtype_or_default(dtype), format);
+  return at::detail::empty_generic(
+      size, device_allocator(), kKeys, c10::dtype_or_default(dtype), format);
 }
 
 at::Tensor empty_strided(
     at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype,
-    std::optional<at::Layout> /*layout*/, std::optional<at::Device> device, std::optional<bool> /*pin_memory*/) {
+    std::optional<at::Layout> /*layout*/, std::optional<at::Device> device,
+    std::optional<bool> /*pin_memory*/) {
   const c10::DeviceGuard guard(device_or_current(device));
-  return at::detail::empty_strided_generic(size, stride, device_allocator(), kKeys, c10::dtype_or_default(dtype));
+  return at::detail::empty_strided_generic(
+      size, stride, device_allocator(), kKeys, c10::dtype_or_default(dtype));
 }
 
-// PyTorch's CPU versions of resize_ and set_ only touch metadata and ask the storage's own allocator
-// for memory, so they serve here too, provided that the tensor's device is current.
-const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat> format) {
+// PyTorch's CPU versions of resize_ and set_ only touch metadata and ask the storage's own
+// allocator for memory, so they serve here too, provided that the tensor's device is current.
+const at::Tensor& resize_(
+    const at::Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat> format) {
   const c10::DeviceGuard guard(self.device());
   return at::native::resize_(self, size, format);
 }
 
 at::Tensor& set_to_storage(
-    at::Tensor& self, at::Storage source, int64_t offset, at::IntArrayRef size, at::IntArrayRef stride) {
+    at::Tensor& self, at::Storage source, int64_t offset, at::IntArrayRef size,
+    at::IntArrayRef stride) {
   const c10::DeviceGuard guard(self.device());
   return at::native::set_storage_cpu_(self, std::move(source), offset, size, stride);
 }
@@ -66,7 +72,8 @@ at::Tensor& set_to_tensor(at::Tensor& self, const at::Tensor& source) {
 at::Tensor& set_to_nothing(at::Tensor& self) {
   const c10::DeviceGuard guard(self.device());
   c10::Storage nothing(
-      c10::Storage::use_byte_size_t(), 0, device_allocator()->allocate(0), device_allocator(), /*resizable=*/true);
+      c10::Storage::use_byte_size_t(), 0, device_allocator()->allocate(0), device_allocator(),
+      /*resizable=*/true);
   return self.set_(nothing, 0, {0}, {});
 }
 
@@ -105,20 +112,23 @@ void record_stream(at::Tensor& /*self*/, at::Stream /*stream*/) {}
 // The "math" way of scaled_dot_product_attention: plain operators that every device has.
 int64_t choose_attention_math(
     const at::Tensor& /*query*/, const at::Tensor& /*key*/, const at::Tensor& /*value*/,
-    const std::optional<at::Tensor>& /*mask*/, double /*dropout*/, bool /*is_causal*/, std::optional<double> /*scale*/,
-    bool /*enable_gqa*/) {
+    const std::optional<at::Tensor>& /*mask*/, double /*dropout*/, bool /*is_causal*/,
+    std::optional<double> /*scale*/, bool /*enable_gqa*/) {
   return 0;
 }
 
 // PyTorch sends convolutions of an out-of-tree backend here; the fallback would find no CPU kernel.
 at::Tensor convolution(
-    const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
-    at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
-    int64_t groups) {
+    const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+    at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+    at::IntArrayRef output_padding, int64_t groups) {
   record_launch("aten::convolution");
-  const auto cpu_bias = bias.has_value() && bias->defined() ? std::optional<at::Tensor>(cpu_alias(*bias)) : std::nullopt;
+  const auto cpu_bias = bias.has_value() && bias->defined()
+                            ? std::optional<at::Tensor>(cpu_alias(*bias))
+                            : std::nullopt;
   const auto result = at::convolution(
-      cpu_alias(input), cpu_alias(weight), cpu_bias, stride, padding, dilation, transposed, output_padding, groups);
+      cpu_alias(input), cpu_alias(weight), cpu_bias, stride, padding, dilation, transposed,
+      output_padding, groups);
   return npu_alias(result, input.device().index());
 }
 
@@ -128,7 +138,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("empty.memory_format", &empty);
   library.impl("empty_strided", &empty_strided);
   library.impl("as_strided", &at::native::as_strided_tensorimpl);
-  library.impl("view", static_cast<at::Tensor (*)(const at::Tensor&, at::IntArrayRef)>(&at::native::view));
+  library.impl(
+      "view", static_cast<at::Tensor (*)(const at::Tensor&, at::IntArrayRef)>(&at::native::view));
   library.impl("unfold", &at::native::unfold);
   library.impl("_reshape_alias", &at::native::_reshape_alias);
   library.impl("resize_", &resize_);
@@ -144,8 +155,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("convolution_overrideable", &convolution);
 }
 
-// PyTorch resolves a lazily conjugated or negated operand by copying it, and copies come here; the CPU
-// copy resolves the marks itself, so they must pass. Otherwise a copy would ask for itself for ever.
+// PyTorch resolves a lazily conjugated or negated operand by copying it, and copies come here; the
+// CPU copy resolves the marks itself, so they must pass. Otherwise a copy would ask for itself for
+// ever.
 TORCH_LIBRARY_IMPL(aten, Conjugate, library) {
   library.impl("_copy_from", torch::CppFunction::makeFallthrough());
 }

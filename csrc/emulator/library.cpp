@@ -18,9 +18,11 @@ namespace {
 
 void initialize(int64_t device_count, int64_t memory_bytes, bool strict) {
   TORCH_CHECK(
-      device_count >= 1 && device_count <= kMaxDevices, "the number of emulated devices is ", device_count,
-      "; allowed: 1 to ", kMaxDevices);
-  TORCH_CHECK(memory_bytes > 0, "the memory of an emulated device is ", memory_bytes, " bytes; it must be positive");
+      device_count >= 1 && device_count <= kMaxDevices, "the number of emulated devices is ",
+      device_count, "; allowed: 1 to ", kMaxDevices);
+  TORCH_CHECK(
+      memory_bytes > 0, "the memory of an emulated device is ", memory_bytes,
+      " bytes; it must be positive");
   settings() = {static_cast<int>(device_count), memory_bytes, strict};
   register_with_torch();
 }

@@ -23,8 +23,8 @@ DeviceLedger& ledger_of(c10::DeviceIndex device) {
   // Never destroyed: tensors may outlive static destruction and still give memory back.
   static auto* ledgers = new std::array<DeviceLedger, kMaxDevices>();
   TORCH_CHECK(
-      device >= 0 && device < settings().device_count, "no emulated device npu:", static_cast<int>(device), "; there are ",
-      settings().device_count);
+      device >= 0 && device < settings().device_count,
+      "no emulated device npu:", static_cast<int>(device), "; there are ", settings().device_count);
   return (*ledgers)[device];
 }
 
@@ -48,24 +48,27 @@ void for_each_count_stat(DeviceStats& stats, Change change) {
 }
 
 int64_t allocated(const DeviceStats& stats) {
-  return stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current;
+  return stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)]
+      .current;
 }
 
 std::string readable(int64_t bytes) {
   std::ostringstream text;
-  text << std::fixed << std::setprecision(2) << static_cast<double>(bytes) / (1 << 20) << " MiB (" << bytes
-       << " bytes)";
+  text << std::fixed << std::setprecision(2) << static_cast<double>(bytes) / (1 << 20) << " MiB ("
+       << bytes << " bytes)";
   return text.str();
 }
 
 [[noreturn]] void throw_out_of_memory(c10::DeviceIndex device, size_t asked, int64_t in_use) {
   const int64_t limit = settings().memory_bytes;
   TORCH_CHECK_WITH(
-      OutOfMemoryError, false, "NPU out of memory: emulated device npu:", static_cast<int>(device), " was asked for ",
-      readable(static_cast<int64_t>(asked)), "; ", readable(in_use), " of its limit of ", readable(limit), " are in use, ",
-      readable(limit - in_use),
-      " are free. Lower gpu_memory_utilization, kv_cache_memory_bytes, max_model_len, max_num_seqs or "
-      "max_num_batched_tokens, or give each emulated device more memory (MKV_ASCEND_EMULATOR_MEMORY, or "
+      OutOfMemoryError, false, "NPU out of memory: emulated device npu:", static_cast<int>(device),
+      " was asked for ", readable(static_cast<int64_t>(asked)), "; ", readable(in_use),
+      " of its limit of ", readable(limit), " are in use, ", readable(limit - in_use),
+      " are free. Lower gpu_memory_utilization, kv_cache_memory_bytes, max_model_len, max_num_seqs "
+      "or "
+      "max_num_batched_tokens, or give each emulated device more memory "
+      "(MKV_ASCEND_EMULATOR_MEMORY, or "
       "the memory option of mkv-ascend emulate).");
 }
 
@@ -75,7 +78,8 @@ size_t MemoryLedger::charge(c10::DeviceIndex device, size_t bytes) {
   if (bytes == 0) {
     return 0;
   }
-  const size_t rounded = (bytes + kAllocationGranularity - 1) / kAllocationGranularity * kAllocationGranularity;
+  const size_t rounded =
+      (bytes + kAllocationGranularity - 1) / kAllocationGranularity * kAllocationGranularity;
   auto& ledger = ledger_of(device);
   int64_t in_use = 0;
   {

@@ -33,8 +33,8 @@ void for_each_tensor(const c10::IValue& argument, Visit visit) {
 
 bool takes_host_indices(const std::string& operator_name) {
   static const std::unordered_set<std::string> names = {
-      "aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index",
-      "aten::_unsafe_index_put"};
+      "aten::index",         "aten::index_put",        "aten::index_put_", "aten::_index_put_impl_",
+      "aten::_unsafe_index", "aten::_unsafe_index_put"};
   return names.count(operator_name) > 0;
 }
 
@@ -57,17 +57,18 @@ void check_operand_devices(const c10::OperatorHandle& op, Arguments arguments) {
         common = tensor.device();
       }
       TORCH_CHECK(
-          tensor.device() == *common, "Expected all tensors to be on the same device, but found at least two devices, ",
-          *common, " and ", tensor.device(), "! (when checking argument ", name, " in method ", schema.name(),
-          "; emulated NPU, strict mode)");
+          tensor.device() == *common,
+          "Expected all tensors to be on the same device, but found at least two devices, ",
+          *common, " and ", tensor.device(), "! (when checking argument ", name, " in method ",
+          schema.name(), "; emulated NPU, strict mode)");
     });
   }
 }
 
 bool waits_for_data(const c10::OperatorHandle& op, Arguments arguments) {
   static const std::unordered_set<std::string> always = {
-      "aten::nonzero", "aten::masked_select", "aten::_unique", "aten::_unique2", "aten::unique_dim",
-      "aten::unique_consecutive", "aten::bincount", "aten::equal"};
+      "aten::nonzero",    "aten::masked_select",      "aten::_unique",  "aten::_unique2",
+      "aten::unique_dim", "aten::unique_consecutive", "aten::bincount", "aten::equal"};
   const auto& name = op.schema().name();
   if (always.count(name) > 0) {
     return true;

@@ -17,7 +17,8 @@ constexpr size_t kHostAlignment = 64;
 
 struct PinnedBlocks {
   std::mutex mutex;
-  std::map<const char*, size_t, std::less<>> size_of;  // ordered, to find the block of an inner address
+  std::map<const char*, size_t, std::less<>>
+      size_of;  // ordered, to find the block of an inner address
 };
 
 PinnedBlocks& pinned_blocks() {
@@ -46,7 +47,8 @@ class PinnedAllocator final : public c10::Allocator {
     }
     void* data = nullptr;
     TORCH_CHECK(
-        posix_memalign(&data, kHostAlignment, bytes) == 0, "the host has no ", bytes, " bytes for pinned memory");
+        posix_memalign(&data, kHostAlignment, bytes) == 0, "the host has no ", bytes,
+        " bytes for pinned memory");
     auto& blocks = pinned_blocks();
     std::lock_guard<std::mutex> lock(blocks.mutex);
     blocks.size_of.emplace(static_cast<const char*>(data), bytes);

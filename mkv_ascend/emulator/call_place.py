@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import os
 import sys
+from types import FrameType
 
 _EMULATOR_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -42,9 +43,9 @@ def calling_place() -> str:
     The file is relative to its folder on ``sys.path``, for instance
     ``vllm_ascend/worker/model_runner_v1.py:1234``. ``"<unknown>"`` when no such frame exists.
     """
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if _is_program(frame.f_code.co_filename):
             return f"{_short_name(frame.f_code.co_filename)}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return "<unknown>"

@@ -60,9 +60,7 @@ class CounterSnapshot:
         return CounterSnapshot(
             launches={name: count for name, count in launches.items() if count},
             host_reads=_subtract_reads(self.host_reads, earlier.host_reads),
-            asynchronous_reads=_subtract_reads(
-                self.asynchronous_reads, earlier.asynchronous_reads
-            ),
+            asynchronous_reads=_subtract_reads(self.asynchronous_reads, earlier.asynchronous_reads),
             bytes_to_device=self.bytes_to_device - earlier.bytes_to_device,
             bytes_to_host=self.bytes_to_host - earlier.bytes_to_host,
             peak_memory=dict(self.peak_memory),
@@ -209,7 +207,10 @@ def report(counts: CounterSnapshot | None = None) -> str:
 
 
 def _section(
-    title: str, values: Mapping[str, Value], key: Callable[[Value], int], show: Callable[[Value], str]
+    title: str,
+    values: Mapping[str, Value],
+    key: Callable[[Value], int],
+    show: Callable[[Value], str],
 ) -> list[str]:
     if not values:
         return []

@@ -8,7 +8,7 @@ directly, because ``torch.accelerator`` asks this module back, and vllm-ascend r
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 
@@ -23,7 +23,7 @@ DeviceLike: TypeAlias = "int | str | torch.device | None"
 
 
 def device_index(device: DeviceLike = None) -> int:
-    """The index that ``device`` means: an int, "npu", "npu:1", a torch.device, or None (current)."""
+    """The index that ``device`` means: an int, "npu", "npu:1", a torch.device; None: the current."""
     if device is None:
         return torch._C._accelerator_getDeviceIndex()
     if isinstance(device, int):
@@ -31,9 +31,9 @@ def device_index(device: DeviceLike = None) -> int:
     as_device = torch.device(device)
     if as_device.type != "npu":
         raise ValueError(f"expected an npu device, got {device!r}")
-    if as_device.index is None:
-        return torch._C._accelerator_getDeviceIndex()
-    return as_device.index
+    # torch's stubs call the index an int, but it is None in torch.device("npu").
+    index = cast("int | None", as_device.index)
+    return torch._C._accelerator_getDeviceIndex() if index is None else index
 
 
 _get_device_index = device_index  # the name that torch.utils.backend_registration looks for

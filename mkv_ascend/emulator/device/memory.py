@@ -3,8 +3,8 @@
 
 The numbers come from the native device's ledger (csrc/emulator/memory_ledger.h), through the same
 interface that ``torch.accelerator`` uses; not through ``torch.accelerator`` itself, because
-vllm-ascend replaces its functions by those of ``torch.npu``. Freed memory goes back at once, so "reserved" equals
-"allocated" and there is no cache to empty. All sizes in bytes.
+vllm-ascend replaces its functions by those of ``torch.npu``. Freed memory goes back at once, so
+"reserved" equals "allocated" and there is no cache to empty. All sizes in bytes.
 """
 
 from __future__ import annotations

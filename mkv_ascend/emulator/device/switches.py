@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Config:
-    """allow_internal_format: whether tensors may be kept in private formats. Here they never are."""
+    """allow_internal_format: whether tensors may be kept in private formats. They never are."""
 
     allow_internal_format: bool = False
 

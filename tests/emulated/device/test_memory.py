@@ -43,7 +43,9 @@ def test_sizes_are_rounded_up_to_512_bytes(memory_in_use: int) -> None:
     [
         lambda x: x + 1,  # a structured operator: PyTorch allocates the result on the device
         lambda x: torch.cat([x, x])[: x.numel()].clone(),
-        lambda x: torch.nn.functional.embedding(torch.zeros(4, dtype=torch.int64).npu(), x.view(4, -1)),
+        lambda x: torch.nn.functional.embedding(
+            torch.zeros(4, dtype=torch.int64).npu(), x.view(4, -1)
+        ),
         lambda x: torch.nonzero(x + 1).to(torch.float32)[:, 0].contiguous(),
         lambda x: torch.flip(x, [0]),  # not structured: the CPU kernel allocates the result
     ],

@@ -24,6 +24,9 @@ def test_the_device_is_the_accelerator() -> None:
     torch.accelerator.set_device_index(1)
     assert torch.npu.current_device() == 1
     torch.npu.set_device("npu:0")
+    torch.accelerator.synchronize()
+    torch.accelerator.empty_cache()
+    torch.npu.empty_cache()
     assert torch.accelerator.current_device_index() == 0
 
 
@@ -118,7 +121,9 @@ def test_events() -> None:
     ],
 )
 def test_graphs_are_refused_by_name(call) -> None:
-    with pytest.raises(NotImplementedError, match=r"emulated NPU has no torch\.npu\.\w+.*enforce_eager"):
+    with pytest.raises(
+        NotImplementedError, match=r"emulated NPU has no torch\.npu\.\w+.*enforce_eager"
+    ):
         call()
     assert not torch.npu.is_current_stream_capturing()
 

@@ -13,7 +13,9 @@ Sampler = Callable[[torch.device, "torch.Generator | None"], torch.Tensor]
 SAMPLERS: dict[str, Sampler] = {
     "randn": lambda device, generator: torch.randn(50, device=device, generator=generator),
     "rand": lambda device, generator: torch.rand(50, device=device, generator=generator),
-    "randint": lambda device, generator: torch.randint(99, (50,), device=device, generator=generator),
+    "randint": lambda device, generator: torch.randint(
+        99, (50,), device=device, generator=generator
+    ),
     "randperm": lambda device, generator: torch.randperm(50, device=device, generator=generator),
     "exponential_": lambda device, generator: torch.empty(50, device=device).exponential_(
         generator=generator
@@ -70,7 +72,8 @@ def test_state_can_be_kept_and_put_back() -> None:
     assert generator.initial_seed() == 5
     twin = generator.clone_state()
     assert torch.equal(
-        torch.rand(4, device="npu", generator=generator), torch.rand(4, device="npu", generator=twin)
+        torch.rand(4, device="npu", generator=generator),
+        torch.rand(4, device="npu", generator=twin),
     )
 
 
@@ -84,3 +87,17 @@ def test_fork_rng_restores_the_device() -> None:
 def test_a_generator_of_the_cpu_is_refused() -> None:
     with pytest.raises(RuntimeError, match=r"Expected a 'npu' device type for generator"):
         torch.empty(3, device="npu").exponential_(generator=torch.Generator())
+
+
+def test_the_last_draw_of_a_generator_can_be_taken_back() -> None:
+    """vLLM does so for requests whose prompt is not complete: ``set_offset(get_offset() - 4)``."""
+    generator = torch.Generator("npu").manual_seed(9)
+    row = torch.empty(2, 5, device="npu")[1]
+    first = row.exponential_(generator=generator).clone()
+    second = row.exponential_(generator=generator).clone()
+    generator.set_offset(generator.get_offset() - 4)
+    assert torch.equal(row.exponential_(generator=generator), second)
+    generator.set_offset(generator.get_offset() - 8)
+    assert torch.equal(row.exponential_(generator=generator), first)
+    with pytest.raises(NotImplementedError, match="goes back to the start of one of its last"):
+        generator.set_offset(1000)

@@ -27,7 +27,12 @@ def test_a_tensor_is_loaded_to_the_device_it_came_from() -> None:
 
 @pytest.mark.parametrize(
     ("source", "map_location", "expected"),
-    [("cpu", "npu", "npu:0"), ("cpu", "npu:1", "npu:1"), ("npu:1", "npu:0", "npu:0"), ("npu", "cpu", "cpu")],
+    [
+        ("cpu", "npu", "npu:0"),
+        ("cpu", "npu:1", "npu:1"),
+        ("npu:1", "npu:0", "npu:0"),
+        ("npu", "cpu", "cpu"),
+    ],
 )
 def test_map_location(source: str, map_location: str, expected: str) -> None:
     x = torch.arange(3).to(source)
