@@ -24,7 +24,7 @@ from mkv_ascend.emulator.operators.attention_layouts import (
 )
 from mkv_ascend.emulator.operators.attention_lengths import check_cumulative
 from mkv_ascend.emulator.operators.attention_mask import TRIANGULAR_MODES, check_triangular_mask
-from mkv_ascend.emulator.operators.registry import operator
+from mkv_ascend.emulator.operators.registry import OperatorArgumentError, operator
 from mkv_ascend.emulator.operators.requirements import (
     FLOATS,
     require,
@@ -82,7 +82,7 @@ def npu_fusion_attention(
     _refuse_missing(pse, padding_mask, keep_prob, prefix, sparse_mode)
     rule = _mask_rule(atten_mask, sparse_mode, pre_tockens, next_tockens)
     if input_layout == "TND":
-        ends = _active(actual_seq_qlen), _active(actual_seq_kvlen)
+        ends = _active_ends(actual_seq_qlen, actual_seq_kvlen)
         results = _attend_packed(query, key, value, scale, rule, sink, *ends)
         output, row_max, row_sum = _join_tnd(results, query, value, softmax_layout)
     else:
@@ -132,12 +132,26 @@ def _mask_rule(mask: torch.Tensor | None, mode: int, before: int, after: int) ->
     return MaskRule(SparseMode(mode), before, after, mask.reshape(-1, *mask.shape[-2:]))
 
 
-def _active(lengths: Sequence[int] | torch.Tensor | None) -> list[int]:
+def _active_ends(
+    query_lengths: Sequence[int] | torch.Tensor | None,
+    kv_lengths: Sequence[int] | torch.Tensor | None,
+) -> tuple[list[int], list[int]]:
     """Cumulative lengths without the trailing zeros of requests that take no part."""
-    ends = host_integers(lengths) or []
-    while len(ends) > 1 and ends[-1] == 0:
-        ends.pop()
-    return ends
+    query_ends, kv_ends = host_integers(query_lengths) or [], host_integers(kv_lengths) or []
+    if len(query_ends) != len(kv_ends):
+        raise OperatorArgumentError(
+            f"layout TND needs as many actual_seq_qlen as actual_seq_kvlen; there are "
+            f"{len(query_ends)} and {len(kv_ends)}"
+        )
+    active = min(_count_active(query_ends), _count_active(kv_ends))
+    return query_ends[:active], kv_ends[:active]
+
+
+def _count_active(ends: list[int]) -> int:
+    for index in range(1, len(ends)):
+        if ends[index] < ends[index - 1] and not any(ends[index:]):
+            return index
+    return len(ends)
 
 
 def _attend_packed(
@@ -274,12 +288,8 @@ def _check_packed(
     query_lengths: Sequence[int] | None,
     kv_lengths: Sequence[int] | None,
 ) -> None:
-    query_ends, kv_ends = _active(query_lengths), _active(kv_lengths)
-    require(
-        0 < len(query_ends) == len(kv_ends) <= 1024,
-        f"layout TND needs actual_seq_qlen and actual_seq_kvlen, as many of each and 1 to 1024; "
-        f"there are {len(query_ends)} and {len(kv_ends)}",
-    )
+    query_ends, kv_ends = _active_ends(query_lengths, kv_lengths)
+    require_range("the number of actual_seq_qlen", len(query_ends), 1, 1024)
     check_cumulative("actual_seq_qlen", query_ends, None)
     check_cumulative("actual_seq_kvlen", kv_ends, None)
     require(

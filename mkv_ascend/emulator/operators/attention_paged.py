@@ -144,19 +144,20 @@ def npu_flash_attention_unpad(
 
     query, key, value, out: (T, N, D) or (T, N * D). seq_len: length of each request.
     """
+    queries = _by_head(query, num_heads)
+    keys, values = _by_head(key, num_kv_heads), _by_head(value, num_kv_heads)
     start = 0
     for length in host_integers(seq_len) or ():
         rows = slice(start, start + length)
-        result = attend(
-            query[rows].reshape(length, num_heads, -1),
-            key[rows].reshape(length, num_kv_heads, -1),
-            value[rows].reshape(length, num_kv_heads, -1),
-            scale_value,
-            None,
-        ).output
+        result = attend(queries[rows], keys[rows], values[rows], scale_value, None).output
         out[rows] = result.reshape(out[rows].shape)
         start += length
     return out
+
+
+def _by_head(tensor: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """(T, N, D) from that or from (T, N * D)."""
+    return tensor if tensor.dim() == 3 else tensor.unflatten(1, (num_heads, -1))
 
 
 @npu_flash_attention_unpad.check
