@@ -154,7 +154,7 @@ def check_machine() -> None:
             f"vllm-ascend has wheels for Linux on x86_64 and aarch64 only, this is {sys.platform} "
             f"on {machine}: use a Linux machine or container"
         )
-    if not shutil.which(os.environ.get("CXX", "g++").split()[0]):
+    if not shutil.which((os.environ.get("CXX") or "g++").split()[0]):
         raise SetupError("no C++ compiler: apt-get install g++ (or name one in CXX)")
 
 

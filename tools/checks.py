@@ -63,7 +63,7 @@ def all_checks(root: Path, bin_folder: Path) -> list[Check]:
         Check("types", "mypy", (tool("mypy"),)),
         Check("docs", "mkdocs", (tool("mkdocs"), "build", "--strict", "--quiet")),
         Check("unit", "unit tests", (*pytest, "tests/unit")),
-        Check("emulated", "emulated tests", (*emulate, *pytest, "tests/emulated")),
+        Check("emulated", "emulated tests", (*emulate, *pytest, "--durations=8", "tests/emulated")),
     ]
     sources = native_sources(root)
     if sources:

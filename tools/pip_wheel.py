@@ -1,27 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fetch pip itself, for machines whose Python comes without it (Debian without python3-venv).
 
-Standard library only. The index is asked by its JSON form (PEP 691), and the file is checked
-against the digest that the index gives.
+Standard library only. The index is read as HTML, the form that every mirror has (PEP 503), and the
+file is checked against the digest in its link.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import urllib.error
 import urllib.parse
 import urllib.request
+from html.parser import HTMLParser
 from pathlib import Path
 
 from step_runner import SetupError
 
 DEFAULT_INDEX = "https://pypi.org/simple"
-JSON_FORM = "application/vnd.pypi.simple.v1+json"
 TIMEOUT_SECONDS = 60
 ADVICE = "apt-get install python3-venv, then run it again"
+
+
+class _Links(HTMLParser):
+    """Addresses of all links of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "a":
+            self.addresses += [value for name, value in attrs if name == "href" and value]
 
 
 def pinned_version(constraints: str) -> str:
@@ -32,8 +43,20 @@ def pinned_version(constraints: str) -> str:
     return match.group(1)
 
 
-def _get(address: str, accept: str = "*/*") -> bytes:
-    request = urllib.request.Request(address, headers={"Accept": accept})
+def find_link(page: str, name: str) -> tuple[str, str]:
+    """Address and SHA-256 of the file ``name`` on a page of an index; LookupError if absent."""
+    links = _Links()
+    links.feed(page)
+    for link in links.addresses:
+        address, fragment = urllib.parse.urldefrag(link)
+        digest = urllib.parse.parse_qs(fragment).get("sha256")
+        if address.rpartition("/")[2] == name and digest:
+            return address, digest[0]
+    raise LookupError(f"no link to {name}")
+
+
+def _get(address: str) -> bytes:
+    request = urllib.request.Request(address, headers={"Accept": "text/html, */*"})
     with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
         content: bytes = answer.read()
     return content
@@ -44,12 +67,11 @@ def download(version: str, folder: Path) -> Path:
     name = f"pip-{version}-py3-none-any.whl"
     index = os.environ.get("PIP_INDEX_URL", DEFAULT_INDEX).rstrip("/") + "/pip/"
     try:
-        files = json.loads(_get(index, JSON_FORM))["files"]
-        entry = next(entry for entry in files if entry["filename"] == name)
-        content = _get(urllib.parse.urljoin(index, entry["url"]))
-    except (urllib.error.URLError, OSError, ValueError, KeyError, StopIteration) as error:
-        raise SetupError(f"cannot fetch {name} from {index} ({error!r}): {ADVICE}") from error
-    if hashlib.sha256(content).hexdigest() != entry["hashes"]["sha256"]:
+        address, digest = find_link(_get(index).decode("utf-8", "replace"), name)
+        content = _get(urllib.parse.urljoin(index, address))
+    except (urllib.error.URLError, OSError, LookupError) as error:
+        raise SetupError(f"cannot fetch {name} from {index} ({error}): {ADVICE}") from error
+    if hashlib.sha256(content).hexdigest() != digest:
         raise SetupError(f"{name} from {index} is damaged: run it again, or {ADVICE}")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name

@@ -133,10 +133,7 @@ def run_logged(
     exits with another status than 0.
     """
     lines: list[str] = []
-    with (
-        log.open("a", encoding="utf-8", errors="replace") as record,
-        Status(stream or sys.stdout) as status,
-    ):
+    with log.open("a", encoding="utf-8") as record, Status(stream or sys.stdout) as status:
         record.write(f"\n$ {' '.join(command)}\n")
         record.flush()
         try:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import urllib.error
 from pathlib import Path
 
@@ -19,9 +18,10 @@ NAME = "pip-26.3-py3-none-any.whl"
 
 def index_of(digest: str) -> dict[str, bytes]:
     """A package index: address -> content."""
-    entry = {"filename": NAME, "url": f"../files/{NAME}", "hashes": {"sha256": digest}}
+    links = [f"../files/other-{NAME}#sha256={'1' * 64}", f"../files/{NAME}#sha256={digest}"]
+    page = "".join(f'<a href="{link}">a file</a><br/>' for link in links)
     return {
-        "https://index.example/simple/pip/": json.dumps({"files": [entry]}).encode(),
+        "https://index.example/simple/pip/": f"<!DOCTYPE html><body>{page}</body>".encode(),
         f"https://index.example/simple/files/{NAME}": CONTENT,
     }
 
@@ -30,7 +30,7 @@ def index_of(digest: str) -> dict[str, bytes]:
 def index(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     contents = index_of(hashlib.sha256(CONTENT).hexdigest())
 
-    def get(address: str, accept: str = "*/*") -> bytes:
+    def get(address: str) -> bytes:
         if address not in contents:
             raise urllib.error.URLError(f"nothing at {address}")
         return contents[address]
