@@ -11,7 +11,7 @@ Python call ``record_launch`` themselves. ``snapshot()`` joins both.
 
 from __future__ import annotations
 
-import sys
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -107,11 +107,12 @@ class _Reads:
 
 class _State:
     def __init__(self) -> None:
-        self.lock = threading.Lock()
         self.device: DeviceCounters | None = None
         self.clear()
 
     def clear(self) -> None:
+        # A new lock each time: after a fork the old one may be held by a thread that is not there.
+        self.lock = threading.Lock()
         self.launches: Counter[str] = Counter()
         self.host_reads = _Reads()
         self.asynchronous_reads = _Reads()
@@ -177,10 +178,13 @@ def snapshot() -> CounterSnapshot:
 
 def reset() -> None:
     """Start all counts at zero, and peaks at what is in use now."""
-    with _state.lock:
-        _state.clear()
+    _state.clear()
     if _state.device is not None:
         _state.device.reset()
+
+
+# What the parent did is in the parent's report.
+os.register_at_fork(after_in_child=reset)
 
 
 def report(counts: CounterSnapshot | None = None) -> str:
@@ -216,9 +220,3 @@ def _section(
         return []
     ordered = sorted(values.items(), key=lambda item: (-key(item[1]), item[0]))
     return [f"  {title}:"] + [f"    {name}: {show(value)}" for name, value in ordered]
-
-
-def print_report() -> None:
-    """Write the report to stderr in one piece, so that reports of several processes do not mix."""
-    sys.stderr.write(report())
-    sys.stderr.flush()

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import sys
 from types import ModuleType
@@ -22,7 +21,7 @@ def install() -> ModuleType:
     """
     import torch
 
-    from mkv_ascend.emulator import counters
+    from mkv_ascend.emulator import exit_report
     from mkv_ascend.emulator.device import native
     from mkv_ascend.emulator.settings import settings
 
@@ -48,5 +47,5 @@ def install() -> ModuleType:
     )
     torch.version.cann = CANN_VERSION  # type: ignore[attr-defined]
     if settings().report_counters:
-        atexit.register(counters.print_report)
+        exit_report.install()
     return npu

@@ -23,7 +23,7 @@ DeviceLike: TypeAlias = "int | str | torch.device | None"
 
 
 def device_index(device: DeviceLike = None) -> int:
-    """The index that ``device`` means: an int, "npu", "npu:1", a torch.device; None: the current."""
+    """The index of ``device``: an int, "npu", "npu:1", a torch.device; None is the current one."""
     if device is None:
         return torch._C._accelerator_getDeviceIndex()
     if isinstance(device, int):
