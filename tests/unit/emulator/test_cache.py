@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mkv_ascend.emulator.operators import requirements
 from mkv_ascend.emulator.operators.cache import (
     npu_paged_cache_load,
     npu_reshape_and_cache,
@@ -17,6 +19,7 @@ from mkv_ascend.emulator.operators.cache import (
     npu_scatter_pa_kv_cache,
 )
 from mkv_ascend.emulator.operators.cache_mla import npu_kv_rmsnorm_rope_cache
+from mkv_ascend.emulator.settings import EmulatorSettings
 from tests.unit.emulator.attention_reference import assert_close, checked_in_float32
 from tests.unit.emulator.operator_testing import refused
 
@@ -315,3 +318,20 @@ def test_kv_rmsnorm_rope_cache_refuses():
         npu_kv_rmsnorm_rope_cache.kernel(**{**legal(), "cache_mode": "Norm"})
     with pytest.raises(NotImplementedError, match="quantization"):
         npu_kv_rmsnorm_rope_cache.kernel(**legal(), c_kv_scale=torch.ones(512))
+
+
+def test_a_float32_cache_loads_into_bfloat16_under_float32_compute_only(monkeypatch):
+    cache = torch.full((2, 16, 1, 8), 1.5)
+    arguments = {
+        "key_cache": cache, "value_cache": cache,
+        "block_table": torch.ones(1, 1, dtype=torch.int32),
+        "context_lens": torch.tensor([2], dtype=torch.int32),
+        "value": torch.zeros(2, 1, 8, dtype=torch.bfloat16),
+    }  # fmt: skip
+    with refused("value is bfloat16, value_cache is float32"):
+        npu_paged_cache_load.run_check(**arguments)
+    relaxed = dataclasses.replace(EmulatorSettings.from_environment({}), float32_compute=True)
+    monkeypatch.setattr(requirements, "settings", lambda: relaxed)
+    _, value = npu_paged_cache_load.checked(**arguments)
+    assert value.dtype == torch.bfloat16
+    assert value.eq(1.5).all()
