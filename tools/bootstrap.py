@@ -63,7 +63,8 @@ class Step:
 def source_files(root: Path) -> tuple[Path, ...]:
     """What the installed package and its native parts are built from."""
     names = ("pyproject.toml", "setup.py", "CMakeLists.txt")
-    native = (path for path in (root / "csrc").rglob("*") if path.is_file())
+    folders = (root / "cmake", root / "csrc")
+    native = (path for folder in folders for path in folder.rglob("*") if path.is_file())
     return tuple(root / name for name in names if (root / name).exists()) + tuple(sorted(native))
 
 
