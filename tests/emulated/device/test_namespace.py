@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -142,3 +145,22 @@ def test_switches() -> None:
     assert torch.npu.is_bf16_supported()
     with torch.autocast("npu", enabled=False):
         assert torch.ones(1, device="npu").dtype == torch.float32
+
+
+# Mentioned in a comment only; there is no such function.
+NOT_NAMES = {"lightning_indexer"}
+
+
+def test_every_name_that_vllm_ascend_uses_exists() -> None:
+    specification = importlib.util.find_spec("vllm_ascend")
+    assert specification is not None
+    assert specification.origin is not None
+    names = {
+        name
+        for path in Path(specification.origin).parent.rglob("*.py")
+        for name in re.findall(r"\btorch(?:_npu)?\.npu\.((?:memory\.)?\w+)", path.read_text())
+    }
+    assert len(names) > 20
+    for name in names - NOT_NAMES:
+        owner, _, attribute = name.rpartition(".")
+        assert hasattr(getattr(torch.npu, owner) if owner else torch.npu, attribute), name
