@@ -90,7 +90,8 @@ _RECIPES = (
             "qk_nope_head_dim": 128,
             "v_head_dim": 128,
         },
-        steps=200,
+        steps=180,
+        learning_rate=0.025,
     ),
     Recipe(
         name="llama_target",
@@ -139,6 +140,15 @@ _RECIPES = (
             "num_hidden_layers": 4,
             "layer_types": _SLIDING_AND_FULL * 2,
             "sliding_window": SLIDING_WINDOW,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10000.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": MAX_POSITIONS // 4,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "truncate": False,
+            },
             # vLLM's RMSNorm of this family has this epsilon written down in its code.
             "rms_norm_eps": 1e-5,
         },
