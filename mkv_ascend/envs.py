@@ -240,7 +240,7 @@ EMULATOR_COUNTERS = _switch(
 )
 EMULATOR_FA3 = _switch(
     "EMULATOR_FA3",
-    False,
+    True,
     "Offer a stand-in for the flash_attn_npu_v3 library, so that flash_attention_3 can be chosen.",
 )
 
