@@ -31,6 +31,7 @@ Without an Ascend NPU the servers run on the emulated one. Exit status 0: every 
 EXIT_DIFFERENT = 1
 EXIT_FAILED = 2
 LOG_FOLDER = Path(".cache/demo")
+LOG_WIDTH = 140
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +80,9 @@ def run(arguments: argparse.Namespace) -> int:
     from mkv_ascend.emulator.host_check import find_real_ascend
     from mkv_ascend.testing.server import ServerFailedError
 
-    console = Console(highlight=False, soft_wrap=True)
+    # A pipe has no width of its own; rich would fold the table to 80 characters.
+    width = None if sys.stdout.isatty() else LOG_WIDTH
+    console = Console(highlight=False, soft_wrap=True, width=width)
     emulated = not find_real_ascend()
     try:
         return _run(arguments, console, emulated)

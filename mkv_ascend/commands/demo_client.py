@@ -71,7 +71,7 @@ def backend_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         layers.setdefault(tuple(row[column] for column in columns), []).append(row["name"])
     table = Table(title="Attention backends")
     for title in ("role", "layers", "kind", "backend", "KV group", "chosen by"):
-        table.add_column(title, overflow="fold")
+        table.add_column(title, no_wrap=True)
     for (role, kind, backend, group, chosen_by, detail), names in layers.items():
         folded = ", ".join(fold_layer_names(names))
         group_text = "-" if group is None else str(group)
