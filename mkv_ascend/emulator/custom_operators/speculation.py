@@ -22,11 +22,12 @@ from mkv_ascend.emulator.operators.requirements import (
 class ExpandedRequest:
     """Where one request's tokens stand in the expanded input.
 
-    In this order: `valid` copied tokens, the next token, `slots - 1` tokens to be drafted in
-    parallel, `rejected` tokens that only pad.
+    In this order: `valid` tokens copied from `source` on (past `last_source`, that one again), the
+    next token, `slots - 1` tokens to be drafted in parallel, `rejected` tokens that only pad.
     """
 
     source: int
+    last_source: int
     start: int
     valid: int
     rejected: int
@@ -44,9 +45,25 @@ class ExpandedRequest:
     def end(self) -> int:
         return self.first_rejected + self.rejected
 
+    def copied(self) -> torch.Tensor:
+        """Where the copied tokens stand in the input."""
+        places = torch.arange(self.source, self.source + self.valid)
+        return places.clamp(max=self.last_source)
+
+    def lay_out(
+        self, copied: torch.Tensor, next_token: torch.Tensor, masked: int, rejected: int
+    ) -> torch.Tensor:
+        """One output of this request's part, of the four kinds of token."""
+        fillers = [masked] * (self.slots - 1) + [rejected] * self.rejected
+        return torch.cat((copied, next_token, torch.tensor(fillers, dtype=copied.dtype)))
+
 
 def _expanded_requests(
-    query_start_loc: torch.Tensor, query_end_loc: torch.Tensor, slots: int, shift: bool
+    query_start_loc: torch.Tensor,
+    query_end_loc: torch.Tensor,
+    slots: int,
+    shift: bool,
+    num_inputs: int,
 ) -> list[ExpandedRequest]:
     starts, ends = query_start_loc.tolist(), query_end_loc.tolist()
     requests = []
@@ -56,9 +73,10 @@ def _expanded_requests(
         valid = max(end - start + (0 if shift else 1), 0)
         target = start + index * (slots - 1 if shift else slots)
         rejected = max(next_start - end - 1, 0)
-        requests.append(
-            ExpandedRequest(start + (1 if shift else 0), target, valid, rejected, slots)
-        )
+        source, last_source = start, next_start - 1
+        if shift:
+            source, last_source = start + 1, num_inputs - 1
+        requests.append(ExpandedRequest(source, last_source, target, valid, rejected, slots))
     return requests
 
 
@@ -90,31 +108,35 @@ def npu_copy_and_expand_eagle_inputs(
     and where each input token's hidden state goes, int32 (input tokens,), zero unless
     shift_input_ids.
     """
-    total, num_inputs = total_draft_tokens, target_token_ids.numel()
-    token_ids, positions = (torch.zeros(total, dtype=torch.int32) for _ in range(2))
-    is_rejected, is_masked = (torch.zeros(total, dtype=torch.int8) for _ in range(2))
+    num_inputs = target_token_ids.numel()
+    slots, shift = num_padding_slots_per_request, shift_input_ids
+    requests = _expanded_requests(query_start_loc, query_end_loc, slots, shift, num_inputs)
+    token_ids, positions = (torch.zeros(total_draft_tokens, dtype=torch.int32) for _ in range(2))
+    is_rejected, is_masked = (torch.zeros(total_draft_tokens, dtype=torch.int8) for _ in range(2))
     hidden_mapping = torch.zeros(num_inputs, dtype=torch.int32)
-    sampled = []
     starts = query_start_loc.tolist()
-    requests = _expanded_requests(
-        query_start_loc, query_end_loc, num_padding_slots_per_request, shift_input_ids
-    )
     for index, request in enumerate(requests):
-        copied = slice(request.source, request.source + request.valid)
-        token_ids[request.start : request.next_token] = target_token_ids[copied]
-        token_ids[request.next_token] = next_token_ids[index]
-        token_ids[request.next_token + 1 : request.first_rejected] = parallel_drafting_token_id
-        token_ids[request.first_rejected : request.end] = padding_token_id
-        first_position = int(target_positions[starts[index]])
+        # Every output of a request's part is written, zeros too: where the end of a request lies
+        # past its last token, the part of the next request overlaps it.
+        part = slice(request.start, request.end)
+        token_ids[part] = request.lay_out(
+            target_token_ids[request.copied()],
+            next_token_ids[index : index + 1],
+            parallel_drafting_token_id,
+            padding_token_id,
+        )
         kept = request.first_rejected - request.start
+        first_position = int(target_positions[starts[index]])
+        positions[part] = 0
         positions[request.start : request.first_rejected] = first_position + torch.arange(kept)
-        is_rejected[request.first_rejected : request.end] = 1
-        is_masked[request.next_token + 1 : request.first_rejected] = 1
-        sampled.append(torch.arange(request.next_token, request.first_rejected))
+        unmarked = torch.zeros(request.valid, dtype=torch.int8), torch.zeros(1, dtype=torch.int8)
+        is_rejected[part] = request.lay_out(unmarked[0], unmarked[1], 0, 1)
+        is_masked[part] = request.lay_out(unmarked[0], unmarked[1], 1, 0)
         if shift_input_ids:
             length = starts[index + 1] - starts[index]
             rows = torch.arange(request.start, request.start + length)
             hidden_mapping[starts[index] : starts[index + 1]] = rows.to(torch.int32)
+    sampled = [torch.arange(request.next_token, request.first_rejected) for request in requests]
     new_tokens = torch.cat(sampled).to(torch.int32)
     return token_ids, positions, is_rejected, is_masked, new_tokens, hidden_mapping
 
@@ -152,7 +174,9 @@ def _check_copy_and_expand(
         f"num_padding_slots_per_request is {num_padding_slots_per_request}; it must be 1 or more",
     )
     slots, shift = num_padding_slots_per_request, shift_input_ids
-    needed = _expanded_requests(query_start_loc, query_end_loc, slots, shift)[-1].end
+    num_inputs = target_token_ids.numel()
+    requests = _expanded_requests(query_start_loc, query_end_loc, slots, shift, num_inputs)
+    needed = requests[-1].end
     require(
         total_draft_tokens >= needed,
         f"total_draft_tokens is {total_draft_tokens}; the requests need {needed}",
@@ -203,7 +227,8 @@ def npu_ngram_spec_decode(
             continue
         followers = _after_earlier_ngram(row[: length + accepted].tolist(), min_n, max_n)[:k]
         drafts[request, : len(followers)] = torch.tensor(followers, dtype=torch.int32)
-        valid_drafts[request] = len(followers)
+        # A row may hold -1 where sampled tokens were invalid: what follows one is no draft.
+        valid_drafts[request] = followers.index(-1) if -1 in followers else len(followers)
     return token_ids, next_tokens, drafts, valid_drafts
 
 

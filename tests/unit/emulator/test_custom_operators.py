@@ -132,6 +132,26 @@ def test_copy_and_expand(seed, requests, slots, shift):
         assert mapping == [0] * len(mapping)
 
 
+def test_copied_tokens_end_at_the_input_s_last():
+    outputs = npu_copy_and_expand_eagle_inputs.checked(
+        int32([11, 12, 13]), int32([4, 5, 6]), int32([20]), int32([0, 3]), int32([3]),
+        0, -7, 1, True, 4,
+    )  # fmt: skip
+    # The end lies past the request: its three shifted tokens are 12, 13, and 13 again.
+    assert outputs[0].tolist() == [12, 13, 13, 20]
+    assert outputs[1].tolist() == [4, 5, 6, 7]
+
+
+def test_an_invalid_token_ends_an_ngram_draft():
+    table = int32([1, 5, -1, 6, 1, 0]).unsqueeze(0)
+    sampled = int32([1]).unsqueeze(0)
+    _, _, drafts, valid = npu_ngram_spec_decode.checked(
+        table, int32([5]), sampled, int32([0]), 50, 1, 1, 3
+    )
+    assert drafts.tolist() == [[5, -1, 6]]
+    assert valid.tolist() == [1]
+
+
 def test_ngram_drafts():
     table = torch.zeros(4, 12, dtype=torch.int32)
     table[0, :6] = int32([1, 2, 3, 4, 5, 1])
