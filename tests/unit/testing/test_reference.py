@@ -125,9 +125,17 @@ def test_a_changed_draft_token_is_caught(
 
 
 def test_a_near_tie_is_named_apart_and_only_for_its_own_tokens(models: Sequence[Path]) -> None:
-    chosen = reference.draft_tokens(models[2], [1, 2], 1)[0]
-    partner = {7: 8, 8: 7, 9: 10, 10: 9}[chosen]
-    proposals = [reference.DraftProposal([1, 2], [token]) for token in (chosen, partner, 3)]
+    partners = {7: 8, 8: 7, 9: 10, 10: 9}
+    start = reference.draft_tokens(models[2], [1], 1)[0]
+    # A context whose last choice is of the other pair than the first one.
+    context, chosen = next(
+        (context, token)
+        for context in ([1, last] for last in range(256))
+        for token in reference.draft_tokens(models[2], context, 1)
+        if token not in (start, partners[start])
+    )
+    partner = partners[chosen]
+    proposals = [reference.DraftProposal(context, [token]) for token in (chosen, partner, 3)]
     report = reference.check_drafts(models[2], proposals)
     assert report.checked == 3
     assert [deviation.proposed for deviation in report.near_ties] == [partner]

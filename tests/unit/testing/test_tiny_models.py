@@ -267,7 +267,7 @@ def test_the_lock_keeps_a_second_process_out(tmp_path: Path) -> None:
         lock = next(tmp_path.glob(".*.lock"))
         # A second open file is what another process would have.
         with open(lock, "w") as other, pytest.raises(BlockingIOError):
-            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
     with open(lock, "w") as other:
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
