@@ -127,12 +127,13 @@ def test_paged_decode(kv_lengths, with_mask, seed):
         assert_close(output[index].view(1, 4, 64), expected)
 
 
-def test_one_query_without_rope_ignores_the_band():
+@pytest.mark.parametrize("mode", [2, 3, 4])
+def test_one_query_without_rope_ignores_the_sparse_mode(mode):
     """Documented: sparse_mode, pre_tokens and query lengths have no effect at Q_S = 1."""
     arguments = {
         "query": torch.zeros(1, 1, 1, 64), "key": torch.zeros(1, 1, 9, 64),
         "value": torch.arange(9.0).view(1, 1, 9, 1).expand(1, 1, 9, 64),
-        "input_layout": "BNSD", "sparse_mode": 4, "pre_tokens": 1, "next_tokens": 0,
+        "input_layout": "BNSD", "sparse_mode": mode, "pre_tokens": 1, "next_tokens": 0,
         "atten_mask": TRIANGLE, "actual_seq_lengths": [0],
     }  # fmt: skip
     output, log_sum = npu_fused_infer_attention_score.kernel(**arguments, softmax_lse_flag=True)

@@ -14,6 +14,7 @@ from mkv_ascend.emulator.operators.attention_fused_infer import (
     npu_fused_infer_attention_score,
     npu_fused_infer_attention_score_v2,
 )
+from mkv_ascend.emulator.operators.attention_paging import gather_request
 from tests.unit.emulator.attention_reference import (
     PagedCache,
     assert_close,
@@ -169,6 +170,14 @@ def test_prefill(lengths, seed):
         )
         assert_close(output[part], expected)
         assert_close(log_sum[part, :, 0], sums)
+
+
+def test_the_forms_of_a_cache_hold_the_same_tokens():
+    generator = torch.Generator().manual_seed(0)
+    cache = PagedCache(generator, [37, 20], 3, 32, 16)
+    for form in (cache.flat(), cache.heads_first(), cache.fractal()):
+        for row, tokens in zip(cache.table, cache.tokens, strict=True):
+            assert gather_request(form, row, len(tokens), 3).equal(tokens)
 
 
 def latent_call():
