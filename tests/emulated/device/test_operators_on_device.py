@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators called as vllm-ascend calls them: on npu tensors, counted once, checked, in place."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+import torch
+import torch_npu
+
+from mkv_ascend.emulator import counters
+from mkv_ascend.emulator.custom_operators import schemas
+from mkv_ascend.emulator.operators import registry
+
+needs_vllm_ascend = pytest.mark.skipif(
+    schemas.find_extension() is None, reason="vllm-ascend is not installed"
+)
+
+
+def launches_of(name: str) -> int:
+    return counters.snapshot().launches.get(name, 0)
+
+
+@needs_vllm_ascend
+def test_a_custom_operator_runs_on_the_device_and_is_counted_once() -> None:
+    x, gamma = torch.randn(3, 8).npu(), torch.ones(8).npu()
+    before = launches_of("_C_ascend.npu_add_rms_norm_bias")
+    y, root, total = torch.ops._C_ascend.npu_add_rms_norm_bias(x, x, gamma, None, 1e-6)
+    assert launches_of("_C_ascend.npu_add_rms_norm_bias") == before + 1
+    assert {tensor.device.type for tensor in (y, root, total)} == {"npu"}
+    host = x.cpu() * 2
+    torch.testing.assert_close(y.cpu(), torch.nn.functional.rms_norm(host, (8,), eps=1e-6))
+    assert torch.equal(total.cpu(), host)
+
+
+@needs_vllm_ascend
+def test_the_strict_check_reaches_through_the_dispatcher() -> None:
+    x = torch.randn(3, 8).npu()
+    with pytest.raises(registry.OperatorArgumentError, match=r"_C_ascend\.npu_gemma_rms_norm: x"):
+        torch.ops._C_ascend.npu_gemma_rms_norm(x, torch.ones(8).half().npu())
+    with pytest.raises(registry.OperatorArgumentError, match="gamma is a CPU tensor"):
+        torch.ops._C_ascend.npu_gemma_rms_norm(x, torch.ones(8))
+
+
+@needs_vllm_ascend
+def test_an_operator_that_writes_in_place_returns_the_callers_tensor() -> None:
+    x, y = torch.ones(2, 2).npu(), torch.zeros(2, 4).half().npu()
+    weight, adapters = torch.ones(1, 4, 2).half().npu(), torch.tensor([0, -1]).npu()
+    assert torch.ops._C_ascend.bgmv_expand(x, weight, adapters, y, 0, 4) is y
+    assert y.cpu().tolist() == [[2.0] * 4, [0.0] * 4]
+
+
+@needs_vllm_ascend
+def test_vllm_ascend_registers_its_meta_kernels() -> None:
+    importlib.import_module("vllm_ascend.vllm_ascend_C")
+    importlib.import_module("vllm_ascend.meta_registration")
+    tokens = torch.empty(3, dtype=torch.int32, device="meta")
+    rows, mask = torch.ops._C_ascend.get_masked_input_and_mask(tokens, 0, 2, 0, 2, 2)
+    assert (rows.shape, mask.dtype) == ((3,), torch.bool)
+
+
+@needs_vllm_ascend
+def test_a_custom_operator_without_a_kernel_fails_by_name() -> None:
+    x = torch.zeros(1).npu()
+    with pytest.raises(NotImplementedError, match=r"no torch\.ops\._C_ascend\.npu_hc_post;"):
+        torch.ops._C_ascend.npu_hc_post(x, x, x, x)
+
+
+def test_rotary_embedding_writes_through_views() -> None:
+    storage = torch.randn(4, 3, 64).npu()
+    before = storage.cpu()
+    query, key = storage[:2].view(2, -1), storage[2:].view(2, -1)
+    cache = torch.cat((torch.zeros(8, 32), torch.ones(8, 32)), -1).npu()
+    positions = torch.tensor([1, 7]).npu()
+    torch_npu._npu_rotary_embedding(positions, query, key, 64, cache, True)
+    first, second = before.chunk(2, -1)
+    # A quarter turn: cos is 0 and sin is 1 throughout.
+    assert torch.equal(storage.cpu(), torch.cat((-second, first), -1))
+
+
+def test_a_format_cast_returns_the_callers_tensor() -> None:
+    weight = torch.randn(16, 16).npu()
+    assert torch_npu.npu_format_cast(weight, 29) is weight
+    assert torch_npu.get_npu_format(weight) == 2
+
+
+def test_group_sizes_on_the_device_are_no_host_read() -> None:
+    x, weight = torch.randn(3, 4).npu(), torch.randn(2, 4, 5).npu()
+    group_list = torch.tensor([1, 2]).npu()
+    before = counters.snapshot()
+    (y,) = torch_npu.npu_grouped_matmul(
+        [x], [weight], group_list=group_list, split_item=2, group_type=0, group_list_type=1
+    )
+    difference = counters.snapshot() - before
+    assert difference.host_reads == {}
+    assert difference.launches == {"npu_grouped_matmul": 1}
+    expected = torch.cat((x[:1].cpu() @ weight[0].cpu(), x[1:].cpu() @ weight[1].cpu()))
+    torch.testing.assert_close(y.cpu(), expected)
