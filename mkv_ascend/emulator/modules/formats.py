@@ -22,3 +22,5 @@ class Format(IntEnum):
     NCDHW = 30
     NDC1HWC0 = 32
     FRACTAL_Z_3D = 33
+    NC = 35
+    NCL = 47

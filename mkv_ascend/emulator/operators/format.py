@@ -3,33 +3,13 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 
 import torch
 
+from mkv_ascend.emulator.modules.formats import Format
 from mkv_ascend.emulator.operators.registry import operator
 from mkv_ascend.emulator.operators.requirements import require
-
-
-class Format(enum.IntEnum):
-    """torch_npu.Format (op-plugin docs: torch_npu.npu_format_cast)."""
-
-    UNDEFINED = -1
-    NCHW = 0
-    NHWC = 1
-    ND = 2
-    NC1HWC0 = 3
-    FRACTAL_Z = 4
-    NC1HWC0_C04 = 12
-    HWCN = 16
-    NDHWC = 27
-    FRACTAL_NZ = 29
-    NCDHW = 30
-    NDC1HWC0 = 32
-    FRACTAL_Z_3D = 33
-    NC = 35
-    NCL = 47
 
 
 def _require_format(acl_format: int) -> None:
