@@ -43,7 +43,8 @@ def test_one_missing_key_is_noticed(name: str) -> None:
     recorded = store.read_description(path)["sensitivity"]
     assert share == pytest.approx(recorded["share"], abs=0.02)
     # No layer is blind, so that a fault in the cache of one kind of layer can be seen.
-    assert min(recorded["share_by_layer"]) > 0.02, recorded
+    # Deep models show some layers in few removals only (GPT-OSS: 8 of 564 for its third layer).
+    assert min(recorded["share_by_layer"]) > 0.01, recorded
 
 
 @pytest.mark.slow
