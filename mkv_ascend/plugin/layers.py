@@ -19,12 +19,15 @@ import torch_npu
 import vllm.envs as vllm_envs
 from vllm.config import get_current_vllm_config, get_layers_from_vllm_config
 from vllm.model_executor.layers.attention import Attention, MLAAttention
+from vllm.model_executor.layers.attention.chunked_local_attention import ChunkedLocalAttention
+from vllm.model_executor.layers.attention.cross_attention import CrossAttention
+from vllm.model_executor.layers.attention.encoder_only_attention import EncoderOnlyAttention
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.attention.backend import AttentionType
 from vllm_ascend.utils import get_ascend_device_type
 
 from mkv_ascend.attention import catalog, selection
-from mkv_ascend.attention.backends import backend_class
+from mkv_ascend.attention.backends import backend_class, bound_to
 from mkv_ascend.attention.building import current_model
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.attention.options import WindowBound
@@ -43,6 +46,14 @@ CHOICE = "mkv_ascend_choice"
 """Attribute of a layer that holds its ``Choice``."""
 
 BIDIRECTIONAL = (AttentionType.ENCODER, AttentionType.ENCODER_ONLY, AttentionType.ENCODER_DECODER)
+
+
+KINDS_OF_CLASSES = {
+    ChunkedLocalAttention: Kind.CHUNKED_LOCAL,
+    CrossAttention: Kind.CROSS_ATTENTION,
+    EncoderOnlyAttention: Kind.FULL_ATTENTION,
+}
+"""Layer classes that make a variant of the platform's backend for themselves -> their kind."""
 
 
 def install() -> None:
@@ -69,12 +80,15 @@ def _wrap(
     def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
         bound = signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
-        if bound.arguments["attn_backend"] is not None:
-            # The layer's own class names a backend (chunked, cross attention, sinks as keys).
-            original(self, *args, **kwargs)
+        given, model = bound.arguments["attn_backend"], current_model()
+        if given is not None and type(self) not in KINDS_OF_CLASSES:
+            bound.arguments["attn_backend"] = bound_to(given, model)
+            original(*bound.args, **bound.kwargs)
             return
         choice = _choose(make_request(self, bound.arguments))
-        bound.arguments["attn_backend"] = backend_class(choice.backend, current_model())
+        # A variant that the layer's class made for itself is kept; it was only checked above.
+        backend = backend_class(choice.backend, model) if given is None else bound_to(given, model)
+        bound.arguments["attn_backend"] = backend
         original(*bound.args, **bound.kwargs)
         setattr(self, CHOICE, choice)
         _bound_the_window(self, choice)
@@ -95,8 +109,9 @@ def _attention_request(layer: Any, arguments: dict[str, Any]) -> LayerRequest:
         window = cache_config.sliding_window
     extra = arguments["extra_impl_args"]
     heads = arguments["num_heads"]
+    kind = Kind.FULL_ATTENTION if window is None else Kind.SLIDING_WINDOW
     return LayerRequest(
-        kind=Kind.FULL_ATTENTION if window is None else Kind.SLIDING_WINDOW,
+        kind=KINDS_OF_CLASSES.get(type(layer), kind),
         head_size=arguments["head_size"],
         head_size_v=arguments["head_size_v"],
         num_heads=heads,

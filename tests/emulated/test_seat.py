@@ -61,7 +61,9 @@ def test_uninstalled_leaves_stock():
 def test_naming_only_us_works_and_warns_of_every_dropped_plugin():
     done = probe(vllm_plugins="mkv_ascend")
     assert answer(done)["platform"] == MKV
-    warning = next(line for line in (done.stdout + done.stderr).splitlines() if "leaves out" in line)
+    warning = next(
+        line for line in (done.stdout + done.stderr).splitlines() if "leaves out" in line
+    )
     assert "WARNING" in warning
     for name in ASCEND_GENERAL:
         assert name in warning

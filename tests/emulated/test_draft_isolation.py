@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Building a draft changes nothing that the target uses; its builders see the draft."""
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+PROBE = Path(__file__).with_name("isolation_probe.py")
+
+
+@pytest.fixture(scope="module")
+def isolation():
+    """What an engine with an MLA target and a dense draft holds after start-up."""
+    from tests.emulated.pairs import scenario
+
+    case = scenario("deepseek_v2_target", "llama_draft", prompts=[])
+    arguments = json.dumps({**case.engine_arguments(), "block_size": 256})
+    done = subprocess.run(
+        [sys.executable, str(PROBE), arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def test_the_targets_cache_settings_are_the_users(isolation):
+    assert isolation["cache_config_changes"] == {}
+
+
+def test_the_draft_has_cache_settings_of_its_own(isolation):
+    assert isolation["draft_cache_config_is_own"]
+    assert isolation["draft_block_size"] == isolation["target_block_size"]
+
+
+def test_ascend_config_is_the_targets(isolation):
+    assert isolation["ascend_config_model"] == isolation["target_model"]
+
+
+def test_builders_of_each_model_see_its_own_model(isolation):
+    assert isolation["builder_models"] == {
+        "target": [isolation["target_model"]],
+        "draft": [isolation["draft_model"]],
+    }
+
+
+def test_rotary_tables_of_two_models_stay_apart():
+    from vllm_ascend.ops import rotary_embedding
+
+    from mkv_ascend.attention.rope_tables import GLOBALS, RopeTables
+
+    before = {name: getattr(rotary_embedding, name) for name in GLOBALS}
+    try:
+        target, draft = torch.rand(4, 2), torch.rand(4, 2)
+        rotary_embedding._record_cos_and_sin_cache(target, target)
+        tables = RopeTables()
+        with tables.active():
+            rotary_embedding._record_cos_and_sin_cache(draft, draft)
+            with tables.active():
+                assert rotary_embedding._cos_cache is draft
+        assert rotary_embedding._cos_cache is target
+        with tables.active():
+            cos, _ = rotary_embedding.get_cos_and_sin_mla(torch.tensor([1]))
+            assert torch.equal(cos.flatten(), draft[1])
+        assert rotary_embedding._cos_cache is target
+    finally:
+        for name, value in before.items():
+            setattr(rotary_embedding, name, value)
+
+
+def test_every_rotary_global_is_known():
+    """A table that vllm-ascend adds must be kept apart as well."""
+    from vllm_ascend.ops import rotary_embedding
+
+    from mkv_ascend.attention.rope_tables import GLOBALS
+
+    found = {
+        name
+        for name in vars(rotary_embedding)
+        if name.startswith(("_cos", "_sin")) and not callable(getattr(rotary_embedding, name))
+    }
+    assert found == set(GLOBALS)
+
+
+def test_separate_draft_config_undoes_what_making_the_draft_changed():
+    from types import SimpleNamespace
+
+    from mkv_ascend.drafting.draft_config import separate_draft_config
+
+    target = SimpleNamespace(cache_config=SimpleNamespace(block_size=1024, cache_dtype="auto"))
+
+    def make_draft():
+        # What vllm-ascend does for a draft that is not hybrid, and for one with an indexer.
+        target.cache_config.block_size = 128
+        target.cache_config.cache_dtype = "bfloat16"
+        return copy.copy(target)
+
+    draft = separate_draft_config(target, make_draft)
+    assert vars(target.cache_config) == {"block_size": 1024, "cache_dtype": "auto"}
+    assert vars(draft.cache_config) == {"block_size": 1024, "cache_dtype": "bfloat16"}
