@@ -83,7 +83,7 @@ def _check_packed_lengths(call: FusedInferCall) -> None:
 def _check_batch_lengths(call: FusedInferCall) -> None:
     layout = call.layout
     batch_size, width = call.batch_size, layout.sequence_length(call.query)
-    require_range("the batch size", batch_size, 1, 65536)
+    require_range("the batch size", batch_size, 0, 65536)
     if width > 1:
         _check_each("query lengths", call.query_lengths, batch_size, width)
     if call.paged:

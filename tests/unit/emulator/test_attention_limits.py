@@ -71,8 +71,20 @@ def test_the_legal_calls_pass(call):
         ({"query": half(3, 256)}, "query has 2 dimensions"),
         ({"key": half(5, 128)}, "key has 2 dimensions .* 3 or 4"),
         ({"num_heads": 257}, "number of query heads is 257; it must be from 1 to 256"),
+        ({"num_key_value_heads": -1}, "num_key_value_heads is -1; it must be from 1 to 256"),
+        ({"input_layout": "TND_NTD"}, "TND_NTD without query_rope and key_rope"),
         ({"num_heads": 3}, "3 query heads are not a multiple of num_key_value_heads 2"),
         ({"num_heads": 130, "num_key_value_heads": 2}, "65 query heads for each kv head"),
+        ({"query": half(3, 4, 192), "key": half(5, 128, 384), "value": half(5, 128, 384)},
+         "value head size 192 needs layout TND, as many kv heads as query heads and no block"),
+        ({"num_heads": 256, "num_key_value_heads": 256, "query": half(3, 256, 256),
+          "key": half(1, 128, 65536), "value": half(1, 128, 65536)},
+         "key has heads x head size 65536; .* allows 65535"),
+        ({"value": half(5, 256, 64).transpose(1, 2)[:, :, :128]}, "value .* is not contiguous"),
+        ({"actual_seq_lengths": [], "actual_seq_lengths_kv": []}, "number of query lengths is 0"),
+        ({"actual_seq_lengths": [3] * 4097, "actual_seq_lengths_kv": [1] * 4097,
+          "block_table": torch.zeros(4097, 2, dtype=torch.int32)},
+         "number of query lengths is 4097; it must be from 1 to 4096"),
         ({"num_heads": 2}, "query .* has 4 heads in layout TND; the call says 2"),
         ({"key": half(5, 4, 128, 64)}, "key .* has 4 heads; num_key_value_heads is 2"),
         ({"query": half(3, 3, 64), "num_heads": 3, "num_key_value_heads": 3},
@@ -119,6 +131,10 @@ def test_refusals_of_a_paged_call(change, message):
     [
         ({"query": half(2, 4, 3, 24), "key": half(2, 2, 5, 24), "value": half(2, 2, 5, 24)},
          "head size of query and key is 24; it must be a multiple of 16"),
+        ({"query": half(2, 4, 3, 528), "key": half(2, 2, 5, 528), "value": half(2, 2, 5, 528)},
+         "head size of query and key is 528; it must be from 16 to 512"),
+        ({"query": half(65537, 4, 1, 16), "key": half(65537, 2, 1, 16),
+          "value": half(65537, 2, 1, 16)}, "batch size is 65537; it must be from 0 to 65536"),
         ({"value": half(2, 2, 5, 32)}, "head size of value is 32, that of key 64"),
         ({"key": half(3, 2, 5, 64)}, "key .* has batch 3; query has 2"),
         ({"actual_seq_lengths": [4, 1]}, r"query lengths \[4, 1\] must be from 0 to 3"),
@@ -166,6 +182,38 @@ def test_a_sink_needs_a_packed_layout():
         npu_fused_infer_attention_score_v2.run_check(
             **call, learnable_sink=torch.zeros(4).bfloat16()
         )
+
+
+@pytest.mark.parametrize(
+    ("kv_lengths", "message"),
+    [
+        ([3, 4], "kv lengths ends at 4; the tensor has 5 tokens"),
+        ([6, 5], r"kv lengths \[6, 5\] must be cumulative"),
+    ],
+)
+def test_kv_lengths_without_pages_are_cumulative(kv_lengths, message):
+    call = {**paged_call(), "key": half(5, 2, 64), "value": half(5, 2, 64), "block_table": None}
+    npu_fused_infer_attention_score.run_check(**{**call, "actual_seq_lengths_kv": [3, 5]})
+    with pytest.raises(OperatorArgumentError, match=message):
+        npu_fused_infer_attention_score.run_check(**{**call, "actual_seq_lengths_kv": kv_lengths})
+
+
+def test_one_query_takes_at_most_262144_keys():
+    cache = half(1, 1, 262145, 16)
+    with pytest.raises(OperatorArgumentError, match=r"kv length \(one query\) is 262145"):
+        npu_fused_infer_attention_score.run_check(
+            half(1, 1, 1, 16), cache, cache, input_layout="BNSD"
+        )
+
+
+def test_an_empty_query_gives_an_empty_output():
+    """Documented: an empty query is returned as it is."""
+    call = {**plain_call(), "query": half(0, 4, 3, 64)}
+    call.update(key=half(0, 2, 5, 64), value=half(0, 2, 5, 64))
+    assert npu_fused_infer_attention_score.checked(**call)[0].shape == (0, 4, 3, 64)
+    call = paged_call()
+    call.update(query=half(0, 4, 64), actual_seq_lengths=[0, 0])
+    assert npu_fused_infer_attention_score.checked(**call)[0].shape == (0, 4, 64)
 
 
 @pytest.mark.parametrize("head_size", [64, 128, 256])

@@ -217,6 +217,15 @@ def test_the_legal_call_passes():
             {"query": bf16(2, 3, 1, 512), "query_rope": bf16(2, 3, 1, 64), "num_query_heads": 3},
             "3 query heads with head size 512; allowed: 1, 2, 4, 8",
         ),
+        (
+            {"query": bf16(2, 4, 1, 128), "key": bf16(3, 1, 128, 128),
+             "value": bf16(3, 1, 128, 128)},
+            "input_layout BNSD_NBSD with query_rope and head size 128; allowed: BSH",
+        ),
+        (
+            {"key": bf16(3, 1, 32, 128, 16), "value": bf16(3, 1, 32, 128, 16)},
+            r"key_rope has shape .* must be \(3, 1, 4, 128, 16\)",
+        ),
         ({"sparse_mode": 2, "atten_mask": TRIANGLE}, "sparse_mode is 2; head size 512"),
         ({"return_softmax_lse": True}, "softmax_lse is not available with head size 512"),
         ({"input_layout": "BNSD_BSND"}, "input_layout BNSD_BSND with head size 512"),
