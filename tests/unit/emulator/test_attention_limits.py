@@ -142,6 +142,8 @@ def test_refusals_of_a_paged_call(change, message):
         ({"query": half(3, 4, 3, 64), "key": half(3, 2, 5, 64), "value": half(3, 2, 5, 64),
           "actual_seq_lengths_kv": [1, 2]}, "2 kv lengths for a batch of 3"),
         ({"atten_mask": torch.zeros(2, 3, 5).bool()}, r"atten_mask has shape \(2, 3, 5\)"),
+        ({"atten_mask": half(1, 3, 5)}, "atten_mask is float16; documented: bool, int8, uint8"),
+        ({"atten_mask": torch.zeros(5).bool()}, "atten_mask has 1 dimensions"),
         ({"atten_mask": torch.zeros(1, 3, 4).bool()}, r"atten_mask has shape \(1, 3, 4\)"),
         ({"input_layout": "BNSD_BSND", "query": half(2, 4, 1, 64)}, "BNSD_BSND takes more than"),
         ({"input_layout": "BNSD_NBSD", "query": half(2, 4, 17, 64)}, "BNSD_NBSD is 17"),
@@ -182,6 +184,25 @@ def test_a_sink_needs_a_packed_layout():
         npu_fused_infer_attention_score_v2.run_check(
             **call, learnable_sink=torch.zeros(4).bfloat16()
         )
+
+
+@pytest.mark.parametrize(
+    ("width", "block_size", "message"),
+    [
+        (1, 8, "block_size is 8; it must be from 16 to 512"),
+        (1, 528, "block_size is 528; it must be from 16 to 512"),
+        (1, 24, "block_size is 24; it must be a multiple of 16"),
+        (3, 192, "block_size is 192; it must be a multiple of 128"),
+    ],
+)
+def test_block_sizes_of_batch_layouts(width, block_size, message):
+    cache = half(2, block_size, 128)
+    with pytest.raises(OperatorArgumentError, match=message):
+        npu_fused_infer_attention_score.run_check(
+            half(2, 4, width, 64), cache, cache, num_heads=4, num_key_value_heads=2,
+            input_layout="BNSD", block_size=block_size, actual_seq_lengths_kv=[1, 2],
+            block_table=torch.zeros(2, 1, dtype=torch.int32),
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(

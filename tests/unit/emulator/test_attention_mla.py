@@ -226,6 +226,7 @@ def test_the_legal_call_passes():
             {"key": bf16(3, 1, 32, 128, 16), "value": bf16(3, 1, 32, 128, 16)},
             r"key_rope has shape .* must be \(3, 1, 4, 128, 16\)",
         ),
+        ({"atten_mask": torch.zeros(2, 128).bool()}, "two dimensions with query_rope"),
         ({"sparse_mode": 2, "atten_mask": TRIANGLE}, "sparse_mode is 2; head size 512"),
         ({"return_softmax_lse": True}, "softmax_lse is not available with head size 512"),
         ({"input_layout": "BNSD_BSND"}, "input_layout BNSD_BSND with head size 512"),
