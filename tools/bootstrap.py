@@ -70,7 +70,8 @@ def source_files(root: Path) -> tuple[Path, ...]:
 
 def make_steps(root: Path, python: str) -> list[Step]:
     """The steps after the virtual environment exists; ``python`` is its interpreter."""
-    pip = (python, "-m", "pip", "install")
+    # Only a part of what is installed is ever imported; Python compiles that part when it is.
+    pip = (python, "-m", "pip", "install", "--no-compile")
     constraints = root / "requirements" / "constraints.txt"
     torch = root / "requirements" / "torch.txt"
     from_source = ("--no-deps", "--no-build-isolation", "--no-binary", "vllm")
