@@ -80,7 +80,6 @@ _BOUND: dict[tuple[type[Any], ModelBeingBuilt], type[Any]] = {}
 
 
 def _bound(backend: type[Any], model: ModelBeingBuilt) -> type[Any]:
-    @functools.cache
     def get_builder_cls() -> type[Any]:
         return _bound_builder(backend.get_builder_cls(), model)
 
@@ -88,7 +87,8 @@ def _bound(backend: type[Any], model: ModelBeingBuilt) -> type[Any]:
     return derive(backend, label, {"get_builder_cls": staticmethod(get_builder_cls)})
 
 
-def _bound_builder(builder: type[Any], model: ModelBeingBuilt) -> type[Any]:
+@functools.cache
+def _bound_builder(builder: Any, model: ModelBeingBuilt) -> type[Any]:
     def initialise(
         self: Any, kv_cache_spec: Any, layer_names: Any, vllm_config: Any, device: Any
     ) -> None:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """vllm-ascend's proposers with a draft that is built from its own configuration.
 
-``OwnConfiguration`` comes before a proposer of vllm-ascend in the order of base classes. A new
+``OwnConfiguration`` and ``ExactLengths`` come before a proposer of vllm-ascend in the order of
+base classes. A new
 method of drafting is one more class at the end of this file and one line in ``PROPOSERS``.
 """
 
@@ -24,6 +25,7 @@ from mkv_ascend.drafting.draft_config import (
     builder_config,
     separate_draft_config,
 )
+from mkv_ascend.drafting.exact_lengths import ExactLengths
 from mkv_ascend.layout.kind import Role
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ class OwnConfiguration:
 
     vllm_config: VllmConfig
     runner: Any
+    draft_attn_groups: list[Any]
     _own_config: VllmConfig | None = None
 
     def _create_draft_vllm_config(self) -> VllmConfig:
@@ -80,12 +83,36 @@ class OwnConfiguration:
         )
         return metadata, indices, to_sample, rejected.to(torch.int32)
 
+    def initialize_attn_backend(self, *args: Any, **kwargs: Any) -> None:
+        """Join the draft's attention groups, for which vllm-ascend makes one metadata object.
 
-class MkvDraftModelProposer(OwnConfiguration, AscendDraftModelProposer):
+        Layers on two backends form two groups. vllm-ascend hands the last group's metadata to
+        all of them and advances the positions once per group. Groups whose metadata is the same
+        (one builder class, one spec) become one.
+
+        Raises:
+            ValueError: the draft's layers need different metadata, which is not served yet.
+        """
+        super().initialize_attn_backend(*args, **kwargs)  # type: ignore[misc]
+        first, *others = self.draft_attn_groups
+        for group in others:
+            same_builder = type(group.get_metadata_builder()) is type(first.get_metadata_builder())
+            if not same_builder or group.kv_cache_spec != first.kv_cache_spec:
+                raise ValueError(
+                    f"the draft's layers {first.layer_names[0]} ({first.backend.__name__}) and "
+                    f"{group.layer_names[0]} ({group.backend.__name__}) need different attention "
+                    "metadata; this release serves drafts whose layers share it. Choose one "
+                    "backend for all layers of the draft, or another draft."
+                )
+            first.layer_names.extend(group.layer_names)
+        self.draft_attn_groups = [first]
+
+
+class MkvDraftModelProposer(OwnConfiguration, ExactLengths, AscendDraftModelProposer):
     """Method ``draft_model``: an independent, smaller model."""
 
 
-class MkvEagleProposer(OwnConfiguration, AscendEagleProposer):
+class MkvEagleProposer(OwnConfiguration, ExactLengths, AscendEagleProposer):
     """Methods ``eagle``, ``eagle3`` and ``mtp``: a head on the target's hidden states."""
 
 

@@ -4,7 +4,12 @@
 import pytest
 
 from mkv_ascend.testing import engine
-from tests.emulated.pairs import assert_greedy_tokens_of_reference, backends, scenario
+from tests.emulated.pairs import (
+    assert_drafts_are_the_drafts_own,
+    assert_greedy_tokens_of_reference,
+    backends,
+    scenario,
+)
 
 FIRST_DRAFT_LAYER = r"draft_model\.model\.layers\.0\..*"
 
@@ -18,6 +23,7 @@ def test_pattern_wins_over_role_and_vllm_option_is_the_default():
     )
     result = engine.run(case)
     assert_greedy_tokens_of_reference(case, result)
+    assert_drafts_are_the_drafts_own(case, result)
     rows = {row["name"]: (row["backend"], row["chosen_by"]) for row in result.layers}
     for layer in (0, 1):
         chosen = rows[f"model.layers.{layer}.self_attn.attn"]
