@@ -15,8 +15,6 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch_npu
-import vllm.envs as vllm_envs
 from vllm.config import get_current_vllm_config, get_layers_from_vllm_config
 from vllm.model_executor.layers.attention import Attention, MLAAttention
 from vllm.model_executor.layers.attention.chunked_local_attention import ChunkedLocalAttention
@@ -24,16 +22,15 @@ from vllm.model_executor.layers.attention.cross_attention import CrossAttention
 from vllm.model_executor.layers.attention.encoder_only_attention import EncoderOnlyAttention
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.attention.backend import AttentionType
-from vllm_ascend.utils import get_ascend_device_type
 
 from mkv_ascend.attention import catalog, selection
 from mkv_ascend.attention.backends import backend_class, bound_to
 from mkv_ascend.attention.building import current_model
-from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.attention.options import WindowBound
 from mkv_ascend.attention.selection import Choice, LayerRequest, SelectionOptions
 from mkv_ascend.config import parse_config
 from mkv_ascend.layout.kind import Kind, Role
+from mkv_ascend.plugin import selection_inputs
 from mkv_ascend.plugin.logging import get_logger
 from mkv_ascend.plugin.patches import expect
 
@@ -99,7 +96,8 @@ def _wrap(
 
 def _choose(request: LayerRequest) -> Choice:
     config = get_current_vllm_config()
-    return selection.select_backend(request, _options(config), _environment(config))
+    options = selection_inputs.options(config, request.role)
+    return selection.select_backend(request, options, selection_inputs.environment(config))
 
 
 def _attention_request(layer: Any, arguments: dict[str, Any]) -> LayerRequest:
@@ -150,30 +148,6 @@ def _dtype_name(dtype: torch.dtype) -> str:
 def _cache_dtype(cache_config: Any) -> str:
     name = str(cache_config.cache_dtype)
     return {"fp8": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn"}.get(name, name)
-
-
-def _options(config: VllmConfig) -> SelectionOptions:
-    """Ours, and vLLM's own: the configuration in force is that of the model being built."""
-    asked = config.attention_config.backend
-    name = None if asked is None else asked.name
-    is_target = current_model().role is Role.TARGET
-    return SelectionOptions(
-        attention=parse_config(config.additional_config).attention,
-        vllm_target=name if is_target else None,
-        vllm_draft=None if is_target else name,
-    )
-
-
-def _environment(config: VllmConfig) -> selection.Environment:
-    generation = get_ascend_device_type().name.lstrip("_")
-    graph_mode = config.compilation_config.cudagraph_mode
-    return selection.Environment(
-        device_generation=DeviceGeneration(generation),
-        batch_invariant=bool(vllm_envs.VLLM_BATCH_INVARIANT),
-        acl_graphs=graph_mode is not None and graph_mode.has_full_cudagraphs(),
-        # Only the emulated NPU has this: float32 where the operators document half precision.
-        extra_dtypes=getattr(torch_npu, "emulated_extra_dtypes", frozenset()),
-    )
 
 
 def _bound_the_window(layer: Any, choice: Choice) -> None:

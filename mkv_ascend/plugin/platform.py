@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from vllm_ascend.platform import NPUPlatform
 
-from mkv_ascend.config import parse_config
+from mkv_ascend.attention.selection import SelectionError
+from mkv_ascend.config import ConfigError, parse_config
+from mkv_ascend.plugin import early_check
 from mkv_ascend.plugin.logging import get_logger
 
 if TYPE_CHECKING:
@@ -38,13 +40,24 @@ class MkvPlatform(NPUPlatform):
 
         Raises:
             ConfigError: an option is unknown, of the wrong type or impossible.
+            SelectionError: no backend, or not the one asked for, can serve a model.
+            StartUpRefused: instead of these, in vLLM's own command.
             ValueError: the options ask for something in a mode where this plugin cannot act.
         """
-        config = parse_config(vllm_config.additional_config or {})
+        try:
+            config = parse_config(vllm_config.additional_config)
+        except ConfigError as error:
+            early_check.refuse(error)
         super().check_and_update_config(vllm_config)
         parallel_config = vllm_config.parallel_config
         if parallel_config is None or vllm_config.model_config is None:
             return
+        if parallel_config.worker_cls == STOCK_WORKER:
+            # Not yet ours: this is the first time, for the target, in the front process.
+            try:
+                early_check.check_models(vllm_config)
+            except SelectionError as error:
+                early_check.refuse(error)
         if parallel_config.worker_cls == STOCK_WORKER:
             parallel_config.worker_cls = WORKER
         elif parallel_config.worker_cls not in (WORKER, "auto"):

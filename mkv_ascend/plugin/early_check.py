@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Refuse a choice of backends before any worker starts, where the configuration already tells.
+
+Each layer is judged for itself when it is built. That is in a worker process, after seconds of
+start-up and behind two tracebacks of vLLM. What a model's configuration says of all its layers is
+judged here as well, in the process that the user started.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from mkv_ascend.attention.selection import LayerRequest, select_backend
+from mkv_ascend.layout.kind import Kind, Role
+from mkv_ascend.plugin import selection_inputs
+from mkv_ascend.plugin.versions import StartUpRefused
+
+if TYPE_CHECKING:
+    from vllm.config import ModelConfig, VllmConfig
+
+
+def check_models(config: VllmConfig) -> None:
+    """Select a backend for the kind of layer that the target, and the draft, are known to have.
+
+    Raises:
+        SelectionError: none fits, or not the one asked for.
+    """
+    environment = selection_inputs.environment(config)
+    target = _request(config.model_config, Role.TARGET)
+    if target is not None:
+        select_backend(target, selection_inputs.options(config, Role.TARGET), environment)
+    speculative = config.speculative_config
+    if speculative is None or speculative.draft_model_config is None:
+        return
+    draft = _request(speculative.draft_model_config, Role.DRAFT)
+    if draft is not None:
+        asked = getattr(speculative.attention_backend, "name", None)
+        options = replace(
+            selection_inputs.options(config, Role.TARGET), vllm_target=None, vllm_draft=asked
+        )
+        select_backend(draft, options, environment)
+
+
+def _request(model: ModelConfig, role: Role) -> LayerRequest | None:
+    """What every attention layer of a model needs; None where the configuration does not tell."""
+    text_config: Any = model.hf_text_config
+    if model.is_attention_free or hasattr(text_config, "compress_ratios"):
+        return None
+    common: dict[str, Any] = {
+        "name": f"every attention layer of the {role}",
+        "role": role,
+        "layer_class": ", ".join(model.architectures),
+        "dtype": str(model.dtype).removeprefix("torch."),
+    }
+    if not model.use_mla:
+        return LayerRequest(kind=Kind.FULL_ATTENTION, head_size=model.get_head_size(), **common)
+    kind = Kind.SPARSE_MLA if hasattr(text_config, "index_topk") else Kind.MLA
+    head_size = text_config.kv_lora_rank + text_config.qk_rope_head_dim
+    return LayerRequest(kind=kind, head_size=head_size, **common)
+
+
+def refuse(error: ValueError) -> NoReturn:
+    """End vLLM's own command with the message alone; give the error to any other program.
+
+    A user of ``vllm serve`` needs the sentence, not the stack of vLLM's argument handling. A
+    program that calls ``vllm.LLM`` needs an exception that it can catch.
+
+    Raises:
+        StartUpRefused: in vLLM's command.
+        ValueError: elsewhere, ``error`` itself.
+    """
+    if _is_vllm_command():
+        raise StartUpRefused(str(error)) from None
+    raise error
+
+
+def _is_vllm_command() -> bool:
+    specification = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if specification is not None:
+        return str(specification.name).startswith("vllm.entrypoints.")
+    return Path(sys.argv[0]).name == "vllm"

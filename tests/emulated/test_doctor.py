@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The doctor sees the device and the seat as vLLM does."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+MKV = "mkv_ascend.plugin.platform.MkvPlatform"
+
+
+def doctor(*arguments, **variables):
+    return subprocess.run(
+        [sys.executable, "-m", "mkv_ascend", "doctor", *arguments],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+
+def test_nothing_is_wrong_here():
+    done = doctor("--json")
+    found = json.loads(done.stdout)
+    assert done.returncode == 0, found
+    assert found["problems"] == []
+    assert found["device"] in ("emulated", "npu")
+    assert found["platform"] == MKV
+    assert (found["vllm"].split("+")[0], found["vllm_ascend"]) == ("0.23.0", "0.23.0")
+
+
+def test_a_list_of_plugins_without_us_is_a_problem():
+    done = doctor("--json", VLLM_PLUGINS="ascend")
+    found = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert found["platform"] == "vllm_ascend.platform.NPUPlatform"
+    assert "VLLM_PLUGINS" in found["problems"][0]
+
+
+def test_without_a_device_the_text_names_the_emulator():
+    if not os.environ.get("PYTHONPATH"):
+        pytest.skip("torch_npu is really installed here, so it cannot be taken away")
+    done = doctor(PYTHONPATH="")
+    assert done.returncode == 1
+    assert "mkv-ascend emulate" in done.stdout
+    assert "Traceback" not in done.stdout

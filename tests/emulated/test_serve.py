@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vllm serve`: a server process serves a target with a draft, and refuses in one line."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from mkv_ascend.commands import demo_client
+from mkv_ascend.testing import prompts, reference
+from mkv_ascend.testing.server import serve
+from mkv_ascend.testing.tiny_models import model_directory
+
+MAX_TOKENS = 24
+OPTIONS = ["--dtype", "float32", "--enforce-eager", "--max-model-len", "512"]
+
+
+def speculation(num_speculative_tokens=3):
+    return json.dumps(
+        {
+            "method": "draft_model",
+            "model": str(model_directory("llama_draft")),
+            "num_speculative_tokens": num_speculative_tokens,
+        }
+    )
+
+
+def test_a_server_gives_the_targets_own_tokens_and_reports_acceptance(tmp_path):
+    target = model_directory("deepseek_v2_target")
+    arguments = [str(target), *OPTIONS, "--gpu-memory-utilization", "0.5"]
+    arguments += ["--speculative-config", speculation()]
+    texts = prompts.demo_prompts()
+    with serve(arguments, tmp_path / "server.log") as server:
+        completions = [
+            demo_client.stream_completion(
+                server.openai_address, str(target), text, MAX_TOKENS, None
+            )
+            for text in texts
+        ]
+        rows = server.call_workers("attention_layers")[0]
+        acceptance = demo_client.acceptance(server.metrics())
+    expected = reference.greedy_tokens(target, texts, MAX_TOKENS)
+    assert [list(completion.tokens) for completion in completions] == expected
+    assert {(row["role"], row["backend"]) for row in rows} == {
+        ("target", "mla"),
+        ("draft", "fused_infer_attention"),
+    }
+    assert acceptance.proposals > 0
+    assert acceptance.mean_length > 1.8
+    log = (tmp_path / "server.log").read_text()
+    assert "Attention backends of the draft" in log
+    assert "emulated NPU" in log or "MKV_ASCEND_EMULATOR_DEVICES" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"attention": {"targets": "mla"}}, "mkv_ascend.attention.targets"),
+        ({"attention": {"draft": "mla"}}, "every attention layer of the draft"),
+    ],
+    ids=["unknown key", "kind of the draft"],
+)
+def test_the_command_refuses_in_its_last_line_without_a_traceback(options, expected):
+    arguments = [str(model_directory("llama_target")), *OPTIONS]
+    arguments += ["--speculative-config", speculation()]
+    arguments += ["--additional-config", json.dumps({"mkv_ascend": options})]
+    done = subprocess.run(
+        [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stdout + done.stderr
+    refusal = done.stderr[done.stderr.index("mkv_ascend: ") :]
+    assert expected in refusal
