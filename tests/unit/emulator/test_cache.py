@@ -315,6 +315,14 @@ def test_kv_rmsnorm_rope_cache_refuses():
         ({"index": torch.zeros(2, dtype=torch.int32)}, "index is int32"),
         ({"index": torch.zeros(3, dtype=torch.int64)}, r"index has shape \(3,\)"),
         ({"k_cache": torch.zeros(4, 16, 1, 64)}, "k_cache is float32"),
+        ({"k_cache": torch.zeros(4, 16, 1, 32).half()}, "k_cache has shape"),
+        (
+            {
+                "k_cache": torch.zeros(1, 1, 1, 64).half(),
+                "ckv_cache": torch.zeros(1, 1, 1, 512).half(),
+            },
+            "2 tokens for a cache of 1 slots",
+        ),
         ({"ckv_cache": torch.zeros(4, 8, 1, 512).half()}, "ckv_cache has shape"),
         ({"k_cache": torch.zeros(4, 16, 1, 576).half()[..., 512:]}, "k_cache .* not contiguous"),
     ):
