@@ -20,6 +20,9 @@ from mkv_ascend.emulator.host_check import SITE_FOLDER, refuse_real_ascend
 from mkv_ascend.emulator.settings import EmulatorSettings
 
 PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
+FA3_FOLDER = SITE_FOLDER / "optional_fa3"
+"""Holds the stand-in for the library of flash_attention_3, and nothing else."""
+
 BUILD_COMMAND = "pip install --no-build-isolation -e ."
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
@@ -40,7 +43,8 @@ class EmulatedProcess:
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
         """Environment of the command: ``base`` and what makes a process an emulated one."""
         environment = {**ONE_THREAD, **base, **settings_environment(self.settings)}
-        environment["PYTHONPATH"] = _python_path(base.get("PYTHONPATH", ""))
+        with_fa3 = envs.EMULATOR_FA3.get(base)
+        environment["PYTHONPATH"] = _python_path(base.get("PYTHONPATH", ""), with_fa3)
         # Read by triton.jit when a kernel is defined, which may be before torch_npu is imported.
         environment["TRITON_INTERPRET"] = "1"
         # Autoload is how `import torch` finds the emulated device; a 0 inherited from elsewhere
@@ -88,9 +92,11 @@ def require_native_extension(package_folder: Path = PACKAGE_FOLDER) -> None:
         )
 
 
-def _python_path(inherited: str) -> str:
+def _python_path(inherited: str, with_fa3: bool) -> str:
     """The stand-in packages first, then what lets a child import mkv_ascend, then the inherited."""
     folders = [str(SITE_FOLDER)]
+    if with_fa3:
+        folders.append(str(FA3_FOLDER))
     parent = str(PACKAGE_FOLDER.parent)
     if parent not in site.getsitepackages():
         # A source tree that was not installed is importable only from the right folder.

@@ -60,6 +60,14 @@ def test_stand_ins_come_first_on_the_python_path_and_the_inherited_path_is_kept(
     assert folders[-2:] == ["/a", "/b"]
 
 
+@pytest.mark.parametrize("offered", [False, True])
+def test_the_fa3_stand_in_is_on_the_path_only_where_it_is_offered(offered: bool) -> None:
+    base = {envs.EMULATOR_FA3.name: envs.EMULATOR_FA3.format(offered)}
+    environment = EmulatedProcess(("true",), SETTINGS).environment(base)
+    assert (str(launch.FA3_FOLDER) in environment["PYTHONPATH"].split(os.pathsep)) is offered
+    assert (launch.FA3_FOLDER / "flash_attn_npu_v3").is_dir()
+
+
 def test_environment_is_complete_and_keeps_what_it_does_not_own() -> None:
     base = {"HOME": "/home/someone", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     environment = EmulatedProcess(("true",), SETTINGS).environment(base)
