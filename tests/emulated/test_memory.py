@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory is accounted for: profiling sizes the cache by it, and too little of it is said so."""
+
+import pytest
+
+from mkv_ascend import envs
+from mkv_ascend.testing import engine
+from tests.emulated.pairs import assert_greedy_tokens_of_reference, scenario
+
+MIB = 1 << 20
+# Two layers, keys and values, 2 heads of 64 elements, blocks of 128 tokens, float32.
+BLOCK_BYTES = 2 * 2 * 2 * 64 * 128 * 4
+
+pytestmark = pytest.mark.skipif(
+    not envs.EMULATOR_MEMORY.is_set(), reason="sets the emulated device's memory"
+)
+
+
+def profiled(memory_mib, utilization):
+    return scenario(
+        "llama_target",
+        prompts=scenario("llama_target").prompts[:4],
+        engine={"kv_cache_memory_bytes": None, "gpu_memory_utilization": utilization},
+        environment={envs.EMULATOR_MEMORY.name: envs.EMULATOR_MEMORY.format(memory_mib * MIB)},
+    )
+
+
+def test_profiling_gives_the_cache_what_the_model_leaves():
+    case = profiled(256, 0.5)
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    cache = result.num_gpu_blocks * BLOCK_BYTES
+    # Less than half of the device, by the weights and the largest pass; most of it all the same.
+    assert 0.5 * 128 * MIB < cache < 128 * MIB
+
+
+def test_a_device_that_is_too_small_ends_in_an_honest_error():
+    with pytest.raises(engine.EngineFailedError) as failure:
+        engine.run(profiled(2, 0.9))
+    text = str(failure.value)
+    assert "out of memory" in text
+    assert "2.00 MiB" in text or "2097152" in text
