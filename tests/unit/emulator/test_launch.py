@@ -192,3 +192,8 @@ def test_the_command_line_imports_neither_torch_nor_vllm() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert finished.stdout.strip() == "[]"
+
+
+def test_programs_beside_this_python_are_found_first():
+    path = EmulatedProcess(("true",), SETTINGS).environment({"PATH": "/a:/b"})["PATH"]
+    assert path.split(os.pathsep) == [str(Path(sys.executable).parent), "/a", "/b"]
