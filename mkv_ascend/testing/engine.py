@@ -133,7 +133,7 @@ def compared_dtype() -> str:
     """The dtype nearest to the float32 reference that this process's device takes."""
     import torch_npu
 
-    accepted = getattr(torch_npu, "emulated_extra_dtypes", frozenset())
+    accepted: frozenset[str] = getattr(torch_npu, "emulated_extra_dtypes", frozenset())
     return "float32" if "float32" in accepted else "bfloat16"
 
 
