@@ -39,6 +39,8 @@ class OwnConfiguration:
     vllm_config: VllmConfig
     runner: Any
     draft_attn_groups: list[Any]
+    positions: torch.Tensor
+    uses_mrope: bool
     _own_config: VllmConfig | None = None
 
     def _create_draft_vllm_config(self) -> VllmConfig:
@@ -54,6 +56,7 @@ class OwnConfiguration:
             with building(ModelBeingBuilt(Role.DRAFT, config, tables)), tables.active():
                 model: nn.Module = super()._get_model()  # type: ignore[misc]
                 self._reserve_rope_buffers(config)
+            tables.share_what_was_not_recorded()
         return model
 
     def _reserve_rope_buffers(self, config: VllmConfig) -> None:
@@ -82,6 +85,19 @@ class OwnConfiguration:
             *args, **kwargs
         )
         return metadata, indices, to_sample, rejected.to(torch.int32)
+
+    def set_inputs_first_pass(self, *args: Any, **kwargs: Any) -> Any:
+        """Inputs of the first pass, whose metadata names the draft's own positions.
+
+        A draft model's first pass has one token more per request than the target's pass.
+        vllm-ascend 0.23.0 expands the drafter's positions and leaves the target's in the metadata,
+        from which MLA builders take their rotary rows.
+        """
+        result = super().set_inputs_first_pass(*args, **kwargs)  # type: ignore[misc]
+        num_tokens, metadata = result[0], result[2]
+        if not self.uses_mrope and metadata.positions is not None:
+            metadata.positions = self.positions[:num_tokens].clone()
+        return result
 
     def initialize_attn_backend(self, *args: Any, **kwargs: Any) -> None:
         """Join the draft's attention groups, for which vllm-ascend makes one metadata object.

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mkv_ascend.attention.selection import LayerRequest, select_backend
+from mkv_ascend.attention.selection import LayerRequest, SelectionError, select_backend
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.plugin import selection_inputs
 from mkv_ascend.plugin.versions import StartUpRefused
@@ -35,6 +35,7 @@ def check_models(config: VllmConfig) -> None:
     speculative = config.speculative_config
     if speculative is None or speculative.draft_model_config is None:
         return
+    _check_experts(config.model_config, speculative.draft_model_config)
     draft = _request(speculative.draft_model_config, Role.DRAFT)
     if draft is not None:
         asked = getattr(speculative.attention_backend, "name", None)
@@ -42,6 +43,20 @@ def check_models(config: VllmConfig) -> None:
             selection_inputs.options(config, Role.TARGET), vllm_target=None, vllm_draft=asked
         )
         select_backend(draft, options, environment)
+
+
+def _check_experts(target: ModelConfig, draft: ModelConfig) -> None:
+    """vLLM makes the group of processes that experts need from the target's configuration.
+
+    Raises:
+        SelectionError: the draft has experts and the target has none.
+    """
+    if draft.is_moe and not target.is_moe:
+        raise SelectionError(
+            f"the draft {draft.model} has {draft.get_num_experts()} experts and the target "
+            f"{target.model} has none: vLLM 0.23.0 makes the expert-parallel group only for a "
+            "target with experts. Choose a draft without experts, or a target with them."
+        )
 
 
 def _request(model: ModelConfig, role: Role) -> LayerRequest | None:
