@@ -59,6 +59,9 @@ class EmulatedProcess:
         refuse_real_ascend(environment)
         if not self.command:
             raise LaunchError("no command given; write it after --, as in: -- vllm serve MODEL")
+        misspelt = envs.unknown_variables(environment)
+        if misspelt:
+            raise LaunchError("; ".join(misspelt))
         path = _command_path(environment.get("PATH", os.defpath))
         if shutil.which(self.command[0], path=path) is None:
             raise LaunchError(f"command not found: {self.command[0]}")
