@@ -115,7 +115,7 @@ PATCHES = (
         why="Building the draft's configuration makes the process-wide AscendConfig the draft's, "
         "for both models.",
         guard="the module has that global (drafting/draft_config.py)",
-        test="tests/emulated/test_draft_config.py",
+        test="tests/emulated/test_draft_isolation.py",
         until="vllm-ascend keeps one AscendConfig per VllmConfig",
     ),
     Patch(
@@ -125,7 +125,7 @@ PATCHES = (
         why="The tables are one set per process: a draft with another rotary base spoils the "
         "target's or gets them.",
         guard="the module has all nine globals (attention/rope_tables.py)",
-        test="tests/emulated/test_rope_tables.py",
+        test="tests/emulated/test_draft_isolation.py",
         until="vllm-ascend keeps rotary tables per model",
     ),
 )
