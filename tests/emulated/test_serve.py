@@ -9,13 +9,13 @@ import sys
 import pytest
 
 from mkv_ascend.commands import demo_client
-from mkv_ascend.testing import prompts, reference
+from mkv_ascend.testing import engine, prompts, reference
 from mkv_ascend.testing.server import serve
 from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import assert_greedy
 
 MAX_TOKENS = 24
-OPTIONS = ["--dtype", "float32", "--enforce-eager", "--max-model-len", "512"]
+OPTIONS = ["--dtype", engine.compared_dtype(), "--enforce-eager", "--max-model-len", "512"]
 
 
 def speculation(num_speculative_tokens=3):
