@@ -28,12 +28,13 @@ from mkv_ascend.attention import catalog, selection
 from mkv_ascend.attention.backends import backend_class, bound_to
 from mkv_ascend.attention.building import current_model
 from mkv_ascend.attention.options import WindowBound
-from mkv_ascend.attention.selection import Choice, LayerRequest, SelectionOptions
+from mkv_ascend.attention.request import LayerRequest
+from mkv_ascend.attention.selection import Choice, SelectionOptions
 from mkv_ascend.config import parse_config
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.plugin import selection_inputs
+from mkv_ascend.plugin.guards import expect
 from mkv_ascend.plugin.logging import get_logger
-from mkv_ascend.plugin.patches import expect
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
