@@ -74,9 +74,11 @@ def _positive(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the demo; returns 0 only if every token is the same with and without the draft."""
+    from openai import OpenAIError
     from rich.console import Console
 
     from mkv_ascend.emulator.host_check import find_real_ascend
+    from mkv_ascend.envs import EnvironmentVariableError
     from mkv_ascend.testing.server import ServerFailedError
 
     # A pipe has no width of its own; rich would fold the table to 80 characters.
@@ -85,12 +87,21 @@ def run(arguments: argparse.Namespace) -> int:
     emulated = not find_real_ascend()
     try:
         return _run(arguments, console, emulated)
-    except (ServerFailedError, DemoError) as error:
-        console.print(f"[bold red]demo failed:[/] {error}", markup=True)
-        return EXIT_FAILED
+    except (ServerFailedError, DemoError, EnvironmentVariableError) as error:
+        return _failed(console, str(error))
+    except (OpenAIError, OSError) as error:
+        # OSError: urllib's errors are, when a server ends between two requests.
+        return _failed(console, f"{type(error).__name__}: {error}; the logs are in {LOG_FOLDER}")
     except KeyboardInterrupt:
         console.print("stopped")
         return EXIT_FAILED
+
+
+def _failed(console: Console, reason: str) -> int:
+    console.print("[bold red]demo failed:[/]", end=" ")
+    # The end of a log may hold what looks like markup.
+    console.print(reason, markup=False)
+    return EXIT_FAILED
 
 
 class DemoError(RuntimeError):

@@ -39,9 +39,11 @@ def stream_completion(
         address: base address of the OpenAI-compatible server.
         console: where to print; None prints nothing.
     """
-    from openai import OpenAI
+    from openai import DefaultHttpxClient, OpenAI
 
-    client = OpenAI(base_url=address, api_key="none", max_retries=0)
+    # The server is on this machine: a proxy of the environment must not be asked for it.
+    direct = DefaultHttpxClient(trust_env=False)
+    client = OpenAI(base_url=address, api_key="none", max_retries=0, http_client=direct)
     stream = client.completions.create(
         model=model,
         prompt=prompt,

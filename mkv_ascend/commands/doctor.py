@@ -84,7 +84,7 @@ def diagnose() -> Diagnosis:
     versions = {name: installed_version(name) for name in SUPPORTED}
     problems = _installation_problems(versions)
     # With the wrong versions vLLM refuses to start: one problem, not two.
-    if not problems:
+    if version_problem(versions) is None:
         problems += _start_problems(probe)
     return Diagnosis(
         device=probe["device"],
@@ -107,19 +107,27 @@ def _probe() -> dict[str, Any]:
 
     vLLM keeps what it finds, prints logs, and may end the process: none of that is the doctor's.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", PROBE],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PROBE_SECONDS,
-        check=False,
-    )
-    lines = done.stdout.strip().splitlines()
-    if done.returncode == 0 and lines:
-        found: dict[str, Any] = json.loads(lines[-1])
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", PROBE],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PROBE_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return _nothing_found(f"no answer from {PROBE} in {PROBE_SECONDS} s")
+    answers = [line for line in done.stdout.splitlines() if line.startswith('{"device"')]
+    if done.returncode == 0 and answers:
+        found: dict[str, Any] = json.loads(answers[-1])
         return found
-    error = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+    return _nothing_found(
+        (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+    )
+
+
+def _nothing_found(error: str) -> dict[str, Any]:
     return {
         "device": "none",
         "platform": None,
@@ -150,6 +158,11 @@ def _start_problems(probe: dict[str, Any]) -> list[str]:
         return [
             f"vLLM runs on {probe['platform']}, not on {PLATFORM}: this plugin has no effect. "
             "VLLM_PLUGINS must be unset or name mkv_ascend."
+        ]
+    if probe["device"] == "none":
+        return [
+            f"torch_npu {probe['torch_npu']} is installed but sees no NPU: check npu-smi info, the "
+            "driver, and ASCEND_RT_VISIBLE_DEVICES"
         ]
     return []
 

@@ -21,6 +21,9 @@ from typing import Any
 START_SECONDS = 240
 STOP_SECONDS = 30
 
+# The server is on this machine: a proxy of the environment must not be asked for it.
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
 
 class ServerFailedError(RuntimeError):
     """The server ended, or did not become healthy in time; the text holds the end of its log."""
@@ -53,14 +56,14 @@ class Server:
             data=json.dumps({"method": method}).encode(),
             headers={"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with _DIRECT.open(request, timeout=30) as answer:
             return json.load(answer)["results"]
 
     def metrics(self) -> dict[str, float]:
         """Prometheus samples: ``name`` or ``name[position]`` for per-position counters -> value."""
         from prometheus_client.parser import text_string_to_metric_families
 
-        with urllib.request.urlopen(f"{self.address}/metrics", timeout=30) as answer:
+        with _DIRECT.open(f"{self.address}/metrics", timeout=30) as answer:
             text = answer.read().decode()
         samples: dict[str, float] = {}
         for family in text_string_to_metric_families(text):
@@ -135,7 +138,7 @@ def _wait_until_healthy(
                 f"the server was not healthy after {waited:.0f} s\n{_end_of(log)}"
             )
         try:
-            with urllib.request.urlopen(f"{address}/health", timeout=5):
+            with _DIRECT.open(f"{address}/health", timeout=5):
                 return
         except (urllib.error.URLError, OSError):
             on_wait(waited)

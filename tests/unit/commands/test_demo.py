@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo's verdict and its refusals, without a server."""
+
+import argparse
+import io
+
+import pytest
+from rich.console import Console
+
+from mkv_ascend.commands import demo
+from mkv_ascend.commands.demo_client import Completion
+
+
+def console():
+    return Console(file=io.StringIO(), width=140, highlight=False)
+
+
+def completions(*tokens):
+    return [Completion("text", tuple(ids)) for ids in tokens]
+
+
+def test_the_same_tokens_give_status_0():
+    out = console()
+    same = completions([1, 2, 3], [4, 5])
+    assert demo._verdict(same, completions([1, 2, 3], [4, 5]), out) == 0
+    assert "every token is the same: 5 tokens in 2 completions" in out.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "place"), [([1, 9, 3], 1), ([1, 2], 2), ([1, 2, 3, 4], 3)], ids=str
+)
+def test_a_different_or_missing_token_gives_status_1_and_its_place(tokens, place):
+    out = console()
+    alone = completions([1, 2, 3], [4, 5])
+    assert demo._verdict(completions(tokens, [4, 5]), alone, out) == demo.EXIT_DIFFERENT
+    assert f"prompt 1: different from token {place} on" in out.file.getvalue()
+    assert "1 of 2 completions differ" in out.file.getvalue()
+
+
+def test_no_tokens_at_all_are_no_success():
+    assert demo._verdict(completions([]), completions([]), console()) == demo.EXIT_DIFFERENT
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "three", "1.5"])
+def test_counts_are_whole_numbers_from_one(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="allowed"):
+        demo._positive(text)
+
+
+def run(*arguments):
+    parser = argparse.ArgumentParser()
+    demo.add_arguments(parser)
+    return demo.run(parser.parse_args(arguments))
+
+
+def test_a_model_that_does_not_exist_is_refused_with_those_that_do(capsys, monkeypatch):
+    monkeypatch.setattr(demo, "_environment", lambda emulated: {})
+    assert run("--target", "no_such_model") == demo.EXIT_FAILED
+    printed = capsys.readouterr().out
+    assert "'no_such_model' is neither a checkpoint directory nor a tiny model" in printed
+    assert "deepseek_v2_target" in printed
+
+
+def test_a_bad_variable_is_refused_with_its_name(capsys, monkeypatch):
+    monkeypatch.setenv("MKV_ASCEND_EMULATOR_DEVICES", "many")
+    assert run() == demo.EXIT_FAILED
+    assert "MKV_ASCEND_EMULATOR_DEVICES is 'many'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError("refused"), OSError("disk full")])
+def test_an_error_on_the_way_is_one_line(capsys, monkeypatch, error):
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr(demo, "_run", fail)
+    assert run() == demo.EXIT_FAILED
+    assert f"demo failed: {type(error).__name__}: {error}" in capsys.readouterr().out
+
+
+def test_what_looks_like_markup_in_a_log_is_printed_as_it_is(capsys, monkeypatch):
+    log = "[rank0] in [/usr/lib/python] [bold]"
+
+    def fail(*arguments):
+        raise demo.DemoError(log)
+
+    monkeypatch.setattr(demo, "_run", fail)
+    assert run() == demo.EXIT_FAILED
+    assert log in capsys.readouterr().out
