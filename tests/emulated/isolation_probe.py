@@ -12,10 +12,18 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 def main():
     from vllm import LLM
     from vllm_ascend.ascend_config import get_ascend_config
+    from vllm_ascend.ops import rotary_embedding
 
     from mkv_ascend.drafting import proposers
 
-    before = {}
+    before, tables = {}, []
+    make_tables = proposers.RopeTables
+
+    def noting_tables():
+        tables.append(make_tables())
+        return tables[-1]
+
+    proposers.RopeTables = noting_tables
     load = proposers.OwnConfiguration._get_model
 
     def noting(self):
@@ -40,7 +48,11 @@ def main():
         for group in groups:
             role = "draft" if set(group.layer_names) <= draft_layers else "target"
             models[role].add(group.get_metadata_builder().model_config.model)
+    (draft_tables,) = tables
+    with draft_tables.active():
+        draft_cache = rotary_embedding._cos_sin_cache
     result = {
+        "draft_rotary_table_is_own": draft_cache is not rotary_embedding._cos_sin_cache,
         "cache_config_changes": before["changes"],
         "draft_cache_config_is_own": draft.cache_config is not target.cache_config,
         "target_block_size": target.cache_config.block_size,

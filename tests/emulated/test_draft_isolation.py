@@ -51,6 +51,10 @@ def test_builders_of_each_model_see_its_own_model(isolation):
     }
 
 
+def test_the_draft_has_rotary_tables_of_its_own(isolation):
+    assert isolation["draft_rotary_table_is_own"]
+
+
 @pytest.fixture
 def rotary_embedding():
     """vllm-ascend's module of rotary tables; its globals are put back afterwards."""
