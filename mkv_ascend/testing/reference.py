@@ -181,11 +181,13 @@ def draft_tokens(directory: str | Path, context: Sequence[int], k: int) -> list[
     return _greedy_one(directory, context, k).tokens
 
 
-def check_drafts(directory: str | Path, proposals: Sequence[DraftProposal]) -> DraftReport:
+def check_drafts(
+    directory: str | Path, proposals: Sequence[DraftProposal], near_tie: float = NEAR_TIE
+) -> DraftReport:
     """Judge every proposed token by the draft model in ``directory``.
 
     Token ``i`` is judged after the context and the proposed tokens before it, so one deviation does
-    not make those behind it wrong.
+    not make those behind it wrong. ``near_tie`` is for proposals that were not made in float32.
     """
     wrong: list[DraftDeviation] = []
     near_ties: list[DraftDeviation] = []
@@ -200,14 +202,14 @@ def check_drafts(directory: str | Path, proposals: Sequence[DraftProposal]) -> D
             expected, gap = _choice(rows[first + position])
             if proposed != expected:
                 deviation = DraftDeviation(index, position, proposed, expected, gap)
-                excused = gap < NEAR_TIE and _is_second(rows[first + position], proposed)
+                excused = _is_within(rows[first + position], proposed, near_tie)
                 (near_ties if excused else wrong).append(deviation)
     return DraftReport(checked, wrong, near_ties)
 
 
-def _is_second(row: torch.Tensor, token: int) -> bool:
-    """Whether ``token`` itself is within the near tie, not just any other two tokens."""
-    return float(row.max() - row[token]) < NEAR_TIE
+def _is_within(row: torch.Tensor, token: int, near_tie: float) -> bool:
+    """Whether ``token`` itself is in a near tie with the best, not just any other two tokens."""
+    return float(row.max() - row[token]) < near_tie
 
 
 def speculative_greedy(

@@ -6,6 +6,10 @@ from mkv_ascend.testing.tiny_models import model_directory
 
 MAX_TOKENS = 32
 
+# dtype -> difference of two logits that decides nothing, and the share of tokens (at least one)
+# that may be such ties. A real device computes in bfloat16, the reference in float32.
+TIES = {"float32": (reference.NEAR_TIE, 0.0), "bfloat16": (0.05, 0.02)}
+
 
 def text_prompts(target, count=None):
     """Token ids of the standard prompts and of decks, whose continuation needs every key."""
@@ -31,15 +35,19 @@ def assert_greedy(model, prompts, completions, max_tokens):
     """Every token is Hugging Face's greedy choice in float32 after the tokens before it.
 
     Without near ties that is: the completion is Hugging Face's. A model is trained anew on each
-    machine, so a tie closer than two engines can be told apart may turn up; one is let pass.
+    machine, so a tie closer than two engines can be told apart may turn up; one is let pass, in
+    bfloat16 a small share (see TIES).
     """
+    near_tie, share = TIES[engine.compared_dtype()]
     assert [len(tokens) for tokens in completions] == [max_tokens] * len(prompts)
     pairs = zip(prompts, completions, strict=True)
     report = reference.check_drafts(
-        model, [reference.DraftProposal(prompt, tokens) for prompt, tokens in pairs]
+        model, [reference.DraftProposal(prompt, tokens) for prompt, tokens in pairs], near_tie
     )
     assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
-    assert len(report.near_ties) <= 1, "\n".join(map(str, report.near_ties))
+    assert len(report.near_ties) <= max(1, share * report.checked), "\n".join(
+        map(str, report.near_ties)
+    )
 
 
 def assert_greedy_tokens_of_reference(case, result):
@@ -51,7 +59,8 @@ def assert_greedy_tokens_of_reference(case, result):
 def assert_drafts_are_the_drafts_own(case, result):
     """Every proposed token is what the draft itself says after the accepted context."""
     assert result.proposals
-    report = reference.check_drafts(case.draft, result.proposals)
+    near_tie, _ = TIES[engine.compared_dtype()]
+    report = reference.check_drafts(case.draft, result.proposals, near_tie)
     assert report.checked == case.num_speculative_tokens * len(result.proposals)
     assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
 

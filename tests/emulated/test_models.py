@@ -24,6 +24,9 @@ def test_tokens_on_two_devices(name):
     assert_greedy_tokens_of_reference(case, engine.run(case))
 
 
+@pytest.mark.skipif(
+    engine.compared_dtype() != "float32", reason="one key changes less than 16 bits round off"
+)
 def test_vllm_ascends_own_window_bound_sees_one_key_more():
     """The judge notices: with W passed as it is, tokens past the window differ."""
     case = scenario("gemma3", mkv_ascend={"attention": {"window_bound": "vllm_ascend"}})

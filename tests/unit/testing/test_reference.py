@@ -141,6 +141,8 @@ def test_a_near_tie_is_named_apart_and_only_for_its_own_tokens(models: Sequence[
     assert [deviation.proposed for deviation in report.near_ties] == [partner]
     assert [deviation.proposed for deviation in report.wrong] == [3]
     assert "proposal 2, position 0: proposed 3" in str(report.wrong[0])
+    lenient = reference.check_drafts(models[2], proposals, near_tie=float("inf"))
+    assert [deviation.proposed for deviation in lenient.near_ties] == [partner, 3]
     assert reference.greedy(models[2], [[1]], 2)[0].near_ties == [0, 1]
 
 
