@@ -12,7 +12,16 @@ def derive(base: type[Any], label: str, members: dict[str, Any]) -> type[Any]:
 
     Args:
         label: what tells it from other subclasses of ``base``, for instance ``[draft]``.
+
+    Raises:
+        TypeError: ``base`` has no such member, so that nothing would be replaced.
     """
+    missing = sorted(name for name in members if not hasattr(base, name))
+    if missing:
+        raise TypeError(
+            f"{base.__module__}.{base.__qualname__} has no {', '.join(missing)} to replace; the "
+            "installed vllm-ascend is not the one this release was tested with"
+        )
     name = f"Mkv{base.__name__}{label}"
     namespace = {**members, "__module__": __name__, "__qualname__": name}
     return types.new_class(name, (base,), exec_body=lambda body: body.update(namespace))

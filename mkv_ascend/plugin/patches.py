@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every place where code of vLLM or vllm-ascend is replaced: what, why, guard, test, until when.
 
-A subclass or an official hook is always tried first; what is listed here had neither. Each patch
-checks before it acts that the code it replaces still looks as it did (its guard), refuses to
-start otherwise, and may be applied twice. ``python -m mkv_ascend.plugin.patches`` prints the
-inventory of docs/patches.md.
+A subclass or an official hook is always tried first. ``PATCHES`` had neither: each checks before it
+acts that the code it replaces still looks as it did (its guard), refuses to start otherwise, and
+may be applied twice. ``OVERRIDES`` are methods that a subclass of ours makes do something else than
+vllm-ascend's. ``python -m mkv_ascend.plugin.patches`` prints the inventory of docs/patches.md.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ class Patch:
     why: str
     guard: str
     test: str
+    """File of the test that fails without it, or ``file::function``."""
     until: str
     apply: Callable[[], None] | None = None
     """Applies it in a worker process; None when the code named in ``guard`` applies it."""
@@ -61,7 +62,7 @@ PATCHES = (
         "golden test keep pre_tokens + 1 keys: one too many. W - 1 is passed instead. "
         "attention.window_bound = 'vllm_ascend' leaves W.",
         guard="the implementation holds the layer's window in sliding_window (plugin/layers.py)",
-        test="tests/emulated/test_models.py (gemma3, gpt_oss)",
+        test="tests/emulated/test_models.py::test_tokens_are_those_of_hugging_face",
         until="vllm-ascend passes sliding_window - 1, or hardware shows an exclusive bound",
     ),
     Patch(
@@ -69,7 +70,7 @@ PATCHES = (
         target="vllm_ascend.worker.worker.NPUModelRunner (during init_device)",
         why="NPUWorker.init_device names the runner's class by a global of its module.",
         guard="the module has that global (guards.replaced)",
-        test="tests/emulated/test_seat.py",
+        test="tests/emulated/test_backend_choice.py",
         until="NPUWorker takes the runner's class from an overridable method",
     ),
     Patch(
@@ -94,6 +95,110 @@ PATCHES = (
 )
 
 
+DERIVED = "vllm-ascend's class has the method (attention/derived.py)"
+MIXIN = "the mixin calls vllm-ascend's method, which must exist (drafting/proposers.py)"
+
+OVERRIDES = (
+    Patch(
+        name="MLA backends say that they are MLA",
+        target="is_mla of AscendMLABackend and AscendSFABackend (attention/backends.py)",
+        why="vLLM's MLAAttention takes an explicit backend only if it answers is_mla().",
+        guard=DERIVED,
+        test="tests/emulated/test_adapted_backends.py"
+        "::test_backends_of_mla_answer_what_vllms_layer_asks",
+        until="vllm-ascend's MLA backends answer is_mla()",
+    ),
+    Patch(
+        name="MLA prefill keeps its dtype",
+        target="AscendMLAImpl._compute_prefill_context and _forward_prefill "
+        "(attention/adapted_mla.py)",
+        why="A prefill is converted to bfloat16, and the cached context is gathered into a buffer "
+        "of that dtype whatever the cache's is.",
+        guard=DERIVED,
+        test="tests/emulated/test_adapted_backends.py"
+        "::test_cached_context_is_attended_to_in_the_dtype_of_the_cache",
+        until="vllm-ascend gathers the context in the cache's dtype",
+    ),
+    Patch(
+        name="flash_attention_3 takes the whole batch",
+        target="AscendFAImpl.forward_impl (attention/adapted_flash_attention_3.py)",
+        why="Decodes are attended to without a causal mask and with block tables cut at the number "
+        "of their tokens: wrong for a verify step, whose decodes have several.",
+        guard=DERIVED,
+        test="tests/emulated/test_pairs.py::test_target_on_flash_attention_3_verifies_drafts",
+        until="vllm-ascend splits the batch by requests and masks decodes of several tokens",
+    ),
+    Patch(
+        name="metadata builders of a draft",
+        target="__init__ and build of the draft's metadata builders (attention/backends.py)",
+        why="Their caller gives them the target's configuration, the rotary tables are the "
+        "process's, and the rotary rows of an MLA decode are views of one buffer for all steps.",
+        guard=DERIVED,
+        test="tests/emulated/test_draft_isolation.py"
+        "::test_builders_of_a_draft_see_its_configuration_and_tables",
+        until="vllm-ascend creates a draft's builders with the draft's configuration and tables",
+    ),
+    Patch(
+        name="a draft's own configuration",
+        target="AscendSpecDecodeBaseProposer._create_draft_vllm_config and _get_model "
+        "(drafting/proposers.py)",
+        why="Making the draft's configuration writes into the cache_config and the AscendConfig "
+        "of the target (drafting/draft_config.py).",
+        guard=MIXIN,
+        test="tests/emulated/test_draft_isolation.py"
+        "::test_separate_draft_config_undoes_what_making_the_draft_changed",
+        until="vLLM's replace() copies the parts of a configuration",
+    ),
+    Patch(
+        name="counts of rejected tokens are int32",
+        target="AscendSpecDecodeBaseProposer.prepare_inputs_padded (drafting/proposers.py)",
+        why="Without Triton they are int64; npu_copy_and_expand_eagle_inputs documents int32.",
+        guard=MIXIN,
+        test="tests/emulated/test_proposers.py::test_counts_of_rejected_tokens_are_int32",
+        until="vllm-ascend converts them",
+    ),
+    Patch(
+        name="positions of a draft's first pass",
+        target="AscendSpecDecodeBaseProposer.set_inputs_first_pass (drafting/proposers.py)",
+        why="The metadata of the first pass keeps the target's positions, from which MLA builders "
+        "take their rotary rows.",
+        guard=MIXIN,
+        test="tests/emulated/test_pairs.py"
+        "::test_an_mla_model_drafting_for_itself_is_always_accepted",
+        until="vllm-ascend puts the expanded positions into the metadata",
+    ),
+    Patch(
+        name="one attention group for a draft",
+        target="SpecDecodeBaseProposer.initialize_attn_backend (drafting/proposers.py)",
+        why="Layers on two backends form two groups; all layers get the last group's metadata, and "
+        "positions advance once for each group.",
+        guard=MIXIN,
+        test="tests/emulated/test_proposers.py::test_groups_that_share_their_metadata_become_one",
+        until="drafts have metadata for each group",
+    ),
+    Patch(
+        name="exact lengths of later draft steps",
+        target="AscendSpecDecodeBaseProposer.attn_update_stack_num_spec_norm "
+        "(drafting/exact_lengths.py)",
+        why="Rejected tokens are never subtracted, so later steps attend to stale keys.",
+        guard=MIXIN,
+        test="tests/emulated/test_proposers.py"
+        "::test_lengths_of_later_steps_are_their_positions_plus_one",
+        until="vllm-ascend subtracts rejected tokens, as upstream vLLM does",
+    ),
+    Patch(
+        name="host lengths for a draft",
+        target="NPUModelRunner._needs_seq_lens_cpu_sync (plugin/model_runner.py)",
+        why="It is decided by the target's backend alone; a draft's builder may read lengths on "
+        "the host when the target's does not.",
+        guard="none: set after vllm-ascend has set it",
+        test="tests/emulated/test_platform.py"
+        "::test_host_lengths_are_kept_right_when_any_layer_reads_them",
+        until="vllm-ascend asks the backends of all layers",
+    ),
+)
+
+
 def apply_in_worker() -> None:
     """Apply every patch that a worker process needs before a model is built. Idempotent."""
     for patch in PATCHES:
@@ -102,19 +207,26 @@ def apply_in_worker() -> None:
 
 
 def markdown() -> str:
-    """The inventory as Markdown, one section per patch."""
-    parts = []
-    for patch in PATCHES:
-        rows = [
-            ("Replaces", patch.target),
-            ("Why", patch.why),
-            ("Guard", patch.guard),
-            ("Test", f"`{patch.test}`"),
-            ("Can go when", patch.until),
-        ]
-        lines = [f"- **{title}**: {text}" for title, text in rows]
-        parts.append(f"## {patch.name}\n\n" + "\n".join(lines))
+    """The inventory as Markdown, one section per entry."""
+    parts = [
+        "## Replaced in place",
+        *map(_section, PATCHES),
+        "## Replaced in subclasses",
+        *map(_section, OVERRIDES),
+    ]
     return "\n\n".join(parts)
+
+
+def _section(patch: Patch) -> str:
+    rows = [
+        ("Replaces", patch.target),
+        ("Why", patch.why),
+        ("Guard", patch.guard),
+        ("Test", f"`{patch.test}`"),
+        ("Can go when", patch.until),
+    ]
+    lines = [f"- **{title}**: {text}" for title, text in rows]
+    return f"### {patch.name}\n\n" + "\n".join(lines)
 
 
 if __name__ == "__main__":
