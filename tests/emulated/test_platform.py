@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 import vllm_ascend.ops  # noqa: F401 - first of vllm-ascend: its modules import each other in circles
 
+from mkv_ascend.attention.selection import SelectionError
 from mkv_ascend.config import ConfigError
-from mkv_ascend.plugin import layers, model_runner
+from mkv_ascend.plugin import early_check, layers, model_runner
 from mkv_ascend.plugin.platform import STOCK_WORKER, WORKER, MkvPlatform
 
 XLITE = "vllm_ascend.xlite.xlite_worker.XliteWorker"
@@ -86,3 +87,49 @@ def test_host_lengths_are_kept_right_when_any_layer_reads_them(monkeypatch, buil
     runner._needs_seq_lens_cpu_sync = not expected
     runner.load_model()
     assert runner._needs_seq_lens_cpu_sync is expected
+
+
+def dense_model(**fields):
+    return SimpleNamespace(
+        model="a model",
+        architectures=["LlamaForCausalLM"],
+        dtype="torch.bfloat16",
+        hf_text_config=SimpleNamespace(),
+        is_attention_free=False,
+        is_moe=False,
+        use_mla=False,
+        get_head_size=lambda: 64,
+        get_num_experts=lambda: 8,
+        **fields,
+    )
+
+
+def configuration(attention, draft=None):
+    speculative = SimpleNamespace(draft_model_config=draft, attention_backend=None)
+    return SimpleNamespace(
+        additional_config={"mkv_ascend": {"attention": attention}},
+        attention_config=SimpleNamespace(backend=None),
+        compilation_config=SimpleNamespace(cudagraph_mode=None),
+        model_config=dense_model(),
+        speculative_config=speculative,
+    )
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_a_backend_of_another_kind_is_refused_before_any_worker_starts(role):
+    config = configuration({role: "mla"}, draft=dense_model())
+    with pytest.raises(SelectionError, match=f"every attention layer of the {role}") as refusal:
+        early_check.check_models(config)
+    assert "fused_infer_attention" in str(refusal.value)
+
+
+def test_patterns_are_left_to_the_layers_whose_names_they_need():
+    # Matches the words "every attention layer of the target", but may match no layer of it.
+    early_check.check_models(configuration({"layers": {".*target.*": "mla"}}, dense_model()))
+
+
+def test_a_draft_with_experts_over_a_dense_target_is_refused():
+    draft = dense_model()
+    draft.is_moe = True
+    with pytest.raises(SelectionError, match="8 experts"):
+        early_check.check_models(configuration({}, draft))
