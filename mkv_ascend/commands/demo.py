@@ -31,7 +31,7 @@ Without an Ascend NPU the servers run on the emulated one. Exit status 0: every 
 EXIT_DIFFERENT = 1
 EXIT_FAILED = 2
 LOG_FOLDER = Path(".cache/demo")
-LOG_WIDTH = 140
+LOG_WIDTH = 160
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,7 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _failed(console: Console, reason: str) -> int:
-    console.print("[bold red]demo failed:[/]", end=" ")
+    # On a line of its own, also in the middle of a completion.
+    console.print("\n[bold red]demo failed:[/]", end=" ")
     # The end of a log may hold what looks like markup.
     console.print(reason, markup=False)
     return EXIT_FAILED

@@ -73,7 +73,8 @@ def backend_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         layers.setdefault(tuple(row[column] for column in columns), []).append(row["name"])
     table = Table(title="Attention backends")
     for title in ("role", "layers", "kind", "backend", "KV group", "chosen by"):
-        table.add_column(title, no_wrap=True)
+        # In a narrow terminal the long columns are folded: nothing is ever cut off.
+        table.add_column(title, no_wrap=title not in ("layers", "chosen by"), overflow="fold")
     for (role, kind, backend, group, chosen_by, detail), names in layers.items():
         folded = ", ".join(fold_layer_names(names))
         group_text = "-" if group is None else str(group)

@@ -17,8 +17,8 @@ METRICS = {
 }
 
 
-def text_of(table):
-    console = Console(file=io.StringIO(), width=140)
+def text_of(table, width=160):
+    console = Console(file=io.StringIO(), width=width)
     console.print(table)
     return console.file.getvalue()
 
@@ -76,6 +76,14 @@ def test_layers_that_are_alike_share_a_line_and_roles_do_not():
     assert "target" in lines[0]
     assert "fused_infer_attention" in lines[1]
     assert "draft" in lines[1]
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_no_terminal_is_too_narrow_for_the_name_of_a_backend(width):
+    rows = [row("model.layers.0.self_attn.attn", backend="fused_infer_attention", kind="mla")]
+    text = text_of(demo_client.backend_table(rows), width)
+    assert "fused_infer_attention" in text
+    assert "…" not in text
 
 
 def test_json_for_a_command_line_has_no_spaces():
