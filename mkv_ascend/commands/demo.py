@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -85,6 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
     width = None if sys.stdout.isatty() else LOG_WIDTH
     console = Console(highlight=False, soft_wrap=True, width=width)
     emulated = not find_real_ascend()
+    # Ended like Ctrl-C, so that the server, which has a session of its own, is ended as well.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return _run(arguments, console, emulated)
     except (ServerFailedError, DemoError, EnvironmentVariableError) as error:

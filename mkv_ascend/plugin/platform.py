@@ -59,7 +59,6 @@ class MkvPlatform(NPUPlatform):
                 early_check.check_models(vllm_config)
             except SelectionError as error:
                 refuse(error)
-        if parallel_config.worker_cls == STOCK_WORKER:
             parallel_config.worker_cls = WORKER
         elif parallel_config.worker_cls not in (WORKER, "auto"):
             _stay_out_of(parallel_config.worker_cls, config != parse_config({}))
