@@ -3,16 +3,16 @@
 
 A block id belongs to one KV group at a time, so layers of different groups may use the same bytes
 of it. Contiguous components share a plane only when their blocks are equally large: then block b
-of both is the same bytes. So a pool of contiguous layers is a set of planes, and a layer may join
-when the pool has planes of its sizes, or is given those that lack. Pages share by page size, or,
-with ``block_outer``, all in one pool in which a page of the pool holds a page of every layer of a
-group. Nothing here needs to be believed: the plan proves the result.
+of both is the same bytes. So a pool of contiguous layers is a set of planes, and a layer joins when
+the pool has planes of its sizes, or is given those that lack. Pages share by page size, or, with
+``block_outer``, all in one pool in which a page of the pool holds a page of every layer of a group.
+Nothing here needs to be believed: the plan proves the result.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mkv_ascend.layout.component import (
@@ -27,75 +27,107 @@ from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
 __all__ = ["bytes_per_block", "make_pools"]
 
 Groups = Sequence[Sequence[LayerLayout]]
-Plane = tuple[int, int]
-"""Bytes of one block, and the alignment its start needs."""
+
+Plane = tuple[int, object]
+"""Bytes per block; and the dtype and shape where a tensor cannot be viewed as another (NZ)."""
+
+PLANE_ALIGNMENT = 32
+"""Bytes; planes of one buffer start at multiples of it: Ascend vector cores move 32 at a time."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Planes:
     """A pool of contiguous layers while it is being filled."""
 
-    planes: list[Plane]
+    memory_format: MemoryFormat
+    planes: list[Plane] = field(default_factory=list)
     members: list[tuple[LayerLayout, int]] = field(default_factory=list)
-    used: dict[int, Counter[Plane]] = field(default_factory=dict)
-    memory_format: MemoryFormat = MemoryFormat.ND
-
-    def free(self, group: int) -> Counter[Plane]:
-        return Counter(self.planes) - self.used.get(group, Counter())
-
-    def missing(self, needed: Counter[Plane], group: int) -> Counter[Plane]:
-        return needed - self.free(group)
-
-    def add(self, layout: LayerLayout, group: int) -> None:
-        needed = Counter(_planes_of(layout))
-        self.planes += self.missing(needed, group).elements()
-        self.members.append((layout, group))
-        self.used.setdefault(group, Counter()).update(needed)
 
 
-def _planes_of(layout: LayerLayout) -> list[Plane]:
-    return [(part.bytes_per_block, layout.alignment) for part in layout.components]
+def _plane(layout: LayerLayout, part: Component) -> Plane:
+    if layout.memory_format is MemoryFormat.ND:
+        return part.bytes_per_block, None
+    return part.bytes_per_block, (part.dtype, part.row_shape(layout.kernel_block))
 
 
-def _plane_bytes(planes: Iterable[Plane]) -> int:
-    return sum(size for size, _ in planes)
+def _planes_of(layout: LayerLayout) -> Counter[Plane]:
+    return Counter(_plane(layout, part) for part in layout.components)
 
 
-def _choose(pools: list[_Planes], layout: LayerLayout, group: int) -> _Planes | None:
-    """The pool that grows least; of those the one with the least room left; None to open one."""
-    needed = Counter(_planes_of(layout))
-    best: tuple[int, int] | None = None
-    chosen = None
-    for pool in pools:
-        if pool.memory_format is not layout.memory_format:
-            continue
-        growth = _plane_bytes(pool.missing(needed, group).elements())
-        if growth == _plane_bytes(needed.elements()):
-            continue
-        cost = (growth, _plane_bytes(pool.free(group).elements()))
-        if best is None or cost < best:
-            best, chosen = cost, pool
-    return chosen
+def _weight(planes: Counter[Plane]) -> int:
+    return sum(size * count for (size, _), count in planes.items())
+
+
+def _contiguous(group: Sequence[LayerLayout]) -> list[LayerLayout]:
+    return [layout for layout in group if layout.storage is not Storage.PAGED]
 
 
 def _contiguous_pools(groups: Groups) -> list[_Planes]:
-    """Groups with the most bytes first: they open the pools that the others then fit into."""
+    """As many planes of each size as the group with the most needs, and no more.
+
+    Groups with the most bytes first: they open the pools that the others then fit into. A layer
+    that finds its planes in several pools only makes one pool of them.
+    """
     pools: list[_Planes] = []
-    order = sorted(range(len(groups)), key=lambda index: -_group_bytes(groups[index]))
+    members = [_contiguous(group) for group in groups]
+    order = sorted(
+        range(len(groups)), key=lambda index: -sum(part.used_bytes for part in members[index])
+    )
     for group in order:
-        for layout in groups[group]:
-            if layout.storage is Storage.PAGED:
-                continue
-            pool = _choose(pools, layout, group)
-            if pool is None:
-                pool = _Planes([], memory_format=layout.memory_format)
-                pools.append(pool)
-            pool.add(layout, group)
+        free = {pool: Counter(pool.planes) for pool in pools}
+        for layout in members[group]:
+            missing = _planes_of(layout)
+            chosen = _choose(free, layout.memory_format, missing)
+            for pool in chosen:
+                missing -= free[pool]
+            target = _merge(chosen, free, pools) or _open(layout.memory_format, free, pools)
+            target.planes += missing.elements()
+            target.members.append((layout, group))
+            free[target] = free[target] + missing - _planes_of(layout)
     return pools
 
 
-def _group_bytes(group: Sequence[LayerLayout]) -> int:
-    return sum(layout.used_bytes for layout in group if layout.storage is not Storage.PAGED)
+def _choose(
+    free: dict[_Planes, Counter[Plane]], memory_format: MemoryFormat, needed: Counter[Plane]
+) -> list[_Planes]:
+    """Pools that together have most of ``needed`` free: one if one has, the fullest first."""
+    chosen: list[_Planes] = []
+    while needed:
+        best, best_cost = None, (_weight(needed), 0)
+        for pool, planes in free.items():
+            if pool in chosen or not planes or pool.memory_format is not memory_format:
+                continue
+            cost = (_weight(needed - planes), _weight(planes))
+            if cost[0] < best_cost[0] or (best is not None and cost < best_cost):
+                best, best_cost = pool, cost
+            if planes == needed:
+                break
+        if best is None:
+            break
+        chosen.append(best)
+        needed = needed - free[best]
+    return chosen
+
+
+def _merge(
+    chosen: list[_Planes], free: dict[_Planes, Counter[Plane]], pools: list[_Planes]
+) -> _Planes | None:
+    """The first of ``chosen`` with the planes and members of the others."""
+    for other in chosen[1:]:
+        chosen[0].planes += other.planes
+        chosen[0].members += other.members
+        free[chosen[0]] = free[chosen[0]] + free.pop(other)
+        pools.remove(other)
+    return chosen[0] if chosen else None
+
+
+def _open(
+    memory_format: MemoryFormat, free: dict[_Planes, Counter[Plane]], pools: list[_Planes]
+) -> _Planes:
+    pool = _Planes(memory_format)
+    pools.append(pool)
+    free[pool] = Counter()
+    return pool
 
 
 @dataclass
@@ -128,7 +160,7 @@ def _block_outer_pools(groups: Groups) -> list[_Pages]:
     """One pool for each number of kernel blocks: a strided view needs one distance between them."""
     pools: dict[int, _Pages] = {}
     for group, layouts in enumerate(groups):
-        offsets: Counter[int] = Counter()
+        offsets: Counter[Plane] = Counter()
         for layout in layouts:
             if layout.storage is not Storage.PAGED:
                 continue
@@ -142,8 +174,13 @@ def _block_outer_pools(groups: Groups) -> list[_Pages]:
 
 def bytes_per_block(groups: Groups, *, block_outer: bool = False) -> int:
     """Bytes that one block id costs over all pools; what a search over groupings compares."""
-    planes = sum(_plane_bytes(pool.planes) for pool in _contiguous_pools(groups))
-    return planes + sum(pool.width for pool in _paged_pools(groups, block_outer))
+    most: Counter[Plane] = Counter()
+    for group in groups:
+        planes: Counter[Plane] = Counter()
+        for layout in _contiguous(group):
+            planes.update(_plane(layout, part) for part in layout.components)
+        most |= planes
+    return _weight(most) + sum(pool.width for pool in _paged_pools(groups, block_outer))
 
 
 def make_pools(groups: Groups, *, block_outer: bool = False) -> tuple[Pool, ...]:
@@ -154,7 +191,7 @@ def make_pools(groups: Groups, *, block_outer: bool = False) -> tuple[Pool, ...]
 
 
 def _lay_planes(pool: _Planes) -> Pool:
-    storage, reason = _contiguous_storage([layout for layout, _ in pool.members])
+    storage, reason = _contiguous_storage(pool)
     sizes = [size for size, _ in pool.planes]
     if storage is Storage.SPLIT:
         buffers = tuple(sizes)
@@ -165,43 +202,39 @@ def _lay_planes(pool: _Planes) -> Pool:
     return Pool(storage, reason, buffers, tuple(_place_all(pool, starts)))
 
 
-def _place_all(pool: _Planes, starts: list[tuple[int, int]]) -> Iterable[PlacedLayer]:
+def _contiguous_storage(pool: _Planes) -> tuple[Storage, str]:
+    split = "the operators take contiguous components"
+    if all(layout.storage is Storage.SPLIT for layout, _ in pool.members):
+        return Storage.SPLIT, split
+    if any(size % PLANE_ALIGNMENT for size, _ in pool.planes):
+        return Storage.SPLIT, (
+            f"{split}; in one buffer they would not start at multiples of {PLANE_ALIGNMENT} bytes"
+        )
+    return Storage.PLANAR, f"{split}; those of a state lie in one buffer"
+
+
+def _place_all(pool: _Planes, starts: list[tuple[int, int]]) -> Iterator[PlacedLayer]:
+    """Each layer takes the first planes of its sizes that no layer of its group has."""
     taken: dict[int, set[int]] = {}
     for layout, group in pool.members:
         used = taken.setdefault(group, set())
         placements = []
         for part in layout.components:
-            plane = (part.bytes_per_block, layout.alignment)
             index = next(
                 index
-                for index, candidate in enumerate(pool.planes)
-                if candidate == plane and index not in used
+                for index, plane in enumerate(pool.planes)
+                if plane == _plane(layout, part) and index not in used
             )
             used.add(index)
-            buffer, start = starts[index]
-            placements.append(_contiguous(part, layout.kernel_block, buffer, start))
+            placements.append(_in_plane(part, layout.kernel_block, *starts[index]))
         yield PlacedLayer(layout.layer, group, tuple(placements))
 
 
-def _contiguous(
-    part: Component, kernel_block: int | None, buffer: int, start_per_block: int
-) -> Placement:
+def _in_plane(part: Component, kernel_block: int | None, buffer: int, start: int) -> Placement:
     rows = part.rows_per_block(kernel_block)
-    row_bytes = exact_quotient(part.bytes_per_block, rows, f"{part.name}: bytes by kernel blocks")
-    return Placement(
-        part.name, buffer, start_per_block, 0, part.bytes_per_block, rows, row_bytes, row_bytes
-    )
-
-
-def _contiguous_storage(layouts: list[LayerLayout]) -> tuple[Storage, str]:
-    if len({layout.geometry for layout in layouts}) == 1 and layouts[0].storage is Storage.SPLIT:
-        return Storage.SPLIT, "the operators take contiguous components; all layers are alike"
-    if all(layout.storage is Storage.SPLIT for layout in layouts):
-        return Storage.PLANAR, (
-            "the operators take contiguous components; layers that differ share planes of equal "
-            "size"
-        )
-    return Storage.PLANAR, "states and caches of contiguous components share one buffer"
+    size = part.bytes_per_block
+    row = exact_quotient(size, rows, f"{part.name}: bytes by kernel blocks")
+    return Placement(part.name, buffer, start, 0, size, rows, row, row)
 
 
 def _lay_pages(pool: _Pages, block_outer: bool) -> Pool:
