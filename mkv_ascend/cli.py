@@ -15,6 +15,8 @@ from collections.abc import Sequence
 
 import mkv_ascend
 
+DESCRIPTION = "Any draft model for any target model on Ascend NPUs: a vLLM platform plugin."
+
 COMMANDS = {
     "demo": "mkv_ascend.commands.demo",
     "doctor": "mkv_ascend.commands.doctor",
@@ -25,7 +27,7 @@ COMMANDS = {
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
-    parser = argparse.ArgumentParser(prog="mkv-ascend", description=mkv_ascend.__doc__)
+    parser = argparse.ArgumentParser(prog="mkv-ascend", description=DESCRIPTION)
     parser.add_argument(
         "--version", action="version", version=f"mkv-ascend {mkv_ascend.__version__}"
     )

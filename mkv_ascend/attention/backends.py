@@ -87,6 +87,18 @@ def _bound(backend: type[Any], model: ModelBeingBuilt) -> type[Any]:
     return derive(backend, label, {"get_builder_cls": staticmethod(get_builder_cls)})
 
 
+def _with_own_rope(metadata: Any) -> Any:
+    """Metadata whose rotary rows are its own.
+
+    vllm-ascend's MLA builder returns views of one buffer per process. Metadata of all draft steps
+    is built before the first of them runs, so all would see the rows of the last step.
+    """
+    decode = getattr(metadata, "decode", None)
+    if decode is not None and getattr(decode, "cos", None) is not None:
+        decode.cos, decode.sin = decode.cos.clone(), decode.sin.clone()
+    return metadata
+
+
 @functools.cache
 def _bound_builder(builder: Any, model: ModelBeingBuilt) -> type[Any]:
     def initialise(
@@ -99,6 +111,6 @@ def _bound_builder(builder: Any, model: ModelBeingBuilt) -> type[Any]:
         if model.rope_tables is None:
             return builder.build(self, *args, **kwargs)
         with model.rope_tables.active():
-            return builder.build(self, *args, **kwargs)
+            return _with_own_rope(builder.build(self, *args, **kwargs))
 
     return derive(builder, f"[{model.role.value}]", {"__init__": initialise, "build": build})

@@ -33,6 +33,9 @@ GLOBALS = (
 )
 """Every module global of vllm-ascend's rotary embedding that belongs to one model."""
 
+TABLES = ("_cos_cache", "_sin_cache", "_cos_sin_cache")
+"""Those that rotary modules record when they are made; the others are buffers."""
+
 
 class RopeTables:
     """The rotary tables and buffers of one model, empty until a model is built inside."""
@@ -59,6 +62,16 @@ class RopeTables:
             self._values = _read()
             _write(others)
             self._depth -= 1
+
+    def share_what_was_not_recorded(self) -> None:
+        """Take the tables of the process where building the model recorded none.
+
+        vLLM makes one rotary module for all layers of equal rotary parameters, in either model.
+        Such a draft (an MTP head, for one) records nothing: its tables are the target's.
+        """
+        for name in TABLES:
+            if self._values[name] is None:
+                self._values[name] = getattr(rotary_embedding, name)
 
 
 def _read() -> dict[str, Any]:

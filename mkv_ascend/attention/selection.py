@@ -16,16 +16,15 @@ A backend that was asked for and cannot serve the layer is an error, never repla
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from mkv_ascend.attention import catalog, patterns, suitability
-from mkv_ascend.attention.entry import BackendEntry, DeviceGeneration
+from mkv_ascend.attention.entry import BackendEntry
 from mkv_ascend.attention.layer_ranges import fold_layer_names
 from mkv_ascend.attention.options import NAMESPACE, AttentionOptions, RoleOptions
+from mkv_ascend.attention.request import Environment, LayerRequest
 from mkv_ascend.layout.kind import Kind, Role
 
 VLLM_DEFAULT_NAMES = frozenset({"AUTO", "CUSTOM"})
@@ -51,33 +50,6 @@ class ChosenBy(str, Enum):
 
     def __str__(self) -> str:
         return str(self.value)
-
-
-@dataclass(frozen=True)
-class LayerRequest:
-    """What one layer needs of its backend.
-
-    ``dtype`` is that of query, key and value; ``kv_cache_dtype`` that of the cache, where ``auto``
-    means ``dtype``. Head numbers are those of one rank; head sizes are in elements (for MLA the
-    latent and the rope key together).
-    """
-
-    name: str
-    role: Role
-    kind: Kind
-    layer_class: str
-    dtype: str
-    head_size: int
-    num_heads: int = 1
-    num_kv_heads: int = 1
-    head_size_v: int | None = None
-    kv_cache_dtype: str = "auto"
-    has_sink: bool = False
-    non_causal: bool = False
-    block_size: int | None = None
-    """Tokens per block of the KV manager, where it is known already."""
-    own_backend: str | None = None
-    """``module:Class`` of the backend that the layer's class names itself, if it does."""
 
 
 class SelectionError(ValueError):
@@ -112,25 +84,6 @@ class SelectionOptions:
         """vLLM's option for one role; None when it leaves the choice to the platform."""
         name = self.vllm_target if role is Role.TARGET else self.vllm_draft
         return None if name is None or name.upper() in VLLM_DEFAULT_NAMES else name
-
-
-def module_is_installed(name: str) -> bool:
-    """Whether a module can be imported, without importing it."""
-    return name in sys.modules or importlib.util.find_spec(name) is not None
-
-
-@dataclass(frozen=True)
-class Environment:
-    """What a backend can rely on in this process."""
-
-    device_generation: DeviceGeneration
-    module_available: Callable[[str], bool] = module_is_installed
-    batch_invariant: bool = False
-    """VLLM_BATCH_INVARIANT."""
-    acl_graphs: bool = False
-    """Whether attention runs inside full ACL graphs; piecewise graphs leave it outside."""
-    extra_dtypes: frozenset[str] = frozenset()
-    """Dtypes accepted beyond those documented: float32 on an emulated NPU that allows it."""
 
 
 @dataclass(frozen=True)

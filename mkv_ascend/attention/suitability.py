@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mkv_ascend.attention.entry import BackendEntry, GraphSupport
 
 if TYPE_CHECKING:
-    from mkv_ascend.attention.selection import Environment, LayerRequest
+    from mkv_ascend.attention.request import Environment, LayerRequest
 
 
 def reasons_against(

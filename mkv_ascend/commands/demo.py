@@ -67,10 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}; allowed: 1 and more")
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed: a whole number from 1 on")
+    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -106,7 +105,7 @@ def _run(arguments: argparse.Namespace, console: Console, emulated: bool) -> int
     dtype = arguments.dtype or ("float32" if emulated else "bfloat16")
     console.rule("[bold]mkv_ascend demo" + (", on the emulated NPU" if emulated else ""))
     target, draft = _model(arguments.target, console), _model(arguments.draft, console)
-    texts = prompts.demo_prompts()[: arguments.prompts]
+    texts = prompts.demo_prompts(arguments.prompts)
 
     speculation = {
         "method": "draft_model",

@@ -16,6 +16,7 @@ from importlib import metadata
 from typing import Any
 
 import mkv_ascend
+from mkv_ascend import envs
 from mkv_ascend.plugin.versions import SUPPORTED, installed_version, version_problem
 
 HELP = "say what is installed, which device and platform are in use, and what is wrong"
@@ -139,7 +140,7 @@ def _installation_problems(versions: dict[str, str | None]) -> list[str]:
             f"vllm-ascend needs {', '.join(missing)}, which a worker would miss when it loads a "
             f"model: pip install {' '.join(missing)}"
         )
-    return problems
+    return problems + envs.unknown_variables()
 
 
 def _start_problems(probe: dict[str, Any]) -> list[str]:

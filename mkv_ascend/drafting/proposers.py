@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """vllm-ascend's proposers with a draft that is built from its own configuration.
 
-``OwnConfiguration`` and ``ExactLengths`` come before a proposer of vllm-ascend in the order of
-base classes. A new
-method of drafting is one more class at the end of this file and one line in ``PROPOSERS``.
+The mixins ``OwnConfiguration``, ``OneMetadata`` and ``ExactLengths`` come before a proposer of
+vllm-ascend in the order of base classes. A new method of drafting is one more class at the end of
+this file and one line in ``PROPOSERS``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class OwnConfiguration:
 
     vllm_config: VllmConfig
     runner: Any
-    draft_attn_groups: list[Any]
+    positions: torch.Tensor
+    uses_mrope: bool
     _own_config: VllmConfig | None = None
 
     def _create_draft_vllm_config(self) -> VllmConfig:
@@ -54,6 +55,7 @@ class OwnConfiguration:
             with building(ModelBeingBuilt(Role.DRAFT, config, tables)), tables.active():
                 model: nn.Module = super()._get_model()  # type: ignore[misc]
                 self._reserve_rope_buffers(config)
+            tables.share_what_was_not_recorded()
         return model
 
     def _reserve_rope_buffers(self, config: VllmConfig) -> None:
@@ -83,6 +85,25 @@ class OwnConfiguration:
         )
         return metadata, indices, to_sample, rejected.to(torch.int32)
 
+    def set_inputs_first_pass(self, *args: Any, **kwargs: Any) -> Any:
+        """Inputs of the first pass, whose metadata names the draft's own positions.
+
+        A draft model's first pass has one token more per request than the target's pass.
+        vllm-ascend 0.23.0 expands the drafter's positions and leaves the target's in the metadata,
+        from which MLA builders take their rotary rows.
+        """
+        result = super().set_inputs_first_pass(*args, **kwargs)  # type: ignore[misc]
+        num_tokens, metadata = result[0], result[2]
+        if not self.uses_mrope and metadata.positions is not None:
+            metadata.positions = self.positions[:num_tokens].clone()
+        return result
+
+
+class OneMetadata:
+    """Mixin: a draft whose proposer makes one metadata object for all layers has one group."""
+
+    draft_attn_groups: list[Any]
+
     def initialize_attn_backend(self, *args: Any, **kwargs: Any) -> None:
         """Join the draft's attention groups, for which vllm-ascend makes one metadata object.
 
@@ -108,19 +129,19 @@ class OwnConfiguration:
         self.draft_attn_groups = [first]
 
 
-class MkvDraftModelProposer(OwnConfiguration, ExactLengths, AscendDraftModelProposer):
+class MkvDraftModelProposer(OwnConfiguration, OneMetadata, ExactLengths, AscendDraftModelProposer):
     """Method ``draft_model``: an independent, smaller model."""
 
 
-class MkvEagleProposer(OwnConfiguration, ExactLengths, AscendEagleProposer):
+class MkvEagleProposer(OwnConfiguration, OneMetadata, ExactLengths, AscendEagleProposer):
     """Methods ``eagle``, ``eagle3`` and ``mtp``: a head on the target's hidden states."""
 
 
 class MkvStep3p5MTPProposer(OwnConfiguration, AscendStep3p5MTPProposer):
-    """Method ``mtp`` for Step3p5, whose heads lie in several KV groups."""
+    """Method ``mtp`` for Step3p5, whose heads lie in several KV groups with metadata each."""
 
 
-class MkvDflashProposer(OwnConfiguration, AscendDflashProposer):
+class MkvDflashProposer(OwnConfiguration, OneMetadata, AscendDflashProposer):
     """Method ``dflash``: a block of tokens drafted at once."""
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import site
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,7 @@ class EmulatedProcess:
         environment = {**ONE_THREAD, **base, **settings_environment(self.settings)}
         with_fa3 = envs.EMULATOR_FA3.get(base)
         environment["PYTHONPATH"] = _python_path(base.get("PYTHONPATH", ""), with_fa3)
+        environment["PATH"] = _command_path(base.get("PATH", os.defpath))
         # Read by triton.jit when a kernel is defined, which may be before torch_npu is imported.
         environment["TRITON_INTERPRET"] = "1"
         # Autoload is how `import torch` finds the emulated device; a 0 inherited from elsewhere
@@ -57,7 +59,11 @@ class EmulatedProcess:
         refuse_real_ascend(environment)
         if not self.command:
             raise LaunchError("no command given; write it after --, as in: -- vllm serve MODEL")
-        if shutil.which(self.command[0], path=environment.get("PATH")) is None:
+        misspelt = envs.unknown_variables(environment)
+        if misspelt:
+            raise LaunchError("; ".join(misspelt))
+        path = _command_path(environment.get("PATH", os.defpath))
+        if shutil.which(self.command[0], path=path) is None:
             raise LaunchError(f"command not found: {self.command[0]}")
         require_native_extension()
 
@@ -65,7 +71,9 @@ class EmulatedProcess:
         """Replace this process by the command, which so gets every signal sent to this process."""
         base = os.environ if base is None else base
         self.check(base)
-        os.execvpe(self.command[0], self.command, self.environment(base))
+        environment = self.environment(base)
+        program = shutil.which(self.command[0], path=environment["PATH"])
+        os.execve(program or self.command[0], self.command, environment)
 
 
 def settings_environment(settings: EmulatorSettings) -> dict[str, str]:
@@ -90,6 +98,14 @@ def require_native_extension(package_folder: Path = PACKAGE_FOLDER) -> None:
             f"the native part of the emulated NPU is not built (no file {library}); "
             f"build it in a clone of mkv_ascend: {BUILD_COMMAND}"
         )
+
+
+def _command_path(inherited: str) -> str:
+    """Programs installed beside this Python first: ``vllm`` of a virtual environment that is not
+    activated must not be another one's, or missing."""
+    return os.pathsep.join(
+        dict.fromkeys([str(Path(sys.executable).parent), *inherited.split(os.pathsep)])
+    )
 
 
 def _python_path(inherited: str, with_fa3: bool) -> str:

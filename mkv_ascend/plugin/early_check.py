@@ -8,15 +8,13 @@ judged here as well, in the process that the user started.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from mkv_ascend.attention.selection import LayerRequest, select_backend
+from mkv_ascend.attention.request import LayerRequest
+from mkv_ascend.attention.selection import SelectionError, select_backend
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.plugin import selection_inputs
-from mkv_ascend.plugin.versions import StartUpRefused
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
@@ -25,15 +23,23 @@ if TYPE_CHECKING:
 def check_models(config: VllmConfig) -> None:
     """Select a backend for the kind of layer that the target, and the draft, are known to have.
 
+    Where ``attention.layers`` is given nothing is judged here: its patterns need the layers' names,
+    which are only known once the model is built.
+
     Raises:
         SelectionError: none fits, or not the one asked for.
     """
+    speculative = config.speculative_config
+    has_draft = speculative is not None and speculative.draft_model_config is not None
+    if has_draft:
+        _check_experts(config.model_config, speculative.draft_model_config)
+    if selection_inputs.options(config, Role.TARGET).attention.layers:
+        return
     environment = selection_inputs.environment(config)
     target = _request(config.model_config, Role.TARGET)
     if target is not None:
         select_backend(target, selection_inputs.options(config, Role.TARGET), environment)
-    speculative = config.speculative_config
-    if speculative is None or speculative.draft_model_config is None:
+    if not has_draft:
         return
     draft = _request(speculative.draft_model_config, Role.DRAFT)
     if draft is not None:
@@ -42,6 +48,20 @@ def check_models(config: VllmConfig) -> None:
             selection_inputs.options(config, Role.TARGET), vllm_target=None, vllm_draft=asked
         )
         select_backend(draft, options, environment)
+
+
+def _check_experts(target: ModelConfig, draft: ModelConfig) -> None:
+    """vLLM makes the group of processes that experts need from the target's configuration.
+
+    Raises:
+        SelectionError: the draft has experts and the target has none.
+    """
+    if draft.is_moe and not target.is_moe:
+        raise SelectionError(
+            f"the draft {draft.model} has {draft.get_num_experts()} experts and the target "
+            f"{target.model} has none: vLLM 0.23.0 makes the expert-parallel group only for a "
+            "target with experts. Choose a draft without experts, or a target with them."
+        )
 
 
 def _request(model: ModelConfig, role: Role) -> LayerRequest | None:
@@ -60,25 +80,3 @@ def _request(model: ModelConfig, role: Role) -> LayerRequest | None:
     kind = Kind.SPARSE_MLA if hasattr(text_config, "index_topk") else Kind.MLA
     head_size = text_config.kv_lora_rank + text_config.qk_rope_head_dim
     return LayerRequest(kind=kind, head_size=head_size, **common)
-
-
-def refuse(error: ValueError) -> NoReturn:
-    """End vLLM's own command with the message alone; give the error to any other program.
-
-    A user of ``vllm serve`` needs the sentence, not the stack of vLLM's argument handling. A
-    program that calls ``vllm.LLM`` needs an exception that it can catch.
-
-    Raises:
-        StartUpRefused: in vLLM's command.
-        ValueError: elsewhere, ``error`` itself.
-    """
-    if _is_vllm_command():
-        raise StartUpRefused(str(error)) from None
-    raise error
-
-
-def _is_vllm_command() -> bool:
-    specification = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if specification is not None:
-        return str(specification.name).startswith("vllm.entrypoints.")
-    return Path(sys.argv[0]).name == "vllm"

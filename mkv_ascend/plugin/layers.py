@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from vllm.config import get_current_vllm_config, get_layers_from_vllm_config
+from vllm.distributed.parallel_state import get_pp_group
 from vllm.model_executor.layers.attention import Attention, MLAAttention
 from vllm.model_executor.layers.attention.chunked_local_attention import ChunkedLocalAttention
 from vllm.model_executor.layers.attention.cross_attention import CrossAttention
@@ -27,12 +28,13 @@ from mkv_ascend.attention import catalog, selection
 from mkv_ascend.attention.backends import backend_class, bound_to
 from mkv_ascend.attention.building import current_model
 from mkv_ascend.attention.options import WindowBound
-from mkv_ascend.attention.selection import Choice, LayerRequest, SelectionOptions
+from mkv_ascend.attention.request import LayerRequest
+from mkv_ascend.attention.selection import Choice, SelectionOptions
 from mkv_ascend.config import parse_config
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.plugin import selection_inputs
+from mkv_ascend.plugin.guards import expect
 from mkv_ascend.plugin.logging import get_logger
-from mkv_ascend.plugin.patches import expect
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -189,12 +191,21 @@ def check_options(config: VllmConfig) -> None:
     Raises:
         SelectionError: a pattern of ``attention.layers`` matches no layer of either model.
     """
-    chosen = chosen_layers(config)
+    requests = [getattr(layer, CHOICE).request for layer in chosen_layers(config).values()]
+    if config.parallel_config.pipeline_parallel_size > 1:
+        requests = _of_all_stages(requests)
     options = SelectionOptions(attention=parse_config(config.additional_config).attention)
-    selection.require_all_matched(options, chosen)
-    requests = [getattr(layer, CHOICE).request for layer in chosen.values()]
+    selection.require_all_matched(options, [request.name for request in requests])
     for warning in selection.unused_options(options, requests):
         logger.warning("%s", warning)
+
+
+def _of_all_stages(requests: list[LayerRequest]) -> list[LayerRequest]:
+    """The requests of every pipeline stage: each holds some of the layers only."""
+    group = get_pp_group()
+    stages: list[list[LayerRequest]] = [[] for _ in range(group.world_size)]
+    torch.distributed.all_gather_object(stages, requests, group=group.cpu_group)
+    return [request for stage in stages for request in stage]
 
 
 def all_choices(config: VllmConfig, draft_layers: Collection[str]) -> list[Choice]:

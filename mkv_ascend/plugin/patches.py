@@ -9,12 +9,8 @@ inventory of docs/patches.md.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-
-from mkv_ascend.plugin.versions import StartUpRefused
 
 
 @dataclass(frozen=True)
@@ -29,39 +25,6 @@ class Patch:
     until: str
     apply: Callable[[], None] | None = None
     """Applies it in a worker process; None when the code named in ``guard`` applies it."""
-
-
-class PatchRefused(StartUpRefused):
-    """The foreign code does not look as the patch expects, so nothing was changed."""
-
-
-def expect(condition: bool, patch: str, what: str) -> None:
-    """A patch's guard.
-
-    Raises:
-        PatchRefused: naming the patch and what is no longer as it was.
-    """
-    if not condition:
-        raise PatchRefused(
-            f"patch {patch!r} no longer fits: {what}. The installed vLLM or vllm-ascend is not "
-            "the one this release was tested with; reinstall both, or report this."
-        )
-
-
-@contextlib.contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Replace one attribute of a module or class while the block runs.
-
-    Raises:
-        PatchRefused: there is no such attribute to replace.
-    """
-    expect(hasattr(owner, name), name, f"{getattr(owner, '__name__', owner)} has no {name}")
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
 
 
 def _choose_backends_per_layer() -> None:
@@ -105,7 +68,7 @@ PATCHES = (
         name="model runner of the worker",
         target="vllm_ascend.worker.worker.NPUModelRunner (during init_device)",
         why="NPUWorker.init_device names the runner's class by a global of its module.",
-        guard="the module has that global (patches.replaced)",
+        guard="the module has that global (guards.replaced)",
         test="tests/emulated/test_seat.py",
         until="NPUWorker takes the runner's class from an overridable method",
     ),
@@ -115,7 +78,7 @@ PATCHES = (
         why="Building the draft's configuration makes the process-wide AscendConfig the draft's, "
         "for both models.",
         guard="the module has that global (drafting/draft_config.py)",
-        test="tests/emulated/test_draft_config.py",
+        test="tests/emulated/test_draft_isolation.py",
         until="vllm-ascend keeps one AscendConfig per VllmConfig",
     ),
     Patch(
@@ -125,7 +88,7 @@ PATCHES = (
         why="The tables are one set per process: a draft with another rotary base spoils the "
         "target's or gets them.",
         guard="the module has all nine globals (attention/rope_tables.py)",
-        test="tests/emulated/test_rope_tables.py",
+        test="tests/emulated/test_draft_isolation.py",
         until="vllm-ascend keeps rotary tables per model",
     ),
 )

@@ -11,6 +11,7 @@ from mkv_ascend.attention.selection import SelectionError
 from mkv_ascend.config import ConfigError, parse_config
 from mkv_ascend.plugin import early_check
 from mkv_ascend.plugin.logging import get_logger
+from mkv_ascend.plugin.refusal import refuse
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -47,7 +48,7 @@ class MkvPlatform(NPUPlatform):
         try:
             config = parse_config(vllm_config.additional_config)
         except ConfigError as error:
-            early_check.refuse(error)
+            refuse(error)
         super().check_and_update_config(vllm_config)
         parallel_config = vllm_config.parallel_config
         if parallel_config is None or vllm_config.model_config is None:
@@ -57,7 +58,7 @@ class MkvPlatform(NPUPlatform):
             try:
                 early_check.check_models(vllm_config)
             except SelectionError as error:
-                early_check.refuse(error)
+                refuse(error)
         if parallel_config.worker_cls == STOCK_WORKER:
             parallel_config.worker_cls = WORKER
         elif parallel_config.worker_cls not in (WORKER, "auto"):
@@ -71,10 +72,13 @@ def _stay_out_of(worker: str, has_options: bool) -> None:
         ValueError: options of ours are given, which nothing would honour there.
     """
     if has_options:
-        raise ValueError(
-            f'additional_config["mkv_ascend"] was given, but the worker is {worker}: mkv_ascend '
-            f"extends {STOCK_WORKER} only. Remove the mkv_ascend options, or the setting that "
-            "selects the other worker (worker_cls, xlite_graph_config, a 310P device)."
+        refuse(
+            ValueError(
+                f'additional_config["mkv_ascend"] was given, but the worker is {worker}: '
+                f"mkv_ascend extends {STOCK_WORKER} only. Remove the mkv_ascend options, or the "
+                "setting that selects the other worker (worker_cls, xlite_graph_config, a 310P "
+                "device)."
+            )
         )
     logger.warning(
         "mkv_ascend leaves the worker %s as it is: backends and layouts are vllm-ascend's own.",

@@ -10,7 +10,8 @@ import vllm.envs as vllm_envs
 from vllm_ascend.utils import get_ascend_device_type
 
 from mkv_ascend.attention.entry import DeviceGeneration
-from mkv_ascend.attention.selection import Environment, SelectionOptions
+from mkv_ascend.attention.request import Environment
+from mkv_ascend.attention.selection import SelectionOptions
 from mkv_ascend.config import parse_config
 from mkv_ascend.layout.kind import Role
 

@@ -9,6 +9,7 @@ from typing import Any
 from vllm_ascend.worker import worker as ascend_worker
 
 from mkv_ascend.plugin import patches
+from mkv_ascend.plugin.guards import replaced
 from mkv_ascend.plugin.model_runner import MkvModelRunner
 
 
@@ -27,7 +28,7 @@ class MkvWorker(ascend_worker.NPUWorker):
         vllm-ascend's method names the runner's class by a global of its module and does much
         else besides. Replacing the global for the length of the call keeps all of it.
         """
-        with patches.replaced(ascend_worker, "NPUModelRunner", MkvModelRunner):
+        with replaced(ascend_worker, "NPUModelRunner", MkvModelRunner):
             super().init_device()
 
     def attention_layers(self) -> list[dict[str, Any]]:

@@ -58,12 +58,16 @@ class Scenario:
     record_drafts: bool = False
 
     def engine_arguments(self) -> dict[str, Any]:
-        """Arguments of ``vllm.LLM``: small, eager, float32, so that tokens can be compared."""
+        """Arguments of ``vllm.LLM``: small and eager.
+
+        The dtype is float32 where the device takes it, so that tokens can be compared with a
+        float32 reference: on the emulated NPU in that mode. A real one takes bfloat16.
+        """
         arguments: dict[str, Any] = {
             "model": self.model,
             "skip_tokenizer_init": True,
             "enforce_eager": True,
-            "dtype": "float32",
+            "dtype": compared_dtype(),
             "max_model_len": 512,
             "max_num_seqs": 8,
             "max_num_batched_tokens": 512,
@@ -123,6 +127,14 @@ class Result:
     def mean_acceptance_length(self) -> float:
         """Tokens per target step: 1 plus accepted draft tokens per proposal."""
         return 1 + self.num_accepted / self.num_drafts if self.num_drafts else 1.0
+
+
+def compared_dtype() -> str:
+    """The dtype nearest to the float32 reference that this process's device takes."""
+    import torch_npu
+
+    accepted: frozenset[str] = getattr(torch_npu, "emulated_extra_dtypes", frozenset())
+    return "float32" if "float32" in accepted else "bfloat16"
 
 
 class EngineFailedError(RuntimeError):

@@ -32,12 +32,12 @@ def text_prompts() -> list[str]:
     return [held_out_text(index, length) for index, length in enumerate(TEXT_LENGTHS)]
 
 
-def demo_prompts() -> list[str]:
-    """A few prompts of a readable length that start at the beginning of a line."""
+def demo_prompts(count: int = 4) -> list[str]:
+    """Prompts of a readable length that start at the beginning of a line, where there is one."""
     prompts = []
-    for index in range(4):
+    for index in range(count):
         text = held_out_text(3 * index, 240)
-        prompts.append(text[text.index("\n") + 1 :][:120].rstrip(" "))
+        prompts.append(text[text.find("\n") + 1 :][:120].rstrip(" "))
     return prompts
 
 

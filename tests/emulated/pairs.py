@@ -27,10 +27,25 @@ def scenario(target, draft=None, **fields):
     return engine.Scenario(**values)
 
 
+def assert_greedy(model, prompts, completions, max_tokens):
+    """Every token is Hugging Face's greedy choice in float32 after the tokens before it.
+
+    Without near ties that is: the completion is Hugging Face's. A model is trained anew on each
+    machine, so a tie closer than two engines can be told apart may turn up; one is let pass.
+    """
+    assert [len(tokens) for tokens in completions] == [max_tokens] * len(prompts)
+    pairs = zip(prompts, completions, strict=True)
+    report = reference.check_drafts(
+        model, [reference.DraftProposal(prompt, tokens) for prompt, tokens in pairs]
+    )
+    assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
+    assert len(report.near_ties) <= 1, "\n".join(map(str, report.near_ties))
+
+
 def assert_greedy_tokens_of_reference(case, result):
-    """Every token is Hugging Face's greedy token in float32."""
-    expected = reference.greedy_tokens(case.model, case.prompts, case.max_tokens)
-    assert result.tokens == expected * case.repeats
+    """Every token of every round is Hugging Face's greedy token in float32."""
+    prompts = case.prompts * case.repeats
+    assert_greedy(case.model, prompts, result.tokens, case.max_tokens)
 
 
 def assert_drafts_are_the_drafts_own(case, result):

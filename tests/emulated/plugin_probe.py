@@ -4,7 +4,8 @@
 ``python plugin_probe.py '{"order": "reversed", "without": [...], "versions": {...}}'`` prints one
 line of JSON. ``order`` is the order in which vLLM discovers plugins, ``without`` names entry points
 that are not installed, ``versions`` replaces installed versions, ``break_register`` makes
-vllm-ascend's entry point something that cannot be replaced.
+vllm-ascend's entry point something that cannot be replaced, ``break_platform`` makes our platform
+entry point something that cannot be imported.
 """
 
 import importlib.metadata
@@ -17,6 +18,11 @@ found_entry_points = importlib.metadata.entry_points
 found_version = importlib.metadata.version
 
 
+def broken(point):
+    value = "mkv_ascend.no_such_module:register"
+    return importlib.metadata.EntryPoint(point.name, value, point.group)
+
+
 def entry_points(**selection):
     if not selection.get("group", "").startswith("vllm."):
         return found_entry_points(**selection)
@@ -25,6 +31,8 @@ def entry_points(**selection):
         for point in found_entry_points(**selection)
         if point.name not in CASE.get("without", ())
     ]
+    if CASE.get("break_platform") and selection["group"] == "vllm.platform_plugins":
+        points = [broken(point) if point.name == "mkv_ascend" else point for point in points]
     return sorted(points, key=lambda point: point.name, reverse=CASE.get("order") == "reversed")
 
 
@@ -54,7 +62,11 @@ def main():
     vllm.plugins.load_plugins_by_group = noting
     vllm.plugins.load_general_plugins()
     platform = type(current_platform)
-    result = {"platform": f"{platform.__module__}.{platform.__qualname__}", "general": called}
+    result = {
+        "platform": f"{platform.__module__}.{platform.__qualname__}",
+        "general": called,
+        "global_patches": "vllm_ascend.patch.platform" in sys.modules,
+    }
     print(json.dumps(result))
 
 

@@ -37,12 +37,14 @@ def answer(output: Any) -> dict[str, Any]:
 def main(request_file: str, answer_file: str) -> None:
     from vllm import LLM, SamplingParams
 
+    from mkv_ascend.testing.engine import compared_dtype
+
     request = json.loads(Path(request_file).read_text())
     llm = LLM(
         model=request["model"],
         skip_tokenizer_init=True,
         enforce_eager=True,
-        dtype="float32",
+        dtype=compared_dtype(),
         max_model_len=512,
         kv_cache_memory_bytes=64 << 20,
         **request["engine"],

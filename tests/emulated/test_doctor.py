@@ -40,6 +40,13 @@ def test_a_list_of_plugins_without_us_is_a_problem():
     assert "VLLM_PLUGINS" in found["problems"][0]
 
 
+def test_a_misspelt_variable_is_a_problem():
+    done = doctor("--json", MKV_ASCEND_EMULATOR_STRICTT="1")
+    assert done.returncode == 1
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert "did you mean MKV_ASCEND_EMULATOR_STRICT?" in problem
+
+
 def test_without_a_device_the_text_names_the_emulator():
     if not os.environ.get("PYTHONPATH"):
         pytest.skip("torch_npu is really installed here, so it cannot be taken away")

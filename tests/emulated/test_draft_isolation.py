@@ -51,28 +51,105 @@ def test_builders_of_each_model_see_its_own_model(isolation):
     }
 
 
-def test_rotary_tables_of_two_models_stay_apart():
-    from vllm_ascend.ops import rotary_embedding
+@pytest.fixture
+def rotary_embedding():
+    """vllm-ascend's module of rotary tables; its globals are put back afterwards."""
+    from vllm_ascend.ops import rotary_embedding as module
 
-    from mkv_ascend.attention.rope_tables import GLOBALS, RopeTables
+    from mkv_ascend.attention.rope_tables import GLOBALS
 
-    before = {name: getattr(rotary_embedding, name) for name in GLOBALS}
-    try:
-        target, draft = torch.rand(4, 2), torch.rand(4, 2)
-        rotary_embedding._record_cos_and_sin_cache(target, target)
-        tables = RopeTables()
+    before = {name: getattr(module, name) for name in GLOBALS}
+    yield module
+    for name, value in before.items():
+        setattr(module, name, value)
+
+
+def rope_tables():
+    from mkv_ascend.attention.rope_tables import RopeTables
+
+    return RopeTables()
+
+
+def test_rotary_tables_of_two_models_stay_apart(rotary_embedding):
+    target, draft = torch.rand(4, 2), torch.rand(4, 2)
+    rotary_embedding._record_cos_and_sin_cache(target, target)
+    tables = rope_tables()
+    with tables.active():
+        rotary_embedding._record_cos_and_sin_cache(draft, draft)
         with tables.active():
-            rotary_embedding._record_cos_and_sin_cache(draft, draft)
-            with tables.active():
-                assert rotary_embedding._cos_cache is draft
+            assert rotary_embedding._cos_cache is draft
+    assert rotary_embedding._cos_cache is target
+    with tables.active():
+        cos, _ = rotary_embedding.get_cos_and_sin_mla(torch.tensor([1]))
+        assert torch.equal(cos.flatten(), draft[1])
+    assert rotary_embedding._cos_cache is target
+
+
+def test_a_draft_that_records_no_table_has_the_targets(rotary_embedding):
+    """vLLM makes one rotary module for both where their parameters are equal (an MTP head)."""
+    target = torch.rand(4, 2)
+    rotary_embedding._record_cos_and_sin_cache(target, target)
+    tables = rope_tables()
+    with tables.active():
+        pass  # a model that vLLM gives the target's rotary module
+    tables.share_what_was_not_recorded()
+    with tables.active():
         assert rotary_embedding._cos_cache is target
-        with tables.active():
-            cos, _ = rotary_embedding.get_cos_and_sin_mla(torch.tensor([1]))
-            assert torch.equal(cos.flatten(), draft[1])
-        assert rotary_embedding._cos_cache is target
-    finally:
-        for name, value in before.items():
-            setattr(rotary_embedding, name, value)
+        assert rotary_embedding._cos_mla is None  # buffers are never shared
+
+
+def test_a_table_that_the_draft_recorded_is_kept(rotary_embedding):
+    target, draft = torch.rand(4, 2), torch.rand(4, 2)
+    rotary_embedding._record_cos_and_sin_cache(target, target)
+    tables = rope_tables()
+    with tables.active():
+        rotary_embedding._record_cos_and_sin_cache(draft, draft)
+    tables.share_what_was_not_recorded()
+    with tables.active():
+        assert rotary_embedding._cos_cache is draft
+
+
+class ProbeBuilder:
+    """A metadata builder that says what it was given and which rotary table it sees."""
+
+    def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
+        self.config = vllm_config
+
+    def build(self):
+        from types import SimpleNamespace
+
+        from vllm_ascend.ops import rotary_embedding as module
+
+        return SimpleNamespace(table=module._cos_cache)
+
+
+class ProbeBackend:
+    @staticmethod
+    def get_builder_cls():
+        return ProbeBuilder
+
+
+def test_builders_of_a_draft_see_its_configuration_and_tables(rotary_embedding):
+    from mkv_ascend.attention.backends import bound_to
+    from mkv_ascend.attention.building import TARGET, ModelBeingBuilt
+    from mkv_ascend.layout.kind import Role
+
+    target, draft = torch.rand(4, 2), torch.rand(4, 2)
+    rotary_embedding._record_cos_and_sin_cache(target, target)
+    tables = rope_tables()
+    with tables.active():
+        rotary_embedding._record_cos_and_sin_cache(draft, draft)
+    model = ModelBeingBuilt(Role.DRAFT, builder_config="the draft's", rope_tables=tables)
+
+    bound = bound_to(ProbeBackend, model)
+    builder = bound.get_builder_cls()(None, [], "the target's", "npu")
+    assert builder.config == "the draft's"
+    assert builder.build().table is draft
+    assert rotary_embedding._cos_cache is target
+
+    assert bound_to(ProbeBackend, TARGET) is ProbeBackend
+    assert bound_to(ProbeBackend, model) is bound
+    assert bound.__qualname__ != ProbeBackend.__qualname__
 
 
 def test_every_rotary_global_is_known():

@@ -60,7 +60,10 @@ def test_uninstalled_leaves_stock():
 
 def test_naming_only_us_works_and_warns_of_every_dropped_plugin():
     done = probe(vllm_plugins="mkv_ascend")
-    assert answer(done)["platform"] == MKV
+    found = answer(done)
+    assert found["platform"] == MKV
+    # Otherwise the dropped plugins apply them.
+    assert found["global_patches"]
     warning = next(
         line for line in (done.stdout + done.stderr).splitlines() if "leaves out" in line
     )
@@ -89,6 +92,15 @@ def test_a_seat_that_cannot_be_taken_ends_the_process():
     last = done.stderr.strip().splitlines()[-1]
     assert "could not take vllm-ascend's place" in last
     assert "Traceback" not in done.stderr
+
+
+def test_a_platform_that_vllm_dropped_ends_the_process_instead_of_running_stock():
+    """vLLM logs that an entry point cannot be imported, and goes on with the others."""
+    done = probe(break_platform=True)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert f"the active platform is {STOCK}" in last
+    assert "Traceback" not in last
 
 
 def test_without_an_npu_the_process_ends_and_names_the_emulator():

@@ -9,12 +9,13 @@ import sys
 import pytest
 
 from mkv_ascend.commands import demo_client
-from mkv_ascend.testing import prompts, reference
+from mkv_ascend.testing import engine, prompts, reference
 from mkv_ascend.testing.server import serve
 from mkv_ascend.testing.tiny_models import model_directory
+from tests.emulated.pairs import assert_greedy
 
 MAX_TOKENS = 24
-OPTIONS = ["--dtype", "float32", "--enforce-eager", "--max-model-len", "512"]
+OPTIONS = ["--dtype", engine.compared_dtype(), "--enforce-eager", "--max-model-len", "512"]
 
 
 def speculation(num_speculative_tokens=3):
@@ -41,8 +42,9 @@ def test_a_server_gives_the_targets_own_tokens_and_reports_acceptance(tmp_path):
         ]
         rows = server.call_workers("attention_layers")[0]
         acceptance = demo_client.acceptance(server.metrics())
-    expected = reference.greedy_tokens(target, texts, MAX_TOKENS)
-    assert [list(completion.tokens) for completion in completions] == expected
+    token_ids = [reference.token_ids(target, text) for text in texts]
+    tokens = [list(completion.tokens) for completion in completions]
+    assert_greedy(target, token_ids, tokens, MAX_TOKENS)
     assert {(row["role"], row["backend"]) for row in rows} == {
         ("target", "mla"),
         ("draft", "fused_infer_attention"),

@@ -26,7 +26,7 @@ from mkv_ascend.emulator.operators.requirements import (
     require_multiple,
     require_range,
     require_rank,
-    require_same_compute_dtype,
+    require_same_dtype,
     require_shape,
 )
 
@@ -70,7 +70,7 @@ def check_call(call: FusedInferCall) -> None:
 
 def _check_dtypes(call: FusedInferCall) -> None:
     require_dtype("query", call.query, HALF_FLOATS)
-    require_same_compute_dtype(
+    require_same_dtype(
         query=call.query,
         key=call.key,
         value=call.value,

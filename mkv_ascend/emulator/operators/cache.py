@@ -19,7 +19,6 @@ from mkv_ascend.emulator.operators.requirements import (
     require_dtype,
     require_multiple,
     require_rank,
-    require_same_compute_dtype,
     require_same_dtype,
     require_shape,
 )
@@ -214,8 +213,7 @@ def _check_scatter_nd(
     source="op-plugin test: test_atb_paged_cache_load",
     limits="""caches (blocks, block size, heads, head size), contiguous; block_table, context_lens
     and seq_starts int32; a start counts whole blocks, its remainder has no effect, as in
-    op-plugin's golden test; key and value have the dtype of their cache (under float32 compute,
-    a float32 cache may be loaded into bfloat16, as vllm-ascend's MLA prefill does).""",
+    op-plugin's golden test; key and value have the dtype of their cache.""",
     missing="cumulative context_lens, NZ format",
     writes=("key", "value"),
 )
@@ -283,7 +281,7 @@ def _check_paged_cache_load(
         require_rank(f"{name}_cache", cache, 4)
         require_contiguous(f"{name}_cache", cache)
         if target is not None:
-            require_same_compute_dtype(**{name: target, f"{name}_cache": cache})
+            require_same_dtype(**{name: target, f"{name}_cache": cache})
             require_contiguous(name, target)
             total = int(context_lens.sum())
             require(

@@ -51,21 +51,6 @@ def require_same_dtype(**tensors: torch.Tensor | None) -> None:
         raise OperatorArgumentError(f"{listed}; they must have one dtype")
 
 
-def require_same_compute_dtype(**tensors: torch.Tensor | None) -> None:
-    """As require_same_dtype; under float32_compute, float32 may also meet one 16-bit float.
-
-    For operators of MLA: vllm-ascend 0.23.0 computes its prefill in bfloat16 whatever the model's
-    dtype is, and so mixes bfloat16 with what a float32 model left in the cache.
-    """
-    if settings().float32_compute:
-        tensors = {
-            name: tensor
-            for name, tensor in tensors.items()
-            if tensor is not None and tensor.dtype != torch.float32
-        }
-    require_same_dtype(**tensors)
-
-
 def require_rank(name: str, tensor: torch.Tensor, allowed: int | Collection[int]) -> None:
     ranks = (allowed,) if isinstance(allowed, int) else tuple(allowed)
     if tensor.dim() not in ranks:

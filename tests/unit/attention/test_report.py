@@ -9,12 +9,8 @@ import re
 
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.attention.report import LayerRow, layer_rows, render
-from mkv_ascend.attention.selection import (
-    Environment,
-    LayerRequest,
-    SelectionOptions,
-    select_backends,
-)
+from mkv_ascend.attention.request import Environment, LayerRequest
+from mkv_ascend.attention.selection import SelectionOptions, select_backends
 from mkv_ascend.config import parse_config
 from mkv_ascend.layout.kind import Kind, Role
 

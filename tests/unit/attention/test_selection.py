@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 
 from mkv_ascend.attention import catalog
 from mkv_ascend.attention.entry import BackendEntry, DeviceGeneration, GraphSupport
+from mkv_ascend.attention.request import Environment, LayerRequest, module_is_installed
 from mkv_ascend.attention.selection import (
     ChosenBy,
-    Environment,
-    LayerRequest,
     SelectionError,
     SelectionOptions,
     fitting_backends,
-    module_is_installed,
     require_all_matched,
     select_backend,
     select_backends,

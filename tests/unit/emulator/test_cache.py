@@ -334,7 +334,7 @@ def test_kv_rmsnorm_rope_cache_refuses():
         npu_kv_rmsnorm_rope_cache.kernel(**legal(), c_kv_scale=torch.ones(512))
 
 
-def test_a_float32_cache_loads_into_bfloat16_under_float32_compute_only(monkeypatch):
+def test_a_cache_loads_into_its_own_dtype_only_under_float32_compute_too(monkeypatch):
     cache = torch.full((2, 16, 1, 8), 1.5)
     arguments = {
         "key_cache": cache, "value_cache": cache,
@@ -342,10 +342,10 @@ def test_a_float32_cache_loads_into_bfloat16_under_float32_compute_only(monkeypa
         "context_lens": torch.tensor([2], dtype=torch.int32),
         "value": torch.zeros(2, 1, 8, dtype=torch.bfloat16),
     }  # fmt: skip
-    with refused("value is bfloat16, value_cache is float32"):
-        npu_paged_cache_load.run_check(**arguments)
-    relaxed = dataclasses.replace(EmulatorSettings.from_environment({}), float32_compute=True)
-    monkeypatch.setattr(requirements, "settings", lambda: relaxed)
-    _, value = npu_paged_cache_load.checked(**arguments)
-    assert value.dtype == torch.bfloat16
-    assert value.eq(1.5).all()
+    for float32_compute in (False, True):
+        mode = dataclasses.replace(
+            EmulatorSettings.from_environment({}), float32_compute=float32_compute
+        )
+        monkeypatch.setattr(requirements, "settings", lambda mode=mode: mode)
+        with refused("value is bfloat16, value_cache is float32"):
+            npu_paged_cache_load.run_check(**arguments)

@@ -174,6 +174,36 @@ def test_ngram_drafts():
 
 
 @few
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=14),
+    st.lists(st.integers(0, 3), min_size=1, max_size=3),
+    st.integers(1, 3),
+    st.integers(0, 2),
+    st.integers(1, 4),
+)
+def test_ngram_drafts_are_those_of_a_search_in_text(known, sampled, min_n, more, k):
+    """The judge writes tokens as letters and searches with str.find."""
+    text = "".join("abcd"[token] for token in [*known, *sampled])
+    expected = ""
+    for size in range(min_n, min(min_n + more, len(text) - 1) + 1):
+        # Found before the end: the n-gram at the end itself is no earlier one.
+        start = text.find(text[-size:], 0, len(text) - 1)
+        if start >= 0:
+            expected = text[start + size :][:k]
+            break
+    table = torch.full((1, 20), 9, dtype=torch.int32)
+    table[0, : len(known)] = int32(known)
+    _, next_tokens, drafts, valid = npu_ngram_spec_decode.checked(
+        table, int32([len(known)]), int32(sampled).unsqueeze(0), int32([0]),
+        10, min_n, min_n + more, k,
+    )  # fmt: skip
+    assert table[0, : len(text)].tolist() == [*known, *sampled]
+    assert next_tokens.tolist() == [sampled[-1]]
+    assert valid.tolist() == [len(expected)]
+    assert drafts[0].tolist() == ["abcd".index(x) for x in expected] + [-1] * (k - len(expected))
+
+
+@few
 @given(seeds, st.integers(1, 5), st.booleans())
 def test_lora_products(seed, tokens, four_dims):
     adapters = random_integers(seed, -1, 3, (tokens,), torch.int64)
@@ -199,6 +229,32 @@ def test_lora_products(seed, tokens, four_dims):
             expected_out[token, 1 + row] += sum(
                 float(expand_weight[adapter, row, i]) * float(y[token, i]) for i in range(2)
             )
+    assert_near(y, expected_y)
+    assert_near(out, expected_out, 0.02)
+
+
+@few
+@given(seeds, st.lists(st.tuples(st.integers(-1, 2), st.integers(0, 3)), min_size=1, max_size=4))
+def test_lora_products_of_sequences(seed, sequences):
+    """Each sequence is (adapter, tokens); one token more belongs to none."""
+    tokens = sum(length for _, length in sequences) + 1
+    adapters = torch.tensor([adapter for adapter, _ in sequences])
+    lengths = torch.tensor([length for _, length in sequences])
+    x = random_tensor(seed, (tokens, 6)).half()
+    shrink_weight = random_tensor(seed + 1, (3, 2, 6)).half()
+    expand_weight = random_tensor(seed + 2, (3, 4, 2)).half()
+    y, out = torch.full((tokens, 2), 5.0), random_tensor(seed + 3, (tokens, 7)).half()
+    expected_out = out.double()
+    sgmv_shrink.checked(x, shrink_weight, adapters, lengths, y, 2)
+    assert sgmv_expand.checked(y, expand_weight, adapters, lengths, out, 1, 4) is out
+    expected_y = torch.full((tokens, 2), 5.0).double()
+    token = 0
+    for adapter, length in sequences:
+        for _ in range(length):
+            if adapter >= 0:
+                expected_y[token] = 2 * (shrink_weight[adapter].double() @ x[token].double())
+                expected_out[token, 1:5] += expand_weight[adapter].double() @ y[token].double()
+            token += 1
     assert_near(y, expected_y)
     assert_near(out, expected_out, 0.02)
 

@@ -176,6 +176,12 @@ def test_a_bad_variable_is_refused_with_its_name() -> None:
     assert "MKV_ASCEND_EMULATOR_DEVICES is 'many'" in finished.stderr
 
 
+def test_a_misspelt_variable_is_refused_with_the_nearest_name() -> None:
+    finished = run_emulate("--", "true", MKV_ASCEND_EMULATOR_DEVICE="2")
+    assert finished.returncode == 2
+    assert "did you mean MKV_ASCEND_EMULATOR_DEVICES?" in finished.stderr
+
+
 def test_help_shows_every_variable_default_and_an_example() -> None:
     finished = run_emulate("--help")
     assert finished.returncode == 0
@@ -192,3 +198,8 @@ def test_the_command_line_imports_neither_torch_nor_vllm() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert finished.stdout.strip() == "[]"
+
+
+def test_programs_beside_this_python_are_found_first():
+    path = EmulatedProcess(("true",), SETTINGS).environment({"PATH": "/a:/b"})["PATH"]
+    assert path.split(os.pathsep) == [str(Path(sys.executable).parent), "/a", "/b"]

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a layer asks of a backend, and what the process offers: the inputs of selection."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mkv_ascend.attention.entry import DeviceGeneration
+from mkv_ascend.layout.kind import Kind, Role
+
+
+@dataclass(frozen=True)
+class LayerRequest:
+    """What one layer needs of its backend.
+
+    ``dtype`` is that of query, key and value; ``kv_cache_dtype`` that of the cache, where ``auto``
+    means ``dtype``. Head numbers are those of one rank; head sizes are in elements (for MLA the
+    latent and the rope key together).
+    """
+
+    name: str
+    role: Role
+    kind: Kind
+    layer_class: str
+    dtype: str
+    head_size: int
+    num_heads: int = 1
+    num_kv_heads: int = 1
+    head_size_v: int | None = None
+    kv_cache_dtype: str = "auto"
+    has_sink: bool = False
+    non_causal: bool = False
+    block_size: int | None = None
+    """Tokens per block of the KV manager, where it is known already."""
+    own_backend: str | None = None
+    """``module:Class`` of the backend that the layer's class names itself, if it does."""
+
+
+def module_is_installed(name: str) -> bool:
+    """Whether a module can be imported, without importing it."""
+    return name in sys.modules or importlib.util.find_spec(name) is not None
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What a backend can rely on in this process."""
+
+    device_generation: DeviceGeneration
+    module_available: Callable[[str], bool] = module_is_installed
+    batch_invariant: bool = False
+    """VLLM_BATCH_INVARIANT."""
+    acl_graphs: bool = False
+    """Whether attention runs inside full ACL graphs; piecewise graphs leave it outside."""
+    extra_dtypes: frozenset[str] = frozenset()
+    """Dtypes accepted beyond those documented: float32 on an emulated NPU that allows it."""

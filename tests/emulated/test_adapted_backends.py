@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The classes made from vllm-ascend's backends, without an engine."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import vllm_ascend.ops  # noqa: F401 - first of vllm-ascend: its modules import each other in circles
+
+from mkv_ascend.attention import adapted_flash_attention_3, adapted_mla, catalog
+from mkv_ascend.attention.backends import backend_class
+from mkv_ascend.attention.building import TARGET
+
+
+class StockMLA:
+    """Stands for vllm-ascend's implementation; answers with the dtypes that it was handed."""
+
+    def _compute_prefill_context(self, q_nope, q_pe, cache, rope_size):
+        return q_nope.dtype, q_pe.dtype, rope_size
+
+    def _forward_prefill(self, q_nope):
+        return "stock"
+
+
+@pytest.mark.parametrize(
+    ("cache_dtype", "expected"),
+    [
+        (torch.float16, torch.float16),
+        (torch.bfloat16, torch.bfloat16),
+        (torch.int8, torch.bfloat16),
+    ],
+    ids=["float16", "bfloat16", "quantised"],
+)
+def test_cached_context_is_attended_to_in_the_dtype_of_the_cache(cache_dtype, expected):
+    """vllm-ascend gathers the cache into a buffer of the queries' dtype, always bfloat16."""
+    query = torch.ones(1, dtype=torch.bfloat16)
+    cache = (torch.ones(1, dtype=cache_dtype), torch.ones(1, dtype=cache_dtype))
+    implementation = adapted_mla.implementation(StockMLA)()
+    answer = implementation._compute_prefill_context(query, query, cache, 64)
+    assert answer == (expected, expected, 64)
+
+
+def test_a_half_precision_prefill_is_vllm_ascends_own():
+    implementation = adapted_mla.implementation(StockMLA)()
+    assert implementation._forward_prefill(torch.ones(1, dtype=torch.float16)) == "stock"
+
+
+class StockFlash3:
+    def forward_impl(self):
+        raise AssertionError("not replaced")
+
+    def _flash_attn_with_kvcache(self, query, tables, starts, lengths, causal, longest):
+        self.call = (tables.tolist(), starts.tolist(), lengths.tolist(), causal, longest)
+        return query + 1
+
+
+def test_flash_attention_3_takes_all_requests_in_one_causal_call_and_leaves_padding():
+    metadata = SimpleNamespace(
+        actual_seq_lengths_q=[4, 5],
+        block_tables=torch.tensor([[1], [2], [0]]),
+        query_start_loc=torch.tensor([0, 4, 5, 5]),
+        seq_lens=torch.tensor([9, 7, 0]),
+        causal=True,
+        max_query_len=4,
+    )
+    query, output = torch.zeros(6, 1, 2), torch.full((6, 1, 2), -1.0)
+    implementation = adapted_flash_attention_3.implementation(StockFlash3)()
+    answer = implementation.forward_impl(query, None, None, None, metadata, output)
+    assert implementation.call == ([[1], [2]], [0, 4, 5], [9, 7], True, 4)
+    assert answer is output
+    assert output[:, 0, 0].tolist() == [1, 1, 1, 1, 1, -1]
+
+
+def test_backends_of_mla_answer_what_vllms_layer_asks():
+    for entry in catalog.entries():
+        if entry.name in ("mla", "sparse_mla"):
+            assert backend_class(entry, TARGET).is_mla(), entry.name
+
+
+def test_one_class_for_each_backend():
+    entry = catalog.find("mla")
+    assert backend_class(entry, TARGET) is backend_class(entry, TARGET)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What platform and runner do beside vllm-ascend's own, without an engine."""
+
+from types import SimpleNamespace
+
+import pytest
+import vllm_ascend.ops  # noqa: F401 - first of vllm-ascend: its modules import each other in circles
+
+from mkv_ascend.config import ConfigError
+from mkv_ascend.plugin import layers, model_runner
+from mkv_ascend.plugin.platform import STOCK_WORKER, WORKER, MkvPlatform
+
+XLITE = "vllm_ascend.xlite.xlite_worker.XliteWorker"
+OPTIONS = {"mkv_ascend": {"attention": {"draft": "flash_attention_3"}}}
+
+
+@pytest.fixture
+def configure(monkeypatch):
+    """Runs our part of ``check_and_update_config``; vllm-ascend's sets the worker given."""
+
+    def run(worker, additional_config=None, model="a model"):
+        parallel = SimpleNamespace(worker_cls="auto")
+        config = SimpleNamespace(
+            additional_config=additional_config, parallel_config=parallel, model_config=model
+        )
+
+        def stock(cls, config):
+            config.parallel_config.worker_cls = worker
+
+        monkeypatch.setattr(MkvPlatform.__mro__[1], "check_and_update_config", classmethod(stock))
+        monkeypatch.setattr("mkv_ascend.plugin.early_check.check_models", lambda config: None)
+        MkvPlatform.check_and_update_config(config)
+        return parallel.worker_cls
+
+    return run
+
+
+def test_vllm_ascends_worker_becomes_ours_and_stays_ours(configure):
+    assert configure(STOCK_WORKER) == WORKER
+    assert configure(WORKER, OPTIONS) == WORKER
+
+
+def test_another_worker_is_left_alone_without_options(configure):
+    assert configure(XLITE) == XLITE
+
+
+def test_another_worker_is_refused_with_options_that_nothing_would_honour(configure):
+    with pytest.raises(ValueError, match="mkv_ascend") as refusal:
+        configure(XLITE, OPTIONS)
+    assert XLITE in str(refusal.value)
+
+
+def test_options_are_checked_before_anything_else(configure):
+    with pytest.raises(ConfigError, match=r"mkv_ascend\.attention\.targets"):
+        configure(STOCK_WORKER, {"mkv_ascend": {"attention": {"targets": "mla"}}})
+
+
+class HostLengths(model_runner.AscendAttentionMetadataBuilder):
+    pass
+
+
+class DeviceLengths:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("builders", "expected"),
+    [
+        ([DeviceLengths, HostLengths], True),
+        ([DeviceLengths, DeviceLengths], False),
+        ([HostLengths], True),
+    ],
+    ids=["the draft's alone", "none", "the target's alone"],
+)
+def test_host_lengths_are_kept_right_when_any_layer_reads_them(monkeypatch, builders, expected):
+    def layer(builder):
+        backend = SimpleNamespace(get_builder_cls=lambda: builder)
+        return SimpleNamespace(get_attn_backend=lambda: backend)
+
+    chosen = {str(index): layer(builder) for index, builder in enumerate(builders)}
+    monkeypatch.setattr(model_runner.NPUModelRunner, "load_model", lambda self: None)
+    monkeypatch.setattr(layers, "check_options", lambda config: None)
+    monkeypatch.setattr(layers, "chosen_layers", lambda config: chosen)
+    runner = object.__new__(model_runner.MkvModelRunner)
+    runner.vllm_config, runner.use_compress = None, False
+    runner._needs_seq_lens_cpu_sync = not expected
+    runner.load_model()
+    assert runner._needs_seq_lens_cpu_sync is expected
