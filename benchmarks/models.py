@@ -27,7 +27,7 @@ is a multiple of the largest block, and a request leaves half of its last block 
 
 
 @dataclass(frozen=True)
-class LayerFacts:
+class ModelLayer:
     """What one layer keeps. ``rows``: elements per token of each component, in order;
     ``states``: shape of each state; ``window``: tokens, 0 for all; ``heads`` and ``dim`` as a spec
     of vLLM takes them (MLA: 1 and latent + rope)."""
@@ -59,7 +59,7 @@ def read_config(name: str) -> dict[str, Any]:
     return text
 
 
-def model_layers(name: str, role: Role, block_size: int = KERNEL_BLOCK_SIZE) -> list[LayerFacts]:
+def model_layers(name: str, role: Role, block_size: int = KERNEL_BLOCK_SIZE) -> list[ModelLayer]:
     """The layers of model ``name`` that keep a cache, in the order of execution."""
     config = read_config(name)
     prefix = "draft_model." if role is Role.DRAFT else ""
@@ -81,20 +81,20 @@ def _layer_kinds(config: dict[str, Any]) -> list[str]:
     return ["mla" if "kv_lora_rank" in config else "full_attention"] * count
 
 
-def _layer(config: dict[str, Any], kind: str, name: str, role: Role, block_size: int) -> LayerFacts:
+def _layer(config: dict[str, Any], kind: str, name: str, role: Role, block_size: int) -> ModelLayer:
     if kind == "linear_attention":
-        return LayerFacts(name, role, Kind.MAMBA, block_size, states=delta_net_states(config))
+        return ModelLayer(name, role, Kind.MAMBA, block_size, states=delta_net_states(config))
     if kind == "conv":
         # vLLM, MambaStateShapeCalculator.short_conv_state_shape.
         shape = (config["conv_L_cache"] - 1, config["hidden_size"])
-        return LayerFacts(name, role, Kind.MAMBA, block_size, states=(shape,))
+        return ModelLayer(name, role, Kind.MAMBA, block_size, states=(shape,))
     if kind == "mla":
         latent, rope = config["kv_lora_rank"], config["qk_rope_head_dim"]
-        return LayerFacts(name, role, Kind.MLA, block_size, 1, latent + rope, (latent, rope))
+        return ModelLayer(name, role, Kind.MLA, block_size, 1, latent + rope, (latent, rope))
     heads = config["num_key_value_heads"]
     dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     window = config["sliding_window"] if kind == "sliding_attention" else 0
-    return LayerFacts(
+    return ModelLayer(
         name,
         role,
         Kind.SLIDING_WINDOW if window else Kind.FULL_ATTENTION,
@@ -121,7 +121,7 @@ def delta_net_states(config: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
 class Pair:
     """A target with a draft, both as layers that run on one rank."""
 
-    layers: tuple[LayerFacts, ...]
+    layers: tuple[ModelLayer, ...]
 
     def needs(self, takes_strides: bool = False) -> list[LayerNeed]:
         """The pair as grouping takes it."""
@@ -130,7 +130,7 @@ class Pair:
         return [_need(layer, largest, takes_strides) for layer in self.layers]
 
 
-def _need(layer: LayerFacts, largest: int, takes_strides: bool) -> LayerNeed:
+def _need(layer: ModelLayer, largest: int, takes_strides: bool) -> LayerNeed:
     if layer.states:
         sizes: tuple[int, ...] = (layer.block_size,)
         holding = Holding(Span.STATE, 1)
@@ -175,5 +175,5 @@ def load_pair(target: str, draft: str) -> Pair:
     return Pair(tuple(_padded(layer, page_bytes) for layer in layers))
 
 
-def _padded(layer: LayerFacts, page_bytes: int) -> LayerFacts:
+def _padded(layer: ModelLayer, page_bytes: int) -> ModelLayer:
     return replace(layer, padded_page_bytes=page_bytes) if layer.page_bytes < page_bytes else layer

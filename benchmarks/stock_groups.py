@@ -20,7 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.models import LayerFacts, load_pair
+from benchmarks.models import ModelLayer, load_pair
 from benchmarks.rows import REQUEST, ROWS
 
 MIB = 2**20
@@ -63,7 +63,7 @@ def vllm_config() -> Any:
     )
 
 
-def spec_of(layer: LayerFacts) -> Any:
+def spec_of(layer: ModelLayer) -> Any:
     """vLLM's spec of one layer, bfloat16, padded where vllm-ascend pads it."""
     import torch
     from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec

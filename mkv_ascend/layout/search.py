@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for KV groups: least memory for every number of groups, exactly.
+"""The search for KV groups: the least memory for every number of groups.
 
 A block id is one number for every group: whoever owns block b owns it in every pool. A request
 therefore holds (bytes of one block over all pools) x (blocks of all groups), and that product is
@@ -13,7 +13,8 @@ A state may also be the first of several rows of its block, where the backend ta
 are multiplied by that number; it then fits a plane that would be idle.
 
 The choices: which types of layer with equal holdings go together, the block size of each such
-bundle, and into how many groups it is split. They are searched depth first with a lower bound, on
+bundle, and into how many groups it is split. Layers of one type are alike, so they get blocks of
+one size and are dealt out evenly. All such choices are searched, depth first with a lower bound, on
 integers only, in a fixed order: the same layers always give the same answer.
 """
 
