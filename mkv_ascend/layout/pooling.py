@@ -11,6 +11,7 @@ Nothing here needs to be believed: the plan proves the result.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -134,7 +135,6 @@ def _open(
 class _Pages:
     """A pool of pages: ``width`` bytes per block, layers at offsets of the page."""
 
-    splits: int
     width: int = 0
     members: list[tuple[LayerLayout, int, int]] = field(default_factory=list)
 
@@ -149,7 +149,7 @@ def _paged_pools(groups: Groups, block_outer: bool) -> list[_Pages]:
             if layout.storage is not Storage.PAGED:
                 continue
             size = (layout.page_bytes, layout.kernel_splits)
-            pool = pools.setdefault((*size, seen[size]), _Pages(layout.kernel_splits))
+            pool = pools.setdefault((*size, seen[size]), _Pages())
             pool.width = layout.page_bytes
             pool.members.append((layout, group, 0))
             seen[size] += 1
@@ -157,19 +157,38 @@ def _paged_pools(groups: Groups, block_outer: bool) -> list[_Pages]:
 
 
 def _block_outer_pools(groups: Groups) -> list[_Pages]:
-    """One pool for each number of kernel blocks: a strided view needs one distance between them."""
-    pools: dict[int, _Pages] = {}
+    """One pool, a block of which holds a page of every layer of one group.
+
+    Within a group the rows of all layers interleave, so they must have equally many kernel blocks;
+    layers that have another number of them go to a second pool. Groups never meet in a block, so
+    each may cut it in its own way.
+    """
+    pools: list[_Pages] = []
     for group, layouts in enumerate(groups):
-        offsets: Counter[Plane] = Counter()
+        offsets: dict[int, int] = {}
         for layout in layouts:
             if layout.storage is not Storage.PAGED:
                 continue
             splits = layout.kernel_splits
-            pool = pools.setdefault(splits, _Pages(splits))
-            pool.members.append((layout, group, offsets[splits]))
-            offsets[splits] += layout.page_bytes // splits
-            pool.width = max(pool.width, offsets[splits] * splits)
-    return list(pools.values())
+            index = list(offsets).index(splits) if splits in offsets else len(offsets)
+            if index == len(pools):
+                pools.append(_Pages())
+            offset = offsets.get(splits, 0)
+            pools[index].members.append((layout, group, offset))
+            offsets[splits] = offset + exact_quotient(
+                layout.page_bytes, splits, "page bytes by kernel blocks"
+            )
+            pools[index].width = max(pools[index].width, offsets[splits] * splits)
+    for pool in pools:
+        unit = math.lcm(*(_row_unit(layout) for layout, _, _ in pool.members))
+        pool.width = -(-pool.width // unit) * unit
+    return pools
+
+
+def _row_unit(layout: LayerLayout) -> int:
+    """What the width of a block must be a multiple of for the layer's rows to start aligned."""
+    items = [part.item_bytes for part in layout.components]
+    return layout.kernel_splits * math.lcm(layout.alignment, *items)
 
 
 def bytes_per_block(groups: Groups, *, block_outer: bool = False) -> int:
@@ -241,9 +260,10 @@ def _lay_pages(pool: _Pages, block_outer: bool) -> Pool:
     reason = "the operators take strides: a block is one page"
     if block_outer:
         reason += " of all layers of a group"
-    stride = exact_quotient(pool.width, pool.splits, "page bytes by kernel blocks")
     placed = []
     for layout, group, offset in pool.members:
+        what = f"{layout.layer}: bytes of a block by kernel blocks"
+        stride = exact_quotient(pool.width, layout.kernel_splits, what)
         placements = []
         start = offset
         for part in layout.components:

@@ -203,12 +203,13 @@ def _prove_components(
 ) -> None:
     """Different blocks never; the same block only where it belongs to one of the two at a time."""
     (layer, one), (other_layer, other) = first, second
-    overlay = layer is other_layer and one is not other and (one.overlay or other.overlay)
+    itself = layer is other_layer and one is other
+    overlay = layer is other_layer and not itself and (one.overlay or other.overlay)
     exclusive = layer.group == other_layer.group and not overlay
     for run_index, run in enumerate(runs_of(one)):
         for other_index, other_run in enumerate(runs_of(other)):
             clash = find_clash(run, other_run)
-            if clash is None and exclusive and not (one is other and run_index == other_index):
+            if clash is None and exclusive and not (itself and run_index == other_index):
                 clash = find_clash(run, other_run, same_block=True)
             if clash is not None:
                 raise OverlapError(_describe(index, first, second, run.buffer, clash))

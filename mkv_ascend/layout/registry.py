@@ -27,6 +27,7 @@ from mkv_ascend.layout.component import (
     Storage,
     TokenExtent,
     TokenOrder,
+    exact_quotient,
 )
 from mkv_ascend.layout.kind import Kind, Role
 
@@ -206,7 +207,6 @@ def hashed(source: Component, factor: int = 1) -> Component:
     """
     extent = source.extent
     assert isinstance(extent, TokenExtent)
-    bits = TokenExtent(
-        extent.tokens, extent.heads, extent.dim // 8 * factor, TokenOrder.HEADS_TOKENS_DIM
-    )
+    row = exact_quotient(extent.dim, 8, f"{source.name}: elements of a row by bits of a byte")
+    bits = TokenExtent(extent.tokens, extent.heads, row * factor, TokenOrder.HEADS_TOKENS_DIM)
     return Component(f"hashed_{source.name}", "uint8", bits, side=True)
