@@ -148,6 +148,7 @@ def _need(layer: ModelLayer, largest: int, takes_strides: bool) -> LayerNeed:
         takes_strides=takes_strides,
         # A short convolution has one state and reads its row by an index of our own builder.
         takes_scaled_ids=len(layer.states) == 1,
+        kernel_block=KERNEL_BLOCK_SIZE if layer.rows else None,
     )
 
 

@@ -196,6 +196,7 @@ def _by_type(
             need.state_bytes,
             need.takes_strides,
             need.takes_scaled_ids,
+            need.kernel_block,
         )
         alike.setdefault(key, []).append(need)
     return {
@@ -206,6 +207,7 @@ def _by_type(
             state_bytes=members[0].state_bytes,
             takes_strides=members[0].takes_strides,
             takes_scaled_ids=members[0].takes_scaled_ids,
+            kernel_block=members[0].kernel_block,
             count=len(members),
         ): members
         for members in alike.values()

@@ -19,7 +19,8 @@ class LayerNeed:
     first. ``takes_strides``: the backend's operators accept pages with bytes of other layers
     between them, so that storage may be ``PAGED``. ``takes_scaled_ids``: the backend may be given
     block ids multiplied by a constant, so that a state can be the first of several rows that a
-    block has in its (contiguous) tensor.
+    block has in its (contiguous) tensor. ``kernel_block``: rows of the blocks that the kernels
+    take, None where they take the whole; one block table serves one such size.
     """
 
     name: str
@@ -31,6 +32,7 @@ class LayerNeed:
     state_bytes: tuple[int, ...] = ()
     takes_strides: bool = False
     takes_scaled_ids: bool = False
+    kernel_block: int | None = None
 
     def __post_init__(self) -> None:
         if not self.block_sizes or min(self.block_sizes) < 1:

@@ -41,6 +41,7 @@ class LayerType:
     state_bytes: tuple[int, ...]
     takes_strides: bool
     takes_scaled_ids: bool
+    kernel_block: int | None
     count: int
 
     def component_bytes(self, block_size: int) -> tuple[int, ...]:
@@ -160,11 +161,12 @@ class _Search:
         self.options: dict[tuple[int, ...], list[_Option]] = {}
 
     def run(self) -> Frontier:
-        by_holding: dict[Holding, list[int]] = {}
+        by_table: dict[tuple[Holding, int | None], list[int]] = {}
         for index, layer_type in enumerate(self.types):
-            by_holding.setdefault(layer_type.holding, []).append(index)
-        per_holding = [list(_partitions(tuple(members))) for members in by_holding.values()]
-        for parts in product(*per_holding):
+            table = (layer_type.holding, layer_type.kernel_block)
+            by_table.setdefault(table, []).append(index)
+        per_table = [list(_partitions(tuple(members))) for members in by_table.values()]
+        for parts in product(*per_table):
             self.search_partition([types for part in parts for types in part])
         candidates: list[Candidate] = []
         for groups in sorted(self.best):
