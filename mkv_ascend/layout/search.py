@@ -28,7 +28,8 @@ from operator import mul
 from mkv_ascend.layout.demand import Holding, Request
 
 NODE_LIMIT = 30_000
-"""Partial plans looked at before the search stops with the best so far (about 100 ms)."""
+"""Partial plans looked at before the search stops with the best so far, after about 300 ms. Pairs
+of public models take 80 to 7000."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Frontier:
     """For every number of groups worth having, the grouping with the least memory.
 
     ``candidates``: more groups and fewer bytes from one to the next. ``exhaustive``: whether the
-    search looked at every possibility (it does for every model we know of).
+    search looked at every choice before it reached its limit of nodes.
     """
 
     candidates: tuple[Candidate, ...]
@@ -92,12 +93,16 @@ class Frontier:
 
 @dataclass(frozen=True)
 class _Option:
-    """One way to build a bundle. ``planes``: components per size; ``paged``: bytes per block."""
+    """One way to build a bundle.
+
+    ``planes``: components per size; ``paged``: bytes of strided pages; ``block``: bytes of both.
+    """
 
     bundle: Bundle
     blocks: int
     planes: tuple[int, ...]
     paged: int
+    block: int
     moved: int
 
 
@@ -167,6 +172,9 @@ class _Search:
             by_table.setdefault(table, []).append(index)
         per_table = [list(_partitions(tuple(members))) for members in by_table.values()]
         for parts in product(*per_table):
+            if self.nodes >= self.node_limit:
+                self.exhaustive = False
+                break
             self.search_partition([types for part in parts for types in part])
         candidates: list[Candidate] = []
         for groups in sorted(self.best):
@@ -180,14 +188,12 @@ class _Search:
         if not all(levels):
             return
         # The bundle that holds most is decided first: it moves the bound most.
-        levels.sort(key=lambda options: -min(o.blocks * self.block_bytes(o) for o in options))
+        levels.sort(key=lambda options: -min(o.blocks * o.block for o in options))
         least_blocks = [min(option.blocks for option in options) for options in levels]
         rest = [sum(least_blocks[depth + 1 :]) for depth in range(len(levels))]
         for depth, options in enumerate(levels):
             others = sum(least_blocks) - least_blocks[depth]
-            options.sort(
-                key=lambda o: (self.block_bytes(o) * (o.blocks + others), o.bundle.splits, o.moved)
-            )
+            options.sort(key=lambda o: (o.block * (o.blocks + others), o.bundle.splits, o.moved))
         self.descend(levels, rest, 0, (), (0,) * len(self.sizes), 0, 0, 0, 0)
 
     def bundle_options(self, part: tuple[int, ...]) -> list[_Option]:
@@ -213,6 +219,7 @@ class _Search:
                         blocks * splits,
                         planes,
                         paged,
+                        self.plane_bytes(planes) + paged,
                         moved + sum(scales) - len(scales),
                     )
 
@@ -241,9 +248,6 @@ class _Search:
                 else:
                     planes[size * scale] += count
         return tuple(planes.values()), paged
-
-    def block_bytes(self, option: _Option) -> int:
-        return self.plane_bytes(option.planes) + option.paged
 
     def plane_bytes(self, planes: tuple[int, ...]) -> int:
         total: int = sum(map(mul, self.sizes, planes))
