@@ -15,11 +15,9 @@ import time
 from typing import Any
 
 from benchmarks.models import load_pair
-from benchmarks.rows import REQUEST, ROWS, Row
+from benchmarks.rows import REQUEST, ROWS, Row, whole_mib
 from benchmarks.stock_groups import run_stock
 from mkv_ascend.layout.grouping import Cost, GroupingOptions, Objective, group_layers
-
-MIB = 2**20
 
 
 def plan(row: Row, objective: Objective, takes_strides: bool = False) -> tuple[Cost, float]:
@@ -42,16 +40,16 @@ def figures(row: Row, stock: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _ideal_mib(row: Row) -> float:
+def _ideal_mib(row: Row) -> int:
     needs = load_pair(row.target, row.draft).needs()
-    return round(sum(need.needed_bytes(REQUEST) for need in needs) / MIB, 1)
+    return whole_mib(sum(need.needed_bytes(REQUEST) for need in needs))
 
 
 def _planned(row: Row, objective: Objective) -> dict[str, Any]:
     cost, milliseconds = plan(row, objective)
     return {
         "groups": cost.groups,
-        "mib": round(cost.held_bytes / MIB, 1),
+        "mib": whole_mib(cost.held_bytes),
         "plan_ms": round(milliseconds, 2),
     }
 
@@ -75,7 +73,7 @@ def as_table(result: dict[str, Any]) -> str:
         slowest = max(fewest["plan_ms"], least["plan_ms"])
         stock = "raises" if row["vllm"]["error"] else _pair(row["vllm"])
         lines.append(
-            f"{row['name']:<26}{row['ideal_mib']:>7.0f}{_pair(row['table']):>11}{stock:>13}"
+            f"{row['name']:<26}{row['ideal_mib']:>7}{_pair(row['table']):>11}{stock:>13}"
             f"{_pair(fewest):>16}{_pair(least):>16}{slowest:>9.1f}"
         )
     errors = sorted({row["vllm"]["error"] for row in result["rows"] if row["vllm"]["error"]})
@@ -83,7 +81,7 @@ def as_table(result: dict[str, Any]) -> str:
 
 
 def _pair(part: dict[str, Any]) -> str:
-    return f"{part['groups']}, {part['mib']:.0f}"
+    return f"{part['groups']}, {part['mib']}"
 
 
 def main() -> None:

@@ -15,6 +15,11 @@ REQUEST = Request(tokens=32768, tokens_per_step=4)
 """The request of every figure; a step adds one token and three draft tokens."""
 
 
+def whole_mib(num_bytes: int) -> int:
+    """Whole MiB, rounded as the figures below are: a half goes to the even neighbour."""
+    return round(num_bytes / 2**20)
+
+
 @dataclass(frozen=True)
 class Figure:
     """KV groups, and MiB held by the request."""

@@ -21,9 +21,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.models import ModelLayer, load_pair
-from benchmarks.rows import REQUEST, ROWS
+from benchmarks.rows import REQUEST, ROWS, whole_mib
 
-MIB = 2**20
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -102,7 +101,7 @@ def stock_row(target: str, draft: str) -> dict[str, Any]:
     except (NotImplementedError, AssertionError, ValueError) as error:
         return {"groups": None, "mib": None, "error": _describe(error)}
     held = kv_cache_utils._max_memory_usage_bytes_from_groups(config, groups)
-    return {"groups": len(groups), "mib": round(held / MIB, 1), "error": None}
+    return {"groups": len(groups), "mib": whole_mib(held), "error": None}
 
 
 def _describe(error: Exception) -> str:

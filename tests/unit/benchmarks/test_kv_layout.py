@@ -30,7 +30,7 @@ def test_the_goal_is_the_better_of_both_figures() -> None:
 
 
 def test_the_table_has_a_line_for_each_row_and_each_error() -> None:
-    stock = {"groups": 15, "mib": 4260.0, "error": None}
+    stock = {"groups": 15, "mib": 4260, "error": None}
     result = {"rows": [figures(ROWS[0], stock), figures(ROWS[4], RAISES)]}
     table = as_table(result)
     assert "Llama-8B + gemma3-1b" in table

@@ -9,18 +9,17 @@ import pytest
 
 from benchmarks.kv_layout import plan
 from benchmarks.models import load_pair
-from benchmarks.rows import REQUEST, ROWS, Row
+from benchmarks.rows import REQUEST, ROWS, Row, whole_mib
 from mkv_ascend.layout.demand import Request
 from mkv_ascend.layout.grouping import GroupingOptions, Objective, group_layers
 
-MIB = 2**20
 every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 
 
 @every_row
 def test_what_a_request_needs_is_the_ideal(row: Row) -> None:
     needs = load_pair(row.target, row.draft).needs()
-    assert round(sum(need.needed_bytes(REQUEST) for need in needs) / MIB) == row.ideal_mib
+    assert whole_mib(sum(need.needed_bytes(REQUEST) for need in needs)) == row.ideal_mib
 
 
 @every_row
@@ -32,7 +31,7 @@ def test_no_more_groups_than_folding_gives(row: Row) -> None:
 @every_row
 def test_no_more_memory_than_folding_or_vllm_gives(row: Row) -> None:
     cost, _ = plan(row, Objective.LEAST_MEMORY)
-    assert round(cost.held_bytes / MIB) <= row.goal.mib
+    assert whole_mib(cost.held_bytes) <= row.goal.mib
 
 
 @every_row
@@ -42,7 +41,7 @@ def test_strides_are_no_worse_than_folding_with_strides(row: Row) -> None:
     costs = group_layers(needs, REQUEST).alternatives
     goal = row.strided
     assert any(
-        cost.groups <= goal.groups and round(cost.held_bytes / MIB) <= goal.mib for cost in costs
+        cost.groups <= goal.groups and whole_mib(cost.held_bytes) <= goal.mib for cost in costs
     )
 
 
