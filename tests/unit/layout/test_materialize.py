@@ -152,11 +152,11 @@ def test_hashed_keys_are_beside_the_cache() -> None:
     assert (hashed.shape, hashed.dtype) == ((2, 2, 16, 4), torch.uint8)
 
 
-def nz(layer: str, heads: int, dim: int) -> LayerLayout:
-    extent = TokenExtent(16, heads, dim, TokenOrder.NZ)
+def nz(layer: str, heads: int, dim: int, *, block: int = 16) -> LayerLayout:
+    extent = TokenExtent(block, heads, dim, TokenOrder.NZ)
     parts = tuple(Component(name, "float16", extent) for name in ("k", "v"))
     return dataclasses.replace(
-        keys_and_values(layer, heads, dim, block=16, kernel_block=16),
+        keys_and_values(layer, heads, dim, block=block, kernel_block=block),
         components=parts,
         memory_format=MemoryFormat.NZ,
         container=Container.TUPLE,
@@ -171,9 +171,9 @@ def test_tensors_in_nz_format_are_allocations_of_their_own() -> None:
         return torch.empty(shape, dtype=dtype, device=device)
 
     # As many bytes in other shapes: the third cannot share with the others.
-    plan = make_plan([[nz("a", 2, 32)], [nz("b", 2, 32)], [nz("c", 4, 32)]])
+    plan = make_plan([[nz("a", 2, 32)], [nz("b", 2, 32)], [nz("c", 4, 32, block=8)]])
     made = materialize(plan.bind(3), CPU, empty_in_nz=empty)
-    assert asked == [(3, 4, 16, 16)] * 2 + [(3, 8, 16, 16)] * 2
+    assert asked == [(3, 4, 16, 16)] * 2 + [(3, 8, 8, 16)] * 2
     assert all(
         left is right for left, right in zip(made.caches["a"], made.caches["b"], strict=True)
     )

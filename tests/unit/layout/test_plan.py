@@ -178,6 +178,13 @@ def test_what_is_read_is_proven_again(path: list[str | int], value: object, said
         CachePlan.from_json(changed(plan, path, value))
 
 
+def test_rows_are_those_of_the_kernel_block() -> None:
+    plan = make_plan([[keys_and_values("a", kernel_block=64)]])
+    whole = make_plan([[keys_and_values("a")]])
+    with pytest.raises(LayoutError, match="1 rows of 262144 bytes placed for 262144 bytes"):
+        CachePlan(plan.layers, plan.groups, whole.pools)
+
+
 def test_a_group_shares_its_block_size_and_kernel_block() -> None:
     with pytest.raises(LayoutError, match=r"KV group 0 has blocks of 128 tokens, b of 256; give"):
         make_plan([[keys_and_values("a"), keys_and_values("b", block=256)]])

@@ -67,10 +67,20 @@ def test_a_clash_of_many_blocks_is_found() -> None:
     # blocks it does not reach.
     first = Run(0, 1_000, 0, 1_000, 1_000)
     second = Run(0, 0, 1_000_000, 1_000, 1_000)
-    found = find_clash(first, second)
-    assert found is not None
-    assert_real_numbers(first, second, found)
-    assert found.num_blocks > 32
+    for one, other in ((first, second), (second, first)):
+        found = find_clash(one, other)
+        assert found is not None
+        assert_real_numbers(one, other, found)
+        assert found.num_blocks > 32
+
+
+def test_a_clash_of_many_blocks_names_the_blocks_in_the_order_of_the_layers() -> None:
+    # Block b of the first is block b - 100 of the second, never an earlier one of the first.
+    first, second = Run(0, 0, 0, 10, 10), Run(0, 0, 1_000, 10, 10)
+    for one, other in ((first, second), (second, first)):
+        found = find_clash(one, other)
+        assert found is not None
+        assert_real_numbers(one, other, found)
 
 
 def assert_real_numbers(first: Run, second: Run, clash: Clash) -> None:
@@ -205,11 +215,27 @@ def test_a_row_with_a_gap_after_it_is_a_run_of_its_own() -> None:
     assert len(runs_of(Placement("k", 0, 0, 0, 20, 2, 10, 10))) == 1
 
 
-def test_a_layer_may_not_leave_its_buffer() -> None:
-    beyond = Placement("v", 0, 5, 0, 4, 1, 4, 4)
+@pytest.mark.parametrize(
+    ("start_per_block", "start_bytes", "stride"),
+    [(5, 0, 4), (0, 5, 4), (0, 0, 9), (-1, 4, 4), (0, 4, -1), (0, -1, 4)],
+)
+def test_a_layer_may_not_leave_its_buffer(
+    start_per_block: int, start_bytes: int, stride: int
+) -> None:
+    beyond = Placement("v", 0, start_per_block, start_bytes, stride, 1, 4, 4)
     pool = Pool(Storage.PLANAR, "a test", (8,), (PlacedLayer("target.0", 0, (beyond,)),))
     with pytest.raises(OverlapError, match=r"pool 3: v of target\.0 leaves its buffer of 8 bytes"):
         prove_pool(3, pool)
+
+
+def test_an_overlay_is_of_its_own_layer_only() -> None:
+    whole = Placement("row", 0, 0, 0, 8, 1, 8, 8, overlay=True)
+    layers = (
+        PlacedLayer("a", 0, (Placement("k", 0, 0, 0, 8, 1, 8, 8),)),
+        PlacedLayer("b", 0, (whole,)),
+    )
+    with pytest.raises(OverlapError, match=r"of a \(k\) and in block 0 of b \(row\)"):
+        prove_pool(0, Pool(Storage.PAGED, "a test", (8,), layers))
 
 
 def test_views_on_purpose_may_overlay_the_same_block_but_no_other() -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -437,12 +439,20 @@ def test_a_predicate_is_asked_before_the_class() -> None:
         part = tokens("wide", spec.block_size, spec.num_kv_heads, 2 * spec.head_size, spec.dtype)
         return build_layout(spec, facts, Kind.FULL_ATTENTION, [part])
 
+    def refuse(spec: Any, facts: LayerFacts) -> LayerLayout:
+        raise AssertionError("registered before, so not asked")
+
+    def also_wide(spec: Any) -> bool:
+        return is_wide(spec)
+
+    register_recipe(also_wide, refuse)
     register_recipe(is_wide, recipe)
     try:
         assert [p.name for p in layout(specs.FullAttentionSpec(16, 1, 512)).components] == ["wide"]
         assert len(layout(specs.FullAttentionSpec(16, 1, 256)).components) == 2
     finally:
         unregister_recipe(is_wide)
+        unregister_recipe(also_wide)
     assert len(layout(specs.FullAttentionSpec(16, 1, 512)).components) == 2
 
 
@@ -470,3 +480,12 @@ def test_formats_of_other_devices_are_missing_by_name(field: str) -> None:
     object.__setattr__(spec, field, {"cache_dtype_str": "fp8_ds_mla", "tq_slot_size": 7}[field])
     with pytest.raises(NotImplementedError, match=r"fp8_ds_mla|TurboQuant"):
         layout(spec, latent_dim=512, rope_dim=64)
+
+
+def test_planning_needs_neither_torch_nor_vllm() -> None:
+    code = (
+        "import sys, mkv_ascend.layout.plan, mkv_ascend.layout.recipes; "
+        "print(sorted({'torch', 'vllm', 'vllm_ascend', 'numpy'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
