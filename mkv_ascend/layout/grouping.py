@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from mkv_ascend.layout.demand import Holding, Request
 from mkv_ascend.layout.kind import Role, Word
 from mkv_ascend.layout.needs import LayerNeed
-from mkv_ascend.layout.search import NODE_LIMIT, Candidate, Frontier, LayerType, search
+from mkv_ascend.layout.search import NODE_LIMIT, Candidate, Frontier, LayerType, leader, search
 
 MIB = 2**20
 USUAL_PADDING_FRACTION = 0.15
@@ -46,13 +46,18 @@ class GroupingOptions:
     ``hash_block_size``: tokens that vLLM hashes at a time for prefix caching, when the user has
     fixed it: it must divide every block size. ``max_block_size``: no layer gets larger blocks than
     this unless its own are larger; None allows all that the layers accept. Prefix hits come in
-    multiples of the largest.
+    multiples of the largest. ``equal_leaders``: all groups of equal holding start with a layer of
+    the same type and have blocks of one size: the scheduler sees a group's first layer, and
+    vllm-ascend 0.23.0 returns too many blocks of a prefix hit where two groups that keep all
+    tokens look different (``patch/platform/patch_kv_cache_coordinator.py``). GroupingError where
+    the layers of one holding have no block size in common.
     """
 
     objective: Objective = Objective.FEWEST_GROUPS
     max_padding_fraction: float | None = None
     max_block_size: int | None = None
     hash_block_size: int | None = None
+    equal_leaders: bool = False
     node_limit: int = NODE_LIMIT
 
     def __post_init__(self) -> None:
@@ -149,8 +154,14 @@ def group_layers(
     _check_names(needs)
     needed = sum(need.needed_bytes(request) for need in needs)
     members = _by_type(needs, options)
-    frontier = search(tuple(members), request, options.node_limit)
-    if not frontier.candidates:
+    frontier = search(tuple(members), request, options.node_limit, options.equal_leaders)
+    if needs and not frontier.candidates:
+        raise GroupingError(
+            f"{len(needs)} layers: layers that hold the same tokens have no block size in common "
+            f"({sorted({need.block_sizes for need in needs})}), and equal_leaders asks for groups "
+            "with blocks of one size; give them a common --block-size"
+        )
+    if not needs:
         empty = Cost(0, 0, 0)
         return Grouping(options.objective, (), 0, empty, empty, (), exhaustive=True)
     alternatives = tuple(_cost(candidate, needed) for candidate in frontier.candidates)
@@ -209,6 +220,7 @@ def _by_type(
             takes_scaled_ids=members[0].takes_scaled_ids,
             kernel_block=members[0].kernel_block,
             count=len(members),
+            targets=sum(need.role is Role.TARGET for need in members),
         ): members
         for members in alike.values()
     }
@@ -263,13 +275,20 @@ def _deal(
     groups = []
     for bundle in candidate.bundles:
         holding = types[bundle.types[0]].holding
+        leading = members[types[bundle.types[leader([types[index] for index in bundle.types])]]]
+        leaders = {need.name for need in leading}
         for split in range(bundle.splits):
             dealt = [
                 (need, scale)
                 for index, scale in zip(bundle.types, bundle.scales, strict=True)
                 for need in members[types[index]][split :: bundle.splits]
             ]
-            dealt.sort(key=lambda pair: pair[0].role is not Role.TARGET)
+            dealt.sort(
+                key=lambda pair: (
+                    pair[0].role is not Role.TARGET,
+                    pair[0].name not in leaders,
+                )
+            )
             groups.append(
                 Group(
                     layers=tuple(need.name for need, _ in dealt),

@@ -242,6 +242,28 @@ def unpruned(layers: list[LayerNeed]) -> list[tuple[int, int]]:
     return [(candidate.groups, candidate.held_bytes) for candidate in frontier.candidates]
 
 
+@given(layers=models(), objective=objectives)
+def test_equal_leaders_look_alike_to_the_scheduler(
+    layers: list[LayerNeed], objective: Objective
+) -> None:
+    grouping = group_layers(layers, REQUEST, GroupingOptions(objective, equal_leaders=True))
+    assert grouping.cost.held_bytes == held_bytes(grouping, layers)
+    need_of = {need.name: need for need in layers}
+    seen: dict[Holding, tuple[object, ...]] = {}
+    for group in grouping.groups:
+        first = need_of[group.layers[0]]
+        looks = (group.block_size, first.role, first.row_bytes, first.state_bytes)
+        assert seen.setdefault(group.holding, looks) == looks
+    free = group_layers(layers, REQUEST, GroupingOptions(objective))
+    assert free.alternatives[-1].held_bytes <= grouping.alternatives[-1].held_bytes
+
+
+def test_equal_leaders_need_a_common_block_size() -> None:
+    layers = [layer("a", sizes=(16,)), layer("b", sizes=(24,))]
+    with pytest.raises(GroupingError, match="give them a common --block-size"):
+        group_layers(layers, REQUEST, GroupingOptions(equal_leaders=True))
+
+
 def test_a_draft_folds_into_the_group_of_the_target() -> None:
     layers = [layer(f"draft.{i}", role=Role.DRAFT, rows=(4, 4)) for i in range(2)]
     layers += [layer(f"model.{i}") for i in range(3)]
