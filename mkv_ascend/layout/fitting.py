@@ -33,9 +33,13 @@ def need_of(
 ) -> LayerNeed:
     """What grouping has to know of the layer of ``layout``.
 
-    ``block_sizes``: tokens per block that its kernels accept beside its own. A page that its spec
-    pads is planned with its padding, which only pages of layers that take strides have.
+    ``block_sizes``: tokens per block that its kernels accept beside its own, counted as its spec
+    counts them: rows, where a row stands for several tokens (``holding.tokens_per_row``). A page
+    that its spec pads is planned with its padding, which only pages of layers that take strides
+    have.
     """
+    what = f"layer {layout.layer}: tokens of a block by tokens of a row"
+    own = exact_quotient(layout.tokens_per_block, holding.tokens_per_row, what)
     rows, states = [], []
     for part in layout.components:
         if part.overlay:
@@ -43,11 +47,10 @@ def need_of(
         if isinstance(part.extent, StateExtent):
             states.append(part.bytes_per_block)
         else:
-            what = f"layer {layout.layer}, {part.name}: bytes of a block by tokens"
-            rows.append(exact_quotient(part.bytes_per_block, layout.tokens_per_block, what))
+            what = f"layer {layout.layer}, {part.name}: bytes of a block by rows"
+            rows.append(exact_quotient(part.bytes_per_block, own, what))
     if layout.padding_bytes:
         states.append(layout.padding_bytes)
-    own = layout.tokens_per_block
     return LayerNeed(
         name=layout.layer,
         role=layout.role,
@@ -63,8 +66,9 @@ def need_of(
 
 
 def fitted(layout: LayerLayout, block_size: int, id_scale: int = 1) -> LayerLayout:
-    """``layout`` with blocks of ``block_size`` tokens and ``id_scale`` rows per block of its state.
+    """``layout`` with blocks of another size.
 
+    ``block_size``: tokens that a block stands for. ``id_scale``: rows per block of its states.
     LayoutError where the rows of a component, or the kernel block, do not divide.
     """
     parts = tuple(_fitted_part(layout, part, block_size, id_scale) for part in layout.components)
@@ -95,7 +99,7 @@ def fitted_groups(
     """The layouts of each group, as ``make_plan`` takes them."""
     return tuple(
         tuple(
-            fitted(layouts[name], group.block_size, scale)
+            fitted(layouts[name], group.block_size * group.holding.tokens_per_row, scale)
             for name, scale in zip(group.layers, group.id_scales, strict=True)
         )
         for group in grouping.groups

@@ -95,3 +95,15 @@ def test_padding_of_a_strided_page_is_counted_once_at_any_block_size() -> None:
     need = need_of(layout, Holding(Span.ALL), (8,))
     assert (need.page_bytes(4), need.page_bytes(8)) == (100, 164)
     assert fitted(layout, 8).page_bytes == 164
+
+
+def test_rows_that_stand_for_several_tokens_are_counted_once() -> None:
+    parts = (Component("latent", "bfloat16", TokenExtent(128, 1, 512)),)
+    layout = LayerLayout(
+        "a", Role.TARGET, Kind.COMPRESSED_MLA, parts, Storage.PAGED, 131072, tokens_per_block=512
+    )
+    need = need_of(layout, Holding(Span.ALL, tokens_per_row=4))
+    assert (need.block_size, need.page_bytes(128)) == (128, 131072)
+    grouping = group_layers([need], REQUEST)
+    assert grouping.groups[0].blocks == REQUEST.tokens // 512
+    assert fitted_groups({"a": layout}, grouping) == ((layout,),)
