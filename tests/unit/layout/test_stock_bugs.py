@@ -2,18 +2,22 @@
 """Layouts that vllm-ascend 0.23.0 gets wrong, at the level of the plan.
 
 The stock formulas are those of vllm_ascend/worker/model_runner_v1.py, written down here; the runs
-of stock code itself are in tests/emulated.
+of stock code itself are in tests/emulated/test_layout_stock_bugs.py.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from mkv_ascend.layout.component import Storage
+from mkv_ascend.layout.component import MemoryFormat, Storage
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
 from mkv_ascend.layout.plan import make_plan
 from mkv_ascend.layout.proof import OverlapError, prove_pool
+from mkv_ascend.layout.recipes import LayerFacts, layout_of
+from tests.unit.layout import specs
 from tests.unit.layout.layouts import CONV_BYTES, MIB, keys_and_values, qwen3_next, states
 
 
@@ -96,6 +100,82 @@ def test_bug_7_with_a_group_of_the_drafts_own() -> None:
     plan = make_plan([[states("a", (3, 8192), (32, 128, 128))], [draft]])
     pools = {member.layer: index for index, pool in enumerate(plan.pools) for member in pool.layers}
     assert pools["a"] != pools["draft.layers.0"]
+
+
+def planned(groups: list[dict[str, Any]], **facts: Any) -> dict[str, list[tuple[int, ...]]]:
+    """Shapes by layer with two blocks, each layer from its own spec."""
+    layouts = []
+    for group in groups:
+        of_layer = [(spec, LayerFacts(name, Role.TARGET, **facts)) for name, spec in group.items()]
+        layouts.append([layout_of(spec, known) for spec, known in of_layer])
+    views = make_plan(layouts).bind(2).views()
+    return {name: [view.shape for view in layer.views] for name, layer in views.items()}
+
+
+DENSE = specs.FullAttentionSpec(128, 8, 128)
+DENSE_SHAPES = [(2, 128, 8, 128)] * 2
+
+
+def test_bug_3_a_dense_draft_beside_sparse_attention() -> None:
+    sparse = specs.AscendMLAAttentionSpec(128, 1, 704, sparse_head_dim=(512, 64, 128))
+    shapes = planned([{"target": sparse, "draft": DENSE}])
+    assert shapes["draft"] == DENSE_SHAPES
+    assert [shape[-1] for shape in shapes["target"]] == [512, 64, 128]
+
+
+def test_bug_4_a_dense_draft_beside_deepseek_v4() -> None:
+    compressed = specs.AscendMLAAttentionSpec(
+        128, 1, 512, compress_ratio=4, model_version="deepseek_v4"
+    )
+    shapes = planned([{"target": compressed}, {"draft": DENSE}])
+    assert shapes == {"target": [(2, 128, 1, 512)], "draft": DENSE_SHAPES}
+
+
+@pytest.mark.parametrize("name", ["backbone.layers.0.mixer", "model.layers.0.conv"])
+def test_bug_5_states_of_any_name(name: str) -> None:
+    mamba = specs.MambaSpec(128, ((3, 64), (4, 16, 16)), ("bfloat16", "float32"))
+    assert planned([{name: mamba}]) == {name: [(2, 3, 64), (2, 4, 16, 16)]}
+
+
+def test_bug_6_the_order_of_tensors_decides_nothing() -> None:
+    mamba = specs.MambaSpec(128, ((3, 64), (128, 8, 128)), ("bfloat16", "bfloat16"))
+    groups = [{"alone": DENSE, "mixed": DENSE}, {"states": mamba}]
+    shapes = planned(groups)
+    assert shapes["alone"] == shapes["mixed"] == DENSE_SHAPES
+    assert planned(groups[::-1]) == shapes
+
+
+def test_bug_9_latents_beside_a_longer_page_of_states() -> None:
+    """vllm-ascend's MLA spec has a padded page that it does not count."""
+    latent = specs.AscendMLAAttentionSpec(128, 1, 576, page_size_padded=1 << 20)
+    mamba = specs.MambaSpec(128, ((3, 64), (8, 16, 16)), ("bfloat16", "float32"))
+    shapes = planned([{"attention": latent}, {"states": mamba}], latent_dim=512, rope_dim=64)
+    assert shapes["attention"] == [(2, 128, 1, 512), (2, 128, 1, 64)]
+
+
+def test_bug_11_states_of_two_kinds() -> None:
+    wide = specs.MambaSpec(128, ((3, 64), (8, 16, 16)), ("bfloat16", "float32"))
+    narrow = specs.MambaSpec(128, ((32, 2),), ("bfloat16",))
+    shapes = planned([{"wide": wide}, {"narrow": narrow}, {"attention": DENSE}])
+    assert shapes["narrow"] == [(2, 32, 2)]
+    assert shapes["attention"] == DENSE_SHAPES
+
+
+def test_bug_12_blocks_are_split_with_one_group_too() -> None:
+    shapes = planned([{"only": specs.FullAttentionSpec(256, 8, 128)}], kernel_block=128)
+    assert shapes["only"] == [(4, 128, 8, 128)] * 2
+
+
+def test_bug_14_a_hybrid_on_ascend_310p_is_allocated_once() -> None:
+    """The states' buffer is no attention cache in NZ format: a pool each, all of it counted."""
+    attention = layout_of(
+        DENSE, LayerFacts("attention", Role.TARGET, memory_format=MemoryFormat.NZ)
+    )
+    mamba = states("states", (3, 64), (128, 8, 128), block=128)
+    plan = make_plan([[attention], [mamba]])
+    assert len(plan.pools) == 2
+    assert plan.bytes_per_block == attention.used_bytes + mamba.used_bytes
+    assert plan.bind(10).total_bytes == 10 * plan.bytes_per_block
 
 
 def test_bug_16_value_sizes_are_not_merged() -> None:
