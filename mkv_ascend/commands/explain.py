@@ -91,8 +91,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-block-size",
         type=_positive,
         metavar="TOKENS",
-        help="let groups have blocks of other sizes, up to this one (default: no group has, as in "
-        "the engine of this release)",
+        help="search groups with blocks of other sizes too, up to this one, which the engine of "
+        "this release does not serve (default: blocks and groups as the engine takes them)",
     )
     parser.add_argument(
         "--vllm-grouping",
@@ -180,7 +180,10 @@ def explain(arguments: argparse.Namespace) -> PlanReport:
     request = Request(tokens=tokens, tokens_per_step=1 + draft_tokens)
     specs = explain_plan.specs_of(layers, draft_tokens)
     options = GroupingOptions(
-        Objective(arguments.objective), max_block_size=arguments.max_block_size
+        Objective(arguments.objective),
+        max_block_size=arguments.max_block_size,
+        # The engine's groups must look alike to vllm-ascend's scheduler.
+        equal_leaders=arguments.max_block_size is None,
     )
     planned = explain_plan.plan_layers(layers, specs, request, options)
     other, absent = _vllm(arguments.vllm_grouping, specs, request)
