@@ -19,6 +19,8 @@ def probe(target, draft, block_size=128):
     """What an engine of these models holds; one engine for all tests of a pair."""
     case = scenario(target, draft, prompts=[])
     engine = {"block_size": block_size, "kv_cache_memory_bytes": 24 << 20}
+    if block_size != 128:  # vllm-ascend sets it to 128 otherwise
+        engine |= {"enable_prefix_caching": False, "enable_chunked_prefill": False}
     arguments = json.dumps({**case.engine_arguments(), **engine})
     done = subprocess.run(
         [sys.executable, str(PROBE), arguments],

@@ -14,12 +14,12 @@ from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     MambaSpec,
     SlidingWindowSpec,
-    UniformTypeKVCacheSpecs,
 )
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 
 from mkv_ascend.layout.admission import AdmissionError
-from mkv_ascend.layout.grouping import GroupingError
+from mkv_ascend.layout.demand import Holding, Span
+from mkv_ascend.layout.grouping import Group, GroupingError
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.registry import LayerFacts
 from mkv_ascend.plugin import engine_core, kv_groups, layer_facts
@@ -198,16 +198,40 @@ def test_only_groups_of_drafts_that_shift_their_input_give_up_a_block(method):
     assert flagged == (drafted if method != "draft_model" else [False] * len(drafted))
 
 
+def grouped(specs, *names):
+    """KV groups of these layers, all of which keep every token."""
+    return [
+        Group(
+            layers=group,
+            block_size=128,
+            blocks=8,
+            has_draft=any(name.startswith("head.") for name in group),
+            holding=Holding(Span.ALL),
+            id_scales=(1,) * len(group),
+        )
+        for group in names
+    ]
+
+
 def test_groups_of_the_same_tokens_start_with_layers_of_one_spec():
     """Else vllm-ascend's coordinator gives the second group blocks that were not hit."""
-    specs = model([full(2)] * 1 + [window() for _ in range(3)] + [full(8) for _ in range(6)])
-    specs |= model([], [full(2)])
-    (result,) = configs(model([*specs.values()][:-1], [full(2)]))
-    leaders = [next(iter(g.kv_cache_spec.kv_cache_specs.values())) for g in result.kv_cache_groups]
-    by_class = {}
-    for spec in leaders:
-        assert by_class.setdefault(type(spec), spec) == spec
-    assert all(isinstance(g.kv_cache_spec, UniformTypeKVCacheSpecs) for g in result.kv_cache_groups)
+    specs = model([full(2), full(8), full(8)], [full(2)])
+    groups = grouped(
+        specs, ("model.layers.0", "model.layers.1", "head.layers.0"), ("model.layers.2",)
+    )
+    led = kv_groups._joined_where_needed(groups, specs)
+    assert [group.layers for group in led] == [
+        ("model.layers.1", "model.layers.0", "head.layers.0"),
+        ("model.layers.2",),
+    ]
+
+
+def test_groups_of_the_same_tokens_without_a_common_spec_are_joined():
+    specs = model([full(2), full(8)], [full(2)])
+    groups = grouped(specs, ("model.layers.0", "head.layers.0"), ("model.layers.1",))
+    (joined,) = kv_groups._joined_where_needed(groups, specs)
+    assert joined.layers == ("model.layers.0", "model.layers.1", "head.layers.0")
+    assert joined.has_draft
 
 
 def test_draft_layers_that_hold_the_same_tokens_share_a_group():
