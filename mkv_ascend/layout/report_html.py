@@ -48,7 +48,7 @@ svg .name { fill: var(--faint); font: 11px system-ui, sans-serif; }
 svg .tip { fill: var(--ink); font: 12px system-ui, sans-serif; visibility: hidden; }
 svg .layer:hover .tip { visibility: visible; }
 svg .layer:focus { outline: none; }
-svg .layer:focus .under { fill: var(--ground); } .part { stroke: var(--ink); stroke-width: 2; }
+svg .layer:focus .part { stroke: var(--ink); stroke-width: 2; }
 svg.map:not(:hover) .layer:focus .tip, svg .layer:focus:hover .tip { visibility: visible; }
 .target .part, .key-target { fill: var(--target); } .draft .part, .key-draft { fill: var(--draft); }
 .under { fill: var(--ground); } .part { stroke: var(--ground); stroke-width: 0.6; }

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +42,12 @@ def test_vllms_own_grouping_is_shown(target: str, draft: str, groups: int, mib: 
     assert vllm["num_blocks"] == 8 * 2**30 // vllm["bytes_per_block"]
 
 
-def test_what_vllm_raises_is_shown() -> None:
+def test_what_vllm_raises_is_shown_within_a_minute_and_4_gib() -> None:
+    start = time.monotonic()
     vllm = explain("DeepSeek-V3", "--draft", str(CONFIGS / "gpt-oss-20b"))["vllm"]
+    assert time.monotonic() - start < 60
+    # Of the largest of all processes that this one waited for, in KiB.
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 4 * 2**20
     assert vllm["error"].startswith("NotImplementedError: The page size of the layer")
 
 

@@ -70,6 +70,29 @@ def test_both_models_are_seen(
     assert pixels.get(draft, 0) > 10_000
 
 
+def test_a_layer_in_focus_is_marked_and_described(page: Path, tmp_path: Path) -> None:
+    from PIL import Image, ImageChops
+
+    shots = []
+    text = page.read_text(encoding="utf-8")
+    focused = text.replace(
+        '<g class="layer draft" tabindex', '<g class="layer draft" autofocus="" tabindex', 1
+    )
+    assert focused != text
+    for name, content in (("plain", text), ("focused", focused)):
+        page.write_text(content, encoding="utf-8")
+        shot = tmp_path / f"{name}.png"
+        run_chromium(page, tmp_path, f"--screenshot={shot}")
+        with Image.open(shot) as picture:
+            shots.append(picture.convert("RGB"))
+    changed = ImageChops.difference(*shots).getbbox()
+    assert changed is not None
+    left, top, right, bottom = changed
+    # A line of text under the bars, and a frame around the layer above it.
+    assert right - left > 300
+    assert 35 < bottom - top < 80
+
+
 def test_it_can_be_printed(page: Path, tmp_path: Path) -> None:
     paper = tmp_path / "plan.pdf"
     run_chromium(page, tmp_path, f"--print-to-pdf={paper}", "--no-pdf-header-footer")
