@@ -117,10 +117,17 @@ def _completed(model_type: str, text: dict[str, Any]) -> dict[str, Any]:
     Published configs leave out what equals the default: heads, or which layers have a window.
     """
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.utils import logging
 
     if model_type not in CONFIG_MAPPING:
         return text
-    filled = CONFIG_MAPPING[model_type].from_dict(text).to_dict()
+    verbosity = logging.get_verbosity()
+    # It warns of rotary embeddings, which no cache depends on.
+    logging.set_verbosity_error()
+    try:
+        filled = CONFIG_MAPPING[model_type].from_dict(text).to_dict()
+    finally:
+        logging.set_verbosity(verbosity)
     given = {name: value for name, value in text.items() if value is not None}
     # use_sliding_window: false takes the window away.
     taken_away = {name for name in ("sliding_window",) if filled.get(name) is None}

@@ -12,8 +12,9 @@ import pytest
 from benchmarks.models import load_pair
 from benchmarks.rows import ROWS, Row
 from mkv_ascend import cli
-from mkv_ascend.commands import explain_models, explain_stock
+from mkv_ascend.commands import explain_models, explain_plan, explain_stock
 from mkv_ascend.layout.demand import Request
+from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.report import OtherGrouping
 
 CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
@@ -156,6 +157,36 @@ def test_other_block_sizes_when_asked_for(capsys: pytest.CaptureFixture[str]) ->
     assert {group["tokens_per_block"] for group in own["groups"]} == {128}
     assert max(group["tokens_per_block"] for group in larger["groups"]) == 512
     assert larger["request"]["bytes"] < own["request"]["bytes"]
+
+
+def test_groups_look_alike_unless_other_block_sizes_are_searched(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Least memory would put each of the draft's windows into a group that it leads."""
+    options = ["--model", folder("gemma-3-1b"), "--draft", folder("gemma-3-270m")]
+    options += ["--max-model-len", "32768", "--objective", "least_memory"]
+    for plain, leaders in (
+        (explain_json(capsys, *options), {"target"}),
+        (explain_json(capsys, *options, "--max-block-size", "128"), {"target", "draft"}),
+    ):
+        found = {group["layers"][0]["role"] for group in plain["groups"]}
+        assert found == leaders
+
+
+def test_specs_have_the_window_that_vllm_counts_by() -> None:
+    found = explain_models.read_model(CONFIGS / "gpt-oss-20b").layers(1, 0)[:2]
+    layers = [
+        explain_plan.NamedLayer(f"target.layers.{index}", Role.TARGET, "bfloat16", layer)
+        for index, layer in enumerate(found)
+    ]
+    specs = explain_plan.specs_of(layers, 0).values()
+    windows = [getattr(spec, "sliding_window", None) for spec in specs]
+    assert windows == [128, None]
+
+
+def test_nothing_but_errors_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    explain("--model", folder("DeepSeek-V3"))
+    assert capsys.readouterr().err == ""
 
 
 def test_methods_without_a_model_have_no_draft_layers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -258,3 +258,25 @@ def test_buffers_are_drawn_one_after_another() -> None:
         ("k", 0, 65536),
         ("v", 65536, 65536),
     ]
+
+
+def test_rows_of_a_page_are_drawn_where_they_lie() -> None:
+    """A block of two kernel blocks: the rows of both layers take turns."""
+    parts = (Component("latent", "bfloat16", TokenExtent(128, 1, 64)),)
+    layers = [
+        LayerLayout(
+            name,
+            Role.TARGET,
+            Kind.COMPRESSED_MLA,
+            parts,
+            Storage.PAGED,
+            128 * 64 * 2,
+            128,
+            kernel_block=64,
+        )
+        for name in ("target.layers.0", "target.layers.1")
+    ]
+    (pool,) = make_plan([layers], block_outer=True).pools
+    row = 64 * 64 * 2
+    found = [[(p.start, p.length) for p in bar_parts(pool, member)] for member in pool.layers]
+    assert found == [[(0, row), (2 * row, row)], [(row, row), (3 * row, row)]]
