@@ -7,7 +7,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format typecheck unit emulated docs generate lock clean
+.PHONY: help setup demo test lint format typecheck unit emulated docs generate lock clean bench
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ unit: setup ## tests that need no device and no engine
 
 emulated: setup ## tests that run vLLM on the emulated NPU
 	@$(BIN)/python tools/checks.py emulated
+
+bench: setup ## KV groups and memory of pairs of models, beside vLLM's own grouping
+	@$(BIN)/python -m benchmarks.kv_layout
 
 docs: setup ## build the documentation into site-docs/
 	@$(BIN)/python tools/checks.py docs

@@ -21,6 +21,7 @@ COMMANDS = {
     "demo": "mkv_ascend.commands.demo",
     "doctor": "mkv_ascend.commands.doctor",
     "emulate": "mkv_ascend.commands.emulate",
+    "explain": "mkv_ascend.commands.explain",
 }
 """Sub-command -> its module."""
 

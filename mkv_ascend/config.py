@@ -18,12 +18,14 @@ from typing import Any
 
 from mkv_ascend.attention import catalog
 from mkv_ascend.attention.options import NAMESPACE, AttentionOptions, RoleOptions, WindowBound
+from mkv_ascend.layout.grouping import Objective
 from mkv_ascend.layout.kind import Kind
 
 __all__ = [
     "NAMESPACE",
     "AttentionOptions",
     "ConfigError",
+    "LayoutOptions",
     "MkvConfig",
     "RoleOptions",
     "WindowBound",
@@ -42,10 +44,19 @@ class ConfigError(ValueError):
 
 
 @dataclass(frozen=True)
+class LayoutOptions:
+    """The keys under ``layout``; see ``mkv_ascend.layout.grouping.GroupingOptions``."""
+
+    objective: Objective = Objective.FEWEST_GROUPS
+    max_padding_fraction: float | None = None
+
+
+@dataclass(frozen=True)
 class MkvConfig:
     """All options; hashable, equal when they mean the same."""
 
     attention: AttentionOptions = field(default_factory=AttentionOptions)
+    layout: LayoutOptions = field(default_factory=LayoutOptions)
 
     def compute_hash(self) -> str:
         """A hash over every option, the same in every process, for vLLM's compilation cache."""
@@ -98,8 +109,33 @@ class _Reader:
         return {key: given[key] for key in known if key in given}
 
     def config(self, value: object) -> MkvConfig:
-        given = self.known_keys(NAMESPACE, value, ("attention",))
-        return MkvConfig(attention=self.attention(f"{NAMESPACE}.attention", given))
+        given = self.known_keys(NAMESPACE, value, ("attention", "layout"))
+        return MkvConfig(
+            attention=self.attention(f"{NAMESPACE}.attention", given),
+            layout=self.layout(f"{NAMESPACE}.layout", given),
+        )
+
+    def layout(self, path: str, parent: Mapping[str, Any]) -> LayoutOptions:
+        given = self.known_keys(
+            path, parent.get("layout", {}), ("objective", "max_padding_fraction")
+        )
+        options = LayoutOptions()
+        objectives = tuple(objective.value for objective in Objective)
+        objective = given.get("objective", options.objective.value)
+        if not isinstance(objective, str) or objective not in objectives:
+            allowed = f"allowed: {', '.join(objectives)}"
+            self.problem(f"{path}.objective", f"is {objective!r}", allowed)
+            objective = options.objective.value
+        limit = given.get("max_padding_fraction")
+        number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
+        if limit is not None and not (number and 0 <= limit <= 1):
+            self.problem(
+                f"{path}.max_padding_fraction",
+                f"is {limit!r}",
+                "allowed: 0 to 1, the share of the memory of a request that may be padding",
+            )
+            limit = None
+        return LayoutOptions(Objective(objective), None if limit is None else float(limit))
 
     def attention(self, path: str, parent: Mapping[str, Any]) -> AttentionOptions:
         keys = ("target", "draft", "layers", "window_bound")

@@ -22,7 +22,7 @@ from enum import Enum
 
 from mkv_ascend.attention import catalog, patterns, suitability
 from mkv_ascend.attention.entry import BackendEntry
-from mkv_ascend.attention.layer_ranges import fold_layer_names
+from mkv_ascend.layout.layer_ranges import fold_layer_names
 from mkv_ascend.attention.options import NAMESPACE, AttentionOptions, RoleOptions
 from mkv_ascend.attention.request import Environment, LayerRequest
 from mkv_ascend.layout.kind import Kind, Role

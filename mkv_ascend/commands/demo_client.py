@@ -65,7 +65,7 @@ def stream_completion(
 
 def backend_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Layers -> backend -> KV group, target and draft apart; layers that are alike in one line."""
-    from mkv_ascend.attention.layer_ranges import fold_layer_names
+    from mkv_ascend.layout.layer_ranges import fold_layer_names
 
     columns = ("role", "kind", "backend", "kv_group", "chosen_by", "detail")
     layers: dict[tuple[Any, ...], list[str]] = {}

@@ -103,9 +103,14 @@ class OneMetadata:
     """Mixin: a draft whose proposer makes one metadata object for all layers has one group."""
 
     draft_attn_groups: list[Any]
+    runner: Any
 
-    def initialize_attn_backend(self, *args: Any, **kwargs: Any) -> None:
+    def initialize_attn_backend(self, kv_cache_config: Any, *_: Any) -> None:
         """Join the draft's attention groups, for which vllm-ascend makes one metadata object.
+
+        vLLM looks kernel block sizes up by KV group, vllm-ascend hands over those of group 0. And
+        the first pass computes slots with the block size of the group's spec: block tables hold
+        kernel blocks, so the spec must have theirs.
 
         Layers on two backends form two groups. vllm-ascend hands the last group's metadata to
         all of them and advances the positions once per group. Groups whose metadata is the same
@@ -114,7 +119,10 @@ class OneMetadata:
         Raises:
             ValueError: the draft's layers need different metadata, which is not served yet.
         """
-        super().initialize_attn_backend(*args, **kwargs)  # type: ignore[misc]
+        sizes = [kernel[0] for kernel in self.runner.kernel_block_sizes]
+        super().initialize_attn_backend(kv_cache_config, sizes)  # type: ignore[misc]
+        for group in self.draft_attn_groups:
+            group.kv_cache_spec = group.get_metadata_builder().kv_cache_spec
         first, *others = self.draft_attn_groups
         for group in others:
             same_builder = type(group.get_metadata_builder()) is type(first.get_metadata_builder())

@@ -6,21 +6,21 @@ from __future__ import annotations
 from enum import Enum
 
 
-class _Word(str, Enum):
+class Word(str, Enum):
     """A string enum that prints as its value on every Python (StrEnum needs 3.11)."""
 
     def __str__(self) -> str:
         return str(self.value)
 
 
-class Role(_Word):
+class Role(Word):
     """Which model a layer belongs to."""
 
     TARGET = "target"
     DRAFT = "draft"
 
 
-class Kind(_Word):
+class Kind(Word):
     """What a layer keeps in its cache."""
 
     FULL_ATTENTION = "full_attention"

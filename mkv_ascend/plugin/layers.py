@@ -32,7 +32,7 @@ from mkv_ascend.attention.request import LayerRequest
 from mkv_ascend.attention.selection import Choice, SelectionOptions
 from mkv_ascend.config import parse_config
 from mkv_ascend.layout.kind import Kind, Role
-from mkv_ascend.plugin import selection_inputs
+from mkv_ascend.plugin import dense_specs, selection_inputs
 from mkv_ascend.plugin.guards import expect
 from mkv_ascend.plugin.logging import get_logger
 
@@ -56,9 +56,10 @@ KINDS_OF_CLASSES = {
 
 
 def install() -> None:
-    """Wrap the constructors of vLLM's attention layers. Idempotent."""
+    """Wrap the constructors of vLLM's attention layers, and the spec of dense ones. Idempotent."""
     _wrap(Attention, _attention_request)
     _wrap(MLAAttention, _mla_request)
+    dense_specs.install()
 
 
 def _wrap(

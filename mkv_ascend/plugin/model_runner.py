@@ -5,15 +5,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from vllm.config import get_layers_from_vllm_config
 from vllm.distributed.parallel_state import is_global_first_rank
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder
 from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
 from mkv_ascend.attention.report import LayerRow, layer_rows, render
 from mkv_ascend.drafting.proposers import create_proposer
+from mkv_ascend.layout.bound import BoundPlan
+from mkv_ascend.layout.materialize import materialize
 from mkv_ascend.plugin import layers
+from mkv_ascend.plugin.layer_facts import tie_facts
 from mkv_ascend.plugin.logging import get_logger
+from mkv_ascend.plugin.planned_caches import own_caches, plan_caches, why_not_planned
 
 if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -25,7 +31,13 @@ HOST_LENGTH_BUILDERS = (AscendAttentionMetadataBuilder, AscendMLAMetadataBuilder
 
 
 class MkvModelRunner(NPUModelRunner):
-    """Runs the target and, where there is one, the draft."""
+    """Runs the target and, where there is one, the draft.
+
+    ``cache_plan``: the plan of all KV caches; None while there are none, and where
+    vllm-ascend allocates them.
+    """
+
+    cache_plan: BoundPlan | None = None
 
     def _get_drafter(self) -> Any:
         method = self.speculative_config.method
@@ -53,6 +65,46 @@ class MkvModelRunner(NPUModelRunner):
         if is_global_first_rank():
             logger.info("%s", render(self.layer_rows()))
 
+    def get_kv_cache_spec(self) -> dict[str, Any]:
+        """The spec of every layer with a cache, tied to what planning must know besides."""
+        specs: dict[str, Any] = super().get_kv_cache_spec()
+        all_layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
+        tie_facts(specs, all_layers, self._draft_layers())
+        return specs
+
+    def _draft_layers(self) -> frozenset[str]:
+        return frozenset(getattr(self.drafter, "_draft_attn_layer_names", ()))
+
+    def _allocate_kv_cache_tensors(self, kv_cache_config: KVCacheConfig) -> dict[str, Any]:
+        """Every layer's cache, in its final shape, from one plan where all kinds are planned."""
+        specs = own_caches(kv_cache_config, self.runner_only_attn_layers)
+        reason = why_not_planned(self.vllm_config, specs)
+        self.cache_plan = None
+        if reason is not None:
+            logger.warning("KV caches are allocated by vllm-ascend, not planned: %s", reason)
+            raw: dict[str, Any] = super()._allocate_kv_cache_tensors(kv_cache_config)
+            return raw
+        self.cache_plan = plan_caches(
+            kv_cache_config,
+            specs,
+            get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase),
+            self._draft_layers(),
+            [sizes[0] for sizes in self.kernel_block_sizes],
+        )
+        self.hybrid_with_attn_and_mamba = False
+        return materialize(self.cache_plan, self.device).caches
+
+    def _reshape_kv_cache_tensors(
+        self, kv_cache_config: KVCacheConfig, kv_cache_raw_tensors: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Nothing is left to do for planned caches."""
+        if self.cache_plan is not None:
+            return kv_cache_raw_tensors
+        reshaped: dict[str, Any] = super()._reshape_kv_cache_tensors(
+            kv_cache_config, kv_cache_raw_tensors
+        )
+        return reshaped
+
     def layer_rows(self) -> tuple[LayerRow, ...]:
         """Which backend serves which layer, in which KV group; in the order of creation."""
         groups = {
@@ -60,5 +112,4 @@ class MkvModelRunner(NPUModelRunner):
             for gid, group in enumerate(self.kv_cache_config.kv_cache_groups)
             for name in group.layer_names
         }
-        draft_layers = getattr(self.drafter, "_draft_attn_layer_names", ())
-        return layer_rows(layers.all_choices(self.vllm_config, draft_layers), groups)
+        return layer_rows(layers.all_choices(self.vllm_config, self._draft_layers()), groups)

@@ -63,6 +63,18 @@ class MkvPlatform(NPUPlatform):
         elif parallel_config.worker_cls not in (WORKER, "auto"):
             _stay_out_of(parallel_config.worker_cls, config != parse_config({}))
 
+    @classmethod
+    def register_custom_kv_cache_specs(cls, vllm_config: VllmConfig) -> None:
+        """Register vllm-ascend's specs; where our worker runs, let our grouping follow.
+
+        vLLM calls this in the engine core, before it groups layers.
+        """
+        super().register_custom_kv_cache_specs(vllm_config)
+        if vllm_config.parallel_config.worker_cls == WORKER:
+            from mkv_ascend.plugin import engine_core
+
+            engine_core.install()
+
 
 def _stay_out_of(worker: str, has_options: bool) -> None:
     """Say that a worker of another kind (310P, xlite, the user's own) is left as it is.

@@ -16,10 +16,11 @@ from mkv_ascend.drafting.proposers import (
 
 
 class Builder:
-    pass
+    def __init__(self, spec):
+        self.kv_cache_spec = f"{spec} of kernel blocks"
 
 
-class OtherBuilder:
+class OtherBuilder(Builder):
     pass
 
 
@@ -29,17 +30,20 @@ def attention_group(layer, spec="spec", builder=Builder):
         layer_names=[layer],
         kv_cache_spec=spec,
         backend=backend,
-        get_metadata_builder=lambda: builder(),
+        get_metadata_builder=lambda: builder(spec),
     )
 
 
 class StockProposer:
-    """Stands for vllm-ascend's proposer."""
+    """Stands for vllm-ascend's proposer, with a runner of two KV groups."""
+
+    runner = SimpleNamespace(kernel_block_sizes=[[128], [64]])
 
     def __init__(self, groups=(), rejected=None):
         self.groups, self.rejected = groups, rejected
 
-    def initialize_attn_backend(self):
+    def initialize_attn_backend(self, kv_cache_config, kernel_block_sizes):
+        self.kernel_block_sizes = kernel_block_sizes
         self.draft_attn_groups = list(self.groups)
 
     def prepare_inputs_padded(self):
@@ -52,9 +56,18 @@ class Joining(OneMetadata, StockProposer):
 
 def test_groups_that_share_their_metadata_become_one():
     proposer = Joining([attention_group("layers.0"), attention_group("layers.1")])
-    proposer.initialize_attn_backend()
+    proposer.initialize_attn_backend("KV cache configuration", [128])
     (group,) = proposer.draft_attn_groups
     assert group.layer_names == ["layers.0", "layers.1"]
+
+
+def test_kernel_blocks_are_those_of_the_drafts_own_group():
+    """vllm-ascend hands over the sizes of group 0, and counts slots in the manager's blocks."""
+    proposer = Joining([attention_group("layers.0")])
+    proposer.initialize_attn_backend("KV cache configuration", [128])
+    assert proposer.kernel_block_sizes == [128, 64]
+    (group,) = proposer.draft_attn_groups
+    assert group.kv_cache_spec == "spec of kernel blocks"
 
 
 @pytest.mark.parametrize(
@@ -63,7 +76,7 @@ def test_groups_that_share_their_metadata_become_one():
 def test_groups_with_metadata_of_their_own_are_refused_with_both_layers(other):
     proposer = Joining([attention_group("layers.0"), attention_group("layers.1", **other)])
     with pytest.raises(ValueError, match=r"layers\.0 .* layers\.1 .* different attention metadata"):
-        proposer.initialize_attn_backend()
+        proposer.initialize_attn_backend("KV cache configuration", [128])
 
 
 def test_a_proposer_that_makes_metadata_for_each_group_keeps_its_groups():

@@ -19,11 +19,13 @@ from mkv_ascend.attention import catalog
 from mkv_ascend.config import (
     AttentionOptions,
     ConfigError,
+    LayoutOptions,
     MkvConfig,
     RoleOptions,
     WindowBound,
     parse_config,
 )
+from mkv_ascend.layout.grouping import Objective
 from mkv_ascend.layout.kind import Kind
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -178,8 +180,8 @@ def option_paths(config_class: type[Any], prefix: str = "") -> list[str]:
         default = field.default
         if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
-        if isinstance(default, AttentionOptions):
-            paths += option_paths(AttentionOptions, f"{prefix}{field.name}.")
+        if isinstance(default, (AttentionOptions, LayoutOptions)):
+            paths += option_paths(type(default), f"{prefix}{field.name}.")
         else:
             paths.append(f"{prefix}{field.name}")
     return paths
@@ -187,7 +189,11 @@ def option_paths(config_class: type[Any], prefix: str = "") -> list[str]:
 
 def test_every_option_has_its_section_in_the_documentation() -> None:
     page = (REPOSITORY / "docs" / "configuration.md").read_text()
-    assert option_paths(MkvConfig) == [f"attention.{option}" for option in OPTIONS]
+    assert option_paths(MkvConfig) == [
+        *(f"attention.{option}" for option in OPTIONS),
+        "layout.objective",
+        "layout.max_padding_fraction",
+    ]
     for path in option_paths(MkvConfig):
         assert f"## `{path}`" in page
 
@@ -198,3 +204,28 @@ def test_the_examples_of_the_documentation_are_accepted() -> None:
     assert len(examples) >= len(OPTIONS)
     for example in examples:
         assert parse_config(json.loads(example)) != MkvConfig()
+
+
+def test_layout_options() -> None:
+    layout = {"objective": "least_memory", "max_padding_fraction": 0.2}
+    assert parse_config({"mkv_ascend": {"layout": layout}}).layout == LayoutOptions(
+        Objective.LEAST_MEMORY, 0.2
+    )
+    assert parse_config({}).layout == LayoutOptions(Objective.FEWEST_GROUPS, None)
+
+
+@pytest.mark.parametrize(
+    ("layout", "parts"),
+    [
+        ({"objectiv": "x"}, ("mkv_ascend.layout.objectiv", "did you mean 'objective'?")),
+        ({"objective": "best"}, ("layout.objective is 'best'", "fewest_groups, least_memory")),
+        ({"objective": 1}, ("layout.objective is 1", "fewest_groups, least_memory")),
+        ({"max_padding_fraction": 1.5}, ("max_padding_fraction is 1.5", "allowed: 0 to 1")),
+        ({"max_padding_fraction": True}, ("max_padding_fraction is True", "allowed: 0 to 1")),
+        ({"max_padding_fraction": "0.1"}, ("max_padding_fraction is '0.1'", "allowed: 0 to 1")),
+    ],
+)
+def test_layout_options_that_are_refused(layout: Any, parts: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse_config({"mkv_ascend": {"layout": layout}})
+    assert all(part in str(error.value) for part in parts)

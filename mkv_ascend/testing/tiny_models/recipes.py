@@ -130,6 +130,24 @@ _RECIPES = (
         steps=200,
     ),
     Recipe(
+        name="gemma3_window_draft",
+        model_type="gemma3_text",
+        # Window layers only: vllm-ascend drafts with layers of one KV group. Key and value pages
+        # unlike those of any target here.
+        architecture={
+            "hidden_size": 64,
+            "head_dim": 64,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "query_pre_attn_scalar": 64,
+            "intermediate_size": 128,
+            "layer_types": ["sliding_attention"] * 2,
+            # Of the length that sensitivity is measured on: keys beyond it change nothing.
+            "sliding_window": 2 * SLIDING_WINDOW,
+        },
+        steps=400,
+    ),
+    Recipe(
         name="gpt_oss",
         model_type="gpt_oss",
         architecture={

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a number of blocks holds one request of full length: asked at start-up, not by a hang.
+
+A scheduler that can never admit a request waits for ever. vLLM keeps block 0 for itself (the null
+block, ``vllm/v1/core/block_pool.py``), so one block more than the request holds is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mkv_ascend.layout.demand import Request
+from mkv_ascend.layout.grouping import MIB, Group, Grouping
+
+NULL_BLOCKS = 1
+
+
+class AdmissionError(ValueError):
+    """Memory that cannot hold one request; the message has the numbers and what to change."""
+
+
+def blocks_needed(groups: tuple[Group, ...], request: Request) -> int:
+    """Blocks of the pool with which ``request`` alone can run, the null block included."""
+    held = sum(group.holding.blocks(group.block_size, request) for group in groups)
+    return held + NULL_BLOCKS
+
+
+def longest_request(groups: tuple[Group, ...], request: Request, num_blocks: int) -> int:
+    """Most tokens of a request like ``request`` that ``num_blocks`` blocks hold; 0 for none."""
+    low, high = 0, request.tokens
+    while low < high:
+        middle = (low + high + 1) // 2
+        if blocks_needed(groups, replace(request, tokens=middle)) <= num_blocks:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def require_one_request(grouping: Grouping, request: Request, num_blocks: int) -> None:
+    """Raise AdmissionError if ``num_blocks`` blocks cannot hold ``request`` alone.
+
+    ``request``: ``max_model_len`` tokens with the draft's, and the tokens of one step.
+    """
+    needed = blocks_needed(grouping.groups, request)
+    if needed <= num_blocks:
+        return
+    longest = longest_request(grouping.groups, request, num_blocks)
+    shorter = f"lower --max-model-len by {request.tokens - longest} tokens" if longest else ""
+    options = [shorter, "give the KV cache more memory (--gpu-memory-utilization)"]
+    if grouping.other_cost.held_bytes < grouping.cost.held_bytes:
+        options.append(
+            f"set layout.objective to {grouping.other_objective} ({grouping.other_cost})"
+        )
+    raise AdmissionError(
+        f"one request of {request.tokens} tokens needs {needed} blocks of "
+        f"{grouping.block_bytes} bytes ({needed * grouping.block_bytes / MIB:.1f} MiB, one block "
+        f"being vLLM's own) in {len(grouping.groups)} KV groups; there are {num_blocks} "
+        f"({num_blocks * grouping.block_bytes / MIB:.1f} MiB), enough for {longest} tokens. "
+        f"Possible: {'; '.join(option for option in options if option)}"
+    )

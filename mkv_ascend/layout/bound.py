@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan with a number of blocks: the size of each allocation and every tensor as integers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mkv_ascend.layout.component import Component, LayerLayout, LayoutError, exact_quotient
+from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
+
+__all__ = ["BoundPlan", "LayerViews", "TensorView"]
+
+
+@dataclass(frozen=True)
+class TensorView:
+    """One tensor: ``strides`` in elements, ``offset_bytes`` from the aligned start of its pool.
+
+    Block b has rows ``b * rows_per_block`` and the ``rows_per_block - 1`` after it.
+    """
+
+    component: str
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    pool: int
+    offset_bytes: int
+    rows_per_block: int
+    side: bool = False
+
+
+@dataclass(frozen=True)
+class LayerViews:
+    """All tensors of one layer, in the order of its components."""
+
+    layout: LayerLayout
+    views: tuple[TensorView, ...]
+
+
+@dataclass(frozen=True)
+class BoundPlan:
+    """See ``CachePlan.bind``; all that memory allocation needs."""
+
+    layers: tuple[LayerLayout, ...]
+    pools: tuple[Pool, ...]
+    alignment: int
+    aliases: tuple[tuple[str, str], ...]
+    num_blocks: int
+
+    def __post_init__(self) -> None:
+        if self.num_blocks < 1:
+            raise LayoutError(f"{self.num_blocks} blocks; a plan needs at least 1")
+
+    def buffer_start(self, pool: int, buffer: int) -> int:
+        """Byte of the pool's allocation that this buffer starts at, a multiple of ``alignment``."""
+        sizes = self.pools[pool].buffers[:buffer]
+        return sum(self._aligned(size * self.num_blocks) for size in sizes)
+
+    def allocation_bytes(self, pool: int) -> int:
+        """Bytes to allocate for this pool, its start not yet aligned."""
+        buffers = self.pools[pool].buffers
+        return self.buffer_start(pool, len(buffers) - 1) + buffers[-1] * self.num_blocks
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all allocations."""
+        return sum(self.allocation_bytes(pool) for pool in range(len(self.pools)))
+
+    def views(self) -> dict[str, LayerViews]:
+        """Tensors by layer, aliases not included, in the order of the plan's layers."""
+        layouts = {layout.layer: layout for layout in self.layers}
+        placed: dict[str, LayerViews] = {}
+        for index, pool in enumerate(self.pools):
+            for member in pool.layers:
+                placed[member.layer] = self._layer(index, layouts[member.layer], member)
+        return {layout.layer: placed[layout.layer] for layout in self.layers}
+
+    def _aligned(self, size: int) -> int:
+        return -(-size // self.alignment) * self.alignment
+
+    def _layer(self, pool: int, layout: LayerLayout, member: PlacedLayer) -> LayerViews:
+        pairs = zip(layout.components, member.placements, strict=True)
+        return LayerViews(
+            layout, tuple(self._view(pool, layout, part, placement) for part, placement in pairs)
+        )
+
+    def _view(
+        self, pool: int, layout: LayerLayout, part: Component, placement: Placement
+    ) -> TensorView:
+        row_shape = part.row_shape(layout.kernel_block)
+        start = placement.start_per_block * self.num_blocks + placement.start_bytes
+        row_stride = exact_quotient(
+            placement.row_stride, part.item_bytes, f"{layout.layer}, {part.name}: stride by element"
+        )
+        inner = tuple(math.prod(row_shape[axis + 1 :]) for axis in range(len(row_shape)))
+        return TensorView(
+            component=part.name,
+            dtype=part.dtype,
+            shape=(self.num_blocks * placement.rows, *row_shape),
+            strides=(row_stride, *inner),
+            pool=pool,
+            offset_bytes=self.buffer_start(pool, placement.buffer) + start,
+            rows_per_block=placement.rows,
+            side=part.side,
+        )

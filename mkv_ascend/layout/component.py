@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one layer keeps for one block: components, their sizes, and how they may lie in memory.
+
+Everything is an exact integer number of bytes. Dtypes are named by string, as torch prints them
+without ``torch.``, so that a layout can be made, compared and printed without torch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+from mkv_ascend.layout.kind import Kind, Role
+
+__all__ = [
+    "DTYPE_BYTES",
+    "Component",
+    "Container",
+    "LayerLayout",
+    "LayoutError",
+    "MemoryFormat",
+    "StateExtent",
+    "Storage",
+    "TokenExtent",
+    "TokenOrder",
+    "dtype_bytes",
+    "exact_quotient",
+]
+
+DTYPE_BYTES = {
+    "int8": 1,
+    "uint8": 1,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "bfloat16": 2,
+    "float16": 2,
+    "int16": 2,
+    "float32": 4,
+    "int32": 4,
+    "float64": 8,
+    "int64": 8,
+}
+"""Bytes of one element."""
+
+NZ_ROW = 16
+"""Elements of the innermost axis of the FRACTAL_NZ format (CANN's documentation of formats)."""
+
+
+class LayoutError(ValueError):
+    """A layout or plan that cannot be: the message has the numbers and what to change."""
+
+
+def dtype_bytes(dtype: str) -> int:
+    """Bytes of one element of ``dtype``; LayoutError when it is not known."""
+    if dtype not in DTYPE_BYTES:
+        known = ", ".join(DTYPE_BYTES)
+        raise LayoutError(f"dtype {dtype!r} is not known; known: {known}")
+    return DTYPE_BYTES[dtype]
+
+
+def exact_quotient(dividend: int, divisor: int, what: str) -> int:
+    """``dividend / divisor``; LayoutError with both numbers when something would be left over."""
+    if divisor <= 0 or dividend % divisor:
+        raise LayoutError(f"{what}: {dividend} is not a multiple of {divisor}")
+    return dividend // divisor
+
+
+class Storage(str, Enum):
+    """How the components of a layer, or of the layers of a pool, lie in memory."""
+
+    SPLIT = "split"
+    """A buffer each, contiguous over all blocks."""
+    PLANAR = "planar"
+    """One buffer, component after component, each contiguous over all blocks."""
+    PAGED = "paged"
+    """One buffer, page after page; the operators must take strides."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class Container(str, Enum):
+    """What a backend takes as its cache."""
+
+    TUPLE = "tuple"
+    LIST = "list"
+    TENSOR = "tensor"
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class MemoryFormat(str, Enum):
+    """Format of a tensor on the device."""
+
+    ND = "nd"
+    NZ = "nz"
+    """FRACTAL_NZ, on Ascend 310P: the format belongs to an allocation, a view cannot have it."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class TokenOrder(str, Enum):
+    """Order of the axes of one kernel block."""
+
+    TOKENS_HEADS_DIM = "tokens_heads_dim"
+    HEADS_TOKENS_DIM = "heads_tokens_dim"
+    NZ = "nz"
+    """(heads * dim / 16, tokens, 16)."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+@dataclass(frozen=True)
+class TokenExtent:
+    """A row of ``heads x dim`` elements for each of ``tokens`` rows of a block."""
+
+    tokens: int
+    heads: int
+    dim: int
+    order: TokenOrder = TokenOrder.TOKENS_HEADS_DIM
+
+    def __post_init__(self) -> None:
+        if min(self.tokens, self.heads, self.dim) <= 0:
+            raise LayoutError(
+                f"tokens {self.tokens}, heads {self.heads}, dim {self.dim}: all must be positive"
+            )
+        if self.order is TokenOrder.NZ:
+            exact_quotient(self.heads * self.dim, NZ_ROW, "heads * dim in NZ format")
+
+    @property
+    def elements(self) -> int:
+        """Elements of one block."""
+        return self.tokens * self.heads * self.dim
+
+    def shape(self, tokens: int) -> tuple[int, ...]:
+        """Axes of one kernel block of ``tokens`` rows."""
+        if self.order is TokenOrder.NZ:
+            return (self.heads * self.dim // NZ_ROW, tokens, NZ_ROW)
+        if self.order is TokenOrder.HEADS_TOKENS_DIM:
+            return (self.heads, tokens, self.dim)
+        return (tokens, self.heads, self.dim)
+
+
+@dataclass(frozen=True)
+class StateExtent:
+    """A state of fixed shape, one for each block."""
+
+    state_shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.state_shape or min(self.state_shape) <= 0:
+            raise LayoutError(f"state shape {self.state_shape}: all axes must be positive")
+
+    @property
+    def elements(self) -> int:
+        """Elements of one block."""
+        return math.prod(self.state_shape)
+
+
+@dataclass(frozen=True)
+class Component:
+    """One tensor of a layer's cache.
+
+    ``replicas``: blocks of the tensor for each block of the manager (vllm-ascend keeps the
+    indexer's keys of all context-parallel ranks: ``sfa_dcp_replicated_indexer_size``).
+    ``overlay``: a second view of the page from its first byte on; needs PAGED storage and no bytes.
+    ``side``: counted and allocated, but bound beside the cache (kvcomp's hashed keys).
+    """
+
+    name: str
+    dtype: str
+    extent: TokenExtent | StateExtent
+    replicas: int = 1
+    overlay: bool = False
+    side: bool = False
+
+    def __post_init__(self) -> None:
+        dtype_bytes(self.dtype)
+        if self.replicas < 1:
+            raise LayoutError(f"{self.name}: {self.replicas} replicas; at least 1")
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one element."""
+        return dtype_bytes(self.dtype)
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of one block of the manager, all replicas."""
+        return self.extent.elements * self.item_bytes * self.replicas
+
+    def rows_per_block(self, kernel_block: int | None) -> int:
+        """Length of the tensor's first axis for one block of the manager."""
+        if isinstance(self.extent, StateExtent) or kernel_block is None:
+            return self.replicas
+        what = f"{self.name}: tokens of a block by kernel block"
+        return self.replicas * exact_quotient(self.extent.tokens, kernel_block, what)
+
+    def row_shape(self, kernel_block: int | None) -> tuple[int, ...]:
+        """The other axes of the tensor."""
+        if isinstance(self.extent, StateExtent):
+            return self.extent.state_shape
+        return self.extent.shape(kernel_block or self.extent.tokens)
+
+
+@dataclass(frozen=True)
+class LayerLayout:
+    """The cache of one layer for one block, made by a recipe from the layer's own spec.
+
+    ``storage``: SPLIT and PLANAR say that the operators need contiguous components; PAGED that
+    they take strides. ``page_bytes``: all components and what the spec pads them to.
+    ``tokens_per_block``: tokens of a request that one block stands for (compressed caches keep
+    fewer rows). ``kernel_block``: rows of the backend's own block, None where it takes the whole.
+    ``alignment``: bytes that the start of each component must be a multiple of.
+    """
+
+    layer: str
+    role: Role
+    kind: Kind
+    components: tuple[Component, ...]
+    storage: Storage
+    page_bytes: int
+    tokens_per_block: int
+    kernel_block: int | None = None
+    container: Container = Container.TUPLE
+    memory_format: MemoryFormat = MemoryFormat.ND
+    alignment: int = 1
+
+    def __post_init__(self) -> None:
+        try:
+            self._check()
+        except LayoutError as error:
+            raise LayoutError(f"layer {self.layer}: {error}") from None
+
+    def _check(self) -> None:
+        names = [component.name for component in self.components]
+        if not names or len(set(names)) != len(names):
+            raise LayoutError(f"components {names}: at least one, and each name once")
+        if self.tokens_per_block <= 0:
+            raise LayoutError(f"{self.tokens_per_block} tokens per block; must be positive")
+        if self.used_bytes > self.page_bytes:
+            raise LayoutError(
+                f"its components need {self.used_bytes} bytes of a block, its page has "
+                f"{self.page_bytes}; make the page larger"
+            )
+        bound = [component for component in self.components if not component.side]
+        if self.container is Container.TENSOR and len(bound) != 1:
+            raise LayoutError(f"components {names} in one tensor; use a tuple or a list")
+        for component in self.components:
+            component.rows_per_block(self.kernel_block)
+            if component.overlay and self.storage is not Storage.PAGED:
+                raise LayoutError(f"{component.name} overlays a page; storage must be PAGED")
+            if component.replicas > 1 and self.storage is Storage.PAGED:
+                raise LayoutError(f"{component.name} has replicas; storage must not be PAGED")
+        if self.storage is Storage.PAGED:
+            exact_quotient(self.page_bytes, self.kernel_splits, "page bytes by kernel blocks")
+        if self.memory_format is MemoryFormat.NZ and self.storage is not Storage.SPLIT:
+            raise LayoutError("NZ format belongs to an allocation; storage must be SPLIT")
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the components of one block."""
+        return sum(part.bytes_per_block for part in self.components if not part.overlay)
+
+    @property
+    def padding_bytes(self) -> int:
+        """Bytes of the page that no component uses."""
+        return self.page_bytes - self.used_bytes
+
+    @property
+    def kernel_splits(self) -> int:
+        """Kernel blocks of one block, replicas not counted."""
+        if self.kernel_block is None:
+            return 1
+        tokens = [p.extent.tokens for p in self.components if isinstance(p.extent, TokenExtent)]
+        if not tokens or len(set(tokens)) != 1:
+            raise LayoutError(f"kernel block {self.kernel_block} with rows {tokens} per component")
+        return exact_quotient(tokens[0], self.kernel_block, "tokens of a block by kernel block")
+
+    @property
+    def geometry(self) -> tuple[object, ...]:
+        """What decides where its bytes lie; layers of equal geometry may always share a pool."""
+        return (
+            tuple((p.bytes_per_block, p.replicas, p.overlay) for p in self.components),
+            self.storage,
+            self.page_bytes if self.storage is Storage.PAGED else 0,
+            self.kernel_splits,
+            self.memory_format,
+            self.alignment,
+        )

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Between layouts and grouping: what a layout needs, and the layout that a group gives it.
+
+A recipe makes a layer's layout for the layer's own block size. Grouping may choose another, or
+widen a state to several rows of a block: the layout then has to follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from mkv_ascend.layout.component import (
+    Component,
+    LayerLayout,
+    LayoutError,
+    StateExtent,
+    Storage,
+    TokenExtent,
+    exact_quotient,
+)
+from mkv_ascend.layout.demand import Holding
+from mkv_ascend.layout.grouping import Grouping
+from mkv_ascend.layout.needs import LayerNeed
+
+
+def need_of(
+    layout: LayerLayout,
+    holding: Holding,
+    block_sizes: Iterable[int] = (),
+    *,
+    takes_scaled_ids: bool = False,
+) -> LayerNeed:
+    """What grouping has to know of the layer of ``layout``.
+
+    ``block_sizes``: tokens per block that its kernels accept beside its own, counted as its spec
+    counts them: rows, where a row stands for several tokens (``holding.tokens_per_row``). A page
+    that its spec pads is planned with its padding, which only pages of layers that take strides
+    have.
+    """
+    what = f"layer {layout.layer}: tokens of a block by tokens of a row"
+    own = exact_quotient(layout.tokens_per_block, holding.tokens_per_row, what)
+    rows, states = [], []
+    for part in layout.components:
+        if part.overlay:
+            continue
+        if isinstance(part.extent, StateExtent):
+            states.append(part.bytes_per_block)
+        else:
+            what = f"layer {layout.layer}, {part.name}: bytes of a block by rows"
+            rows.append(exact_quotient(part.bytes_per_block, own, what))
+    if layout.padding_bytes:
+        states.append(layout.padding_bytes)
+    return LayerNeed(
+        name=layout.layer,
+        role=layout.role,
+        kind=layout.kind,
+        holding=holding,
+        block_sizes=(own, *(size for size in block_sizes if size != own)),
+        row_bytes=tuple(rows),
+        state_bytes=tuple(states),
+        takes_strides=layout.storage is Storage.PAGED,
+        takes_scaled_ids=takes_scaled_ids,
+        kernel_block=layout.kernel_block,
+    )
+
+
+def fitted(layout: LayerLayout, block_size: int, id_scale: int = 1) -> LayerLayout:
+    """``layout`` with blocks of another size.
+
+    ``block_size``: tokens that a block stands for. ``id_scale``: rows per block of its states.
+    LayoutError where the rows of a component, or the kernel block, do not divide.
+    """
+    parts = tuple(_fitted_part(layout, part, block_size, id_scale) for part in layout.components)
+    used = sum(part.bytes_per_block for part in parts if not part.overlay)
+    return replace(
+        layout,
+        components=parts,
+        page_bytes=used + layout.padding_bytes,
+        tokens_per_block=block_size,
+    )
+
+
+def _fitted_part(layout: LayerLayout, part: Component, block_size: int, id_scale: int) -> Component:
+    if isinstance(part.extent, TokenExtent):
+        if id_scale != 1:
+            raise LayoutError(
+                f"layer {layout.layer}, {part.name}: rows of tokens cannot be scaled by {id_scale}"
+            )
+        what = f"layer {layout.layer}, {part.name}: rows for {block_size} tokens"
+        rows = exact_quotient(part.extent.tokens * block_size, layout.tokens_per_block, what)
+        return replace(part, extent=replace(part.extent, tokens=rows))
+    return replace(part, replicas=part.replicas * id_scale)
+
+
+def fitted_groups(
+    layouts: Mapping[str, LayerLayout], grouping: Grouping
+) -> tuple[tuple[LayerLayout, ...], ...]:
+    """The layouts of each group, as ``make_plan`` takes them."""
+    return tuple(
+        tuple(
+            fitted(layouts[name], group.block_size * group.holding.tokens_per_row, scale)
+            for name, scale in zip(group.layers, group.id_scales, strict=True)
+        )
+        for group in grouping.groups
+    )

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bound plan as tensors: one allocation per pool, and the views that the backends take.
+
+The only module of this room that imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from mkv_ascend.layout.bound import BoundPlan, LayerViews, TensorView
+from mkv_ascend.layout.component import Container, LayoutError, MemoryFormat
+from mkv_ascend.layout.plan import BUFFER_ALIGNMENT
+
+__all__ = ["LayerCache", "Materialized", "materialize"]
+
+LayerCache = torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor]
+EmptyInFormat = Callable[[tuple[int, ...], torch.dtype, torch.device], torch.Tensor]
+
+ACL_FORMAT_FRACTAL_NZ = 29
+"""CANN's number of the format (aclFormat)."""
+
+
+@dataclass(frozen=True)
+class Materialized:
+    """``caches``: what each layer's backend takes, aliases included. ``side``: tensors beside them,
+    by layer and component. ``raw``: the pools' allocations as int8, aligned; None for a pool in NZ
+    format, which has an allocation per tensor.
+    """
+
+    caches: dict[str, LayerCache]
+    side: dict[str, dict[str, torch.Tensor]]
+    raw: tuple[torch.Tensor | None, ...]
+
+
+def materialize(
+    bound: BoundPlan, device: torch.device, *, empty_in_nz: EmptyInFormat | None = None
+) -> Materialized:
+    """Allocate and view all caches of ``bound`` on ``device``; ND caches start as zeros.
+
+    ``empty_in_nz`` makes a tensor in NZ format; torch_npu's when left out.
+    """
+    views = bound.views()
+    in_nz = {
+        view.pool
+        for layer in views.values()
+        for view in layer.views
+        if layer.layout.memory_format is MemoryFormat.NZ
+    }
+    raw = tuple(
+        None if pool in in_nz else _allocate(bound, pool, device)
+        for pool in range(len(bound.pools))
+    )
+    formatted: dict[tuple[int, int], torch.Tensor] = {}
+    caches: dict[str, LayerCache] = {}
+    side: dict[str, dict[str, torch.Tensor]] = {}
+    for name, layer in views.items():
+        tensors = []
+        for view in layer.views:
+            pool = raw[view.pool]
+            if pool is not None:
+                tensors.append(_view(pool, view))
+                continue
+            # Layers that share the plane share the tensor.
+            place = (view.pool, view.offset_bytes)
+            if place not in formatted:
+                formatted[place] = _in_nz(view, device, empty_in_nz or _torch_npu_empty)
+            tensors.append(_same_shape(name, formatted[place], view))
+        caches[name] = _contain(layer, tensors)
+        extra = {v.component: t for v, t in zip(layer.views, tensors, strict=True) if v.side}
+        if extra:
+            side[name] = extra
+    for alias, owner in bound.aliases:
+        caches[alias] = caches[owner]
+    return Materialized(caches, side, raw)
+
+
+def _allocate(bound: BoundPlan, pool: int, device: torch.device) -> torch.Tensor:
+    """The pool's bytes, starting at a multiple of the plan's alignment."""
+    size = bound.allocation_bytes(pool)
+    if bound.alignment <= BUFFER_ALIGNMENT:
+        return torch.zeros(size, dtype=torch.int8, device=device)
+    memory = torch.zeros(size + bound.alignment, dtype=torch.int8, device=device)
+    start = -memory.data_ptr() % bound.alignment
+    return memory[start : start + size]
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def _view(raw: torch.Tensor, view: TensorView) -> torch.Tensor:
+    dtype = _dtype(view.dtype)
+    last = sum((size - 1) * stride for size, stride in zip(view.shape, view.strides, strict=True))
+    end = view.offset_bytes + (last + 1) * dtype.itemsize
+    return raw[view.offset_bytes : end].view(dtype).as_strided(view.shape, view.strides)
+
+
+def _in_nz(view: TensorView, device: torch.device, empty: EmptyInFormat) -> torch.Tensor:
+    return empty(view.shape, _dtype(view.dtype), device)
+
+
+def _same_shape(layer: str, tensor: torch.Tensor, view: TensorView) -> torch.Tensor:
+    """A tensor in NZ format cannot be viewed as another shape or dtype."""
+    if tuple(tensor.shape) != view.shape or tensor.dtype is not _dtype(view.dtype):
+        raise LayoutError(
+            f"{layer}, {view.component}: {view.dtype} {view.shape} is to share a tensor in NZ "
+            f"format with {tensor.dtype} {tuple(tensor.shape)}; give the layer a pool of its own"
+        )
+    return tensor
+
+
+def _torch_npu_empty(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    import torch_npu
+
+    tensor: torch.Tensor = torch_npu.empty_with_format(
+        size=shape, dtype=dtype, device=device, acl_format=ACL_FORMAT_FRACTAL_NZ
+    )
+    return tensor
+
+
+def _contain(layer: LayerViews, tensors: list[torch.Tensor]) -> LayerCache:
+    bound = [t for view, t in zip(layer.views, tensors, strict=True) if not view.side]
+    container = layer.layout.container
+    if container is Container.TENSOR:
+        return bound[0]
+    return tuple(bound) if container is Container.TUPLE else bound

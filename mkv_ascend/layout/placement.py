@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the blocks of a layer's components lie in a pool, for any number of blocks.
+
+A pool is one allocation, cut into one or more buffers; a buffer has ``bytes_per_block`` bytes for
+each block. With N blocks, block b of a component starts at
+
+    N * start_per_block + start_bytes + b * block_stride
+
+of its buffer: a plane starts after the planes before it (N times their bytes), a component of a
+page after the components before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mkv_ascend.layout.component import Storage
+
+__all__ = ["PlacedLayer", "Placement", "Pool"]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One component: all numbers in bytes but ``buffer`` (an index) and ``rows`` (a count).
+
+    A block has ``rows`` rows (kernel blocks times replicas) of ``row_bytes`` each, ``row_stride``
+    apart; rows follow each other without a gap but in PAGED storage. ``overlay``: a second view of
+    bytes that other components of the layer have.
+    """
+
+    component: str
+    buffer: int
+    start_per_block: int
+    start_bytes: int
+    block_stride: int
+    rows: int
+    row_stride: int
+    row_bytes: int
+    overlay: bool = False
+
+
+@dataclass(frozen=True)
+class PlacedLayer:
+    """One layer of a pool; ``group`` is the index of its KV group."""
+
+    layer: str
+    group: int
+    placements: tuple[Placement, ...]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """One raw allocation and the layers that share it.
+
+    ``buffers``: bytes per block of each buffer. SPLIT pools have a buffer for each component,
+    others one.
+    """
+
+    storage: Storage
+    reason: str
+    buffers: tuple[int, ...]
+    layers: tuple[PlacedLayer, ...]
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of one block id in this pool."""
+        return sum(self.buffers)

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan of all KV caches of a process: groups, pools and offsets, proven when it is made.
+
+A plan does not depend on the number of blocks: memory profiling decides that later, and
+``CachePlan.bind`` then gives integers for every tensor. A plan is a value: compare it, hash it,
+send it as JSON. None can exist that lets two blocks share a byte: making one proves it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from mkv_ascend.layout.bound import BoundPlan
+from mkv_ascend.layout.component import LayerLayout, LayoutError, exact_quotient
+from mkv_ascend.layout.placement import PlacedLayer, Pool
+from mkv_ascend.layout.pooling import make_pools
+from mkv_ascend.layout.proof import prove_pool
+from mkv_ascend.layout.serialization import from_plain, to_plain
+
+__all__ = [
+    "BUFFER_ALIGNMENT",
+    "TRANSFER_ALIGNMENT",
+    "CachePlan",
+    "GroupCapacity",
+    "KVGroup",
+    "make_plan",
+]
+
+BUFFER_ALIGNMENT = 512
+"""Bytes; what a tensor of its own gets from torch_npu's allocator, as from CUDA's."""
+TRANSFER_ALIGNMENT = 2 * 1024 * 1024
+"""Bytes; vllm-ascend aligns raw caches to 2 MiB where a KV connector registers them."""
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class KVGroup:
+    """Layers that share one block table, in the order of execution.
+
+    ``tokens_per_block``: tokens of a request per block. ``kernel_block``: rows of the block that
+    the block table is split into, None where no layer splits.
+    """
+
+    layers: tuple[str, ...]
+    tokens_per_block: int
+    kernel_block: int | None
+
+
+@dataclass(frozen=True)
+class GroupCapacity:
+    """What one block of a group holds, in bytes; any block id costs ``total_bytes``."""
+
+    group: int
+    num_layers: int
+    tokens_per_block: int
+    used_bytes: int
+    total_bytes: int
+
+    @property
+    def dead_bytes(self) -> int:
+        """Bytes of other groups' pools that lie idle while a block belongs to this group."""
+        return self.total_bytes - self.used_bytes
+
+
+@dataclass(frozen=True)
+class CachePlan:
+    """Make one with ``make_plan``; LayoutError (OverlapError) when it cannot be.
+
+    ``alignment``: bytes that each buffer starts at a multiple of. ``aliases``: (layer, owner)
+    pairs, layers without a cache that read the owner's.
+    """
+
+    layers: tuple[LayerLayout, ...]
+    groups: tuple[KVGroup, ...]
+    pools: tuple[Pool, ...]
+    alignment: int = BUFFER_ALIGNMENT
+    aliases: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.alignment <= 0 or self.alignment % BUFFER_ALIGNMENT:
+            raise LayoutError(
+                f"buffers aligned to {self.alignment} bytes; use a multiple of {BUFFER_ALIGNMENT}"
+            )
+        self._check_layers()
+        for index, group in enumerate(self.groups):
+            self._check_group(index, group)
+        for index, pool in enumerate(self.pools):
+            prove_pool(index, pool)
+
+    @cached_property
+    def layout_of(self) -> Mapping[str, LayerLayout]:
+        """Layout by layer."""
+        return {layout.layer: layout for layout in self.layers}
+
+    @cached_property
+    def group_of(self) -> Mapping[str, int]:
+        """Index of the KV group by layer."""
+        return {layer: index for index, group in enumerate(self.groups) for layer in group.layers}
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of one block id over all pools."""
+        return sum(pool.bytes_per_block for pool in self.pools)
+
+    @property
+    def overhead_bytes(self) -> int:
+        """The most bytes that aligning all buffers can cost, for any number of blocks."""
+        return self.alignment * sum(len(pool.buffers) for pool in self.pools)
+
+    def num_blocks_in(self, memory_bytes: int) -> int:
+        """Blocks that fit into ``memory_bytes``, alignment counted; may be 0."""
+        return max(memory_bytes - self.overhead_bytes, 0) // self.bytes_per_block
+
+    def bind(self, num_blocks: int) -> BoundPlan:
+        """The plan for ``num_blocks`` blocks: sizes of allocations, shapes, strides, offsets."""
+        return BoundPlan(self.layers, self.pools, self.alignment, self.aliases, num_blocks)
+
+    def capacity(self) -> tuple[GroupCapacity, ...]:
+        """For each KV group what a block holds, and what lies idle in it."""
+        return tuple(
+            GroupCapacity(
+                index,
+                len(group.layers),
+                group.tokens_per_block,
+                sum(self.layout_of[layer].used_bytes for layer in group.layers),
+                self.bytes_per_block,
+            )
+            for index, group in enumerate(self.groups)
+        )
+
+    def to_json(self) -> str:
+        """One line of JSON; ``from_json`` gives an equal plan."""
+        return json.dumps({"version": FORMAT_VERSION, "plan": to_plain(self)})
+
+    @classmethod
+    def from_json(cls, text: str) -> CachePlan:
+        """The plan of ``to_json``, proven anew; LayoutError when it is of another version."""
+        plain = json.loads(text)
+        version = plain.get("version") if isinstance(plain, dict) else None
+        if version != FORMAT_VERSION:
+            raise LayoutError(f"plan of format {version!r}; this release reads {FORMAT_VERSION}")
+        return from_plain(cls, plain["plan"])
+
+    def _check_layers(self) -> None:
+        planned = [layout.layer for layout in self.layers]
+        grouped = [layer for group in self.groups for layer in group.layers]
+        placed = [placed.layer for pool in self.pools for placed in pool.layers]
+        for what, names in (("KV groups", grouped), ("pools", placed), ("layouts", planned)):
+            wrong = _differences(planned, names)
+            if wrong:
+                raise LayoutError(f"layers that are not exactly once in the {what}: {wrong}")
+        for pool in self.pools:
+            for member in pool.layers:
+                self._check_placements(pool, member)
+        for layer, owner in self.aliases:
+            if layer in self.layout_of or owner not in self.layout_of:
+                raise LayoutError(
+                    f"{layer} is to read the cache of {owner}: the first must have none of its "
+                    "own, the second must have one"
+                )
+
+    def _check_placements(self, pool: Pool, member: PlacedLayer) -> None:
+        layout = self.layout_of[member.layer]
+        if self.group_of[member.layer] != member.group:
+            raise LayoutError(f"{member.layer} is not of KV group {member.group}")
+        named = [placement.component for placement in member.placements]
+        if named != [part.name for part in layout.components]:
+            raise LayoutError(f"{member.layer}: its components are not those placed: {named}")
+        for part, placement in zip(layout.components, member.placements, strict=True):
+            what = f"{member.layer}, {part.name}"
+            if not 0 <= placement.buffer < len(pool.buffers):
+                raise LayoutError(f"{what}: no buffer {placement.buffer} in its pool")
+            if placement.rows * placement.row_bytes != part.bytes_per_block or (
+                placement.rows != part.rows_per_block(layout.kernel_block)
+            ):
+                raise LayoutError(
+                    f"{what}: {placement.rows} rows of {placement.row_bytes} bytes placed for "
+                    f"{part.bytes_per_block} bytes per block"
+                )
+            if placement.overlay != part.overlay:
+                raise LayoutError(f"{what}: placed as overlay, or the other way round")
+            if placement.block_stride != placement.rows * placement.row_stride:
+                raise LayoutError(f"{what}: its rows are not at one distance over all blocks")
+            unit = max(layout.alignment, part.item_bytes)
+            for number in (placement.start_per_block, placement.start_bytes):
+                exact_quotient(number, unit, f"{what}: start by alignment")
+            exact_quotient(placement.row_stride, part.item_bytes, f"{what}: stride by element")
+
+    def _check_group(self, index: int, group: KVGroup) -> None:
+        for layer in group.layers:
+            layout = self.layout_of[layer]
+            if layout.tokens_per_block != group.tokens_per_block:
+                raise LayoutError(
+                    f"KV group {index} has blocks of {group.tokens_per_block} tokens, {layer} of "
+                    f"{layout.tokens_per_block}; give it a group of its own or that block size"
+                )
+            if layout.kernel_block not in (None, group.kernel_block):
+                raise LayoutError(
+                    f"KV group {index} splits blocks into {group.kernel_block} rows, {layer} into "
+                    f"{layout.kernel_block}; one block table cannot serve both"
+                )
+
+
+def _differences(wanted: Iterable[str], given: Iterable[str]) -> list[str]:
+    """Names that are not exactly once in both."""
+    left, right = Counter(wanted), Counter(given)
+    return sorted(name for name in left.keys() | right.keys() if not left[name] == right[name] == 1)
+
+
+def make_plan(
+    groups: Sequence[Sequence[LayerLayout]],
+    *,
+    kv_transfer: bool = False,
+    block_outer: bool = False,
+    aliases: Mapping[str, str] | None = None,
+) -> CachePlan:
+    """The plan of these KV groups, each given as its layers' layouts in the order of execution.
+
+    ``kv_transfer`` aligns every buffer to 2 MiB. ``block_outer`` puts all layers whose operators
+    take strides into one pool, a page of which holds a block of every layer of a group. ``aliases``
+    maps layers without a cache to the layers whose cache they read.
+    Raises LayoutError with the numbers when something does not divide or fit.
+    """
+    return CachePlan(
+        layers=tuple(layout for group in groups for layout in group),
+        groups=tuple(_group(group) for group in groups),
+        pools=make_pools(groups, block_outer=block_outer),
+        alignment=TRANSFER_ALIGNMENT if kv_transfer else BUFFER_ALIGNMENT,
+        aliases=tuple(sorted((aliases or {}).items())),
+    )
+
+
+def _group(layouts: Sequence[LayerLayout]) -> KVGroup:
+    if not layouts:
+        raise LayoutError("a KV group without layers; leave it out")
+    kernel_blocks = [layout.kernel_block for layout in layouts if layout.kernel_block is not None]
+    return KVGroup(
+        layers=tuple(layout.layer for layout in layouts),
+        tokens_per_block=layouts[0].tokens_per_block,
+        kernel_block=kernel_blocks[0] if kernel_blocks else None,
+    )

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which layers of different KV groups share a pool, and where their components lie in it.
+
+A block id belongs to one KV group at a time, so layers of different groups may use the same bytes
+of it. Contiguous components share a plane only when their blocks are equally large: then block b
+of both is the same bytes. So a pool of contiguous layers is a set of planes, and a layer joins when
+the pool has planes of its sizes, or is given those that lack. Pages share by page size, or, with
+``block_outer``, all in one pool in which a page of the pool holds a page of every layer of a group.
+Nothing here needs to be believed: the plan proves the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from mkv_ascend.layout.component import (
+    Component,
+    LayerLayout,
+    MemoryFormat,
+    Storage,
+    exact_quotient,
+)
+from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
+
+__all__ = ["bytes_per_block", "make_pools"]
+
+Groups = Sequence[Sequence[LayerLayout]]
+
+Plane = tuple[int, object]
+"""Bytes per block; and the dtype and shape where a tensor cannot be viewed as another (NZ)."""
+
+PLANE_ALIGNMENT = 32
+"""Bytes; planes of one buffer start at multiples of it: Ascend vector cores move 32 at a time."""
+
+
+@dataclass(eq=False)
+class _Planes:
+    """A pool of contiguous layers while it is being filled."""
+
+    memory_format: MemoryFormat
+    planes: list[Plane] = field(default_factory=list)
+    members: list[tuple[LayerLayout, int]] = field(default_factory=list)
+
+
+def _plane(layout: LayerLayout, part: Component) -> Plane:
+    if layout.memory_format is MemoryFormat.ND:
+        return part.bytes_per_block, None
+    return part.bytes_per_block, (part.dtype, part.row_shape(layout.kernel_block))
+
+
+def _planes_of(layout: LayerLayout) -> Counter[Plane]:
+    return Counter(_plane(layout, part) for part in layout.components)
+
+
+def _weight(planes: Counter[Plane]) -> int:
+    return sum(size * count for (size, _), count in planes.items())
+
+
+def _contiguous(group: Sequence[LayerLayout]) -> list[LayerLayout]:
+    return [layout for layout in group if layout.storage is not Storage.PAGED]
+
+
+def _contiguous_pools(groups: Groups) -> list[_Planes]:
+    """As many planes of each size as the group with the most needs, and no more.
+
+    Groups with the most bytes first: they open the pools that the others then fit into. A layer
+    that finds its planes in several pools only makes one pool of them.
+    """
+    pools: list[_Planes] = []
+    members = [_contiguous(group) for group in groups]
+    order = sorted(
+        range(len(groups)), key=lambda index: -sum(part.used_bytes for part in members[index])
+    )
+    for group in order:
+        free = {pool: Counter(pool.planes) for pool in pools}
+        for layout in members[group]:
+            missing = _planes_of(layout)
+            chosen = _choose(free, layout.memory_format, missing)
+            for pool in chosen:
+                missing -= free[pool]
+            target = _merge(chosen, free, pools) or _open(layout.memory_format, free, pools)
+            target.planes += missing.elements()
+            target.members.append((layout, group))
+            free[target] = free[target] + missing - _planes_of(layout)
+    return pools
+
+
+def _choose(
+    free: dict[_Planes, Counter[Plane]], memory_format: MemoryFormat, needed: Counter[Plane]
+) -> list[_Planes]:
+    """Pools that together have most of ``needed`` free: one if one has, the fullest first."""
+    chosen: list[_Planes] = []
+    while needed:
+        best, best_cost = None, (_weight(needed), 0)
+        for pool, planes in free.items():
+            if pool in chosen or not planes or pool.memory_format is not memory_format:
+                continue
+            cost = (_weight(needed - planes), _weight(planes))
+            if cost[0] < best_cost[0] or (best is not None and cost < best_cost):
+                best, best_cost = pool, cost
+            if planes == needed:
+                break
+        if best is None:
+            break
+        chosen.append(best)
+        needed = needed - free[best]
+    return chosen
+
+
+def _merge(
+    chosen: list[_Planes], free: dict[_Planes, Counter[Plane]], pools: list[_Planes]
+) -> _Planes | None:
+    """The first of ``chosen`` with the planes and members of the others."""
+    for other in chosen[1:]:
+        chosen[0].planes += other.planes
+        chosen[0].members += other.members
+        free[chosen[0]] = free[chosen[0]] + free.pop(other)
+        pools.remove(other)
+    return chosen[0] if chosen else None
+
+
+def _open(
+    memory_format: MemoryFormat, free: dict[_Planes, Counter[Plane]], pools: list[_Planes]
+) -> _Planes:
+    pool = _Planes(memory_format)
+    pools.append(pool)
+    free[pool] = Counter()
+    return pool
+
+
+@dataclass
+class _Pages:
+    """A pool of pages: ``width`` bytes per block, layers at offsets of the page."""
+
+    width: int = 0
+    members: list[tuple[LayerLayout, int, int]] = field(default_factory=list)
+
+
+def _paged_pools(groups: Groups, block_outer: bool) -> list[_Pages]:
+    if block_outer:
+        return _block_outer_pools(groups)
+    pools: dict[tuple[int, int, int], _Pages] = {}
+    for group, layouts in enumerate(groups):
+        seen: Counter[tuple[int, int]] = Counter()
+        for layout in layouts:
+            if layout.storage is not Storage.PAGED:
+                continue
+            size = (layout.page_bytes, layout.kernel_splits)
+            pool = pools.setdefault((*size, seen[size]), _Pages())
+            pool.width = layout.page_bytes
+            pool.members.append((layout, group, 0))
+            seen[size] += 1
+    return list(pools.values())
+
+
+def _block_outer_pools(groups: Groups) -> list[_Pages]:
+    """One pool, a block of which holds a page of every layer of one group.
+
+    Within a group the rows of all layers interleave, so they must have equally many kernel blocks;
+    layers that have another number of them go to a second pool. Groups never meet in a block, so
+    each may cut it in its own way.
+    """
+    pools: list[_Pages] = []
+    for group, layouts in enumerate(groups):
+        offsets: dict[int, int] = {}
+        for layout in layouts:
+            if layout.storage is not Storage.PAGED:
+                continue
+            splits = layout.kernel_splits
+            index = list(offsets).index(splits) if splits in offsets else len(offsets)
+            if index == len(pools):
+                pools.append(_Pages())
+            offset = offsets.get(splits, 0)
+            pools[index].members.append((layout, group, offset))
+            offsets[splits] = offset + exact_quotient(
+                layout.page_bytes, splits, "page bytes by kernel blocks"
+            )
+            pools[index].width = max(pools[index].width, offsets[splits] * splits)
+    for pool in pools:
+        unit = math.lcm(*(_row_unit(layout) for layout, _, _ in pool.members))
+        pool.width = -(-pool.width // unit) * unit
+    return pools
+
+
+def _row_unit(layout: LayerLayout) -> int:
+    """What the width of a block must be a multiple of for the layer's rows to start aligned."""
+    items = [part.item_bytes for part in layout.components]
+    return layout.kernel_splits * math.lcm(layout.alignment, *items)
+
+
+def bytes_per_block(groups: Groups, *, block_outer: bool = False) -> int:
+    """Bytes that one block id costs over all pools; what a search over groupings compares."""
+    most: Counter[Plane] = Counter()
+    for group in groups:
+        planes: Counter[Plane] = Counter()
+        for layout in _contiguous(group):
+            planes.update(_plane(layout, part) for part in layout.components)
+        most |= planes
+    return _weight(most) + sum(pool.width for pool in _paged_pools(groups, block_outer))
+
+
+def make_pools(groups: Groups, *, block_outer: bool = False) -> tuple[Pool, ...]:
+    """The pools of ``groups``: layouts in the order of execution, for each KV group."""
+    pools = [_lay_planes(pool) for pool in _contiguous_pools(groups)]
+    pools += [_lay_pages(pool, block_outer) for pool in _paged_pools(groups, block_outer)]
+    return tuple(pools)
+
+
+def _lay_planes(pool: _Planes) -> Pool:
+    storage, reason = _contiguous_storage(pool)
+    sizes = [size for size, _ in pool.planes]
+    if storage is Storage.SPLIT:
+        buffers = tuple(sizes)
+        starts = [(index, 0) for index in range(len(sizes))]
+    else:
+        buffers = (sum(sizes),)
+        starts = [(0, sum(sizes[:index])) for index in range(len(sizes))]
+    return Pool(storage, reason, buffers, tuple(_place_all(pool, starts)))
+
+
+def _contiguous_storage(pool: _Planes) -> tuple[Storage, str]:
+    split = "the operators take contiguous components"
+    if all(layout.storage is Storage.SPLIT for layout, _ in pool.members):
+        return Storage.SPLIT, split
+    if any(size % PLANE_ALIGNMENT for size, _ in pool.planes):
+        return Storage.SPLIT, (
+            f"{split}; in one buffer they would not start at multiples of {PLANE_ALIGNMENT} bytes"
+        )
+    return Storage.PLANAR, f"{split}; those of a state lie in one buffer"
+
+
+def _place_all(pool: _Planes, starts: list[tuple[int, int]]) -> Iterator[PlacedLayer]:
+    """Each layer takes the first planes of its sizes that no layer of its group has."""
+    taken: dict[int, set[int]] = {}
+    for layout, group in pool.members:
+        used = taken.setdefault(group, set())
+        placements = []
+        for part in layout.components:
+            index = next(
+                index
+                for index, plane in enumerate(pool.planes)
+                if plane == _plane(layout, part) and index not in used
+            )
+            used.add(index)
+            placements.append(_in_plane(part, layout.kernel_block, *starts[index]))
+        yield PlacedLayer(layout.layer, group, tuple(placements))
+
+
+def _in_plane(part: Component, kernel_block: int | None, buffer: int, start: int) -> Placement:
+    rows = part.rows_per_block(kernel_block)
+    size = part.bytes_per_block
+    row = exact_quotient(size, rows, f"{part.name}: bytes by kernel blocks")
+    return Placement(part.name, buffer, start, 0, size, rows, row, row)
+
+
+def _lay_pages(pool: _Pages, block_outer: bool) -> Pool:
+    reason = "the operators take strides: a block is one page"
+    if block_outer:
+        reason += " of all layers of a group"
+    placed = []
+    for layout, group, offset in pool.members:
+        what = f"{layout.layer}: bytes of a block by kernel blocks"
+        stride = exact_quotient(pool.width, layout.kernel_splits, what)
+        placements = []
+        start = offset
+        for part in layout.components:
+            rows = part.rows_per_block(layout.kernel_block)
+            row_bytes = exact_quotient(part.bytes_per_block, rows, f"{part.name}: bytes by rows")
+            if part.overlay:
+                at = offset
+            else:
+                at, start = start, start + row_bytes
+            placements.append(
+                Placement(
+                    part.name, 0, 0, at, pool.width, rows, stride, row_bytes, overlay=part.overlay
+                )
+            )
+        placed.append(PlacedLayer(layout.layer, group, tuple(placements)))
+    return Pool(Storage.PAGED, reason, (pool.width,), tuple(placed))

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recipes by class of spec: how a layer's spec finds the recipe of its layout.
+
+A spec is anything with the attributes of vLLM's ``KVCacheSpec`` classes (vllm/v1/
+kv_cache_interface.py) or vllm-ascend's (vllm_ascend/core/kv_cache_interface.py); nothing is
+imported. The recipe is found by the names of the spec's class and its bases, most derived first,
+never by the name of the layer. Another package adds a kind with one recipe and one call:
+
+    register_recipe("MySpec", my_recipe)
+
+Contiguous components are not padded: specs are padded to make pages equal, and pools share planes
+instead. PAGED layouts keep the page that the spec asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mkv_ascend.layout.component import (
+    Component,
+    Container,
+    LayerLayout,
+    LayoutError,
+    MemoryFormat,
+    Storage,
+    TokenExtent,
+    TokenOrder,
+    exact_quotient,
+)
+from mkv_ascend.layout.kind import Kind, Role
+
+__all__ = [
+    "LayerFacts",
+    "Recipe",
+    "build_layout",
+    "dtype_name",
+    "hashed",
+    "layout_of",
+    "refuse_quantisation",
+    "register_recipe",
+    "tokens",
+    "unregister_recipe",
+]
+
+
+@dataclass(frozen=True)
+class LayerFacts:
+    """What a recipe must know of a layer beyond its spec.
+
+    ``kernel_block``: rows per block of its backend, None where it takes the manager's.
+    ``takes_strides``: whether its backend's operators do (the catalog knows); None leaves it to the
+    recipe: caches of DeepSeek-V4 and of hidden states do, others do not.
+    ``latent_dim``, ``rope_dim``: of MLA layers, whose spec has only the sum.
+    ``key_dtype``, ``value_dtype``: of quantised caches, where they are not the spec's (for MLA the
+    latent is the key, the rope the value).
+    ``hashed_keys``: whether key compression (kvcomp) keeps hashed keys beside the cache.
+    ``full_indexer_view``: A5 reads keys and scales of DeepSeek-V4's indexer as one tensor too.
+    """
+
+    layer: str
+    role: Role
+    kernel_block: int | None = None
+    takes_strides: bool | None = None
+    latent_dim: int | None = None
+    rope_dim: int | None = None
+    key_dtype: str | None = None
+    value_dtype: str | None = None
+    hashed_keys: bool = False
+    full_indexer_view: bool = False
+    memory_format: MemoryFormat = MemoryFormat.ND
+
+
+Recipe = Callable[[Any, LayerFacts], LayerLayout]
+Predicate = Callable[[Any], bool]
+
+_BY_CLASS: dict[str, Recipe] = {}
+_BY_PREDICATE: list[tuple[Predicate, Recipe]] = []
+
+
+def register_recipe(spec: str | Predicate, recipe: Recipe) -> None:
+    """Use ``recipe`` for specs of the class named ``spec`` or for which the predicate is true.
+
+    Predicates are asked first, the latest registered before the others; then classes, the most
+    derived first. ValueError when a class name is taken.
+    """
+    if not isinstance(spec, str):
+        _BY_PREDICATE.insert(0, (spec, recipe))
+        return
+    if spec in _BY_CLASS:
+        raise ValueError(f"there is a recipe for {spec}; unregister it first")
+    _BY_CLASS[spec] = recipe
+
+
+def unregister_recipe(spec: str | Predicate) -> None:
+    """Take back what ``register_recipe`` was given; ValueError when it was not."""
+    if isinstance(spec, str) and spec in _BY_CLASS:
+        del _BY_CLASS[spec]
+        return
+    for entry in _BY_PREDICATE:
+        if entry[0] is spec:
+            _BY_PREDICATE.remove(entry)
+            return
+    raise ValueError(f"there is no recipe for {spec!r}")
+
+
+def layout_of(spec: Any, facts: LayerFacts) -> LayerLayout:
+    """The layout of one layer; LayoutError when its spec has no recipe or does not add up."""
+    for matches, recipe in _BY_PREDICATE:
+        if matches(spec):
+            return recipe(spec, facts)
+    for kind in type(spec).__mro__:
+        if kind.__name__ in _BY_CLASS:
+            return _BY_CLASS[kind.__name__](spec, facts)
+    raise LayoutError(
+        f"layer {facts.layer}: no recipe for a spec of class {type(spec).__name__}; known: "
+        f"{', '.join(sorted(_BY_CLASS))}. Add one with register_recipe"
+    )
+
+
+def dtype_name(dtype: object) -> str:
+    """``bfloat16`` of ``torch.bfloat16``, or of the string itself."""
+    return str(dtype).removeprefix("torch.")
+
+
+def tokens(
+    name: str, rows: int, heads: int, dim: int, dtype: object, *, replicas: int = 1
+) -> Component:
+    """A component with a row per token, in the order (tokens, heads, dim)."""
+    return Component(name, dtype_name(dtype), TokenExtent(rows, heads, dim), replicas)
+
+
+def build_layout(
+    spec: Any,
+    facts: LayerFacts,
+    kind: Kind,
+    components: list[Component],
+    *,
+    container: Container = Container.TUPLE,
+    contiguous: Storage = Storage.SPLIT,
+    takes_strides: bool = False,
+    tokens_per_block: int | None = None,
+) -> LayerLayout:
+    """A layout whose components must add up to the page that the spec counts.
+
+    ``contiguous``: storage when the operators take no strides. ``takes_strides``: what holds when
+    the facts leave it open. ``tokens_per_block``: where it is not the spec's block size.
+    """
+    if facts.takes_strides is not None:
+        takes_strides = facts.takes_strides
+    used = sum(part.bytes_per_block for part in components if not part.overlay)
+    _check_page(spec, facts, sum(p.bytes_per_block for p in components if not _extra(p)))
+    padded: int = max(used, getattr(spec, "page_size_padded", None) or 0)
+    return LayerLayout(
+        layer=facts.layer,
+        role=facts.role,
+        kind=kind,
+        components=tuple(components),
+        storage=Storage.PAGED if takes_strides else contiguous,
+        page_bytes=padded if takes_strides else used,
+        tokens_per_block=spec.block_size if tokens_per_block is None else tokens_per_block,
+        kernel_block=facts.kernel_block,
+        container=container,
+        memory_format=facts.memory_format,
+    )
+
+
+def _extra(part: Component) -> bool:
+    """Components that no spec counts."""
+    return part.overlay or part.side
+
+
+def _check_page(spec: Any, facts: LayerFacts, used: int) -> None:
+    """The spec's own page must be the components' bytes, or those padded."""
+    page: int = spec.page_size_bytes
+    padded = getattr(spec, "page_size_padded", None)
+    # AscendMLAAttentionSpec has page_size_padded but does not add it to its page.
+    if used != page and (padded is None or padded < used or page != padded):
+        raise LayoutError(
+            f"layer {facts.layer}: {type(spec).__name__} counts {page} bytes per block, its "
+            f"components need {used}; the recipe and the spec do not fit"
+        )
+
+
+def refuse_quantisation(spec: Any, facts: LayerFacts) -> None:
+    """Packed and per-token-head caches of vLLM, which no backend of vllm-ascend 0.23.0 serves."""
+    mode = getattr(spec, "kv_quant_mode", None)
+    if getattr(mode, "is_per_token_head", False) or getattr(mode, "is_nvfp4", False):
+        raise NotImplementedError(
+            f"layer {facts.layer}: KV quantisation {getattr(mode, 'name', mode)} is not planned; "
+            "choose another --kv-cache-dtype"
+        )
+    if getattr(spec, "tq_slot_size", 0):
+        raise NotImplementedError(f"layer {facts.layer}: TurboQuant caches are not planned")
+    if getattr(spec, "cache_dtype_str", None) == "fp8_ds_mla":
+        raise NotImplementedError(
+            f"layer {facts.layer}: fp8_ds_mla is a CUDA format; choose another --kv-cache-dtype"
+        )
+
+
+def hashed(source: Component, factor: int = 1) -> Component:
+    """kvcomp's hashed keys of ``source``: a bit per element, (heads, rows, dim / 8).
+
+    vllm_ascend/worker/kvcomp_utils.py allocates them beside the cache and counts them nowhere.
+    ``factor``: rope keys have twice the bits.
+    """
+    extent = source.extent
+    assert isinstance(extent, TokenExtent)
+    row = exact_quotient(extent.dim, 8, f"{source.name}: elements of a row by bits of a byte")
+    bits = TokenExtent(extent.tokens, extent.heads, row * factor, TokenOrder.HEADS_TOKENS_DIM)
+    return Component(f"hashed_{source.name}", "uint8", bits, side=True)

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan as something to look at: its groups, pools and costs, beside what else could be had.
+
+``PlanReport`` gathers what is known; ``report_text`` and ``report_html`` show it, ``to_plain`` is
+its JSON. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mkv_ascend.layout.admission import NULL_BLOCKS
+from mkv_ascend.layout.component import LayerLayout
+from mkv_ascend.layout.demand import Request
+from mkv_ascend.layout.grouping import Cost, Grouping
+from mkv_ascend.layout.layer_ranges import fold_layer_names
+from mkv_ascend.layout.placement import PlacedLayer, Pool
+from mkv_ascend.layout.plan import CachePlan
+
+__all__ = ["GroupPart", "OtherGrouping", "PlanReport", "PoolPart"]
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class OtherGrouping:
+    """What vLLM's own grouping gives, or the error that it raises instead.
+
+    ``request_blocks``: blocks of ``block_bytes`` bytes that one request holds.
+    """
+
+    groups: int = 0
+    request_blocks: int = 0
+    block_bytes: int = 0
+    error: str = ""
+
+    @property
+    def request_bytes(self) -> int:
+        """Bytes of one request."""
+        return self.request_blocks * self.block_bytes
+
+
+@dataclass(frozen=True)
+class GroupPart:
+    """Layers of one KV group that are alike. Bytes are those of one layer's page."""
+
+    group: int
+    layers: tuple[str, ...]
+    role: str
+    kind: str
+    backend: str
+    page_bytes: int
+    padding_bytes: int
+
+    @property
+    def folded(self) -> str:
+        """The layers, numbers folded into ranges."""
+        return ", ".join(fold_layer_names(self.layers))
+
+
+@dataclass(frozen=True)
+class PoolPart:
+    """Pools (indices) that are alike in storage, reason and buffers."""
+
+    pools: tuple[int, ...]
+    pool: Pool
+    layers: tuple[str, ...]
+
+    @property
+    def folded(self) -> str:
+        """The layers of all these pools, numbers folded into ranges."""
+        return ", ".join(fold_layer_names(self.layers))
+
+
+@dataclass(frozen=True)
+class PlanReport:
+    """A plan with all that a reader may ask of it.
+
+    ``subjects``: what was planned, as pairs of word and text. ``request``: what memory is measured
+    with. ``backends``: backend by layer. ``memory_bytes``: memory of the caches on one device, None
+    when it is not known. ``other``: vLLM's own grouping, None with the reason in
+    ``other_absent``.
+    """
+
+    subjects: tuple[tuple[str, str], ...]
+    request: Request
+    grouping: Grouping
+    plan: CachePlan
+    backends: Mapping[str, str] = field(default_factory=dict)
+    memory_bytes: int | None = None
+    other: OtherGrouping | None = None
+    other_absent: str = "it was not asked for"
+    notes: tuple[str, ...] = ()
+
+    @property
+    def request_blocks(self) -> int:
+        """Blocks of all groups that one request holds."""
+        return sum(group.blocks for group in self.grouping.groups)
+
+    @property
+    def request_bytes(self) -> int:
+        """Bytes of those blocks."""
+        return self.request_blocks * self.plan.bytes_per_block
+
+    @property
+    def num_blocks(self) -> int | None:
+        """Blocks that fit into the memory; None when that is not known."""
+        return None if self.memory_bytes is None else self.plan.num_blocks_in(self.memory_bytes)
+
+    @property
+    def max_concurrency(self) -> float | None:
+        """Requests of full length that fit at once, vLLM's null block taken off."""
+        return _concurrency(self.num_blocks, self.request_blocks)
+
+    @property
+    def other_num_blocks(self) -> int | None:
+        """Blocks that vLLM's own grouping would have in the memory."""
+        if self.memory_bytes is None or self.other is None or self.other.error:
+            return None
+        return self.memory_bytes // self.other.block_bytes
+
+    @property
+    def other_max_concurrency(self) -> float | None:
+        """``max_concurrency`` with vLLM's own grouping."""
+        blocks = self.other.request_blocks if self.other else 0
+        return _concurrency(self.other_num_blocks, blocks)
+
+    def group_parts(self) -> Iterator[GroupPart]:
+        """Groups in order; in each, layers that are alike together."""
+        for index, group in enumerate(self.plan.groups):
+            alike: dict[tuple[str, str, str, int, int], list[str]] = {}
+            for name in group.layers:
+                layout = self.plan.layout_of[name]
+                alike.setdefault(self._key(layout), []).append(name)
+            for (role, kind, backend, page, padding), names in alike.items():
+                yield GroupPart(index, tuple(names), role, kind, backend, page, padding)
+
+    def _key(self, layout: LayerLayout) -> tuple[str, str, str, int, int]:
+        return (
+            str(layout.role),
+            str(layout.kind),
+            self.backends.get(layout.layer, "-"),
+            layout.page_bytes,
+            layout.padding_bytes,
+        )
+
+    def pool_parts(self) -> Iterator[PoolPart]:
+        """Pools that are alike together, in the order of the first."""
+        alike: dict[tuple[object, ...], list[int]] = {}
+        for index, pool in enumerate(self.plan.pools):
+            shared = tuple(sorted(member.group for member in pool.layers))
+            key = (pool.storage, pool.reason, pool.buffers, shared)
+            alike.setdefault(key, []).append(index)
+        for indices in alike.values():
+            members = [
+                member.layer for index in indices for member in self.plan.pools[index].layers
+            ]
+            yield PoolPart(tuple(indices), self.plan.pools[indices[0]], tuple(members))
+
+    def to_plain(self) -> dict[str, Any]:
+        """The report as plain values for JSON; sizes are in bytes."""
+        return {
+            "format": FORMAT_VERSION,
+            "subjects": dict(self.subjects),
+            "request": {
+                "tokens": self.request.tokens,
+                "tokens_per_step": self.request.tokens_per_step,
+                "blocks": self.request_blocks,
+                "bytes": self.request_bytes,
+                "needed_bytes": self.grouping.cost.needed_bytes,
+            },
+            "objective": str(self.grouping.objective),
+            "exhaustive": self.grouping.exhaustive,
+            "padding_fraction": self.grouping.cost.padding_fraction,
+            "prefix_hit_tokens": self.grouping.prefix_hit_tokens,
+            "bytes_per_block": self.plan.bytes_per_block,
+            "memory_bytes": self.memory_bytes,
+            "num_blocks": self.num_blocks,
+            "max_concurrency": self.max_concurrency,
+            "groups": [self._group(index) for index in range(len(self.plan.groups))],
+            "pools": [_pool(pool) for pool in self.plan.pools],
+            "other_objective": {
+                "objective": str(self.grouping.other_objective),
+                **_cost(self.grouping.other_cost),
+            },
+            "alternatives": [_cost(cost) for cost in self.grouping.alternatives],
+            "vllm": self._other(),
+            "notes": list(self.notes),
+        }
+
+    def _group(self, index: int) -> dict[str, Any]:
+        planned, chosen = self.plan.groups[index], self.grouping.groups[index]
+        capacity = self.plan.capacity()[index]
+        return {
+            "tokens_per_block": planned.tokens_per_block,
+            "kernel_block": planned.kernel_block,
+            "blocks": chosen.blocks,
+            "has_draft": chosen.has_draft,
+            "used_bytes": capacity.used_bytes,
+            "idle_bytes": capacity.dead_bytes,
+            "layers": [self._layer(name) for name in planned.layers],
+        }
+
+    def _layer(self, name: str) -> dict[str, Any]:
+        role, kind, backend, page, padding = self._key(self.plan.layout_of[name])
+        return {
+            "name": name,
+            "role": role,
+            "kind": kind,
+            "backend": backend,
+            "page_bytes": page,
+            "padding_bytes": padding,
+        }
+
+    def _other(self) -> dict[str, Any]:
+        if self.other is None:
+            return {"absent": self.other_absent}
+        if self.other.error:
+            return {"error": self.other.error}
+        return {
+            "groups": self.other.groups,
+            "request_blocks": self.other.request_blocks,
+            "request_bytes": self.other.request_bytes,
+            "bytes_per_block": self.other.block_bytes,
+            "num_blocks": self.other_num_blocks,
+            "max_concurrency": self.other_max_concurrency,
+        }
+
+
+def _concurrency(num_blocks: int | None, request_blocks: int) -> float | None:
+    if num_blocks is None or not request_blocks:
+        return None
+    return max(num_blocks - NULL_BLOCKS, 0) / request_blocks
+
+
+def _cost(cost: Cost) -> dict[str, Any]:
+    return {
+        "groups": cost.groups,
+        "request_bytes": cost.held_bytes,
+        "padding_fraction": cost.padding_fraction,
+    }
+
+
+def _pool(pool: Pool) -> dict[str, Any]:
+    return {
+        "storage": str(pool.storage),
+        "reason": pool.reason,
+        "buffers": list(pool.buffers),
+        "layers": [_placed(member) for member in pool.layers],
+    }
+
+
+def _placed(member: PlacedLayer) -> dict[str, Any]:
+    return {
+        "name": member.layer,
+        "group": member.group,
+        "components": {
+            part.component: {"buffer": part.buffer, "bytes": part.rows * part.row_bytes}
+            for part in member.placements
+        },
+    }

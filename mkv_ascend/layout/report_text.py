@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan's report as text: whole for a terminal, short for the log at start-up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mkv_ascend.layout.component import Storage
+from mkv_ascend.layout.report import PlanReport, PoolPart
+
+__all__ = [
+    "closing_lines",
+    "comparison",
+    "count",
+    "format_bytes",
+    "group_rows",
+    "pools_of",
+    "short_text",
+    "text",
+]
+
+KIB = 1024
+Row = tuple[str, ...]
+
+COMPARISON_HEADER = (
+    "grouping",
+    "groups",
+    "one request",
+    "padding",
+    "blocks",
+    "requests at once",
+)
+
+
+def format_bytes(number: int) -> str:
+    """``1.5 MiB``: the largest unit that leaves 1 or more before the point."""
+    for unit, size in (("GiB", KIB**3), ("MiB", KIB**2), ("KiB", KIB)):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number} B"
+
+
+def count(number: int, word: str) -> str:
+    """``1 layer``, ``2 layers``."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def text(report: PlanReport) -> str:
+    """The whole report."""
+    width = max((len(word) for word, _ in report.subjects), default=0)
+    lines = [f"{word:<{width}}  {value}" for word, value in report.subjects]
+    tokens = f"{count(report.request.tokens, 'token')}, {report.request.tokens_per_step} per step"
+    lines += [
+        "",
+        f"KV groups (blocks and bytes of one request of {tokens})",
+        *aligned(group_rows(report)),
+        "",
+        f"Pools ({format_bytes(report.plan.bytes_per_block)} for each block id)",
+        *(f"  {line}" for part in report.pool_parts() for line in pools_of(part)),
+        "",
+        "What it costs, and what else could be had",
+        *aligned(comparison(report)),
+    ]
+    lines += ["", *closing_lines(report)]
+    return "\n".join(lines) + "\n"
+
+
+def closing_lines(report: PlanReport) -> list[str]:
+    """What the tables cannot say: errors, limits, notes."""
+    lines = []
+    if report.other is not None and report.other.error:
+        lines.append(f"vLLM's own grouping raises {report.other.error}")
+    if report.other is None:
+        lines.append(f"vLLM's own grouping is not shown: {report.other_absent}")
+    if not report.grouping.exhaustive:
+        lines.append("the search for groups reached its limit: better ones may exist")
+    hits = count(report.grouping.prefix_hit_tokens, "token")
+    lines.append(f"prefix hits come in multiples of {hits}")
+    return [*lines, *report.notes]
+
+
+def group_rows(report: PlanReport) -> list[Row]:
+    """Header and a row for each group's layers that are alike."""
+    rows: list[Row] = [
+        ("group", "tokens", "blocks", "idle", "layers", "role", "kind", "backend", "page")
+    ]
+    capacity = report.plan.capacity()
+    shown: set[int] = set()
+    for part in report.group_parts():
+        first = part.group not in shown
+        shown.add(part.group)
+        group = report.grouping.groups[part.group]
+        head = (str(part.group), str(group.block_size), str(group.blocks))
+        idle = capacity[part.group].dead_bytes / report.plan.bytes_per_block
+        page = format_bytes(part.page_bytes)
+        if part.padding_bytes:
+            page += f" ({format_bytes(part.padding_bytes)} padding)"
+        rows.append(
+            (
+                *(head if first else ("", "", "")),
+                f"{idle:.1%}" if first else "",
+                f"{part.folded} ({len(part.layers)})",
+                part.role,
+                part.kind,
+                part.backend,
+                page,
+            )
+        )
+    return rows
+
+
+def pools_of(part: PoolPart) -> tuple[str, str]:
+    """Two lines on pools that are alike: what they are, and why, with which layers."""
+    pool = part.pool
+    number = count(len(part.pools), "pool")
+    what = f"{number}: {pool.storage}, {format_bytes(pool.bytes_per_block)} a block"
+    if pool.storage is Storage.SPLIT:
+        what += f" in {count(len(pool.buffers), 'buffer')}"
+    return what, f"  because {pool.reason}; {part.folded}"
+
+
+def comparison(report: PlanReport) -> list[Row]:
+    """Header, this plan, the other objective, vLLM's own grouping, and no padding at all."""
+    grouping = report.grouping
+    cost, other_cost = grouping.cost, grouping.other_cost
+    rows: list[Row] = [
+        COMPARISON_HEADER,
+        (
+            f"this plan ({grouping.objective})",
+            str(cost.groups),
+            _mib(report.request_bytes),
+            f"{cost.padding_fraction:.1%}",
+            _number(report.num_blocks),
+            _requests(report.max_concurrency),
+        ),
+        (
+            f"{grouping.other_objective}",
+            str(other_cost.groups),
+            _mib(other_cost.held_bytes),
+            f"{other_cost.padding_fraction:.1%}",
+            "-",
+            "-",
+        ),
+    ]
+    other = report.other
+    if other is not None and other.error:
+        rows.append(("vLLM's own", "raises", "-", "-", "-", "-"))
+    elif other is not None:
+        padding = max(0.0, 1 - cost.needed_bytes / other.request_bytes)
+        rows.append(
+            (
+                "vLLM's own",
+                str(other.groups),
+                _mib(other.request_bytes),
+                f"{padding:.1%}",
+                _number(report.other_num_blocks),
+                _requests(report.other_max_concurrency),
+            )
+        )
+    rows.append(("no padding at all", "-", _mib(cost.needed_bytes), "0.0%", "-", "-"))
+    return rows
+
+
+def short_text(report: PlanReport) -> str:
+    """A few lines for the log at start-up: the groups, and what one request costs."""
+    cost = report.grouping.cost
+    lines = [
+        f"KV cache plan, {report.grouping.objective}: {cost}; the other objective, "
+        f"{report.grouping.other_objective}: {report.grouping.other_cost}",
+        *aligned(group_rows(report)),
+    ]
+    if report.num_blocks is not None:
+        lines.append(
+            f"{count(report.num_blocks, 'block')} of {format_bytes(report.plan.bytes_per_block)} "
+            f"hold {_requests(report.max_concurrency)} requests of "
+            f"{count(report.request.tokens, 'token')} at once"
+        )
+    return "\n".join(lines)
+
+
+def aligned(rows: Sequence[Row]) -> list[str]:
+    """Rows as lines with columns of equal width, two spaces in."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def _mib(number: int) -> str:
+    """All in one unit, so that small differences are seen."""
+    return f"{number / KIB**2:.1f} MiB"
+
+
+def _number(number: int | None) -> str:
+    return "-" if number is None else str(number)
+
+
+def _requests(number: float | None) -> str:
+    return "-" if number is None else f"{number:.2f}"

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of ``vllm.v1.core.kv_cache_utils`` that have to follow our grouping of KV caches.
+
+``install`` runs in the engine core, from ``register_custom_kv_cache_specs``, which vLLM calls
+before it groups. Each replacement hands over to the original unless the groups are ours; the check
+that one request fits also holds for vLLM's own groups of attention layers.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from vllm.v1.core import kv_cache_utils
+from vllm.v1.kv_cache_interface import KVCacheTensor
+
+from mkv_ascend.layout.admission import NULL_BLOCKS, AdmissionError
+from mkv_ascend.layout.grouping import MIB
+from mkv_ascend.layout.plan import make_plan
+from mkv_ascend.layout.pooling import bytes_per_block
+from mkv_ascend.plugin import kv_groups
+from mkv_ascend.plugin.guards import expect
+from mkv_ascend.plugin.layer_facts import is_planned, why_nothing_is_planned
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
+
+    Groups = Sequence[KVCacheGroupSpec]
+
+PATCH = "KV groups of target and draft"
+ORIGINAL = "mkv_ascend_original"
+
+
+def install() -> None:
+    """Replace the functions. Idempotent."""
+    for replacement, parameters in (
+        (_get_kv_cache_groups, ("vllm_config", "kv_cache_spec")),
+        (_pool_bytes_per_block, ("kv_cache_groups",)),
+        (
+            _get_kv_cache_config_deepseek_v4,
+            ("vllm_config", "kv_cache_groups", "available_memory"),
+        ),
+        (_max_memory_usage_bytes_from_groups, ("vllm_config", "kv_cache_groups")),
+        (get_max_concurrency_for_kv_cache_config, ("vllm_config", "kv_cache_config")),
+        (
+            _check_enough_kv_cache_memory,
+            (
+                "available_memory",
+                "get_needed_memory",
+                "max_model_len",
+                "estimate_max_model_len",
+            ),
+        ),
+    ):
+        _replace(replacement, parameters)
+
+
+def _replace(replacement: Callable[..., Any], parameters: tuple[str, ...]) -> None:
+    name = replacement.__name__
+    if name == "_get_kv_cache_groups":
+        name = "get_kv_cache_groups"
+    original = getattr(kv_cache_utils, name, None)
+    if hasattr(original, ORIGINAL):
+        return
+    found = None if original is None else tuple(inspect.signature(original).parameters)
+    expect(found == parameters, PATCH, f"kv_cache_utils.{name} takes {found}, not {parameters}")
+    assert original is not None
+    bound = functools.wraps(original)(functools.partial(replacement, original))
+    setattr(bound, ORIGINAL, original)
+    setattr(kv_cache_utils, name, bound)
+
+
+def _get_kv_cache_groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
+    """Ours where target and draft have layers that need more than one group."""
+    if (
+        config.scheduler_config.disable_hybrid_kv_cache_manager
+        or why_nothing_is_planned(config) is not None
+        or not kv_groups.can_fold(specs)
+    ):
+        return original(config, specs)
+    if config.speculative_config.method == "dflash":
+        specs = kv_groups.with_all_tokens_of_the_draft(specs)
+    if kv_cache_utils.is_kv_cache_spec_uniform(
+        specs
+    ) or kv_cache_utils.UniformTypeKVCacheSpecs.is_uniform_type(specs):
+        return original(config, specs)
+    return kv_groups.fold(config, specs)
+
+
+def _pool_bytes_per_block(original: Any, groups: Groups) -> int:
+    if not kv_groups.is_folded(groups):
+        return int(original(groups))
+    return bytes_per_block(kv_groups.layouts_of(groups))
+
+
+def _get_kv_cache_config_deepseek_v4(
+    original: Any, config: VllmConfig, groups: Groups, available_memory: int
+) -> tuple[int, list[KVCacheTensor]]:
+    """Blocks and tensors of several groups that mix page sizes: a tensor for each pool."""
+    if not kv_groups.is_folded(groups):
+        result: tuple[int, list[KVCacheTensor]] = original(config, groups, available_memory)
+        return result
+    plan = make_plan(kv_groups.layouts_of(groups))
+    num_blocks = kv_cache_utils.may_override_num_blocks(
+        config, available_memory // plan.bytes_per_block
+    )
+    return num_blocks, [
+        KVCacheTensor(
+            size=pool.bytes_per_block * num_blocks,
+            shared_by=[placed.layer for placed in pool.layers],
+        )
+        for pool in plan.pools
+    ]
+
+
+def _blocks_of_request(config: VllmConfig, groups: Groups) -> int:
+    return sum(group.kv_cache_spec.max_memory_usage_pages(config) for group in groups)
+
+
+def _max_memory_usage_bytes_from_groups(original: Any, config: VllmConfig, groups: Groups) -> int:
+    """What one request of full length needs, the block that vLLM keeps for itself included."""
+    if not _is_admission_ours(groups):
+        return int(original(config, groups))
+    block = kv_cache_utils._pool_bytes_per_block(groups)
+    if not kv_groups.is_folded(groups):
+        return int(original(config, groups)) + NULL_BLOCKS * block
+    return (_blocks_of_request(config, groups) + NULL_BLOCKS) * block
+
+
+def _is_admission_ours(groups: Groups) -> bool:
+    return bool(groups) and all(
+        is_planned(spec) for group in groups for spec in kv_groups.specs_by_layer(group).values()
+    )
+
+
+def get_max_concurrency_for_kv_cache_config(
+    original: Any, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig
+) -> float:
+    """Requests of full length that fit at once."""
+    groups = kv_cache_config.kv_cache_groups
+    if not kv_groups.is_folded(groups):
+        return float(original(vllm_config, kv_cache_config))
+    return kv_cache_config.num_blocks / _blocks_of_request(vllm_config, groups)
+
+
+def _check_enough_kv_cache_memory(
+    original: Any,
+    available_memory: int,
+    get_needed_memory: Any,
+    max_model_len: int,
+    estimate_max_model_len: Callable[[int], int],
+) -> None:
+    """Refuse memory that cannot hold one request: the scheduler would wait for blocks for ever.
+
+    Raises:
+        AdmissionError: with the numbers, and what to change.
+        ValueError: vLLM's own, for groups that are not planned here.
+    """
+    # vLLM binds the configuration and the groups to the function that counts the memory.
+    expect(
+        len(getattr(get_needed_memory, "args", ())) == 2,
+        PATCH,
+        "the memory check is not given the groups with get_needed_memory",
+    )
+    config, groups = get_needed_memory.args
+    if not _is_admission_ours(groups) or available_memory <= 0:
+        original(available_memory, get_needed_memory, max_model_len, estimate_max_model_len)
+        return
+    block = kv_cache_utils._pool_bytes_per_block(groups)
+    needed, available = -(-get_needed_memory() // block), available_memory // block
+    if needed <= available:
+        return
+    longest = estimate_max_model_len(available_memory)
+    possible = ["give the KV cache more memory (gpu_memory_utilization, kv_cache_memory_bytes)"]
+    if longest:
+        possible.insert(0, f"lower max_model_len to {longest} or less")
+    if config.cache_config.num_gpu_blocks_override is not None:
+        possible.append(f"raise num_gpu_blocks_override to {needed} or more")
+    if hint := _cheaper_objective(config, groups):
+        possible.append(hint)
+    raise AdmissionError(
+        f"one request of {max_model_len} tokens needs {needed} KV cache blocks of {block} bytes "
+        f"({needed * block / MIB:.1f} MiB, {NULL_BLOCKS} block being vLLM's own) in {len(groups)} "
+        f"KV groups; there are {available} ({available_memory / MIB:.1f} MiB), enough for "
+        f"{longest} tokens. Possible: {'; '.join(possible)}"
+    )
+
+
+def _cheaper_objective(config: VllmConfig, groups: Groups) -> str | None:
+    """The option that would need less memory, if one would."""
+    if not kv_groups.is_folded(groups):
+        return None
+    specs = {
+        name: spec for group in groups for name, spec in kv_groups.specs_by_layer(group).items()
+    }
+    grouping = kv_groups.search(config, specs)
+    if grouping.other_cost.held_bytes >= grouping.cost.held_bytes:
+        return None
+    return f"set layout.objective to {grouping.other_objective} ({grouping.other_cost})"

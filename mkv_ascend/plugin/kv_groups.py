@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's KV groups by our own search: the draft's layers fold into the target's groups.
+
+vLLM gives every group pages of one size, and splits all groups down to single layers when a
+draft's layers do not fit the pattern. Here layers share a block table when they hold the same
+tokens; pages may differ (``UniformTypeKVCacheSpecs``), and pools are planned from the layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheGroupSpec,
+    SlidingWindowSpec,
+    UniformTypeKVCacheSpecs,
+)
+
+from mkv_ascend.config import parse_config
+from mkv_ascend.layout.component import LayerLayout
+from mkv_ascend.layout.demand import Holding, Request, Span
+from mkv_ascend.layout.fitting import need_of
+from mkv_ascend.layout.grouping import (
+    Cost,
+    Group,
+    Grouping,
+    GroupingError,
+    GroupingOptions,
+    group_layers,
+)
+from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.pooling import bytes_per_block
+from mkv_ascend.layout.recipes import layout_of
+from mkv_ascend.plugin.layer_facts import is_planned, tie, tied_facts
+from mkv_ascend.plugin.logging import get_logger
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+Specs = Mapping[str, Any]
+
+logger = get_logger(__name__)
+
+
+def can_fold(specs: Specs) -> bool:
+    """Whether both models have layers, and all of them are of kinds that are planned here."""
+    facts = [tied_facts(spec) for spec in specs.values()]
+    roles = {fact.role for fact in facts if fact is not None}
+    return (
+        None not in facts
+        and roles == {Role.TARGET, Role.DRAFT}
+        and all(is_planned(spec) for spec in specs.values())
+    )
+
+
+def with_all_tokens_of_the_draft(specs: Specs) -> dict[str, Any]:
+    """``specs`` with the draft's windows kept whole, for the dflash method.
+
+    It writes the draft's keys of accepted tokens late; blocks that a sliding window has already
+    given back are then other requests' (vLLM #50169: acceptance fell from 33 % to 2 %).
+    """
+    return {name: _with_all_tokens(spec) for name, spec in specs.items()}
+
+
+def _with_all_tokens(spec: Any) -> Any:
+    if _role(spec) is not Role.DRAFT or not isinstance(spec, SlidingWindowSpec):
+        return spec
+    whole = FullAttentionSpec(
+        block_size=spec.block_size,
+        num_kv_heads=spec.num_kv_heads,
+        head_size=spec.head_size,
+        head_size_v=spec.head_size_v,
+        dtype=spec.dtype,
+        sliding_window=spec.sliding_window,
+    )
+    tie(whole, tied_facts(spec))
+    return whole
+
+
+def is_folded(groups: Sequence[KVCacheGroupSpec]) -> bool:
+    """Whether these groups, perhaps a worker's part of them, were made by ``fold``."""
+    return len(groups) > 1 and all(
+        isinstance(group.kv_cache_spec, UniformTypeKVCacheSpecs)
+        and all(
+            is_planned(spec) and tied_facts(spec) is not None
+            for spec in group.kv_cache_spec.kv_cache_specs.values()
+        )
+        for group in groups
+    )
+
+
+def specs_by_layer(group: KVCacheGroupSpec) -> dict[str, Any]:
+    """The spec of each layer of one group."""
+    spec = group.kv_cache_spec
+    if isinstance(spec, UniformTypeKVCacheSpecs):
+        return {name: spec.kv_cache_specs[name] for name in group.layer_names}
+    return dict.fromkeys(group.layer_names, spec)
+
+
+def layouts_of(groups: Sequence[KVCacheGroupSpec]) -> list[list[LayerLayout]]:
+    """The layouts of folded groups; groups of which a worker has no layer are left out."""
+    return [
+        [_layout(spec) for spec in specs_by_layer(group).values()]
+        for group in groups
+        if group.layer_names
+    ]
+
+
+def _layout(spec: Any) -> LayerLayout:
+    facts = tied_facts(spec)
+    assert facts is not None
+    return layout_of(spec, facts)
+
+
+def search(config: VllmConfig, specs: Specs) -> Grouping:
+    """The grouping that the options ask for.
+
+    Raises:
+        GroupingError: nothing keeps to ``layout.max_padding_fraction``.
+    """
+    layout = parse_config(config.additional_config).layout
+    options = GroupingOptions(layout.objective, layout.max_padding_fraction)
+    speculative = config.speculative_config
+    drafted = 0 if speculative is None else speculative.num_speculative_tokens
+    request = Request(config.model_config.max_model_len, 1 + drafted)
+    needs = [need_of(_layout(spec), _holding(spec)) for spec in specs.values()]
+    return group_layers(needs, request, options)
+
+
+def _holding(spec: Any) -> Holding:
+    if isinstance(spec, SlidingWindowSpec):
+        return Holding(Span.WINDOW, spec.sliding_window)
+    if isinstance(spec, ChunkedLocalAttentionSpec):
+        return Holding(Span.CHUNK, spec.attention_chunk_size)
+    return Holding(Span.ALL)
+
+
+def fold(config: VllmConfig, specs: Specs) -> list[KVCacheGroupSpec]:
+    """The KV groups of target and draft together, specs of which ``can_fold`` says yes.
+
+    Raises:
+        GroupingError: nothing keeps to ``layout.max_padding_fraction``.
+    """
+    grouping = search(config, specs)
+    groups = _joined_where_needed(grouping.groups, specs)
+    cost = _cost_of(groups, grouping, specs)
+    _check_padding(config, cost)
+    logger.info(
+        "KV groups for %s: %s; %s would have %s",
+        grouping.objective,
+        cost,
+        grouping.other_objective,
+        grouping.other_cost,
+    )
+    # Only for methods that shift the draft's input (eagle, eagle3, mtp) is the last block of a
+    # prefix hit wrong for the draft; a draft model's own keys are those of its own tokens.
+    shifted = config.speculative_config is not None and config.speculative_config.use_eagle()
+    return [
+        KVCacheGroupSpec(
+            list(group.layers),
+            UniformTypeKVCacheSpecs(
+                block_size=group.block_size,
+                kv_cache_specs={name: specs[name] for name in group.layers},
+            ),
+            is_eagle_group=shifted and group.has_draft,
+        )
+        for group in groups
+    ]
+
+
+def _cost_of(groups: Sequence[Group], grouping: Grouping, specs: Specs) -> Cost:
+    """What ``groups`` cost one request; they may be fewer than those that were searched for."""
+    layouts = [[_layout(specs[name]) for name in group.layers] for group in groups]
+    held = sum(group.blocks for group in groups) * bytes_per_block(layouts)
+    return Cost(len(groups), held, grouping.cost.needed_bytes)
+
+
+def _check_padding(config: VllmConfig, cost: Cost) -> None:
+    limit = parse_config(config.additional_config).layout.max_padding_fraction
+    if limit is not None and cost.padding_fraction > limit:
+        raise GroupingError(
+            f"layout.max_padding_fraction is {limit}, but the groups in which this target and "
+            f"draft can run have {cost}: one request holds {cost.held_bytes} bytes and needs "
+            f"{cost.needed_bytes}. Raise layout.max_padding_fraction or leave it out"
+        )
+
+
+def _joined_where_needed(groups: Sequence[Group], specs: Specs) -> list[Group]:
+    """One group in place of several that hold the same tokens, where two things ask for it.
+
+    The draft's layers must lie in one group, where they can: vllm-ascend's proposers make one
+    metadata object for all of them. And groups that hold the same tokens must start with layers of
+    one spec. The scheduler sees the spec of a group's first layer, and vllm-ascend's coordinator
+    (0.23.0) takes groups of unlike specs for different kinds of attention: it then gives all but
+    the first full-attention group more blocks of a prefix hit than were hit.
+    """
+    alike: dict[Holding, list[Group]] = {}
+    for group in groups:
+        alike.setdefault(group.holding, []).append(group)
+    result: list[Group] = []
+    for members in alike.values():
+        drafted = [group for group in members if group.has_draft]
+        if len(drafted) > 1:
+            rest = [group for group in members if not group.has_draft]
+            members = [_joined(drafted, specs), *rest]
+        common = _common_leader(members, specs)
+        if common is None:
+            result.append(_joined(members, specs))
+        else:
+            result += [_led_by(group, common, specs) for group in members]
+    return result
+
+
+def _leaders(group: Group, specs: Specs) -> list[Any]:
+    """Specs that may come first: the target's, of a group of the draft alone the draft's."""
+    targets = [specs[name] for name in group.layers if _role(specs[name]) is Role.TARGET]
+    return targets or [specs[name] for name in group.layers]
+
+
+def _role(spec: Any) -> Role | None:
+    facts = tied_facts(spec)
+    return None if facts is None else facts.role
+
+
+def _common_leader(groups: Sequence[Group], specs: Specs) -> Any:
+    leaders = [_leaders(group, specs) for group in groups]
+    return next((spec for spec in leaders[0] if all(spec in others for others in leaders)), None)
+
+
+def _led_by(group: Group, leader: Any, specs: Specs) -> Group:
+    leaders = _leaders(group, specs)
+    role = _role(leaders[0])
+    first = next(
+        name for name in group.layers if specs[name] == leader and _role(specs[name]) is role
+    )
+    rest = tuple(name for name in group.layers if name != first)
+    return replace(group, layers=(first, *rest))
+
+
+def _joined(groups: Sequence[Group], specs: Specs) -> Group:
+    layers = [name for group in groups for name in group.layers]
+    layers.sort(key=lambda name: _role(specs[name]) is not Role.TARGET)
+    return replace(
+        groups[0],
+        layers=tuple(layers),
+        has_draft=any(group.has_draft for group in groups),
+        id_scales=(1,) * len(layers),
+    )

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What planning must know of a layer beside its spec, gathered where the layer is: in the worker.
+
+The engine core has specs by name and no layers. So the worker ties the facts to each spec, as an
+attribute that is no field: it survives pickling and copying, leaves equality and hashes alone, and
+is lost by ``dataclasses.replace``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from vllm.model_executor.layers.attention import MLAAttention
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVQuantMode,
+    SlidingWindowSpec,
+)
+from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
+from vllm_ascend.quantization.utils import enable_fa_quant
+
+from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.registry import LayerFacts
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+_ATTRIBUTE = "mkv_ascend_facts"
+
+DENSE_SPECS = (FullAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec)
+
+
+def facts_of_layer(
+    name: str, layer: Any, draft_layers: Collection[str], kernel_block: int | None = None
+) -> LayerFacts:
+    """The facts of one layer of this worker. ``kernel_block``: rows per block of its backend."""
+    is_mla = isinstance(layer, MLAAttention)
+    return LayerFacts(
+        layer=name,
+        role=Role.DRAFT if name in draft_layers else Role.TARGET,
+        kernel_block=kernel_block,
+        latent_dim=layer.kv_lora_rank if is_mla else None,
+        rope_dim=layer.qk_rope_head_dim if is_mla else None,
+    )
+
+
+def tie_facts(
+    specs: Mapping[str, Any], layers: Mapping[str, Any], draft_layers: Collection[str]
+) -> None:
+    """Give each spec the facts of its layer."""
+    for name, spec in specs.items():
+        tie(spec, facts_of_layer(name, layers[name], draft_layers))
+
+
+def tie(spec: Any, facts: LayerFacts | None) -> None:
+    """Give one spec these facts: specs are frozen, but this is no field of theirs."""
+    object.__setattr__(spec, _ATTRIBUTE, facts)
+
+
+def tied_facts(spec: Any) -> LayerFacts | None:
+    """The facts that the worker gave this spec; None for specs of other origin."""
+    facts = getattr(spec, _ATTRIBUTE, None)
+    assert facts is None or isinstance(facts, LayerFacts)
+    return facts
+
+
+def why_nothing_is_planned(config: VllmConfig) -> str | None:
+    """An option that keeps vllm-ascend's allocation for every layer; None when there is none."""
+    if config.kv_transfer_config is not None:
+        return "KV transfer is on"
+    if enable_fa_quant(config):
+        return "caches are quantised (fa_quant)"
+    return None
+
+
+def is_planned(spec: Any) -> bool:
+    """Whether this release plans layers with this spec: unquantised, unpadded attention and MLA.
+
+    Others (Mamba, sparse and compressed MLA, hidden states, encoders) keep vllm-ascend's
+    allocation, and whole models with any of them do: a model is planned in one piece or not.
+    """
+    mode = getattr(spec, "kv_quant_mode", KVQuantMode.NONE)
+    if getattr(spec, "page_size_padded", None) or mode is not KVQuantMode.NONE:
+        return False
+    if type(spec) is AscendMLAAttentionSpec:
+        plain: bool = (
+            spec.sparse_head_dim is None and not spec.model_version and spec.compress_ratio == 1
+        )
+        return plain
+    return type(spec) in DENSE_SPECS

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Caches of one worker from one plan, in place of vllm-ascend's allocation and reshaping."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mkv_ascend.layout.bound import BoundPlan
+from mkv_ascend.layout.component import LayoutError
+from mkv_ascend.layout.plan import make_plan
+from mkv_ascend.layout.recipes import layout_of
+from mkv_ascend.plugin.kv_groups import specs_by_layer
+from mkv_ascend.plugin.layer_facts import facts_of_layer, is_planned, why_nothing_is_planned
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+LayerSpecs = Sequence[Mapping[str, Any]]
+"""For each KV group, the spec of each of its layers that has a cache of its own."""
+
+
+def own_caches(kv_cache_config: KVCacheConfig, without_cache: Collection[str]) -> LayerSpecs:
+    """Specs by group and layer. ``without_cache``: layers that read another layer's, or none."""
+    specs = []
+    for group in kv_cache_config.kv_cache_groups:
+        own = [name for name in group.layer_names if name not in without_cache]
+        specs.append(specs_by_layer(type(group)(own, group.kv_cache_spec)))
+    return specs
+
+
+def why_not_planned(config: VllmConfig, specs: LayerSpecs) -> str | None:
+    """What leaves the caches to vllm-ascend's own allocation; None when they are planned."""
+    if reason := why_nothing_is_planned(config):
+        return reason
+    for group in specs:
+        for name, spec in group.items():
+            if not is_planned(spec):
+                return f"{name} has a {type(spec).__name__} of a form that is not planned yet"
+    return None
+
+
+def plan_caches(
+    kv_cache_config: KVCacheConfig,
+    specs: LayerSpecs,
+    layers: Mapping[str, Any],
+    draft_layers: Collection[str],
+    kernel_blocks: Sequence[int],
+) -> BoundPlan:
+    """The plan of this worker's caches, for the number of blocks that the engine core gave it.
+
+    Args:
+        kernel_blocks: for each KV group, the rows that its block table splits blocks into.
+
+    Raises:
+        LayoutError: something does not divide, two blocks would share a byte, or the plan takes
+            more memory than the engine core counted.
+    """
+    plan = make_plan(
+        [
+            [
+                layout_of(spec, facts_of_layer(name, layers[name], draft_layers, kernel_block))
+                for name, spec in group.items()
+            ]
+            for group, kernel_block in zip(specs, kernel_blocks, strict=True)
+            if group
+        ]
+    )
+    bound = plan.bind(kv_cache_config.num_blocks)
+    counted = sum(tensor.size for tensor in kv_cache_config.kv_cache_tensors)
+    if bound.total_bytes > counted + plan.overhead_bytes:
+        raise LayoutError(
+            f"the plan takes {bound.total_bytes} bytes for {bound.num_blocks} blocks, the engine "
+            f"core counted {counted}; both must group the same layers: report this"
+        )
+    return bound

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``mkv-ascend explain`` asks vLLM itself, and reads states as vLLM does."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mkv_ascend.commands.explain_models import read_model
+
+CONFIGS = Path(__file__).resolve().parents[1] / "data" / "configs"
+MIB = 2**20
+
+
+def explain(target: str, *options: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "mkv_ascend.cli", "explain", "--format", "json"]
+    command += ["--max-model-len", "32768", "--model", str(CONFIGS / target), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    plain: dict[str, Any] = json.loads(done.stdout)
+    return plain
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "groups", "mib"),
+    # Measured of vLLM 0.23.0 before mkv_ascend had a grouping (benchmarks/rows.py).
+    [("gpt-oss-20b", "eagle3-8x128", 25, 908), ("DeepSeek-V3", "eagle3-8x128", 1, 2324)],
+)
+def test_vllms_own_grouping_is_shown(target: str, draft: str, groups: int, mib: int) -> None:
+    config = '{"method": "eagle3", "num_speculative_tokens": 3}'
+    options = ["--draft", str(CONFIGS / draft), "--speculative-config", config]
+    vllm = explain(target, *options, "--memory", "8GiB")["vllm"]
+    assert vllm["groups"] == groups
+    assert vllm["request_bytes"] / MIB == pytest.approx(mib, abs=0.5)
+    assert vllm["num_blocks"] == 8 * 2**30 // vllm["bytes_per_block"]
+
+
+def test_what_vllm_raises_is_shown_within_a_minute_and_4_gib() -> None:
+    start = time.monotonic()
+    vllm = explain("DeepSeek-V3", "--draft", str(CONFIGS / "gpt-oss-20b"))["vllm"]
+    assert time.monotonic() - start < 60
+    # Of the largest of all processes that this one waited for, in KiB.
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 4 * 2**20
+    assert vllm["error"].startswith("NotImplementedError: The page size of the layer")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("draft_tokens", [0, 3])
+def test_states_have_the_shapes_of_vllm(ranks: int, draft_tokens: int) -> None:
+    from vllm.model_executor.layers.mamba.mamba_utils import MambaStateShapeCalculator
+
+    model = read_model(CONFIGS / "Qwen3-Next-80B-A3B")
+    state = next(layer for layer in model.layers(ranks, draft_tokens) if layer.states)
+    assert state.states == MambaStateShapeCalculator.gated_delta_net_state_shape(
+        ranks, 16, 32, 128, 128, 4, draft_tokens
+    )
+    model = read_model(CONFIGS / "LFM2-1.2B")
+    state = next(layer for layer in model.layers(ranks, draft_tokens) if layer.states)
+    assert state.states == MambaStateShapeCalculator.short_conv_state_shape(ranks, 2048, 3)

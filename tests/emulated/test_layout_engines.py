@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines on planned caches: tokens, every draft token, prefix hits, preemption, admission."""
+
+import pytest
+
+from mkv_ascend.testing import engine, reference
+from mkv_ascend.testing.prompts import text_prompts as texts
+from mkv_ascend.testing.tiny_models import model_directory
+from tests.emulated.pairs import (
+    assert_drafts_are_the_drafts_own,
+    assert_greedy_tokens_of_reference,
+    scenario,
+)
+
+MLA_WITH_WINDOW = ("deepseek_v2_target", "gemma3_window_draft")
+WINDOW_WITH_DENSE = ("gemma3", "llama_draft")
+BLOCK = 128
+MAX_MODEL_LEN = 512
+# 4 blocks of all tokens; 5 of the window, because a step may add 512 tokens and the window need
+# not start with a block; 1 that vLLM keeps for itself.
+BLOCKS_OF_ONE_REQUEST = 10
+
+
+def run_and_judge(case):
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    assert_drafts_are_the_drafts_own(case, result)
+    return result
+
+
+def long_prompts(target, lengths):
+    """Prompts of the given lengths, from the standard texts one after another."""
+    ids = reference.token_ids(model_directory(target), " ".join(texts() * 8))
+    return [ids[:1] + ids[start + 1 : start + length] for start, length in enumerate(lengths)]
+
+
+def groups_of(result):
+    """Role -> the KV groups of its layers."""
+    found = {}
+    for row in result.layers:
+        found.setdefault(row["role"], set()).add(row["kv_group"])
+    return found
+
+
+@pytest.mark.parametrize("tensor_parallel_size", [1, 2], ids=["tp1", "tp2"])
+def test_mla_target_with_window_draft(tensor_parallel_size):
+    """vLLM alone asserts that a model with MLA has no sliding window."""
+    case = scenario(*MLA_WITH_WINDOW, engine={"tensor_parallel_size": tensor_parallel_size})
+    result = run_and_judge(case)
+    assert groups_of(result) == {"target": {0}, "draft": {1}}
+    assert result.mean_acceptance_length > 1.8
+
+
+@pytest.mark.parametrize(
+    ("pair", "caching"),
+    [
+        (MLA_WITH_WINDOW, True),
+        (MLA_WITH_WINDOW, False),
+        (WINDOW_WITH_DENSE, True),
+    ],
+)
+def test_prefix_hits_with_a_draft_are_those_without(pair, caching):
+    target, draft = pair
+    options = {
+        "prompts": long_prompts(target, [300, 280, 140]),
+        "engine": {"enable_prefix_caching": caching},
+        "max_tokens": 8,
+        "repeats": 2,
+    }
+    result = run_and_judge(scenario(target, draft, **options))
+    alone = engine.run(scenario(target, **options))
+    hits = 300 // BLOCK * BLOCK if caching else 0
+    assert result.cached_tokens == alone.cached_tokens
+    assert max(result.cached_tokens) == hits
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [WINDOW_WITH_DENSE, ("gemma3", "gemma3_window_draft"), ("llama_target", "llama_draft")],
+    ids="-".join,
+)
+def test_large_blocks(pair):
+    """One group and several, with blocks that the block tables split in two.
+
+    vllm-ascend sets blocks to 128 where there is prefix caching or chunked prefill. Without
+    chunked prefill its MLA backend fails at the first verify step, whatever the block size.
+    """
+    options = {"enable_prefix_caching": False, "enable_chunked_prefill": False}
+    case = scenario(
+        *pair,
+        prompts=long_prompts(pair[0], [300, 200, 400]),
+        engine={"block_size": 2 * BLOCK, "kv_cache_memory_bytes": 64 << 20, **options},
+    )
+    assert run_and_judge(case).mean_acceptance_length > 1.5
+
+
+@pytest.mark.parametrize("pair", [MLA_WITH_WINDOW, WINDOW_WITH_DENSE], ids="-".join)
+def test_preemption_changes_no_token(pair):
+    case = scenario(
+        *pair,
+        prompts=long_prompts(pair[0], [250, 248, 246, 245, 244, 243]),
+        engine={"num_gpu_blocks_override": 16, "enable_prefix_caching": True},
+    )
+    result = run_and_judge(case)
+    assert result.num_gpu_blocks == 16
+    assert result.preemptions > 0
+
+
+def full_length(num_blocks):
+    target = MLA_WITH_WINDOW[0]
+    return scenario(
+        *MLA_WITH_WINDOW,
+        prompts=long_prompts(target, [MAX_MODEL_LEN - 32]),
+        engine={"num_gpu_blocks_override": num_blocks, "max_model_len": MAX_MODEL_LEN},
+    )
+
+
+def test_memory_for_one_request_of_full_length_is_enough():
+    result = run_and_judge(full_length(BLOCKS_OF_ONE_REQUEST))
+    assert result.num_gpu_blocks == BLOCKS_OF_ONE_REQUEST
+
+
+def test_one_block_less_is_refused_with_numbers():
+    """vLLM's own check has no block for the null block: its scheduler would wait for ever."""
+    with pytest.raises(engine.EngineFailedError) as failure:
+        engine.run(full_length(BLOCKS_OF_ONE_REQUEST - 1))
+    log = str(failure.value)
+    assert "one request of 512 tokens needs 10 KV cache blocks" in log
+    assert "there are 9 (" in log
+    assert "enough for 384 tokens" in log
+    assert "raise num_gpu_blocks_override to 10 or more" in log
+
+
+def test_padding_limit_that_nothing_keeps_to_is_an_error():
+    limited = scenario(*WINDOW_WITH_DENSE, mkv_ascend={"layout": {"max_padding_fraction": 0.0}})
+    with pytest.raises(engine.EngineFailedError, match=r"layout\.max_padding_fraction is 0\.0"):
+        engine.run(limited)

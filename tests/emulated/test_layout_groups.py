@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's own path from specs to KV cache configurations, with our functions in it; no engine."""
+
+import pickle
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+import vllm_ascend.ops  # noqa: F401  First of vllm_ascend, or its imports go in a circle.
+from vllm.v1.core import kv_cache_utils
+from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
+
+from mkv_ascend.layout.admission import AdmissionError
+from mkv_ascend.layout.demand import Holding, Span
+from mkv_ascend.layout.grouping import Group, GroupingError
+from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.registry import LayerFacts
+from mkv_ascend.plugin import engine_core, kv_groups, layer_facts
+
+MIB = 2**20
+FUNCTIONS = (
+    "get_kv_cache_groups",
+    "_pool_bytes_per_block",
+    "_get_kv_cache_config_deepseek_v4",
+    "_max_memory_usage_bytes_from_groups",
+    "get_max_concurrency_for_kv_cache_config",
+    "_check_enough_kv_cache_memory",
+)
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch):
+    """Our functions in vLLM's module for one test."""
+    register_all_kvcache_specs(config())
+    for name in FUNCTIONS:
+        found = getattr(kv_cache_utils, name)
+        monkeypatch.setattr(kv_cache_utils, name, getattr(found, engine_core.ORIGINAL, found))
+    engine_core.install()
+
+
+def config(method="draft_model", max_model_len=1024, layout=None, blocks=None, kv_transfer=None):
+    return SimpleNamespace(
+        additional_config={"mkv_ascend": {"layout": layout or {}}},
+        max_concurrent_batches=1,
+        model_config=SimpleNamespace(
+            max_model_len=max_model_len, original_max_model_len=max_model_len
+        ),
+        parallel_config=SimpleNamespace(
+            decode_context_parallel_size=1,
+            prefill_context_parallel_size=1,
+            worker_cls="mkv_ascend.plugin.worker.MkvWorker",
+        ),
+        scheduler_config=SimpleNamespace(
+            disable_hybrid_kv_cache_manager=False, max_num_batched_tokens=512
+        ),
+        cache_config=SimpleNamespace(mamba_cache_mode="none", num_gpu_blocks_override=blocks),
+        kv_transfer_config=kv_transfer,
+        quant_config=None,
+        speculative_config=SimpleNamespace(
+            method=method,
+            num_speculative_tokens=3,
+            use_eagle=lambda: method in ("eagle", "eagle3", "mtp"),
+        ),
+    )
+
+
+def full(heads=2, dim=64):
+    return FullAttentionSpec(
+        block_size=128, num_kv_heads=heads, head_size=dim, dtype=torch.bfloat16
+    )
+
+
+def window(heads=2, dim=64, tokens=256):
+    return SlidingWindowSpec(
+        block_size=128,
+        num_kv_heads=heads,
+        head_size=dim,
+        dtype=torch.bfloat16,
+        sliding_window=tokens,
+    )
+
+
+def mla():
+    return AscendMLAAttentionSpec(
+        block_size=128, num_kv_heads=1, head_size=576, dtype=torch.bfloat16
+    )
+
+
+def model(target, draft=()):
+    """Specs by layer name, tied to their facts as the worker ties them."""
+    specs = {f"model.layers.{index}": spec for index, spec in enumerate(target)}
+    specs.update({f"head.layers.{index}": spec for index, spec in enumerate(draft)})
+    for name, spec in specs.items():
+        role = Role.DRAFT if name.startswith("head.") else Role.TARGET
+        is_mla = isinstance(spec, AscendMLAAttentionSpec)
+        facts = LayerFacts(name, role, latent_dim=512 if is_mla else None, rope_dim=64)
+        layer_facts.tie(spec, facts)
+    return specs
+
+
+def configs(specs, memory=64 * MIB, **options):
+    return kv_cache_utils.get_kv_cache_configs(config(**options), [specs], [memory])
+
+
+def layers(result):
+    return [group.layer_names for group in result.kv_cache_groups]
+
+
+def test_pair_that_vllm_refuses_has_two_groups():
+    specs = model([mla(), mla()], [window(4), window(4), full(4)])
+    original = kv_cache_utils.get_kv_cache_groups.mkv_ascend_original
+    with pytest.raises((NotImplementedError, AssertionError)):
+        original(config(), dict(specs))
+    (result,) = configs(specs)
+    assert layers(result) == [
+        ["model.layers.0", "model.layers.1", "head.layers.2"],
+        ["head.layers.0", "head.layers.1"],
+    ]
+    latent, dense = 128 * 576 * 2, 128 * 4 * 64 * 2 * 2
+    # Keys and values of the window share the planes of the draft's full layer: one of two.
+    assert kv_cache_utils._pool_bytes_per_block(result.kv_cache_groups) == 2 * latent + 2 * dense
+    assert sum(tensor.size for tensor in result.kv_cache_tensors) == result.num_blocks * (
+        2 * latent + 2 * dense
+    )
+    shared = [tensor.shared_by for tensor in result.kv_cache_tensors]
+    assert sorted(name for names in shared for name in names) == sorted(specs)
+
+
+def test_specs_keep_their_facts_on_the_way_to_another_process():
+    specs = model([mla()], [window()])
+    for name, spec in pickle.loads(pickle.dumps(specs)).items():
+        assert layer_facts.tied_facts(spec) == layer_facts.tied_facts(specs[name])
+        assert spec == specs[name]
+    assert layer_facts.tied_facts(replace(specs["head.layers.0"], sliding_window=8)) is None
+
+
+@pytest.mark.parametrize(
+    ("target", "draft"),
+    [
+        ([full(), window()], []),
+        ([full(), full()], [full()]),
+        ([mla(), mla()], [full(4)]),
+    ],
+    ids=["no draft", "one spec", "one group"],
+)
+def test_groups_are_vllms_own_without_a_draft_or_with_one_group(target, draft):
+    specs = model(target, draft)
+    original = kv_cache_utils.get_kv_cache_groups.mkv_ascend_original
+    ours = kv_cache_utils.get_kv_cache_groups(config(), dict(specs))
+    assert ours == original(config(), dict(specs))
+    assert not kv_groups.is_folded(ours)
+
+
+def test_models_with_states_keep_vllms_grouping():
+    state = MambaSpec(block_size=128, shapes=((64, 256),), dtypes=(torch.bfloat16,))
+    specs = model([full(), state], [full()])
+    assert not kv_groups.can_fold(specs)
+
+
+def test_kv_transfer_keeps_vllms_grouping():
+    """The worker's caches are vllm-ascend's then, which takes one page size per group."""
+    specs = model([full(), window()], [full(4)])
+    assert kv_groups.is_folded(kv_cache_utils.get_kv_cache_groups(config(), dict(specs)))
+    transfer = config(kv_transfer=SimpleNamespace(is_kv_consumer=False))
+    groups = kv_cache_utils.get_kv_cache_groups(transfer, dict(specs))
+    assert not kv_groups.is_folded(groups)
+
+
+def test_dflash_keeps_the_whole_window_layers_of_its_draft():
+    (result,) = configs(model([mla(), full(4)], [window()]), method="dflash")
+    (group,) = result.kv_cache_groups
+    assert isinstance(group.kv_cache_spec.kv_cache_specs["head.layers.0"], FullAttentionSpec)
+    (result,) = configs(model([full(4), window()], [window(8)]), method="dflash")
+    assert [names for names in layers(result) if "head.layers.0" in names] == [
+        ["model.layers.0", "head.layers.0"]
+    ]
+
+
+def test_padded_pages_are_not_planned():
+    assert layer_facts.is_planned(full())
+    assert not layer_facts.is_planned(replace(full(), page_size_padded=1 << 20))
+
+
+@pytest.mark.parametrize("method", ["eagle", "eagle3", "mtp", "draft_model"])
+def test_only_groups_of_drafts_that_shift_their_input_give_up_a_block(method):
+    specs = model([full(), window(), window()], [full(4)])
+    (result,) = configs(specs, method=method)
+    flagged = [group.is_eagle_group for group in result.kv_cache_groups]
+    drafted = [any(name.startswith("head.") for name in names) for names in layers(result)]
+    assert sum(drafted) == 1
+    assert flagged == (drafted if method != "draft_model" else [False] * len(drafted))
+
+
+def grouped(specs, *names):
+    """KV groups of these layers, all of which keep every token."""
+    return [
+        Group(
+            layers=group,
+            block_size=128,
+            blocks=8,
+            has_draft=any(name.startswith("head.") for name in group),
+            holding=Holding(Span.ALL),
+            id_scales=(1,) * len(group),
+        )
+        for group in names
+    ]
+
+
+def test_groups_of_the_same_tokens_start_with_layers_of_one_spec():
+    """Else vllm-ascend's coordinator gives the second group blocks that were not hit."""
+    specs = model([full(2), full(8), full(8)], [full(2)])
+    groups = grouped(
+        specs, ("model.layers.0", "model.layers.1", "head.layers.0"), ("model.layers.2",)
+    )
+    led = kv_groups._joined_where_needed(groups, specs)
+    assert [group.layers for group in led] == [
+        ("model.layers.1", "model.layers.0", "head.layers.0"),
+        ("model.layers.2",),
+    ]
+
+
+def test_groups_of_the_same_tokens_without_a_common_spec_are_joined():
+    specs = model([full(2), full(8)], [full(2)])
+    groups = grouped(specs, ("model.layers.0", "head.layers.0"), ("model.layers.1",))
+    (joined,) = kv_groups._joined_where_needed(groups, specs)
+    assert joined.layers == ("model.layers.0", "model.layers.1", "head.layers.0")
+    assert joined.has_draft
+
+
+def test_draft_layers_that_hold_the_same_tokens_share_a_group():
+    """Two dense and two window layers, two dense of the draft: the search would split the four."""
+    specs = model([full(), window(), full(), window()], [full(), full()])
+    (result,) = configs(specs)
+    drafted = [n for n in layers(result) if any(name.startswith("head.") for name in n)]
+    assert len(drafted) == 1
+    assert not drafted[0][0].startswith("head.")
+
+
+def test_padding_limit_counts_the_groups_that_are_made():
+    """The search keeps to the limit with the draft in two groups, which cannot run yet."""
+    specs = model([full(), window(), full(), window()], [full(), full()])
+    limit = kv_groups.search(config(), specs).cost.padding_fraction + 0.001
+    kv_groups.search(config(layout={"max_padding_fraction": limit}), specs)
+    with pytest.raises(GroupingError, match="in which this target and draft can run"):
+        configs(specs, layout={"max_padding_fraction": limit})
+
+
+# 8 blocks of the MLA layer; of the window 255 + 512 tokens in 6 blocks and 1 more; 1 for vLLM.
+ONE_REQUEST = 8 + 7 + 1
+
+
+def test_memory_of_one_request_and_vllms_block_is_needed():
+    specs = model([mla()], [window()])
+    (enough,) = configs(specs, blocks=ONE_REQUEST)
+    assert enough.num_blocks == ONE_REQUEST
+    with pytest.raises(AdmissionError) as error:
+        configs(specs, blocks=ONE_REQUEST - 1)
+    assert f"needs {ONE_REQUEST} KV cache blocks" in str(error.value)
+    assert "lower max_model_len to 896 or less" in str(error.value)
+    assert "raise num_gpu_blocks_override to 16" in str(error.value)
+    (shorter,) = configs(specs, blocks=ONE_REQUEST - 1, max_model_len=896)
+    assert shorter.num_blocks == ONE_REQUEST - 1
+
+
+def test_one_group_needs_vllms_block_too():
+    specs = model([full(), full()])
+    assert configs(specs, blocks=9)[0].num_blocks == 9
+    with pytest.raises(AdmissionError, match="needs 9 KV cache blocks"):
+        configs(specs, blocks=8)
+
+
+def test_concurrency_is_that_of_all_groups():
+    specs = model([mla()], [window()])
+    (result,) = configs(specs, blocks=150)
+    found = kv_cache_utils.get_max_concurrency_for_kv_cache_config(config(), result)
+    assert found == pytest.approx(150 / (ONE_REQUEST - 1))
+
+
+def test_a_worker_without_layers_of_a_group_is_planned_for_its_own():
+    """Pipeline stages: the draft and its window are on the last."""
+    specs = model([mla(), mla()], [window()])
+    stages = [{"model.layers.0": specs["model.layers.0"]}, dict(specs)]
+    del stages[1]["model.layers.0"]
+    first, last = kv_cache_utils.get_kv_cache_configs(config(), stages, [64 * MIB] * 2)
+    assert [name for names in layers(first) for name in names] == ["model.layers.0"]
+    assert [tensor.shared_by for tensor in first.kv_cache_tensors] == [["model.layers.0"]]
+    assert first.num_blocks == last.num_blocks

@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``mkv-ascend explain`` on the config.json files of tests/data: right numbers, or a sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.models import load_pair
+from benchmarks.rows import ROWS, Row
+from mkv_ascend import cli
+from mkv_ascend.commands import explain_models, explain_plan, explain_stock
+from mkv_ascend.layout.demand import Request
+from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.report import OtherGrouping
+
+CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
+MIB = 2**20
+
+
+def explain(*options: str, status: int = 0) -> None:
+    assert cli.main(["explain", "--no-vllm-grouping", *options]) == status
+
+
+def explain_json(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
+    explain("--format", "json", *options)
+    plain: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return plain
+
+
+def folder(name: str) -> str:
+    return str(CONFIGS / name)
+
+
+def without_states(row: Row) -> bool:
+    return not any(layer.states for layer in load_pair(row.target, row.draft).layers)
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if without_states(row)], ids=lambda row: row.name
+)
+def test_layers_are_those_of_the_benchmark(row: Row, capsys: pytest.CaptureFixture[str]) -> None:
+    """Read by other code: kinds, bytes of a page, and what the request needs."""
+    pair = load_pair(row.target, row.draft)
+    options = ["--model", folder(row.target), "--draft", folder(row.draft)]
+    plain = explain_json(capsys, *options, "--max-model-len", "32768")
+    layers = {layer["name"]: layer for group in plain["groups"] for layer in group["layers"]}
+    found = [
+        (layer["role"], layer["kind"], layer["page_bytes"])
+        for _, layer in sorted(layers.items(), key=lambda item: _place(item[0]))
+    ]
+    expected = [(layer.role.value, layer.kind.value, layer.page_bytes) for layer in pair.layers]
+    assert found == expected
+    needs = sum(need.needed_bytes(Request(32768, 4)) for need in pair.needs())
+    assert plain["request"]["needed_bytes"] == needs
+    assert plain["request"]["needed_bytes"] / MIB == pytest.approx(row.ideal_mib, abs=0.51)
+
+
+def _place(name: str) -> tuple[bool, int]:
+    return name.startswith("draft"), int(name.rsplit(".", 1)[1])
+
+
+def test_deepseek_with_its_own_predictor(capsys: pytest.CaptureFixture[str]) -> None:
+    config = '{"method": "mtp", "num_speculative_tokens": 1}'
+    options = ["--model", folder("DeepSeek-V3"), "--speculative-config", config]
+    plain = explain_json(capsys, *options, "--memory", "32GiB")
+    (group,) = plain["groups"]
+    assert len(group["layers"]) == 62
+    assert group["layers"][-1]["name"] == "draft.layers.0"
+    assert {layer["backend"] for layer in group["layers"]} == {"mla"}
+    # 62 layers of a latent of 512 and a rope key of 64, bfloat16, blocks of 128 tokens.
+    assert plain["bytes_per_block"] == 62 * 576 * 2 * 128
+    assert plain["request"]["tokens"] == 163840
+    assert plain["request"]["blocks"] == 1280
+    assert plain["num_blocks"] == (32 * 2**30 - 62 * 2 * 512) // plain["bytes_per_block"]
+    assert plain["max_concurrency"] == (plain["num_blocks"] - 1) / 1280
+
+
+def test_states_of_a_hybrid_allow_for_draft_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    """Qwen3-Next: 2 x 16 x 128 + 32 x 128 channels, width 4 - 1 + K, ssm of 32 x 128 x 128."""
+    config = '{"method": "mtp", "num_speculative_tokens": 2}'
+    options = ["--model", folder("Qwen3-Next-80B-A3B"), "--speculative-config", config]
+    plain = explain_json(capsys, *options)
+    layers = [layer for group in plain["groups"] for layer in group["layers"]]
+    states = {layer["page_bytes"] for layer in layers if layer["kind"] == "mamba"}
+    assert states == {2 * ((3 + 2) * 8192 + 32 * 128 * 128)}
+    assert {layer["backend"] for layer in layers} == {"gated_delta_net", "fused_infer_attention"}
+    of_states = [g for g in plain["groups"] if g["layers"][0]["kind"] == "mamba"]
+    # One state, and one for each draft token.
+    assert {group["blocks"] for group in of_states} == {3}
+    attention = next(g for g in plain["groups"] if g not in of_states)
+    assert attention["tokens_per_block"] == 1024
+    assert any("what planning can do" in note for note in plain["notes"])
+
+
+def test_ranks_share_heads_but_not_latents(capsys: pytest.CaptureFixture[str]) -> None:
+    def pages(*options: str) -> dict[str, int]:
+        plain = explain_json(capsys, *options)
+        return {
+            layer["role"]: layer["page_bytes"]
+            for group in plain["groups"]
+            for layer in group["layers"]
+        }
+
+    options = ["--model", folder("DeepSeek-V3"), "--draft", folder("eagle3-8x128")]
+    eagle = '{"method": "eagle3", "num_speculative_tokens": 3}'
+    one = pages(*options, "--speculative-config", eagle)
+    eight = pages(*options, "--speculative-config", eagle, "--tensor-parallel-size", "8")
+    sixteen = pages(*options, "--speculative-config", eagle, "--tensor-parallel-size", "16")
+    assert one == {"target": 576 * 2 * 128, "draft": 2 * 8 * 128 * 2 * 128}
+    assert eight == {"target": 576 * 2 * 128, "draft": 2 * 128 * 2 * 128}
+    # More ranks than heads: each keeps one.
+    assert sixteen == eight
+
+
+def test_a_draft_may_have_one_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    config = {
+        "method": "eagle3",
+        "model": folder("eagle3-8x128"),
+        "num_speculative_tokens": 3,
+        "draft_tensor_parallel_size": 1,
+    }
+    options = ["--model", folder("DeepSeek-V3"), "--tensor-parallel-size", "8"]
+    plain = explain_json(capsys, *options, "--speculative-config", json.dumps(config))
+    draft = [x for g in plain["groups"] for x in g["layers"] if x["role"] == "draft"]
+    assert [layer["page_bytes"] for layer in draft] == [2 * 8 * 128 * 2 * 128]
+
+
+def test_objectives_are_each_others_price(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--model", folder("Llama-3.1-8B"), "--draft", folder("gemma-3-1b")]
+    options += ["--max-model-len", "32768"]
+    fewest = explain_json(capsys, *options)
+    least = explain_json(capsys, *options, "--objective", "least_memory")
+    assert len(fewest["groups"]) < len(least["groups"])
+    assert fewest["request"]["bytes"] > least["request"]["bytes"]
+    assert fewest["other_objective"]["request_bytes"] == least["request"]["bytes"]
+    assert least["other_objective"]["groups"] == len(fewest["groups"])
+
+
+def test_text_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--model", folder("Llama-3.1-8B"), "--draft", folder("gemma-3-1b")]
+    explain(*options, "--max-model-len", "32768", "--memory", "32GiB")
+    shown = capsys.readouterr().out
+    assert "target  Llama-3.1-8B (llama, 32 layers, bfloat16)" in shown
+    assert "target.layers.0-31 (32)" in shown
+    assert "this plan (fewest_groups)" in shown
+
+
+def test_other_block_sizes_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--model", folder("Llama-3.1-8B"), "--draft", folder("gemma-3-1b")]
+    options += ["--max-model-len", "32768", "--objective", "least_memory"]
+    own = explain_json(capsys, *options)
+    larger = explain_json(capsys, *options, "--max-block-size", "512")
+    assert {group["tokens_per_block"] for group in own["groups"]} == {128}
+    assert max(group["tokens_per_block"] for group in larger["groups"]) == 512
+    assert larger["request"]["bytes"] < own["request"]["bytes"]
+
+
+def test_groups_look_alike_unless_other_block_sizes_are_searched(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Least memory would put each of the draft's windows into a group that it leads."""
+    options = ["--model", folder("gemma-3-1b"), "--draft", folder("gemma-3-270m")]
+    options += ["--max-model-len", "32768", "--objective", "least_memory"]
+    for plain, leaders in (
+        (explain_json(capsys, *options), {"target"}),
+        (explain_json(capsys, *options, "--max-block-size", "128"), {"target", "draft"}),
+    ):
+        found = {group["layers"][0]["role"] for group in plain["groups"]}
+        assert found == leaders
+
+
+def test_specs_have_the_window_that_vllm_counts_by() -> None:
+    found = explain_models.read_model(CONFIGS / "gpt-oss-20b").layers(1, 0)[:2]
+    layers = [
+        explain_plan.NamedLayer(f"target.layers.{index}", Role.TARGET, "bfloat16", layer)
+        for index, layer in enumerate(found)
+    ]
+    specs = explain_plan.specs_of(layers, 0).values()
+    windows = [getattr(spec, "sliding_window", None) for spec in specs]
+    assert windows == [128, None]
+
+
+def test_nothing_but_errors_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    explain("--model", folder("DeepSeek-V3"))
+    assert capsys.readouterr().err == ""
+
+
+def test_methods_without_a_model_have_no_draft_layers(capsys: pytest.CaptureFixture[str]) -> None:
+    config = '{"method": "ngram", "num_speculative_tokens": 5}'
+    plain = explain_json(capsys, "--model", folder("Llama-3.1-8B"), "--speculative-config", config)
+    assert plain["request"]["tokens_per_step"] == 6
+    assert {x["role"] for g in plain["groups"] for x in g["layers"]} == {"target"}
+
+
+def test_defaults_that_a_config_leaves_out_are_filled_in(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As published for gemma-3-4b: heads and the pattern of windows are the class's defaults."""
+    text = {
+        "model_type": "gemma3_text",
+        "hidden_size": 2560,
+        "num_hidden_layers": 34,
+        "sliding_window": 1024,
+    }
+    config = {"model_type": "gemma3", "dtype": "bfloat16", "text_config": text}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ours = explain_json(capsys, "--model", str(tmp_path), "--max-model-len", "4096")
+    full = explain_json(capsys, "--model", folder("gemma-3-4b"), "--max-model-len", "4096")
+    assert ours["groups"] == full["groups"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--model", "/nowhere"], "there is no file /nowhere/config.json"),
+        (
+            ["--speculative-config", '{"method": "medusa", "num_speculative_tokens": 1}'],
+            "speculative method 'medusa' cannot be explained; known: ",
+        ),
+        (
+            ["--speculative-config", '{"method": "eagle3", "num_speculative_tokens": 1}'],
+            "speculative method eagle3 needs a draft",
+        ),
+        (["--speculative-config", '{"method": "eagle3"}'], "num_speculative_tokens"),
+        (
+            ["--speculative-config", '{"method": "mtp", "num_speculative_tokens": 1}'],
+            "has no multi-token predictor",
+        ),
+        (["--tensor-parallel-size", "3"], "3: one must divide the other"),
+        (["--tensor-parallel-size", "64"], "which --tensor-parallel-size 64 does not divide"),
+        (
+            ["--draft", "a", "--speculative-config", '{"model": "b", "num_speculative_tokens": 1}'],
+            "--draft is a and model of --speculative-config is b",
+        ),
+    ],
+)
+def test_what_cannot_be_explained_is_a_sentence(
+    options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = [] if "--model" in options else ["--model", folder("Llama-3.1-8B")]
+    explain(*model, *options, status=2)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("mkv-ascend explain: ")
+    assert sentence in captured.err
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        ({"model_type": "jamba"}, "models of type 'jamba' cannot be explained"),
+        ({}, "models of type None cannot be explained"),
+        (
+            {"model_type": "mistral", "num_hidden_layers": 2, "sliding_window": 4096},
+            "sliding_window 4096 without layer_types",
+        ),
+        (
+            {"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 0},
+            "use_sliding_window in a qwen2 model cannot be explained",
+        ),
+        ({"model_type": "kimi_k2"}, "has no number 'kv_lora_rank'"),
+        (
+            {"model_type": "llama", "num_key_value_heads": 1, "head_dim": 72},
+            "no backend can serve it",
+        ),
+    ],
+)
+def test_a_config_that_cannot_be_read_is_a_sentence(
+    config: dict[str, Any], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    explain("--model", str(tmp_path), status=2)
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_a_file_that_is_no_config_is_a_sentence(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(text)
+    explain("--model", str(tmp_path), status=2)
+    assert "JSON" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ["--memory", "plenty"],
+        ["--max-model-len", "0"],
+        ["--speculative-config", "{"],
+        ["--speculative-config", "[]"],
+        ["--objective", "speed"],
+    ],
+)
+def test_options_that_mean_nothing_are_refused(option: list[str]) -> None:
+    with pytest.raises(SystemExit) as refusal:
+        cli.main(["explain", "--model", folder("Llama-3.1-8B"), *option])
+    assert refusal.value.code == 2
+
+
+def test_sparse_attention_keeps_an_indexer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = json.loads((CONFIGS / "DeepSeek-V3" / "config.json").read_text())
+    config.update(model_type="deepseek_v32", index_head_dim=128)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    plain = explain_json(capsys, "--model", str(tmp_path))
+    layers = [layer for group in plain["groups"] for layer in group["layers"]]
+    assert {(x["kind"], x["backend"], x["page_bytes"]) for x in layers} == {
+        ("sparse_mla", "sparse_mla", (576 + 128) * 2 * 128)
+    }
+
+
+def test_an_output_file_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "plan.html"
+    explain("--model", folder("Qwen3-0.6B"), "--format", "html", "--output", str(file))
+    assert capsys.readouterr().out == ""
+    assert file.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    missing = tmp_path / "missing" / "plan.html"
+    explain("--model", folder("Qwen3-0.6B"), "--output", str(missing), status=2)
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_vllm_is_shown_beside_or_the_reason_why_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answer(specs: object, request: object) -> OtherGrouping:
+        return OtherGrouping(groups=9, request_blocks=3, block_bytes=MIB)
+
+    def failure(specs: object, request: object) -> OtherGrouping:
+        raise explain_stock.StockError("no device")
+
+    options = ["explain", "--model", folder("Qwen3-0.6B")]
+    monkeypatch.setattr(explain_stock, "ask_vllm", answer)
+    assert cli.main(options) == 0
+    assert "vLLM's own                 9       3.0 MiB" in capsys.readouterr().out
+    monkeypatch.setattr(explain_stock, "ask_vllm", failure)
+    assert cli.main(options) == 0
+    assert "vLLM's own grouping is not shown: no device" in capsys.readouterr().out
+
+
+def test_help_says_what_is_computed_and_what_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["explain", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "no weights, no NPU, and no model is built" in shown
+    assert "others are refused by name" in shown
+
+
+def test_a_refusal_names_the_types_that_are_known() -> None:
+    with pytest.raises(explain_models.ExplainError, match=r"known: .*deepseek_v3"):
+        explain_models.read_model(CONFIGS / "Qwen3-Next-80B-A3B-mtp")

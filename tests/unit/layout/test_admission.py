@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pool that cannot hold one request is refused, one block too small or more."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.models import load_pair
+from benchmarks.rows import REQUEST
+from mkv_ascend.layout.admission import (
+    AdmissionError,
+    blocks_needed,
+    longest_request,
+    require_one_request,
+)
+from mkv_ascend.layout.demand import Request
+from mkv_ascend.layout.grouping import Grouping, GroupingOptions, group_layers
+
+
+@pytest.fixture(scope="module")
+def grouping() -> Grouping:
+    return group_layers(load_pair("gemma-3-27b", "gemma-3-1b").needs(), REQUEST, GroupingOptions())
+
+
+def test_one_block_too_small_is_refused_with_the_numbers(grouping: Grouping) -> None:
+    needed = blocks_needed(grouping.groups, REQUEST)
+    assert needed == sum(group.blocks for group in grouping.groups) + 1
+    require_one_request(grouping, REQUEST, needed)
+    with pytest.raises(AdmissionError) as caught:
+        require_one_request(grouping, REQUEST, needed - 1)
+    message = str(caught.value)
+    longest = longest_request(grouping.groups, REQUEST, needed - 1)
+    assert f"one request of 32768 tokens needs {needed} blocks" in message
+    assert f"there are {needed - 1} " in message
+    assert f"lower --max-model-len by {32768 - longest} tokens" in message
+    assert "layout.objective to least_memory" in message
+
+
+def test_where_nothing_fits_no_length_is_offered(grouping: Grouping) -> None:
+    with pytest.raises(AdmissionError, match="enough for 0 tokens") as caught:
+        require_one_request(grouping, REQUEST, 1)
+    assert "--max-model-len" not in str(caught.value)
+
+
+@given(num_blocks=st.integers(0, 300), tokens=st.integers(1, 40000), step=st.integers(1, 9000))
+def test_the_longest_request_fits_and_one_token_more_does_not(
+    grouping: Grouping, num_blocks: int, tokens: int, step: int
+) -> None:
+    longest = longest_request(grouping.groups, Request(tokens, step), num_blocks)
+    if longest:
+        assert blocks_needed(grouping.groups, Request(longest, step)) <= num_blocks
+    if longest < tokens:
+        assert blocks_needed(grouping.groups, Request(longest + 1, step)) > num_blocks

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocks that one request holds, counted token by token."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mkv_ascend.layout.demand import Holding, Request, Span
+
+SIZES = st.sampled_from([1, 2, 3, 4, 8, 16])
+
+
+def blocks_touched(first: int, last: int, block_size: int) -> int:
+    return len({token // block_size for token in range(first, last + 1)})
+
+
+@given(tokens=st.integers(1, 200), block_size=SIZES, step=st.integers(1, 8))
+def test_all_tokens_take_the_blocks_they_lie_in(tokens: int, block_size: int, step: int) -> None:
+    held = Holding(Span.ALL).blocks(block_size, Request(tokens, step))
+    assert held == blocks_touched(0, tokens - 1, block_size)
+
+
+@given(
+    tokens=st.integers(1, 120), window=st.integers(1, 40), block_size=SIZES, step=st.integers(1, 8)
+)
+def test_a_window_never_needs_more_than_counted(
+    tokens: int, window: int, block_size: int, step: int
+) -> None:
+    counted = Holding(Span.WINDOW, window).blocks(block_size, Request(tokens, step))
+    most = 0
+    for end in range(1, tokens + 1):
+        first = max(0, end - step - window + 1)
+        most = max(most, blocks_touched(first, end - 1, block_size))
+    assert most <= counted <= most + 2
+
+
+@pytest.mark.parametrize(
+    ("window", "block_size", "blocks"),
+    [(128, 128, 3), (512, 128, 6), (512, 512, 3), (1024, 128, 10)],
+)
+def test_a_window_counts_as_vllm_admits(window: int, block_size: int, blocks: int) -> None:
+    request = Request(32768, tokens_per_step=4)
+    assert Holding(Span.WINDOW, window).blocks(block_size, request) == blocks
+
+
+def test_states_do_not_depend_on_the_length() -> None:
+    holding = Holding(Span.STATE, 1, extra_blocks=3)
+    assert {holding.blocks(size, Request(tokens)) for size in (1, 128) for tokens in (1, 9999)} == {
+        4
+    }
+
+
+def test_chunks_encoders_and_compressed_rows() -> None:
+    request = Request(1000, tokens_per_step=10)
+    assert Holding(Span.CHUNK, 100).blocks(20, request) == 6
+    assert Holding(Span.CHUNK, 2000).blocks(20, request) == 50
+    assert Holding(Span.ENCODER, 1500).blocks(128, request) == 12
+    assert Holding(Span.ALL, tokens_per_row=4).blocks(128, request) == 2
+
+
+@pytest.mark.parametrize(
+    ("build", "text"),
+    [
+        (lambda: Holding(Span.ALL, 5), "extent is 5 with span all"),
+        (lambda: Holding(Span.WINDOW), "extent is 0 with span window"),
+        (lambda: Holding(Span.ALL, tokens_per_row=0), "tokens_per_row is 0"),
+        (lambda: Request(0), "0 tokens"),
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused(build, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        build()

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A grouping becomes a plan that costs what the grouping said."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.models import ModelLayer, load_pair
+from benchmarks.rows import REQUEST, ROWS, Row
+from mkv_ascend.layout.component import (
+    Component,
+    LayerLayout,
+    LayoutError,
+    StateExtent,
+    Storage,
+    TokenExtent,
+)
+from mkv_ascend.layout.demand import Holding, Span
+from mkv_ascend.layout.fitting import fitted, fitted_groups, need_of
+from mkv_ascend.layout.grouping import GroupingOptions, Objective, group_layers
+from mkv_ascend.layout.kind import Kind, Role
+from mkv_ascend.layout.plan import make_plan
+
+
+def layout_of(layer: ModelLayer, storage: Storage) -> LayerLayout:
+    components = [
+        Component(f"part{index}", "bfloat16", TokenExtent(layer.block_size, 1, row))
+        for index, row in enumerate(layer.rows)
+    ]
+    components += [
+        Component(f"state{index}", "bfloat16", StateExtent(shape))
+        for index, shape in enumerate(layer.states)
+    ]
+    return LayerLayout(
+        layer=layer.name,
+        role=layer.role,
+        kind=layer.kind,
+        components=tuple(components),
+        storage=storage,
+        page_bytes=layer.page_bytes,
+        tokens_per_block=layer.block_size,
+        kernel_block=128 if layer.rows else None,
+    )
+
+
+@pytest.mark.parametrize("storage", [Storage.SPLIT, Storage.PAGED], ids=str)
+@pytest.mark.parametrize("objective", list(Objective), ids=str)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_plan_costs_what_its_grouping_says(
+    row: Row, objective: Objective, storage: Storage
+) -> None:
+    pair = load_pair(row.target, row.draft)
+    layouts = {layer.name: layout_of(layer, storage) for layer in pair.layers}
+    expected = pair.needs(takes_strides=storage is Storage.PAGED)
+    needs = [
+        need_of(
+            layouts[need.name],
+            need.holding,
+            need.block_sizes,
+            takes_scaled_ids=need.takes_scaled_ids,
+        )
+        for need in expected
+    ]
+    assert needs == expected
+    grouping = group_layers(needs, REQUEST, GroupingOptions(objective))
+    plan = make_plan(fitted_groups(layouts, grouping), block_outer=True)
+    assert plan.bytes_per_block == grouping.block_bytes
+    assert [group.layers for group in plan.groups] == [group.layers for group in grouping.groups]
+
+
+def attention() -> LayerLayout:
+    parts = (Component("k", "bfloat16", TokenExtent(128, 2, 64)),)
+    return LayerLayout(
+        "a", Role.TARGET, Kind.FULL_ATTENTION, parts, Storage.SPLIT, 32768, 128, kernel_block=128
+    )
+
+
+def test_a_layout_follows_the_block_size_of_its_group() -> None:
+    larger = fitted(attention(), 256)
+    assert larger.components[0].extent == TokenExtent(256, 2, 64)
+    assert (larger.tokens_per_block, larger.page_bytes, larger.kernel_splits) == (256, 65536, 2)
+    assert fitted(larger, 128) == attention()
+
+
+def test_what_cannot_follow_is_refused() -> None:
+    with pytest.raises(LayoutError, match="192 is not a multiple of 128"):
+        fitted(attention(), 192)
+    with pytest.raises(LayoutError, match="cannot be scaled by 2"):
+        fitted(attention(), 128, 2)
+
+
+def test_padding_of_a_strided_page_is_counted_once_at_any_block_size() -> None:
+    parts = (Component("k", "bfloat16", TokenExtent(4, 1, 8)),)
+    layout = LayerLayout("a", Role.TARGET, Kind.COMPRESSED_MLA, parts, Storage.PAGED, 100, 4)
+    need = need_of(layout, Holding(Span.ALL), (8,))
+    assert (need.page_bytes(4), need.page_bytes(8)) == (100, 164)
+    assert fitted(layout, 8).page_bytes == 164
+
+
+def test_rows_that_stand_for_several_tokens_are_counted_once() -> None:
+    parts = (Component("latent", "bfloat16", TokenExtent(128, 1, 512)),)
+    layout = LayerLayout(
+        "a", Role.TARGET, Kind.COMPRESSED_MLA, parts, Storage.PAGED, 131072, tokens_per_block=512
+    )
+    need = need_of(layout, Holding(Span.ALL, tokens_per_row=4))
+    assert (need.block_size, need.page_bytes(128)) == (128, 131072)
+    grouping = group_layers([need], REQUEST)
+    assert grouping.groups[0].blocks == REQUEST.tokens // 512
+    assert fitted_groups({"a": layout}, grouping) == ((layout,),)

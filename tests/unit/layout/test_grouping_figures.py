@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures that grouping is held to, for pairs of public models."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from benchmarks.kv_layout import plan
+from benchmarks.models import load_pair
+from benchmarks.rows import REQUEST, ROWS, Row, whole_mib
+from mkv_ascend.layout.demand import Request
+from mkv_ascend.layout.grouping import GroupingOptions, Objective, group_layers
+
+every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+
+
+@every_row
+def test_what_a_request_needs_is_the_ideal(row: Row) -> None:
+    needs = load_pair(row.target, row.draft).needs()
+    assert whole_mib(sum(need.needed_bytes(REQUEST) for need in needs)) == row.ideal_mib
+
+
+@every_row
+def test_no_more_groups_than_folding_gives(row: Row) -> None:
+    cost, _ = plan(row, Objective.FEWEST_GROUPS)
+    assert cost.groups <= row.goal.groups
+
+
+@every_row
+def test_no_more_memory_than_folding_or_vllm_gives(row: Row) -> None:
+    cost, _ = plan(row, Objective.LEAST_MEMORY)
+    assert whole_mib(cost.held_bytes) <= row.goal.mib
+
+
+@every_row
+def test_equal_leaders_cost_next_to_nothing(row: Row) -> None:
+    """What the scheduler's prefix hits need, within 1 MiB of the figures."""
+    needs = load_pair(row.target, row.draft).needs()
+    grouping = group_layers(needs, REQUEST, GroupingOptions(equal_leaders=True))
+    assert grouping.cost.groups <= row.goal.groups
+    assert whole_mib(grouping.alternatives[-1].held_bytes) <= row.goal.mib + 1
+
+
+@every_row
+def test_strides_are_no_worse_than_folding_with_strides(row: Row) -> None:
+    """In groups and memory at once."""
+    needs = load_pair(row.target, row.draft).needs(takes_strides=True)
+    costs = group_layers(needs, REQUEST).alternatives
+    goal = row.strided
+    assert any(
+        cost.groups <= goal.groups and whole_mib(cost.held_bytes) <= goal.mib for cost in costs
+    )
+
+
+@every_row
+def test_no_group_has_blocks_that_kernels_or_hashing_refuse(row: Row) -> None:
+    grouping = group_layers(load_pair(row.target, row.draft).needs(), REQUEST)
+    sizes = [group.block_size for group in grouping.groups]
+    assert all(size % 128 == 0 for size in sizes)
+    assert grouping.prefix_hit_tokens == max(sizes), "no coarser than the largest block"
+
+
+def test_planning_is_fast_enough_for_a_start_up() -> None:
+    """61 layers and a draft in under 200 ms; the best of three, on a machine that does more."""
+    needs = load_pair("DeepSeek-V3", "gpt-oss-20b").needs()
+    assert len(needs) == 61 + 24
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        assert group_layers(needs, REQUEST).exhaustive
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.2
+
+
+@pytest.mark.parametrize("tokens", [1, 300, 4096, 131072])
+def test_other_lengths_are_planned_as_well(tokens: int) -> None:
+    needs = load_pair("gemma-3-27b", "gemma-3-1b").needs()
+    for objective in Objective:
+        grouping = group_layers(needs, Request(tokens, 4), GroupingOptions(objective))
+        assert sum(len(group.layers) for group in grouping.groups) == 62 + 26

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors of bound plans: shapes, containers, alignment, and whose bytes they are."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from mkv_ascend.layout.component import (
+    Component,
+    Container,
+    LayerLayout,
+    LayoutError,
+    MemoryFormat,
+    Storage,
+    TokenExtent,
+    TokenOrder,
+)
+from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.materialize import Materialized, materialize
+from mkv_ascend.layout.plan import TRANSFER_ALIGNMENT, CachePlan, make_plan
+from mkv_ascend.layout.recipes import LayerFacts, layout_of
+from tests.unit.layout import specs
+from tests.unit.layout.layouts import keys_and_values, states
+
+CPU = torch.device("cpu")
+NUM_BLOCKS = 5
+
+
+def small_hybrid() -> list[list[LayerLayout]]:
+    """States, attention of the same sizes, a draft of others, pages, an indexer with its scales."""
+
+    def facts(layer: str, role: Role = Role.TARGET) -> LayerFacts:
+        return LayerFacts(layer, role)
+
+    indexer = specs.AscendMLAAttentionSpec(
+        16,
+        1,
+        32,
+        dtype="int8",
+        model_version="deepseek_v4",
+        scale_dim=1,
+        scale_dtype="float16",
+    )
+    hidden = specs.HiddenStateCacheSpec(16, 2, 8, page_size_padded=768)
+    return [
+        [states("s0", (3, 32), (4, 8, 32), block=16), states("s1", (3, 32), (4, 8, 32), block=16)],
+        [
+            keys_and_values("a0", 2, 32, block=16, kernel_block=8),
+            keys_and_values("d0", 1, 24, 16, block=16, kernel_block=8, role=Role.DRAFT),
+        ],
+        [layout_of(indexer, dataclasses.replace(facts("i0"), full_indexer_view=True))],
+        [layout_of(hidden, facts("h0"))],
+    ]
+
+
+def tensors_of(cache: object) -> list[torch.Tensor]:
+    if isinstance(cache, torch.Tensor):
+        return [cache]
+    assert isinstance(cache, tuple | list)
+    return list(cache)
+
+
+def rows_of_block(plan: CachePlan, layer: str, part: int, block: int) -> slice:
+    count = plan.bind(NUM_BLOCKS).views()[layer].views[part].rows_per_block
+    return slice(block * count, (block + 1) * count)
+
+
+@pytest.mark.parametrize("block_outer", [False, True])
+@pytest.mark.parametrize("kv_transfer", [False, True])
+def test_filling_a_block_of_a_layer_touches_no_other_block(
+    kv_transfer: bool, block_outer: bool
+) -> None:
+    plan = make_plan(small_hybrid(), kv_transfer=kv_transfer, block_outer=block_outer)
+    made = materialize(plan.bind(NUM_BLOCKS), CPU)
+    for layer, cache in made.caches.items():
+        for block in range(NUM_BLOCKS):
+            for raw in made.raw:
+                assert raw is not None
+                raw.zero_()
+            for part, tensor in enumerate(tensors_of(cache)):
+                tensor[rows_of_block(plan, layer, part, block)] = 1
+            assert_untouched(plan, made, layer, block)
+
+
+def assert_untouched(plan: CachePlan, made: Materialized, filled: str, block: int) -> None:
+    for layer, cache in made.caches.items():
+        same_group = plan.group_of[layer] == plan.group_of[filled]
+        for part, tensor in enumerate(tensors_of(cache)):
+            rest = tensor.clone()
+            if layer == filled or not same_group:
+                # Its own block; or the same block id, which is not the other group's then.
+                rest[rows_of_block(plan, layer, part, block)] = 0
+            assert not rest.any(), (filled, block, layer, part)
+
+
+def test_each_byte_of_the_pools_is_in_the_budget() -> None:
+    plan = make_plan(small_hybrid())
+    made = materialize(plan.bind(NUM_BLOCKS), CPU)
+    sizes = [raw.numel() for raw in made.raw if raw is not None]
+    assert len(sizes) == len(plan.pools)
+    assert sum(sizes) == plan.bind(NUM_BLOCKS).total_bytes
+    storages = {
+        tensor.untyped_storage().data_ptr()
+        for cache in made.caches.values()
+        for tensor in tensors_of(cache)
+    }
+    assert storages == {raw.untyped_storage().data_ptr() for raw in made.raw if raw is not None}
+
+
+def test_containers_dtypes_and_shapes() -> None:
+    made = materialize(make_plan(small_hybrid()).bind(NUM_BLOCKS), CPU)
+    keys, values = made.caches["d0"]
+    assert isinstance(made.caches["d0"], tuple)
+    assert (keys.shape, keys.dtype) == ((10, 8, 1, 24), torch.bfloat16)
+    assert (values.shape, values.is_contiguous()) == ((10, 8, 1, 16), True)
+    assert isinstance(made.caches["s0"], list)
+    conv, ssm = made.caches["s0"]
+    assert (conv.shape, ssm.shape) == ((5, 3, 32), (5, 4, 8, 32))
+    assert conv.is_contiguous()
+    assert ssm.is_contiguous()
+    hidden = made.caches["h0"]
+    assert isinstance(hidden, torch.Tensor)
+    assert (hidden.shape, hidden.stride(0)) == ((5, 16, 2, 8), 384)
+    indexer, scales, whole = made.caches["i0"]
+    assert scales.dtype is torch.float16
+    indexer[2, :, 0, :] = 7
+    assert whole[2].flatten()[: 16 * 32].eq(7).all()
+
+
+def test_buffers_start_at_2_mib_where_kv_transfer_registers_them() -> None:
+    groups = [[keys_and_values("a", 1, 48, 32, block=16, kernel_block=16)]]
+    made = materialize(make_plan(groups, kv_transfer=True).bind(3), CPU)
+    for tensor in tensors_of(made.caches["a"]):
+        assert tensor.data_ptr() % TRANSFER_ALIGNMENT == 0
+
+
+def test_an_alias_is_the_cache_of_its_owner() -> None:
+    groups = [[keys_and_values("owner", 1, 16, block=16, kernel_block=16)]]
+    made = materialize(make_plan(groups, aliases={"reader": "owner"}).bind(2), CPU)
+    assert made.caches["reader"] is made.caches["owner"]
+
+
+def test_hashed_keys_are_beside_the_cache() -> None:
+    spec = specs.FullAttentionSpec(16, 2, 32)
+    made_layout = layout_of(spec, LayerFacts("a", Role.TARGET, hashed_keys=True))
+    made = materialize(make_plan([[made_layout]]).bind(2), CPU)
+    assert len(tensors_of(made.caches["a"])) == 2
+    hashed = made.side["a"]["hashed_k"]
+    assert (hashed.shape, hashed.dtype) == ((2, 2, 16, 4), torch.uint8)
+
+
+def nz(layer: str, heads: int, dim: int, *, block: int = 16) -> LayerLayout:
+    extent = TokenExtent(block, heads, dim, TokenOrder.NZ)
+    parts = tuple(Component(name, "float16", extent) for name in ("k", "v"))
+    return dataclasses.replace(
+        keys_and_values(layer, heads, dim, block=block, kernel_block=block),
+        components=parts,
+        memory_format=MemoryFormat.NZ,
+        container=Container.TUPLE,
+    )
+
+
+def test_tensors_in_nz_format_are_allocations_of_their_own() -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        asked.append(shape)
+        return torch.empty(shape, dtype=dtype, device=device)
+
+    # As many bytes in other shapes: the third cannot share with the others.
+    plan = make_plan([[nz("a", 2, 32)], [nz("b", 2, 32)], [nz("c", 4, 32, block=8)]])
+    made = materialize(plan.bind(3), CPU, empty_in_nz=empty)
+    assert asked == [(3, 4, 16, 16)] * 2 + [(3, 8, 8, 16)] * 2
+    assert all(
+        left is right for left, right in zip(made.caches["a"], made.caches["b"], strict=True)
+    )
+    assert made.raw == (None, None)
+
+
+def test_one_tensor_in_nz_format_has_one_shape() -> None:
+    plan = make_plan([[nz("a", 2, 32)], [nz("b", 2, 32)]])
+    extent = TokenExtent(16, 4, 16, TokenOrder.NZ)
+    parts = tuple(Component(name, "int16", extent) for name in ("k", "v"))
+    other = dataclasses.replace(plan.layers[1], components=parts)
+    forced = CachePlan((plan.layers[0], other), plan.groups, plan.pools)
+    with pytest.raises(LayoutError, match=r"b, k: int16 \(2, 4, 16, 16\) is to share a tensor"):
+        materialize(
+            forced.bind(2),
+            CPU,
+            empty_in_nz=lambda shape, dtype, device: torch.empty(shape, dtype=dtype),
+        )
+
+
+def test_nz_rows_are_whole() -> None:
+    with pytest.raises(LayoutError, match="heads \\* dim in NZ format: 24 is not a multiple of 16"):
+        TokenExtent(16, 1, 24, TokenOrder.NZ)
+    with pytest.raises(LayoutError, match="storage must be SPLIT"):
+        dataclasses.replace(nz("a", 2, 32), storage=Storage.PLANAR)

@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans: sharing, binding, JSON, refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mkv_ascend.layout.component import (
+    Component,
+    Container,
+    LayerLayout,
+    LayoutError,
+    StateExtent,
+    Storage,
+    TokenExtent,
+    dtype_bytes,
+)
+from mkv_ascend.layout.kind import Kind, Role
+from mkv_ascend.layout.plan import TRANSFER_ALIGNMENT, CachePlan, make_plan
+from mkv_ascend.layout.pooling import bytes_per_block, make_pools
+from tests.unit.layout.layouts import CONV_BYTES, MIB, keys_and_values, qwen3_next, states
+
+
+def test_layers_of_one_group_have_a_pool_each() -> None:
+    plan = make_plan([[keys_and_values("a"), keys_and_values("b")]])
+    assert [pool.buffers for pool in plan.pools] == [(262144, 262144)] * 2
+    assert plan.pools[0].storage is Storage.SPLIT
+    assert plan.bytes_per_block == 4 * 262144
+
+
+def test_layers_of_different_groups_share_pools() -> None:
+    plan = make_plan([[keys_and_values("a"), keys_and_values("b")], [keys_and_values("c")]])
+    assert len(plan.pools) == 2
+    assert {member.layer for member in plan.pools[0].layers} == {"a", "c"}
+
+
+def test_other_sizes_have_planes_of_their_own() -> None:
+    plan = make_plan([[keys_and_values("a", 8, 128)], [keys_and_values("b", 4, 64)]])
+    assert len(plan.pools) == 2
+    assert plan.bytes_per_block == (8 * 128 + 4 * 64) * 2 * 128 * 2
+
+
+def test_a_layer_takes_planes_of_several_layers() -> None:
+    """Two layers with one plane each, in the other group one layer with both."""
+    one, two = (states(name, (16,), (32,)) for name in ("one", "two"))
+    one = dataclasses.replace(one, components=one.components[:1], page_bytes=32)
+    two = dataclasses.replace(two, components=two.components[1:], page_bytes=64)
+    plan = make_plan([[one, two], [states("both", (16,), (32,))]])
+    assert plan.bytes_per_block == 32 + 64
+    assert len(plan.pools) == 1
+
+
+def test_states_and_attention_share_planes() -> None:
+    plan = make_plan(qwen3_next())
+    # Twelve attention layers have 24 planes of 1 MiB; twelve states of a group use half of them.
+    assert plan.bytes_per_block == 24 * MIB + 12 * CONV_BYTES
+    attention = plan.capacity()[3]
+    assert (attention.used_bytes, attention.dead_bytes) == (24 * MIB, 12 * CONV_BYTES)
+    assert plan.capacity()[0].dead_bytes == 12 * MIB
+
+
+def test_all_layers_may_share_one_page_where_operators_take_strides() -> None:
+    def layer(name: str, heads: int) -> LayerLayout:
+        return keys_and_values(name, heads, storage=Storage.PAGED)
+
+    groups = [[layer("a", 8), layer("b", 4)], [layer("c", 2)], [layer("d", 8), layer("e", 8)]]
+    by_size = make_plan(groups)
+    assert by_size.bytes_per_block == (8 + 8 + 4 + 2) * 128 * 128 * 4
+    outer = make_plan(groups, block_outer=True)
+    assert len(outer.pools) == 1
+    assert outer.bytes_per_block == (8 + 8) * 128 * 128 * 4
+    assert "strides" in outer.pools[0].reason
+    views = outer.bind(2).views()
+    assert views["b"].views[0].offset_bytes == 8 * 128 * 128 * 4
+    assert views["b"].views[0].strides[0] == outer.bytes_per_block // 2
+
+
+@pytest.mark.parametrize("kv_transfer", [False, True])
+def test_sizes_and_starts_of_buffers(kv_transfer: bool) -> None:
+    groups = [[keys_and_values("a", 3, 192, 128), keys_and_values("b", 1, 64)]]
+    plan = make_plan(groups, kv_transfer=kv_transfer)
+    assert plan.alignment == (TRANSFER_ALIGNMENT if kv_transfer else 512)
+    for num_blocks in (1, 7, 1000):
+        bound = plan.bind(num_blocks)
+        ends = [0] * len(plan.pools)
+        for layer in bound.views().values():
+            for view in layer.views:
+                assert view.offset_bytes % plan.alignment == 0
+                assert view.offset_bytes >= ends[view.pool]
+                size = num_blocks
+                for axis in (view.rows_per_block, *view.shape[1:]):
+                    size *= axis
+                ends[view.pool] = view.offset_bytes + size * dtype_bytes(view.dtype)
+        assert ends == [bound.allocation_bytes(pool) for pool in range(len(plan.pools))]
+        assert bound.total_bytes == sum(ends)
+        assert bound.total_bytes <= num_blocks * plan.bytes_per_block + plan.overhead_bytes
+
+
+def test_number_of_blocks_that_fit() -> None:
+    plan = make_plan([[keys_and_values("a")]])
+    memory = 10 * plan.bytes_per_block + plan.overhead_bytes
+    assert plan.num_blocks_in(memory) == 10
+    assert plan.num_blocks_in(memory - 1) == 9
+    assert plan.num_blocks_in(0) == 0
+    with pytest.raises(LayoutError, match="0 blocks; a plan needs at least 1"):
+        plan.bind(0)
+
+
+def test_a_plan_is_a_value() -> None:
+    plan, again = (make_plan(qwen3_next(), kv_transfer=True) for _ in range(2))
+    assert plan == again
+    assert len({plan, again}) == 1
+    assert plan != make_plan(qwen3_next())
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan.alignment = 1  # type: ignore[misc]
+
+
+def test_json_and_back() -> None:
+    groups = [
+        *qwen3_next(),
+        [keys_and_values("paged", 2, storage=Storage.PAGED, block=256, padding=64)],
+    ]
+    plan = make_plan(groups, aliases={"shared": "layers.3"})
+    again = CachePlan.from_json(plan.to_json())
+    assert again == plan
+    assert hash(again) == hash(plan)
+    assert again.bind(5) == plan.bind(5)
+
+
+def changed(plan: CachePlan, path: list[str | int], value: object) -> str:
+    plain = json.loads(plan.to_json())
+    place = plain
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    return json.dumps(plain)
+
+
+START = ["plan", "pools", 0, "layers", 0, "placements", 1]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (["version"], 2, "plan of format 2; this release reads 1"),
+        (["plan", "alignment"], 100, "aligned to 100 bytes; use a multiple of 512"),
+        (["plan", "alignment"], "512", "'512' where a int belongs"),
+        (["plan", "alignment"], True, "True where a int belongs"),
+        (["plan", "colour"], "red", "unknown fields \\['colour'\\]"),
+        (["plan", "groups"], [], "not exactly once in the KV groups: \\['a', 'b'\\]"),
+        (["plan", "pools"], [], "not exactly once in the pools"),
+        (["plan", "groups", 0, "tokens_per_block"], 64, "blocks of 64 tokens, a of 128"),
+        (["plan", "groups", 0, "kernel_block"], 64, "splits blocks into 64 rows, a into 128"),
+        ([*START, "buffer"], 0, "is in block 0 of a \\(k\\) and in block 0 of a \\(v\\)"),
+        ([*START, "buffer"], 7, "a, v: no buffer 7 in its pool"),
+        ([*START, "start_bytes"], 4, "v of a leaves its buffer"),
+        ([*START, "start_bytes"], 1, "start by alignment: 1 is not a multiple of 2"),
+        ([*START, "rows"], 2, "2 rows of 262144 bytes placed for 262144 bytes per block"),
+        ([*START, "block_stride"], 4, "not at one distance"),
+        ([*START, "overlay"], True, "overlay"),
+        ([*START, "component"], "w", "its components are not those placed: \\['k', 'w'\\]"),
+        (["plan", "pools", 0, "layers", 0, "group"], 1, "a is not of KV group 1"),
+        (["plan", "pools", 0, "storage"], "scattered", "scattered"),
+        (["plan", "layers", 0, "components", 0, "extent"], {"size": 3}, "fits none of"),
+        (["plan", "aliases"], [["a", "b"]], "a is to read the cache of b"),
+        (["plan", "aliases"], [["c", "d"]], "c is to read the cache of d"),
+    ],
+)
+def test_what_is_read_is_proven_again(path: list[str | int], value: object, said: str) -> None:
+    plan = make_plan([[keys_and_values("a"), keys_and_values("b")]])
+    with pytest.raises(ValueError, match=said):
+        CachePlan.from_json(changed(plan, path, value))
+
+
+def test_rows_are_those_of_the_kernel_block() -> None:
+    plan = make_plan([[keys_and_values("a", kernel_block=64)]])
+    whole = make_plan([[keys_and_values("a")]])
+    with pytest.raises(LayoutError, match="1 rows of 262144 bytes placed for 262144 bytes"):
+        CachePlan(plan.layers, plan.groups, whole.pools)
+
+
+def test_a_group_shares_its_block_size_and_kernel_block() -> None:
+    with pytest.raises(LayoutError, match=r"KV group 0 has blocks of 128 tokens, b of 256; give"):
+        make_plan([[keys_and_values("a"), keys_and_values("b", block=256)]])
+    with pytest.raises(LayoutError, match="one block table cannot serve both"):
+        make_plan([[keys_and_values("a"), keys_and_values("b", kernel_block=64)]])
+    with pytest.raises(LayoutError, match="a KV group without layers"):
+        make_plan([[]])
+    with pytest.raises(LayoutError, match=r"not exactly once in the KV groups: \['a'\]"):
+        make_plan([[keys_and_values("a")], [keys_and_values("a")]])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"page_bytes": 100}, "need 524288 bytes of a block, its page has 100"),
+        ({"kernel_block": 100}, "128 is not a multiple of 100"),
+        ({"tokens_per_block": 0}, "0 tokens per block; must be positive"),
+        ({"container": Container.TENSOR}, r"\['k', 'v'\] in one tensor"),
+        ({"components": ()}, "at least one"),
+        (
+            {"storage": Storage.PAGED, "page_bytes": 524289, "kernel_block": 64},
+            "524289 is not a multiple of 2",
+        ),
+    ],
+)
+def test_layouts_that_cannot_be(change: dict[str, object], said: str) -> None:
+    with pytest.raises(LayoutError, match=f"layer a: .*{said}"):
+        dataclasses.replace(keys_and_values("a"), **change)
+
+
+def test_components_that_cannot_be() -> None:
+    with pytest.raises(LayoutError, match="tokens 0, heads 8, dim 128"):
+        TokenExtent(0, 8, 128)
+    with pytest.raises(LayoutError, match=r"state shape \(3, 0\)"):
+        StateExtent((3, 0))
+    with pytest.raises(LayoutError, match="k: 0 replicas"):
+        Component("k", "int8", StateExtent((3,)), replicas=0)
+    with pytest.raises(LayoutError, match="'float12' is not known; known: int8"):
+        Component("k", "float12", StateExtent((3,)))
+    copies = Component("k", "int8", StateExtent((4,)), replicas=2)
+    with pytest.raises(LayoutError, match="k has replicas; storage must not be PAGED"):
+        LayerLayout("a", Role.TARGET, Kind.MAMBA, (copies,), Storage.PAGED, 8, 1)
+
+
+small = st.integers(1, 3)
+
+
+@st.composite
+def small_layouts(draw: st.DrawFn, name: str) -> LayerLayout:
+    storage = draw(st.sampled_from(Storage))
+    splits = draw(st.integers(1, 2))
+    parts: list[Component] = []
+    for index in range(draw(st.integers(1, 3))):
+        extent: TokenExtent | StateExtent = TokenExtent(2, draw(small), draw(small))
+        if splits == 1 and draw(st.booleans()):
+            extent = StateExtent((draw(small), draw(small)))
+        replicas = 1 if storage is Storage.PAGED else draw(st.integers(1, 2))
+        parts.append(Component(f"part_{index}", "int8", extent, replicas))
+    used = sum(part.bytes_per_block for part in parts)
+    padding = 2 * draw(small) if storage is Storage.PAGED else 0
+    return LayerLayout(
+        name,
+        Role.TARGET,
+        Kind.MAMBA,
+        tuple(parts),
+        storage,
+        used + padding,
+        2,
+        2 // splits if splits == 2 else None,
+    )
+
+
+@st.composite
+def small_groups(draw: st.DrawFn) -> list[list[LayerLayout]]:
+    groups = [
+        [draw(small_layouts(f"{group}.{index}")) for index in range(draw(st.integers(1, 3)))]
+        for group in range(draw(st.integers(1, 3)))
+    ]
+    return [
+        [
+            layout
+            for layout in group
+            if layout.kernel_block in (None, group[0].kernel_block or layout.kernel_block)
+        ]
+        for group in groups
+    ]
+
+
+Bytes = set[tuple[int, int]]
+
+
+def block_bytes(plan: CachePlan, num_blocks: int) -> dict[tuple[int, int], list[tuple[str, Bytes]]]:
+    """By (group, block), the layers' bytes as (pool, byte) pairs, from the bound views only."""
+    found: dict[tuple[int, int], list[tuple[str, Bytes]]] = {}
+    for name, layer in plan.bind(num_blocks).views().items():
+        for block, view in product(range(num_blocks), layer.views):
+            rows = range(block * view.rows_per_block, (block + 1) * view.rows_per_block)
+            inner = product(*(range(size) for size in view.shape[1:]))
+            places = {
+                (view.pool, view.offset_bytes + sum(map(int.__mul__, (row, *index), view.strides)))
+                for row, index in product(rows, list(inner))
+            }
+            found.setdefault((plan.group_of[name], block), []).append((name, places))
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(small_groups(), st.booleans())
+def test_sound_plans_are_made_and_are_sound(
+    groups: list[list[LayerLayout]], block_outer: bool
+) -> None:
+    plan = make_plan(groups, block_outer=block_outer)
+    assert plan.bytes_per_block == bytes_per_block(groups, block_outer=block_outer)
+    assert CachePlan.from_json(plan.to_json()) == plan
+    for num_blocks in (1, 2, 3):
+        bound = plan.bind(num_blocks)
+        by_block = block_bytes(plan, num_blocks)
+        for (group, block), members in by_block.items():
+            everything = [place for _, places in members for place in places]
+            assert len(everything) == len(set(everything)), (group, block)
+            assert all(0 <= byte < bound.allocation_bytes(pool) for pool, byte in everything)
+        owners: dict[tuple[int, int], int] = {}
+        for (_, block), members in by_block.items():
+            for place in set().union(*(places for _, places in members)):
+                assert owners.setdefault(place, block) == block
+
+
+@settings(max_examples=150, deadline=None)
+@given(small_groups())
+def test_no_group_has_planes_to_spare(groups: list[list[LayerLayout]]) -> None:
+    """As many planes of each size as the group with the most of them has."""
+    pools = [pool for pool in make_pools(groups) if pool.storage is not Storage.PAGED]
+    most: dict[int, int] = {}
+    for group in groups:
+        sizes = [
+            part.bytes_per_block
+            for layout in group
+            if layout.storage is not Storage.PAGED
+            for part in layout.components
+        ]
+        for size in set(sizes):
+            most[size] = max(most.get(size, 0), sizes.count(size))
+    expected = sum(size * count for size, count in most.items())
+    assert sum(pool.bytes_per_block for pool in pools) == expected

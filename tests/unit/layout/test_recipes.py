@@ -1,0 +1,491 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every kind of cache that vllm-ascend 0.23.0 lays out: shapes, dtypes, strides and container."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from mkv_ascend.layout.component import Container, LayerLayout, LayoutError, MemoryFormat, Storage
+from mkv_ascend.layout.kind import Kind, Role
+from mkv_ascend.layout.plan import make_plan
+from mkv_ascend.layout.recipes import (
+    LayerFacts,
+    build_layout,
+    largest_kernel_block,
+    layout_of,
+    register_recipe,
+    unregister_recipe,
+)
+from mkv_ascend.layout.registry import tokens
+from tests.unit.layout import specs
+
+NUM_BLOCKS = 3
+
+
+def layout(spec: Any, **facts: Any) -> LayerLayout:
+    return layout_of(spec, LayerFacts("model.layers.0.anything", Role.TARGET, **facts))
+
+
+def tensors(made: LayerLayout) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Dtype and shape of each component with three blocks."""
+    views = make_plan([[made]]).bind(NUM_BLOCKS).views()[made.layer].views
+    return {view.component: (view.dtype, view.shape) for view in views}
+
+
+def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.insert(0, strides[0] * size)
+    return tuple(strides)
+
+
+def assert_contiguous(made: LayerLayout) -> None:
+    for view in make_plan([[made]]).bind(NUM_BLOCKS).views()[made.layer].views:
+        assert view.strides == contiguous(view.shape)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [
+        (specs.FullAttentionSpec, Kind.FULL_ATTENTION),
+        (specs.SinkFullAttentionSpec, Kind.FULL_ATTENTION),
+        (specs.SlidingWindowSpec, Kind.SLIDING_WINDOW),
+        (specs.ChunkedLocalAttentionSpec, Kind.CHUNKED_LOCAL),
+        (specs.CrossAttentionSpec, Kind.CROSS_ATTENTION),
+    ],
+)
+def test_l1_keys_and_values(spec: type[specs.AttentionSpec], kind: Kind) -> None:
+    made = layout(spec(256, 8, 192, head_size_v=128), kernel_block=128)
+    assert (made.kind, made.storage, made.container) == (kind, Storage.SPLIT, Container.TUPLE)
+    assert tensors(made) == {
+        "k": ("bfloat16", (6, 128, 8, 192)),
+        "v": ("bfloat16", (6, 128, 8, 128)),
+    }
+    assert_contiguous(made)
+    assert made.page_bytes == 256 * 8 * 320 * 2
+
+
+def test_l2_latent_and_rope() -> None:
+    made = layout(specs.AscendMLAAttentionSpec(128, 1, 576), latent_dim=512, rope_dim=64)
+    assert made.kind is Kind.MLA
+    assert tensors(made) == {
+        "latent": ("bfloat16", (3, 128, 1, 512)),
+        "rope": ("bfloat16", (3, 128, 1, 64)),
+    }
+
+
+def test_l2_needs_to_know_how_much_is_rope() -> None:
+    with pytest.raises(LayoutError, match=r"head size of 576 .* give latent_dim and rope_dim"):
+        layout(specs.AscendMLAAttentionSpec(128, 1, 576))
+    with pytest.raises(LayoutError, match="latent 512 and rope 128 are not the head size 576"):
+        layout(specs.AscendMLAAttentionSpec(128, 1, 576), latent_dim=512, rope_dim=128)
+
+
+def test_l3_quantised_latent_and_keys() -> None:
+    # vllm-ascend counts 512 bytes of int8 and 64 elements of bfloat16 as 640 of int8.
+    latent = layout(
+        specs.AscendMLAAttentionSpec(128, 1, 640, dtype="int8"),
+        latent_dim=512,
+        rope_dim=64,
+        key_dtype="int8",
+        value_dtype="bfloat16",
+    )
+    assert tensors(latent) == {
+        "latent": ("int8", (3, 128, 1, 512)),
+        "rope": ("bfloat16", (3, 128, 1, 64)),
+    }
+    keys = layout(
+        specs.FullAttentionSpec(128, 8, 128, dtype="int8"), key_dtype="int8", value_dtype="int8"
+    )
+    assert {dtype for dtype, _ in tensors(keys).values()} == {"int8"}
+
+
+ROWS = 128
+SPARSE = {
+    # form: (spec fields, components)
+    "L4": (
+        {"sparse_head_dim": (512, 64, 128), "head_size": 704},
+        {
+            "latent": ("bfloat16", (3, ROWS, 1, 512)),
+            "rope": ("bfloat16", (3, ROWS, 1, 64)),
+            "indexer_k": ("bfloat16", (3, ROWS, 1, 128)),
+        },
+    ),
+    "L4, replicas": (
+        {
+            "sparse_head_dim": (512, 64, 128),
+            "head_size": 704,
+            "sfa_dcp_replicated_indexer_size": 4,
+            "page": ROWS * (512 + 64 + 4 * 128) * 2,
+        },
+        {
+            "latent": ("bfloat16", (3, ROWS, 1, 512)),
+            "rope": ("bfloat16", (3, ROWS, 1, 64)),
+            "indexer_k": ("bfloat16", (12, ROWS, 1, 128)),
+        },
+    ),
+    "L5": (
+        {"sparse_head_dim": (512, 64, 0), "head_size": 576},
+        {
+            "latent": ("bfloat16", (3, ROWS, 1, 512)),
+            "rope": ("bfloat16", (3, ROWS, 1, 64)),
+        },
+    ),
+    "L6": (
+        {
+            "sparse_head_dim": (512, 64, 128),
+            "head_size": 704,
+            "cache_sparse_li_c8": True,
+            "page": ROWS * (576 * 2 + 128 + 2),
+        },
+        {
+            "latent": ("bfloat16", (3, ROWS, 1, 512)),
+            "rope": ("bfloat16", (3, ROWS, 1, 64)),
+            "indexer_k": ("int8", (3, ROWS, 1, 128)),
+            "indexer_scale": ("float16", (3, ROWS, 1, 1)),
+        },
+    ),
+    "L6, A5": (
+        {
+            "sparse_head_dim": (512, 64, 128),
+            "head_size": 704,
+            "cache_sparse_li_c8": True,
+            "c8_k_cache_dtype": "float8_e4m3fn",
+            "c8_k_scale_cache_dtype": "float32",
+            "page": ROWS * (576 * 2 + 128 + 4),
+        },
+        {
+            "latent": ("bfloat16", (3, ROWS, 1, 512)),
+            "rope": ("bfloat16", (3, ROWS, 1, 64)),
+            "indexer_k": ("float8_e4m3fn", (3, ROWS, 1, 128)),
+            "indexer_scale": ("float32", (3, ROWS, 1, 1)),
+        },
+    ),
+    "L7": (
+        {
+            "sparse_head_dim": (656, 0, 128),
+            "head_size": 784,
+            "cache_sparse_sfa_c8": True,
+            "page": ROWS * (656 + 128 * 2),
+        },
+        {
+            "latent": ("int8", (3, ROWS, 1, 656)),
+            "indexer_k": ("bfloat16", (3, ROWS, 1, 128)),
+        },
+    ),
+    "L8": (
+        {
+            "sparse_head_dim": (656, 0, 128),
+            "head_size": 784,
+            "cache_sparse_sfa_c8": True,
+            "cache_sparse_li_c8": True,
+            "page": ROWS * (656 + 128 + 2),
+        },
+        {
+            "latent": ("int8", (3, ROWS, 1, 656)),
+            "indexer_k": ("int8", (3, ROWS, 1, 128)),
+            "indexer_scale": ("float16", (3, ROWS, 1, 1)),
+        },
+    ),
+    "L9": (
+        {
+            "sparse_head_dim": (656, 0, 0),
+            "head_size": 656,
+            "cache_sparse_sfa_c8": True,
+            "page": ROWS * 656,
+        },
+        {"latent": ("int8", (3, ROWS, 1, 656))},
+    ),
+}
+
+
+@pytest.mark.parametrize("form", SPARSE)
+def test_l4_to_l9_sparse_attention(form: str) -> None:
+    fields, expected = SPARSE[form]
+    made = layout(specs.AscendMLAAttentionSpec(block_size=ROWS, num_kv_heads=1, **fields))
+    assert made.kind is Kind.SPARSE_MLA
+    assert made.container is Container.TUPLE
+    assert tensors(made) == expected
+    assert_contiguous(made)
+
+
+GATED_DELTA_NET = specs.MambaSpec(
+    1024, ((3, 8192), (32, 128, 128)), ("bfloat16", "bfloat16"), page_size_padded=3 << 20
+)
+
+
+def test_l10_states() -> None:
+    made = layout(GATED_DELTA_NET)
+    assert (made.kind, made.container) == (Kind.MAMBA, Container.LIST)
+    assert tensors(made) == {
+        "conv": ("bfloat16", (3, 3, 8192)),
+        "ssm": ("bfloat16", (3, 32, 128, 128)),
+    }
+    assert_contiguous(made)
+    # The padding of the spec makes pages equal; planes are, without it.
+    assert made.padding_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("shapes", "names"),
+    [
+        (((2048, 2),), ["conv"]),
+        (((8, 128, 128),), ["ssm"]),
+        (((3, 64), (3, 64), (3, 64), (8, 16, 16)), ["conv_0", "conv_1", "conv_2", "ssm"]),
+    ],
+)
+def test_l10_states_of_other_layers(shapes: tuple[tuple[int, ...], ...], names: list[str]) -> None:
+    made = layout(specs.MambaSpec(16, shapes, ("float32",) * len(shapes)))
+    assert [part.name for part in made.components] == names
+
+
+def test_l11_keys_and_values_share_a_buffer_with_states() -> None:
+    states = layout(GATED_DELTA_NET)
+    keys = layout_of(
+        specs.FullAttentionSpec(1024, 2, 256, page_size_padded=3 << 20),
+        LayerFacts("model.layers.3.anything", Role.TARGET, kernel_block=128),
+    )
+    plan = make_plan([[states], [keys]])
+    (pool,) = plan.pools
+    conv, plane = 3 * 8192 * 2, 1 << 20
+    assert (pool.storage, pool.bytes_per_block) == (Storage.PLANAR, conv + 2 * plane)
+    views = plan.bind(NUM_BLOCKS).views()
+    starts = {v.component: v.offset_bytes for layer in views.values() for v in layer.views}
+    # The plane of the recurrent state is the plane of the keys, at the same bytes.
+    assert starts["ssm"] == starts["k"]
+    assert views[keys.layer].views[0].shape == (24, 128, 2, 256)
+
+
+def test_l12_latents_share_a_buffer_with_states() -> None:
+    states = layout(specs.MambaSpec(128, ((3, 64), (16, 128, 32)), ("bfloat16", "bfloat16")))
+    latent = layout_of(
+        specs.AscendMLAAttentionSpec(128, 1, 576),
+        LayerFacts("other", Role.TARGET, latent_dim=512, rope_dim=64),
+    )
+    plan = make_plan([[states], [latent]])
+    assert plan.bytes_per_block == 3 * 64 * 2 + 128 * 576 * 2
+    assert len(plan.pools) == 1
+
+
+def test_l13_hidden_states() -> None:
+    made = layout(specs.HiddenStateCacheSpec(128, 3, 64, page_size_padded=128 * 3 * 64 * 2 + 512))
+    assert (made.kind, made.container) == (Kind.HIDDEN_STATE, Container.TENSOR)
+    assert (made.storage, made.padding_bytes) == (Storage.PAGED, 512)
+    (view,) = make_plan([[made]]).bind(NUM_BLOCKS).views()[made.layer].views
+    assert view.shape == (3, 128, 3, 64)
+    assert view.strides == (128 * 3 * 64 + 256, 192, 64, 1)
+
+
+@pytest.mark.parametrize("ratio", [4, 128])
+def test_l14_compressed_latents(ratio: int) -> None:
+    spec = specs.AscendMLAAttentionSpec(
+        128, 1, 512, compress_ratio=ratio, model_version="deepseek_v4"
+    )
+    made = layout(spec)
+    assert (made.kind, made.container) == (Kind.COMPRESSED_MLA, Container.LIST)
+    assert made.storage is Storage.PAGED
+    assert made.tokens_per_block == 128 * ratio
+    assert tensors(made) == {"latent": ("bfloat16", (3, 128, 1, 512))}
+
+
+def test_l14_of_vllms_own_spec_keeps_fewer_rows() -> None:
+    spec = specs.MLAAttentionSpec(256, 1, 512, compress_ratio=4, model_version="deepseek_v4")
+    made = layout(spec)
+    assert made.tokens_per_block == 256
+    assert tensors(made) == {"latent": ("bfloat16", (3, 64, 1, 512))}
+
+
+@pytest.mark.parametrize(
+    ("rows", "dim", "dtype", "page", "version", "name"),
+    [
+        (128, 512, "bfloat16", 131072, "deepseek_v4", "latent"),
+        (128, 640, "float8_e4m3fn", 81920, "deepseek_v4", "latent"),
+        (8, 512, "float32", 16640, None, "compressor_state"),
+        (8, 2048, "float32", 131072, None, "compressor_state"),
+        (16, 1024, "float32", 81920, None, "compressor_state"),
+    ],
+)
+def test_l15_windows_and_compressor_states(
+    rows: int, dim: int, dtype: str, page: int, version: str | None, name: str
+) -> None:
+    spec = specs.AscendSlidingWindowMLASpec(
+        rows, 1, dim, dtype=dtype, page_size_padded=page, model_version=version
+    )
+    made = layout(spec)
+    item = specs.ITEM_BYTES[dtype]
+    assert made.page_bytes == page
+    (view,) = make_plan([[made]]).bind(NUM_BLOCKS).views()[made.layer].views
+    assert (view.component, view.shape) == (name, (3, rows, 1, dim))
+    assert view.strides == (page // item, dim, dim, 1)
+
+
+INDEXER = specs.AscendMLAAttentionSpec(
+    128,
+    1,
+    128,
+    dtype="int8",
+    compress_ratio=4,
+    model_version="deepseek_v4",
+    scale_dim=1,
+    scale_dtype="float16",
+)
+
+
+def test_l16_indexer_keys_with_their_scales_in_one_page() -> None:
+    made = layout(INDEXER)
+    assert made.page_bytes == 16640
+    keys, scales = make_plan([[made]]).bind(NUM_BLOCKS).views()[made.layer].views
+    assert (keys.shape, keys.strides) == ((3, 128, 1, 128), (16640, 128, 128, 1))
+    assert (scales.shape, scales.strides) == ((3, 128, 1, 1), (8320, 1, 1, 1))
+    assert (keys.offset_bytes, scales.offset_bytes) == (0, 128 * 128)
+
+
+def test_l17_indexer_of_a5_has_a_view_of_both() -> None:
+    spec = specs.AscendMLAAttentionSpec(
+        128,
+        1,
+        128,
+        dtype="float8_e4m3fn",
+        compress_ratio=4,
+        model_version="deepseek_v4",
+        scale_dim=1,
+        scale_dtype="float32",
+    )
+    made = layout(spec, full_indexer_view=True)
+    assert made.page_bytes == 16896
+    _, _, whole = make_plan([[made]]).bind(NUM_BLOCKS).views()[made.layer].views
+    assert (whole.shape, whole.strides) == ((3, 128, 1, 132), (16896, 132, 132, 1))
+    assert whole.offset_bytes == 0
+    with pytest.raises(LayoutError, match="overlays a page; storage must be PAGED"):
+        layout(spec, full_indexer_view=True, takes_strides=False)
+
+
+def test_l18_nz_of_ascend_310p() -> None:
+    kernel_block = largest_kernel_block(128, (128, 64), 128 * 128 // 256)
+    assert kernel_block == 64
+    made = layout(
+        specs.FullAttentionSpec(128, 2, 256, dtype="float16"),
+        kernel_block=kernel_block,
+        memory_format=MemoryFormat.NZ,
+    )
+    assert tensors(made) == {
+        "k": ("float16", (6, 2 * 256 // 16, 64, 16)),
+        "v": ("float16", (6, 2 * 256 // 16, 64, 16)),
+    }
+    assert largest_kernel_block(96, (128, 64), 128) is None
+
+
+def test_l19_hashed_keys_are_counted() -> None:
+    made = layout(specs.FullAttentionSpec(256, 8, 128), kernel_block=128, hashed_keys=True)
+    assert tensors(made)["hashed_k"] == ("uint8", (6, 8, 128, 16))
+    assert made.page_bytes == 256 * 8 * 256 * 2 + 256 * 8 * 16
+    assert make_plan([[made]]).bytes_per_block == made.page_bytes
+    latent = layout(
+        specs.AscendMLAAttentionSpec(128, 1, 576), latent_dim=512, rope_dim=64, hashed_keys=True
+    )
+    assert tensors(latent)["hashed_latent"] == ("uint8", (3, 1, 128, 64))
+    assert tensors(latent)["hashed_rope"] == ("uint8", (3, 1, 128, 16))
+
+
+def test_hashed_keys_need_whole_bytes() -> None:
+    with pytest.raises(LayoutError, match="12 is not a multiple of 8"):
+        layout(specs.FullAttentionSpec(128, 8, 12), hashed_keys=True)
+
+
+def test_strides_are_taken_where_the_operators_take_them() -> None:
+    made = layout(specs.FullAttentionSpec(256, 8, 128), kernel_block=128, takes_strides=True)
+    assert made.storage is Storage.PAGED
+    keys, values = make_plan([[made]]).bind(NUM_BLOCKS).views()[made.layer].views
+    page = 128 * 8 * 128
+    assert keys.strides == values.strides == (2 * page, 1024, 128, 1)
+    assert values.offset_bytes == page * 2
+
+
+class ConvolutionCacheSpec:
+    """A kind that this package does not know."""
+
+    block_size = 16
+    page_size_bytes = 16 * 4 * 2
+
+
+def test_a_new_kind_is_one_recipe_and_one_registration() -> None:
+    with pytest.raises(LayoutError, match=r"no recipe .* ConvolutionCacheSpec; .* register_recipe"):
+        layout(ConvolutionCacheSpec())
+
+    def recipe(spec: Any, facts: LayerFacts) -> LayerLayout:
+        part = tokens("window", spec.block_size, 1, 4, "float16")
+        return build_layout(spec, facts, Kind.MAMBA, [part])
+
+    register_recipe("ConvolutionCacheSpec", recipe)
+    try:
+        assert layout(ConvolutionCacheSpec()).page_bytes == 128
+        with pytest.raises(ValueError, match="there is a recipe for ConvolutionCacheSpec"):
+            register_recipe("ConvolutionCacheSpec", recipe)
+    finally:
+        unregister_recipe("ConvolutionCacheSpec")
+    with pytest.raises(ValueError, match="no recipe for 'ConvolutionCacheSpec'"):
+        unregister_recipe("ConvolutionCacheSpec")
+
+
+def test_a_predicate_is_asked_before_the_class() -> None:
+    def is_wide(spec: Any) -> bool:
+        return bool(spec.head_size > 256)
+
+    def recipe(spec: Any, facts: LayerFacts) -> LayerLayout:
+        part = tokens("wide", spec.block_size, spec.num_kv_heads, 2 * spec.head_size, spec.dtype)
+        return build_layout(spec, facts, Kind.FULL_ATTENTION, [part])
+
+    def refuse(spec: Any, facts: LayerFacts) -> LayerLayout:
+        raise AssertionError("registered before, so not asked")
+
+    def also_wide(spec: Any) -> bool:
+        return is_wide(spec)
+
+    register_recipe(also_wide, refuse)
+    register_recipe(is_wide, recipe)
+    try:
+        assert [p.name for p in layout(specs.FullAttentionSpec(16, 1, 512)).components] == ["wide"]
+        assert len(layout(specs.FullAttentionSpec(16, 1, 256)).components) == 2
+    finally:
+        unregister_recipe(is_wide)
+        unregister_recipe(also_wide)
+    assert len(layout(specs.FullAttentionSpec(16, 1, 512)).components) == 2
+
+
+def test_a_spec_and_its_components_must_agree() -> None:
+    with pytest.raises(LayoutError, match=r"counts 100 bytes per block, its components need 81920"):
+        layout(specs.AscendMLAAttentionSpec(128, 1, 576, sparse_head_dim=(256, 64, 0), page=100))
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (specs.EncoderOnlyAttentionSpec(128, 8, 128), "keeps no cache; leave the layer out"),
+        (specs.FullAttentionSpec(100, 8, 128), "100 is not a multiple of 128"),
+        (specs.FullAttentionSpec(128, 8, 128, dtype="complex64"), "'complex64' is not known"),
+    ],
+)
+def test_what_cannot_be_is_refused(spec: specs.AttentionSpec, said: str) -> None:
+    with pytest.raises(LayoutError, match=said):
+        layout(spec, kernel_block=128)
+
+
+@pytest.mark.parametrize("field", ["cache_dtype_str", "tq_slot_size"])
+def test_formats_of_other_devices_are_missing_by_name(field: str) -> None:
+    spec = specs.MLAAttentionSpec(128, 1, 576)
+    object.__setattr__(spec, field, {"cache_dtype_str": "fp8_ds_mla", "tq_slot_size": 7}[field])
+    with pytest.raises(NotImplementedError, match=r"fp8_ds_mla|TurboQuant"):
+        layout(spec, latent_dim=512, rope_dim=64)
+
+
+def test_planning_needs_neither_torch_nor_vllm() -> None:
+    code = (
+        "import sys, mkv_ascend.layout.plan, mkv_ascend.layout.recipes; "
+        "print(sorted({'torch', 'vllm', 'vllm_ascend', 'numpy'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
