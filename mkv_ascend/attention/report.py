@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from mkv_ascend.layout.layer_ranges import fold_layer_names
 from mkv_ascend.attention.selection import Choice
 from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.layer_ranges import fold_layer_names
 
 
 @dataclass(frozen=True)

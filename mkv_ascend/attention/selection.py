@@ -22,10 +22,10 @@ from enum import Enum
 
 from mkv_ascend.attention import catalog, patterns, suitability
 from mkv_ascend.attention.entry import BackendEntry
-from mkv_ascend.layout.layer_ranges import fold_layer_names
 from mkv_ascend.attention.options import NAMESPACE, AttentionOptions, RoleOptions
 from mkv_ascend.attention.request import Environment, LayerRequest
 from mkv_ascend.layout.kind import Kind, Role
+from mkv_ascend.layout.layer_ranges import fold_layer_names
 
 VLLM_DEFAULT_NAMES = frozenset({"AUTO", "CUSTOM"})
 """Values of vLLM's option that leave the choice to the platform: vllm-ascend registers its
