@@ -103,7 +103,7 @@ PATCHES = (
         "block for vLLM's own null block, whose first long request waits for ever.",
         guard="the functions have the parameters that plugin/engine_core.py names; each hands over "
         "to the original unless target and draft need several groups of kinds that are planned",
-        test="tests/emulated/test_layout_engines.py, tests/emulated/test_layout_groups.py",
+        test="tests/emulated/test_layout_groups.py",
         until="vLLM groups layers of unlike pages, or the grouping is a hook of the platform",
     ),
     Patch(
