@@ -29,7 +29,8 @@ Needs config.json files only: no weights, no NPU, and no model is built. What ea
 computed from the numbers of the config, for the model types that this command knows; others are
 refused by name. Caches have the model's dtype, on one rank of Ascend A2, without pipeline or
 context parallelism and without KV quantisation. vLLM's part is computed by its own functions, in a
-process of the emulated NPU where there is no real one.
+process of the emulated NPU where there is no real one. The engine may join groups that are apart
+here; its log says which it uses.
 """
 
 EXAMPLES = """\
@@ -92,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         metavar="TOKENS",
         help="search groups with blocks of other sizes too, up to this one, which the engine of "
-        "this release does not serve (default: blocks and groups as the engine takes them)",
+        "this release does not serve (default: the blocks that the engine takes)",
     )
     parser.add_argument(
         "--vllm-grouping",
