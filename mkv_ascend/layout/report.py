@@ -7,7 +7,7 @@ its JSON. Nothing is decided here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,14 @@ from mkv_ascend.layout.layer_ranges import fold_layer_names
 from mkv_ascend.layout.placement import PlacedLayer, Pool
 from mkv_ascend.layout.plan import CachePlan
 
-__all__ = ["GroupPart", "OtherGrouping", "PlanReport", "PoolPart"]
+__all__ = [
+    "GroupPart",
+    "OtherGrouping",
+    "PlanReport",
+    "PoolPart",
+    "group_parts",
+    "pool_parts",
+]
 
 FORMAT_VERSION = 1
 
@@ -72,6 +79,40 @@ class PoolPart:
     def folded(self) -> str:
         """The layers of all these pools, numbers folded into ranges."""
         return ", ".join(fold_layer_names(self.layers))
+
+
+def group_parts(
+    groups: Sequence[Sequence[LayerLayout]], backends: Mapping[str, str]
+) -> Iterator[GroupPart]:
+    """Groups of layouts in order; in each, layers that are alike together."""
+    for index, layouts in enumerate(groups):
+        alike: dict[tuple[str, str, str, int, int], list[str]] = {}
+        for layout in layouts:
+            alike.setdefault(_key(layout, backends), []).append(layout.layer)
+        for (role, kind, backend, page, padding), names in alike.items():
+            yield GroupPart(index, tuple(names), role, kind, backend, page, padding)
+
+
+def _key(layout: LayerLayout, backends: Mapping[str, str]) -> tuple[str, str, str, int, int]:
+    return (
+        str(layout.role),
+        str(layout.kind),
+        backends.get(layout.layer, "-"),
+        layout.page_bytes,
+        layout.padding_bytes,
+    )
+
+
+def pool_parts(pools: Sequence[Pool]) -> Iterator[PoolPart]:
+    """Pools that are alike together, in the order of the first."""
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for index, pool in enumerate(pools):
+        shared = tuple(sorted(member.group for member in pool.layers))
+        key = (pool.storage, pool.reason, pool.buffers, shared)
+        alike.setdefault(key, []).append(index)
+    for indices in alike.values():
+        members = [member.layer for index in indices for member in pools[index].layers]
+        yield PoolPart(tuple(indices), pools[indices[0]], tuple(members))
 
 
 @dataclass(frozen=True)
@@ -129,35 +170,12 @@ class PlanReport:
 
     def group_parts(self) -> Iterator[GroupPart]:
         """Groups in order; in each, layers that are alike together."""
-        for index, group in enumerate(self.plan.groups):
-            alike: dict[tuple[str, str, str, int, int], list[str]] = {}
-            for name in group.layers:
-                layout = self.plan.layout_of[name]
-                alike.setdefault(self._key(layout), []).append(name)
-            for (role, kind, backend, page, padding), names in alike.items():
-                yield GroupPart(index, tuple(names), role, kind, backend, page, padding)
-
-    def _key(self, layout: LayerLayout) -> tuple[str, str, str, int, int]:
-        return (
-            str(layout.role),
-            str(layout.kind),
-            self.backends.get(layout.layer, "-"),
-            layout.page_bytes,
-            layout.padding_bytes,
-        )
+        groups = [[self.plan.layout_of[name] for name in g.layers] for g in self.plan.groups]
+        return group_parts(groups, self.backends)
 
     def pool_parts(self) -> Iterator[PoolPart]:
         """Pools that are alike together, in the order of the first."""
-        alike: dict[tuple[object, ...], list[int]] = {}
-        for index, pool in enumerate(self.plan.pools):
-            shared = tuple(sorted(member.group for member in pool.layers))
-            key = (pool.storage, pool.reason, pool.buffers, shared)
-            alike.setdefault(key, []).append(index)
-        for indices in alike.values():
-            members = [
-                member.layer for index in indices for member in self.plan.pools[index].layers
-            ]
-            yield PoolPart(tuple(indices), self.plan.pools[indices[0]], tuple(members))
+        return pool_parts(self.plan.pools)
 
     def to_plain(self) -> dict[str, Any]:
         """The report as plain values for JSON; sizes are in bytes."""
@@ -204,7 +222,7 @@ class PlanReport:
         }
 
     def _layer(self, name: str) -> dict[str, Any]:
-        role, kind, backend, page, padding = self._key(self.plan.layout_of[name])
+        role, kind, backend, page, padding = _key(self.plan.layout_of[name], self.backends)
         return {
             "name": name,
             "role": role,

@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan's report as text: whole for a terminal, short for the log at start-up."""
+"""A plan's report as text, for a terminal. ``report_served`` is the short one of the log."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from mkv_ascend.layout.component import Storage
-from mkv_ascend.layout.report import PlanReport, PoolPart
+from mkv_ascend.layout.report import GroupPart, PlanReport, PoolPart
 
 __all__ = [
+    "aligned",
     "closing_lines",
     "comparison",
     "count",
     "format_bytes",
     "group_rows",
+    "group_table",
     "pools_of",
-    "short_text",
     "text",
 ]
 
@@ -81,24 +82,33 @@ def closing_lines(report: PlanReport) -> list[str]:
 
 def group_rows(report: PlanReport) -> list[Row]:
     """Header and a row for each group's layers that are alike."""
+    capacity = report.plan.capacity()
+    heads = [
+        (
+            group.block_size,
+            group.blocks,
+            capacity[index].dead_bytes / report.plan.bytes_per_block,
+        )
+        for index, group in enumerate(report.grouping.groups)
+    ]
+    return group_table(report.group_parts(), heads)
+
+
+def group_table(parts: Iterable[GroupPart], heads: Sequence[tuple[int, int, float]]) -> list[Row]:
+    """Header and rows. ``heads``: of each group tokens, blocks of a request, fraction idle."""
     rows: list[Row] = [
         ("group", "tokens", "blocks", "idle", "layers", "role", "kind", "backend", "page")
     ]
-    capacity = report.plan.capacity()
     shown: set[int] = set()
-    for part in report.group_parts():
-        first = part.group not in shown
-        shown.add(part.group)
-        group = report.grouping.groups[part.group]
-        head = (str(part.group), str(group.block_size), str(group.blocks))
-        idle = capacity[part.group].dead_bytes / report.plan.bytes_per_block
+    for part in parts:
+        tokens, blocks, idle = heads[part.group]
+        head = (str(part.group), str(tokens), str(blocks), f"{idle:.1%}")
         page = format_bytes(part.page_bytes)
         if part.padding_bytes:
             page += f" ({format_bytes(part.padding_bytes)} padding)"
         rows.append(
             (
-                *(head if first else ("", "", "")),
-                f"{idle:.1%}" if first else "",
+                *(("", "", "", "") if part.group in shown else head),
                 f"{part.folded} ({len(part.layers)})",
                 part.role,
                 part.kind,
@@ -106,6 +116,7 @@ def group_rows(report: PlanReport) -> list[Row]:
                 page,
             )
         )
+        shown.add(part.group)
     return rows
 
 
@@ -159,23 +170,6 @@ def comparison(report: PlanReport) -> list[Row]:
         )
     rows.append(("no padding at all", "-", _mib(cost.needed_bytes), "0.0%", "-", "-"))
     return rows
-
-
-def short_text(report: PlanReport) -> str:
-    """A few lines for the log at start-up: the groups, and what one request costs."""
-    cost = report.grouping.cost
-    lines = [
-        f"KV cache plan, {report.grouping.objective}: {cost}; the other objective, "
-        f"{report.grouping.other_objective}: {report.grouping.other_cost}",
-        *aligned(group_rows(report)),
-    ]
-    if report.num_blocks is not None:
-        lines.append(
-            f"{count(report.num_blocks, 'block')} of {format_bytes(report.plan.bytes_per_block)} "
-            f"hold {_requests(report.max_concurrency)} requests of "
-            f"{count(report.request.tokens, 'token')} at once"
-        )
-    return "\n".join(lines)
 
 
 def aligned(rows: Sequence[Row]) -> list[str]:

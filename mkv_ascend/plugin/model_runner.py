@@ -19,7 +19,12 @@ from mkv_ascend.layout.materialize import materialize
 from mkv_ascend.plugin import layers
 from mkv_ascend.plugin.layer_facts import tie_facts
 from mkv_ascend.plugin.logging import get_logger
-from mkv_ascend.plugin.planned_caches import own_caches, plan_caches, why_not_planned
+from mkv_ascend.plugin.planned_caches import (
+    own_caches,
+    plan_caches,
+    served_plan,
+    why_not_planned,
+)
 
 if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -60,10 +65,18 @@ class MkvModelRunner(NPUModelRunner):
         )
 
     def initialize_kv_cache(self, kv_cache_config: KVCacheConfig) -> None:
-        """Allocate the caches, then print the table of layers, backends and KV groups once."""
+        """Allocate the caches, then print the tables of layers and of the plan once."""
         super().initialize_kv_cache(kv_cache_config)
-        if is_global_first_rank():
-            logger.info("%s", render(self.layer_rows()))
+        if not is_global_first_rank():
+            return
+        logger.info("%s", render(self.layer_rows()))
+        if self.cache_plan is not None:
+            specs = own_caches(self.kv_cache_config, self.runner_only_attn_layers)
+            backends = {row.name: row.backend for row in self.layer_rows()}
+            served = served_plan(
+                self.cache_plan, self.kv_cache_config, specs, self.vllm_config, backends
+            )
+            logger.info("%s", served.text())
 
     def get_kv_cache_spec(self) -> dict[str, Any]:
         """The spec of every layer with a cache, tied to what planning must know besides."""

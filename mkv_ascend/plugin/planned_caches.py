@@ -6,10 +6,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from vllm.utils.math_utils import cdiv
+from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
+
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.component import LayoutError
 from mkv_ascend.layout.plan import make_plan
 from mkv_ascend.layout.recipes import layout_of
+from mkv_ascend.layout.report_served import ServedPlan
 from mkv_ascend.plugin.kv_groups import specs_by_layer
 from mkv_ascend.plugin.layer_facts import facts_of_layer, is_planned, why_nothing_is_planned
 
@@ -75,3 +79,30 @@ def plan_caches(
             f"core counted {counted}; both must group the same layers: report this"
         )
     return bound
+
+
+def served_plan(
+    plan: BoundPlan,
+    kv_cache_config: KVCacheConfig,
+    specs: LayerSpecs,
+    config: VllmConfig,
+    backends: Mapping[str, str],
+) -> ServedPlan:
+    """The plan with what one request of ``max_model_len`` takes of it, for the log.
+
+    ``specs``: as given to ``plan_caches``. ``backends``: backend by layer.
+    """
+    groups = kv_cache_config.kv_cache_groups
+    blocks = [
+        blocks_of_request(group.kv_cache_spec, config)
+        for group, own in zip(groups, specs, strict=True)
+        if own
+    ]
+    return ServedPlan(plan, config.model_config.max_model_len, blocks, backends)
+
+
+def blocks_of_request(spec: Any, config: VllmConfig) -> int:
+    """Blocks of one KV group that vLLM admits a request of ``max_model_len`` with."""
+    if isinstance(spec, UniformTypeKVCacheSpecs):
+        return int(spec.max_memory_usage_pages(config))
+    return int(cdiv(spec.max_memory_usage_bytes(config), spec.page_size_bytes))

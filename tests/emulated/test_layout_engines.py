@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engines on planned caches: tokens, every draft token, prefix hits, preemption, admission."""
 
+import re
+
 import pytest
 
 from mkv_ascend.testing import engine, reference
@@ -49,6 +51,8 @@ def test_mla_target_with_window_draft(tensor_parallel_size):
     result = run_and_judge(case)
     assert groups_of(result) == {"target": {0}, "draft": {1}}
     assert result.mean_acceptance_length > 1.8
+    # Of all ranks the first says what is planned.
+    assert result.log.count("KV cache plan: 2 groups") == 1
 
 
 @pytest.mark.parametrize(
@@ -118,6 +122,8 @@ def full_length(num_blocks):
 def test_memory_for_one_request_of_full_length_is_enough():
     result = run_and_judge(full_length(BLOCKS_OF_ONE_REQUEST))
     assert result.num_gpu_blocks == BLOCKS_OF_ONE_REQUEST
+    assert f"KV cache plan: 2 groups, {BLOCKS_OF_ONE_REQUEST} blocks of " in result.log
+    assert re.search(r"One request of 512 tokens takes 9 blocks .*: 1\.00 at once", result.log)
 
 
 def test_one_block_less_is_refused_with_numbers():

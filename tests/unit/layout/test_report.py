@@ -22,8 +22,9 @@ from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.plan import make_plan
 from mkv_ascend.layout.report import OtherGrouping, PlanReport
 from mkv_ascend.layout.report_html import html
+from mkv_ascend.layout.report_served import ServedPlan
 from mkv_ascend.layout.report_svg import bar_parts
-from mkv_ascend.layout.report_text import format_bytes, short_text, text
+from mkv_ascend.layout.report_text import format_bytes, text
 
 SVG = "{http://www.w3.org/2000/svg}"
 XHTML = "{http://www.w3.org/1999/xhtml}"
@@ -151,13 +152,31 @@ def test_an_error_of_vllm_is_shown_and_no_number() -> None:
     assert report.to_plain()["vllm"] == {"error": "AssertionError (x.py:1)"}
 
 
-def test_the_short_text_has_groups_and_cost() -> None:
-    report = make_report()
-    shown = short_text(report)
-    assert str(report.grouping.cost) in shown
-    assert str(report.grouping.other_cost) in shown
-    assert f"{report.num_blocks} blocks" in shown
-    assert len(shown.splitlines()) < 12
+def test_what_is_served_is_a_few_lines() -> None:
+    """Two dense layers of the target, one of the draft with its window in the second group."""
+    full, window = (
+        [dense(f"target.layers.{i}", Role.TARGET, 4) for i in range(2)],
+        [dense("draft.layers.0", Role.DRAFT, 1, Kind.SLIDING_WINDOW)],
+    )
+    page, small = full[0].page_bytes, window[0].page_bytes
+    bound = make_plan([full, window]).bind(21)
+    served = ServedPlan(bound, 1000, (8, 2), {"draft.layers.0": "ascend_gqa"})
+    assert served.bytes_per_block == 2 * page + small
+    assert served.request_bytes == 10 * served.bytes_per_block
+    used = 8 * 2 * page + 2 * small
+    assert served.padding_fraction == pytest.approx(1 - used / served.request_bytes)
+    assert served.max_concurrency == (21 - 1) / (8 + 2)
+    lines = served.text().splitlines()
+    assert lines[0].startswith("KV cache plan: 2 groups, 21 blocks of 288.0 KiB, 5.9 MiB in all")
+    rows = [line.split() for line in lines]
+    groups = "0 128 8 11.1% target.layers.0-1 (2) target full_attention - 128.0 KiB"
+    assert rows[2] == groups.split()
+    groups = "1 128 2 88.9% draft.layers.0 (1) draft sliding_window ascend_gqa 32.0 KiB"
+    assert rows[3] == groups.split()
+    assert lines[-1] == (
+        "One request of 1000 tokens takes 10 blocks (2.8 MiB, 26.7% padding): 2.00 at once"
+    )
+    assert len(lines) < 9
 
 
 @pytest.mark.parametrize(
