@@ -3,20 +3,28 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+import browser
 from mkv_ascend import cli
 
 CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+CHROMIUM = browser.find()
 LIGHT, LIGHT_TARGET, LIGHT_DRAFT = (255, 255, 255), (0x2F, 0x6D, 0xB3), (0xC4, 0x66, 0x1F)
 DARK, DARK_TARGET, DARK_DRAFT = (0x14, 0x18, 0x1D), (0x6E, 0xA8, 0xE6), (0xE9, 0x97, 0x5A)
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium on the PATH")
+
+def why_absent() -> str:
+    """What the set-up of a browser said, where it was tried."""
+    note = browser.ROOT / browser.REASON
+    said = note.read_text(encoding="utf-8").strip() if note.is_file() else "run tools/browser.py"
+    return f"none of {', '.join(browser.NAMES)} on the PATH: {said}"
+
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=why_absent())
 
 
 def run_chromium(page: Path, folder: Path, *options: str) -> None:
