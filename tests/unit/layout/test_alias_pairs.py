@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The alias probe over every pair of kinds: a target of one layout, a draft of another.
+
+Both models have two layers of a kind, grouped and planned as an engine would. Each tensor of one
+block of one layer is filled in turn, and all others are looked at: no other block of any layer may
+change, nor any other tensor of the layers that hold the same block. Nothing of the proof is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any
+
+import pytest
+import torch
+
+from mkv_ascend.layout.bound import TensorView
+from mkv_ascend.layout.component import LayerLayout, MemoryFormat
+from mkv_ascend.layout.demand import Holding, Request, Span
+from mkv_ascend.layout.fitting import fitted_groups, need_of
+from mkv_ascend.layout.grouping import GroupingError, GroupingOptions, Objective, group_layers
+from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.materialize import Materialized, materialize
+from mkv_ascend.layout.placement import Pool
+from mkv_ascend.layout.plan import CachePlan, make_plan
+from mkv_ascend.layout.recipes import LayerFacts, layout_of
+from tests.unit.layout import specs
+
+NUM_BLOCKS = 3
+BLOCK = 32
+ALL = Holding(Span.ALL)
+WINDOW = Holding(Span.WINDOW, 40)
+STATE = Holding(Span.STATE, 1, extra_blocks=3)
+REQUEST = Request(tokens=256, tokens_per_step=4)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A spec, what it holds, and the facts of its layer beside name and role."""
+
+    spec: Any
+    holding: Holding = ALL
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def _sparse(dims: tuple[int, int, int], page: int | None = None, **fields: Any) -> Layout:
+    return Layout(
+        specs.AscendMLAAttentionSpec(BLOCK, 1, sum(dims), sparse_head_dim=dims, page=page, **fields)
+    )
+
+
+def _compressed(head_size: int, **fields: Any) -> specs.AscendMLAAttentionSpec:
+    return specs.AscendMLAAttentionSpec(BLOCK, 1, head_size, model_version="deepseek_v4", **fields)
+
+
+SPLIT = {"kernel_block": BLOCK // 2}
+LATENT = {"latent_dim": 64, "rope_dim": 16}
+INDEXER = {"dtype": "int8", "scale_dim": 1, "scale_dtype": "float16"}
+DENSE = specs.FullAttentionSpec(BLOCK, 2, 32)
+# Ascend pads the pages of a model with states to attention's and a convolution.
+HYBRID = specs.FullAttentionSpec(2 * BLOCK, 2, 32, page_size_padded=4 * BLOCK * 64 * 2 + 3 * 64 * 2)
+QUANTISED = specs.FullAttentionSpec(BLOCK, 2, 32, "int8")
+
+LAYOUTS = {
+    "L1 full": Layout(DENSE, ALL, SPLIT),
+    "L1 unequal heads": Layout(specs.FullAttentionSpec(BLOCK, 2, 48, head_size_v=32), ALL, SPLIT),
+    "L1 window": Layout(specs.SlidingWindowSpec(BLOCK, 1, 64), WINDOW, SPLIT),
+    "L1 chunked": Layout(specs.ChunkedLocalAttentionSpec(BLOCK, 2, 32), Holding(Span.CHUNK, 64)),
+    "L1 cross": Layout(specs.CrossAttentionSpec(BLOCK, 2, 32), Holding(Span.ENCODER, 48)),
+    "L2 latent": Layout(specs.AscendMLAAttentionSpec(BLOCK, 1, 80), ALL, {**LATENT, **SPLIT}),
+    "L3 quantised": Layout(QUANTISED, ALL, {"key_dtype": "int8", "value_dtype": "int8"}),
+    "L4 sparse": _sparse((64, 16, 32)),
+    "L4 replicas": _sparse(
+        (64, 16, 32), BLOCK * (64 + 16 + 2 * 32) * 2, sfa_dcp_replicated_indexer_size=2
+    ),
+    "L5 without indexer": _sparse((64, 16, 0)),
+    "L6 indexer with scales": _sparse(
+        (64, 16, 32), BLOCK * (80 * 2 + 32 + 2), cache_sparse_li_c8=True
+    ),
+    "L7 packed": _sparse((88, 0, 32), BLOCK * (88 + 64), cache_sparse_sfa_c8=True),
+    "L8 packed, scales": _sparse(
+        (88, 0, 32), BLOCK * (88 + 32 + 2), cache_sparse_sfa_c8=True, cache_sparse_li_c8=True
+    ),
+    "L9 packed alone": _sparse((88, 0, 0), BLOCK * 88, cache_sparse_sfa_c8=True),
+    "L10 gated delta net": Layout(
+        specs.MambaSpec(2 * BLOCK, ((3, 64), (4, 32, 32)), ("bfloat16", "bfloat16")), STATE
+    ),
+    "L10 Mamba 2": Layout(
+        specs.MambaSpec(2 * BLOCK, ((3, 96), (4, 16, 16)), ("bfloat16", "float32")), STATE
+    ),
+    "L10 Kimi": Layout(
+        specs.MambaSpec(BLOCK, ((3, 64),) * 3 + ((4, 16, 16),), ("bfloat16",) * 3 + ("float32",)),
+        STATE,
+    ),
+    "L10 short convolution": Layout(specs.MambaSpec(BLOCK, ((2, 64),), ("bfloat16",)), STATE),
+    "L11 dense in a hybrid": Layout(HYBRID, ALL, SPLIT),
+    "L12 latent in a hybrid": Layout(
+        specs.AscendMLAAttentionSpec(2 * BLOCK, 1, 80, page_size_padded=16384), ALL, LATENT
+    ),
+    "L13 hidden states": Layout(specs.HiddenStateCacheSpec(BLOCK, 3, 64, page_size_padded=16384)),
+    "L14 compressed": Layout(
+        _compressed(64, compress_ratio=4), Holding(Span.ALL, tokens_per_row=4)
+    ),
+    "L15 window of latents": Layout(
+        specs.AscendSlidingWindowMLASpec(BLOCK, 1, 64, model_version="deepseek_v4"), WINDOW
+    ),
+    "L15 compressor state": Layout(
+        specs.AscendSlidingWindowMLASpec(8, 1, 64, "float32", page_size_padded=4352),
+        Holding(Span.WINDOW, 8),
+    ),
+    "L16 indexer": Layout(
+        _compressed(32, compress_ratio=4, **INDEXER), Holding(Span.ALL, tokens_per_row=4)
+    ),
+    "L17 indexer of A5": Layout(
+        _compressed(32, compress_ratio=4, **INDEXER),
+        Holding(Span.ALL, tokens_per_row=4),
+        {"full_indexer_view": True},
+    ),
+    "L18 NZ": Layout(DENSE, ALL, {"memory_format": MemoryFormat.NZ, **SPLIT}),
+    "L19 hashed keys": Layout(DENSE, ALL, {"hashed_keys": True, **SPLIT}),
+}
+
+
+def layers_of(target: str, draft: str) -> dict[str, tuple[LayerLayout, Holding]]:
+    """Two layers of each model, by name."""
+    return {
+        f"{role}.{index}": (
+            layout_of(
+                LAYOUTS[kind].spec, LayerFacts(f"{role}.{index}", role, **LAYOUTS[kind].facts)
+            ),
+            LAYOUTS[kind].holding,
+        )
+        for role, kind in ((Role.TARGET, target), (Role.DRAFT, draft))
+        for index in range(2)
+    }
+
+
+def plan_of(target: str, draft: str, objective: Objective) -> CachePlan:
+    """As an engine: its groups of equal holding start alike and have blocks of one size."""
+    layers = layers_of(target, draft)
+    needs = [need_of(layout, holding) for layout, holding in layers.values()]
+    grouping = group_layers(needs, REQUEST, GroupingOptions(objective, equal_leaders=True))
+    return make_plan(
+        fitted_groups({name: layout for name, (layout, _) in layers.items()}, grouping)
+    )
+
+
+Part = tuple[str, TensorView, torch.Tensor]
+
+
+def parts_of(plan: CachePlan, made: Materialized) -> Iterator[Part]:
+    """Every tensor with its layer, those beside the caches included."""
+    for name, layer in plan.bind(NUM_BLOCKS).views().items():
+        cache = made.caches[name]
+        tensors = iter([cache] if isinstance(cache, torch.Tensor) else cache)
+        for view in layer.views:
+            tensor = made.side[name][view.component] if view.side else next(tensors)
+            yield name, view, tensor.view(torch.uint8)
+
+
+def rows(part: Part, block: int) -> torch.Tensor:
+    """The bytes of one block in one tensor."""
+    _, view, tensor = part
+    return tensor[block * view.rows_per_block : (block + 1) * view.rows_per_block]
+
+
+def overlaid(part: Part, other: Part, plan: CachePlan) -> bool:
+    """Whether one of two tensors of a layer is a second view of the same bytes."""
+    components = {item.name: item for item in plan.layout_of[part[0]].components}
+    return part[0] == other[0] and (
+        components[part[1].component].overlay or components[other[1].component].overlay
+    )
+
+
+def aliases(plan: CachePlan, made: Materialized) -> list[str]:
+    """What changes when a block of a tensor is filled, and must not."""
+    parts = list(parts_of(plan, made))
+    found = []
+    block = 1
+    for part in parts:
+        rows(part, block).fill_(1)
+        assert part[2].ne(0).sum() == rows(part, block).numel()
+        for other in parts:
+            together = plan.group_of[part[0]] == plan.group_of[other[0]]
+            if other is part or overlaid(part, other, plan):
+                continue
+            for touched in range(NUM_BLOCKS):
+                # A block is of one group at a time: other groups may keep theirs in its bytes.
+                if touched == block and not together:
+                    continue
+                if rows(other, touched).any():
+                    found.append(
+                        f"block {block} of {part[0]} ({part[1].component}) is in block {touched} "
+                        f"of {other[0]} ({other[1].component})"
+                    )
+        rows(part, block).zero_()
+    return found
+
+
+def shared(plan: CachePlan) -> bool:
+    """Whether layers of both models lie in one pool."""
+    return any(
+        {plan.layout_of[member.layer].role for member in pool.layers} == set(Role)
+        for pool in plan.pools
+    )
+
+
+def made_of(plan: CachePlan) -> Materialized:
+    return materialize(
+        plan.bind(NUM_BLOCKS),
+        torch.device("cpu"),
+        empty_in_nz=lambda shape, dtype, device: torch.zeros(shape, dtype=dtype, device=device),
+    )
+
+
+def is_refused(target: str, draft: str) -> bool:
+    """Layers that could share a block table, in blocks that are not of one size."""
+    kinds = (LAYOUTS[target], LAYOUTS[draft])
+    tables = {(kind.holding, kind.facts.get("kernel_block")) for kind in kinds}
+    return len(tables) == 1 and len({kind.spec.block_size for kind in kinds}) > 1
+
+
+@pytest.mark.parametrize("target", LAYOUTS)
+def test_no_block_is_part_of_another_block(target: str) -> None:
+    for draft in LAYOUTS:
+        if is_refused(target, draft):
+            with pytest.raises(GroupingError, match=r"no block size in common.*--block-size"):
+                plan_of(target, draft, Objective.FEWEST_GROUPS)
+            continue
+        for plan in {plan_of(target, draft, objective) for objective in Objective}:
+            assert aliases(plan, made_of(plan)) == [], f"{target} with a draft of {draft}"
+
+
+def test_pairs_of_every_kind_of_storage_share_bytes() -> None:
+    """Else the probe above would look at nothing."""
+    kinds = ("L1 full", "L2 latent", "L4 sparse", "L10 Mamba 2", "L11 dense in a hybrid")
+    partners = {
+        kind: [
+            draft
+            for draft in LAYOUTS
+            if not is_refused(kind, draft) and shared(plan_of(kind, draft, Objective.FEWEST_GROUPS))
+        ]
+        for kind in LAYOUTS
+    }
+    for kind in kinds:
+        assert partners[kind], kind
+    assert sum(map(len, partners.values())) > 100
+
+
+def test_the_probe_finds_what_the_proof_would_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug 7: blocks of two sizes over the same bytes, of two groups."""
+    monkeypatch.setattr("mkv_ascend.layout.plan.prove_pool", lambda index, pool: None)
+    sound = plan_of("L9 packed alone", "L1 window", Objective.FEWEST_GROUPS)
+    first = {plan_role(sound, pool): pool for pool in sound.pools}
+    both = first[Role.TARGET], first[Role.DRAFT]
+    buffers = tuple(map(max, zip_longest(*(pool.buffers for pool in both), fillvalue=0)))
+    joined = Pool(both[0].storage, "as stock does", buffers, both[0].layers + both[1].layers)
+    rest = tuple(pool for pool in sound.pools if pool not in both)
+    broken = CachePlan(sound.layers, sound.groups, (joined, *rest))
+    assert aliases(sound, made_of(sound)) == []
+    found = aliases(broken, made_of(broken))
+    assert "block 1 of target.1 (latent) is in block 0 of draft.1 (k)" in found
+
+
+def plan_role(plan: CachePlan, pool: Pool) -> Role:
+    return plan.layout_of[pool.layers[0].layer].role
