@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of ``vllm.v1.core.kv_cache_utils`` that have to follow our grouping of KV caches.
+"""Functions of ``vllm.v1.core.kv_cache_utils`` that have to follow our planning of KV caches.
 
 ``install`` runs in the engine core, from ``register_custom_kv_cache_specs``, which vLLM calls
-before it groups. Each replacement hands over to the original unless the groups are ours; the check
-that one request fits also holds for vLLM's own groups of attention layers.
+before it groups. Groups are our own where target and draft need several, or where vLLM cannot group
+the layers at all; otherwise vLLM's. Either way blocks, memory and concurrency are counted from the
+plan. Each replacement hands over to the original for layers that are not planned.
 """
 
 from __future__ import annotations
@@ -13,20 +14,21 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from vllm.utils.math_utils import cdiv
 from vllm.v1.core import kv_cache_utils
-from vllm.v1.kv_cache_interface import KVCacheTensor
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheTensor, UniformTypeKVCacheSpecs
 
 from mkv_ascend.layout.admission import NULL_BLOCKS, AdmissionError
 from mkv_ascend.layout.grouping import MIB
 from mkv_ascend.layout.plan import make_plan
 from mkv_ascend.layout.pooling import bytes_per_block
-from mkv_ascend.plugin import kv_groups
+from mkv_ascend.plugin import kv_groups, planned_groups
 from mkv_ascend.plugin.guards import expect
-from mkv_ascend.plugin.layer_facts import is_planned, why_nothing_is_planned
+from mkv_ascend.plugin.layer_facts import is_planned, tied_facts, why_nothing_is_planned
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.kv_cache_interface import KVCacheGroupSpec
 
     Groups = Sequence[KVCacheGroupSpec]
 
@@ -40,7 +42,7 @@ def install() -> None:
         (_get_kv_cache_groups, ("vllm_config", "kv_cache_spec")),
         (_pool_bytes_per_block, ("kv_cache_groups",)),
         (
-            _get_kv_cache_config_deepseek_v4,
+            get_kv_cache_config_from_groups,
             ("vllm_config", "kv_cache_groups", "available_memory"),
         ),
         (_max_memory_usage_bytes_from_groups, ("vllm_config", "kv_cache_groups")),
@@ -74,66 +76,66 @@ def _replace(replacement: Callable[..., Any], parameters: tuple[str, ...]) -> No
 
 
 def _get_kv_cache_groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
-    """Ours where target and draft have layers that need more than one group."""
-    if (
-        config.scheduler_config.disable_hybrid_kv_cache_manager
-        or why_nothing_is_planned(config) is not None
-        or not kv_groups.can_fold(specs)
+    """Groups with the facts of every layer, if all of them are planned."""
+    facts = {name: tied_facts(spec) for name, spec in specs.items()}
+    if why_nothing_is_planned(config) is not None or not all(
+        facts[name] is not None and is_planned(spec) for name, spec in specs.items()
     ):
         return original(config, specs)
-    if config.speculative_config.method == "dflash":
-        specs = kv_groups.with_all_tokens_of_the_draft(specs)
-    if kv_cache_utils.is_kv_cache_spec_uniform(
-        specs
-    ) or kv_cache_utils.UniformTypeKVCacheSpecs.is_uniform_type(specs):
-        return original(config, specs)
-    return kv_groups.fold(config, specs)
+    if not config.scheduler_config.disable_hybrid_kv_cache_manager:
+        if kv_groups.can_fold(specs) and config.speculative_config.method == "dflash":
+            specs = kv_groups.with_all_tokens_of_the_draft(specs)
+        one_group = UniformTypeKVCacheSpecs.is_uniform_type(specs)
+        if one_group and planned_groups.vllm_cannot_compare(specs):
+            return planned_groups.one_group(specs)
+        if not one_group and planned_groups.need_own_groups(specs):
+            return kv_groups.fold(config, specs)
+    return planned_groups.with_facts(original(config, specs), facts)
 
 
 def _pool_bytes_per_block(original: Any, groups: Groups) -> int:
-    if not kv_groups.is_folded(groups):
+    if not planned_groups.are_planned(groups):
         return int(original(groups))
     return bytes_per_block(kv_groups.layouts_of(groups))
 
 
-def _get_kv_cache_config_deepseek_v4(
-    original: Any, config: VllmConfig, groups: Groups, available_memory: int
-) -> tuple[int, list[KVCacheTensor]]:
-    """Blocks and tensors of several groups that mix page sizes: a tensor for each pool."""
-    if not kv_groups.is_folded(groups):
-        result: tuple[int, list[KVCacheTensor]] = original(config, groups, available_memory)
+def get_kv_cache_config_from_groups(
+    original: Any, config: VllmConfig, groups: list[KVCacheGroupSpec], available_memory: int
+) -> KVCacheConfig:
+    """Blocks and tensors from the plan: a tensor for each pool."""
+    if not planned_groups.are_planned(groups):
+        result: KVCacheConfig = original(config, groups, available_memory)
         return result
     plan = make_plan(kv_groups.layouts_of(groups))
     num_blocks = kv_cache_utils.may_override_num_blocks(
-        config, available_memory // plan.bytes_per_block
+        config, max(available_memory // plan.bytes_per_block, 0)
     )
-    return num_blocks, [
+    tensors = [
         KVCacheTensor(
             size=pool.bytes_per_block * num_blocks,
             shared_by=[placed.layer for placed in pool.layers],
         )
         for pool in plan.pools
     ]
+    return KVCacheConfig(num_blocks, tensors, planned_groups.as_vllm_has_them(groups))
 
 
 def _blocks_of_request(config: VllmConfig, groups: Groups) -> int:
-    return sum(group.kv_cache_spec.max_memory_usage_pages(config) for group in groups)
+    return sum(_blocks_of_group(config, group.kv_cache_spec) for group in groups)
+
+
+def _blocks_of_group(config: VllmConfig, spec: Any) -> int:
+    if isinstance(spec, UniformTypeKVCacheSpecs):
+        return spec.max_memory_usage_pages(config)
+    return cdiv(spec.max_memory_usage_bytes(config), spec.page_size_bytes)
 
 
 def _max_memory_usage_bytes_from_groups(original: Any, config: VllmConfig, groups: Groups) -> int:
     """What one request of full length needs, the block that vLLM keeps for itself included."""
-    if not _is_admission_ours(groups):
+    if not planned_groups.are_planned(groups):
         return int(original(config, groups))
     block = kv_cache_utils._pool_bytes_per_block(groups)
-    if not kv_groups.is_folded(groups):
-        return int(original(config, groups)) + NULL_BLOCKS * block
     return (_blocks_of_request(config, groups) + NULL_BLOCKS) * block
-
-
-def _is_admission_ours(groups: Groups) -> bool:
-    return bool(groups) and all(
-        is_planned(spec) for group in groups for spec in kv_groups.specs_by_layer(group).values()
-    )
 
 
 def get_max_concurrency_for_kv_cache_config(
@@ -141,7 +143,10 @@ def get_max_concurrency_for_kv_cache_config(
 ) -> float:
     """Requests of full length that fit at once."""
     groups = kv_cache_config.kv_cache_groups
-    if not kv_groups.is_folded(groups):
+    # The groups are those that the worker is given, which need not hold facts any more.
+    if not all(
+        is_planned(spec) for group in groups for spec in kv_groups.specs_by_layer(group).values()
+    ):
         return float(original(vllm_config, kv_cache_config))
     return kv_cache_config.num_blocks / _blocks_of_request(vllm_config, groups)
 
@@ -166,7 +171,7 @@ def _check_enough_kv_cache_memory(
         "the memory check is not given the groups with get_needed_memory",
     )
     config, groups = get_needed_memory.args
-    if not _is_admission_ours(groups) or available_memory <= 0:
+    if not planned_groups.are_planned(groups) or available_memory <= 0:
         original(available_memory, get_needed_memory, max_model_len, estimate_max_model_len)
         return
     block = kv_cache_utils._pool_bytes_per_block(groups)
@@ -191,11 +196,11 @@ def _check_enough_kv_cache_memory(
 
 def _cheaper_objective(config: VllmConfig, groups: Groups) -> str | None:
     """The option that would need less memory, if one would."""
-    if not kv_groups.is_folded(groups):
-        return None
     specs = {
         name: spec for group in groups for name, spec in kv_groups.specs_by_layer(group).items()
     }
+    if len(groups) < 2 or not planned_groups.need_own_groups(specs):
+        return None
     grouping = kv_groups.search(config, specs)
     if grouping.other_cost.held_bytes >= grouping.cost.held_bytes:
         return None

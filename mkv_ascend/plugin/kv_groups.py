@@ -8,20 +8,23 @@ tokens; pages may differ (``UniformTypeKVCacheSpecs``), and pools are planned fr
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
     FullAttentionSpec,
     KVCacheGroupSpec,
+    MambaSpec,
     SlidingWindowSpec,
     UniformTypeKVCacheSpecs,
 )
 
 from mkv_ascend.config import parse_config
-from mkv_ascend.layout.component import LayerLayout
+from mkv_ascend.layout.component import LayerLayout, Storage
 from mkv_ascend.layout.demand import Holding, Request, Span
 from mkv_ascend.layout.fitting import need_of
 from mkv_ascend.layout.grouping import (
@@ -48,12 +51,8 @@ logger = get_logger(__name__)
 
 def can_fold(specs: Specs) -> bool:
     """Whether both models have layers, and all of them are of kinds that are planned here."""
-    facts = [tied_facts(spec) for spec in specs.values()]
-    roles = {fact.role for fact in facts if fact is not None}
-    return (
-        None not in facts
-        and roles == {Role.TARGET, Role.DRAFT}
-        and all(is_planned(spec) for spec in specs.values())
+    return {_role(spec) for spec in specs.values()} == {Role.TARGET, Role.DRAFT} and all(
+        is_planned(spec) for spec in specs.values()
     )
 
 
@@ -81,18 +80,6 @@ def _with_all_tokens(spec: Any) -> Any:
     return whole
 
 
-def is_folded(groups: Sequence[KVCacheGroupSpec]) -> bool:
-    """Whether these groups, perhaps a worker's part of them, were made by ``fold``."""
-    return len(groups) > 1 and all(
-        isinstance(group.kv_cache_spec, UniformTypeKVCacheSpecs)
-        and all(
-            is_planned(spec) and tied_facts(spec) is not None
-            for spec in group.kv_cache_spec.kv_cache_specs.values()
-        )
-        for group in groups
-    )
-
-
 def specs_by_layer(group: KVCacheGroupSpec) -> dict[str, Any]:
     """The spec of each layer of one group."""
     spec = group.kv_cache_spec
@@ -102,7 +89,7 @@ def specs_by_layer(group: KVCacheGroupSpec) -> dict[str, Any]:
 
 
 def layouts_of(groups: Sequence[KVCacheGroupSpec]) -> list[list[LayerLayout]]:
-    """The layouts of folded groups; groups of which a worker has no layer are left out."""
+    """The layouts of planned groups; groups of which a worker has no layer are left out."""
     return [
         [_layout(spec) for spec in specs_by_layer(group).values()]
         for group in groups
@@ -127,16 +114,30 @@ def search(config: VllmConfig, specs: Specs) -> Grouping:
     speculative = config.speculative_config
     drafted = 0 if speculative is None else speculative.num_speculative_tokens
     request = Request(config.model_config.max_model_len, 1 + drafted)
-    needs = [need_of(_layout(spec), _holding(spec)) for spec in specs.values()]
+    needs = [need_of(_layout(spec), _holding(config, spec)) for spec in specs.values()]
     return group_layers(needs, request, options)
 
 
-def _holding(spec: Any) -> Holding:
+def _holding(config: VllmConfig, spec: Any) -> Holding:
+    """What a request holds, as each spec's ``max_memory_usage_bytes`` counts it."""
+    rows = getattr(spec, "compress_ratio", 1)
+    if isinstance(spec, MambaSpec):
+        return _holding_of_states(config, spec)
     if isinstance(spec, SlidingWindowSpec):
         return Holding(Span.WINDOW, spec.sliding_window)
     if isinstance(spec, ChunkedLocalAttentionSpec):
         return Holding(Span.CHUNK, spec.attention_chunk_size)
-    return Holding(Span.ALL)
+    if isinstance(spec, CrossAttentionSpec):
+        return Holding(Span.ENCODER, config.scheduler_config.max_num_encoder_input_tokens)
+    return Holding(Span.ALL, tokens_per_row=rows)
+
+
+def _holding_of_states(config: VllmConfig, spec: MambaSpec) -> Holding:
+    mode = config.cache_config.mamba_cache_mode
+    if mode == "all":
+        return Holding(Span.ALL, extra_blocks=spec.num_speculative_blocks)
+    states = 2 if mode == "align" else 1
+    return Holding(Span.STATE, states, extra_blocks=spec.num_speculative_blocks)
 
 
 def fold(config: VllmConfig, specs: Specs) -> list[KVCacheGroupSpec]:
@@ -145,8 +146,10 @@ def fold(config: VllmConfig, specs: Specs) -> list[KVCacheGroupSpec]:
     Raises:
         GroupingError: nothing keeps to ``layout.max_padding_fraction``.
     """
+    specs = {name: _unpadded(spec) for name, spec in specs.items()}
     grouping = search(config, specs)
     groups = _joined_where_needed(grouping.groups, specs)
+    groups = [part for group in groups for part in _by_states(group, specs)]
     cost = _cost_of(groups, grouping, specs)
     _check_padding(config, cost)
     logger.info(
@@ -169,6 +172,38 @@ def fold(config: VllmConfig, specs: Specs) -> list[KVCacheGroupSpec]:
             is_eagle_group=shifted and group.has_draft,
         )
         for group in groups
+    ]
+
+
+def _unpadded(spec: Any) -> Any:
+    """``spec`` without what vLLM's grouping pads its page by: pools share planes instead."""
+    if not getattr(spec, "page_size_padded", None) or _layout(spec).storage is Storage.PAGED:
+        return spec
+    bare = copy.copy(spec)
+    object.__setattr__(bare, "page_size_padded", None)
+    return bare
+
+
+def _by_states(group: Group, specs: Specs) -> list[Group]:
+    """``group``, or if it has states of several specs a group for each.
+
+    vLLM and vllm-ascend know groups of states by the class of the group's one spec.
+    """
+    kinds: dict[Any, list[str]] = {}
+    for name in group.layers:
+        spec = specs[name]
+        kinds.setdefault(spec if isinstance(spec, MambaSpec) else None, []).append(name)
+    if len(kinds) == 1:
+        return [group]
+    scales = dict(zip(group.layers, group.id_scales, strict=True))
+    return [
+        replace(
+            group,
+            layers=tuple(names),
+            has_draft=any(_role(specs[name]) is Role.DRAFT for name in names),
+            id_scales=tuple(scales[name] for name in names),
+        )
+        for names in kinds.values()
     ]
 
 

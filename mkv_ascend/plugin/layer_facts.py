@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Any
 from vllm.model_executor.layers.attention import MLAAttention
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
     FullAttentionSpec,
+    HiddenStateCacheSpec,
     KVQuantMode,
+    MambaSpec,
     SlidingWindowSpec,
 )
-from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
+from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec, AscendSlidingWindowMLASpec
 from vllm_ascend.quantization.utils import enable_fa_quant
+from vllm_ascend.utils import AscendDeviceType, get_ascend_device_type
 
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.registry import LayerFacts
@@ -29,7 +33,18 @@ if TYPE_CHECKING:
 
 _ATTRIBUTE = "mkv_ascend_facts"
 
-DENSE_SPECS = (FullAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec)
+PLANNED_SPECS = (
+    FullAttentionSpec,
+    SlidingWindowSpec,
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    MambaSpec,
+    AscendMLAAttentionSpec,
+    AscendSlidingWindowMLASpec,
+    HiddenStateCacheSpec,
+)
+WITHOUT_KERNEL_BLOCKS = (MambaSpec, HiddenStateCacheSpec)
+"""Whose caches are never split into the blocks of a kernel."""
 
 
 def facts_of_layer(
@@ -43,6 +58,8 @@ def facts_of_layer(
         kernel_block=kernel_block,
         latent_dim=layer.kv_lora_rank if is_mla else None,
         rope_dim=layer.qk_rope_head_dim if is_mla else None,
+        # As vllm-ascend's runner decides it.
+        full_indexer_view=get_ascend_device_type() is AscendDeviceType.A5,
     )
 
 
@@ -76,17 +93,12 @@ def why_nothing_is_planned(config: VllmConfig) -> str | None:
 
 
 def is_planned(spec: Any) -> bool:
-    """Whether this release plans layers with this spec: unquantised, unpadded attention and MLA.
+    """Whether this release plans layers with this spec.
 
-    Others (Mamba, sparse and compressed MLA, hidden states, encoders) keep vllm-ascend's
-    allocation, and whole models with any of them do: a model is planned in one piece or not.
+    Not those of forms that no backend of vllm-ascend 0.23.0 serves (scales per token and head,
+    packed four-bit floats), which have no recipe.
     """
     mode = getattr(spec, "kv_quant_mode", KVQuantMode.NONE)
-    if getattr(spec, "page_size_padded", None) or mode is not KVQuantMode.NONE:
+    if mode.is_per_token_head or mode.is_nvfp4:
         return False
-    if type(spec) is AscendMLAAttentionSpec:
-        plain: bool = (
-            spec.sparse_head_dim is None and not spec.model_version and spec.compress_ratio == 1
-        )
-        return plain
-    return type(spec) in DENSE_SPECS
+    return type(spec) in PLANNED_SPECS

@@ -15,7 +15,12 @@ from mkv_ascend.layout.plan import make_plan
 from mkv_ascend.layout.recipes import layout_of
 from mkv_ascend.layout.report_served import ServedPlan
 from mkv_ascend.plugin.kv_groups import specs_by_layer
-from mkv_ascend.plugin.layer_facts import facts_of_layer, is_planned, why_nothing_is_planned
+from mkv_ascend.plugin.layer_facts import (
+    WITHOUT_KERNEL_BLOCKS,
+    facts_of_layer,
+    is_planned,
+    why_nothing_is_planned,
+)
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -64,7 +69,15 @@ def plan_caches(
     plan = make_plan(
         [
             [
-                layout_of(spec, facts_of_layer(name, layers[name], draft_layers, kernel_block))
+                layout_of(
+                    spec,
+                    facts_of_layer(
+                        name,
+                        layers[name],
+                        draft_layers,
+                        None if isinstance(spec, WITHOUT_KERNEL_BLOCKS) else kernel_block or None,
+                    ),
+                )
                 for name, spec in group.items()
             ]
             for group, kernel_block in zip(specs, kernel_blocks, strict=True)

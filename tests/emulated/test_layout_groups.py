@@ -12,7 +12,6 @@ from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
-    MambaSpec,
     SlidingWindowSpec,
 )
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
@@ -22,13 +21,13 @@ from mkv_ascend.layout.demand import Holding, Span
 from mkv_ascend.layout.grouping import Group, GroupingError
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.registry import LayerFacts
-from mkv_ascend.plugin import engine_core, kv_groups, layer_facts
+from mkv_ascend.plugin import engine_core, kv_groups, layer_facts, planned_groups
 
 MIB = 2**20
 FUNCTIONS = (
     "get_kv_cache_groups",
     "_pool_bytes_per_block",
-    "_get_kv_cache_config_deepseek_v4",
+    "get_kv_cache_config_from_groups",
     "_max_memory_usage_bytes_from_groups",
     "get_max_concurrency_for_kv_cache_config",
     "_check_enough_kv_cache_memory",
@@ -125,7 +124,6 @@ def test_pair_that_vllm_refuses_has_two_groups():
     ]
     latent, dense = 128 * 576 * 2, 128 * 4 * 64 * 2 * 2
     # Keys and values of the window share the planes of the draft's full layer: one of two.
-    assert kv_cache_utils._pool_bytes_per_block(result.kv_cache_groups) == 2 * latent + 2 * dense
     assert sum(tensor.size for tensor in result.kv_cache_tensors) == result.num_blocks * (
         2 * latent + 2 * dense
     )
@@ -154,23 +152,17 @@ def test_groups_are_vllms_own_without_a_draft_or_with_one_group(target, draft):
     specs = model(target, draft)
     original = kv_cache_utils.get_kv_cache_groups.mkv_ascend_original
     ours = kv_cache_utils.get_kv_cache_groups(config(), dict(specs))
-    assert ours == original(config(), dict(specs))
-    assert not kv_groups.is_folded(ours)
-
-
-def test_models_with_states_keep_vllms_grouping():
-    state = MambaSpec(block_size=128, shapes=((64, 256),), dtypes=(torch.bfloat16,))
-    specs = model([full(), state], [full()])
-    assert not kv_groups.can_fold(specs)
+    assert planned_groups.are_planned(ours)
+    assert planned_groups.as_vllm_has_them(ours) == original(config(), dict(specs))
 
 
 def test_kv_transfer_keeps_vllms_grouping():
     """The worker's caches are vllm-ascend's then, which takes one page size per group."""
     specs = model([full(), window()], [full(4)])
-    assert kv_groups.is_folded(kv_cache_utils.get_kv_cache_groups(config(), dict(specs)))
+    assert planned_groups.are_planned(kv_cache_utils.get_kv_cache_groups(config(), dict(specs)))
     transfer = config(kv_transfer=SimpleNamespace(is_kv_consumer=False))
     groups = kv_cache_utils.get_kv_cache_groups(transfer, dict(specs))
-    assert not kv_groups.is_folded(groups)
+    assert not planned_groups.are_planned(groups)
 
 
 def test_dflash_keeps_the_whole_window_layers_of_its_draft():
@@ -181,11 +173,6 @@ def test_dflash_keeps_the_whole_window_layers_of_its_draft():
     assert [names for names in layers(result) if "head.layers.0" in names] == [
         ["model.layers.0", "head.layers.0"]
     ]
-
-
-def test_padded_pages_are_not_planned():
-    assert layer_facts.is_planned(full())
-    assert not layer_facts.is_planned(replace(full(), page_size_padded=1 << 20))
 
 
 @pytest.mark.parametrize("method", ["eagle", "eagle3", "mtp", "draft_model"])
