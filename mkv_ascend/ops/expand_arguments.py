@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arguments of ``expand_inputs``."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+
+class ExpandInputs(NamedTuple):
+    """Arguments of the op, in its order. R requests, T rows of the target, T' of the draft.
+
+    Outputs may be views of larger buffers whose last dimension is dense.
+
+    Attributes:
+        token_ids: int32 [T], what the target was given.
+        positions: int32 or int64 [T], of each token in its sequence.
+        next_token_ids: int32 or int64 [R].
+        query_start_loc: int32 [R + 1], where each request begins in the input.
+        num_requests: int32 [1], on the device; requests from there on are padding. A live request
+            keeps one token or more.
+        block_tables: G int32 [rows, columns], ids of kernel blocks; a list.
+        group_table: int64 [G, 4], ``group_table(block_tables, block_sizes)``.
+        sampled_per_request: rows whose logits are sampled, 1 or more.
+        shift: whether the draft sees each token one place earlier.
+        max_model_len: tokens that the draft can hold, 1 to 2**31 - 1.
+        out_token_ids: out, int32 [T'].
+        out_positions: out, int32 or int64 [T'].
+        rejected_mask: out, int8 or bool [T'], 1 for rows of padding.
+        masked_mask: out, int8 or bool [T'], 1 for rows to be drafted in parallel.
+        sample_indices: out, int32 [R * sampled_per_request], rows to sample from, request by
+            request; 0 for padding.
+        out_query_start_loc: out, int32 [R + 1], where each request begins in the output; past the
+            last live one, the end of its part.
+        lengths: out, int32 [R], keys that the last row of the request's part may see, rejected
+            rows counted; 0 for padding. May exceed ``max_model_len``.
+        next_positions: out, int32 or int64 [R], position of each request's next token, as
+            ``draft_plan`` takes it: not cut at ``max_model_len``; 0 for padding.
+        slots: out, int32 [G, T']. A slot must fit int32.
+        num_rejected: int32 or int64 [R], tokens rejected at the end of each request; None: none.
+        rope_positions: int32 or int64 [axes, T], positions for rotary embedding where they are not
+            those in the sequence (M-RoPE).
+        out_rope_positions: out, int32 or int64 [axes, T'], given with ``rope_positions``.
+        hidden_rows: out, int32 [T], the output row that takes each input row's hidden state; -1
+            past the last live request. Identity for ``shift`` without parallel drafting.
+        padding_token_id: token of padding rows.
+        parallel_token_id: token of rows to be drafted in parallel.
+    """
+
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    next_token_ids: torch.Tensor
+    query_start_loc: torch.Tensor
+    num_requests: torch.Tensor
+    block_tables: list[torch.Tensor]
+    group_table: torch.Tensor
+    sampled_per_request: int
+    shift: bool
+    max_model_len: int
+    out_token_ids: torch.Tensor
+    out_positions: torch.Tensor
+    rejected_mask: torch.Tensor
+    masked_mask: torch.Tensor
+    sample_indices: torch.Tensor
+    out_query_start_loc: torch.Tensor
+    lengths: torch.Tensor
+    next_positions: torch.Tensor
+    slots: torch.Tensor
+    num_rejected: torch.Tensor | None = None
+    rope_positions: torch.Tensor | None = None
+    out_rope_positions: torch.Tensor | None = None
+    hidden_rows: torch.Tensor | None = None
+    padding_token_id: int = 0
+    parallel_token_id: int = 0
