@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// DataCopy and DataCopyPad. Semantics: "DataCopyPad" of the public AscendC API pages, CANN 9.1.
+#ifndef ASCENDC_HOST_COPY_H_
+#define ASCENDC_HOST_COPY_H_
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "pipe.h"
+
+namespace AscendC {
+
+// blockLen counts bytes. Strides lie between the end of a block and the start of the next: bytes in
+// global memory, 32-byte units in UB.
+struct DataCopyExtParams {
+  DataCopyExtParams() {}
+  DataCopyExtParams(
+      const uint16_t count, const uint32_t len, const uint32_t srcStrideIn,
+      const uint32_t dstStrideIn, const uint32_t rsvIn)
+      : blockCount(count),
+        blockLen(len),
+        srcStride(srcStrideIn),
+        dstStride(dstStrideIn),
+        rsv(rsvIn) {}
+
+  uint16_t blockCount = 1;
+  uint32_t blockLen = 0;
+  uint32_t srcStride = 0;
+  uint32_t dstStride = 0;
+  uint32_t rsv = 0;
+};
+
+// Paddings count elements, at most 32 bytes on each side.
+template <typename T>
+struct DataCopyPadExtParams {
+  DataCopyPadExtParams() {}
+  DataCopyPadExtParams(
+      const bool isPadValue, const uint8_t leftPadValue, const uint8_t rightPadValue, T padValue)
+      : isPad(isPadValue),
+        leftPadding(leftPadValue),
+        rightPadding(rightPadValue),
+        paddingValue(padValue) {}
+
+  bool isPad = false;
+  uint8_t leftPadding = 0;
+  uint8_t rightPadding = 0;
+  T paddingValue = {};
+};
+
+}  // namespace AscendC
+
+namespace ascendc_host {
+
+template <typename T>
+constexpr bool kCopies = sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8;
+
+constexpr uint64_t RoundedUp(uint64_t bytes) {
+  return (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+}
+
+// A copy meets VECIN or VECOUT buffers; that VECCALC works too is documented for later chips only.
+inline void NeedCopyPosition(Instruction& instruction, const UbPlace& place) {
+  const auto& buffer = instruction.core().buffer(place.buffer);
+  if (buffer.position == AscendC::TPosition::VECCALC) {
+    instruction.Add(
+        "copy_position", "copies take VECIN or VECOUT buffers, not VECCALC", buffer.name);
+  }
+}
+
+inline void CountRead(Core& core, uint64_t bytes) {
+  core.counters().read_bytes += static_cast<int64_t>(bytes);
+  core.counters().read_cost += static_cast<int64_t>(std::max<uint64_t>(bytes, kBlockBytes));
+}
+
+inline void CountWrite(Core& core, uint64_t bytes) {
+  core.counters().write_bytes += static_cast<int64_t>(bytes);
+  core.counters().write_cost += static_cast<int64_t>(std::max<uint64_t>(bytes, kBlockBytes));
+}
+
+// Whether a cache line shares a byte with [at, at + bytes).
+inline bool Overlap(uint64_t line, uint64_t at, uint64_t bytes) {
+  const uint64_t begin = line * kCacheLineBytes;
+  return begin < at + bytes && at < begin + kCacheLineBytes;
+}
+
+// One block from global memory into UB; `left` and `right` are bytes.
+inline void LoadBlock(
+    Instruction& instruction, const UbPlace& to, const GmPlace& from, uint64_t bytes, uint64_t left,
+    uint64_t right, const void* pad, uint64_t pad_bytes) {
+  auto& core = instruction.core();
+  const uint64_t whole = RoundedUp(left + bytes + right);
+  instruction.Read(from, bytes);
+  for (const auto& line : core.cache()) {
+    if (line.second.dirty && Overlap(line.first, from.at, bytes)) {
+      instruction.Add(
+          "cache", "copies what GlobalTensor::SetValue wrote at " + Text(line.second.where) +
+                       " and the data cache still holds; DataCacheCleanAndInvalid is missing");
+    }
+  }
+  instruction.Write(to, whole);
+  uint8_t* target = core.ub(to.at);
+  for (uint64_t i = 0; i < whole; ++i) {
+    if (i == left) {
+      i += bytes;
+    }
+    if (i < whole) {
+      target[i] = static_cast<uint8_t>(core.random().Next());
+    }
+  }
+  instruction.SetUndefined(to, whole, true);
+  if (pad != nullptr) {
+    for (uint64_t i = 0; i < left; i += pad_bytes) {
+      std::memcpy(target + i, pad, pad_bytes);
+    }
+    for (uint64_t i = 0; i < right; i += pad_bytes) {
+      std::memcpy(target + left + bytes + i, pad, pad_bytes);
+    }
+    instruction.SetUndefined(to, left + bytes + right, false);
+  }
+  std::memcpy(target + left, reinterpret_cast<const void*>(from.at), bytes);
+  std::memset(core.undefined(to.at + static_cast<uint32_t>(left)), 0, bytes);
+  CountRead(core, bytes);
+}
+
+inline void StoreBlock(
+    Instruction& instruction, const GmPlace& to, const UbPlace& from, uint64_t bytes) {
+  auto& core = instruction.core();
+  instruction.Read(from, bytes);
+  instruction.NeedDefined(from, bytes, "stores");
+  instruction.Write(to, bytes);
+  std::memcpy(reinterpret_cast<void*>(to.at), core.ub(from.at), bytes);
+  CountWrite(core, bytes);
+  for (auto& line : core.cache()) {
+    line.second.stale |= Overlap(line.first, to.at, bytes);
+  }
+}
+
+inline void NeedCopyParameters(
+    Instruction& instruction, const AscendC::DataCopyExtParams& copy, uint64_t element_bytes) {
+  if (copy.blockCount > 4095 || copy.blockLen > 2097151) {
+    instruction.Fail(
+        "argument", "blockCount " + std::to_string(copy.blockCount) + " and blockLen " +
+                        std::to_string(copy.blockLen) + "; at most 4095 and 2097151");
+  }
+  if (copy.blockLen % element_bytes != 0) {
+    instruction.Fail(
+        "argument", "blockLen of " + std::to_string(copy.blockLen) +
+                        " bytes is not a multiple of the element's " +
+                        std::to_string(element_bytes));
+  }
+}
+
+inline uint64_t NeedWholeBlocks(Instruction& instruction, uint64_t bytes) {
+  if (bytes % kBlockBytes != 0 || bytes == 0) {
+    instruction.Fail(
+        "argument", "DataCopy moves whole 32-byte blocks, asked for " + std::to_string(bytes) +
+                        " bytes; take DataCopyPad");
+  }
+  return bytes;
+}
+
+// UB places are 32-bit; one past the end of a buffer is enough to be refused.
+inline UbPlace Moved(const UbPlace& place, uint64_t bytes) {
+  auto moved = place;
+  moved.at = static_cast<uint32_t>(std::min<uint64_t>(place.at + bytes, UINT32_MAX));
+  return moved;
+}
+
+}  // namespace ascendc_host
+
+namespace AscendC {
+
+template <typename T>
+void DataCopy(
+    const LocalTensor<T>& dst, const GlobalTensor<T>& src, const uint32_t count,
+    Where where = Where::Here()) {
+  static_assert(ascendc_host::kCopies<T>, "DataCopy takes types of 1, 2, 4 or 8 bytes");
+  ascendc_host::Instruction instruction(PIPE_MTE2, "DataCopy", where);
+  const auto bytes = ascendc_host::NeedWholeBlocks(instruction, uint64_t{count} * sizeof(T));
+  instruction.NeedAligned(dst.place());
+  ascendc_host::NeedCopyPosition(instruction, dst.place());
+  ascendc_host::LoadBlock(instruction, dst.place(), src.place(), bytes, 0, 0, nullptr, 1);
+}
+
+template <typename T>
+void DataCopy(
+    const GlobalTensor<T>& dst, const LocalTensor<T>& src, const uint32_t count,
+    Where where = Where::Here()) {
+  static_assert(ascendc_host::kCopies<T>, "DataCopy takes types of 1, 2, 4 or 8 bytes");
+  ascendc_host::Instruction instruction(PIPE_MTE3, "DataCopy", where);
+  const auto bytes = ascendc_host::NeedWholeBlocks(instruction, uint64_t{count} * sizeof(T));
+  instruction.NeedAligned(src.place());
+  ascendc_host::NeedCopyPosition(instruction, src.place());
+  ascendc_host::StoreBlock(instruction, dst.place(), src.place(), bytes);
+}
+
+template <typename T>
+void DataCopyPad(
+    const LocalTensor<T>& dst, const GlobalTensor<T>& src, const DataCopyExtParams& dataCopyParams,
+    const DataCopyPadExtParams<T>& padParams, Where where = Where::Here()) {
+  static_assert(ascendc_host::kCopies<T>, "DataCopyPad takes types of 1, 2, 4 or 8 bytes");
+  ascendc_host::Instruction instruction(PIPE_MTE2, "DataCopyPad", where);
+  ascendc_host::NeedCopyParameters(instruction, dataCopyParams, sizeof(T));
+  instruction.NeedAligned(dst.place());
+  ascendc_host::NeedCopyPosition(instruction, dst.place());
+  const uint64_t left = uint64_t{padParams.leftPadding} * sizeof(T);
+  const uint64_t right = uint64_t{padParams.rightPadding} * sizeof(T);
+  if (left > ascendc_host::kBlockBytes || right > ascendc_host::kBlockBytes) {
+    instruction.Fail("argument", "padding of more than 32 bytes");
+  }
+  const T zero = {};
+  if (sizeof(T) == 8 && std::memcmp(&padParams.paddingValue, &zero, sizeof(T)) != 0) {
+    instruction.Fail("argument", "the padding value of an 8-byte type must be 0");
+  }
+  // A count or length of 0 copies nothing.
+  const int blocks = dataCopyParams.blockLen == 0 ? 0 : dataCopyParams.blockCount;
+  auto to = dst.place();
+  auto from = src.place();
+  for (int block = 0; block < blocks; ++block) {
+    ascendc_host::LoadBlock(
+        instruction, to, from, dataCopyParams.blockLen, left, right,
+        padParams.isPad ? &padParams.paddingValue : nullptr, sizeof(T));
+    to = ascendc_host::Moved(
+        to, ascendc_host::RoundedUp(left + dataCopyParams.blockLen + right) +
+                uint64_t{dataCopyParams.dstStride} * ascendc_host::kBlockBytes);
+    from.at += uint64_t{dataCopyParams.blockLen} + dataCopyParams.srcStride;
+  }
+}
+
+template <typename T>
+void DataCopyPad(
+    const GlobalTensor<T>& dst, const LocalTensor<T>& src, const DataCopyExtParams& dataCopyParams,
+    Where where = Where::Here()) {
+  static_assert(ascendc_host::kCopies<T>, "DataCopyPad takes types of 1, 2, 4 or 8 bytes");
+  ascendc_host::Instruction instruction(PIPE_MTE3, "DataCopyPad", where);
+  ascendc_host::NeedCopyParameters(instruction, dataCopyParams, sizeof(T));
+  instruction.NeedAligned(src.place());
+  ascendc_host::NeedCopyPosition(instruction, src.place());
+  const int blocks = dataCopyParams.blockLen == 0 ? 0 : dataCopyParams.blockCount;
+  auto to = dst.place();
+  auto from = src.place();
+  for (int block = 0; block < blocks; ++block) {
+    ascendc_host::StoreBlock(instruction, to, from, dataCopyParams.blockLen);
+    to.at += uint64_t{dataCopyParams.blockLen} + dataCopyParams.dstStride;
+    from = ascendc_host::Moved(
+        from, ascendc_host::RoundedUp(dataCopyParams.blockLen) +
+                  uint64_t{dataCopyParams.srcStride} * ascendc_host::kBlockBytes);
+  }
+}
+
+}  // namespace AscendC
+
+#endif  // ASCENDC_HOST_COPY_H_
