@@ -80,3 +80,18 @@ def require_model_length(op: str, max_model_len: int) -> None:
         op,
         f"max_model_len is {max_model_len}; it must be 1 to {2**31 - 1}",
     )
+
+
+def require_dense(op: str, name: str, tensor: torch.Tensor, first: int, what: str) -> None:
+    """Refuse a tensor whose dimensions from ``first`` on have gaps between their elements."""
+    dense = 1
+    for size, stride in zip(
+        reversed(tensor.shape[first:]), reversed(tensor.stride()[first:]), strict=True
+    ):
+        if size != 1 and stride != dense:
+            require(
+                False,
+                op,
+                f"{name} has the strides {tuple(tensor.stride())}; {what} must be dense",
+            )
+        dense *= size

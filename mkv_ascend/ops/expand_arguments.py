@@ -14,7 +14,7 @@ class ExpandInputs(NamedTuple):
     Outputs may be views of larger buffers whose last dimension is dense.
 
     Attributes:
-        token_ids: int32 [T], what the target was given.
+        token_ids: int32 or int64 [T], what the target was given.
         positions: int32 or int64 [T], of each token in its sequence.
         next_token_ids: int32 or int64 [R].
         query_start_loc: int32 [R + 1], where each request begins in the input.

@@ -64,7 +64,7 @@ def _expected(
     axes = None if given.rope_positions is None else given.rope_positions.shape[0]
     index, int32, mask = checks.INDEX_DTYPES, (torch.int32,), (torch.int8, torch.bool)
     return {
-        "token_ids": (int32, (None,)),
+        "token_ids": (index, (None,)),
         "positions": (index, (tokens,)),
         "next_token_ids": (index, (None,)),
         "query_start_loc": (int32, (requests + 1,)),

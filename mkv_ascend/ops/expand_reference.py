@@ -92,7 +92,7 @@ def _write_padding(given: ExpandInputs) -> None:
 
 def _write_tokens(rows: Expansion, given: ExpandInputs) -> None:
     source = rows.starts[rows.request] + rows.shift + rows.place
-    ids = given.token_ids[source.clamp(0, given.token_ids.shape[0] - 1)]
+    ids = given.token_ids[source.clamp(0, given.token_ids.shape[0] - 1)].to(torch.int32)
     ids = torch.where(rows.is_copied, ids, given.padding_token_id)
     ids = torch.where(rows.is_next, given.next_token_ids[rows.request].to(torch.int32), ids)
     given.out_token_ids.copy_(torch.where(rows.is_masked, given.parallel_token_id, ids))

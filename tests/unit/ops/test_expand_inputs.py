@@ -65,7 +65,7 @@ def as_arguments(
         begins.append(begins[-1] + len(tokens))
     tail, total = [JUNK] * padding_requests, begins[-1]
     out_tokens = total + live * (sampled - shift) + padding_rows
-    ids = int32(flat(batch.token_ids) + [JUNK] * padding_rows)
+    ids = torch.tensor(flat(batch.token_ids) + [JUNK] * padding_rows, dtype=dtype)
     positions = torch.tensor(flat(batch.positions) + [JUNK] * padding_rows, dtype=dtype)
     turned = [flat(axis) + [JUNK] * padding_rows for axis in batch.rope_positions]
     return ExpandInputs(
@@ -200,7 +200,7 @@ def test_rows_that_do_not_fit_are_not_written() -> None:
 
 
 WRONG: list[tuple[str, Any, str]] = [
-    ("token_ids", torch.zeros(4, dtype=torch.int64), "token_ids is int64; it must be int32"),
+    ("token_ids", torch.zeros(4), "token_ids is float32; it must be int32 or int64"),
     ("positions", torch.zeros(3, dtype=torch.int32), "positions has the shape"),
     ("next_token_ids", torch.zeros(2), "next_token_ids is float32"),
     ("query_start_loc", torch.zeros(2, dtype=torch.int32), "query_start_loc has the shape"),

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zero_blocks``: zero given blocks of many caches, in one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from mkv_ascend.ops import checks
+from mkv_ascend.ops.registration import CustomOp, register
+
+__all__ = ["page_table", "zero_blocks"]
+
+NAME = "zero_blocks"
+ARGUMENTS = "Tensor block_ids, Tensor(a!)[] caches, Tensor page_table"
+
+
+def page_table(caches: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Describe caches to a kernel. Made once; they must stay where they are.
+
+    Args:
+        caches: tensors [blocks, ...] of any dtype, one block dense; blocks may lie apart.
+
+    Returns:
+        int64 [caches, 4] on their device: address, bytes from block to block, bytes of a block,
+        blocks.
+
+    Raises:
+        ValueError: no tensor, or one whose blocks are not dense.
+    """
+    if not caches:
+        raise ValueError("page_table: caches is empty; there must be a tensor")
+    rows = []
+    for index, cache in enumerate(caches):
+        if cache.dim() < 1 or not (cache.shape[0] == 0 or cache[0].is_contiguous()):
+            raise ValueError(
+                f"page_table: caches[{index}] has the shape {tuple(cache.shape)} and the strides "
+                f"{cache.stride()}; it must be [blocks, ...], each block dense"
+            )
+        item = cache.element_size()
+        block_bytes = cache[0].numel() * item if cache.shape[0] else 0
+        rows.append([cache.data_ptr(), cache.stride(0) * item, block_bytes, cache.shape[0]])
+    return torch.tensor(rows, dtype=torch.int64).to(caches[0].device)
+
+
+def check(
+    block_ids: torch.Tensor, caches: Sequence[torch.Tensor], page_table: torch.Tensor
+) -> None:
+    """Refuse wrong dtypes, shapes, strides and devices; see ``zero_blocks``."""
+    checks.require_tensor(NAME, "block_ids", block_ids, checks.INDEX_DTYPES, (None,))
+    checks.require_tensor(NAME, "page_table", page_table, (torch.int64,), (len(caches), 4))
+    named = [("block_ids", block_ids), ("page_table", page_table)]
+    for index, cache in enumerate(caches):
+        name = f"caches[{index}]"
+        checks.require(
+            cache.dim() >= 1,
+            NAME,
+            f"{name} has the shape {tuple(cache.shape)}; it must be (blocks, ...)",
+        )
+        checks.require_dense(NAME, name, cache, 1, "one block")
+        named.append((name, cache))
+    checks.require_one_device(NAME, named)
+
+
+def reference(
+    block_ids: torch.Tensor, caches: Sequence[torch.Tensor], page_table: torch.Tensor
+) -> None:
+    """The op in plain torch operations; see ``zero_blocks``."""
+    for cache in caches:
+        num_blocks = cache.shape[0]
+        if block_ids.numel() == 0 or cache.numel() == 0:
+            continue
+        blocks = torch.arange(num_blocks, device=cache.device)
+        zeroed = (blocks[:, None] == block_ids).any(1)
+        cache.masked_fill_(zeroed.view(-1, *(1 for _ in cache.shape[1:])), 0)
+
+
+_op = register(CustomOp(NAME, ARGUMENTS, check, reference))
+
+
+def zero_blocks(
+    block_ids: torch.Tensor, caches: Sequence[torch.Tensor], page_table: torch.Tensor
+) -> None:
+    """Set all bytes of the given blocks to zero, in every cache.
+
+    Args:
+        block_ids: int32 or int64 [N]; ids below 0 or past a cache's blocks are skipped there.
+        caches: out, tensors [blocks, ...] of any dtype, one block dense; blocks may lie apart.
+            Where a block of the KV manager is several kernel blocks, view them as one.
+        page_table: int64 [caches, 4], ``page_table(caches)``.
+
+    Raises:
+        ValueError: a wrong dtype, shape, stride or device, named by argument.
+    """
+    _op(block_ids, list(caches), page_table)
