@@ -40,6 +40,7 @@ def install() -> None:
     """Replace the functions. Idempotent."""
     for replacement, parameters in (
         (_get_kv_cache_groups, ("vllm_config", "kv_cache_spec")),
+        (is_kv_cache_spec_uniform, ("kv_cache_spec",)),
         (_pool_bytes_per_block, ("kv_cache_groups",)),
         (
             get_kv_cache_config_from_groups,
@@ -91,6 +92,15 @@ def _get_kv_cache_groups(original: Any, config: VllmConfig, specs: dict[str, Any
         if not one_group and planned_groups.need_own_groups(specs):
             return kv_groups.fold(config, specs)
     return planned_groups.with_facts(original(config, specs), facts)
+
+
+def is_kv_cache_spec_uniform(original: Any, kv_cache_spec: dict[str, Any]) -> bool:
+    """Whether one spec stands for all layers; values of two sizes are two specs.
+
+    ``FullAttentionSpec.merge`` looks at all fields but this one, and gives every layer the first's.
+    """
+    sizes = {getattr(spec, "head_size_v", None) for spec in kv_cache_spec.values()}
+    return len(sizes) <= 1 and bool(original(kv_cache_spec))
 
 
 def _pool_bytes_per_block(original: Any, groups: Groups) -> int:

@@ -94,14 +94,16 @@ PATCHES = (
     ),
     Patch(
         name="KV groups of target and draft",
-        target="vllm.v1.core.kv_cache_utils: get_kv_cache_groups, _pool_bytes_per_block, "
-        "get_kv_cache_config_from_groups, _max_memory_usage_bytes_from_groups, "
-        "_check_enough_kv_cache_memory, get_max_concurrency_for_kv_cache_config",
+        target="vllm.v1.core.kv_cache_utils: get_kv_cache_groups, is_kv_cache_spec_uniform, "
+        "_pool_bytes_per_block, get_kv_cache_config_from_groups, "
+        "_max_memory_usage_bytes_from_groups, _check_enough_kv_cache_memory, "
+        "get_max_concurrency_for_kv_cache_config",
         why="vLLM's grouping wants one page size: it refuses pairs (MLA with a window draft) and "
         "models (MLA with recurrent states), or splits all groups to single layers. Groups of "
         "unlike pages then need their own counting of blocks, memory and concurrency, which comes "
         "from the plan. The memory check lets start engines that have no block for vLLM's own null "
-        "block, whose first long request waits for ever.",
+        "block, whose first long request waits for ever. And keys of one size with values of "
+        "several count as one spec, the first layer's.",
         guard="the functions have the parameters that plugin/engine_core.py names; each hands over "
         "to the original for layers that are not planned",
         test="tests/emulated/test_layout_groups.py",

@@ -9,8 +9,6 @@ import json
 import os
 import sys
 
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-
 
 def describe(tensor):
     return [list(tensor.shape), str(tensor.dtype), list(tensor.stride()), tensor.nbytes]
@@ -52,6 +50,7 @@ def stock(runner):
 
 
 def main():
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     from vllm import LLM
 
     llm = LLM(**json.loads(sys.argv[1]))

@@ -26,6 +26,7 @@ from mkv_ascend.plugin import engine_core, kv_groups, layer_facts, planned_group
 MIB = 2**20
 FUNCTIONS = (
     "get_kv_cache_groups",
+    "is_kv_cache_spec_uniform",
     "_pool_bytes_per_block",
     "get_kv_cache_config_from_groups",
     "_max_memory_usage_bytes_from_groups",
