@@ -16,7 +16,7 @@ __all__ = ["BoundPlan", "LayerViews", "TensorView"]
 class TensorView:
     """One tensor: ``strides`` in elements, ``offset_bytes`` from the aligned start of its pool.
 
-    Block b has rows ``b * rows_per_block`` and the ``rows_per_block - 1`` after it.
+    ``buffer``: which buffer of the pool the tensor lies in. Block b has rows ``b * rows_per_block`` and the ``rows_per_block - 1`` after it.
     """
 
     component: str
@@ -24,6 +24,7 @@ class TensorView:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     pool: int
+    buffer: int
     offset_bytes: int
     rows_per_block: int
     side: bool = False
@@ -56,10 +57,15 @@ class BoundPlan:
         sizes = self.pools[pool].buffers[:buffer]
         return sum(self._aligned(size * self.num_blocks) for size in sizes)
 
+    def buffer_bytes(self, pool: int, buffer: int) -> int:
+        """Bytes of one buffer, without what aligns the next one."""
+        return self.pools[pool].buffers[buffer] * self.num_blocks
+
     def allocation_bytes(self, pool: int) -> int:
         """Bytes to allocate for this pool, its start not yet aligned."""
         buffers = self.pools[pool].buffers
-        return self.buffer_start(pool, len(buffers) - 1) + buffers[-1] * self.num_blocks
+        last = len(buffers) - 1
+        return self.buffer_start(pool, last) + self.buffer_bytes(pool, last)
 
     @property
     def total_bytes(self) -> int:
@@ -99,6 +105,7 @@ class BoundPlan:
             shape=(self.num_blocks * placement.rows, *row_shape),
             strides=(row_stride, *inner),
             pool=pool,
+            buffer=placement.buffer,
             offset_bytes=self.buffer_start(pool, placement.buffer) + start,
             rows_per_block=placement.rows,
             side=part.side,

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A bound plan as tensors: one allocation per pool, and the views that the backends take.
 
+Where KV transfer asks for its alignment, each buffer is an allocation, as vllm-ascend makes them:
+connectors take tensors of one storage for one cache (its offload to host memory would keep the
+keys and drop the values).
+
 The only module of this room that imports torch.
 """
 
@@ -27,8 +31,8 @@ ACL_FORMAT_FRACTAL_NZ = 29
 @dataclass(frozen=True)
 class Materialized:
     """``caches``: what each layer's backend takes, aliases included. ``side``: tensors beside them,
-    by layer and component. ``raw``: the pools' allocations as int8, aligned; None for a pool in NZ
-    format, which has an allocation per tensor.
+    by layer and component. ``raw``: the allocations as int8, aligned: one per pool, with KV transfer
+    one per buffer; None for a pool in NZ format, which has an allocation per tensor.
     """
 
     caches: dict[str, LayerCache]
@@ -50,19 +54,23 @@ def materialize(
         for view in layer.views
         if layer.layout.memory_format is MemoryFormat.NZ
     }
-    raw = tuple(
-        None if pool in in_nz else _allocate(bound, pool, device)
-        for pool in range(len(bound.pools))
-    )
+    apart = bound.alignment > BUFFER_ALIGNMENT
+    raw: dict[tuple[int, int], torch.Tensor | None] = {}
+    for pool in range(len(bound.pools)):
+        for index, size in enumerate(_allocation_sizes(bound, pool, apart)):
+            in_format = pool in in_nz
+            raw[pool, index] = None if in_format else _allocate(size, bound.alignment, device)
     formatted: dict[tuple[int, int], torch.Tensor] = {}
     caches: dict[str, LayerCache] = {}
     side: dict[str, dict[str, torch.Tensor]] = {}
     for name, layer in views.items():
         tensors = []
         for view in layer.views:
-            pool = raw[view.pool]
-            if pool is not None:
-                tensors.append(_view(pool, view))
+            buffer = view.buffer if apart else 0
+            memory = raw[view.pool, buffer]
+            if memory is not None:
+                start = bound.buffer_start(view.pool, buffer)
+                tensors.append(_view(memory, view, view.offset_bytes - start))
                 continue
             # Layers that share the plane share the tensor.
             place = (view.pool, view.offset_bytes)
@@ -75,16 +83,22 @@ def materialize(
             side[name] = extra
     for alias, owner in bound.aliases:
         caches[alias] = caches[owner]
-    return Materialized(caches, side, raw)
+    return Materialized(caches, side, tuple(raw.values()))
 
 
-def _allocate(bound: BoundPlan, pool: int, device: torch.device) -> torch.Tensor:
-    """The pool's bytes, starting at a multiple of the plan's alignment."""
-    size = bound.allocation_bytes(pool)
-    if bound.alignment <= BUFFER_ALIGNMENT:
+def _allocation_sizes(bound: BoundPlan, pool: int, apart: bool) -> list[int]:
+    """Bytes of each allocation of a pool: one for each buffer where they lie apart."""
+    if not apart:
+        return [bound.allocation_bytes(pool)]
+    return [bound.buffer_bytes(pool, index) for index in range(len(bound.pools[pool].buffers))]
+
+
+def _allocate(size: int, alignment: int, device: torch.device) -> torch.Tensor:
+    """So many bytes, starting at a multiple of the plan's alignment."""
+    if alignment <= BUFFER_ALIGNMENT:
         return torch.zeros(size, dtype=torch.int8, device=device)
-    memory = torch.zeros(size + bound.alignment, dtype=torch.int8, device=device)
-    start = -memory.data_ptr() % bound.alignment
+    memory = torch.zeros(size + alignment, dtype=torch.int8, device=device)
+    start = -memory.data_ptr() % alignment
     return memory[start : start + size]
 
 
@@ -94,11 +108,11 @@ def _dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def _view(raw: torch.Tensor, view: TensorView) -> torch.Tensor:
+def _view(raw: torch.Tensor, view: TensorView, start: int) -> torch.Tensor:
     dtype = _dtype(view.dtype)
     last = sum((size - 1) * stride for size, stride in zip(view.shape, view.strides, strict=True))
-    end = view.offset_bytes + (last + 1) * dtype.itemsize
-    return raw[view.offset_bytes : end].view(dtype).as_strided(view.shape, view.strides)
+    end = start + (last + 1) * dtype.itemsize
+    return raw[start:end].view(dtype).as_strided(view.shape, view.strides)
 
 
 def _in_nz(view: TensorView, device: torch.device, empty: EmptyInFormat) -> torch.Tensor:

@@ -131,10 +131,30 @@ def test_containers_dtypes_and_shapes() -> None:
 
 
 def test_buffers_start_at_2_mib_where_kv_transfer_registers_them() -> None:
+    """And are allocations of their own: connectors tell caches apart by their storage."""
+    plan = make_plan(small_hybrid(), kv_transfer=True)
+    made = materialize(plan.bind(3), CPU)
+    for memory in made.raw:
+        assert memory is not None
+        assert memory.data_ptr() % TRANSFER_ALIGNMENT == 0
     groups = [[keys_and_values("a", 1, 48, 32, block=16, kernel_block=16)]]
     made = materialize(make_plan(groups, kv_transfer=True).bind(3), CPU)
-    for tensor in tensors_of(made.caches["a"]):
-        assert tensor.data_ptr() % TRANSFER_ALIGNMENT == 0
+    keys, values = tensors_of(made.caches["a"])
+    assert keys.untyped_storage().data_ptr() != values.untyped_storage().data_ptr()
+    assert keys.data_ptr() % TRANSFER_ALIGNMENT == values.data_ptr() % TRANSFER_ALIGNMENT == 0
+
+
+def test_alignment_is_in_the_budget() -> None:
+    plan = make_plan(small_hybrid(), kv_transfer=True)
+    memory = 64 << 20
+    num_blocks = plan.num_blocks_in(memory)
+    for blocks, fits in ((num_blocks, True), (num_blocks + 1, False)):
+        held = sum(
+            raw.untyped_storage().nbytes()
+            for raw in materialize(plan.bind(blocks), CPU).raw
+            if raw is not None
+        )
+        assert (held <= memory) is fits
 
 
 def test_an_alias_is_the_cache_of_its_owner() -> None:
