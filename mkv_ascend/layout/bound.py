@@ -16,7 +16,8 @@ __all__ = ["BoundPlan", "LayerViews", "TensorView"]
 class TensorView:
     """One tensor: ``strides`` in elements, ``offset_bytes`` from the aligned start of its pool.
 
-    ``buffer``: which buffer of the pool the tensor lies in. Block b has rows ``b * rows_per_block`` and the ``rows_per_block - 1`` after it.
+    ``buffer``: which buffer of the pool the tensor lies in. Block b has rows
+    ``b * rows_per_block`` and the ``rows_per_block - 1`` after it.
     """
 
     component: str

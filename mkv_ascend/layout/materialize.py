@@ -31,8 +31,8 @@ ACL_FORMAT_FRACTAL_NZ = 29
 @dataclass(frozen=True)
 class Materialized:
     """``caches``: what each layer's backend takes, aliases included. ``side``: tensors beside them,
-    by layer and component. ``raw``: the allocations as int8, aligned: one per pool, with KV transfer
-    one per buffer; None for a pool in NZ format, which has an allocation per tensor.
+    by layer and component. ``raw``: the allocations as int8, aligned: one per pool, or one per
+    buffer with KV transfer; None for a pool in NZ format, which has an allocation per tensor.
     """
 
     caches: dict[str, LayerCache]

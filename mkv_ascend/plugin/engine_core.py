@@ -22,7 +22,7 @@ from mkv_ascend.layout.admission import NULL_BLOCKS, AdmissionError
 from mkv_ascend.layout.grouping import MIB
 from mkv_ascend.layout.plan import make_plan
 from mkv_ascend.layout.pooling import bytes_per_block
-from mkv_ascend.plugin import kv_groups, planned_groups
+from mkv_ascend.plugin import kv_groups, kv_transfer, planned_groups
 from mkv_ascend.plugin.guards import expect
 from mkv_ascend.plugin.layer_facts import is_planned, tied_facts, why_nothing_is_planned
 
@@ -77,10 +77,25 @@ def _replace(replacement: Callable[..., Any], parameters: tuple[str, ...]) -> No
 
 
 def _get_kv_cache_groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
+    """Ours, or vLLM's.
+
+    Raises:
+        ConnectorError: the KV connector cannot take that many groups.
+    """
+    groups = _groups(original, config, specs)
+    is_planned = planned_groups.are_planned(groups)
+    seen = planned_groups.as_vllm_has_them(groups) if is_planned else groups
+    kv_transfer.check_groups(config, seen)
+    return groups
+
+
+def _groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
     """Groups with the facts of every layer, if all of them are planned."""
     facts = {name: tied_facts(spec) for name, spec in specs.items()}
-    if why_nothing_is_planned(config) is not None or not all(
-        facts[name] is not None and is_planned(spec) for name, spec in specs.items()
+    if (
+        why_nothing_is_planned(config) is not None
+        or kv_transfer.why_not_registered(config, specs.values()) is not None
+        or not all(facts[name] is not None and is_planned(spec) for name, spec in specs.items())
     ):
         return original(config, specs)
     if not config.scheduler_config.disable_hybrid_kv_cache_manager:
@@ -117,8 +132,9 @@ def get_kv_cache_config_from_groups(
         result: KVCacheConfig = original(config, groups, available_memory)
         return result
     plan = make_plan(kv_groups.layouts_of(groups))
+    free = available_memory - _alignment_bytes(config, groups)
     num_blocks = kv_cache_utils.may_override_num_blocks(
-        config, max(available_memory // plan.bytes_per_block, 0)
+        config, max(free // plan.bytes_per_block, 0)
     )
     tensors = [
         KVCacheTensor(
@@ -145,7 +161,15 @@ def _max_memory_usage_bytes_from_groups(original: Any, config: VllmConfig, group
     if not planned_groups.are_planned(groups):
         return int(original(config, groups))
     block = kv_cache_utils._pool_bytes_per_block(groups)
-    return (_blocks_of_request(config, groups) + NULL_BLOCKS) * block
+    blocks = _blocks_of_request(config, groups) + NULL_BLOCKS
+    return blocks * block + _alignment_bytes(config, groups)
+
+
+def _alignment_bytes(config: VllmConfig, groups: Groups) -> int:
+    """Beside the blocks; where a number of blocks is asked for, memory is what they take."""
+    if config.cache_config.num_gpu_blocks_override is not None:
+        return 0
+    return kv_transfer.alignment_bytes(config, kv_groups.layouts_of(groups))
 
 
 def get_max_concurrency_for_kv_cache_config(
@@ -185,7 +209,9 @@ def _check_enough_kv_cache_memory(
         original(available_memory, get_needed_memory, max_model_len, estimate_max_model_len)
         return
     block = kv_cache_utils._pool_bytes_per_block(groups)
-    needed, available = -(-get_needed_memory() // block), available_memory // block
+    aligned = _alignment_bytes(config, groups)
+    needed = -(-(get_needed_memory() - aligned) // block)
+    available = max(available_memory - aligned, 0) // block
     if needed <= available:
         return
     longest = estimate_max_model_len(available_memory)
@@ -199,7 +225,9 @@ def _check_enough_kv_cache_memory(
     raise AdmissionError(
         f"one request of {max_model_len} tokens needs {needed} KV cache blocks of {block} bytes "
         f"({needed * block / MIB:.1f} MiB, {NULL_BLOCKS} block being vLLM's own) in {len(groups)} "
-        f"KV groups; there are {available} ({available_memory / MIB:.1f} MiB), enough for "
+        f"KV groups; there are {available} ({available_memory / MIB:.1f} MiB"
+        f"{f' less {aligned / MIB:.0f} MiB that align caches for transfer' if aligned else ''}), "
+        f"enough for "
         f"{longest} tokens. Possible: {'; '.join(possible)}"
     )
 

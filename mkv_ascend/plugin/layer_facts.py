@@ -85,8 +85,6 @@ def tied_facts(spec: Any) -> LayerFacts | None:
 
 def why_nothing_is_planned(config: VllmConfig) -> str | None:
     """An option that keeps vllm-ascend's allocation for every layer; None when there is none."""
-    if config.kv_transfer_config is not None:
-        return "KV transfer is on"
     if enable_fa_quant(config):
         return "caches are quantised (fa_quant)"
     return None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.config import get_layers_from_vllm_config
 from vllm.distributed.parallel_state import is_global_first_rank
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
 from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder
 from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
@@ -20,6 +21,7 @@ from mkv_ascend.plugin import layers
 from mkv_ascend.plugin.layer_facts import tie_facts
 from mkv_ascend.plugin.logging import get_logger
 from mkv_ascend.plugin.planned_caches import (
+    kernel_blocks_of,
     own_caches,
     plan_caches,
     served_plan,
@@ -85,6 +87,18 @@ class MkvModelRunner(NPUModelRunner):
         tie_facts(specs, all_layers, self._draft_layers())
         return specs
 
+    def maybe_add_kv_sharing_layers_to_kv_cache_groups(
+        self, kv_cache_config: KVCacheConfig
+    ) -> None:
+        """Layers that read another layer's cache join its group, with its spec."""
+        super().maybe_add_kv_sharing_layers_to_kv_cache_groups(kv_cache_config)
+        for group in kv_cache_config.kv_cache_groups:
+            if isinstance(group.kv_cache_spec, UniformTypeKVCacheSpecs):
+                specs = group.kv_cache_spec.kv_cache_specs
+                for name in group.layer_names:
+                    if name not in specs:
+                        specs[name] = specs[self.shared_kv_cache_layers[name]]
+
     def _draft_layers(self) -> frozenset[str]:
         return frozenset(getattr(self.drafter, "_draft_attn_layer_names", ()))
 
@@ -102,7 +116,9 @@ class MkvModelRunner(NPUModelRunner):
             specs,
             get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase),
             self._draft_layers(),
-            [sizes[0] for sizes in self.kernel_block_sizes],
+            kernel_blocks_of(kv_cache_config, self.kernel_block_sizes),
+            kv_transfer=self.vllm_config.kv_transfer_config is not None,
+            shared=self.shared_kv_cache_layers,
         )
         self.hybrid_with_attn_and_mamba = False
         return materialize(self.cache_plan, self.device).caches

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vllm.utils.math_utils import cdiv
-from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
+from vllm.v1.kv_cache_interface import EncoderOnlyAttentionSpec, UniformTypeKVCacheSpecs
 
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.component import LayoutError
@@ -15,6 +15,7 @@ from mkv_ascend.layout.plan import make_plan
 from mkv_ascend.layout.recipes import layout_of
 from mkv_ascend.layout.report_served import ServedPlan
 from mkv_ascend.plugin.kv_groups import specs_by_layer
+from mkv_ascend.plugin.kv_transfer import why_not_registered
 from mkv_ascend.plugin.layer_facts import (
     WITHOUT_KERNEL_BLOCKS,
     facts_of_layer,
@@ -44,10 +45,23 @@ def why_not_planned(config: VllmConfig, specs: LayerSpecs) -> str | None:
     if reason := why_nothing_is_planned(config):
         return reason
     for group in specs:
+        if reason := why_not_registered(config, group.values()):
+            return reason
         for name, spec in group.items():
             if not is_planned(spec):
                 return f"{name} has a {type(spec).__name__} of a form that is not planned yet"
     return None
+
+
+def kernel_blocks_of(
+    kv_cache_config: KVCacheConfig, sizes: Sequence[Sequence[int]]
+) -> list[int | None]:
+    """The first of ``sizes`` for each KV group: vllm-ascend has none for encoder-only layers."""
+    remaining = iter(sizes)
+    return [
+        None if isinstance(group.kv_cache_spec, EncoderOnlyAttentionSpec) else next(remaining)[0]
+        for group in kv_cache_config.kv_cache_groups
+    ]
 
 
 def plan_caches(
@@ -55,12 +69,17 @@ def plan_caches(
     specs: LayerSpecs,
     layers: Mapping[str, Any],
     draft_layers: Collection[str],
-    kernel_blocks: Sequence[int],
+    kernel_blocks: Sequence[int | None],
+    *,
+    kv_transfer: bool = False,
+    shared: Mapping[str, str] | None = None,
 ) -> BoundPlan:
     """The plan of this worker's caches, for the number of blocks that the engine core gave it.
 
     Args:
         kernel_blocks: for each KV group, the rows that its block table splits blocks into.
+        kv_transfer: whether a KV connector registers the caches.
+        shared: layers without a cache, and the layers whose cache they read.
 
     Raises:
         LayoutError: something does not divide, two blocks would share a byte, or the plan takes
@@ -82,7 +101,9 @@ def plan_caches(
             ]
             for group, kernel_block in zip(specs, kernel_blocks, strict=True)
             if group
-        ]
+        ],
+        kv_transfer=kv_transfer,
+        aliases=shared,
     )
     bound = plan.bind(kv_cache_config.num_blocks)
     counted = sum(tensor.size for tensor in kv_cache_config.kv_cache_tensors)

@@ -9,7 +9,7 @@ from vllm_ascend.platform import NPUPlatform
 
 from mkv_ascend.attention.selection import SelectionError
 from mkv_ascend.config import ConfigError, parse_config
-from mkv_ascend.plugin import early_check
+from mkv_ascend.plugin import early_check, kv_connectors
 from mkv_ascend.plugin.logging import get_logger
 from mkv_ascend.plugin.refusal import refuse
 
@@ -42,6 +42,7 @@ class MkvPlatform(NPUPlatform):
         Raises:
             ConfigError: an option is unknown, of the wrong type or impossible.
             SelectionError: no backend, or not the one asked for, can serve a model.
+            ConnectorError: a KV connector cannot take an Ascend NPU's caches.
             StartUpRefused: instead of these, in vLLM's own command.
             ValueError: the options ask for something in a mode where this plugin cannot act.
         """
@@ -57,7 +58,8 @@ class MkvPlatform(NPUPlatform):
             # Not yet ours: this is the first time, for the target, in the front process.
             try:
                 early_check.check_models(vllm_config)
-            except SelectionError as error:
+                kv_connectors.check_connectors(vllm_config)
+            except (SelectionError, kv_connectors.ConnectorError) as error:
                 refuse(error)
             parallel_config.worker_cls = WORKER
         elif parallel_config.worker_cls not in (WORKER, "auto"):

@@ -22,6 +22,7 @@ from mkv_ascend.layout.grouping import Group, GroupingError
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.registry import LayerFacts
 from mkv_ascend.plugin import engine_core, kv_groups, layer_facts, planned_groups
+from mkv_ascend.plugin.kv_connectors import ConnectorError
 
 MIB = 2**20
 FUNCTIONS = (
@@ -157,13 +158,30 @@ def test_groups_are_vllms_own_without_a_draft_or_with_one_group(target, draft):
     assert planned_groups.as_vllm_has_them(ours) == original(config(), dict(specs))
 
 
-def test_kv_transfer_keeps_vllms_grouping():
-    """The worker's caches are vllm-ascend's then, which takes one page size per group."""
+def connector(name):
+    return SimpleNamespace(
+        is_kv_consumer=False,
+        kv_connector=name,
+        kv_connector_module_path=None,
+        kv_connector_extra_config={},
+    )
+
+
+def test_groups_with_kv_transfer_are_those_without():
     specs = model([full(), window()], [full(4)])
-    assert planned_groups.are_planned(kv_cache_utils.get_kv_cache_groups(config(), dict(specs)))
-    transfer = config(kv_transfer=SimpleNamespace(is_kv_consumer=False))
+    transfer = config(kv_transfer=connector("AscendStoreConnector"))
     groups = kv_cache_utils.get_kv_cache_groups(transfer, dict(specs))
-    assert not planned_groups.are_planned(groups)
+    assert planned_groups.are_planned(groups)
+    assert groups == kv_cache_utils.get_kv_cache_groups(config(), dict(specs))
+
+
+def test_mooncake_is_refused_where_it_would_register_keys_without_values():
+    transfer = config(kv_transfer=connector("MooncakeConnectorV1"))
+    several = model([full(), window()], [full(4)])
+    with pytest.raises(ConnectorError, match=r"need 2 KV groups: .*disable_hybrid_kv_cache"):
+        kv_cache_utils.get_kv_cache_groups(transfer, several)
+    one = model([full()], [full(4)])
+    assert len(kv_cache_utils.get_kv_cache_groups(transfer, one)) == 1
 
 
 def test_dflash_keeps_the_whole_window_layers_of_its_draft():
@@ -255,6 +273,23 @@ def test_memory_of_one_request_and_vllms_block_is_needed():
     assert "raise num_gpu_blocks_override to 16" in str(error.value)
     (shorter,) = configs(specs, blocks=ONE_REQUEST - 1, max_model_len=896)
     assert shorter.num_blocks == ONE_REQUEST - 1
+
+
+@pytest.mark.parametrize("draft", [[window(4)], []], ids=["two groups", "one group"])
+def test_alignment_for_kv_transfer_is_counted(draft):
+    """2 MiB for each buffer: the latent, the rope, and for a draft keys and values."""
+    specs = model([mla()], draft)
+    transfer = connector("AscendStoreConnector")
+    (without,) = configs(specs)
+    block = sum(tensor.size for tensor in without.kv_cache_tensors) // without.num_blocks
+    one_request = ONE_REQUEST if draft else 8 + 1
+    needed = one_request * block + 2 * MIB * (2 + 2 * len(draft))
+    (enough,) = configs(specs, memory=needed, kv_transfer=transfer)
+    assert enough.num_blocks == one_request
+    with pytest.raises(AdmissionError, match="MiB that align caches for transfer"):
+        configs(specs, memory=needed - 1, kv_transfer=transfer)
+    (asked,) = configs(specs, blocks=one_request, kv_transfer=transfer)
+    assert asked.num_blocks == one_request
 
 
 def test_one_group_needs_vllms_block_too():

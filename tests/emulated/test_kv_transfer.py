@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What KV connectors are given of planned caches, and which connectors are refused."""
+
+import functools
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+# Before anything else of vllm-ascend: its modules import each other in a circle.
+import vllm_ascend.ops  # noqa: F401  # isort: skip
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import (
+    OffloadingConnectorWorker,
+)
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+
+from mkv_ascend.plugin.kv_connectors import ConnectorError, check_connectors
+from tests.emulated.pairs import scenario
+
+PROBE = Path(__file__).with_name("transfer_probe.py")
+MEMORY = 48 << 20
+RECORDING = {
+    "kv_connector": "RecordingConnector",
+    "kv_connector_module_path": "tests.emulated.recording_connector",
+    "kv_role": "kv_both",
+}
+PAIRS = [
+    ("deepseek_v2_target", "llama_draft"),  # one group, stock serves it
+    ("gemma3", "llama_draft"),  # several groups that share buffers
+]
+
+
+@functools.cache
+def probe(target, draft):
+    """What an engine with a recording connector registered; one engine for all tests of a pair."""
+    case = scenario(target, draft, prompts=[])
+    engine = {"kv_cache_memory_bytes": MEMORY, "kv_transfer_config": RECORDING}
+    root = str(PROBE.parents[2])
+    done = subprocess.run(
+        [sys.executable, str(PROBE), json.dumps({**case.engine_arguments(), **engine})],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+@pytest.mark.parametrize(("target", "draft"), PAIRS)
+def test_every_buffer_is_an_aligned_allocation(target, draft):
+    result = probe(target, draft)
+    assert result["planned"]
+    for name, cache in result["registered"].items():
+        assert cache["misaligned"] == [0] * len(cache["tensors"]), name
+        assert cache["storages"] == len(cache["tensors"]), name
+        assert all(cache["contiguous"]), name
+
+
+@pytest.mark.parametrize(("target", "draft"), PAIRS)
+def test_address_and_bytes_of_a_block_are_exactly_the_block(target, draft):
+    assert probe(target, draft)["wrong_blocks"] == []
+
+
+@pytest.mark.parametrize(("target", "draft"), PAIRS)
+def test_alignment_is_part_of_the_memory_that_was_given(target, draft):
+    result = probe(target, draft)
+    assert result["held_bytes"] <= MEMORY
+
+
+def test_connectors_get_what_vllm_ascend_gives_them():
+    """Containers, shapes, dtypes, strides, alignment, and a storage of their own and its size."""
+    result = probe(*PAIRS[0])
+    assert result["registered"] == result["stock"]
+
+
+def asked(name=None, offloading_gib=None, **extra):
+    transfer = SimpleNamespace(
+        kv_connector=name, kv_connector_module_path=None, kv_connector_extra_config=extra
+    )
+    return SimpleNamespace(
+        cache_config=SimpleNamespace(
+            kv_offloading_size=offloading_gib, kv_offloading_backend="native"
+        ),
+        kv_transfer_config=transfer if name else None,
+    )
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        asked("OffloadingConnector"),
+        asked("MultiConnector", connectors=[{"kv_connector": "OffloadingConnector"}]),
+        asked(offloading_gib=4),
+    ],
+    ids=["by name", "inside another", "by size"],
+)
+def test_vllms_offloading_connector_is_refused(config):
+    with pytest.raises(ConnectorError, match=r"tuple of tensors.*SimpleCPUOffloadConnector"):
+        check_connectors(config)
+
+
+def test_others_are_not_refused(monkeypatch):
+    check_connectors(asked())
+    check_connectors(asked("MultiConnector", connectors=[{"kv_connector": "UCMConnector"}]))
+    monkeypatch.setenv("VLLM_USE_SIMPLE_KV_OFFLOAD", "1")
+    check_connectors(asked(offloading_gib=4))
+
+
+def test_vllms_offloading_connector_cannot_take_tuples():
+    """Why it is refused. The first part: vllm-ascend's handlers are of an older vLLM."""
+    with pytest.raises(ModuleNotFoundError, match="kv_offload"):
+        importlib.import_module("vllm_ascend.kv_offload.npu")
+    spec = FullAttentionSpec(block_size=128, num_kv_heads=2, head_size=64, dtype=torch.float16)
+    config = KVCacheConfig(2, [], [KVCacheGroupSpec(["a"], spec)])
+    keys = torch.zeros(2, 128, 2, 64, dtype=torch.float16)
+    worker = OffloadingConnectorWorker(SimpleNamespace(kv_cache_config=config))
+    try:
+        worker.register_kv_caches({"a": (keys, keys.clone())})
+    except AssertionError:
+        return
+    pytest.fail("vLLM's OffloadingConnector takes tuples now: it may work")
