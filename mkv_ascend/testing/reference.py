@@ -84,25 +84,6 @@ class DraftReport:
     near_ties: list[DraftDeviation]
 
 
-@dataclass(frozen=True)
-class SpeculativeOutput:
-    """Result of ``speculative_greedy``.
-
-    ``accepted_per_position[i]`` counts the proposals whose token ``i`` was accepted.
-    """
-
-    tokens: list[int]
-    proposals: int
-    accepted_per_position: list[int]
-
-    @property
-    def mean_acceptance_length(self) -> float:
-        """Tokens that one verification yields on average, the target's own token included."""
-        if self.proposals == 0:
-            return 0.0
-        return 1.0 + sum(self.accepted_per_position) / self.proposals
-
-
 @lru_cache(maxsize=4)
 def load_model(directory: Path) -> Any:
     """The checkpoint in ``directory`` in float32, eager attention, in evaluation mode."""
@@ -141,7 +122,7 @@ def logits_of(directory: str | Path, tokens: Sequence[int]) -> torch.Tensor:
     return output.logits[0].float()
 
 
-def _choice(row: torch.Tensor) -> tuple[int, float]:
+def choice(row: torch.Tensor) -> tuple[int, float]:
     """The argmax of one row of logits and its lead over the second."""
     largest = row.topk(2).values
     return int(row.argmax()), float(largest[0] - largest[1])
@@ -154,16 +135,19 @@ def greedy(
     contexts = [token_ids(directory, prompt) for prompt in prompts]
 
     def compute() -> list[dict[str, Any]]:
-        return [asdict(_greedy_one(directory, context, max_new_tokens)) for context in contexts]
+        return [
+            asdict(greedy_continuation(directory, context, max_new_tokens)) for context in contexts
+        ]
 
     question = {"greedy": contexts, "max_new_tokens": max_new_tokens}
-    return [GreedyOutput(**answer) for answer in _cached([directory], question, compute)]
+    return [GreedyOutput(**answer) for answer in cached_answer([directory], question, compute)]
 
 
-def _greedy_one(directory: str | Path, context: Sequence[int], count: int) -> GreedyOutput:
+def greedy_continuation(directory: str | Path, context: Sequence[int], count: int) -> GreedyOutput:
+    """``greedy`` for one context of token ids, computed anew."""
     tokens, gaps = list(context), []
     for _ in range(count):
-        token, gap = _choice(logits_of(directory, tokens)[-1])
+        token, gap = choice(logits_of(directory, tokens)[-1])
         tokens.append(token)
         gaps.append(gap)
     return GreedyOutput(tokens[len(context) :], gaps)
@@ -178,16 +162,30 @@ def greedy_tokens(
 
 def draft_tokens(directory: str | Path, context: Sequence[int], k: int) -> list[int]:
     """The ``k`` tokens that the draft model itself proposes after ``context``."""
-    return _greedy_one(directory, context, k).tokens
+    return greedy_continuation(directory, context, k).tokens
 
 
 def check_drafts(
     directory: str | Path, proposals: Sequence[DraftProposal], near_tie: float = NEAR_TIE
 ) -> DraftReport:
-    """Judge every proposed token by the draft model in ``directory``.
+    """Judge every proposed token by the draft model in ``directory``; see ``judge``."""
 
-    Token ``i`` is judged after the context and the proposed tokens before it, so one deviation does
-    not make those behind it wrong. ``near_tie`` is for proposals that were not made in float32.
+    def rows(context: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+        return logits_of(directory, [*context, *tokens])[len(context) - 1 :]
+
+    return judge(rows, proposals, near_tie)
+
+
+def judge(
+    rows_of: Callable[[Sequence[int], Sequence[int]], torch.Tensor],
+    proposals: Sequence[DraftProposal],
+    near_tie: float = NEAR_TIE,
+) -> DraftReport:
+    """Judge every proposed token by the logits that ``rows_of(context, tokens)`` gives it.
+
+    Token ``i`` is judged by row ``i``: after the context and the proposed tokens before it, so one
+    deviation does not make those behind it wrong. ``near_tie`` is for proposals that were not made
+    in float32.
     """
     wrong: list[DraftDeviation] = []
     near_ties: list[DraftDeviation] = []
@@ -195,14 +193,13 @@ def check_drafts(
     for index, proposal in enumerate(proposals):
         if not proposal.tokens:
             continue
-        rows = logits_of(directory, [*proposal.context, *proposal.tokens])
-        first = len(proposal.context) - 1
+        rows = rows_of(proposal.context, proposal.tokens)
         for position, proposed in enumerate(proposal.tokens):
             checked += 1
-            expected, gap = _choice(rows[first + position])
+            expected, gap = choice(rows[position])
             if proposed != expected:
                 deviation = DraftDeviation(index, position, proposed, expected, gap)
-                excused = _is_within(rows[first + position], proposed, near_tie)
+                excused = _is_within(rows[position], proposed, near_tie)
                 (near_ties if excused else wrong).append(deviation)
     return DraftReport(checked, wrong, near_ties)
 
@@ -212,42 +209,7 @@ def _is_within(row: torch.Tensor, token: int, near_tie: float) -> bool:
     return float(row.max() - row[token]) < near_tie
 
 
-def speculative_greedy(
-    target: str | Path, draft: str | Path, prompt: Prompt, k: int, max_new_tokens: int
-) -> SpeculativeOutput:
-    """Plain draft-and-verify decoding: the tokens are the target's own whatever the draft is.
-
-    Each round the draft proposes ``k`` tokens, fewer where fewer are still wanted; the target takes
-    over the longest prefix that it would have chosen itself and adds one token of its own.
-    """
-    context = token_ids(target, prompt)
-
-    def compute() -> dict[str, Any]:
-        return asdict(_speculate(target, draft, context, k, max_new_tokens))
-
-    question = {"speculative": context, "k": k, "max_new_tokens": max_new_tokens}
-    return SpeculativeOutput(**_cached([target, draft], question, compute))
-
-
-def _speculate(
-    target: str | Path, draft: str | Path, context: Sequence[int], k: int, count: int
-) -> SpeculativeOutput:
-    tokens, end = list(context), len(context) + count
-    proposals, accepted = 0, [0] * k
-    while len(tokens) < end:
-        proposed = draft_tokens(draft, tokens, min(k, end - len(tokens) - 1))
-        rows = logits_of(target, [*tokens, *proposed])
-        chosen = rows[len(tokens) - 1 :].argmax(-1).tolist()
-        agreed = 0
-        while agreed < len(proposed) and proposed[agreed] == chosen[agreed]:
-            accepted[agreed] += 1
-            agreed += 1
-        proposals += bool(proposed)
-        tokens += chosen[: agreed + 1]
-    return SpeculativeOutput(tokens[len(context) :], proposals, accepted)
-
-
-def _cached(
+def cached_answer(
     directories: Sequence[str | Path], question: dict[str, Any], compute: Callable[[], Any]
 ) -> Any:
     """``compute()``, or what it returned before for the same checkpoints, question and versions."""

@@ -11,9 +11,12 @@ sensitive to a corrupt cache (``sensitivity``), and good enough at text for draf
 """
 
 from mkv_ascend.testing.tiny_models.making import InsensitiveModelError, model_directory
-from mkv_ascend.testing.tiny_models.recipes import RECIPES
+from mkv_ascend.testing.tiny_models.recipes import DERIVED, RECIPES
 
 NAMES: tuple[str, ...] = tuple(RECIPES)
-"""Names of all tiny models."""
+"""Names of the tiny models that are trained alone: language models of their own."""
 
-__all__ = ["NAMES", "InsensitiveModelError", "model_directory"]
+ALL_NAMES: tuple[str, ...] = (*RECIPES, *DERIVED)
+"""With those made from another one: drafting heads, and copies with noise on their weights."""
+
+__all__ = ["ALL_NAMES", "NAMES", "InsensitiveModelError", "model_directory"]

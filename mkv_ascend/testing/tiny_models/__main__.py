@@ -6,12 +6,25 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
-from mkv_ascend.testing.tiny_models import NAMES, InsensitiveModelError, model_directory, store
+from mkv_ascend.testing.tiny_models import (
+    ALL_NAMES,
+    InsensitiveModelError,
+    model_directory,
+    store,
+)
 from mkv_ascend.testing.tiny_models.corpus import load_corpus
-from mkv_ascend.testing.tiny_models.recipes import RECIPES
+from mkv_ascend.testing.tiny_models.recipes import (
+    DERIVED,
+    RECIPES,
+    DerivedRecipe,
+    find_recipe,
+)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -22,11 +35,14 @@ def build_parser() -> argparse.ArgumentParser:
         "Each takes less than a minute; what was trained before is kept. "
         "The folder of each model is printed, one a line.",
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of: {', '.join(NAMES)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of: {', '.join(ALL_NAMES)}")
     parser.add_argument("--all", action="store_true", help="train all of them")
     parser.add_argument("--list", action="store_true", help="list them and whether they are there")
     parser.add_argument(
         "--directory", type=Path, help="folder of the models (default: in MKV_ASCEND_CACHE)"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="processes that train side by side"
     )
     parser.add_argument("--force", action="store_true", help="train again what is there")
     return parser
@@ -40,15 +56,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         print_list(directory)
         return 0
-    names = list(NAMES) if options.all else options.names
+    names = list(ALL_NAMES) if options.all else options.names
     if not names:
         parser.error("name a model, or give --all or --list")
     for name in names:
-        if name not in RECIPES:
-            parser.error(f"there is no tiny model {name!r}; choose from: {', '.join(NAMES)}")
+        try:
+            find_recipe(name)
+        except ValueError as error:
+            parser.error(str(error))
+    train: Callable[..., Iterator[Path]] = one_by_one
+    if options.jobs > 1:
+        train = partial(side_by_side, jobs=options.jobs)
     try:
-        for name in names:
-            sys.stdout.write(f"{train_with_progress(name, directory, force=options.force)}\n")
+        for path in train(names, directory, options.force):
+            sys.stdout.write(f"{path}\n")
     except InsensitiveModelError as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -58,10 +79,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def print_list(directory: Path) -> None:
     """One line for each model: name, family, folder or that it is still to be trained."""
     corpus = load_corpus()
-    for recipe in RECIPES.values():
+    for recipe in [*RECIPES.values(), *DERIVED.values()]:
         path = store.checkpoint_path(recipe, corpus, directory)
         state = str(path) if store.is_complete(path) else "not trained yet"
-        sys.stdout.write(f"{recipe.name:20} {recipe.model_type:12} {state}\n")
+        kind = f"from {recipe.source}" if isinstance(recipe, DerivedRecipe) else recipe.model_type
+        sys.stdout.write(f"{recipe.name:30} {kind:25} {state}\n")
+
+
+def one_by_one(names: Sequence[str], directory: Path, force: bool) -> Iterator[Path]:
+    """The models' folders, each trained with a progress bar if need be."""
+    for name in names:
+        yield train_with_progress(name, directory, force=force)
+
+
+def side_by_side(names: Sequence[str], directory: Path, force: bool, jobs: int) -> Iterator[Path]:
+    """The models' folders, trained by ``jobs`` processes. A source is trained by one of them."""
+    missing = [name for name in names if force or not is_there(name, directory)]
+    if missing:
+        # Spawned: torch does not survive a fork once it has threads.
+        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+            list(pool.map(partial(model_directory, directory=directory, force=force), missing))
+    for name in names:
+        yield model_directory(name, directory)
+
+
+def is_there(name: str, directory: Path) -> bool:
+    """Whether the model called ``name`` has been made before."""
+    return store.is_complete(store.checkpoint_path(find_recipe(name), load_corpus(), directory))
 
 
 def train_with_progress(name: str, directory: Path, *, force: bool) -> Path:
@@ -77,13 +121,14 @@ def train_with_progress(name: str, directory: Path, *, force: bool) -> Path:
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(name, total=RECIPES[name].steps, loss=float("nan"))
+        steps = getattr(find_recipe(name), "steps", 1)
+        task = bar.add_task(name, total=steps, loss=float("nan"))
 
         def advance(step: int, loss: float) -> None:
             bar.update(task, completed=step, loss=loss)
 
         path = model_directory(name, directory, force=force, progress=advance)
-        bar.update(task, completed=RECIPES[name].steps)
+        bar.update(task, completed=steps)
     return path
 
 

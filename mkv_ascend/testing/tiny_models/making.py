@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from mkv_ascend.testing.tiny_models import store
 from mkv_ascend.testing.tiny_models.corpus import Corpus, load_corpus
-from mkv_ascend.testing.tiny_models.recipes import MAX_POSITIONS, Recipe, find_recipe
+from mkv_ascend.testing.tiny_models.recipes import (
+    MAX_POSITIONS,
+    AnyRecipe,
+    HeadRecipe,
+    PerturbedRecipe,
+    Recipe,
+    find_recipe,
+)
 from mkv_ascend.testing.tiny_models.tokenizer import BOS_TOKEN_ID, build_tokenizer
 
 if TYPE_CHECKING:
@@ -47,11 +54,28 @@ def model_directory(
     path = store.checkpoint_path(recipe, corpus, directory or store.default_directory())
     if store.is_complete(path) and not force:
         return path
+    if isinstance(recipe, HeadRecipe | PerturbedRecipe):
+        # Made before the lock is taken: a process holds one lock at a time.
+        model_directory(recipe.source, directory)
     with store.locked(path):
         if force or not store.is_complete(path):
             with store.written_whole(path) as aside:
-                make(recipe, corpus, aside, progress)
+                _make(recipe, corpus, aside, progress)
     return path
+
+
+def _make(recipe: AnyRecipe, corpus: Corpus, path: Path, progress: Progress | None) -> None:
+    if not isinstance(recipe, HeadRecipe | PerturbedRecipe):
+        make(recipe, corpus, path, progress)
+        return
+    from mkv_ascend.testing.tiny_models import derived
+
+    source = store.checkpoint_path(find_recipe(recipe.source), corpus, path.parent)
+    with one_thread():
+        if isinstance(recipe, HeadRecipe):
+            derived.make_head(recipe, corpus, source, path, progress)
+        else:
+            derived.make_perturbed(recipe, source, path)
 
 
 def make(recipe: Recipe, corpus: Corpus, path: Path, progress: Progress | None) -> None:

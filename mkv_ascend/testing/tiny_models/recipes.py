@@ -51,6 +51,34 @@ class Recipe:
         return {**COMMON, **self.architecture}
 
 
+@dataclass(frozen=True, kw_only=True)
+class HeadRecipe(Recipe):
+    """A drafting head for the tiny model ``source``; ``method`` is vLLM's: eagle, eagle3 or mtp.
+
+    An ``mtp`` head is a layer of the target's own architecture and lies in one checkpoint with a
+    copy of the target, which serves as target and draft.
+    """
+
+    source: str
+    method: str
+
+
+@dataclass(frozen=True)
+class PerturbedRecipe:
+    """The tiny model ``source`` with noise on its weights: a draft that costs no training.
+
+    ``noise`` is its standard deviation, as a share of the standard deviation of each matrix.
+    """
+
+    name: str
+    source: str
+    noise: float
+    seed: int = 0
+
+
+DerivedRecipe = HeadRecipe | PerturbedRecipe
+AnyRecipe = Recipe | DerivedRecipe
+
 COMMON: Mapping[str, Any] = {
     "vocab_size": VOCABULARY_SIZE,
     "hidden_size": 128,
@@ -66,6 +94,29 @@ COMMON: Mapping[str, Any] = {
 }
 
 _SLIDING_AND_FULL = ["sliding_attention", "full_attention"]
+
+_GPT_OSS: Mapping[str, Any] = {
+    "sliding_window": SLIDING_WINDOW,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": MAX_POSITIONS // 4,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+    },
+    # vLLM's RMSNorm of this family has this epsilon written down in its code.
+    "rms_norm_eps": 1e-5,
+}
+
+_MLA: Mapping[str, Any] = {
+    "q_lora_rank": None,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+}
 
 _RECIPES = (
     Recipe(
@@ -84,14 +135,33 @@ _RECIPES = (
             "topk_method": "greedy",
             "routed_scaling_factor": 1.0,
             "norm_topk_prob": False,
-            "q_lora_rank": None,
-            "kv_lora_rank": 512,
-            "qk_rope_head_dim": 64,
-            "qk_nope_head_dim": 128,
-            "v_head_dim": 128,
+            **_MLA,
         },
         steps=180,
         learning_rate=0.025,
+    ),
+    Recipe(
+        name="deepseek_v2_draft",
+        model_type="deepseek_v2",
+        # Dense, and with another rope base than the target.
+        architecture={
+            "hidden_size": 64,
+            "num_attention_heads": 2,
+            "intermediate_size": 128,
+            "n_routed_experts": 2,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 1,
+            "moe_intermediate_size": 64,
+            "first_k_dense_replace": 2,
+            "n_group": 1,
+            "topk_group": 1,
+            "topk_method": "greedy",
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+            **_MLA,
+        },
+        steps=240,
+        text_tokens=768,
+        learning_rate=0.02,
     ),
     Recipe(
         name="llama_target",
@@ -148,6 +218,37 @@ _RECIPES = (
         steps=400,
     ),
     Recipe(
+        name="gemma3_draft",
+        model_type="gemma3_text",
+        # A window layer and a full one: a draft whose layers lie in two KV groups.
+        architecture={
+            "hidden_size": 64,
+            "head_dim": 64,
+            "num_attention_heads": 2,
+            "query_pre_attn_scalar": 64,
+            "intermediate_size": 128,
+            "layer_types": _SLIDING_AND_FULL,
+            "sliding_window": SLIDING_WINDOW,
+        },
+        steps=320,
+        seed=1,
+    ),
+    Recipe(
+        name="gemma3_alternating",
+        model_type="gemma3_text",
+        architecture={
+            "hidden_size": 64,
+            "head_dim": 64,
+            "num_attention_heads": 2,
+            "query_pre_attn_scalar": 64,
+            "intermediate_size": 64,
+            "num_hidden_layers": 8,
+            "layer_types": _SLIDING_AND_FULL * 4,
+            "sliding_window": SLIDING_WINDOW,
+        },
+        steps=150,
+    ),
+    Recipe(
         name="gpt_oss",
         model_type="gpt_oss",
         architecture={
@@ -157,20 +258,24 @@ _RECIPES = (
             "num_experts_per_tok": 2,
             "num_hidden_layers": 4,
             "layer_types": _SLIDING_AND_FULL * 2,
-            "sliding_window": SLIDING_WINDOW,
-            "rope_parameters": {
-                "rope_type": "yarn",
-                "rope_theta": 10000.0,
-                "factor": 4.0,
-                "original_max_position_embeddings": MAX_POSITIONS // 4,
-                "beta_fast": 32.0,
-                "beta_slow": 1.0,
-                "truncate": False,
-            },
-            # vLLM's RMSNorm of this family has this epsilon written down in its code.
-            "rms_norm_eps": 1e-5,
+            **_GPT_OSS,
         },
         steps=200,
+    ),
+    Recipe(
+        name="gpt_oss_draft",
+        model_type="gpt_oss",
+        architecture={
+            "hidden_size": 64,
+            "head_dim": 64,
+            "num_attention_heads": 2,
+            "intermediate_size": 64,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "layer_types": _SLIDING_AND_FULL,
+            **_GPT_OSS,
+        },
+        steps=250,
     ),
     Recipe(
         name="qwen3_moe",
@@ -187,12 +292,52 @@ _RECIPES = (
     ),
 )
 
+_LLAMA_HEAD: Mapping[str, Any] = {
+    "head_dim": 64,
+    "intermediate_size": 256,
+    "num_hidden_layers": 1,
+}
+
+_DERIVED: tuple[DerivedRecipe, ...] = (
+    HeadRecipe(
+        name="llama_eagle",
+        model_type="llama",
+        source="llama_target",
+        method="eagle",
+        architecture=_LLAMA_HEAD,
+        steps=100,
+    ),
+    HeadRecipe(
+        name="gpt_oss_eagle3",
+        model_type="llama",
+        source="gpt_oss",
+        method="eagle3",
+        architecture={**_LLAMA_HEAD, "eagle_aux_hidden_state_layer_ids": [1, 2, 3]},
+        steps=80,
+    ),
+    HeadRecipe(
+        name="deepseek_v3_mtp",
+        model_type="deepseek_v3",
+        source="deepseek_v2_target",
+        method="mtp",
+        architecture={},
+        steps=70,
+    ),
+    PerturbedRecipe(name="gemma3_perturbed", source="gemma3", noise=0.25),
+    PerturbedRecipe(name="gemma3_alternating_perturbed", source="gemma3_alternating", noise=0.15),
+)
+
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _RECIPES}
-"""All tiny models by name."""
+"""All tiny models that are trained alone, by name."""
+
+DERIVED: dict[str, DerivedRecipe] = {recipe.name: recipe for recipe in _DERIVED}
+"""All tiny models that are made from another one, by name."""
 
 
-def find_recipe(name: str) -> Recipe:
+def find_recipe(name: str) -> AnyRecipe:
     """The recipe called ``name``; ValueError that lists the names otherwise."""
-    if name not in RECIPES:
-        raise ValueError(f"there is no tiny model {name!r}; choose from: {', '.join(RECIPES)}")
-    return RECIPES[name]
+    recipe = RECIPES.get(name) or DERIVED.get(name)
+    if recipe is None:
+        names = ", ".join([*RECIPES, *DERIVED])
+        raise ValueError(f"there is no tiny model {name!r}; choose from: {names}")
+    return recipe

@@ -22,7 +22,12 @@ from typing import Any
 
 from mkv_ascend import envs
 from mkv_ascend.testing.tiny_models.corpus import Corpus
-from mkv_ascend.testing.tiny_models.recipes import Recipe
+from mkv_ascend.testing.tiny_models.recipes import (
+    RECIPES,
+    AnyRecipe,
+    HeadRecipe,
+    PerturbedRecipe,
+)
 
 DESCRIPTION_FILE = "mkv_ascend.json"
 """In each checkpoint: recipe, seconds of training, losses, sensitivity. Written last."""
@@ -30,22 +35,29 @@ DESCRIPTION_FILE = "mkv_ascend.json"
 CODE_FILES = ("batches.py", "optimizer.py", "sensitivity.py", "tokenizer.py", "training.py")
 """Sources of this package that decide the weights or what is measured on them."""
 
+DERIVED_CODE_FILES = ("derived.py", "head_training.py", "heads.py")
+"""Those that decide on checkpoints made from others, besides."""
+
 
 def default_directory() -> Path:
     """``tiny_models`` in the folder of ``MKV_ASCEND_CACHE``."""
     return envs.CACHE.get() / "tiny_models"
 
 
-def content_hash(recipe: Recipe, corpus: Corpus) -> str:
+def content_hash(recipe: AnyRecipe, corpus: Corpus) -> str:
     """12 hexadecimal digits that change with anything that decides the checkpoint."""
-    content = {
+    content: dict[str, Any] = {
         "recipe": asdict(recipe),
-        "configuration": recipe.configuration(),
         "corpus": corpus.digest,
         "code": {name: _source_digest(name) for name in CODE_FILES},
         "torch": version("torch"),
         "transformers": version("transformers"),
     }
+    if not isinstance(recipe, PerturbedRecipe):
+        content["configuration"] = recipe.configuration()
+    if isinstance(recipe, PerturbedRecipe | HeadRecipe):
+        content["code"] |= {name: _source_digest(name) for name in DERIVED_CODE_FILES}
+        content["source"] = content_hash(RECIPES[recipe.source], corpus)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -53,7 +65,7 @@ def _source_digest(name: str) -> str:
     return hashlib.sha256((Path(__file__).parent / name).read_bytes()).hexdigest()
 
 
-def checkpoint_path(recipe: Recipe, corpus: Corpus, directory: Path) -> Path:
+def checkpoint_path(recipe: AnyRecipe, corpus: Corpus, directory: Path) -> Path:
     """Folder of the checkpoint of ``recipe``, whether it is there or not."""
     return directory / f"{recipe.name}-{content_hash(recipe, corpus)}"
 

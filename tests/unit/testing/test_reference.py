@@ -84,28 +84,6 @@ def test_greedy_is_what_transformers_generates(models: Sequence[Path], context: 
     assert output.tokens[:first_tie] == expected[:first_tie]
 
 
-@given(context=CONTEXTS, k=st.integers(1, 4), count=st.integers(1, 9), self_draft=st.booleans())
-@settings(max_examples=25)
-def test_speculation_keeps_the_targets_tokens(
-    models: Sequence[Path], context: list[int], k: int, count: int, self_draft: bool
-) -> None:
-    draft = models[0] if self_draft else models[1]
-    output = reference.speculative_greedy(models[0], draft, context, k, count)
-    assert output.tokens == reference.greedy_tokens(models[0], [context], count)[0]
-    assert sorted(output.accepted_per_position, reverse=True) == output.accepted_per_position
-    assert output.accepted_per_position[0] <= output.proposals
-    if self_draft:
-        full_rounds = count // (k + 1)
-        assert sum(output.accepted_per_position) >= full_rounds * k
-        assert len(output.tokens) == sum(output.accepted_per_position) + -(-count // (k + 1))
-
-
-def test_mean_acceptance_length_counts_the_targets_token() -> None:
-    output = reference.SpeculativeOutput([1] * 10, proposals=4, accepted_per_position=[3, 2, 1])
-    assert output.mean_acceptance_length == 1 + 6 / 4
-    assert reference.SpeculativeOutput([], 0, [0]).mean_acceptance_length == 0.0
-
-
 @given(context=CONTEXTS, k=st.integers(1, 5), data=st.data())
 @settings(max_examples=20)
 def test_a_changed_draft_token_is_caught(

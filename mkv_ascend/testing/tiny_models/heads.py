@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drafting heads on a target's hidden states, in torch and transformers: eagle, eagle3 and MTP.
+
+They are trained with this code and the reference judges engines with it; vLLM loads the same
+weights into modules of its own. What a head is follows the checkpoints that vLLM 0.23.0 loads
+(``llama_eagle``, ``llama_eagle3``, ``deepseek_mtp``), with one detail of vllm-ascend 0.23.0: an MTP
+layer's next step takes the hidden state after the final norm, where vLLM hands on the one before.
+
+All heads are asked alike. Position ``i`` gets the token at ``i + 1`` and what is known after the
+token at ``i``; it answers what follows the token at ``i + 1``:
+
+    known = head.known(target_hidden_states)      # for the positions that the target has seen
+    states, known_next = head(tokens, known)      # head.logits(states): the token at i + 2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import LlamaConfig
+from transformers.models.deepseek_v2.modeling_deepseek_v2 import (
+    DeepseekV2DecoderLayer,
+    DeepseekV2RMSNorm,
+    DeepseekV2RotaryEmbedding,
+)
+from transformers.models.llama.modeling_llama import (
+    LlamaDecoderLayer,
+    LlamaRMSNorm,
+    LlamaRotaryEmbedding,
+)
+
+
+class Head(nn.Module):
+    """What the heads share: the target's embedding and output matrix, positions and the mask.
+
+    Tensors: token ids int64 ``[rows, length]``; hidden states float32 ``[rows, length, width]``.
+    """
+
+    def __init__(self, target: Any) -> None:
+        super().__init__()
+        # In a tuple, so that the target's weights are no parameters of the head.
+        self._target = (target,)
+
+    @property
+    def target(self) -> Any:
+        """The target's transformers model."""
+        return self._target[0]
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The target's embeddings of ``tokens``."""
+        embedded: torch.Tensor = self.target.get_input_embeddings()(tokens)
+        return embedded
+
+    def known(self, hidden_states: Sequence[torch.Tensor]) -> torch.Tensor:
+        """What the head takes from the target's ``hidden_states``: embedding first, last normed."""
+        return hidden_states[-1]
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        """Logits ``[..., vocabulary]`` from the head's ``states``."""
+        scores: torch.Tensor = self.target.lm_head(states)
+        return scores
+
+    def forward(
+        self, tokens: torch.Tensor, known: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """States for ``logits``, and what is known after each position for the next step."""
+        raise NotImplementedError
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The checkpoint's tensors, by the names that vLLM loads; they share the head's memory."""
+        raise NotImplementedError
+
+    def load_weights(self, checkpoint: Mapping[str, torch.Tensor]) -> None:
+        """Take over the tensors that ``weights`` names; KeyError if one is missing."""
+        for name, value in self.weights().items():
+            value.copy_(checkpoint[name])
+
+
+def causal_mask(length: int) -> torch.Tensor:
+    """What is added to the scores of ``length`` queries: float32 ``[1, 1, length, length]``."""
+    return torch.full((1, 1, length, length), float("-inf")).triu(1)
+
+
+def attend(layer: nn.Module, rope: nn.Module, states: torch.Tensor) -> Any:
+    """``layer`` (decoder layer or attention) over ``states`` at the positions from 0 on."""
+    positions = torch.arange(states.shape[1])[None]
+    return layer(
+        hidden_states=states,
+        attention_mask=causal_mask(states.shape[1]),
+        position_embeddings=rope(states, positions),
+    )
+
+
+class EagleHead(Head):
+    """EAGLE: one Llama layer over a mix of token and hidden state, before the target's lm_head."""
+
+    def __init__(self, target: Any, config: LlamaConfig) -> None:
+        super().__init__(target)
+        width = config.hidden_size
+        self.fc = nn.Linear(2 * width, width, bias=False)
+        self.layer = LlamaDecoderLayer(config, layer_idx=0)
+        # The checkpoints have none in their first layer.
+        self.layer.input_layernorm = nn.Identity()
+        self.rope = LlamaRotaryEmbedding(config)
+
+    def forward(
+        self, tokens: torch.Tensor, known: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        mixed = self.fc(torch.cat([self.embed(tokens), known], dim=-1))
+        states = attend(self.layer, self.rope, mixed)
+        return states, states
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        layer = {f"layers.0.{name}": value for name, value in self.layer.state_dict().items()}
+        return {"fc.weight": self.fc.weight.detach(), **layer}
+
+
+class Eagle3Head(Head):
+    """EAGLE-3: a layer of double width over token and mixed hidden states of several depths.
+
+    ``config.eagle_aux_hidden_state_layer_ids`` are the depths: ``i`` is what enters layer ``i``.
+    """
+
+    def __init__(self, target: Any, config: LlamaConfig) -> None:
+        super().__init__(target)
+        width = config.hidden_size
+        self.depths = tuple(config.eagle_aux_hidden_state_layer_ids)
+        target_width = target.config.hidden_size
+        self.fc = nn.Linear(target_width * len(self.depths), width, bias=False)
+        self.layer = LlamaDecoderLayer(config, layer_idx=0)
+        self.layer.hidden_norm = LlamaRMSNorm(width, eps=config.rms_norm_eps)
+        for name in ("q_proj", "k_proj", "v_proj"):
+            rows = getattr(self.layer.self_attn, name).out_features
+            setattr(self.layer.self_attn, name, nn.Linear(2 * width, rows, bias=False))
+        self.norm = LlamaRMSNorm(width, eps=config.rms_norm_eps)
+        self.lm_head = nn.Linear(width, config.vocab_size, bias=False)
+        self.rope = LlamaRotaryEmbedding(config)
+
+    def known(self, hidden_states: Sequence[torch.Tensor]) -> torch.Tensor:
+        mixed: torch.Tensor = self.fc(torch.cat([hidden_states[i] for i in self.depths], dim=-1))
+        return mixed
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.lm_head(states)
+        return scores
+
+    def forward(
+        self, tokens: torch.Tensor, known: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        layer = self.layer
+        normed = [layer.input_layernorm(self.embed(tokens)), layer.hidden_norm(known)]
+        attended, _ = attend(layer.self_attn, self.rope, torch.cat(normed, dim=-1))
+        states = known + attended
+        states = states + layer.mlp(layer.post_attention_layernorm(states))
+        return self.norm(states), states
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        layer = {f"midlayer.{name}": value for name, value in self.layer.state_dict().items()}
+        own = {f"{name}.weight": getattr(self, name).weight.detach() for name in OF_EAGLE3}
+        return {**own, **layer}
+
+
+OF_EAGLE3 = ("fc", "norm", "lm_head")
+
+
+class MtpHead(Head):
+    """DeepSeek's multi-token prediction layer: one more MLA layer of the target's own kind."""
+
+    def __init__(self, target: Any) -> None:
+        super().__init__(target)
+        config = target.config
+        self.index = config.num_hidden_layers
+        width, epsilon = config.hidden_size, config.rms_norm_eps
+        self.enorm = DeepseekV2RMSNorm(width, eps=epsilon)
+        self.hnorm = DeepseekV2RMSNorm(width, eps=epsilon)
+        self.eh_proj = nn.Linear(2 * width, width, bias=False)
+        self.layer = DeepseekV2DecoderLayer(config, self.index)
+        self.norm = DeepseekV2RMSNorm(width, eps=epsilon)
+        self.rope = DeepseekV2RotaryEmbedding(config)
+
+    def forward(
+        self, tokens: torch.Tensor, known: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        # At position 0 vLLM hides the token.
+        visible = (torch.arange(tokens.shape[1]) > 0)[:, None]
+        normed = [self.enorm(self.embed(tokens) * visible), self.hnorm(known)]
+        states = attend(self.layer, self.rope, self.eh_proj(torch.cat(normed, dim=-1)))
+        states = self.norm(states)
+        return states, states
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Of the MTP layer alone; a checkpoint has them beside the target's."""
+        prefix = f"model.layers.{self.index}."
+        named = {
+            "enorm.weight": self.enorm.weight,
+            "hnorm.weight": self.hnorm.weight,
+            "eh_proj.weight": self.eh_proj.weight,
+            "shared_head.norm.weight": self.norm.weight,
+            "shared_head.head.weight": self.target.lm_head.weight,
+            "embed_tokens.weight": self.target.get_input_embeddings().weight,
+            **separate_experts(self.layer.state_dict()),
+        }
+        return {prefix + name: value.detach() for name, value in named.items()}
+
+
+def separate_experts(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """``state`` with a view of each expert's matrices, as in checkpoints, for stacks of them."""
+    separate: dict[str, torch.Tensor] = {}
+    for name, value in state.items():
+        stem, _, kind = name.rpartition(".")
+        if not stem.endswith("mlp.experts"):
+            separate[name] = value
+            continue
+        for expert, matrix in enumerate(value):
+            parts = {"down_proj": matrix}
+            if kind == "gate_up_proj":
+                parts = dict(zip(("gate_proj", "up_proj"), matrix.chunk(2), strict=True))
+            for part, rows in parts.items():
+                separate[f"{stem}.{expert}.{part}.weight"] = rows
+    return separate
