@@ -11,9 +11,11 @@
 #include "ascendc_host/core.h"
 #include "ascendc_host/instruction.h"
 #include "ascendc_host/tensor.h"
+#include "ascendc_host/queue.h"
 #include "ascendc_host/pipe.h"
 #include "ascendc_host/copy.h"
 #include "ascendc_host/vector.h"
+#include "ascendc_host/vector_more.h"
 #include "ascendc_host/absent.h"
 #include "ascendc_host/launch.h"
 

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs every case, or those named, and prints a line of JSON for each: name, expected kind, report
+// and the output. `--seed N` sets the seed.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <set>
+#include <string>
+
+#include "cases.h"
+
+namespace {
+
+void Run(const cases::Case& one, uint64_t seed) {
+  std::vector<int32_t> x(cases::kElements);
+  std::vector<int32_t> y(cases::kElements, -7);
+  for (int i = 0; i < cases::kElements; ++i) {
+    x[i] = i;
+  }
+  auto& device = ascendc_host::Device::OfThisThread();
+  device.ClearRegions();
+  device.SetSeed(seed);
+  device.AddRegion("x", x.data(), x.size() * sizeof(int32_t), false);
+  device.AddRegion("y", y.data(), y.size() * sizeof(int32_t), true);
+  const auto kernel = one.kernel;
+  ASCENDC_LAUNCH(
+      kernel, one.cores, nullptr, reinterpret_cast<GM_ADDR>(x.data()),
+      reinterpret_cast<GM_ADDR>(y.data()));
+  std::string output;
+  for (const int32_t value : y) {
+    output += (output.empty() ? "" : ", ") + std::to_string(value);
+  }
+  std::printf(
+      "{\"name\": \"%s\", \"kind\": \"%s\", \"report\": %s, \"y\": [%s]}\n", one.name, one.kind,
+      ascendc_host::Json(device.report()).c_str(), output.c_str());
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  uint64_t seed = 0;
+  std::set<std::string> wanted;
+  for (int i = 1; i < count; ++i) {
+    if (std::strcmp(arguments[i], "--seed") == 0 && i + 1 < count) {
+      seed = std::strtoull(arguments[++i], nullptr, 10);
+    } else {
+      wanted.insert(arguments[i]);
+    }
+  }
+  for (const auto& one : cases::All()) {
+    if (wanted.empty() || wanted.count(one.name) != 0) {
+      Run(one, seed);
+    }
+  }
+  return 0;
+}
