@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build AscendC kernels for the CPU, launch them on tensors, and read what the checker says.
 
-``csrc/ascendc_host/README.md`` says what is checked. A kernel file holds, beside the kernel, a plain
-function that launches it with ``ASCENDC_LAUNCH``::
+``csrc/ascendc_host/README.md`` says what is checked. A kernel file holds, beside the kernel, a
+plain function that launches it with ``ASCENDC_LAUNCH``::
 
     library = HostKernels(build([Path("kernels.cpp")], folder))
     report = library.launch("doubled_launch", 4, None, x, Output(y), ctypes.c_int32(n))
@@ -28,7 +28,7 @@ PIPES = ("S", "V", "MTE2", "MTE3")
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
-class BuildFailed(RuntimeError):
+class BuildFailedError(RuntimeError):
     """The compiler refused a source; its output is the message."""
 
 
@@ -38,21 +38,23 @@ def compiler() -> str:
         found = name and shutil.which(name)
         if found:
             return found
-    raise BuildFailed("No C++ compiler for the kernels. Install g++ (build-essential), or set CXX.")
+    raise BuildFailedError(
+        "No C++ compiler for the kernels. Install g++ (build-essential), or set CXX."
+    )
 
 
 def run_compiler(arguments: Sequence[str | Path]) -> None:
     """Run the compiler with the folder of ascendc_host's headers.
 
     Raises:
-        BuildFailed: with the compiler's output.
+        BuildFailedError: with the compiler's output.
     """
     command = [compiler(), "-std=c++17", "-Wall", "-Wextra", "-I", str(HEADERS)]
     done = subprocess.run(
         [*command, *(str(argument) for argument in arguments)], capture_output=True, text=True
     )
     if done.returncode != 0:
-        raise BuildFailed(done.stderr)
+        raise BuildFailedError(done.stderr)
 
 
 def build(
@@ -66,7 +68,7 @@ def build(
     """One shared library of kernels and the checker's entry points, in ``folder``.
 
     Raises:
-        BuildFailed: the compiler's output.
+        BuildFailedError: the compiler's output.
     """
     output = folder / name
     run_compiler([optimise, "-g", "-shared", "-fPIC", *flags, *sources, ENTRY, "-o", output])

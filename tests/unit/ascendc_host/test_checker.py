@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mkv_ascend.testing import ascendc_host
-from mkv_ascend.testing.ascendc_host import BuildFailed, run_compiler
+from mkv_ascend.testing.ascendc_host import BuildFailedError, run_compiler
 
 FOLDER = ascendc_host.ROOT / "csrc" / "ascendc_host" / "tests"
 UNTOUCHED = -7
@@ -82,7 +82,8 @@ EXPECTED: dict[str, dict[int, int]] = {
     "indices": filled(203, lambda i: 100 + i),
     "blocks_with_strides": {
         **{5 * block + i: 3 + 5 * block + i for block in range(4) for i in range(2)},
-        **{100: 8, 101: 9},
+        100: 8,
+        101: 9,
         **filled(6, lambda i: 77, 102),
     },
     "scalar_in_between": {0: 45, 1: 1023},
@@ -166,7 +167,7 @@ def test_what_the_chip_lacks_does_not_compile() -> None:
     }
     assert len(marked) > 30
     run_compiler(["-fsyntax-only", "-DONLY_RIGHT", source])
-    with pytest.raises(BuildFailed) as failed:
+    with pytest.raises(BuildFailedError) as failed:
         run_compiler(["-fsyntax-only", "-fdiagnostics-color=never", source])
     refused = {int(line) for line in re.findall(r"does_not_compile\.cpp:(\d+)", str(failed.value))}
     assert marked <= refused, [lines[number - 1] for number in sorted(marked - refused)]
