@@ -6,10 +6,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mkv_ascend.layout.component import Component, LayerLayout, LayoutError, exact_quotient
+from mkv_ascend.layout.component import Component, LayerLayout, LayoutError, Storage, exact_quotient
 from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
 
-__all__ = ["BoundPlan", "LayerViews", "TensorView"]
+__all__ = ["BlockPlane", "BoundPlan", "LayerViews", "TensorView"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,18 @@ class TensorView:
     offset_bytes: int
     rows_per_block: int
     side: bool = False
+
+
+@dataclass(frozen=True)
+class BlockPlane:
+    """Bytes of all blocks one after another: those of block b are ``block_bytes`` from
+    ``offset_bytes + b * block_bytes`` on, counted from the aligned start of the pool.
+    """
+
+    pool: int
+    buffer: int
+    offset_bytes: int
+    block_bytes: int
 
 
 @dataclass(frozen=True)
@@ -81,6 +93,25 @@ class BoundPlan:
             for member in pool.layers:
                 placed[member.layer] = self._layer(index, layouts[member.layer], member)
         return {layout.layer: placed[layout.layer] for layout in self.layers}
+
+    def block_planes(self) -> tuple[BlockPlane, ...]:
+        """Planes that together have every byte of every block once, whatever layer uses it."""
+        planes = []
+        for index, pool in enumerate(self.pools):
+            for buffer, start, size in sorted(self._planes_of(pool)):
+                offset = self.buffer_start(index, buffer) + start
+                planes.append(BlockPlane(index, buffer, offset, size))
+        return tuple(planes)
+
+    def _planes_of(self, pool: Pool) -> set[tuple[int, int, int]]:
+        """Buffer, start in the buffer, bytes of a block."""
+        if pool.storage is Storage.PAGED:
+            return {(buffer, 0, size) for buffer, size in enumerate(pool.buffers)}
+        return {
+            (part.buffer, part.start_per_block * self.num_blocks, part.block_stride)
+            for member in pool.layers
+            for part in member.placements
+        }
 
     def _aligned(self, size: int) -> int:
         return -(-size // self.alignment) * self.alignment

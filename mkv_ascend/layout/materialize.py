@@ -33,11 +33,14 @@ class Materialized:
     """``caches``: what each layer's backend takes, aliases included. ``side``: tensors beside them,
     by layer and component. ``raw``: the allocations as int8, aligned: one per pool, or one per
     buffer with KV transfer; None for a pool in NZ format, which has an allocation per tensor.
+    ``planes``: int8 (num_blocks, bytes of a block) each, together every byte of every block once,
+    those of pools in NZ format left out.
     """
 
     caches: dict[str, LayerCache]
     side: dict[str, dict[str, torch.Tensor]]
     raw: tuple[torch.Tensor | None, ...]
+    planes: tuple[torch.Tensor, ...]
 
 
 def materialize(
@@ -83,7 +86,22 @@ def materialize(
             side[name] = extra
     for alias, owner in bound.aliases:
         caches[alias] = caches[owner]
-    return Materialized(caches, side, tuple(raw.values()))
+    return Materialized(caches, side, tuple(raw.values()), _planes(bound, raw, apart))
+
+
+def _planes(
+    bound: BoundPlan, raw: dict[tuple[int, int], torch.Tensor | None], apart: bool
+) -> tuple[torch.Tensor, ...]:
+    planes = []
+    for plane in bound.block_planes():
+        buffer = plane.buffer if apart else 0
+        memory = raw[plane.pool, buffer]
+        if memory is None:
+            continue
+        start = plane.offset_bytes - bound.buffer_start(plane.pool, buffer)
+        size = plane.block_bytes * bound.num_blocks
+        planes.append(memory[start : start + size].view(bound.num_blocks, plane.block_bytes))
+    return tuple(planes)
 
 
 def _allocation_sizes(bound: BoundPlan, pool: int, apart: bool) -> list[int]:

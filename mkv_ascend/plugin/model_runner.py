@@ -16,8 +16,9 @@ from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 from mkv_ascend.attention.report import LayerRow, layer_rows, render
 from mkv_ascend.drafting.proposers import create_proposer
 from mkv_ascend.layout.bound import BoundPlan
-from mkv_ascend.layout.materialize import materialize
+from mkv_ascend.layout.materialize import Materialized, materialize
 from mkv_ascend.plugin import layers
+from mkv_ascend.plugin.block_zeroer import PlannedBlockZeroer
 from mkv_ascend.plugin.layer_facts import tie_facts
 from mkv_ascend.plugin.logging import get_logger
 from mkv_ascend.plugin.planned_caches import (
@@ -45,6 +46,7 @@ class MkvModelRunner(NPUModelRunner):
     """
 
     cache_plan: BoundPlan | None = None
+    _cache_memory: Materialized
 
     def _get_drafter(self) -> Any:
         method = self.speculative_config.method
@@ -121,7 +123,8 @@ class MkvModelRunner(NPUModelRunner):
             shared=self.shared_kv_cache_layers,
         )
         self.hybrid_with_attn_and_mamba = False
-        return materialize(self.cache_plan, self.device).caches
+        self._cache_memory = materialize(self.cache_plan, self.device)
+        return self._cache_memory.caches
 
     def _reshape_kv_cache_tensors(
         self, kv_cache_config: KVCacheConfig, kv_cache_raw_tensors: dict[str, Any]
@@ -133,6 +136,13 @@ class MkvModelRunner(NPUModelRunner):
             kv_cache_config, kv_cache_raw_tensors
         )
         return reshaped
+
+    def _init_kv_zero_meta(self) -> None:
+        """Have the blocks zeroed that the scheduler asks for, in all planned caches."""
+        if self.cache_plan is None:
+            super()._init_kv_zero_meta()
+            return
+        self._kv_block_zeroer = PlannedBlockZeroer(self._cache_memory.planes)
 
     def layer_rows(self) -> tuple[LayerRow, ...]:
         """Which backend serves which layer, in which KV group; in the order of creation."""

@@ -157,6 +157,29 @@ def test_alignment_is_in_the_budget() -> None:
         assert (held <= memory) is fits
 
 
+@pytest.mark.parametrize("block_outer", [False, True])
+@pytest.mark.parametrize("kv_transfer", [False, True])
+def test_planes_have_every_byte_of_every_block_once(kv_transfer: bool, block_outer: bool) -> None:
+    plan = make_plan(small_hybrid(), kv_transfer=kv_transfer, block_outer=block_outer)
+    made = materialize(plan.bind(NUM_BLOCKS), CPU)
+    assert {plane.shape[0] for plane in made.planes} == {NUM_BLOCKS}
+    assert sum(plane.shape[1] for plane in made.planes) == plan.bytes_per_block
+    for plane in made.planes:
+        plane[3] += 1
+    for layer, cache in made.caches.items():
+        for part, tensor in enumerate(tensors_of(cache)):
+            rows = rows_of_block(plan, layer, part, 3)
+            # A page that two views overlap is no tensor of one dtype: bytes alone count.
+            assert as_bytes(tensor[rows]).eq(1).all(), layer
+            rest = tensor.clone()
+            rest[rows] = 0
+            assert as_bytes(rest).eq(0).all(), layer
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(torch.int8)
+
+
 def test_an_alias_is_the_cache_of_its_owner() -> None:
     groups = [[keys_and_values("owner", 1, 16, block=16, kernel_block=16)]]
     made = materialize(make_plan(groups, aliases={"reader": "owner"}).bind(2), CPU)
