@@ -18,6 +18,7 @@ from vllm_ascend.worker.utils import AscendKVBlockZeroer
 from mkv_ascend.layout.materialize import Materialized, materialize
 from mkv_ascend.layout.plan import make_plan
 from mkv_ascend.plugin.block_zeroer import PlannedBlockZeroer
+from mkv_ascend.plugin.model_runner import MkvModelRunner
 from tests.emulated.stock_caches import NUM_BLOCKS, Layers
 from tests.emulated.test_layout_recipes import (
     CASES,
@@ -126,3 +127,17 @@ def test_stock_zeroes_the_same_bytes_where_it_serves(monkeypatch: pytest.MonkeyP
         after.append([memory.cpu() for memory in made.raw if memory is not None])
     for left, right in zip(*after, strict=True):
         assert torch.equal(left, right)
+
+
+def test_the_runner_zeroes_what_the_scheduler_asks_for() -> None:
+    groups, _ = CASES["L10, L11 states and attention"]
+    runner = MkvModelRunner.__new__(MkvModelRunner)
+    bound = make_plan(planned(groups)).bind(NUM_BLOCKS)
+    runner.cache_plan, runner._cache_memory = bound, materialize(bound, DEVICE)
+    for memory in runner._cache_memory.raw:
+        assert memory is not None
+        memory.fill_(1)
+    runner._init_kv_zero_meta()
+    runner._zero_block_ids(BLOCKS)
+    for cache in runner._cache_memory.caches.values():
+        assert [zeroed_blocks(tensor) for tensor in tensors_of(cache)] == [BLOCKS] * len(cache)
