@@ -4,9 +4,11 @@
 What is built depends on the host, and one printed line says what and why:
 
 - ``MKV_ASCEND_BUILD_OPS=0``: nothing native.
-- an Ascend host (torch_npu, CANN, or SOC_VERSION set): not the emulated NPU.
-- a Python without torch, such as pip's isolated build environment: not the emulated NPU, which must
-  be linked against the torch that it will run in. ``pip install --no-build-isolation .`` builds it.
+- a Python without torch, such as pip's isolated build environment: nothing, because native parts
+  must be linked against the torch that they will run in. ``pip install --no-build-isolation .``
+  builds them.
+- an Ascend host (torch_npu, CANN, or SOC_VERSION set): the custom ops, not the emulated NPU.
+- elsewhere: the custom ops and the emulated NPU.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from setuptools.errors import PlatformError
 
 ROOT = Path(__file__).resolve().parent
 EMULATOR_EXTENSION = "mkv_ascend.emulator._native"
+OPS_EXTENSION = "mkv_ascend.ops._kernels"
 
 
 def say(text: str) -> None:
@@ -45,13 +48,10 @@ def load_module(path: str) -> ModuleType:
     return module
 
 
-def why_no_emulator() -> str | None:
-    """Why the emulated NPU is not built here; None when it is."""
-    signs = load_module("mkv_ascend/emulator/host_check.py").find_real_ascend()
-    if os.environ.get("SOC_VERSION"):
-        signs.append(f"SOC_VERSION is {os.environ['SOC_VERSION']}")
-    if signs:
-        return f"this is an Ascend host ({'; '.join(signs)})"
+def why_nothing() -> str | None:
+    """Why no native part is built here; None when one is."""
+    if not load_module("mkv_ascend/envs.py").BUILD_OPS.get():
+        return "MKV_ASCEND_BUILD_OPS is off"
     if importlib.util.find_spec("torch") is None:
         return (
             f"{sys.executable} has no torch to link against. To use `mkv-ascend emulate`, install "
@@ -60,15 +60,26 @@ def why_no_emulator() -> str | None:
     return None
 
 
+def why_no_emulator() -> str | None:
+    """Why the emulated NPU is not built here; None when it is."""
+    signs = load_module("mkv_ascend/emulator/host_check.py").find_real_ascend()
+    if os.environ.get("SOC_VERSION"):
+        signs.append(f"SOC_VERSION is {os.environ['SOC_VERSION']}")
+    return f"this is an Ascend host ({'; '.join(signs)})" if signs else None
+
+
 def native_extensions() -> list[Extension]:
-    if not load_module("mkv_ascend/envs.py").BUILD_OPS.get():
-        say("no native part is built: MKV_ASCEND_BUILD_OPS is off")
-        return []
-    reason = why_no_emulator()
+    reason = why_nothing()
     if reason is not None:
-        say(f"the emulated NPU is not built: {reason}")
+        say(f"no native part is built: {reason}")
         return []
-    return [Extension(EMULATOR_EXTENSION, sources=[])]
+    extensions = [Extension(OPS_EXTENSION, sources=[])]
+    reason = why_no_emulator()
+    if reason is None:
+        extensions.append(Extension(EMULATOR_EXTENSION, sources=[]))
+    else:
+        say(f"the emulated NPU is not built: {reason}")
+    return extensions
 
 
 def find_tool(name: str) -> str | None:
@@ -94,7 +105,11 @@ class CMakeBuild(build_ext):
             self._place(build_folder, extension.name)
 
     def _configure_options(self) -> list[str]:
-        options = [f"-DPython_EXECUTABLE={sys.executable}"]
+        emulator = any(extension.name == EMULATOR_EXTENSION for extension in self.extensions)
+        options = [
+            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-DMKV_ASCEND_BUILD_EMULATOR={'ON' if emulator else 'OFF'}",
+        ]
         ninja = find_tool("ninja")
         if ninja is not None:
             options += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]

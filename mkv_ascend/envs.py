@@ -129,6 +129,25 @@ def _integer(name: str, default: int, minimum: int, maximum: int, help: str) -> 
     )
 
 
+def _choice(name: str, default: str, words: tuple[str, ...], help: str) -> Variable[str]:
+    def parse(text: str) -> str:
+        if text not in words:
+            raise ValueError(text)
+        return text
+
+    return _register(
+        Variable(
+            name=PREFIX + name,
+            type_name="word",
+            default=default,
+            allowed=", ".join(words[:-1]) + f" or {words[-1]}",
+            help=help,
+            parse=parse,
+            format=str,
+        )
+    )
+
+
 _BYTE_UNITS = {
     "": 1,
     "B": 1,
@@ -208,6 +227,14 @@ CACHE = _path(
     "CACHE",
     Path("~/.cache/mkv_ascend"),
     "Folder for what is made once and kept: tiny trained models, built stand-ins.",
+)
+OPS_REFERENCE, OPS_NATIVE = "reference", "native"
+OPS = _choice(
+    "OPS",
+    OPS_NATIVE,
+    (OPS_REFERENCE, OPS_NATIVE),
+    "How custom ops run: as plain torch operations, or by native kernels. Unset: native where they "
+    "are built, else the reference, with a warning.",
 )
 EMULATOR_DEVICES = _integer(
     "EMULATOR_DEVICES", 8, 1, 64, "Number of emulated NPUs that one process sees."

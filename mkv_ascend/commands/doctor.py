@@ -44,6 +44,7 @@ class Diagnosis:
         versions of this package, Python, torch, torch_npu, vLLM and vllm-ascend; None: missing.
         plugins: names of the plugins that vLLM discovers, per entry point group.
         vllm_plugins: the value of ``VLLM_PLUGINS``, None when unset.
+        ops: what serves each custom op, and why.
         emulator: whether its native part is built, and how many operators it has.
         problems: one text each, with what to do.
     """
@@ -58,6 +59,7 @@ class Diagnosis:
     vllm_ascend: str | None
     plugins: dict[str, list[str]] = field(default_factory=dict)
     vllm_plugins: str | None = None
+    ops: dict[str, str] = field(default_factory=dict)
     emulator: dict[str, Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
@@ -97,6 +99,7 @@ def diagnose() -> Diagnosis:
         vllm_ascend=versions["vllm-ascend"],
         plugins=_plugins(),
         vllm_plugins=os.environ.get("VLLM_PLUGINS"),
+        ops=probe["ops"],
         emulator=probe["emulator"],
         problems=problems,
     )
@@ -132,6 +135,7 @@ def _nothing_found(error: str) -> dict[str, Any]:
         "device": "none",
         "platform": None,
         "torch_npu": None,
+        "ops": {},
         "emulator": {},
         "error": error,
     }
@@ -189,6 +193,7 @@ def describe(diagnosis: Diagnosis) -> str:
         ("python", diagnosis.python),
         *((group, ", ".join(names) or "none") for group, names in diagnosis.plugins.items()),
         ("VLLM_PLUGINS", diagnosis.vllm_plugins or "unset"),
+        *((f"op {name}", value) for name, value in diagnosis.ops.items()),
         *((f"emulator {name}", value) for name, value in diagnosis.emulator.items()),
     )
     width = max(len(name) for name, _ in rows)

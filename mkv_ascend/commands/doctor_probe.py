@@ -50,6 +50,20 @@ def _emulator(device: str) -> dict[str, Any]:
     return {"native part": "built", "operators": operators}
 
 
+def _ops() -> dict[str, str]:
+    if importlib.util.find_spec("torch") is None:
+        return {}
+    from mkv_ascend import ops
+    from mkv_ascend.ops import implementations
+
+    try:
+        choice = implementations.for_npu() or implementations.for_cpu()
+        ops.load_all()
+    except implementations.KernelsMissingError as error:
+        return dict.fromkeys(ops.NAMES, f"none: {error}")
+    return {name: str(choice) for name in ops.NAMES}
+
+
 def main() -> None:
     """Print the findings; what keeps vLLM from starting is one of them."""
     device, version = _device()
@@ -61,6 +75,7 @@ def main() -> None:
         found["error"] = str(refusal)
     except Exception as error:
         found["error"] = f"{type(error).__name__}: {error}"
+    found["ops"] = _ops()
     found["emulator"] = _emulator(device)
     print(json.dumps(found))
 

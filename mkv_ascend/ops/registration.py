@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from mkv_ascend.ops import implementations
+
 NAMESPACE = "mkv_ascend"
 
 
@@ -63,14 +65,21 @@ def register(op: CustomOp) -> Any:
         raise ValueError(f"{op.qualified_name} is registered already")
     library = torch.library.Library(NAMESPACE, "FRAGMENT")
     library.define(op.schema)
-    library.impl(op.name, _checked(op), "CPU")
+    if implementations.for_cpu().implementation == implementations.NATIVE:
+        implementations.install_native(op.name)
+    else:
+        library.impl(op.name, checked_reference(op), "CPU")
+    if implementations.for_npu() is not None:
+        library.impl(op.name, checked_reference(op), "PrivateUse1")
     torch.library.register_fake(op.qualified_name, op.check, lib=library)
     _libraries.append(library)
     OPS[op.name] = op
     return getattr(getattr(torch.ops, NAMESPACE), op.name).default
 
 
-def _checked(op: CustomOp) -> Callable[..., None]:
+def checked_reference(op: CustomOp) -> Callable[..., None]:
+    """The reference as a kernel: after the checks, and without autograd."""
+
     def kernel(*arguments: Any) -> None:
         op.check(*arguments)
         with torch.no_grad():

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from mkv_ascend import ops
+
 MKV = "mkv_ascend.plugin.platform.MkvPlatform"
 
 
@@ -30,6 +32,9 @@ def test_nothing_is_wrong_here():
     assert found["device"] in ("emulated", "npu")
     assert found["platform"] == MKV
     assert (found["vllm"].split("+")[0], found["vllm_ascend"]) == ("0.23.0", "0.23.0")
+    assert set(found["ops"]) == set(ops.NAMES)
+    if found["device"] == "emulated":
+        assert set(found["ops"].values()) == {"native (built for the CPU)"}
 
 
 def test_a_list_of_plugins_without_us_is_a_problem():

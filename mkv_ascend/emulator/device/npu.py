@@ -87,6 +87,9 @@ from mkv_ascend.emulator.device.streams import (
 )
 from mkv_ascend.emulator.device.switches import config, conv, matmul
 
+# Not of torch_npu: says that an op without a kernel of its own runs the CPU's on this memory.
+runs_cpu_kernels = True
+
 __all__ = [name for name in dir() if not name.startswith("__") and name not in ("Any",)]
 
 

@@ -13,6 +13,7 @@ FOUND = {
     "device": "emulated",
     "platform": doctor.PLATFORM,
     "torch_npu": "2.10.0",
+    "ops": {"draft_plan": "native (built for the CPU)"},
     "emulator": {"native part": "built"},
     "error": None,
 }
@@ -37,6 +38,7 @@ def test_an_environment_that_works_has_no_problem(examine):
     assert diagnosis.problems == []
     assert doctor.describe(diagnosis).endswith("nothing is wrong")
     assert "emulated NPU (not a real Ascend device)" in doctor.describe(diagnosis)
+    assert "op draft_plan " in doctor.describe(diagnosis)
 
 
 def test_a_wrong_pair_is_one_problem_with_both_versions(examine):

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// KV groups as the kernels for CPU tensors read them. No torch here: plain memory and integers.
+#pragma once
+
+#include <stddef.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace mkv::ops {
+
+constexpr int32_t kPaddingSlot = -1;
+
+// One KV group's block table, and its block size with the shift that divides by it, if any.
+struct Group {
+  const int32_t* table;
+  int64_t rows;
+  int64_t row_stride;
+  int64_t columns;
+  int64_t block_size;
+  int shift;  // -1: the block size is not a power of two
+
+  // Slot of a token, -1 where its position or request lies outside the table.
+  int32_t slot(int64_t request, int64_t position) const {
+    const int64_t column = shift >= 0 ? position >> shift : position / block_size;
+    if (position < 0 || column >= columns || request >= rows) {
+      return kPaddingSlot;
+    }
+    const int64_t offset = position - column * block_size;
+    const int64_t block = table[request * row_stride + column];
+    return static_cast<int32_t>(block * block_size + offset);
+  }
+};
+
+inline int shift_of(int64_t block_size) {
+  if (block_size <= 0 || (block_size & (block_size - 1)) != 0) {
+    return -1;
+  }
+  int shift = 0;
+  while ((int64_t{1} << shift) < block_size) {
+    ++shift;
+  }
+  return shift;
+}
+
+// A vector of int32 or int64 elements, read as int64.
+class Indices {
+ public:
+  Indices(const void* data, bool wide) : data_(data), wide_(wide) {}
+
+  int64_t operator[](int64_t place) const {
+    return wide_ ? static_cast<const int64_t*>(data_)[place]
+                 : static_cast<const int32_t*>(data_)[place];
+  }
+
+  explicit operator bool() const {
+    return data_ != nullptr;
+  }
+
+ private:
+  const void* data_;
+  bool wide_;
+};
+
+// A vector of int32 or int64 elements, written from int64.
+class OutIndices {
+ public:
+  OutIndices(void* data, bool wide) : data_(data), wide_(wide) {}
+
+  void set(int64_t place, int64_t value) const {
+    if (wide_) {
+      static_cast<int64_t*>(data_)[place] = value;
+    } else {
+      static_cast<int32_t*>(data_)[place] = static_cast<int32_t>(value);
+    }
+  }
+
+  explicit operator bool() const {
+    return data_ != nullptr;
+  }
+
+ private:
+  void* data_;
+  bool wide_;
+};
+
+}  // namespace mkv::ops

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which kernels serve the ops: native ones where they are built, else the torch reference.
+
+Tensors on the emulated NPU are served by the kernels for CPU tensors: its memory is the host's, and
+it hands every op that has no kernel of its own to the CPU's, as one launch.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mkv_ascend import envs
+
+REFERENCE, NATIVE = envs.OPS_REFERENCE, envs.OPS_NATIVE
+
+LIBRARY = Path(__file__).resolve().parent / "_kernels.so"
+NPU = "npu"
+
+# Below vLLM's logger, which is the one that is configured.
+logger = logging.getLogger(f"vllm.{__name__}")
+
+
+class KernelsMissingError(ImportError):
+    """The native kernels were asked for, and are not built or do not fit the installed torch."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What serves the ops on one kind of device, and why.
+
+    Attributes:
+        implementation: ``reference`` or ``native``.
+        reason: why, for a person.
+    """
+
+    implementation: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.implementation} ({self.reason})"
+
+
+@functools.lru_cache(maxsize=1)
+def for_cpu() -> Choice:
+    """What serves CPU tensors, and those of the emulated NPU.
+
+    Raises:
+        KernelsMissingError: ``MKV_ASCEND_OPS=native``, and there are no native kernels.
+    """
+    asked = envs.OPS.get()
+    if asked == REFERENCE:
+        return Choice(REFERENCE, f"{envs.OPS.name} asks for it")
+    problem = _load_problem()
+    if problem is None:
+        return Choice(NATIVE, "built for the CPU")
+    if envs.OPS.is_set():
+        raise KernelsMissingError(
+            f"{envs.OPS.name} is {asked}, but {problem}. Build the kernels with `pip install "
+            "--no-build-isolation -e .` (needs g++ and cmake), or unset the variable to run the "
+            "torch reference."
+        )
+    logger.warning("Custom ops run as torch references: %s", problem)
+    return Choice(REFERENCE, problem)
+
+
+@functools.lru_cache(maxsize=1)
+def for_npu() -> Choice | None:
+    """What serves tensors of an NPU; None where its tensors are handed to the kernels for CPUs."""
+    if torch._C._get_privateuse1_backend_name() != NPU:
+        return None
+    if getattr(torch.get_device_module(NPU), "runs_cpu_kernels", False):
+        return None
+    problem = "this release has no AscendC kernels"
+    logger.warning("Custom ops run as torch references on the NPU: %s", problem)
+    return Choice(REFERENCE, problem)
+
+
+def native_kernel(name: str) -> Any:
+    """The native kernel of an op for CPU tensors, as a function with the op's arguments.
+
+    Raises:
+        KernelsMissingError: the kernels are not built or do not load.
+    """
+    problem = _load_problem()
+    if problem is not None:
+        raise KernelsMissingError(problem)
+    return getattr(torch.ops.mkv_ascend_native, name)
+
+
+def install_native(name: str) -> None:
+    """Give ``torch.ops.mkv_ascend.<name>`` its native kernel for CPU tensors."""
+    torch.ops.mkv_ascend_native.install(name)
+
+
+@functools.lru_cache(maxsize=1)
+def _load_problem() -> str | None:
+    """Load the native kernels; why that is not possible, or None."""
+    if not LIBRARY.exists():
+        return f"the native kernels are not built: no file {LIBRARY}"
+    try:
+        torch.ops.load_library(str(LIBRARY))
+    except OSError as error:
+        return (
+            f"{LIBRARY} does not load into torch {torch.__version__}, it was probably built for "
+            f"another torch: {error}"
+        )
+    return None
