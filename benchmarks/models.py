@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.rows import REQUEST
 from mkv_ascend.layout.demand import Holding, Span
+from mkv_ascend.layout.grouping import GroupingOptions
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.needs import LayerNeed, block_size_choices
 
@@ -21,9 +23,6 @@ ELEMENT_BYTES = 2
 """Bytes of one bfloat16 element."""
 KERNEL_BLOCK_SIZE = 128
 """The block size that vllm-ascend's attention backends take (get_supported_kernel_block_sizes)."""
-LARGEST_BLOCK_SIZE = 512
-"""Larger blocks are not tried, unless a model's own are 512 or more: then twice those. A prefix hit
-is a multiple of the largest block, and a request leaves half of its last block empty on average."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +124,8 @@ class Pair:
 
     def needs(self, takes_strides: bool = False) -> list[LayerNeed]:
         """The pair as grouping takes it."""
-        own = max(layer.block_size for layer in self.layers)
-        largest = max(LARGEST_BLOCK_SIZE, 2 * own)
+        own = [layer.block_size for layer in self.layers]
+        largest = GroupingOptions().largest_block_size(own, REQUEST)
         return [_need(layer, largest, takes_strides) for layer in self.layers]
 
 

@@ -49,6 +49,7 @@ class LayoutOptions:
 
     objective: Objective = Objective.FEWEST_GROUPS
     max_padding_fraction: float | None = None
+    max_block_size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -116,9 +117,8 @@ class _Reader:
         )
 
     def layout(self, path: str, parent: Mapping[str, Any]) -> LayoutOptions:
-        given = self.known_keys(
-            path, parent.get("layout", {}), ("objective", "max_padding_fraction")
-        )
+        keys = ("objective", "max_padding_fraction", "max_block_size")
+        given = self.known_keys(path, parent.get("layout", {}), keys)
         options = LayoutOptions()
         objectives = tuple(objective.value for objective in Objective)
         objective = given.get("objective", options.objective.value)
@@ -135,7 +135,17 @@ class _Reader:
                 "allowed: 0 to 1, the share of the memory of a request that may be padding",
             )
             limit = None
-        return LayoutOptions(Objective(objective), None if limit is None else float(limit))
+        return LayoutOptions(
+            Objective(objective),
+            None if limit is None else float(limit),
+            self.block_size(f"{path}.max_block_size", given.get("max_block_size")),
+        )
+
+    def block_size(self, path: str, value: object) -> int | None:
+        if value is None or (type(value) is int and value > 0):
+            return value
+        self.problem(path, f"is {value!r}", "allowed: a whole number of tokens from 1 on")
+        return None
 
     def attention(self, path: str, parent: Mapping[str, Any]) -> AttentionOptions:
         keys = ("target", "draft", "layers", "window_bound")

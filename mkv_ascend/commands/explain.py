@@ -92,8 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-block-size",
         type=_positive,
         metavar="TOKENS",
-        help="search groups with blocks of other sizes too, up to this one, which the engine of "
-        "this release does not serve (default: the blocks that the engine takes)",
+        help="largest blocks of a KV group (default: the engine's, see layout.max_block_size)",
     )
     parser.add_argument(
         "--vllm-grouping",
@@ -183,8 +182,6 @@ def explain(arguments: argparse.Namespace) -> PlanReport:
     options = GroupingOptions(
         Objective(arguments.objective),
         max_block_size=arguments.max_block_size,
-        # The engine's groups must look alike to vllm-ascend's scheduler.
-        equal_leaders=arguments.max_block_size is None,
     )
     planned = explain_plan.plan_layers(layers, specs, request, options)
     other, absent = _vllm(arguments.vllm_grouping, specs, request)

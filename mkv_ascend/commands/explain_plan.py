@@ -19,12 +19,11 @@ from mkv_ascend.commands.explain_specs import (
     SlidingWindowSpec,
     Spec,
 )
-from mkv_ascend.layout.component import LayerLayout, dtype_bytes
+from mkv_ascend.layout.component import dtype_bytes
 from mkv_ascend.layout.demand import Holding, Request, Span
-from mkv_ascend.layout.fitting import fitted_groups, need_of
-from mkv_ascend.layout.grouping import Grouping, GroupingOptions, group_layers
-from mkv_ascend.layout.kind import Kind, Role
-from mkv_ascend.layout.needs import block_size_choices
+from mkv_ascend.layout.fitting import fitted_groups, group_layouts
+from mkv_ascend.layout.grouping import Grouping, GroupingOptions
+from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.plan import CachePlan, make_plan
 from mkv_ascend.layout.recipes import largest_kernel_block, layout_of
 from mkv_ascend.layout.registry import LayerFacts
@@ -144,25 +143,17 @@ def plan_layers(
 ) -> Planned:
     """Backends, groups and the plan of ``layers``.
 
-    ``options.max_block_size`` None leaves every layer its own block size. Raises SelectionError,
-    GroupingError or LayoutError when something cannot be served or planned.
+    Raises SelectionError, GroupingError or LayoutError when something cannot be served or planned.
     """
     chosen = _choose_backends(layers)
-    layouts, needs = {}, []
+    layouts, holdings = {}, {}
     for named in layers:
         spec, entry = specs[named.name], chosen[named.name]
-        layout = layout_of(spec, _facts(named, spec, entry))
-        layouts[named.name] = layout
-        needs.append(
-            need_of(
-                layout,
-                _holding(named.layer, spec),
-                _block_sizes(layout, options.max_block_size),
-                # A short convolution has one state and reads its row by an index of our builder.
-                takes_scaled_ids=len(named.layer.states) == 1,
-            )
-        )
-    grouping = group_layers(needs, request, options)
+        layouts[named.name] = layout_of(spec, _facts(named, spec, entry))
+        holdings[named.name] = _holding(named.layer, spec)
+    # A short convolution has one state and reads its row by an index of our builder.
+    scaled = [named.name for named in layers if len(named.layer.states) == 1]
+    grouping = group_layouts(layouts, holdings, request, options, scaled)
     plan = make_plan(fitted_groups(layouts, grouping), block_outer=True)
     return Planned(grouping, plan, {name: entry.name for name, entry in chosen.items()})
 
@@ -217,9 +208,3 @@ def _holding(layer: ModelLayer, spec: Spec) -> Holding:
     if isinstance(spec, MambaSpec):
         return Holding(Span.STATE, 1, extra_blocks=spec.num_speculative_blocks)
     return Holding(Span.WINDOW, layer.window) if layer.window else Holding(Span.ALL)
-
-
-def _block_sizes(layout: LayerLayout, largest: int | None) -> tuple[int, ...]:
-    if largest is None or layout.kind is Kind.MAMBA:
-        return ()
-    return block_size_choices(layout.tokens_per_block, KERNEL_BLOCK, largest)

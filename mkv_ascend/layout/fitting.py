@@ -7,7 +7,7 @@ widen a state to several rows of a block: the layout then has to follow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from mkv_ascend.layout.component import (
@@ -19,9 +19,10 @@ from mkv_ascend.layout.component import (
     TokenExtent,
     exact_quotient,
 )
-from mkv_ascend.layout.demand import Holding
-from mkv_ascend.layout.grouping import Grouping
-from mkv_ascend.layout.needs import LayerNeed
+from mkv_ascend.layout.demand import Holding, Request
+from mkv_ascend.layout.grouping import Grouping, GroupingOptions, group_layers
+from mkv_ascend.layout.kind import Kind
+from mkv_ascend.layout.needs import LayerNeed, block_size_choices
 
 
 def need_of(
@@ -63,6 +64,52 @@ def need_of(
         takes_scaled_ids=takes_scaled_ids,
         kernel_block=layout.kernel_block,
     )
+
+
+def group_layouts(
+    layouts: Mapping[str, LayerLayout],
+    holdings: Mapping[str, Holding],
+    request: Request,
+    options: GroupingOptions,
+    takes_scaled_ids: Collection[str] = (),
+) -> Grouping:
+    """Group the layers of ``layouts`` (name -> layout, in the order of execution).
+
+    A layer whose kernels split blocks may get any block size that they divide: ``layouts`` must say
+    what they take (``kernel_block``). Others keep their own: states, DeepSeek-V4's layers, and
+    layers whose kernels take the block as it is.
+
+    Args:
+        takes_scaled_ids: names of the layers whose backend may be given multiplied block ids.
+
+    Raises:
+        GroupingError: as ``group_layers``.
+    """
+    own = [layout.tokens_per_block for layout in layouts.values() if _may_change_blocks(layout)]
+    largest = options.largest_block_size(own, request)
+    needs = [
+        need_of(
+            layout,
+            holdings[name],
+            _block_sizes(layout, largest),
+            takes_scaled_ids=name in takes_scaled_ids,
+        )
+        for name, layout in layouts.items()
+    ]
+    return group_layers(needs, request, options)
+
+
+def _may_change_blocks(layout: LayerLayout) -> bool:
+    states = any(isinstance(part.extent, StateExtent) for part in layout.components)
+    return (
+        layout.kernel_block is not None and not states and layout.kind is not Kind.COMPRESSED_MLA
+    )
+
+
+def _block_sizes(layout: LayerLayout, largest: int) -> tuple[int, ...]:
+    if layout.kernel_block is None or not _may_change_blocks(layout):
+        return ()
+    return block_size_choices(layout.tokens_per_block, layout.kernel_block, largest)
 
 
 def fitted(layout: LayerLayout, block_size: int, id_scale: int = 1) -> LayerLayout:

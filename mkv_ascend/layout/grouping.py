@@ -15,9 +15,16 @@ from dataclasses import dataclass
 from mkv_ascend.layout.demand import Holding, Request
 from mkv_ascend.layout.kind import Role, Word
 from mkv_ascend.layout.needs import LayerNeed
-from mkv_ascend.layout.search import NODE_LIMIT, Candidate, Frontier, LayerType, leader, search
+from mkv_ascend.layout.search import NODE_LIMIT, Candidate, Frontier, LayerType, search
 
 MIB = 2**20
+USUAL_MAX_BLOCK_SIZE = 512
+"""Tokens. Larger blocks are not tried unless a layer's own are 512 or more: then twice those. A
+prefix hit is a multiple of the largest block, and a request leaves half of its last one empty on
+average."""
+FEWEST_BLOCKS_OF_A_REQUEST = 16
+"""Nor are blocks, beyond the layers' own, of which the longest request would have fewer than these:
+short requests would never have a prefix hit."""
 USUAL_PADDING_FRACTION = 0.15
 """Padding that fewer groups are worth when no limit is set. vLLM's own grouping of Gemma 3 with a
 draft pads 14 %."""
@@ -45,19 +52,14 @@ class GroupingOptions:
     None asks for ``USUAL_PADDING_FRACTION`` or, where even the least padding is more, for that.
     ``hash_block_size``: tokens that vLLM hashes at a time for prefix caching, when the user has
     fixed it: it must divide every block size. ``max_block_size``: no layer gets larger blocks than
-    this unless its own are larger; None allows all that the layers accept. Prefix hits come in
-    multiples of the largest. ``equal_leaders``: all groups of equal holding start with a layer of
-    the same type and have blocks of one size: the scheduler sees a group's first layer, and
-    vllm-ascend 0.23.0 returns too many blocks of a prefix hit where two groups that keep all
-    tokens look different (``patch/platform/patch_kv_cache_coordinator.py``). GroupingError where
-    the layers of one holding have no block size in common.
+    this unless its own are larger. Prefix hits come in multiples of the largest. None asks for
+    ``USUAL_MAX_BLOCK_SIZE``, and less for short requests (``FEWEST_BLOCKS_OF_A_REQUEST``).
     """
 
     objective: Objective = Objective.FEWEST_GROUPS
     max_padding_fraction: float | None = None
     max_block_size: int | None = None
     hash_block_size: int | None = None
-    equal_leaders: bool = False
     node_limit: int = NODE_LIMIT
 
     def __post_init__(self) -> None:
@@ -67,6 +69,15 @@ class GroupingOptions:
                 f"max_padding_fraction is {self.max_padding_fraction}; allowed: 0 to 1, the share "
                 "of the memory of a request that may be padding"
             )
+        if self.max_block_size is not None and self.max_block_size < 1:
+            raise GroupingError(f"max_block_size is {self.max_block_size}; allowed: 1 or more")
+
+    def largest_block_size(self, own: Iterable[int], request: Request) -> int:
+        """The largest block size, in tokens, to try for layers with these block sizes."""
+        if self.max_block_size is not None:
+            return self.max_block_size
+        usual = max([USUAL_MAX_BLOCK_SIZE, *(2 * size for size in own)])
+        return min(usual, request.tokens // FEWEST_BLOCKS_OF_A_REQUEST)
 
 
 @dataclass(frozen=True)
@@ -153,14 +164,11 @@ def group_layers(
     needs = tuple(layers)
     _check_names(needs)
     needed = sum(need.needed_bytes(request) for need in needs)
-    members = _by_type(needs, options)
-    frontier = search(tuple(members), request, options.node_limit, options.equal_leaders)
-    if needs and not frontier.candidates:
-        raise GroupingError(
-            f"{len(needs)} layers: layers that hold the same tokens have no block size in common "
-            f"({sorted({need.block_sizes for need in needs})}), and equal_leaders asks for groups "
-            "with blocks of one size; give them a common --block-size"
-        )
+    # A state's block is one state, however many tokens its spec counts in it.
+    own = [need.block_size for need in needs if need.row_bytes]
+    largest = options.largest_block_size(own, request)
+    members = _by_type(needs, options, largest)
+    frontier = search(tuple(members), request, options.node_limit)
     if not needs:
         empty = Cost(0, 0, 0)
         return Grouping(options.objective, (), 0, empty, empty, (), exhaustive=True)
@@ -194,12 +202,12 @@ def _check_names(needs: Sequence[LayerNeed]) -> None:
 
 
 def _by_type(
-    needs: Sequence[LayerNeed], options: GroupingOptions
+    needs: Sequence[LayerNeed], options: GroupingOptions, largest: int
 ) -> dict[LayerType, list[LayerNeed]]:
     """Layers by type; within a type the target's first, otherwise in the order of execution."""
     alike: dict[tuple[object, ...], list[LayerNeed]] = {}
     for need in sorted(needs, key=lambda need: need.role is not Role.TARGET):
-        sizes = _allowed_block_sizes(need, options)
+        sizes = _allowed_block_sizes(need, options, largest)
         key = (
             need.holding,
             sizes,
@@ -213,22 +221,23 @@ def _by_type(
     return {
         LayerType(
             holding=members[0].holding,
-            block_sizes=_allowed_block_sizes(members[0], options),
+            block_sizes=_allowed_block_sizes(members[0], options, largest),
             row_bytes=members[0].row_bytes,
             state_bytes=members[0].state_bytes,
             takes_strides=members[0].takes_strides,
             takes_scaled_ids=members[0].takes_scaled_ids,
             kernel_block=members[0].kernel_block,
             count=len(members),
-            targets=sum(need.role is Role.TARGET for need in members),
         ): members
         for members in alike.values()
     }
 
 
-def _allowed_block_sizes(need: LayerNeed, options: GroupingOptions) -> tuple[int, ...]:
-    limit = max(options.max_block_size or max(need.block_sizes), need.block_size)
-    divisor = options.hash_block_size or 1
+def _allowed_block_sizes(
+    need: LayerNeed, options: GroupingOptions, largest: int
+) -> tuple[int, ...]:
+    limit = max(largest, need.block_size)
+    divisor = (options.hash_block_size or 1) if need.row_bytes else 1
     sizes = tuple(size for size in need.block_sizes if size <= limit and size % divisor == 0)
     if not sizes:
         raise GroupingError(
@@ -275,20 +284,13 @@ def _deal(
     groups = []
     for bundle in candidate.bundles:
         holding = types[bundle.types[0]].holding
-        leading = members[types[bundle.types[leader([types[index] for index in bundle.types])]]]
-        leaders = {need.name for need in leading}
         for split in range(bundle.splits):
             dealt = [
                 (need, scale)
                 for index, scale in zip(bundle.types, bundle.scales, strict=True)
                 for need in members[types[index]][split :: bundle.splits]
             ]
-            dealt.sort(
-                key=lambda pair: (
-                    pair[0].role is not Role.TARGET,
-                    pair[0].name not in leaders,
-                )
-            )
+            dealt.sort(key=lambda pair: pair[0].role is not Role.TARGET)
             groups.append(
                 Group(
                     layers=tuple(need.name for need, _ in dealt),

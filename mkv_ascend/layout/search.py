@@ -20,7 +20,7 @@ integers only, in a fixed order: the same layers always give the same answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from operator import mul
@@ -34,10 +34,7 @@ of public models take 80 to 7000."""
 
 @dataclass(frozen=True)
 class LayerType:
-    """Layers that are alike for grouping. Fields as in ``LayerNeed``.
-
-    ``count``: how many there are; ``targets``: how many of them are the target's.
-    """
+    """Layers that are alike for grouping. Fields as in ``LayerNeed``; ``count``: how many."""
 
     holding: Holding
     block_sizes: tuple[int, ...]
@@ -47,7 +44,6 @@ class LayerType:
     takes_scaled_ids: bool
     kernel_block: int | None
     count: int
-    targets: int
 
     def component_bytes(self, block_size: int) -> tuple[int, ...]:
         return tuple(row * block_size for row in self.row_bytes) + self.state_bytes
@@ -110,24 +106,12 @@ class _Option:
     moved: int
 
 
-def leader(types: Sequence[LayerType]) -> int:
-    """Index of the type whose layers come first in the groups of a bundle.
-
-    The target's most frequent; of a draft alone, the draft's.
-    """
-    return max(range(len(types)), key=lambda i: (types[i].targets, types[i].count, -i))
-
-
 def search(
     types: tuple[LayerType, ...],
     request: Request,
     node_limit: int = NODE_LIMIT,
-    equal_leaders: bool = False,
 ) -> Frontier:
     """The frontier of groupings for ``types``, measured with ``request``.
-
-    ``equal_leaders``: only groupings in which all groups of equal holding have blocks of one size
-    and can start with a layer of the same type.
 
     Raises ValueError if a type has no layers.
     """
@@ -135,7 +119,7 @@ def search(
         raise ValueError("a layer type without layers cannot be grouped; leave it out")
     if not types:
         return Frontier((), exhaustive=True)
-    return _Search(types, request, node_limit, equal_leaders).run()
+    return _Search(types, request, node_limit).run()
 
 
 def _partitions(items: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], ...]]:
@@ -151,13 +135,10 @@ def _partitions(items: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], ...]]
             yield ((head, *chosen), *others)
 
 
-def _splits(members: list[LayerType], equal_leaders: bool) -> Iterator[tuple[int, tuple[int, ...]]]:
+def _splits(members: list[LayerType]) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Numbers of groups worth trying, with the most layers of each type in one group."""
     seen: set[tuple[int, ...]] = set()
     most = max(member.count for member in members)
-    if equal_leaders:
-        first = members[leader(members)]
-        most = first.targets or first.count
     for splits in range(1, most + 1):
         counts = tuple(-(-member.count // splits) for member in members)
         if counts not in seen:
@@ -170,7 +151,6 @@ class _Search:
     types: tuple[LayerType, ...]
     request: Request
     node_limit: int
-    equal_leaders: bool = False
     best: dict[int, tuple[int, int, Candidate]] = field(default_factory=dict)
     nodes: int = 0
     exhaustive: bool = True
@@ -193,10 +173,7 @@ class _Search:
         for index, layer_type in enumerate(self.types):
             table = (layer_type.holding, layer_type.kernel_block)
             by_table.setdefault(table, []).append(index)
-        per_table = [
-            [(tuple(members),)] if self.equal_leaders else list(_partitions(tuple(members)))
-            for members in by_table.values()
-        ]
+        per_table = [list(_partitions(tuple(members))) for members in by_table.values()]
         for parts in product(*per_table):
             if self.nodes >= self.node_limit:
                 self.exhaustive = False
@@ -237,7 +214,7 @@ class _Search:
         for block_size in common:
             blocks = members[0].holding.blocks(block_size, self.request)
             moved = sum(block_size for member in members if member.block_sizes[0] != block_size)
-            for splits, counts in _splits(members, self.equal_leaders):
+            for splits, counts in _splits(members):
                 for scales in product(*(self.scales(member) for member in members)):
                     planes, paged = self.block_contents(members, counts, block_size, scales)
                     yield _Option(

@@ -9,6 +9,7 @@ tokens; pages may differ (``UniformTypeKVCacheSpecs``), and pools are planned fr
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -26,19 +27,18 @@ from vllm.v1.kv_cache_interface import (
 from mkv_ascend.config import parse_config
 from mkv_ascend.layout.component import LayerLayout, Storage
 from mkv_ascend.layout.demand import Holding, Request, Span
-from mkv_ascend.layout.fitting import need_of
+from mkv_ascend.layout.fitting import group_layouts
 from mkv_ascend.layout.grouping import (
     Cost,
     Group,
     Grouping,
     GroupingError,
     GroupingOptions,
-    group_layers,
 )
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.pooling import bytes_per_block
 from mkv_ascend.layout.recipes import layout_of
-from mkv_ascend.plugin.layer_facts import is_planned, tie, tied_facts
+from mkv_ascend.plugin.layer_facts import first_form, is_planned, tie, tied_facts, with_block_size
 from mkv_ascend.plugin.logging import get_logger
 
 if TYPE_CHECKING:
@@ -110,12 +110,19 @@ def search(config: VllmConfig, specs: Specs) -> Grouping:
         GroupingError: nothing keeps to ``layout.max_padding_fraction``.
     """
     layout = parse_config(config.additional_config).layout
-    options = GroupingOptions(layout.objective, layout.max_padding_fraction)
+    options = GroupingOptions(
+        layout.objective,
+        layout.max_padding_fraction,
+        max_block_size=layout.max_block_size,
+        hash_block_size=config.cache_config.hash_block_size,
+    )
     speculative = config.speculative_config
     drafted = 0 if speculative is None else speculative.num_speculative_tokens
     request = Request(config.model_config.max_model_len, 1 + drafted)
-    needs = [need_of(_layout(spec), _holding(config, spec)) for spec in specs.values()]
-    return group_layers(needs, request, options)
+    own = {name: first_form(spec) for name, spec in specs.items()}
+    layouts = {name: _layout(spec) for name, spec in own.items()}
+    holdings = {name: _holding(config, spec) for name, spec in own.items()}
+    return group_layouts(layouts, holdings, request, options)
 
 
 def _holding(config: VllmConfig, spec: Any) -> Holding:
@@ -148,14 +155,23 @@ def fold(config: VllmConfig, specs: Specs) -> list[KVCacheGroupSpec]:
     """
     specs = {name: _unpadded(spec) for name, spec in specs.items()}
     grouping = search(config, specs)
-    groups = _joined_where_needed(grouping.groups, specs)
+    groups = _with_the_draft_together(grouping.groups, specs)
     groups = [part for group in groups for part in _by_states(group, specs)]
-    cost = _cost_of(groups, grouping, specs)
+    fitted = {
+        name: with_block_size(specs[name], group.block_size)
+        for group in groups
+        for name in group.layers
+    }
+    cost = _cost_of(groups, grouping, fitted)
     _check_padding(config, cost)
+    sizes = sorted({g.block_size for g in groups if g.holding.span is not Span.STATE})
     logger.info(
-        "KV groups for %s: %s; %s would have %s",
+        "KV groups for %s: %s, blocks of %s tokens, prefix hits in multiples of %d; "
+        "%s would have %s",
         grouping.objective,
         cost,
+        " and ".join(map(str, sizes)),
+        math.lcm(*sizes),
         grouping.other_objective,
         grouping.other_cost,
     )
@@ -167,7 +183,7 @@ def fold(config: VllmConfig, specs: Specs) -> list[KVCacheGroupSpec]:
             list(group.layers),
             UniformTypeKVCacheSpecs(
                 block_size=group.block_size,
-                kv_cache_specs={name: specs[name] for name in group.layers},
+                kv_cache_specs={name: fitted[name] for name in group.layers},
             ),
             is_eagle_group=shifted and group.has_draft,
         )
@@ -224,56 +240,28 @@ def _check_padding(config: VllmConfig, cost: Cost) -> None:
         )
 
 
-def _joined_where_needed(groups: Sequence[Group], specs: Specs) -> list[Group]:
-    """One group in place of several that hold the same tokens, where two things ask for it.
+def _with_the_draft_together(groups: Sequence[Group], specs: Specs) -> list[Group]:
+    """One group in place of several with draft layers that hold the same tokens.
 
-    The draft's layers must lie in one group, where they can: vllm-ascend's proposers make one
-    metadata object for all of them. And groups that hold the same tokens must start with layers of
-    one spec. The scheduler sees the spec of a group's first layer, and vllm-ascend's coordinator
-    (0.23.0) takes groups of unlike specs for different kinds of attention: it then gives all but
-    the first full-attention group more blocks of a prefix hit than were hit.
+    vllm-ascend's proposers make one metadata object for all layers of the draft.
     """
-    alike: dict[Holding, list[Group]] = {}
+    drafted: dict[Holding, list[Group]] = {}
     for group in groups:
-        alike.setdefault(group.holding, []).append(group)
+        if group.has_draft:
+            drafted.setdefault(group.holding, []).append(group)
     result: list[Group] = []
-    for members in alike.values():
-        drafted = [group for group in members if group.has_draft]
-        if len(drafted) > 1:
-            rest = [group for group in members if not group.has_draft]
-            members = [_joined(drafted, specs), *rest]
-        common = _common_leader(members, specs)
-        if common is None:
-            result.append(_joined(members, specs))
-        else:
-            result += [_led_by(group, common, specs) for group in members]
+    for group in groups:
+        together = drafted.get(group.holding, [])
+        if group not in together or len(together) == 1:
+            result.append(group)
+        elif group is together[0]:
+            result.append(_joined(together, specs))
     return result
-
-
-def _leaders(group: Group, specs: Specs) -> list[Any]:
-    """Specs that may come first: the target's, of a group of the draft alone the draft's."""
-    targets = [specs[name] for name in group.layers if _role(specs[name]) is Role.TARGET]
-    return targets or [specs[name] for name in group.layers]
 
 
 def _role(spec: Any) -> Role | None:
     facts = tied_facts(spec)
     return None if facts is None else facts.role
-
-
-def _common_leader(groups: Sequence[Group], specs: Specs) -> Any:
-    leaders = [_leaders(group, specs) for group in groups]
-    return next((spec for spec in leaders[0] if all(spec in others for others in leaders)), None)
-
-
-def _led_by(group: Group, leader: Any, specs: Specs) -> Group:
-    leaders = _leaders(group, specs)
-    role = _role(leaders[0])
-    first = next(
-        name for name in group.layers if specs[name] == leader and _role(specs[name]) is role
-    )
-    rest = tuple(name for name in group.layers if name != first)
-    return replace(group, layers=(first, *rest))
 
 
 def _joined(groups: Sequence[Group], specs: Specs) -> Group:

@@ -21,6 +21,7 @@ from vllm.v1.kv_cache_interface import (
     MambaSpec,
     SlidingWindowSpec,
 )
+from vllm.v1.worker.utils import select_common_block_size
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec, AscendSlidingWindowMLASpec
 from vllm_ascend.quantization.utils import enable_fa_quant
 from vllm_ascend.utils import AscendDeviceType, get_ascend_device_type
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 _ATTRIBUTE = "mkv_ascend_facts"
+_FIRST_FORM = "mkv_ascend_first_form"
 
 PLANNED_SPECS = (
     FullAttentionSpec,
@@ -68,7 +70,30 @@ def tie_facts(
 ) -> None:
     """Give each spec the facts of its layer."""
     for name, spec in specs.items():
-        tie(spec, facts_of_layer(name, layers[name], draft_layers))
+        layer = layers[name]
+        tie(spec, facts_of_layer(name, layer, draft_layers, _kernel_block(spec, layer)))
+
+
+def _kernel_block(spec: Any, layer: Any) -> int | None:
+    """Rows of the blocks that the layer's kernels take; None where blocks are never split."""
+    if isinstance(spec, WITHOUT_KERNEL_BLOCKS):
+        return None
+    return int(select_common_block_size(spec.block_size, [layer.get_attn_backend()]))
+
+
+def with_block_size(spec: Any, block_size: int) -> Any:
+    """``spec`` with blocks of another size; its facts and its first form are tied to the copy."""
+    if spec.block_size == block_size:
+        return spec
+    copy = spec.copy_with_new_block_size(block_size)
+    tie(copy, tied_facts(spec))
+    object.__setattr__(copy, _FIRST_FORM, first_form(spec))
+    return copy
+
+
+def first_form(spec: Any) -> Any:
+    """The spec as its layer gave it, with the layer's own block size."""
+    return getattr(spec, _FIRST_FORM, spec)
 
 
 def tie(spec: Any, facts: LayerFacts | None) -> None:

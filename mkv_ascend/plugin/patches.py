@@ -110,6 +110,17 @@ PATCHES = (
         until="vLLM groups layers of unlike pages, or the grouping is a hook of the platform",
     ),
     Patch(
+        name="prefix hits of unlike groups",
+        target="AscendHybridKVCacheCoordinator.find_longest_cache_hit",
+        why="Groups that keep all tokens and differ in block size or in the spec of their first "
+        "layer are looked up one after another; only the first is cut to the length that all "
+        "agree on, the others are handed blocks beyond the hit.",
+        guard="the method takes block_hashes and max_cache_hit_length (plugin/prefix_hits.py)",
+        test="tests/emulated/test_layout_block_sizes.py"
+        "::test_no_group_is_handed_blocks_beyond_the_hit",
+        until="vllm-ascend cuts every group that keeps all tokens to the hit",
+    ),
+    Patch(
         name="dense layers beside MLA",
         target="vllm Attention.get_kv_cache_spec",
         why="A dense layer with a sliding window refuses when the model has MLA, and is asked "

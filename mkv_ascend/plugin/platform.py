@@ -73,9 +73,10 @@ class MkvPlatform(NPUPlatform):
         """
         super().register_custom_kv_cache_specs(vllm_config)
         if vllm_config.parallel_config.worker_cls == WORKER:
-            from mkv_ascend.plugin import engine_core
+            from mkv_ascend.plugin import engine_core, prefix_hits
 
             engine_core.install()
+            prefix_hits.install()
 
 
 def _stay_out_of(worker: str, has_options: bool) -> None:

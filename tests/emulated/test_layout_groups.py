@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import vllm_ascend.ops  # noqa: F401  First of vllm_ascend, or its imports go in a circle.
+import vllm_ascend.ops  # First of vllm_ascend, or its imports go in a circle.
+import vllm_ascend.patch.platform  # noqa: F401  Before specs are registered, as in an engine.
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.kv_cache_interface import (
@@ -17,8 +18,7 @@ from vllm.v1.kv_cache_interface import (
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 
 from mkv_ascend.layout.admission import AdmissionError
-from mkv_ascend.layout.demand import Holding, Span
-from mkv_ascend.layout.grouping import Group, GroupingError
+from mkv_ascend.layout.grouping import GroupingError
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.registry import LayerFacts
 from mkv_ascend.plugin import engine_core, kv_groups, layer_facts, planned_groups
@@ -46,7 +46,14 @@ def installed(monkeypatch):
     engine_core.install()
 
 
-def config(method="draft_model", max_model_len=1024, layout=None, blocks=None, kv_transfer=None):
+def config(
+    method="draft_model",
+    max_model_len=1024,
+    layout=None,
+    blocks=None,
+    kv_transfer=None,
+    hash_block_size=None,
+):
     return SimpleNamespace(
         additional_config={"mkv_ascend": {"layout": layout or {}}},
         max_concurrent_batches=1,
@@ -61,7 +68,9 @@ def config(method="draft_model", max_model_len=1024, layout=None, blocks=None, k
         scheduler_config=SimpleNamespace(
             disable_hybrid_kv_cache_manager=False, max_num_batched_tokens=512
         ),
-        cache_config=SimpleNamespace(mamba_cache_mode="none", num_gpu_blocks_override=blocks),
+        cache_config=SimpleNamespace(
+            mamba_cache_mode="none", num_gpu_blocks_override=blocks, hash_block_size=hash_block_size
+        ),
         kv_transfer_config=kv_transfer,
         quant_config=None,
         speculative_config=SimpleNamespace(
@@ -101,7 +110,9 @@ def model(target, draft=()):
     for name, spec in specs.items():
         role = Role.DRAFT if name.startswith("head.") else Role.TARGET
         is_mla = isinstance(spec, AscendMLAAttentionSpec)
-        facts = LayerFacts(name, role, latent_dim=512 if is_mla else None, rope_dim=64)
+        facts = LayerFacts(
+            name, role, kernel_block=128, latent_dim=512 if is_mla else None, rope_dim=64
+        )
         layer_facts.tie(spec, facts)
     return specs
 
@@ -119,7 +130,7 @@ def test_pair_that_vllm_refuses_has_two_groups():
     original = kv_cache_utils.get_kv_cache_groups.mkv_ascend_original
     with pytest.raises((NotImplementedError, AssertionError)):
         original(config(), dict(specs))
-    (result,) = configs(specs)
+    (result,) = configs(specs, layout={"max_block_size": 128})
     assert layers(result) == [
         ["model.layers.0", "model.layers.1", "head.layers.2"],
         ["head.layers.0", "head.layers.1"],
@@ -202,42 +213,6 @@ def test_only_groups_of_drafts_that_shift_their_input_give_up_a_block(method):
     drafted = [any(name.startswith("head.") for name in names) for names in layers(result)]
     assert sum(drafted) == 1
     assert flagged == (drafted if method != "draft_model" else [False] * len(drafted))
-
-
-def grouped(specs, *names):
-    """KV groups of these layers, all of which keep every token."""
-    return [
-        Group(
-            layers=group,
-            block_size=128,
-            blocks=8,
-            has_draft=any(name.startswith("head.") for name in group),
-            holding=Holding(Span.ALL),
-            id_scales=(1,) * len(group),
-        )
-        for group in names
-    ]
-
-
-def test_groups_of_the_same_tokens_start_with_layers_of_one_spec():
-    """Else vllm-ascend's coordinator gives the second group blocks that were not hit."""
-    specs = model([full(2), full(8), full(8)], [full(2)])
-    groups = grouped(
-        specs, ("model.layers.0", "model.layers.1", "head.layers.0"), ("model.layers.2",)
-    )
-    led = kv_groups._joined_where_needed(groups, specs)
-    assert [group.layers for group in led] == [
-        ("model.layers.1", "model.layers.0", "head.layers.0"),
-        ("model.layers.2",),
-    ]
-
-
-def test_groups_of_the_same_tokens_without_a_common_spec_are_joined():
-    specs = model([full(2), full(8)], [full(2)])
-    groups = grouped(specs, ("model.layers.0", "head.layers.0"), ("model.layers.1",))
-    (joined,) = kv_groups._joined_where_needed(groups, specs)
-    assert joined.layers == ("model.layers.0", "model.layers.1", "head.layers.0")
-    assert joined.has_draft
 
 
 def test_draft_layers_that_hold_the_same_tokens_share_a_group():

@@ -193,6 +193,7 @@ def test_every_option_has_its_section_in_the_documentation() -> None:
         *(f"attention.{option}" for option in OPTIONS),
         "layout.objective",
         "layout.max_padding_fraction",
+        "layout.max_block_size",
     ]
     for path in option_paths(MkvConfig):
         assert f"## `{path}`" in page
@@ -207,9 +208,9 @@ def test_the_examples_of_the_documentation_are_accepted() -> None:
 
 
 def test_layout_options() -> None:
-    layout = {"objective": "least_memory", "max_padding_fraction": 0.2}
+    layout = {"objective": "least_memory", "max_padding_fraction": 0.2, "max_block_size": 256}
     assert parse_config({"mkv_ascend": {"layout": layout}}).layout == LayoutOptions(
-        Objective.LEAST_MEMORY, 0.2
+        Objective.LEAST_MEMORY, 0.2, 256
     )
     assert parse_config({}).layout == LayoutOptions(Objective.FEWEST_GROUPS, None)
 
@@ -222,6 +223,8 @@ def test_layout_options() -> None:
         ({"objective": 1}, ("layout.objective is 1", "fewest_groups, least_memory")),
         ({"max_padding_fraction": 1.5}, ("max_padding_fraction is 1.5", "allowed: 0 to 1")),
         ({"max_padding_fraction": True}, ("max_padding_fraction is True", "allowed: 0 to 1")),
+        ({"max_block_size": 0}, ("max_block_size is 0", "a whole number of tokens")),
+        ({"max_block_size": 128.0}, ("max_block_size is 128.0", "a whole number of tokens")),
         ({"max_padding_fraction": "0.1"}, ("max_padding_fraction is '0.1'", "allowed: 0 to 1")),
     ],
 )

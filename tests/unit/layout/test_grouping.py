@@ -237,31 +237,9 @@ def unpruned(layers: list[LayerNeed]) -> list[tuple[int, int]]:
         def beaten(self, bound: int, moved: int, groups: int) -> bool:
             return groups in self.best and self.best[groups][:2] <= (bound, moved)
 
-    types = tuple(_by_type(layers, GroupingOptions()))
+    types = tuple(_by_type(layers, GroupingOptions(), largest=64))
     frontier = Unpruned(types, REQUEST, 10**9).run()
     return [(candidate.groups, candidate.held_bytes) for candidate in frontier.candidates]
-
-
-@given(layers=models(), objective=objectives)
-def test_equal_leaders_look_alike_to_the_scheduler(
-    layers: list[LayerNeed], objective: Objective
-) -> None:
-    grouping = group_layers(layers, REQUEST, GroupingOptions(objective, equal_leaders=True))
-    assert grouping.cost.held_bytes == held_bytes(grouping, layers)
-    need_of = {need.name: need for need in layers}
-    seen: dict[Holding, tuple[object, ...]] = {}
-    for group in grouping.groups:
-        first = need_of[group.layers[0]]
-        looks = (group.block_size, first.role, first.row_bytes, first.state_bytes)
-        assert seen.setdefault(group.holding, looks) == looks
-    free = group_layers(layers, REQUEST, GroupingOptions(objective))
-    assert free.alternatives[-1].held_bytes <= grouping.alternatives[-1].held_bytes
-
-
-def test_equal_leaders_need_a_common_block_size() -> None:
-    layers = [layer("a", sizes=(16,)), layer("b", sizes=(24,))]
-    with pytest.raises(GroupingError, match="give them a common --block-size"):
-        group_layers(layers, REQUEST, GroupingOptions(equal_leaders=True))
 
 
 def test_a_draft_folds_into_the_group_of_the_target() -> None:
@@ -335,6 +313,23 @@ def test_block_sizes_keep_to_the_hash_and_to_the_largest_allowed() -> None:
     assert {group.block_size for group in group_layers(layers, REQUEST, options).groups} <= {32, 64}
     with pytest.raises(GroupingError, match="none is a multiple of hash_block_size 48"):
         group_layers(layers, REQUEST, GroupingOptions(hash_block_size=48))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "own", "asked", "largest"),
+    [
+        (32768, (128, 128), None, 512),
+        (32768, (1024, 128), None, 2048),
+        (8191, (128,), None, 511),
+        (1024, (128,), None, 64),
+        (1024, (128,), 256, 256),
+    ],
+)
+def test_larger_blocks_are_tried_for_long_requests(
+    tokens: int, own: tuple[int, ...], asked: int | None, largest: int
+) -> None:
+    options = GroupingOptions(max_block_size=asked)
+    assert options.largest_block_size(own, Request(tokens)) == largest
 
 
 def test_layers_without_a_common_block_size_get_groups_of_their_own() -> None:

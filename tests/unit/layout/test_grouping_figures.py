@@ -35,15 +35,6 @@ def test_no_more_memory_than_folding_or_vllm_gives(row: Row) -> None:
 
 
 @every_row
-def test_equal_leaders_cost_next_to_nothing(row: Row) -> None:
-    """What the scheduler's prefix hits need, within 1 MiB of the figures."""
-    needs = load_pair(row.target, row.draft).needs()
-    grouping = group_layers(needs, REQUEST, GroupingOptions(equal_leaders=True))
-    assert grouping.cost.groups <= row.goal.groups
-    assert whole_mib(grouping.alternatives[-1].held_bytes) <= row.goal.mib + 1
-
-
-@every_row
 def test_strides_are_no_worse_than_folding_with_strides(row: Row) -> None:
     """In groups and memory at once."""
     needs = load_pair(row.target, row.draft).needs(takes_strides=True)
