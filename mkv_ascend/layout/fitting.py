@@ -101,9 +101,7 @@ def group_layouts(
 
 def _may_change_blocks(layout: LayerLayout) -> bool:
     states = any(isinstance(part.extent, StateExtent) for part in layout.components)
-    return (
-        layout.kernel_block is not None and not states and layout.kind is not Kind.COMPRESSED_MLA
-    )
+    return layout.kernel_block is not None and not states and layout.kind is not Kind.COMPRESSED_MLA
 
 
 def _block_sizes(layout: LayerLayout, largest: int) -> tuple[int, ...]:

@@ -19,8 +19,8 @@ import torch
 from mkv_ascend.layout.bound import TensorView
 from mkv_ascend.layout.component import LayerLayout, MemoryFormat
 from mkv_ascend.layout.demand import Holding, Request, Span
-from mkv_ascend.layout.fitting import fitted_groups, need_of
-from mkv_ascend.layout.grouping import GroupingError, GroupingOptions, Objective, group_layers
+from mkv_ascend.layout.fitting import fitted_groups, group_layouts
+from mkv_ascend.layout.grouping import GroupingOptions, Objective
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.materialize import Materialized, materialize
 from mkv_ascend.layout.placement import Pool
@@ -138,13 +138,12 @@ def layers_of(target: str, draft: str) -> dict[str, tuple[LayerLayout, Holding]]
 
 
 def plan_of(target: str, draft: str, objective: Objective) -> CachePlan:
-    """As an engine: its groups of equal holding start alike and have blocks of one size."""
+    """As an engine, with blocks of other sizes than the layers' own."""
     layers = layers_of(target, draft)
-    needs = [need_of(layout, holding) for layout, holding in layers.values()]
-    grouping = group_layers(needs, REQUEST, GroupingOptions(objective, equal_leaders=True))
-    return make_plan(
-        fitted_groups({name: layout for name, (layout, _) in layers.items()}, grouping)
-    )
+    layouts = {name: layout for name, (layout, _) in layers.items()}
+    holdings = {name: holding for name, (_, holding) in layers.items()}
+    options = GroupingOptions(objective, max_block_size=4 * BLOCK)
+    return make_plan(fitted_groups(layouts, group_layouts(layouts, holdings, REQUEST, options)))
 
 
 Part = tuple[str, TensorView, torch.Tensor]
@@ -215,20 +214,9 @@ def made_of(plan: CachePlan) -> Materialized:
     )
 
 
-def is_refused(target: str, draft: str) -> bool:
-    """Layers that could share a block table, in blocks that are not of one size."""
-    kinds = (LAYOUTS[target], LAYOUTS[draft])
-    tables = {(kind.holding, kind.facts.get("kernel_block")) for kind in kinds}
-    return len(tables) == 1 and len({kind.spec.block_size for kind in kinds}) > 1
-
-
 @pytest.mark.parametrize("target", LAYOUTS)
 def test_no_block_is_part_of_another_block(target: str) -> None:
     for draft in LAYOUTS:
-        if is_refused(target, draft):
-            with pytest.raises(GroupingError, match=r"no block size in common.*--block-size"):
-                plan_of(target, draft, Objective.FEWEST_GROUPS)
-            continue
         for plan in {plan_of(target, draft, objective) for objective in Objective}:
             assert aliases(plan, made_of(plan)) == [], f"{target} with a draft of {draft}"
 
@@ -237,11 +225,7 @@ def test_pairs_of_every_kind_of_storage_share_bytes() -> None:
     """Else the probe above would look at nothing."""
     kinds = ("L1 full", "L2 latent", "L4 sparse", "L10 Mamba 2", "L11 dense in a hybrid")
     partners = {
-        kind: [
-            draft
-            for draft in LAYOUTS
-            if not is_refused(kind, draft) and shared(plan_of(kind, draft, Objective.FEWEST_GROUPS))
-        ]
+        kind: [draft for draft in LAYOUTS if shared(plan_of(kind, draft, Objective.FEWEST_GROUPS))]
         for kind in LAYOUTS
     }
     for kind in kinds:
@@ -261,7 +245,7 @@ def test_the_probe_finds_what_the_proof_would_refuse(monkeypatch: pytest.MonkeyP
     broken = CachePlan(sound.layers, sound.groups, (joined, *rest))
     assert aliases(sound, made_of(sound)) == []
     found = aliases(broken, made_of(broken))
-    assert "block 1 of target.1 (latent) is in block 0 of draft.1 (k)" in found
+    assert "block 1 of target.1 (latent) is in block 2 of draft.1 (k)" in found
 
 
 def plan_role(plan: CachePlan, pool: Pool) -> Role:
