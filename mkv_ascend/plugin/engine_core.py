@@ -14,7 +14,6 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vllm.utils.math_utils import cdiv
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheTensor, UniformTypeKVCacheSpecs
 
@@ -25,6 +24,7 @@ from mkv_ascend.layout.pooling import bytes_per_block
 from mkv_ascend.plugin import kv_groups, kv_transfer, planned_groups
 from mkv_ascend.plugin.guards import expect
 from mkv_ascend.plugin.layer_facts import is_planned, tied_facts, why_nothing_is_planned
+from mkv_ascend.plugin.planned_caches import blocks_of_request
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -147,13 +147,7 @@ def get_kv_cache_config_from_groups(
 
 
 def _blocks_of_request(config: VllmConfig, groups: Groups) -> int:
-    return sum(_blocks_of_group(config, group.kv_cache_spec) for group in groups)
-
-
-def _blocks_of_group(config: VllmConfig, spec: Any) -> int:
-    if isinstance(spec, UniformTypeKVCacheSpecs):
-        return spec.max_memory_usage_pages(config)
-    return cdiv(spec.max_memory_usage_bytes(config), spec.page_size_bytes)
+    return sum(blocks_of_request(group.kv_cache_spec, config) for group in groups)
 
 
 def _max_memory_usage_bytes_from_groups(original: Any, config: VllmConfig, groups: Groups) -> int:
