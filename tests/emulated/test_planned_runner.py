@@ -8,7 +8,6 @@ vllm-ascend's own code on the same layers.
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ from vllm.v1.kv_cache_interface import (
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 
 from tests.emulated.planned_runner import PlannedRunner, aliases
-from tests.emulated.stock_caches import NUM_BLOCKS, stock_caches
+from tests.emulated.stock_caches import NUM_BLOCKS
 from tests.emulated.test_layout_groups import configs, installed, model  # noqa: F401
 from tests.emulated.test_layout_recipes import (
     BF16,
@@ -38,7 +37,6 @@ from tests.emulated.test_layout_recipes import (
     dense,
     described,
     latent,
-    mamba,
     sparse,
     stock,
 )
@@ -167,18 +165,3 @@ def spec_bytes(spec: Any) -> int:
     bare = copy.copy(spec)
     object.__setattr__(bare, "page_size_padded", None)
     return int(bare.page_size_bytes)
-
-
-def test_stock_blocks_of_a_draft_beside_states_are_somebody_elses() -> None:
-    """Planes of another size in one buffer: bug 7."""
-    page = mamba().page_size_bytes
-    attention, draft = dense(256, 2, block=1024), dense(128, 2, block=1024)
-    names = ["model.0.linear_attn", "model.1.self_attn.attn", "model.2.self_attn.attn"]
-    specs = [mamba(), *(replace(spec, page_size_padded=page) for spec in (attention, draft))]
-    groups = [
-        [(name, spec, backend)]
-        for name, spec, backend in zip(names, specs, (None, GQA, GQA), strict=True)
-    ]
-    caches, _ = stock_caches(groups, [names])
-    if not aliases(caches, NUM_BLOCKS):
-        pytest.fail("vllm-ascend keeps blocks of unlike pages apart now: drop this test")
