@@ -23,7 +23,7 @@ from mkv_ascend.layout.plan import make_plan
 from mkv_ascend.layout.pooling import bytes_per_block
 from mkv_ascend.plugin import kv_groups, kv_transfer, planned_groups
 from mkv_ascend.plugin.guards import expect
-from mkv_ascend.plugin.layer_facts import is_planned, tied_facts, why_nothing_is_planned
+from mkv_ascend.plugin.layer_facts import is_planned, tied_facts
 from mkv_ascend.plugin.planned_caches import blocks_of_request
 
 if TYPE_CHECKING:
@@ -92,10 +92,8 @@ def _get_kv_cache_groups(original: Any, config: VllmConfig, specs: dict[str, Any
 def _groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
     """Groups with the facts of every layer, if all of them are planned."""
     facts = {name: tied_facts(spec) for name, spec in specs.items()}
-    if (
-        why_nothing_is_planned(config) is not None
-        or kv_transfer.why_not_registered(config, specs.values()) is not None
-        or not all(facts[name] is not None and is_planned(spec) for name, spec in specs.items())
+    if kv_transfer.why_not_registered(config, specs.values()) is not None or not all(
+        facts[name] is not None and is_planned(spec) for name, spec in specs.items()
     ):
         return original(config, specs)
     if not config.scheduler_config.disable_hybrid_kv_cache_manager:

@@ -9,7 +9,7 @@ is lost by ``dataclasses.replace``.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vllm.model_executor.layers.attention import MLAAttention
 from vllm.v1.kv_cache_interface import (
@@ -19,18 +19,15 @@ from vllm.v1.kv_cache_interface import (
     HiddenStateCacheSpec,
     KVQuantMode,
     MambaSpec,
+    SinkFullAttentionSpec,
     SlidingWindowSpec,
 )
 from vllm.v1.worker.utils import select_common_block_size
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec, AscendSlidingWindowMLASpec
-from vllm_ascend.quantization.utils import enable_fa_quant
 from vllm_ascend.utils import AscendDeviceType, get_ascend_device_type
 
 from mkv_ascend.layout.kind import Role
-from mkv_ascend.layout.registry import LayerFacts
-
-if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+from mkv_ascend.layout.registry import LayerFacts, dtype_name
 
 _ATTRIBUTE = "mkv_ascend_facts"
 _FIRST_FORM = "mkv_ascend_first_form"
@@ -44,6 +41,7 @@ PLANNED_SPECS = (
     AscendMLAAttentionSpec,
     AscendSlidingWindowMLASpec,
     HiddenStateCacheSpec,
+    SinkFullAttentionSpec,
 )
 WITHOUT_KERNEL_BLOCKS = (MambaSpec, HiddenStateCacheSpec)
 """Whose caches are never split into the blocks of a kernel."""
@@ -54,15 +52,30 @@ def facts_of_layer(
 ) -> LayerFacts:
     """The facts of one layer of this worker. ``kernel_block``: rows per block of its backend."""
     is_mla = isinstance(layer, MLAAttention)
+    key_dtype, value_dtype = _quantised_dtypes(layer)
     return LayerFacts(
         layer=name,
         role=Role.DRAFT if name in draft_layers else Role.TARGET,
         kernel_block=kernel_block,
         latent_dim=layer.kv_lora_rank if is_mla else None,
         rope_dim=layer.qk_rope_head_dim if is_mla else None,
+        key_dtype=key_dtype,
+        value_dtype=value_dtype,
         # As vllm-ascend's runner decides it.
         full_indexer_view=get_ascend_device_type() is AscendDeviceType.A5,
     )
+
+
+def _quantised_dtypes(layer: Any) -> tuple[str | None, str | None]:
+    """Dtypes of an MLA layer whose latent is quantised (fa_quant); its rope keeps the model's.
+
+    Other layers have one dtype, that of their spec.
+    """
+    implementation: Any = getattr(layer, "impl", None)
+    if not getattr(implementation, "fa_quant_layer", False):
+        return None, None
+    kept = implementation.vllm_config.model_config.dtype
+    return dtype_name(implementation.dtype), dtype_name(kept)
 
 
 def tie_facts(
@@ -106,13 +119,6 @@ def tied_facts(spec: Any) -> LayerFacts | None:
     facts = getattr(spec, _ATTRIBUTE, None)
     assert facts is None or isinstance(facts, LayerFacts)
     return facts
-
-
-def why_nothing_is_planned(config: VllmConfig) -> str | None:
-    """An option that keeps vllm-ascend's allocation for every layer; None when there is none."""
-    if enable_fa_quant(config):
-        return "caches are quantised (fa_quant)"
-    return None
 
 
 def is_planned(spec: Any) -> bool:

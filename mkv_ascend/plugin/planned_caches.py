@@ -20,7 +20,6 @@ from mkv_ascend.plugin.layer_facts import (
     WITHOUT_KERNEL_BLOCKS,
     facts_of_layer,
     is_planned,
-    why_nothing_is_planned,
 )
 
 if TYPE_CHECKING:
@@ -42,8 +41,6 @@ def own_caches(kv_cache_config: KVCacheConfig, without_cache: Collection[str]) -
 
 def why_not_planned(config: VllmConfig, specs: LayerSpecs) -> str | None:
     """What leaves the caches to vllm-ascend's own allocation; None when they are planned."""
-    if reason := why_nothing_is_planned(config):
-        return reason
     for group in specs:
         if reason := why_not_registered(config, group.values()):
             return reason

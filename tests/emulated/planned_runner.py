@@ -55,6 +55,7 @@ class PlannedRunner:
         config: KV groups, number of blocks, and the tensors whose bytes were counted.
         backends: backend by layer; None for layers with states.
         draft_layers: names of the draft's layers.
+        model_type: of the target; vllm-ascend binds DeepSeek-V4's caches in a way of their own.
     """
 
     initialize_kv_cache_tensors = MkvModelRunner.initialize_kv_cache_tensors
@@ -70,7 +71,7 @@ class PlannedRunner:
         config: KVCacheConfig,
         backends: dict[str, Any],
         draft_layers: Sequence[str] = (),
-        quant_config: Any = None,
+        kv_transfer_config: Any = None,
         model_type: str = "any",
     ) -> None:
         specs = {
@@ -92,8 +93,7 @@ class PlannedRunner:
             use_mla=any(isinstance(layer, LatentLayer) for layer in self.layers.values()),
         )
         self.vllm_config = SimpleNamespace(
-            kv_transfer_config=None,
-            quant_config=quant_config,
+            kv_transfer_config=kv_transfer_config,
             compilation_config=self.compilation_config,
             model_config=self.model_config,
         )

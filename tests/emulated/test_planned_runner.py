@@ -8,6 +8,8 @@ vllm-ascend's own code on the same layers.
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +26,10 @@ from vllm.v1.kv_cache_interface import (
     UniformTypeKVCacheSpecs,
 )
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
+from vllm_ascend.quantization.modelslim_config import AscendModelSlimConfig
+from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
+from tests.emulated import stock_caches
 from tests.emulated.planned_runner import PlannedRunner, aliases
 from tests.emulated.stock_caches import NUM_BLOCKS
 from tests.emulated.test_layout_groups import configs, installed, model  # noqa: F401
@@ -158,6 +163,54 @@ def test_blocks_from_specs_to_tensors_are_nobody_elses(pair: str) -> None:
     assert counted <= runner.cache_plan.total_bytes <= counted + 512 * 2 * len(specs)
     held = sum(spec_bytes(spec) for spec in specs.values())
     assert sum(part.nbytes for part in _tensors(caches)) == held * config.num_blocks
+
+
+def test_hidden_states_are_not_split_into_blocks_of_a_kernel() -> None:
+    specs = model([dense(block=256)], [replace(HIDDEN, block_size=256)])
+    (config,) = configs(specs, blocks=8)
+    backends = {name: BACKENDS[type(spec)] for name, spec in specs.items()}
+    caches = PlannedRunner(config, backends, ["head.layers.0"]).caches()
+    assert [part.shape[:2] for part in _tensors(caches)] == [(16, 128), (16, 128), (8, 256)]
+
+
+def test_quantised_latents_are_those_of_vllm_ascend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """fa_quant: the latent of some layers in int8, their rope in the model's dtype."""
+    quantised, plain = latent(head_size=512 + 2 * 64, dtype=torch.int8), latent()
+    names = ["model.0.self_attn.attn", "model.1.self_attn.attn"]
+    groups = [[(names[0], quantised, MLA), (names[1], plain, MLA)]]
+    transfer = SimpleNamespace(is_kv_consumer=True)
+    monkeypatch.setattr(stock_caches, "StandInRunner", quantising(transfer))
+    expected, stock_bytes = stock(groups, shared=False)
+
+    runner = PlannedRunner(
+        kv_cache_config(groups, stock_bytes), dict.fromkeys(names, MLA), kv_transfer_config=transfer
+    )
+    runner.layers[names[0]].impl = SimpleNamespace(
+        fa_quant_layer=True, dtype=torch.int8, vllm_config=runner.vllm_config
+    )
+    caches = runner.caches()
+    assert {name: described(cache) for name, cache in caches.items()} == {
+        name: described(cache) for name, cache in expected.items()
+    }
+    assert [part.dtype for part in caches[names[0]]] == [torch.int8, BF16]
+
+
+def quantising(transfer: Any) -> type[stock_caches.StandInRunner]:
+    """vllm-ascend's runner with a quantisation of the first layer's latent."""
+    quantisation = AscendModelSlimConfig({})
+    quantisation.enable_fa_quant, quantisation.kvcache_quant_layers = True, [0]
+
+    class Runner(stock_caches.StandInRunner):
+        _align_memory = NPUModelRunner._align_memory
+
+        def __init__(self, groups: Any) -> None:
+            super().__init__(groups)
+            self.vllm_config = SimpleNamespace(
+                kv_transfer_config=transfer, quant_config=quantisation
+            )
+            self.model_config.dtype, self.model_config.use_mla = BF16, True
+
+    return Runner
 
 
 def spec_bytes(spec: Any) -> int:
