@@ -19,13 +19,16 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mkv_ascend.attention import adapted_flash_attention_3, adapted_mla
 from mkv_ascend.attention.building import ModelBeingBuilt
 from mkv_ascend.attention.catalog import BackendEntry
 from mkv_ascend.attention.derived import derive
 from mkv_ascend.layout.kind import Kind
+
+if TYPE_CHECKING:
+    from mkv_ascend.attention.rope_tables import RopeTables
 
 ADAPTED_IMPLEMENTATIONS: dict[str, Callable[..., type[Any]]] = {
     "vllm_ascend.attention.mla_v1:AscendMLABackend": adapted_mla.implementation,
@@ -113,4 +116,17 @@ def _bound_builder(builder: Any, model: ModelBeingBuilt) -> type[Any]:
         with model.rope_tables.active():
             return _with_own_rope(builder.build(self, *args, **kwargs))
 
-    return derive(builder, f"[{model.role.value}]", {"__init__": initialise, "build": build})
+    members = {"__init__": initialise, "build": build}
+    bound = derive(builder, f"[{model.role.value}]", members)
+    if model.rope_tables is not None:
+        _ROPE_TABLES[bound] = model.rope_tables
+    return bound
+
+
+_ROPE_TABLES: dict[type[Any], RopeTables] = {}
+"""Bound metadata builder class -> the rotary tables of its model."""
+
+
+def rope_tables_of(builder: Any) -> RopeTables | None:
+    """The rotary tables of the model whose metadata ``builder`` makes; None for the target's."""
+    return _ROPE_TABLES.get(type(builder))

@@ -16,9 +16,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vllm_ascend.ops import rotary_embedding
+
+if TYPE_CHECKING:
+    import torch
 
 GLOBALS = (
     "_cos_mla",
@@ -62,6 +65,12 @@ class RopeTables:
             self._values = _read()
             _write(others)
             self._depth -= 1
+
+    def rows(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines at ``positions`` [n], each [n, 1, 1, rope dimension], for MLA."""
+        with self.active():
+            cosines, sines = rotary_embedding.get_cos_and_sin_mla(positions)
+        return cosines, sines
 
     def share_what_was_not_recorded(self) -> None:
         """Take the tables of the process where building the model recorded none.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """vllm-ascend's proposers with a draft that is built from its own configuration.
 
-The mixins ``OwnConfiguration``, ``OneMetadata`` and ``ExactLengths`` come before a proposer of
-vllm-ascend in the order of base classes. A new method of drafting is one more class at the end of
+The mixins ``Proposing`` and ``OwnConfiguration`` come before a proposer of vllm-ascend in the order
+of base classes. A new method of drafting is one more class at the end of
 this file and one line in ``PROPOSERS``.
 """
 
@@ -25,7 +25,8 @@ from mkv_ascend.drafting.draft_config import (
     builder_config,
     separate_draft_config,
 )
-from mkv_ascend.drafting.exact_lengths import ExactLengths
+from mkv_ascend.drafting.grouped import OneNeed
+from mkv_ascend.drafting.proposing import Proposing
 from mkv_ascend.layout.kind import Role
 
 if TYPE_CHECKING:
@@ -85,63 +86,12 @@ class OwnConfiguration:
         )
         return metadata, indices, to_sample, rejected.to(torch.int32)
 
-    def set_inputs_first_pass(self, *args: Any, **kwargs: Any) -> Any:
-        """Inputs of the first pass, whose metadata names the draft's own positions.
 
-        A draft model's first pass has one token more per request than the target's pass.
-        vllm-ascend 0.23.0 expands the drafter's positions and leaves the target's in the metadata,
-        from which MLA builders take their rotary rows.
-        """
-        result = super().set_inputs_first_pass(*args, **kwargs)  # type: ignore[misc]
-        num_tokens, metadata = result[0], result[2]
-        if not self.uses_mrope and metadata.positions is not None:
-            metadata.positions = self.positions[:num_tokens].clone()
-        return result
-
-
-class OneMetadata:
-    """Mixin: a draft whose proposer makes one metadata object for all layers has one group."""
-
-    draft_attn_groups: list[Any]
-    runner: Any
-
-    def initialize_attn_backend(self, kv_cache_config: Any, *_: Any) -> None:
-        """Join the draft's attention groups, for which vllm-ascend makes one metadata object.
-
-        vLLM looks kernel block sizes up by KV group, vllm-ascend hands over those of group 0. And
-        the first pass computes slots with the block size of the group's spec: block tables hold
-        kernel blocks, so the spec must have theirs.
-
-        Layers on two backends form two groups. vllm-ascend hands the last group's metadata to
-        all of them and advances the positions once per group. Groups whose metadata is the same
-        (one builder class, one spec) become one.
-
-        Raises:
-            ValueError: the draft's layers need different metadata, which is not served yet.
-        """
-        sizes = [kernel[0] for kernel in self.runner.kernel_block_sizes]
-        super().initialize_attn_backend(kv_cache_config, sizes)  # type: ignore[misc]
-        for group in self.draft_attn_groups:
-            group.kv_cache_spec = group.get_metadata_builder().kv_cache_spec
-        first, *others = self.draft_attn_groups
-        for group in others:
-            same_builder = type(group.get_metadata_builder()) is type(first.get_metadata_builder())
-            if not same_builder or group.kv_cache_spec != first.kv_cache_spec:
-                raise ValueError(
-                    f"the draft's layers {first.layer_names[0]} ({first.backend.__name__}) and "
-                    f"{group.layer_names[0]} ({group.backend.__name__}) need different attention "
-                    "metadata; this release serves drafts whose layers share it. Choose one "
-                    "backend for all layers of the draft, or another draft."
-                )
-            first.layer_names.extend(group.layer_names)
-        self.draft_attn_groups = [first]
-
-
-class MkvDraftModelProposer(OwnConfiguration, OneMetadata, ExactLengths, AscendDraftModelProposer):
+class MkvDraftModelProposer(Proposing, OwnConfiguration, AscendDraftModelProposer):
     """Method ``draft_model``: an independent, smaller model."""
 
 
-class MkvEagleProposer(OwnConfiguration, OneMetadata, ExactLengths, AscendEagleProposer):
+class MkvEagleProposer(Proposing, OwnConfiguration, AscendEagleProposer):
     """Methods ``eagle``, ``eagle3`` and ``mtp``: a head on the target's hidden states."""
 
 
@@ -149,7 +99,7 @@ class MkvStep3p5MTPProposer(OwnConfiguration, AscendStep3p5MTPProposer):
     """Method ``mtp`` for Step3p5, whose heads lie in several KV groups with metadata each."""
 
 
-class MkvDflashProposer(OwnConfiguration, OneMetadata, AscendDflashProposer):
+class MkvDflashProposer(OneNeed, OwnConfiguration, AscendDflashProposer):
     """Method ``dflash``: a block of tokens drafted at once."""
 
 

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mixins that sort a draft's layers into groups when the engine starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from vllm.config import get_layers_from_vllm_config
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+
+from mkv_ascend.drafting.groups import (
+    DraftGroups,
+    attention_groups,
+    find_groups,
+    refuse_recurrent_layers,
+)
+from mkv_ascend.drafting.metadata import MetadataMaker, distinct_needs
+
+
+class Grouped:
+    """Mixin before a proposer of vllm-ascend: its layers may lie in any number of KV groups."""
+
+    vllm_config: Any
+    runner: Any
+    device: torch.device
+    draft_groups: DraftGroups
+    metadata: MetadataMaker
+    draft_attn_groups: list[Any]
+    attn_layer_names: list[str]
+    _draft_attn_layer_names: set[str]
+
+    def load_model(self, model: Any) -> None:
+        """Load the draft; its layers are listed in the order in which it runs them.
+
+        Raises:
+            NotImplementedError: the draft has layers that cannot be served.
+        """
+        super().load_model(model)  # type: ignore[misc]
+        layers = self._draft_layers()
+        refuse_recurrent_layers(
+            {name: layer.get_kv_cache_spec(self.vllm_config) for name, layer in layers.items()}
+        )
+        self.attn_layer_names = list(layers)
+
+    def _draft_layers(self) -> dict[str, Any]:
+        """The draft's attention layers, in the order in which they were made: that they run in."""
+        every = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
+        mine = self._draft_attn_layer_names
+        return {name: layer for name, layer in every.items() if name in mine}
+
+    def validate_same_kv_cache_group(self, kv_cache_config: Any) -> None:
+        """Layers may lie in any group."""
+
+    def initialize_attn_backend(self, kv_cache_config: Any, *_: Any) -> None:
+        """Sort the draft's layers into groups and make their metadata builders.
+
+        vllm-ascend hands over the kernel blocks of group 0; those of each group are its block
+        table's.
+        """
+        tables = self.runner.input_batch.block_table
+        kv_cache_groups = kv_cache_config.kv_cache_groups
+        groups = find_groups(
+            self._draft_layers(),
+            kv_cache_groups,
+            [tables[kv_group].block_size for kv_group in range(len(kv_cache_groups))],
+        )
+        self.draft_groups = groups
+        self.draft_attn_groups = attention_groups(groups, self.vllm_config, self.device)
+        builders = [group.get_metadata_builder() for group in self.draft_attn_groups]
+        self.metadata = MetadataMaker(groups, distinct_needs(groups, builders))
+        self.kv_cache_gid = groups.kv_groups[0]
+        self.block_size = self.kernel_block_size = groups.block_sizes[0]
+
+
+class OneNeed(Grouped):
+    """Mixin before a proposer that makes one metadata object and one set of slots for all layers."""
+
+    method: str
+
+    def initialize_attn_backend(self, kv_cache_config: Any, *_: Any) -> None:
+        """Join the draft's attention groups where one metadata object serves them all.
+
+        Raises:
+            NotImplementedError: the layers lie in several KV groups, or need several builders.
+        """
+        super().initialize_attn_backend(kv_cache_config)
+        groups, needs = self.draft_groups, self.metadata.needs
+        if len(groups.kv_groups) > 1 or len(needs) > 1:
+            layers = ", ".join(
+                f"{group.layer_names[0]} ({group.backend.__name__}, KV group {group.kv_group})"
+                for group in groups.groups
+            )
+            raise NotImplementedError(
+                f"the draft's layers need different attention metadata: {layers}. Method "
+                f"{self.method} keeps one set of slots for all layers of a draft. Choose a draft "
+                "whose layers are of one kind and one backend for them, or another method."
+            )
+        first, *others = self.draft_attn_groups
+        for other in others:
+            first.layer_names.extend(other.layer_names)
+        self.draft_attn_groups = [first]

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Positions, lengths and slots of a whole proposal, before its first pass runs.
+
+After the first pass positions advance by one per step whatever is sampled, so everything that the
+later steps' metadata holds is known at once. Two ops write it into buffers that live as long as the
+proposer: a captured graph keeps their addresses.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from mkv_ascend.ops.draft_plan import draft_plan
+from mkv_ascend.ops.expand_inputs import ExpandInputs, expand_inputs
+from mkv_ascend.ops.group_table import group_table
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Limits of one proposer.
+
+    Attributes:
+        later_steps: passes after the first, K - 1; 0 where one pass drafts all tokens.
+        max_requests, max_tokens: most requests, and most rows of a pass.
+        max_model_len: tokens that a sequence may have.
+        sampled_per_request: tokens that the first pass drafts for each request.
+        shift: whether the draft sees each token one place earlier (heads on hidden states).
+        parallel_token_id: token that stands for one to be drafted in parallel.
+    """
+
+    later_steps: int
+    max_requests: int
+    max_tokens: int
+    max_model_len: int
+    sampled_per_request: int = 1
+    shift: bool = False
+    parallel_token_id: int = 0
+
+    def first_pass_rows(self, tokens: int, requests: int) -> int:
+        """Rows of the first pass for so many of the target's."""
+        return tokens + (self.sampled_per_request - int(self.shift)) * requests
+
+
+@dataclass(frozen=True)
+class FirstPassInputs:
+    """What the target hands over, and where the draft reads its inputs.
+
+    ``token_ids``, ``positions`` [T], ``next_token_ids`` [B], ``query_start_loc`` [B + 1],
+    ``num_rejected`` [B] are the target's; ``rope_positions`` [3, T] where rotary positions are not
+    those in the sequence. ``out_*`` are whole buffers of the proposer.
+    """
+
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    next_token_ids: torch.Tensor
+    query_start_loc: torch.Tensor
+    num_rejected: torch.Tensor | None
+    out_token_ids: torch.Tensor
+    out_positions: torch.Tensor
+    out_sample_indices: torch.Tensor
+    rope_positions: torch.Tensor | None = None
+    out_rope_positions: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class LaterSteps:
+    """Views of the plan for ``rows`` rows, ``requests`` of them live.
+
+    Attributes:
+        all_positions, all_lengths, all_slots: int32 [K - 1, rows], the same, and
+            [K - 1, groups, rows].
+        host_lengths: for a copy of ``all_lengths``, in pinned memory of the host.
+        positions: per step, int32 [rows]; what the draft is run with.
+        request_positions, lengths: per step, int32 [requests].
+        slots: per step and KV group, int32 [requests].
+        tables: per KV group, int32 [requests, columns].
+    """
+
+    all_positions: torch.Tensor
+    all_lengths: torch.Tensor
+    all_slots: torch.Tensor
+    host_lengths: torch.Tensor
+    positions: tuple[torch.Tensor, ...]
+    request_positions: tuple[torch.Tensor, ...]
+    lengths: tuple[torch.Tensor, ...]
+    slots: tuple[tuple[torch.Tensor, ...], ...]
+    tables: tuple[torch.Tensor, ...]
+
+
+class DraftPlan:
+    """The plan's buffers on the device, and the two op calls that fill them.
+
+    Args:
+        sizes: limits of the proposer.
+        block_tables: int32 [max requests, columns] of each KV group: the engine's own, which stay
+            where they are.
+        block_sizes: tokens in a block of each table.
+    """
+
+    def __init__(
+        self, sizes: Sizes, block_tables: Sequence[torch.Tensor], block_sizes: Sequence[int]
+    ) -> None:
+        self.sizes = sizes
+        self.block_tables = list(block_tables)
+        self._group_table = group_table(block_tables, block_sizes)
+        steps, rows, groups = sizes.later_steps, sizes.max_tokens, len(self.block_tables)
+        device = block_tables[0].device
+        integers = functools.partial(torch.zeros, dtype=torch.int32, device=device)
+        # Flat: the plan for a number of rows is contiguous, and its address always the same.
+        self._positions = integers(steps * rows)
+        self._lengths = integers(steps * rows)
+        self._slots = integers(steps * groups * rows)
+        self._host_lengths = torch.zeros(steps * rows, dtype=torch.int32, pin_memory=True)
+        self.first_slots = integers(groups, rows)
+        self.first_lengths = integers(sizes.max_requests)
+        self.first_query_start_loc = integers(sizes.max_requests + 1)
+        self.next_positions = integers(rows)
+        self.hidden_rows = integers(rows)
+        self.rejected_mask = torch.zeros(rows, dtype=torch.bool, device=device)
+        self.masked_mask = torch.zeros(rows, dtype=torch.bool, device=device)
+        # A count on the device without a copy at run time: a view of these.
+        self._counts = torch.arange(sizes.max_requests + 1, dtype=torch.int32, device=device)
+        self.later_steps = functools.lru_cache(maxsize=128)(self._later_steps)
+
+    def expand(self, inputs: FirstPassInputs) -> int:
+        """Lay out the first pass; one launch. Returns its number of rows.
+
+        Writes the proposer's buffers, ``first_slots`` [G, rows], ``first_lengths`` [B],
+        ``first_query_start_loc`` [B + 1] and ``next_positions`` [B].
+        """
+        sizes = self.sizes
+        requests, tokens = inputs.next_token_ids.shape[0], inputs.token_ids.shape[0]
+        rows = sizes.first_pass_rows(tokens, requests)
+        if rows > sizes.max_tokens:
+            raise ValueError(
+                f"the draft's first pass has {rows} rows for {tokens} tokens of {requests} "
+                f"requests; the engine was started for {sizes.max_tokens}. Raise "
+                "max_num_batched_tokens or lower max_num_seqs."
+            )
+        out_rope = inputs.out_rope_positions
+        arguments = ExpandInputs(
+            token_ids=inputs.token_ids,
+            positions=inputs.positions,
+            next_token_ids=inputs.next_token_ids,
+            query_start_loc=inputs.query_start_loc,
+            num_requests=self._counts[requests : requests + 1],
+            block_tables=self.block_tables,
+            group_table=self._group_table,
+            sampled_per_request=sizes.sampled_per_request,
+            shift=sizes.shift,
+            max_model_len=sizes.max_model_len,
+            out_token_ids=inputs.out_token_ids[:rows],
+            out_positions=inputs.out_positions[:rows],
+            rejected_mask=self.rejected_mask[:rows],
+            masked_mask=self.masked_mask[:rows],
+            sample_indices=inputs.out_sample_indices[: requests * sizes.sampled_per_request],
+            out_query_start_loc=self.first_query_start_loc[: requests + 1],
+            lengths=self.first_lengths[:requests],
+            next_positions=self.next_positions[:requests],
+            slots=self.first_slots[:, :rows],
+            num_rejected=inputs.num_rejected,
+            rope_positions=inputs.rope_positions,
+            out_rope_positions=None if out_rope is None else out_rope[:, :rows],
+            hidden_rows=self.hidden_rows[:tokens] if sizes.sampled_per_request > 1 else None,
+            parallel_token_id=sizes.parallel_token_id,
+        )
+        expand_inputs(arguments)
+        return rows
+
+    def plan_steps(self, rows: int, requests: int) -> LaterSteps:
+        """Plan all later steps from ``next_positions``; one launch.
+
+        Rows from ``requests`` on are padding: position 0, length 0, slot -1.
+        """
+        steps = self.later_steps(rows, requests)
+        draft_plan(
+            self.next_positions[:rows],
+            self._counts[requests : requests + 1],
+            self.block_tables,
+            self._group_table,
+            self.sizes.max_model_len,
+            steps.all_positions,
+            steps.all_lengths,
+            steps.all_slots,
+        )
+        return steps
+
+    def _later_steps(self, rows: int, requests: int) -> LaterSteps:
+        steps, groups = self.sizes.later_steps, len(self.block_tables)
+        positions = self._positions[: steps * rows].view(steps, rows)
+        lengths = self._lengths[: steps * rows].view(steps, rows)
+        slots = self._slots[: steps * groups * rows].view(steps, groups, rows)
+        return LaterSteps(
+            all_positions=positions,
+            all_lengths=lengths,
+            all_slots=slots,
+            host_lengths=self._host_lengths[: steps * rows].view(steps, rows),
+            positions=tuple(positions),
+            request_positions=tuple(positions[:, :requests]),
+            lengths=tuple(lengths[:, :requests]),
+            slots=tuple(tuple(of_step) for of_step in slots[:, :, :requests]),
+            tables=tuple(table[:requests] for table in self.block_tables),
+        )
