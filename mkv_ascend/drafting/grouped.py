@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from vllm.config import get_layers_from_vllm_config
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.v1.worker.utils import AttentionGroup
 
 from mkv_ascend.drafting.groups import (
     DraftGroups,
-    attention_groups,
     find_groups,
     refuse_recurrent_layers,
 )
@@ -74,7 +74,7 @@ class Grouped:
 
 
 class OneNeed(Grouped):
-    """Mixin before a proposer that makes one metadata object and one set of slots for all layers."""
+    """Mixin before a proposer with one metadata object and one set of slots for all layers."""
 
     method: str
 
@@ -100,3 +100,18 @@ class OneNeed(Grouped):
         for other in others:
             first.layer_names.extend(other.layer_names)
         self.draft_attn_groups = [first]
+
+
+def attention_groups(groups: DraftGroups, config: Any, device: Any) -> list[AttentionGroup]:
+    """vLLM's attention group, with its metadata builder, for each of ``groups``."""
+    made = []
+    for group in groups.groups:
+        attention_group = AttentionGroup(
+            backend=group.backend,
+            layer_names=list(group.layer_names),
+            kv_cache_spec=group.spec,
+            kv_cache_group_id=group.kv_group,
+        )
+        attention_group.create_metadata_builders(config, device)
+        made.append(attention_group)
+    return made

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm.v1.kv_cache_interface import MambaSpec, UniformTypeKVCacheSpecs
-from vllm.v1.worker.utils import AttentionGroup
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,14 @@ class DraftGroups:
         """Each layer with the index of its group; layers of one group stand together."""
         return tuple(
             (name, index) for index, group in enumerate(self.groups) for name in group.layer_names
+        )
+
+    def describe(self) -> str:
+        """Each KV group of the draft and what its layers share, in words."""
+        return "; ".join(
+            f"KV group {group.kv_group}: {len(group.layer_names)} layers of "
+            f"{type(group.spec).__name__} on {group.backend.__name__}"
+            for group in self.groups
         )
 
 
@@ -123,18 +130,3 @@ def refuse_recurrent_layers(specs: Mapping[str, Any]) -> None:
             "which this release does not do; drafts of attention layers only are served. Choose "
             "such a draft."
         )
-
-
-def attention_groups(groups: DraftGroups, config: Any, device: Any) -> list[AttentionGroup]:
-    """vLLM's attention group, with its metadata builder, for each of ``groups``."""
-    made = []
-    for group in groups.groups:
-        attention_group = AttentionGroup(
-            backend=group.backend,
-            layer_names=list(group.layer_names),
-            kv_cache_spec=group.spec,
-            kv_cache_group_id=group.kv_group,
-        )
-        attention_group.create_metadata_builders(config, device)
-        made.append(attention_group)
-    return made

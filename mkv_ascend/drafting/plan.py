@@ -114,7 +114,8 @@ class DraftPlan:
         self._positions = integers(steps * rows)
         self._lengths = integers(steps * rows)
         self._slots = integers(steps * groups * rows)
-        self._host_lengths = torch.zeros(steps * rows, dtype=torch.int32, pin_memory=True)
+        pinned = device.type != "cpu"
+        self._host_lengths = torch.zeros(steps * rows, dtype=torch.int32, pin_memory=pinned)
         self.first_slots = integers(groups, rows)
         self.first_lengths = integers(sizes.max_requests)
         self.first_query_start_loc = integers(sizes.max_requests + 1)

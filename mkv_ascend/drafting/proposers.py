@@ -103,6 +103,14 @@ class MkvDflashProposer(OneNeed, OwnConfiguration, AscendDflashProposer):
     """Method ``dflash``: a block of tokens drafted at once."""
 
 
+class ContextParallelDraftModelProposer(OwnConfiguration, AscendDraftModelProposer):
+    """``draft_model`` under context parallelism: vllm-ascend's own proposal, over one KV group."""
+
+
+class ContextParallelEagleProposer(OwnConfiguration, AscendEagleProposer):
+    """``eagle``, ``eagle3`` and ``mtp`` under context parallelism, likewise."""
+
+
 PROPOSERS: dict[str, type[Any]] = {
     "draft_model": MkvDraftModelProposer,
     "eagle": MkvEagleProposer,
@@ -111,19 +119,38 @@ PROPOSERS: dict[str, type[Any]] = {
     "dflash": MkvDflashProposer,
 }
 
+CONTEXT_PARALLEL_PROPOSERS: dict[type[Any], type[Any]] = {
+    MkvDraftModelProposer: ContextParallelDraftModelProposer,
+    MkvEagleProposer: ContextParallelEagleProposer,
+}
+"""Its block tables hold a share of each sequence, which the plan of a proposal knows nothing of."""
+
+
+def proposer_class(method: str, vllm_config: VllmConfig) -> type[Any] | None:
+    """Our proposer for a method of speculative decoding; None where vllm-ascend's own is kept.
+
+    That is so for methods without attention layers of their own (ngram, suffix, medusa, hidden
+    states).
+    """
+    proposer = PROPOSERS.get(method)
+    if proposer is MkvEagleProposer and vllm_config.speculative_config.use_step3p5_mtp():
+        return MkvStep3p5MTPProposer
+    parallel = vllm_config.parallel_config
+    if parallel.prefill_context_parallel_size * parallel.decode_context_parallel_size > 1:
+        return proposer and CONTEXT_PARALLEL_PROPOSERS.get(proposer, proposer)
+    return proposer
+
 
 def create_proposer(method: str, vllm_config: VllmConfig, device: torch.device, runner: Any) -> Any:
     """The proposer for a method of speculative decoding.
 
-    Methods without attention layers of their own (ngram, suffix, medusa, hidden states) keep
-    vllm-ascend's proposer.
-
     Raises:
         ValueError: vllm-ascend does not know the method.
     """
-    if method not in PROPOSERS:
+    proposer = proposer_class(method, vllm_config)
+    if proposer is None:
         return get_spec_decode_method(method, vllm_config, device, runner)
-    proposer = PROPOSERS[method]
-    if proposer is MkvEagleProposer and vllm_config.speculative_config.use_step3p5_mtp():
-        proposer = MkvStep3p5MTPProposer
+    if Proposing in proposer.__mro__:
+        # The draft runs eagerly, whatever the target does: its passes are not captured yet.
+        vllm_config.speculative_config.enforce_eager = True
     return proposer(vllm_config, device, runner)

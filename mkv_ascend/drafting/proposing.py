@@ -13,11 +13,13 @@ the host before the first pass is launched and waited for after it.
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch_npu
 from vllm.forward_context import get_forward_context
 from vllm_ascend.ascend_forward_context import set_ascend_forward_context
 from vllm_ascend.attention.attention_v1 import AscendAttentionState
@@ -50,6 +52,7 @@ class Proposing(DraftSteps, Grouped):
     net_num_new_slots_per_request: int
     parallel_drafting_token_id: int
     parallel_drafting_hidden_state_tensor: torch.Tensor | None
+    _runnable: Callable[..., Any]
 
     def initialize_attn_backend(self, kv_cache_config: Any, *_: Any) -> None:
         """Sort the draft's layers into groups; make their builders and the plan's buffers."""
@@ -63,8 +66,17 @@ class Proposing(DraftSteps, Grouped):
         self._sequence_positions = (
             torch.zeros_like(self.input_ids) if self.uses_mrope else self.positions
         )
-        self._lengths_copied = torch.npu.Event()
+        self._lengths_copied = torch_npu.npu.Event()
         self._count = torch.arange(sizes.max_requests + 1, dtype=torch.int32)
+
+    def describe(self) -> str:
+        """What a proposal of this draft takes, in one sentence or two."""
+        builds = self.metadata.builds_per_proposal(self.draft_plan.sizes.later_steps)
+        return (
+            f"The draft reads {len(self.draft_groups.kv_groups)} KV groups "
+            f"({self.draft_groups.describe()}). A proposal of {self.num_speculative_tokens} tokens "
+            f"builds attention metadata {builds} times. The draft runs eagerly."
+        )
 
     def _sizes(self) -> Sizes:
         parallel = self.parallel_drafting
@@ -122,18 +134,7 @@ class Proposing(DraftSteps, Grouped):
         )
         common = self._common_of_first_pass(common_attn_metadata, requests, rows, input_rows)
         passes = self._plan_passes(common, requests, rows, input_rows)
-        with set_ascend_forward_context(
-            passes.first,
-            self.vllm_config,
-            num_tokens=input_rows,
-            num_tokens_across_dp=rows_across_ranks,
-            num_actual_tokens=rows,
-            is_draft_model=True,
-            eplb_heat_collection_status=(
-                self.runner.eplb_heat_collection_status if self.runner.dynamic_eplb else False
-            ),
-        ):
-            get_forward_context().moe_layer_index = 0
+        with self._forward_context(passes, rows, input_rows, rows_across_ranks):
             sampled = requests * self.draft_plan.sizes.sampled_per_request
             drafted: torch.Tensor = self._runnable(
                 num_input_tokens=input_rows,
@@ -145,6 +146,25 @@ class Proposing(DraftSteps, Grouped):
                 num_tokens=rows,
             )
         return drafted
+
+    @contextlib.contextmanager
+    def _forward_context(
+        self, passes: Passes, rows: int, input_rows: int, rows_across_ranks: torch.Tensor | None
+    ) -> Iterator[None]:
+        """The forward context in which the draft's passes run."""
+        runner = self.runner
+        heat = runner.eplb_heat_collection_status if runner.dynamic_eplb else False
+        with set_ascend_forward_context(
+            passes.first,
+            self.vllm_config,
+            num_tokens=input_rows,
+            num_tokens_across_dp=rows_across_ranks,
+            num_actual_tokens=rows,
+            is_draft_model=True,
+            eplb_heat_collection_status=heat,
+        ):
+            get_forward_context().moe_layer_index = 0
+            yield
 
     def _set_first_pass(
         self,
@@ -182,6 +202,7 @@ class Proposing(DraftSteps, Grouped):
             self.hidden_states[: states.shape[0]] = states
             return
         plan, masked = self.draft_plan, self.parallel_drafting_hidden_state_tensor
+        assert masked is not None
         out = self.hidden_states[:rows]
         out[plan.hidden_rows[: states.shape[0]]] = states
         torch.where(plan.masked_mask[:rows, None], masked, out, out=out)
@@ -276,7 +297,7 @@ class Proposing(DraftSteps, Grouped):
         moved = self.mrope_positions[:, sampled] + later[:, None, None]
         rows = steps.positions[0].shape[0]
         planned = moved.new_zeros((len(later), 3, rows))
-        torch.where(fits[:, None], moved, 0, out=planned[:, :, :requests])
+        planned[:, :, :requests] = moved * fits[:, None]
         return tuple(planned)
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
 from vllm.v1.kv_cache_interface import CrossAttentionSpec
 from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder
 from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder

@@ -144,7 +144,7 @@ class DraftSteps:
     def _forward(
         self, rows: int, positions: torch.Tensor, inputs_embeds: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """One forward of the draft: hidden states for logits, and those that the next step takes."""
+        """One forward of the draft: hidden states for logits, and those for the next step."""
         inputs: dict[str, Any] = {"input_ids": self.input_ids[:rows]}
         if self.pass_hidden_states_to_model:
             states, positions = self.maybe_pad_and_reduce(  # type: ignore[attr-defined]
@@ -170,6 +170,6 @@ class DraftSteps:
 
     def _skip_topk(self, skip: bool) -> None:
         """Later passes of some MTP heads take over the first one's choice of keys."""
-        inner = getattr(self.model, "model", None)
+        inner: Any = getattr(self.model, "model", None)
         if self._share_mtp_indices and hasattr(inner, "set_skip_topk"):
             inner.set_skip_topk(skip)

@@ -15,6 +15,7 @@ from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
 from mkv_ascend.attention.report import LayerRow, layer_rows, render
 from mkv_ascend.drafting.proposers import create_proposer
+from mkv_ascend.drafting.proposing import Proposing
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.materialize import Materialized, materialize
 from mkv_ascend.plugin import layers
@@ -74,6 +75,8 @@ class MkvModelRunner(NPUModelRunner):
         if not is_global_first_rank():
             return
         logger.info("%s", render(self.layer_rows()))
+        if isinstance(self.drafter, Proposing):
+            logger.info("%s", self.drafter.describe())
         if self.cache_plan is not None:
             specs = own_caches(self.kv_cache_config, self.runner_only_attn_layers)
             backends = {row.name: row.backend for row in self.layer_rows()}

@@ -133,7 +133,7 @@ PATCHES = (
 
 
 DERIVED = "vllm-ascend's class has the method (attention/derived.py)"
-MIXIN = "the mixin calls vllm-ascend's method, which must exist (drafting/proposers.py)"
+MIXIN = "the mixin's method stands before vllm-ascend's, which must exist (drafting/proposers.py)"
 
 OVERRIDES = (
     Patch(
@@ -195,33 +195,35 @@ OVERRIDES = (
         until="vllm-ascend converts them",
     ),
     Patch(
-        name="positions of a draft's first pass",
-        target="AscendSpecDecodeBaseProposer.set_inputs_first_pass (drafting/proposers.py)",
-        why="The metadata of the first pass keeps the target's positions, from which MLA builders "
-        "take their rotary rows.",
+        name="a draft in several KV groups",
+        target="SpecDecodeBaseProposer.validate_same_kv_cache_group and initialize_attn_backend, "
+        "AscendSpecDecodeBaseProposer.load_model (drafting/grouped.py)",
+        why="All of a draft's layers must lie in one KV group; of those on two backends all get "
+        "the last group's metadata. Kernel blocks are looked up for group 0, and layers are "
+        "listed by name, not in the order in which they run.",
         guard=MIXIN,
-        test="tests/emulated/test_pairs.py"
-        "::test_an_mla_model_drafting_for_itself_is_always_accepted",
-        until="vllm-ascend puts the expanded positions into the metadata",
-    ),
-    Patch(
-        name="one attention group for a draft",
-        target="SpecDecodeBaseProposer.initialize_attn_backend (drafting/proposers.py)",
-        why="Layers on two backends form two groups; all layers get the last group's metadata, and "
-        "positions advance once for each group.",
-        guard=MIXIN,
-        test="tests/emulated/test_proposers.py::test_groups_that_share_their_metadata_become_one",
+        test="tests/emulated/test_drafting_groups.py",
         until="drafts have metadata for each group",
     ),
     Patch(
-        name="exact lengths of later draft steps",
-        target="AscendSpecDecodeBaseProposer.attn_update_stack_num_spec_norm "
-        "(drafting/exact_lengths.py)",
-        why="Rejected tokens are never subtracted, so later steps attend to stale keys.",
+        name="proposals from one plan",
+        target="AscendSpecDecodeBaseProposer._propose (drafting/proposing.py)",
+        why="It makes one metadata object for all layers, computes positions and slots anew for "
+        "each step and group, never subtracts rejected tokens from the lengths of later steps, "
+        "and leaves the target's positions in the first pass's metadata.",
         guard=MIXIN,
-        test="tests/emulated/test_proposers.py"
-        "::test_lengths_of_later_steps_are_their_positions_plus_one",
-        until="vllm-ascend subtracts rejected tokens, as upstream vLLM does",
+        test="tests/emulated/test_drafting_groups.py",
+        until="vllm-ascend plans a proposal of several groups beforehand",
+    ),
+    Patch(
+        name="passes of a proposal",
+        target="AscendSpecDecodeBaseProposer._run_merged_draft (drafting/steps.py)",
+        why="It computes positions anew between passes, and takes metadata whose lengths are "
+        "complete before the first pass. Where sampling is split otherwise (LM head parallel, "
+        "reduced sampling) it is called.",
+        guard=MIXIN,
+        test="tests/emulated/test_drafting_groups.py",
+        until="its loop takes positions and metadata of each step from outside",
     ),
     Patch(
         name="host lengths for a draft",

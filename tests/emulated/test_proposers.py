@@ -6,81 +6,26 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mkv_ascend.drafting.exact_lengths import ExactLengths
 from mkv_ascend.drafting.proposers import (
+    MkvDflashProposer,
+    MkvDraftModelProposer,
+    MkvEagleProposer,
     MkvStep3p5MTPProposer,
-    OneMetadata,
     OwnConfiguration,
     create_proposer,
+    proposer_class,
 )
-
-
-class Builder:
-    def __init__(self, spec):
-        self.kv_cache_spec = f"{spec} of kernel blocks"
-
-
-class OtherBuilder(Builder):
-    pass
-
-
-def attention_group(layer, spec="spec", builder=Builder):
-    backend = type("Backend", (), {})
-    return SimpleNamespace(
-        layer_names=[layer],
-        kv_cache_spec=spec,
-        backend=backend,
-        get_metadata_builder=lambda: builder(spec),
-    )
+from mkv_ascend.drafting.proposing import Proposing
 
 
 class StockProposer:
-    """Stands for vllm-ascend's proposer, with a runner of two KV groups."""
+    """Stands for vllm-ascend's proposer."""
 
-    runner = SimpleNamespace(kernel_block_sizes=[[128], [64]])
-
-    def __init__(self, groups=(), rejected=None):
-        self.groups, self.rejected = groups, rejected
-
-    def initialize_attn_backend(self, kv_cache_config, kernel_block_sizes):
-        self.kernel_block_sizes = kernel_block_sizes
-        self.draft_attn_groups = list(self.groups)
+    def __init__(self, rejected):
+        self.rejected = rejected
 
     def prepare_inputs_padded(self):
         return "metadata", "indices", "to sample", self.rejected
-
-
-class Joining(OneMetadata, StockProposer):
-    pass
-
-
-def test_groups_that_share_their_metadata_become_one():
-    proposer = Joining([attention_group("layers.0"), attention_group("layers.1")])
-    proposer.initialize_attn_backend("KV cache configuration", [128])
-    (group,) = proposer.draft_attn_groups
-    assert group.layer_names == ["layers.0", "layers.1"]
-
-
-def test_kernel_blocks_are_those_of_the_drafts_own_group():
-    """vllm-ascend hands over the sizes of group 0, and counts slots in the manager's blocks."""
-    proposer = Joining([attention_group("layers.0")])
-    proposer.initialize_attn_backend("KV cache configuration", [128])
-    assert proposer.kernel_block_sizes == [128, 64]
-    (group,) = proposer.draft_attn_groups
-    assert group.kv_cache_spec == "spec of kernel blocks"
-
-
-@pytest.mark.parametrize(
-    "other", [{"spec": "another spec"}, {"builder": OtherBuilder}], ids=["spec", "builder"]
-)
-def test_groups_with_metadata_of_their_own_are_refused_with_both_layers(other):
-    proposer = Joining([attention_group("layers.0"), attention_group("layers.1", **other)])
-    with pytest.raises(ValueError, match=r"layers\.0 .* layers\.1 .* different attention metadata"):
-        proposer.initialize_attn_backend("KV cache configuration", [128])
-
-
-def test_a_proposer_that_makes_metadata_for_each_group_keeps_its_groups():
-    assert not issubclass(MkvStep3p5MTPProposer, OneMetadata)
 
 
 def test_counts_of_rejected_tokens_are_int32():
@@ -96,56 +41,39 @@ def test_counts_of_rejected_tokens_are_int32():
     assert rejected.tolist() == [2]
 
 
-class CountingProposer:
-    """Adds one to the lengths, as vllm-ascend does for every later step."""
-
-    uses_mrope = False
-
-    def attn_update_stack_num_spec_norm(self, index, old, metadata, batch, padded, positions):
-        return SimpleNamespace(
-            device=(metadata.seq_lens + 1).tolist(),
-            host=(metadata.seq_lens_cpu + 1).tolist(),
-        )
-
-    def _propose(self, metadata, positions, steps):
-        answers = []
-        for index in range(1, steps):
-            answers.append(
-                self.attn_update_stack_num_spec_norm(index, None, metadata, 2, 3, positions)
-            )
-            positions = positions + 1
-        return answers
-
-
-class Exact(ExactLengths, CountingProposer):
-    pass
-
-
-def metadata_that_counts_rejected_tokens():
-    lengths = torch.tensor([17, 25, 0])  # padded to three requests
+def configured(method, **sizes):
+    parallel = {"prefill_context_parallel_size": 1, "decode_context_parallel_size": 1, **sizes}
     return SimpleNamespace(
-        seq_lens=lengths,
-        seq_lens_cpu=lengths.clone(),
-        _seq_lens_cpu=None,
-        num_computed_tokens_cpu=None,
+        speculative_config=SimpleNamespace(use_step3p5_mtp=lambda: method == "step3p5"),
+        parallel_config=SimpleNamespace(**parallel),
     )
 
 
-def test_lengths_of_later_steps_are_their_positions_plus_one():
-    metadata = metadata_that_counts_rejected_tokens()
-    answers = Exact()._propose(metadata, torch.tensor([13, 24]), steps=3)
-    # The step after position 13 is at 14 and attends to 15 keys, whatever was rejected before.
-    assert [answer.device for answer in answers] == [[15, 26, 1], [16, 27, 1]]
-    assert [answer.host for answer in answers] == [[15, 26, 1], [16, 27, 1]]
-    assert metadata.seq_lens.tolist() == [17, 25, 0], "the caller's metadata was changed"
+@pytest.mark.parametrize(
+    ("method", "proposer"),
+    [
+        ("draft_model", MkvDraftModelProposer),
+        ("eagle3", MkvEagleProposer),
+        ("mtp", MkvEagleProposer),
+        ("dflash", MkvDflashProposer),
+        ("ngram", None),
+    ],
+)
+def test_each_method_has_its_proposer(method, proposer):
+    assert proposer_class(method, configured(method)) is proposer
 
 
-def test_lengths_of_dummy_runs_are_left_alone():
-    metadata = metadata_that_counts_rejected_tokens()
-    answer = Exact().attn_update_stack_num_spec_norm(1, None, metadata, 2, 3, torch.tensor([0, 0]))
-    assert answer.device == [18, 26, 1]
+def test_step3p5_keeps_the_groups_that_vllm_ascend_gives_it():
+    assert proposer_class("mtp", configured("step3p5")) is MkvStep3p5MTPProposer
+
+
+@pytest.mark.parametrize("method", ["draft_model", "eagle"])
+def test_context_parallelism_keeps_vllm_ascends_own_proposal(method):
+    proposer = proposer_class(method, configured(method, decode_context_parallel_size=2))
+    assert issubclass(proposer, OwnConfiguration)
+    assert not issubclass(proposer, Proposing)
 
 
 def test_a_method_that_nobody_knows_is_refused_by_name():
     with pytest.raises(ValueError, match="telepathy"):
-        create_proposer("telepathy", SimpleNamespace(), torch.device("cpu"), None)
+        create_proposer("telepathy", configured("telepathy"), torch.device("cpu"), None)

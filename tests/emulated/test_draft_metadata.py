@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metadata of a proposal: what is built, what is copied, and what each copy holds. No engine."""
+
+from types import SimpleNamespace
+
+import torch
+import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
+from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder, AscendMetadata
+
+from mkv_ascend.drafting.groups import DraftGroup, DraftGroups
+from mkv_ascend.drafting.metadata import MetadataMaker, distinct_needs
+from mkv_ascend.drafting.plan import DraftPlan, Sizes
+
+REQUESTS, STEPS = 2, 3
+SIZES = {"block_size": 4, "num_kv_heads": 2, "head_size": 64, "dtype": torch.float16}
+WINDOW = SlidingWindowSpec(sliding_window=8, **SIZES)
+FULL = FullAttentionSpec(**SIZES)
+
+
+class DenseBuilder(AscendAttentionMetadataBuilder):
+    """vllm-ascend's builder for all that looks at its class; notes what it was given."""
+
+    def __init__(self):
+        self.built = []
+
+    def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
+        common = common_attn_metadata
+        self.built.append(common)
+        return AscendMetadata(
+            block_tables=common.block_table_tensor,
+            slot_mapping=common.slot_mapping,
+            seq_lens=common._seq_lens_cpu,
+            seq_lens_list=common._seq_lens_cpu.tolist(),
+        )
+
+
+class UnknownBuilder:
+    """A builder of which nothing is known: also its lengths must be right when it runs."""
+
+    def __init__(self):
+        self.built = []
+
+    def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
+        common = common_attn_metadata
+        self.built.append(common)
+        return SimpleNamespace(
+            block_tables=common.block_table_tensor,
+            slot_mapping=common.slot_mapping,
+            seq_lens_list=common._seq_lens_cpu.tolist(),
+            device_lengths=common.seq_lens.tolist(),
+        )
+
+    def build_for_drafting(self, common_attn_metadata, draft_index):
+        return self.build(0, common_attn_metadata)
+
+
+def draft(builders, specs=(WINDOW, FULL, WINDOW)):
+    """A draft of three groups in three KV groups, and its maker."""
+    groups = DraftGroups(
+        tuple(
+            DraftGroup(index, index, type(builder), spec, 4, (f"layers.{index}",))
+            for index, (builder, spec) in enumerate(zip(builders, specs, strict=True))
+        ),
+        (0, 1, 2),
+        (4, 4, 4),
+    )
+    return MetadataMaker(groups, distinct_needs(groups, builders))
+
+
+def steps():
+    """Later steps of two requests after positions 5 and 9, in tables told apart by their ids."""
+    columns = torch.arange(8, dtype=torch.int32)
+    tables = [columns.repeat(REQUESTS, 1) + 100 * group for group in (1, 2, 3)]
+    plan = DraftPlan(Sizes(STEPS, REQUESTS, 16, 32), tables, (4, 4, 4))
+    plan.next_positions[:REQUESTS] = torch.tensor([5, 9], dtype=torch.int32)
+    return plan.plan_steps(REQUESTS, REQUESTS)
+
+
+def common():
+    placeholder = torch.ones(REQUESTS, dtype=torch.int32)
+    return SimpleNamespace(_seq_lens_cpu=placeholder, seq_lens_cpu=placeholder)
+
+
+def assert_each_layer_has_its_own(planned, later):
+    for step, metadata in enumerate(later):
+        assert list(metadata) == ["layers.0", "layers.1", "layers.2"]
+        for group, of_layer in enumerate(metadata.values()):
+            assert of_layer.slot_mapping.tolist() == planned.slots[step][group].tolist()
+            assert of_layer.slot_mapping.tolist() == [
+                (100 * (group + 1) + position // 4) * 4 + position % 4
+                for position in (6 + step, 10 + step)
+            ]
+            assert of_layer.block_tables[0, 0] == 100 * (group + 1)
+            assert of_layer.seq_lens_list == [7 + step, 11 + step]
+
+
+def test_one_builder_run_serves_all_groups_and_later_steps():
+    builders = [DenseBuilder() for _ in range(3)]
+    maker, planned = draft(builders), steps()
+    later = maker.later_steps(common(), planned).with_lengths(planned.all_lengths.clone())
+    assert_each_layer_has_its_own(planned, later)
+    assert [len(builder.built) for builder in builders] == [1, 0, 0]
+    assert maker.builds_per_proposal(STEPS) == 2
+
+
+def test_the_first_pass_is_built_once_for_all_groups():
+    builders = [DenseBuilder() for _ in range(3)]
+    maker, planned = draft(builders), steps()
+    slots = [torch.full((3,), group) for group in range(3)]
+    metadata = maker.first_pass(common(), slots, planned.tables)
+    assert [of_layer.slot_mapping[0] for of_layer in metadata.values()] == [0, 1, 2]
+    assert [of_layer.block_tables[0, 0] for of_layer in metadata.values()] == [100, 200, 300]
+    assert [len(builder.built) for builder in builders] == [1, 0, 0]
+
+
+def test_a_builder_of_which_nothing_is_known_runs_for_each_group_and_step():
+    builders = [UnknownBuilder() for _ in range(3)]
+    maker, planned = draft(builders), steps()
+    metadata = maker.later_steps(common(), planned)
+    assert [len(builder.built) for builder in builders] == [0, 0, 0], "lengths are not known yet"
+    later = metadata.with_lengths(planned.all_lengths.clone())
+    assert_each_layer_has_its_own(planned, later)
+    assert later[1]["layers.2"].device_lengths == [8, 12]
+    assert [len(builder.built) for builder in builders] == [STEPS] * 3
+    assert maker.builds_per_proposal(STEPS) == 3 * (1 + STEPS)
+
+
+def test_two_builder_classes_are_two_needs():
+    class OtherBuilder(DenseBuilder):
+        pass
+
+    builders = [DenseBuilder(), OtherBuilder(), DenseBuilder()]
+    maker, planned = draft(builders), steps()
+    later = maker.later_steps(common(), planned).with_lengths(planned.all_lengths.clone())
+    assert_each_layer_has_its_own(planned, later)
+    assert [need.groups for need in maker.needs] == [(0, 2), (1,)]
+    assert maker.builds_per_proposal(0) == 2
+
+
+def test_metadata_without_a_causal_mask_loses_its_mask():
+    class NotCausal(DenseBuilder):
+        def build(self, *args):
+            metadata = super().build(*args)
+            metadata.causal, metadata.attn_mask = False, "mask"
+            return metadata
+
+    builders = [NotCausal() for _ in range(3)]
+    maker, planned = draft(builders), steps()
+    metadata = maker.first_pass(common(), planned.slots[0], planned.tables)
+    assert [of_layer.attn_mask for of_layer in metadata.values()] == [None] * 3

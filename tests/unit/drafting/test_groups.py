@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers of a draft sorted into groups, by what they are and not by their names."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheGroupSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+    UniformTypeKVCacheSpecs,
+)
+
+from mkv_ascend.drafting.groups import find_groups, refuse_recurrent_layers
+
+
+class Dense:
+    pass
+
+
+class Other:
+    pass
+
+
+def layer(backend=Dense, heads=4):
+    return SimpleNamespace(get_attn_backend=lambda: backend, num_heads=heads)
+
+
+def full(block_size=256, heads=2):
+    return FullAttentionSpec(
+        block_size=block_size, num_kv_heads=heads, head_size=64, dtype=torch.float16
+    )
+
+
+def window(block_size=128):
+    return SlidingWindowSpec(
+        block_size=block_size,
+        num_kv_heads=2,
+        head_size=64,
+        dtype=torch.float16,
+        sliding_window=32,
+    )
+
+
+TARGET_ONLY = KVCacheGroupSpec(["layers.0"], full())
+
+
+def test_layers_of_one_kind_and_one_kv_group_are_one_group_in_their_order():
+    kv_groups = [
+        TARGET_ONLY,
+        KVCacheGroupSpec(["draft.10", "draft.2"], full()),
+        KVCacheGroupSpec(["draft.1"], window()),
+    ]
+    layers = {name: layer() for name in ("draft.1", "draft.2", "draft.10")}
+    groups = find_groups(layers, kv_groups, [128, 128, 64])
+    assert [group.layer_names for group in groups.groups] == [("draft.1",), ("draft.2", "draft.10")]
+    assert [group.kv_group for group in groups.groups] == [2, 1]
+    assert groups.kv_groups == (2, 1)
+    assert groups.block_sizes == (64, 128)
+    assert [group.table for group in groups.groups] == [0, 1]
+    assert [group.spec.block_size for group in groups.groups] == [64, 128]
+    assert groups.layers() == (("draft.1", 0), ("draft.2", 1), ("draft.10", 1))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [layer(backend=Other), layer(heads=8)],
+    ids=["backend", "heads"],
+)
+def test_unlike_layers_of_one_kv_group_share_its_table_only(other):
+    kv_groups = [KVCacheGroupSpec(["a", "b"], full())]
+    groups = find_groups({"a": layer(), "b": other}, kv_groups, [128])
+    assert [group.layer_names for group in groups.groups] == [("a",), ("b",)]
+    assert groups.kv_groups == (0,)
+    assert [group.table for group in groups.groups] == [0, 0]
+
+
+def test_layers_of_one_kv_group_with_specs_of_their_own():
+    specs = {"a": full(heads=2), "b": full(heads=4)}
+    kv_groups = [KVCacheGroupSpec(["a", "b"], UniformTypeKVCacheSpecs(256, specs))]
+    groups = find_groups({"a": layer(), "b": layer()}, kv_groups, [128])
+    assert [group.spec.num_kv_heads for group in groups.groups] == [2, 4]
+
+
+def test_a_layer_without_a_kv_group_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"draft\.7 lies in none of the engine's 1 KV groups"):
+        find_groups({"draft.7": layer()}, [TARGET_ONLY], [128])
+
+
+def test_recurrent_drafts_are_refused_by_their_first_such_layer():
+    state = MambaSpec(block_size=128, shapes=((2, 2),), dtypes=(torch.float32,))
+    refuse_recurrent_layers({"a": full(), "b": window()})
+    with pytest.raises(NotImplementedError, match=r"1 of its 2 layers \(first: conv\)"):
+        refuse_recurrent_layers({"a": full(), "conv": state})

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan of a proposal against a scalar reference in plain loops."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mkv_ascend.drafting.plan import DraftPlan, FirstPassInputs, Sizes
+
+MAX_TOKENS = 96
+COLUMNS = 6
+
+
+def slot(table, block_size, row, position, max_model_len):
+    column = position // block_size
+    if position >= max_model_len or column >= len(table[row]):
+        return -1
+    return table[row][column] * block_size + position % block_size
+
+
+def later_step(tables, block_sizes, row, position, max_model_len):
+    """Position, length and slots of one request in one step: the whole rule."""
+    if position >= max_model_len:
+        return 0, 1, [-1] * len(tables)
+    slots = [
+        slot(table, size, row, position, max_model_len)
+        for table, size in zip(tables, block_sizes, strict=True)
+    ]
+    return position, position + 1, slots
+
+
+@st.composite
+def proposals(draw):
+    requests = draw(st.integers(1, 4))
+    groups = draw(st.integers(1, 4))
+    max_model_len = draw(st.integers(4, 40))
+    computed = draw(
+        st.lists(st.integers(0, max_model_len - 1), min_size=requests, max_size=requests)
+    )
+    given_tokens = draw(st.lists(st.integers(1, 5), min_size=requests, max_size=requests))
+    rejected = [draw(st.integers(0, count - 1)) for count in given_tokens]
+    tables = [
+        [draw(st.lists(st.integers(0, 50), min_size=COLUMNS, max_size=COLUMNS)) for _ in "abcd"]
+        for _ in range(groups)
+    ]
+    block_sizes = draw(st.lists(st.sampled_from([4, 8, 16]), min_size=groups, max_size=groups))
+    return {
+        "shift": draw(st.booleans()),
+        "later_steps": draw(st.integers(1, 4)),
+        "max_model_len": max_model_len,
+        "computed": computed,
+        "given": given_tokens,
+        "rejected": rejected,
+        "tables": tables,
+        "block_sizes": block_sizes,
+        "more_rows": draw(st.integers(0, 3)),
+    }
+
+
+def buffers():
+    return {
+        "out_token_ids": torch.full((MAX_TOKENS,), -7, dtype=torch.int32),
+        "out_positions": torch.full((MAX_TOKENS,), -7, dtype=torch.int32),
+        "out_sample_indices": torch.full((MAX_TOKENS,), -7, dtype=torch.int32),
+    }
+
+
+def planned(case):
+    """The plan for the case, its first pass's inputs, and what the target was given."""
+    plan = DraftPlan(
+        Sizes(
+            later_steps=case["later_steps"],
+            max_requests=4,
+            max_tokens=MAX_TOKENS,
+            max_model_len=case["max_model_len"],
+            shift=case["shift"],
+        ),
+        [torch.tensor(table, dtype=torch.int32) for table in case["tables"]],
+        case["block_sizes"],
+    )
+    starts = [0]
+    positions = []
+    for computed, count in zip(case["computed"], case["given"], strict=True):
+        positions += range(computed, computed + count)
+        starts.append(len(positions))
+    out = buffers()
+    inputs = FirstPassInputs(
+        token_ids=torch.arange(len(positions), dtype=torch.int32) + 100,
+        positions=torch.tensor(positions),
+        next_token_ids=torch.arange(len(case["given"])) + 900,
+        query_start_loc=torch.tensor(starts, dtype=torch.int32),
+        num_rejected=torch.tensor(case["rejected"], dtype=torch.int32),
+        **out,
+    )
+    return plan, inputs, starts
+
+
+@settings(max_examples=60, deadline=None)
+@given(proposals())
+def test_later_steps_are_those_of_the_scalar_reference(case):
+    plan, inputs, _ = planned(case)
+    plan.expand(inputs)
+    requests = len(case["given"])
+    rows = requests + case["more_rows"]
+    steps = plan.plan_steps(rows, requests)
+    for row, (computed, count, rejected) in enumerate(
+        zip(case["computed"], case["given"], case["rejected"], strict=True)
+    ):
+        last_kept = computed + count - rejected - 1
+        drafted_from = last_kept if case["shift"] else last_kept + 1
+        for step in range(case["later_steps"]):
+            position, length, slots = later_step(
+                case["tables"], case["block_sizes"], row, drafted_from + step + 1,
+                case["max_model_len"],
+            )  # fmt: skip
+            assert int(steps.positions[step][row]) == position
+            assert int(steps.request_positions[step][row]) == position
+            assert int(steps.lengths[step][row]) == length
+            assert [int(group[row]) for group in steps.slots[step]] == slots
+    for step in range(case["later_steps"]):
+        assert steps.positions[step].tolist()[requests:] == [0] * case["more_rows"]
+        assert steps.all_slots[step, :, requests:].eq(-1).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(proposals())
+def test_the_first_pass_is_that_of_the_scalar_reference(case):
+    plan, inputs, starts = planned(case)
+    rows = plan.expand(inputs)
+    expected, shift = [], int(case["shift"])
+    for row, (computed, count, rejected) in enumerate(
+        zip(case["computed"], case["given"], case["rejected"], strict=True)
+    ):
+        tokens = [100 + starts[row] + index for index in range(count - rejected)][shift:]
+        shown = [*tokens, 900 + row]
+        assert int(plan.first_query_start_loc[row]) == len(expected)
+        assert int(plan.first_lengths[row]) == computed + count + 1 - shift
+        assert int(inputs.out_sample_indices[row]) == len(expected) + len(shown) - 1
+        for offset, token in enumerate(shown):
+            expected.append((token, row, computed + offset))
+        expected += [None] * (count + 1 - shift - len(shown))
+    assert rows == len(expected)
+    for index, value in enumerate(expected):
+        slots = plan.first_slots[:, index].tolist()
+        if value is None:
+            assert slots == [-1] * len(slots)
+            continue
+        token, row, position = value
+        inside = position < case["max_model_len"]
+        assert int(inputs.out_token_ids[index]) == token
+        assert int(inputs.out_positions[index]) == (position if inside else 0)
+        assert slots == [
+            slot(table, size, row, position, case["max_model_len"])
+            for table, size in zip(case["tables"], case["block_sizes"], strict=True)
+        ]
+
+
+def simple_case(**changes):
+    return {
+        "shift": False, "later_steps": 2, "max_model_len": 40, "computed": [3, 9], "given": [2, 4],
+        "rejected": [0, 1], "tables": [[[1] * COLUMNS] * 4], "block_sizes": [8], "more_rows": 0,
+        **changes,
+    }  # fmt: skip
+
+
+def test_views_keep_their_addresses():
+    """A captured graph reads where it read before."""
+    plan, inputs, _ = planned(simple_case())
+    plan.expand(inputs)
+    before = plan.plan_steps(2, 2)
+    addresses = [tensor.data_ptr() for tensor in (*before.positions, *before.lengths)]
+    plan.plan_steps(1, 1)
+    after = plan.plan_steps(2, 2)
+    assert [tensor.data_ptr() for tensor in (*after.positions, *after.lengths)] == addresses
+
+
+def test_more_rows_than_the_engine_was_started_for_are_refused_with_numbers():
+    plan, inputs, _ = planned(simple_case(given=[MAX_TOKENS, 4], computed=[0, 0]))
+    with pytest.raises(ValueError, match=r"102 rows for 100 tokens of 2 requests; .* 96\."):
+        plan.expand(inputs)
