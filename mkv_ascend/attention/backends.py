@@ -5,6 +5,7 @@ vllm-ascend's classes are used as they are, but for what they lack:
 
 * vLLM's ``MLAAttention`` takes an explicit backend only if it answers ``is_mla()``; none of
   vllm-ascend's does.
+* The builders of MLA's metadata take the block size of another group (``group_blocks``).
 * The implementations of MLA and of flash_attention_3 need mending (``adapted_mla``,
   ``adapted_flash_attention_3``).
 * A draft's metadata builders must see the draft's configuration and rotary tables, whoever
@@ -21,7 +22,7 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mkv_ascend.attention import adapted_flash_attention_3, adapted_mla
+from mkv_ascend.attention import adapted_flash_attention_3, adapted_mla, group_blocks
 from mkv_ascend.attention.building import ModelBeingBuilt
 from mkv_ascend.attention.catalog import BackendEntry
 from mkv_ascend.attention.derived import derive
@@ -45,20 +46,31 @@ def backend_class(entry: BackendEntry, model: ModelBeingBuilt) -> type[Any]:
     Raises:
         ImportError: the entry's class or a library it needs is not installed.
     """
-    adapted = _adapted(entry.class_path, bool(MLA_KINDS & set(entry.kinds)))
+    kinds = set(entry.kinds)
+    adapted = _adapted(
+        entry.class_path, bool(MLA_KINDS & kinds), bool(BUILDERS_OF_ONE_BLOCK_SIZE & kinds)
+    )
     return bound_to(adapted, model)
 
 
+BUILDERS_OF_ONE_BLOCK_SIZE = frozenset({Kind.MLA, Kind.SPARSE_MLA})
+"""Kinds whose metadata builders read the block size of the cache configuration."""
+
+
 @functools.cache
-def _adapted(class_path: str, serves_mla: bool) -> type[Any]:
+def _adapted(class_path: str, serves_mla: bool, one_block_size: bool) -> type[Any]:
     module_name, _, class_name = class_path.partition(":")
     backend: type[Any] = getattr(importlib.import_module(module_name), class_name)
     members: dict[str, Any] = {}
     if serves_mla and not backend.is_mla():
         members["is_mla"] = classmethod(lambda cls: True)
+    # Asked for late: which classes vllm-ascend gives depends on the parallel setting.
+    if one_block_size:
+        members["get_builder_cls"] = staticmethod(
+            lambda: group_blocks.builder(backend.get_builder_cls())
+        )
     adapt = ADAPTED_IMPLEMENTATIONS.get(class_path)
     if adapt is not None:
-        # Asked for late: which implementation vllm-ascend gives depends on the parallel setting.
         members["get_impl_cls"] = staticmethod(lambda: adapt(backend.get_impl_cls()))
     return derive(backend, "", members) if members else backend
 

@@ -157,6 +157,16 @@ OVERRIDES = (
         until="vllm-ascend gathers the context in the cache's dtype",
     ),
     Patch(
+        name="MLA builders take their group's block size",
+        target="__init__ of the metadata builders of AscendMLABackend and AscendSFABackend "
+        "(attention/group_blocks.py)",
+        why="They read the block size of the cache configuration; groups have blocks of their own.",
+        guard=DERIVED,
+        test="tests/emulated/test_adapted_backends.py"
+        "::test_builders_of_mla_take_the_block_size_of_their_group",
+        until="vllm-ascend's builders read the block size of the spec that they are given",
+    ),
+    Patch(
         name="flash_attention_3 takes the whole batch",
         target="AscendFAImpl.forward_impl (attention/adapted_flash_attention_3.py)",
         why="Decodes are attended to without a causal mask and with block tables cut at the number "

@@ -77,6 +77,49 @@ def test_backends_of_mla_answer_what_vllms_layer_asks():
             assert backend_class(entry, TARGET).is_mla(), entry.name
 
 
+@pytest.mark.parametrize(
+    ("name", "module"), [("mla", "mla_v1"), ("sparse_mla", "sfa_v1")], ids=["mla", "sparse_mla"]
+)
+def test_builders_of_mla_take_the_block_size_of_their_group(name, module, monkeypatch):
+    """Stock beside ours: vllm-ascend reads the one block size of the cache configuration."""
+    for parallel in ("enable_cp", "enable_dsa_cp", "enable_sfa_dcp_replicated_indexer"):
+        place = f"vllm_ascend.attention.{module}.{parallel}"
+        monkeypatch.setattr(place, lambda: False, raising=False)
+    adapted = backend_class(catalog.find(name), TARGET).get_builder_cls()
+    stock = adapted.__mro__[1]
+
+    def initialise(self, *args, **kwargs):
+        self.device = "cpu"
+        self.model_config = config.model_config
+
+    monkeypatch.setattr(stock.__mro__[1], "__init__", initialise)
+    config = mla_config(block_size=128)
+    spec = SimpleNamespace(block_size=512)
+    assert stock(spec, ["layer"], config, "cpu").block_size == 128, "vllm-ascend mended bug 17"
+    builder = adapted(spec, ["layer"], config, "cpu")
+    assert (builder.block_size, builder.max_blocks) == (512, 2)
+    assert config.cache_config.block_size == 128
+
+
+def mla_config(block_size):
+    """The fields that the builders' constructors read."""
+    return SimpleNamespace(
+        cache_config=SimpleNamespace(block_size=block_size),
+        model_config=SimpleNamespace(
+            max_model_len=1024,
+            hf_text_config=SimpleNamespace(qk_rope_head_dim=64),
+            get_head_size=lambda: 576,
+            dtype=torch.bfloat16,
+        ),
+        scheduler_config=SimpleNamespace(
+            enable_chunked_prefill=True, max_num_seqs=8, max_num_batched_tokens=512
+        ),
+        speculative_config=None,
+        parallel_config=SimpleNamespace(),
+        compilation_config=SimpleNamespace(),
+    )
+
+
 def test_one_class_for_each_backend():
     entry = catalog.find("mla")
     assert backend_class(entry, TARGET) is backend_class(entry, TARGET)
