@@ -183,6 +183,23 @@ CASE(junk_beside_the_data, "", 1) {
   Store(kit.y, kit.out, 5);
 }
 
+// Junk times 0 is 0, and 0 & junk: y[i] = x[i] for i < 5, 0 to 8, and 0 from 64 to 72.
+CASE(junk_masked_away, "", 1) {
+  Kit kit(gm_x, gm_y);
+  Load(kit.in, kit.x, 5);
+  Duplicate(kit.work, 0, 64);
+  PipeBarrier<PIPE_V>();
+  Duplicate(kit.work, 1, 5);
+  Sync<HardEvent::MTE2_V>();
+  PipeBarrier<PIPE_V>();
+  Mul(kit.out, kit.in, kit.work, 8);
+  And(kit.out[64].ReinterpretCast<int16_t>(), kit.work[8].ReinterpretCast<int16_t>(),
+      kit.in[8].ReinterpretCast<int16_t>(), 16);
+  Sync<HardEvent::V_MTE3>();
+  Store(kit.y, kit.out, 8);
+  Store(kit.y[64], kit.out[64], 8);
+}
+
 // Shifts and bits: y[i] = x[i] << 3 >> 2, y[64 + i] = -x[i] >> 1, y[128 + i] = x[i] & 6 | 1.
 CASE(shifts_and_bits, "", 1) {
   Kit kit(gm_x, gm_y);

@@ -36,6 +36,17 @@ CASE(stores_a_sum_of_junk, "undefined", 1) {
   Store(kit.y, kit.out, 8);
 }
 
+CASE(stores_junk_times_one, "undefined", 1) {
+  Kit kit(gm_x, gm_y);
+  Load(kit.in, kit.x, 5);
+  Duplicate(kit.work, 1, 64);
+  Sync<HardEvent::MTE2_V>();
+  PipeBarrier<PIPE_V>();
+  Mul(kit.out, kit.work, kit.in, 8);
+  Sync<HardEvent::V_MTE3>();
+  Store(kit.y, kit.out, 8);
+}
+
 CASE(gathers_by_junk, "undefined", 1) {
   Kit kit(gm_x, gm_y);
   Load(kit.in, kit.x, 64);

@@ -89,6 +89,11 @@ EXPECTED: dict[str, dict[int, int]] = {
     "scalar_in_between": {0: 45, 1: 1023},
     "through_global_memory": {**filled(128, lambda i: 5), 128: 6},
     "junk_beside_the_data": filled(5, lambda i: min(max(i - 2, 0), 1)),
+    "junk_masked_away": {
+        **filled(5, lambda i: i),
+        **filled(3, lambda i: 0, 5),
+        **filled(8, lambda i: 0, 64),
+    },
     "shifts_and_bits": {
         **filled(64, lambda i: (i << 3) >> 2),
         **filled(64, lambda i: -i >> 1, 64),

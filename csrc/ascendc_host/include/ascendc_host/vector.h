@@ -149,10 +149,21 @@ struct Arithmetic {
   }
 };
 
+// Whether a result is junk where one operand is: not if the other is an integer 0 that makes it 0.
+template <typename T>
+bool JunkProduct(bool junk0, T value0, bool junk1, T value1) {
+  if constexpr (std::is_integral<T>::value) {
+    return (junk0 && junk1) || (junk0 && value1 != 0) || (junk1 && value0 != 0);
+  } else {
+    return junk0 || junk1;
+  }
+}
+
 template <typename T, typename Function>
 void Binary(
     const char* name, const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src0,
-    const AscendC::LocalTensor<T>& src1, int64_t count, Where where, Function function) {
+    const AscendC::LocalTensor<T>& src1, int64_t count, Where where, bool zero_decides,
+    Function function) {
   VectorInstruction instruction(name, count, sizeof(T), where);
   instruction.Source(src0.place(), sizeof(T));
   instruction.Source(src1.place(), sizeof(T));
@@ -160,10 +171,13 @@ void Binary(
   instruction.NeedNoOverlap(dst.place(), sizeof(T), src0.place(), sizeof(T), true);
   instruction.NeedNoOverlap(dst.place(), sizeof(T), src1.place(), sizeof(T), true);
   for (int64_t i = 0; i < count; ++i) {
-    const bool junk = instruction.Junk<T>(src0.place(), i) || instruction.Junk<T>(src1.place(), i);
+    const bool junk0 = instruction.Junk<T>(src0.place(), i);
+    const bool junk1 = instruction.Junk<T>(src1.place(), i);
+    const T value0 = instruction.Load<T>(src0.place(), i);
+    const T value1 = instruction.Load<T>(src1.place(), i);
+    const bool junk = zero_decides ? JunkProduct(junk0, value0, junk1, value1) : junk0 || junk1;
     bool wrapped = false;
-    const T value = function(
-        instruction.Load<T>(src0.place(), i), instruction.Load<T>(src1.place(), i), &wrapped);
+    const T value = function(value0, value1, &wrapped);
     instruction.core().counters().wrapped += wrapped && !junk;
     instruction.Store<T>(dst.place(), i, value, junk);
   }
@@ -189,23 +203,24 @@ void Unary(
 }  // namespace ascendc_host
 
 // Each with two tensors: dst = src0 OP src1.
-#define ASCENDC_HOST_BINARY(NAME, NEED)                                                            \
-  namespace AscendC {                                                                              \
-  template <typename T>                                                                            \
-  void NAME(                                                                                       \
-      const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1,           \
-      const int32_t& count, Where where = Where::Here()) {                                         \
-    ascendc_host::NEED<T>();                                                                       \
-    ascendc_host::Binary(#NAME, dst, src0, src1, count, where, ascendc_host::Arithmetic<T>::NAME); \
-  }                                                                                                \
+#define ASCENDC_HOST_BINARY(NAME, NEED, ZERO_DECIDES)                                           \
+  namespace AscendC {                                                                           \
+  template <typename T>                                                                         \
+  void NAME(                                                                                    \
+      const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1,        \
+      const int32_t& count, Where where = Where::Here()) {                                      \
+    ascendc_host::NEED<T>();                                                                    \
+    ascendc_host::Binary(                                                                       \
+        #NAME, dst, src0, src1, count, where, ZERO_DECIDES, ascendc_host::Arithmetic<T>::NAME); \
+  }                                                                                             \
   }
-ASCENDC_HOST_BINARY(Add, NeedArithmeticType)
-ASCENDC_HOST_BINARY(Sub, NeedArithmeticType)
-ASCENDC_HOST_BINARY(Mul, NeedArithmeticType)
-ASCENDC_HOST_BINARY(Max, NeedArithmeticType)
-ASCENDC_HOST_BINARY(Min, NeedArithmeticType)
-ASCENDC_HOST_BINARY(And, NeedBitwiseType)
-ASCENDC_HOST_BINARY(Or, NeedBitwiseType)
+ASCENDC_HOST_BINARY(Add, NeedArithmeticType, false)
+ASCENDC_HOST_BINARY(Sub, NeedArithmeticType, false)
+ASCENDC_HOST_BINARY(Mul, NeedArithmeticType, true)
+ASCENDC_HOST_BINARY(Max, NeedArithmeticType, false)
+ASCENDC_HOST_BINARY(Min, NeedArithmeticType, false)
+ASCENDC_HOST_BINARY(And, NeedBitwiseType, true)
+ASCENDC_HOST_BINARY(Or, NeedBitwiseType, false)
 #undef ASCENDC_HOST_BINARY
 
 // Each with a scalar of exactly the tensor's type: dst = src OP scalarValue.

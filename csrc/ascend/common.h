@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the kernels of this folder share. All synchronisation is explicit: the library is compiled
+// with --cce-auto-sync=off, so that csrc/ascendc_host can check every order.
+#ifndef MKV_ASCEND_ASCEND_COMMON_H_
+#define MKV_ASCEND_ASCEND_COMMON_H_
+
+#include "kernel_operator.h"
+
+namespace mkv {
+
+using namespace AscendC;
+
+constexpr int32_t kPaddingSlot = -1;
+constexpr uint32_t kBlockBytes = 32;
+// Rows in 32 bytes of int32: the least that two cores must not share.
+constexpr int64_t kTileRows = 8;
+
+template <HardEvent event>
+__aicore__ inline void Sync() {
+  const event_t id = static_cast<event_t>(GetTPipePtr()->FetchEventID(event));
+  SetFlag<event>(id);
+  WaitFlag<event>(id);
+}
+
+__aicore__ inline int64_t Least(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
+__aicore__ inline int64_t Most(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
+
+__aicore__ inline int64_t RoundUp(int64_t value, int64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+// The exponent of a power of two, -1 for other numbers.
+__aicore__ inline int32_t Exponent(int64_t value) {
+  int32_t exponent = 0;
+  while ((int64_t{1} << exponent) < value) {
+    ++exponent;
+  }
+  return (int64_t{1} << exponent) == value ? exponent : -1;
+}
+
+// A row of the group table: address, row stride in elements, columns, block size.
+struct Group {
+  __gm__ int32_t* table;
+  int64_t row_stride;
+  int64_t columns;
+  int64_t block_size;
+  int32_t exponent;  // of the block size
+};
+
+// By the scalar unit's data cache: nobody writes group tables in a kernel.
+__aicore__ inline Group ReadGroup(const GlobalTensor<int64_t>& groups, int64_t index) {
+  Group group;
+  group.table = reinterpret_cast<__gm__ int32_t*>(groups.GetValue(index * 4));
+  group.row_stride = groups.GetValue(index * 4 + 1);
+  group.columns = groups.GetValue(index * 4 + 2);
+  group.block_size = groups.GetValue(index * 4 + 3);
+  group.exponent = Exponent(group.block_size);
+  return group;
+}
+
+// mask[i] = 1 where i < count, else 0, by the vector pipe. `index` holds 0, 1, 2, ...
+__aicore__ inline void CountMask(
+    const LocalTensor<int32_t>& mask, const LocalTensor<int32_t>& index, int64_t count,
+    int32_t lanes) {
+  Muls(mask, index, -1, lanes);
+  PipeBarrier<PIPE_V>();
+  Adds(mask, mask, static_cast<int32_t>(count), lanes);
+  PipeBarrier<PIPE_V>();
+  Maxs(mask, mask, 0, lanes);
+  PipeBarrier<PIPE_V>();
+  Mins(mask, mask, 1, lanes);
+  PipeBarrier<PIPE_V>();
+}
+
+// mask[i] = 1 where 0 <= value[i] < limit, else 0. int32 has no comparison on this chip. Whatever
+// value there is, an overflow on the way ends in 0, both with wrap-around and with saturation.
+__aicore__ inline void RangeMask(
+    const LocalTensor<int32_t>& mask, const LocalTensor<int32_t>& scratch,
+    const LocalTensor<int32_t>& value, int64_t limit, int32_t lanes) {
+  const int32_t bound = static_cast<int32_t>(limit);
+  Mins(scratch, value, bound, lanes);
+  PipeBarrier<PIPE_V>();
+  Maxs(scratch, scratch, -1, lanes);
+  PipeBarrier<PIPE_V>();
+  Muls(mask, scratch, -1, lanes);
+  Mins(scratch, scratch, 0, lanes);
+  PipeBarrier<PIPE_V>();
+  Adds(mask, mask, bound, lanes);
+  Adds(scratch, scratch, 1, lanes);
+  PipeBarrier<PIPE_V>();
+  Mins(mask, mask, 1, lanes);
+  PipeBarrier<PIPE_V>();
+  Mul(mask, mask, scratch, lanes);
+  PipeBarrier<PIPE_V>();
+}
+
+}  // namespace mkv
+
+#endif  // MKV_ASCEND_ASCEND_COMMON_H_

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The AscendC kernel of draft_plan on the CPU: every value as a loop over integers gives it, and
+nothing reported by the checker."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from mkv_ascend.testing.ascendc_host import Output, Report
+from tests.unit.ascend_kernels.kernels import CORES, library
+
+GARBAGE = -77
+Integers = np.ndarray
+
+
+@dataclass
+class Plan:
+    """Inputs of one call; tables hold ids that are never the same twice."""
+
+    positions: Integers
+    num_requests: int
+    block_sizes: list[int]
+    columns: list[int]
+    steps: int
+    max_model_len: int
+    table_rows: int
+    padding: int = 0  # columns of the outputs behind the rows
+    tables: list[Integers] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for group, columns in enumerate(self.columns):
+            ids = np.arange(self.table_rows * (columns + group), dtype=np.int32)
+            ids = (ids * 7919 + group) % 100003
+            self.tables.append(ids.reshape(self.table_rows, columns + group)[:, :columns])
+
+    @property
+    def rows(self) -> int:
+        return len(self.positions)
+
+
+@dataclass
+class Outputs:
+    step_positions: Integers
+    lengths: Integers
+    slots: Integers
+
+
+def expected(plan: Plan) -> Outputs:
+    """Plain loops over Python's integers."""
+    outputs = empty(plan)
+    for step in range(plan.steps):
+        for row in range(plan.rows):
+            live = row < plan.num_requests
+            moved = int(plan.positions[row]) + step + 1
+            fits = live and 0 <= moved < plan.max_model_len
+            outputs.step_positions[step, row] = moved if fits else 0
+            outputs.lengths[step, row] = (moved + 1 if fits else 1) if live else 0
+            for group, table in enumerate(plan.tables):
+                column, inside = divmod(moved, plan.block_sizes[group])
+                held = fits and row < plan.table_rows and column < plan.columns[group]
+                slot = int(table[row, column]) * plan.block_sizes[group] + inside if held else -1
+                outputs.slots[step, group, row] = slot
+    return outputs
+
+
+def empty(plan: Plan) -> Outputs:
+    width = plan.rows + plan.padding
+    return Outputs(
+        np.full((plan.steps, width), GARBAGE, plan.positions.dtype),
+        np.full((plan.steps, width), GARBAGE, np.int32),
+        np.full((plan.steps, len(plan.tables), width), GARBAGE, np.int32),
+    )
+
+
+def run(plan: Plan, seed: int = 0, cores: int = CORES) -> tuple[Outputs, Report]:
+    outputs = empty(plan)
+    table = np.array(
+        [
+            [ids.ctypes.data, ids.strides[0] // 4 if plan.table_rows else 0, columns, size]
+            for ids, columns, size in zip(plan.tables, plan.columns, plan.block_sizes, strict=True)
+        ],
+        dtype=np.int64,
+    )
+    width = plan.rows + plan.padding
+    sizes = [
+        plan.rows, plan.steps, len(plan.tables), plan.table_rows, plan.max_model_len, width, width,
+        len(plan.tables) * width, width,
+    ]  # fmt: skip
+    report = library("draft_plan").launch(
+        "mkv_ascend_draft_plan", ctypes.c_uint32(cores), None, plan.positions,
+        np.array([plan.num_requests], np.int32), table, Output(outputs.step_positions),
+        Output(outputs.lengths), Output(outputs.slots), int(plan.positions.dtype == np.int64),
+        *(ctypes.c_int64(size) for size in sizes), seed=seed,
+        reachable={f"block_table_{i}": whole(ids) for i, ids in enumerate(plan.tables)},
+    )  # fmt: skip
+    return outputs, report
+
+
+def whole(ids: Integers) -> Integers:
+    """The memory up to the last id: a view is not contiguous."""
+    base = ids.base if ids.base is not None else ids
+    last = ids.size and (ids.shape[0] - 1) * (ids.strides[0] // 4) + ids.shape[1]
+    return np.ascontiguousarray(base).reshape(-1)[:last]
+
+
+def check(plan: Plan, seed: int = 0, cores: int = CORES) -> Report:
+    outputs, report = run(plan, seed, cores)
+    report.require_clean()
+    wanted = expected(plan)
+    np.testing.assert_array_equal(outputs.step_positions, wanted.step_positions)
+    np.testing.assert_array_equal(outputs.lengths, wanted.lengths)
+    np.testing.assert_array_equal(outputs.slots, wanted.slots)
+    return report
+
+
+BLOCK_SIZES = [1, 2, 3, 5, 16, 128, 544, 1024, 2048]
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    rows = draw(st.integers(1, 150))
+    sizes = draw(st.lists(st.sampled_from(BLOCK_SIZES), min_size=1, max_size=4))
+    columns = [draw(st.integers(0, 12)) for _ in sizes]
+    steps = draw(st.integers(1, 20))
+    edge = max(count * size for count, size in zip(columns, sizes, strict=True))
+    max_model_len = draw(st.integers(1, max(1, edge + 5)))
+    wide = draw(st.booleans())
+    bits = 63 if wide else 31
+    near = st.integers(-3, max_model_len + 3)
+    anywhere = st.integers(-(2**bits), 2**bits - 1)
+    positions = draw(st.lists(st.one_of(near, near, near, anywhere), min_size=rows, max_size=rows))
+    return Plan(
+        positions=np.array(positions, np.int64 if wide else np.int32),
+        num_requests=draw(st.one_of(st.integers(0, rows + 2), st.just(rows))),
+        block_sizes=sizes,
+        columns=columns,
+        steps=steps,
+        max_model_len=max_model_len,
+        table_rows=draw(st.one_of(st.just(rows), st.integers(0, rows + 3))),
+        padding=draw(st.integers(0, 5)),
+    )
+
+
+def decode(rows: int, groups: int, steps: int, *, wide: bool = False, size: int = 128) -> Plan:
+    """A batch in the midst of decoding."""
+    dtype = np.int64 if wide else np.int32
+    return Plan(
+        positions=(np.arange(rows) * 37 % 2000).astype(dtype),
+        num_requests=rows,
+        block_sizes=[size] * groups,
+        columns=[20] * groups,
+        steps=steps,
+        max_model_len=2048,
+        table_rows=rows,
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(plan=plans(), seed=st.integers(0, 1000), cores=st.sampled_from([1, 3, CORES]))
+@example(plan=decode(256, 4, 4), seed=0, cores=CORES)
+@example(plan=decode(65, 2, 4, wide=True), seed=1, cores=2)
+@example(plan=decode(9, 3, 128, size=3), seed=2, cores=1)
+def test_any_plan_is_as_the_loop_has_it(plan: Plan, seed: int, cores: int) -> None:
+    check(plan, seed, cores)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_the_largest_maximum_length(wide: bool) -> None:
+    """Where adding a step leaves 32 bits."""
+    limit = 2**31 - 1
+    plan = decode(8, 1, 3, wide=wide)
+    plan.max_model_len = limit
+    plan.positions[:] = [0, limit - 5, limit - 4, limit - 3, limit - 2, limit - 1, limit, -1]
+    check(plan)
+
+
+def test_no_rows_and_no_steps_launch_nothing() -> None:
+    for plan in (decode(0, 2, 4), decode(4, 2, 0)):
+        outputs, _ = run(plan)
+        assert (outputs.lengths == GARBAGE).all()
+
+
+def test_bytes_and_balance_at_a_batch_of_256() -> None:
+    report = check(decode(256, 4, 4))
+    # Read once: positions and one 32-byte copy per row and group. Written once: the outputs.
+    needed = 256 * 4 + 256 * 4 * 32 + 4 * 256 * 4 * (1 + 1 + 4)
+    assert report.total("cost_bytes") <= 1.5 * needed
+    work = [sum(core.instructions.values()) for core in report.cores]
+    assert max(work) <= 1.2 * sum(work) / len(work)
+    assert len(report.cores) == 32
