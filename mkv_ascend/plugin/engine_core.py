@@ -15,7 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core import kv_cache_utils
-from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheTensor, UniformTypeKVCacheSpecs
+from vllm.v1.kv_cache_interface import (
+    HiddenStateCacheSpec,
+    KVCacheConfig,
+    KVCacheTensor,
+    UniformTypeKVCacheSpecs,
+)
 
 from mkv_ascend.layout.admission import NULL_BLOCKS, AdmissionError
 from mkv_ascend.layout.grouping import MIB
@@ -100,8 +105,6 @@ def _groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
         if kv_groups.can_fold(specs) and config.speculative_config.method == "dflash":
             specs = kv_groups.with_all_tokens_of_the_draft(specs)
         one_group = UniformTypeKVCacheSpecs.is_uniform_type(specs)
-        if one_group and planned_groups.vllm_cannot_compare(specs):
-            return planned_groups.one_group(specs)
         if not one_group and planned_groups.need_own_groups(specs):
             return kv_groups.fold(config, specs)
     return planned_groups.with_facts(original(config, specs), facts)
@@ -111,9 +114,11 @@ def is_kv_cache_spec_uniform(original: Any, kv_cache_spec: dict[str, Any]) -> bo
     """Whether one spec stands for all layers; values of two sizes are two specs.
 
     ``FullAttentionSpec.merge`` looks at all fields but this one, and gives every layer the first's.
+    ``AscendMLAAttentionSpec.merge`` reads fields that hidden states beside it do not have.
     """
     sizes = {getattr(spec, "head_size_v", None) for spec in kv_cache_spec.values()}
-    return len(sizes) <= 1 and bool(original(kv_cache_spec))
+    hidden = {isinstance(spec, HiddenStateCacheSpec) for spec in kv_cache_spec.values()}
+    return max(len(sizes), len(hidden)) <= 1 and bool(original(kv_cache_spec))
 
 
 def _pool_bytes_per_block(original: Any, groups: Groups) -> int:

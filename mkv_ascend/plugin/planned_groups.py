@@ -52,22 +52,6 @@ def _vllm_can_unify(specs: Specs) -> bool:
     )
 
 
-def vllm_cannot_compare(specs: Specs) -> bool:
-    """Whether vLLM's look for layers that are all alike fails.
-
-    ``AscendMLAAttentionSpec.merge`` (0.23.0) reads fields that hidden states do not have.
-    """
-    hidden = [isinstance(spec, HiddenStateCacheSpec) for spec in specs.values()]
-    return any(hidden) and not all(hidden)
-
-
-def one_group(specs: Specs) -> list[KVCacheGroupSpec]:
-    """All layers in one group."""
-    whole = UniformTypeKVCacheSpecs.from_specs(dict(specs))
-    assert whole is not None
-    return [KVCacheGroupSpec(list(specs), whole)]
-
-
 def with_facts(groups: Groups, facts: Mapping[str, LayerFacts | None]) -> list[KVCacheGroupSpec]:
     """vLLM's groups, each layer with a spec of its own and its facts."""
     result = []
