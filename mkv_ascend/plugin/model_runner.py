@@ -20,6 +20,7 @@ from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.materialize import Materialized, materialize
 from mkv_ascend.plugin import layers
 from mkv_ascend.plugin.block_zeroer import PlannedBlockZeroer
+from mkv_ascend.plugin.latent_specs import mended_specs
 from mkv_ascend.plugin.layer_facts import tie_facts
 from mkv_ascend.plugin.logging import get_logger
 from mkv_ascend.plugin.planned_caches import (
@@ -87,8 +88,13 @@ class MkvModelRunner(NPUModelRunner):
 
     def get_kv_cache_spec(self) -> dict[str, Any]:
         """The spec of every layer with a cache, tied to what planning must know besides."""
-        specs: dict[str, Any] = super().get_kv_cache_spec()
         all_layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
+        specs = mended_specs(
+            super().get_kv_cache_spec(),
+            all_layers,
+            self.vllm_config,
+            self.sfa_dcp_replicated_indexer_size,
+        )
         tie_facts(specs, all_layers, self._draft_layers())
         return specs
 

@@ -236,6 +236,15 @@ OVERRIDES = (
         until="its loop takes positions and metadata of each step from outside",
     ),
     Patch(
+        name="specs of latents",
+        target="NPUModelRunner.get_kv_cache_spec (plugin/latent_specs.py)",
+        why="Whether layers have an indexer, and of what sizes, is asked of the target's "
+        "configuration for the draft's layers too.",
+        guard="none: what does not fit its layer in vllm-ascend's answer is replaced",
+        test="tests/emulated/test_latent_specs.py",
+        until="vllm-ascend asks the layer",
+    ),
+    Patch(
         name="host lengths for a draft",
         target="NPUModelRunner._needs_seq_lens_cpu_sync (plugin/model_runner.py)",
         why="It is decided by the target's backend alone; a draft's builder may read lengths on "

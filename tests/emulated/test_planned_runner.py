@@ -138,7 +138,10 @@ PAIRS: dict[str, tuple[list[Any], list[Any]]] = {
         [dense()],
     ),
     "dense, indexer": ([dense()], [indexed()]),
-    "hidden states of latents": ([latent(), latent()], [replace(HIDDEN, head_size=576)]),
+    "hidden states of latents": (
+        [latent(), latent()],
+        [replace(HIDDEN, head_size=576, head_size_v=576)],
+    ),
     "hidden states of a dense target": ([dense(), dense()], [HIDDEN]),
     "hidden states of states": (
         [delta(), dense(256, 2)],
