@@ -155,7 +155,9 @@ def fold(config: VllmConfig, specs: Specs) -> list[KVCacheGroupSpec]:
     """
     specs = {name: _unpadded(spec) for name, spec in specs.items()}
     grouping = search(config, specs)
-    groups = _with_the_draft_together(grouping.groups, specs)
+    groups: Sequence[Group] = grouping.groups
+    if config.speculative_config is not None and config.speculative_config.method == "dflash":
+        groups = _with_the_draft_together(groups, specs)
     groups = [part for group in groups for part in _by_states(group, specs)]
     fitted = {
         name: with_block_size(specs[name], group.block_size)
@@ -243,7 +245,7 @@ def _check_padding(config: VllmConfig, cost: Cost) -> None:
 def _with_the_draft_together(groups: Sequence[Group], specs: Specs) -> list[Group]:
     """One group in place of several with draft layers that hold the same tokens.
 
-    vllm-ascend's proposers make one metadata object for all layers of the draft.
+    vllm-ascend's dflash proposer has one block table and one slot mapping for all of them.
     """
     drafted: dict[Holding, list[Group]] = {}
     for group in groups:

@@ -68,6 +68,9 @@ def long_requests(**options):
 def test_the_engine_groups_as_the_benchmark_says(row, objective):
     grouping = kv_groups.search(long_requests(layout={"objective": objective.value}), pair_of(row))
     assert grouping.cost == plan(row, objective)[0]
+    groups = kv_groups.fold(long_requests(layout={"objective": objective.value}), pair_of(row))
+    assert [group.layer_names for group in groups] == [list(g.layers) for g in grouping.groups]
+    assert kv_cache_utils._pool_bytes_per_block(groups) == grouping.block_bytes
 
 
 def test_a_groups_specs_have_its_block_size_and_their_facts():

@@ -215,22 +215,23 @@ def test_only_groups_of_drafts_that_shift_their_input_give_up_a_block(method):
     assert flagged == (drafted if method != "draft_model" else [False] * len(drafted))
 
 
-def test_draft_layers_that_hold_the_same_tokens_share_a_group():
-    """Two dense and two window layers, two dense of the draft: the search would split the four."""
+@pytest.mark.parametrize(("method", "groups"), [("dflash", 1), ("draft_model", 2)])
+def test_a_draft_of_dflash_is_in_one_group(method, groups):
+    """Two dense and two window layers, two dense of the draft: the search splits the four."""
     specs = model([full(), window(), full(), window()], [full(), full()])
-    (result,) = configs(specs)
+    (result,) = configs(specs, method=method)
     drafted = [n for n in layers(result) if any(name.startswith("head.") for name in n)]
-    assert len(drafted) == 1
-    assert not drafted[0][0].startswith("head.")
+    assert len(drafted) == groups
+    assert not any(names[0].startswith("head.") for names in drafted)
 
 
 def test_padding_limit_counts_the_groups_that_are_made():
-    """The search keeps to the limit with the draft in two groups, which cannot run yet."""
+    """The search keeps to the limit with the draft in two groups, in which dflash cannot run."""
     specs = model([full(), window(), full(), window()], [full(), full()])
     limit = kv_groups.search(config(), specs).cost.padding_fraction + 0.001
     kv_groups.search(config(layout={"max_padding_fraction": limit}), specs)
     with pytest.raises(GroupingError, match="in which this target and draft can run"):
-        configs(specs, layout={"max_padding_fraction": limit})
+        configs(specs, layout={"max_padding_fraction": limit}, method="dflash")
 
 
 # 8 blocks of the MLA layer; of the window 255 + 512 tokens in 6 blocks and 1 more; 1 for vLLM.
