@@ -14,6 +14,7 @@ struct Part {
   int64_t length;  // in the input
   int64_t kept;    // tokens that were not rejected
   int64_t copied;  // of those, the ones that the output shows
+  int64_t first_position;
   int64_t out_start;
   int64_t out_length;
 };
@@ -55,6 +56,7 @@ class Expansion {
     part.start = in_.query_start_loc[request];
     part.length = in_.query_start_loc[request + 1] - part.start;
     part.kept = part.length - (in_.num_rejected ? in_.num_rejected[request] : 0);
+    part.first_position = in_.positions[inside(part.start)];
     part.copied = part.kept - (in_.shift ? 1 : 0);
     part.out_start = part.start + request * more;
     part.out_length = part.length + more;
@@ -73,9 +75,8 @@ class Expansion {
     }
     in_.out_query_start_loc[request + 1] = static_cast<int32_t>(part.out_start + part.out_length);
     in_.lengths[request] =
-        static_cast<int32_t>(in_.positions[inside(part.start)] + part.out_length);
-    const int64_t last = in_.positions[inside(part.start + part.kept - 1)];
-    in_.next_positions.set(request, last + part.copied - (part.kept - 1));
+        static_cast<int32_t>(part.first_position + part.out_length);
+    in_.next_positions.set(request, part.first_position + part.copied);
     if (in_.hidden_rows != nullptr) {
       for (int64_t place = 0; place < part.length; ++place) {
         in_.hidden_rows[inside(part.start + place)] = static_cast<int32_t>(part.out_start + place);
@@ -103,7 +104,7 @@ class Expansion {
     in_.masked_mask[row] = masked ? 1 : 0;
     const int64_t source = inside(part.start + std::min(place, part.kept - 1));
     const int64_t beyond = std::max<int64_t>(place - (part.kept - 1), 0);
-    const int64_t position = in_.positions[source] + beyond;
+    const int64_t position = part.first_position + place;
     const bool fits = position >= 0 && position < in_.max_model_len;
     in_.out_positions.set(row, fits ? position : 0);
     for (size_t axis = 0; axis < in_.rope_positions.size(); ++axis) {

@@ -98,7 +98,7 @@ def draft_plan(
     Step s (1 to K - 1; row s - 1 of the outputs) puts a request's token at ``position + s``:
 
     - within the maximum length: length ``position + s + 1``, slot from each group's block table;
-      -1 where the position lies past the table's columns, or the request past its rows;
+      -1 where the position lies past the table's columns;
     - at or past it (or below 0): position 0, length 1, slot -1. Nothing may be written there, and
       attention over one key is the least that backends take;
     - rows from ``num_requests`` on are padding: position 0, length 0, slot -1.
@@ -106,7 +106,7 @@ def draft_plan(
     Args:
         positions: int32 or int64 [R], position of each request's last token in the first pass.
         num_requests: int32 [1], on the device: a captured graph freezes what is passed by value.
-        block_tables: G int32 [rows, columns], ids of kernel blocks.
+        block_tables: G int32 [rows, columns], ids of kernel blocks. Every live request has a row.
         group_table: int64 [G, 4], ``group_table(block_tables, block_sizes)``.
         max_model_len: tokens that the draft can hold, 1 to 2**31 - 1.
         step_positions: out, the dtype of ``positions`` [K - 1, R].

@@ -15,12 +15,14 @@ class ExpandInputs(NamedTuple):
 
     Attributes:
         token_ids: int32 or int64 [T], what the target was given.
-        positions: int32 or int64 [T], of each token in its sequence.
+        positions: int32 or int64 [T], of each token in its sequence; a request's tokens follow each
+            other, so only its first is looked at.
         next_token_ids: int32 or int64 [R].
         query_start_loc: int32 [R + 1], where each request begins in the input.
         num_requests: int32 [1], on the device; requests from there on are padding. A live request
             keeps one token or more.
-        block_tables: G int32 [rows, columns], ids of kernel blocks; a list.
+        block_tables: G int32 [rows, columns], ids of kernel blocks; a list. Every live request has
+            a row.
         group_table: int64 [G, 4], ``group_table(block_tables, block_sizes)``.
         sampled_per_request: rows whose logits are sampled, 1 or more.
         shift: whether the draft sees each token one place earlier.

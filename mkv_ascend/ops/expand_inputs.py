@@ -104,7 +104,8 @@ def expand_inputs(arguments: ExpandInputs) -> None:
     - a row of padding per rejected token.
 
     So it is ``sampled_per_request - shift`` rows longer than in the input. Row j of the part stands
-    at the position of the request's input row j; past its kept tokens, counting on from the last.
+    at the request's first position + j. Its rotary position is that of the request's input row j;
+    past its kept tokens, counting on from the last.
 
     =============================  ========  ======================
     method                         shift     sampled_per_request

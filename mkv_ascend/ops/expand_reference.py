@@ -46,18 +46,17 @@ class Expansion:
         self.is_token = filled & (self.place < copied + given.sampled_per_request)
         self.is_masked = self.is_token & (self.place > copied)
 
-    def positions(self, positions: torch.Tensor) -> torch.Tensor:
-        """Positions [..., T'] of the output's rows: the input's, then counting on from the last."""
+    def first_positions(self, positions: torch.Tensor) -> torch.Tensor:
+        """Position [R] of each request's first token."""
+        return positions[self.starts[:-1].clamp(0, positions.shape[0] - 1)].to(torch.int64)
+
+    def rope_positions(self, positions: torch.Tensor) -> torch.Tensor:
+        """[axes, T']: those of the input's rows, then counting on from the last."""
         last = self.kept[self.request] - 1
         source = self.starts[self.request] + self.place.minimum(last)
         beyond = (self.place - last).clamp(min=0)
         source = source.clamp(0, positions.shape[-1] - 1)
         return positions[..., source].to(torch.int64) + beyond
-
-    def next_positions(self, positions: torch.Tensor) -> torch.Tensor:
-        """Position [R] of each request's next token."""
-        last = (self.starts[:-1] + self.kept - 1).clamp(0, positions.shape[0] - 1)
-        return positions[last].to(torch.int64) + self.copied - (self.kept - 1)
 
 
 def write(given: ExpandInputs) -> None:
@@ -99,12 +98,14 @@ def _write_tokens(rows: Expansion, given: ExpandInputs) -> None:
 
 
 def _write_positions(rows: Expansion, given: ExpandInputs) -> None:
-    moved = rows.positions(given.positions)
+    moved = rows.first_positions(given.positions)[rows.request] + rows.place
     fits = rows.is_token & (moved >= 0) & (moved < given.max_model_len)
     kept = torch.where(fits, moved, 0)
     given.out_positions.copy_(kept)
     if given.rope_positions is not None and given.out_rope_positions is not None:
-        given.out_rope_positions.copy_(torch.where(fits, rows.positions(given.rope_positions), 0))
+        given.out_rope_positions.copy_(
+            torch.where(fits, rows.rope_positions(given.rope_positions), 0)
+        )
     for group, table in enumerate(given.block_tables):
         block_size = given.group_table[group, BLOCK_SIZE]
         given.slots[group].copy_(slots_of(kept, rows.request, fits, table, block_size))
@@ -115,11 +116,9 @@ def _write_requests(rows: Expansion, given: ExpandInputs) -> None:
     sampled = torch.arange(given.sampled_per_request, device=first_sampled.device)
     indices = torch.where(rows.live[:, None], first_sampled[:, None] + sampled, 0)
     given.sample_indices.copy_(indices.flatten())
-    starts = rows.starts[:-1].clamp(0, given.positions.shape[0] - 1)
-    begin = given.positions[starts].to(torch.int64)
+    begin = rows.first_positions(given.positions)
     given.lengths.copy_(torch.where(rows.live, begin + rows.out_length, 0))
-    next_positions = rows.next_positions(given.positions)
-    given.next_positions.copy_(torch.where(rows.live, next_positions, 0))
+    given.next_positions.copy_(torch.where(rows.live, begin + rows.copied, 0))
 
 
 def _write_hidden_rows(rows: Expansion, hidden_rows: torch.Tensor) -> None:

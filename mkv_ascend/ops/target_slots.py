@@ -119,14 +119,13 @@ def target_slots(
 ) -> None:
     """Write each token's slot in each KV group, and -1 behind the last token.
 
-    A token whose position lies past its block table's columns, or whose request lies past its rows,
-    gets -1 as well.
+    A token whose position lies past its block table's columns gets -1 as well.
 
     Args:
         positions: int32 or int64 [T], of each token in its sequence.
         query_start_loc: int32 [R + 1], where each request begins.
         num_requests: int32 [1], on the device; requests from there on are padding.
-        block_tables: G int32 [rows, columns], ids of kernel blocks.
+        block_tables: G int32 [rows, columns], ids of kernel blocks. Every live request has a row.
         group_table: int64 [G, 4], ``group_table(block_tables, block_sizes)``.
         slots: out, G int32 [size]; all of each is written. A slot must fit int32.
         slot_table: int64 [G, 2], ``slot_table(slots)``.

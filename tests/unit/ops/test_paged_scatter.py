@@ -11,32 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mkv_ascend.ops.paged_scatter import paged_scatter
-from tests.unit.ops.batches import BLOCK_SIZES, seeded, some
+from tests.unit.ops.batches import BLOCK_SIZES, as_bytes, random_bytes, seeded, some, spread
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.int8, torch.int64)
-
-
-def random_bytes(generator: torch.Generator, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
-    """Any bytes, not-a-numbers among them: the op must copy bytes."""
-    count = torch.Size(shape).numel() * dtype.itemsize
-    raw = torch.randint(0, 256, (count,), generator=generator, dtype=torch.uint8)
-    return raw.view(dtype).reshape(shape)
-
-
-def spread(
-    generator: torch.Generator, shape: tuple[int, ...], dtype: torch.dtype, gaps: tuple[int, ...]
-) -> torch.Tensor:
-    """A tensor whose first dimensions have gaps of ``gaps`` rows after each of their elements."""
-    wide = tuple(size + gap for size, gap in zip(shape, (0, *gaps), strict=False))
-    tensor = random_bytes(generator, (*wide, *shape[len(wide) :]), dtype)
-    for dimension, size in enumerate(shape):
-        tensor = tensor.narrow(dimension, 0, size)
-    return tensor
-
-
-def as_bytes(tensor: torch.Tensor) -> list[Any]:
-    listed: list[Any] = tensor.contiguous().flatten().view(torch.uint8).tolist()
-    return listed
 
 
 @some
