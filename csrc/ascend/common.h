@@ -30,9 +30,49 @@ __aicore__ inline int64_t Most(int64_t a, int64_t b) {
   return a > b ? a : b;
 }
 
+__aicore__ inline int64_t CeilDivide(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
 __aicore__ inline int64_t RoundUp(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
+
+template <typename T>
+__aicore__ inline GlobalTensor<T> GlobalAt(GM_ADDR address) {
+  GlobalTensor<T> tensor;
+  tensor.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(address));
+  return tensor;
+}
+
+// A tensor at an address that a table in global memory holds.
+template <typename T>
+__aicore__ inline GlobalTensor<T> GlobalAt(int64_t address) {
+  GlobalTensor<T> tensor;
+  tensor.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(address));
+  return tensor;
+}
+
+// int32 or int64 elements that no kernel writes, read one at a time by the scalar unit.
+class ScalarIndices {
+ public:
+  __aicore__ inline ScalarIndices(GM_ADDR address, bool wide) : wide_(wide) {
+    if (wide) {
+      wide_values_ = GlobalAt<int64_t>(address);
+    } else {
+      values_ = GlobalAt<int32_t>(address);
+    }
+  }
+
+  __aicore__ inline int64_t Get(int64_t place) const {
+    return wide_ ? wide_values_.GetValue(place) : static_cast<int64_t>(values_.GetValue(place));
+  }
+
+ private:
+  GlobalTensor<int32_t> values_;
+  GlobalTensor<int64_t> wide_values_;
+  bool wide_;
+};
 
 // The exponent of a power of two, -1 for other numbers.
 __aicore__ inline int32_t Exponent(int64_t value) {

@@ -21,6 +21,27 @@ void mkv_ascend_draft_plan(
     int64_t position_stride, int64_t length_stride, int64_t slot_step_stride,
     int64_t slot_group_stride);
 
+void mkv_ascend_zero_blocks(
+    uint32_t cores, void* stream, uint8_t* block_ids, int32_t wide, int64_t num_ids,
+    uint8_t* page_table, int64_t num_caches);
+
+// One component of paged_scatter, in bytes but for the counts.
+struct MkvScatterComponent {
+  uint8_t* rows;
+  uint8_t* cache;
+  int64_t row_stride;
+  int64_t block_stride;
+  int64_t token_stride;
+  int64_t bytes;
+  int64_t block_size;
+  int64_t num_blocks;
+};
+
+// `components` points at four on the host; those from num_components on are not looked at.
+void mkv_ascend_paged_scatter(
+    uint32_t cores, void* stream, uint8_t* slots, int64_t num_tokens, int32_t num_components,
+    const MkvScatterComponent* components);
+
 }  // extern "C"
 
 #endif  // MKV_ASCEND_ASCEND_LAUNCHERS_H_

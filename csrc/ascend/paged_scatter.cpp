@@ -2,10 +2,11 @@
 // paged_scatter: rows go through UB as bytes, whatever their type. Tokens are split over the cores;
 // with fewer tokens than cores, tokens of all components are. Neighbouring tokens with a slot are
 // loaded together, and those of them with neighbouring slots in one block are stored together.
-#include "kernel_tools.h"
-#include "launches.h"
+#include "common.h"
+#include "launchers.h"
+#include "ascendc_launch.h"
 
-namespace mkv::ascend {
+namespace mkv {
 
 constexpr int64_t kBufferBytes = 32 * 1024;
 constexpr int64_t kSlotTile = 512;
@@ -45,12 +46,10 @@ class PagedScatter {
       return;
     }
     // The scalar unit may still be reading the tile before.
-    Synchronise<AscendC::HardEvent::S_MTE2>();
-    const AscendC::DataCopyExtParams copy{
-        1, static_cast<uint32_t>(count * sizeof(int32_t)), 0, 0, 0};
-    AscendC::DataCopyPad(
-        tile_, slots_[start], copy, AscendC::DataCopyPadExtParams<int32_t>{false, 0, 0, 0});
-    Synchronise<AscendC::HardEvent::MTE2_S>();
+    Sync<HardEvent::S_MTE2>();
+    const DataCopyExtParams copy{1, static_cast<uint32_t>(count * sizeof(int32_t)), 0, 0, 0};
+    DataCopyPad(tile_, slots_[start], copy, DataCopyPadExtParams<int32_t>{false, 0, 0, 0});
+    Sync<HardEvent::MTE2_S>();
     tile_start_ = start;
     tile_count_ = count;
   }
@@ -89,11 +88,11 @@ class PagedScatter {
     const auto rows = GlobalAt<uint8_t>(component.rows);
     auto buffer = queue_.AllocTensor<uint8_t>();
     const auto gap = count > 1 ? static_cast<uint32_t>(component.row_stride - bytes) : 0;
-    const AscendC::DataCopyExtParams load{
+    const DataCopyExtParams load{
         static_cast<uint16_t>(count), static_cast<uint32_t>(bytes), gap, 0, 0};
-    AscendC::DataCopyPad(
+    DataCopyPad(
         buffer, rows[(tile_start_ + place) * component.row_stride + at], load,
-        AscendC::DataCopyPadExtParams<uint8_t>{false, 0, 0, 0});
+        DataCopyPadExtParams<uint8_t>{false, 0, 0, 0});
     queue_.EnQue(buffer);
     buffer = queue_.DeQue<uint8_t>();
     for (int64_t stored = 0; stored < count;) {
@@ -104,7 +103,7 @@ class PagedScatter {
 
   // Stores the rows from `first` on whose slots follow each other in one block; returns how many.
   __aicore__ inline int64_t StoreRun(
-      const ScatterComponent& component, const AscendC::LocalTensor<uint8_t>& buffer, int64_t place,
+      const ScatterComponent& component, const LocalTensor<uint8_t>& buffer, int64_t place,
       int64_t first, int64_t count, int64_t at, int64_t bytes) {
     const int64_t slot = tile_.GetValue(place + first);
     const int64_t block = slot / component.block_size;
@@ -116,28 +115,28 @@ class PagedScatter {
       ++run;
     }
     const auto gap = run > 1 ? static_cast<uint32_t>(component.token_stride - bytes) : 0;
-    const AscendC::DataCopyExtParams store{
+    const DataCopyExtParams store{
         static_cast<uint16_t>(run), static_cast<uint32_t>(bytes), 0, gap, 0};
     const auto cache = GlobalAt<uint8_t>(component.cache);
-    AscendC::DataCopyPad(
+    DataCopyPad(
         cache[block * component.block_stride + offset * component.token_stride + at],
         buffer[first * RoundUp(bytes, kBlockBytes)], store);
     return run;
   }
 
-  AscendC::TPipe pipe_;
-  AscendC::TQueBind<AscendC::TPosition::VECIN, AscendC::TPosition::VECOUT, 1> queue_;
-  AscendC::TBuf<AscendC::TPosition::VECIN> slot_buffer_;
-  AscendC::LocalTensor<int32_t> tile_;
-  AscendC::GlobalTensor<int32_t> slots_;
+  TPipe pipe_;
+  TQueBind<TPosition::VECIN, TPosition::VECOUT, 1> queue_;
+  TBuf<TPosition::VECIN> slot_buffer_;
+  LocalTensor<int32_t> tile_;
+  GlobalTensor<int32_t> slots_;
   int64_t tile_start_ = -1;
   int64_t tile_count_ = 0;
 };
 
 __aicore__ inline void ScatterAll(
     GM_ADDR slots, int64_t num_tokens, int32_t num_components, const ScatterComponent* components) {
-  const int64_t cores = AscendC::GetBlockNum();
-  const int64_t core = AscendC::GetBlockIdx();
+  const int64_t cores = GetBlockNum();
+  const int64_t core = GetBlockIdx();
   PagedScatter op(slots);
   if (num_tokens >= cores) {
     const int64_t share = CeilDivide(num_tokens, cores);
@@ -154,10 +153,10 @@ __aicore__ inline void ScatterAll(
   }
 }
 
-}  // namespace mkv::ascend
+}  // namespace mkv
 
 // The signature is written out: the build finds it in the text to make the launch from it.
-extern "C" __global__ __aicore__ void mkv_paged_scatter(
+extern "C" __global__ __aicore__ void mkv_paged_scatter_kernel(
     GM_ADDR slots, const int64_t num_tokens, const int32_t num_components,  //
     GM_ADDR rows_0, GM_ADDR cache_0, const int64_t row_stride_0, const int64_t block_stride_0,
     const int64_t token_stride_0, const int64_t bytes_0, const int64_t block_size_0,
@@ -172,7 +171,7 @@ extern "C" __global__ __aicore__ void mkv_paged_scatter(
     const int64_t token_stride_3, const int64_t bytes_3, const int64_t block_size_3,
     const int64_t num_blocks_3) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
-  const mkv::ascend::ScatterComponent components[mkv::ascend::kMostComponents] = {
+  const mkv::ScatterComponent components[mkv::kMostComponents] = {
       {rows_0, cache_0, row_stride_0, block_stride_0, token_stride_0, bytes_0, block_size_0,
        num_blocks_0},
       {rows_1, cache_1, row_stride_1, block_stride_1, token_stride_1, bytes_1, block_size_1,
@@ -182,18 +181,18 @@ extern "C" __global__ __aicore__ void mkv_paged_scatter(
       {rows_3, cache_3, row_stride_3, block_stride_3, token_stride_3, bytes_3, block_size_3,
        num_blocks_3},
   };
-  mkv::ascend::ScatterAll(slots, num_tokens, num_components, components);
+  mkv::ScatterAll(slots, num_tokens, num_components, components);
 }
 
-#define MKV_COMPONENT(c)                                                           \
-  static_cast<GM_ADDR>((c).rows), static_cast<GM_ADDR>((c).cache), (c).row_stride, \
-      (c).block_stride, (c).token_stride, (c).bytes, (c).block_size, (c).num_blocks
+#define MKV_COMPONENT(c)                                                              \
+  (c).rows, (c).cache, (c).row_stride, (c).block_stride, (c).token_stride, (c).bytes, \
+      (c).block_size, (c).num_blocks
 
-void mkv_paged_scatter_launch(
-    uint32_t cores, void* stream, void* slots, int64_t num_tokens, int32_t num_components,
+extern "C" void mkv_ascend_paged_scatter(
+    uint32_t cores, void* stream, uint8_t* slots, int64_t num_tokens, int32_t num_components,
     const MkvScatterComponent* components) {
   ASCENDC_LAUNCH(
-      mkv_paged_scatter, cores, stream, static_cast<GM_ADDR>(slots), num_tokens, num_components,
+      mkv_paged_scatter_kernel, cores, stream, slots, num_tokens, num_components,
       MKV_COMPONENT(components[0]), MKV_COMPONENT(components[1]), MKV_COMPONENT(components[2]),
       MKV_COMPONENT(components[3]));
 }

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mkv_ascend.ops import paged_scatter, zero_blocks
-from mkv_ascend.testing.ascendc_host import HostKernels
-from tests.unit.ops.ascend import kernels
+from tests.unit.ascend_kernels import launches
 from tests.unit.ops.batches import BLOCK_SIZES, as_bytes, random_bytes, seeded, some, spread
 
 CORES = st.sampled_from((1, 2, 7, 40))
@@ -27,7 +26,6 @@ DTYPES = (torch.bfloat16, torch.float32, torch.int8, torch.int64)
     seed=st.integers(0, 2**31),
 )
 def test_paged_scatter(
-    library: HostKernels,
     data: st.DataObject,
     tokens: int,
     block_size: int,
@@ -62,38 +60,38 @@ def test_paged_scatter(
     ]
     wanted = [cache.clone() for cache in caches]
     paged_scatter.reference(rows, slots, wanted)
-    report = kernels.paged_scatter(library, rows, slots, caches, cores=cores, seed=seed)
+    report = launches.paged_scatter(rows, slots, caches, cores=cores, seed=seed)
     report.require_clean()
     for got, cache in zip(caches, wanted, strict=True):
         assert as_bytes(got) == as_bytes(cache)
 
 
 @pytest.mark.parametrize("elements", [16384, 8192 + 77, 40_000])
-def test_paged_scatter_of_rows_longer_than_a_buffer(library: HostKernels, elements: int) -> None:
+def test_paged_scatter_of_rows_longer_than_a_buffer(elements: int) -> None:
     rows = [torch.randn((3, elements))]
     caches = [torch.zeros((2, 2, elements))]
     slots = torch.tensor([3, -1, 0], dtype=torch.int32)
-    kernels.paged_scatter(library, rows, slots, caches, cores=2).require_clean()
+    launches.paged_scatter(rows, slots, caches, cores=2).require_clean()
     assert torch.equal(caches[0][1, 1], rows[0][0])
     assert torch.equal(caches[0][0, 0], rows[0][2])
     assert not caches[0][0, 1].any()
 
 
-def test_paged_scatter_of_an_expanded_tensor(library: HostKernels) -> None:
+def test_paged_scatter_of_an_expanded_tensor() -> None:
     rows = [torch.arange(8.0).expand(5, 8)]
     caches = [torch.zeros((2, 4, 8))]
     slots = torch.tensor([0, 1, 2, 5, 7], dtype=torch.int32)
-    kernels.paged_scatter(library, rows, slots, caches, cores=1).require_clean()
+    launches.paged_scatter(rows, slots, caches, cores=1).require_clean()
     assert torch.equal(caches[0].view(8, 8)[slots.long()], rows[0])
 
 
 @pytest.mark.parametrize("tokens", [40, 256, 2048])
-def test_paged_scatter_moves_little_more_than_it_must(library: HostKernels, tokens: int) -> None:
+def test_paged_scatter_moves_little_more_than_it_must(tokens: int) -> None:
     """Rows of 4 KiB (goal: 1.25 times the least), spread over 40 cores (goal: 1.2)."""
     rows = [torch.zeros((tokens, 8, 256), dtype=torch.bfloat16) for _ in range(2)]
     caches = [torch.zeros((tokens // 64 + 1, 128, 8, 256), dtype=torch.bfloat16) for _ in range(2)]
     slots = torch.randperm(caches[0].shape[0] * 128, generator=seeded(1))[:tokens].int()
-    report = kernels.paged_scatter(library, rows, slots, caches, cores=40)
+    report = launches.paged_scatter(rows, slots, caches, cores=40)
     report.require_clean()
     assert report.total("cost_bytes") < 1.01 * (tokens * 4096 * 2 * 2 + tokens * 4)
     work = [core.cost_bytes for core in report.cores]
@@ -118,7 +116,6 @@ def test_paged_scatter_moves_little_more_than_it_must(library: HostKernels, toke
     seed=st.integers(0, 2**31),
 )
 def test_zero_blocks(
-    library: HostKernels,
     data: st.DataObject,
     caches: list[tuple[int, tuple[int, ...], int, torch.dtype]],
     dtype: torch.dtype,
@@ -139,18 +136,18 @@ def test_zero_blocks(
                 pool[block, gap : gap + torch.Size(inner).numel()] = 0
     table = zero_blocks.page_table(views)
     block_ids = torch.tensor(ids, dtype=dtype)
-    report = kernels.zero_blocks(library, block_ids, views, table, cores=cores, seed=seed)
+    report = launches.zero_blocks(block_ids, views, table, cores=cores, seed=seed)
     report.require_clean()
     for got, expected in zip(pools, wanted, strict=True):
         assert torch.equal(got, expected)
 
 
-def test_zero_blocks_moves_what_it_must(library: HostKernels) -> None:
+def test_zero_blocks_moves_what_it_must() -> None:
     """Blocks of 128 rows of 4 KiB over 40 cores: no byte twice, none read but the ids."""
     caches = [torch.ones((9, 128, 4096), dtype=torch.int8) for _ in range(4)]
     ids = torch.tensor([8, 1, 3, 4, 7])
     table = zero_blocks.page_table(caches)
-    report = kernels.zero_blocks(library, ids, caches, table, cores=40)
+    report = launches.zero_blocks(ids, caches, table, cores=40)
     report.require_clean()
     assert report.total("write_cost") == 5 * 4 * 128 * 4096
     assert report.total("read_cost") < 0.01 * report.total("write_cost")

@@ -1,24 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The AscendC kernels of the ops, launched on CPU tensors through ascendc_host."""
+"""Launches of the kernels with the arguments of their ops, on CPU tensors."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from mkv_ascend.testing.ascendc_host import ROOT, HostKernels, Output, Report, build
-
-SOURCES = ROOT / "csrc" / "ascend"
-KERNELS = ("paged_scatter", "zero_blocks")
-
-
-def build_kernels(folder: Path, **options: Any) -> HostKernels:
-    sources = [SOURCES / f"{name}.cpp" for name in KERNELS]
-    return HostKernels(build(sources, folder, **options))
+from mkv_ascend.testing.ascendc_host import Output, Report
+from tests.unit.ascend_kernels.kernels import library
 
 
 def wide(tensor: torch.Tensor) -> int:
@@ -49,7 +41,6 @@ class Component(ctypes.Structure):
 
 
 def paged_scatter(
-    library: HostKernels,
     rows: Sequence[torch.Tensor],
     slots: torch.Tensor,
     caches: Sequence[torch.Tensor],
@@ -60,14 +51,13 @@ def paged_scatter(
     components = (Component * 4)(*map(Component.of, rows, caches))
     reachable: dict[str, Any] = {f"rows[{index}]": row for index, row in enumerate(rows)}
     reachable |= {f"caches[{index}]": Output(cache) for index, cache in enumerate(caches)}
-    return library.launch(
-        "mkv_paged_scatter_launch", cores, None, slots, ctypes.c_int64(slots.shape[0]), len(rows),
+    return library("paged_scatter").launch(
+        "mkv_ascend_paged_scatter", cores, None, slots, ctypes.c_int64(slots.shape[0]), len(rows),
         components, seed=seed, reachable=reachable,
     )  # fmt: skip
 
 
 def zero_blocks(
-    library: HostKernels,
     block_ids: torch.Tensor,
     caches: Sequence[torch.Tensor],
     page_table: torch.Tensor,
@@ -76,8 +66,8 @@ def zero_blocks(
     seed: int = 0,
 ) -> Report:
     reachable = {f"caches[{index}]": Output(cache) for index, cache in enumerate(caches)}
-    return library.launch(
-        "mkv_zero_blocks_launch", cores, None, block_ids, wide(block_ids),
+    return library("zero_blocks").launch(
+        "mkv_ascend_zero_blocks", cores, None, block_ids, wide(block_ids),
         ctypes.c_int64(block_ids.shape[0]), page_table, ctypes.c_int64(len(caches)), seed=seed,
         reachable=reachable,
     )  # fmt: skip
