@@ -143,12 +143,12 @@ _RECIPES = (
     Recipe(
         name="deepseek_v2_draft",
         model_type="deepseek_v2",
-        # Dense, and with another rope base than the target.
+        # Without experts, so that it serves targets without; another rope base than the target's.
         architecture={
             "hidden_size": 64,
             "num_attention_heads": 2,
             "intermediate_size": 128,
-            "n_routed_experts": 2,
+            "n_routed_experts": 0,
             "n_shared_experts": 1,
             "num_experts_per_tok": 1,
             "moe_intermediate_size": 64,
