@@ -25,6 +25,7 @@ from mkv_ascend.drafting.draft_config import (
     builder_config,
     separate_draft_config,
 )
+from mkv_ascend.drafting.expert_methods import expert_methods_kept, use_methods
 from mkv_ascend.drafting.grouped import OneNeed
 from mkv_ascend.drafting.proposing import Proposing
 from mkv_ascend.layout.kind import Role
@@ -50,13 +51,14 @@ class OwnConfiguration:
         return self._own_config
 
     def _get_model(self) -> nn.Module:
-        with ascend_config_kept():
+        with ascend_config_kept(), expert_methods_kept() as expert_methods:
             config = builder_config(self._create_draft_vllm_config())
             tables = RopeTables()
             with building(ModelBeingBuilt(Role.DRAFT, config, tables)), tables.active():
                 model: nn.Module = super()._get_model()  # type: ignore[misc]
                 self._reserve_rope_buffers(config)
             tables.share_what_was_not_recorded()
+        use_methods(model, expert_methods)
         return model
 
     def _reserve_rope_buffers(self, config: VllmConfig) -> None:

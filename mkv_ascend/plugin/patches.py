@@ -83,6 +83,17 @@ PATCHES = (
         until="vllm-ascend keeps one AscendConfig per VllmConfig",
     ),
     Patch(
+        name="expert methods per model",
+        target="vllm_ascend.ops.fused_moe.moe_comm_method._MoECommMethods (put back after the "
+        "draft is built) and _forward_impl of the runners of the draft's experts",
+        why="Methods of dealing out tokens to experts are one set per process, made from the layer "
+        "built last: a target with another number of experts than its draft gets the draft's.",
+        guard="the module has that dict, and layers a runner with that method "
+        "(drafting/expert_methods.py)",
+        test="tests/emulated/test_drafting_reference.py",
+        until="vllm-ascend keeps these methods per model or layer",
+    ),
+    Patch(
         name="rotary tables per model",
         target="vllm_ascend.ops.rotary_embedding (module globals, while a draft is built and "
         "while its metadata builders work)",

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each model's own methods of bringing tokens to its experts.
+
+vllm-ascend 0.23.0 keeps one set of MoE communication methods per process, made anew by each layer
+with experts. What counts is the last one built, and that is the draft's: a target with another
+number of experts or of experts per token then deals out its tokens with the draft's numbers, or
+stops where an expert's index is past them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from vllm.forward_context import get_forward_context
+from vllm.model_executor.layers.fused_moe import FusedMoE
+from vllm_ascend.ops.fused_moe import moe_comm_method
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Methods = dict[Any, Any]
+"""Kind of communication -> its method."""
+
+
+@contextlib.contextmanager
+def expert_methods_kept() -> Iterator[Methods]:
+    """Put the target's methods back at the end; yields a dict that then holds the draft's."""
+    current: Methods = moe_comm_method._MoECommMethods
+    target, draft = dict(current), Methods()
+    try:
+        yield draft
+    finally:
+        draft.update(current)
+        current.clear()
+        current.update(target)
+
+
+def use_methods(model: nn.Module, methods: Methods) -> None:
+    """Let the layers with experts in ``model`` use ``methods`` instead of the process's."""
+    for layer in model.modules():
+        if isinstance(layer, FusedMoE):
+            layer.runner._forward_impl = _with_methods(layer.runner._forward_impl, methods)
+
+
+def _with_methods(forward: Callable[..., Any], methods: Methods) -> Callable[..., Any]:
+    def forward_with_methods(*args: Any, **kwargs: Any) -> Any:
+        context = get_forward_context()
+        before = context.moe_comm_method
+        context.moe_comm_method = methods.get(context.moe_comm_type)
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            context.moe_comm_method = before
+
+    return forward_with_methods

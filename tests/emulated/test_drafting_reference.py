@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drafts against draft-and-verify in plain Hugging Face loops: every proposal and its acceptance.
+
+An engine must do exactly what the loops do: propose the same tokens after the same contexts and
+accept as many of them at each position. Prompts are taken whose choices are no near ties, since
+there another order of summation may rightly go on otherwise.
+"""
+
+import pytest
+
+from mkv_ascend.testing import engine, prompts, reference, speculation
+from mkv_ascend.testing.tiny_models import model_directory
+from tests.emulated.pairs import scenario
+
+pytestmark = pytest.mark.skipif(
+    engine.compared_dtype() != "float32",
+    reason="in 16 bits too many choices are near ties to tell what an engine must do",
+)
+
+NUM_PROMPTS = 7
+NEW_TOKENS = 24
+
+# Target, draft, method, K.
+PAIRS = [
+    ("gemma3", "gemma3_draft", "draft_model", 3),
+    ("gpt_oss", "gpt_oss_draft", "draft_model", 4),
+    ("gemma3_alternating", "gemma3_alternating_perturbed", "draft_model", 5),
+    ("llama_target", "deepseek_v2_draft", "draft_model", 3),
+    ("deepseek_v2_target", "deepseek_v2_draft", "draft_model", 2),
+    ("llama_target", "llama_eagle", "eagle", 2),
+    ("gpt_oss", "gpt_oss_eagle3", "eagle3", 3),
+    ("deepseek_v3_mtp", "deepseek_v3_mtp", "mtp", 3),
+]
+
+# The MTP checkpoint holds this target's weights; transformers has no MTP layers.
+REFERENCE_OF = {"deepseek_v3_mtp": "deepseek_v2_target"}
+
+
+def candidate_prompts(target):
+    """Token ids: text of lengths around a block of 128 and decks, in an order that mixes them."""
+    texts = prompts.text_prompts()
+    decks = prompts.deck_prompts(4, letters=16, seed=3)
+    chosen = [texts[11], decks[0], texts[3], texts[7], decks[1], texts[5], texts[1], decks[2]]
+    return [reference.token_ids(target, text) for text in [*chosen, texts[8], texts[6], decks[3]]]
+
+
+def decided_outputs(target, drafter, k):
+    """The first candidates whose decoding no near tie decides, and their decoding."""
+    decided = []
+    for prompt in candidate_prompts(target):
+        output = speculation.draft_and_verify(target, drafter, prompt, k, NEW_TOKENS)
+        if output.decided:
+            decided.append((prompt, output))
+        if len(decided) == NUM_PROMPTS:
+            return decided
+    raise AssertionError(f"only {len(decided)} prompts are decided; train another seed")
+
+
+def drafter_of(target, draft, method):
+    if method == "draft_model":
+        return speculation.DraftModel(model_directory(draft))
+    return speculation.DraftHead(model_directory(draft), target)
+
+
+def in_order(proposals):
+    return sorted((proposal.context, proposal.tokens) for proposal in proposals)
+
+
+@pytest.mark.parametrize(("target", "draft", "method", "k"), PAIRS)
+def test_proposals_and_acceptance_are_the_references(target, draft, method, k):
+    directory = model_directory(REFERENCE_OF.get(target, target))
+    decided = decided_outputs(directory, drafter_of(directory, draft, method), k)
+    outputs = [output for _, output in decided]
+    case = scenario(
+        target,
+        draft,
+        prompts=[prompt for prompt, _ in decided],
+        max_tokens=NEW_TOKENS,
+        num_speculative_tokens=k,
+        speculative={"method": method},
+        engine={"max_num_seqs": 4},
+    )
+    result = engine.run(case)
+
+    expected = [
+        sum(output.accepted_per_position[position] for output in outputs) for position in range(k)
+    ]
+    of = sum(len(output.proposals) for output in outputs)
+    print(f"{target} + {draft}: accepted {expected} per position of {of} proposals")
+    assert result.tokens == [output.tokens for output in outputs]
+    assert in_order(result.proposals) == in_order(
+        proposal for output in outputs for proposal in output.proposals
+    )
+    assert result.accepted_per_position == expected
+    # Neither a hopeless draft nor one that is never rejected would show much.
+    assert 0.3 * of < expected[0]
+    assert expected[-1] < of
+
+
+def test_acceptance_cannot_see_a_wrong_window_but_the_reference_does():
+    """With one key too many in every window the model still agrees with itself on everything."""
+    directory = model_directory("gemma3")
+    case = scenario(
+        "gemma3",
+        "gemma3",
+        prompts=candidate_prompts(directory)[:NUM_PROMPTS],
+        max_tokens=NEW_TOKENS,
+        mkv_ascend={"attention": {"window_bound": "vllm_ascend"}},
+    )
+    result = engine.run(case)
+    assert result.accepted_per_position == [result.num_drafts] * case.num_speculative_tokens
+    assert reference.check_drafts(case.draft, result.proposals).wrong
