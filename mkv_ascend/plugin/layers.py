@@ -30,6 +30,7 @@ from mkv_ascend.attention.building import current_model
 from mkv_ascend.attention.options import WindowBound
 from mkv_ascend.attention.request import LayerRequest
 from mkv_ascend.attention.selection import Choice, SelectionOptions
+from mkv_ascend.attention.shared_keys import read_the_owners
 from mkv_ascend.config import parse_config
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.plugin import dense_specs, selection_inputs
@@ -92,6 +93,7 @@ def _wrap(
         original(*bound.args, **bound.kwargs)
         setattr(self, CHOICE, choice)
         _bound_the_window(self, choice)
+        _leave_the_cache_to_its_owner(self)
 
     initialise.mkv_ascend_original = original  # type: ignore[attr-defined]
     layer_class.__init__ = initialise
@@ -178,6 +180,18 @@ def _bound_the_window(layer: Any, choice: Choice) -> None:
             "passed to fused_infer_attention; windows of 2 tokens and more can"
         )
     implementation.sliding_window = layer.sliding_window - 1
+
+
+def _leave_the_cache_to_its_owner(layer: Any) -> None:
+    """See "layers without keys of their own" in ``patches.py``."""
+    if getattr(layer, "kv_sharing_target_layer_name", None) is None:
+        return
+    expect(
+        callable(getattr(layer.impl, "reshape_and_cache", None)),
+        "layers without keys of their own",
+        f"{type(layer.impl).__name__} has no method reshape_and_cache that writes the cache",
+    )
+    layer.impl.reshape_and_cache = read_the_owners
 
 
 def chosen_layers(config: VllmConfig) -> dict[str, Any]:

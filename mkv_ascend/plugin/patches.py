@@ -66,6 +66,15 @@ PATCHES = (
         until="vllm-ascend passes sliding_window - 1, or hardware shows an exclusive bound",
     ),
     Patch(
+        name="layers without keys of their own",
+        target="AscendAttentionBackendImpl.reshape_and_cache (attribute of such instances)",
+        why="Layers that read another layer's cache (Gemma 3n, Gemma 4) have no keys. vllm-ascend "
+        "writes what they pass over the owner's, and attends to it in a prefill.",
+        guard="the implementation has the method (plugin/layers.py)",
+        test="tests/emulated/test_shared_caches.py::test_stock_writes_over_the_keys_of_the_owner",
+        until="vllm-ascend looks at kv_sharing_target_layer_name before it writes",
+    ),
+    Patch(
         name="model runner of the worker",
         target="vllm_ascend.worker.worker.NPUModelRunner (during init_device)",
         why="NPUWorker.init_device names the runner's class by a global of its module.",
@@ -264,6 +273,16 @@ OVERRIDES = (
         test="tests/emulated/test_platform.py"
         "::test_host_lengths_are_kept_right_when_any_layer_reads_them",
         until="vllm-ascend asks the backends of all layers",
+    ),
+    Patch(
+        name="layers that share in groups of unlike pages",
+        target="GPUModelRunner.maybe_add_kv_sharing_layers_to_kv_cache_groups "
+        "(plugin/model_runner.py)",
+        why="Such layers join the group of their owner, whose specs by layer then lack them.",
+        guard="none: adds to what vLLM's method has done",
+        test="tests/emulated/test_shared_caches.py"
+        "::test_a_layer_that_shares_joins_a_group_of_unlike_pages",
+        until="vLLM's method adds the spec",
     ),
     Patch(
         name="zeroing of blocks",

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers that attend to the cache of another layer and have no keys of their own.
+
+vLLM leaves the cache of such a layer (``kv_sharing_target_layer_name``; Gemma 3n, Gemma 4) to the
+layer that owns it, and attends to what is in there. vllm-ascend 0.23.0 does not look at the name:
+the layer writes what it calls its keys and values over those of the owner, and a prefill without
+context attends to them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from vllm_ascend.attention.attention_v1 import AscendAttentionState
+
+
+def read_the_owners(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    kv_cache: tuple[torch.Tensor, torch.Tensor],
+    attn_metadata: Any,
+    output: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """In place of ``AscendAttentionBackendImpl.reshape_and_cache``: nothing is written.
+
+    The owner's layer ran before this one, so the cache holds its keys and values of this step's
+    tokens. They are only handed on where the operator is not given the cache.
+
+    Args:
+        query, output: [tokens, heads, head_size]; tokens may be padded.
+        key, value: [tokens, kv_heads, head_size], without a meaning.
+        kv_cache: keys and values, [blocks, block_size, kv_heads, head_size] each.
+    """
+    if attn_metadata.attn_state == AscendAttentionState.PrefillNoCache:
+        slots = attn_metadata.slot_mapping[: attn_metadata.num_actual_tokens].long()
+        key, value = (_rows(cache, slots, key.shape[0]) for cache in kv_cache)
+    return query, key, value, output
+
+
+def _rows(cache: torch.Tensor, slots: torch.Tensor, num_tokens: int) -> torch.Tensor:
+    """Rows of ``cache`` at ``slots``; zeros for the tokens of the padding."""
+    rows = cache.new_zeros(num_tokens, *cache.shape[2:])
+    rows[: slots.shape[0]] = cache.flatten(0, 1)[slots]
+    return rows
