@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines with a target that has recurrent states: Qwen3-Next, and drafts of other page sizes.
+
+The target's weights are random, so it accepts next to nothing of what a trained draft says: every
+step takes its states back to the last token that was accepted.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
+
+from mkv_ascend.testing import engine
+from mkv_ascend.testing.tiny_models import model_directory
+from tests.emulated.pairs import assert_drafts_are_the_drafts_own, assert_greedy_tokens_of_reference
+from tests.emulated.test_layout_caches import PROBE
+
+STATE = "linear_attn"
+DRAFT = "gemma3_draft"
+"""A layer with a window and one without, of twice the target's bytes per token."""
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Three layers with states, one with attention, whose blocks vllm-ascend makes 256 tokens."""
+    torch.manual_seed(0)
+    model = Qwen3NextForCausalLM(
+        Qwen3NextConfig(
+            vocab_size=264,
+            hidden_size=128,
+            intermediate_size=256,
+            moe_intermediate_size=64,
+            shared_expert_intermediate_size=64,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=1,
+            head_dim=64,
+            num_experts=8,
+            num_experts_per_tok=2,
+            linear_num_key_heads=2,
+            linear_num_value_heads=4,
+            linear_key_head_dim=64,
+            linear_value_head_dim=64,
+            max_position_embeddings=1024,
+            bos_token_id=256,
+            eos_token_id=257,
+            pad_token_id=258,
+        )
+    )
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, 0, 0.15)
+    directory = tmp_path_factory.mktemp("qwen3_next")
+    model.save_pretrained(directory)
+    return str(directory)
+
+
+def case(target: str, **fields: Any) -> engine.Scenario:
+    prompts = [[5 + (step * 7) % 250 for step in range(length)] for length in (5, 40, 300, 70)]
+    values = {
+        "model": target,
+        "draft": str(model_directory(DRAFT)),
+        "prompts": prompts,
+        "max_tokens": 12,
+        "record_drafts": True,
+        "engine": {"enable_prefix_caching": False},
+        **fields,
+    }
+    return engine.Scenario(**values)
+
+
+def test_tokens_and_drafts_are_right(target: str) -> None:
+    scenario = case(target)
+    result = engine.run(scenario)
+    assert_greedy_tokens_of_reference(scenario, result)
+    assert_drafts_are_the_drafts_own(scenario, result)
+    states = {row["kv_group"] for row in result.layers if STATE in row["name"]}
+    drafted = {row["kv_group"] for row in result.layers if row["role"] == "draft"}
+    assert len(drafted) == 2
+    assert not states & drafted
+
+
+@pytest.mark.parametrize("drafted", [False, True], ids=["alone", "with a draft"])
+def test_no_block_is_part_of_another_block(target: str, drafted: bool) -> None:
+    """One block of one layer is filled and looked for in all others; alone, as stock has them."""
+    scenario = case(target) if drafted else case(target, draft=None, record_drafts=False)
+    arguments = {**scenario.engine_arguments(), "kv_cache_memory_bytes": 8 << 20}
+    done = subprocess.run(
+        [sys.executable, str(Path(PROBE)), json.dumps(arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    result = json.loads(done.stdout.strip().splitlines()[-1])
+    assert result["planned"]
+    assert result["aliases"] == []
+    assert result["counted_bytes"] <= result["plan_bytes"] <= result["counted_bytes"] + 8192
+    if not drafted:
+        assert result["caches"] == result["stock_caches"]
