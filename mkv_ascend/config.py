@@ -18,6 +18,7 @@ from typing import Any
 
 from mkv_ascend.attention import catalog
 from mkv_ascend.attention.options import NAMESPACE, AttentionOptions, RoleOptions, WindowBound
+from mkv_ascend.attention.request import PLAIN_DTYPES
 from mkv_ascend.layout.grouping import Objective
 from mkv_ascend.layout.kind import Kind
 
@@ -25,6 +26,7 @@ __all__ = [
     "NAMESPACE",
     "AttentionOptions",
     "ConfigError",
+    "KvCacheOptions",
     "LayoutOptions",
     "MkvConfig",
     "RoleOptions",
@@ -53,11 +55,20 @@ class LayoutOptions:
 
 
 @dataclass(frozen=True)
+class KvCacheOptions:
+    """The keys under ``kv_cache``."""
+
+    draft_dtype: str | None = None
+    """Dtype of the draft's KV cache; None leaves what vLLM's --kv-cache-dtype says."""
+
+
+@dataclass(frozen=True)
 class MkvConfig:
     """All options; hashable, equal when they mean the same."""
 
     attention: AttentionOptions = field(default_factory=AttentionOptions)
     layout: LayoutOptions = field(default_factory=LayoutOptions)
+    kv_cache: KvCacheOptions = field(default_factory=KvCacheOptions)
 
     def compute_hash(self) -> str:
         """A hash over every option, the same in every process, for vLLM's compilation cache."""
@@ -110,11 +121,21 @@ class _Reader:
         return {key: given[key] for key in known if key in given}
 
     def config(self, value: object) -> MkvConfig:
-        given = self.known_keys(NAMESPACE, value, ("attention", "layout"))
+        given = self.known_keys(NAMESPACE, value, ("attention", "layout", "kv_cache"))
         return MkvConfig(
             attention=self.attention(f"{NAMESPACE}.attention", given),
             layout=self.layout(f"{NAMESPACE}.layout", given),
+            kv_cache=self.kv_cache(f"{NAMESPACE}.kv_cache", given),
         )
+
+    def kv_cache(self, path: str, parent: Mapping[str, Any]) -> KvCacheOptions:
+        given = self.known_keys(path, parent.get("kv_cache", {}), ("draft_dtype",))
+        dtype = given.get("draft_dtype")
+        if dtype is not None and not (isinstance(dtype, str) and dtype in PLAIN_DTYPES):
+            allowed = ", ".join(sorted(PLAIN_DTYPES))
+            self.problem(f"{path}.draft_dtype", f"is {dtype!r}", f"allowed: {allowed}")
+            dtype = None
+        return KvCacheOptions(dtype)
 
     def layout(self, path: str, parent: Mapping[str, Any]) -> LayoutOptions:
         keys = ("objective", "max_padding_fraction", "max_block_size")

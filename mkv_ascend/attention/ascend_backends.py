@@ -36,6 +36,8 @@ FUSED_INFER_ATTENTION = BackendEntry(
     non_causal=True,
     # npu_fused_infer_attention_score: keys of 192 with values of 128.
     different_value_head_size=True,
+    # attention/cache_dtype.py
+    casts_to_cache=True,
     # npu_fused_infer_attention_score: num_heads / num_key_value_heads is at most 64.
     max_queries_per_kv_head=64,
     # attention/attention_v1.py: get_cudagraph_support of the builder.
@@ -68,6 +70,8 @@ FLASH_ATTENTION_3 = BackendEntry(
     sinks=False,
     non_causal=False,
     different_value_head_size=False,
+    # attention/cache_dtype.py
+    casts_to_cache=True,
     # attention/fa3_v1.py: refuses FULL_DECODE_ONLY; the guide asks for piecewise graphs.
     graphs=GraphSupport.NEVER,
     # platform.py: vllm-ascend takes it only for batch invariance; fa3_v1.py: num_splits is 1.

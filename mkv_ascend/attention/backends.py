@@ -5,6 +5,7 @@ vllm-ascend's classes are used as they are, but for what they lack:
 
 * vLLM's ``MLAAttention`` takes an explicit backend only if it answers ``is_mla()``; none of
   vllm-ascend's does.
+* A cache of another dtype than the model needs rows of its dtype (``cache_dtype``).
 * The builders of MLA's metadata take the block size of another group (``group_blocks``).
 * The implementations of MLA and of flash_attention_3 need mending (``adapted_mla``,
   ``adapted_flash_attention_3``).
@@ -22,7 +23,12 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mkv_ascend.attention import adapted_flash_attention_3, adapted_mla, group_blocks
+from mkv_ascend.attention import (
+    adapted_flash_attention_3,
+    adapted_mla,
+    cache_dtype,
+    group_blocks,
+)
 from mkv_ascend.attention.building import ModelBeingBuilt
 from mkv_ascend.attention.catalog import BackendEntry
 from mkv_ascend.attention.derived import derive
@@ -40,8 +46,13 @@ ADAPTED_IMPLEMENTATIONS: dict[str, Callable[..., type[Any]]] = {
 MLA_KINDS = frozenset({Kind.MLA, Kind.SPARSE_MLA, Kind.COMPRESSED_MLA})
 
 
-def backend_class(entry: BackendEntry, model: ModelBeingBuilt) -> type[Any]:
+def backend_class(
+    entry: BackendEntry, model: ModelBeingBuilt, *, casts_to_cache: bool = False
+) -> type[Any]:
     """The attention backend class for layers of ``model`` that the catalog entry serves.
+
+    Args:
+        casts_to_cache: whether the cache has another plain dtype than the model.
 
     Raises:
         ImportError: the entry's class or a library it needs is not installed.
@@ -50,6 +61,8 @@ def backend_class(entry: BackendEntry, model: ModelBeingBuilt) -> type[Any]:
     adapted = _adapted(
         entry.class_path, bool(MLA_KINDS & kinds), bool(BUILDERS_OF_ONE_BLOCK_SIZE & kinds)
     )
+    if casts_to_cache:
+        adapted = _casting(adapted)
     return bound_to(adapted, model)
 
 
@@ -73,6 +86,14 @@ def _adapted(class_path: str, serves_mla: bool, one_block_size: bool) -> type[An
     if adapt is not None:
         members["get_impl_cls"] = staticmethod(lambda: adapt(backend.get_impl_cls()))
     return derive(backend, "", members) if members else backend
+
+
+@functools.cache
+def _casting(backend: type[Any]) -> type[Any]:
+    members = {
+        "get_impl_cls": staticmethod(lambda: cache_dtype.implementation(backend.get_impl_cls()))
+    }
+    return derive(backend, "[cast]", members)
 
 
 def bound_to(backend: type[Any], model: ModelBeingBuilt) -> type[Any]:

@@ -86,6 +86,8 @@ class BackendEntry:
     """Whether attention in both directions is served."""
     different_value_head_size: bool = False
     """Whether values may have another head size than keys."""
+    casts_to_cache: bool = False
+    """Whether the cache may have another plain dtype than the model: our implementation casts."""
     max_queries_per_kv_head: int | None = None
     """Most query heads that may share one key head; None: no documented limit."""
     graphs: GraphSupport = GraphSupport.NEVER

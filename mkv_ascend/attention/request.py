@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.layout.kind import Kind, Role
 
+PLAIN_DTYPES = frozenset({"float16", "bfloat16", "float32"})
+"""Dtypes that hold a value as it is, without scales."""
+
 
 @dataclass(frozen=True)
 class LayerRequest:
@@ -37,6 +40,12 @@ class LayerRequest:
     """Tokens per block of the KV manager, where it is known already."""
     own_backend: str | None = None
     """``module:Class`` of the backend that the layer's class names itself, if it does."""
+
+    @property
+    def cast_dtype(self) -> str | None:
+        """The dtype that rows are cast to for the cache; None where they are kept or quantised."""
+        plain = {self.dtype, self.kv_cache_dtype} <= PLAIN_DTYPES
+        return self.kv_cache_dtype if plain and self.kv_cache_dtype != self.dtype else None
 
 
 def module_is_installed(name: str) -> bool:

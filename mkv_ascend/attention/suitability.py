@@ -73,6 +73,8 @@ def _tensor_reasons(
     cache_dtype = request.dtype if request.kv_cache_dtype == "auto" else request.kv_cache_dtype
     if cache_dtype not in backend.kv_cache_dtypes | environment.extra_dtypes:
         yield f"its cache holds {_words(backend.kv_cache_dtypes)}, not {cache_dtype}"
+    elif request.cast_dtype is not None:
+        yield from _cast_reasons(backend, request)
     if not backend.head_sizes.holds(request.head_size):
         yield f"its head sizes are {backend.head_sizes}, not {request.head_size}"
     value_size = request.head_size if request.head_size_v is None else request.head_size_v
@@ -89,6 +91,16 @@ def _tensor_reasons(
         yield (
             f"its kernel blocks of {' or '.join(map(str, blocks))} tokens do not divide "
             f"--block-size {request.block_size}"
+        )
+
+
+def _cast_reasons(backend: BackendEntry, request: LayerRequest) -> Iterator[str]:
+    if not backend.casts_to_cache:
+        yield f"its cache holds the model's dtype, {request.dtype}, not {request.cast_dtype}"
+    elif request.has_sink:
+        yield (
+            f"with sinks its cache holds the model's dtype, {request.dtype}, not "
+            f"{request.cast_dtype}"
         )
 
 

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from mkv_ascend.attention.request import LayerRequest
 from mkv_ascend.attention.selection import SelectionError, select_backend
+from mkv_ascend.config import parse_config
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.plugin import selection_inputs
 
 if TYPE_CHECKING:
-    from vllm.config import ModelConfig, VllmConfig
+    from vllm.config import ModelConfig, SpeculativeConfig, VllmConfig
 
 
 def check_models(config: VllmConfig) -> None:
@@ -31,6 +32,12 @@ def check_models(config: VllmConfig) -> None:
     """
     speculative = config.speculative_config
     has_draft = speculative is not None and speculative.draft_model_config is not None
+    draft_dtype = parse_config(config.additional_config).kv_cache.draft_dtype
+    if draft_dtype is not None and not (has_draft and _has_layers(speculative)):
+        raise SelectionError(
+            f"kv_cache.draft_dtype is {draft_dtype!r}, but there is no draft with a KV cache: give "
+            "--speculative-config a draft, or leave the option out"
+        )
     if has_draft:
         _check_experts(config.model_config, speculative.draft_model_config)
     if selection_inputs.options(config, Role.TARGET).attention.layers:
@@ -43,11 +50,17 @@ def check_models(config: VllmConfig) -> None:
         return
     draft = _request(speculative.draft_model_config, Role.DRAFT)
     if draft is not None:
+        draft = replace(draft, kv_cache_dtype=draft_dtype or "auto")
         asked = getattr(speculative.attention_backend, "name", None)
         options = replace(
             selection_inputs.options(config, Role.TARGET), vllm_target=None, vllm_draft=asked
         )
         select_backend(draft, options, environment)
+
+
+def _has_layers(speculative: SpeculativeConfig) -> bool:
+    """Whether the method drafts with a model that has a KV cache."""
+    return speculative.use_eagle() or speculative.uses_draft_model()
 
 
 def _check_experts(target: ModelConfig, draft: ModelConfig) -> None:

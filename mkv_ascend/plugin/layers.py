@@ -9,6 +9,7 @@ decided stays with the layer, in ``layer.mkv_ascend_choice``.
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Collection
@@ -28,8 +29,8 @@ from mkv_ascend.attention import catalog, selection
 from mkv_ascend.attention.backends import backend_class, bound_to
 from mkv_ascend.attention.building import current_model
 from mkv_ascend.attention.options import WindowBound
-from mkv_ascend.attention.request import LayerRequest
-from mkv_ascend.attention.selection import Choice, SelectionOptions
+from mkv_ascend.attention.request import PLAIN_DTYPES, LayerRequest
+from mkv_ascend.attention.selection import Choice, SelectionError, SelectionOptions
 from mkv_ascend.attention.shared_keys import read_the_owners
 from mkv_ascend.config import parse_config
 from mkv_ascend.layout.kind import Kind, Role
@@ -82,13 +83,20 @@ def _wrap(
         bound = signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
         given, model = bound.arguments["attn_backend"], current_model()
+        _set_cache_dtype(bound.arguments, model.role)
         if given is not None and type(self) not in KINDS_OF_CLASSES:
             bound.arguments["attn_backend"] = bound_to(given, model)
+            _require_no_cast(bound.arguments)
             original(*bound.args, **bound.kwargs)
             return
         choice = _choose(make_request(self, bound.arguments))
         # A variant that the layer's class made for itself is kept; it was only checked above.
-        backend = backend_class(choice.backend, model) if given is None else bound_to(given, model)
+        casts = choice.request.cast_dtype is not None
+        if given is None:
+            backend = backend_class(choice.backend, model, casts_to_cache=casts)
+        else:
+            backend = bound_to(given, model)
+            _require_no_cast(bound.arguments)
         bound.arguments["attn_backend"] = backend
         original(*bound.args, **bound.kwargs)
         setattr(self, CHOICE, choice)
@@ -97,6 +105,33 @@ def _wrap(
 
     initialise.mkv_ascend_original = original  # type: ignore[attr-defined]
     layer_class.__init__ = initialise
+
+
+def _set_cache_dtype(arguments: dict[str, Any], role: Role) -> None:
+    """Give a layer of the draft a cache of the dtype that ``kv_cache.draft_dtype`` names."""
+    config = get_current_vllm_config()
+    dtype = parse_config(config.additional_config).kv_cache.draft_dtype
+    if role is not Role.DRAFT or dtype is None:
+        return
+    own = copy.copy(arguments["cache_config"] or config.cache_config)
+    own.cache_dtype = dtype
+    arguments["cache_config"] = own
+
+
+def _require_no_cast(arguments: dict[str, Any]) -> None:
+    """Layers whose class names their backend keep its implementation.
+
+    Raises:
+        SelectionError: their cache would have another plain dtype than the model.
+    """
+    dtype, cache_config = _dtype_name(torch.get_default_dtype()), arguments["cache_config"]
+    cache_dtype = "auto" if cache_config is None else _cache_dtype(cache_config)
+    if cache_dtype in PLAIN_DTYPES and dtype in PLAIN_DTYPES and cache_dtype != dtype:
+        raise SelectionError(
+            f"{arguments['prefix']}: its class names its backend, which keeps a cache of the "
+            f"model's dtype {dtype}, not {cache_dtype}. Leave out kv_cache.draft_dtype "
+            "(or --kv-cache-dtype), or choose another model"
+        )
 
 
 def _choose(request: LayerRequest) -> Choice:
@@ -204,13 +239,20 @@ def check_options(config: VllmConfig) -> None:
     """After all models are built: every option must have met a layer.
 
     Raises:
-        SelectionError: a pattern of ``attention.layers`` matches no layer of either model.
+        SelectionError: a pattern of ``attention.layers`` matches no layer of either model, or
+            ``kv_cache.draft_dtype`` is for no layer.
     """
     requests = [getattr(layer, CHOICE).request for layer in chosen_layers(config).values()]
     if config.parallel_config.pipeline_parallel_size > 1:
         requests = _of_all_stages(requests)
     options = SelectionOptions(attention=parse_config(config.additional_config).attention)
     selection.require_all_matched(options, [request.name for request in requests])
+    dtype = parse_config(config.additional_config).kv_cache.draft_dtype
+    if dtype is not None and not any(request.role is Role.DRAFT for request in requests):
+        raise SelectionError(
+            f"kv_cache.draft_dtype is {dtype!r}, but no layer of the draft has a KV cache whose "
+            "backend is chosen; leave it out"
+        )
     for warning in selection.unused_options(options, requests):
         logger.warning("%s", warning)
 

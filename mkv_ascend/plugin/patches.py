@@ -177,6 +177,17 @@ OVERRIDES = (
         until="vllm-ascend gathers the context in the cache's dtype",
     ),
     Patch(
+        name="rows are cast to the cache's dtype",
+        target="forward of the implementations of AscendAttentionBackend and AscendFABackend, for "
+        "layers whose cache has another plain dtype than the model (attention/cache_dtype.py)",
+        why="Queries, keys and values are handed over in the model's dtype; the operators take one "
+        "dtype, the cache's.",
+        guard=DERIVED,
+        test="tests/emulated/test_layout_engines.py"
+        "::test_the_drafts_cache_may_have_a_dtype_of_its_own",
+        until="vllm-ascend casts them",
+    ),
+    Patch(
         name="MLA builders take their group's block size",
         target="__init__ of the metadata builders of AscendMLABackend and AscendSFABackend "
         "(attention/group_blocks.py)",

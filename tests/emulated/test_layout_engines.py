@@ -9,6 +9,7 @@ from mkv_ascend.testing import engine, reference
 from mkv_ascend.testing.prompts import text_prompts as texts
 from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import (
+    TIES,
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
     scenario,
@@ -141,3 +142,21 @@ def test_padding_limit_that_nothing_keeps_to_is_an_error():
     limited = scenario(*WINDOW_WITH_DENSE, mkv_ascend={"layout": {"max_padding_fraction": 0.0}})
     with pytest.raises(engine.EngineFailedError, match=r"layout\.max_padding_fraction is 0\.0"):
         engine.run(limited)
+
+
+def test_the_drafts_cache_may_have_a_dtype_of_its_own():
+    """Rows of 2 bytes beside rows of 4; the draft's tokens are its own but for rounding."""
+    case = scenario(
+        "llama_target", "llama_draft", mkv_ascend={"kv_cache": {"draft_dtype": "bfloat16"}}
+    )
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    near_tie, share = TIES["bfloat16"]
+    report = reference.check_drafts(case.draft, result.proposals, near_tie)
+    assert report.checked > 0
+    assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
+    assert len(report.near_ties) <= share * report.checked
+    assert result.mean_acceptance_length > 1.8
+    item = {"float32": 4, "bfloat16": 2}[engine.compared_dtype()]
+    row = 2 * 2 * 64 * BLOCK  # Keys and values of two heads, for each of the two layers.
+    assert result.num_gpu_blocks == (64 << 20) // (2 * row * item + 2 * row * 2)

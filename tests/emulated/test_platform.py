@@ -104,10 +104,15 @@ def dense_model(**fields):
     )
 
 
-def configuration(attention, draft=None):
-    speculative = SimpleNamespace(draft_model_config=draft, attention_backend=None)
+def configuration(attention, draft=None, kv_cache=None, method="draft_model"):
+    speculative = SimpleNamespace(
+        draft_model_config=draft,
+        attention_backend=None,
+        use_eagle=lambda: method == "eagle",
+        uses_draft_model=lambda: method == "draft_model",
+    )
     return SimpleNamespace(
-        additional_config={"mkv_ascend": {"attention": attention}},
+        additional_config={"mkv_ascend": {"attention": attention, "kv_cache": kv_cache or {}}},
         attention_config=SimpleNamespace(backend=None),
         compilation_config=SimpleNamespace(cudagraph_mode=None),
         model_config=dense_model(),
@@ -126,6 +131,27 @@ def test_a_backend_of_another_kind_is_refused_before_any_worker_starts(role):
 def test_patterns_are_left_to_the_layers_whose_names_they_need():
     # Matches the words "every attention layer of the target", but may match no layer of it.
     early_check.check_models(configuration({"layers": {".*target.*": "mla"}}, dense_model()))
+
+
+@pytest.mark.parametrize(
+    ("draft", "method"),
+    [(None, "draft_model"), (dense_model(), "ngram")],
+    ids=["no draft", "ngram"],
+)
+def test_a_dtype_for_the_cache_of_no_draft_is_refused(draft, method):
+    config = configuration({}, draft, {"draft_dtype": "float16"}, method)
+    with pytest.raises(SelectionError, match="there is no draft with a KV cache"):
+        early_check.check_models(config)
+
+
+def test_the_drafts_cache_dtype_must_be_one_that_its_backend_takes():
+    early_check.check_models(configuration({}, dense_model(), {"draft_dtype": "float16"}))
+    draft = dense_model(index_topk=None)
+    draft.use_mla = True
+    draft.hf_text_config = SimpleNamespace(kv_lora_rank=512, qk_rope_head_dim=64)
+    early_check.check_models(configuration({}, draft, {"draft_dtype": "bfloat16"}))
+    with pytest.raises(SelectionError, match="the model's dtype, bfloat16, not float16"):
+        early_check.check_models(configuration({}, draft, {"draft_dtype": "float16"}))
 
 
 def test_a_draft_with_experts_over_a_dense_target_is_refused():

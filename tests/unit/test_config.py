@@ -19,6 +19,7 @@ from mkv_ascend.attention import catalog
 from mkv_ascend.config import (
     AttentionOptions,
     ConfigError,
+    KvCacheOptions,
     LayoutOptions,
     MkvConfig,
     RoleOptions,
@@ -180,7 +181,7 @@ def option_paths(config_class: type[Any], prefix: str = "") -> list[str]:
         default = field.default
         if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
-        if isinstance(default, (AttentionOptions, LayoutOptions)):
+        if isinstance(default, (AttentionOptions, LayoutOptions, KvCacheOptions)):
             paths += option_paths(type(default), f"{prefix}{field.name}.")
         else:
             paths.append(f"{prefix}{field.name}")
@@ -194,6 +195,7 @@ def test_every_option_has_its_section_in_the_documentation() -> None:
         "layout.objective",
         "layout.max_padding_fraction",
         "layout.max_block_size",
+        "kv_cache.draft_dtype",
     ]
     for path in option_paths(MkvConfig):
         assert f"## `{path}`" in page
@@ -213,6 +215,18 @@ def test_layout_options() -> None:
         Objective.LEAST_MEMORY, 0.2, 256
     )
     assert parse_config({}).layout == LayoutOptions(Objective.FEWEST_GROUPS, None)
+
+
+def test_dtype_of_the_drafts_cache() -> None:
+    parsed = parse_config({"mkv_ascend": {"kv_cache": {"draft_dtype": "float16"}}})
+    assert parsed.kv_cache == KvCacheOptions("float16")
+    assert parse_config({}).kv_cache == KvCacheOptions(None)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "fp8", "auto", ["float16"], 16])
+def test_dtypes_that_the_drafts_cache_cannot_have(dtype: Any) -> None:
+    with pytest.raises(ConfigError, match=r"kv_cache\.draft_dtype is .*bfloat16, float16, float32"):
+        parse_config({"mkv_ascend": {"kv_cache": {"draft_dtype": dtype}}})
 
 
 @pytest.mark.parametrize(

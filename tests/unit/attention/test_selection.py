@@ -463,3 +463,19 @@ def test_what_is_asked_for_is_taken_or_refused_never_replaced(
         message = refusal(request_, given_options, environment)
         assert request_.name in message
         assert asked.name in message
+
+
+def test_a_cache_of_another_plain_dtype_is_served_where_rows_are_cast() -> None:
+    request = layer(kv_cache_dtype="float16")
+    assert request.cast_dtype == "float16"
+    assert select_backend(request, options(), BARE).backend.name == "fused_infer_attention"
+    assert layer(kv_cache_dtype="bfloat16").cast_dtype is None
+    assert layer(kv_cache_dtype="int8").cast_dtype is None
+    assert "the model's dtype, bfloat16, not float16" in refusal(
+        mla_layer(kv_cache_dtype="float16")
+    )
+    with_sinks = refusal(layer(kv_cache_dtype="float16", has_sink=True))
+    assert "with sinks its cache holds the model's dtype, bfloat16, not float16" in with_sinks
+    assert "its cache holds bfloat16, float16, int8, not float32" in refusal(
+        layer(kv_cache_dtype="float32")
+    )
