@@ -89,7 +89,7 @@ def _adapted(class_path: str, serves_mla: bool, one_block_size: bool) -> type[An
 
 
 @functools.cache
-def _casting(backend: type[Any]) -> type[Any]:
+def _casting(backend: Any) -> type[Any]:
     members = {
         "get_impl_cls": staticmethod(lambda: cache_dtype.implementation(backend.get_impl_cls()))
     }

@@ -37,7 +37,7 @@ def implementation(base: type[Any]) -> type[Any]:
                 self, layer, query, key, value, kv_cache, attn_metadata, output, *args, **kwargs
             )
             return result
-        dtype = layer.kv_cache_torch_dtype
+        dtype = kv_cache[0].dtype
         inside = torch.empty_like(output, dtype=dtype)
         base.forward(
             self,
