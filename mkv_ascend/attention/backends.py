@@ -58,7 +58,7 @@ def backend_class(
         ImportError: the entry's class or a library it needs is not installed.
     """
     kinds = set(entry.kinds)
-    adapted = _adapted(
+    adapted: Any = _adapted(
         entry.class_path, bool(MLA_KINDS & kinds), bool(BUILDERS_OF_ONE_BLOCK_SIZE & kinds)
     )
     if casts_to_cache:
