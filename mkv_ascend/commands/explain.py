@@ -6,17 +6,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mkv_ascend import envs
 
 if TYPE_CHECKING:
-    from mkv_ascend.commands.explain_models import ModelConfig
-    from mkv_ascend.commands.explain_plan import NamedLayer
-    from mkv_ascend.layout.demand import Request
-    from mkv_ascend.layout.report import OtherGrouping, PlanReport
+    from mkv_ascend.commands.explain_plan import Findings
+    from mkv_ascend.commands.explain_speculation import Speculation
+    from mkv_ascend.layout.grouping import GroupingOptions
+    from mkv_ascend.layout.report import PlanReport
 
 HELP = "show the KV cache plan of a target and a draft, from their config.json files"
 
@@ -25,12 +24,12 @@ Shows how the KV caches of a target and its draft are planned: groups, layers, b
 padding, pools, the bytes of one request, and how many requests fit into a memory, beside what
 vLLM's own grouping would give.
 
-Needs config.json files only: no weights, no NPU, and no model is built. What each layer keeps is
-computed from the numbers of the config, for the model types that this command knows; others are
-refused by name. Caches have the model's dtype, on one rank of Ascend A2, without pipeline or
-context parallelism and without KV quantisation. vLLM's part is computed by its own functions, in a
-process of the emulated NPU where there is no real one. The engine may join groups that are apart
-here; its log says which it uses.
+Needs config.json files only: no weights and no NPU. What each layer keeps is computed from the
+numbers of the config for the model types that this command knows; others are built by vLLM itself,
+without weights, and what vLLM refuses is refused with its words. One rank of Ascend A2 is shown,
+without pipeline or context parallelism and without quantised weights. vLLM's part runs in a process
+of the emulated NPU where there is no real one. The engine may join groups that are apart here; its
+log says which it uses.
 """
 
 EXAMPLES = """\
@@ -42,12 +41,6 @@ examples:
 """
 
 EXIT_REFUSED = 2
-DRAFT_TOKENS = 3
-WITHOUT_LAYERS = frozenset({"ngram", "ngram_gpu", "suffix"})
-"""Methods that draft without a model."""
-WITH_MODEL = frozenset({"draft_model", "eagle", "eagle3"})
-PLANNED_BY_ENGINE = frozenset({"full_attention", "sliding_window", "chunked_local", "mla"})
-"""Kinds that the engine of this release plans (plugin/layer_facts.py, ``is_planned``)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,9 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--speculative-config",
         type=_json_object,
         metavar="JSON",
-        help="as for vllm serve; method, model, num_speculative_tokens and "
-        "draft_tensor_parallel_size are read (with --draft alone: method draft_model, "
-        f"{DRAFT_TOKENS} tokens)",
+        help="as for vllm serve (with --draft alone: method draft_model, 3 tokens)",
     )
     parser.add_argument(
         "--tensor-parallel-size", type=_positive, default=1, metavar="N", help="ranks (%(default)s)"
@@ -93,6 +84,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         metavar="TOKENS",
         help="largest blocks of a KV group (default: the engine's, see layout.max_block_size)",
+    )
+    parser.add_argument(
+        "--build",
+        action=argparse.BooleanOptionalAction,
+        help="let vLLM build the models, without weights (default: where their numbers do not "
+        "tell, and with --kv-cache-dtype or --additional-config)",
+    )
+    parser.add_argument("--kv-cache-dtype", default="auto", metavar="DTYPE", help="as vllm serve")
+    parser.add_argument(
+        "--additional-config", type=_json_object, metavar="JSON", help="as for vllm serve"
     )
     parser.add_argument(
         "--vllm-grouping",
@@ -167,175 +168,74 @@ def _formatted(report: PlanReport, form: str) -> str:
 
 def explain(arguments: argparse.Namespace) -> PlanReport:
     """The report that the arguments ask for."""
-    from mkv_ascend.commands import explain_plan
-    from mkv_ascend.commands.explain_models import read_model
-    from mkv_ascend.layout.demand import Request
+    from mkv_ascend.commands.explain_speculation import read_speculation
     from mkv_ascend.layout.grouping import GroupingOptions, Objective
     from mkv_ascend.layout.report import PlanReport
 
-    target = read_model(arguments.model)
-    method, draft, draft_tokens = _speculation(arguments, target)
-    layers = _layers(arguments, target, draft, method, draft_tokens)
-    tokens = arguments.max_model_len or target.number("max_position_embeddings")
-    request = Request(tokens=tokens, tokens_per_step=1 + draft_tokens)
-    specs = explain_plan.specs_of(layers, draft_tokens)
+    speculation = read_speculation(arguments)
     options = GroupingOptions(
         Objective(arguments.objective),
         max_block_size=arguments.max_block_size,
     )
-    planned = explain_plan.plan_layers(layers, specs, request, options)
-    other, absent = _vllm(arguments.vllm_grouping, specs, request)
+    found = _find(arguments, speculation, options)
+    notes = found.notes
+    if all(layout.role == "target" for layout in found.planned.plan.layers):
+        notes = (
+            *notes,
+            "without a draft there is nothing to fold: the engine takes vLLM's own grouping, where "
+            "vLLM has one",
+        )
     return PlanReport(
-        subjects=_subjects(arguments, target, draft, method, draft_tokens, layers),
-        request=request,
-        grouping=planned.grouping,
-        plan=planned.plan,
-        backends=planned.backends,
+        subjects=_subjects(arguments, found, speculation),
+        request=found.request,
+        grouping=found.planned.grouping,
+        plan=found.planned.plan,
+        backends=found.planned.backends,
         memory_bytes=arguments.memory,
-        other=other,
-        other_absent=absent,
-        notes=_notes(layers),
+        other=found.other,
+        other_absent=found.other_absent,
+        notes=notes,
     )
 
 
-def _speculation(
-    arguments: argparse.Namespace, target: ModelConfig
-) -> tuple[str, ModelConfig | None, int]:
-    """Method (empty for none), the draft's config (None without a model), tokens per proposal."""
-    from mkv_ascend.commands.explain_models import ExplainError, read_model
+def _find(
+    arguments: argparse.Namespace, speculation: Speculation | None, options: GroupingOptions
+) -> Findings:
+    """By numbers where they are enough, else by what vLLM builds."""
+    from dataclasses import replace
 
-    options = arguments.speculative_config
-    if options is None:
-        if arguments.draft is None:
-            return "", None, 0
-        return "draft_model", read_model(arguments.draft), DRAFT_TOKENS
-    method = options.get("method", "draft_model")
-    tokens = options.get("num_speculative_tokens")
-    if not isinstance(tokens, int) or tokens < 1:
+    from mkv_ascend.commands import explain_built, explain_numbers
+    from mkv_ascend.commands.explain_models import ExplainError, NotFromNumbersError
+
+    needs_vllm = arguments.kv_cache_dtype != "auto" or arguments.additional_config is not None
+    if needs_vllm and arguments.build is False:
         raise ExplainError(
-            f"num_speculative_tokens of --speculative-config is {tokens!r}; write a whole number "
-            "from 1 on"
+            "--kv-cache-dtype and --additional-config are read by vLLM; leave out --no-build"
         )
-    folder = _draft_folder(arguments.draft, options.get("model"))
-    if method in WITHOUT_LAYERS:
-        return method, None, tokens
-    if method == "mtp":
-        return method, read_model(folder) if folder else target, tokens
-    if method not in WITH_MODEL:
-        known = ", ".join(sorted(WITHOUT_LAYERS | WITH_MODEL | {"mtp"}))
-        raise ExplainError(f"speculative method {method!r} cannot be explained; known: {known}")
-    if folder is None:
-        raise ExplainError(
-            f"speculative method {method} needs a draft: give --draft, or model in "
-            "--speculative-config"
-        )
-    return method, read_model(folder), tokens
-
-
-def _draft_folder(draft: Path | None, model: object) -> Path | None:
-    from mkv_ascend.commands.explain_models import ExplainError
-
-    if model is None:
-        return draft
-    if draft is not None and Path(str(model)) != draft:
-        raise ExplainError(
-            f"--draft is {draft} and model of --speculative-config is {model}; give one of them"
-        )
-    return Path(str(model))
-
-
-def _layers(
-    arguments: argparse.Namespace,
-    target: ModelConfig,
-    draft: ModelConfig | None,
-    method: str,
-    draft_tokens: int,
-) -> list[NamedLayer]:
-    """The layers of both models on one rank, named by their number."""
-    from mkv_ascend.commands.explain_plan import NamedLayer
-    from mkv_ascend.layout.kind import Role
-
-    ranks = arguments.tensor_parallel_size
-    layers = [
-        NamedLayer(f"target.layers.{index}", Role.TARGET, target.dtype, layer)
-        for index, layer in enumerate(target.layers(ranks, draft_tokens))
-    ]
-    if draft is None:
-        return layers
-    ranks = _draft_ranks(arguments, ranks)
-    found = draft.mtp_layers(ranks) if method == "mtp" else draft.layers(ranks, draft_tokens)
-    return layers + [
-        NamedLayer(f"draft.layers.{index}", Role.DRAFT, draft.dtype, layer)
-        for index, layer in enumerate(found)
-    ]
-
-
-def _draft_ranks(arguments: argparse.Namespace, ranks: int) -> int:
-    from mkv_ascend.commands.explain_models import ExplainError
-
-    asked = (arguments.speculative_config or {}).get("draft_tensor_parallel_size", ranks)
-    if asked not in (1, ranks):
-        raise ExplainError(
-            f"draft_tensor_parallel_size is {asked!r}; vLLM takes 1 or the target's, {ranks}"
-        )
-    return int(asked)
-
-
-def _vllm(
-    wanted: bool, specs: dict[str, Any], request: Request
-) -> tuple[OtherGrouping | None, str]:
-    """vLLM's own grouping, or None and why there is none."""
-    from mkv_ascend.commands.explain_stock import StockError, ask_vllm
-
-    if not wanted:
-        return None, "--no-vllm-grouping"
+    if needs_vllm or arguments.build:
+        return explain_built.find(arguments, speculation, options)
     try:
-        return ask_vllm(specs, request), ""
-    except StockError as error:
-        return None, str(error)
+        return explain_numbers.find(arguments, speculation, options)
+    except NotFromNumbersError as reason:
+        if arguments.build is False:
+            raise
+        try:
+            found = explain_built.find(arguments, speculation, options)
+        except ExplainError as error:
+            raise ExplainError(f"{reason}. {error}") from error
+        return replace(found, notes=(*found.notes, f"built by vLLM: {reason}"))
 
 
 def _subjects(
-    arguments: argparse.Namespace,
-    target: ModelConfig,
-    draft: ModelConfig | None,
-    method: str,
-    draft_tokens: int,
-    layers: Sequence[NamedLayer],
+    arguments: argparse.Namespace, found: Findings, speculation: Speculation | None
 ) -> tuple[tuple[str, str], ...]:
     from mkv_ascend.layout.report_text import count, format_bytes
 
-    def described(model: ModelConfig, role: str) -> str:
-        number = sum(named.role == role for named in layers)
-        name = model.folder.resolve().name
-        return f"{name} ({model.model_type}, {count(number, 'layer')}, {model.dtype})"
-
-    subjects = [("target", described(target, "target"))]
-    if draft is not None:
-        subjects.append(("draft", described(draft, "draft")))
-    if method:
-        subjects.append(("method", f"{method}, {count(draft_tokens, 'token')} per proposal"))
+    subjects = list(found.models)
+    if speculation is not None:
+        tokens = count(speculation.tokens, "token")
+        subjects.append(("method", f"{speculation.method}, {tokens} per proposal"))
     subjects.append(("ranks", str(arguments.tensor_parallel_size)))
     if arguments.memory is not None:
         subjects.append(("memory", f"{format_bytes(arguments.memory)} for KV caches per device"))
     return tuple(subjects)
-
-
-def _notes(layers: Sequence[NamedLayer]) -> tuple[str, ...]:
-    """What a reader must know before taking the plan for the engine's."""
-    from mkv_ascend.commands.explain_plan import state_problem
-
-    notes = []
-    others = sorted({str(named.layer.kind) for named in layers} - PLANNED_BY_ENGINE)
-    if others:
-        notes.append(
-            f"the engine of this release leaves models with {', '.join(others)} layers to vLLM's "
-            "grouping: for them this plan is what planning can do, not what is served"
-        )
-    elif not any(named.role == "draft" for named in layers):
-        notes.append(
-            "without a draft there is nothing to fold: the engine of this release leaves a target "
-            "alone to vLLM's grouping"
-        )
-    problem = state_problem(layers)
-    return (*notes, problem) if problem else tuple(notes)

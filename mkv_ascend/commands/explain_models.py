@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From config.json to the layers that keep a cache: numbers only, no weights and no model classes.
 
-Only the model types of ``FAMILIES`` are read. Every other one is refused by name: which layers a
-model has, and what each keeps, is decided by vLLM's class of the model and cannot be guessed.
+Only the model types of ``FAMILIES`` are read. Every other one is refused by name, and then built
+(``explain_built``): which layers a model has is decided by vLLM's class and cannot be guessed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,22 @@ from typing import Any
 
 from mkv_ascend.layout.kind import Kind
 
-__all__ = ["FAMILIES", "ExplainError", "ModelConfig", "ModelLayer", "read_model"]
+__all__ = [
+    "FAMILIES",
+    "ExplainError",
+    "ModelConfig",
+    "ModelLayer",
+    "NotFromNumbersError",
+    "read_model",
+]
 
 
 class ExplainError(ValueError):
     """What cannot be explained; the message says what was asked and what is possible."""
+
+
+class NotFromNumbersError(ExplainError):
+    """What the numbers of a config.json do not tell; vLLM's class of the model may."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +89,7 @@ class ModelConfig:
         for name in ("deepseek_v3", "deepseek_v32"):
             counts[name] = self.get("num_nextn_predict_layers") or 0
         if not counts.get(self.model_type):
-            raise ExplainError(
+            raise NotFromNumbersError(
                 f"{self.folder} has no multi-token predictor that can be explained; method mtp "
                 f"works here for {', '.join(sorted(counts))} with num_nextn_predict_layers"
             )
@@ -101,12 +112,14 @@ def read_model(folder: Path) -> ModelConfig:
     text = config.get("text_config", config)
     model_type = text.get("model_type")
     if model_type not in FAMILIES:
-        raise ExplainError(
-            f"{path}: models of type {model_type!r} cannot be explained without loading them; "
-            f"known: {', '.join(sorted(FAMILIES))}. The engine prints its plan at start-up"
+        raise NotFromNumbersError(
+            f"{path}: models of type {model_type!r} cannot be explained by their numbers alone; "
+            f"known: {', '.join(sorted(FAMILIES))}"
         )
     if config.get("is_encoder_decoder"):
-        raise ExplainError(f"{path}: encoder-decoder models cannot be explained without loading")
+        raise NotFromNumbersError(
+            f"{path}: encoder-decoder models cannot be explained by numbers alone"
+        )
     dtype = config.get("dtype") or config.get("torch_dtype")
     return ModelConfig(folder, model_type, {"dtype": dtype, **_completed(model_type, text)})
 
@@ -182,7 +195,7 @@ def _keys_and_values(reader: _Reader, has_sink: bool = False) -> list[ModelLayer
     types = config.get("layer_types")
     if types is None:
         if config.get("sliding_window"):
-            raise ExplainError(
+            raise NotFromNumbersError(
                 f"{config.folder}: sliding_window {config.get('sliding_window')} without "
                 "layer_types: vLLM then gives the window to layers of the draft too, which cannot "
                 "be explained; add layer_types to the config.json"
@@ -191,7 +204,7 @@ def _keys_and_values(reader: _Reader, has_sink: bool = False) -> list[ModelLayer
     layers = []
     for layer_type in types[:count]:
         if layer_type not in ("full_attention", "sliding_attention"):
-            raise ExplainError(
+            raise NotFromNumbersError(
                 f"{config.folder}: layers of type {layer_type!r} in a {config.model_type} model "
                 "cannot be explained without loading it"
             )
@@ -204,7 +217,7 @@ def _without_window(reader: _Reader) -> list[ModelLayer]:
     """Qwen: vLLM takes no windows for these models."""
     types = set(reader.config.get("layer_types") or ())
     if "sliding_attention" in types:
-        raise ExplainError(
+        raise NotFromNumbersError(
             f"{reader.config.folder}: use_sliding_window in a {reader.config.model_type} model "
             "cannot be explained; set use_sliding_window to false in the config.json"
         )

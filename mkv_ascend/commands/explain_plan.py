@@ -27,8 +27,17 @@ from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.plan import CachePlan, make_plan
 from mkv_ascend.layout.recipes import largest_kernel_block, layout_of
 from mkv_ascend.layout.registry import LayerFacts
+from mkv_ascend.layout.report import OtherGrouping
 
-__all__ = ["KERNEL_BLOCK", "NamedLayer", "Planned", "plan_layers", "specs_of", "state_problem"]
+__all__ = [
+    "KERNEL_BLOCK",
+    "Findings",
+    "NamedLayer",
+    "Planned",
+    "plan_layers",
+    "specs_of",
+    "state_problem",
+]
 
 KERNEL_BLOCK = 128
 """Tokens of a block where vllm-ascend is not told otherwise, and of a block of its kernels."""
@@ -51,6 +60,18 @@ class Planned:
     grouping: Grouping
     plan: CachePlan
     backends: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """A plan with what the report says of it. ``models``: role and description of each model."""
+
+    models: tuple[tuple[str, str], ...]
+    request: Request
+    planned: Planned
+    other: OtherGrouping | None
+    other_absent: str
+    notes: tuple[str, ...]
 
 
 def specs_of(layers: Sequence[NamedLayer], num_draft_tokens: int) -> dict[str, Spec]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mkv_ascend.layout.component import Storage
+from mkv_ascend.layout.demand import Span
 from mkv_ascend.layout.report import GroupPart, PlanReport, PoolPart
 
 __all__ = [
@@ -75,8 +76,11 @@ def closing_lines(report: PlanReport) -> list[str]:
         lines.append(f"vLLM's own grouping is not shown: {report.other_absent}")
     if not report.grouping.exhaustive:
         lines.append("the search for groups reached its limit: better ones may exist")
-    hits = count(report.grouping.prefix_hit_tokens, "token")
-    lines.append(f"prefix hits come in multiples of {hits}")
+    if any(group.holding.span is Span.STATE for group in report.grouping.groups):
+        lines.append("prefix hits: only where vLLM caches states by prefix (mamba_cache_mode)")
+    else:
+        hits = count(report.grouping.prefix_hit_tokens, "token")
+        lines.append(f"prefix hits come in multiples of {hits}")
     return [*lines, *report.notes]
 
 

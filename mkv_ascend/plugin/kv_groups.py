@@ -121,11 +121,11 @@ def search(config: VllmConfig, specs: Specs) -> Grouping:
     request = Request(config.model_config.max_model_len, 1 + drafted)
     own = {name: first_form(spec) for name, spec in specs.items()}
     layouts = {name: _layout(spec) for name, spec in own.items()}
-    holdings = {name: _holding(config, spec) for name, spec in own.items()}
+    holdings = {name: holding_of(config, spec) for name, spec in own.items()}
     return group_layouts(layouts, holdings, request, options)
 
 
-def _holding(config: VllmConfig, spec: Any) -> Holding:
+def holding_of(config: VllmConfig, spec: Any) -> Holding:
     """What a request holds, as each spec's ``max_memory_usage_bytes`` counts it."""
     rows = getattr(spec, "compress_ratio", 1)
     if isinstance(spec, MambaSpec):

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Questions to vLLM, asked in a process of their own: on the emulated NPU if there is no real one.
+
+vllm-ascend cannot be imported without torch_npu, and its patches cannot be taken back. The process
+reads a question from standard input as JSON and prints its answer on a line that begins with
+``MARK``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = ["ProcessError", "answer", "ask"]
+
+MARK = "mkv-ascend explain: "
+"""Begins the line of output with the answer; vLLM may print lines of its own."""
+SECONDS = 300
+
+
+class ProcessError(RuntimeError):
+    """vLLM could not be asked; the message says why."""
+
+
+def ask(module: str, question: Mapping[str, Any], environment: Mapping[str, str]) -> Any:
+    """What ``python -m module`` answers. ``environment``: variables of the process besides ours.
+
+    Raises ProcessError when the process cannot run or ends without an answer.
+    """
+    command = (sys.executable, "-m", module)
+    try:
+        done = subprocess.run(
+            command,
+            input=json.dumps(question),
+            env=_environment(command, environment),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ProcessError(f"vLLM gave no answer within {SECONDS} s") from error
+    answers = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
+    if done.returncode or not answers:
+        words = done.stderr.strip().splitlines()[-1:] or ["nothing"]
+        raise ProcessError(
+            f"the process that asks vLLM ended with status {done.returncode}; it said: {words[0]}"
+        )
+    return json.loads(answers[-1][len(MARK) :])
+
+
+def _environment(command: tuple[str, ...], more: Mapping[str, str]) -> dict[str, str]:
+    from mkv_ascend import envs
+    from mkv_ascend.emulator.host_check import find_real_ascend
+    from mkv_ascend.emulator.launch import EmulatedProcess, LaunchError
+    from mkv_ascend.emulator.settings import EmulatorSettings
+
+    base = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR", **more}
+    if find_real_ascend():
+        return base
+    try:
+        process = EmulatedProcess(command, EmulatorSettings.from_environment(os.environ))
+        process.check(base)
+    except (LaunchError, envs.EnvironmentVariableError) as error:
+        raise ProcessError(f"without an Ascend NPU it needs the emulated one: {error}") from error
+    return process.environment(base)
+
+
+def answer(respond: Callable[[Any], Any]) -> None:
+    """In that process: read the question, print what ``respond`` makes of it."""
+    result = respond(json.loads(sys.stdin.read()))
+    print(f"\n{MARK}{json.dumps(result)}", flush=True)
