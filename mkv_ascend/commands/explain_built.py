@@ -19,8 +19,8 @@ from mkv_ascend.commands.explain_process import ProcessError, ask
 from mkv_ascend.commands.explain_speculation import Speculation
 from mkv_ascend.layout.component import LayerLayout
 from mkv_ascend.layout.demand import Holding, Request
-from mkv_ascend.layout.fitting import fitted_groups, need_of
-from mkv_ascend.layout.grouping import GroupingOptions, group_layers
+from mkv_ascend.layout.fitting import fitted_groups, group_layouts
+from mkv_ascend.layout.grouping import GroupingOptions
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.plan import make_plan
 from mkv_ascend.layout.report import OtherGrouping
@@ -150,7 +150,7 @@ def _plan(built: BuiltModels, options: GroupingOptions) -> Planned:
     layouts = {layer.layout.layer: layer.layout for layer in built.layers}
     if not layouts:
         raise ExplainError("no layer of these models keeps a KV cache")
-    needs = [need_of(layer.layout, layer.holding) for layer in built.layers]
-    grouping = group_layers(needs, built.request, options)
+    holdings = {layer.layout.layer: layer.holding for layer in built.layers}
+    grouping = group_layouts(layouts, holdings, built.request, options)
     plan = make_plan(fitted_groups(layouts, grouping), block_outer=True)
     return Planned(grouping, plan, {layer.layout.layer: layer.backend for layer in built.layers})
