@@ -85,6 +85,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TOKENS",
         help="largest blocks of a KV group (default: the engine's, see layout.max_block_size)",
     )
+    _add_vllm_arguments(parser)
+    parser.add_argument(
+        "--format", choices=("text", "json", "html"), default="text", help="(%(default)s)"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write there, not to stdout")
+
+
+def _add_vllm_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--build",
         action=argparse.BooleanOptionalAction,
@@ -101,10 +109,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="ask vLLM for its own grouping too, which takes most of the time (default: on)",
     )
-    parser.add_argument(
-        "--format", choices=("text", "json", "html"), default="text", help="(%(default)s)"
-    )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write there, not to stdout")
 
 
 def _positive(text: str) -> int:
