@@ -42,6 +42,57 @@ void mkv_ascend_paged_scatter(
     uint32_t cores, void* stream, uint8_t* slots, int64_t num_tokens, int32_t num_components,
     const MkvScatterComponent* components);
 
+// Arguments of expand_inputs. `wide_...` is 1 where the elements are int64; pointers may be null
+// where an argument may be left out.
+struct MkvExpandInputs {
+  uint8_t* token_ids;
+  uint8_t* positions;
+  uint8_t* rope_positions;
+  uint8_t* next_token_ids;
+  uint8_t* query_start_loc;
+  uint8_t* num_rejected;
+  uint8_t* num_requests;
+  uint8_t* group_table;
+  uint8_t* out_token_ids;
+  uint8_t* out_positions;
+  uint8_t* out_rope_positions;
+  uint8_t* rejected_mask;
+  uint8_t* masked_mask;
+  uint8_t* sample_indices;
+  uint8_t* hidden_rows;
+  uint8_t* out_query_start_loc;
+  uint8_t* lengths;
+  uint8_t* next_positions;
+  uint8_t* slots;
+  int64_t num_rows;
+  int64_t num_tokens;
+  int64_t num_out_tokens;
+  int64_t num_groups;
+  int64_t num_axes;
+  int64_t sampled;
+  int64_t max_model_len;
+  int64_t rope_stride;
+  int64_t out_rope_stride;
+  int64_t slot_stride;
+  int32_t shift;
+  int32_t padding_token_id;
+  int32_t parallel_token_id;
+  int32_t wide_token_ids;
+  int32_t wide_positions;
+  int32_t wide_rope_positions;
+  int32_t wide_next_token_ids;
+  int32_t wide_rejected;
+  int32_t wide_out_positions;
+  int32_t wide_out_rope_positions;
+  int32_t wide_next_positions;
+};
+
+// Requests, padding included, and sampled rows of each that one expand_inputs takes: bounded by UB.
+constexpr int64_t kMostExpandedRequests = 8191;
+constexpr int64_t kMostSampledRows = 2048;
+
+void mkv_ascend_expand_inputs(uint32_t cores, void* stream, const MkvExpandInputs* arguments);
+
 }  // extern "C"
 
 #endif  // MKV_ASCEND_ASCEND_LAUNCHERS_H_
