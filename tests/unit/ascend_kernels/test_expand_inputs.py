@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.ascend_kernels import launches
 from tests.unit.ops import plain
-from tests.unit.ops.batches import groups, seeded, some
+from tests.unit.ops.batches import groups, make_groups, seeded, some
 from tests.unit.ops.expand_batches import (
     PADDING_TOKEN,
     PARALLEL_TOKEN,
