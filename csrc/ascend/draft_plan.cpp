@@ -7,6 +7,7 @@
 // ids of all steps, which lie side by side in the block table; Gather spreads them over the steps.
 #include "common.h"
 #include "launchers.h"
+#include "positions.h"
 #include "ascendc_launch.h"
 
 namespace mkv {
@@ -22,9 +23,6 @@ struct PlanShape {
   int64_t slot_step_stride;
   int64_t slot_group_stride;
 };
-
-// A position that is not in the sequence, with room for adding steps.
-constexpr int32_t kDead = -0x40000000;
 
 template <typename Position>
 class DraftPlanKernel {
@@ -102,7 +100,13 @@ class DraftPlanKernel {
     position_queue_.EnQue(given);
     given = position_queue_.template DeQue<Position>();
     CountMask(live_, index_, live_rows_, static_cast<int32_t>(lanes_));
-    NarrowPositions(given);
+    NarrowPositions(
+        position_, given, index_, live_, lane_scratch_, scratch_, static_cast<int32_t>(lanes_));
+    // So that adding steps does not overflow below the largest maximum length.
+    Mins(
+        position_, position_, static_cast<int32_t>(shape_.max_model_len),
+        static_cast<int32_t>(lanes_));
+    PipeBarrier<PIPE_V>();
     MovePositions();
     StorePositions();
     StoreLengths();
@@ -116,57 +120,6 @@ class DraftPlanKernel {
     }
     position_queue_.FreeTensor(given);
     Sync<HardEvent::S_MTE2>();
-  }
-
-  // position_ = the given positions as int32; kDead where the row is padding or the value does not
-  // fit. 64-bit values come as pairs of words, of which the upper must repeat the lower one's sign.
-  __aicore__ inline void NarrowPositions(const LocalTensor<Position>& given) {
-    const int32_t lanes = static_cast<int32_t>(lanes_);
-    if constexpr (sizeof(Position) == sizeof(int64_t)) {
-      const LocalTensor<int32_t> words = given.template ReinterpretCast<int32_t>();
-      const LocalTensor<int32_t> upper = scratch_;
-      const LocalTensor<int32_t> offsets = lane_scratch_;
-      Muls(offsets, index_, 8, lanes);
-      PipeBarrier<PIPE_V>();
-      Gather(
-          position_, words, offsets.template ReinterpretCast<uint32_t>(), 0,
-          static_cast<uint32_t>(lanes));
-      Gather(
-          upper, words, offsets.template ReinterpretCast<uint32_t>(), 4,
-          static_cast<uint32_t>(lanes));
-      PipeBarrier<PIPE_V>();
-      ShiftRight(offsets, position_, 31, lanes);
-      PipeBarrier<PIPE_V>();
-      Sub(upper, upper, offsets, lanes);
-      PipeBarrier<PIPE_V>();
-      Mins(upper, upper, 1, lanes);
-      PipeBarrier<PIPE_V>();
-      Maxs(upper, upper, -1, lanes);
-      PipeBarrier<PIPE_V>();
-      // 1 where the words disagree; such a row is taken for padding here, but not in live_.
-      Mul(upper, upper, upper, lanes);
-      PipeBarrier<PIPE_V>();
-      Muls(upper, upper, -1, lanes);
-      PipeBarrier<PIPE_V>();
-      Adds(upper, upper, 1, lanes);
-      PipeBarrier<PIPE_V>();
-      Mul(lane_scratch_, upper, live_, lanes);
-      PipeBarrier<PIPE_V>();
-      Mul(position_, position_, lane_scratch_, lanes);
-    } else {
-      Adds(lane_scratch_, live_, 0, lanes);
-      Mul(position_, given, live_, lanes);
-    }
-    PipeBarrier<PIPE_V>();
-    Adds(lane_scratch_, lane_scratch_, -1, lanes);
-    PipeBarrier<PIPE_V>();
-    Muls(lane_scratch_, lane_scratch_, -kDead, lanes);
-    PipeBarrier<PIPE_V>();
-    Add(position_, position_, lane_scratch_, lanes);
-    PipeBarrier<PIPE_V>();
-    // So that adding steps does not overflow below the largest maximum length.
-    Mins(position_, position_, static_cast<int32_t>(shape_.max_model_len), lanes);
-    PipeBarrier<PIPE_V>();
   }
 
   __aicore__ inline void MovePositions() {

@@ -21,6 +21,13 @@ void mkv_ascend_draft_plan(
     int64_t position_stride, int64_t length_stride, int64_t slot_step_stride,
     int64_t slot_group_stride);
 
+// `rows` is one less than query_start_loc has elements, `most_slots` the size of the longest
+// output, `table_rows` as above.
+void mkv_ascend_target_slots(
+    uint32_t cores, void* stream, uint8_t* positions, uint8_t* query_start_loc,
+    uint8_t* num_requests, uint8_t* group_table, uint8_t* slot_table, int32_t wide, int64_t tokens,
+    int64_t rows, int64_t groups, int64_t table_rows, int64_t most_slots);
+
 void mkv_ascend_zero_blocks(
     uint32_t cores, void* stream, uint8_t* block_ids, int32_t wide, int64_t num_ids,
     uint8_t* page_table, int64_t num_caches);

@@ -8,17 +8,32 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
-from mkv_ascend.testing.ascendc_host import ROOT, HostKernels, build
+from hypothesis import HealthCheck, Phase, settings
+
+from mkv_ascend.testing.ascendc_host import ROOT, SANITIZERS, HostKernels, build
 
 FOLDER = ROOT / "csrc" / "ascend"
 CORES = 40
-# Set by the mutation script, to test a changed copy of the folder.
-SOURCES = "MKV_KERNEL_TEST_SOURCES"
+SOURCES = os.environ.get("MKV_KERNEL_TEST_SOURCES")
+"""Set by the mutation script: a changed copy of the folder."""
+SANITIZED = "MKV_KERNEL_TEST_SANITIZED" in os.environ
+"""Set for the run under AddressSanitizer, by test_sanitized.py."""
+
+if SOURCES:
+    # Of a mutant only is asked that something fails, not the smallest example of it.
+    settings.register_profile("mutants", deadline=None, phases=(Phase.explicit, Phase.generate))
+    settings.load_profile("mutants")
+examples = settings(
+    max_examples=8 if SANITIZED else 40, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 @cache
 def library(name: str) -> HostKernels:
     """The kernels of one source file."""
-    folder = Path(os.environ.get(SOURCES) or FOLDER)
+    folder = Path(SOURCES) if SOURCES else FOLDER
     output = Path(mkdtemp(prefix="mkv_kernels_"))
-    return HostKernels(build([folder / f"{name}.cpp"], output, name=f"lib{name}.so"))
+    flags = SANITIZERS if SANITIZED else ()
+    optimise = "-O0" if SOURCES else "-O1"
+    sources = [folder / f"{name}.cpp"]
+    return HostKernels(build(sources, output, name=f"lib{name}.so", flags=flags, optimise=optimise))

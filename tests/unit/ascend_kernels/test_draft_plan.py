@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mkv_ascend.testing.ascendc_host import Output, Report
-from tests.unit.ascend_kernels.kernels import CORES, library
+from tests.unit.ascend_kernels.kernels import CORES, examples, library
 
 GARBAGE = -77
 Integers = np.ndarray
@@ -161,7 +161,7 @@ def decode(rows: int, groups: int, steps: int, *, wide: bool = False, size: int 
     )
 
 
-@settings(max_examples=40, deadline=None)
+@examples
 @given(plan=plans(), seed=st.integers(0, 1000), cores=st.sampled_from([1, 3, CORES]))
 @example(plan=decode(256, 4, 4), seed=0, cores=CORES)
 @example(plan=decode(65, 2, 4, wide=True), seed=1, cores=2)

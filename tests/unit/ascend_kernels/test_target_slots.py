@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The AscendC kernel of target_slots on the CPU: every slot as a loop over integers gives it, and
+nothing reported by the checker."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mkv_ascend.testing.ascendc_host import Output, Report
+from tests.unit.ascend_kernels.kernels import CORES, examples, library
+
+GARBAGE = -77
+Integers = np.ndarray
+
+
+@dataclass
+class Batch:
+    """Requests of so many tokens; sizes of outputs, one per group."""
+
+    positions: Integers
+    query_lengths: list[int]
+    num_requests: int
+    block_sizes: list[int]
+    columns: list[int]
+    sizes: list[int]
+    table_rows: int
+
+    @property
+    def starts(self) -> list[int]:
+        return [sum(self.query_lengths[:count]) for count in range(len(self.query_lengths) + 1)]
+
+    def tables(self) -> list[Integers]:
+        """Ids that are seldom the same."""
+        made = []
+        for group, columns in enumerate(self.columns):
+            ids = np.arange(self.table_rows * columns, dtype=np.int32) * 7919 + group
+            made.append((ids % 100003).reshape(self.table_rows, columns))
+        return made
+
+
+def expected(batch: Batch) -> list[list[int]]:
+    """Plain loops over Python's integers."""
+    outputs = [[-1] * size for size in batch.sizes]
+    starts = batch.starts
+    for group, table in enumerate(batch.tables()):
+        size = batch.block_sizes[group]
+        for request in range(min(batch.num_requests, len(batch.query_lengths))):
+            for token in range(starts[request], starts[request + 1]):
+                position = int(batch.positions[token])
+                held = (
+                    0 <= position < size * batch.columns[group]
+                    and request < batch.table_rows
+                    and token < batch.sizes[group]
+                )
+                if held:
+                    column, inside = divmod(position, size)
+                    outputs[group][token] = int(table[request, column]) * size + inside
+    return outputs
+
+
+def check(batch: Batch, seed: int = 0, cores: int = CORES) -> Report:
+    tables = batch.tables()
+    outputs = [np.full(size, GARBAGE, np.int32) for size in batch.sizes]
+    groups = np.array(
+        [
+            [table.ctypes.data, columns, columns, size]
+            for table, columns, size in zip(tables, batch.columns, batch.block_sizes, strict=True)
+        ],
+        np.int64,
+    )
+    places = np.array([[out.ctypes.data, out.size] for out in outputs], np.int64)
+    sizes = [
+        len(batch.positions), len(batch.query_lengths), len(tables), batch.table_rows,
+        max(batch.sizes),
+    ]  # fmt: skip
+    reachable: dict[str, object] = {f"block_table_{i}": one for i, one in enumerate(tables)}
+    reachable |= {f"slots_{i}": Output(one) for i, one in enumerate(outputs)}
+    report = library("target_slots").launch(
+        "mkv_ascend_target_slots", ctypes.c_uint32(cores), None, batch.positions,
+        np.array(batch.starts, np.int32), np.array([batch.num_requests], np.int32), groups, places,
+        int(batch.positions.dtype == np.int64), *(ctypes.c_int64(size) for size in sizes),
+        seed=seed, reachable=reachable,
+    )  # fmt: skip
+    report.require_clean()
+    assert [out.tolist() for out in outputs] == expected(batch)
+    return report
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> Batch:
+    lengths = draw(st.lists(st.sampled_from([0, 1, 1, 1, 2, 5, 70]), max_size=30))
+    block_sizes = draw(
+        st.lists(st.sampled_from([1, 3, 16, 128, 544, 2048]), min_size=1, max_size=4)
+    )
+    columns = [draw(st.integers(0, 9)) for _ in block_sizes]
+    wide = draw(st.booleans())
+    edge = max(count * size for count, size in zip(columns, block_sizes, strict=True))
+    bits = 63 if wide else 31
+    anywhere = st.one_of(st.integers(-2, edge + 2), st.integers(-(2**bits), 2**bits - 1))
+    positions: list[int] = []
+    for length in lengths:
+        first = draw(st.integers(0, edge + 2))
+        positions += range(first, first + length)
+    for _ in range(draw(st.integers(0, 4)) if positions else 0):
+        positions[draw(st.integers(0, len(positions) - 1))] = draw(anywhere)
+    # Tokens of padding.
+    positions += [draw(anywhere)] * draw(st.integers(0, 70))
+    requests = len(lengths)
+    return Batch(
+        positions=np.array(positions, np.int64 if wide else np.int32),
+        query_lengths=lengths,
+        num_requests=draw(st.one_of(st.just(requests), st.integers(0, requests + 2))),
+        block_sizes=block_sizes,
+        columns=columns,
+        sizes=[draw(st.integers(0, len(positions) + 150)) for _ in block_sizes],
+        table_rows=draw(st.one_of(st.just(requests), st.integers(0, requests + 2))),
+    )
+
+
+def mixed(requests: int, length: int, groups: int, *, wide: bool = True) -> Batch:
+    """Requests of one length in the midst of decoding."""
+    positions = [(request * 37) % 1500 + i for request in range(requests) for i in range(length)]
+    return Batch(
+        positions=np.array(positions, np.int64 if wide else np.int32),
+        query_lengths=[length] * requests,
+        num_requests=requests,
+        block_sizes=[128, 544, 16, 3][:groups],
+        columns=[20, 5, 130, 700][:groups],
+        sizes=[len(positions)] * groups,
+        table_rows=requests,
+    )
+
+
+@examples
+@given(batch=batches(), seed=st.integers(0, 1000), cores=st.sampled_from([1, 3, CORES]))
+@example(batch=mixed(256, 5, 4), seed=0, cores=CORES)
+@example(batch=mixed(3, 300, 4, wide=False), seed=1, cores=2)
+def test_any_batch_is_as_the_loop_has_it(batch: Batch, seed: int, cores: int) -> None:
+    check(batch, seed, cores)
+
+
+def test_bytes_and_balance() -> None:
+    """512 requests with 5 tokens each, 4 groups, each id counted as the 32 bytes it costs."""
+    tokens = 512 * 5
+    report = check(mixed(512, 5, 4))
+    needed = tokens * 8 + tokens * 4 * 32 + tokens * 4 * 4
+    assert report.total("cost_bytes") <= 1.25 * needed
+    work = [sum(core.instructions.values()) for core in report.cores]
+    assert max(work) <= 1.2 * sum(work) / len(work)
