@@ -34,7 +34,7 @@ from mkv_ascend.attention.selection import Choice, SelectionError, SelectionOpti
 from mkv_ascend.attention.shared_keys import read_the_owners
 from mkv_ascend.config import parse_config
 from mkv_ascend.layout.kind import Kind, Role
-from mkv_ascend.plugin import dense_specs, selection_inputs
+from mkv_ascend.plugin import dense_specs, selection_inputs, unequal_heads
 from mkv_ascend.plugin.guards import expect
 from mkv_ascend.plugin.logging import get_logger
 
@@ -62,6 +62,7 @@ def install() -> None:
     _wrap(Attention, _attention_request)
     _wrap(MLAAttention, _mla_request)
     dense_specs.install()
+    unequal_heads.install()
 
 
 def _wrap(
@@ -82,7 +83,8 @@ def _wrap(
     def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
         bound = signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
-        given, model = bound.arguments["attn_backend"], current_model()
+        given = unequal_heads.own_backend(bound.arguments["attn_backend"])
+        model = current_model()
         _set_cache_dtype(bound.arguments, model.role)
         if given is not None and type(self) not in KINDS_OF_CLASSES:
             bound.arguments["attn_backend"] = bound_to(given, model)
@@ -101,6 +103,7 @@ def _wrap(
         original(*bound.args, **bound.kwargs)
         setattr(self, CHOICE, choice)
         _bound_the_window(self, choice)
+        unequal_heads.size_the_output(self, choice.request.name)
         _leave_the_cache_to_its_owner(self)
 
     initialise.mkv_ascend_original = original  # type: ignore[attr-defined]

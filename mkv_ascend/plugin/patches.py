@@ -75,6 +75,25 @@ PATCHES = (
         until="vllm-ascend looks at kv_sharing_target_layer_name before it writes",
     ),
     Patch(
+        name="head size of values",
+        target="AscendAttentionBackendImpl.head_size (attribute of each instance)",
+        why="The implementation views its output by it, with as many elements as values have. "
+        "Where values have another head size than keys it is set to theirs.",
+        guard="the implementation holds the layer's head size in head_size "
+        "(plugin/unequal_heads.py)",
+        test="tests/emulated/test_layout_engines.py::test_keys_of_192_and_values_of_128",
+        until="vllm-ascend views its output by the head size of values",
+    ),
+    Patch(
+        name="projection with values of another size",
+        target="vllm_ascend.ops.linear.AscendQKVParallelLinear.__init__",
+        why="It takes v_head_size and gives values as many rows as keys.",
+        guard="the constructor takes head_size and v_head_size, and its output sizes are those of "
+        "queries, keys and values (plugin/unequal_heads.py)",
+        test="tests/emulated/test_layout_engines.py::test_keys_of_192_and_values_of_128",
+        until="vllm-ascend's projection counts values by v_head_size",
+    ),
+    Patch(
         name="model runner of the worker",
         target="vllm_ascend.worker.worker.NPUModelRunner (during init_device)",
         why="NPUWorker.init_device names the runner's class by a global of its module.",

@@ -2,12 +2,14 @@
 """Engines on planned caches: tokens, every draft token, prefix hits, preemption, admission."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from mkv_ascend.testing import engine, reference
 from mkv_ascend.testing.prompts import text_prompts as texts
 from mkv_ascend.testing.tiny_models import model_directory
+from tests.emulated import unequal_heads
 from tests.emulated.pairs import (
     TIES,
     assert_drafts_are_the_drafts_own,
@@ -139,7 +141,7 @@ def test_one_block_less_is_refused_with_numbers():
 
 
 def test_padding_limit_that_nothing_keeps_to_is_an_error():
-    limited = scenario(*WINDOW_WITH_DENSE, mkv_ascend={"layout": {"max_padding_fraction": 0.0}})
+    limited = scenario(*MLA_WITH_WINDOW, mkv_ascend={"layout": {"max_padding_fraction": 0.0}})
     with pytest.raises(engine.EngineFailedError, match=r"layout\.max_padding_fraction is 0\.0"):
         engine.run(limited)
 
@@ -160,3 +162,17 @@ def test_the_drafts_cache_may_have_a_dtype_of_its_own():
     item = {"float32": 4, "bfloat16": 2}[engine.compared_dtype()]
     row = 2 * 2 * 64 * BLOCK  # Keys and values of two heads, for each of the two layers.
     assert result.num_gpu_blocks == (64 << 20) // (2 * row * item + 2 * row * 2)
+
+
+def test_keys_of_192_and_values_of_128(tmp_path):
+    """vllm-ascend divides a buffer by a ratio of floats, and views its output with 192 elements."""
+    llama = model_directory("llama_target")
+    unequal_heads.write_checkpoint(llama, tmp_path)
+    case = scenario("llama_target", "llama_draft")
+    result = engine.run(replace(case, model=str(tmp_path)))
+    assert_greedy_tokens_of_reference(case, result)
+    assert_drafts_are_the_drafts_own(case, result)
+    assert result.mean_acceptance_length > 1.8
+    item = {"float32": 4, "bfloat16": 2}[engine.compared_dtype()]
+    rows = 2 * (192 + 128) + 2 * (64 + 64)  # Two heads; target and draft.
+    assert result.num_gpu_blocks == (64 << 20) // (2 * rows * BLOCK * item)
