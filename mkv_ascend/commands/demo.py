@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 HELP = "serve a target with a draft, and compare every token with the target alone"
 
 DESCRIPTION = """\
-Starts `vllm serve` with a small DeepSeek-V2-like target (MLA attention) and a smaller Llama-like
-draft (dense attention), each with an attention backend of its own, and sends it prompts of real
-text. Prints which backend serves which layers, the completions as they stream, and how many draft
-tokens the target accepted. Then serves the target alone and compares the tokens.
+Starts `vllm serve` with a small Llama-like target (full attention) and a smaller Gemma3-like draft
+(sliding windows and full attention, so several KV groups), each with an attention backend of its
+own, and sends it prompts of real text. Prints which backend serves which layers in which KV group,
+the completions as they stream, and how many draft tokens the target accepted. Then serves the
+target alone and compares the tokens.
 
 Without an Ascend NPU the servers run on the emulated one. Exit status 0: every token is the same.
 """
@@ -34,16 +35,24 @@ EXIT_FAILED = 2
 LOG_FOLDER = Path(".cache/demo")
 LOG_WIDTH = 160
 
+DEFAULT_TARGET, AUTOMATIC = "llama_target", "auto"
+SECOND_BACKEND, ITS_LIBRARY = "flash_attention_3", "flash_attn_npu_v3"
+"""What serves the target's layers, where it is there: the draft's have fused_infer_attention."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options of ``mkv-ascend demo``."""
     parser.description = DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     model_help = "a tiny model's name, trained when needed, or a checkpoint directory"
+    parser.add_argument("--target", default=DEFAULT_TARGET, help=f"{model_help} (%(default)s)")
+    parser.add_argument("--draft", default="gemma3_draft", help=f"{model_help} (%(default)s)")
     parser.add_argument(
-        "--target", default="deepseek_v2_target", help=f"{model_help} (%(default)s)"
+        "--target-backend",
+        metavar="NAME",
+        help="attention backend of the target's layers, or auto: the best for each layer "
+        f"({SECOND_BACKEND} where its library is there and the target is the default one)",
     )
-    parser.add_argument("--draft", default="llama_draft", help=f"{model_help} (%(default)s)")
     parser.add_argument(
         "--num-speculative-tokens",
         type=_positive,
@@ -128,13 +137,31 @@ def _run(arguments: argparse.Namespace, console: Console, emulated: bool) -> int
         "num_speculative_tokens": arguments.num_speculative_tokens,
     }
     options = ["--speculative-config", demo_client.as_json(speculation)]
+    alone = _target_options(arguments, emulated)
+    options += alone
     with _server("target with draft", target, dtype, options, console, environment) as server:
         console.print(demo_client.backend_table(server.call_workers("attention_layers")[0]))
         with_draft = _complete(server, target, texts, arguments.max_tokens, console)
         console.print(demo_client.acceptance_table(server.metrics()))
-    with _server("target alone", target, dtype, [], console, environment) as server:
-        alone = _complete(server, target, texts, arguments.max_tokens, None)
-    return _verdict(with_draft, alone, console)
+    with _server("target alone", target, dtype, alone, console, environment) as server:
+        without = _complete(server, target, texts, arguments.max_tokens, None)
+    return _verdict(with_draft, without, console)
+
+
+def _target_options(arguments: argparse.Namespace, emulated: bool) -> list[str]:
+    """Options of `vllm serve` for the backend of the target's layers."""
+    import importlib.util
+
+    from mkv_ascend.commands import demo_client
+
+    backend = arguments.target_backend
+    if backend is None:
+        known = emulated or importlib.util.find_spec(ITS_LIBRARY) is not None
+        backend = SECOND_BACKEND if known and arguments.target == DEFAULT_TARGET else AUTOMATIC
+    if backend == AUTOMATIC:
+        return []
+    choice = {"mkv_ascend": {"attention": {"target": backend}}}
+    return ["--additional-config", demo_client.as_json(choice)]
 
 
 def _environment(emulated: bool) -> Mapping[str, str]:
@@ -147,6 +174,8 @@ def _environment(emulated: bool) -> Mapping[str, str]:
     variables = {
         envs.EMULATOR_STRICT.name: "1",
         envs.EMULATOR_FLOAT32_COMPUTE.name: "1",
+        # Lets flash_attention_3 be chosen.
+        envs.EMULATOR_FA3.name: "1",
         **os.environ,
     }
     process = EmulatedProcess((sys.executable,), EmulatorSettings.from_environment(variables))
@@ -154,7 +183,7 @@ def _environment(emulated: bool) -> Mapping[str, str]:
         process.check(os.environ)
     except LaunchError as error:
         raise DemoError(str(error)) from error
-    return process.environment(os.environ)
+    return process.environment(variables)
 
 
 def _model(name: str, console: Console) -> Path:

@@ -117,18 +117,19 @@ def train_with_progress(name: str, directory: Path, *, force: bool) -> Path:
         TextColumn("{task.description:20}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]:.2f}"),
+        TextColumn("{task.fields[state]}"),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:
         steps = getattr(find_recipe(name), "steps", 1)
-        task = bar.add_task(name, total=steps, loss=float("nan"))
+        task = bar.add_task(name, total=steps, state="")
 
         def advance(step: int, loss: float) -> None:
-            bar.update(task, completed=step, loss=loss)
+            bar.update(task, completed=step, state=f"loss {loss:.2f}")
 
         path = model_directory(name, directory, force=force, progress=advance)
-        bar.update(task, completed=steps)
+        if not bar.tasks[task].completed:
+            bar.update(task, completed=steps, state="trained before")
     return path
 
 

@@ -86,3 +86,19 @@ def test_what_looks_like_markup_in_a_log_is_printed_as_it_is(capsys, monkeypatch
     monkeypatch.setattr(demo, "_run", fail)
     assert run() == demo.EXIT_FAILED
     assert log in capsys.readouterr().out
+
+
+def target_options(*arguments, emulated=True):
+    parser = argparse.ArgumentParser()
+    demo.add_arguments(parser)
+    return demo._target_options(parser.parse_args(arguments), emulated)
+
+
+def test_the_target_has_a_backend_of_its_own_where_its_library_is():
+    name, value = target_options()
+    assert (name, "flash_attention_3" in value) == ("--additional-config", True)
+    # Nobody has that library on this machine but an emulated NPU.
+    assert target_options(emulated=False) == []
+    assert target_options("--target", "gemma3") == []
+    assert target_options("--target-backend", "auto") == []
+    assert "mla" in target_options("--target-backend", "mla", emulated=False)[1]
