@@ -23,6 +23,8 @@ from tests.emulated.pairs import assert_drafts_are_the_drafts_own, assert_greedy
 from tests.emulated.test_layout_caches import PROBE
 
 STATE = "linear_attn"
+BLOCK = 256
+"""Tokens: vllm-ascend's choice, so that keys are as many bytes as a state."""
 DRAFT = "gemma3_draft"
 """A layer with a window and one without, of twice the target's bytes per token."""
 
@@ -70,15 +72,16 @@ def case(target: str, **fields: Any) -> engine.Scenario:
         "prompts": prompts,
         "max_tokens": 12,
         "record_drafts": True,
-        "engine": {"enable_prefix_caching": False},
         **fields,
     }
     return engine.Scenario(**values)
 
 
-def test_tokens_and_drafts_are_right(target: str) -> None:
-    scenario = case(target)
+def test_tokens_and_drafts_are_right_also_after_a_prefix_hit(target: str) -> None:
+    """Twice; the second time after a hit of as many blocks as without a draft."""
+    scenario = case(target, engine={"enable_prefix_caching": True}, repeats=2)
     result = engine.run(scenario)
+    assert max(result.cached_tokens) == BLOCK == 300 // BLOCK * BLOCK
     assert_greedy_tokens_of_reference(scenario, result)
     assert_drafts_are_the_drafts_own(scenario, result)
     states = {row["kv_group"] for row in result.layers if STATE in row["name"]}
