@@ -28,7 +28,7 @@ from mkv_ascend.layout.plan import make_plan
 from mkv_ascend.layout.pooling import bytes_per_block
 from mkv_ascend.plugin import kv_groups, kv_transfer, planned_groups
 from mkv_ascend.plugin.guards import expect
-from mkv_ascend.plugin.layer_facts import is_planned, tied_facts
+from mkv_ascend.plugin.layer_facts import tied_facts
 from mkv_ascend.plugin.planned_caches import blocks_of_request
 
 if TYPE_CHECKING:
@@ -97,10 +97,9 @@ def _get_kv_cache_groups(original: Any, config: VllmConfig, specs: dict[str, Any
 def _groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
     """Groups with the facts of every layer, if all of them are planned."""
     facts = {name: tied_facts(spec) for name, spec in specs.items()}
-    if kv_transfer.why_not_registered(config, specs.values()) is not None or not all(
-        facts[name] is not None and is_planned(spec) for name, spec in specs.items()
-    ):
+    if kv_transfer.why_not_registered(config, specs.values()) is not None or None in facts.values():
         return original(config, specs)
+    planned_groups.require_layouts(specs)
     if not config.scheduler_config.disable_hybrid_kv_cache_manager:
         if kv_groups.can_fold(specs) and config.speculative_config.method == "dflash":
             specs = kv_groups.with_all_tokens_of_the_draft(specs)
@@ -174,11 +173,6 @@ def get_max_concurrency_for_kv_cache_config(
 ) -> float:
     """Requests of full length that fit at once."""
     groups = kv_cache_config.kv_cache_groups
-    # The groups are those that the worker is given, which need not hold facts any more.
-    if not all(
-        is_planned(spec) for group in groups for spec in kv_groups.specs_by_layer(group).values()
-    ):
-        return float(original(vllm_config, kv_cache_config))
     return kv_cache_config.num_blocks / _blocks_of_request(vllm_config, groups)
 
 

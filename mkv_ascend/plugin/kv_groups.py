@@ -38,7 +38,7 @@ from mkv_ascend.layout.grouping import (
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.pooling import bytes_per_block
 from mkv_ascend.layout.recipes import layout_of
-from mkv_ascend.plugin.layer_facts import first_form, is_planned, tie, tied_facts, with_block_size
+from mkv_ascend.plugin.layer_facts import first_form, tie, tied_facts, with_block_size
 from mkv_ascend.plugin.logging import get_logger
 
 if TYPE_CHECKING:
@@ -50,10 +50,8 @@ logger = get_logger(__name__)
 
 
 def can_fold(specs: Specs) -> bool:
-    """Whether both models have layers, and all of them are of kinds that are planned here."""
-    return {_role(spec) for spec in specs.values()} == {Role.TARGET, Role.DRAFT} and all(
-        is_planned(spec) for spec in specs.values()
-    )
+    """Whether both models have layers."""
+    return {_role(spec) for spec in specs.values()} == {Role.TARGET, Role.DRAFT}
 
 
 def with_all_tokens_of_the_draft(specs: Specs) -> dict[str, Any]:
@@ -91,13 +89,14 @@ def specs_by_layer(group: KVCacheGroupSpec) -> dict[str, Any]:
 def layouts_of(groups: Sequence[KVCacheGroupSpec]) -> list[list[LayerLayout]]:
     """The layouts of planned groups; groups of which a worker has no layer are left out."""
     return [
-        [_layout(spec) for spec in specs_by_layer(group).values()]
+        [layout_of_spec(spec) for spec in specs_by_layer(group).values()]
         for group in groups
         if group.layer_names
     ]
 
 
-def _layout(spec: Any) -> LayerLayout:
+def layout_of_spec(spec: Any) -> LayerLayout:
+    """The layout of a layer from its spec and the facts that are tied to it."""
     facts = tied_facts(spec)
     assert facts is not None
     return layout_of(spec, facts)
@@ -120,7 +119,7 @@ def search(config: VllmConfig, specs: Specs) -> Grouping:
     drafted = 0 if speculative is None else speculative.num_speculative_tokens
     request = Request(config.model_config.max_model_len, 1 + drafted)
     own = {name: first_form(spec) for name, spec in specs.items()}
-    layouts = {name: _layout(spec) for name, spec in own.items()}
+    layouts = {name: layout_of_spec(spec) for name, spec in own.items()}
     holdings = {name: holding_of(config, spec) for name, spec in own.items()}
     return group_layouts(layouts, holdings, request, options)
 
@@ -195,7 +194,7 @@ def fold(config: VllmConfig, specs: Specs) -> list[KVCacheGroupSpec]:
 
 def _unpadded(spec: Any) -> Any:
     """``spec`` without what vLLM's grouping pads its page by: pools share planes instead."""
-    if not getattr(spec, "page_size_padded", None) or _layout(spec).storage is Storage.PAGED:
+    if not getattr(spec, "page_size_padded", None) or layout_of_spec(spec).storage is Storage.PAGED:
         return spec
     bare = copy.copy(spec)
     object.__setattr__(bare, "page_size_padded", None)
@@ -227,7 +226,7 @@ def _by_states(group: Group, specs: Specs) -> list[Group]:
 
 def _cost_of(groups: Sequence[Group], grouping: Grouping, specs: Specs) -> Cost:
     """What ``groups`` cost one request; they may be fewer than those that were searched for."""
-    layouts = [[_layout(specs[name]) for name in group.layers] for group in groups]
+    layouts = [[layout_of_spec(specs[name]) for name in group.layers] for group in groups]
     held = sum(group.blocks for group in groups) * bytes_per_block(layouts)
     return Cost(len(groups), held, grouping.cost.needed_bytes)
 

@@ -19,7 +19,6 @@ from mkv_ascend.plugin.kv_transfer import why_not_registered
 from mkv_ascend.plugin.layer_facts import (
     WITHOUT_KERNEL_BLOCKS,
     facts_of_layer,
-    is_planned,
 )
 
 if TYPE_CHECKING:
@@ -41,13 +40,8 @@ def own_caches(kv_cache_config: KVCacheConfig, without_cache: Collection[str]) -
 
 def why_not_planned(config: VllmConfig, specs: LayerSpecs) -> str | None:
     """What leaves the caches to vllm-ascend's own allocation; None when they are planned."""
-    for group in specs:
-        if reason := why_not_registered(config, group.values()):
-            return reason
-        for name, spec in group.items():
-            if not is_planned(spec):
-                return f"{name} has a {type(spec).__name__} of a form that is not planned yet"
-    return None
+    reasons = (why_not_registered(config, group.values()) for group in specs)
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def kernel_blocks_of(

@@ -23,10 +23,21 @@ from vllm.v1.kv_cache_interface import (
 
 from mkv_ascend.layout.registry import LayerFacts
 from mkv_ascend.plugin import kv_groups
-from mkv_ascend.plugin.layer_facts import is_planned, tie, tied_facts
+from mkv_ascend.plugin.layer_facts import tie, tied_facts
 
 Groups = Sequence[KVCacheGroupSpec]
 Specs = Mapping[str, Any]
+
+
+def require_layouts(specs: Specs) -> None:
+    """Refuse layers that cannot be planned, before anything is grouped.
+
+    Raises:
+        LayoutError: a spec of a class without a recipe, or one that does not add up.
+        NotImplementedError: a form of cache that no backend of vllm-ascend 0.23.0 serves.
+    """
+    for spec in specs.values():
+        kv_groups.layout_of_spec(spec)
 
 
 def need_own_groups(specs: Specs) -> bool:
@@ -69,8 +80,7 @@ def are_planned(groups: Groups) -> bool:
     return bool(groups) and all(
         isinstance(group.kv_cache_spec, UniformTypeKVCacheSpecs)
         and all(
-            is_planned(spec) and tied_facts(spec) is not None
-            for spec in group.kv_cache_spec.kv_cache_specs.values()
+            tied_facts(spec) is not None for spec in group.kv_cache_spec.kv_cache_specs.values()
         )
         for group in groups
     )

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from vllm.v1.core import kv_cache_utils
-from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVQuantMode, MambaSpec
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 
 from benchmarks.kv_layout import plan
@@ -182,3 +184,10 @@ def test_groups_in_the_engine_core_cost_what_the_benchmark_says(row):
     held = blocks * kv_cache_utils._pool_bytes_per_block(groups)
     cost, _ = plan(row, Objective.FEWEST_GROUPS)
     assert (len(groups), whole_mib(held)) == (cost.groups, whole_mib(cost.held_bytes))
+
+
+def test_forms_that_no_backend_serves_are_refused_by_name():
+    """vllm-ascend would go on and allocate too little for them."""
+    spec = replace(full(), kv_quant_mode=KVQuantMode.INT8_PER_TOKEN_HEAD)
+    with pytest.raises(NotImplementedError, match=r"model\.layers\.0: KV quantisation INT8_PER"):
+        configs(model([spec]))
