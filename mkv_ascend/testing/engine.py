@@ -36,6 +36,7 @@ class Scenario:
         prompts: token ids, one list per request; all are submitted at once.
         max_tokens: tokens to generate per request; the end token is ignored.
         sampling: further fields of vLLM's SamplingParams; greedy by default.
+        seeds: of the prompts, one each; without them sampling is not seeded.
         engine: further arguments of ``vllm.LLM``; they win over ``engine_arguments``.
         speculative: further fields of ``speculative_config``.
         mkv_ascend: our options, ``additional_config["mkv_ascend"]``.
@@ -50,6 +51,7 @@ class Scenario:
     prompts: list[list[int]] = field(default_factory=list)
     max_tokens: int = 32
     sampling: dict[str, Any] = field(default_factory=dict)
+    seeds: list[int] = field(default_factory=list)
     engine: dict[str, Any] = field(default_factory=dict)
     speculative: dict[str, Any] = field(default_factory=dict)
     mkv_ascend: dict[str, Any] = field(default_factory=dict)
@@ -220,15 +222,19 @@ def _execute(scenario: Scenario) -> Result:
     llm = LLM(**scenario.engine_arguments())
     core = llm.llm_engine.engine_core.engine_core
     proposals = _record_proposals(core.scheduler) if scenario.record_drafts else []
-    sampling = SamplingParams(
-        **{
-            "temperature": 0.0,
-            "max_tokens": scenario.max_tokens,
-            "ignore_eos": True,
-            "detokenize": False,
-            **scenario.sampling,
-        }
-    )
+    sampling = [
+        SamplingParams(
+            **{
+                "temperature": 0.0,
+                "max_tokens": scenario.max_tokens,
+                "ignore_eos": True,
+                "detokenize": False,
+                "seed": seed,
+                **scenario.sampling,
+            }
+        )
+        for seed in scenario.seeds or [None] * len(scenario.prompts)
+    ]
     prompts = [{"prompt_token_ids": prompt} for prompt in scenario.prompts]
     outputs = []
     for _ in range(scenario.repeats):
