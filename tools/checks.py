@@ -54,6 +54,7 @@ def all_checks(root: Path, bin_folder: Path) -> list[Check]:
         return str(bin_folder / name)
 
     pytest = (tool("python"), "-m", "pytest", "-n", WORKERS, "--dist", "loadfile")
+    tiny_models = (tool("python"), "-m", "mkv_ascend.testing.tiny_models")
     # Strict, with its one named relaxation: the tests compare tokens with a float32 reference.
     emulate = (tool("mkv-ascend"), "emulate", "--strict", "--float32-compute", "--")
     checks = [
@@ -63,6 +64,8 @@ def all_checks(root: Path, bin_folder: Path) -> list[Check]:
         Check("types", "mypy", (tool("mypy"),)),
         Check("docs", "mkdocs", (tool("mkdocs"), "build", "--strict", "--quiet")),
         Check("unit", "unit tests", (*pytest, "tests/unit")),
+        # Before the tests, which would wait for each other while one of them trains.
+        Check("models", "tiny models", (*tiny_models, "--all", "--jobs", WORKERS)),
         Check("emulated", "emulated tests", (*emulate, *pytest, "--durations=8", "tests/emulated")),
     ]
     sources = native_sources(root)

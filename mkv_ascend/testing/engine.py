@@ -222,6 +222,7 @@ def _execute(scenario: Scenario) -> Result:
     llm = LLM(**scenario.engine_arguments())
     core = llm.llm_engine.engine_core.engine_core
     proposals = _record_proposals(core.scheduler) if scenario.record_drafts else []
+    seeds: list[int | None] = [*scenario.seeds] or [None] * len(scenario.prompts)
     sampling = [
         SamplingParams(
             **{
@@ -233,7 +234,7 @@ def _execute(scenario: Scenario) -> Result:
                 **scenario.sampling,
             }
         )
-        for seed in scenario.seeds or [None] * len(scenario.prompts)
+        for seed in seeds
     ]
     prompts = [{"prompt_token_ids": prompt} for prompt in scenario.prompts]
     outputs = []

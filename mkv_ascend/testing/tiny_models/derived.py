@@ -15,6 +15,10 @@ from safetensors.torch import load_file, save_file
 
 from mkv_ascend.testing.tiny_models import sensitivity, store
 from mkv_ascend.testing.tiny_models.corpus import Corpus
+from mkv_ascend.testing.tiny_models.head_sensitivity import (
+    REQUIRED_HEAD_SHARE,
+    head_removal_share,
+)
 from mkv_ascend.testing.tiny_models.head_training import build_head, train_head
 from mkv_ascend.testing.tiny_models.heads import Head
 from mkv_ascend.testing.tiny_models.recipes import HeadRecipe, PerturbedRecipe, find_recipe
@@ -29,6 +33,10 @@ HEAD_ARCHITECTURES = {
     "mtp": "DeepseekV3ForCausalLM",
 }
 """Method -> the architecture that a checkpoint's config.json names, as published ones do."""
+
+
+class InsensitiveHeadError(RuntimeError):
+    """A trained head hardly notices that a key is missing."""
 
 
 def load_language_model(path: Path) -> Any:
@@ -69,6 +77,12 @@ def make_head(
     target = load_language_model(source)
     head = train_head(recipe, target, corpus, progress)
     seconds = round(time.process_time() - started, 1)
+    share = head_removal_share(head)
+    if share <= REQUIRED_HEAD_SHARE:
+        raise InsensitiveHeadError(
+            f"{recipe.name}: {share:.3f} of the single-key removals change a proposal; over "
+            f"{REQUIRED_HEAD_SHARE} is required. Train for more steps (recipes.py)."
+        )
     weights = {name: value.clone() for name, value in head.weights().items()}
     config = head_config(recipe, source)
     if recipe.method == "mtp":
@@ -76,7 +90,8 @@ def make_head(
         weights |= load_file(source / WEIGHTS_FILE)
     save_file(weights, path / WEIGHTS_FILE, metadata={"format": "pt"})
     (path / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    write_description(path, {"recipe": asdict(recipe), "processor_seconds": seconds})
+    description = {"recipe": asdict(recipe), "processor_seconds": seconds}
+    write_description(path, {**description, "sensitivity": {"share": share}})
 
 
 def head_config(recipe: HeadRecipe, source: Path) -> dict[str, Any]:

@@ -313,7 +313,7 @@ _DERIVED: tuple[DerivedRecipe, ...] = (
         source="gpt_oss",
         method="eagle3",
         architecture={**_LLAMA_HEAD, "eagle_aux_hidden_state_layer_ids": [1, 2, 3]},
-        steps=80,
+        steps=60,
     ),
     HeadRecipe(
         name="deepseek_v3_mtp",
@@ -321,7 +321,7 @@ _DERIVED: tuple[DerivedRecipe, ...] = (
         source="deepseek_v2_target",
         method="mtp",
         architecture={},
-        steps=70,
+        steps=50,
     ),
     PerturbedRecipe(name="gemma3_perturbed", source="gemma3", noise=0.25),
     PerturbedRecipe(name="gemma3_alternating_perturbed", source="gemma3_alternating", noise=0.15),

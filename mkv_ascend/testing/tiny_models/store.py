@@ -35,7 +35,7 @@ DESCRIPTION_FILE = "mkv_ascend.json"
 CODE_FILES = ("batches.py", "optimizer.py", "sensitivity.py", "tokenizer.py", "training.py")
 """Sources of this package that decide the weights or what is measured on them."""
 
-DERIVED_CODE_FILES = ("derived.py", "head_training.py", "heads.py")
+DERIVED_CODE_FILES = ("derived.py", "head_sensitivity.py", "head_training.py", "heads.py")
 """Those that decide on checkpoints made from others, besides."""
 
 

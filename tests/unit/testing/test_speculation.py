@@ -17,6 +17,7 @@ from mkv_ascend import envs
 from mkv_ascend.testing import reference, speculation
 from mkv_ascend.testing.speculation import DraftModel, SpeculativeOutput, draft_and_verify
 from mkv_ascend.testing.tiny_models import derived, head_training, training
+from mkv_ascend.testing.tiny_models.head_sensitivity import proposals_without_keys
 from mkv_ascend.testing.tiny_models.heads import Head
 from mkv_ascend.testing.tiny_models.recipes import HeadRecipe, Recipe
 from tests.unit.testing.test_reference import CONTEXTS, write_model
@@ -151,6 +152,21 @@ def test_a_heads_weights_survive_their_checkpoint(method: str) -> None:
     other.load_weights({name: value.clone() for name, value in head.weights().items()})
     for name, value in head.named_parameters():
         assert torch.equal(value, dict(other.named_parameters())[name]), name
+
+
+@pytest.mark.parametrize("method", HEADS)
+def test_a_heads_missing_key_tells_nothing_of_its_token(method: str) -> None:
+    """With the key at a position hidden, what entered the head there cannot matter."""
+    head = head_of(method)
+    tokens = torch.randint(0, 256, (7,), generator=torch.Generator().manual_seed(1))
+    known = torch.randn(1, 7, SMALL["hidden_size"], generator=torch.Generator().manual_seed(2))
+    changed = known.clone()
+    changed[0, 3] = 5.0
+    before = proposals_without_keys(head, tokens, known)
+    after = proposals_without_keys(head, tokens, changed)
+    assert torch.equal(before[3], after[3])
+    assert not torch.equal(before, after)
+    assert not torch.equal(before[:-1], before[-1:].expand_as(before[:-1]))
 
 
 def test_an_mtp_layer_is_saved_as_transformers_saves_the_targets_layers(tmp_path: Path) -> None:
