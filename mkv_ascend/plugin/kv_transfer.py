@@ -22,32 +22,47 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheGroupSpec
 
-ONE_RANGE_PER_TENSOR = "MooncakeConnectorV1"
+MOONCAKE = "MooncakeConnectorV1"
+SIMPLE_OFFLOAD = "SimpleCPUOffloadConnector"
+READING_EACH_TENSOR = frozenset({"RecomputeCPUOffloadConnector", "ExampleHiddenStatesConnector"})
+"""Connectors that take any arrangement: they read each tensor by itself, or none of them."""
 
 
 def check_groups(config: VllmConfig, groups: Sequence[KVCacheGroupSpec]) -> None:
-    """Refuse connectors that would register too little memory for these KV groups.
+    """Refuse connectors that would lose a part of the caches of these KV groups, or fail later.
 
     Raises:
-        ConnectorError: vllm-ascend's MooncakeConnectorV1 is asked for and there are several groups.
+        ConnectorError: MooncakeConnectorV1 with several groups of attention, or
+            SimpleCPUOffloadConnector with states or without a group that it looks for.
     """
-    if ONE_RANGE_PER_TENSOR not in connector_names(config) or len(groups) < 2:
-        return
-    if all(isinstance(group.kv_cache_spec, FullAttentionSpec) for group in groups):
-        return  # registered tensor by tensor
-    if any(isinstance(group.kv_cache_spec, MambaSpec) for group in groups):
-        return  # keys and values lie in one buffer with the states
-    raise ConnectorError(
-        f"{ONE_RANGE_PER_TENSOR} was asked for, and the layers need {len(groups)} KV groups: it "
-        "then registers one range for keys and values together, but they are allocations of their "
-        "own, so values would be sent from memory that is not registered. Possible: one group "
-        "(disable_hybrid_kv_cache_manager), or AscendStoreConnector"
-    )
+    connectors = connector_names(config)
+    has_states = any(isinstance(group.kv_cache_spec, MambaSpec) for group in groups)
+    plain = [isinstance(group.kv_cache_spec, FullAttentionSpec) for group in groups]
+    if MOONCAKE in connectors and len(groups) > 1 and not has_states and not all(plain):
+        raise ConnectorError(
+            f"{MOONCAKE} was asked for, and the layers need {len(groups)} KV groups: it then "
+            "registers one range for keys and values together, but they are allocations of their "
+            "own, so values would be sent from memory that is not registered. Possible: one group "
+            "(disable_hybrid_kv_cache_manager), or AscendStoreConnector"
+        )
+    if SIMPLE_OFFLOAD in connectors and has_states:
+        raise ConnectorError(
+            f"{SIMPLE_OFFLOAD} was asked for, and there are layers with states: it keeps one "
+            "tensor of each allocation, and vllm-ascend puts states, keys and values in one. "
+            "Possible: RecomputeCPUOffloadConnector"
+        )
+    if SIMPLE_OFFLOAD in connectors and not any(plain):
+        raise ConnectorError(
+            f"{SIMPLE_OFFLOAD} was asked for: it looks for a KV group of full attention whose "
+            f"layers are all alike, and none of the {len(groups)} groups is. Possible: a draft "
+            "with as many KV heads of the same size as the target, or RecomputeCPUOffloadConnector"
+        )
 
 
 def why_not_registered(config: VllmConfig, specs: Iterable[Any]) -> str | None:
     """Layers for which connectors rely on vllm-ascend's own arrangement; None without any."""
-    if config.kv_transfer_config is None:
+    names = connector_names(config)
+    if config.kv_transfer_config is None or (names and names <= READING_EACH_TENSOR):
         return None
     for spec in specs:
         if isinstance(spec, MambaSpec) or getattr(spec, "model_version", None):

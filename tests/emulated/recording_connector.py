@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A KV connector that transfers nothing and notes which caches it was given."""
+"""Connectors of the tests: one that transfers nothing, one of vllm-ascend's that is watched."""
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
     SupportsHMA,
+)
+
+# Before anything else of vllm-ascend: its modules import each other in a circle.
+import vllm_ascend.ops  # noqa: F401  # isort: skip
+from vllm_ascend.distributed.kv_transfer.kv_pool.recompute_cpu_offload import (
+    recompute_cpu_offload_connector as recompute,
 )
 
 REGISTERED = []
@@ -40,3 +46,22 @@ class RecordingConnector(KVConnectorBase_V1, SupportsHMA):
 
     def request_finished_all_groups(self, request, block_ids):
         return False, None
+
+
+class CountingOffload(recompute.RecomputeCPUOffloadConnectorV1):
+    """vllm-ascend's, which keeps the blocks of preempted requests; says how many come back."""
+
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
+        worker = self.worker_handler
+        if worker is not None:
+            worker._submit_transfer = self._noting(worker._submit_transfer)
+
+    @staticmethod
+    def _noting(submit):
+        def noting(source, *arguments, is_store, **named):
+            if not is_store:
+                print(f"restored {len(source)} blocks", flush=True)
+            return submit(source, *arguments, is_store=is_store, **named)
+
+        return noting

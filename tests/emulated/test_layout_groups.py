@@ -13,6 +13,7 @@ from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
+    MambaSpec,
     SlidingWindowSpec,
 )
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
@@ -193,6 +194,33 @@ def test_mooncake_is_refused_where_it_would_register_keys_without_values():
         kv_cache_utils.get_kv_cache_groups(transfer, several)
     one = model([full()], [full(4)])
     assert len(kv_cache_utils.get_kv_cache_groups(transfer, one)) == 1
+
+
+def test_offload_is_refused_where_it_would_lose_states_or_fail_later():
+    transfer = config(kv_transfer=connector("SimpleCPUOffloadConnector"))
+    state = MambaSpec(block_size=128, shapes=((128, 256),), dtypes=(torch.bfloat16,))
+    for target, draft, said in (
+        ([full(), state], [], "layers with states: it keeps one tensor"),
+        ([mla()], [full(4)], "none of the 1 groups is"),
+    ):
+        with pytest.raises(ConnectorError, match=said):
+            kv_cache_utils.get_kv_cache_groups(transfer, model(target, draft))
+    assert len(kv_cache_utils.get_kv_cache_groups(transfer, model([full()], [full()]))) == 1
+
+
+def test_states_are_planned_with_connectors_that_read_each_tensor():
+    state = MambaSpec(block_size=128, shapes=((128, 256),), dtypes=(torch.bfloat16,))
+    for name, planned in (
+        ("RecomputeCPUOffloadConnector", True),
+        ("MooncakeHybridConnector", False),
+        ("of the user", False),
+    ):
+        transfer = connector(name)
+        if name == "of the user":
+            transfer.kv_connector_module_path = "a.module"
+        specs = model([full(), state])
+        groups = kv_cache_utils.get_kv_cache_groups(config(kv_transfer=transfer), specs)
+        assert planned_groups.are_planned(groups) is planned
 
 
 def test_dflash_keeps_the_whole_window_layers_of_its_draft():

@@ -34,7 +34,8 @@ def install() -> None:
     """Define all operators of the installed vllm-ascend; a second call does nothing.
 
     npu tensors reach a kernel through its wrapper in the registry, which counts the launch and runs
-    the strict check. There is no kernel for CPU tensors, as in the real extension. Raises
+    the strict check. There is no kernel for CPU tensors, as in the real extension, but for
+    operators all of whose tensors are on the host. Raises
     SchemaError if the wheel does not hold the schemas, or not those that the kernels are written
     for.
     """
@@ -53,7 +54,7 @@ def install() -> None:
     for name, schema in schemas.items():
         library.define(schema)
         if name in kernels:
-            library.impl(name, kernels[name], "PrivateUse1")
+            library.impl(name, kernels[name], _dispatch_key(kernels[name], schema))
         else:
             # Reached whatever the tensors are on, and by operators that take no tensor.
             refuse = registry.missing(name, DISPLAY_NAMESPACE)
@@ -80,6 +81,12 @@ def require_matching(
                 f"{DISPLAY_NAMESPACE}.{name} has the parameters {expected} in the installed "
                 f"vllm-ascend, {got} in the emulated NPU, which serves vllm-ascend 0.23.0"
             )
+
+
+def _dispatch_key(kernel: registry.Operator[..., object], schema: str) -> str:
+    arguments = torch._C.parse_schema(schema).arguments
+    tensors = {argument.name for argument in arguments if str(argument.type) == "Tensor"}
+    return "CPU" if tensors and tensors <= set(kernel.entry.host_arguments) else "PrivateUse1"
 
 
 def make_stub() -> types.ModuleType:

@@ -17,6 +17,7 @@ from mkv_ascend.emulator.custom_operators.lora import (
     sgmv_shrink,
 )
 from mkv_ascend.emulator.custom_operators.matmul import batch_matmul_transpose
+from mkv_ascend.emulator.custom_operators.offload import swap_blocks_batch
 from mkv_ascend.emulator.custom_operators.speculation import (
     npu_copy_and_expand_eagle_inputs,
     npu_ngram_spec_decode,
@@ -305,3 +306,30 @@ def test_missing_mode_fails_by_name():
     half = torch.zeros(1, 1, 1).half()
     with pytest.raises(NotImplementedError, match="batch_matmul_transpose with format_mode 'nz'"):
         batch_matmul_transpose.kernel(half, half, half, "nz")
+
+
+@few
+@given(seeds, st.integers(0, 5))
+def test_swap_blocks_batch(seed, count):
+    blocks = random_integers(seed, -100, 100, (8, 16), torch.int8)
+    into = torch.zeros_like(blocks)
+    expected = into.clone()
+    sources = random_integers(seed, 0, 8, (count,), torch.int64)
+    destinations = torch.randperm(8, generator=torch.Generator().manual_seed(seed))[:count]
+    sizes = random_integers(seed + 1, 0, 17, (count,), torch.int64)
+    swap_blocks_batch.checked(
+        blocks.data_ptr() + sources * 16, into.data_ptr() + destinations * 16, sizes, 1
+    )
+    for source, destination, size in zip(
+        sources.tolist(), destinations.tolist(), sizes.tolist(), strict=True
+    ):
+        expected[destination, :size] = blocks[source, :size]
+    assert torch.equal(into, expected)
+
+
+def test_swap_blocks_batch_refuses():
+    none = torch.zeros(0, dtype=torch.int64)
+    with refused("direction is 3"):
+        swap_blocks_batch.checked(none, none, none, 3)
+    with refused("int64"):
+        swap_blocks_batch.checked(none.int(), none, none, 0)
