@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from mkv_ascend.commands.explain_process import answer
@@ -47,6 +48,7 @@ def _described(error: Exception) -> str:
 
 
 def _built(question: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    import vllm_ascend.ops  # noqa: F401  First of vllm_ascend, or its imports go in a circle.
     from vllm.config import get_layers_from_vllm_config
     from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
@@ -162,7 +164,6 @@ def _pretend_ranks(config: VllmConfig) -> None:
     from vllm.config import set_current_vllm_config
     from vllm.distributed import ensure_model_parallel_initialized, parallel_state
     from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
-    from vllm_ascend import ops  # noqa: F401  First of vllm_ascend, for its circular imports.
     from vllm_ascend.ascend_config import init_ascend_config
     from vllm_ascend.distributed.parallel_state import init_ascend_model_parallel
     from vllm_ascend.utils import adapt_patch, register_ascend_customop
@@ -243,15 +244,21 @@ def _replace_everywhere(original: Any, replacement: Any) -> None:
 
 
 def _rotary_tables_where_needed() -> None:
-    """Some rotary tables are computed when a model is made: those need memory."""
+    """Some rotary tables are computed when a model is made: those need memory.
+
+    DeepSeek-V4's would have 4 GiB, on the platform's device; they are kept off it.
+    """
     import torch
     from vllm.model_executor.layers.rotary_embedding import get_rope
+    from vllm_ascend.ops import rope_dsv4
+
+    rope_dsv4.current_platform = SimpleNamespace(device_type="meta")
 
     @functools.wraps(get_rope)
     def with_memory(*args: Any, **options: Any) -> Any:
         try:
             return get_rope(*args, **options)
-        except NotImplementedError:  # "Cannot copy out of meta tensor"
+        except RuntimeError:  # A table without memory is copied, or meets one that has some.
             with torch.device("cpu"):
                 return get_rope(*args, **options)
 

@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +65,44 @@ def test_states_have_the_shapes_of_vllm(ranks: int, draft_tokens: int) -> None:
     model = read_model(CONFIGS / "LFM2-1.2B")
     state = next(layer for layer in model.layers(ranks, draft_tokens) if layer.states)
     assert state.states == MambaStateShapeCalculator.short_conv_state_shape(ranks, 2048, 3)
+
+
+def kept(plain: dict[str, Any]) -> set[tuple[Any, ...]]:
+    """How many layers of each model keep what, in which blocks."""
+    found: Counter[tuple[Any, ...]] = Counter()
+    for group in plain["groups"]:
+        for layer in group["layers"]:
+            what = (layer["role"], layer["kind"], layer["backend"], layer["page_bytes"])
+            found[(*what, group["tokens_per_block"], group["blocks"])] += 1
+    return set(found.items())
+
+
+def test_what_vllm_builds_is_what_the_numbers_say() -> None:
+    """Both models of 61 and 24 layers on 8 ranks: latents, windows, sinks; no weights."""
+    draft = ["--draft", str(CONFIGS / "gpt-oss-20b"), "--tensor-parallel-size", "8"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    built = explain("DeepSeek-V3", *draft, "--build")
+    # Of one processor; a minute on a machine that does nothing else.
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 60
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 4 * 2**20
+    numbers = explain("DeepSeek-V3", *draft, "--no-build", "--no-vllm-grouping")
+    assert kept(built) == kept(numbers)
+    for name in ("request", "bytes_per_block", "padding_fraction"):
+        assert built[name] == numbers[name]
+    assert built["vllm"]["error"].startswith("NotImplementedError: The page size of the layer")
+    assert any("its vocabulary has 201088 tokens, not 129280" in note for note in built["notes"])
+
+
+def test_a_model_of_a_type_that_is_not_known_is_built() -> None:
+    """Kimi-Linear: 20 layers of delta attention and 7 of latents; vLLM cannot group it."""
+    plain = explain("Kimi-Linear-48B-A3B")
+    layers = Counter(
+        (layer["kind"], layer["page_bytes"]) for g in plain["groups"] for layer in g["layers"]
+    )
+    # Three convolutions of 32 x 128 channels and 3 rows, in bfloat16; a float32 state.
+    state = 3 * 3 * 32 * 128 * 2 + 32 * 128 * 128 * 4
+    tokens = {group["tokens_per_block"] for group in plain["groups"] if "mla" in str(group)}
+    (block,) = tokens
+    assert layers == {("mamba", state): 20, ("mla", 576 * 2 * block): 7}
+    assert plain["vllm"]["error"].startswith("NotImplementedError")
+    assert any("'kimi_linear'" in note for note in plain["notes"])
