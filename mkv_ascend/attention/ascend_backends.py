@@ -217,6 +217,8 @@ HIDDEN_STATE_CACHE = BackendEntry(
     rank=10,
     # It computes nothing, so there is nothing that a batch could change.
     batch_invariant_modules=frozenset(),
+    # worker/model_runner_v1.py: a view over padded pages; it is written and read by index.
+    takes_strides=True,
 )
 
 ASCEND_BACKENDS: tuple[BackendEntry, ...] = (

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import torch
 
+from mkv_ascend.attention.ascend_backends import ASCEND_BACKENDS
 from mkv_ascend.layout.bound import TensorView
-from mkv_ascend.layout.component import LayerLayout, MemoryFormat
+from mkv_ascend.layout.component import LayerLayout, MemoryFormat, Storage
 from mkv_ascend.layout.demand import Holding, Request, Span
 from mkv_ascend.layout.fitting import fitted_groups, group_layouts
 from mkv_ascend.layout.grouping import GroupingOptions, Objective
@@ -250,3 +251,21 @@ def test_the_probe_finds_what_the_proof_would_refuse(monkeypatch: pytest.MonkeyP
 
 def plan_role(plan: CachePlan, pool: Pool) -> Role:
     return plan.layout_of[pool.layers[0].layer].role
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_a_plan_of_any_layout_is_json_and_back(kind: str) -> None:
+    plan = plan_of(kind, "L1 window", Objective.FEWEST_GROUPS)
+    again = CachePlan.from_json(plan.to_json())
+    assert (again, hash(again)) == (plan, hash(plan))
+    assert again.bind(NUM_BLOCKS).views() == plan.bind(NUM_BLOCKS).views()
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_pages_have_strides_exactly_where_the_catalog_says_so(kind: str) -> None:
+    """Of every backend that serves the kind: a recipe does not know which it will be."""
+    layout, _ = layers_of(kind, kind)["target.0"]
+    serving = [entry for entry in ASCEND_BACKENDS if layout.kind in entry.kinds]
+    # No backend of vllm-ascend 0.23.0 serves chunks.
+    takes_strides = {entry.takes_strides for entry in serving} or {False}
+    assert takes_strides == {layout.storage is Storage.PAGED}
