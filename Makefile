@@ -59,6 +59,6 @@ lock: setup ## resolve requirements/*.in anew into requirements/constraints.txt
 
 clean: ## remove what these targets made, .venv included
 	rm -rf .venv build dist site-docs .cache *.egg-info mkv_ascend/emulator/_native*.so \
-		mkv_ascend/ops/_kernels*.so
+		mkv_ascend/ops/_*.so
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find mkv_ascend tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -8,7 +8,7 @@ What is built depends on the host, and one printed line says what and why:
   must be linked against the torch that they will run in. ``pip install --no-build-isolation .``
   builds them.
 - an Ascend host (torch_npu, CANN, or SOC_VERSION set): the custom ops, not the emulated NPU.
-- elsewhere: the custom ops and the emulated NPU.
+- elsewhere: the custom ops, their AscendC kernels with the checker, and the emulated NPU.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from setuptools.errors import PlatformError
 ROOT = Path(__file__).resolve().parent
 EMULATOR_EXTENSION = "mkv_ascend.emulator._native"
 OPS_EXTENSION = "mkv_ascend.ops._kernels"
+CHECKED_OPS_EXTENSION = "mkv_ascend.ops._ascendc_host"
 
 
 def say(text: str) -> None:
@@ -76,6 +77,7 @@ def native_extensions() -> list[Extension]:
     extensions = [Extension(OPS_EXTENSION, sources=[])]
     reason = why_no_emulator()
     if reason is None:
+        extensions.append(Extension(CHECKED_OPS_EXTENSION, sources=[]))
         extensions.append(Extension(EMULATOR_EXTENSION, sources=[]))
     else:
         say(f"the emulated NPU is not built: {reason}")

@@ -7,8 +7,12 @@
 
 namespace mkv::ops {
 
+inline bool is_wide(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kLong;
+}
+
 inline Indices indices(const at::Tensor& tensor) {
-  return {tensor.const_data_ptr(), tensor.scalar_type() == at::kLong};
+  return {tensor.const_data_ptr(), is_wide(tensor)};
 }
 
 inline Indices indices(const std::optional<at::Tensor>& tensor) {
@@ -16,7 +20,7 @@ inline Indices indices(const std::optional<at::Tensor>& tensor) {
 }
 
 inline OutIndices out_indices(const at::Tensor& tensor) {
-  return {tensor.mutable_data_ptr(), tensor.scalar_type() == at::kLong};
+  return {tensor.mutable_data_ptr(), is_wide(tensor)};
 }
 
 inline int32_t* out_int32(const at::Tensor& tensor) {

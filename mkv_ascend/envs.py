@@ -228,13 +228,14 @@ CACHE = _path(
     Path("~/.cache/mkv_ascend"),
     "Folder for what is made once and kept: tiny trained models, built stand-ins.",
 )
-OPS_REFERENCE, OPS_NATIVE = "reference", "native"
+OPS_REFERENCE, OPS_NATIVE, OPS_ASCENDC_HOST = "reference", "native", "ascendc_host"
 OPS = _choice(
     "OPS",
     OPS_NATIVE,
-    (OPS_REFERENCE, OPS_NATIVE),
-    "How custom ops run: as plain torch operations, or by native kernels. Unset: native where they "
-    "are built, else the reference, with a warning.",
+    (OPS_REFERENCE, OPS_NATIVE, OPS_ASCENDC_HOST),
+    "How custom ops run: as plain torch operations, by native kernels, or, on the CPU and the "
+    "emulated NPU, by the AscendC kernels under a checker. Unset: native where they are built, "
+    "else the reference, with a warning.",
 )
 EMULATOR_DEVICES = _integer(
     "EMULATOR_DEVICES", 8, 1, 64, "Number of emulated NPUs that one process sees."

@@ -190,7 +190,8 @@ class ExpandInputsKernel {
     const auto table =
         GlobalAt<int32_t>(reinterpret_cast<int64_t>(group.table + part.request * group.row_stride));
     const int64_t slots = index * in_.slot_stride;
-    while (row < valid_end) {
+    // Rows past the table have no slots.
+    while (row < valid_end && part.request < in_.table_rows) {
       const int64_t position = part.first_position + row - part.out_start;
       const int64_t column =
           group.exponent >= 0 ? position >> group.exponent : position / group.block_size;
@@ -307,13 +308,13 @@ extern "C" __global__ __aicore__ void mkv_expand_inputs_kernel(
     GM_ADDR masked_mask, GM_ADDR sample_indices, GM_ADDR hidden_rows, GM_ADDR out_query_start_loc,
     GM_ADDR lengths, GM_ADDR next_positions, GM_ADDR slots, const int64_t num_rows,
     const int64_t num_tokens, const int64_t num_out_tokens, const int64_t num_groups,
-    const int64_t num_axes, const int64_t sampled, const int64_t max_model_len,
-    const int64_t rope_stride, const int64_t out_rope_stride, const int64_t slot_stride,
-    const int32_t shift, const int32_t padding_token_id, const int32_t parallel_token_id,
-    const int32_t wide_token_ids, const int32_t wide_positions, const int32_t wide_rope_positions,
-    const int32_t wide_next_token_ids, const int32_t wide_rejected,
-    const int32_t wide_out_positions, const int32_t wide_out_rope_positions,
-    const int32_t wide_next_positions) {
+    const int64_t table_rows, const int64_t num_axes, const int64_t sampled,
+    const int64_t max_model_len, const int64_t rope_stride, const int64_t out_rope_stride,
+    const int64_t slot_stride, const int32_t shift, const int32_t padding_token_id,
+    const int32_t parallel_token_id, const int32_t wide_token_ids, const int32_t wide_positions,
+    const int32_t wide_rope_positions, const int32_t wide_next_token_ids,
+    const int32_t wide_rejected, const int32_t wide_out_positions,
+    const int32_t wide_out_rope_positions, const int32_t wide_next_positions) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
   const MkvExpandInputs arguments{
       token_ids,
@@ -339,6 +340,7 @@ extern "C" __global__ __aicore__ void mkv_expand_inputs_kernel(
       num_tokens,
       num_out_tokens,
       num_groups,
+      table_rows,
       num_axes,
       sampled,
       max_model_len,
@@ -368,9 +370,9 @@ extern "C" void mkv_ascend_expand_inputs(
       in.next_token_ids, in.query_start_loc, in.num_rejected, in.num_requests, in.group_table,
       in.out_token_ids, in.out_positions, in.out_rope_positions, in.rejected_mask, in.masked_mask,
       in.sample_indices, in.hidden_rows, in.out_query_start_loc, in.lengths, in.next_positions,
-      in.slots, in.num_rows, in.num_tokens, in.num_out_tokens, in.num_groups, in.num_axes,
-      in.sampled, in.max_model_len, in.rope_stride, in.out_rope_stride, in.slot_stride, in.shift,
-      in.padding_token_id, in.parallel_token_id, in.wide_token_ids, in.wide_positions,
+      in.slots, in.num_rows, in.num_tokens, in.num_out_tokens, in.num_groups, in.table_rows,
+      in.num_axes, in.sampled, in.max_model_len, in.rope_stride, in.out_rope_stride, in.slot_stride,
+      in.shift, in.padding_token_id, in.parallel_token_id, in.wide_token_ids, in.wide_positions,
       in.wide_rope_positions, in.wide_next_token_ids, in.wide_rejected, in.wide_out_positions,
       in.wide_out_rope_positions, in.wide_next_positions);
 }

@@ -75,6 +75,7 @@ struct MkvExpandInputs {
   int64_t num_tokens;
   int64_t num_out_tokens;
   int64_t num_groups;
+  int64_t table_rows;  // as above
   int64_t num_axes;
   int64_t sampled;
   int64_t max_model_len;

@@ -17,9 +17,25 @@ import torch
 
 from mkv_ascend import envs
 
-REFERENCE, NATIVE = envs.OPS_REFERENCE, envs.OPS_NATIVE
+REFERENCE, NATIVE, ASCENDC_HOST = envs.OPS_REFERENCE, envs.OPS_NATIVE, envs.OPS_ASCENDC_HOST
 
-LIBRARY = Path(__file__).resolve().parent / "_kernels.so"
+FOLDER = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library of kernels: its file in ``FOLDER``, and the namespace that it defines."""
+
+    file: str
+    namespace: str
+    description: str
+
+
+LIBRARIES = {
+    NATIVE: Library("_kernels.so", "mkv_ascend_native", "built for the CPU"),
+    ASCENDC_HOST: Library("_ascendc_host.so", "mkv_ascend_host", "AscendC kernels, checked"),
+}
+
 NPU = "npu"
 
 # Below vLLM's logger, which is the one that is configured.
@@ -35,7 +51,7 @@ class Choice:
     """What serves the ops on one kind of device, and why.
 
     Attributes:
-        implementation: ``reference`` or ``native``.
+        implementation: ``reference``, ``native`` or ``ascendc_host``.
         reason: why, for a person.
     """
 
@@ -51,14 +67,14 @@ def for_cpu() -> Choice:
     """What serves CPU tensors, and those of the emulated NPU.
 
     Raises:
-        KernelsMissingError: ``MKV_ASCEND_OPS=native``, and there are no native kernels.
+        KernelsMissingError: ``MKV_ASCEND_OPS`` asks for kernels that there are not.
     """
     asked = envs.OPS.get()
     if asked == REFERENCE:
         return Choice(REFERENCE, f"{envs.OPS.name} asks for it")
-    problem = _load_problem()
+    problem = _load_problem(asked)
     if problem is None:
-        return Choice(NATIVE, "built for the CPU")
+        return Choice(asked, LIBRARIES[asked].description)
     if envs.OPS.is_set():
         raise KernelsMissingError(
             f"{envs.OPS.name} is {asked}, but {problem}. Build the kernels with `pip install "
@@ -81,33 +97,34 @@ def for_npu() -> Choice | None:
     return Choice(REFERENCE, problem)
 
 
-def native_kernel(name: str) -> Any:
-    """The native kernel of an op for CPU tensors, as a function with the op's arguments.
+def kernel_of(implementation: str, name: str) -> Any:
+    """A kernel for CPU tensors of a library, as a function with the op's arguments.
 
     Raises:
-        KernelsMissingError: the kernels are not built or do not load.
+        KernelsMissingError: the library is not built or does not load.
     """
-    problem = _load_problem()
+    problem = _load_problem(implementation)
     if problem is not None:
         raise KernelsMissingError(problem)
-    return getattr(torch.ops.mkv_ascend_native, name)
+    return getattr(getattr(torch.ops, LIBRARIES[implementation].namespace), name)
 
 
-def install_native(name: str) -> None:
-    """Give ``torch.ops.mkv_ascend.<name>`` its native kernel for CPU tensors."""
-    torch.ops.mkv_ascend_native.install(name)
+def install(implementation: str, name: str) -> None:
+    """Give ``torch.ops.mkv_ascend.<name>`` its kernel for CPU tensors from a loaded library."""
+    getattr(torch.ops, LIBRARIES[implementation].namespace).install(name)
 
 
-@functools.lru_cache(maxsize=1)
-def _load_problem() -> str | None:
-    """Load the native kernels; why that is not possible, or None."""
-    if not LIBRARY.exists():
-        return f"the native kernels are not built: no file {LIBRARY}"
+@functools.lru_cache(maxsize=len(LIBRARIES))
+def _load_problem(implementation: str) -> str | None:
+    """Load a library of kernels; why that is not possible, or None."""
+    file = FOLDER / LIBRARIES[implementation].file
+    if not file.exists():
+        return f"the {implementation} kernels are not built: no file {file}"
     try:
-        torch.ops.load_library(str(LIBRARY))
+        torch.ops.load_library(str(file))
     except OSError as error:
         return (
-            f"{LIBRARY} does not load into torch {torch.__version__}, it was probably built for "
+            f"{file} does not load into torch {torch.__version__}, it was probably built for "
             f"another torch: {error}"
         )
     return None

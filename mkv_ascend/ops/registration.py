@@ -65,10 +65,11 @@ def register(op: CustomOp) -> Any:
         raise ValueError(f"{op.qualified_name} is registered already")
     library = torch.library.Library(NAMESPACE, "FRAGMENT")
     library.define(op.schema)
-    if implementations.for_cpu().implementation == implementations.NATIVE:
-        implementations.install_native(op.name)
-    else:
+    choice = implementations.for_cpu().implementation
+    if choice == implementations.REFERENCE:
         library.impl(op.name, checked_reference(op), "CPU")
+    else:
+        implementations.install(choice, op.name)
     if implementations.for_npu() is not None:
         library.impl(op.name, checked_reference(op), "PrivateUse1")
     torch.library.register_fake(op.qualified_name, op.check, lib=library)

@@ -85,7 +85,8 @@ def zero_blocks(
     """Set all bytes of the given blocks to zero, in every cache.
 
     Args:
-        block_ids: int32 or int64 [N]; ids below 0 or past a cache's blocks are skipped there.
+        block_ids: int32 or int64 [N], each once; ids below 0 or past a cache's blocks are skipped
+            there.
         caches: out, tensors [blocks, ...] of any dtype, one block dense; blocks may lie apart.
             Where a block of the KV manager is several kernel blocks, view them as one.
         page_table: int64 [caches, 4], ``page_table(caches)``.

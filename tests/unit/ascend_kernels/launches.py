@@ -81,7 +81,7 @@ ADDRESSES = (
     "out_query_start_loc", "lengths", "next_positions", "slots",
 )  # fmt: skip
 SIZES = (
-    "num_rows", "num_tokens", "num_out_tokens", "num_groups", "num_axes", "sampled",
+    "num_rows", "num_tokens", "num_out_tokens", "num_groups", "table_rows", "num_axes", "sampled",
     "max_model_len", "rope_stride", "out_rope_stride", "slot_stride",
 )  # fmt: skip
 WORDS = (
@@ -113,7 +113,7 @@ class ExpandArguments(ctypes.Structure):
         return cls(
             *(None if tensor is None else tensor.data_ptr() for tensor in addresses),
             given.next_token_ids.shape[0], given.token_ids.shape[0], given.out_token_ids.shape[0],
-            len(given.block_tables),
+            len(given.block_tables), min(table.shape[0] for table in given.block_tables),
             0 if given.rope_positions is None else given.rope_positions.shape[0],
             given.sampled_per_request, given.max_model_len, stride(given.rope_positions),
             stride(given.out_rope_positions), stride(given.slots), int(given.shift),

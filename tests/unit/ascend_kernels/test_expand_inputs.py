@@ -48,7 +48,7 @@ def test_as_plain_loops(
     seed: int,
 ) -> None:
     generator = seeded(seed)
-    made = data.draw(groups(len(lengths), generator, missing_rows=0))
+    made = data.draw(groups(len(lengths), generator))
     rejections = [data.draw(st.integers(0, min(length - 1, 5))) for length in lengths]
     batch = random_batch(generator, lengths, rejections, max_model_len)
     arguments = as_arguments(

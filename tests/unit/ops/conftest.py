@@ -12,7 +12,7 @@ from mkv_ascend.ops import NAMES, implementations
 from mkv_ascend.ops.registration import OPS, checked_reference
 
 
-@pytest.fixture(scope="module", params=["reference", "native"], autouse=True)
+@pytest.fixture(scope="module", params=["reference", "native", "ascendc_host"], autouse=True)
 def implementation(request: pytest.FixtureRequest) -> Iterator[str]:
     """Have the ops' functions call this implementation, whatever this process has chosen."""
     with pytest.MonkeyPatch.context() as patch:
@@ -21,6 +21,6 @@ def implementation(request: pytest.FixtureRequest) -> Iterator[str]:
             if request.param == "reference":
                 kernel = checked_reference(OPS[name])
             else:
-                kernel = implementations.native_kernel(name)
+                kernel = implementations.kernel_of(request.param, name)
             patch.setattr(module, "_op", kernel)
         yield request.param

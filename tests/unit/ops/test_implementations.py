@@ -39,7 +39,7 @@ def test_built_kernels_are_used() -> None:
     assert implementations.for_cpu().implementation == implementations.NATIVE
     for op in OPS.values():
         assert torch._C._dispatch_has_kernel_for_dispatch_key(op.qualified_name, "CPU")
-        assert "csrc/binding.cpp" in torch._C._dispatch_dump(op.qualified_name)
+        assert "csrc/op_table.h" in torch._C._dispatch_dump(op.qualified_name)
 
 
 def test_the_reference_can_be_asked_for(choosing: pytest.MonkeyPatch) -> None:
@@ -50,19 +50,19 @@ def test_the_reference_can_be_asked_for(choosing: pytest.MonkeyPatch) -> None:
 def test_missing_kernels_are_named_where_they_are_asked_for(
     choosing: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    choosing.setattr(implementations, "LIBRARY", tmp_path / "_kernels.so")
+    choosing.setattr(implementations, "FOLDER", tmp_path)
     choosing.setenv("MKV_ASCEND_OPS", "native")
     with pytest.raises(implementations.KernelsMissingError, match="MKV_ASCEND_OPS is native, but"):
         implementations.for_cpu()
     with pytest.raises(implementations.KernelsMissingError, match="not built: no file"):
-        implementations.native_kernel("draft_plan")
+        implementations.kernel_of("ascendc_host", "draft_plan")
 
 
 def test_missing_kernels_are_warned_of_where_they_are_not(
     choosing: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "_kernels.so").write_text("no library")
-    choosing.setattr(implementations, "LIBRARY", tmp_path / "_kernels.so")
+    choosing.setattr(implementations, "FOLDER", tmp_path)
     choosing.delenv("MKV_ASCEND_OPS", raising=False)
     choosing.setattr(implementations.logger, "propagate", True)
     choosing.setattr(implementations.logger.parent, "propagate", True)

@@ -30,7 +30,7 @@ from tests.unit.ops.batches import seeded, some
     dtype=st.sampled_from((torch.int32, torch.int64)),
 )
 def test_as_plain_loops(data: st.DataObject, caches: list[Any], dtype: torch.dtype) -> None:
-    block_ids = data.draw(st.lists(st.integers(-1, 10), max_size=6))
+    block_ids = data.draw(st.lists(st.integers(-1, 10), max_size=6, unique=True))
     pools, views = [], []
     for blocks, inner, gap, item in caches:
         size = torch.Size(inner).numel()
