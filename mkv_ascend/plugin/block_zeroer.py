@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 import torch
 
+from mkv_ascend.ops.zero_blocks import page_table, zero_blocks
+
 
 class PlannedBlockZeroer:
     """Zeroes blocks in every layer's cache; takes the place of vLLM's ``KVBlockZeroer``.
@@ -23,19 +25,10 @@ class PlannedBlockZeroer:
 
     def __init__(self, planes: Sequence[torch.Tensor]) -> None:
         self._planes = tuple(planes)
+        self._page_table = page_table(self._planes) if self._planes else None
 
     def zero_block_ids(self, block_ids: Sequence[int]) -> None:
-        """Set every byte of these blocks to zero, padding included."""
-        if block_ids and self._planes:
-            zero_blocks(self._planes, torch.tensor(block_ids, dtype=torch.int64))
-
-
-def zero_blocks(planes: Sequence[torch.Tensor], block_ids: torch.Tensor) -> None:
-    """Zero rows ``block_ids`` (int64, on the host) of every plane; all are on one device.
-
-    Raises:
-        IndexError: a plane has no such block.
-    """
-    ids = block_ids.to(planes[0].device)
-    for plane in planes:
-        plane.index_fill_(0, ids, 0)
+        """Set every byte of these blocks to zero, padding included, in one launch."""
+        if block_ids and self._page_table is not None:
+            ids = torch.tensor(block_ids, dtype=torch.int64).to(self._page_table.device)
+            zero_blocks(ids, self._planes, self._page_table)

@@ -130,7 +130,7 @@ def test_generated_documentation_is_up_to_date() -> None:
 
 def test_files_that_are_named_exist() -> None:
     named = re.compile(
-        r"\b(?:mkv_ascend|csrc|docs|tests|tools|requirements)/[\w/]+\.(?:py|md|cpp|h)\b"
+        r"(?<![\w/])(?:mkv_ascend|csrc|docs|tests|tools|requirements)/[\w/]+\.(?:py|md|cpp|h)\b"
     )
     missing = []
     for path in tracked_files():
