@@ -74,7 +74,9 @@ def for_cpu() -> Choice:
         return Choice(REFERENCE, f"{envs.OPS.name} asks for it")
     problem = _load_problem(asked)
     if problem is None:
-        return Choice(asked, LIBRARIES[asked].description)
+        choice = Choice(asked, LIBRARIES[asked].description)
+        logger.info("Custom ops: %s", choice)
+        return choice
     if envs.OPS.is_set():
         raise KernelsMissingError(
             f"{envs.OPS.name} is {asked}, but {problem}. Build the kernels with `pip install "
