@@ -21,9 +21,12 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import (
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 
 from mkv_ascend.plugin.kv_connectors import ConnectorError, check_connectors
-from tests.emulated.pairs import scenario
+from mkv_ascend.testing.engine import compared_dtype
+from mkv_ascend.testing.tiny_models import model_directory
+from tests.emulated.pairs import scenario, text_prompts
 
 PROBE = Path(__file__).with_name("transfer_probe.py")
+HIDDEN_STATES = Path(__file__).with_name("hidden_states_probe.py")
 MEMORY = 48 << 20
 RECORDING = {
     "kv_connector": "RecordingConnector",
@@ -41,9 +44,14 @@ def probe(target, draft):
     """What an engine with a recording connector registered; one engine for all tests of a pair."""
     case = scenario(target, draft, prompts=[])
     engine = {"kv_cache_memory_bytes": MEMORY, "kv_transfer_config": RECORDING}
-    root = str(PROBE.parents[2])
+    return outcome(PROBE, {**case.engine_arguments(), **engine})
+
+
+def outcome(program, argument):
+    """What the program prints as JSON, in a process of its own."""
+    root = str(program.parents[2])
     done = subprocess.run(
-        [sys.executable, str(PROBE), json.dumps({**case.engine_arguments(), **engine})],
+        [sys.executable, str(program), json.dumps(argument)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])},
         capture_output=True,
         text=True,
@@ -127,3 +135,35 @@ def test_vllms_offloading_connector_cannot_take_tuples():
     except AssertionError:
         return
     pytest.fail("vLLM's OffloadingConnector takes tuples now: it may work")
+
+
+def test_hidden_states_of_an_mla_target_are_extracted(tmp_path):
+    """Bug 10 ends the start of vllm-ascend: it compares latents with hidden states."""
+    case = scenario(
+        "deepseek_v2_target", prompts=text_prompts(model_directory("deepseek_v2_target"), 3)
+    )
+    layer = 1
+    hidden = {"hf_config": {"eagle_aux_hidden_state_layer_ids": [layer]}}
+    engine = {
+        "enable_chunked_prefill": False,
+        "speculative_config": {
+            "method": "extract_hidden_states",
+            "num_speculative_tokens": 1,
+            "draft_model_config": hidden,
+        },
+        "kv_transfer_config": {
+            "kv_connector": "ExampleHiddenStatesConnector",
+            "kv_role": "kv_producer",
+            "kv_connector_extra_config": {"shared_storage_path": str(tmp_path)},
+        },
+    }
+    argument = {
+        "engine": {**case.engine_arguments(), **engine},
+        "layer": layer,
+        "prompts": case.prompts,
+    }
+    result = outcome(HIDDEN_STATES, argument)
+    assert result["planned"]
+    tolerance = 1e-4 if compared_dtype() == "float32" else 0.02
+    for error, scale in zip(result["errors"], result["scales"], strict=True):
+        assert error < tolerance * scale

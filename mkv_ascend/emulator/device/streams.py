@@ -34,6 +34,13 @@ class Stream(torch.Stream):
         """The handle that operators take; here the id."""
         return self.stream_id
 
+    def wait_event(self, event: Any) -> None:
+        """Wait for ``event``, which need not be ours: as torch_npu does it, by ``event.wait``.
+
+        vllm-ascend leaves a stand-in of its own in ``torch.cuda.Event``.
+        """
+        event.wait(self)
+
     def record_event(self, event: Event | None = None) -> Event:  # type: ignore[override]
         """Record ``event`` (None: a new one) on this stream and return it."""
         event = Event() if event is None else event
