@@ -82,11 +82,14 @@ def test_prefix_hits_with_a_draft_are_those_without(pair, caching):
 
 
 @pytest.mark.parametrize(
-    "pair",
-    [WINDOW_WITH_DENSE, ("gemma3", "gemma3_window_draft"), ("llama_target", "llama_draft")],
-    ids="-".join,
+    ("pair", "block_size"),
+    [
+        (WINDOW_WITH_DENSE, 2 * BLOCK),
+        (("gemma3", "gemma3_window_draft"), 4 * BLOCK),
+        (("llama_target", "llama_draft"), 2 * BLOCK),
+    ],
 )
-def test_large_blocks(pair):
+def test_large_blocks(pair, block_size):
     """One group and several, with blocks that the block tables split in two.
 
     vllm-ascend sets blocks to 128 where there is prefix caching or chunked prefill. Without
@@ -95,10 +98,49 @@ def test_large_blocks(pair):
     options = {"enable_prefix_caching": False, "enable_chunked_prefill": False}
     case = scenario(
         *pair,
-        prompts=long_prompts(pair[0], [300, 200, 400]),
-        engine={"block_size": 2 * BLOCK, "kv_cache_memory_bytes": 64 << 20, **options},
+        prompts=long_prompts(pair[0], [300, 200, 505]),
+        engine={
+            "block_size": block_size,
+            "max_model_len": 1024,
+            "max_num_batched_tokens": 1024,
+            **options,
+        },
     )
-    assert run_and_judge(case).mean_acceptance_length > 1.5
+    result = run_and_judge(case)
+    assert result.mean_acceptance_length > 1.5
+    assert f"blocks of {block_size} tokens" in result.log or pair[0] == "llama_target"
+
+
+UNLIKE_BLOCKS = {
+    "mkv_ascend": {"layout": {"max_block_size": 512}},
+    "max_tokens": 40,
+    "repeats": 2,
+}
+
+
+def unlike_blocks(**options):
+    """Prompts longer than a block of 512 tokens; answers need a sixth block of 128."""
+    target, draft = "deepseek_v2_target", "gemma3_draft"
+    engine_options = {"max_model_len": 1024, **options}
+    prompts = long_prompts(target, [620, 619, 618])
+    case = scenario(target, draft, prompts=prompts, engine=engine_options, **UNLIKE_BLOCKS)
+    result = run_and_judge(case)
+    assert "blocks of 128 and 512 tokens, prefix hits in multiples of 512" in result.log
+    assert len(groups_of(result)["draft"]) == 2
+    return case, result
+
+
+def test_prefix_hits_with_blocks_of_unlike_sizes():
+    """Two groups that keep all tokens, in blocks of 128 and 512, and a window."""
+    case, result = unlike_blocks(enable_prefix_caching=True)
+    alone = engine.run(replace(case, draft=None, record_drafts=False, mkv_ascend={}))
+    assert result.cached_tokens == alone.cached_tokens == [0, 0, 0, 512, 512, 512]
+
+
+def test_preemption_with_blocks_of_unlike_sizes_and_no_prefix_caching():
+    _, result = unlike_blocks(enable_prefix_caching=False, num_gpu_blocks_override=18)
+    assert not any(result.cached_tokens)
+    assert result.preemptions > 0
 
 
 @pytest.mark.parametrize("pair", [MLA_WITH_WINDOW, WINDOW_WITH_DENSE], ids="-".join)
