@@ -20,13 +20,16 @@ from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
+    HiddenStateCacheSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
     KVCacheTensor,
     MambaSpec,
 )
+from vllm.v1.worker.utils import select_common_block_size
 from vllm_ascend._310p.attention.attention_v1 import AscendAttentionBackend310
 from vllm_ascend._310p.model_runner_310p import NPUModelRunner310
+from vllm_ascend.attention.attention_v1 import AscendAttentionBackend
 from vllm_ascend.worker import model_runner_v1
 
 from mkv_ascend.layout.component import MemoryFormat
@@ -40,6 +43,7 @@ from mkv_ascend.layout.recipes import LayerFacts, layout_of
 from mkv_ascend.plugin import engine_core
 from tests.emulated import test_layout_groups
 from tests.emulated.layout_probe import aliases
+from tests.emulated.planned_runner import PlannedRunner
 from tests.emulated.stock_caches import NUM_BLOCKS, StandInRunner, stock_caches
 from tests.emulated.test_layout_groups import configs, model
 from tests.emulated.test_layout_recipes import BF16, GQA, HYBRID_PAGE, attn, dense, latent, planned
@@ -230,6 +234,14 @@ def test_bug_14_a_hybrid_on_310p_is_allocated_twice() -> None:
     assert bytes_held(own) == plan.bytes_per_block * NUM_BLOCKS < bytes_held(stock)
 
 
+def install_our_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in test_layout_groups.FUNCTIONS:
+        found = getattr(kv_cache_utils, name)
+        monkeypatch.setattr(kv_cache_utils, name, getattr(found, engine_core.ORIGINAL, found))
+    engine_core.install()
+    register_all_kvcache_specs(test_layout_groups.config())
+
+
 def test_bug_16_values_of_two_sizes_become_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """One spec stands for both layers, and the second layer's page is too small."""
     target, draft = (
@@ -244,13 +256,63 @@ def test_bug_16_values_of_two_sizes_become_one(monkeypatch: pytest.MonkeyPatch) 
         pytest.fail(FIXED.format(16, "vLLM"))
     assert group.kv_cache_spec.head_size_v == 128
 
-    for name in test_layout_groups.FUNCTIONS:
-        found = getattr(kv_cache_utils, name)
-        monkeypatch.setattr(kv_cache_utils, name, getattr(found, engine_core.ORIGINAL, found))
-    engine_core.install()
+    install_our_groups(monkeypatch)
     (own,) = configs(specs)
     (group,) = own.kv_cache_groups
     kept = group.kv_cache_spec.kv_cache_specs
     assert [kept[name].head_size_v for name in group.layer_names] == [128, 192]
     pages = target.page_size_bytes + draft.page_size_bytes
     assert sum(tensor.size for tensor in own.kv_cache_tensors) == own.num_blocks * pages
+
+
+def test_bug_10_latents_compared_with_hidden_states(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether all layers are alike is asked by merging specs; the caller expects other errors."""
+    hidden = HiddenStateCacheSpec(block_size=128, num_kv_heads=3, head_size=64, dtype=BF16)
+    specs = model([latent()], [])
+    specs.update(model([], [hidden]))
+    try:
+        latent().merge([latent(), hidden])
+    except AttributeError as error:
+        said = str(error)
+    else:
+        pytest.fail(FIXED.format(10, "vllm-ascend"))
+    assert "scale_dim" in said
+    install_our_groups(monkeypatch)
+    (result,) = configs(specs)
+    (group,) = result.kv_cache_groups
+    assert sorted(group.layer_names) == sorted(specs)
+
+
+class SeveralSizes(AscendAttentionBackend):
+    """A backend whose first size is larger than the manager's blocks, as that of Ascend 310P."""
+
+    @staticmethod
+    def get_supported_kernel_block_sizes() -> list[int]:
+        return AscendAttentionBackend310.get_supported_kernel_block_sizes()
+
+
+def test_bug_13_views_have_the_block_tables_kernel_blocks() -> None:
+    """Block tables take a size that fits the manager's blocks, views the backend's first."""
+    groups = [
+        attn(dense(block=64), backend=SeveralSizes),
+        attn(dense(block=64), backend=SeveralSizes, prefix="w"),
+    ]
+    names = [name for group in groups for name, _, _ in group]
+    assert select_common_block_size(64, [SeveralSizes]) == 64
+    try:
+        stock, _ = stock_caches(groups, [names])
+    except (AssertionError, RuntimeError):
+        pass  # no view of blocks of 128 over 64
+    else:
+        if {stock[name][0].shape[1] for name in names} == {64}:
+            pytest.fail(FIXED.format(13, "vllm-ascend"))
+    config = KVCacheConfig(
+        NUM_BLOCKS,
+        [KVCacheTensor(dense(block=64).page_size_bytes * NUM_BLOCKS, names)],
+        [KVCacheGroupSpec([name], dense(block=64)) for name in names],
+    )
+    caches = PlannedRunner(config, dict.fromkeys(names, SeveralSizes)).caches()
+    for name in names:
+        assert [tuple(part.shape) for part in caches[name]] == [(NUM_BLOCKS, 64, 4, 128)] * 2
