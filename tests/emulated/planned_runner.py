@@ -94,6 +94,7 @@ class PlannedRunner:
         )
         self.vllm_config = SimpleNamespace(
             kv_transfer_config=kv_transfer_config,
+            cache_config=SimpleNamespace(kv_offloading_size=None),
             compilation_config=self.compilation_config,
             model_config=self.model_config,
         )

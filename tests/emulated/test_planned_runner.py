@@ -181,7 +181,12 @@ def test_quantised_latents_are_those_of_vllm_ascend(monkeypatch: pytest.MonkeyPa
     quantised, plain = latent(head_size=512 + 2 * 64, dtype=torch.int8), latent()
     names = ["model.0.self_attn.attn", "model.1.self_attn.attn"]
     groups = [[(names[0], quantised, MLA), (names[1], plain, MLA)]]
-    transfer = SimpleNamespace(is_kv_consumer=True)
+    transfer = SimpleNamespace(
+        is_kv_consumer=True,
+        kv_connector="MooncakeConnectorV1",
+        kv_connector_module_path=None,
+        kv_connector_extra_config={},
+    )
     monkeypatch.setattr(stock_caches, "StandInRunner", quantising(transfer))
     expected, stock_bytes = stock(groups, shared=False)
 
