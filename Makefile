@@ -40,8 +40,9 @@ unit: setup ## tests that need no device and no engine
 emulated: setup ## tests that run vLLM on the emulated NPU
 	@$(BIN)/python tools/checks.py emulated
 
-bench: setup ## KV groups and memory of pairs of models, beside vLLM's own grouping
+bench: setup ## KV groups and memory of pairs of models, beside vLLM's own grouping; custom ops
 	@$(BIN)/python -m benchmarks.kv_layout
+	@$(BIN)/python -m benchmarks.ops
 
 docs: setup ## build the documentation into site-docs/
 	@$(BIN)/python tools/checks.py docs

@@ -12,6 +12,8 @@
 
 namespace mkv {
 
+constexpr int64_t kLeastRowsOfACore = 16;
+
 // One request's part of the input and of the output, and what its rows hold.
 struct Part {
   int64_t request;
@@ -365,8 +367,12 @@ extern "C" __global__ __aicore__ void mkv_expand_inputs_kernel(
 extern "C" void mkv_ascend_expand_inputs(
     uint32_t cores, void* stream, const MkvExpandInputs* arguments) {
   const MkvExpandInputs& in = *arguments;
+  // A core fills constants before it works: not for a handful of rows.
+  const int64_t rows = mkv::Most(in.num_out_tokens, in.num_tokens);
+  const int64_t wanted = mkv::Most(mkv::CeilDivide(rows, mkv::kLeastRowsOfACore), 1);
+  const uint32_t blocks = wanted < cores ? static_cast<uint32_t>(wanted) : cores;
   ASCENDC_LAUNCH(
-      mkv_expand_inputs_kernel, cores, stream, in.token_ids, in.positions, in.rope_positions,
+      mkv_expand_inputs_kernel, blocks, stream, in.token_ids, in.positions, in.rope_positions,
       in.next_token_ids, in.query_start_loc, in.num_rejected, in.num_requests, in.group_table,
       in.out_token_ids, in.out_positions, in.out_rope_positions, in.rejected_mask, in.masked_mask,
       in.sample_indices, in.hidden_rows, in.out_query_start_loc, in.lengths, in.next_positions,

@@ -52,6 +52,11 @@ struct HostRunner {
 
 using HostTable = OpTable<AscendKernels<HostRunner>>;
 
+// The last launch of this thread as JSON: what was found, and counters per core.
+std::string report() {
+  return ascendc_host_report();
+}
+
 void install(const std::string& name) {
   HostTable::install(name, c10::DispatchKey::CPU);
 }
@@ -60,6 +65,7 @@ void install(const std::string& name) {
 
 TORCH_LIBRARY(mkv_ascend_host, library) {
   library.def("install(str name) -> ()", &install);
+  library.def("report() -> str", &report);
   HostTable::define(library);
 }
 
