@@ -74,8 +74,8 @@ class Proposing(DraftSteps, Grouped):
         builds = self.metadata.builds_per_proposal(self.draft_plan.sizes.later_steps)
         return (
             f"The draft reads {len(self.draft_groups.kv_groups)} KV groups "
-            f"({self.draft_groups.describe()}). A proposal of {self.num_speculative_tokens} tokens "
-            f"builds attention metadata {builds} times. The draft runs eagerly."
+            f"({self.draft_groups.describe()}). A proposal builds attention metadata "
+            f"{builds} times. The draft runs eagerly."
         )
 
     def _sizes(self) -> Sizes:

@@ -87,55 +87,64 @@ class DraftSteps:
                 is_prefill,
             )
             return drafted
-        last, hidden = self._first_forward(num_input_tokens, inputs_embeds)
-        first = self._sampled(last[token_indices_to_sample])
-        if self.num_speculative_tokens == 1 or self.parallel_drafting:
-            return first.view(-1, self.num_speculative_tokens)
-        if self.pass_hidden_states_to_model:
-            hidden = hidden[token_indices_to_sample]
-        rows = self.later_rows(num_input_tokens, batch_size)
-        return self._later_passes(first, hidden, batch_size, rows, passes)
-
-    def _first_forward(
-        self, rows: int, inputs_embeds: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
         self._skip_topk(False)
-        return self._forward(rows, self._get_positions(rows), inputs_embeds)  # type: ignore[attr-defined]
+        positions = self._get_positions(num_input_tokens)  # type: ignore[attr-defined]
+        last, hidden = self._forward(num_input_tokens, positions, inputs_embeds)
+        if self.num_speculative_tokens == 1 or self.parallel_drafting:
+            sampled = self._sampled(last, token_indices_to_sample)
+            return sampled.view(-1, self.num_speculative_tokens)
+        tokens = torch.empty(
+            (self.num_speculative_tokens, batch_size), dtype=torch.int64, device=last.device
+        )
+        self._sampled(last, token_indices_to_sample, tokens[0])
+        rows = self.later_rows(num_input_tokens, batch_size)
+        self._later_passes(tokens, hidden, token_indices_to_sample, rows, passes)
+        return tokens.swapaxes(0, 1)
 
     def _later_passes(
         self,
-        first: torch.Tensor,
+        tokens: torch.Tensor,
         hidden: torch.Tensor,
-        requests: int,
+        sampled_rows: torch.Tensor,
         rows: int,
         passes: Any,
-    ) -> torch.Tensor:
-        """The K - 1 passes of one token per request. first [requests], hidden [requests, ...]."""
+    ) -> None:
+        """The K - 1 passes of one token per request; fill ``tokens`` [K, requests] but row 0.
+
+        Args:
+            hidden: the first pass's hidden states, of which ``sampled_rows`` go on.
+        """
         self._skip_topk(True)
-        tokens = first.new_empty((self.num_speculative_tokens, first.shape[0]))
-        tokens[0] = first
+        later_steps, requests = tokens.shape[0] - 1, tokens.shape[1]
         if isinstance(passes, Passes):
             positions, metadata = passes.positions, passes.later()
         else:
-            positions = (self._get_positions(rows),) * (len(tokens) - 1)  # type: ignore[attr-defined]
+            positions = (self._get_positions(rows),) * later_steps  # type: ignore[attr-defined]
             metadata = list(passes[1:])
         context = get_forward_context()
         _EXTRA_CTX.num_tokens, _EXTRA_CTX.num_accept_tokens = rows, requests
-        for step in range(1, self.num_speculative_tokens):
+        going_on: torch.Tensor | slice = sampled_rows
+        for step in range(later_steps):
             context.moe_layer_index = 0
-            context.attn_metadata = metadata[step - 1] if metadata else None
-            embeds = self._feed_back(tokens[step - 1], hidden, requests, rows)
-            last, hidden = self._forward(rows, positions[step - 1], embeds)
-            tokens[step] = self._sampled(last[:requests])
-        return tokens.swapaxes(0, 1)
+            context.attn_metadata = metadata[step] if metadata else None
+            embeds = self._feed_back(tokens[step], hidden, going_on, rows)
+            last, hidden = self._forward(rows, positions[step], embeds)
+            going_on = slice(requests)
+            self._sampled(last, going_on, tokens[step + 1])
 
     def _feed_back(
-        self, tokens: torch.Tensor, hidden: torch.Tensor, requests: int, rows: int
+        self, tokens: torch.Tensor, hidden: torch.Tensor, going_on: torch.Tensor | slice, rows: int
     ) -> torch.Tensor | None:
-        """What was drafted last becomes the input of the next pass. Returns embeddings, if any."""
+        """What was drafted last becomes the input of the next pass. Returns embeddings, if any.
+
+        Args:
+            tokens: int64 [requests].
+            hidden: hidden states of the last pass; those of the rows ``going_on`` are read.
+        """
+        requests = tokens.shape[0]
         self.input_ids[:requests] = tokens
         if self.pass_hidden_states_to_model:
-            self.hidden_states[:requests] = hidden[:requests].view(requests, -1)
+            self.hidden_states[:requests] = hidden[going_on].view(requests, -1)
         if not self.supports_mm_inputs:
             return None
         self.inputs_embeds[:requests] = self.model.embed_input_ids(self.input_ids[:requests])
@@ -156,10 +165,12 @@ class DraftSteps:
         last, _, hidden = self.maybe_all_gather_and_unpad(last, positions, hidden)  # type: ignore[attr-defined]
         return last, hidden
 
-    def _sampled(self, states: torch.Tensor) -> torch.Tensor:
-        """The greedy token of each row; int64 [rows]."""
-        tokens: torch.Tensor = self.model.compute_logits(states).argmax(dim=-1)
-        return tokens
+    def _sampled(
+        self, states: torch.Tensor, rows: torch.Tensor | slice, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The greedy token of each of these rows of hidden states; int64, into ``out`` if given."""
+        logits = self.model.compute_logits(states[rows])
+        return torch.argmax(logits, dim=-1, out=out)
 
     def later_rows(self, first_rows: int, requests: int) -> int:
         """Rows of the later passes: those of the first where ranks must run in step."""

@@ -30,6 +30,13 @@ from mkv_ascend.plugin.planned_caches import (
     served_plan,
     why_not_planned,
 )
+from mkv_ascend.plugin.target_pass import (
+    AttentionGroups,
+    share_builds,
+    slots_in_one_launch,
+    visible_config,
+    without_layers,
+)
 
 if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -48,6 +55,9 @@ class MkvModelRunner(NPUModelRunner):
     """
 
     cache_plan: BoundPlan | None = None
+    kv_cache_config: KVCacheConfig
+    attn_groups: AttentionGroups
+    _visible_config: KVCacheConfig | None = None
     _cache_memory: Materialized
 
     def _get_drafter(self) -> Any:
@@ -73,6 +83,7 @@ class MkvModelRunner(NPUModelRunner):
     def initialize_kv_cache(self, kv_cache_config: KVCacheConfig) -> None:
         """Allocate the caches, then print the tables of layers and of the plan once."""
         super().initialize_kv_cache(kv_cache_config)
+        self._keep_the_draft_out_of_the_targets_pass()
         if not is_global_first_rank():
             return
         logger.info("%s", render(self.layer_rows()))
@@ -85,6 +96,34 @@ class MkvModelRunner(NPUModelRunner):
                 self.cache_plan, self.kv_cache_config, specs, self.vllm_config, backends
             )
             logger.info("%s", served.text())
+
+    def _keep_the_draft_out_of_the_targets_pass(self) -> None:
+        """Slots and metadata of the target's pass are those of its own layers, made once.
+
+        Not before the caches are allocated: vllm-ascend finds kernel block sizes and caches by
+        way of the attention groups of all layers.
+        """
+        if self.use_cp or self.use_compress:
+            return  # block tables hold shares of sequences, or are not of tokens
+        if isinstance(self.drafter, Proposing):
+            self.attn_groups = without_layers(self.attn_groups, self._draft_layers())
+            self._visible_config = visible_config(
+                self.kv_cache_config, self.attn_groups, self.drafter.attn_layer_names[0]
+            )
+        if not self.enable_hamming_sparse:  # whose metadata differs by group
+            share_builds(self.attn_groups)
+        tables = self.input_batch.block_table
+        slots_in_one_launch(tables, self.attn_groups, self.max_num_reqs)
+
+    def _build_attention_metadata(self, *args: Any, **kwargs: Any) -> Any:
+        """Metadata of the target's pass, for KV groups that the target uses."""
+        if self._visible_config is None:
+            return super()._build_attention_metadata(*args, **kwargs)
+        config, self.kv_cache_config = self.kv_cache_config, self._visible_config
+        try:
+            return super()._build_attention_metadata(*args, **kwargs)
+        finally:
+            self.kv_cache_config = config
 
     def get_kv_cache_spec(self) -> dict[str, Any]:
         """The spec of every layer with a cache, tied to what planning must know besides."""

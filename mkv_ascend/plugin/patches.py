@@ -295,6 +295,27 @@ OVERRIDES = (
         until="vllm-ascend asks the layer",
     ),
     Patch(
+        name="the target's pass without the draft",
+        target="NPUModelRunner._build_attention_metadata and attn_groups (plugin/target_pass.py)",
+        why="Metadata is built for the draft's layers too, which nobody reads in the target's "
+        "pass, and for each KV group anew where groups differ by nothing but their block table.",
+        guard="attention groups without layers are passed over; a builder is shared only where it "
+        "is one that drafting/sharing.py knows",
+        test="tests/emulated/test_drafting_cost.py"
+        "::test_the_targets_pass_costs_what_it_costs_without_a_draft",
+        until="vllm-ascend leaves the draft's groups out and builds once per distinct need",
+    ),
+    Patch(
+        name="slots of the target in one launch",
+        target="MultiGroupBlockTable.compute_slot_mapping of the runner's block tables "
+        "(plugin/target_pass.py)",
+        why="A kernel is launched for each KV group, those that only the draft uses included.",
+        guard="none: not with context parallelism or compressed caches",
+        test="tests/emulated/test_drafting_cost.py"
+        "::test_equal_groups_of_a_target_share_builder_and_slots",
+        until="vllm-ascend computes the slots of all groups in one launch",
+    ),
+    Patch(
         name="host lengths for a draft",
         target="NPUModelRunner._needs_seq_lens_cpu_sync (plugin/model_runner.py)",
         why="It is decided by the target's backend alone; a draft's builder may read lengths on "

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a proposal costs, by exact count: launches, builder runs and host reads.
+
+Counted outside of the draft's own forward, logits, sampling and feeding back (proposal_probe.py).
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.emulated.pairs import scenario, text_prompts
+
+PROBE = Path(__file__).with_name("proposal_probe.py")
+MAX_LAUNCHES = 6
+
+
+def probe(target, draft, **fields):
+    case = scenario(target, draft, record_drafts=False, **fields)
+    request = {
+        "engine": {**case.engine_arguments(), "async_scheduling": False},
+        "prompts": text_prompts(case.model, 3),
+        "max_tokens": 10,
+    }
+    done = subprocess.run(
+        [sys.executable, str(PROBE), json.dumps(request)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """A target of one KV group; its draft uses that and one more."""
+    return probe("llama_target", "gemma3", num_speculative_tokens=4)
+
+
+def test_a_proposal_over_two_groups_is_a_handful_of_launches(pair):
+    assert pair["proposals"]
+    for row in pair["proposals"]:
+        assert sum(row["launches"].values()) <= MAX_LAUNCHES, row
+        assert row["launches"]["mkv_ascend::draft_plan"] == 1
+        assert row["launches"]["mkv_ascend::expand_inputs"] == 1
+
+
+def test_builders_run_twice_for_all_steps_and_groups(pair):
+    assert {row["builds"] for row in pair["proposals"]} == {2}
+
+
+def test_the_host_waits_for_device_memory_once(pair):
+    assert {row["host_reads"] + row["waited_for"] for row in pair["proposals"]} == {1}
+
+
+def test_the_targets_pass_costs_what_it_costs_without_a_draft(pair):
+    alone = probe("llama_target", None)["target"]
+    beside = pair["target"]
+    assert beside["launches"] == alone["launches"]
+    assert alone["builds"] == alone["passes"]
+    assert beside["builds"] == beside["passes"]
+
+
+def test_equal_groups_of_a_target_share_builder_and_slots():
+    alone = probe("gemma3", None)["target"]
+    assert alone["builds"] == alone["passes"], "one build serves windows and full attention"
+    assert alone["launches"]["mkv_ascend::target_slots"] == 1
