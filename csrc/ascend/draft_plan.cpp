@@ -263,11 +263,10 @@ class DraftPlanKernel {
     out_queue_.FreeTensor(slots);
   }
 
-  // has_slot_ = 1 where a step's position has a slot in the group, else 0.
+  // has_slot_ = 1 where a step's position has a slot in the group, else 0. A barrier must follow.
   __aicore__ inline void MaskSlots(const Group& group) {
     if (Limit(group) == shape_.max_model_len) {
       Adds(has_slot_, valid_, 0, cells_);
-      PipeBarrier<PIPE_V>();
     } else {
       RangeMask(has_slot_, scratch_, moved_, Limit(group), cells_);
     }
@@ -279,7 +278,6 @@ class DraftPlanKernel {
         const LocalTensor<int32_t> of_step = has_slot_[step * lanes_];
         Mul(of_step, of_step, lane_scratch_, lanes);
       }
-      PipeBarrier<PIPE_V>();
     }
   }
 

@@ -60,7 +60,6 @@ class TargetSlotsKernel {
     CreateVecIndex(index_, 0, kLanes);
     PipeBarrier<PIPE_V>();
     Muls(id_places_, index_, static_cast<int32_t>(kIdStride * sizeof(int32_t)), kLaneCount);
-    PipeBarrier<PIPE_V>();
     const int64_t step = GetBlockNum() * kLanes;
     for (start_ = GetBlockIdx() * kLanes; start_ < shape_.most_slots; start_ += step) {
       live_lanes_ = Most(0, Least(kLanes, live_tokens_ - start_));

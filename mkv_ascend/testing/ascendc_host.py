@@ -198,6 +198,11 @@ class HostKernels:
         ]
         self._library.ascendc_host_report.restype = ctypes.c_char_p
 
+    @property
+    def handle(self) -> ctypes.CDLL:
+        """The loaded library itself."""
+        return self._library
+
     def launch(
         self,
         function: str,

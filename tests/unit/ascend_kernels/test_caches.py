@@ -77,6 +77,16 @@ def test_paged_scatter_of_rows_longer_than_a_buffer(elements: int) -> None:
     assert not caches[0][0, 1].any()
 
 
+def test_paged_scatter_of_more_slots_than_a_core_holds() -> None:
+    """Two whole tiles of slots on one core, and a token."""
+    tokens = 2 * 512 + 1
+    rows = [torch.arange(tokens, dtype=torch.int32)[:, None]]
+    caches = [torch.zeros((9, 128, 1), dtype=torch.int32)]
+    slots = torch.randperm(9 * 128, generator=seeded(5))[:tokens].int()
+    launches.paged_scatter(rows, slots, caches, cores=1).require_clean()
+    assert torch.equal(caches[0].view(-1, 1)[slots.long()], rows[0])
+
+
 def test_paged_scatter_of_an_expanded_tensor() -> None:
     rows = [torch.arange(8.0).expand(5, 8)]
     caches = [torch.zeros((2, 4, 8))]

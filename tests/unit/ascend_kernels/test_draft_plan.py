@@ -166,6 +166,7 @@ def decode(rows: int, groups: int, steps: int, *, wide: bool = False, size: int 
 @example(plan=decode(256, 4, 4), seed=0, cores=CORES)
 @example(plan=decode(65, 2, 4, wide=True), seed=1, cores=2)
 @example(plan=decode(9, 3, 128, size=3), seed=2, cores=1)
+@example(plan=decode(9, 1, 1, size=3), seed=3, cores=1)
 def test_any_plan_is_as_the_loop_has_it(plan: Plan, seed: int, cores: int) -> None:
     check(plan, seed, cores)
 

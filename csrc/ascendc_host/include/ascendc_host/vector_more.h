@@ -153,8 +153,9 @@ void Cast(
 }
 
 // dst[i] = firstValue + i. On the NPU this is a library routine: the scalar unit writes the first
-// block and sets a flag for the vector pipe, which doubles up from there with barriers between, and
-// none after the last rest. So a buffer that the vector pipe used before needs V_S first.
+// block and sets a flag for the vector pipe, which doubles up from there with barriers between. So
+// a buffer that the vector pipe used before needs V_S first. For some counts there is a barrier
+// behind the last step as well; that is not promised, and not here.
 template <typename T>
 void CreateVecIndex(
     LocalTensor<T> dst, const T& firstValue, uint32_t count, Where where = Where::Here()) {
@@ -178,14 +179,14 @@ void CreateVecIndex(
   };
   const uint32_t first = std::min(count, kRepeat);
   for (uint32_t at = kBlock; at < first; at += kBlock) {
-    extend(at, kBlock, std::min(kBlock, first - at));
-    PipeBarrier<PIPE_V>();
-  }
-  for (uint32_t at = kRepeat; at < count; at += kRepeat) {
-    extend(at, kRepeat, std::min(kRepeat, count - at));
-    if (at + kRepeat <= count) {
+    if (at > kBlock) {
       PipeBarrier<PIPE_V>();
     }
+    extend(at, kBlock, std::min(kBlock, first - at));
+  }
+  for (uint32_t at = kRepeat; at < count; at += kRepeat) {
+    PipeBarrier<PIPE_V>();
+    extend(at, kRepeat, std::min(kRepeat, count - at));
   }
 }
 
