@@ -34,6 +34,12 @@ def _choose_backends_per_layer() -> None:
     layers.install()
 
 
+def _do_without_alignment() -> None:
+    from mkv_ascend.plugin import state_blocks
+
+    state_blocks.install()
+
+
 PATCHES = (
     Patch(
         name="vllm-ascend's platform stands aside",
@@ -158,6 +164,19 @@ PATCHES = (
         test="tests/emulated/test_layout_block_sizes.py"
         "::test_no_group_is_handed_blocks_beyond_the_hit",
         until="vllm-ascend cuts every group that keeps all tokens to the hit",
+    ),
+    Patch(
+        name="blocks beside states",
+        target="vllm HybridAttentionMambaModelConfig.verify_and_update_config (vllm-ascend's)",
+        why="It asserts that attention blocks can be made so large that their keys are as many "
+        "bytes as a recurrent state, which its own caches need and planned ones do not. Models "
+        "with other sizes are refused.",
+        guard="the method takes vllm_config; only that assertion is passed over "
+        "(plugin/state_blocks.py)",
+        test="tests/emulated/test_hybrid_engines.py"
+        "::test_states_that_vllm_ascend_cannot_align_are_served",
+        until="vllm-ascend's caches need no equal sizes",
+        apply=_do_without_alignment,
     ),
     Patch(
         name="dense layers beside MLA",

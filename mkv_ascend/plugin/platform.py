@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vllm_ascend.platform import NPUPlatform
 
 from mkv_ascend.attention.selection import SelectionError
 from mkv_ascend.config import ConfigError, parse_config
-from mkv_ascend.plugin import early_check, kv_connectors
+from mkv_ascend.plugin import early_check, kv_connectors, state_blocks
 from mkv_ascend.plugin.logging import get_logger
 from mkv_ascend.plugin.refusal import refuse
 
@@ -31,6 +31,12 @@ class MkvPlatform(NPUPlatform):
     choose in ``mkv_ascend.plugin.layers``, because the platform's method is told no layer and
     its answer is cached.
     """
+
+    @classmethod
+    def pre_register_and_update(cls, parser: Any = None) -> None:
+        """vllm-ascend's patches of the front process, and blocks beside states it cannot align."""
+        super().pre_register_and_update(parser)
+        state_blocks.install()
 
     @classmethod
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:

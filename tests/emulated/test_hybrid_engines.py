@@ -31,7 +31,18 @@ DRAFT = "gemma3_draft"
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Three layers with states, one with attention, whose blocks vllm-ascend makes 256 tokens."""
+    """Blocks that vllm-ascend makes 256 tokens."""
+    return random_model(tmp_path_factory.mktemp("aligned"), value_heads=4, kv_heads=1)
+
+
+@pytest.fixture(scope="module")
+def unaligned(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A state as large as the keys of one and a half blocks of 128 tokens."""
+    return random_model(tmp_path_factory.mktemp("unaligned"), value_heads=6, kv_heads=2)
+
+
+def random_model(directory: Path, value_heads: int, kv_heads: int) -> str:
+    """Three layers with states and one with attention."""
     torch.manual_seed(0)
     model = Qwen3NextForCausalLM(
         Qwen3NextConfig(
@@ -42,12 +53,12 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> str:
             shared_expert_intermediate_size=64,
             num_hidden_layers=4,
             num_attention_heads=4,
-            num_key_value_heads=1,
+            num_key_value_heads=kv_heads,
             head_dim=64,
             num_experts=8,
             num_experts_per_tok=2,
             linear_num_key_heads=2,
-            linear_num_value_heads=4,
+            linear_num_value_heads=value_heads,
             linear_key_head_dim=64,
             linear_value_head_dim=64,
             max_position_embeddings=1024,
@@ -59,7 +70,6 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> str:
     for parameter in model.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, 0, 0.15)
-    directory = tmp_path_factory.mktemp("qwen3_next")
     model.save_pretrained(directory)
     return str(directory)
 
@@ -88,6 +98,14 @@ def test_tokens_and_drafts_are_right_also_after_a_prefix_hit(target: str) -> Non
     drafted = {row["kv_group"] for row in result.layers if row["role"] == "draft"}
     assert len(drafted) == 2
     assert not states & drafted
+
+
+def test_states_that_vllm_ascend_cannot_align_are_served(unaligned: str) -> None:
+    """It asserts that attention's keys can be made as many bytes as a state."""
+    scenario = case(unaligned)
+    result = engine.run(scenario)
+    assert_greedy_tokens_of_reference(scenario, result)
+    assert_drafts_are_the_drafts_own(scenario, result)
 
 
 @pytest.mark.parametrize("drafted", [False, True], ids=["alone", "with a draft"])
