@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 
 
 @dataclass(frozen=True)
@@ -28,16 +29,9 @@ class Patch:
     """Applies it in a worker process; None when the code named in ``guard`` applies it."""
 
 
-def _choose_backends_per_layer() -> None:
-    from mkv_ascend.plugin import layers
-
-    layers.install()
-
-
-def _do_without_alignment() -> None:
-    from mkv_ascend.plugin import state_blocks
-
-    state_blocks.install()
+def _install(module: str) -> Callable[[], None]:
+    """``install`` of a module of this room, which is imported only when it is called."""
+    return lambda: import_module(f"mkv_ascend.plugin.{module}").install()
 
 
 PATCHES = (
@@ -58,7 +52,7 @@ PATCHES = (
         test="tests/emulated/test_backend_choice.py",
         until="vLLM passes the layer to Platform.get_attn_backend_cls or has "
         "attention_config.backend_per_kind",
-        apply=_choose_backends_per_layer,
+        apply=_install("layers"),
     ),
     Patch(
         name="window bound",
@@ -176,7 +170,7 @@ PATCHES = (
         test="tests/emulated/test_hybrid_engines.py"
         "::test_states_that_vllm_ascend_cannot_align_are_served",
         until="vllm-ascend's caches need no equal sizes",
-        apply=_do_without_alignment,
+        apply=_install("state_blocks"),
     ),
     Patch(
         name="dense layers beside MLA",
