@@ -8,7 +8,6 @@ shapes, that of the first pass and that of the later steps, so its builders run 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +16,7 @@ import torch
 
 from mkv_ascend.drafting.groups import DraftGroups
 from mkv_ascend.drafting.plan import LaterSteps
-from mkv_ascend.drafting.sharing import Sharing, StepLengths, sharing_of
+from mkv_ascend.drafting.sharing import Sharing, StepLengths, shallow_copy, sharing_of
 
 Metadata = dict[str, Any]
 """Layer name -> its metadata, in the order of groups."""
@@ -124,7 +123,7 @@ class MetadataMaker:
         tables: Sequence[torch.Tensor],
         draft_index: int = 0,
     ) -> Any:
-        own = copy.copy(common)
+        own = shallow_copy(common)
         table = self.groups.groups[group].table
         own.block_table_tensor, own.slot_mapping = tables[table], slots[table]
         self.builds += 1
@@ -178,7 +177,7 @@ class LaterMetadata:
 
     def _built_for(self, builder: Any, group: int, step: int, lengths: StepLengths) -> Any:
         """Metadata of a builder that nothing is known of: it sees this step's own values."""
-        own = copy.copy(self.common)
+        own = shallow_copy(self.common)
         own.positions = self.steps.request_positions[step]
         own.seq_lens = self.steps.lengths[step]
         own.seq_lens_cpu = own._seq_lens_cpu = own.seq_lens_cpu_upper_bound = lengths.tensor

@@ -126,6 +126,7 @@ class DraftPlan:
         # A count on the device without a copy at run time: a view of these.
         self._counts = torch.arange(sizes.max_requests + 1, dtype=torch.int32, device=device)
         self.later_steps = functools.lru_cache(maxsize=128)(self._later_steps)
+        self.tables = functools.lru_cache(maxsize=128)(self._tables)
 
     def expand(self, inputs: FirstPassInputs) -> int:
         """Lay out the first pass; one launch. Returns its number of rows.
@@ -172,6 +173,10 @@ class DraftPlan:
         expand_inputs(arguments)
         return rows
 
+    def slots(self, rows: int) -> tuple[torch.Tensor, ...]:
+        """The first pass's slots per KV group, int32 [rows] each."""
+        return tuple(self.first_slots[:, :rows])
+
     def plan_steps(self, rows: int, requests: int) -> LaterSteps:
         """Plan all later steps from ``next_positions``; one launch.
 
@@ -204,5 +209,9 @@ class DraftPlan:
             request_positions=tuple(positions[:, :requests]),
             lengths=tuple(lengths[:, :requests]),
             slots=tuple(tuple(of_step) for of_step in slots[:, :, :requests]),
-            tables=tuple(table[:requests] for table in self.block_tables),
+            tables=self.tables(requests),
         )
+
+    def _tables(self, requests: int) -> tuple[torch.Tensor, ...]:
+        """The block tables' rows of this many requests, int32 [requests, columns] per group."""
+        return tuple(table[:requests] for table in self.block_tables)

@@ -14,7 +14,6 @@ the host before the first pass is launched and waited for after it.
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,6 +26,7 @@ from vllm_ascend.attention.attention_v1 import AscendAttentionState
 from mkv_ascend.drafting.grouped import Grouped
 from mkv_ascend.drafting.metadata import Metadata
 from mkv_ascend.drafting.plan import DraftPlan, FirstPassInputs, LaterSteps, Sizes
+from mkv_ascend.drafting.sharing import shallow_copy
 from mkv_ascend.drafting.steps import DraftSteps, Passes
 
 READ_AUXILIARY_STATES = ("eagle3",)
@@ -220,7 +220,7 @@ class Proposing(DraftSteps, Grouped):
     def _common_of_first_pass(self, target: Any, requests: int, rows: int, input_rows: int) -> Any:
         """Common metadata of the first pass, from that of the target's."""
         plan, more = self.draft_plan, self.net_num_new_slots_per_request
-        common = copy.copy(target)
+        common = shallow_copy(target)
         common.num_reqs = requests
         common.num_actual_tokens, common.num_input_tokens = rows, input_rows
         common.query_start_loc = plan.first_query_start_loc[: requests + 1]
@@ -244,8 +244,7 @@ class Proposing(DraftSteps, Grouped):
     def _plan_passes(self, common: Any, requests: int, rows: int, input_rows: int) -> Passes:
         """Plan all passes; the metadata of the later ones is made when it is asked for."""
         plan = self.draft_plan
-        slots = [group_slots[:rows] for group_slots in plan.first_slots]
-        tables = [table[:requests] for table in plan.block_tables]
+        slots, tables = plan.slots(rows), plan.tables(requests)
         if not plan.sizes.later_steps:
             return Passes(self.metadata.first_pass(common, slots, tables), (), list)
         later_rows = self.later_rows(input_rows, requests)
@@ -274,7 +273,7 @@ class Proposing(DraftSteps, Grouped):
     ) -> Any:
         """Common metadata of a pass with one token per request; its host lengths come later."""
         starts = self._count[: requests + 1]
-        common = copy.copy(first)
+        common = shallow_copy(first)
         common.num_actual_tokens, common.num_input_tokens = requests, rows
         common.query_start_loc = self.arange[: requests + 1]
         common.query_start_loc_cpu = starts

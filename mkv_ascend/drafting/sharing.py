@@ -9,10 +9,9 @@ for each of its groups and steps.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
@@ -21,6 +20,15 @@ from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder
 from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
 
 from mkv_ascend.attention.backends import rope_tables_of
+
+Copied = TypeVar("Copied")
+
+
+def shallow_copy(value: Copied) -> Copied:
+    """``copy.copy`` for a plain object, at a tenth of its time: one is made per group and step."""
+    other = type(value).__new__(type(value))
+    other.__dict__.update(value.__dict__)
+    return other
 
 
 @dataclass(frozen=True)
@@ -54,12 +62,12 @@ class DenseSharing:
         return isinstance(spec, CrossAttentionSpec)
 
     def for_group(self, built: Any, table: torch.Tensor, slots: torch.Tensor) -> Any:
-        other = copy.copy(built)
+        other = shallow_copy(built)
         other.block_tables, other.slot_mapping = table, slots
         return other
 
     def for_steps(self, builder: Any, built: Any, positions: Sequence[torch.Tensor]) -> list[Any]:
-        return [copy.copy(built) for _ in positions]
+        return [shallow_copy(built) for _ in positions]
 
     def with_lengths(self, built: Any, lengths: StepLengths) -> None:
         built.seq_lens = built.seq_lens_cpu = lengths.tensor
@@ -74,14 +82,14 @@ class LatentSharing:
         return hashable
 
     def for_group(self, built: Any, table: torch.Tensor, slots: torch.Tensor) -> Any:
-        other = copy.copy(built)
+        other = shallow_copy(built)
         other.block_tables, other.slot_mapping = table, slots
         decodes = built.num_decodes
         if built.decode is not None:
-            other.decode = copy.copy(built.decode)
+            other.decode = shallow_copy(built.decode)
             other.decode.block_table = table[:decodes]
         if built.prefill is not None:
-            other.prefill = copy.copy(built.prefill)
+            other.prefill = shallow_copy(built.prefill)
             other.prefill.block_table = table[decodes:]
         return other
 
@@ -94,8 +102,8 @@ class LatentSharing:
         steps = []
         for step, at in enumerate(positions):
             rows = slice(step * requests, (step + 1) * requests)
-            other = copy.copy(built)
-            other.decode = copy.copy(built.decode)
+            other = shallow_copy(built)
+            other.decode = shallow_copy(built.decode)
             other.decode.input_positions = at
             other.decode.cos, other.decode.sin = cosines[rows], sines[rows]
             steps.append(other)

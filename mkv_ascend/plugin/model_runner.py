@@ -32,10 +32,9 @@ from mkv_ascend.plugin.planned_caches import (
 )
 from mkv_ascend.plugin.target_pass import (
     AttentionGroups,
-    share_builds,
+    TargetPass,
+    plan_target_pass,
     slots_in_one_launch,
-    visible_config,
-    without_layers,
 )
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ class MkvModelRunner(NPUModelRunner):
     cache_plan: BoundPlan | None = None
     kv_cache_config: KVCacheConfig
     attn_groups: AttentionGroups
-    _visible_config: KVCacheConfig | None = None
+    _target_pass: TargetPass | None = None
     _cache_memory: Materialized
 
     def _get_drafter(self) -> Any:
@@ -83,7 +82,7 @@ class MkvModelRunner(NPUModelRunner):
     def initialize_kv_cache(self, kv_cache_config: KVCacheConfig) -> None:
         """Allocate the caches, then print the tables of layers and of the plan once."""
         super().initialize_kv_cache(kv_cache_config)
-        self._keep_the_draft_out_of_the_targets_pass()
+        self._plan_the_targets_pass()
         if not is_global_first_rank():
             return
         logger.info("%s", render(self.layer_rows()))
@@ -97,33 +96,43 @@ class MkvModelRunner(NPUModelRunner):
             )
             logger.info("%s", served.text())
 
-    def _keep_the_draft_out_of_the_targets_pass(self) -> None:
+    def _plan_the_targets_pass(self) -> None:
         """Slots and metadata of the target's pass are those of its own layers, made once.
 
         Not before the caches are allocated: vllm-ascend finds kernel block sizes and caches by
         way of the attention groups of all layers.
         """
-        if self.use_cp or self.use_compress:
-            return  # block tables hold shares of sequences, or are not of tokens
-        if isinstance(self.drafter, Proposing):
-            self.attn_groups = without_layers(self.attn_groups, self._draft_layers())
-            self._visible_config = visible_config(
-                self.kv_cache_config, self.attn_groups, self.drafter.attn_layer_names[0]
-            )
-        if not self.enable_hamming_sparse:  # whose metadata differs by group
-            share_builds(self.attn_groups)
+        drafts_apart = isinstance(self.drafter, Proposing) or not self._draft_layers()
         tables = self.input_batch.block_table
-        slots_in_one_launch(tables, self.attn_groups, self.max_num_reqs)
+        self._target_pass = None
+        if (
+            not drafts_apart  # the drafter reads slots and metadata of the target's pass
+            or self.use_cp or self.use_compress  # tables of shares of a sequence, or not of tokens
+            or len(tables.block_tables) != len(self.attn_groups)  # layers without a cache
+        ):  # fmt: skip
+            return
+        self._target_pass = plan_target_pass(
+            self.kv_cache_config,
+            self.attn_groups,
+            tables.block_tables,
+            self._draft_layers(),
+            share=not self.enable_hamming_sparse,  # whose metadata differs by group
+        )
+        slots_in_one_launch(tables, self.attn_groups, self._draft_layers(), self.max_num_reqs)
 
     def _build_attention_metadata(self, *args: Any, **kwargs: Any) -> Any:
-        """Metadata of the target's pass, for KV groups that the target uses."""
-        if self._visible_config is None:
+        """Metadata of the target's pass: of its own layers, built once per distinct need."""
+        plan, batch = self._target_pass, self.input_batch
+        if plan is None or kwargs.get("ubatch_slices") is not None:
             return super()._build_attention_metadata(*args, **kwargs)
-        config, self.kv_cache_config = self.kv_cache_config, self._visible_config
+        whole = self.kv_cache_config, self.attn_groups, batch.block_table
+        self.kv_cache_config, self.attn_groups = plan.config, plan.attention_groups
+        batch.block_table = plan.tables
         try:
-            return super()._build_attention_metadata(*args, **kwargs)
+            metadata, common = super()._build_attention_metadata(*args, **kwargs)
         finally:
-            self.kv_cache_config = config
+            self.kv_cache_config, self.attn_groups, batch.block_table = whole
+        return plan.complete(metadata, kwargs["num_reqs"]), common
 
     def get_kv_cache_spec(self) -> dict[str, Any]:
         """The spec of every layer with a cache, tied to what planning must know besides."""

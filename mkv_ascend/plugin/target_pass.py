@@ -9,11 +9,12 @@ their block table each have their kernel launched and their builder run.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from vllm.v1.kv_cache_interface import CrossAttentionSpec, EncoderOnlyAttentionSpec
 from vllm.v1.worker.utils import AttentionGroup
 
 from mkv_ascend.drafting.sharing import Sharing, sharing_of
@@ -24,116 +25,128 @@ AttentionGroups = list[list[AttentionGroup]]
 """vllm-ascend's ``attn_groups``: per KV group its attention groups."""
 
 
-class NothingToBuild:
-    """Metadata builder of a KV group without layers of the target.
+@dataclass(frozen=True)
+class Follower:
+    """Layers whose metadata is that of another group, but for block table and slots.
 
-    vllm-ascend looks at the first attention group of every KV group, so there must be one.
+    Attributes:
+        sharing: how the one is made from the other.
+        leader: a layer of the group that is built for.
+        layers: the layers that follow.
+        table: vllm-ascend's block table of their KV group.
     """
 
-    reorder_batch_threshold = None
+    sharing: Sharing
+    leader: str
+    layers: tuple[str, ...]
+    table: Any
 
-    def build(self, *args: Any, **kwargs: Any) -> None:
-        """Builds nothing, for no layer."""
+    def metadata(self, built: Any, num_reqs: int) -> Any:
+        """The followers' metadata, from the leader's of a pass over ``num_reqs`` requests."""
+        rows = built.block_tables.shape[0]
+        table = self.table.get_device_tensor()[:rows]
+        if rows > table.shape[0]:  # the builder made room for a request of padding
+            table = torch.cat([table, table.new_zeros((rows - table.shape[0], table.shape[1]))])
+        if rows > num_reqs:
+            table[num_reqs:].fill_(0)
+        slots = self.table.slot_mapping.gpu[: built.slot_mapping.shape[0]]
+        return self.sharing.for_group(built, table, slots)
 
-    build_for_cudagraph_capture = build
 
+@dataclass(frozen=True)
+class TargetPass:
+    """What vllm-ascend is shown of the KV groups while it builds the target's metadata.
 
-def without_layers(groups: AttentionGroups, layers: Collection[str]) -> AttentionGroups:
-    """The attention groups without these layers. Groups that lose all of theirs go.
-
-    A KV group that loses its last attention group keeps one without layers.
+    Attributes:
+        config, attention_groups, tables: stand for the runner's ``kv_cache_config``,
+            ``attn_groups`` and ``input_batch.block_table``, all three by the same index: the KV
+            groups for whose layers a builder must run.
+        followers: layers of the target that need no builder of their own.
+        layers: all layers of the target, in the order in which vllm-ascend lists them.
     """
-    kept = []
-    for of_kv_group in groups:
-        left = [
-            replace(group, layer_names=names)
-            for group in of_kv_group
-            if (names := [name for name in group.layer_names if name not in layers])
-        ]
-        if of_kv_group and not left:
-            left = [replace(of_kv_group[0], layer_names=[], metadata_builders=[NothingToBuild()])]
-        kept.append(left)
-    return kept
+
+    config: Any
+    attention_groups: AttentionGroups
+    tables: list[Any]
+    followers: tuple[Follower, ...]
+    layers: tuple[str, ...]
+
+    def complete(self, metadata: dict[str, Any], num_reqs: int) -> dict[str, Any]:
+        """``metadata`` of the layers that were shown, and that of their followers."""
+        made = dict(metadata)
+        for follower in self.followers:
+            of_group = follower.metadata(metadata[follower.leader], num_reqs)
+            made.update(dict.fromkeys(follower.layers, of_group))
+        return {name: made[name] for name in self.layers}
 
 
-def visible_config(config: Any, groups: AttentionGroups, draft_layer: str) -> Any:
-    """The KV cache configuration as the target's pass sees it: its own groups.
+NEVER_SHARED = (CrossAttentionSpec, EncoderOnlyAttentionSpec)
+"""Specs of layers that attend to other tokens than those of the batch."""
 
-    Groups that only the draft uses come last, and are left out: their block tables are the draft's
-    business. vllm-ascend keeps the common metadata of the group in which ``draft_layer`` lies for
-    the draft, which reads of it what is the same for all groups; so the layer is counted to the
-    first.
+
+def plan_target_pass(
+    config: Any,
+    groups: AttentionGroups,
+    tables: Sequence[Any],
+    draft_layers: Collection[str],
+    share: bool = True,
+) -> TargetPass:
+    """Which KV groups builders run for in the target's pass.
+
+    vllm-ascend keeps the common metadata of the KV group in which the draft's first layer lies for
+    the draft, which reads of it what is the same for all groups; so that layer is counted to the
+    first group shown.
+
+    Args:
+        config: vLLM's KV cache configuration.
+        groups: attention groups per KV group.
+        tables: vllm-ascend's block tables, one per KV group.
+        draft_layers: layers that have no metadata in the target's pass.
+        share: whether groups may share what was built.
     """
-    last = max((index for index, used in enumerate(map(_has_layers, groups)) if used), default=0)
-    visible = copy.copy(config)
-    visible.kv_cache_groups = list(config.kv_cache_groups[: last + 1])
-    first = visible.kv_cache_groups[0]
-    visible.kv_cache_groups[0] = replace(first, layer_names=[*first.layer_names, draft_layer])
-    return visible
+    leaders: dict[Hashable, tuple[Sharing, str]] = {}
+    shown: list[tuple[int, list[AttentionGroup]]] = []
+    followers: list[Follower] = []
+    layers: list[str] = []
+    for index, of_kv_group in enumerate(groups):
+        built: list[AttentionGroup] = []
+        for group in of_kv_group:
+            names = [name for name in group.layer_names if name not in draft_layers]
+            if not names:
+                continue
+            layers += names
+            need = _need_of(group) if share else None
+            if need is not None and need in leaders:
+                sharing, leader = leaders[need]
+                followers.append(Follower(sharing, leader, tuple(names), tables[index]))
+                continue
+            built.append(replace(group, layer_names=names))
+            sharing_here = sharing_of(group.get_metadata_builder())
+            if need is not None and sharing_here is not None:
+                leaders[need] = sharing_here, names[0]
+        if built:
+            shown.append((index, built))
+    view = copy.copy(config)
+    view.kv_cache_groups = [config.kv_cache_groups[index] for index, _ in shown]
+    if draft_layers and shown:
+        first = view.kv_cache_groups[0]
+        view.kv_cache_groups[0] = replace(first, layer_names=[*first.layer_names, *draft_layers])
+    return TargetPass(
+        view,
+        [built for _, built in shown],
+        [tables[index] for index, _ in shown],
+        tuple(followers),
+        tuple(layers),
+    )
 
 
-def _has_layers(of_kv_group: Sequence[AttentionGroup]) -> bool:
-    return any(group.layer_names for group in of_kv_group)
-
-
-def share_builds(groups: AttentionGroups) -> int:
-    """Let one builder run for all groups that need the same. Returns how many no longer run.
-
-    The first of them builds; the others copy what it built and put their block table and slots in.
-    """
-    builds: dict[Hashable, _SharedBuild] = {}
-    saved = 0
-    for group in (group for of_kv_group in groups for group in of_kv_group):
-        builder = group.get_metadata_builder()
-        sharing = sharing_of(builder)
-        if sharing is None:
-            continue
-        need = (type(builder), sharing.reads(group.kv_cache_spec))
-        if need in builds:
-            builds[need].follow(builder)
-            saved += 1
-        else:
-            builds[need] = _SharedBuild(sharing, builder)
-    return saved
-
-
-class _SharedBuild:
-    """What a leading builder built last, and the builders that copy it."""
-
-    def __init__(self, sharing: Sharing, leader: Any) -> None:
-        self._sharing = sharing
-        self._common: Any = None
-        self._built: Any = None
-        self._build = leader.build
-        leader.build = self._leading
-
-    def follow(self, builder: Any) -> None:
-        """Let this builder copy what the leader built in the same pass."""
-        builder.build = self._following(builder.build)
-
-    def _leading(self, common_prefix_len: int, common_attn_metadata: Any, **more: Any) -> Any:
-        self._built = self._build(common_prefix_len, common_attn_metadata, **more)
-        self._common = common_attn_metadata
-        return self._built
-
-    def _following(self, build: Callable[..., Any]) -> Callable[..., Any]:
-        def follow(common_prefix_len: int, common_attn_metadata: Any, **more: Any) -> Any:
-            if not self._is_of(common_attn_metadata) or common_prefix_len:
-                return build(common_prefix_len, common_attn_metadata, **more)
-            common = common_attn_metadata
-            slots = common.slot_mapping[: common.num_actual_tokens]
-            return self._sharing.for_group(self._built, common.block_table_tensor, slots)
-
-        return follow
-
-    def _is_of(self, common: Any) -> bool:
-        """Whether the leader built for this very pass, with as many rows of the block table."""
-        leading = self._common
-        return (
-            leading is not None
-            and leading.query_start_loc is common.query_start_loc
-            and self._built.block_tables.shape[0] == common.block_table_tensor.shape[0]
-        )
+def _need_of(group: AttentionGroup) -> Hashable:
+    """What groups must be equal in to share what is built; None where nothing is shared."""
+    builder = group.get_metadata_builder()
+    sharing = sharing_of(builder)
+    if sharing is None or isinstance(group.kv_cache_spec, NEVER_SHARED):
+        return None
+    return type(builder), sharing.reads(group.kv_cache_spec)
 
 
 class TargetSlots:
@@ -169,12 +182,15 @@ class TargetSlots:
         )
 
 
-def slots_in_one_launch(tables: Any, groups: AttentionGroups, max_requests: int) -> None:
+def slots_in_one_launch(
+    tables: Any, groups: AttentionGroups, draft_layers: Collection[str], max_requests: int
+) -> None:
     """Let ``tables``, vllm-ascend's MultiGroupBlockTable, compute the target's slots by one op."""
     used = [
-        tables[kv_group]
-        for kv_group, of_kv_group in enumerate(groups)
-        if _has_layers(of_kv_group) and not tables[kv_group].is_mamba_group
+        table
+        for table, of_kv_group in zip(tables.block_tables, groups, strict=True)
+        if not table.is_mamba_group
+        and any(set(group.layer_names) - set(draft_layers) for group in of_kv_group)
     ]
     if used:
         tables.compute_slot_mapping = TargetSlots(used, max_requests).compute

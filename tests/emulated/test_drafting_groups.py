@@ -6,16 +6,18 @@ itself must be accepted always; of another draft every token must be its own, ac
 """
 
 import dataclasses
+import json
 
 import pytest
 
-from mkv_ascend.testing import engine, reference
+from mkv_ascend.testing import engine, reference, speculation
 from mkv_ascend.testing.prompts import text_prompts as texts
 from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import (
     assert_drafts_are_the_drafts_own,
     assert_greedy,
     assert_greedy_tokens_of_reference,
+    backends,
     scenario,
 )
 
@@ -61,16 +63,22 @@ def test_a_model_with_windows_drafting_for_itself_is_always_accepted():
     assert "A proposal builds attention metadata 2 times" in result.log
 
 
-@pytest.mark.parametrize("num_speculative_tokens", [1, 4])
-def test_a_draft_in_more_groups_than_its_target(num_speculative_tokens):
+@pytest.mark.parametrize(
+    ("num_speculative_tokens", "full_attention"),
+    [(1, "fused_infer_attention"), (4, "flash_attention_3")],
+)
+def test_a_draft_in_more_groups_than_its_target(num_speculative_tokens, full_attention):
+    """With one backend for all of its layers, and with one for each kind."""
     case = scenario(
         "llama_target",
         "gemma3",
         num_speculative_tokens=num_speculative_tokens,
         max_tokens=16,
+        mkv_ascend={"attention": {"draft": {"full_attention": full_attention}}},
     )
     result = run_and_judge(case)
     assert kv_groups(result, "target") < kv_groups(result, "draft")
+    assert backends(result)["draft"] == {"fused_infer_attention", full_attention}
     assert result.mean_acceptance_length > 1 + 0.6 * num_speculative_tokens**0.5
 
 
@@ -86,6 +94,56 @@ def test_preemption_with_asynchronous_scheduling():
     result = run_and_judge(case)
     assert result.preemptions > 0
     assert_always_accepted(case, result)
+
+
+def with_mask_token(name, token, directory):
+    """The checkpoint ``name`` with a token that stands for one to be drafted in parallel."""
+    source = model_directory(name)
+    for file in source.iterdir():
+        if file.name != "config.json":
+            (directory / file.name).symlink_to(file)
+    config = json.loads((source / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, "pard_token": token}))
+    return str(directory)
+
+
+def test_tokens_drafted_in_parallel_over_several_groups(tmp_path):
+    """Not trained for it, the draft is poor; its tokens must be its own all the same."""
+    mask = 5
+    draft = with_mask_token("gemma3", mask, tmp_path)
+    case = dataclasses.replace(
+        scenario("gemma3", "gemma3", max_tokens=12, speculative={"parallel_drafting": True}),
+        draft=draft,
+    )
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    assert result.proposals
+    masks = [mask] * (case.num_speculative_tokens - 1)
+    for proposal in result.proposals:
+        logits = reference.logits_of(draft, [*proposal.context, *masks])
+        assert logits[len(proposal.context) - 1 :].argmax(-1).tolist() == proposal.tokens
+
+
+def test_a_batch_without_padding_is_accepted_like_the_references():
+    """The host knows the accepted tokens then, and rejected ones are not in the draft's batch."""
+    k, target = 2, model_directory("llama_target")
+    head = speculation.DraftHead(model_directory("llama_eagle"), target)
+    prompts = prompts_of("llama_target", [150, 131, 40, 7])
+    outputs = [speculation.draft_and_verify(target, head, prompt, k, 16) for prompt in prompts]
+    case = scenario(
+        "llama_target",
+        "llama_eagle",
+        prompts=prompts,
+        max_tokens=16,
+        num_speculative_tokens=k,
+        speculative={"method": "eagle", "disable_padded_drafter_batch": True},
+    )
+    result = engine.run(case)
+    assert all(output.decided for output in outputs)
+    assert result.tokens == [output.tokens for output in outputs]
+    assert result.accepted_per_position == [
+        sum(output.accepted_per_position[position] for output in outputs) for position in range(k)
+    ]
 
 
 def within(proposal, max_model_len):

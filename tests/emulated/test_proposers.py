@@ -77,3 +77,22 @@ def test_context_parallelism_keeps_vllm_ascends_own_proposal(method):
 def test_a_method_that_nobody_knows_is_refused_by_name():
     with pytest.raises(ValueError, match="telepathy"):
         create_proposer("telepathy", configured("telepathy"), torch.device("cpu"), None)
+
+
+def test_rope_positions_of_several_axes_move_on_together():
+    """M-RoPE: axes need not be equal, nor the position in the sequence; past its end they are 0."""
+    steps, requests, rows, max_model_len = 2, 2, 3, 12
+    proposer = SimpleNamespace(
+        token_indices_to_sample=torch.tensor([1, 3]),
+        arange=torch.arange(8),
+        max_model_len=max_model_len,
+        draft_plan=SimpleNamespace(next_positions=torch.tensor([4, 10])),
+        mrope_positions=torch.tensor([[7, 2, 7, 8], [7, 3, 7, 8], [7, 5, 7, 8]]),
+    )
+    planned = SimpleNamespace(positions=(torch.zeros(rows),) * steps)
+    moved = Proposing._rope_positions(proposer, planned, requests)
+    assert [step.tolist() for step in moved] == [
+        [[3, 9, 0], [4, 9, 0], [6, 9, 0]],
+        # The second request would stand at position 12, which no sequence has.
+        [[4, 0, 0], [5, 0, 0], [7, 0, 0]],
+    ]

@@ -6,16 +6,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import (
+    CrossAttentionSpec,
+    FullAttentionSpec,
+    KVCacheGroupSpec,
+    SlidingWindowSpec,
+)
 from vllm.v1.worker.utils import AttentionGroup
 from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder, AscendMetadata
 
 from mkv_ascend.plugin.target_pass import (
-    NothingToBuild,
     TargetSlots,
-    share_builds,
-    visible_config,
-    without_layers,
+    plan_target_pass,
 )
 
 SIZES = {"block_size": 4, "num_kv_heads": 2, "head_size": 64, "dtype": torch.float16}
@@ -28,92 +30,111 @@ class Backend:
 
 
 class Builder(AscendAttentionMetadataBuilder):
-    """vllm-ascend's builder for all that looks at its class; counts its runs."""
+    """vllm-ascend's builder for all that looks at its class."""
 
     def __init__(self):
-        self.runs = 0
-
-    def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
-        self.runs += 1
-        common = common_attn_metadata
-        return AscendMetadata(
-            block_tables=common.block_table_tensor,
-            slot_mapping=common.slot_mapping[: common.num_actual_tokens],
-            num_actual_tokens=common.num_actual_tokens,
-        )
+        pass
 
 
-def group(kv_group, *layers, spec=FULL, builder=None):
-    return AttentionGroup(Backend, list(layers), spec, kv_group, [builder or Builder()])
+class OtherBuilder(Builder):
+    pass
 
 
-def test_layers_and_groups_of_the_draft_go():
-    groups = [[group(0, "t.0", "d.0"), group(0, "d.1")], [group(1, "d.2")], []]
-    kept = without_layers(groups, {"d.0", "d.1", "d.2"})
-    assert [[g.layer_names for g in of_kv_group] for of_kv_group in kept] == [[["t.0"]], [[]], []]
-    assert isinstance(kept[1][0].get_metadata_builder(), NothingToBuild)
-    assert kept[1][0].get_metadata_builder().build(0, None) is None
-    assert groups[0][0].layer_names == ["t.0", "d.0"], "the caller's groups were changed"
+def group(*layers, spec=FULL, builder=None):
+    return AttentionGroup(Backend, list(layers), spec, 0, [builder or Builder()])
 
 
-def test_the_targets_pass_sees_its_own_kv_groups_and_one_layer_of_the_draft():
-    config = SimpleNamespace(
-        kv_cache_groups=[
-            KVCacheGroupSpec(["t.0"], FULL),
-            KVCacheGroupSpec(["t.1", "d.0"], WINDOW),
-            KVCacheGroupSpec(["d.1"], FULL),
-        ]
-    )
-    groups = [[group(0, "t.0")], [group(1, "t.1")], [group(2)]]
-    visible = visible_config(config, groups, "d.1")
-    assert [g.layer_names for g in visible.kv_cache_groups] == [["t.0", "d.1"], ["t.1", "d.0"]]
-    assert config.kv_cache_groups[0].layer_names == ["t.0"]
+class Table:
+    """A block table of ids told apart by ``base``, and its slots."""
+
+    is_mamba_group = False
+    block_size = 4
+
+    def __init__(self, base):
+        self.rows = torch.arange(6, dtype=torch.int32).repeat(2, 1) + base
+        self.slot_mapping = SimpleNamespace(gpu=torch.full((8,), -base, dtype=torch.int32))
+
+    def get_device_tensor(self):
+        return self.rows
 
 
-def common(table, tokens=3, query_start_loc=None):
+def configuration(*layers):
     return SimpleNamespace(
-        block_table_tensor=torch.full((2, 4), table),
-        slot_mapping=torch.full((8,), 10 * table),
-        num_actual_tokens=tokens,
-        query_start_loc=query_start_loc,
+        kv_cache_groups=[KVCacheGroupSpec(list(names), FULL) for names in layers]
     )
 
 
-def shared():
-    builders = [Builder(), Builder(), Builder()]
-    groups = [
-        [group(0, "a", builder=builders[0])],
-        [group(1, "b", spec=WINDOW, builder=builders[1]), group(1, "c", builder=builders[2])],
+TABLES = (10, 20, 30, 40)
+LAYERS = (["d.1"], ["t.0"], ["t.1", "d.0"], ["t.2"])
+GROUPS = (
+    [group("d.1")],
+    [group("t.0")],
+    [group("t.1", spec=WINDOW), group("d.0")],
+    [group("t.2", builder=OtherBuilder())],
+)
+
+
+def planned(**options):
+    tables = [Table(base) for base in TABLES]
+    config = configuration(*LAYERS)
+    return plan_target_pass(config, GROUPS, tables, ["d.0", "d.1"], **options), tables, config
+
+
+def shown_layers(plan):
+    return [[of.layer_names for of in of_kv_group] for of_kv_group in plan.attention_groups]
+
+
+def test_builders_run_for_what_differs_by_more_than_its_block_table():
+    plan, tables, config = planned()
+    assert shown_layers(plan) == [[["t.0"]], [["t.2"]]]
+    assert plan.tables == [tables[1], tables[3]]
+    assert [(one.leader, one.layers, one.table) for one in plan.followers] == [
+        ("t.0", ("t.1",), tables[2])
     ]
-    return builders, groups
+    assert plan.layers == ("t.0", "t.1", "t.2")
+    names = [of_group.layer_names for of_group in plan.config.kv_cache_groups]
+    assert names == [["t.0", "d.0", "d.1"], ["t.2"]]
+    assert config.kv_cache_groups[1].layer_names == ["t.0"], "the caller's groups were changed"
 
 
-def test_one_builder_runs_for_groups_that_differ_by_block_table():
-    builders, groups = shared()
-    assert share_builds(groups) == 2
-    this_pass = torch.zeros(3)
-    built = [
-        builder.build(common_prefix_len=0, common_attn_metadata=common(table, 3, this_pass))
-        for table, builder in enumerate(builders)
-    ]
-    assert [builder.runs for builder in builders] == [1, 0, 0]
-    assert [metadata.block_tables[0, 0] for metadata in built] == [0, 1, 2]
-    assert [metadata.slot_mapping.tolist() for metadata in built] == [[0] * 3, [10] * 3, [20] * 3]
+def test_nothing_is_shared_where_that_is_not_wanted():
+    plan, _, _ = planned(share=False)
+    assert shown_layers(plan) == [[["t.0"]], [["t.1"]], [["t.2"]]]
+    assert plan.followers == ()
 
 
-@pytest.mark.parametrize("change", ["pass", "rows"])
-def test_what_was_built_for_another_pass_is_not_taken(change):
-    builders, groups = shared()
-    share_builds(groups)
-    first = common(0, query_start_loc=torch.zeros(3))
-    builders[0].build(0, first)
-    if change == "pass":
-        other = common(1, query_start_loc=torch.zeros(3))
-    else:
-        other = common(1, query_start_loc=first.query_start_loc)
-        other.block_table_tensor = torch.ones((5, 4))
-    assert builders[1].build(0, other).block_tables is other.block_table_tensor
-    assert [builder.runs for builder in builders] == [1, 1, 0]
+def test_attention_to_other_tokens_is_not_shared():
+    spec = CrossAttentionSpec(**SIZES)
+    groups = [[group("a", spec=spec)], [group("b", spec=spec)]]
+    plan = plan_target_pass(configuration(["a"], ["b"]), groups, [Table(10), Table(20)], [])
+    assert shown_layers(plan) == [[["a"]], [["b"]]]
+
+
+def built_for(table, rows):
+    return AscendMetadata(block_tables=table.rows[:rows], slot_mapping=table.slot_mapping.gpu[:3])
+
+
+def test_followers_have_their_own_block_table_and_slots():
+    plan, tables, _ = planned()
+    leader, other = built_for(tables[1], 2), built_for(tables[3], 2)
+    metadata = plan.complete({"t.2": other, "t.0": leader}, 2)
+    assert list(metadata) == ["t.0", "t.1", "t.2"]
+    assert metadata["t.0"] is leader
+    assert metadata["t.1"].block_tables.tolist() == tables[2].rows.tolist()
+    assert metadata["t.1"].slot_mapping.tolist() == [-30] * 3
+    assert leader.slot_mapping.tolist() == [-20] * 3, "the leader's metadata was changed"
+
+
+@pytest.mark.parametrize(("rows", "num_reqs"), [(2, 1), (3, 2)])
+def test_requests_of_padding_read_block_0(rows, num_reqs):
+    plan, tables, _ = planned()
+    leader = AscendMetadata(
+        block_tables=torch.zeros((rows, 6)), slot_mapping=tables[1].slot_mapping.gpu[:3]
+    )
+    followed = plan.complete({"t.0": leader, "t.2": leader}, num_reqs)["t.1"].block_tables
+    assert followed.shape[0] == rows
+    assert followed[num_reqs:].eq(0).all()
+    assert followed[:num_reqs].ne(0).all()
 
 
 def test_slots_of_all_groups_in_one_call():
