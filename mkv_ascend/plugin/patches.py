@@ -312,7 +312,7 @@ OVERRIDES = (
         target="NPUModelRunner._build_attention_metadata (plugin/model_runner.py)",
         why="Metadata is built for the draft's layers too, which nobody reads in the target's "
         "pass, and for each KV group anew where groups differ by nothing but their block table.",
-        guard="vllm-ascend's method is called, for the KV groups that are left; a builder is shared "
+        guard="vllm-ascend's method is called for the groups left; a builder is shared "
         "only where drafting/sharing.py knows it",
         test="tests/emulated/test_drafting_cost.py"
         "::test_the_targets_pass_costs_what_it_costs_without_a_draft",
