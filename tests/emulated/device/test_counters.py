@@ -202,17 +202,3 @@ def test_counts_are_the_same_on_every_run() -> None:
     ]
     assert runs[0] == runs[1]
     assert "aten::sort: 3" in runs[0]
-
-
-def test_a_stream_waits_for_events_of_any_class():
-    """As torch_npu does: vllm-ascend leaves a class of its own in torch.cuda.Event."""
-    waited = []
-
-    class Foreign:
-        def wait(self, stream):
-            waited.append(stream)
-
-    stream = torch.npu.Stream()
-    stream.wait_event(Foreign())
-    assert waited == [stream]
-    stream.wait_event(torch.npu.current_stream().record_event())

@@ -164,3 +164,17 @@ def test_every_name_that_vllm_ascend_uses_exists() -> None:
     for name in names - NOT_NAMES:
         owner, _, attribute = name.rpartition(".")
         assert hasattr(getattr(torch.npu, owner) if owner else torch.npu, attribute), name
+
+
+def test_a_stream_waits_for_events_of_any_class():
+    """As torch_npu does: vllm-ascend leaves a class of its own in torch.cuda.Event."""
+    waited = []
+
+    class Foreign:
+        def wait(self, stream):
+            waited.append(stream)
+
+    stream = torch.npu.Stream()
+    stream.wait_event(Foreign())
+    assert waited == [stream]
+    stream.wait_event(torch.npu.current_stream().record_event())
