@@ -61,8 +61,10 @@ def check_groups(config: VllmConfig, groups: Sequence[KVCacheGroupSpec]) -> None
 
 def why_not_registered(config: VllmConfig, specs: Iterable[Any]) -> str | None:
     """Layers for which connectors rely on vllm-ascend's own arrangement; None without any."""
+    if config.kv_transfer_config is None:
+        return None
     names = connector_names(config)
-    if config.kv_transfer_config is None or (names and names <= READING_EACH_TENSOR):
+    if names and names <= READING_EACH_TENSOR:
         return None
     for spec in specs:
         if isinstance(spec, MambaSpec) or getattr(spec, "model_version", None):
