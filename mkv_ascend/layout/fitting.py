@@ -72,6 +72,8 @@ def group_layouts(
     request: Request,
     options: GroupingOptions,
     takes_scaled_ids: Collection[str] = (),
+    *,
+    own_blocks: bool = False,
 ) -> Grouping:
     """Group the layers of ``layouts`` (name -> layout, in the order of execution).
 
@@ -81,6 +83,7 @@ def group_layouts(
 
     Args:
         takes_scaled_ids: names of the layers whose backend may be given multiplied block ids.
+        own_blocks: whether every layer keeps its own block size.
 
     Raises:
         GroupingError: as ``group_layers``.
@@ -91,7 +94,7 @@ def group_layouts(
         need_of(
             layout,
             holdings[name],
-            _block_sizes(layout, largest),
+            () if own_blocks else _block_sizes(layout, largest),
             takes_scaled_ids=name in takes_scaled_ids,
         )
         for name, layout in layouts.items()

@@ -121,7 +121,9 @@ def search(config: VllmConfig, specs: Specs) -> Grouping:
     own = {name: first_form(spec) for name, spec in specs.items()}
     layouts = {name: layout_of_spec(spec) for name, spec in own.items()}
     holdings = {name: holding_of(config, spec) for name, spec in own.items()}
-    return group_layouts(layouts, holdings, request, options)
+    # Connectors of vllm-ascend know one block size, that of the cache configuration.
+    own_blocks = config.kv_transfer_config is not None
+    return group_layouts(layouts, holdings, request, options, own_blocks=own_blocks)
 
 
 def holding_of(config: VllmConfig, spec: Any) -> Holding:

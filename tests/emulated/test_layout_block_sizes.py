@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Block sizes of each KV group, in the engine core's functions; no engine."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import vllm_ascend.ops  # First of vllm_ascend, or its imports go in a circle.
@@ -108,6 +110,12 @@ def test_blocks_are_no_larger_than_the_option_and_multiples_of_the_hash():
     assert all(group.kv_cache_spec.block_size % 256 == 0 for group in hashed)
     with pytest.raises(GroupingError, match="none is a multiple of hash_block_size 96"):
         kv_groups.fold(long_requests(hash_block_size=96), specs)
+
+
+def test_kv_transfer_keeps_the_layers_own_blocks():
+    connected = long_requests(kv_transfer=SimpleNamespace(kv_connector="AscendStoreConnector"))
+    groups = kv_groups.fold(connected, pair_of(SMALL_DRAFT))
+    assert {group.kv_cache_spec.block_size for group in groups} == {128}
 
 
 def full(block_size, heads):
