@@ -7,6 +7,9 @@ itself must be accepted always; of another draft every token must be its own, ac
 
 import dataclasses
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -144,6 +147,34 @@ def test_a_batch_without_padding_is_accepted_like_the_references():
     assert result.accepted_per_position == [
         sum(output.accepted_per_position[position] for output in outputs) for position in range(k)
     ]
+
+
+def test_aborted_requests_leave_the_others_as_they_were():
+    """Rows of the batch move up between two proposals, and new requests take their blocks."""
+    prompts = prompts_of("gemma3", [150, 131, 40, 7, 90, 129, 33, 64])
+    case = scenario("gemma3", "gemma3", record_drafts=False, prompts=prompts, max_tokens=20)
+    aborts = {3: [1, 0], 5: [6]}
+    request = {
+        "engine": {**case.engine_arguments(), "async_scheduling": False, "max_num_seqs": 4},
+        "prompts": prompts,
+        "max_tokens": case.max_tokens,
+        "aborts": aborts,
+    }
+    probe = Path(__file__).with_name("abort_probe.py")
+    done = subprocess.run(
+        [sys.executable, str(probe), json.dumps(request)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    result = json.loads(done.stdout.strip().splitlines()[-1])
+    gone = {number for numbers in aborts.values() for number in numbers}
+    kept = [number for number in range(len(prompts)) if number not in gone]
+    tokens = [result["tokens"][str(number)] for number in kept]
+    assert_greedy(case.model, [prompts[number] for number in kept], tokens, case.max_tokens)
+    assert result["accepted"] == [result["drafts"]] * case.num_speculative_tokens
 
 
 def within(proposal, max_model_len):
