@@ -237,6 +237,12 @@ OPS = _choice(
     "emulated NPU, by the AscendC kernels under a checker. Unset: native where they are built, "
     "else the reference, with a warning.",
 )
+OPS_CHECKS = _switch(
+    "OPS_CHECKS",
+    False,
+    "Check the values in the arguments of custom ops before each call on the CPU or the emulated "
+    "NPU: block ids, positions, slots, addresses.",
+)
 EMULATOR_DEVICES = _integer(
     "EMULATOR_DEVICES", 8, 1, 64, "Number of emulated NPUs that one process sees."
 )

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from mkv_ascend.ops import implementations
+from mkv_ascend import envs
+from mkv_ascend.ops import implementations, value_checks
 
 NAMESPACE = "mkv_ascend"
 
@@ -66,7 +67,9 @@ def register(op: CustomOp) -> Any:
     library = torch.library.Library(NAMESPACE, "FRAGMENT")
     library.define(op.schema)
     choice = implementations.for_cpu().implementation
-    if choice == implementations.REFERENCE:
+    if envs.OPS_CHECKS.get():
+        library.impl(op.name, value_checked(op, choice), "CPU")
+    elif choice == implementations.REFERENCE:
         library.impl(op.name, checked_reference(op), "CPU")
     else:
         implementations.install(choice, op.name)
@@ -76,6 +79,22 @@ def register(op: CustomOp) -> Any:
     _libraries.append(library)
     OPS[op.name] = op
     return getattr(getattr(torch.ops, NAMESPACE), op.name).default
+
+
+def value_checked(op: CustomOp, implementation: str) -> Callable[..., None]:
+    """A kernel for CPU tensors behind the checks of values; see ``value_checks``."""
+    kernel: Callable[..., None] = (
+        checked_reference(op)
+        if implementation == implementations.REFERENCE
+        else implementations.kernel_of(implementation, op.name)
+    )
+
+    def checked(*arguments: Any) -> None:
+        op.check(*arguments)
+        value_checks.CHECKS[op.name](*arguments)
+        kernel(*arguments)
+
+    return checked
 
 
 def checked_reference(op: CustomOp) -> Callable[..., None]:

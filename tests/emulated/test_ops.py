@@ -166,7 +166,9 @@ def test_draft_plan_is_vllms_slots_step_by_step(batch) -> None:
 
 @pytest.mark.skipif(not ON_EMULATOR, reason="on an NPU the kernels run themselves, unchecked")
 def test_an_engine_runs_through_the_kernels_under_their_checker() -> None:
-    case = scenario("llama_target", "gemma3", environment={envs.OPS.name: envs.OPS_ASCENDC_HOST})
+    """And every value that the engine hands to them is looked at."""
+    variables = {envs.OPS.name: envs.OPS_ASCENDC_HOST, envs.OPS_CHECKS.name: "1"}
+    case = scenario("llama_target", "gemma3", environment=variables)
     result = engine.run(case)
     assert "Custom ops: ascendc_host" in result.log
     assert_greedy_tokens_of_reference(case, result)
