@@ -134,3 +134,10 @@ def test_only_what_is_looked_up_is_checked() -> None:
         empty = MAKERS[name]()
         empty[place][0] = 0
         call(name, *empty)
+
+
+def test_the_op_takes_all_arguments_behind_the_checks() -> None:
+    """PyTorch drops trailing arguments that equal a schema's default; then there must be none."""
+    for op in OPS.values():
+        schema = getattr(torch.ops.mkv_ascend, op.name).default._schema
+        assert not any(argument.has_default_value() for argument in schema.arguments), op.name
