@@ -17,12 +17,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mkv_ascend.testing import reference
-from mkv_ascend.testing.reference import NEAR_TIE, DraftProposal, GreedyOutput, choice
+from mkv_ascend.testing.reference import DraftProposal, GreedyOutput, choice
 
 if TYPE_CHECKING:
     import torch
 
     from mkv_ascend.testing.tiny_models.heads import Head
+
+TIE = 2e-4
+"""Lead of a choice under which an engine in float32 may choose otherwise.
+
+Narrower than ``reference.NEAR_TIE``: a whole decoding is of use only if none of its choices is one.
+Logits of two float32 engines differ by some 1e-5 here.
+"""
 
 SPECULATION_VERSION = 1
 """Raise when what the cached answers mean changes."""
@@ -122,7 +129,7 @@ class SpeculativeOutput:
         proposals: every proposal, with the context it was made after.
         accepted_per_position: how many of them had their token ``i`` accepted.
         smallest_gap: least lead of a choice, the target's or the draft's, over the second best.
-            Under ``NEAR_TIE`` another order of summation may choose, draft and accept otherwise.
+            Under ``TIE`` another order of summation may choose, draft and accept otherwise.
     """
 
     tokens: list[int]
@@ -133,7 +140,7 @@ class SpeculativeOutput:
     @property
     def decided(self) -> bool:
         """Whether no choice was a near tie, so that an engine must do exactly the same."""
-        return self.smallest_gap >= NEAR_TIE
+        return self.smallest_gap >= TIE
 
     @property
     def mean_acceptance_length(self) -> float:

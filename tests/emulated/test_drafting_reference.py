@@ -17,8 +17,10 @@ pytestmark = pytest.mark.skipif(
     reason="in 16 bits too many choices are near ties to tell what an engine must do",
 )
 
-NUM_PROMPTS = 7
-NEW_TOKENS = 24
+NUM_PROMPTS, FEWEST_PROMPTS = 8, 5
+NEW_TOKENS = 28
+# Few blocks and requests at a time, so that blocks are used again soon.
+SMALL_ENGINE = {"max_num_seqs": 2, "num_gpu_blocks_override": 20}
 
 # Target, draft, method, K.
 PAIRS = [
@@ -37,23 +39,24 @@ REFERENCE_OF = {"deepseek_v3_mtp": "deepseek_v2_target"}
 
 
 def candidate_prompts(target):
-    """Token ids: text of lengths around a block of 128 and decks, in an order that mixes them."""
+    """Token ids: texts that fill blocks with keys, then short decks in blocks of those before.
+
+    A step that reads one row too many then reads a true key of another request, not zeros.
+    """
     texts = prompts.text_prompts()
-    decks = prompts.deck_prompts(4, letters=16, seed=3)
-    chosen = [texts[11], decks[0], texts[3], texts[7], decks[1], texts[5], texts[1], decks[2]]
-    return [reference.token_ids(target, text) for text in [*chosen, texts[8], texts[6], decks[3]]]
+    decks = [*prompts.deck_prompts(3), *prompts.deck_prompts(4, letters=6, seed=5)]
+    return [reference.token_ids(target, text) for text in [texts[11], texts[8], texts[3], *decks]]
 
 
 def decided_outputs(target, drafter, k):
-    """The first candidates whose decoding no near tie decides, and their decoding."""
+    """The candidates whose decoding no near tie decides, and their decoding."""
     decided = []
     for prompt in candidate_prompts(target):
         output = speculation.draft_and_verify(target, drafter, prompt, k, NEW_TOKENS)
         if output.decided:
             decided.append((prompt, output))
-        if len(decided) == NUM_PROMPTS:
-            return decided
-    raise AssertionError(f"only {len(decided)} prompts are decided; train another seed")
+    assert len(decided) >= FEWEST_PROMPTS
+    return decided[:NUM_PROMPTS]
 
 
 def drafter_of(target, draft, method):
@@ -78,7 +81,7 @@ def test_proposals_and_acceptance_are_the_references(target, draft, method, k):
         max_tokens=NEW_TOKENS,
         num_speculative_tokens=k,
         speculative={"method": method},
-        engine={"max_num_seqs": 4},
+        engine=SMALL_ENGINE,
     )
     result = engine.run(case)
 
