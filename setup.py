@@ -7,7 +7,8 @@ What is built depends on the host, and one printed line says what and why:
 - a Python without torch, such as pip's isolated build environment: nothing, because native parts
   must be linked against the torch that they will run in. ``pip install --no-build-isolation .``
   builds them.
-- an Ascend host (torch_npu, CANN, or SOC_VERSION set): the custom ops, not the emulated NPU.
+- an Ascend host (torch_npu, CANN, or SOC_VERSION set): the custom ops, not the emulated NPU. With
+  ASCEND_HOME_PATH (CANN) and a SOC_VERSION of the 910B or 910C also their AscendC kernels.
 - elsewhere: the custom ops, their AscendC kernels with the checker, and the emulated NPU.
 """
 
@@ -29,6 +30,8 @@ from setuptools.errors import PlatformError
 ROOT = Path(__file__).resolve().parent
 EMULATOR_EXTENSION = "mkv_ascend.emulator._native"
 OPS_EXTENSION = "mkv_ascend.ops._kernels"
+SERVED_CHIPS = ("ascend910b", "ascend910_93")
+NPU_OPS_EXTENSION = "mkv_ascend.ops._npu"
 CHECKED_OPS_EXTENSION = "mkv_ascend.ops._ascendc_host"
 
 
@@ -69,6 +72,18 @@ def why_no_emulator() -> str | None:
     return f"this is an Ascend host ({'; '.join(signs)})" if signs else None
 
 
+def why_no_npu_kernels() -> str | None:
+    """Why the AscendC kernels are not built with CANN here; None when they are."""
+    if not os.environ.get("ASCEND_HOME_PATH"):
+        return "ASCEND_HOME_PATH is not set: source CANN's set_env.sh"
+    version = os.environ.get("SOC_VERSION", "").lower()
+    if not version:
+        return "SOC_VERSION is not set: name the chip, for instance ascend910b1 (npu-smi info)"
+    if not version.startswith(SERVED_CHIPS):
+        return f"they are for the 910B and 910C, and SOC_VERSION is {version}"
+    return None
+
+
 def native_extensions() -> list[Extension]:
     reason = why_nothing()
     if reason is not None:
@@ -81,6 +96,11 @@ def native_extensions() -> list[Extension]:
         extensions.append(Extension(EMULATOR_EXTENSION, sources=[]))
     else:
         say(f"the emulated NPU is not built: {reason}")
+        reason = why_no_npu_kernels()
+        if reason is None:
+            extensions.append(Extension(NPU_OPS_EXTENSION, sources=[]))
+        else:
+            say(f"the AscendC kernels are not built, custom ops run as torch references: {reason}")
     return extensions
 
 
@@ -107,11 +127,16 @@ class CMakeBuild(build_ext):
             self._place(build_folder, extension.name)
 
     def _configure_options(self) -> list[str]:
-        emulator = any(extension.name == EMULATOR_EXTENSION for extension in self.extensions)
+        names = {extension.name for extension in self.extensions}
         options = [
             f"-DPython_EXECUTABLE={sys.executable}",
-            f"-DMKV_ASCEND_BUILD_EMULATOR={'ON' if emulator else 'OFF'}",
+            f"-DMKV_ASCEND_BUILD_EMULATOR={'ON' if EMULATOR_EXTENSION in names else 'OFF'}",
+            f"-DMKV_ASCEND_BUILD_NPU={'ON' if NPU_OPS_EXTENSION in names else 'OFF'}",
         ]
+        if NPU_OPS_EXTENSION in names:
+            options += [
+                f"-D{name}={os.environ[name]}" for name in ("ASCEND_HOME_PATH", "SOC_VERSION")
+            ]
         ninja = find_tool("ninja")
         if ninja is not None:
             options += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
@@ -125,7 +150,8 @@ class CMakeBuild(build_ext):
         except subprocess.CalledProcessError as error:
             raise PlatformError(
                 f"mkv_ascend: the native build failed ({error}); its output is above (with pip: "
-                "pass -v). It needs g++ 12 or later and about 2 GB of memory per core."
+                "pass -v). It needs g++ 12 or later and about 2 GB of memory per core. "
+                "MKV_ASCEND_BUILD_OPS=0 installs without native parts."
             ) from error
 
     def _place(self, build_folder: Path, extension_name: str) -> None:

@@ -8,6 +8,13 @@
 
 #include <cstdint>
 
+// A device address: for kernels, in the address space of global memory.
+#ifdef GM_ADDR
+using MkvAddress = GM_ADDR;
+#else
+using MkvAddress = uint8_t*;
+#endif
+
 extern "C" {
 
 // Steps that one draft_plan can plan: bounded by the unified buffer.
@@ -52,25 +59,25 @@ void mkv_ascend_paged_scatter(
 // Arguments of expand_inputs. `wide_...` is 1 where the elements are int64; pointers may be null
 // where an argument may be left out.
 struct MkvExpandInputs {
-  uint8_t* token_ids;
-  uint8_t* positions;
-  uint8_t* rope_positions;
-  uint8_t* next_token_ids;
-  uint8_t* query_start_loc;
-  uint8_t* num_rejected;
-  uint8_t* num_requests;
-  uint8_t* group_table;
-  uint8_t* out_token_ids;
-  uint8_t* out_positions;
-  uint8_t* out_rope_positions;
-  uint8_t* rejected_mask;
-  uint8_t* masked_mask;
-  uint8_t* sample_indices;
-  uint8_t* hidden_rows;
-  uint8_t* out_query_start_loc;
-  uint8_t* lengths;
-  uint8_t* next_positions;
-  uint8_t* slots;
+  MkvAddress token_ids;
+  MkvAddress positions;
+  MkvAddress rope_positions;
+  MkvAddress next_token_ids;
+  MkvAddress query_start_loc;
+  MkvAddress num_rejected;
+  MkvAddress num_requests;
+  MkvAddress group_table;
+  MkvAddress out_token_ids;
+  MkvAddress out_positions;
+  MkvAddress out_rope_positions;
+  MkvAddress rejected_mask;
+  MkvAddress masked_mask;
+  MkvAddress sample_indices;
+  MkvAddress hidden_rows;
+  MkvAddress out_query_start_loc;
+  MkvAddress lengths;
+  MkvAddress next_positions;
+  MkvAddress slots;
   int64_t num_rows;
   int64_t num_tokens;
   int64_t num_out_tokens;

@@ -31,8 +31,10 @@ class Library:
     description: str
 
 
+ON_NPU = "npu"
 LIBRARIES = {
     NATIVE: Library("_kernels.so", "mkv_ascend_native", "built for the CPU"),
+    ON_NPU: Library("_npu.so", "mkv_ascend_npu", "AscendC kernels"),
     ASCENDC_HOST: Library("_ascendc_host.so", "mkv_ascend_host", "AscendC kernels, checked"),
 }
 
@@ -89,18 +91,38 @@ def for_cpu() -> Choice:
 
 @functools.lru_cache(maxsize=1)
 def for_npu() -> Choice | None:
-    """What serves tensors of an NPU; None where its tensors are handed to the kernels for CPUs."""
+    """What serves tensors of an NPU; None where its tensors are handed to the kernels for CPUs.
+
+    Raises:
+        KernelsMissingError: ``MKV_ASCEND_OPS`` asks for kernels that there are not.
+    """
     if torch._C._get_privateuse1_backend_name() != NPU:
         return None
     if getattr(torch.get_device_module(NPU), "runs_cpu_kernels", False):
         return None
-    problem = "this release has no AscendC kernels"
+    asked = envs.OPS.get()
+    if asked == REFERENCE:
+        return Choice(REFERENCE, f"{envs.OPS.name} asks for it")
+    if asked == ASCENDC_HOST:
+        raise KernelsMissingError(
+            f"{envs.OPS.name} is {asked}, which is for the CPU and the emulated NPU. On an NPU the "
+            f"same kernels run themselves: set it to {NATIVE}, or unset it."
+        )
+    problem = _load_problem(ON_NPU)
+    if problem is None:
+        return Choice(ON_NPU, LIBRARIES[ON_NPU].description)
+    if envs.OPS.is_set():
+        raise KernelsMissingError(
+            f"{envs.OPS.name} is {asked}, but {problem}. Build the kernels with CANN: set "
+            "ASCEND_HOME_PATH and SOC_VERSION and run `pip install --no-build-isolation -e .`, or "
+            "unset the variable to run the torch reference."
+        )
     logger.warning("Custom ops run as torch references on the NPU: %s", problem)
     return Choice(REFERENCE, problem)
 
 
 def kernel_of(implementation: str, name: str) -> Any:
-    """A kernel for CPU tensors of a library, as a function with the op's arguments.
+    """A kernel of a library, as a function with the op's arguments.
 
     Raises:
         KernelsMissingError: the library is not built or does not load.
@@ -112,7 +134,7 @@ def kernel_of(implementation: str, name: str) -> Any:
 
 
 def install(implementation: str, name: str) -> None:
-    """Give ``torch.ops.mkv_ascend.<name>`` its kernel for CPU tensors from a loaded library."""
+    """Give ``torch.ops.mkv_ascend.<name>`` its kernel from a loaded library, for its device."""
     getattr(torch.ops, LIBRARIES[implementation].namespace).install(name)
 
 

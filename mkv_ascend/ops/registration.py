@@ -73,7 +73,10 @@ def register(op: CustomOp) -> Any:
         library.impl(op.name, checked_reference(op), "CPU")
     else:
         implementations.install(choice, op.name)
-    if implementations.for_npu() is not None:
+    on_npu = implementations.for_npu()
+    if on_npu is not None and on_npu.implementation == implementations.ON_NPU:
+        implementations.install(implementations.ON_NPU, op.name)
+    elif on_npu is not None:
         library.impl(op.name, checked_reference(op), "PrivateUse1")
     torch.library.register_fake(op.qualified_name, op.check, lib=library)
     _libraries.append(library)

@@ -55,6 +55,18 @@ def test_the_emulator_is_not_built_on_an_ascend_host(name: str, tmp_path: Path) 
     assert name in output
 
 
+def test_npu_kernels_are_built_with_cann_for_the_chips_that_they_are_for(tmp_path: Path) -> None:
+    cann = {"ASCEND_HOME_PATH": str(tmp_path)}
+    both = "extensions: ['mkv_ascend.ops._kernels', 'mkv_ascend.ops._npu']"
+    for chip in ("ascend910b1", "ascend910_9392"):
+        assert both in extensions(SOC_VERSION=chip, **cann)
+    assert "for the 910B and 910C, and SOC_VERSION is ascend310p3" in extensions(
+        SOC_VERSION="ascend310p3", **cann
+    )
+    assert "SOC_VERSION is not set" in extensions(**cann)
+    assert "ASCEND_HOME_PATH is not set" in extensions(SOC_VERSION="ascend910b1")
+
+
 def test_without_torch_the_way_to_build_is_printed() -> None:
     output = subprocess.run(
         # -S: no site-packages, hence no torch; setuptools is replaced by what setup.py needs of it.

@@ -83,9 +83,19 @@ def test_a_device_that_runs_cpu_kernels_needs_none_of_its_own(
     assert implementations.for_npu() is None
     implementations.for_npu.cache_clear()
     choosing.setattr(Module, "runs_cpu_kernels", False)
+    choosing.delenv("MKV_ASCEND_OPS", raising=False)
     choice = implementations.for_npu()
     assert choice is not None
     assert choice.implementation == implementations.REFERENCE
+    assert "the npu kernels are not built" in choice.reason
+    for asked, message in (
+        ("native", "Build the kernels with CANN"),
+        ("ascendc_host", "for the CPU"),
+    ):
+        implementations.for_npu.cache_clear()
+        choosing.setenv("MKV_ASCEND_OPS", asked)
+        with pytest.raises(implementations.KernelsMissingError, match=message):
+            implementations.for_npu()
 
 
 def test_an_op_is_registered_once() -> None:
