@@ -48,6 +48,7 @@ class Proposing(DraftSteps, Grouped):
     use_cuda_graph: bool
     max_batch_size: int
     max_model_len: int
+    draft_model_config: Any
     extra_slots_per_request: int
     net_num_new_slots_per_request: int
     parallel_drafting_token_id: int
@@ -84,7 +85,9 @@ class Proposing(DraftSteps, Grouped):
             later_steps=0 if parallel else self.num_speculative_tokens - 1,
             max_requests=self.max_batch_size,
             max_tokens=self.input_ids.shape[0],
-            max_model_len=self.max_model_len,
+            # Longer sequences go on without drafts worth anything, but read no rotary row that the
+            # draft does not have.
+            max_model_len=min(self.max_model_len, self.draft_model_config.max_model_len),
             sampled_per_request=self.extra_slots_per_request,
             shift=self.pass_hidden_states_to_model,
             parallel_token_id=self.parallel_drafting_token_id,
@@ -292,7 +295,8 @@ class Proposing(DraftSteps, Grouped):
         """M-RoPE positions of the later steps, [3, rows] each: on by one on every axis."""
         sampled = self.token_indices_to_sample[:requests]
         later = self.arange[1 : len(steps.positions) + 1]
-        fits = self.draft_plan.next_positions[:requests] + later[:, None] < self.max_model_len
+        plan = self.draft_plan
+        fits = plan.next_positions[:requests] + later[:, None] < plan.sizes.max_model_len
         moved = self.mrope_positions[:, sampled] + later[:, None, None]
         rows = steps.positions[0].shape[0]
         planned = moved.new_zeros((len(later), 3, rows))

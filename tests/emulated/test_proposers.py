@@ -85,8 +85,10 @@ def test_rope_positions_of_several_axes_move_on_together():
     proposer = SimpleNamespace(
         token_indices_to_sample=torch.tensor([1, 3]),
         arange=torch.arange(8),
-        max_model_len=max_model_len,
-        draft_plan=SimpleNamespace(next_positions=torch.tensor([4, 10])),
+        draft_plan=SimpleNamespace(
+            next_positions=torch.tensor([4, 10]),
+            sizes=SimpleNamespace(max_model_len=max_model_len),
+        ),
         mrope_positions=torch.tensor([[7, 2, 7, 8], [7, 3, 7, 8], [7, 5, 7, 8]]),
     )
     planned = SimpleNamespace(positions=(torch.zeros(rows),) * steps)
