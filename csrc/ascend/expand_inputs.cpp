@@ -72,10 +72,6 @@ class ExpandInputsKernel {
     return address + place * (wide ? 8 : 4);
   }
 
-  __aicore__ inline int64_t OutStart(int64_t request) const {
-    return starts_.GetValue(static_cast<uint32_t>(request)) + request * more_;
-  }
-
   // The live request whose part (of the output, or of the input) holds a row.
   __aicore__ inline int64_t RequestOf(int64_t row, int64_t more) const {
     int64_t low = 0;
