@@ -21,7 +21,7 @@ from pathlib import Path
 
 from mkv_ascend import envs
 from mkv_ascend.attention import catalog
-from mkv_ascend.plugin import patches
+from mkv_ascend.plugin import inventory
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN = "<!-- generated: begin -->"
@@ -46,7 +46,7 @@ class Page:
 PAGES = (
     Page("docs/attention_backends.md", lambda: catalog.markdown().strip() + "\n"),
     Page("docs/environment_variables.md", lambda: envs.markdown_table().strip() + "\n"),
-    Page("docs/patches.md", lambda: patches.markdown().strip() + "\n"),
+    Page("docs/patches.md", lambda: inventory.markdown().strip() + "\n"),
 )
 
 

@@ -9,11 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from mkv_ascend.attention.derived import derive
-from mkv_ascend.plugin import patches
+from mkv_ascend.plugin import inventory
 from mkv_ascend.plugin.guards import PatchRefused, expect, replaced
+from mkv_ascend.plugin.overrides import OVERRIDES
+from mkv_ascend.plugin.patches import PATCHES
 
 ROOT = Path(__file__).resolve().parents[3]
-INVENTORY = [*patches.PATCHES, *patches.OVERRIDES]
+INVENTORY = [*PATCHES, *OVERRIDES]
 
 
 @pytest.mark.parametrize("patch", INVENTORY, ids=lambda patch: patch.name)
@@ -26,7 +28,7 @@ def test_the_test_that_an_entry_names_exists(patch):
 
 def test_every_entry_is_described_under_a_name_of_its_own():
     assert len({patch.name for patch in INVENTORY}) == len(INVENTORY)
-    text = patches.markdown()
+    text = inventory.markdown()
     for patch in INVENTORY:
         assert f"### {patch.name}\n" in text
         assert all([patch.target, patch.why, patch.guard, patch.until])
@@ -56,7 +58,7 @@ def test_every_method_that_a_proposer_of_ours_replaces_is_listed():
     )
     replaced = ours & theirs - {"__init__"}
     assert {"_propose", "_run_merged_draft"} <= replaced
-    text = patches.markdown()
+    text = inventory.markdown()
     assert [name for name in sorted(replaced) if name not in text] == []
 
 
