@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
+from vllm_ascend.attention.attention_v1 import AscendAttentionState
 
 from mkv_ascend.drafting.proposers import (
     MkvDflashProposer,
@@ -98,3 +100,33 @@ def test_rope_positions_of_several_axes_move_on_together():
         # The second request would stand at position 12, which no sequence has.
         [[4, 0, 0], [5, 0, 0], [7, 0, 0]],
     ]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_common_metadata_of_the_first_pass_counts_the_rows_it_adds(more):
+    """Rejected tokens are rows of the pass: its lengths count them, as the target's do."""
+    requests, rows = 2, 5 + 2 * more
+    buffers = SimpleNamespace(first_query_start_loc=torch.zeros(4), first_lengths=torch.zeros(3))
+    proposer = SimpleNamespace(
+        draft_plan=buffers,
+        net_num_new_slots_per_request=more,
+        parallel_drafting=False,
+        _sequence_positions=torch.arange(9),
+        _count=torch.arange(4, dtype=torch.int32),
+    )
+    target = SimpleNamespace(
+        query_start_loc_cpu=torch.tensor([0, 4, 5], dtype=torch.int32),
+        max_query_len=4,
+        attn_state=AscendAttentionState.DecodeOnly,
+        _seq_lens_cpu=torch.tensor([17, 30], dtype=torch.int32),
+        seq_lens_cpu=None,
+    )
+    common = Proposing._common_of_first_pass(proposer, target, requests, rows, rows)
+    assert common.query_start_loc_cpu.tolist() == [0, 4 + more, 5 + 2 * more]
+    assert common._seq_lens_cpu.tolist() == [17 + more, 30 + more]
+    assert common.max_query_len == 4 + more
+    assert common.positions.tolist() == list(range(rows))
+    assert target.max_query_len == 4, "the target's metadata was changed"
+    # A decode has one token; with one more it is none.
+    decodes = common.attn_state is AscendAttentionState.DecodeOnly
+    assert decodes == (more == 0)
