@@ -66,16 +66,16 @@ def test_as_plain_loops(
 
 @pytest.mark.parametrize("shift", [False, True])
 def test_more_than_one_core_holds_at_once(shift: bool) -> None:
-    """More runs, rows and requests than the buffers of a core: all are used again."""
+    """More runs, rows and requests than the buffers of a core, which are filled to the last."""
     generator = seeded(3)
     lengths = [1 + index % 5 for index in range(300)] + [9000]
     made = make_groups(generator, len(lengths), [80, 700], [128, 16])
     rejections = [length // 2 for length in lengths[:-1]] + [0]
     batch = random_batch(generator, lengths, rejections, 900)
-    arguments = as_arguments(batch, made, 3, shift, 10_000, out_dtype=torch.int64)
+    arguments = as_arguments(batch, made, 8, shift, 10_000, out_dtype=torch.int64)
     launches.expand_inputs(arguments, cores=1).require_clean()
     wanted = plain.expand_inputs(
-        batch, 3, shift, 10_000, [table.tolist() for table in made.tables], made.block_sizes,
+        batch, 8, shift, 10_000, [table.tolist() for table in made.tables], made.block_sizes,
         PADDING_TOKEN, PARALLEL_TOKEN,
     )  # fmt: skip
     expect(arguments, wanted)
