@@ -20,6 +20,16 @@ CASE(stores_padding_of_a_copy, "undefined", 1) {
   Store(kit.y, kit.in, 6);
 }
 
+// What was there before the copy is gone as well.
+CASE(padding_over_what_was_defined, "undefined", 1) {
+  Kit kit(gm_x, gm_y);
+  Load(kit.in, kit.x, 8);
+  PipeBarrier<PIPE_MTE2>();
+  Load(kit.in, kit.x, 5);
+  Sync<HardEvent::MTE2_MTE3>();
+  Store(kit.y, kit.in, 8);
+}
+
 CASE(reads_padding_of_a_copy, "undefined", 1) {
   Kit kit(gm_x, gm_y);
   Load(kit.in, kit.x, 5);
