@@ -40,6 +40,7 @@ def check_models(config: VllmConfig) -> None:
         )
     if has_draft:
         _check_experts(config.model_config, speculative.draft_model_config)
+        _check_ranks(config)
     if selection_inputs.options(config, Role.TARGET).attention.layers:
         return
     environment = selection_inputs.environment(config)
@@ -74,6 +75,35 @@ def _check_experts(target: ModelConfig, draft: ModelConfig) -> None:
             f"the draft {draft.model} has {draft.get_num_experts()} experts and the target "
             f"{target.model} has none: vLLM 0.23.0 makes the expert-parallel group only for a "
             "target with experts. Choose a draft without experts, or a target with them."
+        )
+
+
+def _check_ranks(config: VllmConfig) -> None:
+    """Refuse a draft where target and draft cannot be spread over these ranks.
+
+    Raises:
+        SelectionError: a pipeline of several stages, or a draft model with another
+            tensor-parallel size. Heads on hidden states may be whole on every rank: vllm-ascend
+            gives them a group of their own.
+    """
+    speculative, stages = config.speculative_config, config.parallel_config.pipeline_parallel_size
+    # A node that only prefills samples one token per request and verifies nothing.
+    only_prefills = getattr(config.kv_transfer_config, "kv_role", None) == "kv_producer"
+    if stages > 1 and _has_layers(speculative) and not only_prefills:
+        raise SelectionError(
+            f"pipeline_parallel_size is {stages} and there is a draft ({speculative.method}): "
+            "vllm-ascend 0.23.0 does not decode with a draft over several pipeline stages. Spread "
+            "the target by tensor parallelism instead, or leave the draft out"
+        )
+    if not speculative.uses_draft_model():
+        return
+    draft = speculative.draft_parallel_config.tensor_parallel_size
+    target = speculative.target_parallel_config.tensor_parallel_size
+    if draft != target:
+        raise SelectionError(
+            f"draft_tensor_parallel_size is {draft} and the target's tensor-parallel size "
+            f"{target}: vLLM 0.23.0 runs a draft model on all ranks of its target. Leave "
+            "draft_tensor_parallel_size out (with method eagle or eagle3 it may be 1)"
         )
 
 

@@ -30,6 +30,8 @@ def configure(monkeypatch):
 
         monkeypatch.setattr(MkvPlatform.__mro__[1], "check_and_update_config", classmethod(stock))
         monkeypatch.setattr("mkv_ascend.plugin.early_check.check_models", lambda config: None)
+        check = "mkv_ascend.plugin.kv_connectors.check_connectors"
+        monkeypatch.setattr(check, lambda config: None)
         MkvPlatform.check_and_update_config(config)
         return parallel.worker_cls
 
@@ -104,12 +106,17 @@ def dense_model(**fields):
     )
 
 
-def configuration(attention, draft=None, kv_cache=None, method="draft_model"):
+def configuration(
+    attention, draft=None, kv_cache=None, method="draft_model", ranks=(1, 1), stages=1
+):
     speculative = SimpleNamespace(
+        method=method,
         draft_model_config=draft,
         attention_backend=None,
         use_eagle=lambda: method == "eagle",
         uses_draft_model=lambda: method == "draft_model",
+        target_parallel_config=SimpleNamespace(tensor_parallel_size=ranks[0]),
+        draft_parallel_config=SimpleNamespace(tensor_parallel_size=ranks[1]),
     )
     return SimpleNamespace(
         additional_config={"mkv_ascend": {"attention": attention, "kv_cache": kv_cache or {}}},
@@ -117,6 +124,8 @@ def configuration(attention, draft=None, kv_cache=None, method="draft_model"):
         compilation_config=SimpleNamespace(cudagraph_mode=None),
         model_config=dense_model(),
         speculative_config=speculative,
+        parallel_config=SimpleNamespace(pipeline_parallel_size=stages),
+        kv_transfer_config=None,
     )
 
 
@@ -159,3 +168,20 @@ def test_a_draft_with_experts_over_a_dense_target_is_refused():
     draft.is_moe = True
     with pytest.raises(SelectionError, match="8 experts"):
         early_check.check_models(configuration({}, draft))
+
+
+def test_a_draft_model_on_fewer_ranks_than_its_target_is_refused():
+    """A head on hidden states may be whole on every rank, in a group of its own."""
+    early_check.check_models(configuration({}, dense_model(), method="eagle", ranks=(2, 1)))
+    early_check.check_models(configuration({}, dense_model(), ranks=(2, 2)))
+    with pytest.raises(SelectionError, match="draft_tensor_parallel_size is 1 and the target's"):
+        early_check.check_models(configuration({}, dense_model(), ranks=(2, 1)))
+
+
+def test_a_draft_over_several_pipeline_stages_is_refused():
+    early_check.check_models(configuration({}, dense_model(), method="ngram", stages=2))
+    prefills = configuration({}, dense_model(), method="eagle", stages=2)
+    prefills.kv_transfer_config = SimpleNamespace(kv_role="kv_producer")
+    early_check.check_models(prefills)
+    with pytest.raises(SelectionError, match="pipeline_parallel_size is 2 and there is a draft"):
+        early_check.check_models(configuration({}, dense_model(), stages=2))

@@ -84,6 +84,11 @@ def _check_expand(
         f"the slice is {slice_size} columns from {slice_offset}; it must lie in y's {y.shape[1]} "
         f"and have at least x's {x.shape[1]}",
     )
+    require(
+        weight.shape[-2] == slice_size,
+        f"weight has {weight.shape[-2]} rows and the slice is {slice_size} columns; the kernel "
+        "steps through weight in rows of the slice and would read those of other adapters",
+    )
 
 
 @operator(

@@ -333,3 +333,11 @@ def test_swap_blocks_batch_refuses():
         swap_blocks_batch.checked(none, none, none, 3)
     with refused("int64"):
         swap_blocks_batch.checked(none.int(), none, none, 0)
+
+
+def test_an_adapter_narrower_than_its_slice_is_refused():
+    """As vllm-ascend calls it for the output layer when it has padded the vocabulary."""
+    adapters, x = torch.zeros(1, dtype=torch.int64), torch.zeros(1, 2)
+    weight, y = torch.zeros(1, 4, 2).half(), torch.zeros(1, 7).half()
+    with pytest.raises(ValueError, match="weight has 4 rows and the slice is 7 columns"):
+        bgmv_expand.checked(x, weight, adapters, y, 0, 7)

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A drafting head that is whole on every rank of its target."""
+
+from mkv_ascend.testing import engine, reference, speculation
+from mkv_ascend.testing.tiny_models import model_directory
+from tests.emulated.pairs import (
+    TIES,
+    assert_greedy_tokens_of_reference,
+    scenario,
+    text_prompts,
+)
+
+
+def test_a_head_may_be_whole_on_every_rank_of_its_target():
+    case = scenario(
+        "llama_target",
+        "llama_eagle",
+        prompts=text_prompts(model_directory("llama_target"), 5)[2:],
+        max_tokens=12,
+        num_speculative_tokens=2,
+        speculative={"method": "eagle", "draft_tensor_parallel_size": 1},
+        engine={"tensor_parallel_size": 2},
+    )
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    head = speculation.DraftHead(model_directory("llama_eagle"), model_directory("llama_target"))
+    near_tie, _ = TIES[engine.compared_dtype()]
+    report = reference.judge(head.rows, result.proposals, near_tie)
+    assert report.checked == case.num_speculative_tokens * len(result.proposals) > 20
+    assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
+    assert result.mean_acceptance_length > 1.5
