@@ -76,14 +76,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--objective",
         choices=("fewest_groups", "least_memory"),
-        default="fewest_groups",
-        help="what to minimise first (%(default)s)",
+        help="what to minimise first (default: layout.objective of --additional-config, else "
+        "fewest_groups)",
     )
     parser.add_argument(
         "--max-block-size",
         type=_positive,
         metavar="TOKENS",
-        help="largest blocks of a KV group (default: the engine's, see layout.max_block_size)",
+        help="largest blocks of a KV group beside the layers' own (default: "
+        "layout.max_block_size of --additional-config, else the engine's)",
     )
     _add_vllm_arguments(parser)
     parser.add_argument(
@@ -173,14 +174,10 @@ def _formatted(report: PlanReport, form: str) -> str:
 def explain(arguments: argparse.Namespace) -> PlanReport:
     """The report that the arguments ask for."""
     from mkv_ascend.commands.explain_speculation import read_speculation
-    from mkv_ascend.layout.grouping import GroupingOptions, Objective
     from mkv_ascend.layout.report import PlanReport
 
     speculation = read_speculation(arguments)
-    options = GroupingOptions(
-        Objective(arguments.objective),
-        max_block_size=arguments.max_block_size,
-    )
+    options = _options(arguments, folds=speculation is not None)
     found = _find(arguments, speculation, options)
     notes = found.notes
     if all(layout.role == "target" for layout in found.planned.plan.layers):
@@ -199,6 +196,26 @@ def explain(arguments: argparse.Namespace) -> PlanReport:
         other=found.other,
         other_absent=found.other_absent,
         notes=notes,
+    )
+
+
+def _options(arguments: argparse.Namespace, folds: bool) -> GroupingOptions:
+    """What the engine would be told; the command's own options come first.
+
+    ``folds``: whether there is a draft; without one the engine does not look at the padding.
+    """
+    from mkv_ascend.commands.explain_models import ExplainError
+    from mkv_ascend.config import ConfigError, parse_config
+    from mkv_ascend.layout.grouping import GroupingOptions, Objective
+
+    try:
+        layout = parse_config(arguments.additional_config).layout
+    except ConfigError as error:
+        raise ExplainError(str(error)) from error
+    return GroupingOptions(
+        Objective(arguments.objective or layout.objective),
+        layout.max_padding_fraction if folds else None,
+        arguments.max_block_size or layout.max_block_size,
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mkv_ascend.layout.admission import NULL_BLOCKS
+from mkv_ascend.layout.admission import NULL_BLOCKS, AdmissionError, require_one_request
 from mkv_ascend.layout.component import LayerLayout
 from mkv_ascend.layout.demand import Request
 from mkv_ascend.layout.grouping import Cost, Grouping
@@ -156,6 +156,17 @@ class PlanReport:
         return _concurrency(self.num_blocks, self.request_blocks)
 
     @property
+    def refusal(self) -> str | None:
+        """Why no engine starts with this memory; None where one may, or none is known."""
+        if self.num_blocks is None:
+            return None
+        try:
+            require_one_request(self.grouping, self.request, self.num_blocks)
+        except AdmissionError as error:
+            return str(error)
+        return None
+
+    @property
     def other_num_blocks(self) -> int | None:
         """Blocks that vLLM's own grouping would have in the memory."""
         if self.memory_bytes is None or self.other is None or self.other.error:
@@ -197,6 +208,7 @@ class PlanReport:
             "memory_bytes": self.memory_bytes,
             "num_blocks": self.num_blocks,
             "max_concurrency": self.max_concurrency,
+            "refusal": self.refusal,
             "groups": [self._group(index) for index in range(len(self.plan.groups))],
             "pools": [_pool(pool) for pool in self.plan.pools],
             "other_objective": {

@@ -70,6 +70,8 @@ def text(report: PlanReport) -> str:
 def closing_lines(report: PlanReport) -> list[str]:
     """What the tables cannot say: errors, limits, notes."""
     lines = []
+    if report.refusal:
+        lines.append(f"an engine with this memory is refused at start-up: {report.refusal}")
     if report.other is not None and report.other.error:
         lines.append(f"vLLM's own grouping raises {report.other.error}")
     if report.other is None:

@@ -103,6 +103,27 @@ def test_known_types_are_built_when_asked_for(
     assert asked[0]["kv_cache_dtype"] == ("int8" if "int8" in options else "auto")
 
 
+def test_layout_options_of_the_engine_are_those_of_the_plan(
+    jamba: Path, asked: list[Mapping[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    layout: dict[str, object] = {"objective": "least_memory", "max_block_size": 1024}
+    given = ["--additional-config", json.dumps({"mkv_ascend": {"layout": layout}})]
+    assert explain(capsys, "--model", str(jamba), *given)["objective"] == "least_memory"
+    mine = ["--objective", "fewest_groups"]
+    assert explain(capsys, "--model", str(jamba), *given, *mine)["objective"] == "fewest_groups"
+    layout["max_padding_fraction"] = 0.0
+    given[1] = json.dumps({"mkv_ascend": {"layout": layout}})
+    assert explain(capsys, "--model", str(jamba), *given)["padding_fraction"] > 0
+    draft = ["--draft", str(CONFIGS / "Qwen3-0.6B")]
+    said = refused(capsys, "--model", str(jamba), *draft, *given)
+    assert "max_padding_fraction is 0.0" in said
+    layout["objective"] = "speed"
+    given[1] = json.dumps({"mkv_ascend": {"layout": layout}})
+    assert "mkv_ascend.layout.objective is 'speed'" in refused(
+        capsys, "--model", str(jamba), *given
+    )
+
+
 def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
     assert cli.main(["explain", *options]) == 2
     return capsys.readouterr().err

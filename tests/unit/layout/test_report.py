@@ -100,6 +100,21 @@ def test_memory_for_no_block_at_all_holds_no_request() -> None:
     assert (report.num_blocks, report.max_concurrency) == (0, 0)
 
 
+def test_memory_that_an_engine_would_refuse_is_said_to_be() -> None:
+    report = make_report(memory_bytes=None)
+    block = report.plan.bytes_per_block
+    enough = (report.request_blocks + 1) * block + report.plan.overhead_bytes
+    assert make_report(memory_bytes=enough).refusal is None
+    assert report.refusal is None
+    small = make_report(memory_bytes=enough - 1)
+    needed = f"one request of 1024 tokens needs {report.request_blocks + 1} blocks"
+    assert small.refusal is not None
+    assert needed in small.refusal
+    assert f"refused at start-up: {small.refusal}\n" in text(small)
+    assert needed in html(small)
+    assert small.to_plain()["refusal"] == small.refusal
+
+
 def test_json_has_every_layer_with_its_bytes() -> None:
     report = make_report()
     plain = json.loads(json.dumps(report.to_plain()))
