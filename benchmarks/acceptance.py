@@ -27,7 +27,7 @@ from mkv_ascend import envs
 from mkv_ascend.testing import engine, prompts, reference, speculation
 from mkv_ascend.testing.tiny_models import model_directory
 
-MAX_TOKENS = 32
+MAX_TOKENS = 48
 # Not strict: without Triton vllm-ascend hands an operator int64 where it documents int32.
 STOCK = {
     "VLLM_PLUGINS": "ascend",
@@ -66,9 +66,9 @@ PAIRS = (
 
 
 def scenario(pair: Pair) -> engine.Scenario:
-    """What both run: texts, and decks that begin with most of their letters."""
+    """What both run: texts of many lengths, and decks that begin with some of their letters."""
     target = model_directory(pair.target)
-    texts = [*prompts.text_prompts()[3:9], *prompts.deck_prompts(3, letters=16)]
+    texts = [*prompts.text_prompts(), *prompts.deck_prompts(11, letters=8)]
     return engine.Scenario(
         str(target),
         str(model_directory(pair.draft)),
@@ -76,7 +76,7 @@ def scenario(pair: Pair) -> engine.Scenario:
         prompts=[reference.token_ids(target, text) for text in texts],
         max_tokens=MAX_TOKENS,
         speculative={"method": pair.method},
-        engine={"max_num_seqs": 4},
+        engine={"max_num_seqs": 8},
         record_drafts=True,
     )
 

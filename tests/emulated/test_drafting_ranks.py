@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A drafting head that is whole on every rank of its target."""
 
+import re
+
 from mkv_ascend.testing import engine, reference, speculation
 from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import (
@@ -22,6 +24,11 @@ def test_a_head_may_be_whole_on_every_rank_of_its_target():
         engine={"tensor_parallel_size": 2},
     )
     result = engine.run(case)
+    target_page, draft_page = (
+        float(re.search(rf" {role} +full_attention +\S+ +([0-9.]+) KiB", result.log)[1])
+        for role in ("target", "draft")
+    )
+    assert draft_page == 2 * target_page, "all heads of the draft, half of the target's"
     assert_greedy_tokens_of_reference(case, result)
     head = speculation.DraftHead(model_directory("llama_eagle"), model_directory("llama_target"))
     near_tie, _ = TIES[engine.compared_dtype()]
