@@ -10,7 +10,8 @@ an NPU. Per op and size:
   counted as the 32 bytes that it costs in both.
 - ``vector_per_request``, ``scalar_per_request``: instructions. A request of ``paged_scatter`` is a
   token, of ``zero_blocks`` a block of a cache.
-- ``balance``: bytes moved by the busiest of 40 cores over their mean.
+- ``balance``: bytes moved by the busiest of 40 cores over the mean of all 40, those that a small
+  batch leaves idle included.
 - ``cpu_over_loop``: time of the kernel for CPU tensors over a plain loop's.
 - ``cpu_over_reference``: time of the op on CPU tensors over its torch reference's.
 """
@@ -34,6 +35,8 @@ from mkv_ascend.ops.registration import OPS, checked_reference
 from mkv_ascend.testing.ascendc_host import Report
 
 REPEATS = 15
+CORES = 40
+"""That a launch may use: kCores in csrc/ascend/host_binding.cpp."""
 
 
 def figures(case: Case, loops: Loops) -> dict[str, Any]:
@@ -49,7 +52,7 @@ def figures(case: Case, loops: Loops) -> dict[str, Any]:
         "bytes_ratio": round(report.total("cost_bytes") / case.least_bytes, 3),
         "vector_per_request": round(report.total("V") / case.requests, 2),
         "scalar_per_request": round(report.total("S") / case.requests, 2),
-        "balance": round(max(work) / statistics.mean(work), 3),
+        "balance": round(max(work) * CORES / sum(work), 3),
         "cpu_over_loop": round(loops.ratio(case.op, case.loop), 3),
         "cpu_over_reference": round(_over_reference(case.op, arguments), 4),
     }

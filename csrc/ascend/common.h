@@ -12,7 +12,7 @@ using namespace AscendC;
 
 constexpr int32_t kPaddingSlot = -1;
 constexpr uint32_t kBlockBytes = 32;
-// Rows in 32 bytes of int32: the least that two cores must not share.
+// Elements of int32 in 32 bytes, the unit of UB.
 constexpr int64_t kTileRows = 8;
 
 template <HardEvent event>

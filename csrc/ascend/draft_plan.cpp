@@ -2,15 +2,20 @@
 // draft_plan: positions, lengths and slots of all later steps of a proposal (mkv_ascend/ops says
 // what they are).
 //
-// A core takes whole tiles of 8 rows, up to 64 rows at a time, and works on all steps of them in
-// one vector operation: a matrix [steps][lanes]. Per group and row one small copy brings the block
-// ids of all steps, which lie side by side in the block table; Gather spreads them over the steps.
+// Cores share the rows evenly; stores are exact to the byte, so two cores may write into one block
+// of 32 bytes. A core takes up to 64 rows at a time, and works on all steps of them
+// in one vector operation: a matrix [steps][lanes]. Per group and row one small copy brings the
+// block ids of all steps, which lie side by side in the block table; Gather spreads them over the
+// steps.
 #include "common.h"
 #include "launchers.h"
 #include "positions.h"
 #include "ascendc_launch.h"
 
 namespace mkv {
+
+// Below that a core more costs more than it takes over.
+constexpr int64_t kLeastRows = 4;
 
 struct PlanShape {
   int64_t rows;
@@ -49,9 +54,8 @@ class DraftPlanKernel {
   }
 
   __aicore__ inline void Run() {
-    const int64_t tiles = RoundUp(shape_.rows, kTileRows) / kTileRows;
-    const int64_t first = GetBlockIdx() * tiles / GetBlockNum() * kTileRows;
-    const int64_t end = Least((GetBlockIdx() + 1) * tiles / GetBlockNum() * kTileRows, shape_.rows);
+    const int64_t first = GetBlockIdx() * shape_.rows / GetBlockNum();
+    const int64_t end = (GetBlockIdx() + 1) * shape_.rows / GetBlockNum();
     CreateVecIndex(index_, 0, static_cast<uint32_t>(lanes_));
     PipeBarrier<PIPE_V>();
     for (start_ = first; start_ < end; start_ += lanes_) {
@@ -383,8 +387,8 @@ extern "C" void mkv_ascend_draft_plan(
   if (rows == 0 || steps == 0) {
     return;
   }
-  const int64_t tiles = (rows + mkv::kTileRows - 1) / mkv::kTileRows;
-  const uint32_t blocks = tiles < cores ? static_cast<uint32_t>(tiles) : cores;
+  const int64_t wanted = (rows + mkv::kLeastRows - 1) / mkv::kLeastRows;
+  const uint32_t blocks = wanted < cores ? static_cast<uint32_t>(wanted) : cores;
   ASCENDC_LAUNCH(
       mkv_draft_plan_kernel, blocks, stream, positions, num_requests, group_table, step_positions,
       lengths, slots, wide, rows, steps, groups, table_rows, max_model_len, position_stride,

@@ -2,9 +2,9 @@
 // target_slots: each token's slot in each KV group, -1 behind the last token (mkv_ascend/ops says
 // what they are).
 //
-// Outputs are cut into tiles of 64 tokens, which go round the cores. Per group and token one small
-// copy brings the block id; the scalar unit finds the token's request as it goes, since tokens of a
-// request lie side by side.
+// Cores share the live tokens evenly, and what lies behind them as well; each takes its part in
+// tiles of up to 64. Per group and token one small copy brings the block id; the scalar unit finds
+// the token's request as it goes, since tokens of a request lie side by side.
 #include "common.h"
 #include "launchers.h"
 #include "positions.h"
@@ -13,6 +13,8 @@
 namespace mkv {
 
 constexpr int64_t kLanes = 64;
+// Below that a core more costs more than it takes over.
+constexpr int64_t kLeastTokens = 4;
 constexpr int32_t kLaneCount = static_cast<int32_t>(kLanes);
 constexpr uint32_t kLaneBytes = kLanes * sizeof(int32_t);
 // A copy of one id takes 32 bytes.
@@ -60,28 +62,35 @@ class TargetSlotsKernel {
     CreateVecIndex(index_, 0, kLanes);
     PipeBarrier<PIPE_V>();
     Muls(id_places_, index_, static_cast<int32_t>(kIdStride * sizeof(int32_t)), kLaneCount);
-    const int64_t step = GetBlockNum() * kLanes;
-    for (start_ = GetBlockIdx() * kLanes; start_ < shape_.most_slots; start_ += step) {
-      live_lanes_ = Most(0, Least(kLanes, live_tokens_ - start_));
-      if (live_lanes_ > 0) {
-        WriteTile();
-      } else {
-        PadTile();
-      }
+    // How many tokens are live is known on the device only.
+    const int64_t live = Least(live_tokens_, shape_.most_slots);
+    for (TakeShare(0, live); start_ < end_; start_ += kLanes) {
+      tile_ = Least(kLanes, end_ - start_);
+      WriteTile();
+    }
+    for (TakeShare(live, shape_.most_slots); start_ < end_; start_ += kLanes) {
+      tile_ = Least(kLanes, end_ - start_);
+      PadTile();
     }
   }
 
  private:
+  // This core's part of the tokens from `begin` to `end`.
+  __aicore__ inline void TakeShare(int64_t begin, int64_t end) {
+    start_ = begin + GetBlockIdx() * (end - begin) / GetBlockNum();
+    end_ = begin + (GetBlockIdx() + 1) * (end - begin) / GetBlockNum();
+  }
+
   __aicore__ inline void WriteTile() {
     LocalTensor<Position> given = position_queue_.template AllocTensor<Position>();
-    const uint32_t bytes = static_cast<uint32_t>(live_lanes_ * sizeof(Position));
+    const uint32_t bytes = static_cast<uint32_t>(tile_ * sizeof(Position));
     DataCopyPad(
         given, positions_[start_], DataCopyExtParams{1, bytes, 0, 0, 0},
         DataCopyPadExtParams<Position>{false, 0, 0, 0});
     Sync<HardEvent::MTE2_S>();
     position_queue_.EnQue(given);
     given = position_queue_.template DeQue<Position>();
-    CountMask(live_, index_, live_lanes_, kLaneCount);
+    CountMask(live_, index_, tile_, kLaneCount);
     NarrowPositions(position_, given, index_, live_, has_slot_, scratch_, kLaneCount);
     FindFirstRequest();
     FetchIds(given, 0);
@@ -130,7 +139,7 @@ class TargetSlotsKernel {
     const GlobalTensor<int32_t> table = GlobalAt<int32_t>(reinterpret_cast<GM_ADDR>(group.table));
     LocalTensor<int32_t> ids = id_queue_.template AllocTensor<int32_t>();
     int64_t request = first_request_;
-    for (int64_t lane = 0; lane < live_lanes_; ++lane) {
+    for (int64_t lane = 0; lane < tile_; ++lane) {
       // Empty requests are passed over.
       while (request + 1 < requests_ && starts_.GetValue(request + 1) <= start_ + lane) {
         ++request;
@@ -188,7 +197,7 @@ class TargetSlotsKernel {
   __aicore__ inline void StoreTile(int64_t index, LocalTensor<int32_t>& slots) {
     out_queue_.EnQue(slots);
     slots = out_queue_.template DeQue<int32_t>();
-    const int64_t count = Least(kLanes, slot_table_.GetValue(index * 2 + 1) - start_);
+    const int64_t count = Least(tile_, slot_table_.GetValue(index * 2 + 1) - start_);
     if (count > 0) {
       const GlobalTensor<int32_t> out = GlobalAt<int32_t>(slot_table_.GetValue(index * 2));
       DataCopyPad(
@@ -210,9 +219,10 @@ class TargetSlotsKernel {
   SlotShape shape_;
   int64_t requests_;
   int64_t live_tokens_;
-  // Of the tile in hand.
+  // Of the part and the tile in hand.
   int64_t start_;
-  int64_t live_lanes_;
+  int64_t end_;
+  int64_t tile_;
   int64_t first_request_;
 };
 
@@ -242,8 +252,8 @@ extern "C" void mkv_ascend_target_slots(
   if (most_slots == 0) {
     return;
   }
-  const int64_t tiles = (most_slots + mkv::kLanes - 1) / mkv::kLanes;
-  const uint32_t blocks = tiles < cores ? static_cast<uint32_t>(tiles) : cores;
+  const int64_t wanted = (most_slots + mkv::kLeastTokens - 1) / mkv::kLeastTokens;
+  const uint32_t blocks = wanted < cores ? static_cast<uint32_t>(wanted) : cores;
   ASCENDC_LAUNCH(
       mkv_target_slots_kernel, blocks, stream, positions, query_start_loc, num_requests,
       group_table, slot_table, wide, tokens, rows, groups, table_rows, most_slots);

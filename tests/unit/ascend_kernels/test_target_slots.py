@@ -151,4 +151,4 @@ def test_bytes_and_balance() -> None:
     needed = tokens * 8 + tokens * 4 * 32 + tokens * 4 * 4
     assert report.total("cost_bytes") <= 1.25 * needed
     work = [sum(core.instructions.values()) for core in report.cores]
-    assert max(work) <= 1.2 * sum(work) / len(work)
+    assert max(work) <= 1.2 * sum(work) / CORES
