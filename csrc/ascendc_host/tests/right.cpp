@@ -150,6 +150,18 @@ CASE(scalar_in_between, "", 1) {
   Store(kit.y, kit.out, 2);
 }
 
+// A store beside what the scalar unit's cache holds leaves that right, if they share a line or not.
+CASE(beside_a_cached_value, "", 1) {
+  Kit kit(gm_x, gm_y);
+  kit.y.GetValue(8);
+  Duplicate(kit.out, 4, 64);
+  Sync<HardEvent::V_MTE3>();
+  Sync<HardEvent::S_MTE3>();
+  Store(kit.y, kit.out, 8);
+  Sync<HardEvent::MTE3_S>();
+  kit.y.GetValue(8);
+}
+
 // What is stored is loaded again: y[64 + i] = 5 for i < 64, and y[128] by the cache.
 CASE(through_global_memory, "", 1) {
   Kit kit(gm_x, gm_y);

@@ -87,6 +87,7 @@ EXPECTED: dict[str, dict[int, int]] = {
         **filled(6, lambda i: 77, 102),
     },
     "scalar_in_between": {0: 45, 1: 1023},
+    "beside_a_cached_value": filled(8, lambda i: 4),
     "through_global_memory": {**filled(128, lambda i: 5), 128: 6},
     "junk_beside_the_data": filled(5, lambda i: min(max(i - 2, 0), 1)),
     "junk_masked_away": {

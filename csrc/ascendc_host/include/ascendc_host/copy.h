@@ -132,7 +132,7 @@ inline void StoreBlock(
   std::memcpy(reinterpret_cast<void*>(to.at), core.ub(from.at), bytes);
   CountWrite(core, bytes);
   for (auto& line : core.cache()) {
-    line.second.stale |= Overlap(line.first, to.at, bytes);
+    line.second.stale |= BytesOfLine(line.first, to.at, bytes);
   }
 }
 

@@ -23,6 +23,17 @@
 
 namespace ascendc_host {
 
+// The bytes of a cache line that lie in [at, at + bytes), a bit each.
+inline uint64_t BytesOfLine(uint64_t line, uint64_t at, uint64_t bytes) {
+  const uint64_t begin = line * kCacheLineBytes;
+  const uint64_t from = std::max(begin, at);
+  const uint64_t to = std::min(begin + kCacheLineBytes, at + bytes);
+  if (from >= to) {
+    return 0;
+  }
+  return ~uint64_t{0} >> (kCacheLineBytes - (to - from)) << (from - begin);
+}
+
 // Part of the unified buffer that InitBuffer gave out, as offsets.
 struct Buffer {
   uint32_t begin = 0;
@@ -216,9 +227,11 @@ class Core {
     return count_;
   }
 
-  // The scalar unit's data cache: whether a line was loaded, and whether memory changed since.
+  // The scalar unit's data cache: whether a line was loaded, and which of its bytes, a bit each,
+  // changed in memory since. Neighbours in memory may share a line: the other bytes are still
+  // right.
   struct CacheLineState {
-    bool stale = false;
+    uint64_t stale = 0;
     bool dirty = false;
     Where where;
   };

@@ -158,10 +158,10 @@ class GlobalTensor {
         core.cache()[line].where = where;
         ++core.counters().cache_lines;
         core.counters().read_cost += kCacheLineBytes;
-      } else if (known->second.stale) {
+      } else if ((known->second.stale & ascendc_host::BytesOfLine(line, at, sizeof(T))) != 0) {
         instruction.Add(
             "cache",
-            "the data cache holds this line from before it was written; "
+            "the data cache holds these bytes from before they were written; "
             "DataCacheCleanAndInvalid is missing");
       }
     }
