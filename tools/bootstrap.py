@@ -116,7 +116,11 @@ def make_steps(root: Path, python: str) -> list[Step]:
             title="mkv_ascend and its native parts",
             commands=((*pip, "--no-deps", "--no-build-isolation", "-e", str(root)),),
             inputs=source_files(root),
-            outputs=("mkv_ascend/emulator/_native*.so", "mkv_ascend/ops/_*.so"),
+            outputs=(
+                "mkv_ascend/emulator/_native*.so",
+                "mkv_ascend/ops/_kernels.so",
+                "mkv_ascend/ops/_ascendc_host.so",
+            ),
         ),
     ]
 

@@ -30,6 +30,9 @@ PLATFORM = "mkv_ascend.plugin.platform.MkvPlatform"
 IMPORTED_LATE = ("numba", "scipy", "pandas", "transformers")
 """Modules that vllm-ascend needs, but whose absence only shows when a worker loads a model."""
 
+NO_KERNELS = "none: "
+"""What an op's entry begins with when nothing serves it; the reason follows."""
+
 PROBE = "mkv_ascend.commands.doctor_probe"
 PROBE_SECONDS = 120
 
@@ -88,6 +91,7 @@ def diagnose() -> Diagnosis:
     # With the wrong versions vLLM refuses to start: one problem, not two.
     if version_problem(versions) is None:
         problems += _start_problems(probe)
+    problems += _op_problems(probe["ops"])
     return Diagnosis(
         device=probe["device"],
         platform=probe["platform"],
@@ -169,6 +173,15 @@ def _start_problems(probe: dict[str, Any]) -> list[str]:
             "driver, and ASCEND_RT_VISIBLE_DEVICES"
         ]
     return []
+
+
+def _op_problems(ops: dict[str, str]) -> list[str]:
+    """What keeps ops from running, once for all ops that it concerns."""
+    reasons: dict[str, list[str]] = {}
+    for name, served in ops.items():
+        if served.startswith(NO_KERNELS):
+            reasons.setdefault(served.removeprefix(NO_KERNELS), []).append(name)
+    return [f"Nothing serves {', '.join(names)}: {reason}" for reason, names in reasons.items()]
 
 
 def _plugins() -> dict[str, list[str]]:

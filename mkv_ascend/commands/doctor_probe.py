@@ -54,13 +54,14 @@ def _ops() -> dict[str, str]:
     if importlib.util.find_spec("torch") is None:
         return {}
     from mkv_ascend import ops
+    from mkv_ascend.commands.doctor import NO_KERNELS
     from mkv_ascend.ops import implementations
 
     try:
         choice = implementations.for_npu() or implementations.for_cpu()
         ops.load_all()
     except implementations.KernelsMissingError as error:
-        return dict.fromkeys(ops.NAMES, f"none: {error}")
+        return dict.fromkeys(ops.NAMES, f"{NO_KERNELS}{error}")
     return {name: str(choice) for name in ops.NAMES}
 
 

@@ -54,6 +54,14 @@ def test_stock_in_the_seat_is_a_problem(examine):
     assert "VLLM_PLUGINS" in problem
 
 
+def test_ops_that_nothing_serves_are_one_problem(examine):
+    reason = "MKV_ASCEND_OPS is native, but the native kernels are not built"
+    ops = dict.fromkeys(("draft_plan", "zero_blocks"), f"{doctor.NO_KERNELS}{reason}")
+    assert examine(ops=ops).problems == [f"Nothing serves draft_plan, zero_blocks: {reason}"]
+    # Without vLLM there is one problem more, not one less.
+    assert len(examine(versions=("0.24.0", "0.23.0"), ops=ops).problems) == 2
+
+
 def test_what_keeps_vllm_from_starting_is_the_problem(examine):
     (problem,) = examine(device="none", platform=None, error="mkv_ascend: no torch_npu").problems
     assert problem == "vLLM cannot start: mkv_ascend: no torch_npu"
