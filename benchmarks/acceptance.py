@@ -109,7 +109,7 @@ def measure(pair: Pair) -> dict[str, Any]:
     if "mkv_ascend" in stock.platform or "mkv_ascend" not in ours.platform:
         raise RuntimeError(f"platforms are {ours.platform} and {stock.platform}")
     if ours.tokens != stock.tokens:
-        say(f"{pair.name}: the tokens that came out differ, so the target was at a near tie")
+        say(f"{pair.name}: the tokens that came out differ (near ties of the target, or a fault)")
     return {**row, "stock": judged(pair, stock)}
 
 
