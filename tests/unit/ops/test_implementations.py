@@ -68,7 +68,8 @@ def test_missing_kernels_are_warned_of_where_they_are_not(
     choosing.setattr(implementations.logger.parent, "propagate", True)
     assert implementations.for_cpu().implementation == implementations.REFERENCE
     assert implementations.for_cpu().implementation == implementations.REFERENCE
-    (record,) = caplog.records
+    # By identity: with vLLM's logging set up one record may reach the handler by two ways.
+    (record,) = {id(one): one for one in caplog.records}.values()
     assert "does not load into torch" in record.getMessage()
 
 
