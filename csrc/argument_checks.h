@@ -56,6 +56,7 @@ class Arguments {
   }
 
   void groups(const std::vector<at::Tensor>& tables, const at::Tensor& group_table) {
+    require(!tables.empty(), "block_tables is empty; it must hold one for each KV group");
     for (size_t index = 0; index < tables.size(); ++index) {
       const auto name = item("block_tables", index);
       tensor(name, tables[index], kInt32, {kAnySize, kAnySize});

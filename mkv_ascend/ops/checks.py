@@ -63,6 +63,7 @@ def require_groups(
     op: str, block_tables: Sequence[torch.Tensor], group_table: torch.Tensor
 ) -> None:
     """Refuse block tables and a group table that do not describe the same KV groups."""
+    require(bool(block_tables), op, "block_tables is empty; it must hold one for each KV group")
     for index, table in enumerate(block_tables):
         require_tensor(op, f"block_tables[{index}]", table, (torch.int32,), (None, None))
         require(

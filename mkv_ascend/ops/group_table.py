@@ -41,8 +41,10 @@ def group_table(block_tables: Sequence[torch.Tensor], block_sizes: Sequence[int]
                 f"group_table: block_tables[{index}] is {table.dtype} {tuple(table.shape)} with "
                 f"strides {table.stride()}; it must be int32 [rows, columns], rows dense"
             )
-        if size < 1:
-            raise ValueError(f"group_table: block_sizes[{index}] is {size}; it must be 1 or more")
+        if size != int(size) or size < 1:
+            raise ValueError(
+                f"group_table: block_sizes[{index}] is {size}; it must be a whole number from 1 on"
+            )
         rows.append([table.data_ptr(), table.stride(0), table.shape[1], size])
     return torch.tensor(rows, dtype=torch.int64).to(block_tables[0].device)
 

@@ -7,7 +7,6 @@ import json
 import resource
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -44,9 +43,10 @@ def test_vllms_own_grouping_is_shown(target: str, draft: str, groups: int, mib: 
 
 
 def test_what_vllm_raises_is_shown_within_a_minute_and_4_gib() -> None:
-    start = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     vllm = explain("DeepSeek-V3", "--draft", str(CONFIGS / "gpt-oss-20b"))["vllm"]
-    assert time.monotonic() - start < 60
+    # Of the processor, not of the clock: other tests run beside this one.
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 60
     # Of the largest of all processes that this one waited for, in KiB.
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 4 * 2**20
     assert vllm["error"].startswith("NotImplementedError: The page size of the layer")

@@ -93,6 +93,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("positions", torch.zeros(6, dtype=torch.int32)[::2], "positions has the strides"),
     ("num_requests", torch.zeros(2, dtype=torch.int32), "num_requests has the shape"),
     ("num_requests", torch.zeros(1, dtype=torch.int64), "num_requests is int64"),
+    ("block_tables", [], "block_tables is empty"),
     ("block_tables", [torch.zeros((3, 2))] * 2, r"block_tables\[0\] is float32"),
     ("block_tables", [torch.zeros((3, 0), dtype=torch.int32)] * 2, r"block_tables\[0\] .*column"),
     ("group_table", torch.zeros((1, 4), dtype=torch.int64), "group_table has the shape"),
@@ -130,13 +131,14 @@ def test_group_table_describes_views() -> None:
         ([], [], "0 block_tables"),
         ([torch.zeros((1, 1), dtype=torch.int32)], [1, 2], "1 block_tables and 2 block_sizes"),
         ([torch.zeros((1, 1), dtype=torch.int32)], [0], r"block_sizes\[0\] is 0"),
+        ([torch.zeros((1, 1), dtype=torch.int32)], [16.5], r"block_sizes\[0\] is 16.5"),
         ([torch.zeros((1, 1))], [1], r"block_tables\[0\] is torch.float32"),
         ([torch.zeros((2, 4), dtype=torch.int32)[:, ::2]], [1], "rows dense"),
     ],
 )
-def test_group_table_refuses(tables: list[torch.Tensor], sizes: list[int], message: str) -> None:
+def test_group_table_refuses(tables: list[torch.Tensor], sizes: list[float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        group_table(tables, sizes)
+        group_table(tables, sizes)  # type: ignore[arg-type]
 
 
 def test_opcheck() -> None:

@@ -77,6 +77,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("query_start_loc", int32([]), "query_start_loc is empty"),
     ("num_requests", int32([1, 2]), "num_requests has the shape"),
     ("group_table", torch.zeros((2, 3), dtype=torch.int64), "group_table has the shape"),
+    ("block_tables", [], "block_tables is empty"),
     ("slots", [junk((6,))], "slots holds 1 tensors for 2 block_tables"),
     ("slots", [junk((6,)), junk((6,), torch.int64)], r"slots\[1\] is int64"),
     ("slot_table", torch.zeros((2, 1), dtype=torch.int64), "slot_table has the shape"),
