@@ -66,6 +66,23 @@ def test_a_model_with_windows_drafting_for_itself_is_always_accepted():
     assert "A proposal builds attention metadata 2 times" in result.log
 
 
+@pytest.mark.parametrize(("model", "k"), [("gpt_oss", 2), ("gemma3_alternating", 3)])
+def test_sixteen_requests_of_mixed_lengths_drafting_for_themselves(model, k):
+    """Sinks and experts; eight layers of alternating kinds. 16 requests run at once."""
+    lengths = [2, 5, 9, 17, 31, 33, 48, 64, 65, 90, 127, 128, 129, 160, 200, 257]
+    case = scenario(
+        model,
+        model,
+        prompts=prompts_of(model, lengths),
+        max_tokens=16,
+        num_speculative_tokens=k,
+        engine={"max_num_seqs": 16, "max_num_batched_tokens": 256},
+    )
+    result = run_and_judge(case)
+    assert_always_accepted(case, result)
+    assert len(kv_groups(result, "draft")) > 1
+
+
 @pytest.mark.parametrize(
     ("num_speculative_tokens", "full_attention"),
     [(1, "fused_infer_attention"), (4, "flash_attention_3")],
