@@ -74,8 +74,7 @@ class Expansion {
           static_cast<int32_t>(part.out_start + part.copied + step);
     }
     in_.out_query_start_loc[request + 1] = static_cast<int32_t>(part.out_start + part.out_length);
-    in_.lengths[request] =
-        static_cast<int32_t>(part.first_position + part.out_length);
+    in_.lengths[request] = static_cast<int32_t>(part.first_position + part.out_length);
     in_.next_positions.set(request, part.first_position + part.copied);
     if (in_.hidden_rows != nullptr) {
       for (int64_t place = 0; place < part.length; ++place) {
