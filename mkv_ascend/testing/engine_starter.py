@@ -36,7 +36,8 @@ class EngineStarter:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "mkv_ascend.testing.engine_starter"],
             env=self.environment,
-            text=True,
+            # A line that was read ahead would be waited for in vain.
+            bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -51,8 +52,7 @@ class EngineStarter:
         """
         assert self._process.stdin is not None
         order = {"request": str(request), "answer": str(answer), "log": str(log)}
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
         engine = self._told()["pid"]
         if self._speaks_within(timeout):
             self._told()

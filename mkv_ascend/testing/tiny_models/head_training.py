@@ -8,16 +8,10 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
-from mkv_ascend.testing.tiny_models.batches import batches
 from mkv_ascend.testing.tiny_models.corpus import Corpus
 from mkv_ascend.testing.tiny_models.heads import Eagle3Head, EagleHead, Head, MtpHead
 from mkv_ascend.testing.tiny_models.recipes import HeadRecipe
-from mkv_ascend.testing.tiny_models.training import (
-    DECK_WEIGHT,
-    Progress,
-    build_optimizers,
-    rate_factor,
-)
+from mkv_ascend.testing.tiny_models.training import Progress, optimise
 
 UNROLLED_STEPS = 2
 """Steps of a proposal that are trained on: the second goes on from the head's own states."""
@@ -50,30 +44,8 @@ def train_head(
     recipe: HeadRecipe, target: Any, corpus: Corpus, progress: Progress | None = None
 ) -> Head:
     """The trained head, in evaluation mode. The caller sets the number of threads."""
-    head = build_head(recipe, target).train()
-    optimizers = build_optimizers(head, recipe)
-    schedules = [
-        torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_factor(step, recipe.steps))
-        for optimizer in optimizers
-    ]
-    data = batches(
-        corpus.training,
-        seed=recipe.seed,
-        steps=recipe.steps,
-        text_tokens=recipe.text_tokens,
-        decks=recipe.decks,
-    )
-    for step, (text, decks) in enumerate(data):
-        text_loss = proposal_loss(head, text)
-        head.zero_grad()
-        (text_loss + DECK_WEIGHT * proposal_loss(head, decks)).backward()
-        torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
-        for optimizer, schedule in zip(optimizers, schedules, strict=True):
-            optimizer.step()
-            schedule.step()
-        if progress is not None:
-            progress(step + 1, text_loss.item())
-    return head.eval()
+    head: Head = optimise(build_head(recipe, target), proposal_loss, recipe, corpus, progress)
+    return head
 
 
 def proposal_loss(head: Head, tokens: torch.Tensor) -> torch.Tensor:

@@ -35,7 +35,22 @@ def build_model(recipe: Recipe) -> Any:
 
 def train(recipe: Recipe, corpus: Corpus, progress: Progress | None = None) -> Any:
     """The trained model, in evaluation mode. The caller sets the number of threads."""
-    model = build_model(recipe).train()
+    return optimise(build_model(recipe), next_token_loss, recipe, corpus, progress)
+
+
+def optimise(
+    model: Any,
+    loss_of: Callable[[Any, torch.Tensor], torch.Tensor],
+    recipe: Any,
+    corpus: Corpus,
+    progress: Progress | None,
+) -> Any:
+    """``model`` after the steps of ``recipe``, in evaluation mode.
+
+    ``loss_of(model, tokens)``: a scalar, for tokens int64 ``[rows, length]``. ``recipe``: a
+    ``Recipe``, or another with its fields of training.
+    """
+    model.train()
     optimizers = build_optimizers(model, recipe)
     schedules = [
         torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_factor(step, recipe.steps))
@@ -49,9 +64,9 @@ def train(recipe: Recipe, corpus: Corpus, progress: Progress | None = None) -> A
         decks=recipe.decks,
     )
     for step, (text, decks) in enumerate(data):
-        text_loss = next_token_loss(model, text)
+        text_loss = loss_of(model, text)
         model.zero_grad()
-        (text_loss + DECK_WEIGHT * next_token_loss(model, decks)).backward()
+        (text_loss + DECK_WEIGHT * loss_of(model, decks)).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, schedule in zip(optimizers, schedules, strict=True):
             optimizer.step()
