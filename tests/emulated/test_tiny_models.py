@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 
 from mkv_ascend.testing import prompts, reference, speculation
-from mkv_ascend.testing.tiny_models import NAMES, model_directory, sensitivity, store
+from mkv_ascend.testing.tiny_models import NAMES, model_directory, recurrent, sensitivity, store
 from mkv_ascend.testing.tiny_models.making import one_thread
+from mkv_ascend.testing.tiny_models.recipes import RECIPES, RecurrentRecipe
+
+WITH_STATES = [name for name in NAMES if isinstance(RECIPES[name], RecurrentRecipe)]
 
 PAIRS = [
     ("deepseek_v2_target", "llama_draft"),
@@ -24,6 +27,8 @@ PAIRS = [
     ("gemma3", "gemma3_perturbed"),
     ("gemma3_alternating", "gemma3_alternating_perturbed"),
     ("gpt_oss", "gpt_oss_draft"),
+    ("qwen3_next", "qwen3_next_draft"),
+    ("qwen3_next", "llama_draft"),
 ]
 HEADS = [
     ("llama_target", "llama_eagle"),
@@ -46,7 +51,7 @@ def acceptance(target: Path, drafter: speculation.Drafter, texts: list[str]) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in WITH_STATES])
 def test_one_missing_key_is_noticed(name: str) -> None:
     """Measured again on what was written to disk, not read from what was recorded."""
     path = model_directory(name)
@@ -58,6 +63,21 @@ def test_one_missing_key_is_noticed(name: str) -> None:
     assert share == pytest.approx(recorded["share"], abs=0.02)
     # No layer is blind, so that a fault in the cache of one kind of layer can be seen.
     # Deep models show some layers in few removals only (GPT-OSS: 8 of 564 for its third layer).
+    assert min(recorded["share_by_layer"]) > 0.01, recorded
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WITH_STATES)
+def test_one_token_missing_in_a_state_is_noticed(name: str) -> None:
+    path = model_directory(name)
+    with one_thread():
+        model = reference.load_model(path)
+        states = recurrent.recurrent_modules(model)
+        share = recurrent.missing_share(model, sensitivity.probe_contexts(), states, [])
+    assert share > recurrent.REQUIRED_STATE_SHARE
+    recorded = store.read_description(path)["sensitivity"]
+    assert share == pytest.approx(recorded["share"], abs=0.02)
+    assert recorded["share_of_keys"] > recurrent.REQUIRED_KEY_SHARE
     assert min(recorded["share_by_layer"]) > 0.01, recorded
 
 

@@ -19,6 +19,7 @@ from mkv_ascend.testing.tiny_models.recipes import (
     HeadRecipe,
     PerturbedRecipe,
     Recipe,
+    RecurrentRecipe,
     find_recipe,
 )
 from mkv_ascend.testing.tiny_models.tokenizer import BOS_TOKEN_ID, build_tokenizer
@@ -106,6 +107,8 @@ def _train_sensitive(
 ) -> tuple[Any, int, dict[str, Any]]:
     from mkv_ascend.testing.tiny_models import sensitivity, training
 
+    if isinstance(recipe, RecurrentRecipe):
+        return _train_recurrent(recipe, corpus, progress)
     shares = []
     for seed in range(recipe.seed, recipe.seed + MAX_ATTEMPTS):
         model = training.train(replace(recipe, seed=seed), corpus, progress)
@@ -117,6 +120,26 @@ def _train_sensitive(
         f"{recipe.name}: {shares} of the single-key removals change the argmax with the seeds from "
         f"{recipe.seed} on; over {sensitivity.REQUIRED_SHARE} is required. Train for more steps "
         "(recipes.py)."
+    )
+
+
+def _train_recurrent(
+    recipe: RecurrentRecipe, corpus: Corpus, progress: Progress | None
+) -> tuple[Any, int, dict[str, Any]]:
+    from mkv_ascend.testing.tiny_models import recurrent
+
+    found = []
+    for seed in range(recipe.seed, recipe.seed + MAX_ATTEMPTS):
+        model = recurrent.train(replace(recipe, seed=seed), corpus, progress)
+        result = recurrent.measure_sensitivity(model, held_out_pieces(corpus, 64))
+        if result.suffices:
+            return model, seed, asdict(result)
+        found.append((round(result.share, 3), round(result.share_of_keys, 3)))
+    raise InsensitiveModelError(
+        f"{recipe.name}: {found} of the tokens missing in states, and of the keys missing in "
+        f"attention, change the argmax with the seeds from {recipe.seed} on; over "
+        f"{recurrent.REQUIRED_STATE_SHARE} and {recurrent.REQUIRED_KEY_SHARE} is required. Train "
+        "for more steps (recipes_recurrent.py)."
     )
 
 

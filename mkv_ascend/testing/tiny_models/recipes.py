@@ -10,88 +10,20 @@ the family has no form without them: vLLM always gives GPT-OSS a yarn rope.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from mkv_ascend.testing.tiny_models.tokenizer import (
-    BOS_TOKEN_ID,
-    EOS_TOKEN_ID,
-    PAD_TOKEN_ID,
-    VOCABULARY_SIZE,
+from mkv_ascend.testing.tiny_models.recipe import (
+    COMMON,
+    MAX_POSITIONS,
+    SLIDING_WINDOW,
+    AnyRecipe,
+    DerivedRecipe,
+    HeadRecipe,
+    PerturbedRecipe,
+    Recipe,
+    RecurrentRecipe,
 )
-
-MAX_POSITIONS = 1024
-"""``max_position_embeddings`` of all models, in tokens."""
-
-SLIDING_WINDOW = 32
-"""Tokens a sliding layer sees: small, so that short prompts already leave the window."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A tiny model: ``architecture`` are arguments of its transformers configuration class.
-
-    Each of ``steps`` steps trains on ``text_tokens`` tokens of text and ``decks`` decks (see
-    ``batches``). ``learning_rate`` is for matrices (OrthogonalMomentum), ``vector_learning_rate``
-    for all other parameters (AdamW).
-    """
-
-    name: str
-    model_type: str
-    architecture: Mapping[str, Any]
-    steps: int
-    text_tokens: int = 1024
-    decks: int = 8
-    learning_rate: float = 0.03
-    vector_learning_rate: float = 6e-3
-    seed: int = 0
-
-    def configuration(self) -> dict[str, Any]:
-        """All arguments of the transformers configuration class."""
-        return {**COMMON, **self.architecture}
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadRecipe(Recipe):
-    """A drafting head for the tiny model ``source``; ``method`` is vLLM's: eagle, eagle3 or mtp.
-
-    An ``mtp`` head is a layer of the target's own architecture and lies in one checkpoint with a
-    copy of the target, which serves as target and draft.
-    """
-
-    source: str
-    method: str
-
-
-@dataclass(frozen=True)
-class PerturbedRecipe:
-    """The tiny model ``source`` with noise on its weights: a draft that costs no training.
-
-    ``noise`` is its standard deviation, as a share of the standard deviation of each matrix.
-    """
-
-    name: str
-    source: str
-    noise: float
-    seed: int = 0
-
-
-DerivedRecipe = HeadRecipe | PerturbedRecipe
-AnyRecipe = Recipe | DerivedRecipe
-
-COMMON: Mapping[str, Any] = {
-    "vocab_size": VOCABULARY_SIZE,
-    "hidden_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": MAX_POSITIONS,
-    "bos_token_id": BOS_TOKEN_ID,
-    "eos_token_id": EOS_TOKEN_ID,
-    "pad_token_id": PAD_TOKEN_ID,
-    "tie_word_embeddings": False,
-    "rms_norm_eps": 1e-6,
-}
+from mkv_ascend.testing.tiny_models.recipes_recurrent import RECURRENT
 
 _SLIDING_AND_FULL = ["sliding_attention", "full_attention"]
 
@@ -327,11 +259,27 @@ _DERIVED: tuple[DerivedRecipe, ...] = (
     PerturbedRecipe(name="gemma3_alternating_perturbed", source="gemma3_alternating", noise=0.15),
 )
 
-RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _RECIPES}
+RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (*_RECIPES, *RECURRENT)}
 """All tiny models that are trained alone, by name."""
 
 DERIVED: dict[str, DerivedRecipe] = {recipe.name: recipe for recipe in _DERIVED}
 """All tiny models that are made from another one, by name."""
+
+
+__all__ = [
+    "COMMON",
+    "DERIVED",
+    "MAX_POSITIONS",
+    "RECIPES",
+    "SLIDING_WINDOW",
+    "AnyRecipe",
+    "DerivedRecipe",
+    "HeadRecipe",
+    "PerturbedRecipe",
+    "Recipe",
+    "RecurrentRecipe",
+    "find_recipe",
+]
 
 
 def find_recipe(name: str) -> AnyRecipe:

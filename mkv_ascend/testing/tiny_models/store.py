@@ -27,6 +27,7 @@ from mkv_ascend.testing.tiny_models.recipes import (
     AnyRecipe,
     HeadRecipe,
     PerturbedRecipe,
+    RecurrentRecipe,
 )
 
 DESCRIPTION_FILE = "mkv_ascend.json"
@@ -37,6 +38,9 @@ CODE_FILES = ("batches.py", "optimizer.py", "sensitivity.py", "tokenizer.py", "t
 
 DERIVED_CODE_FILES = ("derived.py", "head_sensitivity.py", "head_training.py", "heads.py")
 """Those that decide on checkpoints made from others, besides."""
+
+RECURRENT_CODE_FILES = ("recurrent.py",)
+"""Those that decide on models with recurrent states, besides."""
 
 
 def default_directory() -> Path:
@@ -55,6 +59,8 @@ def content_hash(recipe: AnyRecipe, corpus: Corpus) -> str:
     }
     if not isinstance(recipe, PerturbedRecipe):
         content["configuration"] = recipe.configuration()
+    if isinstance(recipe, RecurrentRecipe):
+        content["code"] |= {name: _source_digest(name) for name in RECURRENT_CODE_FILES}
     if isinstance(recipe, PerturbedRecipe | HeadRecipe):
         content["code"] |= {name: _source_digest(name) for name in DERIVED_CODE_FILES}
         content["source"] = content_hash(RECIPES[recipe.source], corpus)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tiny models with recurrent states beside attention.
+
+A state of 4 heads of 64 by 64 is as many bytes as the keys of 128 tokens with 2 heads of 64, so
+vllm-ascend, which makes them equal, keeps blocks of 128 tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mkv_ascend.testing.tiny_models.recipe import RecurrentRecipe
+
+_GATED_DELTA_NET: Mapping[str, Any] = {
+    "head_dim": 64,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 64,
+}
+
+RECURRENT = (
+    RecurrentRecipe(
+        name="qwen3_next",
+        model_type="qwen3_next",
+        # Two layers with states, so that there are more groups of states than of attention.
+        architecture={
+            "num_hidden_layers": 3,
+            "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+            "intermediate_size": 256,
+            "moe_intermediate_size": 64,
+            "shared_expert_intermediate_size": 64,
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            **_GATED_DELTA_NET,
+        },
+        steps=140,
+        text_tokens=512,
+        decks=24,
+    ),
+    RecurrentRecipe(
+        name="qwen3_next_draft",
+        model_type="qwen3_next",
+        # Experts in one layer only; vLLM takes none of this family that has no experts at all.
+        architecture={
+            "hidden_size": 64,
+            "num_attention_heads": 2,
+            "layer_types": ["linear_attention", "full_attention"],
+            "intermediate_size": 128,
+            "moe_intermediate_size": 64,
+            "shared_expert_intermediate_size": 64,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "mlp_only_layers": [0],
+            **_GATED_DELTA_NET,
+        },
+        steps=250,
+        text_tokens=512,
+        decks=24,
+        learning_rate=0.02,
+    ),
+)
+"""All of them."""
