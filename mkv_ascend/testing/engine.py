@@ -3,31 +3,25 @@
 
 vLLM and vllm-ascend keep much state per process, so a test that starts an engine inside the test
 process changes the next one. ``run(Scenario(...))`` has it run in a process of its own instead,
-hands it the scenario as JSON and reads the result back. That process is forked from one which has
-imported vLLM already (``engine_starter``) where that is possible, and
-``python -m mkv_ascend.testing.engine`` else. It has our environment: under ``mkv-ascend emulate``
-it runs on the emulated NPU, on an Ascend host on the real one.
+hands it the scenario as JSON and reads the result back (``programs`` says how the process starts).
+It has our environment: under ``mkv-ascend emulate`` it runs on the emulated NPU, on an Ascend host
+on the real one.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
-import os
-import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mkv_ascend import envs
-from mkv_ascend.testing.engine_starter import EngineStarter
+from mkv_ascend.testing.programs import TIMEOUT_SECONDS, run_printing_to
 from mkv_ascend.testing.reference import DraftProposal
 
-TIMEOUT_SECONDS = 300
+PROGRAM = "mkv_ascend.testing.engine"
 
 
 @dataclass(frozen=True)
@@ -157,70 +151,18 @@ def run(scenario: Scenario, timeout: float = TIMEOUT_SECONDS) -> Result:
     with tempfile.TemporaryDirectory() as directory:
         request, answer = Path(directory, "scenario.json"), Path(directory, "result.json")
         request.write_text(json.dumps(dataclasses.asdict(scenario)))
-        log = _run_logged(request, answer, scenario.environment, timeout)
+        printed = Path(directory, "log.txt")
+        status = run_printing_to(
+            printed, printed, PROGRAM, [str(request), str(answer)], scenario.environment, timeout
+        )
+        log = printed.read_text(errors="replace")
+        if status is None:
+            raise EngineFailedError(f"no result after {timeout} s\n{log[-6000:]}")
         if not answer.exists():
             raise EngineFailedError(log[-6000:])
         fields = json.loads(answer.read_text())
     proposals = [DraftProposal(**proposal) for proposal in fields.pop("proposals")]
     return Result(proposals=proposals, log=log, **fields)
-
-
-def _run_logged(request: Path, answer: Path, variables: Mapping[str, str], timeout: float) -> str:
-    """Run the engine in a process of its own; what it printed."""
-    environment = {
-        **os.environ,
-        # Keeps the scheduler in reach of the recorder; workers of TP 2 are processes still.
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "OMP_NUM_THREADS": "1",
-        **variables,
-    }
-    environment.pop("PYTEST_CURRENT_TEST", None)
-    log = answer.with_name("log.txt")
-    starter = _starter_for(environment)
-    if starter is None:
-        in_time = _run_anew(request, answer, log, environment, timeout)
-    else:
-        in_time = starter.run(request, answer, log, timeout)
-    text = log.read_text(errors="replace")
-    if not in_time:
-        raise EngineFailedError(f"no result after {timeout} s\n{text[-6000:]}")
-    return text
-
-
-@functools.cache
-def _starter() -> EngineStarter:
-    environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1"}
-    environment.pop("PYTEST_CURRENT_TEST", None)
-    return EngineStarter(environment)
-
-
-def _starter_for(environment: Mapping[str, str]) -> EngineStarter | None:
-    """The process to fork; None where the engine must import everything itself."""
-    if not envs.EMULATOR_DEVICES.is_set():
-        return None
-    starter = _starter()
-    # Variables may be read while modules are imported.
-    return starter if starter.environment == environment else None
-
-
-def _run_anew(
-    request: Path, answer: Path, log: Path, environment: Mapping[str, str], timeout: float
-) -> bool:
-    command = [sys.executable, "-m", "mkv_ascend.testing.engine", str(request), str(answer)]
-    with log.open("w") as output:
-        try:
-            subprocess.run(
-                command,
-                env=environment,
-                timeout=timeout,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return False
-    return True
 
 
 def _record_proposals(scheduler: Any) -> list[DraftProposal]:

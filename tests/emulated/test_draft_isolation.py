@@ -2,13 +2,12 @@
 """Building a draft changes nothing that the target uses; its builders see the draft."""
 
 import copy
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+
+from mkv_ascend.testing import programs
 
 PROBE = Path(__file__).with_name("isolation_probe.py")
 
@@ -19,16 +18,7 @@ def isolation():
     from tests.emulated.pairs import scenario
 
     case = scenario("deepseek_v2_target", "llama_draft", prompts=[])
-    arguments = json.dumps({**case.engine_arguments(), "block_size": 256})
-    done = subprocess.run(
-        [sys.executable, str(PROBE), arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    return programs.answer_of(PROBE, {**case.engine_arguments(), "block_size": 256})
 
 
 def test_the_targets_cache_settings_are_the_users(isolation):

@@ -4,13 +4,11 @@
 Counted outside of the draft's own forward, logits, sampling and feeding back (proposal_probe.py).
 """
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from mkv_ascend.testing import programs
 from tests.emulated.pairs import scenario, text_prompts
 
 PROBE = Path(__file__).with_name("proposal_probe.py")
@@ -24,15 +22,7 @@ def probe(target, draft, **fields):
         "prompts": text_prompts(case.model, 3),
         "max_tokens": 10,
     }
-    done = subprocess.run(
-        [sys.executable, str(PROBE), json.dumps(request)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    return programs.answer_of(PROBE, request)
 
 
 @pytest.fixture(scope="module")

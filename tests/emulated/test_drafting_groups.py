@@ -7,13 +7,11 @@ itself must be accepted always; of another draft every token must be its own, ac
 
 import dataclasses
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from mkv_ascend.testing import engine, reference, speculation
+from mkv_ascend.testing import engine, programs, reference, speculation
 from mkv_ascend.testing.prompts import text_prompts as texts
 from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import (
@@ -178,15 +176,7 @@ def test_aborted_requests_leave_the_others_as_they_were():
         "aborts": aborts,
     }
     probe = Path(__file__).with_name("abort_probe.py")
-    done = subprocess.run(
-        [sys.executable, str(probe), json.dumps(request)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    result = json.loads(done.stdout.strip().splitlines()[-1])
+    result = programs.answer_of(probe, request)
     gone = {number for numbers in aborts.values() for number in numbers}
     kept = [number for number in range(len(prompts)) if number not in gone]
     tokens = [result["tokens"][str(number)] for number in kept]

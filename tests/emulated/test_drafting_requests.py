@@ -8,15 +8,13 @@ into its weights, and a plain loop that lets only tokens of the grammar be chose
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from mkv_ascend.testing import engine, prompts, reference
+from mkv_ascend.testing import engine, programs, prompts, reference
 from mkv_ascend.testing.tiny_models import model_directory
 from mkv_ascend.testing.tiny_models.tokenizer import EOS_TOKEN_ID
 from tests.emulated.pairs import TIES, assert_greedy
@@ -140,15 +138,7 @@ def session(tmp_path_factory):
         "adapter": str(adapter),
         "requests": [request for each in sorts.values() for request in each],
     }
-    done = subprocess.run(
-        [sys.executable, str(PROBE), json.dumps(asked)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    answer = json.loads(done.stdout.strip().splitlines()[-1])
+    answer = programs.answer_of(PROBE, asked)
     tokens = iter(answer["tokens"])
     answer["by_sort"] = {
         sort: [(request["prompt"], next(tokens)) for request in each]

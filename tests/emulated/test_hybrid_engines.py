@@ -7,9 +7,6 @@ step takes its states back to the last token that was accepted.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,7 @@ import pytest
 import torch
 from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
 
-from mkv_ascend.testing import engine
+from mkv_ascend.testing import engine, programs
 from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import assert_drafts_are_the_drafts_own, assert_greedy_tokens_of_reference
 from tests.emulated.test_layout_caches import PROBE
@@ -113,15 +110,7 @@ def test_no_block_is_part_of_another_block(target: str, drafted: bool) -> None:
     """One block of one layer is filled and looked for in all others; alone, as stock has them."""
     scenario = case(target) if drafted else case(target, draft=None, record_drafts=False)
     arguments = {**scenario.engine_arguments(), "kv_cache_memory_bytes": 8 << 20}
-    done = subprocess.run(
-        [sys.executable, str(Path(PROBE)), json.dumps(arguments)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    result = json.loads(done.stdout.strip().splitlines()[-1])
+    result = programs.answer_of(Path(PROBE), arguments)
     assert result["planned"]
     assert result["aliases"] == []
     assert result["counted_bytes"] <= result["plan_bytes"] <= result["counted_bytes"] + 8192

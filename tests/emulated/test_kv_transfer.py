@@ -3,10 +3,6 @@
 
 import functools
 import importlib
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +17,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import (
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 
 from mkv_ascend.plugin.kv_connectors import ConnectorError, check_connectors
+from mkv_ascend.testing import programs
 from mkv_ascend.testing.engine import compared_dtype
 from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import scenario, text_prompts
@@ -44,22 +41,7 @@ def probe(target, draft):
     """What an engine with a recording connector registered; one engine for all tests of a pair."""
     case = scenario(target, draft, prompts=[])
     engine = {"kv_cache_memory_bytes": MEMORY, "kv_transfer_config": RECORDING}
-    return outcome(PROBE, {**case.engine_arguments(), **engine})
-
-
-def outcome(program, argument):
-    """What the program prints as JSON, in a process of its own."""
-    root = str(program.parents[2])
-    done = subprocess.run(
-        [sys.executable, str(program), json.dumps(argument)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    return programs.answer_of(PROBE, {**case.engine_arguments(), **engine})
 
 
 @pytest.mark.parametrize(("target", "draft"), PAIRS)
@@ -162,7 +144,7 @@ def test_hidden_states_of_an_mla_target_are_extracted(tmp_path):
         "layer": layer,
         "prompts": case.prompts,
     }
-    result = outcome(HIDDEN_STATES, argument)
+    result = programs.answer_of(HIDDEN_STATES, argument)
     assert result["planned"]
     tolerance = 1e-4 if compared_dtype() == "float32" else 0.02
     for error, scale in zip(result["errors"], result["scales"], strict=True):

@@ -2,13 +2,11 @@
 """Caches from the plan in engines: equal to stock's where stock serves, and never aliased."""
 
 import functools
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from mkv_ascend.testing import programs
 from tests.emulated.pairs import scenario
 
 PROBE = Path(__file__).with_name("layout_probe.py")
@@ -23,16 +21,7 @@ def probe(target, draft, block_size=128):
     engine = {"block_size": block_size, "kv_cache_memory_bytes": 24 << 20}
     if block_size != 128:  # vllm-ascend sets it to 128 otherwise
         engine |= {"enable_prefix_caching": False, "enable_chunked_prefill": False}
-    arguments = json.dumps({**case.engine_arguments(), **engine})
-    done = subprocess.run(
-        [sys.executable, str(PROBE), arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    return programs.answer_of(PROBE, {**case.engine_arguments(), **engine})
 
 
 STOCK_SERVES = [

@@ -9,9 +9,6 @@ penalties by kernels of its own, so those are run by a second engine that finds 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,8 @@ from typing import Any
 import pytest
 import torch
 
-from mkv_ascend.testing import prompts, reference
+from mkv_ascend import envs
+from mkv_ascend.testing import programs, prompts, reference
 from mkv_ascend.testing.tiny_models import model_directory
 
 SESSION = Path(__file__).parent / "sampling_session.py"
@@ -79,18 +77,9 @@ class Session:
         }
         (folder / "request.json").write_text(json.dumps(request))
         arguments = [str(folder / "request.json"), str(folder / "answer.json")]
-        finished = subprocess.run(
-            [sys.executable, str(SESSION), *arguments],
-            env={
-                **os.environ,
-                "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-                "MKV_ASCEND_EMULATOR_TRITON": "1" if has_triton else "0",
-            },
-            capture_output=True,
-            text=True,
-            timeout=400,
-        )
-        assert finished.returncode == 0, finished.stderr[-4000:]
+        triton = {envs.EMULATOR_TRITON.name: envs.EMULATOR_TRITON.format(has_triton)}
+        finished = programs.run_program(SESSION, arguments, triton, timeout=400)
+        assert finished.status == 0, finished.errors[-4000:]
         answers = json.loads((folder / "answer.json").read_text())
         self.answers = dict(zip(self.requests, answers, strict=True))
 
