@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.config import get_layers_from_vllm_config
 from vllm.distributed.parallel_state import is_global_first_rank
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.model_executor.layers.mamba.ops.ssu_dispatch import initialize_mamba_ssu_backend
 from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
 from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder
 from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
@@ -82,6 +83,8 @@ class MkvModelRunner(NPUModelRunner):
     def initialize_kv_cache(self, kv_cache_config: KVCacheConfig) -> None:
         """Allocate the caches, then print the tables of layers and of the plan once."""
         super().initialize_kv_cache(kv_cache_config)
+        # Of the models that vLLM can serve, vllm-ascend leaves out those that need this.
+        initialize_mamba_ssu_backend(self.vllm_config.mamba_config, self.kv_cache_config)
         self._plan_the_targets_pass()
         if not is_global_first_rank():
             return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton wrappers of the gated delta rule, replaced by CPU kernels at the same boundary.
+"""Triton wrappers of recurrent layers, replaced by CPU kernels at the same boundary.
 
 Everything else is interpreted. These are not, each for the reason given in ``REPLACEMENTS``. A
 replacement takes what the wrapper takes and counts one launch, where the wrapper starts several
@@ -21,6 +21,7 @@ import torch
 from mkv_ascend.emulator import counters
 from mkv_ascend.emulator.custom_operators.gated_delta_rule import advance, delta_rule_inputs
 from mkv_ascend.emulator.import_hooks import after_import
+from mkv_ascend.emulator.triton_interpreter import replacements_mamba
 
 NORM_EPSILON = 1e-6
 """Epsilon of the wrapper's own normalisation of queries and keys."""
@@ -139,6 +140,7 @@ REPLACEMENTS = (
         l2norm_fwd,
         "as that of vllm-ascend",
     ),
+    *(Replacement(*row) for row in replacements_mamba.ROWS),
 )
 
 
@@ -149,12 +151,15 @@ def install() -> None:
 
 
 def _replace(replacement: Replacement, module: ModuleType) -> None:
-    if not callable(getattr(module, replacement.name, None)):
+    original = getattr(module, replacement.name, None)
+    if not callable(original):
         raise ImportError(
             f"{replacement.module} has no function {replacement.name}; the emulated NPU serves "
             "vllm-ascend 0.23.0 with vLLM 0.23.0"
         )
-    setattr(module, replacement.name, _on_device(replacement))
+    wrapper = _on_device(replacement)
+    wrapper.mkv_ascend_original = original  # type: ignore[attr-defined]
+    setattr(module, replacement.name, wrapper)
 
 
 def _on_device(replacement: Replacement) -> Callable[..., Any]:
