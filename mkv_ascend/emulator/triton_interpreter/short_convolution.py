@@ -105,6 +105,30 @@ def causal_conv1d_update_npu(
         ValueError: rows are not enough, or states do not lie one after another.
     """
     _refuse_states_at_every_block(positions_of_blocks)
+    _check_update(x, conv_state, conv_state_indices, num_accepted_tokens, query_start_loc)
+    assert conv_state_indices is not None
+    first_column = (slice(None),) + (0,) * (conv_state_indices.dim() - 1)
+    blocks = conv_state_indices[first_column].tolist()
+    one_each = range(len(blocks) + 1)
+    starts = one_each if query_start_loc is None else query_start_loc.tolist()
+    result = x.clone()
+    for request, block in enumerate(blocks):
+        start, end = starts[request], starts[request + 1]
+        if end <= start or block == pad_slot_id:
+            continue
+        offset = 0 if num_accepted_tokens is None else int(num_accepted_tokens[request]) - 1
+        outcome = _advance(x[start:end], conv_state[block], weight, bias, activation, offset)
+        result[start:end] = outcome.to(x.dtype)
+    return result
+
+
+def _check_update(
+    x: torch.Tensor,
+    conv_state: torch.Tensor,
+    conv_state_indices: torch.Tensor | None,
+    num_accepted_tokens: torch.Tensor | None,
+    query_start_loc: torch.Tensor | None,
+) -> None:
     if x.dim() != 2 or conv_state_indices is None:
         raise NotImplementedError(
             "causal_conv1d_update on the emulated NPU takes x [tokens, channels] and "
@@ -121,19 +145,6 @@ def causal_conv1d_update_npu(
             f"conv_state of strides {conv_state.stride()} is not contiguous as "
             "[blocks, rows, channels]: vllm-ascend's wrapper would write to a copy of it"
         )
-    first_column = (slice(None),) + (0,) * (conv_state_indices.dim() - 1)
-    blocks = conv_state_indices[first_column].tolist()
-    one_each = range(len(blocks) + 1)
-    starts = one_each if query_start_loc is None else query_start_loc.tolist()
-    result = x.clone()
-    for request, block in enumerate(blocks):
-        start, end = starts[request], starts[request + 1]
-        if end <= start or block == pad_slot_id:
-            continue
-        offset = 0 if num_accepted_tokens is None else int(num_accepted_tokens[request]) - 1
-        outcome = _advance(x[start:end], conv_state[block], weight, bias, activation, offset)
-        result[start:end] = outcome.to(x.dtype)
-    return result
 
 
 def _advance(

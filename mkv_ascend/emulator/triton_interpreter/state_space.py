@@ -16,6 +16,11 @@ import torch.nn.functional as functional
 
 NULL_BLOCK_ID = 0
 
+FORMS = (
+    "selective_state_update on the emulated NPU takes states [blocks, heads, size, states] with "
+    "state_batch_indices and out, without stochastic rounding"
+)
+
 
 def mamba_chunk_scan_combined_varlen(
     x: torch.Tensor,
@@ -65,15 +70,12 @@ def mamba_chunk_scan_combined_varlen(
     steps = _steps(dt, dt_bias, dt_softplus).clamp(*dt_limit)
     decay = torch.exp(A.float() * steps)[..., None, None]
     inputs = (steps.unsqueeze(-1) * x.float()).unsqueeze(-1)
-    heads = x.shape[1]
-    keys, queries = _per_head(B, heads).unsqueeze(-2), _per_head(C, heads).unsqueeze(-1)
+    keys, queries = _rows(B, x.shape[1]), _rows(C, x.shape[1]).mT
     result = torch.zeros(x.shape, dtype=torch.float32)
     final = []
     for request, (start, end) in enumerate(itertools.pairwise(cu_seqlens.tolist())):
-        if initial_states is None:
-            state = torch.zeros(*x.shape[1:], B.shape[-1])
-        else:
-            state = initial_states[request].float()
+        zeros = torch.zeros(*x.shape[1:], B.shape[-1])
+        state = zeros if initial_states is None else initial_states[request].float()
         for token in range(start, end):
             state = state * decay[token] + inputs[token] * keys[token]
             result[token] = (state @ queries[token]).squeeze(-1)
@@ -120,24 +122,18 @@ def selective_state_update(
         NotImplementedError: a form that no layer of vLLM 0.23.0 asks for.
     """
     if state_batch_indices is None or out is None or enable_stochastic_rounding or state.dim() != 4:
-        raise NotImplementedError(
-            "selective_state_update on the emulated NPU takes states [blocks, heads, size, "
-            "states] with state_batch_indices and out, without stochastic rounding"
-        )
+        raise NotImplementedError(FORMS)
     read = state_batch_indices.reshape(state_batch_indices.shape[0], -1)
-    written = read if dst_state_batch_indices is None else dst_state_batch_indices
-    written = written.reshape(read.shape[0], -1)
+    written = (read if dst_state_batch_indices is None else dst_state_batch_indices).view_as(read)
     starts = list(range(len(read) + 1)) if cu_seqlens is None else cu_seqlens.tolist()
     steps = _steps(dt, dt_bias, dt_softplus)
-    heads = x.shape[1]
-    keys, queries = _per_head(B, heads).unsqueeze(-2), _per_head(C, heads).unsqueeze(-1)
+    keys, queries = _rows(B, x.shape[1]), _rows(C, x.shape[1]).mT
     result = torch.zeros(x.shape, dtype=torch.float32)
     for request in range(len(read)):
         accepted = 1 if num_accepted_tokens is None else int(num_accepted_tokens[request])
         source = int(read[request, max(accepted - 1, 0)])
         current = state[source].float()
-        if source == null_block_id:
-            current = torch.zeros_like(current)
+        current = torch.zeros_like(current) if source == null_block_id else current
         for column, token in enumerate(range(starts[request], starts[request + 1])):
             step = steps[token].unsqueeze(-1)
             moved = step * x[token].float().unsqueeze(-1) * keys[token]
@@ -154,9 +150,9 @@ def _steps(dt: torch.Tensor, bias: torch.Tensor | None, softplus: bool) -> torch
     return functional.softplus(wide) if softplus else wide
 
 
-def _per_head(groups: torch.Tensor, heads: int) -> torch.Tensor:
-    """float32 [tokens, heads, states], of [tokens, groups, states]."""
-    return groups.float().repeat_interleave(heads // groups.shape[1], dim=1)
+def _rows(groups: torch.Tensor, heads: int) -> torch.Tensor:
+    """float32 [tokens, heads, 1, states], of [tokens, groups, states]."""
+    return groups.float().repeat_interleave(heads // groups.shape[1], dim=1).unsqueeze(-2)
 
 
 def _finished(
