@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of a data parallel engine with a draft; prints its tokens and acceptance as JSON."""
+"""Data parallel engines with a draft, one process each; prints what each made as JSON."""
 
 import json
+import multiprocessing
+import os
 import sys
-import time
 
 
-def main():
+def run_rank(asked, rank, answers, everyone_is_done):
     from vllm import LLM, SamplingParams
 
-    case = json.loads(sys.argv[1])
-    llm = LLM(**case["engine"])
+    variables = {"RANK": rank, "RANK_LOCAL": rank, "SIZE": len(asked["ranks"])}
+    variables |= {"MASTER_IP": "127.0.0.1", "MASTER_PORT": asked["port"]}
+    os.environ.update({f"VLLM_DP_{name}": str(value) for name, value in variables.items()})
+    llm = LLM(**asked["engine"])
+    case = asked["ranks"][rank]
     sampling = SamplingParams(
         temperature=0.0, max_tokens=case["max_tokens"], ignore_eos=True, detokenize=False
     )
@@ -20,15 +24,30 @@ def main():
         metric.name: getattr(metric, "value", getattr(metric, "values", None))
         for metric in llm.get_metrics()
     }
-    result = {
+    answers[rank] = {
         "tokens": [list(output.outputs[0].token_ids) for output in outputs],
         "drafts": counters["vllm:spec_decode_num_drafts"],
         "accepted": counters["vllm:spec_decode_num_accepted_tokens_per_pos"],
     }
-    print(json.dumps(result), flush=True)
     # The other rank may have steps to go, for which this one must be there.
-    time.sleep(case["linger"])
+    everyone_is_done.wait(timeout=60)
+
+
+def main(asked):
+    context = multiprocessing.get_context("fork")
+    everyone_is_done = context.Barrier(len(asked["ranks"]))
+    with context.Manager() as manager:
+        answers = manager.dict()
+        ranks = [
+            context.Process(target=run_rank, args=(asked, rank, answers, everyone_is_done))
+            for rank in range(len(asked["ranks"]))
+        ]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join()
+        print(json.dumps([answers[rank] for rank in range(len(ranks))]), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(json.loads(sys.argv[1]))

@@ -201,4 +201,7 @@ def run_rank(rank: int, size: int, store_file: str) -> None:
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_collectives(size: int, tmp_path: Path) -> None:
-    multiprocessing.spawn(run_rank, args=(size, str(tmp_path / "store")), nprocs=size)
+    # Forked: a new Python would import torch first, which takes longer than all checks.
+    multiprocessing.start_processes(
+        run_rank, args=(size, str(tmp_path / "store")), nprocs=size, start_method="fork"
+    )
