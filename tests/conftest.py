@@ -5,9 +5,16 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import settings
 
 # No deadline: a machine that runs two test processes beside something else is slow now and then,
 # which is no defect. The same examples on every run where a failure cannot be looked into at once.
 settings.register_profile("house", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("house")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests first: two processes take files in turn, and end together then."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)

@@ -53,7 +53,9 @@ def all_checks(root: Path, bin_folder: Path) -> list[Check]:
     def tool(name: str) -> str:
         return str(bin_folder / name)
 
-    pytest = (tool("python"), "-m", "pytest", "-n", WORKERS, "--dist", "loadfile")
+    # A process takes whole files, whose tests share engines; in the order of tests/conftest.py.
+    shared_out = ("-n", WORKERS, "--dist", "loadfile", "--no-loadscope-reorder")
+    pytest = (tool("python"), "-m", "pytest", *shared_out)
     tiny_models = (tool("python"), "-m", "mkv_ascend.testing.tiny_models")
     # Strict, with its one named relaxation: the tests compare tokens with a float32 reference.
     emulate = (tool("mkv-ascend"), "emulate", "--strict", "--float32-compute", "--")

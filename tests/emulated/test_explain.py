@@ -15,6 +15,7 @@ import pytest
 
 from mkv_ascend.commands.explain_models import read_model
 
+pytestmark = pytest.mark.slow
 CONFIGS = Path(__file__).resolve().parents[1] / "data" / "configs"
 MIB = 2**20
 

@@ -14,6 +14,7 @@ from mkv_ascend.testing.server import serve
 from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import assert_greedy
 
+pytestmark = pytest.mark.slow
 MAX_TOKENS = 24
 OPTIONS = ["--dtype", engine.compared_dtype(), "--enforce-eager", "--max-model-len", "512"]
 

@@ -30,6 +30,7 @@ def runtime() -> str:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(SANITIZED or bool(SOURCES), reason="this is the inner run")
 def test_kernels_under_sanitizers() -> None:
     environment = os.environ | OPTIONS | {"LD_PRELOAD": runtime()}
