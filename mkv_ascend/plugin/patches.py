@@ -93,6 +93,16 @@ PATCHES = (
         until="vllm-ascend's projection counts values by v_head_size",
     ),
     Patch(
+        name="number of keys that a sparse layer chooses",
+        target="vllm_ascend.device.device_op.DeviceOperator.indexer_select_post_process",
+        why="The indexer chooses 2048 keys whatever the model's index_topk is. Layers with 2048 "
+        "still take vllm-ascend's way.",
+        guard="the method takes the arguments that it took (plugin/sparse_counts.py)",
+        test="tests/emulated/test_sparse_models.py::test_tokens_are_those_of_the_chosen_keys",
+        until="vllm-ascend passes the indexer's topk_tokens as sparse_count",
+        apply=_install("sparse_counts"),
+    ),
+    Patch(
         name="model runner of the worker",
         target="vllm_ascend.worker.worker.NPUModelRunner (during init_device)",
         why="NPUWorker.init_device names the runner's class by a global of its module.",

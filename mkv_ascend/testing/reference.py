@@ -90,6 +90,9 @@ def load_model(directory: Path) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
+    from mkv_ascend.testing.tiny_models import deepseek_v32
+
+    deepseek_v32.register()
     model = AutoModelForCausalLM.from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager", local_files_only=True
     )

@@ -107,8 +107,9 @@ def npu_sparse_flash_attention(
     if not return_softmax_lse:
         return output.view(*query.shape[:-1], -1), torch.empty(0), torch.empty(0)
     axis = query.dim() - 3
-    statistics = (part.view(query.shape[:-1]).unsqueeze(axis) for part in (row_max, row_sum))
-    return output.view(*query.shape[:-1], -1), *statistics
+    highest = row_max.view(query.shape[:-1]).unsqueeze(axis)
+    total = row_sum.view(query.shape[:-1]).unsqueeze(axis)
+    return output.view(*query.shape[:-1], -1), highest, total
 
 
 @npu_sparse_flash_attention.check

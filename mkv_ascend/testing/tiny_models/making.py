@@ -66,6 +66,9 @@ def model_directory(
 
 
 def _make(recipe: AnyRecipe, corpus: Corpus, path: Path, progress: Progress | None) -> None:
+    from mkv_ascend.testing.tiny_models import deepseek_v32
+
+    deepseek_v32.register()
     if not isinstance(recipe, HeadRecipe | PerturbedRecipe):
         make(recipe, corpus, path, progress)
         return

@@ -24,6 +24,7 @@ from mkv_ascend.testing.tiny_models.recipe import (
     RecurrentRecipe,
 )
 from mkv_ascend.testing.tiny_models.recipes_recurrent import RECURRENT
+from mkv_ascend.testing.tiny_models.recipes_sparse import SPARSE
 
 _SLIDING_AND_FULL = ["sliding_attention", "full_attention"]
 
@@ -259,7 +260,7 @@ _DERIVED: tuple[DerivedRecipe, ...] = (
     PerturbedRecipe(name="gemma3_alternating_perturbed", source="gemma3_alternating", noise=0.15),
 )
 
-RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (*_RECIPES, *RECURRENT)}
+RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (*_RECIPES, *RECURRENT, *SPARSE)}
 """All tiny models that are trained alone, by name."""
 
 DERIVED: dict[str, DerivedRecipe] = {recipe.name: recipe for recipe in _DERIVED}

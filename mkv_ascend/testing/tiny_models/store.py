@@ -29,6 +29,7 @@ from mkv_ascend.testing.tiny_models.recipes import (
     PerturbedRecipe,
     RecurrentRecipe,
 )
+from mkv_ascend.testing.tiny_models.recipes_sparse import SparseRecipe
 
 DESCRIPTION_FILE = "mkv_ascend.json"
 """In each checkpoint: recipe, seconds of training, losses, sensitivity. Written last."""
@@ -41,6 +42,9 @@ DERIVED_CODE_FILES = ("derived.py", "head_sensitivity.py", "head_training.py", "
 
 RECURRENT_CODE_FILES = ("recurrent.py",)
 """Those that decide on models with recurrent states, besides."""
+
+SPARSE_CODE_FILES = ("deepseek_v32.py",)
+"""Those that decide on models whose attention chooses keys, besides."""
 
 
 def default_directory() -> Path:
@@ -61,6 +65,8 @@ def content_hash(recipe: AnyRecipe, corpus: Corpus) -> str:
         content["configuration"] = recipe.configuration()
     if isinstance(recipe, RecurrentRecipe):
         content["code"] |= {name: _source_digest(name) for name in RECURRENT_CODE_FILES}
+    if isinstance(recipe, SparseRecipe):
+        content["code"] |= {name: _source_digest(name) for name in SPARSE_CODE_FILES}
     if isinstance(recipe, PerturbedRecipe | HeadRecipe):
         content["code"] |= {name: _source_digest(name) for name in DERIVED_CODE_FILES}
         content["source"] = content_hash(RECIPES[recipe.source], corpus)
