@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models whose attention chooses keys: DeepSeek-V3.2, with far fewer keys than its contexts have."""
+"""Models whose attention chooses keys: DeepSeek-V3.2, with contexts far longer than its choice."""
 
 import pytest
 
