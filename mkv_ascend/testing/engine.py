@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mkv_ascend.testing.preemption import PreemptionForcer
 from mkv_ascend.testing.programs import TIMEOUT_SECONDS, run_printing_to
 from mkv_ascend.testing.reference import DraftProposal
 
@@ -42,6 +43,7 @@ class Scenario:
         environment: variables set for the child process.
         repeats: how often the prompts are run one after another (2 shows prefix caching).
         record_drafts: record every proposal; needs synchronous scheduling, which it sets.
+        force_preemption: hold back free blocks until a request is preempted (see ``preemption``).
     """
 
     model: str
@@ -57,6 +59,7 @@ class Scenario:
     environment: dict[str, str] = field(default_factory=dict)
     repeats: int = 1
     record_drafts: bool = False
+    force_preemption: bool = False
 
     def engine_arguments(self) -> dict[str, Any]:
         """Arguments of ``vllm.LLM``: small and eager.
@@ -103,6 +106,7 @@ class Result:
         layers: one row per attention layer: name, role, kind, backend, chosen_by, kv_group.
         num_gpu_blocks: blocks of the KV cache.
         preemptions: how often a request was preempted.
+        preempted_contexts: its token ids at that moment, where preemption was forced.
         log: what the process printed.
     """
 
@@ -116,6 +120,7 @@ class Result:
     layers: list[dict[str, Any]] = field(default_factory=list)
     num_gpu_blocks: int = 0
     preemptions: int = 0
+    preempted_contexts: list[list[int]] = field(default_factory=list)
     platform: str = ""
     log: str = ""
 
@@ -199,6 +204,7 @@ def _execute(scenario: Scenario) -> Result:
     llm = LLM(**scenario.engine_arguments())
     core = llm.llm_engine.engine_core.engine_core
     proposals = _record_proposals(core.scheduler) if scenario.record_drafts else []
+    forcer = PreemptionForcer(core.scheduler) if scenario.force_preemption else None
     seeds: list[int | None] = [*scenario.seeds] or [None] * len(scenario.prompts)
     sampling = [
         SamplingParams(
@@ -231,6 +237,7 @@ def _execute(scenario: Scenario) -> Result:
         layers=_layers(llm),
         num_gpu_blocks=core.vllm_config.cache_config.num_gpu_blocks or 0,
         preemptions=int(metrics.get("vllm:num_preemptions") or 0),
+        preempted_contexts=forcer.contexts if forcer else [],
         platform=f"{platform.__module__}.{platform.__qualname__}",
     )
 

@@ -231,6 +231,9 @@ _LLAMA_HEAD: Mapping[str, Any] = {
     "num_hidden_layers": 1,
 }
 
+# Heads of another size than any target's here, so that pages are unequal.
+_WIDE_HEAD: Mapping[str, Any] = {**_LLAMA_HEAD, "head_dim": 128, "num_attention_heads": 2}
+
 _DERIVED: tuple[DerivedRecipe, ...] = (
     HeadRecipe(
         name="llama_eagle",
@@ -246,6 +249,23 @@ _DERIVED: tuple[DerivedRecipe, ...] = (
         source="gpt_oss",
         method="eagle3",
         architecture={**_LLAMA_HEAD, "eagle_aux_hidden_state_layer_ids": [1, 2, 3]},
+        steps=60,
+    ),
+    HeadRecipe(
+        name="llama_eagle3",
+        model_type="llama",
+        source="llama_target",
+        method="eagle3",
+        architecture={**_WIDE_HEAD, "eagle_aux_hidden_state_layer_ids": [0, 1]},
+        steps=60,
+    ),
+    HeadRecipe(
+        name="deepseek_v2_eagle3",
+        model_type="llama",
+        source="deepseek_v2_target",
+        method="eagle3",
+        # vLLM's DeepSeek has no hidden state to hand out before the first layer.
+        architecture={**_WIDE_HEAD, "eagle_aux_hidden_state_layer_ids": [1]},
         steps=60,
     ),
     HeadRecipe(

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run the matrix of targets and drafts: ``python -m benchmarks.matrix`` (``make matrix``).
+
+Every cell is run on this plugin and on stock vllm-ascend, on the emulated NPU, and compared with
+plain loops over Hugging Face models: tokens, every draft token, what is accepted. Verdicts are kept
+in .cache/matrix, so that a run that was stopped goes on. When all cells have one, docs/matrix.json
+and the pages made from it are written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+
+from benchmarks.matrix import cells, store, table
+from benchmarks.matrix.progress import run_tasks
+from benchmarks.matrix.running import OURS, STOCK, Verdict
+from benchmarks.progress import say
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.matrix",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="CELL",
+        help="only these: dense/eagle3, dense/ for a target, /eagle3 for a draft",
+    )
+    parser.add_argument("--side", choices=[OURS, STOCK], help="only this one")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes (default: 2)")
+    parser.add_argument("--again", action="store_true", help="run also what was run before")
+    parser.add_argument("--list", action="store_true", help="list the cells and what is known")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit status is 1 if a cell fails or could not be run."""
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    try:
+        chosen = cells.find_cells(options.only)
+    except ValueError as error:
+        parser.error(str(error))
+    sides = [options.side] if options.side else [OURS, STOCK]
+    verdicts = {
+        (cell.name, side): verdict
+        for cell in chosen
+        for side in sides
+        if (verdict := store.find(cell, side)) is not None and not options.again
+    }
+    if options.list:
+        print_verdicts(chosen, sides, verdicts)
+        return 0
+    pending = [
+        (cell, side) for side in sides for cell in chosen if (cell.name, side) not in verdicts
+    ]
+    say(f"{len(chosen)} cells; of {len(chosen) * len(sides)} runs {len(pending)} are to be done")
+    if pending:
+        make_models([cell for cell, _ in pending], options.jobs)
+    for cell, side, verdict in run_tasks(pending, options.jobs):
+        store.keep(cell, side, verdict)
+        verdicts[cell.name, side] = verdict
+    print_verdicts(chosen, sides, verdicts)
+    if len(verdicts) < len(chosen) * len(sides):
+        say("some cells could not be run; their output is above")
+        return 1
+    if not options.only and not options.side:
+        table.write(table.as_json(chosen, verdicts))
+        say(f"wrote {table.PATH}; `make generate` writes the pages made from it")
+    return int(
+        any(
+            verdicts[cell.name, side].outcome == "fails"
+            for cell in chosen
+            for side in sides
+            if side == OURS
+        )
+    )
+
+
+def make_models(chosen: Sequence[cells.Cell], jobs: int) -> None:
+    """Train the tiny models that are not there yet, before two engines wait for the same one."""
+    names = dict.fromkeys(model for cell in chosen for model in cell.models)
+    command = [sys.executable, "-m", "mkv_ascend.testing.tiny_models", "--jobs", str(jobs)]
+    subprocess.run([*command, *names], stdout=subprocess.DEVNULL, check=True)
+
+
+def print_verdicts(
+    chosen: Sequence[cells.Cell],
+    sides: Sequence[str],
+    verdicts: table.Verdicts,
+) -> None:
+    """One line for each cell and side, and how many ended in which way."""
+    counts: Counter[str] = Counter()
+    for cell in chosen:
+        for side in sides:
+            verdict = verdicts.get((cell.name, side), Verdict("not run"))
+            counts[f"{side}: {verdict.outcome}"] += 1
+            rate = "" if verdict.acceptance is None else f"{verdict.acceptance:.2f}"
+            print(f"{cell.name:<28}{side:<7}{verdict.outcome:<9}{rate:<6}{verdict.reason}".rstrip())
+    print("; ".join(f"{what} {count}" for what, count in sorted(counts.items())))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

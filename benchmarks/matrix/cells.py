@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cells: families of targets, drafts, and the tiny models that stand for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+K = 3
+"""Draft tokens of a proposal in every cell."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A family of targets.
+
+    Attributes:
+        name: of the family.
+        model: tiny model that stands for it.
+        heads: method of drafting -> the tiny head of that method for this family.
+        head_targets: method -> the tiny model that its head belongs to, where it is not ``model``.
+        triton: whether its layers need Triton, which is what a real set-up has too.
+        engine: arguments of ``vllm.LLM`` that this family needs.
+    """
+
+    name: str
+    model: str
+    heads: dict[str, str] = field(default_factory=dict)
+    head_targets: dict[str, str] = field(default_factory=dict)
+    triton: bool = False
+    engine: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A draft with layers of its own: a model of any family, by method ``draft_model``."""
+
+    name: str
+    model: str
+    triton: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One target with one draft.
+
+    Attributes:
+        target, draft: families, the row and the column.
+        method: vLLM's name of the method.
+        target_model, draft_model: tiny models; ``draft_model`` is None for methods without one.
+        reference_model: tiny model of the target's weights that transformers can load.
+        triton: whether vLLM is to find Triton.
+        engine: further arguments of ``vllm.LLM``.
+    """
+
+    target: str
+    draft: str
+    method: str
+    target_model: str
+    draft_model: str | None
+    reference_model: str
+    triton: bool = False
+    engine: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What ``--only`` takes, such as ``dense/eagle3``."""
+        return f"{self.target}/{self.draft}"
+
+    @property
+    def models(self) -> list[str]:
+        """The tiny models that must be there."""
+        named = [self.target_model, self.reference_model, self.draft_model]
+        return list(dict.fromkeys(model for model in named if model is not None))
+
+
+TARGETS = (
+    Target(
+        "dense",
+        "llama_target",
+        heads={"eagle": "llama_eagle", "eagle3": "llama_eagle3"},
+    ),
+    Target(
+        "window+full",
+        "gemma3",
+        heads={"eagle3": "gpt_oss_eagle3"},
+        # vLLM's Gemma3 hands out no hidden states of its layers; its GPT-OSS does.
+        head_targets={"eagle3": "gpt_oss"},
+    ),
+    Target(
+        "mla",
+        "deepseek_v2_target",
+        heads={"eagle3": "deepseek_v2_eagle3", "mtp": "deepseek_v3_mtp"},
+        # An MTP checkpoint is target and draft at once.
+        head_targets={"mtp": "deepseek_v3_mtp"},
+    ),
+)
+
+DRAFTS = (
+    Draft("dense", "llama_draft"),
+    Draft("window+full", "gemma3_draft"),
+    Draft("mla", "deepseek_v2_draft"),
+)
+
+HEADS = ("eagle3", "mtp", "eagle")
+"""Methods whose drafts are heads on the target's hidden states, in the order of the table."""
+
+DRAFTLESS = ("ngram", "suffix")
+"""Methods without a draft model."""
+
+MTP_REFERENCES = {"deepseek_v3_mtp": "deepseek_v2_target"}
+"""MTP checkpoint -> the tiny model of its target's weights; transformers has no MTP layers."""
+
+
+def all_cells() -> Iterator[Cell]:
+    """Every cell, row by row. A head is a cell only where the family has one."""
+    for target in TARGETS:
+        for draft in DRAFTS:
+            yield Cell(
+                target.name,
+                draft.name,
+                "draft_model",
+                target.model,
+                draft.model,
+                target.model,
+                target.triton or draft.triton,
+                target.engine,
+            )
+        for method in HEADS:
+            if method in target.heads:
+                yield head_cell(target, method)
+        for method in DRAFTLESS:
+            yield Cell(
+                target.name,
+                method,
+                method,
+                target.model,
+                None,
+                target.model,
+                target.triton,
+                target.engine,
+            )
+
+
+def head_cell(target: Target, method: str) -> Cell:
+    """The cell of the family's head of ``method``."""
+    model = target.head_targets.get(method, target.model)
+    return Cell(
+        target.name,
+        method,
+        method,
+        model,
+        target.heads[method],
+        MTP_REFERENCES.get(model, model),
+        target.triton,
+        target.engine,
+    )
+
+
+def find_cells(patterns: list[str]) -> list[Cell]:
+    """The cells that ``patterns`` name: a cell, a target (``dense/``) or a draft (``/dense``).
+
+    Raises ValueError, with the names there are, for a pattern that names none.
+    """
+    cells = list(all_cells())
+    if not patterns:
+        return cells
+    found = []
+    for pattern in patterns:
+        named = [cell for cell in cells if matches(cell, pattern)]
+        if not named:
+            names = ", ".join(cell.name for cell in cells)
+            raise ValueError(f"no cell is called {pattern!r}; there are: {names}")
+        found += named
+    return list({cell.name: cell for cell in found}.values())
+
+
+def matches(cell: Cell, pattern: str) -> bool:
+    """Whether ``pattern`` is the cell's name, its target and ``/``, or ``/`` and its draft."""
+    return pattern in (cell.name, f"{cell.target}/", f"/{cell.draft}")

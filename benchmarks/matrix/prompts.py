@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The requests of a cell: eight prompts of mixed lengths whose decoding no near tie decides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mkv_ascend.testing import prompts, reference
+
+LENGTHS = (250, 10, 121, 6, 374, 14, 246, 8)
+"""Tokens of each request, ``<bos>`` included: four cross into a new block of 128 tokens while they
+decode, three of them also into one of 256 or 384. The short ones are decks."""
+
+NEW_TOKENS = 24
+"""Tokens that each request generates."""
+
+CANDIDATES = 6
+"""Prompts to choose from for each length. A near tie in two dozen choices is rare."""
+
+
+def candidates(model: Path, position: int) -> list[list[int]]:
+    """Token ids of ``CANDIDATES`` prompts, for the request at ``position``.
+
+    Texts fill blocks; a deck goes on as it should only if every key is seen and none too many,
+    which in a text a few wrong keys hardly change.
+    """
+    length, places = LENGTHS[position], range(10 * position, 10 * position + CANDIDATES)
+    if length < 20:
+        texts = [prompts.deck_prompts(1, letters=length - 2, seed=place)[0] for place in places]
+    else:
+        texts = [prompts.held_out_text(place, length - 1) for place in places]
+    return [reference.token_ids(model, text) for text in texts]

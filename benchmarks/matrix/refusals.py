@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Refusals that are known: by whom, and the reason that holds on real hardware.
+
+A cell counts as refused only if the engine's last words are in this table; an engine that ends in
+any other way fails. So a crash never passes for a refusal.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """``pattern``: regular expression that the engine's message matches; ``reason``: why it is so,
+    whatever the device."""
+
+    pattern: str
+    reason: str
+
+
+OURS = (
+    Refusal(
+        r"the draft .* has \d+ experts and the target .* has none",
+        "vLLM makes the communication groups for experts by the target's configuration alone",
+    ),
+    Refusal(
+        r"the draft keeps a recurrent state in",
+        "a recurrent state would have to be taken back where tokens are rejected",
+    ),
+)
+
+VLLM = (
+    Refusal(
+        r"pip install arctic-inference",
+        "vLLM's suffix decoding is the package arctic-inference, which is not installed",
+    ),
+    Refusal(
+        r"Model does not support EAGLE3 interface",
+        "vLLM's class of the target does not hand out hidden states of its layers",
+    ),
+)
+
+STOCK = (
+    Refusal(
+        r"All drafting layers should belong to the same kv cache group",
+        "vllm-ascend drafts with layers of one KV group",
+    ),
+    Refusal(
+        r"The page size of the layer is not divisible by the maximum page size",
+        "vLLM groups layers of one page size, or of pages that divide each other",
+    ),
+)
+
+REFUSALS = (*OURS, *VLLM, *STOCK)
+
+
+def known_refusal(log: str) -> Refusal | None:
+    """The refusal that the end of ``log`` holds, if it is one of the known ones."""
+    for refusal in REFUSALS:
+        if re.search(refusal.pattern, log):
+            return refusal
+    return None
+
+
+def last_words(log: str, limit: int = 300) -> str:
+    """The last error that ``log`` names, in one line of at most ``limit`` characters."""
+    named = re.compile(
+        r"^(?:\([^)]*\) )?(?:ERROR .*?\] )?((?:\w+\.)*\w*(?:Error|Refused|Exception)\b.*)"
+    )
+    found = [match[1] for match in map(named.match, log.splitlines()) if match]
+    lines = found or [line for line in log.splitlines() if line.strip()]
+    return lines[-1].strip()[:limit] if lines else "it printed nothing"

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The matrix: which cells there are, what is expected of an engine, and what counts as a fault."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import matrix_pages
+import pytest
+
+from benchmarks.matrix import cells, progress, refusals, store, table
+from benchmarks.matrix.cells import K, find_cells
+from benchmarks.matrix.judging import Judge, faults
+from benchmarks.matrix.lookup import proposed_by_lookup
+from benchmarks.matrix.progress import Batch, batches, verdicts_of
+from benchmarks.matrix.running import OURS, STOCK, Verdict
+from benchmarks.matrix.worker import MARK
+from mkv_ascend.testing.engine import Result
+from mkv_ascend.testing.reference import DraftProposal
+from mkv_ascend.testing.speculation import SpeculativeOutput
+
+OUTCOMES = {"works", "refused", "fails"}
+
+
+def test_cells_are_found_by_name_target_and_draft() -> None:
+    assert [cell.name for cell in find_cells(["mla/dense"])] == ["mla/dense"]
+    assert {cell.target for cell in find_cells(["window+full/"])} == {"window+full"}
+    assert {cell.draft for cell in find_cells(["/eagle3", "dense/eagle3"])} == {"eagle3"}
+    names = [cell.name for cell in find_cells([])]
+    assert len(set(names)) == len(names)
+    with pytest.raises(ValueError, match=r"no cell is called 'dense/moon'; there are: .*mla/mtp"):
+        find_cells(["dense/moon"])
+
+
+def following(context: Sequence[int]) -> int:
+    """A target's next token: any function of the whole context."""
+    return (3 * sum(context) + len(context)) % 7
+
+
+def drafted(context: Sequence[int]) -> list[int]:
+    """A draft's proposal: right but for contexts whose length is a multiple of 3, or of 4."""
+    tokens: list[int] = []
+    for _ in range(K):
+        known = [*context, *tokens]
+        wrong = len(known) % 3 == 0 or len(known) % 4 == 0
+        tokens.append((following(known) + wrong) % 7)
+    return tokens
+
+
+def decoded(prompt: Sequence[int], count: int) -> SpeculativeOutput:
+    """Draft-and-verify with the two functions, one event after the other."""
+    tokens, proposals, accepted = [*prompt, following(prompt)], [], [0] * K
+    while len(tokens) < len(prompt) + count:
+        proposals.append(DraftProposal(list(tokens), drafted(tokens)))
+        for position, token in enumerate(drafted(tokens)):
+            right = following(tokens)
+            tokens.append(right)
+            if token != right:
+                break
+            accepted[position] += 1
+        else:
+            tokens.append(following(tokens))
+    return SpeculativeOutput(
+        tokens[len(prompt) : len(prompt) + count], proposals, accepted, smallest_gap=1.0
+    )
+
+
+class ToyJudge(Judge):
+    def __init__(self) -> None:
+        self.cell = find_cells(["dense/dense"])[0]
+
+    def decode(self, prompt: Sequence[int], count: int) -> SpeculativeOutput:
+        return decoded(prompt, count)
+
+    def proposed(self, context: Sequence[int]) -> list[int]:
+        return drafted(context)
+
+    def wrong_draft_tokens(self, proposals: Sequence[DraftProposal]) -> int:
+        pairs = [(one.tokens, drafted(one.context)) for one in proposals]
+        return sum(ours != theirs for pair in pairs for ours, theirs in zip(*pair, strict=True))
+
+
+def engine_result(prompts: Sequence[list[int]], preempt: tuple[int, int], count: int) -> Result:
+    """An engine's loop, with request ``preempt[0]`` preempted before verification ``preempt[1]``.
+
+    Its proposal is then lost and the target goes on by one token from the prefill.
+    """
+    result = Result(tokens=[], accepted_per_position=[0] * K)
+    counted = 0
+    for number, prompt in enumerate(prompts):
+        tokens = [*prompt, following(prompt)]
+        verifications = 0
+        while len(tokens) < len(prompt) + count:
+            result.proposals.append(DraftProposal(list(tokens), drafted(tokens)))
+            if (number, verifications) == preempt and not result.preempted_contexts:
+                result.preempted_contexts.append(list(tokens))
+                tokens.append(following(tokens))
+                continue
+            verifications += 1
+            counted += 1
+            matched = 0
+            while matched < K and drafted(tokens)[matched] == following(
+                [*tokens, *drafted(tokens)[:matched]]
+            ):
+                result.accepted_per_position[matched] += 1
+                matched += 1
+            tokens += drafted(tokens)[:matched]
+            tokens.append(following(tokens))
+        result.tokens.append(tokens[len(prompt) : len(prompt) + count])
+    return Result(**{**vars(result), "num_drafts": counted})
+
+
+PROMPTS = [[1, 2, 3, 4], [5, 1], [2, 2, 6, 1, 0]]
+
+
+@pytest.fixture(autouse=True)
+def short_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.matrix.prompts.NEW_TOKENS", 12)
+
+
+@pytest.mark.parametrize("verification", [0, 1, 2, 3])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_what_a_preemption_changes_is_expected(number: int, verification: int) -> None:
+    result = engine_result(PROMPTS, (number, verification), 12)
+    assert result.preempted_contexts
+    expected = ToyJudge().expectation(PROMPTS, result.preempted_contexts)
+    assert faults(ToyJudge(), result, expected) == []
+    # The lost proposal matters: without the preemption other proposals are made.
+    without = ToyJudge().expectation(PROMPTS, [])
+    assert faults(ToyJudge(), result, without)
+
+
+def changed(**fields: object) -> list[str]:
+    right = engine_result(PROMPTS, (1, 1), 12)
+    expected = ToyJudge().expectation(PROMPTS, right.preempted_contexts)
+    return faults(ToyJudge(), Result(**{**vars(right), **fields}), expected)
+
+
+def test_each_fault_is_named() -> None:
+    right = engine_result(PROMPTS, (1, 1), 12)
+    assert changed(tokens=[[0] * 12, *right.tokens[1:]]) == ["1 of 3 requests got other tokens"]
+    first = right.proposals[0]
+    wrong = DraftProposal(first.context, [first.tokens[0], 9, first.tokens[2]])
+    (found,) = changed(proposals=[wrong, *right.proposals[1:]])
+    assert found.startswith("1 of ")
+    assert changed(proposals=right.proposals[1:])[0].startswith("proposals were made after other")
+    assert changed(num_drafts=right.num_drafts + 1)[0].startswith("accepted ")
+    assert changed(preempted_contexts=[])[-1].startswith("no request was preempted")
+
+
+def test_lookup_proposes_what_followed_the_earliest_longest_match() -> None:
+    assert proposed_by_lookup([1, 2, 3, 4, 9, 2, 3, 4, 5, 1, 2, 3, 4], 3) == [9, 2, 3]
+    assert proposed_by_lookup([1, 2, 3, 1, 2], 3) == [3, 1, 2]
+    assert proposed_by_lookup([1, 2, 3, 4], 3) == []
+
+
+def test_a_crash_is_no_refusal() -> None:
+    crash = "Traceback (most recent call last):\n  File x\nIndexError: list index out of range"
+    assert refusals.known_refusal(crash) is None
+    assert refusals.last_words(crash) == "IndexError: list index out of range"
+    refused = "ValueError: the draft keeps a recurrent state in 3 of its layers"
+    assert refusals.known_refusal(f"INFO x\n{refused}\n[rank0] bye") is refusals.OURS[1]
+    assert refusals.last_words(f"INFO x\n{refused}\n[rank0] bye") == refused
+
+
+def test_a_verdict_is_found_until_a_source_changes(
+    tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "FOLDER", tmp_path)
+    cell, other = find_cells(["dense/dense", "dense/mla"])
+    verdict = Verdict("works", "", 1.25, 1.25, 3.0)
+    store.keep(cell, OURS, verdict)
+    assert store.find(cell, OURS) == verdict
+    assert store.find(cell, STOCK) is None
+    assert store.find(other, OURS) is None
+    monkeypatch.setattr(store, "sources_digest", lambda side: "changed")
+    assert store.find(cell, OURS) is None
+
+
+def test_what_stock_runs_does_not_change_with_the_plugin() -> None:
+    assert store.sources_digest(OURS) != store.sources_digest(STOCK)
+
+
+def test_processes_have_one_environment_and_not_too_many_cells() -> None:
+    chosen = find_cells([])
+    made = batches([(cell, side) for side in (OURS, STOCK) for cell in chosen])
+    assert all(len(batch.cells) <= progress.CELLS_OF_A_PROCESS for batch in made)
+    assert all(cell.triton == batch.triton for batch in made for cell in batch.cells)
+    assert sorted((batch.side, cell.name) for batch in made for cell in batch.cells) == sorted(
+        (side, cell.name) for side in (OURS, STOCK) for cell in chosen
+    )
+    for batch in made:
+        assert ("--strict" in batch.command()) == (batch.side == OURS)
+        assert batch.environment().get("VLLM_PLUGINS") == (
+            "ascend" if batch.side == STOCK else None
+        )
+
+
+DYING = f"""
+import json, os, sys
+for name in sys.argv[1:]:
+    print({MARK!r} + json.dumps({{"started": name}}), flush=True)
+    if name == "dense/mla":
+        os._exit(3)
+    print("INFO noise", flush=True)
+    print({MARK!r} + json.dumps({{"cell": name, "outcome": "works", "reason": ""}}), flush=True)
+"""
+
+
+def test_a_process_that_dies_takes_only_its_cell_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        Batch,
+        "command",
+        lambda batch: [sys.executable, "-c", DYING, *(cell.name for cell in batch.cells)],
+    )
+    chosen = find_cells(["dense/dense", "dense/mla", "mla/dense"])
+    found = verdicts_of(Batch(OURS, False, tuple(chosen)))
+    assert [(cell.name, verdict.outcome) for cell, verdict in found] == [
+        ("dense/dense", "works"),
+        ("mla/dense", "works"),
+    ]
+
+
+def test_the_published_matrix_is_whole_and_says_why() -> None:
+    published = matrix_pages.read()["cells"]
+    places = [(cell["target"], cell["draft"], cell["method"]) for cell in published]
+    assert places == [(cell.target, cell.draft, cell.method) for cell in cells.all_cells()]
+    for cell in published:
+        assert {cell["ours"], cell["stock"]} <= OUTCOMES
+        assert bool(cell["reason"]) == (cell["ours"] != "works")
+        assert bool(cell["stock_reason"]) == (cell["stock"] != "works")
+        if cell["ours"] == "works":
+            assert cell["acceptance"] == cell["reference_acceptance"]
+
+
+def test_the_json_has_both_sides_of_a_cell() -> None:
+    (cell,) = find_cells(["dense/dense"])
+    verdicts = {
+        (cell.name, OURS): Verdict("works", "", 1.5, 1.5),
+        (cell.name, STOCK): Verdict("fails", "crashed"),
+    }
+    (row,) = table.as_json([cell], verdicts)["cells"]
+    assert (row["ours"], row["stock"], row["acceptance"]) == ("works", "fails", 1.5)
+    assert (row["reason"], row["stock_reason"], row["graph"]) == ("", "crashed", None)

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables that are made from docs/matrix.json."""
+
+from __future__ import annotations
+
+import matrix_pages
+
+
+def cell(target: str, draft: str, **fields: object) -> dict[str, object]:
+    values = {
+        "target": target,
+        "draft": draft,
+        "method": "draft_model",
+        "ours": "works",
+        "stock": "works",
+        "acceptance": 1.5,
+        "reference_acceptance": 1.5,
+        "reason": "",
+        "stock_reason": "",
+    }
+    return {**values, **fields}
+
+
+MATRIX = {
+    "cells": [
+        cell("a", "x"),
+        cell("a", "head", stock="fails", stock_reason="3 | 4 <wrong>"),
+        cell("b", "x", ours="refused", stock="refused", acceptance=None, reason="cannot be"),
+    ]
+}
+
+
+def test_the_grid_has_a_row_for_each_target_and_empty_places() -> None:
+    assert matrix_pages.grid(MATRIX).splitlines() == [
+        "| target | x | head |",
+        "| --- | --- | --- |",
+        "| a | **works** (works) | **works** (fails) |",
+        "| b | refused (refused) |  |",
+    ]
+
+
+def test_details_name_reasons_of_both_sides() -> None:
+    lines = matrix_pages.details(MATRIX).splitlines()[2:]
+    assert lines == [
+        "| a | x | draft_model | works | 1.50 (1.50) | works |  |",
+        "| a | head | draft_model | works | 1.50 (1.50) | fails | stock: 3 \\| 4 &lt;wrong> |",
+        "| b | x | draft_model | refused |  | refused | cannot be |",
+    ]
