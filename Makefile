@@ -7,7 +7,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format typecheck unit emulated docs generate lock clean bench
+.PHONY: help setup demo test lint format typecheck unit emulated docs generate lock clean bench matrix
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,10 @@ emulated: setup ## tests that run vLLM on the emulated NPU
 bench: setup ## KV groups and memory of pairs of models, beside vLLM's own grouping; custom ops
 	@$(BIN)/python -m benchmarks.kv_layout
 	@$(BIN)/python -m benchmarks.ops
+
+matrix: setup ## every draft family with every target family, here and on stock (half an hour)
+	@$(BIN)/python -m benchmarks.matrix
+	@$(BIN)/python tools/generate_docs.py
 
 docs: setup ## build the documentation into site-docs/
 	@$(BIN)/python tools/checks.py docs

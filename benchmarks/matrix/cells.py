@@ -95,12 +95,14 @@ TARGETS = (
         # An MTP checkpoint is target and draft at once.
         head_targets={"mtp": "deepseek_v3_mtp"},
     ),
+    Target("gdn", "qwen3_next", triton=True),
 )
 
 DRAFTS = (
     Draft("dense", "llama_draft"),
     Draft("window+full", "gemma3_draft"),
     Draft("mla", "deepseek_v2_draft"),
+    Draft("gdn", "qwen3_next_draft", triton=True),
 )
 
 HEADS = ("eagle3", "mtp", "eagle")

@@ -256,7 +256,11 @@ _DERIVED: tuple[DerivedRecipe, ...] = (
         model_type="llama",
         source="llama_target",
         method="eagle3",
-        architecture={**_WIDE_HEAD, "eagle_aux_hidden_state_layer_ids": [0, 1]},
+        architecture={
+            **_WIDE_HEAD,
+            "eagle_aux_hidden_state_layer_ids": [0, 1],
+            "num_aux_hidden_states": 2,
+        },
         steps=60,
     ),
     HeadRecipe(
@@ -265,7 +269,11 @@ _DERIVED: tuple[DerivedRecipe, ...] = (
         source="deepseek_v2_target",
         method="eagle3",
         # vLLM's DeepSeek has no hidden state to hand out before the first layer.
-        architecture={**_WIDE_HEAD, "eagle_aux_hidden_state_layer_ids": [1]},
+        architecture={
+            **_WIDE_HEAD,
+            "eagle_aux_hidden_state_layer_ids": [1],
+            "num_aux_hidden_states": 1,
+        },
         steps=60,
     ),
     HeadRecipe(
