@@ -28,8 +28,8 @@ Needs config.json files only: no weights and no NPU. What each layer keeps is co
 numbers of the config for the model types that this command knows; others are built by vLLM itself,
 without weights, and what vLLM refuses is refused with its words. One rank of Ascend A2 is shown,
 without pipeline or context parallelism and without quantised weights. vLLM's part runs in a process
-of the emulated NPU where there is no real one. The engine joins groups that are apart here for
-the dflash method, and keeps the layers' own blocks with KV transfer; its log says which it uses.
+of the emulated NPU where there is no real one. The engine keeps the layers' own blocks with KV
+transfer; its log says which it uses.
 """
 
 EXAMPLES = """\

@@ -73,35 +73,6 @@ class Grouped:
         self.block_size = self.kernel_block_size = groups.block_sizes[0]
 
 
-class OneNeed(Grouped):
-    """Mixin before a proposer with one metadata object and one set of slots for all layers."""
-
-    method: str
-
-    def initialize_attn_backend(self, kv_cache_config: Any, *_: Any) -> None:
-        """Join the draft's attention groups where one metadata object serves them all.
-
-        Raises:
-            NotImplementedError: the layers lie in several KV groups, or need several builders.
-        """
-        super().initialize_attn_backend(kv_cache_config)
-        groups, needs = self.draft_groups, self.metadata.needs
-        if len(groups.kv_groups) > 1 or len(needs) > 1:
-            layers = ", ".join(
-                f"{group.layer_names[0]} ({group.backend.__name__}, KV group {group.kv_group})"
-                for group in groups.groups
-            )
-            raise NotImplementedError(
-                f"the draft's layers need different attention metadata: {layers}. Method "
-                f"{self.method} keeps one set of slots for all layers of a draft. Choose a draft "
-                "whose layers are of one kind and one backend for them, or another method."
-            )
-        first, *others = self.draft_attn_groups
-        for other in others:
-            first.layer_names.extend(other.layer_names)
-        self.draft_attn_groups = [first]
-
-
 def attention_groups(groups: DraftGroups, config: Any, device: Any) -> list[AttentionGroup]:
     """vLLM's attention group, with its metadata builder, for each of ``groups``."""
     made = []

@@ -26,8 +26,8 @@ from mkv_ascend.drafting.draft_config import (
     separate_draft_config,
 )
 from mkv_ascend.drafting.expert_methods import expert_methods_kept, use_methods
-from mkv_ascend.drafting.grouped import OneNeed
 from mkv_ascend.drafting.proposing import Proposing
+from mkv_ascend.drafting.proposing_blocks import ProposingBlocks
 from mkv_ascend.layout.kind import Role
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class MkvStep3p5MTPProposer(OwnConfiguration, AscendStep3p5MTPProposer):
     """Method ``mtp`` for Step3p5, whose heads lie in several KV groups with metadata each."""
 
 
-class MkvDflashProposer(OneNeed, OwnConfiguration, AscendDflashProposer):
+class MkvDflashProposer(ProposingBlocks, OwnConfiguration, AscendDflashProposer):
     """Method ``dflash``: a block of tokens drafted at once."""
 
 
@@ -139,6 +139,13 @@ def proposer_class(method: str, vllm_config: VllmConfig) -> type[Any] | None:
         return MkvStep3p5MTPProposer
     parallel = vllm_config.parallel_config
     if parallel.prefill_context_parallel_size * parallel.decode_context_parallel_size > 1:
+        if proposer is MkvDflashProposer:
+            raise NotImplementedError(
+                "method dflash under context parallelism: a rank's block tables hold a share of "
+                "each sequence, and neither vllm-ascend 0.23.0 nor this plugin lays out the "
+                "draft's context in shares. Leave context parallelism out, or choose another "
+                "method."
+            )
         return proposer and CONTEXT_PARALLEL_PROPOSERS.get(proposer, proposer)
     return proposer
 

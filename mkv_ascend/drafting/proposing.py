@@ -137,7 +137,7 @@ class Proposing(DraftSteps, Grouped):
         )
         common = self._common_of_first_pass(common_attn_metadata, requests, rows, input_rows)
         passes = self._plan_passes(common, requests, rows, input_rows)
-        with self._forward_context(passes, rows, input_rows, rows_across_ranks):
+        with self._forward_context(passes.first, rows, input_rows, rows_across_ranks):
             sampled = requests * self.draft_plan.sizes.sampled_per_request
             drafted: torch.Tensor = self._runnable(
                 num_input_tokens=input_rows,
@@ -152,13 +152,17 @@ class Proposing(DraftSteps, Grouped):
 
     @contextlib.contextmanager
     def _forward_context(
-        self, passes: Passes, rows: int, input_rows: int, rows_across_ranks: torch.Tensor | None
+        self,
+        first: Metadata | None,
+        rows: int,
+        input_rows: int,
+        rows_across_ranks: torch.Tensor | None,
     ) -> Iterator[None]:
-        """The forward context in which the draft's passes run."""
+        """The forward context in which the draft's passes run, with metadata of the first."""
         runner = self.runner
         heat = runner.eplb_heat_collection_status if runner.dynamic_eplb else False
         with set_ascend_forward_context(
-            passes.first,
+            first,
             self.vllm_config,
             num_tokens=input_rows,
             num_tokens_across_dp=rows_across_ranks,

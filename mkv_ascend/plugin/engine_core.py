@@ -101,8 +101,6 @@ def _groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
         return original(config, specs)
     planned_groups.require_layouts(specs)
     if not config.scheduler_config.disable_hybrid_kv_cache_manager:
-        if kv_groups.can_fold(specs) and config.speculative_config.method == "dflash":
-            specs = kv_groups.with_all_tokens_of_the_draft(specs)
         one_group = UniformTypeKVCacheSpecs.is_uniform_type(specs)
         if not one_group and planned_groups.need_own_groups(specs):
             return kv_groups.fold(config, specs)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
-    FullAttentionSpec,
     KVCacheGroupSpec,
     MambaSpec,
     SlidingWindowSpec,
@@ -38,7 +37,7 @@ from mkv_ascend.layout.grouping import (
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.pooling import bytes_per_block
 from mkv_ascend.layout.recipes import layout_of
-from mkv_ascend.plugin.layer_facts import first_form, tie, tied_facts, with_block_size
+from mkv_ascend.plugin.layer_facts import first_form, tied_facts, with_block_size
 from mkv_ascend.plugin.logging import get_logger
 
 if TYPE_CHECKING:
@@ -52,30 +51,6 @@ logger = get_logger(__name__)
 def can_fold(specs: Specs) -> bool:
     """Whether both models have layers."""
     return {_role(spec) for spec in specs.values()} == {Role.TARGET, Role.DRAFT}
-
-
-def with_all_tokens_of_the_draft(specs: Specs) -> dict[str, Any]:
-    """``specs`` with the draft's windows kept whole, for the dflash method.
-
-    It writes the draft's keys of accepted tokens late; blocks that a sliding window has already
-    given back are then other requests' (vLLM #50169: acceptance fell from 33 % to 2 %).
-    """
-    return {name: _with_all_tokens(spec) for name, spec in specs.items()}
-
-
-def _with_all_tokens(spec: Any) -> Any:
-    if _role(spec) is not Role.DRAFT or not isinstance(spec, SlidingWindowSpec):
-        return spec
-    whole = FullAttentionSpec(
-        block_size=spec.block_size,
-        num_kv_heads=spec.num_kv_heads,
-        head_size=spec.head_size,
-        head_size_v=spec.head_size_v,
-        dtype=spec.dtype,
-        sliding_window=spec.sliding_window,
-    )
-    tie(whole, tied_facts(spec))
-    return whole
 
 
 def specs_by_layer(group: KVCacheGroupSpec) -> dict[str, Any]:
@@ -156,10 +131,7 @@ def fold(config: VllmConfig, specs: Specs) -> list[KVCacheGroupSpec]:
     """
     specs = {name: _unpadded(spec) for name, spec in specs.items()}
     grouping = search(config, specs)
-    groups: Sequence[Group] = grouping.groups
-    if config.speculative_config is not None and config.speculative_config.method == "dflash":
-        groups = _with_the_draft_together(groups, specs)
-    groups = [part for group in groups for part in _by_states(group, specs)]
+    groups = [part for group in grouping.groups for part in _by_states(group, specs)]
     fitted = {
         name: with_block_size(specs[name], group.block_size)
         for group in groups
@@ -243,36 +215,6 @@ def _check_padding(config: VllmConfig, cost: Cost) -> None:
         )
 
 
-def _with_the_draft_together(groups: Sequence[Group], specs: Specs) -> list[Group]:
-    """One group in place of several with draft layers that hold the same tokens.
-
-    vllm-ascend's dflash proposer has one block table and one slot mapping for all of them.
-    """
-    drafted: dict[Holding, list[Group]] = {}
-    for group in groups:
-        if group.has_draft:
-            drafted.setdefault(group.holding, []).append(group)
-    result: list[Group] = []
-    for group in groups:
-        together = drafted.get(group.holding, [])
-        if group not in together or len(together) == 1:
-            result.append(group)
-        elif group is together[0]:
-            result.append(_joined(together, specs))
-    return result
-
-
 def _role(spec: Any) -> Role | None:
     facts = tied_facts(spec)
     return None if facts is None else facts.role
-
-
-def _joined(groups: Sequence[Group], specs: Specs) -> Group:
-    layers = [name for group in groups for name in group.layers]
-    layers.sort(key=lambda name: _role(specs[name]) is not Role.TARGET)
-    return replace(
-        groups[0],
-        layers=tuple(layers),
-        has_draft=any(group.has_draft for group in groups),
-        id_scales=(1,) * len(layers),
-    )

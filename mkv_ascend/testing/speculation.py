@@ -22,6 +22,7 @@ from mkv_ascend.testing.reference import DraftProposal, GreedyOutput, choice
 if TYPE_CHECKING:
     import torch
 
+    from mkv_ascend.testing.tiny_models.block_head import BlockHead
     from mkv_ascend.testing.tiny_models.heads import Head
 
 TIE = 2e-4
@@ -89,6 +90,32 @@ class DraftHead:
         return torch.stack(rows)
 
 
+@dataclass(frozen=True)
+class DraftBlock:
+    """Method ``dflash``: a head that drafts ``k`` tokens at once, from masks.
+
+    What it says of a token does not follow from the tokens drafted before it, but from how many
+    masks there are.
+    """
+
+    checkpoint: Path
+    target: Path
+    k: int
+
+    def rows(self, context: Sequence[int], drafted: Sequence[int]) -> torch.Tensor:
+        """The head's logits. ValueError for a context of one token: nothing is known of it."""
+        import torch
+
+        from mkv_ascend.testing.tiny_models.block_head import propose
+
+        if len(context) < 2:
+            raise ValueError("a head drafts after the target has seen a token; give two or more")
+        head = load_block_head(self.checkpoint, self.target)
+        with torch.inference_mode():
+            known = head.known(hidden_states_of(self.target, tuple(context[:-1])))
+        return propose(head, known, context[-1], self.k)[0, : len(drafted) + 1].float()
+
+
 def draft(drafter: Drafter, context: Sequence[int], k: int) -> GreedyOutput:
     """The ``k`` tokens that ``drafter`` proposes after ``context``."""
     tokens: list[int] = []
@@ -104,6 +131,14 @@ def draft(drafter: Drafter, context: Sequence[int], k: int) -> GreedyOutput:
 def load_head(checkpoint: Path, target: Path) -> Head:
     """The drafting head in ``checkpoint`` on the model in ``target``."""
     from mkv_ascend.testing.tiny_models.derived import load_head as load
+
+    return load(checkpoint, reference.load_model(target))
+
+
+@lru_cache(maxsize=4)
+def load_block_head(checkpoint: Path, target: Path) -> BlockHead:
+    """The head of method dflash in ``checkpoint`` on the model in ``target``."""
+    from mkv_ascend.testing.tiny_models.block_making import load_block_head as load
 
     return load(checkpoint, reference.load_model(target))
 

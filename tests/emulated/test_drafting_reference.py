@@ -32,6 +32,7 @@ PAIRS = [
     ("llama_target", "llama_eagle", "eagle", 2),
     ("gpt_oss", "gpt_oss_eagle3", "eagle3", 3),
     ("deepseek_v3_mtp", "deepseek_v3_mtp", "mtp", 3),
+    ("gpt_oss", "gpt_oss_dflash", "dflash", 3),
 ]
 
 # The MTP checkpoint holds this target's weights; transformers has no MTP layers.
@@ -59,9 +60,11 @@ def decided_outputs(target, drafter, k):
     return decided[:NUM_PROMPTS]
 
 
-def drafter_of(target, draft, method):
+def drafter_of(target, draft, method, k):
     if method == "draft_model":
         return speculation.DraftModel(model_directory(draft))
+    if method == "dflash":
+        return speculation.DraftBlock(model_directory(draft), target, k)
     return speculation.DraftHead(model_directory(draft), target)
 
 
@@ -72,7 +75,7 @@ def in_order(proposals):
 @pytest.mark.parametrize(("target", "draft", "method", "k"), PAIRS)
 def test_proposals_and_acceptance_are_the_references(target, draft, method, k):
     directory = model_directory(REFERENCE_OF.get(target, target))
-    decided = decided_outputs(directory, drafter_of(directory, draft, method), k)
+    decided = decided_outputs(directory, drafter_of(directory, draft, method, k), k)
     outputs = [output for _, output in decided]
     case = scenario(
         target,

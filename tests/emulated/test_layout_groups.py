@@ -19,10 +19,9 @@ from vllm.v1.kv_cache_interface import (
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 
 from mkv_ascend.layout.admission import AdmissionError
-from mkv_ascend.layout.grouping import GroupingError
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.registry import LayerFacts
-from mkv_ascend.plugin import engine_core, kv_groups, layer_facts, planned_groups
+from mkv_ascend.plugin import engine_core, layer_facts, planned_groups
 from mkv_ascend.plugin.kv_connectors import ConnectorError
 
 MIB = 2**20
@@ -223,16 +222,6 @@ def test_states_are_planned_with_connectors_that_read_each_tensor():
         assert planned_groups.are_planned(groups) is planned
 
 
-def test_dflash_keeps_the_whole_window_layers_of_its_draft():
-    (result,) = configs(model([mla(), full(4)], [window()]), method="dflash")
-    (group,) = result.kv_cache_groups
-    assert isinstance(group.kv_cache_spec.kv_cache_specs["head.layers.0"], FullAttentionSpec)
-    (result,) = configs(model([full(4), window()], [window(8)]), method="dflash")
-    assert [names for names in layers(result) if "head.layers.0" in names] == [
-        ["model.layers.0", "head.layers.0"]
-    ]
-
-
 @pytest.mark.parametrize("method", ["eagle", "eagle3", "mtp", "draft_model"])
 def test_only_groups_of_drafts_that_shift_their_input_give_up_a_block(method):
     specs = model([full(), window(), window()], [full(4)])
@@ -243,23 +232,14 @@ def test_only_groups_of_drafts_that_shift_their_input_give_up_a_block(method):
     assert flagged == (drafted if method != "draft_model" else [False] * len(drafted))
 
 
-@pytest.mark.parametrize(("method", "groups"), [("dflash", 1), ("draft_model", 2)])
-def test_a_draft_of_dflash_is_in_one_group(method, groups):
+@pytest.mark.parametrize("method", ["dflash", "draft_model"])
+def test_a_draft_may_be_split_over_groups(method):
     """Two dense and two window layers, two dense of the draft: the search splits the four."""
     specs = model([full(), window(), full(), window()], [full(), full()])
     (result,) = configs(specs, method=method)
     drafted = [n for n in layers(result) if any(name.startswith("head.") for name in n)]
-    assert len(drafted) == groups
+    assert len(drafted) == 2
     assert not any(names[0].startswith("head.") for names in drafted)
-
-
-def test_padding_limit_counts_the_groups_that_are_made():
-    """The search keeps to the limit with the draft in two groups, in which dflash cannot run."""
-    specs = model([full(), window(), full(), window()], [full(), full()])
-    limit = kv_groups.search(config(), specs).cost.padding_fraction + 0.001
-    kv_groups.search(config(layout={"max_padding_fraction": limit}), specs)
-    with pytest.raises(GroupingError, match="in which this target and draft can run"):
-        configs(specs, layout={"max_padding_fraction": limit}, method="dflash")
 
 
 # 8 blocks of the MLA layer; of the window 255 + 512 tokens in 6 blocks and 1 more; 1 for vLLM.

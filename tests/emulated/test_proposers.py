@@ -76,6 +76,11 @@ def test_context_parallelism_keeps_vllm_ascends_own_proposal(method):
     assert not issubclass(proposer, Proposing)
 
 
+def test_context_parallelism_with_dflash_is_refused():
+    with pytest.raises(NotImplementedError, match="dflash under context parallelism"):
+        proposer_class("dflash", configured("dflash", decode_context_parallel_size=2))
+
+
 def test_a_method_that_nobody_knows_is_refused_by_name():
     with pytest.raises(ValueError, match="telepathy"):
         create_proposer("telepathy", configured("telepathy"), torch.device("cpu"), None)

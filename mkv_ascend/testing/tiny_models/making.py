@@ -16,6 +16,7 @@ from mkv_ascend.testing.tiny_models.corpus import Corpus, load_corpus
 from mkv_ascend.testing.tiny_models.recipes import (
     MAX_POSITIONS,
     AnyRecipe,
+    BlockHeadRecipe,
     HeadRecipe,
     PerturbedRecipe,
     Recipe,
@@ -72,11 +73,13 @@ def _make(recipe: AnyRecipe, corpus: Corpus, path: Path, progress: Progress | No
     if not isinstance(recipe, HeadRecipe | PerturbedRecipe):
         make(recipe, corpus, path, progress)
         return
-    from mkv_ascend.testing.tiny_models import derived
+    from mkv_ascend.testing.tiny_models import block_making, derived
 
     source = store.checkpoint_path(find_recipe(recipe.source), corpus, path.parent)
     with one_thread():
-        if isinstance(recipe, HeadRecipe):
+        if isinstance(recipe, BlockHeadRecipe):
+            block_making.make_block_head(recipe, corpus, source, path, progress)
+        elif isinstance(recipe, HeadRecipe):
             derived.make_head(recipe, corpus, source, path, progress)
         else:
             derived.make_perturbed(recipe, source, path)

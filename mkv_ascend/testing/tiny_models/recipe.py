@@ -62,6 +62,13 @@ class HeadRecipe(Recipe):
     method: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class BlockHeadRecipe(HeadRecipe):
+    """A head of method dflash, trained to draft ``drafted`` tokens at once."""
+
+    drafted: int
+
+
 @dataclass(frozen=True)
 class PerturbedRecipe:
     """The tiny model ``source`` with noise on its weights: a draft that costs no training.

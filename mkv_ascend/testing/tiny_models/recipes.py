@@ -17,6 +17,7 @@ from mkv_ascend.testing.tiny_models.recipe import (
     MAX_POSITIONS,
     SLIDING_WINDOW,
     AnyRecipe,
+    BlockHeadRecipe,
     DerivedRecipe,
     HeadRecipe,
     PerturbedRecipe,
@@ -25,6 +26,7 @@ from mkv_ascend.testing.tiny_models.recipe import (
 )
 from mkv_ascend.testing.tiny_models.recipes_recurrent import RECURRENT
 from mkv_ascend.testing.tiny_models.recipes_sparse import SPARSE
+from mkv_ascend.testing.tiny_models.tokenizer import VOCABULARY_SIZE
 
 _SLIDING_AND_FULL = ["sliding_attention", "full_attention"]
 
@@ -283,6 +285,22 @@ _DERIVED: tuple[DerivedRecipe, ...] = (
         method="mtp",
         architecture={},
         steps=50,
+    ),
+    BlockHeadRecipe(
+        name="gpt_oss_dflash",
+        model_type="qwen3",
+        source="gpt_oss",
+        method="dflash",
+        architecture={
+            "head_dim": 64,
+            "intermediate_size": 256,
+            "dflash_config": {
+                "mask_token_id": VOCABULARY_SIZE - 1,
+                "target_layer_ids": [0, 1, 2],
+            },
+        },
+        steps=100,
+        drafted=3,
     ),
     PerturbedRecipe(name="gemma3_perturbed", source="gemma3", noise=0.25),
     PerturbedRecipe(name="gemma3_alternating_perturbed", source="gemma3_alternating", noise=0.15),

@@ -25,6 +25,7 @@ from mkv_ascend.testing.tiny_models.corpus import Corpus
 from mkv_ascend.testing.tiny_models.recipes import (
     RECIPES,
     AnyRecipe,
+    BlockHeadRecipe,
     HeadRecipe,
     PerturbedRecipe,
     RecurrentRecipe,
@@ -45,6 +46,9 @@ RECURRENT_CODE_FILES = ("recurrent.py",)
 
 SPARSE_CODE_FILES = ("deepseek_v32.py",)
 """Those that decide on models whose attention chooses keys, besides."""
+
+BLOCK_CODE_FILES = ("block_head.py", "block_making.py")
+"""Those that decide on heads of method dflash, besides."""
 
 
 def default_directory() -> Path:
@@ -69,6 +73,8 @@ def content_hash(recipe: AnyRecipe, corpus: Corpus) -> str:
         content["code"] |= {name: _source_digest(name) for name in SPARSE_CODE_FILES}
     if isinstance(recipe, PerturbedRecipe | HeadRecipe):
         content["code"] |= {name: _source_digest(name) for name in DERIVED_CODE_FILES}
+        if isinstance(recipe, BlockHeadRecipe):
+            content["code"] |= {name: _source_digest(name) for name in BLOCK_CODE_FILES}
         content["source"] = content_hash(RECIPES[recipe.source], corpus)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
