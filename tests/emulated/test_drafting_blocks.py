@@ -63,7 +63,7 @@ def test_one_group_chunks_prefix_hits_and_the_maximum_length():
         drafted = torch.tensor([p.tokens for p in proposals])
         lead = rows.max(-1).values - rows.gather(-1, drafted[..., None])[..., 0]
         assert lead.max() < speculation.TIE
-    assert asked < len(result.proposals), "none reaches the maximum"
+    assert asked > 20
 
 
 def test_a_layer_with_a_window_is_refused():

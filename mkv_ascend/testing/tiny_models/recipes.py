@@ -320,6 +320,7 @@ __all__ = [
     "RECIPES",
     "SLIDING_WINDOW",
     "AnyRecipe",
+    "BlockHeadRecipe",
     "DerivedRecipe",
     "HeadRecipe",
     "PerturbedRecipe",
