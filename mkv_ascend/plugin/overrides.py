@@ -124,6 +124,16 @@ OVERRIDES = (
         until="its loop takes positions and metadata of each step from outside",
     ),
     Patch(
+        name="a block of masks over several KV groups",
+        target="AscendDflashProposer.dummy_run, and its share of _propose "
+        "(drafting/proposing_blocks.py)",
+        why="Its inputs are laid out by a Triton kernel that knows one block table; a dummy run "
+        "writes the context's keys to the slots of the last proposal.",
+        guard=MIXIN,
+        test="tests/emulated/test_drafting_blocks.py",
+        until="vllm-ascend's dflash proposer takes slots of several groups",
+    ),
+    Patch(
         name="specs of latents",
         target="NPUModelRunner.get_kv_cache_spec (plugin/latent_specs.py)",
         why="Whether layers have an indexer, and of what sizes, is asked of the target's "
