@@ -14,15 +14,28 @@ from typing import Any
 import pytest
 
 from mkv_ascend.commands.explain_models import read_model
+from mkv_ascend.testing import programs
 
 pytestmark = pytest.mark.slow
 CONFIGS = Path(__file__).resolve().parents[1] / "data" / "configs"
 MIB = 2**20
 
 
+def arguments(target: str, *options: str) -> list[str]:
+    command = ["explain", "--format", "json", "--max-model-len", "32768"]
+    return [*command, "--model", str(CONFIGS / target), *options]
+
+
 def explain(target: str, *options: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "mkv_ascend.cli", "explain", "--format", "json"]
-    command += ["--max-model-len", "32768", "--model", str(CONFIGS / target), *options]
+    done = programs.run_program("mkv_ascend.cli", arguments(target, *options))
+    assert done.status == 0, done.errors
+    plain: dict[str, Any] = json.loads(done.output)
+    return plain
+
+
+def explain_in_a_process_of_ours(target: str, *options: str) -> dict[str, Any]:
+    """As a user runs it, so that what it takes is counted as our child's."""
+    command = [sys.executable, "-m", "mkv_ascend.cli", *arguments(target, *options)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     plain: dict[str, Any] = json.loads(done.stdout)
@@ -41,16 +54,6 @@ def test_vllms_own_grouping_is_shown(target: str, draft: str, groups: int, mib: 
     assert vllm["groups"] == groups
     assert vllm["request_bytes"] / MIB == pytest.approx(mib, abs=0.5)
     assert vllm["num_blocks"] == 8 * 2**30 // vllm["bytes_per_block"]
-
-
-def test_what_vllm_raises_is_shown_within_a_minute_and_4_gib() -> None:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    vllm = explain("DeepSeek-V3", "--draft", str(CONFIGS / "gpt-oss-20b"))["vllm"]
-    # Of the processor, not of the clock: other tests run beside this one.
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 60
-    # Of the largest of all processes that this one waited for, in KiB.
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 4 * 2**20
-    assert vllm["error"].startswith("NotImplementedError: The page size of the layer")
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -78,13 +81,14 @@ def kept(plain: dict[str, Any]) -> set[tuple[Any, ...]]:
     return set(found.items())
 
 
-def test_what_vllm_builds_is_what_the_numbers_say() -> None:
+def test_what_vllm_builds_is_what_the_numbers_say_within_a_minute_and_4_gib() -> None:
     """Both models of 61 and 24 layers on 8 ranks: latents, windows, sinks; no weights."""
     draft = ["--draft", str(CONFIGS / "gpt-oss-20b"), "--tensor-parallel-size", "8"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    built = explain("DeepSeek-V3", *draft, "--build")
-    # Of one processor; a minute on a machine that does nothing else.
+    built = explain_in_a_process_of_ours("DeepSeek-V3", *draft, "--build")
+    # Of one processor, not of the clock: other tests run beside this one.
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 60
+    # Of the largest of all processes that this one waited for, in KiB.
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 4 * 2**20
     numbers = explain("DeepSeek-V3", *draft, "--no-build", "--no-vllm-grouping")
     assert kept(built) == kept(numbers)
