@@ -20,26 +20,41 @@ from typing import TYPE_CHECKING
 from vllm_ascend import ascend_config
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    from vllm.config import CacheConfig, VllmConfig
 
 
-def separate_draft_config(target: VllmConfig, make_draft: Callable[[], VllmConfig]) -> VllmConfig:
+def separate_draft_config(
+    target: VllmConfig, make_draft: Callable[[], VllmConfig], *, recurrent: bool = False
+) -> VllmConfig:
     """Make the draft's configuration without changing the target's.
 
     Args:
         target: the target's configuration; its ``cache_config`` is the same before and after.
         make_draft: vLLM's own way to make the draft's.
+        recurrent: whether the draft has recurrent layers. Their states are then as without prefix
+            caching, one for a request, whatever the target does.
 
     Returns:
         The draft's configuration with a ``cache_config`` of its own. Its block size is the
         target's: that is what the scheduler counts in and what the draft's specs are made with.
     """
     before = copy.copy(target.cache_config)
+    if recurrent:
+        _without_states_of_prefixes(target.cache_config)
     draft = make_draft()
     draft.cache_config = copy.copy(draft.cache_config)
     draft.cache_config.block_size = before.block_size
     vars(target.cache_config).update(vars(before))
+    if recurrent:
+        _without_states_of_prefixes(draft.cache_config)
+        draft.cache_config.mamba_block_size = target.model_config.max_model_len
     return draft
+
+
+def _without_states_of_prefixes(cache: CacheConfig) -> None:
+    cache.enable_prefix_caching = False
+    cache.mamba_cache_mode = "none"
+    cache.mamba_block_size = cache.mamba_page_size_padded = None
 
 
 def builder_config(draft: VllmConfig) -> VllmConfig:

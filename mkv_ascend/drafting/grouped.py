@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -37,11 +38,25 @@ class Grouped:
             NotImplementedError: the draft has layers that cannot be served.
         """
         super().load_model(model)  # type: ignore[misc]
+        self.refuse_layers(self.layer_specs())
+        self.attn_layer_names = list(self._draft_layers())
+
+    def refuse_layers(self, specs: Mapping[str, Any]) -> None:
+        """Refuse layers that cannot be served: recurrent ones.
+
+        Args:
+            specs: the KV cache spec of each of the draft's layers.
+        """
+        refuse_recurrent_layers(specs)
+
+    def layer_specs(self) -> dict[str, Any]:
+        """The KV cache spec of each of the draft's layers."""
         layers = self._draft_layers()
-        refuse_recurrent_layers(
-            {name: layer.get_kv_cache_spec(self.vllm_config) for name, layer in layers.items()}
-        )
-        self.attn_layer_names = list(layers)
+        return {name: layer.get_kv_cache_spec(self.vllm_config) for name, layer in layers.items()}
+
+    def attention_layers(self) -> dict[str, Any]:
+        """The draft's layers that keep keys and values: all, but for recurrent drafts."""
+        return self._draft_layers()
 
     def _draft_layers(self) -> dict[str, Any]:
         """The draft's attention layers, in the order in which they were made: that they run in."""
@@ -61,7 +76,7 @@ class Grouped:
         tables = self.runner.input_batch.block_table
         kv_cache_groups = kv_cache_config.kv_cache_groups
         groups = find_groups(
-            self._draft_layers(),
+            self.attention_layers(),
             kv_cache_groups,
             [tables[kv_group].block_size for kv_group in range(len(kv_cache_groups))],
         )

@@ -80,10 +80,10 @@ def find_groups(
     members: dict[Any, list[str]] = {}
     kv_groups: list[int] = []
     for name, layer in layers.items():
-        kv_group = _kv_group_of(name, kv_cache_groups)
+        kv_group = kv_group_of(name, kv_cache_groups)
         if kv_group not in kv_groups:
             kv_groups.append(kv_group)
-        spec = _spec_of(name, kv_cache_groups[kv_group].kv_cache_spec)
+        spec = spec_of(name, kv_cache_groups[kv_group].kv_cache_spec)
         spec = spec.copy_with_new_block_size(kernel_block_sizes[kv_group])
         key = (kv_group, layer.get_attn_backend(), spec, getattr(layer, "num_heads", None))
         members.setdefault(key, []).append(name)
@@ -97,7 +97,8 @@ def find_groups(
     )
 
 
-def _kv_group_of(layer: str, kv_cache_groups: Sequence[Any]) -> int:
+def kv_group_of(layer: str, kv_cache_groups: Sequence[Any]) -> int:
+    """The KV group that the layer lies in. ValueError: none."""
     for index, group in enumerate(kv_cache_groups):
         if layer in group.layer_names:
             return index
@@ -107,14 +108,15 @@ def _kv_group_of(layer: str, kv_cache_groups: Sequence[Any]) -> int:
     )
 
 
-def _spec_of(layer: str, group_spec: Any) -> Any:
+def spec_of(layer: str, group_spec: Any) -> Any:
+    """The spec of one layer of a KV group with ``group_spec``."""
     if isinstance(group_spec, UniformTypeKVCacheSpecs):
         return group_spec.kv_cache_specs[layer]
     return group_spec
 
 
 def refuse_recurrent_layers(specs: Mapping[str, Any]) -> None:
-    """Refuse drafts whose state cannot follow acceptance yet.
+    """Refuse drafts whose state cannot follow acceptance.
 
     Args:
         specs: the KV cache spec of each of the draft's layers.
@@ -127,6 +129,6 @@ def refuse_recurrent_layers(specs: Mapping[str, Any]) -> None:
         raise NotImplementedError(
             f"the draft keeps a recurrent state in {len(recurrent)} of its {len(specs)} layers "
             f"(first: {recurrent[0]}). It would have to be taken back where tokens are rejected, "
-            "which this release does not do; drafts of attention layers only are served. Choose "
-            "such a draft."
+            "which this release does for drafts of method draft_model only. Choose a draft of "
+            "attention layers only, or a model of its own."
         )

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
+from mkv_ascend.drafting.copying import shallow_copy
 from mkv_ascend.drafting.groups import DraftGroups
 from mkv_ascend.drafting.plan import LaterSteps
-from mkv_ascend.drafting.sharing import Sharing, StepLengths, shallow_copy, sharing_of
+from mkv_ascend.drafting.sharing import Sharing, StepLengths, sharing_of
 
 Metadata = dict[str, Any]
 """Layer name -> its metadata, in the order of groups."""

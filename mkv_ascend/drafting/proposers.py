@@ -28,6 +28,11 @@ from mkv_ascend.drafting.draft_config import (
 from mkv_ascend.drafting.expert_methods import expert_methods_kept, use_methods
 from mkv_ascend.drafting.proposing import Proposing
 from mkv_ascend.drafting.proposing_blocks import ProposingBlocks
+from mkv_ascend.drafting.recurrent import RecurrentProposing
+from mkv_ascend.drafting.recurrent_options import (
+    has_recurrent_layers,
+    refuse_options_of_recurrent_drafts,
+)
 from mkv_ascend.layout.kind import Role
 
 if TYPE_CHECKING:
@@ -47,7 +52,9 @@ class OwnConfiguration:
     def _create_draft_vllm_config(self) -> VllmConfig:
         if self._own_config is None:
             make = super()._create_draft_vllm_config  # type: ignore[misc]
-            self._own_config = separate_draft_config(self.vllm_config, make)
+            self._own_config = separate_draft_config(
+                self.vllm_config, make, recurrent=has_recurrent_layers(self.vllm_config)
+            )
         return self._own_config
 
     def _get_model(self) -> nn.Module:
@@ -91,6 +98,17 @@ class OwnConfiguration:
 
 class MkvDraftModelProposer(Proposing, OwnConfiguration, AscendDraftModelProposer):
     """Method ``draft_model``: an independent, smaller model."""
+
+
+class MkvRecurrentDraftModelProposer(
+    RecurrentProposing, Proposing, OwnConfiguration, AscendDraftModelProposer
+):
+    """Method ``draft_model`` with recurrent layers."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Rows of the first pass are the target's: none more for what the target sampled.
+        self.net_num_new_slots_per_request = 0
 
 
 class MkvEagleProposer(Proposing, OwnConfiguration, AscendEagleProposer):
@@ -137,6 +155,9 @@ def proposer_class(method: str, vllm_config: VllmConfig) -> type[Any] | None:
     proposer = PROPOSERS.get(method)
     if proposer is MkvEagleProposer and vllm_config.speculative_config.use_step3p5_mtp():
         return MkvStep3p5MTPProposer
+    if proposer is MkvDraftModelProposer and has_recurrent_layers(vllm_config):
+        refuse_options_of_recurrent_drafts(vllm_config)
+        return MkvRecurrentDraftModelProposer
     parallel = vllm_config.parallel_config
     if parallel.prefill_context_parallel_size * parallel.decode_context_parallel_size > 1:
         if proposer is MkvDflashProposer:

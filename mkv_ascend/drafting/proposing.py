@@ -23,10 +23,10 @@ from vllm.forward_context import get_forward_context
 from vllm_ascend.ascend_forward_context import set_ascend_forward_context
 from vllm_ascend.attention.attention_v1 import AscendAttentionState
 
+from mkv_ascend.drafting.copying import shallow_copy
 from mkv_ascend.drafting.grouped import Grouped
 from mkv_ascend.drafting.metadata import Metadata
 from mkv_ascend.drafting.plan import DraftPlan, FirstPassInputs, LaterSteps, Sizes
-from mkv_ascend.drafting.sharing import shallow_copy
 from mkv_ascend.drafting.steps import DraftSteps, Passes
 
 READ_AUXILIARY_STATES = ("eagle3",)

@@ -41,6 +41,7 @@ def check_models(config: VllmConfig) -> None:
     if has_draft:
         _check_experts(config.model_config, speculative.draft_model_config)
         _check_ranks(config)
+        _check_recurrent(config)
     if selection_inputs.options(config, Role.TARGET).attention.layers:
         return
     environment = selection_inputs.environment(config)
@@ -105,6 +106,26 @@ def _check_ranks(config: VllmConfig) -> None:
             f"{target}: vLLM 0.23.0 runs a draft model on all ranks of its target. Leave "
             "draft_tensor_parallel_size out (with method eagle or eagle3 it may be 1)"
         )
+
+
+def _check_recurrent(config: VllmConfig) -> None:
+    """Refuse options that a draft with recurrent layers cannot be combined with.
+
+    Raises:
+        SelectionError: naming the option.
+    """
+    # Not with this module, which the platform imports: it needs no model code.
+    from mkv_ascend.drafting.recurrent_options import (
+        has_recurrent_layers,
+        refuse_options_of_recurrent_drafts,
+    )
+
+    if not has_recurrent_layers(config):
+        return
+    try:
+        refuse_options_of_recurrent_drafts(config)
+    except NotImplementedError as error:
+        raise SelectionError(str(error)) from None
 
 
 def _request(model: ModelConfig, role: Role) -> LayerRequest | None:

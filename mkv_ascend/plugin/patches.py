@@ -182,6 +182,16 @@ PATCHES = (
         apply=_install("state_blocks"),
     ),
     Patch(
+        name="architecture of a draft model",
+        target="vllm SpeculativeConfig.__post_init__",
+        why="It makes an MTP head of every draft whose family has one (Qwen3-Next, Qwen3.5, "
+        "DeepSeek-V3, Nemotron-H), also where the method asked for is draft_model: such a model "
+        "cannot be a draft of its own.",
+        guard="the method reads hf_config_override (plugin/draft_architecture.py)",
+        test="tests/emulated/test_recurrent_drafts.py",
+        until="vLLM overrides a draft's architecture for the method mtp only",
+    ),
+    Patch(
         name="dense layers beside MLA",
         target="vllm Attention.get_kv_cache_spec",
         why="A dense layer with a sliding window refuses when the model has MLA, and is asked "

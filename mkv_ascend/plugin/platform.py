@@ -9,7 +9,7 @@ from vllm_ascend.platform import NPUPlatform
 
 from mkv_ascend.attention.selection import SelectionError
 from mkv_ascend.config import ConfigError, parse_config
-from mkv_ascend.plugin import early_check, kv_connectors, state_blocks
+from mkv_ascend.plugin import draft_architecture, early_check, kv_connectors, state_blocks
 from mkv_ascend.plugin.logging import get_logger
 from mkv_ascend.plugin.refusal import refuse
 
@@ -34,9 +34,10 @@ class MkvPlatform(NPUPlatform):
 
     @classmethod
     def pre_register_and_update(cls, parser: Any = None) -> None:
-        """vllm-ascend's patches of the front process, and blocks beside states it cannot align."""
+        """vllm-ascend's patches of the front process, and those of ours that belong there."""
         super().pre_register_and_update(parser)
         state_blocks.install()
+        draft_architecture.install()
 
     @classmethod
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kinds of recurrent layers a draft may have: how metadata is built and where its states lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
+
+from mkv_ascend.drafting.states import StateCaches
+
+
+@dataclass(frozen=True)
+class CatchUp:
+    """The rows of the pass in which a draft sees what the target has just seen.
+
+    Attributes:
+        row_lengths: tokens of each row that is run token by token, keeping the state after each;
+            0 for rows that are run as a prefill. int32 [B] on the host.
+        ones: int32 [B] on the device: every row starts from its block 0.
+    """
+
+    row_lengths: torch.Tensor
+    ones: torch.Tensor
+
+
+class StateKind(Protocol):
+    """What differs by kind."""
+
+    def why_not(self, layer: Any, speculative: int) -> str | None:
+        """Why the layer cannot be served with so many draft tokens; None: it can."""
+
+    def caches(self, layer: Any) -> StateCaches:
+        """The layer's caches."""
+
+    def catch_up(self, builder: Any, common: Any, rows: CatchUp) -> Any:
+        """Metadata of the catch-up pass."""
+
+
+class GatedDeltaNet:
+    """Gated delta rule (Qwen3-Next, Qwen3.5): a convolution and a matrix per head."""
+
+    def why_not(self, layer: Any, speculative: int) -> str | None:
+        """Layers of other rules (KDA) have this kind's builder, but no room in their window."""
+        width = getattr(layer, "conv_kernel_size", None)
+        if width is not None and width - 1 + speculative in next(iter(layer.get_state_shape())):
+            return None
+        return (
+            f"{type(layer).__name__} keeps as many inputs of its convolution as one token needs, "
+            f"and not those of {speculative} draft tokens besides"
+        )
+
+    def caches(self, layer: Any) -> StateCaches:
+        """vllm-ascend keeps the window as [blocks, rows, channels]."""
+        window, state = layer.kv_cache
+        return StateCaches((rows_first(window),), (state,))
+
+    def catch_up(self, builder: Any, common: Any, rows: CatchUp) -> Any:
+        """Rows that are run token by token are the builder's speculative decodes."""
+        metadata = builder.build(
+            0,
+            common,
+            num_accepted_tokens=rows.ones,
+            num_decode_draft_tokens_cpu=rows.row_lengths - 1,
+        )
+        lengths = rows.row_lengths[rows.row_lengths > 0]
+        table = metadata.spec_state_indices_tensor
+        if table is not None and bool((lengths < table.shape[1]).any()):
+            # The kernel wants a block for each token, the builder gives 1 + K for each row.
+            tokens = torch.arange(table.shape[1]) < lengths[:, None]
+            places = tokens.flatten().nonzero()[:, 0].to(table.device, non_blocking=True)
+            metadata.spec_state_indices_tensor = table.flatten()[places]
+        return metadata
+
+
+def rows_first(window: torch.Tensor) -> torch.Tensor:
+    """A convolution's cache as [blocks, rows, channels], whichever way it is kept."""
+    # Not with this module, whose other parts need no device.
+    from vllm.model_executor.layers.mamba.mamba_utils import is_conv_state_dim_first
+
+    return window.transpose(1, 2) if is_conv_state_dim_first() else window
+
+
+STATE_KINDS: dict[MambaAttentionBackendEnum, StateKind] = {
+    MambaAttentionBackendEnum.GDN_ATTN: GatedDeltaNet(),
+}
+"""vLLM's kinds of recurrent layers that a draft may have."""
+
+
+def refuse_unknown_states(layers: Mapping[str, Any], speculative: int) -> None:
+    """Refuse recurrent layers whose state cannot follow acceptance.
+
+    Args:
+        layers: the draft's recurrent layers by name.
+        speculative: draft tokens of one proposal.
+
+    Raises:
+        NotImplementedError: a layer is of another kind than ``STATE_KINDS``, or a form of its kind
+            that is not served.
+    """
+    for name, layer in layers.items():
+        kind = STATE_KINDS.get(layer.mamba_type)
+        known = ", ".join(kind.name for kind in STATE_KINDS)
+        reason = (
+            f"its kind is {layer.mamba_type}, and this release knows {known}"
+            if kind is None
+            else kind.why_not(layer, speculative)
+        )
+        if reason is not None:
+            raise NotImplementedError(
+                f"the draft keeps a recurrent state in {name}, which cannot be taken back where "
+                f"tokens are rejected: {reason}. Choose a draft of other layers, such as attention."
+            )

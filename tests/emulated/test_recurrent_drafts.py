@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drafts with recurrent layers (Qwen3-Next): their states follow what is accepted.
+
+Output tokens are the target's whatever the draft does, so every draft token is compared with what
+Hugging Face's run of the draft says after the accepted context.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mkv_ascend.testing import engine, speculation
+from mkv_ascend.testing.tiny_models import model_directory
+from tests.emulated.pairs import (
+    assert_drafts_are_the_drafts_own,
+    assert_greedy_tokens_of_reference,
+    scenario,
+    text_prompts,
+)
+
+TARGET, DRAFT = "qwen3_next", "qwen3_next_draft"
+K_OF_MANY = 5
+
+
+def case(draft: str, lengths: tuple[int, ...], target: str = TARGET, **fields: Any) -> Any:
+    """Prompts of text and of these many tokens of it."""
+    long = [token for prompt in text_prompts(model_directory(target)) for token in prompt]
+    return scenario(
+        target,
+        draft,
+        **{
+            "prompts": [long[length : 2 * length] for length in lengths],
+            "max_tokens": 24,
+            **fields,
+        },
+    )
+
+
+def assert_right(case: Any, result: Any) -> None:
+    assert_greedy_tokens_of_reference(case, result)
+    assert_drafts_are_the_drafts_own(case, result)
+
+
+def test_a_model_accepts_all_of_its_own_drafts() -> None:
+    """Also after prompts of one token, and in chunks."""
+    own = case(TARGET, (1, 2, 40, 130, 5), engine={"max_num_batched_tokens": 48})
+    result = engine.run(own)
+    assert_right(own, result)
+    assert result.accepted_per_position == [result.num_drafts] * own.num_speculative_tokens
+    assert "2 layers keep a recurrent state" in result.log
+
+
+def test_states_follow_what_is_accepted() -> None:
+    """The first two requests fill all blocks; when one of them grows, the other has to yield."""
+    blocks = {"num_gpu_blocks_override": 1 + 2 * (1 + K_OF_MANY + 1)}
+    drafted = case(
+        DRAFT, (120, 117, 1, 33), num_speculative_tokens=K_OF_MANY, max_tokens=40, engine=blocks
+    )
+    result = engine.run(drafted)
+    assert_right(drafted, result)
+    assert all(0 < count < result.num_drafts for count in result.accepted_per_position)
+    assert result.preemptions > 0
+
+
+def test_asynchronous_scheduling_accepts_what_the_reference_does() -> None:
+    ahead = case(
+        DRAFT,
+        (5, 40, 90),
+        num_speculative_tokens=2,
+        record_drafts=False,
+        engine={"async_scheduling": True},
+    )
+    result = engine.run(ahead)
+    assert_greedy_tokens_of_reference(ahead, result)
+    drafter = speculation.DraftModel(Path(str(ahead.draft)))
+    expected = [
+        speculation.draft_and_verify(Path(ahead.model), drafter, prompt, 2, ahead.max_tokens)
+        for prompt in ahead.prompts
+    ]
+    assert all(output.decided for output in expected)
+    accepted = zip(*(output.accepted_per_position for output in expected), strict=True)
+    assert result.accepted_per_position == [sum(counts) for counts in accepted]
+
+
+def test_a_target_without_states() -> None:
+    """Nothing is configured for states; chunks of prompts have any length up to K + 1."""
+    apart = case(
+        DRAFT,
+        (5, 9, 13, 70),
+        target="qwen3_moe",
+        num_speculative_tokens=1,
+        engine={"long_prefill_token_threshold": 2, "enable_prefix_caching": False},
+    )
+    result = engine.run(apart)
+    assert_right(apart, result)
+    assert result.num_accepted > 0

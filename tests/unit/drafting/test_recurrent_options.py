@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a draft with recurrent layers cannot be combined with is refused, each by its name."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from mkv_ascend.drafting.recurrent_options import (
+    has_recurrent_layers,
+    refuse_options_of_recurrent_drafts,
+)
+
+
+def config(**changes):
+    draft = SimpleNamespace(
+        model="a-draft",
+        is_attention_free=changes.get("is_attention_free", False),
+        is_hybrid=changes.get("is_hybrid", True),
+    )
+    speculative = SimpleNamespace(
+        draft_model_config=draft,
+        uses_draft_model=lambda: changes.get("method", "draft_model") == "draft_model",
+        disable_padded_drafter_batch=changes.get("disable_padded_drafter_batch", False),
+        parallel_drafting=changes.get("parallel_drafting", False),
+    )
+    cache = SimpleNamespace(
+        enable_prefix_caching=changes.get("enable_prefix_caching", False),
+        mamba_cache_mode=changes.get("mamba_cache_mode", "none"),
+    )
+    parallel = SimpleNamespace(
+        prefill_context_parallel_size=1,
+        decode_context_parallel_size=changes.get("decode_context_parallel_size", 1),
+    )
+    return SimpleNamespace(
+        speculative_config=speculative, cache_config=cache, parallel_config=parallel
+    )
+
+
+def test_a_plain_configuration_is_served():
+    refuse_options_of_recurrent_drafts(config())
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "advice"),
+    [
+        ("enable_prefix_caching", True, "--no-enable-prefix-caching"),
+        ("mamba_cache_mode", "align", "mamba_cache_mode is align"),
+        ("disable_padded_drafter_batch", True, "disable_padded_drafter_batch is set"),
+        ("parallel_drafting", True, "parallel_drafting is set"),
+        ("decode_context_parallel_size", 2, "decode_context_parallel_size"),
+        ("is_attention_free", True, "no attention layer"),
+    ],
+)
+def test_each_option_is_refused_with_what_to_change(option, value, advice):
+    with pytest.raises(NotImplementedError, match=f"a-draft has recurrent layers.*{advice}"):
+        refuse_options_of_recurrent_drafts(config(**{option: value}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"is_hybrid": False}, False),
+        ({"is_hybrid": False, "is_attention_free": True}, True),
+        ({"method": "mtp"}, False),
+    ],
+)
+def test_recurrent_drafts_are_models_of_their_own_with_states(changes, expected):
+    assert has_recurrent_layers(config(**changes)) is expected
+
+
+def test_without_a_draft_there_are_none():
+    assert not has_recurrent_layers(SimpleNamespace(speculative_config=None))

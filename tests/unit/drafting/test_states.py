@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""States of recurrent drafts against the plainest way to keep them: run every accepted token anew.
+
+A layer here is a number per request, which each token changes, and a convolution whose inputs the
+change depends on. It runs rows as the kernels do: token by token, a state for each token's block;
+or as a prefill, which leaves the last state only.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
+
+from mkv_ascend.drafting.state_groups import DraftStates, StateGroup
+from mkv_ascend.drafting.state_kinds import CatchUp, refuse_unknown_states
+from mkv_ascend.drafting.states import StateCaches, taken_tokens
+
+MODULUS = 1_000_003
+WIDTH = 4
+"""Tokens that the convolution sees."""
+
+
+def moved(state: int, inputs: list[int]) -> int:
+    """The state after the last of ``inputs``, which the convolution sees."""
+    seen = sum((place + 1) * token for place, token in enumerate(inputs[-WIDTH:]))
+    return (31 * state + seen) % MODULUS
+
+
+def sequential(tokens: list[int]) -> int:
+    """The state after all of these tokens, one after another."""
+    state, inputs = 0, [0] * (WIDTH - 1)
+    for token in tokens:
+        inputs.append(token)
+        state = moved(state, inputs)
+    return state
+
+
+class Layer:
+    """Caches as the kernels keep them, and the two ways in which they run a row."""
+
+    def __init__(self, blocks: int, speculative: int) -> None:
+        # What lies in blocks that nobody wrote is not defined.
+        self.window = torch.randint(1, 99, (blocks, WIDTH - 1 + speculative, 1))
+        self.state = torch.randint(1, 99, (blocks, 1))
+
+    def run_by_token(self, blocks: list[int], tokens: list[int]) -> None:
+        inputs = self.window[blocks[0], : WIDTH - 1, 0].tolist()
+        state = int(self.state[blocks[0]])
+        for block, token in zip(blocks, tokens, strict=False):
+            inputs.append(token)
+            state = moved(state, inputs)
+            self.state[block] = state
+        kept = torch.tensor(inputs[1:])
+        self.window[blocks[0], : len(kept), 0] = kept
+
+    def prefill(self, block: int, tokens: list[int], begins: bool) -> None:
+        inputs = [0] * (WIDTH - 1) if begins else self.window[block, : WIDTH - 1, 0].tolist()
+        state = 0 if begins else int(self.state[block])
+        for token in tokens:
+            inputs.append(token)
+            state = moved(state, inputs)
+        self.state[block] = state
+        self.window[block, : WIDTH - 1, 0] = torch.tensor(inputs[1 - WIDTH :])
+
+
+class Kind:
+    """A kind of layers whose metadata is what its builder was given."""
+
+    def caches(self, layer: Any) -> StateCaches:
+        return StateCaches((layer.window,), (layer.state,))
+
+    def catch_up(self, builder: Any, common: Any, rows: CatchUp) -> Any:
+        assert rows.ones.tolist() == [1] * common.num_reqs
+        return rows.row_lengths.tolist(), common.is_prefilling.tolist(), common.block_table_tensor
+
+
+class Builder:
+    def build(self, prefix: int, common: Any) -> Any:
+        assert not common.is_prefilling.any()
+        return common.block_table_tensor
+
+
+@dataclass
+class Request:
+    """``tokens``: those the states must have seen. ``blocks``: of its row in the block table."""
+
+    blocks: list[int]
+    tokens: list[int]
+
+
+class Common:
+    """The common metadata that is read."""
+
+    def __init__(self, rows: list[int], before: list[int], loose: int) -> None:
+        starts = torch.tensor([0, *rows]).cumsum(0).to(torch.int32)
+        lengths = torch.tensor([sum(pair) for pair in zip(rows, before, strict=True)])
+        self.num_reqs = len(rows)
+        self.query_start_loc = self.query_start_loc_cpu = starts
+        self.seq_lens = lengths.to(torch.int32)
+        # In asynchronous scheduling the host has a bound for rows that follow others.
+        self.seq_lens_cpu_upper_bound = lengths + loose * (torch.tensor(before) > 0)
+        self.is_prefilling = self.block_table_tensor = self._num_computed_tokens_cache = None
+
+
+class Engine:
+    """Requests in random order, with chunks of prompts, drafts, pauses, and preemption."""
+
+    def __init__(self, speculative: int, seed: int) -> None:
+        self.k, self.random = speculative, random.Random(seed)
+        torch.manual_seed(seed)
+        blocks = list(range(1, 1 + 6 * (1 + speculative)))
+        self.random.shuffle(blocks)
+        size = 1 + speculative
+        self.requests = [Request(blocks[i * size : (i + 1) * size], []) for i in range(6)]
+        self.layer = Layer(len(blocks) + 1, speculative)
+        self.table = torch.zeros(8, size, dtype=torch.int32)
+        spec = SimpleNamespace()
+        group = StateGroup(0, Kind(), Builder(), spec, {"layer": self.layer})
+        self.states = DraftStates([group], [self.table], 8, speculative)
+        self.states.bind()
+
+    def token(self) -> int:
+        return self.random.randint(1, 999)
+
+    def row(self, request: Request) -> tuple[list[int], int]:
+        """The target's row of this request, and how many of its tokens are accepted."""
+        if request.tokens and self.random.random() < 0.1:
+            request.tokens.clear()  # preempted: starts anew, its blocks hold what they held
+        is_prompt = not request.tokens or self.random.random() < 0.3
+        if is_prompt:
+            count = self.random.choice([1, 2, self.k + 1, self.k + 2, 9])
+            return [self.token() for _ in range(count)], count
+        drafted = self.random.randint(0, self.k)
+        return [self.token() for _ in range(1 + drafted)], self.random.randint(1, 1 + drafted)
+
+    def step(self) -> None:
+        batch = self.random.sample(self.requests, self.random.randint(1, 6))
+        rows, accepted = zip(*(self.row(request) for request in batch), strict=True)
+        before = [len(request.tokens) for request in batch]
+        self.table[: len(batch)] = torch.tensor([request.blocks for request in batch])
+        common = Common([len(row) for row in rows], before, loose=self.random.choice([0, self.k]))
+        rejected = torch.tensor([len(row) - a for row, a in zip(rows, accepted, strict=True)])
+        self.catch_up(common, rows, None if not rejected.any() else rejected)
+        for request, row, count in zip(batch, rows, accepted, strict=True):
+            request.tokens += row[:count]
+        self.states.settle(len(batch))
+        self.check(batch)
+
+    def catch_up(self, common: Any, rows: Any, rejected: torch.Tensor | None) -> None:
+        lengths, begins, table = self.states.catch_up(common, rejected)["layer"]
+        for index, row in enumerate(rows):
+            blocks = table[index].tolist()
+            if lengths[index]:
+                assert lengths[index] == len(row)
+                self.layer.run_by_token(blocks, row)
+            else:
+                self.layer.prefill(blocks[0], row, begins[index])
+
+    def check(self, batch: list[Request]) -> None:
+        """Draft K tokens; every one sees what was accepted and those drafted before it."""
+        common = Common([1] * len(batch), [1] * len(batch), loose=0)
+        scratch = self.states.later_steps(common)["layer"][:, 0].tolist()
+        for block, request in zip(scratch, batch, strict=True):
+            drafted: list[int] = []
+            for _ in range(self.k):
+                drafted.append(self.token())
+                self.layer.run_by_token([block], drafted[-1:])
+                assert int(self.layer.state[block]) == sequential(request.tokens + drafted)
+        for request in self.requests:
+            if request.tokens:
+                assert int(self.layer.state[request.blocks[0]]) == sequential(request.tokens)
+
+
+@pytest.mark.parametrize("speculative", [1, 2, 3, 5])
+def test_every_draft_token_sees_the_accepted_tokens_and_no_others(speculative: int) -> None:
+    for seed in range(12):
+        engine = Engine(speculative, seed)
+        for _ in range(25):
+            engine.step()
+
+
+def test_rows_that_begin_a_request_or_are_long_count_as_one_token() -> None:
+    lengths = torch.tensor([3, 50, 14, 20], dtype=torch.int32)
+    starts = torch.tensor([0, 3, 13, 17, 18], dtype=torch.int32)
+    rejected = torch.tensor([0, 0, 3, 0])
+    assert taken_tokens(starts, lengths, rejected, longest_row=4).tolist() == [1, 1, 1, 1]
+    assert taken_tokens(starts, lengths, None, longest_row=4).tolist() == [1, 1, 4, 1]
+
+
+def layer(kind: Any, rows: int) -> Any:
+    return SimpleNamespace(
+        mamba_type=kind, conv_kernel_size=WIDTH, get_state_shape=lambda: ((rows, 8), (2, 4, 4))
+    )
+
+
+def test_an_unknown_kind_is_refused_by_name() -> None:
+    layers = {"model.layers.3": layer("another kind", WIDTH + 1)}
+    with pytest.raises(NotImplementedError, match=r"model\.layers\.3.*another kind.*GDN_ATTN"):
+        refuse_unknown_states(layers, 2)
+
+
+def test_a_window_without_room_for_drafts_is_refused() -> None:
+    known = MambaAttentionBackendEnum.GDN_ATTN
+    refuse_unknown_states({"wide": layer(known, WIDTH - 1 + 2)}, 2)
+    with pytest.raises(NotImplementedError, match=r"narrow.*and not those of 2 draft tokens"):
+        refuse_unknown_states({"narrow": layer(known, WIDTH - 1)}, 2)
