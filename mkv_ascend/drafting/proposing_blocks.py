@@ -23,10 +23,10 @@ from vllm_ascend.ascend_forward_context import set_ascend_forward_context
 from vllm_ascend.attention.attention_v1 import AscendAttentionState
 from vllm_ascend.utils import enable_sp, lmhead_tp_enable
 
+from mkv_ascend.drafting.copying import shallow_copy
 from mkv_ascend.drafting.groups import DraftGroups
 from mkv_ascend.drafting.plan import LaterSteps, Sizes
 from mkv_ascend.drafting.proposing import Proposing
-from mkv_ascend.drafting.sharing import shallow_copy
 
 
 @dataclass(frozen=True)
