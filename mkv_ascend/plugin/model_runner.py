@@ -135,7 +135,9 @@ class MkvModelRunner(NPUModelRunner):
             metadata, common = super()._build_attention_metadata(*args, **kwargs)
         finally:
             self.kv_cache_config, self.attn_groups, batch.block_table = whole
-        return plan.complete(metadata, kwargs["num_reqs"]), common
+        requests = kwargs["num_reqs"]
+        lengths = self.seq_lens[: kwargs.get("num_reqs_padded") or requests]
+        return plan.complete(metadata, requests, lengths), common
 
     def get_kv_cache_spec(self) -> dict[str, Any]:
         """The spec of every layer with a cache, tied to what planning must know besides."""

@@ -20,6 +20,7 @@ from vllm.v1.worker.utils import AttentionGroup
 from mkv_ascend.drafting.sharing import Sharing, sharing_of
 from mkv_ascend.ops.group_table import group_table
 from mkv_ascend.ops.target_slots import slot_table, target_slots
+from mkv_ascend.plugin.shared_states import StateSharing, need_of_states, state_sharing_of
 
 AttentionGroups = list[list[AttentionGroup]]
 """vllm-ascend's ``attn_groups``: per KV group its attention groups."""
@@ -36,13 +37,23 @@ class Follower:
         table: vllm-ascend's block table of their KV group.
     """
 
-    sharing: Sharing
+    sharing: Sharing | StateSharing
     leader: str
     layers: tuple[str, ...]
     table: Any
 
-    def metadata(self, built: Any, num_reqs: int) -> Any:
-        """The followers' metadata, from the leader's of a pass over ``num_reqs`` requests."""
+    def metadata(self, built: Any, num_reqs: int, lengths: torch.Tensor) -> Any:
+        """The followers' metadata, from the leader's.
+
+        Args:
+            num_reqs: requests of the pass.
+            lengths: int32 [rows], of their sequences and of what was added to fill up the batch.
+        """
+        if isinstance(self.sharing, StateSharing):
+            rows = lengths.shape[0]
+            table = self.table.get_device_tensor()[:rows]
+            table[num_reqs:].fill_(0)
+            return self.sharing.for_table(built, table, lengths)
         rows = built.block_tables.shape[0]
         table = self.table.get_device_tensor()[:rows]
         if rows > table.shape[0]:  # the builder made room for a request of padding
@@ -71,11 +82,16 @@ class TargetPass:
     followers: tuple[Follower, ...]
     layers: tuple[str, ...]
 
-    def complete(self, metadata: dict[str, Any], num_reqs: int) -> dict[str, Any]:
-        """``metadata`` of the layers that were shown, and that of their followers."""
+    def complete(
+        self, metadata: dict[str, Any], num_reqs: int, lengths: torch.Tensor
+    ) -> dict[str, Any]:
+        """``metadata`` of the layers that were shown, and that of their followers.
+
+        Arguments as of ``Follower.metadata``.
+        """
         made = dict(metadata)
         for follower in self.followers:
-            of_group = follower.metadata(metadata[follower.leader], num_reqs)
+            of_group = follower.metadata(metadata[follower.leader], num_reqs, lengths)
             made.update(dict.fromkeys(follower.layers, of_group))
         return {name: made[name] for name in self.layers}
 
@@ -104,7 +120,7 @@ def plan_target_pass(
         draft_layers: layers that have no metadata in the target's pass.
         share: whether groups may share what was built.
     """
-    leaders: dict[Hashable, tuple[Sharing, str]] = {}
+    leaders: dict[Hashable, tuple[Sharing | StateSharing, str]] = {}
     shown: list[tuple[int, list[AttentionGroup]]] = []
     followers: list[Follower] = []
     layers: list[str] = []
@@ -121,7 +137,8 @@ def plan_target_pass(
                 followers.append(Follower(sharing, leader, tuple(names), tables[index]))
                 continue
             built.append(replace(group, layer_names=names))
-            sharing_here = sharing_of(group.get_metadata_builder())
+            builder = group.get_metadata_builder()
+            sharing_here = sharing_of(builder) or state_sharing_of(builder)
             if need is not None and sharing_here is not None:
                 leaders[need] = sharing_here, names[0]
         if built:
@@ -143,6 +160,8 @@ def plan_target_pass(
 def _need_of(group: AttentionGroup) -> Hashable:
     """What groups must be equal in to share what is built; None where nothing is shared."""
     builder = group.get_metadata_builder()
+    if state_sharing_of(builder) is not None:
+        return need_of_states(builder, group.kv_cache_spec)
     sharing = sharing_of(builder)
     if sharing is None or isinstance(group.kv_cache_spec, NEVER_SHARED):
         return None

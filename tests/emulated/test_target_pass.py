@@ -65,6 +65,7 @@ def configuration(*layers):
 
 
 TABLES = (10, 20, 30, 40)
+LENGTHS = torch.tensor([3, 5], dtype=torch.int32)
 LAYERS = (["d.1"], ["t.0"], ["t.1", "d.0"], ["t.2"])
 GROUPS = (
     [group("d.1")],
@@ -117,7 +118,7 @@ def built_for(table, rows):
 def test_followers_have_their_own_block_table_and_slots():
     plan, tables, _ = planned()
     leader, other = built_for(tables[1], 2), built_for(tables[3], 2)
-    metadata = plan.complete({"t.2": other, "t.0": leader}, 2)
+    metadata = plan.complete({"t.2": other, "t.0": leader}, 2, LENGTHS)
     assert list(metadata) == ["t.0", "t.1", "t.2"]
     assert metadata["t.0"] is leader
     assert metadata["t.1"].block_tables.tolist() == tables[2].rows.tolist()
@@ -131,7 +132,7 @@ def test_requests_of_padding_read_block_0(rows, num_reqs):
     leader = AscendMetadata(
         block_tables=torch.zeros((rows, 6)), slot_mapping=tables[1].slot_mapping.gpu[:3]
     )
-    followed = plan.complete({"t.0": leader, "t.2": leader}, num_reqs)["t.1"].block_tables
+    followed = plan.complete({"t.0": leader, "t.2": leader}, num_reqs, LENGTHS)["t.1"].block_tables
     assert followed.shape[0] == rows
     assert followed[num_reqs:].eq(0).all()
     assert followed[:num_reqs].ne(0).all()

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metadata of one group of gated delta nets (GDN) for another that has a block table of its own.
+
+vllm-ascend's builder makes it anew for each KV group, some thirty small tensors and lists each
+time, of which the rows of the block table alone differ between groups of one spec. Source:
+``AscendGDNAttentionMetadataBuilder.build`` of vllm-ascend 0.23.0 (ops/gdn_attn_builder.py).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from vllm.v1.attention.backends.utils import mamba_get_block_table_tensor
+from vllm_ascend.ops.gdn_attn_builder import AscendGDNAttentionMetadataBuilder
+
+
+@dataclass(frozen=True)
+class StateSharing:
+    """How a group's metadata is made from what ``builder`` has just built for its own."""
+
+    builder: Any
+
+    def for_table(self, built: Any, table: torch.Tensor, lengths: torch.Tensor) -> Any:
+        """``built`` for another group.
+
+        Args:
+            table: int32 [requests, columns], padded like the builder's own.
+            lengths: int32 [requests], of the sequences.
+        """
+        builder = self.builder
+        states = mamba_get_block_table_tensor(
+            table, lengths, builder.kv_cache_spec, builder.vllm_config.cache_config.mamba_cache_mode
+        )
+        other = copy.copy(built)
+        if built.spec_sequence_masks is None:
+            first, windows = states[:, 0], states
+        else:
+            rows = builder.spec_sequence_indices[: built.num_spec_decodes]
+            columns = states[:, : builder.num_spec + 1]
+            other.spec_state_indices_tensor = torch.index_select(columns, 0, rows)
+            others = builder.non_spec_sequence_indices[: len(table) - built.num_spec_decodes]
+            first = windows = torch.index_select(states[:, 0], 0, others)
+        if built.non_spec_state_indices_tensor is not None:
+            other.non_spec_state_indices_tensor = first
+        if built.prefill_state_indices is not None:
+            # Prefills stand behind decodes.
+            other.prefill_state_indices = first[len(first) - len(built.prefill_state_indices) :]
+        other.non_spec_prefill_metadata = _with_rows(
+            built.non_spec_prefill_metadata, "causal_conv1d", windows
+        )
+        other.non_spec_decode_metadata = _with_rows(
+            built.non_spec_decode_metadata, "causal_conv1d", windows
+        )
+        other.spec_decode_metadata = _with_rows(
+            built.spec_decode_metadata, "spec_causal_conv1d", other.spec_state_indices_tensor
+        )
+        return other
+
+
+def _with_rows(part: Any, name: str, rows: torch.Tensor | None) -> Any:
+    """``part`` of the metadata with these rows of the block table for its convolution."""
+    if part is None:
+        return None
+    convolution = getattr(part, name)
+    assert rows is not None
+    count = convolution.cache_indices.shape[0]
+    return replace(part, **{name: replace(convolution, cache_indices=rows[:count])})
+
+
+def state_sharing_of(builder: Any) -> StateSharing | None:
+    """How what the builder makes serves other groups; None where it is built for each.
+
+    So it is with full graphs: what is captured for a group are the addresses of its own builder's
+    buffers.
+    """
+    if isinstance(builder, AscendGDNAttentionMetadataBuilder) and not builder.use_full_cuda_graph:
+        return StateSharing(builder)
+    return None
+
+
+def need_of_states(builder: Any, spec: Any) -> Hashable:
+    """What groups must be equal in to share what is built."""
+    return type(builder), spec
