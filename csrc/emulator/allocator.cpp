@@ -1,48 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "allocator.h"
 
+#include "blocks.h"
 #include "device_state.h"
 #include "memory_ledger.h"
 
-#include <cstdlib>
 #include <cstring>
 
 namespace mkv::emulator {
 
 namespace {
 
-struct Block {
-  void* data;
-  c10::DeviceIndex device;
-  size_t charged;
-};
-
-void free_block(void* context) {
-  auto* block = static_cast<Block*>(context);
-  MemoryLedger::discharge(block->device, block->charged);
-  std::free(block->data);
-  delete block;
-}
-
 class EmulatedAllocator final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    const auto index = current_device();
-    const c10::Device device = npu(index);
-    if (bytes == 0) {
-      return {nullptr, nullptr, &free_block_of_nothing, device};
-    }
-    const size_t charged = MemoryLedger::charge(index, bytes);
-    void* data = nullptr;
-    if (posix_memalign(&data, kAllocationGranularity, charged) != 0) {
-      MemoryLedger::discharge(index, charged);
-      TORCH_CHECK_WITH(
-          OutOfMemoryError, false, "the host has no ", charged,
-          " bytes for emulated device npu:", static_cast<int>(index),
-          ", although the device's own limit allows them. Emulate fewer devices, or give each ",
-          "less memory (MKV_ASCEND_EMULATOR_MEMORY).");
-    }
-    return {data, new Block{data, index, charged}, &free_block, device};
+    return allocate_block(bytes, current_device());
   }
 
   // A storage's context is its Block, not its address, so there is no raw pair of functions.
@@ -79,9 +51,6 @@ class EmulatedAllocator final : public c10::DeviceAllocator {
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
     return MemoryLedger::free_and_total(device);
   }
-
- private:
-  static void free_block_of_nothing(void* /*context*/) {}
 };
 
 }  // namespace

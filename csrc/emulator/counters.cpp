@@ -28,6 +28,12 @@ void record_launch(const std::string& operator_name) {
   ++shared.counts.launches[operator_name];
 }
 
+void record_graph_launch(const std::string& operator_name) {
+  auto& shared = shared_counts();
+  std::lock_guard<std::mutex> lock(shared.mutex);
+  ++shared.counts.graph_launches[operator_name];
+}
+
 void record_copy_to_device(int64_t bytes) {
   auto& shared = shared_counts();
   std::lock_guard<std::mutex> lock(shared.mutex);

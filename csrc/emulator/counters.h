@@ -13,6 +13,9 @@ namespace mkv::emulator {
 // launches.
 void record_launch(const std::string& operator_name);
 
+// Counts one operator that a graph launched: the host did nothing for it.
+void record_graph_launch(const std::string& operator_name);
+
 void record_copy_to_device(int64_t bytes);
 void record_copy_to_host(int64_t bytes);
 
@@ -25,6 +28,7 @@ using HostReadCallback = void (*)(int64_t bytes, int32_t asynchronous);
 
 struct Counts {
   std::unordered_map<std::string, int64_t> launches;
+  std::unordered_map<std::string, int64_t> graph_launches;
   int64_t bytes_to_device = 0;
   int64_t bytes_to_host = 0;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How PyTorch switches the current device and stream, and records events, for the emulated device.
 #include "device_state.h"
+#include "recording.h"
 #include "streams.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -14,6 +15,8 @@ namespace {
 // An event is the moment at which it was recorded: all work before it has ended by then.
 struct RecordedMoment {
   std::chrono::steady_clock::time_point time;
+  int64_t tape = 0;  // recorded while its stream recorded there
+  Progress known;    // what of a capture happens before
 };
 
 class EmulatedDeviceGuard final : public c10::impl::DeviceGuardImplInterface {
@@ -65,12 +68,17 @@ class EmulatedDeviceGuard final : public c10::impl::DeviceGuardImplInterface {
   }
 
   void record(
-      void** event, const c10::Stream& /*stream*/, const c10::DeviceIndex /*device*/,
+      void** event, const c10::Stream& stream, const c10::DeviceIndex /*device*/,
       const c10::EventFlag /*flag*/) const override {
     if (*event == nullptr) {
       *event = new RecordedMoment();
     }
-    static_cast<RecordedMoment*>(*event)->time = std::chrono::steady_clock::now();
+    auto* moment = static_cast<RecordedMoment*>(*event);
+    *moment = {std::chrono::steady_clock::now(), 0, {}};
+    if (const auto tape = tape_of(key_of(stream))) {
+      moment->tape = tape->id;
+      moment->known = progress_of(*tape, key_of(stream));
+    }
   }
 
   void destroyEvent(void* event, const c10::DeviceIndex /*device*/) const noexcept override {
@@ -86,22 +94,44 @@ class EmulatedDeviceGuard final : public c10::impl::DeviceGuardImplInterface {
     return std::chrono::duration<double, std::milli>(duration).count();
   }
 
-  // Nothing is ever pending: each call ended before it returned.
-  void block(void* /*event*/, const c10::Stream& /*stream*/) const override {}
-  void synchronizeStream(const c10::Stream& /*stream*/) const override {}
-  void synchronizeEvent(void* /*event*/) const override {}
-  void synchronizeDevice(const c10::DeviceIndex /*device*/) const override {}
-
-  bool queryEvent(void* /*event*/) const override {
-    return true;
+  // Work that was launched has ended, but on a stream that records: there it has not begun.
+  void block(void* event, const c10::Stream& stream) const override {
+    const auto* moment = static_cast<RecordedMoment*>(event);
+    if (moment == nullptr || moment->tape == 0 || !tape_is_attached(moment->tape)) {
+      return;
+    }
+    wait_for_progress(find_tape(moment->tape), moment->known, key_of(stream));
   }
 
-  bool queryStream(const c10::Stream& /*stream*/) const override {
-    return true;
+  void synchronizeStream(const c10::Stream& stream) const override {
+    refuse_wait_for_stream(key_of(stream));
+  }
+
+  void synchronizeEvent(void* event) const override {
+    refuse_wait_for_event(tape_of_event(event));
+  }
+
+  void synchronizeDevice(const c10::DeviceIndex device) const override {
+    refuse_wait_for_device(resolve_index(device));
+  }
+
+  bool queryEvent(void* event) const override {
+    refuse_event_query();
+    return !tape_is_attached(tape_of_event(event));
+  }
+
+  bool queryStream(const c10::Stream& stream) const override {
+    refuse_event_query();
+    return tape_of(key_of(stream)) == nullptr;
   }
 
   c10::DeviceIndex deviceCount() const noexcept override {
     return static_cast<c10::DeviceIndex>(settings().device_count);
+  }
+
+ private:
+  static int64_t tape_of_event(void* event) {
+    return event == nullptr ? 0 : static_cast<RecordedMoment*>(event)->tape;
   }
 };
 

@@ -6,17 +6,21 @@
 #include "counters.h"
 #include "device_state.h"
 #include "pinned_memory.h"
+#include "recording.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/convolution.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
+
+#include <array>
 
 namespace mkv::emulator {
 
@@ -77,8 +81,55 @@ at::Tensor& set_to_nothing(at::Tensor& self) {
   return self.set_(nothing, 0, {0}, {});
 }
 
+// A copy that runs again and again. Host memory is read or written at its address each time.
+void record_copy(const TapePointer& tape, const at::Tensor& source, const at::Tensor& destination) {
+  Record launch;
+  launch.name = "aten::copy_";
+  std::array<at::Tensor, 2> ends;
+  for (size_t end = 0; end < ends.size(); ++end) {
+    const auto& tensor = end == 0 ? source : destination;
+    if (is_npu(tensor)) {
+      launch.operands.push_back(tape->kept(tensor));
+      ends[end] = cpu_alias(launch.operands.back());
+    } else {
+      const auto* address = tensor.storage().data();
+      launch.pinned.push_back({address, pinned_serial(address)});
+      ends[end] =
+          at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), tensor.options());
+    }
+  }
+  if (is_npu(source) && is_npu(destination)) {
+    scratch_alias(destination).copy_(cpu_alias(source));
+  }
+  launch.run = [source = ends[0], destination = ends[1]] { destination.copy_(source); };
+  tape->add(std::move(launch));
+}
+
+// Between host and device only what needs no help of the host can be recorded.
+void check_recordable_copy(
+    const at::Tensor& source, const at::Tensor& destination, bool non_blocking) {
+  if (is_npu(source) && is_npu(destination)) {
+    return;
+  }
+  const auto& host = is_npu(source) ? destination : source;
+  if (!non_blocking) {
+    refuse_host_read("a blocking copy between host and device");
+  } else if (!is_pinned(host.storage().data())) {
+    refuse_host_read("a copy between the device and host memory that is not pinned");
+  } else if (
+      source.dtype() != destination.dtype() || !source.is_contiguous() ||
+      !destination.is_contiguous()) {
+    refuse_host_read("a copy between host and device that converts the dtype or the layout");
+  }
+}
+
 // Device to device, host to device, and device to host.
 at::Tensor copy_from(const at::Tensor& source, const at::Tensor& destination, bool non_blocking) {
+  if (const auto tape = current_tape()) {
+    check_recordable_copy(source, destination, non_blocking);
+    record_copy(tape, source, destination);
+    return destination;
+  }
   const auto bytes = static_cast<int64_t>(source.nbytes());
   record_launch("aten::copy_");
   cpu_alias(destination).copy_(cpu_alias(source));
@@ -99,6 +150,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& dest
 
 // .item(), int(tensor), bool(tensor): one element goes to the host, and the host waits for it.
 at::Scalar local_scalar_dense(const at::Tensor& self) {
+  refuse_host_read("a read of one number (.item(), int(tensor), bool(tensor))");
   const auto value = cpu_alias(self).item();
   const auto bytes = static_cast<int64_t>(self.element_size());
   record_copy_to_host(bytes);
@@ -122,6 +174,9 @@ at::Tensor convolution(
     const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
     at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
     at::IntArrayRef output_padding, int64_t groups) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      current_tape() == nullptr, "emulated NPU: convolution (at ", calling_place(),
+      ") cannot be captured into a graph; run it outside of graphs");
   record_launch("aten::convolution");
   const auto cpu_bias = bias.has_value() && bias->defined()
                             ? std::optional<at::Tensor>(cpu_alias(*bias))

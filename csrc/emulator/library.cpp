@@ -35,6 +35,14 @@ c10::Dict<std::string, int64_t> launches() {
   return result;
 }
 
+c10::Dict<std::string, int64_t> graph_launches() {
+  c10::Dict<std::string, int64_t> result;
+  for (const auto& [name, count] : counts().graph_launches) {
+    result.insert(name, count);
+  }
+  return result;
+}
+
 std::tuple<int64_t, int64_t> copied_bytes() {
   const auto now = counts();
   return {now.bytes_to_device, now.bytes_to_host};
@@ -63,6 +71,7 @@ TORCH_LIBRARY(mkv_ascend_emulator, library) {
   library.def("npu_alias(Tensor tensor, int device=-1) -> Tensor", &npu_alias_on);
   library.def("default_generator(int device) -> Generator?", &default_generator_of);
   library.def("launches() -> Dict(str, int)", &launches);
+  library.def("graph_launches() -> Dict(str, int)", &graph_launches);
   library.def("copied_bytes() -> (int, int)", &copied_bytes);
   library.def("reset_counts() -> ()", &reset_counts);
 }

@@ -15,10 +15,16 @@ namespace {
 
 constexpr size_t kHostAlignment = 64;
 
+struct PinnedBlock {
+  size_t size;
+  uint64_t serial;
+};
+
 struct PinnedBlocks {
   std::mutex mutex;
-  std::map<const char*, size_t, std::less<>>
-      size_of;  // ordered, to find the block of an inner address
+  std::map<const char*, PinnedBlock, std::less<>>
+      blocks;  // ordered, to find the block of an inner address
+  uint64_t last_serial = 0;
 };
 
 PinnedBlocks& pinned_blocks() {
@@ -33,7 +39,7 @@ void free_pinned(void* data) {
   {
     auto& blocks = pinned_blocks();
     std::lock_guard<std::mutex> lock(blocks.mutex);
-    blocks.size_of.erase(static_cast<const char*>(data));
+    blocks.blocks.erase(static_cast<const char*>(data));
   }
   std::free(data);
 }
@@ -51,7 +57,7 @@ class PinnedAllocator final : public c10::Allocator {
         " bytes for pinned memory");
     auto& blocks = pinned_blocks();
     std::lock_guard<std::mutex> lock(blocks.mutex);
-    blocks.size_of.emplace(static_cast<const char*>(data), bytes);
+    blocks.blocks.emplace(static_cast<const char*>(data), PinnedBlock{bytes, ++blocks.last_serial});
     return {data, data, &free_pinned, host};
   }
 
@@ -72,15 +78,19 @@ c10::Allocator* pinned_allocator() {
 }
 
 bool is_pinned(const void* address) {
+  return pinned_serial(address) != 0;
+}
+
+uint64_t pinned_serial(const void* address) {
   const auto* wanted = static_cast<const char*>(address);
   auto& blocks = pinned_blocks();
   std::lock_guard<std::mutex> lock(blocks.mutex);
-  auto after = blocks.size_of.upper_bound(wanted);
-  if (after == blocks.size_of.begin()) {
-    return false;
+  auto after = blocks.blocks.upper_bound(wanted);
+  if (after == blocks.blocks.begin()) {
+    return 0;
   }
-  const auto& [start, size] = *std::prev(after);
-  return wanted < start + size;
+  const auto& [start, block] = *std::prev(after);
+  return wanted < start + block.size ? block.serial : 0;
 }
 
 }  // namespace mkv::emulator

@@ -4,11 +4,16 @@
 
 #include <c10/core/Allocator.h>
 
+#include <cstdint>
+
 namespace mkv::emulator {
 
 c10::Allocator* pinned_allocator();
 
 // Whether `address` lies in a live block of the pinned allocator.
 bool is_pinned(const void* address);
+
+// The number of the allocation that holds the address, unlike any other's; 0 when none does.
+uint64_t pinned_serial(const void* address);
 
 }  // namespace mkv::emulator

@@ -7,11 +7,14 @@ documentation of each collective; Gloo is the reference, this file only adapts a
 
 Two generations of method names are offered, since PyTorch 2.13 renamed the single-tensor
 collectives (``all_gather_single`` for ``_allgather_base`` and so on) and callers use either.
+
+In a graph a collective is recorded and runs at each replay; every rank replays the same graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,6 +27,7 @@ from torch._C._distributed_c10d import (  # type: ignore[attr-defined]
 
 from mkv_ascend.emulator import counters
 from mkv_ascend.emulator.device.native import cpu_alias
+from mkv_ascend.emulator.recording import record_call
 
 if TYPE_CHECKING:
     # The stub describes what a caller may pass; a backend is called with the lists of it only.
@@ -33,6 +37,28 @@ else:
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 _COMMUNICATOR_NAME = "emulated_hccl"
+
+
+Method: TypeAlias = "Callable[..., dist.Work]"
+
+
+def _collective(name: str) -> Callable[[Method], Method]:
+    """A collective is one launch; where the stream records, it runs at each replay instead."""
+
+    def decorate(method: Method) -> Method:
+        @functools.wraps(method)
+        def launch(self: ProcessGroup, *arguments: Any, **named: Any) -> dist.Work:
+            def replay(*again: Any, **again_named: Any) -> None:
+                method(self, *again, **again_named).wait()
+
+            if record_call(f"hccl.{name}", replay, arguments, named):
+                return _completed_work([])
+            counters.record_launch(f"hccl.{name}")
+            return method(self, *arguments, **named)
+
+        return launch
+
+    return decorate
 
 
 class HcclOptions:
@@ -99,53 +125,64 @@ class ProcessGroupHCCL(ProcessGroup):
 
     # Collectives whose tensors all have the same shape.
 
+    @_collective("all_reduce")
     def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:
-        return self._gloo.allreduce(_launch("all_reduce", tensors), *_given(opts))
+        return self._gloo.allreduce(_aliases(tensors), *_given(opts))
 
+    @_collective("all_reduce_coalesced")
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> dist.Work:
-        aliases = _launch("all_reduce_coalesced", tensors)
+        aliases = _aliases(tensors)
         return self._gloo.allreduce_coalesced(aliases, *_given(opts))
 
+    @_collective("broadcast")
     def broadcast(self, tensors: Any, opts: Any) -> dist.Work:
-        return self._gloo.broadcast(_launch("broadcast", tensors), opts)
+        return self._gloo.broadcast(_aliases(tensors), opts)
 
+    @_collective("reduce")
     def reduce(self, tensors: Any, opts: Any) -> dist.Work:
-        return self._gloo.reduce(_launch("reduce", tensors), opts)
+        return self._gloo.reduce(_aliases(tensors), opts)
 
+    @_collective("all_gather")
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
-        aliases = _launch("all_gather", inputs)
+        aliases = _aliases(inputs)
         return self._gloo.allgather(_aliases(outputs), aliases, *_given(opts))
 
+    @_collective("gather")
     def gather(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
-        return self._gloo.gather(_aliases(outputs), _launch("gather", inputs), opts)
+        return self._gloo.gather(_aliases(outputs), _aliases(inputs), opts)
 
+    @_collective("scatter")
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
-        return self._gloo.scatter(_launch("scatter", outputs), _aliases(inputs), opts)
+        return self._gloo.scatter(_aliases(outputs), _aliases(inputs), opts)
 
+    @_collective("reduce_scatter")
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         """``outputs[0]`` gets the reduction of every rank's ``inputs[0][own rank]``."""
-        outputs, inputs = _launch("reduce_scatter", outputs), _aliases(inputs)
+        outputs, inputs = _aliases(outputs), _aliases(inputs)
         for output, pieces in zip(outputs, inputs, strict=True):
             self._reduce_pieces(output, torch.stack(pieces), opts)
         return _completed_work(outputs)
 
     # Collectives on one tensor that holds the pieces of all ranks along dimension 0.
 
+    @_collective("all_gather_single")
     def all_gather_single(
         self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None
     ) -> dist.Work:
         pieces = list(cpu_alias(output).view(self.size(), *tensor.shape).unbind(0))
-        alias = _launch("all_gather_single", tensor)
+        alias = _aliases(tensor)
         return self._gloo.allgather([pieces], [alias], *_given(opts))
 
+    @_collective("reduce_scatter_single")
     def reduce_scatter_single(
         self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None
     ) -> dist.Work:
-        output, tensor = cpu_alias(output), _launch("reduce_scatter_single", tensor)
+        output, tensor = cpu_alias(output), _aliases(tensor)
         # A copy: the reduction below writes to it, and a collective must leave its input alone.
         self._reduce_pieces(output, tensor.reshape(self.size(), *output.shape).clone(), opts)
         return _completed_work([output])
 
+    @_collective("all_to_all_single")
     def all_to_all_single(
         self,
         output: torch.Tensor,
@@ -154,14 +191,15 @@ class ProcessGroupHCCL(ProcessGroup):
         input_sizes: list[int],
         opts: Any = None,
     ) -> dist.Work:
-        alias = _launch("all_to_all_single", tensor)
+        alias = _aliases(tensor)
         return self._gloo.alltoall_base(
             cpu_alias(output), alias, output_sizes, input_sizes, *_given(opts)
         )
 
+    @_collective("all_to_all")
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         """``outputs[r]`` gets rank r's ``inputs[own rank]``; shapes may differ by rank."""
-        outputs, inputs = _aliases(outputs), _launch("all_to_all", inputs)
+        outputs, inputs = _aliases(outputs), _aliases(inputs)
         # Gloo exchanges one flat buffer only.
         sent = torch.cat([tensor.reshape(-1) for tensor in inputs])
         output_sizes = [tensor.numel() for tensor in outputs]
@@ -185,14 +223,16 @@ class ProcessGroupHCCL(ProcessGroup):
 
     # Point to point, and the barrier.
 
+    @_collective("send")
     def send(self, tensors: Any, destination: int, tag: int = 0) -> dist.Work:
-        return self._gloo.send(_launch("send", tensors), destination, tag)
+        return self._gloo.send(_aliases(tensors), destination, tag)
 
+    @_collective("receive")
     def recv(self, tensors: Any, source: int, tag: int = 0) -> dist.Work:
-        return self._gloo.recv(_launch("receive", tensors), source, tag)
+        return self._gloo.recv(_aliases(tensors), source, tag)
 
+    @_collective("barrier")
     def barrier(self, opts: Any = None) -> dist.Work:
-        counters.record_launch("hccl.barrier")
         # Without opts: they name npu devices, which Gloo does not know.
         return self._gloo.barrier()
 
@@ -211,12 +251,6 @@ class ProcessGroupHCCL(ProcessGroup):
 def _given(opts: Any) -> tuple[Any, ...]:
     """Options as arguments of a Gloo method, which has its own default when there are none."""
     return () if opts is None else (opts,)
-
-
-def _launch(collective: str, tensors: Any) -> Any:
-    """Count one launch and return CPU aliases of ``tensors`` (a tensor or nested lists)."""
-    counters.record_launch(f"hccl.{collective}")
-    return _aliases(tensors)
 
 
 def _aliases(tensors: Any) -> Any:

@@ -28,7 +28,8 @@ Value = TypeVar("Value")
 class CounterSnapshot:
     """Counts since the last reset, or between two snapshots when subtracted.
 
-    launches: operator name -> number of launches.
+    launches: operator name -> number of launches by the host; a replay of a graph is one.
+    graph_launches: operator name -> number of launches by replayed graphs.
     host_reads: ``file:line`` -> (times, bytes) that the host waited for device memory there.
     asynchronous_reads: the same for non-blocking copies into pinned memory, which wait for nothing.
     bytes_to_device, bytes_to_host: bytes copied each way.
@@ -37,6 +38,7 @@ class CounterSnapshot:
     """
 
     launches: Mapping[str, int] = field(default_factory=dict)
+    graph_launches: Mapping[str, int] = field(default_factory=dict)
     host_reads: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     asynchronous_reads: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     bytes_to_device: int = 0
@@ -54,17 +56,20 @@ class CounterSnapshot:
     def __sub__(self, earlier: CounterSnapshot) -> CounterSnapshot:
         if not isinstance(earlier, CounterSnapshot):
             return NotImplemented
-        launches = {
-            name: count - earlier.launches.get(name, 0) for name, count in self.launches.items()
-        }
         return CounterSnapshot(
-            launches={name: count for name, count in launches.items() if count},
+            launches=_subtract_counts(self.launches, earlier.launches),
+            graph_launches=_subtract_counts(self.graph_launches, earlier.graph_launches),
             host_reads=_subtract_reads(self.host_reads, earlier.host_reads),
             asynchronous_reads=_subtract_reads(self.asynchronous_reads, earlier.asynchronous_reads),
             bytes_to_device=self.bytes_to_device - earlier.bytes_to_device,
             bytes_to_host=self.bytes_to_host - earlier.bytes_to_host,
             peak_memory=dict(self.peak_memory),
         )
+
+
+def _subtract_counts(later: Mapping[str, int], earlier: Mapping[str, int]) -> dict[str, int]:
+    differences = {name: count - earlier.get(name, 0) for name, count in later.items()}
+    return {name: difference for name, difference in differences.items() if difference}
 
 
 def _subtract_reads(
@@ -82,6 +87,8 @@ class DeviceCounters(Protocol):
     """What the native device adds; registered by ``mkv_ascend.emulator.device.install``."""
 
     def launches(self) -> dict[str, int]: ...
+
+    def graph_launches(self) -> dict[str, int]: ...
 
     def copied_bytes(self) -> tuple[int, int]: ...
 
@@ -114,6 +121,7 @@ class _State:
         # A new lock each time: after a fork the old one may be held by a thread that is not there.
         self.lock = threading.Lock()
         self.launches: Counter[str] = Counter()
+        self.graph_launches: Counter[str] = Counter()
         self.host_reads = _Reads()
         self.asynchronous_reads = _Reads()
         self.copied: Counter[str] = Counter()
@@ -131,6 +139,12 @@ def record_launch(name: str) -> None:
     """Count one launch of an operator that Python implements."""
     with _state.lock:
         _state.launches[name] += 1
+
+
+def record_graph_launch(name: str) -> None:
+    """Count one launch, by a replayed graph, of an operator that Python implements."""
+    with _state.lock:
+        _state.graph_launches[name] += 1
 
 
 def record_host_read(num_bytes: int, asynchronous: bool = False) -> None:
@@ -157,17 +171,20 @@ def snapshot() -> CounterSnapshot:
     device = _state.device
     with _state.lock:
         launches = Counter(_state.launches)
+        graph_launches = Counter(_state.graph_launches)
         host_reads = _state.host_reads.as_dict()
         asynchronous_reads = _state.asynchronous_reads.as_dict()
         to_device, to_host = _state.copied["to_device"], _state.copied["to_host"]
     peak_memory: dict[int, int] = {}
     if device is not None:
         launches.update(device.launches())
+        graph_launches.update(device.graph_launches())
         device_to, device_from = device.copied_bytes()
         to_device, to_host = to_device + device_to, to_host + device_from
         peak_memory = device.peak_memory()
     return CounterSnapshot(
         launches=dict(sorted(launches.items())),
+        graph_launches=dict(sorted(graph_launches.items())),
         host_reads=dict(sorted(host_reads.items())),
         asynchronous_reads=dict(sorted(asynchronous_reads.items())),
         bytes_to_device=to_device,
@@ -199,7 +216,11 @@ def report(counts: CounterSnapshot | None = None) -> str:
         for device, peak in counts.peak_memory.items()
         if peak
     ]
-    lines += _section("launches", counts.launches, key=lambda count: count, show=str)
+    for title, launches in (
+        ("launches", counts.launches),
+        ("launches by graphs", counts.graph_launches),
+    ):
+        lines += _section(title, launches, key=lambda count: count, show=str)
     for title, reads in (
         ("host reads", counts.host_reads),
         ("asynchronous reads", counts.asynchronous_reads),

@@ -42,6 +42,10 @@ class Scenario:
         mkv_ascend: our options, ``additional_config["mkv_ascend"]``.
         environment: variables set for the child process.
         repeats: how often the prompts are run one after another (2 shows prefix caching).
+        graphs: the mode of ACL graphs to run in, for instance ``"FULL_DECODE_ONLY"``; None: eager.
+        capture_sizes: token counts that graphs are captured for.
+        traced: whether Dynamo traces the model, which modes with PIECEWISE need. Else graphs are
+            captured from the model's own code, which takes less time.
         record_drafts: record every proposal; needs synchronous scheduling, which it sets.
         force_preemption: hold back free blocks until a request is preempted (see ``preemption``).
     """
@@ -58,6 +62,9 @@ class Scenario:
     mkv_ascend: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     repeats: int = 1
+    graphs: str | None = None
+    capture_sizes: tuple[int, ...] = (1, 2, 4, 8)
+    traced: bool = False
     record_drafts: bool = False
     force_preemption: bool = False
 
@@ -84,6 +91,12 @@ class Scenario:
                 "model": self.draft,
                 "num_speculative_tokens": self.num_speculative_tokens,
                 **self.speculative,
+            }
+        if self.graphs is not None:
+            arguments["enforce_eager"] = False
+            arguments["compilation_config"] = {
+                "cudagraph_mode": self.graphs,
+                "cudagraph_capture_sizes": list(self.capture_sizes),
             }
         if self.mkv_ascend:
             arguments["additional_config"] = {"mkv_ascend": self.mkv_ascend}
@@ -197,7 +210,18 @@ def _metrics(llm: Any) -> dict[str, Any]:
     return found
 
 
+def _do_not_trace() -> None:
+    """Run models as they are written where vLLM would have Dynamo trace them."""
+    import torch._dynamo
+
+    torch._dynamo.config.disable = True
+    # For worker processes, and for vLLM, which else asks Dynamo for what it compiled.
+    os.environ.update(TORCHDYNAMO_DISABLE="1", VLLM_USE_AOT_COMPILE="0")
+
+
 def _execute(scenario: Scenario) -> Result:
+    if scenario.graphs is not None and not scenario.traced:
+        _do_not_trace()
     from vllm import LLM, SamplingParams
     from vllm.platforms import current_platform
 

@@ -100,7 +100,11 @@ class device_of(device):
 
 
 def synchronize(device: DeviceLike = None) -> None:
-    """Does nothing: every operator has ended when its call returns."""
+    """Wait for the device: every operator has ended when its call returned.
+
+    RuntimeError while a graph is captured or waits for an event: such work never ends by waiting.
+    """
+    torch._C._accelerator_synchronizeDevice(device_index(device))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from mkv_ascend.emulator import counters
+from mkv_ascend.emulator.call_place import calling_place
 from mkv_ascend.emulator.device import memory
 from mkv_ascend.emulator.device.devices import device_count
 from mkv_ascend.emulator.settings import EmulatorSettings
@@ -44,7 +45,7 @@ def _load() -> Any:
 def initialize(settings: EmulatorSettings) -> None:
     """Register the device with PyTorch. Once per process, before its first tensor."""
     _load().initialize(settings.devices, settings.memory_bytes, settings.strict)
-    _connect_host_reads()
+    _connect_callbacks()
     counters.attach_device(_DeviceCounters())
 
 
@@ -73,6 +74,29 @@ def npu_alias(tensor: torch.Tensor, device_index: int | None = None) -> torch.Te
     return _load().npu_alias(tensor, -1 if device_index is None else device_index)
 
 
+def scratch_alias(tensor: torch.Tensor) -> torch.Tensor:
+    """``cpu_alias`` of an operand that a kernel may write.
+
+    Where the current stream records, over scratch memory, unless the operand was made while
+    recording: recording changes nothing that was there before.
+    """
+    return _load().scratch_alias(tensor)
+
+
+def weak_reference(tensor: torch.Tensor) -> torch.Tensor:
+    """The same npu memory as another tensor, which does not keep it alive.
+
+    Once it is freed, it reads as NaN or -1; memory of a graph's pool, as what the next graph of the
+    pool leaves there.
+    """
+    return _load().weak_reference(tensor)
+
+
+def tapes() -> Any:
+    """What csrc/emulator/graph_library.cpp offers, for ``mkv_ascend.emulator.recording``."""
+    return _load()
+
+
 def default_generator(device_index: int) -> torch.Generator:
     """The generator that operators of the device use when they are given none."""
     return _load().default_generator(device_index)
@@ -83,9 +107,16 @@ def _on_host_read(num_bytes: int, asynchronous: int) -> None:
     counters.record_host_read(num_bytes, asynchronous=bool(asynchronous))
 
 
-def _connect_host_reads() -> None:
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+def _tell_place(text: int, capacity: int) -> None:
+    place = calling_place().encode()[: capacity - 1]
+    ctypes.memmove(text, place, len(place))
+
+
+def _connect_callbacks() -> None:
     library = ctypes.CDLL(str(LIBRARY))
     library.mkv_ascend_emulator_set_host_read_callback(_on_host_read)
+    library.mkv_ascend_emulator_set_place_callback(_tell_place)
 
 
 class _DeviceCounters:
@@ -93,6 +124,9 @@ class _DeviceCounters:
 
     def launches(self) -> dict[str, int]:
         return dict(_load().launches())
+
+    def graph_launches(self) -> dict[str, int]:
+        return dict(_load().graph_launches())
 
     def copied_bytes(self) -> tuple[int, int]:
         return _load().copied_bytes()

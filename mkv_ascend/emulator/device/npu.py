@@ -44,6 +44,7 @@ from mkv_ascend.emulator.device.graphs import (
     graph_task_group_end,
     graph_task_update_begin,
     graph_task_update_end,
+    is_current_stream_capturing,
     make_graphed_callables,
 )
 from mkv_ascend.emulator.device.memory import (
@@ -81,7 +82,6 @@ from mkv_ascend.emulator.device.streams import (
     current_blas_handle,
     current_stream,
     default_stream,
-    is_current_stream_capturing,
     set_stream,
     stream,
 )

@@ -3,19 +3,22 @@
 
 The emulated device does all work in program order, when it is called. So a stream is a name with an
 id of its own, an event a moment in time, and waiting never waits. What a real device would run at
-the same time, or in the wrong order because of a missing wait, is not shown here.
+the same time, or in the wrong order because of a missing wait, is not shown here. The exception is
+a graph that waits for an ExternalEvent: see ``replay.py``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
+from mkv_ascend.emulator.device import replay
 from mkv_ascend.emulator.device.devices import DeviceLike, device_index
+from mkv_ascend.emulator.recording import RecordingKind, Tape, current_tape
 
 
 class Stream(torch.Stream):
@@ -97,10 +100,51 @@ class Event(torch.Event):
 
 
 class ExternalEvent(Event):
-    """An event for graph updates; outside graphs like any other."""
+    """An event that a graph waits for and the program records, to run something in between.
+
+    Source: CANN's aclrtCreateEventExWithFlag (ACL_EVENT_EXTERNAL) and torch_npu's ExternalEvent.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.is_set = False
+
+    def record(self, stream: torch.Stream | None = None) -> None:
+        """Set the event once ``stream`` has come here; graphs that wait for it go on."""
+        if self._recorded_on_tape("ExternalEvent.record", stream, self._set):
+            return
+        super().record(stream)
+        self._set()
+
+    def wait(self, stream: torch.Stream | None = None) -> None:
+        """Have ``stream`` wait until the event is set."""
+        if self._recorded_on_tape("ExternalEvent.wait", stream, replay.Wait(self)):
+            return
+        if not self.is_set:
+            waiting = Tape(RecordingKind.TAIL)
+            waiting.append("ExternalEvent.wait", [], replay.Wait(self))
+            replay.launch(waiting, current_stream() if stream is None else stream)
 
     def reset(self, stream: torch.Stream | None = None) -> None:
-        """Forget the record; nothing waits for it here."""
+        """Make the event unset again once ``stream`` has come here."""
+        if not self._recorded_on_tape("ExternalEvent.reset", stream, self._unset):
+            self._unset()
+
+    def _set(self) -> None:
+        self.is_set = True
+        replay.resume(self)
+
+    def _unset(self) -> None:
+        self.is_set = False
+
+    def _recorded_on_tape(
+        self, name: str, stream: torch.Stream | None, action: Callable[[], None]
+    ) -> bool:
+        with StreamContext(stream):
+            tape = current_tape()
+            if tape is not None:
+                tape.append(name, [], action)
+        return tape is not None
 
 
 def _named(stream: torch.Stream) -> Stream:
@@ -163,11 +207,6 @@ def _exchanged(stream: torch.Stream) -> Iterator[None]:
 def stream(stream: torch.Stream | None) -> StreamContext:
     """``with torch.npu.stream(stream):``"""
     return StreamContext(stream)
-
-
-def is_current_stream_capturing() -> bool:
-    """False: there are no graphs (see ``graphs.py``)."""
-    return False
 
 
 def current_blas_handle() -> int:

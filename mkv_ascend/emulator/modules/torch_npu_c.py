@@ -3,19 +3,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from mkv_ascend.emulator.device.graphs import TaskGroup as _NPUTaskGroupHandle
+from mkv_ascend.emulator.device.native import weak_reference as _weak_ref_tensor
 
-
-class _NPUTaskGroupHandle:
-    """Type of a task group in an ACL graph; named in annotations, never made here."""
-
-    def __init__(self) -> None:
-        raise NotImplementedError(
-            "emulated NPU has no ACL graphs (torch_npu._C._NPUTaskGroupHandle); use enforce_eager"
-        )
-
-
-def _weak_ref_tensor(*_args: object, **_kwargs: object) -> NoReturn:
-    raise NotImplementedError(
-        "emulated NPU has no ACL graphs (torch_npu._C._weak_ref_tensor); use enforce_eager"
-    )
+__all__ = ["_NPUTaskGroupHandle", "_weak_ref_tensor"]

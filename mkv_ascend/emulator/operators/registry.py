@@ -40,7 +40,7 @@ from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 
 import torch
 
-from mkv_ascend.emulator import counters
+from mkv_ascend.emulator import counters, recording
 from mkv_ascend.emulator.settings import settings
 
 P = ParamSpec("P")
@@ -140,6 +140,9 @@ class Operator(Generic[P, R]):
         return f"<emulated operator {self.entry.key}>"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        tape = recording.current_tape()
+        if tape is not None:
+            return self._record(tape, args, kwargs)
         if self.entry.launches:
             counters.record_launch(self.entry.key)
         lending = _Lending(self.entry, settings().strict)
@@ -152,6 +155,37 @@ class Operator(Generic[P, R]):
         with torch.no_grad():
             result = self.kernel(*host_args, **host_kwargs)
         return lending.give_back(result)
+
+    def _record(self, tape: recording.Tape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Put the call on a tape, running the kernel to learn the shapes of its results."""
+        lending = _RecordingLending(self.entry, settings().strict, tape)
+        host_args = [
+            lending.lend(self._parameter_name(index), value) for index, value in enumerate(args)
+        ]
+        host_kwargs = {name: lending.lend(name, value) for name, value in kwargs.items()}
+        if lending.strict:
+            self.run_check(*host_args, **host_kwargs)
+        results: recording.RecordedResults | None = None
+        if tape.kind is recording.RecordingKind.UPDATE and self.entry.overload == "out":
+            result = kwargs.get("out")  # where the results are is known without running it
+        else:
+            with torch.no_grad():
+                result = lending.give_back(self.kernel(*host_args, **host_kwargs))
+            results = lending.results
+        if self.entry.launches:
+            call = recording.FrozenCall(tape, args, kwargs)
+            tape.append(
+                self.entry.key, call.operands, functools.partial(self._rerun, call, results)
+            )
+        return result
+
+    def _rerun(self, call: recording.FrozenCall, results: recording.RecordedResults | None) -> None:
+        if settings().strict:
+            self.run_check(*call.arguments, **call.named)
+        with torch.no_grad():
+            result = self.kernel(*call.arguments, **call.named)
+        if results is not None:
+            results.put(result)
 
     def _parameter_name(self, index: int) -> str:
         return self._parameters[index] if index < len(self._parameters) else f"argument {index}"
@@ -181,7 +215,7 @@ class _Lending:
         on_host = tensor.device.type == "cpu"
         if name in self.entry.host_arguments:
             if not on_host:
-                counters.record_host_read(tensor.numel() * tensor.element_size())
+                self.read_by_host(name, tensor)
         elif on_host and self.strict:
             raise OperatorArgumentError(
                 f"{self.entry.key}: {name} is a CPU tensor (shape {tuple(tensor.shape)}); the "
@@ -201,7 +235,7 @@ class _Lending:
         known = self._aliases.get(id(tensor))
         if known is not None:
             return known
-        alias = self._aliases[id(tensor)] = _native().cpu_alias(tensor)
+        alias = self._aliases[id(tensor)] = self.alias(tensor)
         # The alias is kept as well: its id must stay taken until give_back.
         self._originals[id(alias)] = (alias, tensor)
         return alias
@@ -209,12 +243,51 @@ class _Lending:
     def give_back(self, result: Any) -> Any:
         if isinstance(result, torch.Tensor):
             lent = self._originals.get(id(result))
-            if lent is not None:
-                return lent[1]
-            return _native().npu_alias(result, self.device_index)
+            return self.own_result(result) if lent is None else self.lent_result(lent[1])
         if type(result) in (list, tuple):
             return type(result)(self.give_back(item) for item in result)
         return result
+
+    # What differs while recording.
+
+    def read_by_host(self, name: str, tensor: torch.Tensor) -> None:
+        counters.record_host_read(tensor.numel() * tensor.element_size())
+
+    def alias(self, tensor: torch.Tensor) -> torch.Tensor:
+        return _native().cpu_alias(tensor)
+
+    def lent_result(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    def own_result(self, result: torch.Tensor) -> torch.Tensor:
+        return _native().npu_alias(result, self.device_index)
+
+
+class _RecordingLending(_Lending):
+    """The same for a call that is recorded: nothing that was there before may change."""
+
+    def __init__(self, entry: OperatorEntry, strict: bool, tape: recording.Tape) -> None:
+        super().__init__(entry, strict)
+        self._tape = tape
+        self._results: recording.RecordedResults | None = None
+
+    @property
+    def results(self) -> recording.RecordedResults:
+        if self._results is None:
+            self._results = recording.RecordedResults(self._tape, self.device_index)
+        return self._results
+
+    def read_by_host(self, name: str, tensor: torch.Tensor) -> None:
+        recording.refuse_host_read(f"{self.entry.key} with {name}, a host argument, on the device,")
+
+    def alias(self, tensor: torch.Tensor) -> torch.Tensor:
+        return _native().scratch_alias(tensor)
+
+    def lent_result(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self.results.operand(tensor)
+
+    def own_result(self, result: torch.Tensor) -> torch.Tensor:
+        return self.results.give_back(result)
 
 
 @functools.cache

@@ -10,10 +10,9 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-import torch
-
 from mkv_ascend.emulator import counters
 from mkv_ascend.emulator.device.native import cpu_alias
+from mkv_ascend.emulator.recording import map_tensors, record_call
 
 
 def install(interpreter: ModuleType) -> None:
@@ -25,7 +24,10 @@ def install(interpreter: ModuleType) -> None:
 
         def __call__(self, *arguments: Any, **named_arguments: Any) -> Any:
             if not named_arguments.get("warmup", False):
-                counters.record_launch(f"triton.{self.fn.__name__}")
+                name = f"triton.{self.fn.__name__}"
+                if record_call(name, super().__call__, arguments, named_arguments):
+                    return None
+                counters.record_launch(name)
             return super().__call__(*arguments, **named_arguments)
 
         def _init_args_hst(
@@ -45,10 +47,4 @@ def install(interpreter: ModuleType) -> None:
 
 
 def _alias(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return cpu_alias(value)
-    if isinstance(value, tuple):
-        items = (_alias(item) for item in value)
-        # A named tuple takes its fields as arguments.
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    return value
+    return map_tensors(value, cpu_alias)

@@ -21,6 +21,7 @@ import torch
 from mkv_ascend.emulator import counters
 from mkv_ascend.emulator.custom_operators.gated_delta_rule import advance, delta_rule_inputs
 from mkv_ascend.emulator.import_hooks import after_import
+from mkv_ascend.emulator.recording import map_tensors, record_results
 from mkv_ascend.emulator.triton_interpreter import replacements_mamba
 
 NORM_EPSILON = 1e-6
@@ -165,14 +166,20 @@ def _replace(replacement: Replacement, module: ModuleType) -> None:
 def _on_device(replacement: Replacement) -> Callable[..., Any]:
     """The CPU kernel on aliases of npu tensors, counted as one launch."""
 
+    name = f"triton.{replacement.name}"
+
     @functools.wraps(replacement.kernel)
     def wrapper(*arguments: Any, **named_arguments: Any) -> Any:
-        counters.record_launch(f"triton.{replacement.name}")
-        aliases = [_to_cpu(value) for value in arguments]
-        named = {name: _to_cpu(value) for name, value in named_arguments.items()}
+        result, launched = record_results(name, replacement.kernel, arguments, named_arguments)
+        if launched:
+            return result
+        counters.record_launch(name)
+        aliases = [map_tensors(value, _native().cpu_alias) for value in arguments]
+        named = {
+            key: map_tensors(value, _native().cpu_alias) for key, value in named_arguments.items()
+        }
         with torch.no_grad():
-            result = replacement.kernel(*aliases, **named)
-        return _to_npu(result)
+            return map_tensors(replacement.kernel(*aliases, **named), _native().npu_alias)
 
     return wrapper
 
@@ -180,13 +187,3 @@ def _on_device(replacement: Replacement) -> Callable[..., Any]:
 def _native() -> Any:
     # Late: kernels and their tests need no native extension.
     return importlib.import_module("mkv_ascend.emulator.device.native")
-
-
-def _to_cpu(value: Any) -> Any:
-    return _native().cpu_alias(value) if isinstance(value, torch.Tensor) else value
-
-
-def _to_npu(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_to_npu(item) for item in value)
-    return _native().npu_alias(value) if isinstance(value, torch.Tensor) else value

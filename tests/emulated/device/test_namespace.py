@@ -113,24 +113,6 @@ def test_events() -> None:
     torch.ones(1, device="npu").record_stream(stream)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: torch.npu.NPUGraph(),
-        lambda: torch.npu.graph(None),
-        lambda: torch.npu.graph_task_group_begin(None),
-        lambda: torch.npu.graph_task_update_end(None),
-        lambda: torch.npu.make_graphed_callables(None, ()),
-    ],
-)
-def test_graphs_are_refused_by_name(call) -> None:
-    with pytest.raises(
-        NotImplementedError, match=r"emulated NPU has no torch\.npu\.\w+.*enforce_eager"
-    ):
-        call()
-    assert not torch.npu.is_current_stream_capturing()
-
-
 def test_what_is_missing_is_named() -> None:
     assert not hasattr(torch.npu, "no_such_thing")
     with pytest.raises(AttributeError, match=r"emulated NPU has no torch\.npu\.no_such_thing"):
