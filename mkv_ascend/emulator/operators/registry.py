@@ -163,8 +163,10 @@ class Operator(Generic[P, R]):
             lending.lend(self._parameter_name(index), value) for index, value in enumerate(args)
         ]
         host_kwargs = {name: lending.lend(name, value) for name, value in kwargs.items()}
+        call = recording.FrozenCall(tape, args, kwargs)
         if lending.strict:
-            self.run_check(*host_args, **host_kwargs)
+            # On the operands themselves: large ones are lent as zeros.
+            self.run_check(*call.arguments, **call.named)
         results: recording.RecordedResults | None = None
         if tape.kind is recording.RecordingKind.UPDATE and self.entry.overload == "out":
             result = kwargs.get("out")  # where the results are is known without running it
@@ -173,7 +175,6 @@ class Operator(Generic[P, R]):
                 result = lending.give_back(self.kernel(*host_args, **host_kwargs))
             results = lending.results
         if self.entry.launches:
-            call = recording.FrozenCall(tape, args, kwargs)
             tape.append(
                 self.entry.key, call.operands, functools.partial(self._rerun, call, results)
             )
