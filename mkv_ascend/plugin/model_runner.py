@@ -19,7 +19,7 @@ from mkv_ascend.drafting.proposers import create_proposer
 from mkv_ascend.drafting.proposing import Proposing
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.materialize import Materialized, materialize
-from mkv_ascend.plugin import layers
+from mkv_ascend.plugin import accepted_tokens, layers
 from mkv_ascend.plugin.block_zeroer import PlannedBlockZeroer
 from mkv_ascend.plugin.latent_specs import mended_specs
 from mkv_ascend.plugin.layer_facts import tie_facts
@@ -83,7 +83,6 @@ class MkvModelRunner(NPUModelRunner):
     def initialize_kv_cache(self, kv_cache_config: KVCacheConfig) -> None:
         """Allocate the caches, then print the tables of layers and of the plan once."""
         super().initialize_kv_cache(kv_cache_config)
-        # Of the models that vLLM can serve, vllm-ascend leaves out those that need this.
         initialize_mamba_ssu_backend(self.vllm_config.mamba_config, self.kv_cache_config)
         self._plan_the_targets_pass()
         if not is_global_first_rank():
@@ -125,6 +124,13 @@ class MkvModelRunner(NPUModelRunner):
 
     def _build_attention_metadata(self, *args: Any, **kwargs: Any) -> Any:
         """Metadata of the target's pass: of its own layers, built once per distinct need."""
+        if self.speculative_config is None:
+            return self._build_of_target(*args, **kwargs)
+        # Chunks of prompts accept none of their tokens, and start from the same state as one does.
+        with accepted_tokens.told(self.attn_groups, self.num_accepted_tokens.gpu.clamp(min=1)):
+            return self._build_of_target(*args, **kwargs)
+
+    def _build_of_target(self, *args: Any, **kwargs: Any) -> Any:
         plan, batch = self._target_pass, self.input_batch
         if plan is None or kwargs.get("ubatch_slices") is not None:
             return super()._build_attention_metadata(*args, **kwargs)

@@ -93,6 +93,26 @@ OVERRIDES = (
         until="vllm-ascend converts them",
     ),
     Patch(
+        name="states go back to what was accepted",
+        target="build of vLLM's builders of Mamba2 and short convolutions, while "
+        "NPUModelRunner._build_attention_metadata runs (plugin/accepted_tokens.py)",
+        why="vllm-ascend tells the numbers of accepted tokens only to the builder of the gated "
+        "delta net. The others count a verification as part of a prompt, whose rejected tokens "
+        "stay in the state.",
+        guard="the numbers are an attribute of the runner (plugin/model_runner.py)",
+        test="tests/emulated/test_mamba_models.py::test_states_are_taken_back_to_what_was_accepted",
+        until="vllm-ascend hands them to every builder of states",
+    ),
+    Patch(
+        name="kernel of Mamba's state update",
+        target="NPUModelRunner.initialize_kv_cache (plugin/model_runner.py)",
+        why="vLLM's runner chooses the kernel there, vllm-ascend's never does: every decode of a "
+        "Mamba2 model stops.",
+        guard="vLLM has initialize_mamba_ssu_backend (imported)",
+        test="tests/emulated/test_mamba_models.py",
+        until="vllm-ascend calls initialize_mamba_ssu_backend",
+    ),
+    Patch(
         name="a draft in several KV groups",
         target="SpecDecodeBaseProposer.validate_same_kv_cache_group and initialize_attn_backend, "
         "AscendSpecDecodeBaseProposer.load_model (drafting/grouped.py)",

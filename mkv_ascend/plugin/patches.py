@@ -173,9 +173,10 @@ PATCHES = (
         target="vllm HybridAttentionMambaModelConfig.verify_and_update_config (vllm-ascend's)",
         why="It asserts that attention blocks can be made so large that their keys are as many "
         "bytes as a recurrent state, which its own caches need and planned ones do not. Models "
-        "with other sizes are refused.",
-        guard="the method takes vllm_config; only that assertion is passed over "
-        "(plugin/state_blocks.py)",
+        "with other sizes are refused. And models that could keep states of all blocks are given "
+        "that mode, in which its blocks of states are as long as the longest context: no hit.",
+        guard="the method takes vllm_config; only that assertion is passed over, and only that "
+        "mode is changed (plugin/state_blocks.py)",
         test="tests/emulated/test_hybrid_engines.py"
         "::test_states_that_vllm_ascend_cannot_align_are_served",
         until="vllm-ascend's caches need no equal sizes",
@@ -190,6 +191,18 @@ PATCHES = (
         guard="the method reads hf_config_override (plugin/draft_architecture.py)",
         test="tests/emulated/test_recurrent_drafts.py",
         until="vLLM overrides a draft's architecture for the method mtp only",
+    ),
+    Patch(
+        name="windows of short convolutions",
+        target="vllm ShortConv: __init__, get_state_shape, forward_cuda, and "
+        "causal_conv1d_update of its module",
+        why="The window holds as many inputs as the filter needs and cannot be taken back: after a "
+        "verification rejected draft tokens stay in it.",
+        guard="the methods are there, forward_cuda takes hidden_states and output "
+        "(plugin/short_convolution.py)",
+        test="tests/emulated/test_mamba_models.py::test_states_are_taken_back_to_what_was_accepted",
+        until="vLLM's short convolutions serve speculation (after 0.23: pull request 50272)",
+        apply=_install("short_convolution"),
     ),
     Patch(
         name="dense layers beside MLA",

@@ -42,6 +42,7 @@ def install() -> None:
 
     @functools.wraps(original)
     def verify_and_update_config(cls: type[Any], vllm_config: VllmConfig) -> None:
+        _keep_states_of_aligned_blocks(vllm_config.cache_config)
         try:
             original(vllm_config)
         except AssertionError as error:
@@ -52,6 +53,18 @@ def install() -> None:
 
     verify_and_update_config.mkv_ascend_original = original  # type: ignore[attr-defined]
     HybridAttentionMambaModelConfig.verify_and_update_config = classmethod(verify_and_update_config)
+
+
+def _keep_states_of_aligned_blocks(cache: Any) -> None:
+    """Mode "align" for every model: vllm-ascend's blocks of states serve no other one."""
+    if not cache.enable_prefix_caching or cache.mamba_cache_mode == "align":
+        return
+    if cache.mamba_cache_mode == "all":
+        logger.warning(
+            "mamba_cache_mode is 'align', not 'all': on Ascend states are kept at the ends of "
+            "scheduled chunks, not at the end of every block"
+        )
+    cache.mamba_cache_mode = "align"
 
 
 def _without_alignment(vllm_config: VllmConfig) -> None:

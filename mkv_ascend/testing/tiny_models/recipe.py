@@ -47,7 +47,13 @@ class Recipe:
 
 @dataclass(frozen=True)
 class RecurrentRecipe(Recipe):
-    """A tiny model with recurrent states; trained and measured by ``recurrent``."""
+    """A tiny model with recurrent states; trained and measured by ``recurrent``.
+
+    ``required_state_share``: a model whose share of noticed tokens missing in states is not above
+    this judges no state.
+    """
+
+    required_state_share: float = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,23 @@ _GATED_DELTA_NET: Mapping[str, Any] = {
     "linear_value_head_dim": 64,
 }
 
+_SHORT_CONVOLUTION: Mapping[str, Any] = {
+    "head_dim": 64,
+    "conv_L_cache": 3,
+    "block_auto_adjust_ff_dim": False,
+    "norm_eps": 1e-5,
+    # vLLM has no other form of this family.
+    "tie_word_embeddings": True,
+}
+
+_MAMBA_2: Mapping[str, Any] = {
+    "attention_multiplier": 0.125,
+    "mamba_d_head": 64,
+    "mamba_d_state": 32,
+    # Small, so that short prompts have several chunks; the least that Triton multiplies.
+    "mamba_chunk_size": 16,
+}
+
 RECURRENT = (
     RecurrentRecipe(
         name="qwen3_next",
@@ -59,6 +76,42 @@ RECURRENT = (
         text_tokens=512,
         decks=24,
         learning_rate=0.02,
+    ),
+    RecurrentRecipe(
+        name="lfm2",
+        model_type="lfm2",
+        architecture={
+            "num_hidden_layers": 3,
+            "layer_types": ["conv", "full_attention", "conv"],
+            "num_attention_heads": 2,
+            "intermediate_size": 256,
+            # Attributes of published checkpoints that the configuration class does not know.
+            "conv_dim": 128,
+            "block_dim": 128,
+            **_SHORT_CONVOLUTION,
+        },
+        steps=250,
+        text_tokens=768,
+        # A window forgets within two tokens; what is missing in it must reach a key to be noticed.
+        required_state_share=0.1,
+    ),
+    RecurrentRecipe(
+        name="granite4",
+        model_type="granitemoehybrid",
+        architecture={
+            "num_hidden_layers": 3,
+            "layer_types": ["mamba", "attention", "mamba"],
+            "num_attention_heads": 2,
+            "intermediate_size": 64,
+            "shared_intermediate_size": 128,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "mamba_n_heads": 4,
+            **_MAMBA_2,
+        },
+        steps=140,
+        text_tokens=512,
+        decks=24,
     ),
 )
 """All of them."""

@@ -12,6 +12,7 @@ token before is. Who counts letters perfectly notices 0.23 of the letters missin
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,18 +21,15 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from mkv_ascend.testing.tiny_models import sensitivity, training
+from mkv_ascend.testing.tiny_models import sensitivity, state_space, training
 from mkv_ascend.testing.tiny_models.corpus import Corpus
 from mkv_ascend.testing.tiny_models.recipe import RecurrentRecipe
 from mkv_ascend.testing.tiny_models.tokenizer import BOS_TOKEN_ID
 
-REQUIRED_STATE_SHARE = 0.2
-"""A model whose share of noticed tokens missing in states is not above this judges no state."""
-
 REQUIRED_KEY_SHARE = 0.05
-"""The same of keys missing in its attention layers alone, which the states make up for."""
+"""A model whose share of noticed keys missing is not above this: states make up for the others."""
 
-MIXERS = ("linear_attn",)
+MIXERS = ("linear_attn", "mamba", "conv")
 """Names that decoder layers have for their recurrent module."""
 
 CHUNK = 32
@@ -60,15 +58,19 @@ class StateSensitivity:
     share_of_all: float
     share_on_text: float
 
-    @property
-    def suffices(self) -> bool:
+    def suffices(self, recipe: RecurrentRecipe) -> bool:
         """Whether the model is a judge of states and of keys."""
-        return self.share > REQUIRED_STATE_SHARE and self.share_of_keys > REQUIRED_KEY_SHARE
+        return self.share > recipe.required_state_share and self.share_of_keys > REQUIRED_KEY_SHARE
 
 
 def recurrent_modules(model: Any) -> list[torch.nn.Module]:
     """The modules with states, in order; ValueError where there is none."""
-    modules = [part for name, part in model.named_modules() if name.rpartition(".")[2] in MIXERS]
+    modules = [
+        part
+        for name, part in model.named_modules()
+        # A short convolution has a part of its own name.
+        if name.rpartition(".")[2] in MIXERS and not isinstance(part, torch.nn.Conv1d)
+    ]
     if not modules:
         raise ValueError(
             f"{type(model).__name__} has no module named {' or '.join(MIXERS)}; add its name here"
@@ -83,7 +85,8 @@ def train(
     model = training.build_model(recipe)
     modules = recurrent_modules(model)
     for module in modules:
-        let_states_last(module)
+        if hasattr(module, "A_log"):
+            let_states_last(module)
     with quickened(modules):
         return training.optimise(model, training.next_token_loss, recipe, corpus, progress)
 
@@ -101,15 +104,22 @@ def let_states_last(module: Any) -> None:
 
 @contextmanager
 def quickened(modules: Sequence[Any]) -> Iterator[None]:
-    """Let ``modules`` use ``delta_rule`` inside the block."""
-    before = [module.chunk_gated_delta_rule for module in modules]
+    """Let ``modules`` use ``delta_rule`` or ``state_space.forward`` inside the block."""
+    before = []
     for module in modules:
-        module.chunk_gated_delta_rule = delta_rule
+        quick: dict[str, Any] = {}
+        if hasattr(module, "chunk_gated_delta_rule"):
+            quick = {"chunk_gated_delta_rule": delta_rule}
+        elif hasattr(module, "A_log"):
+            quick = {"forward": functools.partial(state_space.forward, module)}
+        before += [(module, name, getattr(module, name)) for name in quick]
+        for name, function in quick.items():
+            setattr(module, name, function)
     try:
         yield
     finally:
-        for module, rule in zip(modules, before, strict=True):
-            module.chunk_gated_delta_rule = rule
+        for module, name, function in before:
+            setattr(module, name, function)
 
 
 def delta_rule(

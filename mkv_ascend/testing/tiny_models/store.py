@@ -41,7 +41,7 @@ CODE_FILES = ("batches.py", "optimizer.py", "sensitivity.py", "tokenizer.py", "t
 DERIVED_CODE_FILES = ("derived.py", "head_sensitivity.py", "head_training.py", "heads.py")
 """Those that decide on checkpoints made from others, besides."""
 
-RECURRENT_CODE_FILES = ("recurrent.py",)
+RECURRENT_CODE_FILES = ("recurrent.py", "state_space.py")
 """Those that decide on models with recurrent states, besides."""
 
 SPARSE_CODE_FILES = ("deepseek_v32.py",)

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.models.qwen3_next.modeling_qwen3_next import torch_chunk_gated_delta_rule
 
-from mkv_ascend.testing.tiny_models import recurrent, sensitivity, training
+from mkv_ascend.testing.tiny_models import recurrent, sensitivity, state_space, training
 from mkv_ascend.testing.tiny_models.recipe import RecurrentRecipe
+from mkv_ascend.testing.tiny_models.recipes import find_recipe
 from mkv_ascend.testing.tiny_models.tokenizer import BOS_TOKEN_ID
 
 SMALL = RecurrentRecipe(
@@ -33,6 +34,25 @@ SMALL = RecurrentRecipe(
     steps=1,
 )
 
+MAMBA = RecurrentRecipe(
+    name="mamba",
+    model_type="granitemoehybrid",
+    architecture={
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "shared_intermediate_size": 32,
+        "num_attention_heads": 2,
+        "num_local_experts": 0,
+        "layer_types": ["mamba", "attention"],
+        "mamba_n_heads": 4,
+        "mamba_n_groups": 2,
+        "mamba_d_state": 8,
+        "mamba_d_head": 16,
+        "mamba_chunk_size": 16,
+    },
+    steps=1,
+)
+
 
 @given(length=st.integers(1, 100), seed=st.integers(0, 1000))
 @settings(max_examples=12)
@@ -45,6 +65,28 @@ def test_the_quick_rule_is_transformers(length: int, seed: int) -> None:
     )
     found, _ = recurrent.delta_rule(query, key, value, g=-decay, beta=beta)
     assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_the_quick_mamba_is_transformers() -> None:
+    model = training.build_model(MAMBA).eval()
+    modules = recurrent.recurrent_modules(model)
+    for module in modules:
+        recurrent.let_states_last(module)
+    tokens = torch.randint(0, 256, (2, 41), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        expected = model(tokens).logits
+        with recurrent.quickened(modules):
+            found = model(tokens).logits
+            assert modules[0].forward.func is state_space.forward
+        assert torch.equal(model(tokens).logits, expected)
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_the_filter_of_a_short_convolution_is_no_layer_of_its_own() -> None:
+    model = training.build_model(find_recipe("lfm2"))
+    assert [type(part).__name__ for part in recurrent.recurrent_modules(model)] == [
+        "Lfm2ShortConv"
+    ] * 2
 
 
 def test_states_last_and_the_rule_is_put_back() -> None:

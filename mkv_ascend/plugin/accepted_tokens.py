@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many draft tokens were accepted, for layers whose states must be taken back to them.
+
+A verification leaves several states, one after each token or a window that holds them all; the next
+step starts from that of the last accepted token. vllm-ascend (0.23.0, ``model_runner_v1.py``) tells
+the number to the builder of the gated delta net alone, and only in steps that verify drafts.
+Without it vLLM's other builders count a verification as part of a prompt, whose rejected tokens
+stay in the state.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from vllm.v1.attention.backends.mamba2_attn import Mamba2AttentionMetadataBuilder
+from vllm.v1.attention.backends.short_conv_attn import ShortConvAttentionMetadataBuilder
+from vllm.v1.worker.utils import AttentionGroup
+
+BUILDERS = (Mamba2AttentionMetadataBuilder, ShortConvAttentionMetadataBuilder)
+"""vLLM's builders of states that can be taken back, apart from that of the gated delta net."""
+
+
+@contextmanager
+def told(groups: Sequence[Sequence[AttentionGroup]], accepted: torch.Tensor) -> Iterator[None]:
+    """Inside the block, ``build`` of those builders is given ``accepted``.
+
+    Args:
+        groups: attention groups per KV group.
+        accepted: tokens taken in each request's last step, int32 [requests]: 1 and more.
+    """
+    builders: list[Any] = [
+        builder
+        for of_kv_group in groups
+        for group in of_kv_group
+        for builder in group.metadata_builders
+        if isinstance(builder, BUILDERS)
+    ]
+    for builder in builders:
+        # An attribute of the instance hides the method of the class.
+        builder.build = functools.partial(builder.build, num_accepted_tokens=accepted)
+    try:
+        yield
+    finally:
+        for builder in builders:
+            del builder.build
