@@ -33,10 +33,12 @@ PAIRS = [
     ("gpt_oss", "gpt_oss_eagle3", "eagle3", 3),
     ("deepseek_v3_mtp", "deepseek_v3_mtp", "mtp", 3),
     ("gpt_oss", "gpt_oss_dflash", "dflash", 3),
+    ("qwen3_next", "llama_draft", "draft_model", 4),
+    ("qwen3_next_mtp", "qwen3_next_mtp", "mtp", 3),
 ]
 
-# The MTP checkpoint holds this target's weights; transformers has no MTP layers.
-REFERENCE_OF = {"deepseek_v3_mtp": "deepseek_v2_target"}
+# The MTP checkpoints hold these targets' weights; transformers has no MTP layers.
+REFERENCE_OF = {"deepseek_v3_mtp": "deepseek_v2_target", "qwen3_next_mtp": "qwen3_next"}
 
 
 def candidate_prompts(target):

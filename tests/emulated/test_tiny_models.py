@@ -36,6 +36,7 @@ HEADS = [
     ("llama_target", "llama_eagle"),
     ("gpt_oss", "gpt_oss_eagle3"),
     ("deepseek_v2_target", "deepseek_v3_mtp"),
+    ("qwen3_next", "qwen3_next_mtp"),
 ]
 SPECULATIVE_TOKENS = 3
 NEW_TOKENS = 32

@@ -103,8 +103,10 @@ def head_config(recipe: HeadRecipe, source: Path) -> dict[str, Any]:
     }
     if recipe.method != "mtp":
         return {**recipe.configuration(), **named}
-    # The routing of DeepSeek-V2 under the name that vLLM looks for MTP layers with.
     config: dict[str, Any] = json.loads((source / "config.json").read_text())
+    if recipe.model_type == config["model_type"]:
+        return {**config, "num_nextn_predict_layers": 1}
+    # The routing of DeepSeek-V2 under the name that vLLM looks for MTP layers with.
     return {**config, **named, "num_nextn_predict_layers": 1, "scoring_func": "softmax"}
 
 

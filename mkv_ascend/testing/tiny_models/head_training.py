@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from mkv_ascend.testing.tiny_models.corpus import Corpus
-from mkv_ascend.testing.tiny_models.heads import Eagle3Head, EagleHead, Head, MtpHead
+from mkv_ascend.testing.tiny_models.heads import MTP_HEADS, Eagle3Head, EagleHead, Head
 from mkv_ascend.testing.tiny_models.recipes import HeadRecipe
 from mkv_ascend.testing.tiny_models.training import Progress, optimise
 
@@ -29,7 +29,7 @@ def build_head(recipe: HeadRecipe, target: Any) -> Head:
 
     torch.manual_seed(recipe.seed)
     if recipe.method == "mtp":
-        head: Head = MtpHead(target)
+        head: Head = MTP_HEADS[recipe.model_type](target)
     else:
         kind = {"eagle": EagleHead, "eagle3": Eagle3Head}[recipe.method]
         config = LlamaConfig(**recipe.configuration(), attn_implementation="eager")

@@ -3,7 +3,7 @@
 
 They are trained with this code and the reference judges engines with it; vLLM loads the same
 weights into modules of its own. What a head is follows the checkpoints that vLLM 0.23.0 loads
-(``llama_eagle``, ``llama_eagle3``, ``deepseek_mtp``), with one detail of vllm-ascend 0.23.0: an MTP
+(``llama_eagle``, ``llama_eagle3``, ``deepseek_mtp``, ``qwen3_next_mtp``), with one detail of vllm-ascend 0.23.0: an MTP
 layer's next step takes the hidden state after the final norm, where vLLM hands on the one before.
 
 All heads are asked alike. Position ``i`` gets the token at ``i + 1`` and what is known after the
@@ -30,6 +30,11 @@ from transformers.models.llama.modeling_llama import (
     LlamaDecoderLayer,
     LlamaRMSNorm,
     LlamaRotaryEmbedding,
+)
+from transformers.models.qwen3_next.modeling_qwen3_next import (
+    Qwen3NextDecoderLayer,
+    Qwen3NextRMSNorm,
+    Qwen3NextRotaryEmbedding,
 )
 
 
@@ -204,6 +209,46 @@ class MtpHead(Head):
             **separate_experts(self.layer.state_dict()),
         }
         return {prefix + name: value.detach() for name, value in named.items()}
+
+
+class Qwen3NextMtpHead(Head):
+    """Qwen3-Next's: one more layer with attention, of the target's kind, and no recurrent state."""
+
+    def __init__(self, target: Any) -> None:
+        super().__init__(target)
+        config = target.config
+        width, epsilon = config.hidden_size, config.rms_norm_eps
+        self.pre_fc_norm_embedding = Qwen3NextRMSNorm(width, eps=epsilon)
+        self.pre_fc_norm_hidden = Qwen3NextRMSNorm(width, eps=epsilon)
+        self.fc = nn.Linear(2 * width, width, bias=False)
+        self.layer = Qwen3NextDecoderLayer(config, config.layer_types.index("full_attention"))
+        self.norm = Qwen3NextRMSNorm(width, eps=epsilon)
+        self.rope = Qwen3NextRotaryEmbedding(config)
+
+    def forward(
+        self, tokens: torch.Tensor, known: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        normed = [self.pre_fc_norm_embedding(self.embed(tokens)), self.pre_fc_norm_hidden(known)]
+        states = attend(self.layer, self.rope, self.fc(torch.cat(normed, dim=-1)))
+        states = self.norm(states)
+        return states, states
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Of the MTP layer alone; a checkpoint has them beside the target's."""
+        own = {
+            f"{name}.weight": getattr(self, name).weight
+            for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm")
+        }
+        layer = separate_experts(self.layer.state_dict())
+        named = {**own, **{f"layers.0.{name}": value for name, value in layer.items()}}
+        return {f"mtp.{name}": value.detach() for name, value in named.items()}
+
+
+MTP_HEADS: Mapping[str, type[Head]] = {
+    "deepseek_v3": MtpHead,
+    "qwen3_next": Qwen3NextMtpHead,
+}
+"""Model type of a checkpoint with an MTP layer -> the head."""
 
 
 def separate_experts(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -302,6 +302,14 @@ _DERIVED: tuple[DerivedRecipe, ...] = (
         steps=100,
         drafted=3,
     ),
+    HeadRecipe(
+        name="qwen3_next_mtp",
+        model_type="qwen3_next",
+        source="qwen3_next",
+        method="mtp",
+        architecture={},
+        steps=50,
+    ),
     PerturbedRecipe(name="gemma3_perturbed", source="gemma3", noise=0.25),
     PerturbedRecipe(name="gemma3_alternating_perturbed", source="gemma3_alternating", noise=0.15),
 )

@@ -65,7 +65,7 @@ def head_of(method: str) -> Head:
     target, architecture = HEADS[method]
     recipe = HeadRecipe(
         name=f"small_{method}",
-        model_type="llama",
+        model_type="deepseek_v3" if method == "mtp" else "llama",
         architecture=architecture,
         steps=1,
         source=target.name,

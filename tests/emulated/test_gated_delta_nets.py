@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trained models with gated delta nets: states across chunks, cached blocks, rejections, preemption.
+
+A state that is taken from a token too early or too late changes the tokens of these models (see
+``tiny_models.recurrent``). Proposals and acceptance are judged in ``test_drafting_reference``.
+"""
+
+from typing import Any
+
+from mkv_ascend.testing import engine, prompts, reference
+from mkv_ascend.testing.tiny_models import model_directory
+from tests.emulated.pairs import (
+    assert_drafts_are_the_drafts_own,
+    assert_greedy_tokens_of_reference,
+    scenario,
+)
+
+BLOCK = 128
+"""Tokens of which keys are as many bytes as a state."""
+
+NGRAM = {
+    "method": "ngram",
+    "num_speculative_tokens": 3,
+    "prompt_lookup_min": 2,
+    "prompt_lookup_max": 4,
+}
+
+
+def mixed_prompts(target: str, *others: str) -> list[list[int]]:
+    """Short and long prompts, among them decks, the longest of two blocks and a piece."""
+    texts = [
+        *(text for text in prompts.text_prompts() if len(text) in (5, 64, 127, 200, 300)),
+        *prompts.deck_prompts(3),
+        *others,
+    ]
+    return [reference.token_ids(model_directory(target), text) for text in texts]
+
+
+def aligned(**fields: Any) -> dict[str, Any]:
+    """Arguments of an engine with states kept beside cached blocks.
+
+    A prompt is cut where a block ends, so a step must take a block, and K + 1 tokens of each draft
+    besides.
+    """
+    return {"enable_prefix_caching": True, "max_num_batched_tokens": 192, **fields}
+
+
+def test_states_across_chunks_rejected_drafts_and_cached_blocks() -> None:
+    """Twice: in the second round the long prompts go on from the state at the end of a block."""
+    case = scenario(
+        "qwen3_next",
+        "llama_draft",
+        prompts=mixed_prompts("qwen3_next"),
+        engine=aligned(max_num_seqs=4),
+        repeats=2,
+    )
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    assert_drafts_are_the_drafts_own(case, result)
+    hits = result.cached_tokens[len(case.prompts) :]
+    assert hits == [(len(prompt) - 1) // BLOCK * BLOCK for prompt in case.prompts]
+    assert 0 < result.num_accepted < result.num_draft_tokens
+    assert result.accepted_per_position[-1] > 0
+
+
+def test_states_after_preemption_and_looked_up_drafts() -> None:
+    """Requests with proposals of ngram and without, in a pool too small for all of them."""
+    text = prompts.held_out_text(2, 60)
+    case = scenario(
+        "qwen3_next",
+        prompts=mixed_prompts("qwen3_next", text + text[:20]),
+        max_tokens=40,
+        engine={
+            "speculative_config": NGRAM,
+            "num_gpu_blocks_override": 14,
+            "max_num_batched_tokens": 48,
+        },
+    )
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    assert result.preemptions > 0
+    assert 0 < result.num_accepted < result.num_draft_tokens
