@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from vllm.config import get_layers_from_vllm_config
 from vllm.distributed.parallel_state import is_global_first_rank
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
@@ -31,6 +32,7 @@ from mkv_ascend.plugin.planned_caches import (
     served_plan,
     why_not_planned,
 )
+from mkv_ascend.plugin.state_rows import verifying_rows
 from mkv_ascend.plugin.target_pass import (
     AttentionGroups,
     TargetPass,
@@ -132,6 +134,7 @@ class MkvModelRunner(NPUModelRunner):
 
     def _build_of_target(self, *args: Any, **kwargs: Any) -> Any:
         plan, batch = self._target_pass, self.input_batch
+        self._find_verifying_rows(kwargs)
         if plan is None or kwargs.get("ubatch_slices") is not None:
             return super()._build_attention_metadata(*args, **kwargs)
         whole = self.kv_cache_config, self.attn_groups, batch.block_table
@@ -144,6 +147,26 @@ class MkvModelRunner(NPUModelRunner):
         requests = kwargs["num_reqs"]
         lengths = self.seq_lens[: kwargs.get("num_reqs_padded") or requests]
         return plan.complete(metadata, requests, lengths), common
+
+    def _find_verifying_rows(self, asked: dict[str, Any]) -> None:
+        """Tell builders of recurrent layers of rows that verified drafts and have none now.
+
+        vllm-ascend tells them of rows with drafts. ``asked``: arguments of
+        ``_build_attention_metadata``, changed where there are others.
+        """
+        if not (self.speculative_config and self.model_config.is_hybrid):
+            return
+        if asked.get("for_cudagraph_capture") or asked.get("num_scheduled_tokens") is None:
+            return
+        count, batch = asked["num_reqs"], self.input_batch
+        drafts = self.num_decode_draft_tokens.np[:count]
+        if not asked.get("use_spec_decode"):
+            self.num_decode_draft_tokens.np.fill(-1)
+        accepted = self.num_accepted_tokens.np[:count]
+        computed, prompts = batch.num_computed_tokens_cpu[:count], batch.num_prompt_tokens[:count]
+        found = verifying_rows(np.maximum(drafts, 0), accepted, computed, prompts)
+        drafts[:] = np.maximum(drafts, found)
+        asked["use_spec_decode"] = bool((drafts >= 0).any())
 
     def get_kv_cache_spec(self) -> dict[str, Any]:
         """The spec of every layer with a cache, tied to what planning must know besides."""

@@ -205,6 +205,18 @@ PATCHES = (
         apply=_install("short_convolution"),
     ),
     Patch(
+        name="rows of gated delta nets",
+        target="AscendGDNAttentionMetadataBuilder.build and "
+        "._fold_spec_sized_prefill_chunks_into_spec, QwenGatedDeltaNetAttention._forward_core",
+        why="After a verification of drafts a state stands in the column of the token that was "
+        "accepted last. Rows with fewer drafts than K, or none, and chunks of prompts of K + 1 "
+        "tokens, go on from another column: wrong tokens.",
+        guard="the three methods have their parameters (plugin/state_rows.py); without graphs only",
+        test="tests/emulated/test_gated_delta_nets.py",
+        until="vllm-ascend looks columns up by row, and keeps chunks of prompts apart",
+        apply=_install("state_rows"),
+    ),
+    Patch(
         name="dense layers beside MLA",
         target="vllm Attention.get_kv_cache_spec",
         why="A dense layer with a sliding window refuses when the model has MLA, and is asked "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trained models with gated delta nets: states across chunks, cached blocks, rejections, preemption.
+"""Trained models with gated delta nets: states across chunks, cached blocks and rejections.
 
 A state that is taken from a token too early or too late changes the tokens of these models (see
 ``tiny_models.recurrent``). Proposals and acceptance are judged in ``test_drafting_reference``.
@@ -64,17 +64,14 @@ def test_states_across_chunks_rejected_drafts_and_cached_blocks() -> None:
 
 
 def test_states_after_preemption_and_looked_up_drafts() -> None:
-    """Requests with proposals of ngram and without, in a pool too small for all of them."""
+    """Rows with all drafts, with fewer and without, and chunks of prompts of all sizes."""
     text = prompts.held_out_text(2, 60)
     case = scenario(
         "qwen3_next",
         prompts=mixed_prompts("qwen3_next", text + text[:20]),
         max_tokens=40,
-        engine={
-            "speculative_config": NGRAM,
-            "num_gpu_blocks_override": 14,
-            "max_num_batched_tokens": 48,
-        },
+        engine={"speculative_config": NGRAM, "max_num_batched_tokens": 48},
+        force_preemption=True,
     )
     result = engine.run(case)
     assert_greedy_tokens_of_reference(case, result)

@@ -3,8 +3,9 @@
 
 They are trained with this code and the reference judges engines with it; vLLM loads the same
 weights into modules of its own. What a head is follows the checkpoints that vLLM 0.23.0 loads
-(``llama_eagle``, ``llama_eagle3``, ``deepseek_mtp``, ``qwen3_next_mtp``), with one detail of vllm-ascend 0.23.0: an MTP
-layer's next step takes the hidden state after the final norm, where vLLM hands on the one before.
+(``llama_eagle``, ``llama_eagle3``, ``deepseek_mtp``, ``qwen3_next_mtp``), with one detail of
+vllm-ascend 0.23.0: an MTP layer's next step takes the hidden state after the final norm, where vLLM
+hands on the one before.
 
 All heads are asked alike. Position ``i`` gets the token at ``i + 1`` and what is known after the
 token at ``i``; it answers what follows the token at ``i + 1``:
