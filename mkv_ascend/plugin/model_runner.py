@@ -32,7 +32,7 @@ from mkv_ascend.plugin.planned_caches import (
     served_plan,
     why_not_planned,
 )
-from mkv_ascend.plugin.state_rows import verifying_rows
+from mkv_ascend.plugin.state_rows import mark_builders, verifying_rows
 from mkv_ascend.plugin.target_pass import (
     AttentionGroups,
     TargetPass,
@@ -86,6 +86,12 @@ class MkvModelRunner(NPUModelRunner):
         """Allocate the caches, then print the tables of layers and of the plan once."""
         super().initialize_kv_cache(kv_cache_config)
         initialize_mamba_ssu_backend(self.vllm_config.mamba_config, self.kv_cache_config)
+        mark_builders(
+            builder
+            for groups in self.attn_groups
+            for group in groups
+            for builder in group.metadata_builders
+        )
         self._plan_the_targets_pass()
         if not is_global_first_rank():
             return

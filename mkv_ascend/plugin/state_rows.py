@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,9 @@ from mkv_ascend.plugin.guards import expect
 PATCH = "rows of gated delta nets"
 ROWS = "mkv_ascend_rows"
 """Attribute of metadata whose rows were lengthened."""
+
+OF_THE_TARGET = "mkv_ascend_of_the_target"
+"""Attribute of builders for the target; drafts build metadata of rows of their own."""
 
 BUILD = (
     "self", "common_prefix_len", "common_attn_metadata", "num_accepted_tokens",
@@ -94,6 +97,12 @@ def verifying_rows(
     return found
 
 
+def mark_builders(builders: Iterable[Any]) -> None:
+    """Have ``builders`` lengthen rows."""
+    for builder in builders:
+        setattr(builder, OF_THE_TARGET, True)
+
+
 def install() -> None:
     """Wrap vllm-ascend's builder, and the layers' core. Idempotent."""
     from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import (
@@ -144,7 +153,7 @@ def _build(
     rest = (num_accepted_tokens, num_decode_draft_tokens_cpu, fast_build)
     common = common_attn_metadata
     rows = None
-    if builder.use_spec_decode and num_decode_draft_tokens_cpu is not None:
+    if getattr(builder, OF_THE_TARGET, False) and num_decode_draft_tokens_cpu is not None:
         rows = lengthened(
             common.query_start_loc_cpu, num_decode_draft_tokens_cpu >= 0, builder.num_spec + 1
         )

@@ -64,13 +64,15 @@ def test_states_across_chunks_rejected_drafts_and_cached_blocks() -> None:
 
 
 def test_states_after_preemption_and_looked_up_drafts() -> None:
-    """Rows with all drafts, with fewer and without, and chunks of prompts of all sizes."""
+    """Rows with all drafts, with fewer and without, and chunks of prompts of K + 1 tokens."""
     text = prompts.held_out_text(2, 60)
+    mixed = [prompt for prompt in mixed_prompts("qwen3_next", text + text[:20]) if len(prompt) < 99]
     case = scenario(
         "qwen3_next",
-        prompts=mixed_prompts("qwen3_next", text + text[:20]),
-        max_tokens=40,
-        engine={"speculative_config": NGRAM, "max_num_batched_tokens": 48},
+        prompts=mixed,
+        # Long enough for requests to need another block, without which none is preempted.
+        max_tokens=72,
+        engine={"speculative_config": NGRAM, "long_prefill_token_threshold": 4},
         force_preemption=True,
     )
     result = engine.run(case)
