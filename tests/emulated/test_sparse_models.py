@@ -7,6 +7,7 @@ from mkv_ascend.testing import engine, reference
 from mkv_ascend.testing.prompts import held_out_text
 from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import (
+    TIES,
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
     backends,
@@ -46,3 +47,25 @@ def test_dense_draft_with_preemption(draft):
     assert result.num_accepted > 0
     assert_greedy_tokens_of_reference(case, result)
     assert_drafts_are_the_drafts_own(case, result)
+
+
+def test_8_bit_keys_of_the_indexer_choose_as_well():
+    """C8: half the bytes and a scale per token. vllm-ascend rotates them in bfloat16 only."""
+    case = scenario(
+        TARGET,
+        engine={
+            "dtype": "bfloat16",
+            "max_num_batched_tokens": 64,
+            "max_num_seqs": 4,
+            "additional_config": {"enable_sparse_li_c8": True},
+        },
+    )
+    result = engine.run(case)
+    # Two layers of 128 tokens: latent and rope (576) in 16 bits, 128 bytes and a 16-bit scale.
+    assert f"blocks of {2 * 128 * (2 * 576 + 128 + 2) / 1024} KiB" in result.log
+    pairs = zip(case.prompts, result.tokens, strict=True)
+    proposals = [reference.DraftProposal(prompt, tokens) for prompt, tokens in pairs]
+    near_tie, share = TIES["bfloat16"]
+    report = reference.check_drafts(case.model, proposals, near_tie)
+    assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
+    assert len(report.near_ties) <= share * report.checked

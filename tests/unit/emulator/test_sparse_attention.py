@@ -13,6 +13,7 @@ from mkv_ascend.emulator.operators.lightning_indexer import (
     npu_lightning_indexer,
     vllm_ascend_lightning_indexer,
 )
+from mkv_ascend.emulator.operators.lightning_indexer_quant import npu_lightning_indexer_quant
 from mkv_ascend.emulator.operators.sparse_attention import npu_sparse_flash_attention
 from tests.unit.emulator.attention_reference import (
     PagedCache,
@@ -82,6 +83,32 @@ def test_the_highest_scores_are_chosen(pairs, num_heads, count, mode, seed):
             assert len(set(got[: len(best)])) == len(best)
             row += 1
     assert (chosen[row:] == -1).all()
+
+
+@few
+@given(requests, st.integers(1, 8), st.sampled_from([1, 5, 2048]), seeds)
+def test_8_bit_keys_are_chosen_by_their_dequantised_scores(pairs, num_heads, count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    keys = PagedCache(generator, [length for _, length in pairs], 1, 128, 16)
+    scales = keys.same_places(generator, 1)
+    key = (keys.cache * 30).clamp(-127, 127).round().to(torch.int8)
+    key_scale = scales.cache.abs().clamp(max=9).to(torch.float16)
+    total = sum(queries for queries, _ in pairs)
+    query = torch.randint(-127, 128, (total, num_heads, 128), generator=generator).to(torch.int8)
+    weights = torch.randn(total, num_heads, generator=generator).to(torch.float16)
+    query_scale = torch.rand(total, num_heads, generator=generator).to(torch.float16)
+    chosen = npu_lightning_indexer_quant.checked(
+        query, key, weights, query_scale, key_scale.squeeze(-1), layout_key="PA_BSND",
+        actual_seq_lengths_key=lengths(length for _, length in pairs), sparse_count=count,
+        **packed(pairs, keys),
+    )  # fmt: skip
+    expected, _ = npu_lightning_indexer.kernel(
+        query.double() * query_scale.double().unsqueeze(-1), key.double() * key_scale.double(),
+        weights, layout_key="PA_BSND", sparse_count=count,
+        actual_seq_lengths_key=lengths(length for _, length in pairs), **packed(pairs, keys),
+    )  # fmt: skip
+    # Rounding may exchange two near scores.
+    assert (chosen == expected).double().mean() > 0.98
 
 
 def test_of_equal_scores_the_earlier_key_is_chosen():

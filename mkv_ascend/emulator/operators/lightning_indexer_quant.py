@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The choice of keys from 8-bit queries and keys: vllm-ascend's npu_lightning_indexer_quant."""
+
+from __future__ import annotations
+
+import torch
+
+from mkv_ascend.emulator.operators.lightning_indexer import (
+    NO_KEY,
+    check_choice,
+    choose_keys,
+    index_scores,
+)
+from mkv_ascend.emulator.operators.registry import operator
+from mkv_ascend.emulator.operators.requirements import (
+    require,
+    require_contiguous,
+    require_dtype,
+    require_range,
+    require_shape,
+)
+from mkv_ascend.emulator.operators.sparse_batch import CAUSAL, SparseBatch, check_batch
+
+PER_TOKEN_AND_HEAD = 0  # query_quant_mode, key_quant_mode
+MOST_KEYS = 2048
+
+
+@operator(
+    "npu_lightning_indexer_quant",
+    namespace="_C_ascend",
+    source="op-plugin docs: torch_npu.npu_quant_lightning_indexer, which vllm-ascend's is named "
+    "after; vllm-ascend: definition of the LightningIndexerQuant kernel",
+    limits="""query and key int8, weights and both scales float16; head size 128; at most 64 query
+    heads, one key head; keys in pages of 16 to 1024 tokens (a multiple of 16), or as query;
+    sparse_count from 1 to 2048; sparse_mode 0 or 3; quant modes 0; lengths int32. -1 and equal
+    scores: as npu_lightning_indexer.""",
+)
+def npu_lightning_indexer_quant(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    weights: torch.Tensor,
+    query_dequant_scale: torch.Tensor,
+    key_dequant_scale: torch.Tensor,
+    *,
+    actual_seq_lengths_query: torch.Tensor | None = None,
+    actual_seq_lengths_key: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    query_quant_mode: int = PER_TOKEN_AND_HEAD,
+    key_quant_mode: int = PER_TOKEN_AND_HEAD,
+    layout_query: str = "BSND",
+    layout_key: str = "BSND",
+    sparse_count: int = MOST_KEYS,
+    sparse_mode: int = CAUSAL,
+) -> torch.Tensor:
+    """As npu_lightning_indexer, for query and key that are to be multiplied by their scales.
+
+    query_dequant_scale (T, N) or (B, S, N); key_dequant_scale: key's shape without the head size.
+    Returns int32 positions in the request, (..., 1, sparse_count).
+    """
+    batch = SparseBatch(
+        layout_query, layout_key, actual_seq_lengths_query, actual_seq_lengths_key, block_table
+    )
+    rows = query.flatten(0, -3)
+    # A scale is not negative, so it may be applied to the weight, behind the relu.
+    row_weights = (weights.float() * query_dequant_scale.float()).view(-1, query.shape[-2])
+    chosen = torch.full((rows.shape[0], sparse_count), NO_KEY, dtype=torch.int32)
+    for index, part in enumerate(batch.query_rows(query)):
+        scales = batch.keys(key_dequant_scale.unsqueeze(-1), index).float()
+        scores = index_scores(rows[part], batch.keys(key, index), row_weights[part]) * scales.T
+        visible = batch.visible(sparse_mode, *scores.shape)
+        chosen[part] = choose_keys(scores, visible, sparse_count)
+    return chosen.view(*query.shape[:-2], 1, sparse_count)
+
+
+@npu_lightning_indexer_quant.check
+def _check_quant(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    weights: torch.Tensor,
+    query_dequant_scale: torch.Tensor,
+    key_dequant_scale: torch.Tensor,
+    *,
+    actual_seq_lengths_query: torch.Tensor | None = None,
+    actual_seq_lengths_key: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    query_quant_mode: int = PER_TOKEN_AND_HEAD,
+    key_quant_mode: int = PER_TOKEN_AND_HEAD,
+    layout_query: str = "BSND",
+    layout_key: str = "BSND",
+    sparse_count: int = MOST_KEYS,
+    sparse_mode: int = CAUSAL,
+) -> None:
+    batch = SparseBatch(
+        layout_query, layout_key, actual_seq_lengths_query, actual_seq_lengths_key, block_table
+    )
+    check_batch(batch, query, key)
+    check_choice(query, key, sparse_count, sparse_mode)
+    require_range("sparse_count", sparse_count, 1, MOST_KEYS)
+    halves = {
+        "weights": weights,
+        "query_dequant_scale": query_dequant_scale,
+        "key_dequant_scale": key_dequant_scale,
+    }
+    for name, tensor in (("query", query), ("key", key)):
+        require(tensor.dtype == torch.int8, f"{name} is {tensor.dtype}; it must be torch.int8")
+    for name, tensor in halves.items():
+        require_dtype(name, tensor, (torch.float16,))
+    for name in ("weights", "query_dequant_scale"):
+        require_shape(name, halves[name], query.shape[:-1])
+    require_shape("key_dequant_scale", key_dequant_scale, key.shape[:-1])
+    for name, tensor in (("key", key), ("key_dequant_scale", key_dequant_scale)):
+        require_contiguous(name, tensor)
+    for name, mode in (("query_quant_mode", query_quant_mode), ("key_quant_mode", key_quant_mode)):
+        require(mode == PER_TOKEN_AND_HEAD, f"{name} is {mode}; it must be 0")
