@@ -30,7 +30,9 @@ UPDATE_DTYPES = (
     "npu_scatter_nd_update_v2",
     namespace="_C_ascend",
     source="vllm-ascend: definition of the ScatterNdUpdateV2 kernel",
-    limits="indices int32 or int64 within var (a negative index is refused); var may be strided.",
+    limits="""indices int32 or int64 within var; var may be strided. A row before the first element,
+    as (-1, last offset) is, is skipped: the kernel writes from there on, vllm-ascend 0.23.0 pads
+    with it.""",
     writes=("var",),
 )
 def npu_scatter_nd_update_v2(
@@ -43,7 +45,15 @@ def npu_scatter_nd_update_v2(
     """
     indexed_dims = indices.shape[-1]
     rows = indices.reshape(-1, indexed_dims).long()
-    var[tuple(rows.unbind(-1))] = update.reshape(rows.shape[0], *var.shape[indexed_dims:])
+    values = update.reshape(rows.shape[0], *var.shape[indexed_dims:])
+    used = _places(rows, var) >= 0
+    var[tuple(rows[used].unbind(-1))] = values[used]
+
+
+def _places(rows: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    """The place of each row of indices (rows, r) among the slices of a contiguous ``var``."""
+    sizes = torch.tensor([*var.shape[1 : rows.shape[-1]], 1])
+    return (rows.long() * sizes.flip(0).cumprod(0).flip(0)).sum(-1)
 
 
 @npu_scatter_nd_update_v2.check
@@ -61,9 +71,10 @@ def _check_scatter_nd_update(
     )
     require_shape("update", update, (*indices.shape[:-1], *var.shape[indexed_dims:]))
     rows = indices.reshape(-1, indexed_dims)
-    inside = (rows >= 0) & (rows < torch.tensor(var.shape[:indexed_dims]))
+    inside = ((rows >= 0) & (rows < torch.tensor(var.shape[:indexed_dims]))).all(-1)
+    inside |= _places(rows, var) < 0
     require(
         bool(inside.all()),
         f"indices reach outside var, whose shape is {tuple(var.shape)}: "
-        f"{rows[~inside.all(-1)][:3].tolist()}",
+        f"{rows[~inside][:3].tolist()}",
     )

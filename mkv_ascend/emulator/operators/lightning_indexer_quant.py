@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The choice of keys from 8-bit queries and keys: vllm-ascend's npu_lightning_indexer_quant."""
+"""The choice of keys from 8-bit queries and keys, which DeepSeek-V4 compresses as well."""
 
 from __future__ import annotations
 
 import torch
 
 from mkv_ascend.emulator.operators.lightning_indexer import (
+    MOST_HEADS,
     NO_KEY,
     check_choice,
+    check_unlimited,
     choose_keys,
     index_scores,
 )
@@ -19,10 +21,17 @@ from mkv_ascend.emulator.operators.requirements import (
     require_range,
     require_shape,
 )
-from mkv_ascend.emulator.operators.sparse_batch import CAUSAL, SparseBatch, check_batch
+from mkv_ascend.emulator.operators.sparse_batch import (
+    CAUSAL,
+    PAGED,
+    UNLIMITED,
+    SparseBatch,
+    check_batch,
+)
 
 PER_TOKEN_AND_HEAD = 0  # query_quant_mode, key_quant_mode
 MOST_KEYS = 2048
+RATIOS = frozenset(1 << exponent for exponent in range(8))  # cmp_ratio
 
 
 @operator(
@@ -96,6 +105,20 @@ def _check_quant(
     check_batch(batch, query, key)
     check_choice(query, key, sparse_count, sparse_mode)
     require_range("sparse_count", sparse_count, 1, MOST_KEYS)
+    _check_quantised(query, key, weights, query_dequant_scale, key_dequant_scale)
+    for name, tensor in (("key", key), ("key_dequant_scale", key_dequant_scale)):
+        require_contiguous(name, tensor)
+    for name, mode in (("query_quant_mode", query_quant_mode), ("key_quant_mode", key_quant_mode)):
+        require(mode == PER_TOKEN_AND_HEAD, f"{name} is {mode}; it must be 0")
+
+
+def _check_quantised(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    weights: torch.Tensor,
+    query_dequant_scale: torch.Tensor,
+    key_dequant_scale: torch.Tensor,
+) -> None:
     halves = {
         "weights": weights,
         "query_dequant_scale": query_dequant_scale,
@@ -108,7 +131,126 @@ def _check_quant(
     for name in ("weights", "query_dequant_scale"):
         require_shape(name, halves[name], query.shape[:-1])
     require_shape("key_dequant_scale", key_dequant_scale, key.shape[:-1])
-    for name, tensor in (("key", key), ("key_dequant_scale", key_dequant_scale)):
-        require_contiguous(name, tensor)
+
+
+@operator(
+    "npu_vllm_quant_lightning_indexer_metadata",
+    namespace="_C_ascend",
+    source="vllm-ascend: READMEs of vllm_quant_lightning_indexer and of its metadata",
+    limits="""How the work is divided among cores is not documented and has no effect here: 1024
+    zeros.""",
+)
+def npu_vllm_quant_lightning_indexer_metadata(
+    num_heads_q: int,
+    num_heads_k: int,
+    head_dim: int,
+    query_quant_mode: int,
+    key_quant_mode: int,
+    actual_seq_lengths_query: torch.Tensor | None = None,
+    actual_seq_lengths_key: torch.Tensor | None = None,
+    batch_size: int = 0,
+    max_seqlen_q: int = 0,
+    max_seqlen_k: int = 0,
+    layout_query: str = "BSND",
+    layout_key: str = "BSND",
+    sparse_count: int = MOST_KEYS,
+    sparse_mode: int = CAUSAL,
+    pre_tokens: int = UNLIMITED,
+    next_tokens: int = UNLIMITED,
+    cmp_ratio: int = 1,
+    device: str = "npu",
+) -> torch.Tensor:
+    """How npu_vllm_quant_lightning_indexer divides its work, int32 (1024,)."""
+    return torch.zeros(1024, dtype=torch.int32)
+
+
+@operator(
+    "npu_vllm_quant_lightning_indexer",
+    namespace="_C_ascend",
+    source="vllm-ascend: README of vllm_quant_lightning_indexer; its kernel for which compressed "
+    "keys a query sees, (position + 1) // cmp_ratio",
+    limits="""query and key int8, weights and both scales float16; 64 query heads of 128, one key
+    head; keys in pages (PA_BSND) of 16 to 1024 compressed tokens (a multiple of 16), which may be
+    strided in the first axis as vllm-ascend's are; key lengths before compression; cmp_ratio a
+    power of two up to 128; sparse_count from 1 to 2048; metadata int32 of 1024. -1 and equal
+    scores: as npu_lightning_indexer.""",
+    missing="return_value, key layouts without pages",
+)
+def npu_vllm_quant_lightning_indexer(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    weights: torch.Tensor,
+    query_dequant_scale: torch.Tensor,
+    key_dequant_scale: torch.Tensor,
+    query_quant_mode: int = PER_TOKEN_AND_HEAD,
+    key_quant_mode: int = PER_TOKEN_AND_HEAD,
+    actual_seq_lengths_query: torch.Tensor | None = None,
+    actual_seq_lengths_key: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    metadata: torch.Tensor | None = None,
+    layout_query: str = "BSND",
+    layout_key: str = "BSND",
+    sparse_count: int = MOST_KEYS,
+    sparse_mode: int = CAUSAL,
+    pre_tokens: int = UNLIMITED,
+    next_tokens: int = UNLIMITED,
+    cmp_ratio: int = 1,
+    return_value: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As npu_lightning_indexer_quant over keys each of which stands for cmp_ratio tokens."""
+    if return_value or layout_key != PAGED or actual_seq_lengths_key is None:
+        raise NotImplementedError(
+            "emulated NPU: npu_vllm_quant_lightning_indexer is emulated for paged keys with their "
+            "lengths, without return_value"
+        )
+    compressed = actual_seq_lengths_key // cmp_ratio
+    batch = SparseBatch(layout_query, layout_key, actual_seq_lengths_query, compressed, block_table)
+    rows = query.flatten(0, -3)
+    row_weights = (weights.float() * query_dequant_scale.float()).view(-1, query.shape[-2])
+    chosen = torch.full((rows.shape[0], sparse_count), NO_KEY, dtype=torch.int32)
+    lengths = actual_seq_lengths_key.tolist()
+    for index, part in enumerate(batch.query_rows(query)):
+        scales = batch.keys(key_dequant_scale.unsqueeze(-1), index).float()
+        scores = index_scores(rows[part], batch.keys(key, index), row_weights[part]) * scales.T
+        count, num_keys = scores.shape
+        ends = torch.arange(lengths[index] - count, lengths[index]) + 1
+        limits = ends // cmp_ratio if sparse_mode == CAUSAL else torch.full((count,), num_keys)
+        visible = torch.arange(num_keys) < limits.unsqueeze(1)
+        chosen[part] = choose_keys(scores, visible, sparse_count)
+    return chosen.view(*query.shape[:-2], 1, sparse_count), torch.empty(0)
+
+
+@npu_vllm_quant_lightning_indexer.check
+def _check_vllm_quant(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    weights: torch.Tensor,
+    query_dequant_scale: torch.Tensor,
+    key_dequant_scale: torch.Tensor,
+    query_quant_mode: int = PER_TOKEN_AND_HEAD,
+    key_quant_mode: int = PER_TOKEN_AND_HEAD,
+    actual_seq_lengths_query: torch.Tensor | None = None,
+    actual_seq_lengths_key: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    metadata: torch.Tensor | None = None,
+    layout_query: str = "BSND",
+    layout_key: str = "BSND",
+    sparse_count: int = MOST_KEYS,
+    sparse_mode: int = CAUSAL,
+    pre_tokens: int = UNLIMITED,
+    next_tokens: int = UNLIMITED,
+    cmp_ratio: int = 1,
+    return_value: bool = False,
+) -> None:
+    lengths = None if actual_seq_lengths_key is None else actual_seq_lengths_key // cmp_ratio
+    batch = SparseBatch(layout_query, layout_key, actual_seq_lengths_query, lengths, block_table)
+    check_batch(batch, query, key)
+    check_choice(query, key, sparse_count, sparse_mode)
+    check_unlimited(pre_tokens, next_tokens)
+    require_range("sparse_count", sparse_count, 1, MOST_KEYS)
+    require(query.shape[-2] == MOST_HEADS, f"query has {query.shape[-2]} heads; it must have 64")
+    require(cmp_ratio in RATIOS, f"cmp_ratio is {cmp_ratio}; it must be a power of two up to 128")
+    require(metadata is not None, "metadata is None; it must be given")
+    _check_quantised(query, key, weights, query_dequant_scale, key_dequant_scale)
     for name, mode in (("query_quant_mode", query_quant_mode), ("key_quant_mode", key_quant_mode)):
         require(mode == PER_TOKEN_AND_HEAD, f"{name} is {mode}; it must be 0")

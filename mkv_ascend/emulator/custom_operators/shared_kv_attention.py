@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DeepSeek-V4's attention: to a window of keys, and to compressed keys, all or chosen ones."""
+
+from __future__ import annotations
+
+import torch
+
+from mkv_ascend.emulator.operators.attention_core import attend
+from mkv_ascend.emulator.operators.attention_paging import select_pages
+from mkv_ascend.emulator.operators.registry import OperatorArgumentError, operator
+from mkv_ascend.emulator.operators.requirements import (
+    HALF_FLOATS,
+    require,
+    require_dtype,
+    require_multiple,
+    require_range,
+    require_same_dtype,
+    require_shape,
+)
+from mkv_ascend.emulator.operators.sparse_attention import chosen_mask
+
+METADATA_SIZE = 1024
+HEADS, HEAD_SIZE, CHOSEN_KEYS = 64, 512, 512
+BAND, CAUSAL = 4, 3  # ori_mask_mode, cmp_mask_mode
+WINDOW_LEFT = 127
+RATIOS = (4, 128)
+
+
+@operator(
+    "npu_sparse_attn_sharedkv_metadata",
+    namespace="_C_ascend",
+    source="vllm-ascend: READMEs of sparse_attn_sharedkv and sparse_attn_sharedkv_metadata",
+    limits="""How the work is divided among cores is not documented and has no effect here: 1024
+    zeros.""",
+)
+def npu_sparse_attn_sharedkv_metadata(
+    num_heads_q: int,
+    num_heads_kv: int,
+    head_dim: int,
+    cu_seqlens_q: torch.Tensor | None = None,
+    cu_seqlens_ori_kv: torch.Tensor | None = None,
+    cu_seqlens_cmp_kv: torch.Tensor | None = None,
+    seqused_q: torch.Tensor | None = None,
+    seqused_kv: torch.Tensor | None = None,
+    batch_size: int = 0,
+    max_seqlen_q: int = 0,
+    max_seqlen_kv: int = 0,
+    ori_topk: int = 0,
+    cmp_topk: int = 0,
+    cmp_ratio: int = 4,
+    ori_mask_mode: int = BAND,
+    cmp_mask_mode: int = CAUSAL,
+    ori_win_left: int = 128,
+    ori_win_right: int = 0,
+    layout_q: str = "BSND",
+    layout_kv: str = "PA_ND",
+    has_ori_kv: bool = True,
+    has_cmp_kv: bool = True,
+    device: str = "npu",
+) -> torch.Tensor:
+    """How npu_sparse_attn_sharedkv divides its work, int32 (1024,)."""
+    return torch.zeros(METADATA_SIZE, dtype=torch.int32)
+
+
+@operator(
+    "npu_sparse_attn_sharedkv",
+    namespace="_C_ascend",
+    source="vllm-ascend: README of sparse_attn_sharedkv; its kernel for which compressed keys a "
+    "query sees, (position + 1) // cmp_ratio",
+    limits="""float16 or bfloat16, one dtype; q (T, 64, 512); pages (blocks, block size, 1, 512) of
+    16 to 1024 tokens (a multiple of 16), which may be strided in the first axis; 512 chosen keys;
+    cmp_ratio 4 or 128; a window of 128 (ori_win_left 127, ori_win_right 0), mask modes 4 and 3;
+    layouts TND and PA_ND; int32 tables, lengths and metadata of 1024; sinks float32 (64,).""",
+    missing="BSND layouts; ori_sparse_indices, seqused_q, return_softmax_lse (without effect)",
+)
+def npu_sparse_attn_sharedkv(
+    q: torch.Tensor,
+    *,
+    ori_kv: torch.Tensor | None = None,
+    cmp_kv: torch.Tensor | None = None,
+    ori_sparse_indices: torch.Tensor | None = None,
+    cmp_sparse_indices: torch.Tensor | None = None,
+    ori_block_table: torch.Tensor | None = None,
+    cmp_block_table: torch.Tensor | None = None,
+    cu_seqlens_q: torch.Tensor | None = None,
+    cu_seqlens_ori_kv: torch.Tensor | None = None,
+    cu_seqlens_cmp_kv: torch.Tensor | None = None,
+    seqused_q: torch.Tensor | None = None,
+    seqused_kv: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    metadata: torch.Tensor | None = None,
+    softmax_scale: float = 0,
+    cmp_ratio: int = 0,
+    ori_mask_mode: int = BAND,
+    cmp_mask_mode: int = CAUSAL,
+    ori_win_left: int = 128,
+    ori_win_right: int = 0,
+    layout_q: str = "BSND",
+    layout_kv: str = "PA_ND",
+    return_softmax_lse: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention of q (T, N, D), whose keys are their own values, and an empty tensor.
+
+    cu_seqlens_q (B + 1,); seqused_kv (B,): tokens of each request, uncompressed. Keys: those of
+    ori_kv at the positions from -ori_win_left to ori_win_right of the query's, and of cmp_kv those
+    whose cmp_ratio tokens all are at or before it; cmp_sparse_indices (T, 1, K) may choose of them.
+    """
+    if layout_q != "TND" or layout_kv != "PA_ND" or return_softmax_lse:
+        raise NotImplementedError(
+            "emulated NPU: npu_sparse_attn_sharedkv is emulated for the layouts TND and PA_ND, "
+            "without return_softmax_lse"
+        )
+    if cu_seqlens_q is None or seqused_kv is None or ori_kv is None or ori_block_table is None:
+        raise OperatorArgumentError(
+            "cu_seqlens_q, seqused_kv, ori_kv and ori_block_table must all be given"
+        )
+    bounds, lengths = cu_seqlens_q.tolist(), seqused_kv.tolist()
+    output = torch.zeros_like(q)
+    for index, length in enumerate(lengths):
+        part = slice(bounds[index], bounds[index + 1])
+        count = part.stop - part.start
+        if not count:
+            continue
+        positions = torch.arange(length - count, length).unsqueeze(1)
+        first = max(0, length - count - ori_win_left)
+        columns = torch.arange(first, length)
+        keys = [rows_at(ori_kv, ori_block_table[index], columns)]
+        near = (columns >= positions - ori_win_left) & (columns <= positions + ori_win_right)
+        seen = [near]
+        if cmp_kv is not None and cmp_block_table is not None:
+            columns = torch.arange(length // cmp_ratio)
+            keys.append(rows_at(cmp_kv, cmp_block_table[index], columns))
+            complete = columns < (positions + 1) // cmp_ratio
+            if cmp_sparse_indices is not None:
+                complete &= chosen_mask(cmp_sparse_indices[part, 0], len(columns), 1)
+            seen.append(complete)
+        joined = torch.cat(keys).unsqueeze(1)
+        result = attend(q[part], joined, joined, softmax_scale, torch.cat(seen, 1), sinks)
+        output[part] = result.output.to(q.dtype)
+    return output, torch.empty(0)
+
+
+def rows_at(cache: torch.Tensor, table_row: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Rows (positions, D) of a cache (blocks, block size, 1, D); reads only the blocks needed."""
+    block_size = cache.shape[1]
+    columns = positions // block_size
+    if len(columns) and int(columns.max()) >= table_row.shape[0]:
+        raise OperatorArgumentError(
+            f"position {int(positions.max())} is in block {int(columns.max())}; the block table "
+            f"has {table_row.shape[0]} columns"
+        )
+    used = columns.unique()
+    pages = select_pages(cache, table_row[used])
+    return pages[torch.searchsorted(used, columns), positions % block_size, 0]
+
+
+@npu_sparse_attn_sharedkv.check
+def _check_sharedkv(
+    q: torch.Tensor,
+    *,
+    ori_kv: torch.Tensor | None = None,
+    cmp_kv: torch.Tensor | None = None,
+    cmp_sparse_indices: torch.Tensor | None = None,
+    ori_block_table: torch.Tensor | None = None,
+    cmp_block_table: torch.Tensor | None = None,
+    cu_seqlens_q: torch.Tensor | None = None,
+    seqused_kv: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    metadata: torch.Tensor | None = None,
+    cmp_ratio: int = 0,
+    ori_mask_mode: int = BAND,
+    cmp_mask_mode: int = CAUSAL,
+    ori_win_left: int = 128,
+    ori_win_right: int = 0,
+    **_others: object,
+) -> None:
+    require_dtype("q", q, HALF_FLOATS)
+    require_shape("q", q, (None, HEADS, HEAD_SIZE))
+    for name, cache in (("ori_kv", ori_kv), ("cmp_kv", cmp_kv)):
+        if cache is not None:
+            require_same_dtype(q=q, **{name: cache})
+            require_shape(name, cache, (None, None, 1, HEAD_SIZE))
+            require_range(f"the block size of {name}", cache.shape[1], 16, 1024)
+            require_multiple(f"the block size of {name}", cache.shape[1], 16)
+    for name, tensor in (
+        ("ori_block_table", ori_block_table),
+        ("cmp_block_table", cmp_block_table),
+        ("cu_seqlens_q", cu_seqlens_q),
+        ("seqused_kv", seqused_kv),
+        ("metadata", metadata),
+        ("cmp_sparse_indices", cmp_sparse_indices),
+    ):
+        if tensor is not None:
+            require_dtype(name, tensor, (torch.int32,))
+    require(metadata is not None, "metadata is None; it must be given")
+    if cmp_sparse_indices is not None:
+        require_shape("cmp_sparse_indices", cmp_sparse_indices, (q.shape[0], 1, CHOSEN_KEYS))
+    if sinks is not None:
+        require_dtype("sinks", sinks, (torch.float32,))
+        require_shape("sinks", sinks, (HEADS,))
+    if cmp_kv is not None:
+        require(cmp_ratio in RATIOS, f"cmp_ratio is {cmp_ratio}; it must be 4 or 128")
+        require(cmp_mask_mode == CAUSAL, f"cmp_mask_mode is {cmp_mask_mode}; it must be 3")
+    require(ori_mask_mode == BAND, f"ori_mask_mode is {ori_mask_mode}; it must be 4")
+    require(
+        (ori_win_left, ori_win_right) == (WINDOW_LEFT, 0),
+        f"the window is {ori_win_left} and {ori_win_right}; it must be 127 and 0",
+    )
