@@ -11,7 +11,6 @@ from mkv_ascend.emulator.operators.requirements import (
     require,
     require_dtype,
     require_same_dtype,
-    require_shape,
 )
 
 UPDATE_DTYPES = (
@@ -32,7 +31,7 @@ UPDATE_DTYPES = (
     source="vllm-ascend: definition of the ScatterNdUpdateV2 kernel",
     limits="""indices int32 or int64 within var; var may be strided. A row before the first element,
     as (-1, last offset) is, is skipped: the kernel writes from there on, vllm-ascend 0.23.0 pads
-    with it.""",
+    with it. update may lack axes of size 1, as vllm-ascend leaves out that of heads.""",
     writes=("var",),
 )
 def npu_scatter_nd_update_v2(
@@ -69,7 +68,11 @@ def _check_scatter_nd_update(
         f"indices' last dimension is {indexed_dims}; it must be from 1 to {var.dim()}, the "
         f"dimensions of var",
     )
-    require_shape("update", update, (*indices.shape[:-1], *var.shape[indexed_dims:]))
+    wanted = (*indices.shape[:-1], *var.shape[indexed_dims:])
+    require(
+        [size for size in update.shape if size != 1] == [size for size in wanted if size != 1],
+        f"update has shape {tuple(update.shape)}; it must be {wanted}, axes of size 1 apart",
+    )
     rows = indices.reshape(-1, indexed_dims)
     inside = ((rows >= 0) & (rows < torch.tensor(var.shape[:indexed_dims]))).all(-1)
     inside |= _places(rows, var) < 0

@@ -125,19 +125,24 @@ def npu_sparse_attn_sharedkv(
         first = max(0, length - count - ori_win_left)
         columns = torch.arange(first, length)
         keys = [rows_at(ori_kv, ori_block_table[index], columns)]
-        near = (columns >= positions - ori_win_left) & (columns <= positions + ori_win_right)
-        seen = [near]
+        seen = [(columns >= positions - ori_win_left) & (columns <= positions + ori_win_right)]
         if cmp_kv is not None and cmp_block_table is not None:
             columns = torch.arange(length // cmp_ratio)
             keys.append(rows_at(cmp_kv, cmp_block_table[index], columns))
-            complete = columns < (positions + 1) // cmp_ratio
-            if cmp_sparse_indices is not None:
-                complete &= chosen_mask(cmp_sparse_indices[part, 0], len(columns), 1)
-            seen.append(complete)
+            chosen = None if cmp_sparse_indices is None else cmp_sparse_indices[part, 0]
+            seen.append(complete_keys(positions, columns, cmp_ratio, chosen))
         joined = torch.cat(keys).unsqueeze(1)
         result = attend(q[part], joined, joined, softmax_scale, torch.cat(seen, 1), sinks)
         output[part] = result.output.to(q.dtype)
     return output, torch.empty(0)
+
+
+def complete_keys(
+    positions: torch.Tensor, keys: torch.Tensor, ratio: int, chosen: torch.Tensor | None
+) -> torch.Tensor:
+    """Boolean (queries, keys): which of ``keys`` the queries at ``positions`` (queries, 1) see."""
+    complete = keys < (positions + 1) // ratio
+    return complete if chosen is None else complete & chosen_mask(chosen, len(keys), 1)
 
 
 def rows_at(cache: torch.Tensor, table_row: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
