@@ -46,7 +46,7 @@ def npu_scatter_nd_update_v2(
     rows = indices.reshape(-1, indexed_dims).long()
     values = update.reshape(rows.shape[0], *var.shape[indexed_dims:])
     used = _places(rows, var) >= 0
-    var[tuple(rows[used].unbind(-1))] = values[used]
+    var[tuple(rows[used].unbind(-1))] = values[used].to(var.dtype)
 
 
 def _places(rows: torch.Tensor, var: torch.Tensor) -> torch.Tensor:

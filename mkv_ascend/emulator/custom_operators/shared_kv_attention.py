@@ -119,11 +119,8 @@ def npu_sparse_attn_sharedkv(
     for index, length in enumerate(lengths):
         part = slice(bounds[index], bounds[index + 1])
         count = part.stop - part.start
-        if not count:
-            continue
         positions = torch.arange(length - count, length).unsqueeze(1)
-        first = max(0, length - count - ori_win_left)
-        columns = torch.arange(first, length)
+        columns = torch.arange(max(0, length - count - ori_win_left), length)
         keys = [rows_at(ori_kv, ori_block_table[index], columns)]
         seen = [(columns >= positions - ori_win_left) & (columns <= positions + ori_win_right)]
         if cmp_kv is not None and cmp_block_table is not None:
