@@ -26,8 +26,12 @@ FA3_FOLDER = SITE_FOLDER / "optional_fa3"
 
 BUILD_COMMAND = "pip install --no-build-isolation -e ."
 
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-"""Defaults that a user may override. More threads were 10 to 18 times slower on shared cores."""
+DEFAULTS = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
+"""Variables that a user may override.
+
+More threads were 10 to 18 times slower on shared cores. PyTorch 2.13 keeps compiled graphs of
+Inductor only and fails on those of vllm-ascend's compiler, which is written for an earlier one.
+"""
 
 
 class LaunchError(RuntimeError):
@@ -43,7 +47,7 @@ class EmulatedProcess:
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
         """Environment of the command: ``base`` and what makes a process an emulated one."""
-        environment = {**ONE_THREAD, **base, **settings_environment(self.settings)}
+        environment = {**DEFAULTS, **base, **settings_environment(self.settings)}
         with_fa3 = envs.EMULATOR_FA3.get(base)
         environment["PYTHONPATH"] = _python_path(base.get("PYTHONPATH", ""), with_fa3)
         environment["PATH"] = _command_path(base.get("PATH", os.defpath))

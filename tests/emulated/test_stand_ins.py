@@ -14,7 +14,7 @@ import torch
 import torch_npu
 
 from mkv_ascend.emulator.host_check import SITE_FOLDER
-from mkv_ascend.emulator.modules.torch_npu_root import SUBMODULES
+from mkv_ascend.emulator.modules.torch_npu_root import COMPILER_MODULES, SUBMODULES
 
 
 def run_python(script: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -64,6 +64,11 @@ def test_every_submodule_can_be_imported_and_reached_as_an_attribute(name: str) 
     for part in name.split(".")[1:]:
         found = getattr(found, part)
     assert found is module
+
+
+@pytest.mark.parametrize("name", COMPILER_MODULES)
+def test_every_module_of_the_compiler_can_be_imported(name: str) -> None:
+    assert importlib.import_module(name).__name__ == COMPILER_MODULES[name]
 
 
 def test_a_missing_operator_fails_by_name_when_called_not_when_named() -> None:

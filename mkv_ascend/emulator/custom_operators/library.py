@@ -16,7 +16,7 @@ from mkv_ascend.emulator.custom_operators.schemas import (
     parameter_names,
     read_schemas,
 )
-from mkv_ascend.emulator.operators import registry
+from mkv_ascend.emulator.operators import registry, traced
 
 NAMESPACE = "_C_ascend"
 DISPLAY_NAMESPACE = f"torch.ops.{NAMESPACE}"
@@ -59,6 +59,7 @@ def install() -> None:
             # Reached whatever the tensors are on, and by operators that take no tensor.
             refuse = registry.missing(name, DISPLAY_NAMESPACE)
             library.impl(name, refuse, "CompositeExplicitAutograd")
+    traced.give_fakes(library, NAMESPACE)
     _library = library
     sys.modules[STUB_MODULE] = make_stub()
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from mkv_ascend.emulator.host_check import refuse_real_ascend
 from mkv_ascend.emulator.modules import torchvision_guard
-from mkv_ascend.emulator.operators import registry
+from mkv_ascend.emulator.operators import registry, traced
 from mkv_ascend.emulator.settings import EmulatorSettings, settings
 
 TORCH_NPU_VERSION = "2.10.0"
@@ -33,6 +33,16 @@ SUBMODULES = {
 }
 """Importable name -> module that holds its content. Parents stand before their children."""
 
+COMPILER_MODULES = {
+    "npugraph_ex": "mkv_ascend.emulator.modules.npugraph_ex",
+    "npugraph_ex.configs": "mkv_ascend.emulator.modules.npugraph_ex_configs",
+    "npugraph_ex.configs.compiler_config": (
+        "mkv_ascend.emulator.modules.npugraph_ex_compiler_config"
+    ),
+    "npugraph_ex.npu_fx_compiler": "mkv_ascend.emulator.modules.npugraph_ex_fx_compiler",
+}
+"""The same for the package that comes with torch_npu and compiles graphs."""
+
 
 def install(torch_npu: ModuleType) -> None:
     """Turn this process into an emulated one and fill the module ``torch_npu``.
@@ -43,7 +53,7 @@ def install(torch_npu: ModuleType) -> None:
     refuse_real_ascend()
     torch_npu.__version__ = TORCH_NPU_VERSION  # type: ignore[attr-defined]
     importlib.import_module("mkv_ascend.emulator.device").install()
-    for name, content in SUBMODULES.items():
+    for name, content in {**SUBMODULES, **COMPILER_MODULES}.items():
         _attach_submodule(name, importlib.import_module(content))
     _install_operators(torch_npu)
     torch_npu.emulated_extra_dtypes = _extra_dtypes(settings())  # type: ignore[attr-defined]
@@ -66,13 +76,16 @@ def _extra_dtypes(current: EmulatorSettings) -> frozenset[str]:
 def _attach_submodule(name: str, content: ModuleType) -> None:
     parent_name, _, child_name = name.rpartition(".")
     sys.modules[name] = content
-    setattr(sys.modules[parent_name], child_name, content)
+    if parent_name:
+        setattr(sys.modules[parent_name], child_name, content)
 
 
 def _install_operators(torch_npu: ModuleType) -> None:
     registry.load_all()
     for name, function in registry.namespace_functions().items():
         setattr(torch_npu, name, function)
+    for name, traced_operator in traced.install().items():
+        setattr(torch_npu, name, traced_operator)
     torch_npu.atb = _operator_namespace("atb")  # type: ignore[attr-defined]
     formats = importlib.import_module("mkv_ascend.emulator.modules.formats")
     torch_npu.Format = formats.Format  # type: ignore[attr-defined]

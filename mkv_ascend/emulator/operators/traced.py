@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators that Dynamo can trace: real operators of ``torch.ops.npu``, as torch_npu has them.
+
+Dynamo cannot trace a Python object that counts launches and lends memory. The operators below stand
+in code that vLLM compiles, so they get a schema, a kernel for npu tensors, and a fake kernel, which
+says the shapes of their results. Their CPU kernels are plain functions of torch without a question
+to their data, so the fake kernel is the kernel itself, on tensors without memory.
+
+Attention and mixtures of experts are not among them: vLLM calls these through operators of its own,
+which Dynamo does not look into.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from mkv_ascend.emulator.operators import registry
+
+NAMESPACE = "npu"
+TRACED = ("npu_rms_norm", "npu_add_rms_norm", "npu_swiglu", "npu_rotary_mul", "npu_fast_gelu")
+
+TRACED_CUSTOM = ("npu_add_rms_norm_bias", "npu_gemma_rms_norm")
+"""The same of torch.ops._C_ascend, whose schemas come from the installed wheel."""
+
+# Kept for the life of the process: torch forgets the operators when the Library goes.
+_libraries: list[torch.library.Library] = []
+
+
+def install() -> dict[str, Any]:
+    """Define the traced operators of torch_npu; name -> what ``torch_npu.<name>`` shall be."""
+    if not _libraries:
+        library = torch.library.Library(NAMESPACE, "FRAGMENT")
+        for name in TRACED:
+            _define(library, name, registry.namespace_functions()[name])
+        _libraries.append(library)
+    namespace = getattr(torch.ops, NAMESPACE)
+    return {name: getattr(namespace, name) for name in TRACED}
+
+
+def _define(
+    library: torch.library.Library, name: str, operator: registry.Operator[..., Any]
+) -> None:
+    schema = torch.library.infer_schema(operator.kernel, mutates_args=())
+    library.define(name + schema)
+    for key in ("PrivateUse1", "CPU"):  # which says what a CPU tensor may not be
+        library.impl(name, operator, key)
+    torch.library.register_fake(f"{NAMESPACE}::{name}", operator.kernel, lib=library)
+
+
+def give_fakes(library: torch.library.Library, namespace: str) -> None:
+    """Fake kernels for the traced operators of vllm-ascend's own namespace."""
+    kernels = registry.namespace_functions(namespace)
+    for name in TRACED_CUSTOM:
+        torch.library.register_fake(f"{namespace}::{name}", kernels[name].kernel, lib=library)

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators in code that Dynamo traces: what they say of their results is what these are."""
+
+import npugraph_ex
+import pytest
+import torch
+import torch_npu
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from mkv_ascend.emulator.operators import traced
+from mkv_ascend.emulator.operators.registry import OperatorArgumentError
+
+HIDDEN = 128
+
+
+def calls():
+    x, y = torch.randn(3, HIDDEN, dtype=torch.float16).npu(), torch.randn(3, HIDDEN).half().npu()
+    weight, rope = torch.ones(HIDDEN).half().npu(), torch.randn(1, 3, 1, HIDDEN).half().npu()
+    return {
+        "npu_rms_norm": (x, weight, 1e-5),
+        "npu_add_rms_norm": (x, y, weight),
+        "npu_swiglu": (x,),
+        "npu_fast_gelu": (x,),
+        "npu_rotary_mul": (torch.randn(1, 3, 2, HIDDEN).half().npu(), rope, rope),
+        "npu_gemma_rms_norm": (x, weight, 1e-5),
+        "npu_add_rms_norm_bias": (x, y, weight, None, 1e-5),
+    }
+
+
+@pytest.mark.parametrize("name", [*traced.TRACED, *traced.TRACED_CUSTOM])
+def test_fake_results_are_like_the_real_ones(name):
+    namespace = torch.ops.npu if name in traced.TRACED else torch.ops._C_ascend
+    operator, arguments = getattr(namespace, name), calls()[name]
+    real = operator(*arguments)
+    with FakeTensorMode() as mode:
+        fakes = [
+            mode.from_tensor(value) if isinstance(value, torch.Tensor) else value
+            for value in arguments
+        ]
+        fake = operator(*fakes)
+    real, fake = ((part,) if isinstance(part, torch.Tensor) else part for part in (real, fake))
+    assert [_like(part) for part in fake] == [_like(part) for part in real]
+
+
+def _like(tensor):
+    return tensor.shape, tensor.dtype, tensor.stride(), tensor.device.type
+
+
+def test_they_are_what_torch_npu_has():
+    assert torch_npu.npu_rms_norm is torch.ops.npu.npu_rms_norm
+    with pytest.raises(OperatorArgumentError, match="CPU tensor"):
+        torch_npu.npu_swiglu(torch.zeros(2, HIDDEN))
+
+
+def test_static_kernels_are_refused():
+    config = npugraph_ex.CompilerConfig(static_kernel_compile=True)
+    with pytest.raises(NotImplementedError, match="static kernels"):
+        npugraph_ex.get_npu_backend(compiler_config=config)
