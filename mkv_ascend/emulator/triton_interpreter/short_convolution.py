@@ -70,6 +70,58 @@ def causal_conv1d_fn(
     return result
 
 
+def causal_conv1d_update(
+    x: torch.Tensor,
+    conv_state: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    activation: str | bool | None = None,
+    conv_state_indices: torch.Tensor | None = None,
+    num_accepted_tokens: torch.Tensor | None = None,
+    query_start_loc: torch.Tensor | None = None,
+    max_query_len: int = -1,
+    null_block_id: int = NULL_BLOCK_ID,
+    validate_data: bool = False,
+    **positions_of_blocks: Any,
+) -> torch.Tensor:
+    """One token per request, or the tokens of a verification of drafts.
+
+    A verification starts from the inputs behind those that were accepted before, less one, and
+    keeps all inputs of this call behind the history, so that any number can be accepted next.
+
+    Args:
+        x: [requests, channels], or [tokens, channels] with query_start_loc [requests + 1].
+        conv_state: [blocks, channels, rows]; rows at least width - 1, and in a verification
+            width - 2 + max_query_len.
+        conv_state_indices: block of each request, [requests] or [requests, columns], whose first
+            column counts. Requests in the block null_block_id are skipped.
+        num_accepted_tokens: [requests], with query_start_loc only.
+
+    Returns:
+        As x; rows of skipped requests are x's own.
+
+    Raises:
+        NotImplementedError: a form that no layer of vLLM 0.23.0 asks for.
+        ValueError: rows are not enough.
+    """
+    _refuse_states_at_every_block(positions_of_blocks)
+    _check_update(x, conv_state_indices, num_accepted_tokens, query_start_loc)
+    assert conv_state_indices is not None
+    first_column = (slice(None),) + (0,) * (conv_state_indices.dim() - 1)
+    blocks = conv_state_indices[first_column].tolist()
+    one_each = range(len(blocks) + 1)
+    starts = one_each if query_start_loc is None else query_start_loc.tolist()
+    result = x.clone()
+    for request, block in enumerate(blocks):
+        start, end = starts[request], starts[request + 1]
+        if end <= start or block == null_block_id:
+            continue
+        offset = 0 if num_accepted_tokens is None else int(num_accepted_tokens[request]) - 1
+        outcome = _advance(x[start:end], conv_state[block], weight, bias, activation, offset)
+        result[start:end] = outcome.to(x.dtype)
+    return result
+
+
 def causal_conv1d_update_npu(
     x: torch.Tensor,
     conv_state: torch.Tensor,
@@ -84,47 +136,32 @@ def causal_conv1d_update_npu(
     validate_data: bool = False,
     **positions_of_blocks: Any,
 ) -> torch.Tensor:
-    """One token per request, or the tokens of a verification of drafts.
-
-    A verification starts from the inputs behind those that were accepted before, less one, and
-    keeps all inputs of this call behind the history, so that any number can be accepted next.
-
-    Args:
-        x: [requests, channels], or [tokens, channels] with query_start_loc [requests + 1].
-        conv_state: [blocks, channels, rows]; rows at least width - 1, and in a verification
-            width - 2 + max_query_len.
-        conv_state_indices: block of each request, [requests] or [requests, columns], whose first
-            column counts. Requests in the block pad_slot_id are skipped.
-        num_accepted_tokens: [requests], with query_start_loc only.
-
-    Returns:
-        As x; rows of skipped requests are x's own.
+    """vllm-ascend's wrapper of the same, in which another block is padding.
 
     Raises:
-        NotImplementedError: a form that no layer of vLLM 0.23.0 asks for.
-        ValueError: rows are not enough, or states do not lie one after another.
+        ValueError: states do not lie one after another.
     """
-    _refuse_states_at_every_block(positions_of_blocks)
-    _check_update(x, conv_state, conv_state_indices, num_accepted_tokens, query_start_loc)
-    assert conv_state_indices is not None
-    first_column = (slice(None),) + (0,) * (conv_state_indices.dim() - 1)
-    blocks = conv_state_indices[first_column].tolist()
-    one_each = range(len(blocks) + 1)
-    starts = one_each if query_start_loc is None else query_start_loc.tolist()
-    result = x.clone()
-    for request, block in enumerate(blocks):
-        start, end = starts[request], starts[request + 1]
-        if end <= start or block == pad_slot_id:
-            continue
-        offset = 0 if num_accepted_tokens is None else int(num_accepted_tokens[request]) - 1
-        outcome = _advance(x[start:end], conv_state[block], weight, bias, activation, offset)
-        result[start:end] = outcome.to(x.dtype)
-    return result
+    if not conv_state.transpose(1, 2).is_contiguous():
+        raise ValueError(
+            f"conv_state of strides {conv_state.stride()} is not contiguous as "
+            "[blocks, rows, channels]: vllm-ascend's wrapper would write to a copy of it"
+        )
+    return causal_conv1d_update(
+        x,
+        conv_state,
+        weight,
+        bias,
+        activation,
+        conv_state_indices,
+        num_accepted_tokens,
+        query_start_loc,
+        null_block_id=pad_slot_id,
+        **positions_of_blocks,
+    )
 
 
 def _check_update(
     x: torch.Tensor,
-    conv_state: torch.Tensor,
     conv_state_indices: torch.Tensor | None,
     num_accepted_tokens: torch.Tensor | None,
     query_start_loc: torch.Tensor | None,
@@ -139,11 +176,6 @@ def _check_update(
         raise NotImplementedError(
             "causal_conv1d_update on the emulated NPU takes query_start_loc and "
             "num_accepted_tokens together, or neither"
-        )
-    if not conv_state.transpose(1, 2).is_contiguous():
-        raise ValueError(
-            f"conv_state of strides {conv_state.stride()} is not contiguous as "
-            "[blocks, rows, channels]: vllm-ascend's wrapper would write to a copy of it"
         )
 
 

@@ -14,6 +14,7 @@ from mkv_ascend.emulator.triton_interpreter.short_convolution import (
     NULL_BLOCK_ID,
     PAD_SLOT_ID,
     causal_conv1d_fn,
+    causal_conv1d_update,
     causal_conv1d_update_npu,
 )
 from tests.unit.emulator.operator_testing import assert_near, few, random_tensor, seeds
@@ -131,11 +132,13 @@ def test_padding_is_left_alone():
     blocks = int32([PAD_SLOT_ID, 2])
     found = causal_conv1d_update_npu(x, states, weight, None, None, blocks)
     assert found.tolist() == [[1.0] * CHANNELS, [8.0] * CHANNELS]
+    found = causal_conv1d_update(x, states, weight, None, None, int32([NULL_BLOCK_ID, 3]))
+    assert found.tolist() == [[1.0] * CHANNELS, [8.0] * CHANNELS]
     found = causal_conv1d_fn(
         x.t(), weight, None, states, int32([0, 1, 2]), int32([NULL_BLOCK_ID, PAD_SLOT_ID])
     )
     assert found.tolist() == [[0.0] * 2] * CHANNELS
-    assert (states[[0, 1, 3, 4, 5]] == 7).all()
+    assert (states[[0, 1, 4, 5]] == 7).all()
 
 
 def test_what_is_refused():
