@@ -45,13 +45,7 @@ class GatedDeltaNet:
 
     def why_not(self, layer: Any, speculative: int) -> str | None:
         """Layers of other rules (KDA) have this kind's builder, but no room in their window."""
-        width = getattr(layer, "conv_kernel_size", None)
-        if width is not None and width - 1 + speculative in next(iter(layer.get_state_shape())):
-            return None
-        return (
-            f"{type(layer).__name__} keeps as many inputs of its convolution as one token needs, "
-            f"and not those of {speculative} draft tokens besides"
-        )
+        return _without_room(layer, getattr(layer, "conv_kernel_size", None), speculative)
 
     def caches(self, layer: Any) -> StateCaches:
         """vllm-ascend keeps the window as [blocks, rows, channels]."""
@@ -76,6 +70,51 @@ class GatedDeltaNet:
         return metadata
 
 
+class Convolving:
+    """Mamba2: a convolution and a matrix per head; short convolutions (LFM2): that alone.
+
+    Args:
+        width: the layer's attribute that says how many tokens its convolution sees.
+    """
+
+    def __init__(self, width: str) -> None:
+        self._width = width
+
+    def why_not(self, layer: Any, speculative: int) -> str | None:
+        """Windows must hold the tokens of a row."""
+        return _without_room(layer, getattr(layer, self._width, None), speculative)
+
+    def caches(self, layer: Any) -> StateCaches:
+        """The window is always first."""
+        window, *states = layer.kv_cache
+        return StateCaches((rows_first(window),), tuple(states))
+
+    def catch_up(self, builder: Any, common: Any, rows: CatchUp) -> Any:
+        """Rows that are run token by token are the builder's decodes, which must come first.
+
+        Raises:
+            RuntimeError: they do not.
+        """
+        metadata = builder.build(0, common, num_accepted_tokens=rows.ones)
+        if metadata.num_decodes != int((rows.row_lengths > 0).sum()):
+            raise RuntimeError(
+                f"{type(builder).__name__} takes the first {metadata.num_decodes} rows for "
+                f"decodes, and the rows to be run token by token have lengths "
+                f"{rows.row_lengths.tolist()}: the runner has not sorted its batch. Report this"
+            )
+        return metadata
+
+
+def _without_room(layer: Any, width: int | None, speculative: int) -> str | None:
+    """What is wrong if the layer's window has no room for draft tokens."""
+    if width is not None and width - 1 + speculative in next(iter(layer.get_state_shape())):
+        return None
+    return (
+        f"{type(layer).__name__} keeps as many inputs of its convolution as one token needs, "
+        f"and not those of {speculative} draft tokens besides"
+    )
+
+
 def rows_first(window: torch.Tensor) -> torch.Tensor:
     """A convolution's cache as [blocks, rows, channels], whichever way it is kept."""
     # Not with this module, whose other parts need no device.
@@ -86,6 +125,8 @@ def rows_first(window: torch.Tensor) -> torch.Tensor:
 
 STATE_KINDS: dict[MambaAttentionBackendEnum, StateKind] = {
     MambaAttentionBackendEnum.GDN_ATTN: GatedDeltaNet(),
+    MambaAttentionBackendEnum.MAMBA2: Convolving("conv_kernel_size"),
+    MambaAttentionBackendEnum.SHORT_CONV: Convolving("L_cache"),
 }
 """vLLM's kinds of recurrent layers that a draft may have."""
 

@@ -44,7 +44,12 @@ def assert_right(case: Any, result: Any) -> None:
 
 def test_a_model_accepts_all_of_its_own_drafts() -> None:
     """Also after prompts of one token, and in chunks."""
-    own = case(TARGET, (1, 2, 40, 130, 5), engine={"max_num_batched_tokens": 48})
+    own = case(
+        TARGET,
+        (1, 2, 40, 130, 5),
+        num_speculative_tokens=4,
+        engine={"max_num_batched_tokens": 48},
+    )
     result = engine.run(own)
     assert_right(own, result)
     assert result.accepted_per_position == [result.num_drafts] * own.num_speculative_tokens
@@ -67,7 +72,7 @@ def test_asynchronous_scheduling_accepts_what_the_reference_does() -> None:
     ahead = case(
         DRAFT,
         (5, 40, 90),
-        num_speculative_tokens=2,
+        num_speculative_tokens=1,
         record_drafts=False,
         engine={"async_scheduling": True},
     )
@@ -75,7 +80,7 @@ def test_asynchronous_scheduling_accepts_what_the_reference_does() -> None:
     assert_greedy_tokens_of_reference(ahead, result)
     drafter = speculation.DraftModel(Path(str(ahead.draft)))
     expected = [
-        speculation.draft_and_verify(Path(ahead.model), drafter, prompt, 2, ahead.max_tokens)
+        speculation.draft_and_verify(Path(ahead.model), drafter, prompt, 1, ahead.max_tokens)
         for prompt in ahead.prompts
     ]
     assert all(output.decided for output in expected)
@@ -87,10 +92,10 @@ def test_a_target_without_states() -> None:
     """Nothing is configured for states; chunks of prompts have any length up to K + 1."""
     apart = case(
         DRAFT,
-        (5, 9, 13, 70),
+        (5, 9, 13, 40),
         target="qwen3_moe",
-        num_speculative_tokens=1,
-        engine={"long_prefill_token_threshold": 2, "enable_prefix_caching": False},
+        num_speculative_tokens=2,
+        engine={"long_prefill_token_threshold": 3, "enable_prefix_caching": False},
     )
     result = engine.run(apart)
     assert_right(apart, result)
