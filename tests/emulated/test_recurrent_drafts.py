@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts with recurrent layers (Qwen3-Next): their states follow what is accepted.
+"""Drafts with recurrent layers: their states follow what is accepted.
+
+Qwen3-Next has the gated delta rule, Granite-4 Mamba2, LFM2 short convolutions; all have attention.
 
 Output tokens are the target's whatever the draft does, so every draft token is compared with what
 Hugging Face's run of the draft says after the accepted context.
@@ -9,6 +11,8 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from mkv_ascend.testing import engine, speculation
 from mkv_ascend.testing.tiny_models import model_directory
@@ -42,13 +46,15 @@ def assert_right(case: Any, result: Any) -> None:
     assert_drafts_are_the_drafts_own(case, result)
 
 
-def test_a_model_accepts_all_of_its_own_drafts() -> None:
+@pytest.mark.parametrize("name", [TARGET, "granite4", "lfm2"])
+def test_a_model_accepts_all_of_its_own_drafts(name: str) -> None:
     """Also after prompts of one token, and in chunks."""
     own = case(
-        TARGET,
+        name,
         (1, 2, 40, 130, 5),
+        target=name,
         num_speculative_tokens=4,
-        engine={"max_num_batched_tokens": 48},
+        engine={"max_num_batched_tokens": 48, "enable_prefix_caching": False},
     )
     result = engine.run(own)
     assert_right(own, result)
@@ -88,15 +94,25 @@ def test_asynchronous_scheduling_accepts_what_the_reference_does() -> None:
     assert result.accepted_per_position == [sum(counts) for counts in accepted]
 
 
-def test_a_target_without_states() -> None:
-    """Nothing is configured for states; chunks of prompts have any length up to K + 1."""
+@pytest.mark.parametrize(
+    ("target", "draft", "limits"),
+    [
+        # Chunks of prompts have any length up to K + 1, several of them in one step.
+        ("qwen3_moe", DRAFT, {"long_prefill_token_threshold": 3}),
+        ("llama_target", "lfm2", {"long_prefill_token_threshold": 3}),
+        (TARGET, "granite4", {"max_num_batched_tokens": 24}),
+    ],
+)
+def test_targets_without_states_and_with_others(
+    target: str, draft: str, limits: dict[str, Any]
+) -> None:
     apart = case(
-        DRAFT,
-        (5, 9, 13, 40),
-        target="qwen3_moe",
+        draft,
+        (5, 9, 1, 40, 33),
+        target=target,
         num_speculative_tokens=2,
-        engine={"long_prefill_token_threshold": 3, "enable_prefix_caching": False},
+        engine={**limits, "enable_prefix_caching": False},
     )
     result = engine.run(apart)
     assert_right(apart, result)
-    assert result.num_accepted > 0
+    assert 0 < result.num_accepted < result.num_draft_tokens
