@@ -130,7 +130,7 @@ def _with_own_rope(metadata: Any) -> Any:
     is built before the first of them runs, so all would see the rows of the last step.
     """
     decode = getattr(metadata, "decode", None)
-    if decode is not None and getattr(decode, "cos", None) is not None:
+    if decode is not None and hasattr(getattr(decode, "cos", None), "clone"):
         decode.cos, decode.sin = decode.cos.clone(), decode.sin.clone()
     return metadata
 

@@ -16,12 +16,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from vllm_ascend.ops import rotary_embedding
-
-if TYPE_CHECKING:
-    import torch
 
 GLOBALS = (
     "_cos_mla",
@@ -38,6 +36,20 @@ GLOBALS = (
 
 TABLES = ("_cos_cache", "_sin_cache", "_cos_sin_cache")
 """Those that rotary modules record when they are made; the others are buffers."""
+
+
+class RowsToCome:
+    """Stands for tables and rows that are filled in later: any part of it is itself."""
+
+    def __getitem__(self, _: Any) -> RowsToCome:
+        return self
+
+    def __setitem__(self, _: Any, __: Any) -> None:
+        """Nothing is kept."""
+
+    def unsqueeze(self, _: int) -> RowsToCome:
+        """As of a tensor."""
+        return self
 
 
 class RopeTables:
@@ -66,11 +78,26 @@ class RopeTables:
             _write(others)
             self._depth -= 1
 
-    def rows(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines at ``positions`` [n], each [n, 1, 1, rope dimension], for MLA."""
+    @contextlib.contextmanager
+    def held_back(self) -> Iterator[None]:
+        """Let builders take ``RowsToCome`` for rows, and launch nothing for them."""
         with self.active():
-            cosines, sines = rotary_embedding.get_cos_and_sin_mla(positions)
-        return cosines, sines
+            tables = _read()
+            _write(dict.fromkeys(GLOBALS, RowsToCome()))
+            try:
+                yield
+            finally:
+                _write(tables)
+
+    def rows(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines at ``positions`` int32 [n], each [n, 1, 1, rope dimension], for MLA.
+
+        By a selection, which takes int32: an index is converted first, for each table anew.
+        """
+        with self.active():
+            tables = rotary_embedding._cos_cache, rotary_embedding._sin_cache
+        cosines, sines = (torch.index_select(table, 0, positions) for table in tables)
+        return cosines[:, None, None], sines[:, None, None]
 
     def share_what_was_not_recorded(self) -> None:
         """Take the tables of the process where building the model recorded none.

@@ -17,7 +17,13 @@ import torch
 from mkv_ascend.drafting.copying import shallow_copy
 from mkv_ascend.drafting.groups import DraftGroups
 from mkv_ascend.drafting.plan import LaterSteps
-from mkv_ascend.drafting.sharing import Sharing, StepLengths, sharing_of
+from mkv_ascend.drafting.sharing import (
+    RotaryRows,
+    Sharing,
+    StepLengths,
+    run_builder,
+    sharing_of,
+)
 
 Metadata = dict[str, Any]
 """Layer name -> its metadata, in the order of groups."""
@@ -63,6 +69,7 @@ class MetadataMaker:
     needs: tuple[Need, ...]
     builds: int = 0
     _layers: tuple[tuple[str, int], ...] = field(init=False)
+    _rotary: RotaryRows | None = None
 
     def __post_init__(self) -> None:
         self._layers = self.groups.layers()
@@ -74,7 +81,11 @@ class MetadataMaker:
         return known * (2 if later_steps else 1) + others * (1 + later_steps)
 
     def first_pass(
-        self, common: Any, slots: Sequence[torch.Tensor], tables: Sequence[torch.Tensor]
+        self,
+        common: Any,
+        slots: Sequence[torch.Tensor],
+        tables: Sequence[torch.Tensor],
+        later: LaterSteps | None = None,
     ) -> Metadata:
         """Metadata of the first pass.
 
@@ -82,10 +93,12 @@ class MetadataMaker:
             common: vllm-ascend's common metadata of the pass; block table and slots are replaced.
             slots: per KV group of the draft, int32 [rows].
             tables: per KV group of the draft, int32 [requests, columns].
+            later: of the same proposal: its rotary rows are taken with those of this pass.
         """
+        self._rotary = self._rotary_rows(common.positions, later)
         built = [None] * len(self.groups.groups)
         for need in self.needs:
-            metadata = self._build(need.builder, common, need.groups[0], slots, tables)
+            metadata = self._build(need, common, need.groups[0], slots, tables)
             if not getattr(metadata, "causal", True):
                 metadata.attn_mask = None
             built[need.groups[0]] = metadata
@@ -102,22 +115,37 @@ class MetadataMaker:
             common: common metadata of a pass with one token per request; what differs by step and
                 group is replaced.
         """
+        if self._rotary is None:
+            self._rotary = self._rotary_rows(None, steps)
         per_step: list[list[Any]] = [[None] * len(self.groups.groups) for _ in steps.positions]
         for need in self.needs:
             if need.sharing is None:
                 continue
             leader = need.groups[0]
             template = self._build(
-                need.builder, common, leader, steps.slots[0], steps.tables, draft_index=1
+                need, common, leader, steps.slots[0], steps.tables, draft_index=1
             )
-            of_steps = need.sharing.for_steps(need.builder, template, steps.request_positions)
+            of_steps = need.sharing.for_steps(template, steps.request_positions, self._rotary)
             for step, metadata in enumerate(of_steps):
                 per_step[step][leader] = metadata
+        self._rotary = None
         return LaterMetadata(self, common, steps, per_step)
+
+    def _rotary_rows(
+        self, first: torch.Tensor | None, later: LaterSteps | None
+    ) -> RotaryRows | None:
+        """Rotary rows of the passes, if any layer takes them from its metadata: one model's."""
+        positions = None if later is None else later.all_positions
+        for need in self.needs:
+            if need.sharing is not None:
+                rows = need.sharing.rotary_rows(need.builder, first, positions)
+                if rows is not None:
+                    return rows
+        return None
 
     def _build(
         self,
-        builder: Any,
+        need: Need,
         common: Any,
         group: int,
         slots: Sequence[torch.Tensor],
@@ -128,9 +156,9 @@ class MetadataMaker:
         table = self.groups.groups[group].table
         own.block_table_tensor, own.slot_mapping = tables[table], slots[table]
         self.builds += 1
-        if draft_index == 0:
-            return builder.build(0, own)
-        return builder.build_for_drafting(own, draft_index)
+        if need.sharing is None:
+            return run_builder(need.builder, own, draft_index)
+        return need.sharing.build(need.builder, own, draft_index, self._rotary)
 
     def _by_layer(self, per_group: Sequence[Any]) -> Metadata:
         return {name: per_group[index] for name, index in self._layers}
@@ -161,7 +189,7 @@ class LaterMetadata:
         for need in maker.needs:
             leader, *others = need.groups
             if need.sharing is None:
-                per_group[leader] = self._built_for(need.builder, leader, step, lengths)
+                per_group[leader] = self._built_for(need, leader, step, lengths)
                 continue
             need.sharing.with_lengths(per_group[leader], lengths)
             table = maker.groups.groups[leader].table
@@ -176,7 +204,7 @@ class LaterMetadata:
                 )
         return maker._by_layer(per_group)
 
-    def _built_for(self, builder: Any, group: int, step: int, lengths: StepLengths) -> Any:
+    def _built_for(self, need: Need, group: int, step: int, lengths: StepLengths) -> Any:
         """Metadata of a builder that nothing is known of: it sees this step's own values."""
         own = shallow_copy(self.common)
         own.positions = self.steps.request_positions[step]
@@ -184,4 +212,4 @@ class LaterMetadata:
         own.seq_lens_cpu = own._seq_lens_cpu = own.seq_lens_cpu_upper_bound = lengths.tensor
         own.num_computed_tokens_cpu = own._num_computed_tokens_cpu = lengths.tensor - 1
         slots, tables = self.steps.slots[step], self.steps.tables
-        return self.maker._build(builder, own, group, slots, tables, draft_index=step + 1)
+        return self.maker._build(need, own, group, slots, tables, draft_index=step + 1)

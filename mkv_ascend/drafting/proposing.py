@@ -22,12 +22,16 @@ import torch_npu
 from vllm.forward_context import get_forward_context
 from vllm_ascend.ascend_forward_context import set_ascend_forward_context
 from vllm_ascend.attention.attention_v1 import AscendAttentionState
+from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
 
 from mkv_ascend.drafting.copying import shallow_copy
 from mkv_ascend.drafting.grouped import Grouped
 from mkv_ascend.drafting.metadata import Metadata
 from mkv_ascend.drafting.plan import DraftPlan, FirstPassInputs, LaterSteps, Sizes
 from mkv_ascend.drafting.steps import DraftSteps, Passes
+
+MOST_QUERIES_OF_A_DECODE = 16
+"""Of npu_fused_infer_attention_score for MLA in the TND layout (its documentation; mla_v1.py)."""
 
 READ_AUXILIARY_STATES = ("eagle3",)
 """Methods whose draft takes the target's hidden states of several layers, joined by the draft."""
@@ -58,6 +62,8 @@ class Proposing(DraftSteps, Grouped):
     def initialize_attn_backend(self, kv_cache_config: Any, *_: Any) -> None:
         """Sort the draft's layers into groups; make their builders and the plan's buffers."""
         super().initialize_attn_backend(kv_cache_config)
+        for group in self.draft_attn_groups:
+            widen_decodes(group.get_metadata_builder(), self.net_num_new_slots_per_request)
         tables, sizes = self.runner.input_batch.block_table, self._sizes()
         self.draft_plan = DraftPlan(
             sizes,
@@ -258,7 +264,7 @@ class Proposing(DraftSteps, Grouped):
         steps = plan.plan_steps(later_rows, requests)
         steps.host_lengths.copy_(steps.all_lengths, non_blocking=True)
         self._lengths_copied.record()
-        first = self.metadata.first_pass(common, slots, tables)
+        first = self.metadata.first_pass(common, slots, tables, steps)
         positions = steps.positions
         if self.uses_mrope:
             positions = self._rope_positions(steps, requests)
@@ -306,6 +312,18 @@ class Proposing(DraftSteps, Grouped):
         planned = moved.new_zeros((len(later), 3, rows))
         planned[:, :, :requests] = moved * fits[:, None]
         return tuple(planned)
+
+
+def widen_decodes(builder: Any, more: int) -> None:
+    """Let MLA take a verified row of the target for a decode in the draft, where it is longer.
+
+    vllm-ascend counts K + 1 queries as a decode. A draft model's first pass has ``more`` besides,
+    so each of its proposals would be a prefill with cached context, whose chunks are uploaded.
+    """
+    if isinstance(builder, AscendMLAMetadataBuilder):
+        wide = builder.decode_threshold + more
+        if wide <= MOST_QUERIES_OF_A_DECODE:
+            builder.decode_threshold = wide
 
 
 def _host_lengths(common: Any) -> torch.Tensor:

@@ -31,8 +31,42 @@ class StepLengths:
     values: list[int]
 
 
+@dataclass(frozen=True)
+class RotaryRows:
+    """Rotary rows of all passes of a proposal, for layers of MLA.
+
+    Attributes:
+        cosines, sines: [rows, 1, 1, rope dimension], of the first pass and then of each later step.
+        first: rows of the first pass.
+        later: rows of each later step.
+    """
+
+    cosines: torch.Tensor
+    sines: torch.Tensor
+    first: int
+    later: int
+
+    def of_step(self, step: int, requests: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Those of a later step's live rows, cosines and sines."""
+        start = self.first + step * self.later
+        return self.cosines[start : start + requests], self.sines[start : start + requests]
+
+
 class Sharing(Protocol):
     """How metadata of one builder class is made from what it built once."""
+
+    def rotary_rows(
+        self, builder: Any, first: torch.Tensor | None, later: torch.Tensor | None
+    ) -> RotaryRows | None:
+        """The rows that its layers need, in three launches; None if they take none from metadata.
+
+        Args:
+            first: positions of the first pass, int32 [rows].
+            later: of the later steps, int32 [K - 1, rows].
+        """
+
+    def build(self, builder: Any, common: Any, draft_index: int, rotary: RotaryRows | None) -> Any:
+        """Run the builder for the first pass (``draft_index`` 0) or for a later one."""
 
     def reads(self, spec: Any) -> Hashable:
         """What the builder reads of its spec: specs equal in it give the same metadata."""
@@ -40,11 +74,20 @@ class Sharing(Protocol):
     def for_group(self, built: Any, table: torch.Tensor, slots: torch.Tensor) -> Any:
         """``built`` for another block table [requests, columns] and slots [rows]."""
 
-    def for_steps(self, builder: Any, built: Any, positions: Sequence[torch.Tensor]) -> list[Any]:
+    def for_steps(
+        self, built: Any, positions: Sequence[torch.Tensor], rotary: RotaryRows | None
+    ) -> list[Any]:
         """``built`` for the later steps at these positions, int32 [requests] each."""
 
     def with_lengths(self, built: Any, lengths: StepLengths) -> None:
         """Write a step's host lengths into its own metadata."""
+
+
+def run_builder(builder: Any, common: Any, draft_index: int) -> Any:
+    """What vllm-ascend's builder makes for a pass of the draft."""
+    if draft_index == 0:
+        return builder.build(0, common)
+    return builder.build_for_drafting(common, draft_index)
 
 
 class DenseSharing:
@@ -53,12 +96,22 @@ class DenseSharing:
     def reads(self, spec: Any) -> Hashable:
         return isinstance(spec, CrossAttentionSpec)
 
+    def rotary_rows(
+        self, builder: Any, first: torch.Tensor | None, later: torch.Tensor | None
+    ) -> RotaryRows | None:
+        return None
+
+    def build(self, builder: Any, common: Any, draft_index: int, rotary: RotaryRows | None) -> Any:
+        return run_builder(builder, common, draft_index)
+
     def for_group(self, built: Any, table: torch.Tensor, slots: torch.Tensor) -> Any:
         other = shallow_copy(built)
         other.block_tables, other.slot_mapping = table, slots
         return other
 
-    def for_steps(self, builder: Any, built: Any, positions: Sequence[torch.Tensor]) -> list[Any]:
+    def for_steps(
+        self, built: Any, positions: Sequence[torch.Tensor], rotary: RotaryRows | None
+    ) -> list[Any]:
         return [shallow_copy(built) for _ in positions]
 
     def with_lengths(self, built: Any, lengths: StepLengths) -> None:
@@ -73,6 +126,38 @@ class LatentSharing:
         hashable: Hashable = spec
         return hashable
 
+    def rotary_rows(
+        self, builder: Any, first: torch.Tensor | None, later: torch.Tensor | None
+    ) -> RotaryRows | None:
+        tables = rope_tables_of(builder)
+        assert tables is not None, "layers of a draft have builders bound to it"
+        parts = [part.flatten() for part in (first, later) if part is not None]
+        positions = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return RotaryRows(
+            *tables.rows(positions),
+            first=0 if first is None else first.shape[0],
+            later=0 if later is None else later.shape[1],
+        )
+
+    def build(self, builder: Any, common: Any, draft_index: int, rotary: RotaryRows | None) -> Any:
+        """Without what the builder would launch: no layer reads positions or starts from it.
+
+        The rows of later steps are put in by ``for_steps``.
+        """
+        tables = rope_tables_of(builder)
+        assert tables is not None
+        assert rotary is not None
+        own = shallow_copy(common)
+        # On the host, and long already: the builder converts one and subtracts from the other.
+        own.positions = _HOST_ZERO.expand(common.num_actual_tokens)
+        own.query_start_loc = common.query_start_loc_cpu
+        with tables.held_back():
+            built = run_builder(builder, own, draft_index)
+        built.query_start_loc = common.query_start_loc
+        if draft_index == 0:
+            _put_in_rows(built, common.positions, rotary)
+        return built
+
     def for_group(self, built: Any, table: torch.Tensor, slots: torch.Tensor) -> Any:
         other = shallow_copy(built)
         other.block_tables, other.slot_mapping = table, slots
@@ -85,19 +170,16 @@ class LatentSharing:
             other.prefill.block_table = table[decodes:]
         return other
 
-    def for_steps(self, builder: Any, built: Any, positions: Sequence[torch.Tensor]) -> list[Any]:
-        requests = positions[0].shape[0]
-        tables = rope_tables_of(builder)
-        assert tables is not None, "layers of a draft have builders bound to it"
-        # One gather for all steps: their rows stand one after another.
-        cosines, sines = tables.rows(torch.cat(list(positions)))
+    def for_steps(
+        self, built: Any, positions: Sequence[torch.Tensor], rotary: RotaryRows | None
+    ) -> list[Any]:
+        assert rotary is not None
         steps = []
         for step, at in enumerate(positions):
-            rows = slice(step * requests, (step + 1) * requests)
             other = shallow_copy(built)
-            other.decode = shallow_copy(built.decode)
-            other.decode.input_positions = at
-            other.decode.cos, other.decode.sin = cosines[rows], sines[rows]
+            decode = other.decode = shallow_copy(built.decode)
+            decode.input_positions = at
+            decode.cos, decode.sin = rotary.of_step(step, at.shape[0])
             steps.append(other)
         return steps
 
@@ -106,6 +188,21 @@ class LatentSharing:
         built.decode.seq_lens = lengths.tensor
         built.decode.seq_lens_list = lengths.values
         built.decode.max_seq_lens = max(lengths.values)
+
+
+_HOST_ZERO = torch.zeros(1, dtype=torch.int64)
+
+
+def _put_in_rows(built: Any, positions: torch.Tensor, rotary: RotaryRows) -> None:
+    """Give metadata of a first pass its positions and rotary rows: decodes first, then prefills."""
+    decodes, rows = built.num_decode_tokens, built.num_actual_tokens
+    for part, of_part in (
+        (built.decode, slice(0, decodes)),
+        (built.prefill, slice(decodes, rows)),
+    ):
+        if part is not None:
+            part.input_positions = positions[of_part]
+            part.cos, part.sin = rotary.cosines[of_part], rotary.sines[of_part]
 
 
 SHARING: dict[type[Any], Sharing] = {

@@ -74,6 +74,19 @@ OVERRIDES = (
         until="vllm-ascend creates a draft's builders with the draft's configuration and tables",
     ),
     Patch(
+        name="what a draft's MLA builder does not launch",
+        target="positions, query_start_loc and rotary tables of AscendMLAMetadataBuilder.build, and "
+        "its decode_threshold (drafting/sharing.py, attention/rope_tables.py, "
+        "drafting/proposing.py)",
+        why="Each run converts positions and gathers rotary rows into one buffer, which "
+        "had to be copied; and a draft model's verified rows, one more than the target's, were "
+        "prefills.",
+        guard=DERIVED,
+        test="tests/emulated/test_drafting_cost.py"
+        "::test_an_mla_draft_takes_its_rotary_rows_once_and_verified_rows_as_decodes",
+        until="vllm-ascend's builder takes rotary rows from outside",
+    ),
+    Patch(
         name="a draft's own configuration",
         target="AscendSpecDecodeBaseProposer._create_draft_vllm_config and _get_model "
         "(drafting/proposers.py)",

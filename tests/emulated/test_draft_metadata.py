@@ -79,7 +79,9 @@ def steps():
 
 def common():
     placeholder = torch.ones(REQUESTS, dtype=torch.int32)
-    return SimpleNamespace(_seq_lens_cpu=placeholder, seq_lens_cpu=placeholder)
+    return SimpleNamespace(
+        _seq_lens_cpu=placeholder, seq_lens_cpu=placeholder, positions=placeholder
+    )
 
 
 def assert_each_layer_has_its_own(planned, later):

@@ -47,6 +47,16 @@ def test_the_host_waits_for_device_memory_once(pair):
     assert {row["host_reads"] + row["waited_for"] for row in pair["proposals"]} == {1}
 
 
+def test_an_mla_draft_takes_its_rotary_rows_once_and_verified_rows_as_decodes():
+    """Taken for a prefill with cached context, a pass would have chunks of it uploaded."""
+    rows = probe("llama_target", "deepseek_v2_draft", num_speculative_tokens=4)["proposals"]
+    assert rows
+    for row in rows:
+        assert sum(row["launches"].values()) <= MAX_LAUNCHES, row
+        assert row["launches"]["aten::index_select"] == 2
+        assert row["builds"] == 2
+
+
 def test_the_targets_pass_costs_what_it_costs_without_a_draft(pair):
     alone = probe("llama_target", None)["target"]
     beside = pair["target"]
