@@ -75,8 +75,8 @@ OVERRIDES = (
     ),
     Patch(
         name="what a draft's MLA builder does not launch",
-        target="positions, query_start_loc and rotary tables of AscendMLAMetadataBuilder.build, and "
-        "its decode_threshold (drafting/sharing.py, attention/rope_tables.py, "
+        target="positions, query_start_loc and rotary tables of AscendMLAMetadataBuilder.build, "
+        "and its decode_threshold (drafting/sharing.py, attention/rope_tables.py, "
         "drafting/proposing.py)",
         why="Each run converts positions and gathers rotary rows into one buffer, which "
         "had to be copied; and a draft model's verified rows, one more than the target's, were "
