@@ -64,6 +64,15 @@ class Grouped:
         mine = self._draft_attn_layer_names
         return {name: layer for name, layer in every.items() if name in mine}
 
+    def how_it_runs(self) -> str:
+        """For the log: eagerly, and why, where the target is not."""
+        if self.runner._use_aclgraph():
+            return (
+                "The draft runs eagerly, though the target is replayed from graphs: passes of a "
+                "draft are not captured yet."
+            )
+        return "The draft runs eagerly."
+
     def validate_same_kv_cache_group(self, kv_cache_config: Any) -> None:
         """Layers may lie in any group."""
 

@@ -82,7 +82,7 @@ class Proposing(DraftSteps, Grouped):
         return (
             f"The draft reads {len(self.draft_groups.kv_groups)} KV groups "
             f"({self.draft_groups.describe()}). A proposal builds attention metadata "
-            f"{builds} times. The draft runs eagerly."
+            f"{builds} times. {self.how_it_runs()}"
         )
 
     def _sizes(self) -> Sizes:

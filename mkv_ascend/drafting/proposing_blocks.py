@@ -128,7 +128,7 @@ class ProposingBlocks(Proposing):
         return (
             f"The draft reads {len(self.draft_groups.kv_groups)} KV groups "
             f"({self.draft_groups.describe()}). A proposal builds attention metadata "
-            f"{len(self.metadata.needs)} times. The draft runs eagerly."
+            f"{len(self.metadata.needs)} times. {self.how_it_runs()}"
         )
 
     def _propose(

@@ -22,6 +22,7 @@ from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.materialize import Materialized, materialize
 from mkv_ascend.plugin import accepted_tokens, layers
 from mkv_ascend.plugin.block_zeroer import PlannedBlockZeroer
+from mkv_ascend.plugin.guards import replaced
 from mkv_ascend.plugin.latent_specs import mended_specs
 from mkv_ascend.plugin.layer_facts import tie_facts
 from mkv_ascend.plugin.logging import get_logger
@@ -33,6 +34,7 @@ from mkv_ascend.plugin.planned_caches import (
     why_not_planned,
 )
 from mkv_ascend.plugin.state_rows import mark_builders, verifying_rows
+from mkv_ascend.plugin.target_graphs import for_updates, state_of
 from mkv_ascend.plugin.target_pass import (
     AttentionGroups,
     TargetPass,
@@ -139,6 +141,7 @@ class MkvModelRunner(NPUModelRunner):
             return self._build_of_target(*args, **kwargs)
 
     def _build_of_target(self, *args: Any, **kwargs: Any) -> Any:
+        self.attn_state = state_of(self.attn_state, kwargs["max_query_len"])
         plan, batch = self._target_pass, self.input_batch
         self._find_verifying_rows(kwargs)
         if plan is None or kwargs.get("ubatch_slices") is not None:
@@ -173,6 +176,11 @@ class MkvModelRunner(NPUModelRunner):
         found = verifying_rows(np.maximum(drafts, 0), accepted, computed, prompts)
         drafts[:] = np.maximum(drafts, found)
         asked["use_spec_decode"] = bool((drafts >= 0).any())
+
+    def _update_full_graph_params_if_needed(self, *args: Any, **kwargs: Any) -> None:
+        """Give the launches of a replayed graph this step's lengths: K + 1 tokens per request."""
+        with replaced(self, "speculative_config", for_updates(self.speculative_config)):
+            super()._update_full_graph_params_if_needed(*args, **kwargs)
 
     def get_kv_cache_spec(self) -> dict[str, Any]:
         """The spec of every layer with a cache, tied to what planning must know besides."""

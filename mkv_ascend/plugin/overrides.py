@@ -14,6 +14,26 @@ MIXIN = "the mixin's method stands before vllm-ascend's, which must exist (draft
 
 OVERRIDES = (
     Patch(
+        name="verify steps of any method in full graphs",
+        target="_update_full_graph_params_if_needed of NPUModelRunner (plugin/model_runner.py)",
+        why="A verify step has K + 1 tokens per request. Where a captured launch of MLA is given "
+        "this step's lengths, vllm-ascend knows so of the methods eagle, eagle3 and mtp, and "
+        "otherwise pads the lengths to one for each token.",
+        guard="the method exists; it reads runner.speculative_config (plugin/guards.py)",
+        test="tests/emulated/test_draft_graphs.py::test_independent_drafts",
+        until="AscendMLAImpl.update_graph_params looks at the number of draft tokens",
+    ),
+    Patch(
+        name="a dummy verify step is a chunk",
+        target="_build_attention_metadata of NPUModelRunner (plugin/model_runner.py)",
+        why="Before capture, vllm-ascend runs dummy verify steps in the state of a decode, except "
+        "for mtp. Layers with sinks then count one query per request and refuse the rest; real "
+        "verify steps are in the state of a chunk.",
+        guard="the method exists and is told max_query_len",
+        test="tests/emulated/test_draft_graphs.py::test_heads_propose_as_in_eager_mode",
+        until="_dummy_run takes the state of a verify step",
+    ),
+    Patch(
         name="MLA backends say that they are MLA",
         target="is_mla of AscendMLABackend and AscendSFABackend (attention/backends.py)",
         why="vLLM's MLAAttention takes an explicit backend only if it answers is_mla().",

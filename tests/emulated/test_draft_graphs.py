@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Targets in ACL graphs with drafts: tokens and every draft token are those of eager mode.
+
+Verify steps have K + 1 tokens per request. Graphs are captured for 1, 2 and 4 requests, so that
+batches of up to 8 are on, between and past the captured sizes.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from mkv_ascend.testing import engine
+from tests.emulated.pairs import (
+    assert_drafts_are_the_drafts_own,
+    assert_greedy_tokens_of_reference,
+    scenario,
+)
+
+
+def case_in_graphs(target, draft, k, method="draft_model", **fields):
+    return scenario(
+        target,
+        draft,
+        num_speculative_tokens=k,
+        speculative={"method": method},
+        graphs="FULL_DECODE_ONLY",
+        capture_sizes=tuple(requests * (k + 1) for requests in (1, 2, 4)),
+        **fields,
+    )
+
+
+def run_replayed(case):
+    result = engine.run(case)
+    assert "Replaying aclgraph" in result.log
+    return result
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "k"),
+    [
+        ("deepseek_v2_target", "llama_draft", 3),  # MLA, and a method that is not eagle's
+        ("gemma3", "gemma3_draft", 2),  # both in several KV groups
+        ("llama_target", "gemma3_draft", 4),  # the draft alone in several
+    ],
+)
+def test_independent_drafts(target, draft, k):
+    case = case_in_graphs(target, draft, k)
+    result = run_replayed(case)
+    assert_greedy_tokens_of_reference(case, result)
+    assert_drafts_are_the_drafts_own(case, result)
+    assert result.mean_acceptance_length > 1.5
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "method", "k"),
+    [
+        ("gpt_oss", "gpt_oss_eagle3", "eagle3", 3),  # sinks: an operator of their own
+        ("deepseek_v3_mtp", "deepseek_v3_mtp", "mtp", 1),
+    ],
+)
+def test_heads_propose_as_in_eager_mode(target, draft, method, k):
+    """Whose proposals in eager mode are the references' (test_drafting_reference.py)."""
+    case = case_in_graphs(target, draft, k, method)
+    result, eager = run_replayed(case), engine.run(replace(case, graphs=None))
+    assert result.tokens == eager.tokens
+    assert result.proposals == eager.proposals
+    assert result.accepted_per_position == eager.accepted_per_position
+
+
+def test_asynchronous_scheduling_and_chunks_beside_decodes():
+    """Acceptance of a model that drafts for itself shows every wrong draft token."""
+    limits = {"max_num_batched_tokens": 64, "max_num_seqs": 6}
+    case = case_in_graphs("llama_target", "llama_target", 3, record_drafts=False, engine=limits)
+    result = run_replayed(case)
+    assert_greedy_tokens_of_reference(case, result)
+    assert result.accepted_per_position == [result.num_drafts] * 3
+    assert "The draft runs eagerly, though the target is replayed from graphs" in result.log
