@@ -11,7 +11,10 @@ from vllm.distributed.parallel_state import is_global_first_rank
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.layers.mamba.ops.ssu_dispatch import initialize_mamba_ssu_backend
 from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
-from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder
+from vllm_ascend.attention.attention_v1 import (
+    AscendAttentionMetadataBuilder,
+    AscendAttentionState,
+)
 from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
@@ -61,6 +64,7 @@ class MkvModelRunner(NPUModelRunner):
     cache_plan: BoundPlan | None = None
     kv_cache_config: KVCacheConfig
     attn_groups: AttentionGroups
+    attn_state: AscendAttentionState
     _target_pass: TargetPass | None = None
     _cache_memory: Materialized
 
