@@ -26,6 +26,7 @@ from mkv_ascend.drafting.draft_config import (
     separate_draft_config,
 )
 from mkv_ascend.drafting.expert_methods import expert_methods_kept, use_methods
+from mkv_ascend.drafting.next_tokens import NextTokensOfChunks
 from mkv_ascend.drafting.proposing import Proposing
 from mkv_ascend.drafting.proposing_blocks import ProposingBlocks
 from mkv_ascend.drafting.recurrent import RecurrentProposing
@@ -111,7 +112,7 @@ class MkvRecurrentDraftModelProposer(
         self.net_num_new_slots_per_request = 0
 
 
-class MkvEagleProposer(Proposing, OwnConfiguration, AscendEagleProposer):
+class MkvEagleProposer(NextTokensOfChunks, Proposing, OwnConfiguration, AscendEagleProposer):
     """Methods ``eagle``, ``eagle3`` and ``mtp``: a head on the target's hidden states."""
 
 

@@ -146,6 +146,16 @@ OVERRIDES = (
         until="vllm-ascend calls initialize_mamba_ssu_backend",
     ),
     Patch(
+        name="the token after a chunk of a prompt",
+        target="AscendSpecDecodeBaseProposer.prepare_next_token_ids_padded, for eagle, eagle3 and "
+        "mtp (drafting/next_tokens.py)",
+        why="It is the last token of the whole prompt: heads keep a wrong key for each chunk.",
+        guard=MIXIN,
+        test="tests/emulated/test_proposers.py"
+        "::test_the_token_after_a_chunk_is_the_prompts_next_one",
+        until="vllm-ascend takes the token after the chunk",
+    ),
+    Patch(
         name="a draft in several KV groups",
         target="SpecDecodeBaseProposer.validate_same_kv_cache_group and initialize_attn_backend, "
         "AscendSpecDecodeBaseProposer.load_model (drafting/grouped.py)",

@@ -19,8 +19,9 @@ pytestmark = pytest.mark.skipif(
 
 NUM_PROMPTS, FEWEST_PROMPTS = 8, 5
 NEW_TOKENS = 28
-# Few blocks and requests at a time, so that blocks are used again soon.
-SMALL_ENGINE = {"max_num_seqs": 2, "num_gpu_blocks_override": 20}
+# Few blocks and requests at a time, so that blocks are used again soon; prompts in chunks, beside
+# requests that decode.
+SMALL_ENGINE = {"max_num_seqs": 2, "num_gpu_blocks_override": 20, "max_num_batched_tokens": 64}
 # Each of the target's two groups of states takes K + 1 blocks for a request.
 WITH_STATES = {"max_num_seqs": 2, "num_gpu_blocks_override": 36}
 

@@ -3,9 +3,11 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
+from vllm.v1.utils import CpuGpuBuffer
 from vllm_ascend.attention.attention_v1 import AscendAttentionState
 
 from mkv_ascend.drafting.proposers import (
@@ -105,6 +107,37 @@ def test_rope_positions_of_several_axes_move_on_together():
         # The second request would stand at position 12, which no sequence has.
         [[4, 0, 0], [5, 0, 0], [7, 0, 0]],
     ]
+
+
+def test_the_token_after_a_chunk_is_the_prompts_next_one():
+    """By vllm-ascend's own method: one request decodes, two are in the middle of their prompts."""
+    device = torch.device("npu")
+    proposer = object.__new__(MkvEagleProposer)
+    proposer.backup_next_token_ids = CpuGpuBuffer(
+        3, dtype=torch.int32, device=device, pin_memory=False
+    )
+    unfinished = CpuGpuBuffer(3, dtype=torch.int64, device=device, pin_memory=False)
+    unfinished.np[:2] = [0, 2]
+    proposer.runner = SimpleNamespace(
+        discard_request_indices=unfinished, optimistic_seq_lens_cpu=torch.tensor([4, 9, 6, 0])
+    )
+    texts = {"a": [10, 11, 12, 13, 14, 15], "b": [20] * 9, "c": list(range(30, 40))}
+    batch = SimpleNamespace(
+        num_reqs=3,
+        req_ids=list(texts),
+        num_tokens_no_spec=np.array([6, 9, 10]),
+        vocab_size=100,
+    )
+    requests = {
+        name: SimpleNamespace(get_token_id=text.__getitem__) for name, text in texts.items()
+    }
+    sampled = torch.tensor([[1, -1], [2, 3], [4, -1]], dtype=torch.int32, device=device)
+    tokens, counts = proposer.prepare_next_token_ids_padded(
+        sampled, requests, batch, unfinished.copy_to_gpu(), 2
+    )
+    assert tokens.tolist() == [texts["a"][4], 3, texts["c"][6]]
+    assert counts.tolist() == [0, 2, 0]
+    assert batch.num_tokens_no_spec.tolist() == [6, 9, 10], "the runner's batch was changed"
 
 
 @pytest.mark.parametrize("more", [0, 1])

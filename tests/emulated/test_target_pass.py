@@ -15,7 +15,9 @@ from vllm.v1.kv_cache_interface import (
 from vllm.v1.worker.utils import AttentionGroup
 from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder, AscendMetadata
 
+from mkv_ascend.drafting.sharing import LatentSharing
 from mkv_ascend.plugin.target_pass import (
+    Follower,
     TargetSlots,
     plan_target_pass,
 )
@@ -136,6 +138,23 @@ def test_requests_of_padding_read_block_0(rows, num_reqs):
     assert followed.shape[0] == rows
     assert followed[num_reqs:].eq(0).all()
     assert followed[:num_reqs].ne(0).all()
+
+
+def test_prefills_of_mla_followers_have_their_rows_of_the_block_table():
+    """vllm-ascend's builder leaves the rows of the decodes in ``block_tables``."""
+    table = Table(-20)
+    built = SimpleNamespace(
+        block_tables=table.rows[:1],
+        slot_mapping=table.slot_mapping.gpu[:3],
+        num_decodes=1,
+        decode=SimpleNamespace(block_table=table.rows[:1]),
+        prefill=SimpleNamespace(block_table=table.rows[1:2]),
+    )
+    follower = Follower(LatentSharing(), "leader", ("t",), Table(-30))
+    metadata = follower.metadata(built, 2, LENGTHS)
+    own = follower.table.rows
+    assert metadata.decode.block_table.tolist() == own[:1].tolist()
+    assert metadata.prefill.block_table.tolist() == own[1:2].tolist()
 
 
 def test_slots_of_all_groups_in_one_call():
