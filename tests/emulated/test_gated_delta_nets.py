@@ -7,6 +7,7 @@ A state that is taken from a token too early or too late changes the tokens of t
 
 from typing import Any
 
+from mkv_ascend import envs
 from mkv_ascend.testing import engine, prompts, reference
 from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import (
@@ -79,4 +80,20 @@ def test_states_after_preemption_and_looked_up_drafts() -> None:
     result = engine.run(case)
     assert_greedy_tokens_of_reference(case, result)
     assert result.preemptions > 0
+    assert 0 < result.num_accepted < result.num_draft_tokens
+
+
+def test_qwen3_5_without_its_vision_tower() -> None:
+    """Its attention takes an operator of vllm-ascend's that is a Triton kernel in any case."""
+    case = scenario(
+        "qwen3_5",
+        "llama_draft",
+        prompts=mixed_prompts("qwen3_5"),
+        engine={"language_model_only": True, "max_num_batched_tokens": 96, "max_num_seqs": 4},
+        max_tokens=16,
+        environment={envs.EMULATOR_TRITON.name: envs.EMULATOR_TRITON.format(True)},
+    )
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    assert_drafts_are_the_drafts_own(case, result)
     assert 0 < result.num_accepted < result.num_draft_tokens

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mkv_ascend.testing.tiny_models import store
+from mkv_ascend.testing.tiny_models import multimodal, store
 from mkv_ascend.testing.tiny_models.corpus import Corpus, load_corpus
 from mkv_ascend.testing.tiny_models.recipes import (
     MAX_POSITIONS,
@@ -103,7 +103,10 @@ def make(recipe: Recipe, corpus: Corpus, path: Path, progress: Progress | None) 
             "sensitivity": sensitivity,
         }
     model.generation_config = generation_config()
-    model.save_pretrained(path)
+    if recipe.model_type in multimodal.TEXT_TYPES:
+        multimodal.save(model, path)
+    else:
+        model.save_pretrained(path)
     build_tokenizer(MAX_POSITIONS).save_pretrained(path)
     (path / store.DESCRIPTION_FILE).write_text(json.dumps(description, indent=2) + "\n")
 

@@ -78,6 +78,26 @@ RECURRENT = (
         learning_rate=0.02,
     ),
     RecurrentRecipe(
+        name="qwen3_5",
+        model_type="qwen3_5_text",
+        architecture={
+            "layer_types": ["linear_attention", "full_attention"],
+            "intermediate_size": 256,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10000.0,
+                "partial_rotary_factor": 0.25,
+                # Of the 8 frequencies of a head, for text, rows and columns; text has one position.
+                "mrope_section": [4, 2, 2],
+                "mrope_interleaved": True,
+            },
+            **_GATED_DELTA_NET,
+        },
+        steps=170,
+        text_tokens=512,
+        decks=24,
+    ),
+    RecurrentRecipe(
         name="lfm2",
         model_type="lfm2",
         architecture={
