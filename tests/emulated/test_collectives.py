@@ -162,6 +162,19 @@ def check_launches_are_counted(rank: int, size: int) -> None:
     assert launches["hccl.barrier"] == 1
 
 
+def check_a_graph_repeats_collectives(rank: int, size: int) -> None:
+    summed, gathered = values(rank, 2).npu(), torch.zeros(2 * size, 3).npu()
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        dist.all_reduce(summed)
+        dist.all_gather_into_tensor(gathered, summed * (rank + 1))
+    expect(summed, values(rank, 2))
+    total = sum(values(other, 2) for other in range(size))
+    graph.replay()
+    expect(summed, total)
+    expect(gathered, torch.cat([total * (other + 1) for other in range(size)]))
+
+
 CHECKS: tuple[Callable[[int, int], None], ...] = (
     check_all_reduce,
     check_broadcast,
@@ -179,6 +192,7 @@ CHECKS: tuple[Callable[[int, int], None], ...] = (
     check_a_subgroup_and_asynchronous_work,
     check_views_are_written_in_place,
     check_launches_are_counted,
+    check_a_graph_repeats_collectives,
 )
 
 

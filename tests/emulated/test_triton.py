@@ -54,6 +54,18 @@ def test_a_launch_is_counted_by_name_and_copies_nothing() -> None:
     assert made.bytes_to_host == made.bytes_to_device == 0
 
 
+def test_a_kernel_in_a_graph() -> None:
+    left, right, output = (torch.zeros(8).npu() for _ in range(3))
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        add_with_mask[(4,)](left, right, output, 8, BLOCK=2)
+    left.fill_(2)
+    right.fill_(3)
+    assert not output.any()
+    graph.replay()
+    assert (output == 5).all()
+
+
 def test_slices_and_sizes_that_are_no_power_of_two() -> None:
     source = torch.arange(6.0)
     output = torch.zeros(7).npu()

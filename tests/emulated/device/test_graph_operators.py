@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Launches that Python makes, in graphs: operators of torch_npu, and updates of them."""
+
+import pytest
+import torch
+import torch_npu
+
+from mkv_ascend.emulator import counters
+from mkv_ascend.emulator.operators.registry import OperatorArgumentError
+from tests.emulated.device.graph_helpers import captured, capturing
+
+HEADS, SIZE, BLOCK = 2, 64, 128
+
+
+def half(*shape):
+    return torch.randn(*shape, dtype=torch.float16).npu()
+
+
+def test_results_of_an_operator():
+    source, weight = half(3, 64), torch.ones(64).half().npu()
+    graph, (result, scale) = captured(lambda: torch_npu.npu_rms_norm(source, weight))
+    assert result.isnan().all()
+    for _ in range(2):
+        source.copy_(half(3, 64))
+        graph.replay()
+        expected = torch_npu.npu_rms_norm(source, weight)
+        assert torch.equal(result.cpu(), expected[0].cpu())
+        assert torch.equal(scale.cpu(), expected[1].cpu())
+
+
+def test_an_operator_that_writes_to_a_cache():
+    key, slots = half(2, HEADS, SIZE), torch.tensor([3, 130], dtype=torch.int32).npu()
+    caches = [torch.zeros(2, BLOCK, HEADS, SIZE).half().npu() for _ in range(2)]
+    graph, _ = captured(lambda: torch_npu._npu_reshape_and_cache(key, key, *caches, slots))
+    assert not caches[0].any()
+    slots.copy_(torch.tensor([4, -1], dtype=torch.int32))
+    before = counters.snapshot()
+    graph.replay()
+    assert (counters.snapshot() - before).graph_launches == {"_npu_reshape_and_cache": 1}
+    assert caches[0].flatten(0, 1).any(-1).any(-1).nonzero().tolist() == [[4]]
+    assert torch.equal(caches[1][0, 4].cpu(), key[0].cpu())
+
+
+class Attention:
+    """Attention of one token over one block, with the number of keys on the host."""
+
+    def __init__(self):
+        self.query, self.keys = half(1, HEADS, SIZE), half(1, BLOCK, HEADS * SIZE)
+        self.values = half(1, BLOCK, HEADS * SIZE)
+        self.table = torch.zeros(1, 1, dtype=torch.int32).npu()
+        self.out = [torch.zeros(1, HEADS, SIZE).half().npu(), torch.zeros(1).npu()]
+
+    def launch(self, lengths, out):
+        torch_npu.npu_fused_infer_attention_score.out(
+            query=self.query,
+            key=self.keys,
+            value=self.values,
+            block_table=self.table,
+            input_layout="TND",
+            block_size=BLOCK,
+            actual_seq_lengths=[1],
+            actual_seq_lengths_kv=lengths,
+            num_key_value_heads=HEADS,
+            num_heads=HEADS,
+            scale=1.0,
+            workspace=None,
+            out=out,
+        )
+
+    def expected(self, length):
+        out = [torch.zeros_like(part) for part in self.out]
+        self.launch([length], out)
+        return out[0].cpu()
+
+
+def test_numbers_on_the_host_are_frozen_until_they_are_updated():
+    attention, lengths, stream = Attention(), [5], torch.npu.Stream()
+
+    def launches():
+        here = torch.npu.current_stream()
+        torch.npu.graph_task_group_begin(here)
+        attention.launch(lengths, attention.out)
+        return torch.npu.graph_task_group_end(here)
+
+    graph, group = captured(launches)
+    lengths[0] = 9
+    graph.replay()
+    assert torch.equal(attention.out[0].cpu(), attention.expected(5))
+    with torch.npu.stream(stream):
+        torch.npu.graph_task_update_begin(stream, group)
+        attention.launch([9], attention.out)
+        torch.npu.graph_task_update_end(stream)
+    assert torch.equal(attention.out[0].cpu(), attention.expected(5)), "an update runs nothing"
+    graph.replay()
+    assert torch.equal(attention.out[0].cpu(), attention.expected(9))
+
+
+def test_a_host_argument_on_the_device_is_a_host_read():
+    attention = Attention()
+    with pytest.raises(RuntimeError, match="during graph capture"), capturing():
+        attention.launch(torch.tensor([5]).npu(), attention.out)
+
+
+def test_strict_checks_see_each_replay():
+    """A slot outside the cache: fine at capture, wrong later."""
+    key, slots = half(1, HEADS, SIZE), torch.zeros(1, dtype=torch.int32).npu()
+    caches = [torch.zeros(1, BLOCK, HEADS, SIZE).half().npu() for _ in range(2)]
+    graph, _ = captured(lambda: torch_npu._npu_reshape_and_cache(key, key, *caches, slots))
+    slots.fill_(BLOCK)
+    with pytest.raises(
+        RuntimeError, match=r"_npu_reshape_and_cache \(captured at .*test_graph_operators.py:\d+\)"
+    ) as caught:
+        graph.replay()
+    assert isinstance(caught.value.__cause__, (OperatorArgumentError, IndexError, ValueError))
