@@ -56,8 +56,9 @@ int64_t append(int64_t tape, std::string name, const std::vector<at::Tensor>& op
   return static_cast<int64_t>(found->records.size()) - 1;
 }
 
-at::Tensor kept(int64_t tape, const at::Tensor& tensor) {
-  return find_tape(tape)->kept(tensor);
+// An npu tensor as a launch of Python keeps it: a CPU tensor over its memory.
+at::Tensor kept_alias(int64_t tape, const at::Tensor& tensor) {
+  return cpu_alias(find_tape(tape)->kept(tensor));
 }
 
 int64_t size(int64_t tape) {
@@ -109,7 +110,7 @@ TORCH_LIBRARY_FRAGMENT(mkv_ascend_emulator, library) {
   library.def("tape_place(int tape, int index) -> str", &place_of);
   library.def("tape_run(int tape, int first) -> int", &run);
   library.def("tape_replace(int tape, int first, int count, int update) -> ()", &replace);
-  library.def("tape_kept(int tape, Tensor tensor) -> Tensor", &kept);
+  library.def("tape_kept(int tape, Tensor tensor) -> Tensor", &kept_alias);
   library.def("refuse_host_read(str what) -> ()", &host_read);
   library.def("weak_reference(Tensor tensor) -> Tensor", &weak_reference);
   library.def("scratch_alias(Tensor tensor) -> Tensor", &scratch_alias);

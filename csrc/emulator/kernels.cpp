@@ -174,17 +174,35 @@ at::Tensor convolution(
     const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
     at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
     at::IntArrayRef output_padding, int64_t groups) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      current_tape() == nullptr, "emulated NPU: convolution (at ", calling_place(),
-      ") cannot be captured into a graph; run it outside of graphs");
-  record_launch("aten::convolution");
-  const auto cpu_bias = bias.has_value() && bias->defined()
-                            ? std::optional<at::Tensor>(cpu_alias(*bias))
-                            : std::nullopt;
-  const auto result = at::convolution(
-      cpu_alias(input), cpu_alias(weight), cpu_bias, stride, padding, dilation, transposed,
-      output_padding, groups);
-  return npu_alias(result, input.device().index());
+  const auto compute = [=, stride = stride.vec(), padding = padding.vec(),
+                        dilation = dilation.vec(), output_padding = output_padding.vec()](
+                           const at::Tensor& x, const at::Tensor& w,
+                           const std::optional<at::Tensor>& b) {
+    const auto offset =
+        b.has_value() && b->defined() ? std::optional<at::Tensor>(cpu_alias(*b)) : std::nullopt;
+    return at::convolution(
+        cpu_alias(x), cpu_alias(w), offset, stride, padding, dilation, transposed, output_padding,
+        groups);
+  };
+  const auto device = input.device().index();
+  const auto tape = current_tape();
+  if (tape == nullptr) {
+    record_launch("aten::convolution");
+    return npu_alias(compute(input, weight, bias), device);
+  }
+  const auto result = copy_to_npu(compute(input, weight, bias), device);
+  Record launch;
+  launch.name = "aten::convolution";
+  launch.operands = {tape->kept(input), tape->kept(weight)};
+  if (bias.has_value() && bias->defined()) {
+    launch.operands.push_back(tape->kept(*bias));
+  }
+  launch.run = [compute, operands = launch.operands, target = tape->kept(result)] {
+    const auto offset = operands.size() > 2 ? std::optional<at::Tensor>(operands[2]) : std::nullopt;
+    cpu_alias(target).copy_(compute(operands[0], operands[1], offset));
+  };
+  tape->add(std::move(launch));
+  return result;
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "device_state.h"
 #include "generator.h"
 #include "hooks.h"
+#include "recording.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
@@ -48,6 +49,15 @@ std::tuple<int64_t, int64_t> copied_bytes() {
   return {now.bytes_to_device, now.bytes_to_host};
 }
 
+// For kernels that run now. What is recorded uses addresses, so a kernel that forgot about
+// recording is noticed here.
+at::Tensor cpu_alias_to_run(const at::Tensor& tensor) {
+  TORCH_CHECK(
+      !is_npu(tensor) || current_tape() == nullptr, "emulated NPU: device memory is used at ",
+      calling_place(), " while the stream records; such a launch must be recorded");
+  return cpu_alias(tensor);
+}
+
 at::Tensor npu_alias_on(const at::Tensor& tensor, int64_t device) {
   return npu_alias(tensor, static_cast<c10::DeviceIndex>(device));
 }
@@ -67,7 +77,7 @@ void set_strict(bool strict) {
 TORCH_LIBRARY(mkv_ascend_emulator, library) {
   library.def("initialize(int device_count, int memory_bytes, bool strict) -> ()", &initialize);
   library.def("set_strict(bool strict) -> ()", &set_strict);
-  library.def("cpu_alias(Tensor tensor) -> Tensor", &cpu_alias);
+  library.def("cpu_alias(Tensor tensor) -> Tensor", &cpu_alias_to_run);
   library.def("npu_alias(Tensor tensor, int device=-1) -> Tensor", &npu_alias_on);
   library.def("default_generator(int device) -> Generator?", &default_generator_of);
   library.def("launches() -> Dict(str, int)", &launches);

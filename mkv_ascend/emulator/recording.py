@@ -64,7 +64,10 @@ class Tape:
         self.actions[index]()
 
     def kept(self, tensor: torch.Tensor) -> torch.Tensor:
-        """``tensor`` as a launch keeps it: by address (in a tail, the tensor itself)."""
+        """``tensor`` as a launch keeps it: a CPU tensor over its memory.
+
+        It keeps the address only; in a tail it keeps the memory.
+        """
         return _native().tapes().tape_kept(self.id, tensor)
 
     def name(self, index: int) -> str:
@@ -164,7 +167,7 @@ class FrozenCall:
             if tensor.device.type != "npu":
                 return tensor.clone()
             self.operands.append(tensor)
-            return _native().cpu_alias(tape.kept(tensor))
+            return tape.kept(tensor)
 
         self.arguments = [map_tensors(value, freeze) for value in arguments]
         self.named = {name: map_tensors(value, freeze) for name, value in named.items()}
@@ -186,7 +189,7 @@ class RecordedResults:
     def give_back(self, result: torch.Tensor) -> torch.Tensor:
         """A result of the kernel as an npu tensor: the view of an operand, or new memory."""
         tensor, is_new = _native().tapes().recorded_result(result, self._device)
-        self._places.append(_native().cpu_alias(self._tape.kept(tensor)) if is_new else None)
+        self._places.append(self._tape.kept(tensor) if is_new else None)
         return tensor
 
     def put(self, result: Any) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from mkv_ascend.emulator import counters
+from mkv_ascend.emulator.device import native
 from tests.emulated.device.graph_helpers import captured, capturing, on_npu
 
 
@@ -274,7 +275,18 @@ def test_a_refusal_by_name():
         torch.npu.NPUGraph().update([])
     with pytest.raises(NotImplementedError, match="make_graphed_callables"):
         torch.npu.make_graphed_callables(None, ())
-    with capturing(), pytest.raises(NotImplementedError, match="convolution"):
-        torch.nn.functional.conv1d(
-            torch.ones(1, 1, 4, device="npu"), torch.ones(1, 1, 2, device="npu")
-        )
+
+
+def test_a_convolution():
+    source, weight, bias = (torch.randn(shape).npu() for shape in ((1, 2, 8), (3, 2, 3), (3,)))
+    graph, result = captured(lambda: torch.nn.functional.conv1d(source, weight, bias, padding=1))
+    source.copy_(torch.randn(1, 2, 8))
+    graph.replay()
+    expected = torch.nn.functional.conv1d(source.cpu(), weight.cpu(), bias.cpu(), padding=1)
+    assert torch.equal(result.cpu(), expected)
+
+
+def test_a_kernel_that_does_not_record_is_noticed():
+    source = on_npu(1, 2)
+    with pytest.raises(RuntimeError, match=r"test_graphs\.py:\d+ while the stream records"):
+        captured(lambda: native.cpu_alias(source))
