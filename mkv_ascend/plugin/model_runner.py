@@ -9,7 +9,6 @@ import numpy as np
 from vllm.config import get_layers_from_vllm_config
 from vllm.distributed.parallel_state import is_global_first_rank
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
-from vllm.model_executor.layers.mamba.ops.ssu_dispatch import initialize_mamba_ssu_backend
 from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
 from vllm_ascend.attention.attention_v1 import (
     AscendAttentionMetadataBuilder,
@@ -23,7 +22,7 @@ from mkv_ascend.drafting.proposers import create_proposer
 from mkv_ascend.drafting.proposing import Proposing
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.materialize import Materialized, materialize
-from mkv_ascend.plugin import accepted_tokens, layers
+from mkv_ascend.plugin import accepted_tokens, layers, mamba_kernels
 from mkv_ascend.plugin.block_zeroer import PlannedBlockZeroer
 from mkv_ascend.plugin.guards import replaced
 from mkv_ascend.plugin.latent_specs import mended_specs
@@ -91,7 +90,7 @@ class MkvModelRunner(NPUModelRunner):
     def initialize_kv_cache(self, kv_cache_config: KVCacheConfig) -> None:
         """Allocate the caches, then print the tables of layers and of the plan once."""
         super().initialize_kv_cache(kv_cache_config)
-        initialize_mamba_ssu_backend(self.vllm_config.mamba_config, self.kv_cache_config)
+        mamba_kernels.prepare(self.vllm_config, self.kv_cache_config)
         mark_builders(
             builder
             for groups in self.attn_groups

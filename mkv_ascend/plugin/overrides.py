@@ -138,7 +138,7 @@ OVERRIDES = (
     ),
     Patch(
         name="kernel of Mamba's state update",
-        target="NPUModelRunner.initialize_kv_cache (plugin/model_runner.py)",
+        target="NPUModelRunner.initialize_kv_cache (plugin/mamba_kernels.py)",
         why="vLLM's runner chooses the kernel there, vllm-ascend's never does: every decode of a "
         "Mamba2 model stops.",
         guard="vLLM has initialize_mamba_ssu_backend (imported)",

@@ -46,9 +46,15 @@ def install() -> None:
         try:
             original(vllm_config)
         except AssertionError as error:
-            # With KV transfer states keep vllm-ascend's arrangement, which needs the alignment.
-            if str(error) != CANNOT_ALIGN or vllm_config.kv_transfer_config is not None:
+            if str(error) != CANNOT_ALIGN:
                 raise
+            if vllm_config.kv_transfer_config is not None:
+                raise ValueError(
+                    "KV transfer was asked for. It takes states in vllm-ascend's arrangement, "
+                    "where attention's keys of a block are as many bytes as a state, and those of "
+                    f"{vllm_config.model_config.model} cannot be. Leave out --kv-transfer-config, "
+                    "or choose a model without such states"
+                ) from error
             _without_alignment(vllm_config)
 
     verify_and_update_config.mkv_ascend_original = original  # type: ignore[attr-defined]

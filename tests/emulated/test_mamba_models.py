@@ -1,8 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models with Mamba2 states or windows of short convolutions, alone and verifying drafts."""
 
-import pytest
+import functools
+from types import SimpleNamespace
 
+import pytest
+import torch
+from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
+from vllm.v1.kv_cache_interface import MambaSpec
+
+from mkv_ascend.plugin import mamba_kernels
 from mkv_ascend.testing import engine
 from tests.emulated.pairs import (
     assert_drafts_are_the_drafts_own,
@@ -67,3 +74,37 @@ def test_steps_without_drafts_start_from_what_was_accepted():
     tokens = sum(map(len, result.tokens))
     assert 0 < result.num_drafts < tokens - result.num_accepted
     assert 10 < result.num_accepted < result.num_draft_tokens
+
+
+def test_windows_are_taken_back_in_graphs():
+    """What was accepted is read when a graph is replayed, not kept from its capture."""
+    graphs = {"graphs": "FULL_DECODE_ONLY", "capture_sizes": (4, 8, 16)}
+    case = scenario("lfm2", "llama_draft", engine={"max_num_seqs": 4}, **graphs)
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    assert 0 < result.num_accepted < result.num_draft_tokens
+
+
+def test_states_of_no_blocks_keys_are_refused_with_kv_transfer():
+    connector = {"kv_connector": "SimpleCPUOffloadConnector", "kv_role": "kv_both"}
+    case = scenario("lfm2", engine={"kv_transfer_config": connector})
+    with pytest.raises(engine.EngineFailedError, match="Leave out --kv-transfer-config, or"):
+        engine.run(case)
+
+
+@pytest.mark.parametrize("has_triton", [True, False])
+def test_windows_that_would_be_written_to_a_copy_are_refused(monkeypatch, has_triton):
+    """vLLM's own update, which serves without Triton, takes both ways."""
+    spec = MambaSpec(
+        128, ((4, 3),), (torch.float32,), mamba_type=MambaAttentionBackendEnum.SHORT_CONV
+    )
+    caches = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec)])
+    monkeypatch.setattr(mamba_kernels, "HAS_TRITON", has_triton)
+    prepare = functools.partial(mamba_kernels.prepare, SimpleNamespace(mamba_config=None), caches)
+    prepare()
+    monkeypatch.setattr(mamba_kernels, "is_conv_state_dim_first", lambda: True)
+    if not has_triton:
+        prepare()
+        return
+    with pytest.raises(ValueError, match="Leave the variable out, or set it to SD"):
+        prepare()
