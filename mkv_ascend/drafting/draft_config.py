@@ -7,6 +7,8 @@ for the draft. In vllm-ascend 0.23.0 that writes into what the target uses:
 
 * ``cache_config``: ``block_size`` (a draft that is not hybrid resets a hybrid target's 1024 to
   128), ``cache_dtype`` (a draft with ``index_topk``), the Mamba page size;
+  and what the target's says holds for the draft too: ``sliding_window``, of a target all of whose
+  layers are windows, makes windows of a dense draft's layers;
 * the process-wide ``AscendConfig``, which afterwards is the draft's for both models.
 """
 
@@ -17,6 +19,7 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from vllm.transformers_utils.config import is_interleaved
 from vllm_ascend import ascend_config
 
 if TYPE_CHECKING:
@@ -44,11 +47,22 @@ def separate_draft_config(
     draft = make_draft()
     draft.cache_config = copy.copy(draft.cache_config)
     draft.cache_config.block_size = before.block_size
+    draft.cache_config.sliding_window = _own_window(target)
     vars(target.cache_config).update(vars(before))
     if recurrent:
         _without_states_of_prefixes(draft.cache_config)
         draft.cache_config.mamba_block_size = target.model_config.max_model_len
     return draft
+
+
+def _own_window(target: VllmConfig) -> int | None:
+    """The window of all the draft's layers, as vLLM finds it for a model that is served alone."""
+    speculative = target.speculative_config
+    if speculative is None or speculative.draft_model_config is None:
+        return target.cache_config.sliding_window
+    model = speculative.draft_model_config
+    window: int | None = model.get_sliding_window()
+    return None if is_interleaved(model.hf_text_config) else window
 
 
 def _without_states_of_prefixes(cache: CacheConfig) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from vllm.config import get_layers_from_vllm_config
 from vllm.distributed.parallel_state import is_global_first_rank
+from vllm.model_executor.layers.attention import Attention, MLAAttention
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
 from vllm_ascend.attention.attention_v1 import (
@@ -110,6 +111,16 @@ class MkvModelRunner(NPUModelRunner):
                 self.cache_plan, self.kv_cache_config, specs, self.vllm_config, backends
             )
             logger.info("%s", served.text())
+
+    def initialize_kv_cache_tensors(self, kv_cache_config: KVCacheConfig) -> dict[str, Any]:
+        """vllm-ascend binds the caches of a DeepSeek-V4 target's draft as that target's layers
+        take them, in a list; vLLM's own layers take the caches themselves."""
+        caches: dict[str, Any] = super().initialize_kv_cache_tensors(kv_cache_config)
+        for name, cache in caches.items():
+            layer = self.compilation_config.static_forward_context[name]
+            if isinstance(layer, Attention | MLAAttention) and isinstance(layer.kv_cache, list):
+                layer.kv_cache = cache
+        return caches
 
     def _plan_the_targets_pass(self) -> None:
         """Slots and metadata of the target's pass are those of its own layers, made once.

@@ -206,6 +206,16 @@ OVERRIDES = (
         until="vllm-ascend asks the layer",
     ),
     Patch(
+        name="caches of a draft beside DeepSeek-V4",
+        target="NPUModelRunner.initialize_kv_cache_tensors (plugin/model_runner.py)",
+        why="With that target the caches of all layers are bound in a list, as its own take them; "
+        "the draft's find no keys in it.",
+        guard="vllm-ascend's method is called; only layers of vLLM's classes that hold a list are "
+        "bound again",
+        test="tests/emulated/test_deepseek_v4.py::test_dense_draft",
+        until="vllm-ascend asks the layer how it takes its cache",
+    ),
+    Patch(
         name="the target's pass without the draft",
         target="NPUModelRunner._build_attention_metadata (plugin/model_runner.py)",
         why="Metadata is built for the draft's layers too, which nobody reads in the target's "

@@ -9,6 +9,7 @@ import functools
 import random
 
 from mkv_ascend.testing import deepseek_v4, engine, reference
+from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import TIES, backends
 
 MAX_TOKENS = 16
@@ -79,3 +80,18 @@ def test_few_keys_are_chosen():
     assert_tokens_are(case, result, model(**changes))
     # The judge notices: with all keys other tokens are right.
     assert len(deviations(case, result, model()).wrong) > 5
+
+
+def test_dense_draft():
+    """A draft without windows, though all of the target's layers have one."""
+    case = scenario(
+        draft=str(model_directory("llama_draft")),
+        record_drafts=True,
+        engine={**ENGINE, "block_size": 128},
+    )
+    result = engine.run(case)
+    assert {row["kind"] for row in result.layers if row["role"] == "draft"} == {"full_attention"}
+    assert_tokens_are(case, result, model())
+    report = reference.check_drafts(case.draft, result.proposals, NEAR_TIE)
+    assert report.checked == case.num_speculative_tokens * len(result.proposals) > 100
+    assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
