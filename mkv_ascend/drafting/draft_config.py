@@ -59,10 +59,10 @@ def _own_window(target: VllmConfig) -> int | None:
     """The window of all the draft's layers, as vLLM finds it for a model that is served alone."""
     speculative = target.speculative_config
     if speculative is None or speculative.draft_model_config is None:
-        return target.cache_config.sliding_window
+        window: int | None = target.cache_config.sliding_window
+        return window
     model = speculative.draft_model_config
-    window: int | None = model.get_sliding_window()
-    return None if is_interleaved(model.hf_text_config) else window
+    return None if is_interleaved(model.hf_text_config) else model.get_sliding_window()
 
 
 def _without_states_of_prefixes(cache: CacheConfig) -> None:

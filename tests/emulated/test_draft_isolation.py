@@ -165,7 +165,13 @@ def test_separate_draft_config_undoes_what_making_the_draft_changed():
 
     from mkv_ascend.drafting.draft_config import separate_draft_config
 
-    target = SimpleNamespace(cache_config=SimpleNamespace(block_size=1024, cache_dtype="auto"))
+    # All layers of the target have a window, of the draft none has.
+    own = {"block_size": 1024, "cache_dtype": "auto", "sliding_window": 128}
+    dense = SimpleNamespace(get_sliding_window=lambda: None, hf_text_config=SimpleNamespace())
+    target = SimpleNamespace(
+        cache_config=SimpleNamespace(**own),
+        speculative_config=SimpleNamespace(draft_model_config=dense),
+    )
 
     def make_draft():
         # What vllm-ascend does for a draft that is not hybrid, and for one with an indexer.
@@ -174,5 +180,6 @@ def test_separate_draft_config_undoes_what_making_the_draft_changed():
         return copy.copy(target)
 
     draft = separate_draft_config(target, make_draft)
-    assert vars(target.cache_config) == {"block_size": 1024, "cache_dtype": "auto"}
-    assert vars(draft.cache_config) == {"block_size": 1024, "cache_dtype": "bfloat16"}
+    assert vars(target.cache_config) == own
+    changed = {"cache_dtype": "bfloat16", "sliding_window": None}
+    assert vars(draft.cache_config) == {**own, **changed}
