@@ -9,13 +9,14 @@ first of which sees what the target sampled: one pass more than other drafts tak
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from vllm.config import get_layers_from_vllm_config
+from vllm.config import CUDAGraphMode, get_layers_from_vllm_config
 from vllm.model_executor.layers.mamba.abstract import MambaBase
 from vllm.v1.kv_cache_interface import MambaSpec
 from vllm_ascend.ascend_config import get_ascend_config
@@ -27,6 +28,9 @@ from mkv_ascend.drafting.proposing import Proposing
 from mkv_ascend.drafting.state_groups import DraftStates, find_state_groups
 from mkv_ascend.drafting.state_kinds import refuse_unknown_states
 from mkv_ascend.drafting.steps import Passes
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
 
 
 class RecurrentProposing(Proposing):
@@ -87,7 +91,7 @@ class RecurrentProposing(Proposing):
     def initialize_attn_backend(self, kv_cache_config: Any, *_: Any) -> None:
         """Sort attention layers and recurrent layers into groups of their own."""
         super().initialize_attn_backend(kv_cache_config)
-        config = builder_config(self._create_draft_vllm_config())  # type: ignore[attr-defined]
+        config = _eager(builder_config(self._create_draft_vllm_config()))  # type: ignore[attr-defined]
         groups = find_state_groups(
             self._recurrent_layers(), kv_cache_config.kv_cache_groups, config, self.device
         )
@@ -123,7 +127,7 @@ class RecurrentProposing(Proposing):
         rows = super()._set_first_pass(token_ids, positions, next_token_ids, common, num_rejected)
         self.input_ids[:rows] = token_ids
         self._sampled_tokens[: next_token_ids.shape[0]] = next_token_ids
-        self._num_rejected = num_rejected
+        self._num_rejected = None if num_rejected is None else num_rejected[: len(next_token_ids)]
         return rows
 
     def _common_of_first_pass(self, target: Any, requests: int, rows: int, input_rows: int) -> Any:
@@ -170,6 +174,14 @@ class RecurrentProposing(Proposing):
         rows = self.later_rows(num_input_tokens, batch_size)
         self._later_passes(tokens, hidden, token_indices_to_sample, rows, passes)
         return tokens[1:].swapaxes(0, 1)
+
+
+def _eager(config: VllmConfig) -> VllmConfig:
+    """``config`` without graphs: the draft has none, and builders would fill buffers for them."""
+    eager = copy.copy(config)
+    eager.compilation_config = copy.copy(config.compilation_config)
+    eager.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
+    return eager
 
 
 def _own_spec(layer: Any, config: Any, _asked_with: Any) -> Any:

@@ -100,7 +100,8 @@ def test_asynchronous_scheduling_accepts_what_the_reference_does() -> None:
         # Chunks of prompts have any length up to K + 1, several of them in one step.
         ("qwen3_moe", DRAFT, {"long_prefill_token_threshold": 3}),
         ("llama_target", "lfm2", {"long_prefill_token_threshold": 3}),
-        (TARGET, "granite4", {"max_num_batched_tokens": 24}),
+        # The longest request reaches the maximum length inside a proposal.
+        (TARGET, "granite4", {"max_num_batched_tokens": 24, "max_model_len": 64}),
     ],
 )
 def test_targets_without_states_and_with_others(
