@@ -108,8 +108,9 @@ class RecurrentProposing(Proposing):
         """What a proposal of this draft takes."""
         layers = sum(len(group.layers) for group in self.states.groups)
         return (
-            f"{super().describe()} {layers} layers keep a recurrent state: one pass more, and "
-            f"metadata of {len(self.states.groups)} more groups, built twice."
+            f"{super().describe()} {layers} layers keep a recurrent state, in "
+            f"{len(self.states.groups)} KV groups: one pass more, and {2 * len(self.states.needs)} "
+            "times metadata more."
         )
 
     def _sizes(self) -> Sizes:

@@ -5,7 +5,7 @@ with them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +94,11 @@ class DraftStates:
         self._prefilling = torch.zeros(max_requests, dtype=torch.bool)
         self._taken = torch.ones(max_requests, dtype=torch.int64, device=device)
         self._caches: list[list[StateCaches]] = []
+        alike: dict[Any, list[int]] = {}
+        for index, group in enumerate(self.groups):
+            alike.setdefault((type(group.builder), group.spec), []).append(index)
+        self.needs = tuple(tuple(indices) for indices in alike.values())
+        """Groups, by index, that one run of a builder serves."""
 
     def bind(self) -> None:
         """Take the layers' caches, which must be allocated."""
@@ -119,12 +124,29 @@ class DraftStates:
         own = _of_rows(common, before == 0)
         row_lengths = torch.where(token_by_token, rows, 0).to(torch.int32)
         catch_up = CatchUp(row_lengths, self._ones[:requests])
+        tables = [table[:requests] for table in self._tables]
+        built = self._built(
+            own, tables, lambda group: group.kind.catch_up(group.builder, own, catch_up)
+        )
         metadata: Metadata = {}
-        for group, table in zip(self.groups, self._tables, strict=True):
-            own.block_table_tensor = table[:requests]
-            built = group.kind.catch_up(group.builder, own, catch_up)
-            metadata.update(dict.fromkeys(group.layers, built))
+        for group, of_group in built:
+            finished = group.kind.finished(of_group, catch_up)
+            metadata.update(dict.fromkeys(group.layers, finished))
         return metadata
+
+    def _built(
+        self, common: Any, tables: Sequence[torch.Tensor], build: Callable[[StateGroup], Any]
+    ) -> Iterator[tuple[StateGroup, Any]]:
+        """Each group with its metadata, built once where groups differ in their table alone."""
+        for leader, *others in self.needs:
+            group = self.groups[leader]
+            common.block_table_tensor = tables[leader]
+            built = build(group)
+            # The leader's last: what the kernels want of it may be written into it.
+            for index in others:
+                metadata = group.kind.for_table(group.builder, built, tables[index])
+                yield self.groups[index], metadata
+            yield group, built
 
     def settle(self, requests: int) -> None:
         """After the pass over the target's rows: keep the states of what was accepted."""
@@ -140,12 +162,14 @@ class DraftStates:
         """
         requests = common.num_reqs
         own = _of_rows(common, self._prefilling[:requests])
-        metadata: Metadata = {}
-        for group, table in zip(self.groups, self._tables, strict=True):
-            own.block_table_tensor = table[:requests, SCRATCH:]
-            built = group.builder.build(0, own)
-            metadata.update(dict.fromkeys(group.layers, built))
-        return metadata
+        tables = [table[:requests, SCRATCH:] for table in self._tables]
+        return {
+            name: metadata
+            for group, metadata in self._built(
+                own, tables, lambda group: group.builder.build(0, own)
+            )
+            for name in group.layers
+        }
 
 
 def _of_rows(common: Any, begins: torch.Tensor) -> Any:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -37,7 +37,13 @@ class StateKind(Protocol):
         """The layer's caches."""
 
     def catch_up(self, builder: Any, common: Any, rows: CatchUp) -> Any:
-        """Metadata of the catch-up pass."""
+        """Metadata of the catch-up pass, but for ``finished``."""
+
+    def finished(self, metadata: Any, rows: CatchUp) -> Any:
+        """Metadata of the catch-up pass, as the kernels want it."""
+
+    def for_table(self, builder: Any, built: Any, table: torch.Tensor) -> Any:
+        """What ``builder`` has just built, for a group with another block table [B, columns]."""
 
 
 class GatedDeltaNet:
@@ -54,20 +60,29 @@ class GatedDeltaNet:
 
     def catch_up(self, builder: Any, common: Any, rows: CatchUp) -> Any:
         """Rows that are run token by token are the builder's speculative decodes."""
-        metadata = builder.build(
+        return builder.build(
             0,
             common,
             num_accepted_tokens=rows.ones,
             num_decode_draft_tokens_cpu=rows.row_lengths - 1,
         )
+
+    def finished(self, metadata: Any, rows: CatchUp) -> Any:
+        """The kernel wants a block for each token, the builder gives 1 + K for each row."""
         lengths = rows.row_lengths[rows.row_lengths > 0]
         table = metadata.spec_state_indices_tensor
         if table is not None and bool((lengths < table.shape[1]).any()):
-            # The kernel wants a block for each token, the builder gives 1 + K for each row.
             tokens = torch.arange(table.shape[1]) < lengths[:, None]
             places = tokens.flatten().nonzero()[:, 0].to(table.device, non_blocking=True)
             metadata.spec_state_indices_tensor = table.flatten()[places]
         return metadata
+
+    def for_table(self, builder: Any, built: Any, table: torch.Tensor) -> Any:
+        """As between groups of the target; lengths do not matter without states of prefixes."""
+        # Not with this module, whose other parts need no device.
+        from mkv_ascend.drafting.shared_states import StateSharing
+
+        return StateSharing(builder).for_table(built, table, lengths=None)
 
 
 class Convolving:
@@ -103,6 +118,19 @@ class Convolving:
                 f"{rows.row_lengths.tolist()}: the runner has not sorted its batch. Report this"
             )
         return metadata
+
+    def finished(self, metadata: Any, rows: CatchUp) -> Any:
+        """As it was built."""
+        return metadata
+
+    def for_table(self, builder: Any, built: Any, table: torch.Tensor) -> Any:
+        """Decodes have all columns they may use, prefills the first."""
+        decodes = built.num_decodes
+        return replace(
+            built,
+            state_indices_tensor_d=table[:decodes, : built.state_indices_tensor_d.shape[1]],
+            state_indices_tensor_p=table[decodes:, 0],
+        )
 
 
 def _without_room(layer: Any, width: int | None, speculative: int) -> str | None:

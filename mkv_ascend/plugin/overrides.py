@@ -221,7 +221,7 @@ OVERRIDES = (
         why="Metadata is built for the draft's layers too, which nobody reads in the target's "
         "pass, and for each KV group anew where groups differ by nothing but their block table.",
         guard="vllm-ascend's method is called for the groups left; a builder is shared "
-        "only where drafting/sharing.py or plugin/shared_states.py knows it",
+        "only where drafting/sharing.py or drafting/shared_states.py knows it",
         test="tests/emulated/test_drafting_cost.py"
         "::test_the_targets_pass_costs_what_it_costs_without_a_draft",
         until="vllm-ascend leaves the draft's groups out and builds once per distinct need",

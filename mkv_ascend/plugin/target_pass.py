@@ -17,10 +17,10 @@ import torch
 from vllm.v1.kv_cache_interface import CrossAttentionSpec, EncoderOnlyAttentionSpec
 from vllm.v1.worker.utils import AttentionGroup
 
+from mkv_ascend.drafting.shared_states import StateSharing, need_of_states, state_sharing_of
 from mkv_ascend.drafting.sharing import Sharing, sharing_of
 from mkv_ascend.ops.group_table import group_table
 from mkv_ascend.ops.target_slots import slot_table, target_slots
-from mkv_ascend.plugin.shared_states import StateSharing, need_of_states, state_sharing_of
 
 AttentionGroups = list[list[AttentionGroup]]
 """vllm-ascend's ``attn_groups``: per KV group its attention groups."""

@@ -34,7 +34,7 @@ def watch():
     import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
     from vllm_ascend.ops.gdn_attn_builder import AscendGDNAttentionMetadataBuilder as Builder
 
-    from mkv_ascend.plugin.shared_states import StateSharing
+    from mkv_ascend.drafting.shared_states import StateSharing
 
     seen, given = {"builds": 0, "made": Counter(), "wrong": []}, {}
     build, share = Builder.build, StateSharing.for_table

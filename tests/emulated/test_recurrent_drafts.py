@@ -22,6 +22,7 @@ from tests.emulated.pairs import (
     scenario,
     text_prompts,
 )
+from tests.emulated.test_hybrid_engines import random_model
 
 TARGET, DRAFT = "qwen3_next", "qwen3_next_draft"
 K_OF_MANY = 5
@@ -59,7 +60,27 @@ def test_a_model_accepts_all_of_its_own_drafts(name: str) -> None:
     result = engine.run(own)
     assert_right(own, result)
     assert result.accepted_per_position == [result.num_drafts] * own.num_speculative_tokens
-    assert "2 layers keep a recurrent state" in result.log
+    assert "2 layers keep a recurrent state, in 1 KV groups: one pass more" in result.log
+
+
+def test_states_in_several_kv_groups(tmp_path: Path) -> None:
+    """Metadata is built once for all of them; rows of unlike lengths in one batch."""
+    model = random_model(tmp_path, value_heads=4, kv_heads=1)
+    prompts = [list(range(5, 5 + length)) for length in (5, 9, 40)]
+    several = engine.Scenario(
+        model=model,
+        draft=model,
+        prompts=prompts,
+        max_tokens=8,
+        record_drafts=True,
+        engine={"long_prefill_token_threshold": 4},
+        mkv_ascend={"layout": {"objective": "least_memory"}},
+    )
+    result = engine.run(several)
+    assert_right(several, result)
+    assert result.num_accepted == result.num_draft_tokens
+    assert "3 layers keep a recurrent state, in 3 KV groups" in result.log
+    assert "one pass more, and 2 times metadata more" in result.log
 
 
 def test_states_follow_what_is_accepted() -> None:

@@ -18,7 +18,7 @@ import torch
 from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 
 from mkv_ascend.drafting.state_groups import DraftStates, StateGroup
-from mkv_ascend.drafting.state_kinds import CatchUp, refuse_unknown_states
+from mkv_ascend.drafting.state_kinds import CatchUp, Convolving, refuse_unknown_states
 from mkv_ascend.drafting.states import StateCaches, taken_tokens
 
 MODULUS = 1_000_003
@@ -79,6 +79,12 @@ class Kind:
         assert rows.ones.tolist() == [1] * common.num_reqs
         return rows.row_lengths.tolist(), common.is_prefilling.tolist(), common.block_table_tensor
 
+    def finished(self, metadata: Any, rows: CatchUp) -> Any:
+        return metadata
+
+    def for_table(self, builder: Any, built: Any, table: torch.Tensor) -> Any:
+        return (*built[:2], table) if isinstance(built, tuple) else table
+
 
 class Builder:
     def build(self, prefix: int, common: Any) -> Any:
@@ -118,11 +124,15 @@ class Engine:
         self.random.shuffle(blocks)
         size = 1 + speculative
         self.requests = [Request(blocks[i * size : (i + 1) * size], []) for i in range(6)]
-        self.layer = Layer(len(blocks) + 1, speculative)
-        self.table = torch.zeros(8, size, dtype=torch.int32)
-        spec = SimpleNamespace()
-        group = StateGroup(0, Kind(), Builder(), spec, {"layer": self.layer})
-        self.states = DraftStates([group], [self.table], 8, speculative)
+        # Two KV groups: a request's blocks of the second are the next ones.
+        self.layers = [Layer(len(blocks) + 2, speculative) for _ in range(2)]
+        self.tables = [torch.zeros(8, size, dtype=torch.int32) for _ in range(2)]
+        groups = [
+            StateGroup(index, Kind(), Builder(), "spec", {str(index): layer})
+            for index, layer in enumerate(self.layers)
+        ]
+        self.states = DraftStates(groups, self.tables, 8, speculative)
+        assert self.states.needs == ((0, 1),)
         self.states.bind()
 
     def token(self) -> int:
@@ -143,7 +153,8 @@ class Engine:
         batch = self.random.sample(self.requests, self.random.randint(1, 6))
         rows, accepted = zip(*(self.row(request) for request in batch), strict=True)
         before = [len(request.tokens) for request in batch]
-        self.table[: len(batch)] = torch.tensor([request.blocks for request in batch])
+        for index, table in enumerate(self.tables):
+            table[: len(batch)] = torch.tensor([request.blocks for request in batch]) + index
         common = Common([len(row) for row in rows], before, loose=self.random.choice([0, self.k]))
         rejected = torch.tensor([len(row) - a for row, a in zip(rows, accepted, strict=True)])
         self.catch_up(common, rows, None if not rejected.any() else rejected)
@@ -153,28 +164,33 @@ class Engine:
         self.check(batch)
 
     def catch_up(self, common: Any, rows: Any, rejected: torch.Tensor | None) -> None:
-        lengths, begins, table = self.states.catch_up(common, rejected)["layer"]
-        for index, row in enumerate(rows):
-            blocks = table[index].tolist()
-            if lengths[index]:
-                assert lengths[index] == len(row)
-                self.layer.run_by_token(blocks, row)
-            else:
-                self.layer.prefill(blocks[0], row, begins[index])
+        metadata = self.states.catch_up(common, rejected)
+        for group, layer in enumerate(self.layers):
+            lengths, begins, table = metadata[str(group)]
+            for index, row in enumerate(rows):
+                blocks = table[index].tolist()
+                if lengths[index]:
+                    assert lengths[index] == len(row)
+                    layer.run_by_token(blocks, row)
+                else:
+                    layer.prefill(blocks[0], row, begins[index])
 
     def check(self, batch: list[Request]) -> None:
         """Draft K tokens; every one sees what was accepted and those drafted before it."""
         common = Common([1] * len(batch), [1] * len(batch), loose=0)
-        scratch = self.states.later_steps(common)["layer"][:, 0].tolist()
-        for block, request in zip(scratch, batch, strict=True):
-            drafted: list[int] = []
-            for _ in range(self.k):
-                drafted.append(self.token())
-                self.layer.run_by_token([block], drafted[-1:])
-                assert int(self.layer.state[block]) == sequential(request.tokens + drafted)
-        for request in self.requests:
-            if request.tokens:
-                assert int(self.layer.state[request.blocks[0]]) == sequential(request.tokens)
+        metadata = self.states.later_steps(common)
+        for group, layer in enumerate(self.layers):
+            scratch = metadata[str(group)][:, 0].tolist()
+            for block, request in zip(scratch, batch, strict=True):
+                drafted: list[int] = []
+                for _ in range(self.k):
+                    drafted.append(self.token())
+                    layer.run_by_token([block], drafted[-1:])
+                    assert int(layer.state[block]) == sequential(request.tokens + drafted)
+            for request in self.requests:
+                if request.tokens:
+                    state = layer.state[request.blocks[0] + group]
+                    assert int(state) == sequential(request.tokens)
 
 
 @pytest.mark.parametrize("speculative", [1, 2, 3, 5])
@@ -210,3 +226,19 @@ def test_a_window_without_room_for_drafts_is_refused() -> None:
     refuse_unknown_states({"wide": layer(known, WIDTH - 1 + 2)}, 2)
     with pytest.raises(NotImplementedError, match=r"narrow.*and not those of 2 draft tokens"):
         refuse_unknown_states({"narrow": layer(known, WIDTH - 1)}, 2)
+
+
+@dataclass
+class Built:
+    num_decodes: int
+    state_indices_tensor_d: torch.Tensor
+    state_indices_tensor_p: torch.Tensor
+
+
+def test_metadata_of_mamba_for_another_table_has_its_rows() -> None:
+    table = torch.arange(12).view(4, 3)
+    built = Built(num_decodes=3, state_indices_tensor_d=table[:3], state_indices_tensor_p=table[3:])
+    other = Convolving("width").for_table(None, built, table + 100)
+    assert other.state_indices_tensor_d.tolist() == (table[:3] + 100).tolist()
+    assert other.state_indices_tensor_p.tolist() == [109]
+    assert built.state_indices_tensor_d.tolist() == table[:3].tolist()

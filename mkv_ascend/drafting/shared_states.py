@@ -24,12 +24,12 @@ class StateSharing:
 
     builder: Any
 
-    def for_table(self, built: Any, table: torch.Tensor, lengths: torch.Tensor) -> Any:
+    def for_table(self, built: Any, table: torch.Tensor, lengths: torch.Tensor | None) -> Any:
         """``built`` for another group.
 
         Args:
             table: int32 [requests, columns], padded like the builder's own.
-            lengths: int32 [requests], of the sequences.
+            lengths: int32 [requests], of the sequences; None where no states of prefixes are kept.
         """
         builder = self.builder
         states = mamba_get_block_table_tensor(
