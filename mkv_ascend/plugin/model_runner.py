@@ -23,12 +23,13 @@ from mkv_ascend.drafting.proposers import create_proposer
 from mkv_ascend.drafting.proposing import Proposing
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.materialize import Materialized, materialize
-from mkv_ascend.plugin import accepted_tokens, layers, mamba_kernels
+from mkv_ascend.plugin import accepted_tokens, layers, mamba_kernels, state_refusals
 from mkv_ascend.plugin.block_zeroer import PlannedBlockZeroer
 from mkv_ascend.plugin.guards import replaced
 from mkv_ascend.plugin.latent_specs import mended_specs
 from mkv_ascend.plugin.layer_facts import tie_facts
 from mkv_ascend.plugin.logging import get_logger
+from mkv_ascend.plugin.no_rotation import record_no_rotation
 from mkv_ascend.plugin.planned_caches import (
     kernel_blocks_of,
     own_caches,
@@ -80,6 +81,12 @@ class MkvModelRunner(NPUModelRunner):
                 matches none.
         """
         super().load_model()
+        record_no_rotation(self.vllm_config, self.device)
+        all_layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
+        drafts = self._draft_layers()
+        state_refusals.refuse(
+            self.vllm_config, {name: all_layers[name] for name in all_layers if name not in drafts}
+        )
         layers.check_options(self.vllm_config)
         # vllm-ascend asks the target's backend alone. The host lengths must be right when any
         # layer's builder reads them, the draft's included.

@@ -205,6 +205,15 @@ PATCHES = (
         apply=_install("short_convolution"),
     ),
     Patch(
+        name="latent attention that rotates nothing",
+        target="vllm_ascend.ops.rotary_embedding (tables recorded after the target is loaded)",
+        why="MLA always rotates, by tables that rotary modules record. Kimi-Linear has no such "
+        "module: a TypeError in its first step. Tables of cosine 1 and sine 0 are recorded.",
+        guard="only where there is MLA and no table (plugin/no_rotation.py)",
+        test="tests/emulated/test_kimi_linear.py",
+        until="vllm-ascend's MLA looks whether there is a rotary module",
+    ),
+    Patch(
         name="rows of gated delta nets",
         target="AscendGDNAttentionMetadataBuilder.build and "
         "._fold_spec_sized_prefill_chunks_into_spec, QwenGatedDeltaNetAttention._forward_core",

@@ -7,6 +7,8 @@ A state that is taken from a token too early or too late changes the tokens of t
 
 from typing import Any
 
+import pytest
+
 from mkv_ascend import envs
 from mkv_ascend.testing import engine, prompts, reference
 from mkv_ascend.testing.tiny_models import model_directory
@@ -63,6 +65,13 @@ def test_states_across_chunks_rejected_drafts_and_cached_blocks() -> None:
     assert hits == [(len(prompt) - 1) // BLOCK * BLOCK for prompt in case.prompts]
     assert 0 < result.num_accepted < result.num_draft_tokens
     assert result.accepted_per_position[-1] > 0
+
+
+def test_a_step_of_less_than_a_block_is_refused() -> None:
+    """vLLM compares without the tokens of drafts, and waits for ever."""
+    case = scenario("qwen3_next", "llama_draft", engine=aligned(max_num_batched_tokens=128))
+    with pytest.raises(engine.EngineFailedError, match=r"blocks? of 128 tokens, .* at most 120"):
+        engine.run(case)
 
 
 def test_states_after_preemption_and_looked_up_drafts() -> None:

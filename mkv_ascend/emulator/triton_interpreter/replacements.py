@@ -22,7 +22,7 @@ from mkv_ascend.emulator import counters
 from mkv_ascend.emulator.custom_operators.gated_delta_rule import advance, delta_rule_inputs
 from mkv_ascend.emulator.import_hooks import after_import
 from mkv_ascend.emulator.recording import map_tensors, record_results
-from mkv_ascend.emulator.triton_interpreter import replacements_mamba
+from mkv_ascend.emulator.triton_interpreter import replacements_kda, replacements_mamba
 
 NORM_EPSILON = 1e-6
 """Epsilon of the wrapper's own normalisation of queries and keys."""
@@ -141,7 +141,7 @@ REPLACEMENTS = (
         l2norm_fwd,
         "as that of vllm-ascend",
     ),
-    *(Replacement(*row) for row in replacements_mamba.ROWS),
+    *(Replacement(*row) for row in (*replacements_kda.ROWS, *replacements_mamba.ROWS)),
 )
 
 
