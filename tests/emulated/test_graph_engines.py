@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines in ACL graphs: the tokens are Hugging Face's, and graphs were really replayed."""
+"""Engines in ACL graphs: the tokens are Hugging Face's, and graphs were really replayed.
+
+FULL_DECODE_ONLY of untraced models is with drafts, in test_draft_graphs.py.
+"""
 
 import pytest
 
@@ -16,11 +19,6 @@ def run_in_graphs(name, mode, **fields):
     result = engine.run(case)
     assert "Replaying aclgraph" in result.log
     assert_greedy_tokens_of_reference(case, result)
-
-
-@pytest.mark.parametrize("name", ["llama_target", "deepseek_v2_target"])
-def test_decoding_in_full_graphs(name):
-    run_in_graphs(name, "FULL_DECODE_ONLY")
 
 
 def test_prefill_and_decoding_in_full_graphs():
