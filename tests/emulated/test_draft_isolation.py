@@ -163,11 +163,13 @@ def test_every_rotary_global_is_known():
 def test_separate_draft_config_undoes_what_making_the_draft_changed():
     from types import SimpleNamespace
 
+    from transformers import PretrainedConfig
+
     from mkv_ascend.drafting.draft_config import separate_draft_config
 
     # All layers of the target have a window, of the draft none has.
     own = {"block_size": 1024, "cache_dtype": "auto", "sliding_window": 128}
-    dense = SimpleNamespace(get_sliding_window=lambda: None, hf_text_config=SimpleNamespace())
+    dense = SimpleNamespace(get_sliding_window=lambda: None, hf_text_config=PretrainedConfig())
     target = SimpleNamespace(
         cache_config=SimpleNamespace(**own),
         speculative_config=SimpleNamespace(draft_model_config=dense),
