@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models with Mamba2 states or windows of short convolutions, alone and verifying drafts."""
 
+import dataclasses
 import functools
 from types import SimpleNamespace
 
@@ -11,14 +12,17 @@ from vllm.v1.kv_cache_interface import MambaSpec
 
 from mkv_ascend.plugin import mamba_kernels
 from mkv_ascend.testing import engine
+from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import (
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
     scenario,
+    text_prompts,
 )
 
 FAMILIES = ["granite4", "lfm2"]
 BLOCK = 128
+CHUNK = 40
 K = 3
 
 
@@ -37,11 +41,15 @@ def test_tokens_in_chunks_and_after_prefix_hits(name):
 def test_tokens_with_small_chunks_and_preemption(name):
     """Chunks that end within the model's own chunks; requests lose their states and start again."""
     limits = {
-        "max_num_batched_tokens": 40,
+        "long_prefill_token_threshold": CHUNK,
         "enable_prefix_caching": False,
         "num_gpu_blocks_override": 12,
     }
+    text = text_prompts(model_directory(name))[-5]
+    # Their last token needs the window of the chunk before.
+    after_chunks = [text[: CHUNK * count + 2] for count in range(1, 7)]
     case = scenario(name, engine=limits)
+    case = dataclasses.replace(case, prompts=[*after_chunks, *case.prompts[6:13]])
     result = engine.run(case)
     assert_greedy_tokens_of_reference(case, result)
     assert result.preemptions > 0
