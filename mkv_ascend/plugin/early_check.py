@@ -93,8 +93,10 @@ def _check_ranks(config: VllmConfig) -> None:
     if stages > 1 and _has_layers(speculative) and not only_prefills:
         raise SelectionError(
             f"pipeline_parallel_size is {stages} and there is a draft ({speculative.method}): "
-            "vllm-ascend 0.23.0 does not decode with a draft over several pipeline stages. Spread "
-            "the target by tensor parallelism instead, or leave the draft out"
+            "vLLM's models take a draft for a stage of the target's pipeline, its engine hands out "
+            "draft tokens before it knows the token sampled, and the first stages are never told "
+            "which were accepted, so the target's tokens would be wrong. Spread the target by "
+            "tensor parallelism instead, or leave the draft out"
         )
     if not speculative.uses_draft_model():
         return
