@@ -34,6 +34,7 @@ from mkv_ascend.drafting.recurrent_options import (
     has_recurrent_layers,
     refuse_options_of_recurrent_drafts,
 )
+from mkv_ascend.drafting.replaying import Replaying
 from mkv_ascend.layout.kind import Role
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class OwnConfiguration:
         return metadata, indices, to_sample, rejected.to(torch.int32)
 
 
-class MkvDraftModelProposer(Proposing, OwnConfiguration, AscendDraftModelProposer):
+class MkvDraftModelProposer(Replaying, OwnConfiguration, AscendDraftModelProposer):
     """Method ``draft_model``: an independent, smaller model."""
 
 
@@ -112,7 +113,7 @@ class MkvRecurrentDraftModelProposer(
         self.net_num_new_slots_per_request = 0
 
 
-class MkvEagleProposer(NextTokensOfChunks, Proposing, OwnConfiguration, AscendEagleProposer):
+class MkvEagleProposer(NextTokensOfChunks, Replaying, OwnConfiguration, AscendEagleProposer):
     """Methods ``eagle``, ``eagle3`` and ``mtp``: a head on the target's hidden states."""
 
 
@@ -181,7 +182,11 @@ def create_proposer(method: str, vllm_config: VllmConfig, device: torch.device, 
     proposer = proposer_class(method, vllm_config)
     if proposer is None:
         return get_spec_decode_method(method, vllm_config, device, runner)
-    if Proposing in proposer.__mro__:
-        # The draft runs eagerly, whatever the target does: its passes are not captured yet.
-        vllm_config.speculative_config.enforce_eager = True
-    return proposer(vllm_config, device, runner)
+    if Proposing not in proposer.__mro__:
+        return proposer(vllm_config, device, runner)
+    asked_to_run_eagerly = bool(vllm_config.speculative_config.enforce_eager)
+    # Graphs of vllm-ascend's own know of one KV group; drafting/graphs.py captures the passes.
+    vllm_config.speculative_config.enforce_eager = True
+    made = proposer(vllm_config, device, runner)
+    made.asked_to_run_eagerly = asked_to_run_eagerly
+    return made

@@ -247,7 +247,7 @@ class Proposing(DraftSteps, Grouped):
             if common.attn_state is AscendAttentionState.DecodeOnly:
                 # A decode has one token; here it has the sampled one besides.
                 common.attn_state = AscendAttentionState.ChunkedPrefill
-        lengths = _host_lengths(target)[:requests] + more
+        lengths = host_lengths(target)[:requests] + more
         common._seq_lens_cpu = common.seq_lens_cpu = common.seq_lens_cpu_upper_bound = lengths
         if self.parallel_drafting:
             # vllm-ascend's builder reads these on the host then, whatever device they are on.
@@ -326,7 +326,7 @@ def widen_decodes(builder: Any, more: int) -> None:
             builder.decode_threshold = wide
 
 
-def _host_lengths(common: Any) -> torch.Tensor:
+def host_lengths(common: Any) -> torch.Tensor:
     """Lengths of the target's pass on the host, which vllm-ascend keeps right for its builders."""
     lengths: torch.Tensor | None = common._seq_lens_cpu
     if lengths is None:

@@ -14,6 +14,17 @@ MIXIN = "the mixin's method stands before vllm-ascend's, which must exist (draft
 
 OVERRIDES = (
     Patch(
+        name="passes of a draft are captured in a graph of their own",
+        target="dummy_run and _propose of vllm-ascend's proposers (drafting/replaying.py)",
+        why="vllm-ascend makes the wrapper and its stream where a head shares the target's output "
+        "layer, which draft_model overrides with nothing: capture fails in every mode with full "
+        "graphs. Its replay reads the target's lengths and drops the token added for each request, "
+        "and knows one KV group, one backend, and layers in the order of their names.",
+        guard=MIXIN,
+        test="tests/emulated/test_draft_graphs.py",
+        until="vllm-ascend captures draft_model with several KV groups",
+    ),
+    Patch(
         name="verify steps of any method in full graphs",
         target="_update_full_graph_params_if_needed of NPUModelRunner (plugin/model_runner.py)",
         why="A verify step has K + 1 tokens per request. Where a captured launch of MLA is given "

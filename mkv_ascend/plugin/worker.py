@@ -34,3 +34,13 @@ class MkvWorker(ascend_worker.NPUWorker):
     def attention_layers(self) -> list[dict[str, Any]]:
         """Which backend serves which layer; for ``collective_rpc("attention_layers")``."""
         return [asdict(row) for row in self.model_runner.layer_rows()]
+
+    def draft_replays(self) -> dict[str, Any]:
+        """Of how many requests the draft's passes were captured, and how often they were replayed.
+
+        For ``collective_rpc("draft_replays")``.
+        """
+        graphs = getattr(self.model_runner.drafter, "graphs", None)
+        if graphs is None:
+            return {"captured": [], "replays": 0}
+        return {"captured": sorted(graphs.captured), "replays": graphs.replays}

@@ -117,6 +117,7 @@ class Result:
         num_drafts, num_draft_tokens: proposals, and tokens in them that were verified.
         accepted_per_position: how often the token at each draft position was accepted.
         proposals: every proposal, when recorded.
+        draft_replays: proposals that were replayed from a graph.
         layers: one row per attention layer: name, role, kind, backend, chosen_by, kv_group.
         num_gpu_blocks: blocks of the KV cache.
         preemptions: how often a request was preempted.
@@ -132,6 +133,7 @@ class Result:
     accepted_per_position: list[int] = field(default_factory=list)
     proposals: list[DraftProposal] = field(default_factory=list)
     layers: list[dict[str, Any]] = field(default_factory=list)
+    draft_replays: int = 0
     num_gpu_blocks: int = 0
     preemptions: int = 0
     preempted_contexts: list[list[int]] = field(default_factory=list)
@@ -260,6 +262,7 @@ def _execute(scenario: Scenario) -> Result:
         accepted_per_position=[int(count) for count in per_position],
         proposals=proposals,
         layers=_layers(llm),
+        draft_replays=_draft_replays(llm),
         num_gpu_blocks=core.vllm_config.cache_config.num_gpu_blocks or 0,
         preemptions=int(metrics.get("vllm:num_preemptions") or 0),
         preempted_contexts=forcer.contexts if forcer else [],
@@ -272,6 +275,14 @@ def _chosen_logprobs(completion: Any) -> list[float]:
         return []
     pairs = zip(completion.token_ids, completion.logprobs, strict=True)
     return [position[token].logprob for token, position in pairs]
+
+
+def _draft_replays(llm: Any) -> int:
+    from vllm.platforms import current_platform
+
+    if type(current_platform).__module__.split(".")[0] != "mkv_ascend":
+        return 0
+    return int(llm.collective_rpc("draft_replays")[0]["replays"])
 
 
 def _layers(llm: Any) -> list[dict[str, Any]]:

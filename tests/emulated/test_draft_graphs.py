@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Targets in ACL graphs with drafts: tokens and every draft token are those of eager mode.
+"""Targets and drafts in ACL graphs: tokens and every draft token are those of eager mode.
 
-Verify steps have K + 1 tokens per request. Graphs are captured for 1, 2 and 4 requests, so that
-batches of up to 8 are on, between and past the captured sizes.
+Verify steps have K + 1 tokens per request. Where all requests of a batch verify drafts, a proposal
+is one replay. Graphs are captured for 1, 3 and 6 requests, so that batches of up to 8 are on,
+between and past the captured sizes.
 """
 
 from dataclasses import replace
@@ -24,7 +25,7 @@ def case_in_graphs(target, draft, k, method="draft_model", **fields):
         num_speculative_tokens=k,
         speculative={"method": method},
         graphs="FULL_DECODE_ONLY",
-        capture_sizes=tuple(requests * (k + 1) for requests in (1, 2, 4)),
+        capture_sizes=tuple(requests * (k + 1) for requests in (1, 3, 6)),
         **fields,
     )
 
@@ -49,6 +50,7 @@ def test_independent_drafts(target, draft, k):
     assert_greedy_tokens_of_reference(case, result)
     assert_drafts_are_the_drafts_own(case, result)
     assert result.mean_acceptance_length > 1.5
+    assert result.draft_replays > 5
 
 
 @pytest.mark.parametrize(
@@ -65,13 +67,28 @@ def test_heads_propose_as_in_eager_mode(target, draft, method, k):
     assert result.tokens == eager.tokens
     assert result.proposals == eager.proposals
     assert result.accepted_per_position == eager.accepted_per_position
+    if method == "mtp":
+        assert "The draft runs eagerly, though the target is replayed from graphs" in result.log
+        assert "are not captured yet" in result.log
+        assert result.draft_replays == 0
+    else:
+        assert result.draft_replays > 5
 
 
-def test_asynchronous_scheduling_and_chunks_beside_decodes():
+@pytest.mark.parametrize("k", [1, 3])
+def test_asynchronous_scheduling_and_chunks_beside_decodes(k):
     """Acceptance of a model that drafts for itself shows every wrong draft token."""
     limits = {"max_num_batched_tokens": 64, "max_num_seqs": 6}
-    case = case_in_graphs("llama_target", "llama_target", 3, record_drafts=False, engine=limits)
+    case = case_in_graphs("llama_target", "llama_target", k, record_drafts=False, engine=limits)
     result = run_replayed(case)
     assert_greedy_tokens_of_reference(case, result)
-    assert result.accepted_per_position == [result.num_drafts] * 3
-    assert "The draft runs eagerly, though the target is replayed from graphs" in result.log
+    assert result.accepted_per_position == [result.num_drafts] * k
+    assert result.draft_replays > 5
+
+
+def test_a_draft_may_be_asked_to_run_eagerly():
+    case = case_in_graphs("llama_target", "llama_draft", 3, prompts=[[65, 66, 67]])
+    case = replace(case, speculative={**case.speculative, "enforce_eager": True})
+    result = run_replayed(case)
+    assert result.draft_replays == 0
+    assert "replayed from graphs: speculative_config says enforce_eager" in result.log

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The passes of a proposal in one ACL graph per number of requests.
+
+What a step changes reaches a graph in two ways. Inputs, positions, slots and block tables lie in
+buffers that stay where they are, and a launch outside the graph fills them. Lengths are handed to
+attention as lists on the host, so each captured launch of it waits for an event, and is given this
+proposal's lengths before the event is recorded: of the first pass at once, of later passes when
+they have been copied to the host.
+
+vllm-ascend 0.23.0 keeps what is needed for that in a global table by number of tokens, for layers
+in the order of their names and of one backend. Here each graph has a table of its own, in the order
+of execution, and each launch is updated by its own layer's backend.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch_npu
+from vllm.forward_context import get_forward_context
+from vllm.platforms import current_platform
+from vllm_ascend.ascend_forward_context import _EXTRA_CTX
+from vllm_ascend.attention.attention_v1 import AscendAttentionBackendImpl
+from vllm_ascend.compilation import acl_graph
+
+from mkv_ascend.drafting.copying import shallow_copy
+from mkv_ascend.drafting.steps import Passes
+
+
+@dataclass(frozen=True)
+class CapturedLaunch:
+    """One launch of attention in a graph.
+
+    Attributes:
+        implementation: of its layer.
+        layer: its name.
+        metadata: that it was captured with.
+        tokens: of its pass.
+        task: what vllm-ascend keeps for updates, of this launch alone.
+    """
+
+    implementation: Any
+    layer: str
+    metadata: Any
+    tokens: int
+    task: acl_graph.GraphParams
+
+
+@dataclass(frozen=True)
+class CapturedPasses:
+    """The passes of a proposal for ``requests`` requests.
+
+    Attributes:
+        rows: of the first pass.
+        drafted: int64 [requests, K], where a replay writes the draft tokens.
+        steps: the launches of attention of each pass, in the order of execution.
+    """
+
+    requests: int
+    rows: int
+    graph: Any
+    drafted: torch.Tensor
+    steps: tuple[tuple[CapturedLaunch, ...], ...]
+
+
+def why_not_captured(proposer: Any) -> str | None:
+    """Why a draft's passes are not captured; None: they are."""
+    runner, groups = proposer.runner, proposer.draft_groups.groups
+    if not runner.compilation_config.cudagraph_mode.has_full_cudagraphs():
+        return "the target has no full graphs"
+    if proposer.asked_to_run_eagerly:
+        return "speculative_config says enforce_eager"
+    if proposer.parallel_drafting:
+        return "it drafts all tokens in one pass"
+    if proposer.uses_mrope or proposer.supports_mm_inputs:
+        return "it takes positions or embeddings of images"
+    if runner.dp_size > 1 or runner.dynamic_eplb:
+        return "its passes are one with those of other ranks"
+    backends = {group.backend.__name__: group.backend for group in groups}
+    for name, backend in backends.items():
+        if not issubclass(backend.get_impl_cls(), AscendAttentionBackendImpl):
+            return f"launches of {name} are not captured yet"
+    return None
+
+
+class DraftGraphs:
+    """Captures and replays the passes of one proposer, ``Replaying``.
+
+    ``captured``: by number of requests. ``replays``: how often one was replayed.
+    """
+
+    def __init__(self, proposer: Any) -> None:
+        self.proposer = proposer
+        self.captured: dict[int, CapturedPasses] = {}
+        self.replays = 0
+        self._update_stream = torch_npu.npu.Stream()
+
+    @torch.inference_mode()
+    def capture(self, requests: int) -> None:
+        """Capture the passes for so many requests, each of which verifies K draft tokens."""
+        proposer = self.proposer
+        rows, passes = proposer.passes_to_capture(requests)
+        later = passes.later()
+        every = Passes(passes.first, passes.positions, lambda: later)
+        table = _OneTable()
+        with proposer._forward_context(passes.first, rows, rows, None):
+            # Once outside a graph: what is made at the first call must outlive the capture.
+            proposer.run_passes(every, rows, requests)
+        with proposer._forward_context(passes.first, rows, rows, None), table.in_use():
+            graph = torch_npu.npu.NPUGraph()
+            _EXTRA_CTX.capturing = True
+            with torch_npu.npu.graph(graph, pool=current_platform.get_global_graph_pool()):
+                drafted = proposer.run_passes(every, rows, requests)
+        metadata = [passes.first, *later]
+        layers = proposer.vllm_config.compilation_config.static_forward_context
+        launches = table.launches(proposer.attn_layer_names, metadata, layers)
+        self.captured[requests] = CapturedPasses(requests, rows, graph, drafted, launches)
+
+    def for_batch(self, common: Any, requests: int) -> CapturedPasses | None:
+        """The graph for a batch; None where there is none.
+
+        Args:
+            common: of the target's pass. A graph is for requests that all verify K draft tokens.
+        """
+        enough = [size for size in self.captured if size >= requests]
+        if not enough:
+            return None
+        starts = common.query_start_loc_cpu[: requests + 1]
+        tokens = self.proposer.num_speculative_tokens + 1
+        uniform = bool((starts[1:] - starts[:-1] == tokens).all())
+        return self.captured[min(enough)] if uniform else None
+
+    def replay(self, passes: CapturedPasses, requests: int, lengths: Sequence[int]) -> torch.Tensor:
+        """Draft by a graph; the first pass's inputs are in place.
+
+        Args:
+            requests: that are live; the graph's others are padding.
+            lengths: of each of them in the first pass.
+
+        Returns:
+            int64 [requests, K].
+        """
+        proposer, plan = self.proposer, self.proposer.draft_plan
+        if requests < passes.requests:
+            proposer.pad_first_pass(requests, passes.requests, passes.rows)
+        steps = None
+        if plan.sizes.later_steps:
+            steps = plan.plan_steps(passes.requests, requests)
+            proposer.copy_lengths(steps)
+        else:
+            # Tasks are updated when the replay before this one is over, as below.
+            torch_npu.npu.current_stream().synchronize()
+        passes.graph.replay()
+        self.replays += 1
+        padding = [0] * (passes.requests - requests)
+        with proposer._forward_context(None, passes.rows, passes.rows, None):
+            if steps is None:
+                self._update(passes.steps[0], [*lengths, *padding])
+            else:
+                proposer.wait_for_lengths()
+                of_steps = steps.host_lengths.tolist()
+                for launches, values in zip(
+                    passes.steps, [[*lengths, *padding], *of_steps], strict=True
+                ):
+                    self._update(launches, values)
+        return passes.drafted[:requests].clone()
+
+    def _update(self, launches: Sequence[CapturedLaunch], lengths: list[int]) -> None:
+        """Give the launches of one pass their lengths, and let the replay go on through them."""
+        context = get_forward_context()
+        for launch in launches:
+            metadata = shallow_copy(launch.metadata)
+            metadata.seq_lens_list = lengths
+            _EXTRA_CTX.sinks = launch.implementation.sinks is not None
+            with _use(launch.task):
+                launch.implementation.update_graph_params(
+                    self._update_stream,
+                    context,
+                    launch.tokens,
+                    self.proposer.vllm_config,
+                    self.proposer.speculative_config,
+                    None,
+                    [{launch.layer: metadata}],
+                )
+
+
+@contextmanager
+def _use(table: acl_graph.GraphParams) -> Iterator[None]:
+    """Have vllm-ascend's implementations read and write this table as that of the draft."""
+    before = acl_graph._draft_graph_params
+    acl_graph._draft_graph_params = table
+    try:
+        yield
+    finally:
+        acl_graph._draft_graph_params = before
+
+
+class _OneTable:
+    """What implementations note in one capture, in the order in which they do."""
+
+    def __init__(self) -> None:
+        noted: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
+        self.events, self.handles, self.parameters = noted
+        self._workspaces: dict[int, torch.Tensor] = {}
+
+    def in_use(self) -> Any:
+        return _use(
+            acl_graph.GraphParams(
+                defaultdict(lambda: self.events),
+                self._workspaces,
+                defaultdict(lambda: self.handles),
+                defaultdict(lambda: self.parameters),
+            )
+        )
+
+    def launches(
+        self, names: Sequence[str], metadata: Sequence[Any], layers: dict[str, Any]
+    ) -> tuple[tuple[CapturedLaunch, ...], ...]:
+        """What was noted, sorted by pass.
+
+        Args:
+            names: of the draft's layers, in the order in which they run.
+            metadata: of each pass, by layer.
+
+        Raises:
+            RuntimeError: the capture noted another number of launches.
+        """
+        noted = iter(zip(self.events, self.handles, self.parameters, strict=True))
+        expected = len(names) * len(metadata)
+        if len(self.events) != expected:
+            raise RuntimeError(
+                f"{len(self.events)} launches of attention were captured, not {expected}: of "
+                f"{len(names)} layers in {len(metadata)} passes"
+            )
+        steps = []
+        for of_step in metadata:
+            launches = []
+            for name in names:
+                event, handle, parameters = next(noted)
+                tokens = of_step[name].actual_seq_lengths_q[-1]
+                task = acl_graph.GraphParams(
+                    {tokens: [event]},
+                    {tokens: self._workspaces[tokens]},
+                    {tokens: [handle]},
+                    {tokens: [parameters]},
+                )
+                launches.append(
+                    CapturedLaunch(layers[name].impl, name, of_step[name], tokens, task)
+                )
+            steps.append(tuple(launches))
+        return tuple(steps)
