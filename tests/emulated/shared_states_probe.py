@@ -6,6 +6,7 @@ the group's own block table, and compared field by field.
 """
 
 import dataclasses
+import functools
 import json
 import os
 import sys
@@ -35,10 +36,14 @@ def watch():
     from vllm_ascend.ops.gdn_attn_builder import AscendGDNAttentionMetadataBuilder as Builder
 
     from mkv_ascend.drafting.shared_states import StateSharing
+    from mkv_ascend.plugin import state_rows
+
+    state_rows.install()  # its guard wants the method as vllm-ascend has it
 
     seen, given = {"builds": 0, "made": Counter(), "wrong": []}, {}
     build, share = Builder.build, StateSharing.for_table
 
+    @functools.wraps(build)
     def building(self, *args, **kwargs):
         seen["builds"] += 1
         given["arguments"] = args, kwargs
