@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import matrix_pages
+
 from mkv_ascend import envs
 from mkv_ascend.attention import catalog
 from mkv_ascend.plugin import inventory
@@ -45,6 +47,8 @@ class Page:
 
 PAGES = (
     Page("docs/attention_backends.md", lambda: catalog.markdown().strip() + "\n"),
+    Page("docs/drafting.md", lambda: matrix_pages.grid(matrix_pages.read()) + "\n"),
+    Page("docs/matrix.md", lambda: matrix_pages.details(matrix_pages.read()) + "\n"),
     Page("docs/environment_variables.md", lambda: envs.markdown_table().strip() + "\n"),
     Page("docs/patches.md", lambda: inventory.markdown().strip() + "\n"),
 )

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from benchmarks.matrix import cells, store, table
 from benchmarks.matrix.progress import run_tasks
-from benchmarks.matrix.running import OURS, STOCK, Verdict
+from benchmarks.matrix.running import FAILS, OURS, STOCK, Verdict
 from benchmarks.progress import say
 
 
@@ -38,6 +38,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--side", choices=[OURS, STOCK], help="only this one")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes (default: 2)")
     parser.add_argument("--again", action="store_true", help="run also what was run before")
+    parser.add_argument(
+        "--publish",
+        action="store_true",
+        help="write docs/matrix.json from what is known, without the cells that were not run",
+    )
     parser.add_argument("--list", action="store_true", help="list the cells and what is known")
     return parser
 
@@ -57,9 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for side in sides
         if (verdict := store.find(cell, side)) is not None and not options.again
     }
-    if options.list:
+    if options.list or options.publish:
         print_verdicts(chosen, sides, verdicts)
-        return 0
+        return publish(chosen, verdicts) if options.publish else 0
     pending = [
         (cell, side) for side in sides for cell in chosen if (cell.name, side) not in verdicts
     ]
@@ -74,16 +79,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say("some cells could not be run; their output is above")
         return 1
     if not options.only and not options.side:
-        table.write(table.as_json(chosen, verdicts))
-        say(f"wrote {table.PATH}; `make generate` writes the pages made from it")
-    return int(
-        any(
-            verdicts[cell.name, side].outcome == "fails"
-            for cell in chosen
-            for side in sides
-            if side == OURS
-        )
-    )
+        publish(chosen, verdicts)
+    failed = [name for (name, side), verdict in verdicts.items() if is_failure(side, verdict)]
+    return int(bool(failed))
+
+
+def is_failure(side: str, verdict: Verdict) -> bool:
+    """Whether this plugin, not stock, fails."""
+    return side == OURS and verdict.outcome == FAILS
+
+
+def publish(chosen: Sequence[cells.Cell], verdicts: table.Verdicts) -> int:
+    """Write docs/matrix.json with the cells that were run on both sides; the exit status."""
+    known = [
+        cell for cell in chosen if all((cell.name, side) in verdicts for side in (OURS, STOCK))
+    ]
+    table.write(table.as_json(known, verdicts))
+    say(f"wrote {table.PATH}: {len(known)} cells; `make generate` writes the pages made from it")
+    return 0
 
 
 def make_models(chosen: Sequence[cells.Cell], jobs: int) -> None:

@@ -39,6 +39,7 @@ class Draft:
     name: str
     model: str
     triton: bool = False
+    engine: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,9 @@ class Cell:
         return list(dict.fromkeys(model for model in named if model is not None))
 
 
+NO_HIT = {"enable_prefix_caching": False}
+"""After a prefix hit a recurrent draft has no state of what was hit; the plugin asks for this."""
+
 TARGETS = (
     Target(
         "dense",
@@ -84,9 +88,9 @@ TARGETS = (
     Target(
         "window+full",
         "gemma3",
-        heads={"eagle3": "gpt_oss_eagle3"},
+        heads={"eagle3": "gpt_oss_eagle3", "dflash": "gpt_oss_dflash"},
         # vLLM's Gemma3 hands out no hidden states of its layers; its GPT-OSS does.
-        head_targets={"eagle3": "gpt_oss"},
+        head_targets={"eagle3": "gpt_oss", "dflash": "gpt_oss"},
     ),
     Target(
         "mla",
@@ -95,23 +99,35 @@ TARGETS = (
         # An MTP checkpoint is target and draft at once.
         head_targets={"mtp": "deepseek_v3_mtp"},
     ),
-    Target("gdn", "qwen3_next", triton=True),
+    Target("dsa", "deepseek_v32_target"),
+    Target(
+        "gdn",
+        "qwen3_next",
+        # A head of another target: vLLM refuses before it would matter. So below.
+        heads={"eagle3": "llama_eagle3", "mtp": "qwen3_next_mtp"},
+        head_targets={"mtp": "qwen3_next_mtp"},
+        triton=True,
+    ),
+    Target("mamba2", "granite4", heads={"eagle3": "llama_eagle3"}, triton=True),
+    Target("short conv", "lfm2", heads={"eagle3": "llama_eagle3"}, triton=True),
 )
 
 DRAFTS = (
     Draft("dense", "llama_draft"),
     Draft("window+full", "gemma3_draft"),
     Draft("mla", "deepseek_v2_draft"),
-    Draft("gdn", "qwen3_next_draft", triton=True),
+    Draft("gdn", "qwen3_next_draft", triton=True, engine=NO_HIT),
+    Draft("mamba2", "granite4", triton=True, engine=NO_HIT),
+    Draft("short conv", "lfm2", triton=True, engine=NO_HIT),
 )
 
-HEADS = ("eagle3", "mtp", "eagle")
+HEADS = ("eagle3", "mtp", "eagle", "dflash")
 """Methods whose drafts are heads on the target's hidden states, in the order of the table."""
 
-DRAFTLESS = ("ngram", "suffix")
-"""Methods without a draft model."""
+DRAFTLESS = {"ngram": [target.name for target in TARGETS], "suffix": ["dense"]}
+"""Methods without a draft model, and the targets they are run with."""
 
-MTP_REFERENCES = {"deepseek_v3_mtp": "deepseek_v2_target"}
+REFERENCES = {"deepseek_v3_mtp": "deepseek_v2_target", "qwen3_next_mtp": "qwen3_next"}
 """MTP checkpoint -> the tiny model of its target's weights; transformers has no MTP layers."""
 
 
@@ -127,12 +143,14 @@ def all_cells() -> Iterator[Cell]:
                 draft.model,
                 target.model,
                 target.triton or draft.triton,
-                target.engine,
+                {**target.engine, **draft.engine},
             )
         for method in HEADS:
             if method in target.heads:
                 yield head_cell(target, method)
-        for method in DRAFTLESS:
+        for method, targets in DRAFTLESS.items():
+            if target.name not in targets:
+                continue
             yield Cell(
                 target.name,
                 method,
@@ -154,7 +172,7 @@ def head_cell(target: Target, method: str) -> Cell:
         method,
         model,
         target.heads[method],
-        MTP_REFERENCES.get(model, model),
+        REFERENCES.get(model, model),
         target.triton,
         target.engine,
     )

@@ -57,6 +57,8 @@ class Judge:
         directory = model_directory(self.cell.draft_model)
         if self.cell.method == "draft_model":
             return speculation.DraftModel(directory)
+        if self.cell.method == "dflash":
+            return speculation.DraftBlock(directory, self.target, K)
         return speculation.DraftHead(directory, self.target)
 
     def requests(self) -> list[list[int]]:

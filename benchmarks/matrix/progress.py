@@ -52,15 +52,21 @@ class Batch:
 
 
 def batches(tasks: Sequence[Task]) -> list[Batch]:
-    """``tasks`` by environment, in pieces."""
+    """``tasks`` by environment, in pieces; stock's pieces some way behind ours.
+
+    Both ask the reference the same questions, and only the first has to wait for the answers.
+    """
+    order = {name: place for place, name in enumerate(dict.fromkeys(c.name for c, _ in tasks))}
     kinds: dict[tuple[str, bool], list[Cell]] = {}
     for cell, side in tasks:
         kinds.setdefault((side, cell.triton), []).append(cell)
-    return [
+    made = [
         Batch(side, triton, tuple(cells[start : start + CELLS_OF_A_PROCESS]))
         for (side, triton), cells in kinds.items()
         for start in range(0, len(cells), CELLS_OF_A_PROCESS)
     ]
+    lag = 2 * CELLS_OF_A_PROCESS
+    return sorted(made, key=lambda one: order[one.cells[0].name] + lag * (one.side == STOCK))
 
 
 def run_tasks(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Cell, str, Verdict]]:

@@ -11,11 +11,11 @@ LENGTHS = (250, 10, 121, 6, 374, 14, 246, 8)
 """Tokens of each request, ``<bos>`` included: four cross into a new block of 128 tokens while they
 decode, three of them also into one of 256 or 384. The short ones are decks."""
 
-NEW_TOKENS = 24
+NEW_TOKENS = 16
 """Tokens that each request generates."""
 
 CANDIDATES = 6
-"""Prompts to choose from for each length. A near tie in two dozen choices is rare."""
+"""Prompts to choose from for each length. A near tie in so few choices is rare."""
 
 
 def candidates(model: Path, position: int) -> list[list[int]]:

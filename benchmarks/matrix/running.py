@@ -10,7 +10,6 @@ from typing import Any
 from benchmarks.matrix import lookup, prompts, refusals
 from benchmarks.matrix.cells import Cell, K
 from benchmarks.matrix.judging import Judge, acceptance, faults
-from mkv_ascend import envs
 from mkv_ascend.testing import engine
 from mkv_ascend.testing.tiny_models import model_directory
 
@@ -73,20 +72,9 @@ def scenario(cell: Cell, requests: list[list[int]]) -> engine.Scenario:
             **speculative,
             **cell.engine,
         },
-        environment=triton_if_missing(cell),
         record_drafts=True,
         force_preemption=True,
     )
-
-
-def triton_if_missing(cell: Cell) -> dict[str, str]:
-    """The variable that lets vLLM find Triton, where the cell needs it and this process has not.
-
-    An engine with variables of its own takes longer to start.
-    """
-    if not cell.triton or envs.EMULATOR_TRITON.get():
-        return {}
-    return {envs.EMULATOR_TRITON.name: envs.EMULATOR_TRITON.format(True)}
 
 
 LOOKUP = {

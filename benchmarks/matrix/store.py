@@ -27,8 +27,8 @@ FOLDER = ROOT / ".cache" / "matrix"
 MODELS = "tiny_models"
 """Folder of sources that decide the tiny models alone, which are part of the question."""
 
-NOT_JUDGED = ("store.py", "table.py", "progress.py", "__main__.py")
-"""Sources of this package that change no verdict."""
+NOT_JUDGED = ("cells.py", "store.py", "table.py", "progress.py", "__main__.py")
+"""Sources of this package that change no verdict; the cell itself is part of the question."""
 
 STANDS_ON = ("vllm", "vllm-ascend", "torch", "transformers", "triton")
 

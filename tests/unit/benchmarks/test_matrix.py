@@ -6,9 +6,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+import matrix_pages
 import pytest
 
-from benchmarks.matrix import progress, refusals, store, table
+from benchmarks.matrix import cells, progress, refusals, store, table
 from benchmarks.matrix.cells import K, find_cells
 from benchmarks.matrix.judging import Judge, faults
 from benchmarks.matrix.lookup import proposed_by_lookup
@@ -18,6 +19,8 @@ from benchmarks.matrix.worker import MARK
 from mkv_ascend.testing.engine import Result
 from mkv_ascend.testing.reference import DraftProposal
 from mkv_ascend.testing.speculation import SpeculativeOutput
+
+OUTCOMES = {"works", "refused", "fails"}
 
 
 def test_cells_are_found_by_name_target_and_draft() -> None:
@@ -161,6 +164,11 @@ def test_a_crash_is_no_refusal() -> None:
     assert refusals.last_words(f"INFO x\n{refused}\n[rank0] bye") == refused
 
 
+def test_the_words_of_a_configuration_that_is_refused_are_below_its_error() -> None:
+    log = "pydantic_core.ValidationError: 1 validation error for X\n  Value error, no [type=a]\n"
+    assert refusals.last_words(f"INFO\n{log}    For further information see\n") == "Value error, no"
+
+
 def test_a_verdict_is_found_until_a_source_changes(
     tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +225,19 @@ def test_a_process_that_dies_takes_only_its_cell_along(monkeypatch: pytest.Monke
         ("dense/dense", "works"),
         ("mla/dense", "works"),
     ]
+
+
+def test_the_published_matrix_says_why() -> None:
+    published = matrix_pages.read()["cells"]
+    places = {(cell["target"], cell["draft"], cell["method"]) for cell in published}
+    assert len(places) == len(published)
+    assert places <= {(cell.target, cell.draft, cell.method) for cell in cells.all_cells()}
+    for cell in published:
+        assert {cell["ours"], cell["stock"]} <= OUTCOMES
+        assert bool(cell["reason"]) == (cell["ours"] != "works")
+        assert bool(cell["stock_reason"]) == (cell["stock"] != "works")
+        if cell["ours"] == "works":
+            assert cell["acceptance"] == cell["reference_acceptance"]
 
 
 def test_the_json_has_both_sides_of_a_cell() -> None:

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a test of vllm-ascend does not pass here: one reason for each group of tests.
+
+An entry is for tests whose id matches ``tests`` and which end with an error that matches ``error``
+(regular expressions, searched for). The first that matches counts. A test that passes although an
+entry names it says nothing against the entry: the error must match too.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Reason:
+    """``why`` the tests do not apply to the emulated NPU, or to this plugin."""
+
+    tests: str
+    error: str
+    why: str
+
+
+ANY = ""
+
+REASONS = (Reason(ANY, r"emulated NPU has no", "the emulated NPU does not have this operator"),)
+
+
+def reason_for(test: str, error: str) -> str | None:
+    """The reason why ``test`` ends with ``error``; None if none is known."""
+    for reason in REASONS:
+        if re.search(reason.tests, test) and re.search(reason.error, error):
+            return reason.why
+    return None
