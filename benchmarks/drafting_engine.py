@@ -235,6 +235,10 @@ def start(scenario: dict[str, Any]) -> Any:
         "enable_prefix_caching": False,
         "async_scheduling": False,
     }
+    if scenario["k"] and scenario["g"] > 1:
+        # So small a model pads more than is usual; else layers of one window may part.
+        layout = {"objective": "fewest_groups", "max_padding_fraction": 0.9}
+        arguments["additional_config"] = {"mkv_ascend": {"layout": layout}}
     if scenario["k"]:
         arguments["speculative_config"] = {
             "method": "draft_model",
