@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -36,9 +37,9 @@ def as_json(cells: Sequence[Cell], verdicts: Verdicts) -> dict[str, Any]:
                 "stock": stock.outcome,
                 "acceptance": ours.acceptance,
                 "reference_acceptance": ours.reference_acceptance,
-                "reason": ours.reason,
+                "reason": without_folders(ours.reason),
                 "stock_acceptance": stock.acceptance,
-                "stock_reason": stock.reason,
+                "stock_reason": without_folders(stock.reason),
                 "graph": None,
                 "target_model": cell.target_model,
                 "draft_model": cell.draft_model,
@@ -51,3 +52,8 @@ def as_json(cells: Sequence[Cell], verdicts: Verdicts) -> dict[str, Any]:
 def write(matrix: Mapping[str, Any], path: Path = PATH) -> None:
     """Write the JSON."""
     path.write_text(json.dumps(matrix, indent=2) + "\n", encoding="utf-8")
+
+
+def without_folders(reason: str) -> str:
+    """``reason`` with the tiny models by their names alone."""
+    return re.sub(r"/\S*/(\w+)-[0-9a-f]{12}\b", r"\1", reason)
