@@ -33,9 +33,14 @@ STOCK = 0
 class Engine:
     """One engine in a process of its own, asked for one measurement at a time."""
 
-    def __init__(self, scenario: dict[str, Any], plugins: str) -> None:
+    def __init__(
+        self,
+        scenario: dict[str, Any],
+        plugins: str,
+        program: str = "benchmarks.drafting_engine",
+    ) -> None:
         command = [sys.executable, "-m", "mkv_ascend", "emulate", "--"]
-        command += [sys.executable, "-m", "benchmarks.drafting_engine", json.dumps(scenario)]
+        command += [sys.executable, "-m", program, json.dumps(scenario)]
         environment = {
             **os.environ,
             "VLLM_PLUGINS": plugins,
