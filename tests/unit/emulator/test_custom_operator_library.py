@@ -107,7 +107,7 @@ def attempt(name, function, *arguments):
     except Exception as error:
         messages[name] = [type(error).__name__, str(error)]
 attempt("string", torch.ops._C_ascend.device_print, "text")
-attempt("tensors", torch.ops._C_ascend.npu_hc_post, *[torch.zeros(1)] * 4)
+attempt("tensors", torch.ops._C_ascend.npu_load_index_kv_cache, *[torch.zeros(1)] * 2)
 attempt("cpu", torch.ops._C_ascend.npu_gemma_rms_norm, torch.zeros(1, 2), torch.zeros(2))
 stub = sys.modules["vllm_ascend.vllm_ascend_C"]
 attempt("stub", stub.init_module)
@@ -131,7 +131,7 @@ def test_install_defines_every_operator_once(installed):
     assert count == len(installed)
     for name, operator_name in (
         ("string", "torch.ops._C_ascend.device_print"),
-        ("tensors", "torch.ops._C_ascend.npu_hc_post"),
+        ("tensors", "torch.ops._C_ascend.npu_load_index_kv_cache"),
         ("stub", "vllm_ascend.vllm_ascend_C.init_module"),
     ):
         assert messages[name][0] == "NotImplementedError"

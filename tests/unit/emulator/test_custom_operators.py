@@ -281,7 +281,7 @@ def test_refusals():
     var, update = torch.zeros(2, 3), torch.zeros(1, 3)
     with refused(r"indices reach outside var, whose shape is \(2, 3\): \[\[2\]\]"):
         npu_scatter_nd_update_v2.checked(var, torch.tensor([[2]]), update)
-    with refused(r"update has shape \(1, 3\); it must be \(1\)"):
+    with refused(r"update has shape \(1, 3\); it must be \(1,\), axes of size 1 apart"):
         npu_scatter_nd_update_v2.checked(var, torch.tensor([[0, 1]]), update)
     starts, ends = int32([0, 2]), int32([1])
     with refused("total_draft_tokens is 2; the requests need 3"):
