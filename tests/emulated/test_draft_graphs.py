@@ -92,3 +92,19 @@ def test_a_draft_may_be_asked_to_run_eagerly():
     result = run_replayed(case)
     assert result.draft_replays == 0
     assert "replayed from graphs: speculative_config says enforce_eager" in result.log
+
+
+def test_default_settings_of_vllm_serve():
+    """Traced by Dynamo; mixed batches in pieces, verify steps and proposals in full graphs."""
+    case = scenario(
+        "llama_target",
+        "gemma3_draft",
+        num_speculative_tokens=3,
+        engine={"enforce_eager": False, "max_num_seqs": 3},
+        traced=True,
+    )
+    result = run_replayed(case)
+    assert "'cudagraph_mode': <CUDAGraphMode.FULL_AND_PIECEWISE" in result.log
+    assert_greedy_tokens_of_reference(case, result)
+    assert_drafts_are_the_drafts_own(case, result)
+    assert result.draft_replays > 5
