@@ -73,12 +73,16 @@ class MkvPlatform(NPUPlatform):
             _stay_out_of(parallel_config.worker_cls, config != parse_config({}))
 
     @classmethod
-    def register_custom_kv_cache_specs(cls, vllm_config: VllmConfig) -> None:
+    def register_custom_kv_cache_specs(cls, vllm_config: VllmConfig | None) -> None:
         """Register vllm-ascend's specs; where our worker runs, let our grouping follow.
 
-        vLLM calls this in the engine core, before it groups layers.
+        vLLM calls this in the engine core, before it groups layers. It calls it too, then possibly
+        without a configuration, when a spec's manager is looked up before any registration.
         """
         super().register_custom_kv_cache_specs(vllm_config)
+        if vllm_config is None:
+            # No engine core: that registers with its configuration, whatever was before.
+            return
         if vllm_config.parallel_config.worker_cls == WORKER:
             from mkv_ascend.plugin import engine_core, prefix_hits
 

@@ -4,11 +4,15 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 import vllm_ascend.ops  # noqa: F401 - first of vllm-ascend: its modules import each other in circles
+from vllm.v1 import kv_cache_spec_registry
+from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
+from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from mkv_ascend.attention.selection import SelectionError
 from mkv_ascend.config import ConfigError
-from mkv_ascend.plugin import early_check, layers, model_runner
+from mkv_ascend.plugin import early_check, engine_core, layers, model_runner
 from mkv_ascend.plugin.platform import STOCK_WORKER, WORKER, MkvPlatform
 
 XLITE = "vllm_ascend.xlite.xlite_worker.XliteWorker"
@@ -84,8 +88,9 @@ def test_host_lengths_are_kept_right_when_any_layer_reads_them(monkeypatch, buil
     monkeypatch.setattr(model_runner.NPUModelRunner, "load_model", lambda self: None)
     monkeypatch.setattr(layers, "check_options", lambda config: None)
     monkeypatch.setattr(layers, "chosen_layers", lambda config: chosen)
+    monkeypatch.setattr(model_runner, "record_no_rotation", lambda config, device: None)
     runner = object.__new__(model_runner.MkvModelRunner)
-    runner.vllm_config, runner.use_compress = None, False
+    runner.vllm_config, runner.device, runner.use_compress = None, None, False
     runner._needs_seq_lens_cpu_sync = not expected
     runner.load_model()
     assert runner._needs_seq_lens_cpu_sync is expected
@@ -185,3 +190,12 @@ def test_a_draft_over_several_pipeline_stages_is_refused():
     early_check.check_models(prefills)
     with pytest.raises(SelectionError, match="pipeline_parallel_size is 2 and there is a draft"):
         early_check.check_models(configuration({}, dense_model(), stages=2))
+
+
+def test_specs_are_registered_without_a_configuration_and_without_our_grouping(monkeypatch):
+    """As when vLLM looks a manager up outside an engine, for instance in a unit test."""
+    monkeypatch.setattr(kv_cache_spec_registry, "_REGISTRY_KVCACHESPEC_LIST", {})
+    monkeypatch.setattr(engine_core, "install", lambda: pytest.fail("no engine core is here"))
+    spec = FullAttentionSpec(block_size=128, num_kv_heads=1, head_size=64, dtype=torch.float16)
+    manager = kv_cache_spec_registry.KVCacheSpecRegistry.get_manager_class(spec)
+    assert manager is FullAttentionManager
