@@ -89,6 +89,9 @@ def test_host_lengths_are_kept_right_when_any_layer_reads_them(monkeypatch, buil
     monkeypatch.setattr(layers, "check_options", lambda config: None)
     monkeypatch.setattr(layers, "chosen_layers", lambda config: chosen)
     monkeypatch.setattr(model_runner, "record_no_rotation", lambda config, device: None)
+    monkeypatch.setattr(model_runner, "get_layers_from_vllm_config", lambda config, kind: {})
+    monkeypatch.setattr(model_runner.MkvModelRunner, "_draft_layers", lambda self: {})
+    monkeypatch.setattr(model_runner.state_refusals, "refuse", lambda config, chosen: None)
     runner = object.__new__(model_runner.MkvModelRunner)
     runner.vllm_config, runner.device, runner.use_compress = None, None, False
     runner._needs_seq_lens_cpu_sync = not expected
@@ -103,6 +106,7 @@ def dense_model(**fields):
         dtype="torch.bfloat16",
         hf_text_config=SimpleNamespace(),
         is_attention_free=False,
+        is_hybrid=False,
         is_moe=False,
         use_mla=False,
         get_head_size=lambda: 64,
