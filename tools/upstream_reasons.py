@@ -41,6 +41,12 @@ REASONS = (
         "operators that compute and communicate in one (dispatch_ffn_combine, "
         "dispatch_gmm_combine_decode, matmul_allreduce_add_rmsnorm) are not emulated",
     ),
+    Reason(
+        r"compilation\.a2\.test_acl_graph",
+        r"does not have the attribute '_npu_setStream'",
+        "the test patches a function of torch_npu's native module, on which the emulated "
+        "torch.npu.stream is not built",
+    ),
 )
 
 
