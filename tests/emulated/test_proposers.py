@@ -48,7 +48,11 @@ def test_counts_of_rejected_tokens_are_int32():
 def configured(method, **sizes):
     parallel = {"prefill_context_parallel_size": 1, "decode_context_parallel_size": 1, **sizes}
     return SimpleNamespace(
-        speculative_config=SimpleNamespace(use_step3p5_mtp=lambda: method == "step3p5"),
+        speculative_config=SimpleNamespace(
+            use_step3p5_mtp=lambda: method == "step3p5",
+            uses_draft_model=lambda: method == "draft_model",
+            draft_model_config=SimpleNamespace(is_hybrid=False, is_attention_free=False),
+        ),
         parallel_config=SimpleNamespace(**parallel),
     )
 
