@@ -20,6 +20,7 @@ from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
 from vllm.v1.worker.utils import select_common_block_size
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
+from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
 from mkv_ascend.plugin.kv_groups import specs_by_layer
 from mkv_ascend.plugin.model_runner import MkvModelRunner
@@ -58,7 +59,7 @@ class PlannedRunner:
         model_type: of the target; vllm-ascend binds DeepSeek-V4's caches in a way of their own.
     """
 
-    initialize_kv_cache_tensors = MkvModelRunner.initialize_kv_cache_tensors
+    initialize_kv_cache_tensors = NPUModelRunner.initialize_kv_cache_tensors
     _reshape_kv_cache_tensors = MkvModelRunner._reshape_kv_cache_tensors
     _allocate_kv_cache_tensors = MkvModelRunner._allocate_kv_cache_tensors
     _draft_layers = MkvModelRunner._draft_layers
