@@ -26,11 +26,19 @@ FA3_FOLDER = SITE_FOLDER / "optional_fa3"
 
 BUILD_COMMAND = "pip install --no-build-isolation -e ."
 
-DEFAULTS = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
+DEFAULTS = {
+    "OMP_NUM_THREADS": "1",
+    "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
+    "TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING": "0",
+    "VLLM_DISABLE_COMPILE_CACHE": "1",
+}
 """Variables that a user may override.
 
 More threads were 10 to 18 times slower on shared cores. PyTorch 2.13 keeps compiled graphs of
-Inductor only and fails on those of vllm-ascend's compiler, which is written for an earlier one.
+Inductor only and fails on those of vllm-ascend's compiler, which is written for an earlier one. It
+also warns of operators that return their input, as some of vllm-ascend's do, and fails where the
+variable CI is set. And what vLLM keeps of a compiled model for the next start cannot be run again
+where the compiler is the stand-in of ``npugraph_ex``.
 """
 
 

@@ -30,7 +30,7 @@ def told(groups: Sequence[Sequence[AttentionGroup]], accepted: torch.Tensor) -> 
 
     Args:
         groups: attention groups per KV group.
-        accepted: tokens taken in each request's last step, int32 [requests]: 1 and more.
+        accepted: tokens taken in each request's last step, int32 [requests].
     """
     builders: list[Any] = [
         builder
@@ -39,6 +39,9 @@ def told(groups: Sequence[Sequence[AttentionGroup]], accepted: torch.Tensor) -> 
         for builder in group.metadata_builders
         if isinstance(builder, BUILDERS)
     ]
+    if builders:
+        # Chunks of prompts accept none of their tokens, and start from the same state as one does.
+        accepted = accepted.clamp(min=1)
     for builder in builders:
         # An attribute of the instance hides the method of the class.
         builder.build = functools.partial(builder.build, num_accepted_tokens=accepted)

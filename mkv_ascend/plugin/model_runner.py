@@ -157,8 +157,7 @@ class MkvModelRunner(NPUModelRunner):
         """Metadata of the target's pass: of its own layers, built once per distinct need."""
         if self.speculative_config is None:
             return self._build_of_target(*args, **kwargs)
-        # Chunks of prompts accept none of their tokens, and start from the same state as one does.
-        with accepted_tokens.told(self.attn_groups, self.num_accepted_tokens.gpu.clamp(min=1)):
+        with accepted_tokens.told(self.attn_groups, self.num_accepted_tokens.gpu):
             return self._build_of_target(*args, **kwargs)
 
     def _build_of_target(self, *args: Any, **kwargs: Any) -> Any:

@@ -12,7 +12,6 @@ import sys
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 import torch
-from layout_probe import stock
 from vllm import LLM
 
 ALIGNMENT = 2 << 20
@@ -59,6 +58,7 @@ def wrong_blocks(caches, num_blocks):
 
 def main():
     llm = LLM(**json.loads(sys.argv[1]))
+    from tests.emulated.layout_probe import stock
     from tests.emulated.recording_connector import REGISTERED
 
     core = llm.llm_engine.engine_core.engine_core

@@ -63,8 +63,10 @@ def test_vllm_ascend_registers_its_meta_kernels() -> None:
 @needs_vllm_ascend
 def test_a_custom_operator_without_a_kernel_fails_by_name() -> None:
     x = torch.zeros(1).npu()
-    with pytest.raises(NotImplementedError, match=r"no torch\.ops\._C_ascend\.npu_hc_post;"):
-        torch.ops._C_ascend.npu_hc_post(x, x, x, x)
+    with pytest.raises(
+        NotImplementedError, match=r"no torch\.ops\._C_ascend\.npu_load_index_kv_cache;"
+    ):
+        torch.ops._C_ascend.npu_load_index_kv_cache(x, x)
 
 
 def test_rotary_embedding_writes_through_views() -> None:
