@@ -22,10 +22,6 @@ class Refusal:
 
 OURS = (
     Refusal(
-        r"the draft .* has \d+ experts and the target",
-        "vLLM makes the communication groups for experts by the target's configuration alone",
-    ),
-    Refusal(
         r"the draft keeps a recurrent state in",
         "a recurrent state would have to be taken back where tokens are rejected",
     ),

@@ -5,6 +5,9 @@ vllm-ascend 0.23.0 keeps one set of MoE communication methods per process, made 
 with experts. What counts is the last one built, and that is the draft's: a target with another
 number of experts or of experts per token then deals out its tokens with the draft's numbers, or
 stops where an expert's index is past them.
+
+Which method of them a pass takes is asked of the target's configuration too: none where the target
+has no experts. Such a draft takes what vllm-ascend takes without expert parallelism.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.fused_moe import FusedMoE
+from vllm_ascend.ascend_forward_context import MoECommType
 from vllm_ascend.ops.fused_moe import moe_comm_method
 
 if TYPE_CHECKING:
@@ -47,11 +51,12 @@ def use_methods(model: nn.Module, methods: Methods) -> None:
 def _with_methods(forward: Callable[..., Any], methods: Methods) -> Callable[..., Any]:
     def forward_with_methods(*args: Any, **kwargs: Any) -> Any:
         context = get_forward_context()
-        before = context.moe_comm_method
-        context.moe_comm_method = methods.get(context.moe_comm_type)
+        before = context.moe_comm_type, context.moe_comm_method
+        kind = MoECommType.ALLGATHER if before[0] is None else before[0]
+        context.moe_comm_type, context.moe_comm_method = kind, methods.get(kind)
         try:
             return forward(*args, **kwargs)
         finally:
-            context.moe_comm_method = before
+            context.moe_comm_type, context.moe_comm_method = before
 
     return forward_with_methods

@@ -39,7 +39,7 @@ def check_models(config: VllmConfig) -> None:
             "--speculative-config a draft, or leave the option out"
         )
     if has_draft:
-        _check_experts(config.model_config, speculative.draft_model_config)
+        _check_experts(config)
         _check_ranks(config)
         _check_recurrent(config)
     if selection_inputs.options(config, Role.TARGET).attention.layers:
@@ -65,17 +65,25 @@ def _has_layers(speculative: SpeculativeConfig) -> bool:
     return speculative.use_eagle() or speculative.uses_draft_model()
 
 
-def _check_experts(target: ModelConfig, draft: ModelConfig) -> None:
-    """vLLM makes the group of processes that experts need from the target's configuration.
+def _check_experts(config: VllmConfig) -> None:
+    """vllm-ascend's sequence parallelism gathers tokens for experts as the target's layers need it.
 
     Raises:
-        SelectionError: the draft has experts and the target has none.
+        SelectionError: it is on, the draft has experts and the target has none.
     """
-    if draft.is_moe and not target.is_moe:
+    # Not with this module: it needs torch.distributed.
+    from vllm_ascend.utils import enable_sp
+
+    from mkv_ascend.plugin.expert_groups import only_draft_has_experts
+
+    if only_draft_has_experts(config) and enable_sp(config):
+        draft = config.speculative_config.draft_model_config
         raise SelectionError(
-            f"the draft {draft.model} has {draft.get_num_experts()} experts and the target "
-            f"{target.model} has none: vLLM 0.23.0 makes the expert-parallel group only for a "
-            "target with experts. Choose a draft without experts, or a target with them."
+            f"sequence parallelism (enable_flashcomm1) is on, and the draft {draft.model} has "
+            f"{draft.get_num_experts()} experts where the target {config.model_config.model} has "
+            "none: vllm-ascend 0.23.0 takes sequence parallelism with experts for expert "
+            "parallelism, which vLLM refuses with such a target. Leave enable_flashcomm1 out, or "
+            "choose a draft without experts"
         )
 
 

@@ -131,6 +131,17 @@ PATCHES = (
         until="vllm-ascend keeps these methods per model or layer",
     ),
     Patch(
+        name="experts of a draft alone",
+        target="vllm.distributed.parallel_state._EP (after the other groups are made), and "
+        "moe_comm_type of the forward context while the draft's experts run",
+        why="Both are made and chosen for a target with experts only: layers of a draft with "
+        "experts stop in their constructor, and have no method of dealing out tokens.",
+        guard="vLLM made no group and keeps it in that global (plugin/expert_groups.py)",
+        test="tests/emulated/test_drafting_ranks.py"
+        "::test_a_draft_with_experts_serves_a_target_without_on_several_ranks",
+        until="vLLM and vllm-ascend look at the draft's configuration too",
+    ),
+    Patch(
         name="rotary tables per model",
         target="vllm_ascend.ops.rotary_embedding (module globals, while a draft is built and "
         "while its metadata builders work)",

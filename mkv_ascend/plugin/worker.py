@@ -8,7 +8,7 @@ from typing import Any
 
 from vllm_ascend.worker import worker as ascend_worker
 
-from mkv_ascend.plugin import patches
+from mkv_ascend.plugin import expert_groups, patches
 from mkv_ascend.plugin.guards import replaced
 from mkv_ascend.plugin.model_runner import MkvModelRunner
 
@@ -30,6 +30,10 @@ class MkvWorker(ascend_worker.NPUWorker):
         """
         with replaced(ascend_worker, "NPUModelRunner", MkvModelRunner):
             super().init_device()
+
+    def _init_worker_distributed_environment(self) -> None:
+        super()._init_worker_distributed_environment()
+        expert_groups.make_for_draft(self.vllm_config)
 
     def attention_layers(self) -> list[dict[str, Any]]:
         """Which backend serves which layer; for ``collective_rpc("attention_layers")``."""

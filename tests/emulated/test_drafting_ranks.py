@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A drafting head that is whole on every rank of its target."""
+"""Drafts over several ranks of a target."""
 
 import re
 
@@ -7,6 +7,7 @@ from mkv_ascend.testing import engine, reference, speculation
 from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import (
     TIES,
+    assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
     scenario,
     text_prompts,
@@ -36,3 +37,21 @@ def test_a_head_may_be_whole_on_every_rank_of_its_target():
     assert report.checked == case.num_speculative_tokens * len(result.proposals) > 20
     assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
     assert result.mean_acceptance_length > 1.5
+
+
+def test_a_draft_with_experts_serves_a_target_without_on_several_ranks():
+    """Each rank has its share of every expert. Passes of the draft are captured as well."""
+    case = scenario(
+        "llama_target",
+        "gpt_oss_draft",
+        prompts=text_prompts(model_directory("llama_target"), 5)[2:],
+        max_tokens=16,
+        graphs="FULL_DECODE_ONLY",
+        capture_sizes=(12,),
+        engine={"tensor_parallel_size": 2},
+    )
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    assert_drafts_are_the_drafts_own(case, result)
+    assert result.mean_acceptance_length > 1.3
+    assert result.draft_replays > 5

@@ -12,7 +12,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from mkv_ascend.attention.selection import SelectionError
 from mkv_ascend.config import ConfigError
-from mkv_ascend.plugin import early_check, engine_core, layers, model_runner
+from mkv_ascend.plugin import early_check, engine_core, expert_groups, layers, model_runner
 from mkv_ascend.plugin.platform import STOCK_WORKER, WORKER, MkvPlatform
 
 XLITE = "vllm_ascend.xlite.xlite_worker.XliteWorker"
@@ -172,11 +172,26 @@ def test_the_drafts_cache_dtype_must_be_one_that_its_backend_takes():
         early_check.check_models(configuration({}, draft, {"draft_dtype": "float16"}))
 
 
-def test_a_draft_with_experts_over_a_dense_target_is_refused():
+def test_sequence_parallelism_is_refused_where_only_the_draft_has_experts(monkeypatch):
     draft = dense_model()
     draft.is_moe = True
-    with pytest.raises(SelectionError, match="8 experts"):
+    early_check.check_models(configuration({}, draft))
+    monkeypatch.setattr("vllm_ascend.utils._ENABLE_SP", True)
+    with pytest.raises(SelectionError, match=r"enable_flashcomm1.* a model has 8 experts"):
         early_check.check_models(configuration({}, draft))
+    early_check.check_models(configuration({}, dense_model()))
+
+
+def test_experts_of_a_draft_are_shared_by_the_ranks_of_a_pipeline_stage():
+    """Two data-parallel copies of two stages of two ranks: ranks 0 and 1 are the first stage of
+    the first copy, 2 and 3 its second, 4 and 5 the first stage of the other copy."""
+    parallel = SimpleNamespace(
+        data_parallel_size=2,
+        pipeline_parallel_size=2,
+        prefill_context_parallel_size=1,
+        tensor_parallel_size=2,
+    )
+    assert expert_groups.ranks_of_groups(parallel, 8) == [[0, 1, 4, 5], [2, 3, 6, 7]]
 
 
 def test_a_draft_model_on_fewer_ranks_than_its_target_is_refused():

@@ -160,7 +160,7 @@ def test_a_crash_is_no_refusal() -> None:
     assert refusals.known_refusal(crash) is None
     assert refusals.last_words(crash) == "IndexError: list index out of range"
     refused = "ValueError: the draft keeps a recurrent state in 3 of its layers"
-    assert refusals.known_refusal(f"INFO x\n{refused}\n[rank0] bye") is refusals.OURS[1]
+    assert refusals.known_refusal(f"INFO x\n{refused}\n[rank0] bye") is refusals.OURS[0]
     assert refusals.last_words(f"INFO x\n{refused}\n[rank0] bye") == refused
 
 
