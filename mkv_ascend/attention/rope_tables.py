@@ -89,13 +89,22 @@ class RopeTables:
             finally:
                 _write(tables)
 
-    def rows(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def rows(
+        self, positions: torch.Tensor, out: tuple[torch.Tensor, torch.Tensor] | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines at ``positions`` int32 [n], each [n, 1, 1, rope dimension], for MLA.
 
         By a selection, which takes int32: an index is converted first, for each table anew.
+
+        Args:
+            out: where to write them; None: new tensors.
         """
         with self.active():
             tables = rotary_embedding._cos_cache, rotary_embedding._sin_cache
+        if out is not None:
+            for table, rows in zip(tables, out, strict=True):
+                torch.index_select(table, 0, positions, out=rows[:, 0, 0])
+            return out
         cosines, sines = (torch.index_select(table, 0, positions) for table in tables)
         return cosines[:, None, None], sines[:, None, None]
 

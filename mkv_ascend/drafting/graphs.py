@@ -14,10 +14,8 @@ of execution, and each launch is updated by its own layer's backend.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,30 +23,8 @@ import torch_npu
 from vllm.forward_context import get_forward_context
 from vllm.platforms import current_platform
 from vllm_ascend.ascend_forward_context import _EXTRA_CTX
-from vllm_ascend.attention.attention_v1 import AscendAttentionBackendImpl
-from vllm_ascend.compilation import acl_graph
 
-from mkv_ascend.drafting.copying import shallow_copy
-from mkv_ascend.drafting.steps import Passes
-
-
-@dataclass(frozen=True)
-class CapturedLaunch:
-    """One launch of attention in a graph.
-
-    Attributes:
-        implementation: of its layer.
-        layer: its name.
-        metadata: that it was captured with.
-        tokens: of its pass.
-        task: what vllm-ascend keeps for updates, of this launch alone.
-    """
-
-    implementation: Any
-    layer: str
-    metadata: Any
-    tokens: int
-    task: acl_graph.GraphParams
+from mkv_ascend.drafting.launches import CapturedLaunch, OneTable, launch_kind, use
 
 
 @dataclass(frozen=True)
@@ -81,10 +57,14 @@ def why_not_captured(proposer: Any) -> str | None:
         return "it takes positions or embeddings of images"
     if runner.dp_size > 1 or runner.dynamic_eplb:
         return "its passes are one with those of other ranks"
-    backends = {group.backend.__name__: group.backend for group in groups}
-    for name, backend in backends.items():
-        if not issubclass(backend.get_impl_cls(), AscendAttentionBackendImpl):
-            return f"launches of {name} are not captured yet"
+    queries = proposer.num_speculative_tokens + 1 + proposer.net_num_new_slots_per_request
+    for group, of_group in zip(groups, proposer.draft_attn_groups, strict=True):
+        kind = launch_kind(group.backend.get_impl_cls())
+        if kind is None:
+            return f"launches of {group.backend.__name__} are not captured yet"
+        reason = kind.why_not(queries, of_group.get_metadata_builder())
+        if reason is not None:
+            return reason
     return None
 
 
@@ -106,8 +86,8 @@ class DraftGraphs:
         proposer = self.proposer
         rows, passes = proposer.passes_to_capture(requests)
         later = passes.later()
-        every = Passes(passes.first, passes.positions, lambda: later)
-        table = _OneTable()
+        every = replace(passes, later=lambda: later)
+        table = OneTable()
         with proposer._forward_context(passes.first, rows, rows, None):
             # Once outside a graph: what is made at the first call must outlive the capture.
             proposer.run_passes(every, rows, requests)
@@ -115,6 +95,8 @@ class DraftGraphs:
             graph = torch_npu.npu.NPUGraph()
             _EXTRA_CTX.capturing = True
             with torch_npu.npu.graph(graph, pool=current_platform.get_global_graph_pool()):
+                if passes.rotary is not None:
+                    passes.rotary.take_again()
                 drafted = proposer.run_passes(every, rows, requests)
         metadata = [passes.first, *later]
         layers = proposer.vllm_config.compilation_config.static_forward_context
@@ -174,10 +156,9 @@ class DraftGraphs:
         """Give the launches of one pass their lengths, and let the replay go on through them."""
         context = get_forward_context()
         for launch in launches:
-            metadata = shallow_copy(launch.metadata)
-            metadata.seq_lens_list = lengths
-            _EXTRA_CTX.sinks = launch.implementation.sinks is not None
-            with _use(launch.task):
+            metadata = launch.kind.with_lengths(launch.metadata, lengths)
+            _EXTRA_CTX.sinks = launch.kind.has_sinks(launch.implementation)
+            with use(launch.task):
                 launch.implementation.update_graph_params(
                     self._update_stream,
                     context,
@@ -187,70 +168,3 @@ class DraftGraphs:
                     None,
                     [{launch.layer: metadata}],
                 )
-
-
-@contextmanager
-def _use(table: acl_graph.GraphParams) -> Iterator[None]:
-    """Have vllm-ascend's implementations read and write this table as that of the draft."""
-    before = acl_graph._draft_graph_params
-    acl_graph._draft_graph_params = table
-    try:
-        yield
-    finally:
-        acl_graph._draft_graph_params = before
-
-
-class _OneTable:
-    """What implementations note in one capture, in the order in which they do."""
-
-    def __init__(self) -> None:
-        noted: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
-        self.events, self.handles, self.parameters = noted
-        self._workspaces: dict[int, torch.Tensor] = {}
-
-    def in_use(self) -> Any:
-        return _use(
-            acl_graph.GraphParams(
-                defaultdict(lambda: self.events),
-                self._workspaces,
-                defaultdict(lambda: self.handles),
-                defaultdict(lambda: self.parameters),
-            )
-        )
-
-    def launches(
-        self, names: Sequence[str], metadata: Sequence[Any], layers: dict[str, Any]
-    ) -> tuple[tuple[CapturedLaunch, ...], ...]:
-        """What was noted, sorted by pass.
-
-        Args:
-            names: of the draft's layers, in the order in which they run.
-            metadata: of each pass, by layer.
-
-        Raises:
-            RuntimeError: the capture noted another number of launches.
-        """
-        noted = iter(zip(self.events, self.handles, self.parameters, strict=True))
-        expected = len(names) * len(metadata)
-        if len(self.events) != expected:
-            raise RuntimeError(
-                f"{len(self.events)} launches of attention were captured, not {expected}: of "
-                f"{len(names)} layers in {len(metadata)} passes"
-            )
-        steps = []
-        for of_step in metadata:
-            launches = []
-            for name in names:
-                event, handle, parameters = next(noted)
-                tokens = of_step[name].actual_seq_lengths_q[-1]
-                task = acl_graph.GraphParams(
-                    {tokens: [event]},
-                    {tokens: self._workspaces[tokens]},
-                    {tokens: [handle]},
-                    {tokens: [parameters]},
-                )
-                launches.append(
-                    CapturedLaunch(layers[name].impl, name, of_step[name], tokens, task)
-                )
-            steps.append(tuple(launches))
-        return tuple(steps)

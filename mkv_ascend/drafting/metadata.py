@@ -63,13 +63,15 @@ class MetadataMaker:
         groups: the draft's groups.
         needs: see ``distinct_needs``.
         builds: how often a builder ran, in all.
+        rotary: rotary rows of the proposal that is being made, where layers take them from
+            metadata.
     """
 
     groups: DraftGroups
     needs: tuple[Need, ...]
     builds: int = 0
     _layers: tuple[tuple[str, int], ...] = field(init=False)
-    _rotary: RotaryRows | None = None
+    rotary: RotaryRows | None = None
 
     def __post_init__(self) -> None:
         self._layers = self.groups.layers()
@@ -95,7 +97,7 @@ class MetadataMaker:
             tables: per KV group of the draft, int32 [requests, columns].
             later: of the same proposal: its rotary rows are taken with those of this pass.
         """
-        self._rotary = self._rotary_rows(common.positions, later)
+        self.rotary = self._rotary_rows(common.positions, later)
         built = [None] * len(self.groups.groups)
         for need in self.needs:
             metadata = self._build(need, common, need.groups[0], slots, tables)
@@ -115,8 +117,8 @@ class MetadataMaker:
             common: common metadata of a pass with one token per request; what differs by step and
                 group is replaced.
         """
-        if self._rotary is None:
-            self._rotary = self._rotary_rows(None, steps)
+        if self.rotary is None:
+            self.rotary = self._rotary_rows(None, steps)
         per_step: list[list[Any]] = [[None] * len(self.groups.groups) for _ in steps.positions]
         for need in self.needs:
             if need.sharing is None:
@@ -125,10 +127,10 @@ class MetadataMaker:
             template = self._build(
                 need, common, leader, steps.slots[0], steps.tables, draft_index=1
             )
-            of_steps = need.sharing.for_steps(template, steps.request_positions, self._rotary)
+            of_steps = need.sharing.for_steps(template, steps.request_positions, self.rotary)
             for step, metadata in enumerate(of_steps):
                 per_step[step][leader] = metadata
-        self._rotary = None
+        self.rotary = None
         return LaterMetadata(self, common, steps, per_step)
 
     def _rotary_rows(
@@ -158,7 +160,7 @@ class MetadataMaker:
         self.builds += 1
         if need.sharing is None:
             return run_builder(need.builder, own, draft_index)
-        return need.sharing.build(need.builder, own, draft_index, self._rotary)
+        return need.sharing.build(need.builder, own, draft_index, self.rotary)
 
     def _by_layer(self, per_group: Sequence[Any]) -> Metadata:
         return {name: per_group[index] for name, index in self._layers}

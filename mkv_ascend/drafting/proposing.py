@@ -259,7 +259,8 @@ class Proposing(DraftSteps, Grouped):
         plan = self.draft_plan
         slots, tables = plan.slots(rows), plan.tables(requests)
         if not plan.sizes.later_steps:
-            return Passes(self.metadata.first_pass(common, slots, tables), (), list)
+            first = self.metadata.first_pass(common, slots, tables)
+            return Passes(first, (), list, self.metadata.rotary)
         later_rows = self.later_rows(input_rows, requests)
         steps = plan.plan_steps(later_rows, requests)
         steps.host_lengths.copy_(steps.all_lengths, non_blocking=True)
@@ -268,7 +269,8 @@ class Proposing(DraftSteps, Grouped):
         positions = steps.positions
         if self.uses_mrope:
             positions = self._rope_positions(steps, requests)
-        return Passes(first, positions, self._later(common, steps, requests, later_rows))
+        later = self._later(common, steps, requests, later_rows)
+        return Passes(first, positions, later, self.metadata.rotary)
 
     def _later(
         self, first: Any, steps: LaterSteps, requests: int, rows: int

@@ -20,6 +20,7 @@ from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder
 from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
 
 from mkv_ascend.attention.backends import rope_tables_of
+from mkv_ascend.attention.rope_tables import RopeTables
 from mkv_ascend.drafting.copying import shallow_copy
 
 
@@ -39,17 +40,31 @@ class RotaryRows:
         cosines, sines: [rows, 1, 1, rope dimension], of the first pass and then of each later step.
         first: rows of the first pass.
         later: rows of each later step.
+        tables: where they come from.
+        positions: of the first pass and of the later steps, as far as there are any: buffers of
+            the proposal, int32.
     """
 
     cosines: torch.Tensor
     sines: torch.Tensor
     first: int
     later: int
+    tables: RopeTables
+    positions: tuple[torch.Tensor, ...]
 
     def of_step(self, step: int, requests: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Those of a later step's live rows, cosines and sines."""
         start = self.first + step * self.later
         return self.cosines[start : start + requests], self.sines[start : start + requests]
+
+    def take_again(self) -> None:
+        """Select the rows of the positions that are there now, into the same memory: in a graph."""
+        self.tables.rows(_joined(self.positions), out=(self.cosines, self.sines))
+
+
+def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    flat = [part.flatten() for part in parts]
+    return flat[0] if len(flat) == 1 else torch.cat(flat)
 
 
 class Sharing(Protocol):
@@ -131,12 +146,13 @@ class LatentSharing:
     ) -> RotaryRows | None:
         tables = rope_tables_of(builder)
         assert tables is not None, "layers of a draft have builders bound to it"
-        parts = [part.flatten() for part in (first, later) if part is not None]
-        positions = parts[0] if len(parts) == 1 else torch.cat(parts)
+        positions = tuple(part for part in (first, later) if part is not None)
         return RotaryRows(
-            *tables.rows(positions),
+            *tables.rows(_joined(positions)),
             first=0 if first is None else first.shape[0],
             later=0 if later is None else later.shape[1],
+            tables=tables,
+            positions=positions,
         )
 
     def build(self, builder: Any, common: Any, draft_index: int, rotary: RotaryRows | None) -> Any:

@@ -17,6 +17,8 @@ from vllm_ascend.ascend_config import get_ascend_config
 from vllm_ascend.ascend_forward_context import _EXTRA_CTX
 from vllm_ascend.utils import enable_sp, lmhead_tp_enable
 
+from mkv_ascend.drafting.sharing import RotaryRows
+
 
 @dataclass(frozen=True)
 class Passes:
@@ -26,11 +28,13 @@ class Passes:
         first: of the first pass.
         positions: of each later step, int32 [rows] (M-RoPE: [3, rows]).
         later: gives the metadata of each later step; asked once the first pass was launched.
+        rotary: rotary rows in the metadata of all passes, if there are any.
     """
 
     first: Any
     positions: tuple[torch.Tensor, ...]
     later: Callable[[], list[Any]]
+    rotary: RotaryRows | None = None
 
 
 class DraftSteps:
