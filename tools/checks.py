@@ -4,7 +4,9 @@
     .venv/bin/python tools/checks.py             all of them
     .venv/bin/python tools/checks.py lint unit   the named ones
 
-All are run even when one fails; the exit status is 1 if any did.
+All are run even when one fails; the exit status is 1 if any did. Checks of two lanes run side by
+side, and each line of theirs then begins with its lane's name: where one lane waits, for an engine
+that starts or for its last model, the other has the processors.
 """
 
 from __future__ import annotations
@@ -16,20 +18,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-WORKERS = "2"
+GIB_PER_WORKER = 4
+"""Memory that one process with tests on the emulated NPU, and the engine it runs, must find."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A command of one group; ``make`` targets name groups."""
+    """A command of one group; ``make`` targets name groups. Those of a lane run in their order."""
 
     group: str
     name: str
     command: tuple[str, ...]
+    lane: str = "code"
 
 
 @dataclass(frozen=True)
@@ -47,15 +52,31 @@ def native_sources(root: Path) -> tuple[str, ...]:
     return tuple(sorted(str(path.relative_to(root)) for path in files))
 
 
+def emulated_workers(cores: int, gib: float) -> int:
+    """Processes for tests that start engines: one more than cores, since engines wait now and then;
+    fewer, but two, where memory is short."""
+    return max(2, min(cores + 1, int(gib // GIB_PER_WORKER)))
+
+
+def memory_gib() -> float:
+    """Memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
 def all_checks(root: Path, bin_folder: Path) -> list[Check]:
     """Every check, cheapest first."""
 
     def tool(name: str) -> str:
         return str(bin_folder / name)
 
-    # A process takes whole files, whose tests share engines; in the order of tests/conftest.py.
-    shared_out = ("-n", WORKERS, "--dist", "loadfile", "--no-loadscope-reorder")
-    pytest = (tool("python"), "-m", "pytest", *shared_out)
+    def pytest(workers: int) -> tuple[str, ...]:
+        # A process takes whole files, whose tests share engines; in the order of tests/conftest.py.
+        shared_out = ("-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder")
+        return (tool("python"), "-m", "pytest", *shared_out)
+
+    cores = os.cpu_count() or 1
+    with_engines = pytest(emulated_workers(cores, memory_gib()))
+    jobs = str(max(2, cores))
     tiny_models = (tool("python"), "-m", "mkv_ascend.testing.tiny_models")
     # Strict, with its one named relaxation: the tests compare tokens with a float32 reference.
     emulate = (tool("mkv-ascend"), "emulate", "--strict", "--float32-compute", "--")
@@ -65,10 +86,15 @@ def all_checks(root: Path, bin_folder: Path) -> list[Check]:
         Check("lint", "import-linter", (tool("lint-imports"),)),
         Check("types", "mypy", (tool("mypy"),)),
         Check("docs", "mkdocs", (tool("mkdocs"), "build", "--strict", "--quiet")),
-        Check("unit", "unit tests", (*pytest, "tests/unit")),
+        Check("unit", "unit tests", (*pytest(max(2, cores)), "tests/unit")),
         # Before the tests, which would wait for each other while one of them trains.
-        Check("models", "tiny models", (*tiny_models, "--all", "--jobs", WORKERS)),
-        Check("emulated", "emulated tests", (*emulate, *pytest, "--durations=8", "tests/emulated")),
+        Check("models", "tiny models", (*tiny_models, "--all", "--jobs", jobs), lane="engines"),
+        Check(
+            "emulated",
+            "emulated tests",
+            (*emulate, *with_engines, "--durations=25", "tests/emulated"),
+            lane="engines",
+        ),
     ]
     sources = native_sources(root)
     if sources:
@@ -86,28 +112,62 @@ def child_environment() -> dict[str, str]:
     return environment
 
 
-def run(check: Check, root: Path) -> Outcome:
-    """Run one check with its output on our own."""
-    print(f"\n== {check.name}: {shlex.join(check.command)}", flush=True)
+def run(check: Check, root: Path, prefix: str = "") -> Outcome:
+    """Run one check with its output on our own, each line after ``prefix``."""
+    print(f"\n{prefix}== {check.name}: {shlex.join(check.command)}", flush=True)
     started = time.monotonic()
     try:
-        status = subprocess.run(check.command, cwd=root, env=child_environment()).returncode
+        status = _run_with_output(check.command, root, prefix)
     except OSError as error:
-        print(f"cannot start {check.command[0]}: {error}; run `make setup`", flush=True)
+        print(f"{prefix}cannot start {check.command[0]}: {error}; run `make setup`", flush=True)
         status = 127
     return Outcome(check, status, time.monotonic() - started)
 
 
-def summary(outcomes: Sequence[Outcome]) -> str:
-    """The closing table, and one line on the whole."""
+def _run_with_output(command: Sequence[str], root: Path, prefix: str) -> int:
+    environment = child_environment()
+    if not prefix:
+        return subprocess.run(command, cwd=root, env=environment).returncode
+    with subprocess.Popen(
+        command,
+        cwd=root,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            # One write: another lane writes lines as well.
+            sys.stdout.write(f"{prefix}{line.rstrip()}\n")
+            sys.stdout.flush()
+    return process.returncode
+
+
+def run_lanes(chosen: Sequence[Check], root: Path) -> list[Outcome]:
+    """Run the checks: lanes side by side, those of a lane one after another."""
+    lanes = list(dict.fromkeys(check.lane for check in chosen))
+    width = max(map(len, lanes), default=0)
+
+    def run_lane(lane: str) -> list[Outcome]:
+        prefix = f"{lane:<{width}} | " if len(lanes) > 1 else ""
+        return [run(check, root, prefix) for check in chosen if check.lane == lane]
+
+    with ThreadPoolExecutor(max(1, len(lanes))) as pool:
+        return [outcome for outcomes in pool.map(run_lane, lanes) for outcome in outcomes]
+
+
+def summary(outcomes: Sequence[Outcome], seconds: float) -> str:
+    """The closing table, and one line on the whole, which took ``seconds``."""
     lines = ["", "== summary"]
     for outcome in outcomes:
         word = "ok" if outcome.status == 0 else f"FAILED (status {outcome.status})"
         lines.append(f"  {outcome.check.name:<16}{outcome.seconds:7.1f} s   {word}")
     failed = [outcome.check.name for outcome in outcomes if outcome.status != 0]
-    total = sum(outcome.seconds for outcome in outcomes)
     verdict = f"failed: {', '.join(failed)}" if failed else "all passed"
-    lines.append(f"{len(outcomes)} checks in {total:.0f} s, {verdict}")
+    lines.append(f"{len(outcomes)} checks in {seconds:.0f} s, {verdict}")
     return "\n".join(lines)
 
 
@@ -120,8 +180,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = [name for name in wanted if name not in groups]
     if unknown:
         parser.error(f"no group {unknown[0]!r}; there are {', '.join(groups)}")
-    outcomes = [run(check, ROOT) for check in checks if not wanted or check.group in wanted]
-    print(summary(outcomes), flush=True)
+    started = time.monotonic()
+    outcomes = run_lanes([c for c in checks if not wanted or c.group in wanted], ROOT)
+    print(summary(outcomes, time.monotonic() - started), flush=True)
     return 1 if any(outcome.status for outcome in outcomes) else 0
 
 

@@ -54,5 +54,46 @@ def test_emulated_tests_run_strict_and_one_thread_each(monkeypatch: pytest.Monke
     assert "--strict" in emulated.command
 
 
+@pytest.mark.parametrize(
+    ("cores", "gib", "workers"), [(2, 7.8, 2), (2, 16.0, 3), (1, 2.0, 2), (16, 31.0, 7)]
+)
+def test_engines_have_the_memory_they_need(cores: int, gib: float, workers: int) -> None:
+    assert checks.emulated_workers(cores, gib) == workers
+
+
+def test_lanes_run_side_by_side_and_say_whose_line_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each waits for a file that the other makes; the second of a lane for the first of it."""
+    wait = (
+        "import pathlib, sys, time\n"
+        "made, awaited = map(pathlib.Path, sys.argv[1:])\n"
+        "made.touch()\n"
+        "ends = time.monotonic() + 60\n"
+        "while not awaited.exists() and time.monotonic() < ends: time.sleep(0.01)\n"
+        "print('met', flush=True)\n"
+        "sys.exit(not awaited.exists())\n"
+    )
+    paths = str(tmp_path / "one"), str(tmp_path / "two")
+    chosen = [
+        Check("good", "meets", (sys.executable, "-c", wait, *paths)),
+        Check("bad", "fails", FAILS.command),
+        Check("more", "meets too", (sys.executable, "-c", wait, *paths[::-1]), lane="engines"),
+    ]
+    monkeypatch.setattr(checks, "all_checks", lambda root, bin_folder: chosen)
+    assert checks.main([]) == 1
+    lines = capfd.readouterr().out.splitlines()
+    assert sorted(line for line in lines if line.endswith("met")) == [
+        "code    | met",
+        "engines | met",
+    ]
+    assert [line.split("  ")[1] for line in lines if line.startswith("  ")] == [
+        "meets",
+        "fails",
+        "meets too",
+    ]
+    assert lines[-1].endswith("failed: fails")
+
+
 def test_summary_of_a_good_run() -> None:
-    assert summary([Outcome(PASSES, 0, 1.5)]).endswith("1 checks in 2 s, all passed")
+    assert summary([Outcome(PASSES, 0, 1.5)], 1.5).endswith("1 checks in 2 s, all passed")
