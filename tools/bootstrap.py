@@ -18,9 +18,12 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,6 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SUPPORTED = ((3, 10), (3, 11), (3, 12))
 VLLM_VERSION = "0.23.0"
 VLLM_ASCEND_VERSION = "0.23.0"
+BUILD_TOOLS = ("pip", "setuptools", "wheel", "cmake", "ninja")
 STAMP_NAME = ".mkv_ascend_setup.json"
 LOG = Path(".cache") / "setup.log"
 
@@ -47,6 +51,8 @@ class Step:
     outputs: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     note: str = ""
+    # Runs beside the commands, for a later step, which does it itself should this fail.
+    beside: tuple[str, ...] = ()
 
     def key(self, previous: str) -> str:
         """Changes when a command, an input's content or an earlier step changes."""
@@ -80,7 +86,7 @@ def make_steps(root: Path, python: str) -> list[Step]:
         Step(
             name="pip",
             title="pip and build tools",
-            commands=((*pip, "-c", str(constraints), "-U", "pip", "setuptools", "wheel"),),
+            commands=((*pip, "-c", str(constraints), "-U", *BUILD_TOOLS),),
             inputs=(constraints,),
         ),
         Step(
@@ -97,6 +103,9 @@ def make_steps(root: Path, python: str) -> list[Step]:
             title="pinned requirements",
             commands=((*pip, "--no-deps", "-r", str(constraints)),),
             inputs=(constraints,),
+            # Mostly waits for the network, while the native parts take as long to compile. The last
+            # step finds them in the folder of the build.
+            beside=(python, "setup.py", "--quiet", "build_ext", "--inplace"),
         ),
         Step(
             name="vllm",
@@ -225,6 +234,37 @@ def child_environment() -> dict[str, str]:
     return environment
 
 
+@contextmanager
+def running_beside(
+    command: Sequence[str], environment: dict[str, str], directory: Path, log: Path
+) -> Iterator[None]:
+    """Let ``command``, if any, run while the block does, and wait for its end after it.
+
+    Its status is not asked for: who needs its results makes what is missing, and says what fails.
+    """
+    if not command:
+        yield
+        return
+    with log.open("w", encoding="utf-8") as output:
+        process = subprocess.Popen(
+            list(command),
+            cwd=str(directory),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # A group of its own, to be ended with all that it started.
+            start_new_session=True,
+        )
+        try:
+            yield
+        except BaseException:
+            os.killpg(process.pid, signal.SIGTERM)
+            raise
+        finally:
+            process.wait()
+
+
 def set_up(root: Path, venv: Path, log: Path) -> int:
     """Run what is pending; return the number of steps that were run."""
     environment = child_environment()
@@ -240,13 +280,13 @@ def set_up(root: Path, venv: Path, log: Path) -> int:
         number = steps.index(step) + 2
         print(f"[{number}/{total}] {step.title}" + (f" ({step.note})" if step.note else ""))
         sys.stdout.flush()
-        seconds = sum(
-            run_logged(command, {**environment, **step.environment}, root, log)
-            for command in step.commands
-        )
+        started, log_beside = time.monotonic(), log.with_name(f"{step.name}.beside.log")
+        with running_beside(step.beside, environment, root, log_beside):
+            for command in step.commands:
+                run_logged(command, {**environment, **step.environment}, root, log)
         if not step.has_outputs(root):
             raise SetupError(f"{step.title} left no {' or '.join(step.outputs)}: see {log}")
-        print(f"        done in {seconds:.0f} s", flush=True)
+        print(f"        done in {time.monotonic() - started:.0f} s", flush=True)
         stamps[step.name] = key
         (venv / STAMP_NAME).write_text(json.dumps(stamps, indent=1) + "\n", encoding="utf-8")
         ran += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -144,3 +145,34 @@ def test_only_pending_steps_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     made[1] = Step("two", "second", ((sys.executable, "-c", ""),))
     assert bootstrap.set_up(tmp_path, venv, tmp_path / "log") == 1
     assert bootstrap.set_up(tmp_path, venv, tmp_path / "log") == 0
+
+
+def test_what_runs_beside_a_step_is_waited_for_and_may_fail(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    venv = tmp_path / ".venv"
+    venv.mkdir()
+    # Each waits for the file of the other, so they run at the same time; then one is slow to fail.
+    meet = "import os, sys, time\nopen(sys.argv[1], 'w')\nwhile not os.path.exists(sys.argv[2]): "
+    wait = f"{meet}time.sleep(0.01)\n"
+    slow = f"{wait}time.sleep(0.3)\nopen('built', 'w')\nsys.exit(1)"
+    step = Step(
+        "one",
+        "first",
+        ((sys.executable, "-c", wait, "a", "b"),),
+        outputs=("built",),
+        beside=(sys.executable, "-c", slow, "b", "a"),
+    )
+    monkeypatch.setattr(bootstrap, "make_steps", lambda root, python: [step])
+    monkeypatch.setattr(bootstrap, "existing_version", lambda venv: (3, 11))
+    assert bootstrap.set_up(tmp_path, venv, tmp_path / "log") == 1
+
+
+def test_what_runs_beside_a_step_that_fails_is_ended(tmp_path: Path) -> None:
+    forever = (sys.executable, "-c", "import time\nwhile True: time.sleep(1)")
+    log = tmp_path / "log"
+    with (
+        pytest.raises(SetupError, match="the step"),
+        bootstrap.running_beside(forever, dict(os.environ), tmp_path, log),
+    ):
+        raise SetupError("the step")
