@@ -12,6 +12,8 @@ PATH = Path(__file__).resolve().parents[1] / "docs" / "matrix.json"
 
 WORKS = "works"
 
+NOT_RUN = "not run"
+
 EMPTY = ""
 """Of a family without a head of this method."""
 
@@ -43,17 +45,21 @@ def both(cell: Mapping[str, Any]) -> str:
 
 def details(matrix: Mapping[str, Any]) -> str:
     """One line for each cell, with acceptance and reasons."""
-    head = ["target", "draft", "method", "ours", "accepted (reference)", "stock", "reason"]
+    head = ["target", "draft", "method", "ours", "in graphs", "accepted (reference)", "stock"]
+    head.append("reason")
     lines = [row(head), row(["---"] * len(head))]
     for cell in matrix["cells"]:
         accepted = EMPTY
         if cell["acceptance"] is not None:
             accepted = f"{cell['acceptance']:.2f} ({cell['reference_acceptance']:.2f})"
         reasons = [cell["reason"]] if cell["reason"] else []
-        if cell["stock_reason"] and cell["stock_reason"] != cell["reason"]:
-            reasons.append(f"stock: {cell['stock_reason']}")
-        columns = [cell["target"], cell["draft"], cell["method"], cell["ours"], accepted]
-        lines.append(row([*columns, cell["stock"], escaped("; ".join(reasons))]))
+        for side, title in (("graph", "in graphs"), ("stock", "stock")):
+            reason = cell.get(f"{side}_reason")
+            if reason and reason != cell["reason"]:
+                reasons.append(f"{title}: {reason}")
+        columns = [cell["target"], cell["draft"], cell["method"], cell["ours"]]
+        columns.append(cell["graph"] or NOT_RUN)
+        lines.append(row([*columns, accepted, cell["stock"], escaped("; ".join(reasons))]))
     return "\n".join(lines)
 
 

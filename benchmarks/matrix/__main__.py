@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the matrix of targets and drafts: ``python -m benchmarks.matrix`` (``make matrix``).
 
-Every cell is run on this plugin and on stock vllm-ascend, on the emulated NPU, and compared with
-plain loops over Hugging Face models: tokens, every draft token, what is accepted. Verdicts are kept
-in .cache/matrix, so that a run that was stopped goes on. When all cells have one, docs/matrix.json
-and the pages made from it are written.
+Every cell is run on this plugin, eagerly and in ACL graphs, and on stock vllm-ascend, on the
+emulated NPU, and compared with plain loops over Hugging Face models: tokens, every draft token,
+what is accepted. Verdicts are kept in .cache/matrix, so that a run that was stopped goes on. When
+all cells have one, docs/matrix.json and the pages made from it are written.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from benchmarks.matrix import cells, store, table
 from benchmarks.matrix.progress import run_tasks
-from benchmarks.matrix.running import FAILS, OURS, STOCK, Verdict
+from benchmarks.matrix.running import FAILS, SIDES, STOCK, Verdict
 from benchmarks.progress import say
 
 
@@ -35,7 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="CELL",
         help="only these: dense/eagle3, dense/ for a target, /eagle3 for a draft",
     )
-    parser.add_argument("--side", choices=[OURS, STOCK], help="only this one")
+    parser.add_argument("--side", choices=SIDES, help="only this one")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes (default: 2)")
     parser.add_argument("--again", action="store_true", help="run also what was run before")
     parser.add_argument(
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen = cells.find_cells(options.only)
     except ValueError as error:
         parser.error(str(error))
-    sides = [options.side] if options.side else [OURS, STOCK]
+    sides = [options.side] if options.side else list(SIDES)
     verdicts = {
         (cell.name, side): verdict
         for cell in chosen
@@ -86,14 +86,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def is_failure(side: str, verdict: Verdict) -> bool:
     """Whether this plugin, not stock, fails."""
-    return side == OURS and verdict.outcome == FAILS
+    return side != STOCK and verdict.outcome == FAILS
 
 
 def publish(chosen: Sequence[cells.Cell], verdicts: table.Verdicts) -> int:
-    """Write docs/matrix.json with the cells that were run on both sides; the exit status."""
-    known = [
-        cell for cell in chosen if all((cell.name, side) in verdicts for side in (OURS, STOCK))
-    ]
+    """Write docs/matrix.json with the cells that were run on all sides; the exit status."""
+    known = [cell for cell in chosen if all((cell.name, side) in verdicts for side in SIDES)]
     table.write(table.as_json(known, verdicts))
     say(f"wrote {table.PATH}: {len(known)} cells; `make generate` writes the pages made from it")
     return 0

@@ -121,11 +121,13 @@ def faults(judge: Judge, result: engine.Result, expected: Expectation) -> list[s
     )
     if differing:
         found.append(f"{differing} of {len(expected.tokens)} requests got other tokens")
-    wrong = judge.wrong_draft_tokens(result.proposals)
+    as_expected = in_order(result.proposals) == in_order(expected.proposals)
+    # What the reference proposed itself need not be asked again, which takes long.
+    wrong = 0 if as_expected else judge.wrong_draft_tokens(result.proposals)
     if wrong:
         drafted = sum(len(proposal.tokens) for proposal in result.proposals)
         found.append(f"{wrong} of {drafted} draft tokens are not the draft's own")
-    if not found and in_order(result.proposals) != in_order(expected.proposals):
+    if not found and not as_expected:
         found.append("proposals were made after other contexts than the reference's")
     if not found and (result.num_drafts, result.accepted_per_position) != (
         expected.verified,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.matrix.cells import Cell
-from benchmarks.matrix.running import STOCK, Verdict
+from benchmarks.matrix.running import GRAPH, STOCK, Verdict
 from benchmarks.matrix.worker import MARK
 from benchmarks.progress import say
 
@@ -52,9 +52,9 @@ class Batch:
 
 
 def batches(tasks: Sequence[Task]) -> list[Batch]:
-    """``tasks`` by environment, in pieces; stock's pieces some way behind ours.
+    """``tasks`` by environment, in pieces; those of graphs and of stock some way behind ours.
 
-    Both ask the reference the same questions, and only the first has to wait for the answers.
+    All ask the reference the same questions, and only the first has to wait for the answers.
     """
     order = {name: place for place, name in enumerate(dict.fromkeys(c.name for c, _ in tasks))}
     kinds: dict[tuple[str, bool], list[Cell]] = {}
@@ -65,8 +65,8 @@ def batches(tasks: Sequence[Task]) -> list[Batch]:
         for (side, triton), cells in kinds.items()
         for start in range(0, len(cells), CELLS_OF_A_PROCESS)
     ]
-    lag = 2 * CELLS_OF_A_PROCESS
-    return sorted(made, key=lambda one: order[one.cells[0].name] + lag * (one.side == STOCK))
+    lag = {GRAPH: 2 * CELLS_OF_A_PROCESS, STOCK: 3 * CELLS_OF_A_PROCESS}
+    return sorted(made, key=lambda one: order[one.cells[0].name] + lag.get(one.side, 0))
 
 
 def run_tasks(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Cell, str, Verdict]]:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run one cell on one side, ours or stock, and judge it."""
+"""Run one cell on one side (ours, ours in ACL graphs, or stock) and judge it."""
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,9 +16,20 @@ from mkv_ascend.testing.tiny_models import model_directory
 
 WORKS, REFUSED, FAILS = "works", "refused", "fails"
 
-OURS, STOCK = "ours", "stock"
+DRAFT_EAGER = "draft eager"
+"""In graphs: all is right, the target's verify steps are replayed, the draft's passes are not."""
 
-TIMEOUT_SECONDS = {OURS: 240.0, STOCK: 120.0}
+OURS, GRAPH, STOCK = "ours", "graph", "stock"
+SIDES = (OURS, GRAPH, STOCK)
+
+GRAPH_MODE = "FULL_DECODE_ONLY"
+"""Full graphs for steps in which all requests verify. What vLLM's default, FULL_AND_PIECEWISE, adds
+is graphs of pieces for mixed batches, for which Dynamo traces the models: too slow here."""
+
+CAPTURED_REQUESTS = (1, 4, 8)
+"""Graphs are captured for so many requests; batches in between are padded."""
+
+TIMEOUT_SECONDS = {OURS: 240.0, GRAPH: 240.0, STOCK: 120.0}
 """Stock engines that hang are not waited for."""
 
 CHUNK = 96
@@ -29,7 +41,7 @@ class Verdict:
     """How a cell ended on one side.
 
     Attributes:
-        outcome: ``works``, ``refused`` or ``fails``.
+        outcome: ``works``, ``refused`` or ``fails``; in graphs also ``draft eager``.
         reason: why, where it does not work.
         acceptance: accepted draft tokens per proposal; None where nothing was drafted.
         reference_acceptance: the same by the reference.
@@ -47,8 +59,8 @@ class Verdict:
         return asdict(self)
 
 
-def scenario(cell: Cell, requests: list[list[int]]) -> engine.Scenario:
-    """What both sides run: 8 requests at once, in chunks, of which one is preempted."""
+def scenario(cell: Cell, requests: list[list[int]], side: str = OURS) -> engine.Scenario:
+    """What all sides run: 8 requests at once, in chunks, of which one is preempted."""
     if cell.draft_model is None:
         speculative = {
             "speculative_config": {
@@ -72,6 +84,8 @@ def scenario(cell: Cell, requests: list[list[int]]) -> engine.Scenario:
             **speculative,
             **cell.engine,
         },
+        graphs=GRAPH_MODE if side == GRAPH else None,
+        capture_sizes=tuple(count * (K + 1) for count in CAPTURED_REQUESTS),
         record_drafts=True,
         force_preemption=True,
     )
@@ -89,20 +103,35 @@ def run(cell: Cell, side: str) -> Verdict:
     judge = Judge(cell)
     requests = judge.requests()
     try:
-        result = engine.run(scenario(cell, requests), TIMEOUT_SECONDS[side])
+        result = engine.run(scenario(cell, requests, side), TIMEOUT_SECONDS[side])
     except engine.EngineFailedError as error:
         return _ended(str(error), time.monotonic() - started)
-    if ("mkv_ascend" in result.platform) != (side == OURS):
+    if ("mkv_ascend" in result.platform) == (side == STOCK):
         raise RuntimeError(f"the platform is {result.platform}, {side} was asked for")
     expected = judge.expectation(requests, result.preempted_contexts)
     found = faults(judge, result, expected)
+    outcome, reason = (FAILS, "; ".join(found)) if found else (WORKS, "")
+    if side == GRAPH and not found:
+        outcome, reason = replayed(cell, result)
     return Verdict(
-        FAILS if found else WORKS,
-        "; ".join(found),
+        outcome,
+        reason,
         acceptance(result.accepted_per_position, result.num_drafts),
         acceptance(expected.accepted_per_position, expected.verified),
         round(time.monotonic() - started, 1),
     )
+
+
+def replayed(cell: Cell, result: engine.Result) -> tuple[str, str]:
+    """Outcome and reason of a run in graphs in which everything is right."""
+    if "Replaying aclgraph" not in result.log:
+        return FAILS, "no step of the target was replayed from a graph"
+    if cell.draft_model is None or result.draft_replays:
+        return WORKS, ""
+    said = re.search(r"though the target is replayed from graphs: (.*)\.\n", result.log)
+    if said is None:
+        return FAILS, "no proposal was replayed from a graph, and nothing says why"
+    return DRAFT_EAGER, said[1]
 
 
 def _ended(log: str, seconds: float) -> Verdict:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.matrix.cells import Cell, K
-from benchmarks.matrix.running import OURS, STOCK, Verdict
+from benchmarks.matrix.running import GRAPH, OURS, STOCK, Verdict
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "matrix.json"
 
@@ -20,14 +20,14 @@ Verdicts = Mapping[tuple[str, str], Verdict]
 
 
 def as_json(cells: Sequence[Cell], verdicts: Verdicts) -> dict[str, Any]:
-    """The matrix; every cell must have a verdict on both sides.
+    """The matrix; every cell must have a verdict on all sides.
 
-    ``acceptance`` is accepted draft tokens per proposal of ``k`` tokens. ``graph`` is for runs in
-    ACL graphs, which are not part of the matrix yet.
+    ``acceptance`` is accepted draft tokens per proposal of ``k`` tokens. ``graph`` is this plugin
+    in ACL graphs.
     """
     rows = []
     for cell in cells:
-        ours, stock = verdicts[cell.name, OURS], verdicts[cell.name, STOCK]
+        ours, graph, stock = (verdicts[cell.name, side] for side in (OURS, GRAPH, STOCK))
         rows.append(
             {
                 "target": cell.target,
@@ -40,7 +40,8 @@ def as_json(cells: Sequence[Cell], verdicts: Verdicts) -> dict[str, Any]:
                 "reason": without_folders(ours.reason),
                 "stock_acceptance": stock.acceptance,
                 "stock_reason": without_folders(stock.reason),
-                "graph": None,
+                "graph": graph.outcome,
+                "graph_reason": without_folders(graph.reason),
                 "target_model": cell.target_model,
                 "draft_model": cell.draft_model,
             }

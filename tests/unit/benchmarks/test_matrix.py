@@ -14,13 +14,14 @@ from benchmarks.matrix.cells import K, find_cells
 from benchmarks.matrix.judging import Judge, faults
 from benchmarks.matrix.lookup import proposed_by_lookup
 from benchmarks.matrix.progress import Batch, batches, verdicts_of
-from benchmarks.matrix.running import OURS, STOCK, Verdict
+from benchmarks.matrix.running import GRAPH, OURS, STOCK, Verdict, replayed
 from benchmarks.matrix.worker import MARK
 from mkv_ascend.testing.engine import Result
 from mkv_ascend.testing.reference import DraftProposal
 from mkv_ascend.testing.speculation import SpeculativeOutput
 
 OUTCOMES = {"works", "refused", "fails"}
+IN_GRAPHS = {*OUTCOMES, "draft eager", None}
 
 
 def test_cells_are_found_by_name_target_and_draft() -> None:
@@ -189,14 +190,14 @@ def test_what_stock_runs_does_not_change_with_the_plugin() -> None:
 
 def test_processes_have_one_environment_and_not_too_many_cells() -> None:
     chosen = find_cells([])
-    made = batches([(cell, side) for side in (OURS, STOCK) for cell in chosen])
+    made = batches([(cell, side) for side in (OURS, GRAPH, STOCK) for cell in chosen])
     assert all(len(batch.cells) <= progress.CELLS_OF_A_PROCESS for batch in made)
     assert all(cell.triton == batch.triton for batch in made for cell in batch.cells)
     assert sorted((batch.side, cell.name) for batch in made for cell in batch.cells) == sorted(
-        (side, cell.name) for side in (OURS, STOCK) for cell in chosen
+        (side, cell.name) for side in (OURS, GRAPH, STOCK) for cell in chosen
     )
     for batch in made:
-        assert ("--strict" in batch.command()) == (batch.side == OURS)
+        assert ("--strict" in batch.command()) == (batch.side != STOCK)
         assert batch.environment().get("VLLM_PLUGINS") == (
             "ascend" if batch.side == STOCK else None
         )
@@ -234,18 +235,47 @@ def test_the_published_matrix_says_why() -> None:
     assert places <= {(cell.target, cell.draft, cell.method) for cell in cells.all_cells()}
     for cell in published:
         assert {cell["ours"], cell["stock"]} <= OUTCOMES
+        assert cell["graph"] in IN_GRAPHS
         assert bool(cell["reason"]) == (cell["ours"] != "works")
         assert bool(cell["stock_reason"]) == (cell["stock"] != "works")
         if cell["ours"] == "works":
             assert cell["acceptance"] == cell["reference_acceptance"]
 
 
-def test_the_json_has_both_sides_of_a_cell() -> None:
+def test_the_json_has_all_sides_of_a_cell() -> None:
     (cell,) = find_cells(["dense/dense"])
     verdicts = {
         (cell.name, OURS): Verdict("works", "", 1.5, 1.5),
+        (cell.name, GRAPH): Verdict("draft eager", "it drafts all tokens in one pass", 1.5, 1.5),
         (cell.name, STOCK): Verdict("fails", "no /x/gemma3_draft-0123456789ab here"),
     }
     (row,) = table.as_json([cell], verdicts)["cells"]
     assert (row["ours"], row["stock"], row["acceptance"]) == ("works", "fails", 1.5)
-    assert (row["reason"], row["stock_reason"], row["graph"]) == ("", "no gemma3_draft here", None)
+    assert (row["reason"], row["stock_reason"]) == ("", "no gemma3_draft here")
+    assert (row["graph"], row["graph_reason"]) == (
+        "draft eager",
+        "it drafts all tokens in one pass",
+    )
+
+
+REPLAYING = "INFO Replaying aclgraph\n"
+EAGER_DRAFT = "INFO The draft runs eagerly, though the target is replayed from graphs: it is MLA.\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "log", "replays", "outcome"),
+    [
+        ("dense/dense", REPLAYING, 3, ("works", "")),
+        ("dense/ngram", REPLAYING, 0, ("works", "")),
+        ("dense/dense", REPLAYING + EAGER_DRAFT, 0, ("draft eager", "it is MLA")),
+        ("dense/dense", REPLAYING, 0, ("fails", "no proposal was replayed")),
+        ("dense/dense", EAGER_DRAFT, 3, ("fails", "no step of the target was replayed")),
+    ],
+)
+def test_what_ran_in_graphs_is_told(
+    name: str, log: str, replays: int, outcome: tuple[str, str]
+) -> None:
+    (cell,) = find_cells([name])
+    found = replayed(cell, Result(tokens=[], draft_replays=replays, log=log))
+    assert found[0] == outcome[0]
+    assert found[1].startswith(outcome[1])

@@ -12,20 +12,31 @@ def cell(target: str, draft: str, **fields: object) -> dict[str, object]:
         "draft": draft,
         "method": "draft_model",
         "ours": "works",
+        "graph": "works",
         "stock": "works",
         "acceptance": 1.5,
         "reference_acceptance": 1.5,
         "reason": "",
+        "graph_reason": "",
         "stock_reason": "",
     }
     return {**values, **fields}
 
 
+EAGER = {"graph": "draft eager", "graph_reason": "MLA"}
+
+REFUSED = {
+    **cell("b", "x", ours="refused", graph="refused", stock="refused"),
+    "acceptance": None,
+    "reason": "cannot be",
+    "graph_reason": "cannot be",
+}
+
 MATRIX = {
     "cells": [
         cell("a", "x"),
-        cell("a", "head", stock="fails", stock_reason="3 | 4 <wrong>"),
-        cell("b", "x", ours="refused", stock="refused", acceptance=None, reason="cannot be"),
+        {**cell("a", "head", stock="fails", stock_reason="3 | 4 <wrong>"), **EAGER},
+        REFUSED,
     ]
 }
 
@@ -39,10 +50,11 @@ def test_the_grid_has_a_row_for_each_target_and_empty_places() -> None:
     ]
 
 
-def test_details_name_reasons_of_both_sides() -> None:
+def test_details_name_reasons_of_all_sides() -> None:
     lines = matrix_pages.details(MATRIX).splitlines()[2:]
     assert lines == [
-        "| a | x | draft_model | works | 1.50 (1.50) | works |  |",
-        "| a | head | draft_model | works | 1.50 (1.50) | fails | stock: 3 \\| 4 &lt;wrong> |",
-        "| b | x | draft_model | refused |  | refused | cannot be |",
+        "| a | x | draft_model | works | works | 1.50 (1.50) | works |  |",
+        "| a | head | draft_model | works | draft eager | 1.50 (1.50) | fails "
+        "| in graphs: MLA; stock: 3 \\| 4 &lt;wrong> |",
+        "| b | x | draft_model | refused | refused |  | refused | cannot be |",
     ]
