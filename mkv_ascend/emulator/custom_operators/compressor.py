@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from mkv_ascend.emulator.operators.binding import Arguments
 from mkv_ascend.emulator.operators.registry import OperatorArgumentError, operator
 from mkv_ascend.emulator.operators.requirements import (
     FLOATS,
@@ -143,57 +144,44 @@ def rotate_pairs(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch
 
 
 @compressor.check
-def _check_compressor(
-    x: torch.Tensor,
-    wkv: torch.Tensor,
-    wgate: torch.Tensor,
-    state_cache: torch.Tensor,
-    ape: torch.Tensor,
-    norm_weight: torch.Tensor,
-    rope_sin: torch.Tensor,
-    rope_cos: torch.Tensor,
-    state_block_table: torch.Tensor | None,
-    cu_seqlens: torch.Tensor | None,
-    seqused: torch.Tensor | None,
-    start_pos: torch.Tensor | None,
-    rope_head_dim: int,
-    cmp_ratio: int,
-    coff: int,
-    norm_eps: float,
-    rotary_mode: int,
-    cache_mode: int,
-) -> None:
-    size, hidden = norm_weight.shape[0], x.shape[-1]
-    require_dtype("x", x, HALF_FLOATS)
-    require_same_dtype(x=x, wkv=wkv, wgate=wgate)
+def _check_compressor(given: Arguments) -> None:
+    size, hidden = given.norm_weight.shape[0], given.x.shape[-1]
+    require_dtype("x", given.x, HALF_FLOATS)
+    require_same_dtype(x=given.x, wkv=given.wkv, wgate=given.wgate)
     require_range("the hidden size", hidden, 1024, 10240)
     require_multiple("the hidden size", hidden, 512)
     require(
-        (size, coff, cmp_ratio) in FORMS,
-        f"head size {size}, coff {coff} and cmp_ratio {cmp_ratio} are not documented together; "
-        f"documented: {sorted(FORMS)}",
+        (size, given.coff, given.cmp_ratio) in FORMS,
+        f"head size {size}, coff {given.coff} and cmp_ratio {given.cmp_ratio} are not documented "
+        f"together; documented: {sorted(FORMS)}",
     )
-    for name, weight in (("wkv", wkv), ("wgate", wgate)):
-        require_shape(name, weight, (coff * size, hidden))
+    for name, weight in (("wkv", given.wkv), ("wgate", given.wgate)):
+        require_shape(name, weight, (given.coff * size, hidden))
     for name, tensor, shape in (
-        ("state_cache", state_cache, (None, None, 2 * coff * size)),
-        ("ape", ape, (cmp_ratio, coff * size)),
+        ("state_cache", given.state_cache, (None, None, 2 * given.coff * size)),
+        ("ape", given.ape, (given.cmp_ratio, given.coff * size)),
     ):
         require_dtype(name, tensor, (torch.float32,))
         require_shape(name, tensor, shape)
-    rows = min(x.shape[0], x.shape[0] // cmp_ratio + (0 if start_pos is None else len(start_pos)))
-    for name, rope in (("rope_sin", rope_sin), ("rope_cos", rope_cos)):
+    rows = min(
+        given.x.shape[0],
+        given.x.shape[0] // given.cmp_ratio
+        + (0 if given.start_pos is None else len(given.start_pos)),
+    )
+    for name, rope in (("rope_sin", given.rope_sin), ("rope_cos", given.rope_cos)):
         require_dtype(name, rope, FLOATS)
         require_shape(name, rope, (None, ROPE_SIZE))
         require(rope.shape[0] >= rows, f"{name} has {rope.shape[0]} rows; {rows} are needed")
     for name, value, wanted in (
-        ("rope_head_dim", rope_head_dim, ROPE_SIZE),
-        ("rotary_mode", rotary_mode, INTERLEAVED),
-        ("cache_mode", cache_mode, CONTINUOUS),
+        ("rope_head_dim", given.rope_head_dim, ROPE_SIZE),
+        ("rotary_mode", given.rotary_mode, INTERLEAVED),
+        ("cache_mode", given.cache_mode, CONTINUOUS),
     ):
         require(value == wanted, f"{name} is {value}; it must be {wanted}")
-    for name, table in (("state_block_table", state_block_table), ("cu_seqlens", cu_seqlens),
-                        ("start_pos", start_pos)):  # fmt: skip
+    tables = {
+        name: getattr(given, name) for name in ("state_block_table", "cu_seqlens", "start_pos")
+    }
+    for name, table in tables.items():
         if table is not None:
             require_dtype(name, table, (torch.int32,))
 
@@ -259,31 +247,20 @@ def _keys_to_come(
 
 
 @compressor_metadata.check
-def _check_metadata(
-    rope_cos: torch.Tensor,
-    rope_sin: torch.Tensor,
-    cu_seqlens: torch.Tensor,
-    start_pos: torch.Tensor,
-    kv_block_table: torch.Tensor,
-    kv_block_size: int,
-    slot_mapping_format: int,
-    compress_ratio: int,
-    num_compressed_tokens: int,
-    num_reqs_actual: int,
-) -> None:
-    require_same_dtype(rope_cos=rope_cos, rope_sin=rope_sin)
-    require_shape("rope_sin", rope_sin, rope_cos.shape)
+def _check_metadata(given: Arguments) -> None:
+    require_same_dtype(rope_cos=given.rope_cos, rope_sin=given.rope_sin)
+    require_shape("rope_sin", given.rope_sin, given.rope_cos.shape)
     for name, tensor in (
-        ("cu_seqlens", cu_seqlens),
-        ("start_pos", start_pos),
-        ("kv_block_table", kv_block_table),
+        ("cu_seqlens", given.cu_seqlens),
+        ("start_pos", given.start_pos),
+        ("kv_block_table", given.kv_block_table),
     ):
         require_dtype(name, tensor, (torch.int32,))
     require(
-        slot_mapping_format in (1, 2),
-        f"slot_mapping_format is {slot_mapping_format}; it must be 1 or 2",
+        given.slot_mapping_format in (1, 2),
+        f"slot_mapping_format is {given.slot_mapping_format}; it must be 1 or 2",
     )
-    require_range("num_reqs_actual", num_reqs_actual, 0, start_pos.shape[0])
+    require_range("num_reqs_actual", given.num_reqs_actual, 0, given.start_pos.shape[0])
 
 
 @operator(

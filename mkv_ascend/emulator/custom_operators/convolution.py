@@ -8,6 +8,7 @@ import itertools
 import torch
 import torch.nn.functional as functional
 
+from mkv_ascend.emulator.operators.binding import Arguments
 from mkv_ascend.emulator.operators.registry import operator
 from mkv_ascend.emulator.operators.requirements import (
     HALF_FLOATS,
@@ -105,52 +106,46 @@ def _convolve(
 
 
 @npu_causal_conv1d_custom.check
-def _check_causal_conv1d(
-    output: torch.Tensor,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    conv_state: torch.Tensor,
-    bias_opt: torch.Tensor | None,
-    query_start_loc_opt: torch.Tensor | None,
-    cache_indices_opt: torch.Tensor | None,
-    initial_state_mode_opt: torch.Tensor | None,
-    num_accepted_tokens_opt: torch.Tensor | None,
-    activation_mode: int,
-    pad_slot_id: int,
-    run_mode: int,
-) -> None:
-    require_dtype("x", x, HALF_FLOATS)
-    require_same_dtype(x=x, weight=weight, conv_state=conv_state, bias=bias_opt, output=output)
-    require_rank("x", x, 2)
-    channels = x.shape[1]
-    require_shape("weight", weight, (None, channels))
-    require_shape("conv_state", conv_state, (None, None, channels))
-    require_shape("output", output, tuple(x.shape))
-    # The operator's definition makes inputs contiguous; what is written would be lost in a copy.
-    for name, tensor in (("conv_state", conv_state), ("output", output)):
-        require_contiguous(name, tensor)
-    require(activation_mode in (0, 1), f"activation_mode is {activation_mode}; it is 0 or 1")
-    require(run_mode in (PREFILL, UPDATE), f"run_mode is {run_mode}; it is 0 or 1")
-    given = {"query_start_loc": query_start_loc_opt, "cache_indices": cache_indices_opt}
-    for name, indices in given.items():
-        require(indices is not None, f"{name} is None; the emulated kernel needs it")
-        assert indices is not None
-        require_dtype(name, indices, INTEGERS)
-    assert query_start_loc_opt is not None
-    assert cache_indices_opt is not None
-    requests = query_start_loc_opt.shape[0] - 1
-    require(
-        cache_indices_opt.shape[0] >= requests,
-        f"cache_indices has {cache_indices_opt.shape[0]} rows for {requests} requests",
+def _check_causal_conv1d(given: Arguments) -> None:
+    require_dtype("x", given.x, HALF_FLOATS)
+    require_same_dtype(
+        x=given.x,
+        weight=given.weight,
+        conv_state=given.conv_state,
+        bias=given.bias_opt,
+        output=given.output,
     )
-    lengths = query_start_loc_opt.diff()
-    require(bool((lengths >= 0).all()), "query_start_loc decreases")
-    _check_window(weight, conv_state, num_accepted_tokens_opt, lengths, run_mode)
-    blocks = cache_indices_opt.reshape(cache_indices_opt.shape[0], -1)[:requests, 0]
-    used = blocks[(blocks != pad_slot_id) & (lengths > 0)]
+    require_rank("x", given.x, 2)
+    channels = given.x.shape[1]
+    require_shape("weight", given.weight, (None, channels))
+    require_shape("conv_state", given.conv_state, (None, None, channels))
+    require_shape("output", given.output, tuple(given.x.shape))
+    # The operator's definition makes inputs contiguous; what is written would be lost in a copy.
+    for name, tensor in (("conv_state", given.conv_state), ("output", given.output)):
+        require_contiguous(name, tensor)
     require(
-        bool(((used >= 0) & (used < conv_state.shape[0])).all()),
-        f"cache_indices names blocks outside 0 to {conv_state.shape[0] - 1}: {used.tolist()}",
+        given.activation_mode in (0, 1), f"activation_mode is {given.activation_mode}; it is 0 or 1"
+    )
+    require(given.run_mode in (PREFILL, UPDATE), f"run_mode is {given.run_mode}; it is 0 or 1")
+    for name in ("query_start_loc", "cache_indices"):
+        indices = getattr(given, f"{name}_opt")
+        require(indices is not None, f"{name} is None; the emulated kernel needs it")
+        require_dtype(name, indices, INTEGERS)
+    requests = given.query_start_loc_opt.shape[0] - 1
+    require(
+        given.cache_indices_opt.shape[0] >= requests,
+        f"cache_indices has {given.cache_indices_opt.shape[0]} rows for {requests} requests",
+    )
+    lengths = given.query_start_loc_opt.diff()
+    require(bool((lengths >= 0).all()), "query_start_loc decreases")
+    _check_window(
+        given.weight, given.conv_state, given.num_accepted_tokens_opt, lengths, given.run_mode
+    )
+    blocks = given.cache_indices_opt.reshape(given.cache_indices_opt.shape[0], -1)[:requests, 0]
+    used = blocks[(blocks != given.pad_slot_id) & (lengths > 0)]
+    require(
+        bool(((used >= 0) & (used < given.conv_state.shape[0])).all()),
+        f"cache_indices names blocks outside 0 to {given.conv_state.shape[0] - 1}: {used.tolist()}",
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as functional
 
+from mkv_ascend.emulator.operators.binding import Arguments
 from mkv_ascend.emulator.operators.registry import operator
 from mkv_ascend.emulator.operators.requirements import (
     FLOATS,
@@ -59,8 +60,6 @@ def _check_fused_gdn_gating(
     a: torch.Tensor,
     b: torch.Tensor,
     dt_bias: torch.Tensor,
-    beta: float = 1.0,
-    threshold: float = 20.0,
 ) -> None:
     require_dtype("a", a, HALF_FLOATS)
     require_same_dtype(a=a, b=b)
@@ -172,33 +171,19 @@ def advance(
 
 
 @npu_recurrent_gated_delta_rule.check
-def _check_recurrent_gated_delta_rule(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    state: torch.Tensor,
-    *,
-    beta: torch.Tensor | None = None,
-    scale: float | None = None,
-    actual_seq_lengths: torch.Tensor | None = None,
-    ssm_state_indices: torch.Tensor | None = None,
-    num_accepted_tokens: torch.Tensor | None = None,
-    g: torch.Tensor | None = None,
-    gk: torch.Tensor | None = None,
-) -> None:
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
+def _check_recurrent_gated_delta_rule(given: Arguments) -> None:
+    for name, tensor in (("query", given.query), ("key", given.key), ("value", given.value)):
         require_rank(name, tensor, 3)
         require_dtype(name, tensor, (torch.bfloat16,))
-    require(beta is not None, "beta is None; the kernel needs it")
-    assert beta is not None
-    require_same_dtype(query=query, key=key, value=value, beta=beta)
-    require_dtype("state", state, (torch.bfloat16, torch.float32))
-    tokens, key_heads, key_size = query.shape
-    value_heads, value_size = value.shape[1:]
-    require_shape("key", key, (tokens, key_heads, key_size))
-    require_shape("beta", beta, (tokens, value_heads))
-    require_shape("state", state, (None, value_heads, value_size, key_size))
-    require_contiguous("state", state)
+    require(given.beta is not None, "beta is None; the kernel needs it")
+    require_same_dtype(query=given.query, key=given.key, value=given.value, beta=given.beta)
+    require_dtype("state", given.state, (torch.bfloat16, torch.float32))
+    tokens, key_heads, key_size = given.query.shape
+    value_heads, value_size = given.value.shape[1:]
+    require_shape("key", given.key, (tokens, key_heads, key_size))
+    require_shape("beta", given.beta, (tokens, value_heads))
+    require_shape("state", given.state, (None, value_heads, value_size, key_size))
+    require_contiguous("state", given.state)
     for name, size in (("key", key_heads), ("value", value_heads)):
         require_range(f"the number of {name} heads", size, 1, MAXIMUM_HEADS)
     for name, size in (("key", key_size), ("value", value_size)):
@@ -206,10 +191,15 @@ def _check_recurrent_gated_delta_rule(
     require(
         value_heads % key_heads == 0, f"{value_heads} value heads are no multiple of {key_heads}"
     )
-    if g is not None:
-        require_dtype("g", g, (torch.float32,))
-        require_shape("g", g, (tokens, value_heads))
-    _check_indices(actual_seq_lengths, ssm_state_indices, num_accepted_tokens, state.shape[0])
+    if given.g is not None:
+        require_dtype("g", given.g, (torch.float32,))
+        require_shape("g", given.g, (tokens, value_heads))
+    _check_indices(
+        given.actual_seq_lengths,
+        given.ssm_state_indices,
+        given.num_accepted_tokens,
+        given.state.shape[0],
+    )
 
 
 def _check_indices(

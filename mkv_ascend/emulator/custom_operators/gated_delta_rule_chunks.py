@@ -156,11 +156,9 @@ def _check_fwd_h(
     k: torch.Tensor,
     w: torch.Tensor,
     u: torch.Tensor,
-    g: torch.Tensor | None = None,
-    *,
-    initial_state: torch.Tensor | None = None,
-    cu_seqlens: Sequence[int] | None = None,
-    **_others: object,
+    g: torch.Tensor | None,
+    initial_state: torch.Tensor | None,
+    cu_seqlens: Sequence[int] | None,
 ) -> None:
     for name, tensor in (("k", k), ("w", w), ("u", u)):
         require_dtype(name, tensor, HALF_FLOATS)
@@ -181,11 +179,8 @@ def _check_fwd_o(
     k: torch.Tensor,
     v: torch.Tensor,
     h: torch.Tensor,
-    scale: float,
-    *,
-    g: torch.Tensor | None = None,
-    cu_seqlens: Sequence[int] | None = None,
-    **_others: object,
+    g: torch.Tensor | None,
+    cu_seqlens: Sequence[int] | None,
 ) -> None:
     require_dtype("q", q, HALF_FLOATS)
     require_same_dtype(q=q, k=k, v=v, h=h)

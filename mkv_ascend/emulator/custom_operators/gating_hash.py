@@ -73,17 +73,10 @@ def moe_gating_top_k_hash(
 def _check_gating(
     x: torch.Tensor,
     k: int,
-    bias: torch.Tensor | None = None,
-    input_ids: torch.Tensor | None = None,
-    tid2eid: torch.Tensor | None = None,
-    k_group: int = 1,
-    group_count: int = 1,
-    routed_scaling_factor: float = 1.0,
-    eps: float = 1e-20,
-    group_select_mode: int = 0,
-    renorm: int = 0,
-    norm_type: int = 0,
-    out_flag: bool = False,
+    bias: torch.Tensor | None,
+    input_ids: torch.Tensor | None,
+    tid2eid: torch.Tensor | None,
+    renorm: int,
 ) -> None:
     require_dtype("x", x, FLOATS)
     require_rank("x", x, 2)

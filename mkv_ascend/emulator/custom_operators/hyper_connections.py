@@ -77,8 +77,6 @@ def _check_hc_pre(
     hc_base: torch.Tensor,
     hc_mult: int,
     hc_sinkhorn_iters: int,
-    norm_eps: float,
-    hc_eps: float,
 ) -> None:
     require_dtype("x", x, FLOATS)
     require_rank("x", x, (3, 4))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 
+from mkv_ascend.emulator.operators.binding import Arguments
 from mkv_ascend.emulator.operators.registry import operator
 from mkv_ascend.emulator.operators.requirements import (
     FLOATS,
@@ -107,7 +108,7 @@ def bgmv_shrink(
 
 @bgmv_shrink.check
 def _check_bgmv_shrink(
-    x: torch.Tensor, weight: torch.Tensor, indices: torch.Tensor, y: torch.Tensor, scale: float
+    x: torch.Tensor, weight: torch.Tensor, indices: torch.Tensor, y: torch.Tensor
 ) -> None:
     _check_shrink(x, weight, y)
     require_dtype("indices", indices, INTEGERS)
@@ -173,7 +174,6 @@ def _check_sgmv_shrink(
     lora_indices: torch.Tensor,
     seq_len: torch.Tensor,
     y: torch.Tensor,
-    scale: float,
 ) -> None:
     _check_shrink(x, weight, y)
     require_dtype("lora_indices", lora_indices, INTEGERS)
@@ -202,15 +202,7 @@ def sgmv_expand(
 
 
 @sgmv_expand.check
-def _check_sgmv_expand(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    lora_indices: torch.Tensor,
-    seq_len: torch.Tensor,
-    y: torch.Tensor,
-    slice_offset: int,
-    slice_size: int,
-) -> None:
-    _check_expand(x, weight, y, slice_offset, slice_size)
-    require_dtype("lora_indices", lora_indices, INTEGERS)
-    require_dtype("seq_len", seq_len, INTEGERS)
+def _check_sgmv_expand(given: Arguments) -> None:
+    _check_expand(given.x, given.weight, given.y, given.slice_offset, given.slice_size)
+    require_dtype("lora_indices", given.lora_indices, INTEGERS)
+    require_dtype("seq_len", given.seq_len, INTEGERS)

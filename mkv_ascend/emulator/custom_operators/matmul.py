@@ -45,11 +45,7 @@ def batch_matmul_transpose(
 
 @batch_matmul_transpose.check
 def _check_batch_matmul_transpose(
-    tensor_a: torch.Tensor,
-    tensor_b: torch.Tensor,
-    tensor_c: torch.Tensor,
-    format_mode: str | None = None,
-    quant_mode: str | None = None,
+    tensor_a: torch.Tensor, tensor_b: torch.Tensor, tensor_c: torch.Tensor
 ) -> None:
     require_dtype("tensor_a", tensor_a, HALF_FLOATS)
     require_same_dtype(tensor_a=tensor_a, tensor_b=tensor_b, tensor_c=tensor_c)

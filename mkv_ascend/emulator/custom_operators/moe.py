@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from mkv_ascend.emulator.operators.binding import Arguments
 from mkv_ascend.emulator.operators.moe_gating import check_gating_top_k, gating_top_k
 from mkv_ascend.emulator.operators.moe_routing import (
     RoutingRequest,
@@ -53,28 +54,16 @@ def moe_gating_top_k(
 
 
 @moe_gating_top_k.check
-def _check_moe_gating_top_k(
-    x: torch.Tensor,
-    k: int,
-    k_group: int,
-    group_count: int,
-    group_select_mode: int,
-    renorm: int,
-    norm_type: int,
-    out_flag: bool,
-    routed_scaling_factor: float,
-    eps: float,
-    bias_opt: torch.Tensor | None = None,
-) -> None:
-    require_range("renorm", renorm, 0, 1)
+def _check_moe_gating_top_k(given: Arguments) -> None:
+    require_range("renorm", given.renorm, 0, 1)
     check_gating_top_k(
-        x,
-        k,
-        bias_opt,
-        k_group=k_group,
-        group_count=group_count,
-        group_select_mode=group_select_mode,
-        norm_type=norm_type,
+        given.x,
+        given.k,
+        given.bias_opt,
+        k_group=given.k_group,
+        group_count=given.group_count,
+        group_select_mode=given.group_select_mode,
+        norm_type=given.norm_type,
     )
 
 
@@ -116,29 +105,14 @@ def npu_moe_init_routing_custom(
 
 
 @npu_moe_init_routing_custom.check
-def _check_init_routing_custom(
-    x: torch.Tensor,
-    expert_idx: torch.Tensor,
-    *,
-    scale: torch.Tensor | None = None,
-    offset: torch.Tensor | None = None,
-    active_num: int = -1,
-    expert_capacity: int = -1,
-    expert_num: int = -1,
-    drop_pad_mode: int = 0,
-    expert_tokens_num_type: int = 0,
-    expert_tokens_num_flag: bool = False,
-    quant_mode: int = 0,
-    active_expert_range: Sequence[int] = (),
-    row_idx_type: int = 0,
-) -> None:
+def _check_init_routing_custom(given: Arguments) -> None:
     request = RoutingRequest(
-        active_num,
-        expert_num,
-        drop_pad_mode,
-        expert_tokens_num_type,
-        quant_mode,
-        active_expert_range,
-        row_idx_type,
+        given.active_num,
+        given.expert_num,
+        given.drop_pad_mode,
+        given.expert_tokens_num_type,
+        given.quant_mode,
+        given.active_expert_range,
+        given.row_idx_type,
     )
-    check_init_routing(x, expert_idx, scale, offset, request)
+    check_init_routing(given.x, given.expert_idx, given.scale, given.offset, request)

@@ -43,13 +43,9 @@ def npu_add_rms_norm_bias(
 
 @npu_add_rms_norm_bias.check
 def _check_add_rms_norm_bias(
-    x1: torch.Tensor,
-    x2: torch.Tensor,
-    gamma: torch.Tensor,
-    beta: torch.Tensor | None = None,
-    epsilon: float = 1e-6,
+    x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor | None
 ) -> None:
-    check_add_rms_norm(x1, x2, gamma, epsilon)
+    check_add_rms_norm(x1, x2, gamma)
     if beta is not None:
         require_same_dtype(x1=x1, beta=beta)
         require_shape("beta", beta, gamma.shape)

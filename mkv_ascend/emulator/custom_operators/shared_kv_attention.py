@@ -7,6 +7,7 @@ import torch
 
 from mkv_ascend.emulator.operators.attention_core import attend
 from mkv_ascend.emulator.operators.attention_paging import select_pages
+from mkv_ascend.emulator.operators.binding import Arguments
 from mkv_ascend.emulator.operators.registry import OperatorArgumentError, operator
 from mkv_ascend.emulator.operators.requirements import (
     HALF_FLOATS,
@@ -157,54 +158,40 @@ def rows_at(cache: torch.Tensor, table_row: torch.Tensor, positions: torch.Tenso
 
 
 @npu_sparse_attn_sharedkv.check
-def _check_sharedkv(
-    q: torch.Tensor,
-    *,
-    ori_kv: torch.Tensor | None = None,
-    cmp_kv: torch.Tensor | None = None,
-    cmp_sparse_indices: torch.Tensor | None = None,
-    ori_block_table: torch.Tensor | None = None,
-    cmp_block_table: torch.Tensor | None = None,
-    cu_seqlens_q: torch.Tensor | None = None,
-    seqused_kv: torch.Tensor | None = None,
-    sinks: torch.Tensor | None = None,
-    metadata: torch.Tensor | None = None,
-    cmp_ratio: int = 0,
-    ori_mask_mode: int = BAND,
-    cmp_mask_mode: int = CAUSAL,
-    ori_win_left: int = 128,
-    ori_win_right: int = 0,
-    **_others: object,
-) -> None:
-    require_dtype("q", q, HALF_FLOATS)
-    require_shape("q", q, (None, HEADS, HEAD_SIZE))
-    for name, cache in (("ori_kv", ori_kv), ("cmp_kv", cmp_kv)):
+def _check_sharedkv(given: Arguments) -> None:
+    require_dtype("q", given.q, HALF_FLOATS)
+    require_shape("q", given.q, (None, HEADS, HEAD_SIZE))
+    for name, cache in (("ori_kv", given.ori_kv), ("cmp_kv", given.cmp_kv)):
         if cache is not None:
-            require_same_dtype(q=q, **{name: cache})
+            require_same_dtype(q=given.q, **{name: cache})
             require_shape(name, cache, (None, None, 1, HEAD_SIZE))
             require_range(f"the block size of {name}", cache.shape[1], 16, 1024)
             require_multiple(f"the block size of {name}", cache.shape[1], 16)
     for name, tensor in (
-        ("ori_block_table", ori_block_table),
-        ("cmp_block_table", cmp_block_table),
-        ("cu_seqlens_q", cu_seqlens_q),
-        ("seqused_kv", seqused_kv),
-        ("metadata", metadata),
-        ("cmp_sparse_indices", cmp_sparse_indices),
+        ("ori_block_table", given.ori_block_table),
+        ("cmp_block_table", given.cmp_block_table),
+        ("cu_seqlens_q", given.cu_seqlens_q),
+        ("seqused_kv", given.seqused_kv),
+        ("metadata", given.metadata),
+        ("cmp_sparse_indices", given.cmp_sparse_indices),
     ):
         if tensor is not None:
             require_dtype(name, tensor, (torch.int32,))
-    require(metadata is not None, "metadata is None; it must be given")
-    if cmp_sparse_indices is not None:
-        require_shape("cmp_sparse_indices", cmp_sparse_indices, (q.shape[0], 1, CHOSEN_KEYS))
-    if sinks is not None:
-        require_dtype("sinks", sinks, (torch.float32,))
-        require_shape("sinks", sinks, (HEADS,))
-    if cmp_kv is not None:
-        require(cmp_ratio in RATIOS, f"cmp_ratio is {cmp_ratio}; it must be 4 or 128")
-        require(cmp_mask_mode == CAUSAL, f"cmp_mask_mode is {cmp_mask_mode}; it must be 3")
-    require(ori_mask_mode == BAND, f"ori_mask_mode is {ori_mask_mode}; it must be 4")
+    require(given.metadata is not None, "metadata is None; it must be given")
+    if given.cmp_sparse_indices is not None:
+        require_shape(
+            "cmp_sparse_indices", given.cmp_sparse_indices, (given.q.shape[0], 1, CHOSEN_KEYS)
+        )
+    if given.sinks is not None:
+        require_dtype("sinks", given.sinks, (torch.float32,))
+        require_shape("sinks", given.sinks, (HEADS,))
+    if given.cmp_kv is not None:
+        require(given.cmp_ratio in RATIOS, f"cmp_ratio is {given.cmp_ratio}; it must be 4 or 128")
+        require(
+            given.cmp_mask_mode == CAUSAL, f"cmp_mask_mode is {given.cmp_mask_mode}; it must be 3"
+        )
+    require(given.ori_mask_mode == BAND, f"ori_mask_mode is {given.ori_mask_mode}; it must be 4")
     require(
-        (ori_win_left, ori_win_right) == (WINDOW_LEFT, 0),
-        f"the window is {ori_win_left} and {ori_win_right}; it must be 127 and 0",
+        (given.ori_win_left, given.ori_win_right) == (WINDOW_LEFT, 0),
+        f"the window is {given.ori_win_left} and {given.ori_win_right}; it must be 127 and 0",
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from mkv_ascend.emulator.operators.binding import Arguments
 from mkv_ascend.emulator.operators.registry import operator
 from mkv_ascend.emulator.operators.requirements import (
     require,
@@ -142,44 +143,32 @@ def npu_copy_and_expand_eagle_inputs(
 
 
 @npu_copy_and_expand_eagle_inputs.check
-def _check_copy_and_expand(
-    target_token_ids: torch.Tensor,
-    target_positions: torch.Tensor,
-    next_token_ids: torch.Tensor,
-    query_start_loc: torch.Tensor,
-    query_end_loc: torch.Tensor,
-    padding_token_id: int,
-    parallel_drafting_token_id: int,
-    num_padding_slots_per_request: int,
-    shift_input_ids: bool,
-    total_draft_tokens: int,
-) -> None:
+def _check_copy_and_expand(given: Arguments) -> None:
     tensors = {
-        "target_token_ids": target_token_ids,
-        "target_positions": target_positions,
-        "next_token_ids": next_token_ids,
-        "query_start_loc": query_start_loc,
-        "query_end_loc": query_end_loc,
+        "target_token_ids": given.target_token_ids,
+        "target_positions": given.target_positions,
+        "next_token_ids": given.next_token_ids,
+        "query_start_loc": given.query_start_loc,
+        "query_end_loc": given.query_end_loc,
     }
     for name, tensor in tensors.items():
         require_dtype(name, tensor, (torch.int32,))
         require_rank(name, tensor, 1)
-    num_requests = next_token_ids.numel()
+    num_requests = given.next_token_ids.numel()
     require(num_requests > 0, "next_token_ids is empty; there must be one request or more")
-    require_shape("target_positions", target_positions, target_token_ids.shape)
-    require_shape("query_start_loc", query_start_loc, (num_requests + 1,))
-    require_shape("query_end_loc", query_end_loc, (num_requests,))
-    require(
-        num_padding_slots_per_request >= 1,
-        f"num_padding_slots_per_request is {num_padding_slots_per_request}; it must be 1 or more",
+    require_shape("target_positions", given.target_positions, given.target_token_ids.shape)
+    require_shape("query_start_loc", given.query_start_loc, (num_requests + 1,))
+    require_shape("query_end_loc", given.query_end_loc, (num_requests,))
+    slots, shift = given.num_padding_slots_per_request, given.shift_input_ids
+    require(slots >= 1, f"num_padding_slots_per_request is {slots}; it must be 1 or more")
+    num_inputs = given.target_token_ids.numel()
+    requests = _expanded_requests(
+        given.query_start_loc, given.query_end_loc, slots, shift, num_inputs
     )
-    slots, shift = num_padding_slots_per_request, shift_input_ids
-    num_inputs = target_token_ids.numel()
-    requests = _expanded_requests(query_start_loc, query_end_loc, slots, shift, num_inputs)
     needed = requests[-1].end
     require(
-        total_draft_tokens >= needed,
-        f"total_draft_tokens is {total_draft_tokens}; the requests need {needed}",
+        given.total_draft_tokens >= needed,
+        f"total_draft_tokens is {given.total_draft_tokens}; the requests need {needed}",
     )
 
 
@@ -242,27 +231,18 @@ def _after_earlier_ngram(tokens: list[int], min_n: int, max_n: int) -> list[int]
 
 
 @npu_ngram_spec_decode.check
-def _check_ngram_spec_decode(
-    token_ids: torch.Tensor,
-    num_tokens_no_spec: torch.Tensor,
-    sampled_token_ids: torch.Tensor,
-    discard_request_mask: torch.Tensor,
-    vocab_size: int,
-    min_n: int,
-    max_n: int,
-    k: int,
-) -> None:
-    require_dtype("token_ids", token_ids, (torch.int32,))
+def _check_ngram_spec_decode(given: Arguments) -> None:
+    require_dtype("token_ids", given.token_ids, (torch.int32,))
     require_same_dtype(
-        token_ids=token_ids,
-        num_tokens_no_spec=num_tokens_no_spec,
-        sampled_token_ids=sampled_token_ids,
-        discard_request_mask=discard_request_mask,
+        token_ids=given.token_ids,
+        num_tokens_no_spec=given.num_tokens_no_spec,
+        sampled_token_ids=given.sampled_token_ids,
+        discard_request_mask=given.discard_request_mask,
     )
-    require_rank("token_ids", token_ids, 2)
-    num_requests = token_ids.shape[0]
-    require_shape("num_tokens_no_spec", num_tokens_no_spec, (num_requests,))
-    require_shape("sampled_token_ids", sampled_token_ids, (num_requests, None))
-    require_shape("discard_request_mask", discard_request_mask, (num_requests,))
-    require_range("min_n", min_n, 1, max_n)
-    require(k > 0, f"k is {k}; it must be 1 or more")
+    require_rank("token_ids", given.token_ids, 2)
+    num_requests = given.token_ids.shape[0]
+    require_shape("num_tokens_no_spec", given.num_tokens_no_spec, (num_requests,))
+    require_shape("sampled_token_ids", given.sampled_token_ids, (num_requests, None))
+    require_shape("discard_request_mask", given.discard_request_mask, (num_requests,))
+    require_range("min_n", given.min_n, 1, given.max_n)
+    require(given.k > 0, f"k is {given.k}; it must be 1 or more")

@@ -28,7 +28,7 @@ def npu_swiglu(input: torch.Tensor, dim: int = -1) -> torch.Tensor:
 
 
 @npu_swiglu.check
-def _check_swiglu(input: torch.Tensor, dim: int = -1) -> None:
+def _check_swiglu(input: torch.Tensor, dim: int) -> None:
     require_dtype("input", input, FLOATS)
     require(1 <= input.dim() <= 8, f"input has {input.dim()} dimensions; it must have 1 to 8")
     require_range("dim", dim, -input.dim(), input.dim() - 1)

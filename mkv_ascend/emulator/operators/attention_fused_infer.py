@@ -68,7 +68,9 @@ def npu_fused_infer_attention_score(
 
 
 @npu_fused_infer_attention_score.check
-def _check_v1(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any) -> None:
+def _check_v1(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any]
+) -> None:
     check_call(_v1_call(query, key, value, options))
 
 
@@ -87,7 +89,9 @@ def npu_fused_infer_attention_score_v2(
 
 
 @npu_fused_infer_attention_score_v2.check
-def _check_v2(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any) -> None:
+def _check_v2(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any]
+) -> None:
     check_call(_v2_call(query, key, value, options))
 
 
@@ -132,13 +136,7 @@ def npu_fused_infer_attention_score_out(
 
 @npu_fused_infer_attention_score_out.check
 def _check_v1_out(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    *,
-    out: list[torch.Tensor],
-    workspace: torch.Tensor | None = None,
-    **options: Any,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any]
 ) -> None:
     check_call(_v1_call(query, key, value, options))
 
@@ -167,13 +165,7 @@ def npu_fused_infer_attention_score_v2_out(
 
 @npu_fused_infer_attention_score_v2_out.check
 def _check_v2_out(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    *,
-    out: list[torch.Tensor],
-    workspace: torch.Tensor | None = None,
-    **options: Any,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any]
 ) -> None:
     check_call(_v2_call(query, key, value, options))
 

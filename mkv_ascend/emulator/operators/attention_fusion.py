@@ -24,6 +24,7 @@ from mkv_ascend.emulator.operators.attention_layouts import (
 )
 from mkv_ascend.emulator.operators.attention_lengths import check_cumulative
 from mkv_ascend.emulator.operators.attention_mask import TRIANGULAR_MODES, check_triangular_mask
+from mkv_ascend.emulator.operators.binding import Arguments
 from mkv_ascend.emulator.operators.registry import OperatorArgumentError, operator
 from mkv_ascend.emulator.operators.requirements import (
     FLOATS,
@@ -217,54 +218,42 @@ def _attend_batch(
 
 
 @npu_fusion_attention.check
-def _check(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    head_num: int,
-    input_layout: str,
-    pse: torch.Tensor | None = None,
-    padding_mask: torch.Tensor | None = None,
-    atten_mask: torch.Tensor | None = None,
-    sparse_mode: int = 0,
-    actual_seq_qlen: Sequence[int] | None = None,
-    actual_seq_kvlen: Sequence[int] | None = None,
-    softmax_layout: str = "",
-    sink: torch.Tensor | None = None,
-    **_others: object,
-) -> None:
+def _check(given: Arguments) -> None:
     require(
-        input_layout in LAYOUTS,
-        f"input_layout is {input_layout!r}; it must be one of {', '.join(LAYOUTS)}",
+        given.input_layout in LAYOUTS,
+        f"input_layout is {given.input_layout!r}; it must be one of {', '.join(LAYOUTS)}",
     )
-    require_dtype("query", query, FLOATS)
-    require_same_dtype(query=query, key=key, value=value)
-    require_range("head_num", head_num, 1, 256)
-    layout = Layout.parse(input_layout)
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
+    require_dtype("query", given.query, FLOATS)
+    require_same_dtype(query=given.query, key=given.key, value=given.value)
+    require_range("head_num", given.head_num, 1, 256)
+    layout = Layout.parse(given.input_layout)
+    for name, tensor in (("query", given.query), ("key", given.key), ("value", given.value)):
         require_rank(name, tensor, layout.rank)
-    head_size = layout.head_size(query, head_num)
+    head_size = layout.head_size(given.query, given.head_num)
     require_range("the head size", head_size, 1, 768)
-    if "N" in input_layout:
-        found = layout.num_heads(query, head_num)
-        require(found == head_num, f"query has {found} heads; head_num is {head_num}")
-        num_kv_heads = layout.num_heads(key, 0)
+    if "N" in given.input_layout:
+        found = layout.num_heads(given.query, given.head_num)
+        require(found == given.head_num, f"query has {found} heads; head_num is {given.head_num}")
+        num_kv_heads = layout.num_heads(given.key, 0)
         require(
-            head_num % num_kv_heads == 0,
-            f"head_num {head_num} is not a multiple of the {num_kv_heads} heads of key",
+            given.head_num % num_kv_heads == 0,
+            f"head_num {given.head_num} is not a multiple of the {num_kv_heads} heads of key",
         )
         require(
-            key.shape[-1] == head_size >= value.shape[-1],
-            f"head sizes of query, key, value are {head_size}, {key.shape[-1]}, "
-            f"{value.shape[-1]}; the first two must be equal and the third not larger",
+            given.key.shape[-1] == head_size >= given.value.shape[-1],
+            f"head sizes of query, key, value are {head_size}, {given.key.shape[-1]}, "
+            f"{given.value.shape[-1]}; the first two must be equal and the third not larger",
         )
-    require(softmax_layout in ("", "TND"), f"softmax_layout is {softmax_layout!r}; use '' or 'TND'")
-    if sink is not None:
-        require_dtype("sink", sink, (torch.float32,))
-        require_shape("sink", sink, (head_num,))
-    _check_mask(atten_mask, sparse_mode)
+    require(
+        given.softmax_layout in ("", "TND"),
+        f"softmax_layout is {given.softmax_layout!r}; use '' or 'TND'",
+    )
+    if given.sink is not None:
+        require_dtype("sink", given.sink, (torch.float32,))
+        require_shape("sink", given.sink, (given.head_num,))
+    _check_mask(given.atten_mask, given.sparse_mode)
     if layout.packed:
-        _check_packed(query, key, actual_seq_qlen, actual_seq_kvlen)
+        _check_packed(given.query, given.key, given.actual_seq_qlen, given.actual_seq_kvlen)
 
 
 def _check_mask(mask: torch.Tensor | None, mode: int) -> None:

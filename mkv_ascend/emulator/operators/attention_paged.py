@@ -8,6 +8,7 @@ import torch
 from mkv_ascend.emulator.operators.attention_call import host_integers
 from mkv_ascend.emulator.operators.attention_core import attend
 from mkv_ascend.emulator.operators.attention_paging import gather_tokens
+from mkv_ascend.emulator.operators.binding import Arguments
 from mkv_ascend.emulator.operators.registry import OperatorArgumentError, operator
 from mkv_ascend.emulator.operators.requirements import (
     HALF_FLOATS,
@@ -67,37 +68,28 @@ def npu_paged_attention(
 
 
 @npu_paged_attention.check
-def _check_paged(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    num_kv_heads: int,
-    num_heads: int,
-    scale_value: float,
-    block_table: torch.Tensor,
-    context_lens: torch.Tensor,
-    out: torch.Tensor,
-    workspace: torch.Tensor | None = None,
-) -> None:
-    require_dtype("query", query, HALF_FLOATS)
-    require_same_dtype(query=query, key_cache=key_cache, value_cache=value_cache, out=out)
-    require_rank("query", query, 3)
-    _check_heads(num_heads, num_kv_heads)
-    num_tokens, _, head_size = query.shape
-    require_shape("query", query, (None, num_heads, None))
-    require_shape("key_cache", key_cache, (None, None, num_kv_heads, head_size))
-    require_shape("value_cache", value_cache, (*key_cache.shape[:3], None))
+def _check_paged(given: Arguments) -> None:
+    require_dtype("query", given.query, HALF_FLOATS)
+    require_same_dtype(
+        query=given.query, key_cache=given.key_cache, value_cache=given.value_cache, out=given.out
+    )
+    require_rank("query", given.query, 3)
+    _check_heads(given.num_heads, given.num_kv_heads)
+    num_tokens, _, head_size = given.query.shape
+    require_shape("query", given.query, (None, given.num_heads, None))
+    require_shape("key_cache", given.key_cache, (None, None, given.num_kv_heads, head_size))
+    require_shape("value_cache", given.value_cache, (*given.key_cache.shape[:3], None))
     require_range("the head size", head_size, 1, 576)
-    require_multiple("the block size", key_cache.shape[1], 16)
-    require_contiguous("key_cache", key_cache)
-    require_contiguous("value_cache", value_cache)
-    require_dtype("block_table", block_table, (torch.int32,))
-    require_rank("block_table", block_table, 2)
-    require_dtype("context_lens", context_lens, (torch.int32,))
+    require_multiple("the block size", given.key_cache.shape[1], 16)
+    require_contiguous("key_cache", given.key_cache)
+    require_contiguous("value_cache", given.value_cache)
+    require_dtype("block_table", given.block_table, (torch.int32,))
+    require_rank("block_table", given.block_table, 2)
+    require_dtype("context_lens", given.context_lens, (torch.int32,))
     require(
-        context_lens.numel() <= min(num_tokens, block_table.shape[0]),
-        f"{context_lens.numel()} context_lens for {num_tokens} queries and "
-        f"{block_table.shape[0]} rows of block_table; there may not be more",
+        given.context_lens.numel() <= min(num_tokens, given.block_table.shape[0]),
+        f"{given.context_lens.numel()} context_lens for {num_tokens} queries and "
+        f"{given.block_table.shape[0]} rows of block_table; there may not be more",
     )
 
 
@@ -161,25 +153,21 @@ def _by_head(tensor: torch.Tensor, num_heads: int) -> torch.Tensor:
 
 
 @npu_flash_attention_unpad.check
-def _check_unpad(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    seq_len: torch.Tensor,
-    scale_value: float,
-    num_heads: int,
-    num_kv_heads: int,
-    out: torch.Tensor,
-) -> None:
-    if query.dtype == torch.float32:
+def _check_unpad(given: Arguments) -> None:
+    if given.query.dtype == torch.float32:
         # vllm-ascend asks npu_fusion_attention instead, so float32_compute has no use here.
         raise OperatorArgumentError("query is float32; documented: float16, bfloat16")
-    require_dtype("query", query, HALF_FLOATS)
-    require_same_dtype(query=query, key=key, value=value, out=out)
-    _check_heads(num_heads, num_kv_heads)
-    require_dtype("seq_len", seq_len, (torch.int32,))
-    total = int(seq_len.sum())
-    for name, tensor in (("query", query), ("key", key), ("value", value), ("out", out)):
+    require_dtype("query", given.query, HALF_FLOATS)
+    require_same_dtype(query=given.query, key=given.key, value=given.value, out=given.out)
+    _check_heads(given.num_heads, given.num_kv_heads)
+    require_dtype("seq_len", given.seq_len, (torch.int32,))
+    total = int(given.seq_len.sum())
+    for name, tensor in (
+        ("query", given.query),
+        ("key", given.key),
+        ("value", given.value),
+        ("out", given.out),
+    ):
         require_rank(name, tensor, (2, 3))
         require(
             tensor.shape[0] >= total,

@@ -11,6 +11,7 @@ import torch
 
 from mkv_ascend.emulator.operators.attention_call import host_integers
 from mkv_ascend.emulator.operators.attention_paging import select_pages
+from mkv_ascend.emulator.operators.binding import Arguments
 from mkv_ascend.emulator.operators.registry import OperatorArgumentError, operator
 from mkv_ascend.emulator.operators.requirements import (
     INTEGERS,
@@ -139,9 +140,7 @@ def _check_scatter_pa(
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
     slot_mapping: torch.Tensor,
-    *,
-    cache_mode: str | None = "PA_NZ",
-    **_others: object,
+    cache_mode: str | None,
 ) -> None:
     require(
         cache_mode in (None, "Norm", "PA_NZ"),
@@ -260,30 +259,24 @@ def _load(cache: torch.Tensor, table_row: torch.Tensor, start: int, length: int)
 
 
 @npu_paged_cache_load.check
-def _check_paged_cache_load(
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    block_table: torch.Tensor,
-    context_lens: torch.Tensor,
-    *,
-    seq_starts: torch.Tensor | None = None,
-    key: torch.Tensor | None = None,
-    value: torch.Tensor | None = None,
-) -> None:
-    require_dtype("block_table", block_table, (torch.int32,))
-    require_rank("block_table", block_table, 2)
-    require_dtype("context_lens", context_lens, (torch.int32,))
-    require_shape("context_lens", context_lens, (block_table.shape[0],))
-    if seq_starts is not None:
-        require_dtype("seq_starts", seq_starts, (torch.int32,))
-        require_shape("seq_starts", seq_starts, (block_table.shape[0],))
-    for name, cache, target in (("key", key_cache, key), ("value", value_cache, value)):
+def _check_paged_cache_load(given: Arguments) -> None:
+    require_dtype("block_table", given.block_table, (torch.int32,))
+    require_rank("block_table", given.block_table, 2)
+    require_dtype("context_lens", given.context_lens, (torch.int32,))
+    require_shape("context_lens", given.context_lens, (given.block_table.shape[0],))
+    if given.seq_starts is not None:
+        require_dtype("seq_starts", given.seq_starts, (torch.int32,))
+        require_shape("seq_starts", given.seq_starts, (given.block_table.shape[0],))
+    for name, cache, target in (
+        ("key", given.key_cache, given.key),
+        ("value", given.value_cache, given.value),
+    ):
         require_rank(f"{name}_cache", cache, 4)
         require_contiguous(f"{name}_cache", cache)
         if target is not None:
             require_same_dtype(**{name: target, f"{name}_cache": cache})
             require_contiguous(name, target)
-            total = int(context_lens.sum())
+            total = int(given.context_lens.sum())
             require(
                 target.shape[0] >= total,
                 f"{name} has {target.shape[0]} rows; context_lens sums to {total}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 
+from mkv_ascend.emulator.operators.binding import Arguments
 from mkv_ascend.emulator.operators.cache import check_slots, write_slots
 from mkv_ascend.emulator.operators.registry import operator
 from mkv_ascend.emulator.operators.requirements import (
@@ -98,30 +99,28 @@ def _write_fractal(rows: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor)
 
 
 @npu_kv_rmsnorm_rope_cache.check
-def _check(
-    kv: torch.Tensor,
-    gamma: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    index: torch.Tensor,
-    k_cache: torch.Tensor,
-    ckv_cache: torch.Tensor,
-    **_others: object,
-) -> None:
-    require_dtype("kv", kv, HALF_FLOATS)
-    require_same_dtype(kv=kv, gamma=gamma, cos=cos, sin=sin, k_cache=k_cache, ckv_cache=ckv_cache)
-    require_shape("kv", kv, (None, 1, None, LATENT_SIZE + ROPE_SIZE))
-    batch_size, _, width, _ = kv.shape
-    require_shape("gamma", gamma, (LATENT_SIZE,))
-    require_shape("cos", cos, (batch_size, 1, width, ROPE_SIZE))
-    require_shape("sin", sin, (batch_size, 1, width, ROPE_SIZE))
-    require_dtype("index", index, (torch.int64,))
-    require_shape("index", index, (batch_size * width,))
-    require_shape("k_cache", k_cache, (None, None, 1, ROPE_SIZE))
-    require_shape("ckv_cache", ckv_cache, (*k_cache.shape[:3], LATENT_SIZE))
-    for name, cache in (("k_cache", k_cache), ("ckv_cache", ckv_cache)):
+def _check(given: Arguments) -> None:
+    require_dtype("kv", given.kv, HALF_FLOATS)
+    require_same_dtype(
+        kv=given.kv,
+        gamma=given.gamma,
+        cos=given.cos,
+        sin=given.sin,
+        k_cache=given.k_cache,
+        ckv_cache=given.ckv_cache,
+    )
+    require_shape("kv", given.kv, (None, 1, None, LATENT_SIZE + ROPE_SIZE))
+    batch_size, _, width, _ = given.kv.shape
+    require_shape("gamma", given.gamma, (LATENT_SIZE,))
+    require_shape("cos", given.cos, (batch_size, 1, width, ROPE_SIZE))
+    require_shape("sin", given.sin, (batch_size, 1, width, ROPE_SIZE))
+    require_dtype("index", given.index, (torch.int64,))
+    require_shape("index", given.index, (batch_size * width,))
+    require_shape("k_cache", given.k_cache, (None, None, 1, ROPE_SIZE))
+    require_shape("ckv_cache", given.ckv_cache, (*given.k_cache.shape[:3], LATENT_SIZE))
+    for name, cache in (("k_cache", given.k_cache), ("ckv_cache", given.ckv_cache)):
         require_contiguous(name, cache)
-    capacity = k_cache.shape[0] * k_cache.shape[1]
+    capacity = given.k_cache.shape[0] * given.k_cache.shape[1]
     require(
         batch_size * width <= capacity,
         f"{batch_size * width} tokens for a cache of {capacity} slots",

@@ -17,6 +17,7 @@ from mkv_ascend.emulator import counters
 from mkv_ascend.emulator.operators.attention_core import MaskRule, SparseMode, attend
 from mkv_ascend.emulator.operators.attention_lengths import check_cumulative
 from mkv_ascend.emulator.operators.attention_paging import gather_tokens
+from mkv_ascend.emulator.operators.binding import Arguments
 from mkv_ascend.emulator.operators.registry import OperatorArgumentError, operator
 from mkv_ascend.emulator.operators.requirements import (
     HALF_FLOATS,
@@ -140,47 +141,40 @@ def _cached(
 
 
 @flash_attn_with_kvcache.check
-def _check(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    *,
-    cache_seqlens: torch.Tensor | None = None,
-    page_table: torch.Tensor | None = None,
-    cu_seqlens_q: torch.Tensor | None = None,
-    max_seqlen_q: int | torch.Tensor | None = None,
-    **_others: Any,
-) -> None:
-    require_dtype("q", q, HALF_FLOATS)
-    require_same_dtype(q=q, k_cache=k_cache, v_cache=v_cache)
-    require_rank("q", q, 3 if cu_seqlens_q is not None else 4)
-    num_heads, head_size = q.shape[-2:]
+def _check(given: Arguments) -> None:
+    require_dtype("q", given.q, HALF_FLOATS)
+    require_same_dtype(q=given.q, k_cache=given.k_cache, v_cache=given.v_cache)
+    require_rank("q", given.q, 3 if given.cu_seqlens_q is not None else 4)
+    num_heads, head_size = given.q.shape[-2:]
     require_range("the head size", head_size, 1, 256)
-    require_shape("k_cache", k_cache, (None, None, None, head_size))
-    require_shape("v_cache", v_cache, k_cache.shape)
-    num_kv_heads = k_cache.shape[2]
+    require_shape("k_cache", given.k_cache, (None, None, None, head_size))
+    require_shape("v_cache", given.v_cache, given.k_cache.shape)
+    num_kv_heads = given.k_cache.shape[2]
     require(
         num_heads % num_kv_heads == 0,
         f"q has {num_heads} heads, not a multiple of the {num_kv_heads} heads of k_cache",
     )
-    require_contiguous("k_cache", k_cache)
-    require_contiguous("v_cache", v_cache)
-    require(q.stride(-1) == 1, f"q has strides {q.stride()}; its last dimension must be contiguous")
-    if cache_seqlens is not None:
-        require_dtype("cache_seqlens", cache_seqlens, (torch.int32,))
-    batch_size = q.shape[0]
-    if cu_seqlens_q is not None:
-        batch_size = cu_seqlens_q.numel() - 1
-        _check_cumulative(q, cu_seqlens_q, max_seqlen_q)
+    require_contiguous("k_cache", given.k_cache)
+    require_contiguous("v_cache", given.v_cache)
+    require(
+        given.q.stride(-1) == 1,
+        f"q has strides {given.q.stride()}; its last dimension must be contiguous",
+    )
+    if given.cache_seqlens is not None:
+        require_dtype("cache_seqlens", given.cache_seqlens, (torch.int32,))
+    batch_size = given.q.shape[0]
+    if given.cu_seqlens_q is not None:
+        batch_size = given.cu_seqlens_q.numel() - 1
+        _check_cumulative(given.q, given.cu_seqlens_q, given.max_seqlen_q)
     require(batch_size > 0, "the batch is empty; there must be at least one request")
-    if cache_seqlens is not None:
-        require_shape("cache_seqlens", cache_seqlens, (batch_size,))
-    if page_table is not None:
-        require_dtype("page_table", page_table, (torch.int32,))
-        require_rank("page_table", page_table, 2)
+    if given.cache_seqlens is not None:
+        require_shape("cache_seqlens", given.cache_seqlens, (batch_size,))
+    if given.page_table is not None:
+        require_dtype("page_table", given.page_table, (torch.int32,))
+        require_rank("page_table", given.page_table, 2)
         require(
-            page_table.shape[0] >= batch_size,
-            f"page_table has {page_table.shape[0]} rows for {batch_size} requests",
+            given.page_table.shape[0] >= batch_size,
+            f"page_table has {given.page_table.shape[0]} rows for {batch_size} requests",
         )
 
 

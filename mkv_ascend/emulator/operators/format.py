@@ -33,9 +33,7 @@ def npu_format_cast(
 
 
 @npu_format_cast.check
-def _check_format_cast(
-    input: torch.Tensor, acl_format: int, customize_dtype: int | None = None
-) -> None:
+def _check_format_cast(acl_format: int) -> None:
     _require_format(acl_format)
 
 
@@ -51,7 +49,7 @@ def npu_format_cast_(input: torch.Tensor, acl_format: int) -> torch.Tensor:
 
 
 @npu_format_cast_.check
-def _check_format_cast_(input: torch.Tensor, acl_format: int) -> None:
+def _check_format_cast_(acl_format: int) -> None:
     _require_format(acl_format)
 
 
@@ -96,9 +94,7 @@ def npu_prefetch(
 
 
 @npu_prefetch.check
-def _check_prefetch(
-    input: torch.Tensor, dependency: torch.Tensor | None, max_size: int, offset: int = 0
-) -> None:
+def _check_prefetch(input: torch.Tensor, max_size: int, offset: int) -> None:
     require(max_size > 0, f"max_size is {max_size}; it must be over 0")
     size = input.numel() * input.element_size()
     require(0 <= offset <= size, f"offset is {offset}; it must be from 0 to {size} bytes")

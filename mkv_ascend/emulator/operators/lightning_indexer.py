@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 
+from mkv_ascend.emulator.operators.binding import Arguments
 from mkv_ascend.emulator.operators.registry import operator
 from mkv_ascend.emulator.operators.requirements import (
     FLOATS,
@@ -110,37 +111,26 @@ def npu_lightning_indexer(
 
 
 @npu_lightning_indexer.check
-def check_lightning_indexer(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    weights: torch.Tensor,
-    *,
-    actual_seq_lengths_query: torch.Tensor | None = None,
-    actual_seq_lengths_key: torch.Tensor | None = None,
-    block_table: torch.Tensor | None = None,
-    layout_query: str = "BSND",
-    layout_key: str = "BSND",
-    sparse_count: int = 2048,
-    sparse_mode: int = CAUSAL,
-    pre_tokens: int = UNLIMITED,
-    next_tokens: int = UNLIMITED,
-    return_value: bool = False,
-) -> None:
+def check_lightning_indexer(given: Arguments) -> None:
     """Refuse what the documentation for A2 does not allow."""
-    require_dtype("query", query, HALF_FLOATS)
-    require_same_dtype(query=query, key=key)
-    require_dtype("weights", weights, FLOATS)
-    if weights.dtype != torch.float32:
-        require_same_dtype(query=query, weights=weights)
+    require_dtype("query", given.query, HALF_FLOATS)
+    require_same_dtype(query=given.query, key=given.key)
+    require_dtype("weights", given.weights, FLOATS)
+    if given.weights.dtype != torch.float32:
+        require_same_dtype(query=given.query, weights=given.weights)
     batch = SparseBatch(
-        layout_query, layout_key, actual_seq_lengths_query, actual_seq_lengths_key, block_table
+        given.layout_query,
+        given.layout_key,
+        given.actual_seq_lengths_query,
+        given.actual_seq_lengths_key,
+        given.block_table,
     )
-    check_batch(batch, query, key)
+    check_batch(batch, given.query, given.key)
     # Others are copied (AutoContiguous in the kernel's definition); a cache would be too.
-    require_contiguous("key", key)
-    require_shape("weights", weights, query.shape[:-1])
-    check_choice(query, key, sparse_count, sparse_mode)
-    check_unlimited(pre_tokens, next_tokens)
+    require_contiguous("key", given.key)
+    require_shape("weights", given.weights, given.query.shape[:-1])
+    check_choice(given.query, given.key, given.sparse_count, given.sparse_mode)
+    check_unlimited(given.pre_tokens, given.next_tokens)
 
 
 def check_choice(

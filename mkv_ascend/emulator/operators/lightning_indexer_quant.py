@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 
+from mkv_ascend.emulator.operators.binding import Arguments
 from mkv_ascend.emulator.operators.lightning_indexer import (
     MOST_HEADS,
     NO_KEY,
@@ -82,33 +83,26 @@ def npu_lightning_indexer_quant(
 
 
 @npu_lightning_indexer_quant.check
-def _check_quant(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    weights: torch.Tensor,
-    query_dequant_scale: torch.Tensor,
-    key_dequant_scale: torch.Tensor,
-    *,
-    actual_seq_lengths_query: torch.Tensor | None = None,
-    actual_seq_lengths_key: torch.Tensor | None = None,
-    block_table: torch.Tensor | None = None,
-    query_quant_mode: int = PER_TOKEN_AND_HEAD,
-    key_quant_mode: int = PER_TOKEN_AND_HEAD,
-    layout_query: str = "BSND",
-    layout_key: str = "BSND",
-    sparse_count: int = MOST_KEYS,
-    sparse_mode: int = CAUSAL,
-) -> None:
+def _check_quant(given: Arguments) -> None:
     batch = SparseBatch(
-        layout_query, layout_key, actual_seq_lengths_query, actual_seq_lengths_key, block_table
+        given.layout_query,
+        given.layout_key,
+        given.actual_seq_lengths_query,
+        given.actual_seq_lengths_key,
+        given.block_table,
     )
-    check_batch(batch, query, key)
-    check_choice(query, key, sparse_count, sparse_mode)
-    require_range("sparse_count", sparse_count, 1, MOST_KEYS)
-    _check_quantised(query, key, weights, query_dequant_scale, key_dequant_scale)
-    for name, tensor in (("key", key), ("key_dequant_scale", key_dequant_scale)):
+    check_batch(batch, given.query, given.key)
+    check_choice(given.query, given.key, given.sparse_count, given.sparse_mode)
+    require_range("sparse_count", given.sparse_count, 1, MOST_KEYS)
+    _check_quantised(
+        given.query, given.key, given.weights, given.query_dequant_scale, given.key_dequant_scale
+    )
+    for name, tensor in (("key", given.key), ("key_dequant_scale", given.key_dequant_scale)):
         require_contiguous(name, tensor)
-    for name, mode in (("query_quant_mode", query_quant_mode), ("key_quant_mode", key_quant_mode)):
+    for name, mode in (
+        ("query_quant_mode", given.query_quant_mode),
+        ("key_quant_mode", given.key_quant_mode),
+    ):
         require(mode == PER_TOKEN_AND_HEAD, f"{name} is {mode}; it must be 0")
 
 
@@ -221,36 +215,37 @@ def npu_vllm_quant_lightning_indexer(
 
 
 @npu_vllm_quant_lightning_indexer.check
-def _check_vllm_quant(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    weights: torch.Tensor,
-    query_dequant_scale: torch.Tensor,
-    key_dequant_scale: torch.Tensor,
-    query_quant_mode: int = PER_TOKEN_AND_HEAD,
-    key_quant_mode: int = PER_TOKEN_AND_HEAD,
-    actual_seq_lengths_query: torch.Tensor | None = None,
-    actual_seq_lengths_key: torch.Tensor | None = None,
-    block_table: torch.Tensor | None = None,
-    metadata: torch.Tensor | None = None,
-    layout_query: str = "BSND",
-    layout_key: str = "BSND",
-    sparse_count: int = MOST_KEYS,
-    sparse_mode: int = CAUSAL,
-    pre_tokens: int = UNLIMITED,
-    next_tokens: int = UNLIMITED,
-    cmp_ratio: int = 1,
-    return_value: bool = False,
-) -> None:
-    lengths = None if actual_seq_lengths_key is None else actual_seq_lengths_key // cmp_ratio
-    batch = SparseBatch(layout_query, layout_key, actual_seq_lengths_query, lengths, block_table)
-    check_batch(batch, query, key)
-    check_choice(query, key, sparse_count, sparse_mode)
-    check_unlimited(pre_tokens, next_tokens)
-    require_range("sparse_count", sparse_count, 1, MOST_KEYS)
-    require(query.shape[-2] == MOST_HEADS, f"query has {query.shape[-2]} heads; it must have 64")
-    require(cmp_ratio in RATIOS, f"cmp_ratio is {cmp_ratio}; it must be a power of two up to 128")
-    require(metadata is not None, "metadata is None; it must be given")
-    _check_quantised(query, key, weights, query_dequant_scale, key_dequant_scale)
-    for name, mode in (("query_quant_mode", query_quant_mode), ("key_quant_mode", key_quant_mode)):
+def _check_vllm_quant(given: Arguments) -> None:
+    lengths = (
+        None
+        if given.actual_seq_lengths_key is None
+        else given.actual_seq_lengths_key // given.cmp_ratio
+    )
+    batch = SparseBatch(
+        given.layout_query,
+        given.layout_key,
+        given.actual_seq_lengths_query,
+        lengths,
+        given.block_table,
+    )
+    check_batch(batch, given.query, given.key)
+    check_choice(given.query, given.key, given.sparse_count, given.sparse_mode)
+    check_unlimited(given.pre_tokens, given.next_tokens)
+    require_range("sparse_count", given.sparse_count, 1, MOST_KEYS)
+    require(
+        given.query.shape[-2] == MOST_HEADS,
+        f"query has {given.query.shape[-2]} heads; it must have 64",
+    )
+    require(
+        given.cmp_ratio in RATIOS,
+        f"cmp_ratio is {given.cmp_ratio}; it must be a power of two up to 128",
+    )
+    require(given.metadata is not None, "metadata is None; it must be given")
+    _check_quantised(
+        given.query, given.key, given.weights, given.query_dequant_scale, given.key_dequant_scale
+    )
+    for name, mode in (
+        ("query_quant_mode", given.query_quant_mode),
+        ("key_quant_mode", given.key_quant_mode),
+    ):
         require(mode == PER_TOKEN_AND_HEAD, f"{name} is {mode}; it must be 0")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from mkv_ascend.emulator.operators.binding import Arguments
 from mkv_ascend.emulator.operators.quantization import int8_product
 from mkv_ascend.emulator.operators.registry import operator
 from mkv_ascend.emulator.operators.requirements import (
@@ -165,33 +166,23 @@ def _require_absent(**arguments: object) -> None:
 
 
 @npu_grouped_matmul.check
-def _check_grouped_matmul(
-    x: TensorList,
-    weight: TensorList,
-    *,
-    bias: TensorList | None = None,
-    scale: TensorList | None = None,
-    per_token_scale: TensorList | None = None,
-    group_list: torch.Tensor | Sequence[int] | None = None,
-    split_item: int = 0,
-    group_type: int | None = None,
-    group_list_type: int = 0,
-    output_dtype: torch.dtype | None = None,
-    **_unchecked: object,
-) -> None:
-    _require_supported(x, split_item, group_type, group_list_type, group_list)
-    assert group_list is not None
-    require_range("the number of weights", len(weight), 1, MAX_LIST)
-    require_rank("x", x[0], 2)
-    weights = _weight_of_group(weight)
-    require_shape("weight", weights[0], (x[0].shape[1], None))
-    for name, size in (("x", x[0].shape[-1]), ("weight", weights[0].shape[-1])):
+def _check_grouped_matmul(given: Arguments) -> None:
+    _require_supported(
+        given.x, given.split_item, given.group_type, given.group_list_type, given.group_list
+    )
+    require_range("the number of weights", len(given.weight), 1, MAX_LIST)
+    require_rank("x", given.x[0], 2)
+    weights = _weight_of_group(given.weight)
+    require_shape("weight", weights[0], (given.x[0].shape[1], None))
+    for name, size in (("x", given.x[0].shape[-1]), ("weight", weights[0].shape[-1])):
         require_range(f"{name}'s last dimension", size, 1, INNER_LIMIT - 1)
-    _check_groups(x[0], weights, group_list, group_list_type)
-    if x[0].dtype == torch.int8:
-        _check_quantised_dtypes(weights[0], bias, scale, per_token_scale, output_dtype)
+    _check_groups(given.x[0], weights, given.group_list, given.group_list_type)
+    if given.x[0].dtype == torch.int8:
+        _check_quantised_dtypes(
+            weights[0], given.bias, given.scale, given.per_token_scale, given.output_dtype
+        )
     else:
-        _check_float_dtypes(x[0], weights[0], bias, scale, output_dtype)
+        _check_float_dtypes(given.x[0], weights[0], given.bias, given.scale, given.output_dtype)
 
 
 def _check_groups(
@@ -297,11 +288,9 @@ def npu_transpose_batchmatmul(
 def _check_transpose_batchmatmul(
     input: torch.Tensor,
     weight: torch.Tensor,
-    *,
-    perm_x1: Sequence[int] = (0, 1, 2),
-    perm_x2: Sequence[int] = (0, 1, 2),
-    perm_y: Sequence[int] = (1, 0, 2),
-    **_unchecked: object,
+    perm_x1: Sequence[int],
+    perm_x2: Sequence[int],
+    perm_y: Sequence[int],
 ) -> None:
     for name, permutation, allowed in (
         ("perm_x1", perm_x1, ((0, 1, 2), (1, 0, 2))),

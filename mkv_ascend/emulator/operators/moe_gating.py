@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 
+from mkv_ascend.emulator.operators.binding import Arguments
 from mkv_ascend.emulator.operators.registry import operator
 from mkv_ascend.emulator.operators.requirements import (
     FLOATS,
@@ -148,27 +149,16 @@ def npu_moe_gating_top_k(
 
 
 @npu_moe_gating_top_k.check
-def _check_npu_moe_gating_top_k(
-    x: torch.Tensor,
-    k: int,
-    *,
-    bias: torch.Tensor | None = None,
-    k_group: int = 1,
-    group_count: int = 1,
-    group_select_mode: int = 0,
-    renorm: int = 0,
-    norm_type: int = 0,
-    **_unchecked: object,
-) -> None:
-    require(renorm == 0, f"renorm is {renorm}; it must be 0")
+def _check_npu_moe_gating_top_k(given: Arguments) -> None:
+    require(given.renorm == 0, f"renorm is {given.renorm}; it must be 0")
     check_gating_top_k(
-        x,
-        k,
-        bias,
-        k_group=k_group,
-        group_count=group_count,
-        group_select_mode=group_select_mode,
-        norm_type=norm_type,
+        given.x,
+        given.k,
+        given.bias,
+        k_group=given.k_group,
+        group_count=given.group_count,
+        group_select_mode=given.group_select_mode,
+        norm_type=given.norm_type,
     )
 
 
@@ -203,9 +193,7 @@ def npu_moe_gating_top_k_softmax(
 
 
 @npu_moe_gating_top_k_softmax.check
-def _check_gating_top_k_softmax(
-    x: torch.Tensor, finished: torch.Tensor | None = None, k: int = 1
-) -> None:
+def _check_gating_top_k_softmax(x: torch.Tensor, k: int) -> None:
     require_rank("x", x, (2, 3))
     require_dtype("x", x, FLOATS)
     require_range("k", k, 1, min(1024, x.shape[-1]))

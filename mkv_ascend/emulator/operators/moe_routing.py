@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from mkv_ascend.emulator.operators.binding import Arguments
 from mkv_ascend.emulator.operators.registry import operator
 from mkv_ascend.emulator.operators.requirements import (
     FLOATS,
@@ -239,32 +240,17 @@ def npu_moe_init_routing_v2(
 
 
 @npu_moe_init_routing_v2.check
-def _check_init_routing_v2(
-    x: torch.Tensor,
-    expert_idx: torch.Tensor,
-    *,
-    scale: torch.Tensor | None = None,
-    offset: torch.Tensor | None = None,
-    active_num: int = -1,
-    expert_capacity: int = -1,
-    expert_num: int = -1,
-    drop_pad_mode: int = 0,
-    expert_tokens_num_type: int = 0,
-    expert_tokens_num_flag: bool = False,
-    quant_mode: int = -1,
-    active_expert_range: Sequence[int] = (),
-    row_idx_type: int = 0,
-) -> None:
+def _check_init_routing_v2(given: Arguments) -> None:
     request = RoutingRequest(
-        active_num,
-        expert_num,
-        drop_pad_mode,
-        expert_tokens_num_type,
-        quant_mode,
-        active_expert_range,
-        row_idx_type,
+        given.active_num,
+        given.expert_num,
+        given.drop_pad_mode,
+        given.expert_tokens_num_type,
+        given.quant_mode,
+        given.active_expert_range,
+        given.row_idx_type,
     )
-    check_init_routing(x, expert_idx, scale, offset, request)
+    check_init_routing(given.x, given.expert_idx, given.scale, given.offset, request)
 
 
 @operator(
@@ -298,12 +284,7 @@ def npu_moe_token_permute(
 
 
 @npu_moe_token_permute.check
-def _check_token_permute(
-    tokens: torch.Tensor,
-    indices: torch.Tensor,
-    num_out_tokens: int | None = None,
-    padded_mode: bool = False,
-) -> None:
+def _check_token_permute(tokens: torch.Tensor, indices: torch.Tensor) -> None:
     require_rank("tokens", tokens, 2)
     require_dtype("indices", indices, INTEGERS)
     require_rank("indices", indices, (1, 2))
@@ -343,11 +324,7 @@ def npu_moe_token_unpermute(
 
 @npu_moe_token_unpermute.check
 def _check_token_unpermute(
-    permuted_tokens: torch.Tensor,
-    sorted_indices: torch.Tensor,
-    probs: torch.Tensor | None = None,
-    padded_mode: bool = False,
-    restore_shape: Sequence[int] | None = None,
+    permuted_tokens: torch.Tensor, sorted_indices: torch.Tensor, probs: torch.Tensor | None
 ) -> None:
     require_rank("permuted_tokens", permuted_tokens, 2)
     require_dtype("permuted_tokens", permuted_tokens, FLOATS)

@@ -68,7 +68,7 @@ def npu_rms_norm(
 
 
 @npu_rms_norm.check
-def _check_rms_norm(self: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6) -> None:
+def _check_rms_norm(self: torch.Tensor, gamma: torch.Tensor) -> None:
     require_dtype("self", self, FLOATS)
     require_dtype("gamma", gamma, (torch.float32, self.dtype))
     require(2 <= self.dim() <= 8, f"self has {self.dim()} dimensions; it must have 2 to 8")
@@ -93,9 +93,7 @@ def npu_add_rms_norm(
 
 
 @npu_add_rms_norm.check
-def check_add_rms_norm(
-    x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
-) -> None:
+def check_add_rms_norm(x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor) -> None:
     require_dtype("x1", x1, FLOATS)
     require_same_dtype(x1=x1, x2=x2, gamma=gamma)
     require(1 <= x1.dim() <= 8, f"x1 has {x1.dim()} dimensions; it must have 1 to 8")
@@ -132,5 +130,5 @@ def npu_gemma_rms_norm(
 
 
 @npu_gemma_rms_norm.check
-def _check_gemma_rms_norm(self: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6) -> None:
+def _check_gemma_rms_norm(self: torch.Tensor, gamma: torch.Tensor, epsilon: float) -> None:
     check_gemma_rms_norm(self, gamma, epsilon)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 
+from mkv_ascend.emulator.operators.binding import Arguments
 from mkv_ascend.emulator.operators.registry import operator
 from mkv_ascend.emulator.operators.requirements import (
     FLOATS,
@@ -58,11 +59,7 @@ def npu_dynamic_quant(
 
 @npu_dynamic_quant.check
 def _check_dynamic_quant(
-    x: torch.Tensor,
-    *,
-    smooth_scales: torch.Tensor | None = None,
-    group_index: torch.Tensor | None = None,
-    dst_type: torch.dtype | None = None,
+    x: torch.Tensor, smooth_scales: torch.Tensor | None, group_index: torch.Tensor | None
 ) -> None:
     require_dtype("x", x, HALF_FLOATS)
     require(x.dim() > 1, f"x has {x.dim()} dimension; it must have 2 or more")
@@ -136,9 +133,8 @@ def _check_quantize(
     input: torch.Tensor,
     scales: torch.Tensor,
     zero_points: torch.Tensor | None,
-    dtype: torch.dtype,
-    axis: int = 1,
-    div_mode: bool = True,
+    axis: int,
+    div_mode: bool,
 ) -> None:
     require_dtype("input", input, FLOATS)
     require_dtype("scales", scales, (torch.float32, torch.bfloat16) if div_mode else (input.dtype,))
@@ -206,35 +202,27 @@ def npu_quant_matmul(
 
 
 @npu_quant_matmul.check
-def _check_quant_matmul(
-    x1: torch.Tensor,
-    x2: torch.Tensor,
-    scale: torch.Tensor,
-    *,
-    offset: torch.Tensor | None = None,
-    pertoken_scale: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    output_dtype: torch.dtype | None = None,
-    group_sizes: list[int] | None = None,
-) -> None:
-    for name, tensor in (("x1", x1), ("x2", x2)):
+def _check_quant_matmul(given: Arguments) -> None:
+    for name, tensor in (("x1", given.x1), ("x2", given.x2)):
         require_dtype(name, tensor, (torch.int8, torch.int32))
         require_range(f"{name}'s number of dimensions", tensor.dim(), 2, 6)
         require_range(f"{name}'s last dimension", tensor.shape[-1], 1, 65535)
-    if x1.dtype != torch.int8:
+    if given.x1.dtype != torch.int8:
         return
-    columns = x2.shape[-1]
+    columns = given.x2.shape[-1]
     require(
-        x1.shape[-1] == x2.shape[-2],
-        f"x1 has {x1.shape[-1]} columns, x2 {x2.shape[-2]} rows; they must be equal",
+        given.x1.shape[-1] == given.x2.shape[-2],
+        f"x1 has {given.x1.shape[-1]} columns, x2 {given.x2.shape[-2]} rows; they must be equal",
     )
     require(
-        scale.dim() == 1 and scale.numel() in (1, columns),
-        f"scale has shape {tuple(scale.shape)}; it must be (1,) or ({columns},)",
+        given.scale.dim() == 1 and given.scale.numel() in (1, columns),
+        f"scale has shape {tuple(given.scale.shape)}; it must be (1,) or ({columns},)",
     )
-    _check_quant_matmul_dtypes(scale, offset, pertoken_scale, bias, output_dtype)
-    if pertoken_scale is not None:
-        require_shape("pertoken_scale", pertoken_scale, (x1.shape[-2],))
+    _check_quant_matmul_dtypes(
+        given.scale, given.offset, given.pertoken_scale, given.bias, given.output_dtype
+    )
+    if given.pertoken_scale is not None:
+        require_shape("pertoken_scale", given.pertoken_scale, (given.x1.shape[-2],))
 
 
 def _check_quant_matmul_dtypes(

@@ -10,7 +10,7 @@ A kernel is a plain function on CPU tensors; the decorator replaces it by an :cl
         ...
 
     @npu_rms_norm.check
-    def _check_rms_norm(x, gamma, epsilon=1e-6):
+    def _check_rms_norm(gamma):
         require_dtype("gamma", gamma, FLOATS)
 
 - ``npu_rms_norm(...)`` is what ``torch_npu`` shows: it takes npu tensors, counts the launch, runs
@@ -19,7 +19,7 @@ A kernel is a plain function on CPU tensors; the decorator replaces it by an :cl
 - ``npu_rms_norm.checked(...)`` is check (always) and kernel, for CPU tensors: for unit tests.
 
 A kernel that works in place returns the tensor it was given: the caller then gets his own tensor
-object back. A check takes the same arguments as its kernel and raises
+object back. A check lists the kernel's parameters that it reads (see ``binding``) and raises
 :class:`OperatorArgumentError`; the operator's name is put in front of the message here.
 
 An operator of another namespace (``atb``, ``_C_ascend``) names it; an overload such as ``.out`` is
@@ -41,10 +41,12 @@ from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 import torch
 
 from mkv_ascend.emulator import counters, recording
+from mkv_ascend.emulator.operators.binding import bound_by
 from mkv_ascend.emulator.settings import settings
 
 P = ParamSpec("P")
 R = TypeVar("R")
+C = TypeVar("C", bound=Callable[..., None])
 
 TORCH_NPU = "torch_npu"
 
@@ -102,11 +104,11 @@ class Operator(Generic[P, R]):
         functools.update_wrapper(self, kernel)
         self.__name__ = entry.name
 
-    def check(self, function: Callable[..., None]) -> Callable[..., None]:
-        """Decorator: `function` takes the kernel's arguments and refuses the undocumented ones."""
+    def check(self, function: C) -> C:
+        """Decorator: `function` reads arguments of the kernel and refuses the undocumented."""
         if self._check is not None:
-            raise ValueError(f"{self.entry.key} already has a check: {self._check.__qualname__}")
-        self._check = function
+            raise ValueError(f"{self.entry.key} already has a check")
+        self._check = bound_by(self.kernel, function)
         return function
 
     def run_check(self, *args: Any, **kwargs: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 
+from mkv_ascend.emulator.operators.binding import Arguments
 from mkv_ascend.emulator.operators.registry import operator
 from mkv_ascend.emulator.operators.requirements import (
     FLOATS,
@@ -70,8 +71,8 @@ def _check_rotary_mul(
     input: torch.Tensor,
     r1: torch.Tensor,
     r2: torch.Tensor,
-    rotary_mode: str = "half",
-    rotate: torch.Tensor | None = None,
+    rotary_mode: str,
+    rotate: torch.Tensor | None,
 ) -> None:
     require(
         rotary_mode in ("half", "interleave"),
@@ -152,9 +153,8 @@ def _check_apply_rotary_pos_emb(
     key: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
-    *,
-    layout: str = "BSND",
-    rotary_mode: str = "half",
+    layout: str,
+    rotary_mode: str,
 ) -> None:
     require(layout in ("BSND", "TND"), f"layout is {layout!r}; Atlas A2 has 'BSND' and 'TND'")
     require(rotary_mode == "half", f"rotary_mode is {rotary_mode!r}; Atlas A2 has 'half'")
@@ -225,7 +225,6 @@ def _check_rotary_embedding(
     key: torch.Tensor,
     head_size: int,
     cos_sin_cache: torch.Tensor,
-    is_neox_style: bool = True,
 ) -> None:
     require_dtype("positions", positions, INTEGERS)
     require_rank("cos_sin_cache", cos_sin_cache, 2)
@@ -293,34 +292,28 @@ def npu_mrope(
 
 
 @npu_mrope.check
-def _check_mrope(
-    positions: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    cos_sin_cache: torch.Tensor,
-    head_size: int,
-    *,
-    mrope_section: list[int] | None = None,
-    rotary_mode: str = "half",
-    cache_mode: str = "default",
-) -> None:
+def _check_mrope(given: Arguments) -> None:
     require(
-        rotary_mode in ("half", "interleaved"),
-        f"rotary_mode is {rotary_mode!r}; it must be 'half' or 'interleaved'",
+        given.rotary_mode in ("half", "interleaved"),
+        f"rotary_mode is {given.rotary_mode!r}; it must be 'half' or 'interleaved'",
     )
-    require_dtype("positions", positions, INTEGERS)
-    require_rank("positions", positions, (1, 2))
-    require_dtype("query", query, FLOATS)
-    require_same_dtype(query=query, key=key, cos_sin_cache=cos_sin_cache)
-    rotary_size, unit = cos_sin_cache.shape[-1], 16 if query.dtype == torch.float32 else 32
-    for name, size in (("head_size", head_size), ("rotary size", rotary_size)):
+    require_dtype("positions", given.positions, INTEGERS)
+    require_rank("positions", given.positions, (1, 2))
+    require_dtype("query", given.query, FLOATS)
+    require_same_dtype(query=given.query, key=given.key, cos_sin_cache=given.cos_sin_cache)
+    rotary_size, unit = (
+        given.cos_sin_cache.shape[-1],
+        16 if given.query.dtype == torch.float32 else 32,
+    )
+    for name, size in (("head_size", given.head_size), ("rotary size", rotary_size)):
         require(size % unit == 0, f"{name} is {size}; it must be a multiple of {unit}")
-    require_range("rotary size", rotary_size, 0, head_size)
-    if positions.dim() == 2:
-        sections = list(mrope_section or ())
+    require_range("rotary size", rotary_size, 0, given.head_size)
+    if given.positions.dim() == 2:
+        sections = list(given.mrope_section or ())
+        rows = given.positions.shape[0]
         require(
-            len(sections) == positions.shape[0] and sum(sections) == rotary_size // 2,
-            f"mrope_section is {sections}; it must have {positions.shape[0]} entries (the rows of "
-            f"positions) that add up to {rotary_size // 2} (half the rotary size)",
+            len(sections) == rows and sum(sections) == rotary_size // 2,
+            f"mrope_section is {sections}; it must have {rows} entries (the rows of positions) "
+            f"that add up to {rotary_size // 2} (half the rotary size)",
         )
-    require_positions(positions, cos_sin_cache)
+    require_positions(given.positions, given.cos_sin_cache)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 
 from mkv_ascend.emulator.operators.attention_core import attend
+from mkv_ascend.emulator.operators.binding import Arguments
 from mkv_ascend.emulator.operators.lightning_indexer import NO_KEY, check_unlimited
 from mkv_ascend.emulator.operators.registry import operator
 from mkv_ascend.emulator.operators.requirements import (
@@ -113,43 +114,30 @@ def npu_sparse_flash_attention(
 
 
 @npu_sparse_flash_attention.check
-def check_sparse_flash_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    sparse_indices: torch.Tensor,
-    scale_value: float,
-    *,
-    block_table: torch.Tensor | None = None,
-    actual_seq_lengths_query: torch.Tensor | None = None,
-    actual_seq_lengths_kv: torch.Tensor | None = None,
-    query_rope: torch.Tensor | None = None,
-    key_rope: torch.Tensor | None = None,
-    sparse_block_size: int = 1,
-    layout_query: str = "BSND",
-    layout_kv: str = "BSND",
-    sparse_mode: int = CAUSAL,
-    pre_tokens: int = UNLIMITED,
-    next_tokens: int = UNLIMITED,
-    attention_mode: int = MLA_ABSORBED,
-    return_softmax_lse: bool = False,
-) -> None:
+def check_sparse_flash_attention(given: Arguments) -> None:
     """Refuse what the documentation for A2 does not allow."""
     batch = SparseBatch(
-        layout_query, layout_kv, actual_seq_lengths_query, actual_seq_lengths_kv, block_table
+        given.layout_query,
+        given.layout_kv,
+        given.actual_seq_lengths_query,
+        given.actual_seq_lengths_kv,
+        given.block_table,
     )
-    check_batch(batch, query, key)
+    check_batch(batch, given.query, given.key)
     require(
-        attention_mode == MLA_ABSORBED, f"attention_mode is {attention_mode}; it must be 2 (MLA)"
+        given.attention_mode == MLA_ABSORBED,
+        f"attention_mode is {given.attention_mode}; it must be 2 (MLA)",
     )
-    check_tensors(query, key, value, query_rope, key_rope)
-    check_chosen(sparse_indices, query)
-    require(sparse_mode in (0, CAUSAL), f"sparse_mode is {sparse_mode}; it must be 0 or 3")
-    check_unlimited(pre_tokens, next_tokens)
+    check_tensors(given.query, given.key, given.value, given.query_rope, given.key_rope)
+    check_chosen(given.sparse_indices, given.query)
     require(
-        sparse_block_size in BLOCK_SIZES
-        and (layout_kv != PAGED or key.shape[1] % sparse_block_size == 0),
-        f"sparse_block_size is {sparse_block_size}; it must be a power of two up to 128 that "
+        given.sparse_mode in (0, CAUSAL), f"sparse_mode is {given.sparse_mode}; it must be 0 or 3"
+    )
+    check_unlimited(given.pre_tokens, given.next_tokens)
+    require(
+        given.sparse_block_size in BLOCK_SIZES
+        and (given.layout_kv != PAGED or given.key.shape[1] % given.sparse_block_size == 0),
+        f"sparse_block_size is {given.sparse_block_size}; it must be a power of two up to 128 that "
         f"divides the block size",
     )
 

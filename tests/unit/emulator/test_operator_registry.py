@@ -91,7 +91,7 @@ def test_checks_run_in_strict_mode_only_and_name_the_operator(monkeypatch):
     example = make()
 
     @example.check
-    def _check(x, other=None):
+    def _check(x):
         require_dtype("x", x, HALF_FLOATS)
 
     with pytest.raises(OperatorArgumentError, match=r"^npu_example: x is float32; documented"):
@@ -100,6 +100,41 @@ def test_checks_run_in_strict_mode_only_and_name_the_operator(monkeypatch):
         example.checked(torch.zeros(2))
     _set_mode(monkeypatch, strict=False)
     example(on_npu(2))
+
+
+def test_a_check_gets_the_arguments_that_it_lists_with_the_kernels_defaults():
+    example, seen = make(), []
+
+    @example.check
+    def _check(other, x):
+        seen.append((x, other))
+
+    example.run_check(1)
+    example.run_check(1, other=2)
+    example.run_check(other=2, x=1)
+    assert seen == [(1, None), (1, 2), (1, 2)]
+    with pytest.raises(TypeError, match="missing a required argument: 'x'"):
+        example.run_check(other=2)
+
+
+def test_a_check_may_take_all_arguments_at_once():
+    example, seen = make(), []
+
+    @example.check
+    def _check(given):
+        seen.append((given.x, given.other))
+
+    example.run_check(1, 2)
+    assert seen == [(1, 2)]
+
+
+def test_a_check_of_parameters_that_the_kernel_has_not_is_refused():
+    example = make()
+    with pytest.raises(ValueError, match=r"_check reads y; .*npu_example has x, other"):
+
+        @example.check
+        def _check(x, y):
+            pass
 
 
 def test_a_name_is_registered_once_and_with_parameters_that_exist():
