@@ -37,7 +37,7 @@ from mkv_ascend.plugin.planned_caches import (
     served_plan,
     why_not_planned,
 )
-from mkv_ascend.plugin.state_rows import mark_builders, verifying_rows
+from mkv_ascend.plugin.state_rows import in_prompts, mark_builders, verifying_rows
 from mkv_ascend.plugin.target_graphs import for_updates, state_of
 from mkv_ascend.plugin.target_pass import (
     AttentionGroups,
@@ -176,6 +176,27 @@ class MkvModelRunner(NPUModelRunner):
         requests = kwargs["num_reqs"]
         lengths = self.seq_lens[: kwargs.get("num_reqs_padded") or requests]
         return plan.complete(metadata, requests, lengths), common
+
+    def _determine_batch_execution_and_padding(
+        self,
+        num_tokens: int,
+        num_reqs: int,
+        *args: Any,
+        force_uniform_decode: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """How a batch is run: chunks of prompts over recurrent layers in no graph of verify steps.
+
+        vllm-ascend judges by shape: a chunk of K + 1 tokens looks like a verify step.
+        """
+        batch, model = self.input_batch, self.model_config
+        if force_uniform_decode is None and (model.is_hybrid or model.is_attention_free):
+            computed = batch.num_computed_tokens_cpu[:num_reqs]
+            if in_prompts(computed, batch.num_prompt_tokens[:num_reqs]).any():
+                force_uniform_decode = False
+        return super()._determine_batch_execution_and_padding(
+            num_tokens, num_reqs, *args, force_uniform_decode=force_uniform_decode, **kwargs
+        )
 
     def _find_verifying_rows(self, asked: dict[str, Any]) -> None:
         """Tell builders of recurrent layers of rows that verified drafts and have none now.

@@ -45,6 +45,16 @@ OVERRIDES = (
         until="_dummy_run takes the state of a verify step",
     ),
     Patch(
+        name="chunks of prompts are no verify steps",
+        target="_determine_batch_execution_and_padding of NPUModelRunner (plugin/model_runner.py)",
+        why="A graph is chosen by shape, so a chunk of K + 1 tokens of a prompt is replayed as a "
+        "verify step. A gated delta net then goes on from the state of another token; a request "
+        "whose first chunk is one token, without drafts, from what the block held before.",
+        guard="the method exists and takes force_uniform_decode",
+        test="tests/emulated/test_state_graphs.py",
+        until="vllm-ascend asks whether each prompt is fully computed",
+    ),
+    Patch(
         name="MLA backends say that they are MLA",
         target="is_mla of AscendMLABackend and AscendSFABackend (attention/backends.py)",
         why="vLLM's MLAAttention takes an explicit backend only if it answers is_mla().",

@@ -231,7 +231,7 @@ PATCHES = (
         why="After a verification of drafts a state stands in the column of the token that was "
         "accepted last. Rows with fewer drafts than K, or none, and chunks of prompts of K + 1 "
         "tokens, go on from another column: wrong tokens.",
-        guard="the three methods have their parameters (plugin/state_rows.py); without graphs only",
+        guard="the three methods have their parameters (plugin/state_rows.py)",
         test="tests/emulated/test_gated_delta_nets.py",
         until="vllm-ascend looks columns up by row, and keeps chunks of prompts apart",
         apply=_install("state_rows"),

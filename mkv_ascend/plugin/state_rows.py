@@ -13,7 +13,8 @@ that have ``K`` drafts again. Three others get a wrong state:
 
 Here the first two become rows of ``1 + K`` tokens: the last token is repeated, and what comes of
 the repetitions is dropped (states after them stand in columns that are not read). The third stays a
-chunk of a prompt. Batches that a captured graph replays have none of the first two.
+chunk of a prompt. Batches that a captured graph replays have none of the three: the first two are
+shorter than a verify step, and the runner keeps batches with the third from graphs of such steps.
 """
 
 from __future__ import annotations
@@ -92,8 +93,14 @@ def verifying_rows(
     All int ``[rows]``: ``drafts`` to verify (0 for none), tokens ``accepted`` by the last step, its
     own included, tokens ``computed``, and tokens of ``prompts``.
     """
-    decoding = computed >= prompts
+    decoding = ~in_prompts(computed, prompts)
     found: np.ndarray = np.where(decoding & ((drafts > 0) | (accepted > 1)), drafts, -1)
+    return found
+
+
+def in_prompts(computed: np.ndarray, prompts: np.ndarray) -> np.ndarray:
+    """Which rows are chunks of prompts; both int ``[rows]``: tokens computed, and of prompts."""
+    found: np.ndarray = computed < prompts
     return found
 
 
@@ -180,12 +187,7 @@ def _fold(
     spec_sequence_masks_cpu: torch.Tensor,
     num_accepted_tokens: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    if builder.use_full_cuda_graph:
-        # A graph is chosen by shape, and may be replayed for this batch as it is.
-        folded: tuple[torch.Tensor, torch.Tensor | None] = original(
-            builder, common_attn_metadata, spec_sequence_masks_cpu, num_accepted_tokens
-        )
-        return folded
+    """No chunk of a prompt counts as a verify step; the runner keeps them out of its graphs."""
     return spec_sequence_masks_cpu, num_accepted_tokens
 
 
