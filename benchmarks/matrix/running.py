@@ -19,6 +19,9 @@ WORKS, REFUSED, FAILS = "works", "refused", "fails"
 DRAFT_EAGER = "draft eager"
 """In graphs: all is right, the target's verify steps are replayed, the draft's passes are not."""
 
+EAGER = "eager"
+"""In graphs: all is right, but no step was of the kind that graphs are captured for."""
+
 OURS, GRAPH, STOCK = "ours", "graph", "stock"
 SIDES = (OURS, GRAPH, STOCK)
 
@@ -41,7 +44,8 @@ class Verdict:
     """How a cell ended on one side.
 
     Attributes:
-        outcome: ``works``, ``refused`` or ``fails``; in graphs also ``draft eager``.
+        outcome: ``works``, ``refused`` or ``fails``; in graphs also ``draft eager`` or
+            ``eager``.
         reason: why, where it does not work.
         acceptance: accepted draft tokens per proposal; None where nothing was drafted.
         reference_acceptance: the same by the reference.
@@ -125,6 +129,8 @@ def run(cell: Cell, side: str) -> Verdict:
 def replayed(cell: Cell, result: engine.Result) -> tuple[str, str]:
     """Outcome and reason of a run in graphs in which everything is right."""
     if "Replaying aclgraph" not in result.log:
+        if cell.draft_model is None:
+            return EAGER, f"lookup found {K} tokens for every request in no step"
         return FAILS, "no step of the target was replayed from a graph"
     if cell.draft_model is None or result.draft_replays:
         return WORKS, ""

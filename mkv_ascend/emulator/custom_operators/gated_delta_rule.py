@@ -31,7 +31,8 @@ MAXIMUM_HEADS, MAXIMUM_HEAD_SIZE = 256, 512
     "npu_fused_gdn_gating",
     namespace="_C_ascend",
     source="vllm-ascend: definition and on-device test of the FusedGdnGating kernel",
-    limits="a, b float16 or bfloat16; A_log, dt_bias float32 or as a; g is float32",
+    limits="a, b float16 or bfloat16, views of any strides (the operator's definition makes them "
+    "contiguous for its kernel); A_log, dt_bias float32 or as a; g is float32",
 )
 def npu_fused_gdn_gating(
     A_log: torch.Tensor,  # noqa: N803 (the operator's own parameter name)
@@ -69,8 +70,6 @@ def _check_fused_gdn_gating(
     require_shape("b", b, tuple(a.shape))
     require_shape("A_log", A_log, (a.shape[1],))
     require_shape("dt_bias", dt_bias, (a.shape[1],))
-    require_contiguous("a", a)
-    require_contiguous("b", b)
 
 
 @operator(

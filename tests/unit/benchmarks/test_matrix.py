@@ -21,7 +21,7 @@ from mkv_ascend.testing.reference import DraftProposal
 from mkv_ascend.testing.speculation import SpeculativeOutput
 
 OUTCOMES = {"works", "refused", "fails"}
-IN_GRAPHS = {*OUTCOMES, "draft eager", None}
+IN_GRAPHS = {*OUTCOMES, "draft eager", "eager", None}
 
 
 def test_cells_are_found_by_name_target_and_draft() -> None:
@@ -267,6 +267,7 @@ EAGER_DRAFT = "INFO The draft runs eagerly, though the target is replayed from g
     [
         ("dense/dense", REPLAYING, 3, ("works", "")),
         ("dense/ngram", REPLAYING, 0, ("works", "")),
+        ("dense/ngram", "", 0, ("eager", "lookup found 3 tokens for every request in no step")),
         ("dense/dense", REPLAYING + EAGER_DRAFT, 0, ("draft eager", "it is MLA")),
         ("dense/dense", REPLAYING, 0, ("fails", "no proposal was replayed")),
         ("dense/dense", EAGER_DRAFT, 3, ("fails", "no step of the target was replayed")),

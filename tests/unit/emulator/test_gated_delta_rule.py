@@ -315,7 +315,9 @@ def test_replaced_split_of_projections():
 @few
 @given(seeds)
 def test_gating(seed):
-    a, b = random_tensor(seed, (3, 2), BF16, 30), random_tensor(seed + 1, (3, 2), BF16)
+    # As a layer hands them over: columns of one projection.
+    wide, narrow = random_tensor(seed, (3, 4), BF16, 30), random_tensor(seed + 1, (3, 4), BF16)
+    a, b = wide.chunk(2, dim=-1)[1], narrow.chunk(2, dim=-1)[0]
     a_log, dt_bias = random_tensor(seed + 2, (2,)), random_tensor(seed + 3, (2,))
     g, beta = npu_fused_gdn_gating.checked(a_log, a, b, dt_bias)
     assert (g.shape, g.dtype, beta.dtype) == ((1, 3, 2), F32, BF16)
