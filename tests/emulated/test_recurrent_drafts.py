@@ -95,6 +95,21 @@ def test_states_follow_what_is_accepted() -> None:
     assert result.preemptions > 0
 
 
+def test_states_of_target_and_draft_on_several_ranks() -> None:
+    """Each rank has half of the heads of Mamba2 and of the gated delta rule, and of all experts."""
+    spread = case(
+        DRAFT,
+        (5, 40, 90),
+        target="granite4",
+        max_tokens=12,
+        num_speculative_tokens=2,
+        engine={"tensor_parallel_size": 2},
+    )
+    result = engine.run(spread)
+    assert_right(spread, result)
+    assert all(0 < count < result.num_drafts for count in result.accepted_per_position)
+
+
 def test_asynchronous_scheduling_accepts_what_the_reference_does() -> None:
     ahead = case(
         DRAFT,
