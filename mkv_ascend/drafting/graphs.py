@@ -51,8 +51,6 @@ def why_not_captured(proposer: Any) -> str | None:
         return "the target has no full graphs"
     if proposer.asked_to_run_eagerly:
         return "speculative_config says enforce_eager"
-    if proposer.parallel_drafting:
-        return "it drafts all tokens in one pass"
     if proposer.uses_mrope or proposer.supports_mm_inputs:
         return "it takes positions or embeddings of images"
     if runner.dp_size > 1 or runner.dynamic_eplb:

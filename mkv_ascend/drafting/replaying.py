@@ -140,10 +140,11 @@ class Replaying(Proposing):
 
     def run_passes(self, passes: Passes, rows: int, requests: int) -> torch.Tensor:
         """Run the draft; int64 [requests, K]."""
+        sampled = requests * self.draft_plan.sizes.sampled_per_request
         return self._run_merged_draft(
             num_input_tokens=rows,
             batch_size=requests,
-            token_indices_to_sample=self.token_indices_to_sample[:requests],
+            token_indices_to_sample=self.token_indices_to_sample[:sampled],
             target_positions=self.positions,
             inputs_embeds=None,
             multi_steps_attn_metadata=passes,
@@ -154,7 +155,8 @@ class Replaying(Proposing):
         """Rows of requests that are not there write to no slot, and some row of theirs is read."""
         live_rows = rows // padded * requests
         self.draft_plan.first_slots[:, live_rows:rows].fill_(-1)
-        self.token_indices_to_sample[requests:padded].zero_()
+        each = self.draft_plan.sizes.sampled_per_request
+        self.token_indices_to_sample[requests * each : padded * each].zero_()
 
     def copy_lengths(self, steps: LaterSteps) -> None:
         """Begin to copy the lengths of later passes to the host."""

@@ -126,14 +126,23 @@ def with_mask_token(name, token, directory):
 
 
 def test_tokens_drafted_in_parallel_over_several_groups(tmp_path):
-    """Not trained for it, the draft is poor; its tokens must be its own all the same."""
+    """Not trained for it, the draft is poor; its tokens must be its own all the same.
+
+    Eagerly beside prompts, else in graphs, for 1, 3 and 6 of 8 requests.
+    """
     mask = 5
     draft = with_mask_token("gemma3", mask, tmp_path)
-    case = dataclasses.replace(
-        scenario("gemma3", "gemma3", max_tokens=12, speculative={"parallel_drafting": True}),
-        draft=draft,
+    case = scenario(
+        "gemma3",
+        "gemma3",
+        max_tokens=12,
+        speculative={"parallel_drafting": True},
+        graphs="FULL_DECODE_ONLY",
+        capture_sizes=(4, 12, 24),
     )
+    case = dataclasses.replace(case, draft=draft)
     result = engine.run(case)
+    assert result.draft_replays > 5
     assert_greedy_tokens_of_reference(case, result)
     assert result.proposals
     masks = [mask] * (case.num_speculative_tokens - 1)
