@@ -25,6 +25,7 @@ from vllm.platforms import current_platform
 from vllm_ascend.ascend_forward_context import _EXTRA_CTX
 
 from mkv_ascend.drafting.launches import CapturedLaunch, OneTable, launch_kind, use
+from mkv_ascend.drafting.steps import Passes
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class CapturedPasses:
         rows: of the first pass.
         drafted: int64 [requests, K], where a replay writes the draft tokens.
         steps: the launches of attention of each pass, in the order of execution.
+        passes: what they ran with, kept because the graph does not keep its tensors.
     """
 
     requests: int
@@ -42,6 +44,7 @@ class CapturedPasses:
     graph: Any
     drafted: torch.Tensor
     steps: tuple[tuple[CapturedLaunch, ...], ...]
+    passes: Passes
 
 
 def why_not_captured(proposer: Any) -> str | None:
@@ -93,13 +96,12 @@ class DraftGraphs:
             graph = torch_npu.npu.NPUGraph()
             _EXTRA_CTX.capturing = True
             with torch_npu.npu.graph(graph, pool=current_platform.get_global_graph_pool()):
-                if passes.rotary is not None:
-                    passes.rotary.take_again()
-                drafted = proposer.run_passes(every, rows, requests)
+                again = proposer.made_again(every)
+                drafted = proposer.run_passes(again, rows, requests)
         metadata = [passes.first, *later]
         layers = proposer.vllm_config.compilation_config.static_forward_context
-        launches = table.launches(proposer.attn_layer_names, metadata, layers)
-        self.captured[requests] = CapturedPasses(requests, rows, graph, drafted, launches)
+        launches = table.launches(list(proposer.attention_layers()), metadata, layers)
+        self.captured[requests] = CapturedPasses(requests, rows, graph, drafted, launches, again)
 
     def for_batch(self, common: Any, requests: int) -> CapturedPasses | None:
         """The graph for a batch; None where there is none.
@@ -113,7 +115,9 @@ class DraftGraphs:
         starts = common.query_start_loc_cpu[: requests + 1]
         tokens = self.proposer.num_speculative_tokens + 1
         uniform = bool((starts[1:] - starts[:-1] == tokens).all())
-        return self.captured[min(enough)] if uniform else None
+        if not uniform or not self.proposer.may_replay(common, requests):
+            return None
+        return self.captured[min(enough)]
 
     def replay(self, passes: CapturedPasses, requests: int, lengths: Sequence[int]) -> torch.Tensor:
         """Draft by a graph; the first pass's inputs are in place.
@@ -137,16 +141,14 @@ class DraftGraphs:
             torch_npu.npu.current_stream().synchronize()
         passes.graph.replay()
         self.replays += 1
-        padding = [0] * (passes.requests - requests)
+        first = [*lengths, *[0] * (passes.requests - requests)]
         with proposer._forward_context(None, passes.rows, passes.rows, None):
             if steps is None:
-                self._update(passes.steps[0], [*lengths, *padding])
+                self._update(passes.steps[0], first)
             else:
                 proposer.wait_for_lengths()
-                of_steps = steps.host_lengths.tolist()
-                for launches, values in zip(
-                    passes.steps, [[*lengths, *padding], *of_steps], strict=True
-                ):
+                of_passes = proposer.lengths_of_passes(first, steps)
+                for launches, values in zip(passes.steps, of_passes, strict=True):
                     self._update(launches, values)
         return passes.drafted[:requests].clone()
 

@@ -35,6 +35,7 @@ from mkv_ascend.drafting.recurrent_options import (
     refuse_options_of_recurrent_drafts,
 )
 from mkv_ascend.drafting.replaying import Replaying
+from mkv_ascend.drafting.replaying_blocks import ReplayingBlocks
 from mkv_ascend.layout.kind import Role
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class MkvStep3p5MTPProposer(OwnConfiguration, AscendStep3p5MTPProposer):
     """Method ``mtp`` for Step3p5, whose heads lie in several KV groups with metadata each."""
 
 
-class MkvDflashProposer(ProposingBlocks, OwnConfiguration, AscendDflashProposer):
+class MkvDflashProposer(ReplayingBlocks, ProposingBlocks, OwnConfiguration, AscendDflashProposer):
     """Method ``dflash``: a block of tokens drafted at once."""
 
 

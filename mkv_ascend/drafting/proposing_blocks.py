@@ -158,7 +158,8 @@ class ProposingBlocks(Proposing):
         steps.host_lengths.copy_(steps.all_lengths, non_blocking=True)
         self._lengths_copied.record()
         rows = requests * (1 + self.num_speculative_tokens)
-        slots = self._set_block(steps, next_token_ids, rows)
+        self._set_block_ids(next_token_ids)
+        slots = self._set_block(steps, rows)
         input_rows, rows_across_ranks, _mode = self.runner._sync_metadata_across_dp(
             rows, is_draft_model=True
         )
@@ -173,23 +174,29 @@ class ProposingBlocks(Proposing):
             get_forward_context().attn_metadata = self.metadata.first_pass(
                 common, slots, steps.tables
             )
-            states = self.model(
-                input_ids=self._block_ids[:input_rows],
-                positions=self.positions[:input_rows],
-                inputs_embeds=None,
-            )
-            drafted = requests * self.num_speculative_tokens
-            sampled = self._sampled(states, self._sampled_rows[:drafted])
+            return self._drafted(requests, input_rows)
+
+    def _drafted(self, requests: int, input_rows: int) -> torch.Tensor:
+        """The pass over the block; int64 [requests, K]."""
+        states = self.model(
+            input_ids=self._block_ids[:input_rows],
+            positions=self.positions[:input_rows],
+            inputs_embeds=None,
+        )
+        drafted = requests * self.num_speculative_tokens
+        sampled = self._sampled(states, self._sampled_rows[:drafted])
         return sampled.view(requests, self.num_speculative_tokens)
 
-    def _set_block(
-        self, steps: LaterSteps, next_token_ids: torch.Tensor, rows: int
-    ) -> tuple[torch.Tensor, ...]:
-        """Write the pass's token ids and positions. Returns its slots per group, int32 [rows]."""
-        size, requests = 1 + self.num_speculative_tokens, next_token_ids.shape[0]
-        self._block_ids[:rows].view(requests, size)[:, 0] = next_token_ids
+    def _set_block_ids(self, next_token_ids: torch.Tensor) -> None:
+        """The first token of each request's block is what the target sampled, int64 [requests]."""
+        requests, size = next_token_ids.shape[0], 1 + self.num_speculative_tokens
+        self._block_ids[: requests * size].view(requests, size)[:, 0] = next_token_ids
+
+    def _set_block(self, steps: LaterSteps, rows: int) -> tuple[torch.Tensor, ...]:
+        """Write the pass's positions and slots. Returns its slots per group, int32 [rows]."""
+        size, groups = 1 + self.num_speculative_tokens, steps.all_slots.shape[1]
+        requests = rows // size
         self.positions[:rows].view(requests, size).copy_(steps.all_positions.T)
-        groups = steps.all_slots.shape[1]
         slots = self._block_slots[: groups * rows]
         slots.view(groups, requests, size).copy_(steps.all_slots.permute(1, 2, 0))
         return tuple(slots.view(groups, rows))

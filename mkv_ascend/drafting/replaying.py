@@ -96,8 +96,29 @@ class Replaying(Proposing):
         )
         if self.pass_hidden_states_to_model:
             self._set_hidden_states(target_hidden_states, rows)
+        self.before_replay(requests, next_token_ids, num_rejected_tokens_gpu)
         lengths = host_lengths(common)[:requests] + self.net_num_new_slots_per_request
         return self.graphs.replay(passes, requests, lengths.tolist())
+
+    def may_replay(self, common: Any, requests: int) -> bool:
+        """Whether a batch of verify steps, by the shape of its rows, may be replayed."""
+        return True
+
+    def before_replay(
+        self, requests: int, next_token_ids: torch.Tensor, num_rejected: torch.Tensor | None
+    ) -> None:
+        """Bring into buffers what ``_set_first_pass`` does not."""
+
+    def made_again(self, passes: Passes) -> Passes:
+        """Launch what makes metadata that depends on the proposal, at the head of a graph."""
+        if passes.rotary is not None:
+            passes.rotary.take_again()
+        return passes
+
+    def lengths_of_passes(self, first: list[int], steps: LaterSteps) -> list[list[int]]:
+        """Lengths of each request in each pass; those of later passes are on the host now."""
+        later: list[list[int]] = steps.host_lengths.tolist()
+        return [first, *later]
 
     def passes_to_capture(self, requests: int) -> tuple[int, Passes]:
         """Rows of the first pass and the plan of all passes, after a made up verify step."""

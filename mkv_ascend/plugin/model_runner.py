@@ -38,7 +38,7 @@ from mkv_ascend.plugin.planned_caches import (
     why_not_planned,
 )
 from mkv_ascend.plugin.state_rows import in_prompts, mark_builders, verifying_rows
-from mkv_ascend.plugin.target_graphs import for_updates, state_of
+from mkv_ascend.plugin.target_graphs import for_updates, state_of, take_lengths_on_the_host
 from mkv_ascend.plugin.target_pass import (
     AttentionGroups,
     TargetPass,
@@ -99,12 +99,15 @@ class MkvModelRunner(NPUModelRunner):
         """Allocate the caches, then print the tables of layers and of the plan once."""
         super().initialize_kv_cache(kv_cache_config)
         mamba_kernels.prepare(self.vllm_config, self.kv_cache_config)
-        mark_builders(
+        builders = [
             builder
             for groups in self.attn_groups
             for group in groups
             for builder in group.metadata_builders
-        )
+        ]
+        mark_builders(builders)
+        if self.compilation_config.cudagraph_mode.has_full_cudagraphs():
+            take_lengths_on_the_host(builders)
         self._plan_the_targets_pass()
         if not is_global_first_rank():
             return

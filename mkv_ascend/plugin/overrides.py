@@ -55,6 +55,17 @@ OVERRIDES = (
         until="vllm-ascend asks whether each prompt is fully computed",
     ),
     Patch(
+        name="host lengths of verify steps of tokens drafted at once",
+        target="speculative_config of the target's AscendAttentionMetadataBuilder, in full graphs "
+        "(plugin/target_graphs.py)",
+        why="With parallel drafting, which dflash is, it gives lengths on the device. The launch "
+        "of layers with sinks takes them as a list on the host, so its capture fails.",
+        guard="none: the runner keeps the lengths on the host right for every method",
+        test="tests/emulated/test_drafting_blocks.py"
+        "::test_one_group_chunks_prefix_hits_and_the_maximum_length",
+        until="the builder gives the target's lengths on the host, as for other methods",
+    ),
+    Patch(
         name="MLA backends say that they are MLA",
         target="is_mla of AscendMLABackend and AscendSFABackend (attention/backends.py)",
         why="vLLM's MLAAttention takes an explicit backend only if it answers is_mla().",

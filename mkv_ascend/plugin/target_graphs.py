@@ -4,23 +4,42 @@
 A verify step has K + 1 tokens per request. vllm-ascend 0.23.0 knows that of the methods eagle,
 eagle3 and mtp only, and of the others (draft_model, ngram, suffix) takes such a step for a decode
 with one token per request: when it captures, and in MLA when it updates a captured launch.
+
+Where all tokens are drafted at once (dflash, parallel drafting), its builder gives a verify step's
+lengths on the device. The operator for sinks takes those as its list when it is captured, which is
+a host read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from vllm_ascend.attention.attention_v1 import AscendAttentionState
+import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
+from vllm_ascend.attention.attention_v1 import (
+    AscendAttentionMetadataBuilder,
+    AscendAttentionState,
+)
 
 
-class SeveralTokensPerRequest:
-    """A speculative configuration whose method is one of those that vllm-ascend looks for."""
+class _Seen:
+    """A speculative configuration, but for what a subclass says of it."""
 
     def __init__(self, config: Any) -> None:
         self._config = config
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._config, name)
+
+
+class OneTokenPerPass(_Seen):
+    """A speculative configuration that does not draft in parallel."""
+
+    parallel_drafting = False
+
+
+class SeveralTokensPerRequest(_Seen):
+    """A speculative configuration whose method is one of those that vllm-ascend looks for."""
 
     def use_eagle(self) -> bool:
         """Asked where lengths of a verify step are made: whether it has K + 1 tokens each."""
@@ -37,3 +56,13 @@ def state_of(state: AscendAttentionState, max_query_len: int) -> AscendAttention
     if state is AscendAttentionState.DecodeOnly and max_query_len > 1:
         return AscendAttentionState.ChunkedPrefill
     return state
+
+
+def take_lengths_on_the_host(builders: Iterable[Any]) -> None:
+    """Have the target's builders give a verify step's lengths on the host, however it is drafted.
+
+    The runner keeps them right there for every method.
+    """
+    for builder in builders:
+        if isinstance(builder, AscendAttentionMetadataBuilder) and builder.speculative_config:
+            builder.speculative_config = OneTokenPerPass(builder.speculative_config)

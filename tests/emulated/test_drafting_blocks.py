@@ -18,7 +18,10 @@ from tests.emulated.test_drafting_groups import kv_groups, prompts_of
     reason="in 16 bits too many choices are near ties to tell what an engine must do",
 )
 def test_one_group_chunks_prefix_hits_and_the_maximum_length():
-    """Every token whose block fits is the head's own; past the maximum nothing is asked of it."""
+    """Every token whose block fits is the head's own; past the maximum nothing is asked of it.
+
+    Proposals are replayed from graphs where all requests verify drafts, of 1 and 3 requests for 2.
+    """
     target, draft = model_directory("gpt_oss"), model_directory("gpt_oss_dflash")
     max_model_len, k = 288, 3
     case = scenario(
@@ -33,9 +36,12 @@ def test_one_group_chunks_prefix_hits_and_the_maximum_length():
             "max_num_batched_tokens": 64,
             "disable_hybrid_kv_cache_manager": True,
         },
+        graphs="FULL_DECODE_ONLY",
+        capture_sizes=(k + 1, 3 * (k + 1)),
         repeats=2,
     )
     result = engine.run(case)
+    assert result.draft_replays > 5
     assert kv_groups(result, "draft") == kv_groups(result, "target") == {0}
     assert max(result.cached_tokens) >= 128
     first = result.tokens[: len(case.prompts)]
