@@ -88,9 +88,8 @@ TARGETS = (
     Target(
         "window+full",
         "gemma3",
-        heads={"eagle3": "gpt_oss_eagle3", "dflash": "gpt_oss_dflash"},
-        # vLLM's Gemma3 hands out no hidden states of its layers; its GPT-OSS does.
-        head_targets={"eagle3": "gpt_oss", "dflash": "gpt_oss"},
+        heads={"eagle3": "gemma3_eagle3", "dflash": "gpt_oss_dflash"},
+        head_targets={"dflash": "gpt_oss"},
     ),
     Target(
         "mla",
@@ -99,17 +98,16 @@ TARGETS = (
         # An MTP checkpoint is target and draft at once.
         head_targets={"mtp": "deepseek_v3_mtp"},
     ),
-    Target("dsa", "deepseek_v32_target"),
+    Target("dsa", "deepseek_v32_target", heads={"eagle3": "deepseek_v32_eagle3"}),
     Target(
         "gdn",
         "qwen3_next",
-        # A head of another target: vLLM refuses before it would matter. So below.
-        heads={"eagle3": "llama_eagle3", "mtp": "qwen3_next_mtp"},
+        heads={"eagle3": "qwen3_next_eagle3", "mtp": "qwen3_next_mtp"},
         head_targets={"mtp": "qwen3_next_mtp"},
         triton=True,
     ),
-    Target("mamba2", "granite4", heads={"eagle3": "llama_eagle3"}, triton=True),
-    Target("short conv", "lfm2", heads={"eagle3": "llama_eagle3"}, triton=True),
+    Target("mamba2", "granite4", heads={"eagle3": "granite4_eagle3"}, triton=True),
+    Target("short conv", "lfm2", heads={"eagle3": "lfm2_eagle3"}, triton=True),
 )
 
 DRAFTS = (

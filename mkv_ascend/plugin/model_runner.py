@@ -23,7 +23,13 @@ from mkv_ascend.drafting.proposers import create_proposer
 from mkv_ascend.drafting.proposing import Proposing
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.materialize import Materialized, materialize
-from mkv_ascend.plugin import accepted_tokens, layers, mamba_kernels, state_refusals
+from mkv_ascend.plugin import (
+    accepted_tokens,
+    auxiliary_states,
+    layers,
+    mamba_kernels,
+    state_refusals,
+)
 from mkv_ascend.plugin.block_zeroer import PlannedBlockZeroer
 from mkv_ascend.plugin.guards import replaced
 from mkv_ascend.plugin.latent_specs import mended_specs
@@ -80,7 +86,9 @@ class MkvModelRunner(NPUModelRunner):
             SelectionError: no backend fits a layer, or a pattern of ``attention.layers``
                 matches none.
         """
-        super().load_model()
+        asked = self.use_aux_hidden_state_outputs or self._eagle3_uses_aux_hidden_state()
+        with auxiliary_states.handed_out(asked, self.vllm_config):
+            super().load_model()
         record_no_rotation(self.vllm_config, self.device)
         all_layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
         drafts = self._draft_layers()

@@ -237,6 +237,17 @@ PATCHES = (
         apply=_install("state_rows"),
     ),
     Patch(
+        name="hidden states of any target",
+        target="vllm_ascend.worker.model_runner_v1.get_model (while the target is loaded), and the "
+        "classes of the target and its decoder (of these instances)",
+        why="A head of eagle3 or dflash takes hidden states of the target's layers. Classes that "
+        "hand out none are refused: Gemma3, Qwen3-Next, Granite-4, LFM2 and many others.",
+        guard="the module has that global (guards.replaced); the decoder holds what make_layers "
+        "returns; only classes without SupportsEagle3 (plugin/auxiliary_states.py)",
+        test="tests/emulated/test_auxiliary_states.py",
+        until="vLLM gathers hidden states outside of the models' classes",
+    ),
+    Patch(
         name="dense layers beside MLA",
         target="vllm Attention.get_kv_cache_spec",
         why="A dense layer with a sliding window refuses when the model has MLA, and is asked "

@@ -94,6 +94,7 @@ def test_host_lengths_are_kept_right_when_any_layer_reads_them(monkeypatch, buil
     monkeypatch.setattr(model_runner.state_refusals, "refuse", lambda config, chosen: None)
     runner = object.__new__(model_runner.MkvModelRunner)
     runner.vllm_config, runner.device, runner.use_compress = None, None, False
+    runner.use_aux_hidden_state_outputs, runner.speculative_config = False, None
     runner._needs_seq_lens_cpu_sync = not expected
     runner.load_model()
     assert runner._needs_seq_lens_cpu_sync is expected

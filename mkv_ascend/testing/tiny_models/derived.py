@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from mkv_ascend.testing.tiny_models import sensitivity, store
+from mkv_ascend.testing.tiny_models import deepseek_v32, sensitivity, store
 from mkv_ascend.testing.tiny_models.corpus import Corpus
 from mkv_ascend.testing.tiny_models.head_sensitivity import (
     REQUIRED_HEAD_SHARE,
@@ -43,6 +43,7 @@ def load_language_model(path: Path) -> Any:
     """The checkpoint in ``path`` in float32, eager attention, in evaluation mode."""
     from transformers import AutoModelForCausalLM
 
+    deepseek_v32.register()
     model = AutoModelForCausalLM.from_pretrained(
         path, dtype=torch.float32, attn_implementation="eager", local_files_only=True
     )

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.functional import embedding
 from transformers import LlamaConfig
 from transformers.models.deepseek_v2.modeling_deepseek_v2 import (
     DeepseekV2DecoderLayer,
@@ -56,9 +57,12 @@ class Head(nn.Module):
         return self._target[0]
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The target's embeddings of ``tokens``."""
-        embedded: torch.Tensor = self.target.get_input_embeddings()(tokens)
-        return embedded
+        """The target's embeddings of ``tokens``.
+
+        Rows of the matrix itself: where the target scales them (Gemma), it does so afterwards, and
+        vLLM hands a head the matrix alone.
+        """
+        return embedding(tokens, self.target.get_input_embeddings().weight)
 
     def known(self, hidden_states: Sequence[torch.Tensor]) -> torch.Tensor:
         """What the head takes from the target's ``hidden_states``: embedding first, last normed."""

@@ -278,6 +278,28 @@ _DERIVED: tuple[DerivedRecipe, ...] = (
         },
         steps=60,
     ),
+    *(
+        # Heads on every other family of targets, of a head size that none of these has.
+        HeadRecipe(
+            name=f"{family}_eagle3",
+            model_type="llama",
+            source=source,
+            method="eagle3",
+            architecture={
+                **_WIDE_HEAD,
+                "eagle_aux_hidden_state_layer_ids": depths,
+                "num_aux_hidden_states": len(depths),
+            },
+            steps=60,
+        )
+        for family, source, depths in (
+            ("gemma3", "gemma3", [1, 2, 3]),
+            ("qwen3_next", "qwen3_next", [0, 1, 2]),
+            ("granite4", "granite4", [0, 1, 2]),
+            ("lfm2", "lfm2", [0, 1, 2]),
+            ("deepseek_v32", "deepseek_v32_target", [1]),
+        )
+    ),
     HeadRecipe(
         name="deepseek_v3_mtp",
         model_type="deepseek_v3",

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a scenario and prints as JSON its result and the hidden states that the target handed out.
+
+These are those of the pass that prefills the first prompt, ``[depths, its tokens, width]``.
+"""
+
+import dataclasses
+import json
+import sys
+
+from mkv_ascend.testing import engine
+
+
+def main():
+    from mkv_ascend.plugin.model_runner import MkvModelRunner
+
+    case = engine.Scenario(**json.loads(sys.argv[1]))
+    states, run = [], MkvModelRunner._model_forward
+
+    def recording(runner, *args, **kwargs):
+        output, handed_out = run(runner, *args, **kwargs)
+        if not states and runner.input_batch.num_reqs:  # no dummy run
+            states.extend(one[: len(case.prompts[0])].tolist() for one in handed_out)
+        return output, handed_out
+
+    MkvModelRunner._model_forward = recording
+    result = dataclasses.asdict(engine._execute(case))
+    print(json.dumps({"states": states, "result": result}))
+
+
+if __name__ == "__main__":
+    main()
