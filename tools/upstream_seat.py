@@ -8,6 +8,7 @@ platform puts this plugin in the seat, as in any process that uses vLLM.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,11 @@ from vllm.platforms import current_platform
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse to test anything else than the wheel with mkv_ascend in the seat."""
+    """Refuse to test anything else than the wheel with the platform that is asked for."""
     source = Path(vllm_ascend.__file__).resolve()
     if config.rootpath.resolve() in source.parents:
         raise pytest.UsageError(f"vllm_ascend comes from the checkout: {source}")
     seat = type(current_platform).__module__
-    if seat.split(".")[0] != "mkv_ascend":
-        raise pytest.UsageError(f"the platform is {seat}, not mkv_ascend's; install mkv_ascend")
+    owner = "vllm_ascend" if os.environ.get("VLLM_PLUGINS") == "ascend" else "mkv_ascend"
+    if seat.split(".")[0] != owner:
+        raise pytest.UsageError(f"the platform is {seat}, not {owner}'s; install mkv_ascend")

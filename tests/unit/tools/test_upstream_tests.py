@@ -3,22 +3,30 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+import upstream_processes
 import upstream_reasons
 import upstream_tests
+from upstream_processes import FAILED, PASSED, SKIPPED, Outcome, Runner, Setting
 from upstream_reasons import Reason
-from upstream_tests import FAILED, NOT_APPLICABLE, PASSED, SKIPPED, Batch, Outcome
+from upstream_tests import NOT_APPLICABLE, Judgement
+
+from mkv_ascend.emulator.settings import EmulatorSettings
 
 REPORT = """<testsuites><testsuite>
 <testcase classname="tests.ops.test_a" name="test_good"/>
 <testcase classname="tests.ops.test_a" name="test_bad[1]"><failure message="E: wrong">x</failure>
 </testcase>
 <testcase classname="tests.ops.test_a" name="test_no"><skipped message="not here"/></testcase>
-<testcase classname="tests.ops.test_b" name="test_err"><error message="boom: no card">y</error>
+<testcase classname="tests.ops.test_a.TestB" name="test_err"><error message="no card">y</error>
 </testcase>
+<testcase classname="" name="tests.ops.test_a"><error message="boom">z</error></testcase>
 </testsuite></testsuites>"""
 
 
@@ -37,33 +45,35 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def names(batches: list[Batch]) -> list[list[str]]:
-    return [[path.name for path in batch.files] for batch in batches]
-
-
-def test_operators_by_file_and_units_by_folder(checkout: Path) -> None:
-    assert names(upstream_tests.batches(checkout, "operators", [])) == [["test_a.py"]]
-    assert names(upstream_tests.batches(checkout, "unit", [])) == [
-        ["test_b.py", "test_c.py"],
-        ["test_d.py"],
-    ]
-    assert names(upstream_tests.batches(checkout, "unit", ["ut/y"])) == [["test_d.py"]]
+def test_operators_and_units_are_found_in_their_folders(checkout: Path) -> None:
+    operators = upstream_processes.files_of(checkout, "operators", [])
+    assert operators == ["tests/e2e/nightly/single/ops/test_a.py"]
+    units = [f"tests/ut/{name}.py" for name in ("x/test_b", "x/test_c", "y/test_d")]
+    assert upstream_processes.files_of(checkout, "unit", []) == units
+    assert upstream_processes.files_of(checkout, "unit", ["ut/y", "_b"]) == [units[0], units[2]]
 
 
 def test_outcomes_are_read_from_pytests_report(tmp_path: Path) -> None:
     report = tmp_path / "report.xml"
     report.write_text(REPORT)
-    assert [(name, outcome) for name, outcome, _ in upstream_tests.cases(report)] == [
+    found = list(upstream_processes.cases(report, "tests/ops/test_a.py"))
+    assert {one.file for one in found} == {"tests/ops/test_a.py"}
+    assert [(one.test, one.outcome) for one in found] == [
         ("tests.ops.test_a::test_good", PASSED),
         ("tests.ops.test_a::test_bad[1]", FAILED),
         ("tests.ops.test_a::test_no", SKIPPED),
-        ("tests.ops.test_b::test_err", FAILED),
+        ("tests.ops.test_a.TestB::test_err", FAILED),
+        ("::tests.ops.test_a", FAILED),
     ]
+    assert [one.error for one in found] == ["", "E: wrong\nx", "not here", "no card\ny", "boom\nz"]
 
 
 def test_a_reason_needs_its_test_and_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upstream_reasons, "REASONS", (Reason(r"test_b", r"no card", "one card"),))
-    judged = upstream_tests.judged
+
+    def judged(test: str, outcome: str, error: str) -> Judgement:
+        return upstream_tests.judged(Outcome("b.py", test, outcome, error))
+
     assert judged("test_b::x", FAILED, "boom: no card").outcome == NOT_APPLICABLE
     assert judged("test_b::x", FAILED, "boom: no card").reason == "one card"
     assert judged("test_b::x", FAILED, "other").outcome == FAILED
@@ -74,10 +84,10 @@ def test_a_reason_needs_its_test_and_its_error(monkeypatch: pytest.MonkeyPatch) 
 def test_the_report_names_failures_and_counts_reasons() -> None:
     text = upstream_tests.report_of(
         [
-            Outcome("a", PASSED),
-            Outcome("b", NOT_APPLICABLE, "one card"),
-            Outcome("c", NOT_APPLICABLE, "one card"),
-            Outcome("d", FAILED, "E: wrong\nmore"),
+            Judgement("a", PASSED),
+            Judgement("b", NOT_APPLICABLE, "one card"),
+            Judgement("c", NOT_APPLICABLE, "one card"),
+            Judgement("d", FAILED, "E: wrong\nmore"),
         ]
     )
     assert text.splitlines() == [
@@ -88,31 +98,105 @@ def test_the_report_names_failures_and_counts_reasons() -> None:
     ]
 
 
-DYING = """
-import pathlib, sys
-report = sys.argv[1]
-if "test_c.py" not in " ".join(sys.argv):
-    pathlib.Path(report).write_text(
-        '<testsuites><testcase classname="t" name="n"/></testsuites>'
-    )
+PROGRAM = """
+import pathlib, sys, time
+how = pathlib.Path(sys.argv[-1]).stem
+folder, report = sys.argv[1], next(a for a in sys.argv if a.startswith("--junitxml="))
+if how == "test_c":
+    sys.exit("no such card")
+if how == "test_d":
+    time.sleep(60)
+case = f'<testsuites><testcase classname="{how}" name="n"/></testsuites>'
+pathlib.Path(report.split("=")[1]).write_text(case)
 """
 
 
-def test_a_process_that_dies_is_run_file_by_file(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
+class Starter:
+    """Starts a new Python for each program instead of forking one that has imported vLLM."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.environment = environment
+
+    def run(
+        self, program: str, arguments: Sequence[str], output: Path, errors: Path, timeout: float
+    ) -> int | None:
+        del errors
+        with output.open("w") as log:
+            try:
+                return subprocess.run(
+                    [sys.executable, program, *arguments],
+                    env=self.environment,
+                    stdout=log,
+                    stderr=log,
+                    timeout=timeout,
+                    check=False,
+                ).returncode
+            except subprocess.TimeoutExpired:
+                return None
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+
+def test_a_file_whose_process_dies_or_hangs_has_failed(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        upstream_tests,
-        "command",
-        lambda batch, repository, report: [
-            *(sys.executable, "-c", DYING, str(report)),
-            *map(str, batch.files),
-        ],
-    )
-    (batch,) = upstream_tests.batches(checkout, "unit", ["ut/x"])
-    outcomes = upstream_tests.run(batch, checkout)
-    assert [outcome.outcome for outcome in outcomes] == [PASSED, FAILED]
-    assert outcomes[1].test.endswith("x/test_c.py")
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    monkeypatch.setattr(upstream_processes, "PROGRAM", program)
+    monkeypatch.setattr(upstream_processes, "ProgramStarter", Starter)
+    files = upstream_processes.files_of(checkout, "unit", [])
+    with Runner(Setting(checkout, seconds=3)) as runner:
+        good, died, hung = (runner.run(file) for file in files)
+    assert good == [Outcome(files[0], "test_b::n", PASSED)]
+    (died,), (hung,) = died, hung
+    assert died == Outcome(files[1], files[1], FAILED, "ended with 1: no such card\n")
+    assert hung == Outcome(files[2], files[2], FAILED, "no end within 3 s")
+
+
+def test_processes_are_emulated_and_told_of_a_device(tmp_path: Path) -> None:
+    upstream_processes.make_stand_ins(tmp_path)
+    made = upstream_processes.environment(tmp_path, stock=False)
+    assert shutil.which("npu-smi", path=made["PATH"]) == str(tmp_path / "npu-smi")
+    settings = EmulatorSettings.from_environment(made)
+    assert settings.strict
+    assert settings.has_triton
+    assert "VLLM_PLUGINS" not in made
+    assert upstream_processes.environment(tmp_path, stock=True)["VLLM_PLUGINS"] == "ascend"
+
+
+def test_a_run_goes_on_with_what_is_not_kept(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    ran: list[str] = []
+
+    class Failing:
+        def __init__(self, setting: Setting) -> None:
+            assert setting.repository == checkout
+
+        def __enter__(self) -> Failing:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+        def run(self, file: str) -> list[Outcome]:
+            ran.append(Path(file).stem)
+            return [Outcome(file, f"{file}::n", FAILED, "boom")]
+
+    monkeypatch.setattr(upstream_tests, "Runner", Failing)
+    results = tmp_path / "results"
+    line = ["--repo", str(checkout), "--suite", "unit", "--results", str(results), "--jobs", "1"]
+    assert upstream_tests.main([*line, "--only", "test_b"]) == 1
+    assert upstream_tests.main(line) == 1
+    assert ran == ["test_b", "test_c", "test_d"]
+    assert capsys.readouterr().out.endswith("3 failed\n")
+    # The reasons of today judge what was kept: nothing is run.
+    monkeypatch.setattr(upstream_reasons, "REASONS", (Reason("", "boom", "why"),))
+    assert upstream_tests.main(line) == 0
+    assert len(ran) == 3
+    assert upstream_tests.main([*line, "--again"]) == 0
+    assert len(ran) == 6
 
 
 def test_what_is_no_checkout_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
