@@ -44,6 +44,13 @@ class Stream(torch.Stream):
         """
         event.wait(self)
 
+    def wait_stream(self, stream: Any) -> None:
+        """Wait for what ``stream`` was given so far, as torch_npu does it: for an event of its own.
+
+        torch.Stream's method would take any object's memory for a stream's.
+        """
+        self.wait_event(stream.record_event())
+
     def record_event(self, event: Event | None = None) -> Event:  # type: ignore[override]
         """Record ``event`` (None: a new one) on this stream and return it."""
         event = Event() if event is None else event

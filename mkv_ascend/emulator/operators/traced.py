@@ -6,7 +6,7 @@ in code that vLLM compiles, so they get a schema, a kernel for npu tensors, and 
 says the shapes of their results. Their CPU kernels are plain functions of torch without a question
 to their data, so the fake kernel is the kernel itself, on tensors without memory.
 
-Attention and mixtures of experts are not among them: vLLM calls these through operators of its own,
+Attention and mixtures of experts are not traced: vLLM calls these through operators of its own,
 which Dynamo does not look into.
 """
 
@@ -20,6 +20,10 @@ from mkv_ascend.emulator.operators import registry
 
 NAMESPACE = "npu"
 TRACED = ("npu_rms_norm", "npu_add_rms_norm", "npu_swiglu", "npu_rotary_mul", "npu_fast_gelu")
+
+UNTRACED = ("npu_fused_infer_attention_score",)
+"""What vllm-ascend's context parallelism calls as ``torch.ops.npu.<name>``, in code that is not
+traced: the namespace has torch_npu's Python object."""
 
 TRACED_CUSTOM = ("npu_add_rms_norm_bias", "npu_gemma_rms_norm")
 """The same of torch.ops._C_ascend, whose schemas come from the installed wheel."""
@@ -36,6 +40,8 @@ def install() -> dict[str, Any]:
             _define(library, name, registry.namespace_functions()[name])
         _libraries.append(library)
     namespace = getattr(torch.ops, NAMESPACE)
+    for name in UNTRACED:
+        setattr(namespace, name, registry.namespace_functions()[name])
     return {name: getattr(namespace, name) for name in TRACED}
 
 

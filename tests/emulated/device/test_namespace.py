@@ -113,6 +113,22 @@ def test_events() -> None:
     torch.ones(1, device="npu").record_stream(stream)
 
 
+def test_a_stream_waits_for_an_object_that_behaves_like_one() -> None:
+    waited: list[object] = []
+
+    class StandIn:
+        def record_event(self) -> StandIn:
+            return self
+
+        def wait(self, stream: object) -> None:
+            waited.append(stream)
+
+    stream = torch.npu.Stream()
+    stream.wait_stream(StandIn())
+    stream.wait_stream(torch.Stream(device="npu"))
+    assert waited == [stream]
+
+
 def test_what_is_missing_is_named() -> None:
     assert not hasattr(torch.npu, "no_such_thing")
     with pytest.raises(AttributeError, match=r"emulated NPU has no torch\.npu\.no_such_thing"):

@@ -52,6 +52,11 @@ def test_they_are_what_torch_npu_has():
         torch_npu.npu_swiglu(torch.zeros(2, HIDDEN))
 
 
+@pytest.mark.parametrize("name", traced.UNTRACED)
+def test_attention_has_both_names(name):
+    assert getattr(torch.ops.npu, name) is getattr(torch_npu, name)
+
+
 def test_static_kernels_are_refused():
     config = npugraph_ex.CompilerConfig(static_kernel_compile=True)
     with pytest.raises(NotImplementedError, match="static kernels"):
