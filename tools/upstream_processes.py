@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import upstream_models
+
 from mkv_ascend.emulator.launch import EmulatedProcess
 from mkv_ascend.emulator.settings import EmulatorSettings
 from mkv_ascend.testing.program_starter import ProgramStarter
@@ -29,6 +31,8 @@ SECONDS_OF_A_TEST = 120
 SECONDS_OF_A_FILE = 600
 DEVICES = 2
 """As many as the tests for two cards ask for."""
+MEMORY = 8 * 2**30
+"""Of each device, in bytes; some tests make a cache of 4 GiB."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +80,22 @@ def pytest_arguments(file: str, setting: Setting, report: Path) -> list[str]:
 
 
 def environment(stand_ins: Path, stock: bool) -> dict[str, str]:
-    """Emulated, strict, with Triton, no files written beside the tests, a device reported."""
+    """Emulated, strict, with Triton, a device reported; nothing is written beside the tests.
+
+    Nothing is asked of a hub: what it answers is no part of the checkout, and without a network
+    each question takes seconds.
+    """
     settings = dataclasses.replace(
-        EmulatorSettings.from_environment(), devices=DEVICES, strict=True, has_triton=True
+        EmulatorSettings.from_environment(),
+        devices=DEVICES,
+        memory_bytes=MEMORY,
+        strict=True,
+        has_triton=True,
     )
     path = os.pathsep.join([str(TOOLS), *filter(None, [os.environ.get("PYTHONPATH")])])
     base = {
         **os.environ,
+        "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONPATH": path,
@@ -122,6 +135,7 @@ class Runner:
         """How the tests of ``file`` ended. A process that left no report has failed."""
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
             report, log = Path(scratch, "report.xml"), Path(scratch, "log.txt")
+            upstream_models.write(Path(scratch))
             arguments = [scratch, *pytest_arguments(file, self._setting, report)]
             seconds = self._setting.seconds
             status = self._starter.run(str(PROGRAM), arguments, log, log, seconds)

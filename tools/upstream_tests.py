@@ -35,6 +35,7 @@ import upstream_reasons
 from upstream_processes import FAILED, PASSED, SKIPPED, Outcome, Runner, Setting
 
 NOT_APPLICABLE = "not applicable"
+ORDER = (PASSED, SKIPPED, NOT_APPLICABLE, FAILED)
 
 SUITES = ("operators", "unit")
 
@@ -43,6 +44,7 @@ SUITES = ("operators", "unit")
 class Judgement:
     """What a test's outcome counts as; ``reason`` is its error or, where it does not apply, why."""
 
+    file: str
     test: str
     outcome: str
     reason: str = ""
@@ -51,11 +53,11 @@ class Judgement:
 def judged(outcome: Outcome) -> Judgement:
     """The outcome, with the written reason where a failed test has one."""
     if outcome.outcome != FAILED:
-        return Judgement(outcome.test, outcome.outcome, outcome.error)
+        return Judgement(outcome.file, outcome.test, outcome.outcome, outcome.error)
     why = upstream_reasons.reason_for(outcome.test, outcome.error)
     if why is None:
-        return Judgement(outcome.test, FAILED, outcome.error)
-    return Judgement(outcome.test, NOT_APPLICABLE, why)
+        return Judgement(outcome.file, outcome.test, FAILED, outcome.error)
+    return Judgement(outcome.file, outcome.test, NOT_APPLICABLE, why)
 
 
 def kept(results: Path | None) -> dict[str, list[Outcome]]:
@@ -75,6 +77,12 @@ def keep(results: Path, file: str, outcomes: Sequence[Outcome]) -> None:
         lines.write(json.dumps(entry) + "\n")
 
 
+def outcomes_of(file: str, runner: Runner) -> list[Outcome]:
+    """Run ``file``, unless there is a reason not to: that stands for all of its tests."""
+    why = upstream_reasons.reason_not_to_run(file)
+    return runner.run(file) if why is None else [Outcome(file, file, NOT_APPLICABLE, why)]
+
+
 def run_all(
     files: Sequence[str], setting: Setting, jobs: int
 ) -> Iterator[tuple[str, list[Outcome]]]:
@@ -92,7 +100,7 @@ def run_all(
                 except queue.Empty:
                     return
                 try:
-                    done.put((file, runner.run(file)))
+                    done.put((file, outcomes_of(file, runner)))
                 except Exception as error:  # the thread would end, and be waited for in vain
                     done.put((file, error))
                     return
@@ -112,19 +120,35 @@ def run_all(
 def counted(judgements: Iterable[Judgement]) -> str:
     """How many ended in which way."""
     counts = Counter(judgement.outcome for judgement in judgements)
-    order = (PASSED, SKIPPED, NOT_APPLICABLE, FAILED)
-    return ", ".join(f"{counts[name]} {name}" for name in order if counts[name]) or "no tests"
+    return ", ".join(f"{counts[name]} {name}" for name in ORDER if counts[name]) or "no tests"
+
+
+def folder_of(file: str) -> str:
+    """The folder that a file is summed up under; of unit tests the first below tests/ut."""
+    folders = file.split("/")[:-1]
+    return "/".join(folders[:3] if folders[1] == "ut" else folders)
+
+
+def table_of(judgements: Sequence[Judgement]) -> list[str]:
+    """A table in Markdown: how the tests of each folder ended."""
+    folders = {folder_of(one.file): Counter[str]() for one in judgements}
+    for one in judgements:
+        folders[folder_of(one.file)][one.outcome] += 1
+    lines = [f"| folder | {' | '.join(ORDER)} |", "| --- |" + " ---: |" * len(ORDER)]
+    for folder, counts in folders.items():
+        lines.append(f"| {folder} | {' | '.join(str(counts[name]) for name in ORDER)} |")
+    return lines
 
 
 def report_of(judgements: Sequence[Judgement]) -> str:
-    """The closing report: failures, reasons with how many tests they are for, and the sums."""
-    lines = []
+    """The closing report: sums by folder, reasons with how many tests they are for, failures."""
+    lines = [*table_of(judgements), ""]
+    reasons = Counter(one.reason for one in judgements if one.outcome == NOT_APPLICABLE)
+    lines += [f"not applicable ({number}): {reason}" for reason, number in reasons.most_common()]
     for one in judgements:
         if one.outcome == FAILED:
             first = next(iter(one.reason.strip().splitlines()), "")
             lines.append(f"FAILED {one.test}\n    {first[:200]}")
-    reasons = Counter(one.reason for one in judgements if one.outcome == NOT_APPLICABLE)
-    lines += [f"not applicable ({number}): {reason}" for reason, number in reasons.most_common()]
     return "\n".join([*lines, counted(judgements)])
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 import upstream_processes
@@ -17,6 +18,7 @@ from upstream_processes import FAILED, PASSED, SKIPPED, Outcome, Runner, Setting
 from upstream_reasons import Reason
 from upstream_tests import NOT_APPLICABLE, Judgement
 
+from mkv_ascend.emulator.operators import registry
 from mkv_ascend.emulator.settings import EmulatorSettings
 
 REPORT = """<testsuites><testsuite>
@@ -81,19 +83,25 @@ def test_a_reason_needs_its_test_and_its_error(monkeypatch: pytest.MonkeyPatch) 
     assert judged("test_b::x", PASSED, "").outcome == PASSED
 
 
-def test_the_report_names_failures_and_counts_reasons() -> None:
+def test_the_report_names_failures_and_counts_reasons_and_folders() -> None:
     text = upstream_tests.report_of(
         [
-            Judgement("a", PASSED),
-            Judgement("b", NOT_APPLICABLE, "one card"),
-            Judgement("c", NOT_APPLICABLE, "one card"),
-            Judgement("d", FAILED, "E: wrong\nmore"),
+            Judgement("tests/ut/ops/a2/test_a.py", "a", PASSED),
+            Judgement("tests/ut/ops/test_a.py", "b", NOT_APPLICABLE, "one card"),
+            Judgement("tests/ut/test_b.py", "c", NOT_APPLICABLE, "one card"),
+            Judgement("tests/e2e/nightly/single/ops/test_c.py", "d", FAILED, "E: wrong\nmore"),
         ]
     )
     assert text.splitlines() == [
+        "| folder | passed | skipped | not applicable | failed |",
+        "| --- | ---: | ---: | ---: | ---: |",
+        "| tests/ut/ops | 1 | 0 | 1 | 0 |",
+        "| tests/ut | 0 | 0 | 1 | 0 |",
+        "| tests/e2e/nightly/single/ops | 0 | 0 | 0 | 1 |",
+        "",
+        "not applicable (2): one card",
         "FAILED d",
         "    E: wrong",
-        "not applicable (2): one card",
         "1 passed, 2 not applicable, 1 failed",
     ]
 
@@ -163,6 +171,18 @@ def test_processes_are_emulated_and_told_of_a_device(tmp_path: Path) -> None:
     assert settings.has_triton
     assert "VLLM_PLUGINS" not in made
     assert upstream_processes.environment(tmp_path, stock=True)["VLLM_PLUGINS"] == "ascend"
+
+
+def test_what_is_not_run_is_about_operators_that_are_not_there() -> None:
+    registry.load_all()
+    names = {name for entry in upstream_reasons.NOT_RUN for name in entry.operators}
+    assert not names & {operator.name for operator in registry.OPERATORS.values()}
+    runner = cast(Runner, None)  # which nothing is asked
+    file = "tests/e2e/nightly/ops/test_dispatch_ffn_combine.py"
+    (outcome,) = upstream_tests.outcomes_of(file, runner)
+    judged = upstream_tests.judged(outcome)
+    assert judged.outcome == NOT_APPLICABLE
+    assert "has no dispatch_ffn_combine" in judged.reason
 
 
 def test_a_run_goes_on_with_what_is_not_kept(
