@@ -21,6 +21,8 @@ from upstream_tests import NOT_APPLICABLE, Judgement
 from mkv_ascend.emulator.operators import registry
 from mkv_ascend.emulator.settings import EmulatorSettings
 
+UNIT, NIGHTLY = "tests/ut", "tests/e2e/nightly"
+
 REPORT = """<testsuites><testsuite>
 <testcase classname="tests.ops.test_a" name="test_good"/>
 <testcase classname="tests.ops.test_a" name="test_bad[1]"><failure message="E: wrong">x</failure>
@@ -49,7 +51,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def test_operators_and_units_are_found_in_their_folders(checkout: Path) -> None:
     operators = upstream_processes.files_of(checkout, "operators", [])
-    assert operators == ["tests/e2e/nightly/single/ops/test_a.py"]
+    assert operators == [f"{NIGHTLY}/single/ops/test_a.py"]
     units = [f"tests/ut/{name}.py" for name in ("x/test_b", "x/test_c", "y/test_d")]
     assert upstream_processes.files_of(checkout, "unit", []) == units
     assert upstream_processes.files_of(checkout, "unit", ["ut/y", "_b"]) == [units[0], units[2]]
@@ -58,8 +60,8 @@ def test_operators_and_units_are_found_in_their_folders(checkout: Path) -> None:
 def test_outcomes_are_read_from_pytests_report(tmp_path: Path) -> None:
     report = tmp_path / "report.xml"
     report.write_text(REPORT)
-    found = list(upstream_processes.cases(report, "tests/ops/test_a.py"))
-    assert {one.file for one in found} == {"tests/ops/test_a.py"}
+    found = list(upstream_processes.cases(report, f"{UNIT}/test_a.py"))
+    assert {one.file for one in found} == {f"{UNIT}/test_a.py"}
     assert [(one.test, one.outcome) for one in found] == [
         ("tests.ops.test_a::test_good", PASSED),
         ("tests.ops.test_a::test_bad[1]", FAILED),
@@ -86,10 +88,10 @@ def test_a_reason_needs_its_test_and_its_error(monkeypatch: pytest.MonkeyPatch) 
 def test_the_report_names_failures_and_counts_reasons_and_folders() -> None:
     text = upstream_tests.report_of(
         [
-            Judgement("tests/ut/ops/a2/test_a.py", "a", PASSED),
-            Judgement("tests/ut/ops/test_a.py", "b", NOT_APPLICABLE, "one card"),
-            Judgement("tests/ut/test_b.py", "c", NOT_APPLICABLE, "one card"),
-            Judgement("tests/e2e/nightly/single/ops/test_c.py", "d", FAILED, "E: wrong\nmore"),
+            Judgement(f"{UNIT}/ops/a2/test_a.py", "a", PASSED),
+            Judgement(f"{UNIT}/ops/test_a.py", "b", NOT_APPLICABLE, "one card"),
+            Judgement(f"{UNIT}/test_b.py", "c", NOT_APPLICABLE, "one card"),
+            Judgement(f"{NIGHTLY}/single/ops/test_c.py", "d", FAILED, "E: wrong\nmore"),
         ]
     )
     assert text.splitlines() == [
@@ -178,7 +180,7 @@ def test_what_is_not_run_is_about_operators_that_are_not_there() -> None:
     names = {name for entry in upstream_reasons.NOT_RUN for name in entry.operators}
     assert not names & {operator.name for operator in registry.OPERATORS.values()}
     runner = cast(Runner, None)  # which nothing is asked
-    file = "tests/e2e/nightly/ops/test_dispatch_ffn_combine.py"
+    file = f"{NIGHTLY}/ops/test_dispatch_ffn_combine.py"
     (outcome,) = upstream_tests.outcomes_of(file, runner)
     judged = upstream_tests.judged(outcome)
     assert judged.outcome == NOT_APPLICABLE
