@@ -52,7 +52,7 @@ def paged_scatter(
     components = (Component * 4)(*map(Component.of, rows, caches))
     reachable: dict[str, Any] = {f"rows[{index}]": row for index, row in enumerate(rows)}
     reachable |= {f"caches[{index}]": Output(cache) for index, cache in enumerate(caches)}
-    return library("paged_scatter").launch(
+    return library().launch(
         "mkv_ascend_paged_scatter", cores, None, slots, ctypes.c_int64(slots.shape[0]), len(rows),
         components, seed=seed, reachable=reachable,
     )  # fmt: skip
@@ -67,7 +67,7 @@ def zero_blocks(
     seed: int = 0,
 ) -> Report:
     reachable = {f"caches[{index}]": Output(cache) for index, cache in enumerate(caches)}
-    return library("zero_blocks").launch(
+    return library().launch(
         "mkv_ascend_zero_blocks", cores, None, block_ids, wide(block_ids),
         ctypes.c_int64(block_ids.shape[0]), page_table, ctypes.c_int64(len(caches)), seed=seed,
         reachable=reachable,
@@ -133,7 +133,7 @@ def expand_inputs(given: ExpandInputs, *, cores: int, seed: int = 0) -> Report:
         if tensor is not None:
             reachable[name] = tensor if name in INPUTS else Output(tensor)
     arguments = ExpandArguments.of(given)
-    return library("expand_inputs").launch(
+    return library().launch(
         "mkv_ascend_expand_inputs", cores, None, ctypes.byref(arguments), seed=seed,
         reachable=reachable,
     )  # fmt: skip

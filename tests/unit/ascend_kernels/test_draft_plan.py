@@ -92,7 +92,7 @@ def run(plan: Plan, seed: int = 0, cores: int = CORES) -> tuple[Outputs, Report]
         plan.rows, plan.steps, len(plan.tables), plan.table_rows, plan.max_model_len, width, width,
         len(plan.tables) * width, width,
     ]  # fmt: skip
-    report = library("draft_plan").launch(
+    report = library().launch(
         "mkv_ascend_draft_plan", ctypes.c_uint32(cores), None, plan.positions,
         np.array([plan.num_requests], np.int32), table, Output(outputs.step_positions),
         Output(outputs.lengths), Output(outputs.slots), int(plan.positions.dtype == np.int64),

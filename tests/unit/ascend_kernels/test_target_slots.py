@@ -80,7 +80,7 @@ def check(batch: Batch, seed: int = 0, cores: int = CORES) -> Report:
     ]  # fmt: skip
     reachable: dict[str, object] = {f"block_table_{i}": one for i, one in enumerate(tables)}
     reachable |= {f"slots_{i}": Output(one) for i, one in enumerate(outputs)}
-    report = library("target_slots").launch(
+    report = library().launch(
         "mkv_ascend_target_slots", ctypes.c_uint32(cores), None, batch.positions,
         np.array(batch.starts, np.int32), np.array([batch.num_requests], np.int32), groups, places,
         int(batch.positions.dtype == np.int64), *(ctypes.c_int64(size) for size in sizes),
