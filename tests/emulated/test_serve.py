@@ -3,13 +3,11 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
 from mkv_ascend.commands import demo_client
-from mkv_ascend.testing import engine, prompts, reference
+from mkv_ascend.testing import engine, programs, prompts, reference
 from mkv_ascend.testing.server import serve
 from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import assert_greedy
@@ -69,14 +67,8 @@ def test_the_command_refuses_in_its_last_line_without_a_traceback(options, expec
     arguments = [str(model_directory("llama_target")), *OPTIONS]
     arguments += ["--speculative-config", speculation()]
     arguments += ["--additional-config", json.dumps({"mkv_ascend": options})]
-    done = subprocess.run(
-        [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "Traceback" not in done.stdout + done.stderr
-    refusal = done.stderr[done.stderr.index("mkv_ascend: ") :]
+    done = programs.run_program("vllm.entrypoints.cli.main", ["serve", *arguments], timeout=180)
+    assert done.status == 1, done.errors
+    assert "Traceback" not in done.output + done.errors
+    refusal = done.errors[done.errors.index("mkv_ascend: ") :]
     assert expected in refusal
