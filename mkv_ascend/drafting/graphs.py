@@ -56,7 +56,7 @@ def why_not_captured(proposer: Any) -> str | None:
         return "speculative_config says enforce_eager"
     if proposer.uses_mrope or proposer.supports_mm_inputs:
         return "it takes positions or embeddings of images"
-    if runner.dp_size > 1 or runner.dynamic_eplb:
+    if runner.dp_size > 1 or runner.dynamic_eplb or proposer.later_rows(2, 1) > 1:
         return "its passes are one with those of other ranks"
     queries = proposer.num_speculative_tokens + 1 + proposer.net_num_new_slots_per_request
     for group, of_group in zip(groups, proposer.draft_attn_groups, strict=True):
@@ -97,6 +97,7 @@ class DraftGraphs:
             _EXTRA_CTX.capturing = True
             with torch_npu.npu.graph(graph, pool=current_platform.get_global_graph_pool()):
                 again = proposer.made_again(every)
+                get_forward_context().attn_metadata = again.first
                 drafted = proposer.run_passes(again, rows, requests)
         metadata = [passes.first, *later]
         layers = proposer.vllm_config.compilation_config.static_forward_context

@@ -36,6 +36,7 @@ from mkv_ascend.drafting.recurrent_options import (
 )
 from mkv_ascend.drafting.replaying import Replaying
 from mkv_ascend.drafting.replaying_blocks import ReplayingBlocks
+from mkv_ascend.drafting.replaying_states import ReplayingStates
 from mkv_ascend.layout.kind import Role
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class MkvDraftModelProposer(Replaying, OwnConfiguration, AscendDraftModelPropose
 
 
 class MkvRecurrentDraftModelProposer(
-    RecurrentProposing, Proposing, OwnConfiguration, AscendDraftModelProposer
+    ReplayingStates, RecurrentProposing, OwnConfiguration, AscendDraftModelProposer
 ):
     """Method ``draft_model`` with recurrent layers."""
 

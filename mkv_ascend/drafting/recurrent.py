@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,7 +25,7 @@ from vllm_ascend.utils import lmhead_tp_enable
 from mkv_ascend.drafting.draft_config import builder_config
 from mkv_ascend.drafting.plan import Sizes
 from mkv_ascend.drafting.proposing import Proposing
-from mkv_ascend.drafting.state_groups import DraftStates, find_state_groups
+from mkv_ascend.drafting.state_groups import DraftStates, StateGroup, find_state_groups
 from mkv_ascend.drafting.state_kinds import refuse_unknown_states
 from mkv_ascend.drafting.steps import Passes
 
@@ -33,10 +33,25 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 
+@dataclass(frozen=True)
+class RecurrentPasses(Passes):
+    """Passes that keep states.
+
+    Attributes:
+        states: whose metadata the passes have.
+    """
+
+    states: DraftStates | None = None
+
+
 class RecurrentProposing(Proposing):
-    """Mixin before ``Proposing`` for drafts with recurrent layers."""
+    """Mixin before ``Proposing`` for drafts with recurrent layers.
+
+    ``make_state_groups``: gives the groups of recurrent layers, with new builders.
+    """
 
     states: DraftStates
+    make_state_groups: Callable[[], tuple[StateGroup, ...]]
     max_query_tokens: int
     _num_rejected: torch.Tensor | None = None
 
@@ -92,9 +107,14 @@ class RecurrentProposing(Proposing):
         """Sort attention layers and recurrent layers into groups of their own."""
         super().initialize_attn_backend(kv_cache_config)
         config = _eager(builder_config(self._create_draft_vllm_config()))  # type: ignore[attr-defined]
-        groups = find_state_groups(
-            self._recurrent_layers(), kv_cache_config.kv_cache_groups, config, self.device
+        self.make_state_groups = functools.partial(
+            find_state_groups,
+            self._recurrent_layers(),
+            kv_cache_config.kv_cache_groups,
+            config,
+            self.device,
         )
+        groups = self.make_state_groups()
         tables = self.runner.input_batch.block_table
         self.states = DraftStates(
             groups,
@@ -138,18 +158,18 @@ class RecurrentProposing(Proposing):
         return common
 
     def _plan_passes(self, common: Any, requests: int, rows: int, input_rows: int) -> Passes:
-        passes = super()._plan_passes(common, requests, rows, input_rows)
-        first = {**passes.first, **self.states.catch_up(common, self._num_rejected)}
+        passes, kept = super()._plan_passes(common, requests, rows, input_rows), self.states
+        first = {**passes.first, **kept.catch_up(common, self._num_rejected)}
         common_later = self._common_of_later_steps(
             common, self.draft_plan.later_steps(self.later_rows(input_rows, requests), requests),
             requests, self.later_rows(input_rows, requests),
         )  # fmt: skip
 
         def later() -> list[Any]:
-            states = self.states.later_steps(common_later)
+            states = kept.later_steps(common_later)
             return [{**attention, **states} for attention in passes.later()]
 
-        return Passes(first, passes.positions, later)
+        return RecurrentPasses(first, passes.positions, later, passes.rotary, kept)
 
     def _run_merged_draft(
         self,
@@ -166,8 +186,8 @@ class RecurrentProposing(Proposing):
         passes = multi_steps_attn_metadata
         positions = self._get_positions(num_input_tokens)  # type: ignore[attr-defined]
         _, hidden = self._forward(num_input_tokens, positions, inputs_embeds)
-        if isinstance(passes, Passes):
-            self.states.settle(batch_size)
+        if isinstance(passes, RecurrentPasses) and passes.states is not None:
+            passes.states.settle(batch_size)
         tokens = torch.empty(
             (self.num_speculative_tokens + 1, batch_size), dtype=torch.int64, device=hidden.device
         )
@@ -178,7 +198,10 @@ class RecurrentProposing(Proposing):
 
 
 def _eager(config: VllmConfig) -> VllmConfig:
-    """``config`` without graphs: the draft has none, and builders would fill buffers for them."""
+    """``config`` without graphs, for which builders would fill buffers of theirs.
+
+    The draft's graphs have their own block tables (``replaying_states.py``).
+    """
     eager = copy.copy(config)
     eager.compilation_config = copy.copy(config.compilation_config)
     eager.compilation_config.cudagraph_mode = CUDAGraphMode.NONE

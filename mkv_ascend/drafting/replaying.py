@@ -137,7 +137,8 @@ class Replaying(Proposing):
     def _common_of_verify_step(self, requests: int) -> AscendCommonAttentionMetadata:
         each = self.num_speculative_tokens + 1
         starts = self._count[: requests + 1] * each
-        lengths = torch.full((requests,), each, dtype=torch.int32)
+        # With as many tokens before the step: it begins no request.
+        lengths = torch.full((requests,), 2 * each, dtype=torch.int32)
         tables = self.runner.input_batch.block_table[self.draft_groups.kv_groups[0]]
         return AscendCommonAttentionMetadata(
             query_start_loc=starts.to(self.device),
@@ -150,7 +151,7 @@ class Replaying(Proposing):
             num_actual_tokens=requests * each,
             num_input_tokens=requests * each,
             max_query_len=each,
-            max_seq_len=each,
+            max_seq_len=2 * each,
             block_table_tensor=tables.get_device_tensor()[:requests],
             slot_mapping=self.draft_plan.first_slots[0],
             positions=self.runner.positions,

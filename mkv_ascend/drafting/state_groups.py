@@ -88,6 +88,7 @@ class DraftStates:
     ) -> None:
         self.groups = tuple(groups)
         self.speculative = speculative
+        self.requests = max_requests
         self._tables = list(block_tables)
         device = block_tables[0].device
         self._ones = torch.ones(max_requests, dtype=torch.int32, device=device)
@@ -99,6 +100,49 @@ class DraftStates:
             alike.setdefault((type(group.builder), group.spec), []).append(index)
         self.needs = tuple(tuple(indices) for indices in alike.values())
         """Groups, by index, that one run of a builder serves."""
+
+    def for_graph(self, groups: Sequence[StateGroup], requests: int) -> DraftStates:
+        """The same for a graph of ``requests`` requests, with block tables of its own.
+
+        Args:
+            groups: the same as these, with builders of their own: a graph reads their buffers.
+        """
+        tables = [torch.zeros_like(table[:requests]) for table in self._tables]
+        own = DraftStates(groups, tables, requests, self.speculative)
+        own.bind()
+        return own
+
+    def follow(self, engine: DraftStates, live: torch.Tensor, rejected: torch.Tensor) -> None:
+        """Take tables and counts as they are now; captured at the head of a graph.
+
+        Args:
+            engine: whose tables are those of the engine.
+            live: int32 [requests], 1 for each request that is there and 0 for padding, which
+                reads and writes block 0, as no request does.
+            rejected: int32 [requests], tokens of each verify step that were rejected.
+        """
+        requests = live.shape[0]
+        for own, table in zip(self._tables, engine._tables, strict=True):
+            torch.mul(table[:requests], live[:, None], out=own)
+        self._taken.copy_((self.speculative + 1 - rejected).clamp_(min=1))
+
+    def again(self, metadata: Metadata, first_column: int) -> Metadata:
+        """Metadata of recurrent layers, made again from the rows of the tables as they are now.
+
+        Args:
+            metadata: of a pass, by layer.
+            first_column: of the block tables, in this pass.
+        """
+        made: Metadata = {}
+        for need in self.needs:
+            builder = self.groups[need[0]].builder
+            for index in need:
+                group, table = self.groups[index], self._tables[index][:, first_column:]
+                built = metadata[next(iter(group.layers))]
+                made.update(
+                    dict.fromkeys(group.layers, group.kind.for_table(builder, built, table))
+                )
+        return made
 
     def bind(self) -> None:
         """Take the layers' caches, which must be allocated."""

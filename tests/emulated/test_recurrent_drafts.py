@@ -143,13 +143,18 @@ def test_asynchronous_scheduling_accepts_what_the_reference_does() -> None:
 def test_targets_without_states_and_with_others(
     target: str, draft: str, limits: dict[str, Any]
 ) -> None:
+    """Eagerly beside prompts, else in graphs, for 1, 3 and 6 of 5 requests."""
+    k = 2
     apart = case(
         draft,
         (5, 9, 1, 40, 33),
         target=target,
-        num_speculative_tokens=2,
+        num_speculative_tokens=k,
         engine={**limits, "enable_prefix_caching": False},
+        graphs="FULL_DECODE_ONLY",
+        capture_sizes=tuple(requests * (k + 1) for requests in (1, 3, 6)),
     )
     result = engine.run(apart)
     assert_right(apart, result)
+    assert result.draft_replays > 5
     assert 0 < result.num_accepted < result.num_draft_tokens
