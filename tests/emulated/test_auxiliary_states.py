@@ -87,6 +87,18 @@ class Plain(nn.Module):
         return hidden_states + 1
 
 
+class FailingOnce(Adding):
+    """Fails in the first pass, behind layers whose states are gathered already."""
+
+    failed = False
+
+    def forward(self, hidden_states, residual):
+        if hidden_states[0, 0] == 2 and not FailingOnce.failed:
+            FailingOnce.failed = True
+            raise RuntimeError("out of memory")
+        return super().forward(hidden_states, residual)
+
+
 class Streams(Adding):
     """Several states per token, as DeepSeek-V4 has."""
 
@@ -149,6 +161,14 @@ def test_other_depths_replace_those_asked_for_before():
     _, states = model(torch.zeros(2, WIDTH))
     assert [state.unique().tolist() for state in states] == [[3.0]]
     assert model.get_eagle3_default_aux_hidden_state_layers() == (2, 1, 0)
+
+
+def test_a_pass_that_fails_leaves_no_states_behind():
+    model = handing_out(Target(FailingOnce), (1, 2))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        model(torch.zeros(2, WIDTH))
+    _, states = model(torch.zeros(2, WIDTH))
+    assert [state.unique().tolist() for state in states] == [[1.0], [2.0]]
 
 
 def test_a_class_that_hands_out_states_stays_as_it_is():
