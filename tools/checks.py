@@ -88,7 +88,7 @@ def all_checks(root: Path, bin_folder: Path) -> list[Check]:
         Check("docs", "mkdocs", (tool("mkdocs"), "build", "--strict", "--quiet")),
         Check("unit", "unit tests", (*pytest(max(2, cores)), "tests/unit")),
         # Before the tests, which would wait for each other while one of them trains.
-        Check("models", "tiny models", (*tiny_models, "--all", "--jobs", jobs), lane="engines"),
+        Check("models", "tiny models", (*tiny_models, "--tested", "--jobs", jobs), lane="engines"),
         Check(
             "emulated",
             "emulated tests",

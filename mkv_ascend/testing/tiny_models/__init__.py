@@ -11,7 +11,7 @@ sensitive to a corrupt cache (``sensitivity``), and good enough at text for draf
 """
 
 from mkv_ascend.testing.tiny_models.making import InsensitiveModelError, model_directory
-from mkv_ascend.testing.tiny_models.recipes import DERIVED, RECIPES
+from mkv_ascend.testing.tiny_models.recipes import DERIVED, FOR_THE_MATRIX, RECIPES
 
 NAMES: tuple[str, ...] = tuple(RECIPES)
 """Names of the tiny models that are trained alone: language models of their own."""
@@ -19,4 +19,7 @@ NAMES: tuple[str, ...] = tuple(RECIPES)
 ALL_NAMES: tuple[str, ...] = (*RECIPES, *DERIVED)
 """With those made from another one: drafting heads, and copies with noise on their weights."""
 
-__all__ = ["ALL_NAMES", "NAMES", "InsensitiveModelError", "model_directory"]
+TESTED_NAMES: tuple[str, ...] = tuple(name for name in ALL_NAMES if name not in FOR_THE_MATRIX)
+"""All but those that only ``make matrix`` uses."""
+
+__all__ = ["ALL_NAMES", "NAMES", "TESTED_NAMES", "InsensitiveModelError", "model_directory"]

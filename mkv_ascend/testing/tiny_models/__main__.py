@@ -14,6 +14,7 @@ from pathlib import Path
 
 from mkv_ascend.testing.tiny_models import (
     ALL_NAMES,
+    TESTED_NAMES,
     InsensitiveModelError,
     model_directory,
     store,
@@ -37,6 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of: {', '.join(ALL_NAMES)}")
     parser.add_argument("--all", action="store_true", help="train all of them")
+    parser.add_argument("--tested", action="store_true", help="train those that tests use")
     parser.add_argument("--list", action="store_true", help="list them and whether they are there")
     parser.add_argument(
         "--directory", type=Path, help="folder of the models (default: in MKV_ASCEND_CACHE)"
@@ -56,9 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         print_list(directory)
         return 0
-    names = list(ALL_NAMES) if options.all else options.names
+    chosen = TESTED_NAMES if options.tested else options.names
+    names = list(ALL_NAMES if options.all else chosen)
     if not names:
-        parser.error("name a model, or give --all or --list")
+        parser.error("name a model, or give --all, --tested or --list")
     for name in names:
         try:
             find_recipe(name)

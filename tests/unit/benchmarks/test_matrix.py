@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import matrix_pages
 import pytest
@@ -19,6 +20,7 @@ from benchmarks.matrix.worker import MARK
 from mkv_ascend.testing.engine import Result
 from mkv_ascend.testing.reference import DraftProposal
 from mkv_ascend.testing.speculation import SpeculativeOutput
+from mkv_ascend.testing.tiny_models.recipes import FOR_THE_MATRIX
 
 OUTCOMES = {"works", "refused", "fails"}
 IN_GRAPHS = {*OUTCOMES, "draft eager", "eager", None}
@@ -32,6 +34,15 @@ def test_cells_are_found_by_name_target_and_draft() -> None:
     assert len(set(names)) == len(names)
     with pytest.raises(ValueError, match=r"no cell is called 'dense/moon'; there are: .*mla/mtp"):
         find_cells(["dense/moon"])
+
+
+def test_models_for_the_matrix_alone_are_in_it_and_in_no_test() -> None:
+    """`make test` does not train them."""
+    assert {model for cell in find_cells([]) for model in cell.models} >= {*FOR_THE_MATRIX}
+    root = Path(__file__).resolve().parents[2]
+    texts = [path.read_text(encoding="utf-8") for path in (root / "emulated").rglob("*.py")]
+    assert texts
+    assert [name for name in FOR_THE_MATRIX if any(name in text for text in texts)] == []
 
 
 def following(context: Sequence[int]) -> int:

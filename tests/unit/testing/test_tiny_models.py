@@ -300,7 +300,7 @@ def test_the_command_trains_and_prints_the_folder(
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [([], "name a model, or give --all or --list"), (["lama"], "no tiny model 'lama'")],
+    [([], "name a model, or give --all, --tested or --list"), (["lama"], "no tiny model 'lama'")],
 )
 def test_the_command_says_what_is_wrong(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
