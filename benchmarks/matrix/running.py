@@ -134,7 +134,7 @@ def replayed(cell: Cell, result: engine.Result) -> tuple[str, str]:
         return FAILS, "no step of the target was replayed from a graph"
     if cell.draft_model is None or result.draft_replays:
         return WORKS, ""
-    said = re.search(r"though the target is replayed from graphs: (.*)\.\n", result.log)
+    said = re.search(r"though the target is replayed from graphs: (.*?)\.\s", result.log)
     if said is None:
         return FAILS, "no proposal was replayed from a graph, and nothing says why"
     return DRAFT_EAGER, said[1]
