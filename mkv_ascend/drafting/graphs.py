@@ -20,7 +20,11 @@ from typing import Any
 
 import torch
 import torch_npu
-from vllm.forward_context import get_forward_context
+from vllm.forward_context import (
+    ForwardContext,
+    get_forward_context,
+    override_forward_context,
+)
 from vllm.platforms import current_platform
 from vllm_ascend.ascend_forward_context import _EXTRA_CTX
 
@@ -37,6 +41,7 @@ class CapturedPasses:
         drafted: int64 [requests, K], where a replay writes the draft tokens.
         steps: the launches of attention of each pass, in the order of execution.
         passes: what they ran with, kept because the graph does not keep its tensors.
+        context: the forward context of the capture, in which launches are updated, too.
     """
 
     requests: int
@@ -45,6 +50,7 @@ class CapturedPasses:
     drafted: torch.Tensor
     steps: tuple[tuple[CapturedLaunch, ...], ...]
     passes: Passes
+    context: ForwardContext
 
 
 def why_not_captured(proposer: Any) -> str | None:
@@ -89,20 +95,31 @@ class DraftGraphs:
         later = passes.later()
         every = replace(passes, later=lambda: later)
         table = OneTable()
+        # Not of the graphs' pool, whose memory other graphs write to.
+        drafted = torch.empty(
+            requests, proposer.num_speculative_tokens, dtype=torch.int64, device=proposer.device
+        )
         with proposer._forward_context(passes.first, rows, rows, None):
             # Once outside a graph: what is made at the first call must outlive the capture.
             proposer.run_passes(every, rows, requests)
-        with proposer._forward_context(passes.first, rows, rows, None), table.in_use():
-            graph = torch_npu.npu.NPUGraph()
+        graph = torch_npu.npu.NPUGraph()
+        capture = torch_npu.npu.graph(graph, pool=current_platform.get_global_graph_pool())
+        # The context in the graph: it sets the mask of live rows by which experts communicate.
+        of_draft = proposer._forward_context(passes.first, rows, rows, None)
+        with capture, table.in_use(), of_draft:
+            context = get_forward_context()
             _EXTRA_CTX.capturing = True
-            with torch_npu.npu.graph(graph, pool=current_platform.get_global_graph_pool()):
-                again = proposer.made_again(every)
-                get_forward_context().attn_metadata = again.first
-                drafted = proposer.run_passes(again, rows, requests)
+            again = proposer.made_again(every)
+            context.attn_metadata = again.first
+            drafted.copy_(proposer.run_passes(again, rows, requests))
+            _EXTRA_CTX.capturing, _EXTRA_CTX.num_tokens = False, rows
+            context.attn_metadata = None
         metadata = [passes.first, *later]
         layers = proposer.vllm_config.compilation_config.static_forward_context
         launches = table.launches(list(proposer.attention_layers()), metadata, layers)
-        self.captured[requests] = CapturedPasses(requests, rows, graph, drafted, launches, again)
+        self.captured[requests] = CapturedPasses(
+            requests, rows, graph, drafted, launches, again, context
+        )
 
     def for_batch(self, common: Any, requests: int) -> CapturedPasses | None:
         """The graph for a batch; None where there is none.
@@ -131,8 +148,6 @@ class DraftGraphs:
             int64 [requests, K].
         """
         proposer, plan = self.proposer, self.proposer.draft_plan
-        if requests < passes.requests:
-            proposer.pad_first_pass(requests, passes.requests, passes.rows)
         steps = None
         if plan.sizes.later_steps:
             steps = plan.plan_steps(passes.requests, requests)
@@ -140,10 +155,11 @@ class DraftGraphs:
         else:
             # Tasks are updated when the replay before this one is over, as below.
             torch_npu.npu.current_stream().synchronize()
+        self._wait_for_drafts_on_the_host()
         passes.graph.replay()
         self.replays += 1
         first = [*lengths, *[0] * (passes.requests - requests)]
-        with proposer._forward_context(None, passes.rows, passes.rows, None):
+        with override_forward_context(passes.context):
             if steps is None:
                 self._update(passes.steps[0], first)
             else:
@@ -151,7 +167,16 @@ class DraftGraphs:
                 of_passes = proposer.lengths_of_passes(first, steps)
                 for launches, values in zip(passes.steps, of_passes, strict=True):
                     self._update(launches, values)
-        return passes.drafted[:requests].clone()
+        return passes.drafted[:requests]
+
+    def _wait_for_drafts_on_the_host(self) -> None:
+        """Have the replay wait until its last draft tokens were copied: it writes over them.
+
+        The runner copies them on a stream of its own, when the scheduler asks for them.
+        """
+        copied = self.proposer.runner.draft_token_ids_event
+        if copied is not None:
+            torch_npu.npu.current_stream().wait_event(copied)
 
     def _update(self, launches: Sequence[CapturedLaunch], lengths: list[int]) -> None:
         """Give the launches of one pass their lengths, and let the replay go on through them."""

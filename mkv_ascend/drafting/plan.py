@@ -128,8 +128,10 @@ class DraftPlan:
         self.later_steps = functools.lru_cache(maxsize=128)(self._later_steps)
         self.tables = functools.lru_cache(maxsize=128)(self._tables)
 
-    def expand(self, inputs: FirstPassInputs) -> int:
+    def expand(self, inputs: FirstPassInputs, padded_rows: int = 0) -> int:
         """Lay out the first pass; one launch. Returns its number of rows.
+
+        Up to ``padded_rows`` there are rows of padding after them, which write to no slot.
 
         Writes the proposer's buffers, ``first_slots`` [G, rows], ``first_lengths`` [B],
         ``first_query_start_loc`` [B + 1] and ``next_positions`` [B].
@@ -143,6 +145,7 @@ class DraftPlan:
                 f"requests; the engine was started for {sizes.max_tokens}. Raise "
                 "max_num_batched_tokens or lower max_num_seqs."
             )
+        rows = max(rows, padded_rows)
         out_rope = inputs.out_rope_positions
         arguments = ExpandInputs(
             token_ids=inputs.token_ids,

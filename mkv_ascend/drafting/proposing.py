@@ -186,8 +186,9 @@ class Proposing(DraftSteps, Grouped):
         next_token_ids: torch.Tensor,
         common: Any,
         num_rejected: torch.Tensor | None,
+        padded_rows: int = 0,
     ) -> int:
-        """Write the first pass's inputs and slots. Returns its number of rows."""
+        """Write the first pass's inputs and slots. Returns its number of rows, with padding."""
         tokens = token_ids.shape[0]
         # M-RoPE positions are not those in the sequence, which slots and lengths follow.
         several = positions.dim() > 1
@@ -203,7 +204,8 @@ class Proposing(DraftSteps, Grouped):
                 out_sample_indices=self.token_indices_to_sample,
                 rope_positions=positions if self.uses_mrope else None,
                 out_rope_positions=self.mrope_positions if self.uses_mrope else None,
-            )
+            ),
+            padded_rows,
         )
 
     def _set_hidden_states(self, states: torch.Tensor, rows: int) -> None:

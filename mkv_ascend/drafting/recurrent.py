@@ -144,9 +144,12 @@ class RecurrentProposing(Proposing):
         next_token_ids: torch.Tensor,
         common: Any,
         num_rejected: torch.Tensor | None,
+        padded_rows: int = 0,
     ) -> int:
-        rows = super()._set_first_pass(token_ids, positions, next_token_ids, common, num_rejected)
-        self.input_ids[:rows] = token_ids
+        rows = super()._set_first_pass(
+            token_ids, positions, next_token_ids, common, num_rejected, padded_rows
+        )
+        self.input_ids[: token_ids.shape[0]] = token_ids
         self._sampled_tokens[: next_token_ids.shape[0]] = next_token_ids
         self._num_rejected = None if num_rejected is None else num_rejected[: len(next_token_ids)]
         return rows

@@ -12,7 +12,7 @@ from vllm_ascend.attention.utils import AscendCommonAttentionMetadata
 
 from mkv_ascend.drafting.graphs import DraftGraphs, why_not_captured
 from mkv_ascend.drafting.plan import LaterSteps
-from mkv_ascend.drafting.proposing import Proposing, host_lengths
+from mkv_ascend.drafting.proposing import READ_AUXILIARY_STATES, Proposing, host_lengths
 from mkv_ascend.drafting.steps import Passes
 
 
@@ -25,12 +25,30 @@ class Replaying(Proposing):
     graphs: DraftGraphs | None = None
     asked_to_run_eagerly = False
     _why_eager: str | None = None
+    _states_to_join: torch.Tensor | None = None
 
     def initialize_attn_backend(self, kv_cache_config: Any, *_: Any) -> None:
         """Sort the draft's layers into groups, and see whether their passes can be captured."""
         super().initialize_attn_backend(kv_cache_config)
         self._why_eager = why_not_captured(self)
-        self.graphs = None if self._why_eager else DraftGraphs(self)
+        if self._why_eager:
+            return
+        self.graphs = DraftGraphs(self)
+        width = self._width_of_states_to_join()
+        if width is not None:
+            rows = self.max_batch_size * (self.num_speculative_tokens + 1)
+            shape = (min(rows, self.runner.compilation_config.max_cudagraph_capture_size), width)
+            self._states_to_join = self.hidden_states.new_zeros(shape)
+
+    def _width_of_states_to_join(self) -> int | None:
+        """Of the target's states that the draft joins, one row; None: it takes them as they are.
+
+        They are joined in the graph then, from a buffer of their own.
+        """
+        if self.method not in READ_AUXILIARY_STATES or self.parallel_drafting:
+            return None
+        joining = getattr(self.model.model, "fc", None)
+        return getattr(joining, "input_size", None)
 
     def how_it_runs(self) -> str:
         """For the log: from graphs, or eagerly, and why, where the target is not."""
@@ -92,9 +110,16 @@ class Replaying(Proposing):
                 **options,
             )
         rows = self._set_first_pass(
-            target_token_ids, target_positions, next_token_ids, common, num_rejected_tokens_gpu
+            target_token_ids,
+            target_positions,
+            next_token_ids,
+            common,
+            num_rejected_tokens_gpu,
+            passes.rows,
         )
-        if self.pass_hidden_states_to_model:
+        if self._states_to_join is not None:
+            self._states_to_join[: target_hidden_states.shape[0]] = target_hidden_states
+        elif self.pass_hidden_states_to_model:
             self._set_hidden_states(target_hidden_states, rows)
         self.before_replay(requests, next_token_ids, num_rejected_tokens_gpu)
         lengths = host_lengths(common)[:requests] + self.net_num_new_slots_per_request
@@ -161,8 +186,16 @@ class Replaying(Proposing):
         )
 
     def run_passes(self, passes: Passes, rows: int, requests: int) -> torch.Tensor:
-        """Run the draft; int64 [requests, K]."""
+        """Run the draft; int64 [requests, K].
+
+        Args:
+            rows: of the first pass, as many for each request.
+        """
+        # Of requests that are not there, rows of an earlier batch: some row must be read.
         sampled = requests * self.draft_plan.sizes.sampled_per_request
+        self.token_indices_to_sample[:sampled].clamp_(max=rows - 1)
+        if self._states_to_join is not None:
+            self._set_hidden_states(self._states_to_join[:rows], rows)
         return self._run_merged_draft(
             num_input_tokens=rows,
             batch_size=requests,
@@ -172,13 +205,6 @@ class Replaying(Proposing):
             multi_steps_attn_metadata=passes,
             num_tokens=rows,
         )
-
-    def pad_first_pass(self, requests: int, padded: int, rows: int) -> None:
-        """Rows of requests that are not there write to no slot, and some row of theirs is read."""
-        live_rows = rows // padded * requests
-        self.draft_plan.first_slots[:, live_rows:rows].fill_(-1)
-        each = self.draft_plan.sizes.sampled_per_request
-        self.token_indices_to_sample[requests * each : padded * each].zero_()
 
     def copy_lengths(self, steps: LaterSteps) -> None:
         """Begin to copy the lengths of later passes to the host."""

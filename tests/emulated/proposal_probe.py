@@ -111,6 +111,10 @@ def main():
     from vllm import LLM, SamplingParams
 
     case, builds = json.loads(sys.argv[1]), count_builds()
+    if not case["engine"]["enforce_eager"]:
+        from mkv_ascend.testing import engine
+
+        engine._do_not_trace()
     llm = LLM(**case["engine"])
     runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
     proposals = measure_proposals(runner.drafter) if runner.drafter else []

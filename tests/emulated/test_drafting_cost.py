@@ -13,6 +13,7 @@ from tests.emulated.pairs import scenario, text_prompts
 
 PROBE = Path(__file__).with_name("proposal_probe.py")
 MAX_LAUNCHES = 6
+REPLAY, UPDATE = "NPUGraph.replay", "graph_task_update"
 
 
 def probe(target, draft, **fields):
@@ -55,6 +56,28 @@ def test_an_mla_draft_takes_its_rotary_rows_once_and_verified_rows_as_decodes():
         assert sum(row["launches"].values()) <= MAX_LAUNCHES, row
         assert row["launches"]["aten::index_select"] == 2
         assert row["builds"] == 2
+
+
+def test_a_replayed_proposal_is_four_launches_beside_its_graph():
+    """Of a head that joins several states of the target, padded from 3 requests to 4."""
+    rows = probe(
+        "gpt_oss",
+        "gpt_oss_eagle3",
+        num_speculative_tokens=3,
+        speculative={"method": "eagle3"},
+        graphs="FULL_DECODE_ONLY",
+        capture_sizes=(16,),
+    )["proposals"]
+    replayed = [row["launches"] for row in rows if REPLAY in row["launches"]]
+    assert len(replayed) > 3
+    for launches in replayed:
+        assert launches == {
+            "mkv_ascend::expand_inputs": 1,
+            "mkv_ascend::draft_plan": 1,
+            "aten::copy_": 2,  # lengths to the host, the target's states to the graph's buffer
+            REPLAY: 1,
+            UPDATE: 3,
+        }
 
 
 def test_the_targets_pass_costs_what_it_costs_without_a_draft(pair):

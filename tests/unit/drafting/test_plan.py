@@ -164,6 +164,19 @@ def simple_case(**changes):
     }  # fmt: skip
 
 
+def test_rows_of_padding_after_the_first_pass_write_to_no_slot():
+    """A graph has rows for more requests than there may be; they hold those of an earlier batch."""
+    plan, inputs, _ = planned(simple_case())
+    own_rows = plan.expand(inputs)
+    plan.first_slots.fill_(7)
+    inputs.out_token_ids.fill_(7)
+    assert plan.expand(inputs, own_rows + 5) == own_rows + 5
+    assert plan.first_slots[:, own_rows : own_rows + 5].eq(-1).all()
+    assert plan.first_slots[:, own_rows + 5 :].eq(7).all()
+    assert not plan.first_slots[:, :own_rows].eq(7).any()
+    assert plan.expand(inputs, own_rows - 1) == own_rows
+
+
 def test_views_keep_their_addresses():
     """A captured graph reads where it read before."""
     plan, inputs, _ = planned(simple_case())
