@@ -23,8 +23,10 @@ class ReplayingBlocks(Replaying):
     _context_positions_buffer: torch.Tensor
 
     def _set_hidden_states(self, states: torch.Tensor, rows: int) -> None:
-        """The context, [rows, hidden size], in the buffer that a graph reads."""
-        self._dflash_hidden_states[:rows] = self.model.combine_hidden_states(states)
+        """The context, [rows, hidden size], in the buffer that a graph reads; no padding, which has
+        no slots.
+        """
+        self._dflash_hidden_states[: states.shape[0]] = self.model.combine_hidden_states(states)
 
     def before_replay(
         self, requests: int, next_token_ids: torch.Tensor, num_rejected: torch.Tensor | None
