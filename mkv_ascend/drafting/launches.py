@@ -116,13 +116,29 @@ class CapturedLaunch:
     task: acl_graph.GraphParams
 
 
+class LargestWorkspaces(dict[int, torch.Tensor]):
+    """The largest workspace of all launches with a number of tokens.
+
+    vllm-ascend asks for the first launch's and takes it for the others, whatever those need.
+    """
+
+    def get(self, tokens: int, default: Any = None) -> Any:
+        """None: each launch asks what it needs."""
+        return default
+
+    def __setitem__(self, tokens: int, workspace: torch.Tensor) -> None:
+        """Keep the larger one."""
+        if tokens not in self or workspace.nbytes > self[tokens].nbytes:
+            super().__setitem__(tokens, workspace)
+
+
 class OneTable:
     """What implementations note in one capture, in the order in which they do."""
 
     def __init__(self) -> None:
         noted: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
         self.events, self.handles, self.parameters = noted
-        self._workspaces: dict[int, torch.Tensor] = {}
+        self._workspaces = LargestWorkspaces()
 
     def in_use(self) -> Any:
         """While inside, implementations note their launches of a draft here."""

@@ -81,7 +81,7 @@ def test_two_ranks():
     assert result.draft_replays > 5
 
 
-@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("k", [1, 5])
 def test_asynchronous_scheduling_and_chunks_beside_decodes(k):
     """Acceptance of a model that drafts for itself shows every wrong draft token."""
     limits = {"max_num_batched_tokens": 64, "max_num_seqs": 6}
