@@ -5,6 +5,8 @@ BIN := .venv/bin
 
 # More than one thread per process makes the emulated NPU slower, not faster.
 export OMP_NUM_THREADS ?= 1
+# numba, which vLLM looks drafts up with, would set torch's number of threads to the cores'.
+export NUMBA_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint format typecheck unit emulated docs generate lock clean bench matrix

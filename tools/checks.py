@@ -107,6 +107,8 @@ def child_environment() -> dict[str, str]:
     """As given, but with one thread for each process unless asked otherwise."""
     environment = dict(os.environ)
     environment.setdefault("OMP_NUM_THREADS", "1")
+    # numba sets the number of threads of all, torch too, when it first runs a loop in parallel.
+    environment.setdefault("NUMBA_NUM_THREADS", "1")
     # The theme's notice about its successor is not about these pages.
     environment["NO_MKDOCS_2_WARNING"] = "1"
     return environment

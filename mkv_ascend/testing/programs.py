@@ -102,6 +102,8 @@ def _environment(variables: Mapping[str, str]) -> dict[str, str]:
         # Keeps the scheduler in reach of the recorder; workers of TP 2 are processes still.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "OMP_NUM_THREADS": "1",
+        # Of vLLM's look-up of drafts; numba would set torch's number of threads to the cores'.
+        "NUMBA_NUM_THREADS": "1",
         **variables,
     }
     environment.pop("PYTEST_CURRENT_TEST", None)
