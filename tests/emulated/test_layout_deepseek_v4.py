@@ -8,6 +8,7 @@ and beside the former an indexer with a compressor of its own.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import torch
 
 # Before anything else of vllm-ascend: its modules import each other in a circle.
 import vllm_ascend.ops  # noqa: F401  # isort: skip
+from vllm.model_executor.layers.attention import Attention
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm_ascend.attention.dsa_v1 import AscendDSABackend
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec, AscendSlidingWindowMLASpec
@@ -23,6 +25,7 @@ from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.registry import LayerFacts
 from mkv_ascend.plugin import layer_facts
+from mkv_ascend.plugin.model_runner import MkvModelRunner
 from tests.emulated.planned_runner import PlannedRunner, aliases
 from tests.emulated.stock_caches import StandInRunner
 from tests.emulated.test_layout_groups import configs, installed  # noqa: F401
@@ -101,10 +104,26 @@ def layers(*draft: Any) -> dict[str, Any]:
     return specs
 
 
-def runner(config: KVCacheConfig, specs: dict[str, Any]) -> PlannedRunner:
+class DenseLayer(Attention):
+    """A layer of vLLM's own, without weights."""
+
+    def __init__(self) -> None:
+        torch.nn.Module.__init__(self)
+        self.impl = SimpleNamespace()  # type: ignore[assignment]
+
+
+class BindingRunner(PlannedRunner, MkvModelRunner):  # type: ignore[misc]
+    """Binds caches as ``MkvModelRunner`` does, by way of vllm-ascend's."""
+
+    initialize_kv_cache_tensors = MkvModelRunner.initialize_kv_cache_tensors  # type: ignore[assignment]
+
+
+def runner(
+    config: KVCacheConfig, specs: dict[str, Any], kind: type[PlannedRunner] = PlannedRunner
+) -> PlannedRunner:
     backends = {name: GQA if name.startswith(Role.DRAFT) else AscendDSABackend for name in specs}
     drafted = [name for name in specs if name.startswith(Role.DRAFT)]
-    return PlannedRunner(config, backends, drafted, model_type="deepseek_v4")
+    return kind(config, backends, drafted, model_type="deepseek_v4")
 
 
 def test_alone_it_is_grouped_by_vllm_and_has_at_least_its_blocks(
@@ -151,3 +170,19 @@ def test_a_dense_draft_has_caches_beside_it(monkeypatch: pytest.MonkeyPatch) -> 
     caches = {name: cache for name, (cache,) in planned.caches().items()}
     assert sorted(caches) == sorted(specs)
     assert aliases(caches, config.num_blocks) == []
+
+
+def test_the_layer_of_a_dense_draft_has_its_cache_itself() -> None:
+    """vllm-ascend binds every layer's as DeepSeek-V4's layers take theirs, in a list."""
+    specs = layers(dense(64, 2))
+    (config,) = configs(specs, **OPTIONS, blocks=120)
+    *of_target, draft = specs
+    bound = {}
+    for kind in (PlannedRunner, BindingRunner):
+        planned = runner(config, specs, kind)
+        planned.layers[draft] = DenseLayer()
+        bound[kind] = planned.caches()
+    (in_a_list,) = bound[PlannedRunner][draft]
+    assert not isinstance(bound[BindingRunner][draft], list)
+    assert described(bound[BindingRunner][draft]) == described(in_a_list)
+    assert all(isinstance(bound[BindingRunner][name], list) for name in of_target)
