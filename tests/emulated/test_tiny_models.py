@@ -77,7 +77,7 @@ def test_one_token_missing_in_a_state_is_noticed(name: str) -> None:
         model = reference.load_model(path)
         states = recurrent.recurrent_modules(model)
         share = recurrent.missing_share(model, sensitivity.probe_contexts(), states, [])
-    assert share > RECIPES[name].required_state_share
+    assert share > recurrent.REQUIRED_STATE_SHARE
     recorded = store.read_description(path)["sensitivity"]
     assert share == pytest.approx(recorded["share"], abs=0.02)
     assert recorded["share_of_keys"] > recurrent.REQUIRED_KEY_SHARE
@@ -114,5 +114,4 @@ def test_few_choices_are_near_ties(name: str) -> None:
     ties = sum(len(output.near_ties) for output in outputs)
     assert ties <= 0.01 * NEW_TOKENS * len(texts), json.dumps([min(o.gaps) for o in outputs])
     different = {tuple(output.tokens) for output in outputs}
-    # Small models end in runs of blanks for some texts; most must be told apart.
-    assert len(different) > 0.5 * len(texts), "the prompts hardly matter"
+    assert len(different) >= 0.7 * len(texts), "the prompts hardly matter"

@@ -141,13 +141,13 @@ def _train_recurrent(
     for seed in range(recipe.seed, recipe.seed + MAX_ATTEMPTS):
         model = recurrent.train(replace(recipe, seed=seed), corpus, progress)
         result = recurrent.measure_sensitivity(model, held_out_pieces(corpus, 64))
-        if result.suffices(recipe):
+        if result.suffices:
             return model, seed, asdict(result)
         found.append((round(result.share, 3), round(result.share_of_keys, 3)))
     raise InsensitiveModelError(
         f"{recipe.name}: {found} of the tokens missing in states, and of the keys missing in "
         f"attention, change the argmax with the seeds from {recipe.seed} on; over "
-        f"{recipe.required_state_share} and {recurrent.REQUIRED_KEY_SHARE} is required. Train "
+        f"{recurrent.REQUIRED_STATE_SHARE} and {recurrent.REQUIRED_KEY_SHARE} is required. Train "
         "for more steps (recipes_recurrent.py)."
     )
 

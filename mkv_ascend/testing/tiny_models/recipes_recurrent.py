@@ -20,6 +20,12 @@ _GATED_DELTA_NET: Mapping[str, Any] = {
     "linear_value_head_dim": 64,
 }
 
+_EXPERTS: Mapping[str, Any] = {
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64,
+    "num_experts_per_tok": 2,
+}
+
 _SHORT_CONVOLUTION: Mapping[str, Any] = {
     "head_dim": 64,
     "conv_L_cache": 3,
@@ -46,15 +52,11 @@ RECURRENT = (
             "num_hidden_layers": 3,
             "layer_types": ["linear_attention", "linear_attention", "full_attention"],
             "intermediate_size": 256,
-            "moe_intermediate_size": 64,
-            "shared_expert_intermediate_size": 64,
             "num_experts": 8,
-            "num_experts_per_tok": 2,
+            **_EXPERTS,
             **_GATED_DELTA_NET,
         },
         steps=140,
-        text_tokens=512,
-        decks=24,
     ),
     RecurrentRecipe(
         name="qwen3_next_draft",
@@ -65,16 +67,12 @@ RECURRENT = (
             "num_attention_heads": 2,
             "layer_types": ["linear_attention", "full_attention"],
             "intermediate_size": 128,
-            "moe_intermediate_size": 64,
-            "shared_expert_intermediate_size": 64,
             "num_experts": 4,
-            "num_experts_per_tok": 2,
             "mlp_only_layers": [0],
+            **_EXPERTS,
             **_GATED_DELTA_NET,
         },
         steps=250,
-        text_tokens=512,
-        decks=24,
         learning_rate=0.02,
     ),
     RecurrentRecipe(
@@ -93,9 +91,7 @@ RECURRENT = (
             },
             **_GATED_DELTA_NET,
         },
-        steps=170,
-        text_tokens=512,
-        decks=24,
+        steps=240,
     ),
     RecurrentRecipe(
         name="lfm2",
@@ -112,8 +108,8 @@ RECURRENT = (
         },
         steps=250,
         text_tokens=768,
-        # A window forgets within two tokens; what is missing in it must reach a key to be noticed.
-        required_state_share=0.1,
+        # Its attention counts the letters.
+        decks=8,
     ),
     RecurrentRecipe(
         name="granite4",
@@ -130,8 +126,6 @@ RECURRENT = (
             **_MAMBA_2,
         },
         steps=140,
-        text_tokens=512,
-        decks=24,
     ),
 )
 """All of them."""

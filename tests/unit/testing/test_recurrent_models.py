@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -117,6 +118,28 @@ def test_a_missing_token_tells_nothing() -> None:
         before, after = rows(context, missing, layers), rows(changed, missing, layers)
         assert torch.allclose(before[4], after[4], atol=1e-6) is silent
         assert not torch.allclose(before[5], after[5], atol=1e-6)
+
+
+def test_of_a_window_only_the_tokens_that_it_holds_are_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two of a filter of three; all of a state, and all where attention is disturbed as well."""
+    chosen = torch.nn.functional.one_hot(torch.tensor([1, 1, 1, 0, 1]), 4)
+    undisturbed = torch.tensor([[[1.0, 0.0, 0.0, 0.0]]])
+    monkeypatch.setattr(sensitivity, "logits_without_keys", lambda *_, **__: chosen)
+
+    def model(**_: Any) -> SimpleNamespace:
+        return SimpleNamespace(logits=undisturbed)
+
+    windows = recurrent.recurrent_modules(training.build_model(find_recipe("lfm2")))
+    states = recurrent.recurrent_modules(training.build_model(SMALL))
+    for modules, layers, share in (
+        (windows, [], 0.5),
+        (windows, [0], 0.8),
+        (states, [], 0.8),
+        ([*windows, *states], [], 0.8),
+    ):
+        assert recurrent.missing_share(model, [[0] * 6], modules, layers) == share
 
 
 def test_a_model_without_states_is_refused() -> None:
