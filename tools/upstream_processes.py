@@ -27,8 +27,11 @@ PROGRAM = TOOLS / "upstream_pytest.py"
 
 PASSED, SKIPPED, FAILED = "passed", "skipped", "failed"
 
-SECONDS_OF_A_TEST = 120
-SECONDS_OF_A_FILE = 600
+IMPORTS = ("pytest_mock", "pytest_timeout")
+"""What the tests and ``pytest_arguments`` need beside the packages of this project."""
+
+SECONDS_OF_A_TEST = 300
+SECONDS_OF_A_FILE = 1800
 DEVICES = 2
 """As many as the tests for two cards ask for."""
 MEMORY = 8 * 2**30

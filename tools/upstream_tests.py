@@ -28,6 +28,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import upstream_processes
@@ -181,6 +182,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     repository = options.repo.resolve()
     if not (repository / "tests" / "ut").is_dir():
         command_line.error(f"{repository} has no tests/ut: give a checkout of vllm-ascend")
+    missing = [name for name in upstream_processes.IMPORTS if find_spec(name) is None]
+    if missing:
+        names = " ".join(name.replace("_", "-") for name in missing)
+        command_line.error(f"the tests need what is not installed: run pip install {names}")
     suites = [options.suite] if options.suite else SUITES
     files = [
         file

@@ -207,6 +207,7 @@ def test_a_run_goes_on_with_what_is_not_kept(
             return [Outcome(file, f"{file}::n", FAILED, "boom")]
 
     monkeypatch.setattr(upstream_tests, "Runner", Failing)
+    monkeypatch.setattr(upstream_processes, "IMPORTS", ("pytest",))
     results = tmp_path / "results"
     line = ["--repo", str(checkout), "--suite", "unit", "--results", str(results), "--jobs", "1"]
     assert upstream_tests.main([*line, "--only", "test_b"]) == 1
@@ -225,3 +226,12 @@ def test_what_is_no_checkout_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
     with pytest.raises(SystemExit):
         upstream_tests.main(["--repo", str(tmp_path)])
     assert "give a checkout of vllm-ascend" in capsys.readouterr().err
+
+
+def test_what_the_tests_import_must_be_installed(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(upstream_processes, "IMPORTS", ("pytest", "pytest_that_is_not_there"))
+    with pytest.raises(SystemExit):
+        upstream_tests.main(["--repo", str(checkout)])
+    assert "pip install pytest-that-is-not-there" in capsys.readouterr().err
