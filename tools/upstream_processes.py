@@ -31,7 +31,8 @@ IMPORTS = ("pytest_mock", "pytest_timeout")
 """What the tests and ``pytest_arguments`` need beside the packages of this project."""
 
 SECONDS_OF_A_TEST = 300
-SECONDS_OF_A_FILE = 1800
+TESTS_OF_A_FILE = 6
+"""A file gets the longest time of so many tests: most take less than a second."""
 DEVICES = 2
 """As many as the tests for two cards ask for."""
 MEMORY = 8 * 2**30
@@ -50,11 +51,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Setting:
-    """What all processes share: the checkout, whose platform they test, seconds for a file."""
+    """What all processes share: the checkout, whose platform they test, seconds for a test."""
 
     repository: Path
     stock: bool = False
-    seconds: int = SECONDS_OF_A_FILE
+    seconds: int = SECONDS_OF_A_TEST
 
 
 def files_of(repository: Path, suite: str, only: Sequence[str]) -> list[str]:
@@ -76,7 +77,7 @@ def pytest_arguments(file: str, setting: Setting, report: Path) -> list[str]:
         *("-q", "--tb=short", f"--rootdir={setting.repository}"),
         # Other conftest files import what operator tests do not need.
         f"--confcutdir={setting.repository / conftests}",
-        f"--timeout={SECONDS_OF_A_TEST}",
+        f"--timeout={setting.seconds}",
         f"--junitxml={report}",
         str(setting.repository / file),
     ]
@@ -140,7 +141,7 @@ class Runner:
             report, log = Path(scratch, "report.xml"), Path(scratch, "log.txt")
             upstream_models.write(Path(scratch))
             arguments = [scratch, *pytest_arguments(file, self._setting, report)]
-            seconds = self._setting.seconds
+            seconds = self._setting.seconds * TESTS_OF_A_FILE
             status = self._starter.run(str(PROGRAM), arguments, log, log, seconds)
             if status is None:
                 return [Outcome(file, file, FAILED, f"no end within {seconds} s")]

@@ -26,6 +26,7 @@ class Reason:
 ANY = ""
 
 NO_OPERATOR = (
+    "npu_convert_weight_to_int4pack",
     "npu_hc_pre",
     "npu_kv_quant_sparse_flash_attention",
     "store_kv_block_metadata",
@@ -45,9 +46,19 @@ REASONS = (
         "the emulated NPU does not have this type of this operator",
     ),
     Reason(
+        r"test_w4a8",
+        r"emulated NPU has no torch_npu\.npu_weight_quant_batchmatmul with weight torch\.int32",
+        "the emulated NPU does not have this type of this operator",
+    ),
+    Reason(
         r"test_moe_init_routing_custom",
         r"emulated NPU has no \S+\.npu_moe_init_routing_custom with drop_pad_mode 1",
         "the emulated NPU does not have this mode of this operator",
+    ),
+    Reason(
+        r"test_torch_npu_profiler",
+        r"emulated NPU has no torch_npu\.profiler\.ProfilerActivity",
+        "the emulated NPU has no times to measure, so it has no profiler",
     ),
     Reason(
         r"test_dequant_swiglu_quant",

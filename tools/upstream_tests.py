@@ -166,9 +166,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--seconds",
         type=int,
-        default=upstream_processes.SECONDS_OF_A_FILE,
+        default=upstream_processes.SECONDS_OF_A_TEST,
         metavar="N",
-        help="the longest that one file may take (default: %(default)s)",
+        help="the longest that one test may take (default: %(default)s); a file: "
+        f"{upstream_processes.TESTS_OF_A_FILE} times as long",
     )
     made.add_argument("--results", type=Path, metavar="FILE", help="keep outcomes there, and go on")
     made.add_argument("--again", action="store_true", help="run what FILE holds, too")

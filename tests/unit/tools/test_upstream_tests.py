@@ -154,6 +154,7 @@ def test_a_file_whose_process_dies_or_hangs_has_failed(
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     monkeypatch.setattr(upstream_processes, "PROGRAM", program)
+    monkeypatch.setattr(upstream_processes, "TESTS_OF_A_FILE", 1)
     monkeypatch.setattr(upstream_processes, "ProgramStarter", Starter)
     files = upstream_processes.files_of(checkout, "unit", [])
     with Runner(Setting(checkout, seconds=3)) as runner:
