@@ -140,7 +140,8 @@ class Runner:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
             report, log = Path(scratch, "report.xml"), Path(scratch, "log.txt")
             upstream_models.write(Path(scratch))
-            arguments = [scratch, *pytest_arguments(file, self._setting, report)]
+            checkout = str(self._setting.repository)
+            arguments = [scratch, checkout, *pytest_arguments(file, self._setting, report)]
             seconds = self._setting.seconds * TESTS_OF_A_FILE
             status = self._starter.run(str(PROGRAM), arguments, log, log, seconds)
             if status is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pytest in a folder of its own, as the program of a forked process: FOLDER, then its arguments."""
+"""pytest as the program of a forked process: FOLDER to run in, CHECKOUT, then pytest's arguments."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import tempfile
 import pytest
 
 if __name__ == "__main__":
-    folder = sys.argv[1]
+    folder, checkout = sys.argv[1:3]
     os.chdir(folder)
     os.environ["TMPDIR"] = folder
     tempfile.tempdir = folder
-    sys.exit(pytest.main(sys.argv[2:]))
+    # The package ``tests`` is the checkout's; vllm_ascend was imported before.
+    sys.path.insert(0, checkout)
+    sys.exit(pytest.main(sys.argv[3:]))
