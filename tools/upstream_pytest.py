@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pytest as the program of a forked process: FOLDER to run in, CHECKOUT, then pytest's arguments."""
+"""pytest as the program of a forked process: a FOLDER to run in, CHECKOUT, its arguments."""
 
 from __future__ import annotations
 
