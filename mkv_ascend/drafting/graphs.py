@@ -28,6 +28,7 @@ from vllm.forward_context import (
 from vllm.platforms import current_platform
 from vllm_ascend.ascend_forward_context import _EXTRA_CTX
 
+from mkv_ascend.drafting.capture_cost import CaptureMeter
 from mkv_ascend.drafting.launches import CapturedLaunch, OneTable, launch_kind, use
 from mkv_ascend.drafting.steps import Passes
 
@@ -78,18 +79,24 @@ def why_not_captured(proposer: Any) -> str | None:
 class DraftGraphs:
     """Captures and replays the passes of one proposer, ``Replaying``.
 
-    ``captured``: by number of requests. ``replays``: how often one was replayed.
+    ``captured``: by number of requests. ``replays``: how often one was replayed. ``cost``: of the
+    captures.
     """
 
     def __init__(self, proposer: Any) -> None:
         self.proposer = proposer
         self.captured: dict[int, CapturedPasses] = {}
         self.replays = 0
+        self.cost = CaptureMeter()
         self._update_stream = torch_npu.npu.Stream()
 
     @torch.inference_mode()
     def capture(self, requests: int) -> None:
         """Capture the passes for so many requests, each of which verifies K draft tokens."""
+        with self.cost.one_graph():
+            self.captured[requests] = self._captured(requests)
+
+    def _captured(self, requests: int) -> CapturedPasses:
         proposer = self.proposer
         rows, passes = proposer.passes_to_capture(requests)
         later = passes.later()
@@ -117,9 +124,7 @@ class DraftGraphs:
         metadata = [passes.first, *later]
         layers = proposer.vllm_config.compilation_config.static_forward_context
         launches = table.launches(list(proposer.attention_layers()), metadata, layers)
-        self.captured[requests] = CapturedPasses(
-            requests, rows, graph, drafted, launches, again, context
-        )
+        return CapturedPasses(requests, rows, graph, drafted, launches, again, context)
 
     def for_batch(self, common: Any, requests: int) -> CapturedPasses | None:
         """The graph for a batch; None where there is none.

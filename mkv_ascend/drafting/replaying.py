@@ -27,18 +27,27 @@ class Replaying(Proposing):
     _why_eager: str | None = None
     _states_to_join: torch.Tensor | None = None
 
+    def load_model(self, model: Any) -> None:
+        """Load the draft, and make the largest buffer of its graphs.
+
+        Here, because memory that is taken now is left out when the KV cache is sized.
+        """
+        super().load_model(model)
+        config, width = self.runner.compilation_config, self._width_of_states_to_join()
+        if width is None or self.asked_to_run_eagerly:
+            return
+        if config.cudagraph_mode.has_full_cudagraphs():
+            rows = self.max_batch_size * (self.num_speculative_tokens + 1)
+            shape = (min(rows, config.max_cudagraph_capture_size), width)
+            self._states_to_join = self.hidden_states.new_zeros(shape)
+
     def initialize_attn_backend(self, kv_cache_config: Any, *_: Any) -> None:
         """Sort the draft's layers into groups, and see whether their passes can be captured."""
         super().initialize_attn_backend(kv_cache_config)
         self._why_eager = why_not_captured(self)
-        if self._why_eager:
-            return
-        self.graphs = DraftGraphs(self)
-        width = self._width_of_states_to_join()
-        if width is not None:
-            rows = self.max_batch_size * (self.num_speculative_tokens + 1)
-            shape = (min(rows, self.runner.compilation_config.max_cudagraph_capture_size), width)
-            self._states_to_join = self.hidden_states.new_zeros(shape)
+        self.graphs = None if self._why_eager else DraftGraphs(self)
+        if self.graphs is None:
+            self._states_to_join = None
 
     def _width_of_states_to_join(self) -> int | None:
         """Of the target's states that the draft joins, one row; None: it takes them as they are.

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from vllm.compilation.counter import compilation_counter
 from vllm.config import get_layers_from_vllm_config
 from vllm.distributed.parallel_state import is_global_first_rank
 from vllm.model_executor.layers.attention import Attention, MLAAttention
@@ -19,6 +22,7 @@ from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
 from mkv_ascend.attention.report import LayerRow, layer_rows, render
+from mkv_ascend.drafting.capture_cost import CaptureCost
 from mkv_ascend.drafting.proposers import create_proposer
 from mkv_ascend.drafting.proposing import Proposing
 from mkv_ascend.layout.bound import BoundPlan
@@ -129,6 +133,19 @@ class MkvModelRunner(NPUModelRunner):
                 self.cache_plan, self.kv_cache_config, specs, self.vllm_config, backends
             )
             logger.info("%s", served.text())
+
+    def capture_model(self) -> int:
+        """Capture graphs of target and draft, and say what each took; bytes, as vllm-ascend."""
+        before, start = compilation_counter.num_cudagraph_captured, time.perf_counter()
+        kept_bytes: int = super().capture_model()
+        graphs = compilation_counter.num_cudagraph_captured - before
+        target = CaptureCost(graphs, time.perf_counter() - start, kept_bytes)
+        of_draft = getattr(self.drafter, "graphs", None)
+        draft = CaptureCost() if of_draft is None else of_draft.cost.total
+        target = target.without(replace(draft, graphs=0))  # vLLM counts its own graphs
+        if is_global_first_rank():
+            logger.info("Graphs captured: of the target %s; of the draft %s.", target, draft)
+        return kept_bytes
 
     def initialize_kv_cache_tensors(self, kv_cache_config: KVCacheConfig) -> dict[str, Any]:
         """vllm-ascend binds the caches of a DeepSeek-V4 target's draft as that target's layers

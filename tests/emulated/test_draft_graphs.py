@@ -6,6 +6,7 @@ is one replay. Graphs are captured for 1, 3 and 6 requests, so that batches of u
 between and past the captured sizes.
 """
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -51,6 +52,7 @@ def test_independent_drafts(target, draft, k):
     assert_drafts_are_the_drafts_own(case, result)
     assert result.mean_acceptance_length > 1.5
     assert result.draft_replays > 5
+    assert_captures_are_reported(result, of_draft=3)
 
 
 @pytest.mark.parametrize(
@@ -92,12 +94,27 @@ def test_asynchronous_scheduling_and_chunks_beside_decodes(k):
     assert result.draft_replays > 5
 
 
+def assert_captures_are_reported(result, of_draft):
+    """Numbers are those of the sizes that were asked for; seconds and bytes are measured."""
+    graphs = r"(\d+) in ([\d.]+) s, ([\d.]+) MiB"
+    line = re.search(
+        rf"Graphs captured: of the target {graphs}; of the draft {graphs}\.", result.log
+    )
+    assert line is not None
+    target, draft = line.groups()[:3], line.groups()[3:]
+    assert (int(target[0]), int(draft[0])) == (3, of_draft)
+    assert float(target[1]) > 0.0
+    assert float(target[2]) > 0.0
+    assert (float(draft[1]) > 0.0) == (float(draft[2]) > 0.0) == (of_draft > 0)
+
+
 def test_a_draft_may_be_asked_to_run_eagerly():
     case = case_in_graphs("llama_target", "llama_draft", 3, prompts=[[65, 66, 67]])
     case = replace(case, speculative={**case.speculative, "enforce_eager": True})
     result = run_replayed(case)
     assert result.draft_replays == 0
     assert "replayed from graphs: speculative_config says enforce_eager" in result.log
+    assert_captures_are_reported(result, of_draft=0)
 
 
 def test_default_settings_of_vllm_serve():
