@@ -98,7 +98,12 @@ TARGETS = (
         # An MTP checkpoint is target and draft at once.
         head_targets={"mtp": "deepseek_v3_mtp"},
     ),
-    Target("dsa", "deepseek_v32_target", heads={"eagle3": "deepseek_v32_eagle3"}),
+    Target(
+        "dsa",
+        "deepseek_v32_target",
+        heads={"eagle3": "deepseek_v32_eagle3", "mtp": "deepseek_v32_mtp"},
+        head_targets={"mtp": "deepseek_v32_mtp"},
+    ),
     Target(
         "gdn",
         "qwen3_next",
@@ -125,7 +130,11 @@ HEADS = ("eagle3", "mtp", "eagle", "dflash")
 DRAFTLESS = {"ngram": [target.name for target in TARGETS], "suffix": ["dense"]}
 """Methods without a draft model, and the targets they are run with."""
 
-REFERENCES = {"deepseek_v3_mtp": "deepseek_v2_target", "qwen3_next_mtp": "qwen3_next"}
+REFERENCES = {
+    "deepseek_v3_mtp": "deepseek_v2_target",
+    "deepseek_v32_mtp": "deepseek_v32_target",
+    "qwen3_next_mtp": "qwen3_next",
+}
 """MTP checkpoint -> the tiny model of its target's weights; transformers has no MTP layers."""
 
 

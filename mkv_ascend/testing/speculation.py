@@ -130,8 +130,10 @@ def draft(drafter: Drafter, context: Sequence[int], k: int) -> GreedyOutput:
 @lru_cache(maxsize=4)
 def load_head(checkpoint: Path, target: Path) -> Head:
     """The drafting head in ``checkpoint`` on the model in ``target``."""
+    from mkv_ascend.testing.tiny_models import heads_sparse
     from mkv_ascend.testing.tiny_models.derived import load_head as load
 
+    heads_sparse.register()
     return load(checkpoint, reference.load_model(target))
 
 

@@ -35,6 +35,26 @@ def move_slices(source, output, COUNT: tl.constexpr):  # noqa: N803
     tl.store(output + COUNT, get_element(block, (4,)))
 
 
+@triton.jit
+def mix(left, right, mixed, narrowed, is_less, COUNT: tl.constexpr):  # noqa: N803
+    index = tl.arange(0, COUNT)
+    one, two = tl.load(left + index), tl.load(right + index)
+    tl.store(mixed + index, tl.where(one < two, one * two + one, one - two))
+    tl.store(narrowed + index, tl.exp(one.to(tl.float32)))
+    tl.store(is_less + index, (one < two).to(tl.int32))
+
+
+def test_bfloat16_is_computed_and_rounded_as_torch_does() -> None:
+    left, right = torch.randn(256).bfloat16(), torch.randn(256).bfloat16()
+    mixed, narrowed = torch.empty(256).bfloat16().npu(), torch.empty(256).bfloat16().npu()
+    is_less = torch.empty(256, dtype=torch.int32).npu()
+    mix[(1,)](left.npu(), right.npu(), mixed, narrowed, is_less, COUNT=256)
+    wanted = torch.where(left < right, left * right + left, left - right)
+    torch.testing.assert_close(mixed.cpu(), wanted, rtol=0, atol=0)
+    torch.testing.assert_close(narrowed.cpu(), left.float().exp().bfloat16(), rtol=0, atol=0)
+    assert torch.equal(is_less.cpu().bool(), left < right)
+
+
 def test_a_kernel_equals_torch_and_writes_into_a_view() -> None:
     left, right = torch.randn(100), torch.randn(100)
     storage = torch.full((120,), 7.0).npu()

@@ -7,6 +7,7 @@ what vLLM's ``HAS_TRITON`` says, and with it which way vllm-ascend takes where i
 
 - ``executor``: runs a kernel's grid on zero-copy aliases and counts the launch
 - ``language``: what triton-ascend's language has beyond Triton 3.4.0's
+- ``bfloat16``: arithmetic that Triton's interpreter does not have
 - ``backend``: the Triton driver of the emulated device
 - ``replacements``: the few wrappers that are not interpreted, each with its reason
 """
@@ -18,7 +19,13 @@ from types import ModuleType
 
 from mkv_ascend.emulator.import_hooks import after_import
 from mkv_ascend.emulator.settings import EmulatorSettings
-from mkv_ascend.emulator.triton_interpreter import backend, executor, language, replacements
+from mkv_ascend.emulator.triton_interpreter import (
+    backend,
+    bfloat16,
+    executor,
+    language,
+    replacements,
+)
 
 
 def install(settings: EmulatorSettings) -> None:
@@ -29,6 +36,7 @@ def install(settings: EmulatorSettings) -> None:
     after_import("triton._utils", language.lift_power_of_two_rule)
     after_import("triton.language.semantic", language.lift_arange_rule)
     after_import("triton.runtime.interpreter", executor.install)
+    after_import("triton.runtime.interpreter", bfloat16.install)
     replacements.install()
     if settings.has_triton:
         after_import("triton.backends", backend.install)

@@ -73,7 +73,9 @@ def _make(recipe: AnyRecipe, corpus: Corpus, path: Path, progress: Progress | No
     if not isinstance(recipe, HeadRecipe | PerturbedRecipe):
         make(recipe, corpus, path, progress)
         return
-    from mkv_ascend.testing.tiny_models import block_making, derived
+    from mkv_ascend.testing.tiny_models import block_making, derived, heads_sparse
+
+    heads_sparse.register()
 
     source = store.checkpoint_path(find_recipe(recipe.source), corpus, path.parent)
     with one_thread():

@@ -308,6 +308,14 @@ _DERIVED: tuple[DerivedRecipe, ...] = (
         architecture={},
         steps=50,
     ),
+    HeadRecipe(
+        name="deepseek_v32_mtp",
+        model_type="deepseek_v32",
+        source="deepseek_v32_target",
+        method="mtp",
+        architecture={},
+        steps=50,
+    ),
     BlockHeadRecipe(
         name="gpt_oss_dflash",
         model_type="qwen3",
@@ -342,7 +350,12 @@ RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (*_RECIPES, *REC
 DERIVED: dict[str, DerivedRecipe] = {recipe.name: recipe for recipe in _DERIVED}
 """All tiny models that are made from another one, by name."""
 
-FOR_THE_MATRIX = ("deepseek_v32_eagle3", "lfm2_eagle3", "qwen3_next_eagle3")
+FOR_THE_MATRIX = (
+    "deepseek_v32_eagle3",
+    "deepseek_v32_mtp",
+    "lfm2_eagle3",
+    "qwen3_next_eagle3",
+)
 """Those that no test uses; ``make matrix`` trains them."""
 
 __all__ = [

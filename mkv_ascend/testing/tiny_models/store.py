@@ -47,6 +47,9 @@ RECURRENT_CODE_FILES = ("recurrent.py", "state_space.py")
 SPARSE_CODE_FILES = ("deepseek_v32.py",)
 """Those that decide on models whose attention chooses keys, besides."""
 
+SPARSE_HEAD_CODE_FILES = ("heads_sparse.py",)
+"""Those that decide on the drafting layer of such a model, besides."""
+
 BLOCK_CODE_FILES = ("block_head.py", "block_making.py")
 """Those that decide on heads of method dflash, besides."""
 
@@ -75,6 +78,8 @@ def content_hash(recipe: AnyRecipe, corpus: Corpus) -> str:
         content["code"] |= {name: _source_digest(name) for name in DERIVED_CODE_FILES}
         if isinstance(recipe, BlockHeadRecipe):
             content["code"] |= {name: _source_digest(name) for name in BLOCK_CODE_FILES}
+        if isinstance(recipe, HeadRecipe) and recipe.model_type == "deepseek_v32":
+            content["code"] |= {name: _source_digest(name) for name in SPARSE_HEAD_CODE_FILES}
         content["source"] = content_hash(RECIPES[recipe.source], corpus)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
