@@ -58,6 +58,9 @@ def flash_attn_with_kvcache(
     q: torch.Tensor,
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
+    k: torch.Tensor | None = None,
+    v: torch.Tensor | None = None,
+    qv: torch.Tensor | None = None,
     *,
     cache_seqlens: torch.Tensor | None = None,
     page_table: torch.Tensor | None = None,
@@ -75,7 +78,7 @@ def flash_attn_with_kvcache(
     Returns the output, like q, and with return_softmax_lse the log-sum-exp, float32, (T, N) or
     (B, S, N).
     """
-    _refuse_unused(unused, window_size)
+    _refuse_unused({"k": k, "v": v, "qv": qv, **unused}, window_size)
     lengths = _read_lengths(cache_seqlens)
     starts = _query_starts(q, cu_seqlens_q)
     tokens = q.reshape(-1, *q.shape[-2:])

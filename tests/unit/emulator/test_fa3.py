@@ -140,6 +140,14 @@ def test_what_the_library_does_not_have_fails_by_name():
         flash_attn_with_kvcache.kernel(**legal_call(), windows=1)
 
 
+def test_what_may_be_appended_can_be_left_out_by_position():
+    call = legal_call()
+    caches = [call.pop(name) for name in ("q", "k_cache", "v_cache")]
+    flash_attn_with_kvcache.checked(*caches, None, None, None, **call)
+    with pytest.raises(NotImplementedError, match="with v is not emulated"):
+        flash_attn_with_kvcache.checked(*caches, None, torch.ones(1), None, **call)
+
+
 def test_the_module_is_importable_only_from_its_own_folder(monkeypatch):
     """Its folder is put on the path when the emulator is asked for it, and only then."""
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if "optional_fa3" not in entry])
