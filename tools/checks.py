@@ -5,8 +5,8 @@
     .venv/bin/python tools/checks.py lint unit   the named ones
 
 All are run even when one fails; the exit status is 1 if any did. Checks of two lanes run side by
-side, and each line of theirs then begins with its lane's name: where one lane waits, for an engine
-that starts or for its last model, the other has the processors.
+side, and each line of theirs then begins with its lane's name: the code is read, by one process,
+beside the tests.
 """
 
 from __future__ import annotations
@@ -53,9 +53,11 @@ def native_sources(root: Path) -> tuple[str, ...]:
 
 
 def emulated_workers(cores: int, gib: float) -> int:
-    """Processes for tests that start engines: one more than cores, since engines wait now and then;
-    fewer, but two, where memory is short."""
-    return max(2, min(cores + 1, int(gib // GIB_PER_WORKER)))
+    """Processes for tests that start engines: one a core; fewer, but two, where memory is short.
+
+    Not more: what an engine says within a minute is tested, and more of them make each slower.
+    """
+    return max(2, min(cores, int(gib // GIB_PER_WORKER)))
 
 
 def memory_gib() -> float:
@@ -86,14 +88,14 @@ def all_checks(root: Path, bin_folder: Path) -> list[Check]:
         Check("lint", "import-linter", (tool("lint-imports"),)),
         Check("types", "mypy", (tool("mypy"),)),
         Check("docs", "mkdocs", (tool("mkdocs"), "build", "--strict", "--quiet")),
-        Check("unit", "unit tests", (*pytest(max(2, cores)), "tests/unit")),
+        Check("unit", "unit tests", (*pytest(max(2, cores)), "tests/unit"), lane="tests"),
         # Before the tests, which would wait for each other while one of them trains.
-        Check("models", "tiny models", (*tiny_models, "--tested", "--jobs", jobs), lane="engines"),
+        Check("models", "tiny models", (*tiny_models, "--tested", "--jobs", jobs), lane="tests"),
         Check(
             "emulated",
             "emulated tests",
             (*emulate, *with_engines, "--durations=25", "tests/emulated"),
-            lane="engines",
+            lane="tests",
         ),
     ]
     sources = native_sources(root)

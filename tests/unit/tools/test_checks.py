@@ -56,7 +56,7 @@ def test_emulated_tests_run_strict_and_one_thread_each(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("cores", "gib", "workers"), [(2, 7.8, 2), (2, 16.0, 3), (1, 2.0, 2), (16, 31.0, 7)]
+    ("cores", "gib", "workers"), [(2, 7.8, 2), (2, 16.0, 2), (1, 2.0, 2), (16, 31.0, 7)]
 )
 def test_engines_have_the_memory_they_need(cores: int, gib: float, workers: int) -> None:
     assert checks.emulated_workers(cores, gib) == workers
