@@ -53,7 +53,7 @@ def test_ngram_proposes_what_followed_before():
 )
 def test_suffix_decoding_says_which_package_it_needs():
     case = scenario(
-        "gemma3",
+        "llama_target",
         engine={"speculative_config": {"method": "suffix", "num_speculative_tokens": K}},
     )
     with pytest.raises(engine.EngineFailedError, match=r"pip install arctic-inference==0\.1\.1"):
