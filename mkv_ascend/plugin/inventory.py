@@ -27,6 +27,7 @@ def _section(patch: Patch) -> str:
         ("Why", patch.why),
         ("Guard", patch.guard),
         ("Test", f"`{patch.test}`"),
+        *([("Fails in vllm-ascend's code", f"`{patch.stock}`")] if patch.stock else []),
         ("Can go when", patch.until),
     ]
     lines = [f"- **{title}**: {text}" for title, text in rows]

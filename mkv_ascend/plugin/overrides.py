@@ -19,9 +19,11 @@ OVERRIDES = (
         why="vllm-ascend makes the wrapper and its stream where a head shares the target's output "
         "layer, which draft_model overrides with nothing: capture fails in every mode with full "
         "graphs. Its replay reads the target's lengths and drops the token added for each request, "
+        "hands out as many rows as its graph has tokens for, also more than there may be requests, "
         "and knows one KV group, one backend, and layers in the order of their names.",
         guard=MIXIN,
         test="tests/emulated/test_draft_graphs.py",
+        stock="tests/emulated/test_stock_draft_graphs.py",
         until="vllm-ascend captures draft_model with several KV groups",
     ),
     Patch(
@@ -203,9 +205,12 @@ OVERRIDES = (
         target="AscendSpecDecodeBaseProposer._propose (drafting/proposing.py)",
         why="It makes one metadata object for all layers, computes positions and slots anew for "
         "each step and group, never subtracts rejected tokens from the lengths of later steps, "
-        "and leaves the target's positions in the first pass's metadata.",
+        "leaves the target's positions in the first pass's metadata, and eagerly cannot draft "
+        "after a verify step that was padded for a graph.",
         guard=MIXIN,
         test="tests/emulated/test_drafting_groups.py",
+        stock="tests/emulated/test_stock_draft_graphs.py"
+        "::test_stock_cannot_draft_eagerly_after_a_padded_verify_step",
         until="vllm-ascend plans a proposal of several groups beforehand",
     ),
     Patch(

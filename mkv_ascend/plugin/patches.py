@@ -24,6 +24,8 @@ class Patch:
     test: str
     """File of the test that fails without it, or ``file::function``."""
     until: str
+    stock: str = ""
+    """Test that shows vllm-ascend's own code failing, where it is another than ``test``."""
     apply: Callable[[], None] | None = None
     """Applies it in a worker process; None when the code named in ``guard`` applies it."""
 

@@ -20,10 +20,11 @@ INVENTORY = [*PATCHES, *OVERRIDES]
 
 @pytest.mark.parametrize("patch", INVENTORY, ids=lambda patch: patch.name)
 def test_the_test_that_an_entry_names_exists(patch):
-    path, _, function = patch.test.partition("::")
-    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    assert function in functions if function else functions
+    for named in filter(None, (patch.test, patch.stock)):
+        path, _, function = named.partition("::")
+        tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+        functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        assert function in functions if function else functions
 
 
 def test_every_entry_is_described_under_a_name_of_its_own():
