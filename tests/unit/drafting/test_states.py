@@ -19,7 +19,7 @@ from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 
 from mkv_ascend.drafting.state_groups import DraftStates, StateGroup
 from mkv_ascend.drafting.state_kinds import CatchUp, Convolving, refuse_unknown_states
-from mkv_ascend.drafting.states import StateCaches, taken_tokens
+from mkv_ascend.drafting.states import COMMITTED, SCRATCH, StateCaches, taken_tokens
 
 MODULUS = 1_000_003
 WIDTH = 4
@@ -114,6 +114,16 @@ class Common:
         self.is_prefilling = self.block_table_tensor = self._num_computed_tokens_cache = None
 
 
+class Graph:
+    """What a graph for ``requests`` verify steps keeps: states of its own, and metadata."""
+
+    def __init__(self, engine: DraftStates, requests: int, width: int) -> None:
+        self.states = engine.for_graph(engine.groups, requests)
+        made_up = Common([width] * requests, [width] * requests, loose=0)
+        self.first = self.states.catch_up(made_up, None)
+        self.later = self.states.later_steps(Common([1] * requests, [1] * requests, loose=0))
+
+
 class Engine:
     """Requests in random order, with chunks of prompts, drafts, pauses, and preemption."""
 
@@ -134,6 +144,8 @@ class Engine:
         self.states = DraftStates(groups, self.tables, 8, speculative)
         assert self.states.needs == ((0, 1),)
         self.states.bind()
+        self.graphs = [Graph(self.states, size, 1 + speculative) for size in range(1, 9)]
+        self.rejected = torch.zeros(8, dtype=torch.int32)
 
     def token(self) -> int:
         return self.random.randint(1, 999)
@@ -161,10 +173,34 @@ class Engine:
         for request, row, count in zip(batch, rows, accepted, strict=True):
             request.tokens += row[:count]
         self.states.settle(len(batch))
-        self.check(batch)
+        self.check(batch, self.states.later_steps(Common([1] * len(batch), [1] * len(batch), 0)))
+
+    def replayed_step(self) -> None:
+        """All verify K drafts, in a graph for as many requests or more: the others are padding.
+
+        Of those the engine's tables and counts hold what earlier batches left.
+        """
+        begun = [request for request in self.requests if request.tokens]
+        batch = self.random.sample(begun, self.random.randint(0, len(begun)))
+        graph = self.graphs[self.random.randint(max(len(batch), 1), 8) - 1]
+        for index, table in enumerate(self.tables):
+            for row, request in zip(table, batch, strict=False):
+                row[:] = torch.tensor(request.blocks) + index
+        rows = [[self.token() for _ in range(1 + self.k)] for _ in range(graph.states.requests)]
+        for index, (request, row) in enumerate(zip(batch, rows, strict=False)):
+            count = self.random.randint(1, len(row))
+            self.rejected[index] = len(row) - count
+            request.tokens += row[:count]
+        live = (torch.arange(len(rows)) < len(batch)).to(torch.int32)
+        graph.states.follow(self.states, live, self.rejected[: len(rows)])
+        self.run(graph.states.again(graph.first, COMMITTED), rows)
+        graph.states.settle(len(rows))
+        self.check(batch, graph.states.again(graph.later, SCRATCH))
 
     def catch_up(self, common: Any, rows: Any, rejected: torch.Tensor | None) -> None:
-        metadata = self.states.catch_up(common, rejected)
+        self.run(self.states.catch_up(common, rejected), rows)
+
+    def run(self, metadata: Any, rows: Any) -> None:
         for group, layer in enumerate(self.layers):
             lengths, begins, table = metadata[str(group)]
             for index, row in enumerate(rows):
@@ -175,13 +211,13 @@ class Engine:
                 else:
                     layer.prefill(blocks[0], row, begins[index])
 
-    def check(self, batch: list[Request]) -> None:
+    def check(self, batch: list[Request], metadata: Any) -> None:
         """Draft K tokens; every one sees what was accepted and those drafted before it."""
-        common = Common([1] * len(batch), [1] * len(batch), loose=0)
-        metadata = self.states.later_steps(common)
         for group, layer in enumerate(self.layers):
             scratch = metadata[str(group)][:, 0].tolist()
-            for block, request in zip(scratch, batch, strict=True):
+            for block in scratch[len(batch) :]:
+                layer.run_by_token([block], [self.token()])
+            for block, request in zip(scratch, batch, strict=False):
                 drafted: list[int] = []
                 for _ in range(self.k):
                     drafted.append(self.token())
@@ -199,6 +235,7 @@ def test_every_draft_token_sees_the_accepted_tokens_and_no_others(speculative: i
         engine = Engine(speculative, seed)
         for _ in range(25):
             engine.step()
+            engine.replayed_step()
 
 
 def test_rows_that_begin_a_request_or_are_long_count_as_one_token() -> None:
