@@ -8,10 +8,11 @@ between and past the captured sizes.
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from mkv_ascend.testing import engine
+from mkv_ascend.testing import engine, programs
 from tests.emulated.pairs import (
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
@@ -29,6 +30,9 @@ def case_in_graphs(target, draft, k, method="draft_model", **fields):
         capture_sizes=tuple(requests * (k + 1) for requests in (1, 3, 6)),
         **fields,
     )
+
+
+BROKEN_GRAPHS = Path(__file__).with_name("broken_graphs_probe.py")
 
 
 def run_replayed(case):
@@ -109,9 +113,13 @@ def assert_captures_are_reported(result, of_draft):
 
 
 def test_a_draft_may_be_asked_to_run_eagerly():
-    case = case_in_graphs("llama_target", "llama_draft", 3, prompts=[[65, 66, 67]])
-    case = replace(case, speculative={**case.speculative, "enforce_eager": True})
+    """Two requests verify in a graph for three: the draft is handed no row of padding."""
+    case = case_in_graphs("llama_target", "llama_draft", 3)
+    eagerly = {**case.speculative, "enforce_eager": True}
+    case = replace(case, speculative=eagerly, prompts=case.prompts[:2])
     result = run_replayed(case)
+    assert_greedy_tokens_of_reference(case, result)
+    assert_drafts_are_the_drafts_own(case, result)
     assert result.draft_replays == 0
     assert "replayed from graphs: speculative_config says enforce_eager" in result.log
     assert_captures_are_reported(result, of_draft=0)
@@ -131,3 +139,21 @@ def test_default_settings_of_vllm_serve():
     assert_greedy_tokens_of_reference(case, result)
     assert_drafts_are_the_drafts_own(case, result)
     assert result.draft_replays > 5
+
+
+def test_broken_graphs_of_a_draft_are_noticed():
+    """A model that drafts for itself; lengths, then a buffer, as no proposal may leave them."""
+    case = case_in_graphs("llama_target", "llama_target", 3)
+    request = {
+        "engine": {**case.engine_arguments(), "async_scheduling": False},
+        "prompts": case.prompts[:2],
+        "max_tokens": 24,
+    }
+    result = programs.answer_of(BROKEN_GRAPHS, request)
+    whole, frozen = result["whole"], result["frozen"]
+    assert whole["accepted"] == whole["drafted"] > 0
+    # The tokens are the target's whatever its draft does: acceptance shows it.
+    assert frozen["tokens"] == whole["tokens"]
+    assert frozen["accepted"] < frozen["drafted"]
+    assert whole["replays"] > 3 < frozen["replays"]
+    assert re.search(r"graph replay: .* freed since the capture", result["moved"])
