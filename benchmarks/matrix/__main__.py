@@ -10,6 +10,7 @@ all cells have one, docs/matrix.json and the pages made from it are written.
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -41,7 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--publish",
         action="store_true",
-        help="write docs/matrix.json from what is known, without the cells that were not run",
+        help="write docs/matrix.json from what is known; cells that were not run stay as they are",
     )
     parser.add_argument("--list", action="store_true", help="list the cells and what is known")
     return parser
@@ -64,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     if options.list or options.publish:
         print_verdicts(chosen, sides, verdicts)
+        if options.publish and options.only:
+            parser.error("--publish writes the whole matrix: leave --only out")
         return publish(chosen, verdicts) if options.publish else 0
     pending = [
         (cell, side) for side in sides for cell in chosen if (cell.name, side) not in verdicts
@@ -90,10 +93,11 @@ def is_failure(side: str, verdict: Verdict) -> bool:
 
 
 def publish(chosen: Sequence[cells.Cell], verdicts: table.Verdicts) -> int:
-    """Write docs/matrix.json with the cells that were run on all sides; the exit status."""
-    known = [cell for cell in chosen if all((cell.name, side) in verdicts for side in SIDES)]
-    table.write(table.as_json(known, verdicts))
-    say(f"wrote {table.PATH}: {len(known)} cells; `make generate` writes the pages made from it")
+    """Write docs/matrix.json: what was run, and other cells as they were; the exit status."""
+    matrix = table.as_json(chosen, verdicts, json.loads(table.PATH.read_text(encoding="utf-8")))
+    table.write(matrix)
+    count = len(matrix["cells"])
+    say(f"wrote {table.PATH}: {count} cells; `make generate` writes the pages made from it")
     return 0
 
 

@@ -15,39 +15,64 @@ from benchmarks.matrix.running import GRAPH, OURS, STOCK, Verdict
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "matrix.json"
 
+FIELDS = (
+    "target", "draft", "method", "ours", "stock", "acceptance", "reference_acceptance", "reason",
+    "stock_acceptance", "stock_reason", "graph", "graph_reason", "target_model", "draft_model",
+)  # fmt: skip
+"""Of a cell."""
+
 Verdicts = Mapping[tuple[str, str], Verdict]
 """(name of the cell, side) -> verdict."""
 
 
-def as_json(cells: Sequence[Cell], verdicts: Verdicts) -> dict[str, Any]:
-    """The matrix; every cell must have a verdict on all sides.
+def as_json(
+    cells: Sequence[Cell], verdicts: Verdicts, before: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The matrix.
 
     ``acceptance`` is accepted draft tokens per proposal of ``k`` tokens. ``graph`` is this plugin
-    in ACL graphs.
+    in ACL graphs, None where that was not run.
+
+    Args:
+        cells: in the order of the rows. One that was not run eagerly on both sides is left out.
+        before: a matrix whose rows stay as they are where there is no verdict, if they are of the
+            same tiny models.
     """
+    kept = {_place(row): row for row in (before or {}).get("cells", ())}
     rows = []
     for cell in cells:
-        ours, graph, stock = (verdicts[cell.name, side] for side in (OURS, GRAPH, STOCK))
-        rows.append(
-            {
-                "target": cell.target,
-                "draft": cell.draft,
-                "method": cell.method,
-                "ours": ours.outcome,
-                "stock": stock.outcome,
-                "acceptance": ours.acceptance,
-                "reference_acceptance": ours.reference_acceptance,
-                "reason": without_folders(ours.reason),
-                "stock_acceptance": stock.acceptance,
-                "stock_reason": without_folders(stock.reason),
-                "graph": graph.outcome,
-                "graph_reason": without_folders(graph.reason),
-                "target_model": cell.target_model,
-                "draft_model": cell.draft_model,
-            }
-        )
+        row = {
+            "target": cell.target,
+            "draft": cell.draft,
+            "method": cell.method,
+            "target_model": cell.target_model,
+            "draft_model": cell.draft_model,
+        }
+        row = kept.get(_place(row), {}) | row
+        row |= _of_sides({side: verdicts.get((cell.name, side)) for side in (OURS, GRAPH, STOCK)})
+        if {"ours", "stock"} <= row.keys():
+            rows.append({name: row.get(name) for name in FIELDS})
     versions = {name: version(name) for name in ("vllm", "vllm-ascend")}
     return {"k": K, "versions": versions, "cells": rows}
+
+
+def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    names = ("target", "draft", "method", "target_model", "draft_model")
+    return tuple(row[name] for name in names)
+
+
+def _of_sides(verdicts: Mapping[str, Verdict | None]) -> dict[str, Any]:
+    """The fields that come of these verdicts, by side."""
+    fields: dict[str, Any] = {}
+    for side, verdict in verdicts.items():
+        if verdict is None:
+            continue
+        prefix = "" if side == OURS else f"{side}_"
+        fields[side] = verdict.outcome
+        fields[f"{prefix}reason"] = without_folders(verdict.reason)
+        fields[f"{prefix}acceptance"] = verdict.acceptance
+        fields[f"{prefix}reference_acceptance"] = verdict.reference_acceptance
+    return fields
 
 
 def write(matrix: Mapping[str, Any], path: Path = PATH) -> None:

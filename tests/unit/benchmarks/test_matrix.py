@@ -269,6 +269,23 @@ def test_the_json_has_all_sides_of_a_cell() -> None:
     )
 
 
+def test_what_was_not_run_stays_as_it_was() -> None:
+    chosen = find_cells(["dense/dense", "dense/mla"])
+    first, second = chosen
+    ran = {(first.name, side): Verdict("works", "", 1.5, 1.5) for side in (OURS, GRAPH, STOCK)}
+    before = table.as_json([first], ran)
+    assert len(before["cells"]) == 1
+    again = table.as_json(chosen, {(first.name, OURS): Verdict("fails", "late")}, before)
+    (row,) = again["cells"]
+    assert (row["ours"], row["reason"], row["acceptance"]) == ("fails", "late", None)
+    assert (row["graph"], row["stock"]) == ("works", "works")
+    before["cells"][0]["draft_model"] = "another"
+    assert table.as_json(chosen, {}, before)["cells"] == []
+    never = {(second.name, side): Verdict("works", "", 1.0, 1.0) for side in (OURS, STOCK)}
+    (row,) = table.as_json(chosen, never, before)["cells"]
+    assert (row["draft"], row["graph"]) == ("mla", None)
+
+
 REPLAYING = "INFO Replaying aclgraph\n"
 EAGER_DRAFT = "INFO The draft runs eagerly, though the target is replayed from graphs: MLA. So.\n"
 
