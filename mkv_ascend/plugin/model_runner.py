@@ -143,7 +143,7 @@ class MkvModelRunner(NPUModelRunner):
         of_draft = getattr(self.drafter, "graphs", None)
         draft = CaptureCost() if of_draft is None else of_draft.cost.total
         target = target.without(replace(draft, graphs=0))  # vLLM counts its own graphs
-        if is_global_first_rank():
+        if graphs and is_global_first_rank():
             logger.info("Graphs captured: of the target %s; of the draft %s.", target, draft)
         return kept_bytes
 
