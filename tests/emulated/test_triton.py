@@ -55,6 +55,24 @@ def test_bfloat16_is_computed_and_rounded_as_torch_does() -> None:
     assert torch.equal(is_less.cpu().bool(), left < right)
 
 
+@triton.jit
+def add_up(source, of_rows, of_all, ROWS: tl.constexpr, COUNT: tl.constexpr):  # noqa: N803
+    places = tl.arange(0, ROWS)[:, None] * COUNT + tl.arange(0, COUNT)[None, :]
+    values = tl.load(source + places)
+    tl.store(of_rows + tl.arange(0, ROWS), tl.sum(values, axis=-1))
+    tl.store(of_all, tl.sum(tl.sum(values, axis=-1), axis=0))
+
+
+def test_bfloat16_is_summed_as_numbers() -> None:
+    """Of values whose sums are exact in float32, so that their order decides nothing."""
+    values = (torch.randint(-64, 64, (4, 512)) / 16).bfloat16()
+    of_rows, of_all = torch.empty(4).bfloat16().npu(), torch.empty(1).bfloat16().npu()
+    add_up[(1,)](values.npu(), of_rows, of_all, ROWS=4, COUNT=512)
+    wanted = values.float().sum(-1).bfloat16()
+    assert torch.equal(of_rows.cpu(), wanted)
+    assert torch.equal(of_all.cpu(), wanted.float().sum(0, keepdim=True).bfloat16())
+
+
 def test_a_kernel_equals_torch_and_writes_into_a_view() -> None:
     left, right = torch.randn(100), torch.randn(100)
     storage = torch.full((120,), 7.0).npu()

@@ -51,6 +51,7 @@ def install(interpreter: ModuleType) -> None:
         setattr(builder, name, _widening(getattr(builder, name), place, interpreter))
     for name in ("cast_impl", "create_fp_to_fp"):
         setattr(builder, name, _converting(getattr(builder, name), interpreter))
+    interpreter.ReduceOps.sum = _summing(interpreter.ReduceOps.sum)
 
 
 def _widening(operate: Callable[..., Any], place: int, interpreter: ModuleType) -> Any:
@@ -74,6 +75,22 @@ def _widening(operate: Callable[..., Any], place: int, interpreter: ModuleType) 
         if result.data.dtype == np.bool_:  # a comparison's
             return handle(result.data, tl.int1)
         return handle(narrowed(result.data), tl.bfloat16)
+
+    return wrapper
+
+
+def _summing(total: Callable[..., Any]) -> Any:
+    """Sums are made by numpy, not by the builder. Rounded once: the order of a device's additions
+    is its own affair, and so is the width that they are made in."""
+    import triton.language as tl
+
+    @functools.wraps(total)
+    def wrapper(self: Any, source: Any) -> Any:
+        if source.handle.dtype.scalar != tl.bfloat16:
+            return total(self, source)
+        values = widened(source.handle.data)
+        bits = narrowed(np.sum(values, axis=self.axis, keepdims=self.keep_dims))
+        return self.to_tensor(bits, tl.bfloat16)
 
     return wrapper
 
