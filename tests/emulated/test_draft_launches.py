@@ -128,6 +128,10 @@ class Head(Replaying, Loading):
         self.max_batch_size, self.num_speculative_tokens = 8, 3
         self.hidden_states = torch.ones(1, 8, dtype=torch.float16)
 
+    def _draft_layers(self):
+        """None is needed."""
+        return {}
+
 
 @pytest.mark.parametrize(
     ("method", "mode", "largest", "eagerly", "shape"),
