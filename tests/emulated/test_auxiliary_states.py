@@ -96,7 +96,8 @@ class FailingOnce(Adding):
         if hidden_states[0, 0] == 2 and not FailingOnce.failed:
             FailingOnce.failed = True
             raise RuntimeError("out of memory")
-        return super().forward(hidden_states, residual)
+        # Not by the class above: handing on the residual would count as reading it.
+        return hidden_states + 1, hidden_states * 100
 
 
 class Streams(Adding):
