@@ -262,8 +262,8 @@ def _spread_when_loaded(groups: int) -> None:
     MkvWorker.load_model = load_and_spread
 
 
-def generate(llm: Any, batch: int) -> None:
-    """Run ``batch`` requests of equal length to their end."""
+def generate(llm: Any, batch: int, new_tokens: int) -> None:
+    """Run ``batch`` requests of equal length to their end, ``new_tokens`` each."""
     from vllm import SamplingParams
 
     prompts = [
@@ -271,7 +271,7 @@ def generate(llm: Any, batch: int) -> None:
         for request in range(batch)
     ]
     sampling = SamplingParams(
-        temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True, detokenize=False
+        temperature=0.0, max_tokens=new_tokens, ignore_eos=True, detokenize=False
     )
     llm.generate(prompts, sampling, use_tqdm=False)
 
@@ -312,7 +312,7 @@ def main(scenario: dict[str, Any]) -> None:
     print(json.dumps(facts), file=answers, flush=True)
     for line in sys.stdin:
         batch = int(line)
-        generate(llm, batch)
+        generate(llm, batch, NEW_TOKENS)
         print(json.dumps(answer(proposals, target, batch)), file=answers, flush=True)
 
 

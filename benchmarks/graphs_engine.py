@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from benchmarks.drafting_engine import PROMPT_TOKENS
+from benchmarks.drafting_engine import generate
 
 NEW_TOKENS = 32
 """Tokens each request generates in one measurement: some steps in which the batch is whole."""
@@ -136,20 +136,6 @@ def start(scenario: dict[str, Any]) -> Any:
     return LLM(**arguments)
 
 
-def generate(llm: Any, batch: int) -> None:
-    """Run ``batch`` requests of equal length to their end."""
-    from vllm import SamplingParams
-
-    prompts = [
-        {"prompt_token_ids": [3 + (7 * request + token) % 250 for token in range(PROMPT_TOKENS)]}
-        for request in range(batch)
-    ]
-    sampling = SamplingParams(
-        temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True, detokenize=False
-    )
-    llm.generate(prompts, sampling, use_tqdm=False)
-
-
 def main(scenario: dict[str, Any]) -> None:
     """Serve measurements until standard input ends. Answers go to the standard output we were
     started with; whatever libraries print goes to standard error."""
@@ -162,7 +148,7 @@ def main(scenario: dict[str, Any]) -> None:
     print(json.dumps(facts), file=answers, flush=True)
     for line in sys.stdin:
         batch = int(line)
-        generate(llm, batch)
+        generate(llm, batch, NEW_TOKENS)
         print(json.dumps(middle(proposals.costs[batch])), file=answers, flush=True)
         proposals.costs.clear()
 

@@ -11,7 +11,7 @@ from mkv_ascend.emulator.operators.binding import Arguments
 from mkv_ascend.emulator.operators.moe_gating import check_gating_top_k, gating_top_k
 from mkv_ascend.emulator.operators.moe_routing import (
     RoutingRequest,
-    check_init_routing,
+    check_init_routing_arguments,
     init_routing,
 )
 from mkv_ascend.emulator.operators.registry import operator
@@ -104,15 +104,4 @@ def npu_moe_init_routing_custom(
     return init_routing(name, x, expert_idx, scale, offset, request)
 
 
-@npu_moe_init_routing_custom.check
-def _check_init_routing_custom(given: Arguments) -> None:
-    request = RoutingRequest(
-        given.active_num,
-        given.expert_num,
-        given.drop_pad_mode,
-        given.expert_tokens_num_type,
-        given.quant_mode,
-        given.active_expert_range,
-        given.row_idx_type,
-    )
-    check_init_routing(given.x, given.expert_idx, given.scale, given.offset, request)
+npu_moe_init_routing_custom.check(check_init_routing_arguments)

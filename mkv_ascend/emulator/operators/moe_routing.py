@@ -240,7 +240,8 @@ def npu_moe_init_routing_v2(
 
 
 @npu_moe_init_routing_v2.check
-def _check_init_routing_v2(given: Arguments) -> None:
+def check_init_routing_arguments(given: Arguments) -> None:
+    """The limits of the arguments by which it and vllm-ascend's own operator are called."""
     request = RoutingRequest(
         given.active_num,
         given.expert_num,
