@@ -104,14 +104,6 @@ def test_drafts_are_accepted(target: str, draft: str) -> None:
     assert length > 1.5
 
 
-TOLD_APART = {"deepseek_v32_target": 0.68}
-"""Of the prompts, where fewer than 0.7 are told apart.
-
-DeepSeek-V3.2 sees 32 tokens of a row of 128, and says blanks after 5 prompts of 16. With 64 it
-tells 14 apart, but then 8-bit keys of its indexer give other tokens in 3 places; why is not known.
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_few_choices_are_near_ties(name: str) -> None:
@@ -122,5 +114,4 @@ def test_few_choices_are_near_ties(name: str) -> None:
     ties = sum(len(output.near_ties) for output in outputs)
     assert ties <= 0.01 * NEW_TOKENS * len(texts), json.dumps([min(o.gaps) for o in outputs])
     different = {tuple(output.tokens) for output in outputs}
-    told_apart = TOLD_APART.get(name, 0.7)
-    assert len(different) >= told_apart * len(texts), "the prompts hardly matter"
+    assert len(different) >= 0.7 * len(texts), "the prompts hardly matter"

@@ -49,7 +49,7 @@ SPARSE = (
             "routed_scaling_factor": 1.0,
             "norm_topk_prob": True,
         },
-        steps=200,
+        steps=300,
         learning_rate=0.025,
     ),
 )
