@@ -51,14 +51,16 @@ def make(directory, tokenizer_of):
     return directory
 
 
-def wrong_tokens(directory, prompts, completions, near_tie):
+def wrong_tokens(directory, prompts, completions, near_tie, prepare=lambda model: None):
     """(prompt, position, token, right token) where Hugging Face in float32 chooses another.
 
     With its cache: Hugging Face shares keys and values through it, and without one not at all.
+    ``prepare`` is called with Hugging Face's model.
     """
     model = AutoModelForCausalLM.from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager"
     ).eval()
+    prepare(model)
     wrong = []
     for index, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
         with torch.no_grad():

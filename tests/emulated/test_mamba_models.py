@@ -13,7 +13,9 @@ from vllm.v1.kv_cache_interface import MambaSpec
 from mkv_ascend.plugin import mamba_kernels
 from mkv_ascend.testing import engine
 from mkv_ascend.testing.tiny_models import model_directory
+from tests.emulated import grouped_model, shared_model
 from tests.emulated.pairs import (
+    TIES,
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
     scenario,
@@ -66,6 +68,23 @@ def test_states_are_taken_back_to_what_was_accepted(name):
     assert max(result.cached_tokens[len(case.prompts) :]) >= BLOCK
     accepted = result.accepted_per_position
     assert result.num_drafts > accepted[0] > accepted[1] > accepted[2] > 20
+
+
+def test_heads_share_inputs_in_two_groups(tmp_path):
+    """Each group of heads has its own B and C, and its output is normalised on its own."""
+    directory = grouped_model.make(tmp_path / "nemotron_h", "llama_draft")
+    prompts = [tokens for tokens in text_prompts(directory) if len(tokens) < BLOCK + 3][2:9]
+    limits = {"max_num_batched_tokens": CHUNK, "max_num_seqs": 4}
+    case = engine.Scenario(str(directory), prompts=prompts, max_tokens=16, engine=limits)
+    tokens = engine.run(case).tokens
+    near_tie, _ = TIES[engine.compared_dtype()]
+
+    def wrong(prepare):
+        return shared_model.wrong_tokens(directory, prompts, tokens, near_tie, prepare)
+
+    assert not wrong(grouped_model.scan_in_one_chunk)
+    # The judge notices.
+    assert len(wrong(grouped_model.normalise_all_groups_together)) > 10
 
 
 def test_steps_without_drafts_start_from_what_was_accepted():
