@@ -59,13 +59,13 @@ def make(directory, tokenizer_of):
 
 
 def scan_in_one_chunk(model):
-    """Let transformers' scan take all tokens at once (256): its states behind a chunk are wrong.
+    """Let transformers' scan take all tokens at once (160): its states behind a chunk are wrong.
 
     (5.5.4 sums them over the chunks that they reach, not over those that they come from.)
     """
     for module in model.modules():
         if hasattr(module, "chunk_size"):
-            module.chunk_size = 256
+            module.chunk_size = 160
 
 
 def normalise_all_groups_together(model):
