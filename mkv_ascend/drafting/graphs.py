@@ -29,8 +29,9 @@ from vllm.platforms import current_platform
 from vllm_ascend.ascend_forward_context import _EXTRA_CTX
 
 from mkv_ascend.drafting.capture_cost import CaptureMeter
-from mkv_ascend.drafting.launches import CapturedLaunch, OneTable, launch_kind, use
+from mkv_ascend.drafting.launches import OneTable, launch_kind
 from mkv_ascend.drafting.steps import Passes
+from mkv_ascend.drafting.updates import Updates
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class CapturedPasses:
     Attributes:
         rows: of the first pass.
         drafted: int64 [requests, K], where a replay writes the draft tokens.
-        steps: the launches of attention of each pass, in the order of execution.
+        updates: by which the launches of attention take lengths, in the order of execution.
         passes: what they ran with, kept because the graph does not keep its tensors.
         context: the forward context of the capture, in which launches are updated, too.
     """
@@ -49,7 +50,7 @@ class CapturedPasses:
     rows: int
     graph: Any
     drafted: torch.Tensor
-    steps: tuple[tuple[CapturedLaunch, ...], ...]
+    updates: Updates
     passes: Passes
     context: ForwardContext
 
@@ -124,7 +125,7 @@ class DraftGraphs:
         metadata = [passes.first, *later]
         layers = proposer.vllm_config.compilation_config.static_forward_context
         launches = table.launches(list(proposer.attention_layers()), metadata, layers)
-        return CapturedPasses(requests, rows, graph, drafted, launches, again, context)
+        return CapturedPasses(requests, rows, graph, drafted, Updates(launches), again, context)
 
     def for_batch(self, common: Any, requests: int) -> CapturedPasses | None:
         """The graph for a batch; None where there is none.
@@ -163,15 +164,12 @@ class DraftGraphs:
         self._wait_for_drafts_on_the_host()
         passes.graph.replay()
         self.replays += 1
-        first = [*lengths, *[0] * (passes.requests - requests)]
+        of_passes = [[*lengths, *[0] * (passes.requests - requests)]]
+        if steps is not None:
+            proposer.wait_for_lengths()
+            of_passes = proposer.lengths_of_passes(of_passes[0], steps)
         with override_forward_context(passes.context):
-            if steps is None:
-                self._update(passes.steps[0], first)
-            else:
-                proposer.wait_for_lengths()
-                of_passes = proposer.lengths_of_passes(first, steps)
-                for launches, values in zip(passes.steps, of_passes, strict=True):
-                    self._update(launches, values)
+            passes.updates.run(self._update_stream, passes.context, proposer.vllm_config, of_passes)
         return passes.drafted[:requests]
 
     def _wait_for_drafts_on_the_host(self) -> None:
@@ -182,20 +180,3 @@ class DraftGraphs:
         copied = self.proposer.runner.draft_token_ids_event
         if copied is not None:
             torch_npu.npu.current_stream().wait_event(copied)
-
-    def _update(self, launches: Sequence[CapturedLaunch], lengths: list[int]) -> None:
-        """Give the launches of one pass their lengths, and let the replay go on through them."""
-        context = get_forward_context()
-        for launch in launches:
-            metadata = launch.kind.with_lengths(launch.metadata, lengths)
-            _EXTRA_CTX.sinks = launch.kind.has_sinks(launch.implementation)
-            with use(launch.task):
-                launch.implementation.update_graph_params(
-                    self._update_stream,
-                    context,
-                    launch.tokens,
-                    self.proposer.vllm_config,
-                    self.proposer.speculative_config,
-                    None,
-                    [{launch.layer: metadata}],
-                )

@@ -9,7 +9,7 @@ waits for an event, and notes event, task and operands by the number of tokens. 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -105,7 +105,7 @@ class CapturedLaunch:
         layer: its name.
         metadata: that it was captured with.
         tokens: of its pass.
-        task: what vllm-ascend keeps for updates, of this launch alone.
+        event, handle, operands, workspace: what vllm-ascend notes of it for updates.
     """
 
     implementation: Any
@@ -113,7 +113,16 @@ class CapturedLaunch:
     layer: str
     metadata: Any
     tokens: int
-    task: acl_graph.GraphParams
+    event: Any
+    handle: Any
+    operands: Any
+    workspace: torch.Tensor
+
+    def updated_with(self) -> tuple[Callable[..., None], bool, int]:
+        """What launches have in common that one call can update: the function, whether it is for
+        the operator that takes sinks, and the number of tokens."""
+        update = self.implementation.update_graph_params
+        return update, self.kind.has_sinks(self.implementation), self.tokens
 
 
 class LargestWorkspaces(dict[int, torch.Tensor]):
@@ -179,14 +188,9 @@ class OneTable:
                 kind = launch_kind(type(implementation))
                 assert kind is not None, "layers were asked for their kind before the capture"
                 tokens = kind.tokens(of_step[name])
-                task = acl_graph.GraphParams(
-                    {tokens: [event]},
-                    {tokens: self._workspaces[tokens]},
-                    {tokens: [handle]},
-                    {tokens: [parameters]},
-                )
+                noted_of_it = (event, handle, parameters, self._workspaces[tokens])
                 launches.append(
-                    CapturedLaunch(implementation, kind, name, of_step[name], tokens, task)
+                    CapturedLaunch(implementation, kind, name, of_step[name], tokens, *noted_of_it)
                 )
             steps.append(tuple(launches))
         return tuple(steps)

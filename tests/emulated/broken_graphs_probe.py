@@ -4,16 +4,22 @@
 import json
 import os
 import sys
+from unittest import mock
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 
-def freeze_lengths(graphs):
-    """Hand each captured launch the same lengths in every replay: of one token."""
-    update = graphs._update
-    graphs._update = lambda launches, lengths: update(
-        launches, [min(length, 1) for length in lengths]
-    )
+def lengths_frozen():
+    """While inside, each captured launch has the same lengths in every replay: of one token."""
+    from mkv_ascend.drafting.updates import Updates
+
+    run = Updates.run
+
+    def frozen(updates, stream, context, config, lengths):
+        of_one = [[min(length, 1) for length in of_pass] for of_pass in lengths]
+        run(updates, stream, context, config, of_one)
+
+    return mock.patch.object(Updates, "run", frozen)
 
 
 def move_token_ids(drafter):
@@ -55,9 +61,8 @@ def main():
         }
 
     result = {"whole": generate()}
-    freeze_lengths(drafter.graphs)
-    result["frozen"] = generate()
-    del drafter.graphs._update
+    with lengths_frozen():
+        result["frozen"] = generate()
     move_token_ids(drafter)
     try:
         result["moved"] = generate()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is noted of a draft's captured launches, what a capture costs, and which buffer is made
-before the KV cache is sized; without an engine."""
+"""What is noted of a draft's captured launches and how they are updated, what a capture costs, and
+which buffer is made before the KV cache is sized; without an engine."""
 
 from types import SimpleNamespace
 
@@ -12,8 +12,9 @@ from vllm_ascend.attention.attention_v1 import AscendAttentionBackendImpl
 from vllm_ascend.attention.mla_v1 import AscendMLAImpl
 from vllm_ascend.compilation import acl_graph
 
+from mkv_ascend.drafting import updates
 from mkv_ascend.drafting.capture_cost import CaptureCost, CaptureMeter
-from mkv_ascend.drafting.launches import OneTable, launch_kind, use
+from mkv_ascend.drafting.launches import OneTable, launch_kind
 from mkv_ascend.drafting.replaying import Replaying
 
 DENSE, LATENT = launch_kind(AscendAttentionBackendImpl), launch_kind(AscendMLAImpl)
@@ -58,16 +59,13 @@ def test_launches_of_one_pass_share_the_largest_workspace_and_each_was_captured_
     layers, metadata = layers_and_metadata([8, 2])
     steps = table.launches(["dense", "latent"], metadata, layers)
     assert [[launch.tokens for launch in step] for step in steps] == [[8, 8], [2, 2]]
-    largest = [[launch.task.workspaces[launch.tokens].nbytes for launch in s] for s in steps]
+    largest = [[launch.workspace.nbytes for launch in step] for step in steps]
     assert largest == [[30, 30], [20, 20]]
     noted = [launch for step in steps for launch in step]
     assert [launch.kind for launch in noted] == [DENSE, LATENT] * 2
-    for number, launch in enumerate(noted):
-        with use(launch.task):
-            params = acl_graph.get_draft_graph_params()
-            assert params.events == {launch.tokens: [f"event {number}"]}
-            assert params.handles == {launch.tokens: [f"task {number}"]}
-            assert params.attn_params == {launch.tokens: [f"operands {number}"]}
+    assert [(launch.event, launch.operands, launch.handle) for launch in noted] == [
+        (f"event {number}", f"operands {number}", f"task {number}") for number in range(4)
+    ]
 
 
 def test_a_capture_with_another_number_of_launches_is_refused():
@@ -77,6 +75,126 @@ def test_a_capture_with_another_number_of_launches_is_refused():
     layers, metadata = layers_and_metadata([8])
     with pytest.raises(RuntimeError, match="1 launches of attention were captured, not 2"):
         table.launches(["dense", "latent"], metadata, layers)
+
+
+def captured(impls, tokens_of_passes):
+    """Launches of layers named ``layer 0`` and so on, as one capture notes them."""
+    names = [f"layer {number}" for number in range(len(impls))]
+    table = OneTable()
+    with table.in_use():
+        for number in range(len(names) * len(tokens_of_passes)):
+            note(number, tokens_of_passes[number // len(names)], number)
+    metadata = []
+    for tokens in tokens_of_passes:
+        shared = SimpleNamespace(
+            actual_seq_lengths_q=[tokens],
+            decode=SimpleNamespace(actual_seq_lengths_q=[tokens]),
+        )
+        metadata.append(dict.fromkeys(names, shared))
+    layers = {name: SimpleNamespace(impl=impl) for name, impl in zip(names, impls, strict=True)}
+    return table.launches(names, metadata, layers)
+
+
+def lengths_in(metadata, kind):
+    return (metadata.decode if kind is AscendMLAImpl else metadata).seq_lens_list
+
+
+class Called:
+    """Calls of ``update_graph_params``, whichever class's, in place of vllm-ascend's."""
+
+    def __init__(self, monkeypatch):
+        self.calls = []
+        for kind in (AscendAttentionBackendImpl, AscendMLAImpl):
+            monkeypatch.setattr(kind, "update_graph_params", staticmethod(self.noting(kind)))
+        self.context = SimpleNamespace(sinks=None)
+        monkeypatch.setattr(updates, "_EXTRA_CTX", self.context)
+
+    def noting(self, kind):
+        def update(stream, context, tokens, config, speculative, _, metadata):
+            assert (stream, context, speculative) == ("stream", "context", "speculative")
+            params = acl_graph.get_draft_graph_params()
+            lengths = [
+                {name: lengths_in(given, kind) for name, given in of_pass.items()}
+                for of_pass in metadata
+            ]
+            events = params.events[tokens]
+            assert params.handles == {tokens: [event.replace("event", "task") for event in events]}
+            assert list(params.workspaces) == list(params.attn_params) == [tokens]
+            self.calls.append((kind, self.context.sinks, events, lengths))
+
+        return update
+
+    def run(self, impls, tokens_of_passes):
+        lengths = [[10 + number] for number in range(len(tokens_of_passes))]
+        made = updates.Updates(captured(impls, tokens_of_passes))
+        made.run("stream", "context", SimpleNamespace(speculative_config="speculative"), lengths)
+        return self.calls
+
+
+def dense(sinks=None):
+    made = object.__new__(AscendAttentionBackendImpl)
+    made.sinks = sinks
+    return made
+
+
+def events(*numbers):
+    return [f"event {number}" for number in numbers]
+
+
+@pytest.mark.parametrize("kind", [AscendAttentionBackendImpl, AscendMLAImpl])
+def test_one_call_updates_the_first_pass_and_one_all_later_ones(monkeypatch, kind):
+    called = Called(monkeypatch)
+    impls = [dense() if kind is AscendAttentionBackendImpl else object.__new__(kind)] * 2
+    assert called.run(impls, [8, 2, 2]) == [
+        (kind, False, events(0, 1), [{"layer 0": [10], "layer 1": [10]}]),
+        (
+            kind,
+            False,
+            events(2, 3, 4, 5),
+            [{"layer 0": [11], "layer 1": [11]}, {"layer 0": [12], "layer 1": [12]}],
+        ),
+    ]
+
+
+def test_passes_of_one_size_are_one_call(monkeypatch):
+    calls = Called(monkeypatch).run([dense()], [2, 2])
+    assert [call[2] for call in calls] == [events(0, 1)]
+
+
+def test_layers_of_several_kinds_are_updated_in_the_order_of_execution(monkeypatch):
+    latent = object.__new__(AscendMLAImpl)
+    calls = Called(monkeypatch).run([dense(), dense(), latent, dense()], [8, 2, 2])
+    # The last layer of a pass and the first of the next are of one kind, but of two passes.
+    expected = []
+    for number in range(3):
+        at, length = 4 * number, [10 + number]
+        expected += [
+            (
+                AscendAttentionBackendImpl,
+                False,
+                events(at, at + 1),
+                [{"layer 0": length, "layer 1": length}],
+            ),
+            (AscendMLAImpl, False, events(at + 2), [{"layer 2": length}]),
+            (AscendAttentionBackendImpl, False, events(at + 3), [{"layer 3": length}]),
+        ]
+    assert calls == expected
+
+
+def test_the_operator_with_sinks_is_updated_by_itself(monkeypatch):
+    calls = Called(monkeypatch).run([dense(), dense(torch.zeros(1))], [2, 2])
+    assert [call[1:3] for call in calls] == [
+        (False, events(0)),
+        (True, events(1)),
+        (False, events(2)),
+        (True, events(3)),
+    ]
+
+
+def test_lengths_of_another_number_of_passes_are_refused():
+    made = updates.Updates(captured([dense()], [8, 2]))
+    with pytest.raises(ValueError, match="lengths of 1 passes for a graph of 2"):
+        made.run("stream", "context", None, [[10]])
 
 
 def test_lengths_go_into_a_copy_of_the_metadata():

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The calls by which captured launches of attention take the lengths of a proposal.
+
+vllm-ascend's ``update_graph_params`` updates all launches of a table, of several passes too, where
+they are of one class and have one number of tokens. So a proposal needs a call for its first pass
+and one for all later passes, or as many more as backends take turns. What a call costs beside its
+launches, a stream and a look at the configuration, is paid that often and not for every launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from vllm_ascend.ascend_forward_context import _EXTRA_CTX
+from vllm_ascend.compilation import acl_graph
+
+from mkv_ascend.drafting.launches import CapturedLaunch, use
+
+Lengths = Sequence[list[int]]
+"""Of each pass of a proposal, one for each request."""
+
+
+class UpdateCall:
+    """Launches that one call updates, in the order of execution.
+
+    ``table``: what vllm-ascend keeps for updates, of these launches alone.
+    """
+
+    def __init__(self, first_pass: int, of_passes: Sequence[Sequence[CapturedLaunch]]) -> None:
+        """
+        Args:
+            first_pass: number of the pass that the first launches are of.
+            of_passes: launches of this pass and of those after it, all of the same layers.
+        """
+        self.first_pass, self.of_passes = first_pass, of_passes
+        launches = [launch for of_pass in of_passes for launch in of_pass]
+        self._update, self._has_sinks, self._tokens = launches[0].updated_with()
+        self.table = acl_graph.GraphParams(
+            {self._tokens: [launch.event for launch in launches]},
+            {self._tokens: launches[0].workspace},
+            {self._tokens: [launch.handle for launch in launches]},
+            {self._tokens: [launch.operands for launch in launches]},
+        )
+
+    def metadata(self, lengths: Lengths) -> list[dict[str, Any]]:
+        """Of each pass, by layer: what was captured, with these lengths."""
+        return [
+            _with_lengths(of_pass, lengths[self.first_pass + number])
+            for number, of_pass in enumerate(self.of_passes)
+        ]
+
+    def run(self, stream: Any, context: Any, config: Any, lengths: Lengths) -> None:
+        """As ``Updates.run``, for these launches."""
+        _EXTRA_CTX.sinks = self._has_sinks
+        given = self.metadata(lengths)
+        with use(self.table):
+            self._update(
+                stream, context, self._tokens, config, config.speculative_config, None, given
+            )
+
+
+class Updates:
+    """The fewest calls that update all launches of a graph in the order of execution.
+
+    A call takes launches of one pass that follow one another, or several whole passes: vllm-ascend
+    looks for the same layers in each pass that it is given.
+    """
+
+    def __init__(self, passes: Sequence[Sequence[CapturedLaunch]]) -> None:
+        """
+        Args:
+            passes: launches of each pass, all of the same layers.
+        """
+        self._passes = len(passes)
+        runs: list[tuple[int, list[list[CapturedLaunch]]]] = []
+        for number, launches in enumerate(passes):
+            for common, run in groupby(launches, key=CapturedLaunch.updated_with):
+                of_pass = list(run)
+                before = runs[-1][1][-1] if runs else []
+                whole = len(before) == len(of_pass) == len(launches)
+                if whole and before[0].updated_with() == common:
+                    runs[-1][1].append(of_pass)
+                else:
+                    runs.append((number, [of_pass]))
+        self.calls = tuple(UpdateCall(first_pass, of_passes) for first_pass, of_passes in runs)
+
+    def run(self, stream: Any, context: Any, config: Any, lengths: Lengths) -> None:
+        """Give all launches their lengths, and let the replay go on through them.
+
+        Args:
+            stream: on which tasks are updated.
+            context: the forward context of the capture, which is the current one.
+            config: of vLLM.
+
+        Raises:
+            ValueError: these are lengths of more or fewer passes.
+        """
+        if len(lengths) != self._passes:
+            raise ValueError(
+                f"lengths of {len(lengths)} passes for a graph of {self._passes}; give as many"
+            )
+        for call in self.calls:
+            call.run(stream, context, config, lengths)
+
+
+def _with_lengths(launches: Sequence[CapturedLaunch], lengths: list[int]) -> dict[str, Any]:
+    """Metadata of launches of one pass by layer, copied once where layers share it."""
+    copies: dict[int, Any] = {}
+    for launch in launches:
+        if id(launch.metadata) not in copies:
+            copies[id(launch.metadata)] = launch.kind.with_lengths(launch.metadata, lengths)
+    return {launch.layer: copies[id(launch.metadata)] for launch in launches}
