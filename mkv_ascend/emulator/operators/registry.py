@@ -160,7 +160,10 @@ class Operator(Generic[P, R]):
 
     def _record(self, tape: recording.Tape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Put the call on a tape, running the kernel to learn the shapes of its results."""
-        lending = _RecordingLending(self.entry, settings().strict, tape)
+        # Of an update with `out` it is known where the results are, so the kernel need not run.
+        known = tape.kind is recording.RecordingKind.UPDATE and self.entry.overload == "out"
+        lending_class = _CheckingLending if known else _RecordingLending
+        lending = lending_class(self.entry, settings().strict, tape)
         host_args = [
             lending.lend(self._parameter_name(index), value) for index, value in enumerate(args)
         ]
@@ -169,10 +172,9 @@ class Operator(Generic[P, R]):
         if lending.strict:
             # On the operands themselves: large ones are lent as zeros.
             self.run_check(*call.arguments, **call.named)
+        result: Any = kwargs.get("out")
         results: recording.RecordedResults | None = None
-        if tape.kind is recording.RecordingKind.UPDATE and self.entry.overload == "out":
-            result = kwargs.get("out")  # where the results are is known without running it
-        else:
+        if not known:
             with torch.no_grad():
                 result = lending.give_back(self.kernel(*host_args, **host_kwargs))
             results = lending.results
@@ -291,6 +293,13 @@ class _RecordingLending(_Lending):
 
     def own_result(self, result: torch.Tensor) -> torch.Tensor:
         return self.results.give_back(result)
+
+
+class _CheckingLending(_RecordingLending):
+    """The same for a call whose kernel does not run: where its tensors are is checked."""
+
+    def alias(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
 
 
 @functools.cache

@@ -73,8 +73,8 @@ class Attention:
         return out[0].cpu()
 
 
-def test_numbers_on_the_host_are_frozen_until_they_are_updated():
-    attention, lengths, stream = Attention(), [5], torch.npu.Stream()
+def captured_task(attention, lengths):
+    """A graph of one launch, and the task group of it."""
 
     def launches():
         here = torch.npu.current_stream()
@@ -82,17 +82,37 @@ def test_numbers_on_the_host_are_frozen_until_they_are_updated():
         attention.launch(lengths, attention.out)
         return torch.npu.graph_task_group_end(here)
 
-    graph, group = captured(launches)
+    return captured(launches)
+
+
+def test_numbers_on_the_host_are_frozen_until_they_are_updated():
+    attention, lengths, stream = Attention(), [5], torch.npu.Stream()
+    graph, group = captured_task(attention, lengths)
     lengths[0] = 9
     graph.replay()
     assert torch.equal(attention.out[0].cpu(), attention.expected(5))
     with torch.npu.stream(stream):
         torch.npu.graph_task_update_begin(stream, group)
-        attention.launch([9], attention.out)
+        lengths = [9]
+        attention.launch(lengths, attention.out)
         torch.npu.graph_task_update_end(stream)
+        lengths[0] = 7
     assert torch.equal(attention.out[0].cpu(), attention.expected(5)), "an update runs nothing"
     graph.replay()
     assert torch.equal(attention.out[0].cpu(), attention.expected(9))
+
+
+def test_an_update_refuses_operands_on_the_host():
+    """Its kernel does not run, but what a device would refuse of its arguments is refused."""
+    attention, stream = Attention(), torch.npu.Stream()
+    _, group = captured_task(attention, [5])
+    attention.table = attention.table.cpu()
+    with torch.npu.stream(stream):
+        torch.npu.graph_task_update_begin(stream, group)
+        with pytest.raises(OperatorArgumentError, match="block_table is a CPU tensor"):
+            attention.launch([9], attention.out)
+        with pytest.raises(RuntimeError, match="task update with"):
+            torch.npu.graph_task_update_end(stream)
 
 
 def test_a_host_argument_on_the_device_is_a_host_read():
