@@ -21,23 +21,30 @@ if TYPE_CHECKING:
 HELP = "serve a target with a draft, and compare every token with the target alone"
 
 DESCRIPTION = """\
-Starts `vllm serve` with a small Llama-like target (full attention) and a smaller Gemma3-like draft
-(sliding windows and full attention, so several KV groups), each with an attention backend of its
-own, and sends it prompts of real text. Prints which backend serves which layers in which KV group,
-the completions as they stream, and how many draft tokens the target accepted. Then serves the
-target alone and compares the tokens.
+Starts `vllm serve` in its default mode, in which Dynamo traces the target and steps are replayed
+from ACL graphs, with a small DeepSeek-like target (MLA) and a smaller Gemma3-like draft (sliding
+windows and full attention, so several KV groups), each with an attention backend of its own, and
+sends it prompts of real text. Prints which backend serves which layers in which KV group, the
+completions as they stream, how many draft tokens the target accepted, and how many proposals were
+replayed. Then serves the target alone and compares the tokens.
 
-Without an Ascend NPU the servers run on the emulated one. Exit status 0: every token is the same.
+Without an Ascend NPU the servers run on the emulated one. Exit status 0: every token is the same,
+and proposals were replayed from graphs, unless --enforce-eager asks for none.
 """
 
-EXIT_DIFFERENT = 1
+EXIT_NOT_SHOWN = 1
+"""A token is another one, or no proposal was replayed from a graph."""
 EXIT_FAILED = 2
 LOG_FOLDER = Path(".cache/demo")
 LOG_WIDTH = 160
 
-DEFAULT_TARGET, AUTOMATIC = "llama_target", "auto"
+START_SECONDS = 600
+"""Dynamo traces the models before a server is healthy, which takes minutes on a busy machine."""
+
+DEFAULT_TARGET, DEFAULT_EAGER_TARGET, AUTOMATIC = "deepseek_v2_target", "llama_target", "auto"
+"""Targets whose layers have another backend than the draft's, which have fused_infer_attention."""
 SECOND_BACKEND, ITS_LIBRARY = "flash_attention_3", "flash_attn_npu_v3"
-"""What serves the target's layers, where it is there: the draft's have fused_infer_attention."""
+"""What serves the eager target's layers, where it is there. It has no full graphs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,13 +52,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     model_help = "a tiny model's name, trained when needed, or a checkpoint directory"
-    parser.add_argument("--target", default=DEFAULT_TARGET, help=f"{model_help} (%(default)s)")
+    parser.add_argument(
+        "--target",
+        help=f"{model_help} ({DEFAULT_TARGET}; {DEFAULT_EAGER_TARGET} with --enforce-eager)",
+    )
     parser.add_argument("--draft", default="gemma3_draft", help=f"{model_help} (%(default)s)")
     parser.add_argument(
         "--target-backend",
         metavar="NAME",
         help="attention backend of the target's layers, or auto: the best for each layer "
-        f"({SECOND_BACKEND} where its library is there and the target is the default one)",
+        f"({SECOND_BACKEND} with --enforce-eager and no --target, where its library is there)",
     )
     parser.add_argument(
         "--num-speculative-tokens",
@@ -69,6 +79,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=64,
         metavar="N",
         help="tokens to generate for each prompt (%(default)s)",
+    )
+    parser.add_argument(
+        "--enforce-eager",
+        action="store_true",
+        help="without ACL graphs and Dynamo, vLLM's default, which take longer to start",
     )
     parser.add_argument(
         "--dtype",
@@ -128,7 +143,8 @@ def _run(arguments: argparse.Namespace, console: Console, emulated: bool) -> int
     environment = _environment(emulated)
     dtype = arguments.dtype or ("float32" if emulated else "bfloat16")
     console.rule("[bold]mkv_ascend demo" + (", on the emulated NPU" if emulated else ""))
-    target, draft = _model(arguments.target, console), _model(arguments.draft, console)
+    target = _model(_target_name(arguments), console)
+    draft = _model(arguments.draft, console)
     texts = prompts.demo_prompts(arguments.prompts)
 
     speculation = {
@@ -136,16 +152,25 @@ def _run(arguments: argparse.Namespace, console: Console, emulated: bool) -> int
         "model": str(draft),
         "num_speculative_tokens": arguments.num_speculative_tokens,
     }
-    options = ["--speculative-config", demo_client.as_json(speculation)]
     alone = _target_options(arguments, emulated)
-    options += alone
+    if arguments.enforce_eager:
+        alone.append("--enforce-eager")
+    options = ["--speculative-config", demo_client.as_json(speculation), *alone]
     with _server("target with draft", target, dtype, options, console, environment) as server:
         console.print(demo_client.backend_table(server.call_workers("attention_layers")[0]))
         with_draft = _complete(server, target, texts, arguments.max_tokens, console)
         console.print(demo_client.acceptance_table(server.metrics()))
+        replays = server.call_workers("draft_replays")[0]
+        console.print(demo_client.replays_text(replays, server.metrics()))
     with _server("target alone", target, dtype, alone, console, environment) as server:
         without = _complete(server, target, texts, arguments.max_tokens, None)
-    return _verdict(with_draft, without, console)
+    status = _verdict(with_draft, without, console)
+    return status if arguments.enforce_eager else status or _replayed(replays, console)
+
+
+def _target_name(arguments: argparse.Namespace) -> str:
+    named: str | None = arguments.target
+    return named or (DEFAULT_EAGER_TARGET if arguments.enforce_eager else DEFAULT_TARGET)
 
 
 def _target_options(arguments: argparse.Namespace, emulated: bool) -> list[str]:
@@ -157,7 +182,8 @@ def _target_options(arguments: argparse.Namespace, emulated: bool) -> list[str]:
     backend = arguments.target_backend
     if backend is None:
         known = emulated or importlib.util.find_spec(ITS_LIBRARY) is not None
-        backend = SECOND_BACKEND if known and arguments.target == DEFAULT_TARGET else AUTOMATIC
+        served = arguments.enforce_eager and arguments.target is None
+        backend = SECOND_BACKEND if known and served else AUTOMATIC
     if backend == AUTOMATIC:
         return []
     choice = {"mkv_ascend": {"attention": {"target": backend}}}
@@ -216,8 +242,9 @@ def _server(
 
     from mkv_ascend.testing.server import serve
 
-    arguments = [str(model), "--dtype", dtype, "--enforce-eager", "--max-model-len", "512"]
-    arguments += ["--max-num-seqs", "8", "--gpu-memory-utilization", "0.5", *options]
+    arguments = [str(model), "--dtype", dtype, "--max-model-len", "512"]
+    # One prompt is sent after the other: graphs for few requests do, and are captured sooner.
+    arguments += ["--max-num-seqs", "4", "--gpu-memory-utilization", "0.5", *options]
     log = LOG_FOLDER / f"{title.replace(' ', '_')}.log"
 
     @contextlib.contextmanager
@@ -228,7 +255,7 @@ def _server(
             def on_wait(seconds: float) -> None:
                 status.update(f"starting vllm serve, {title}: {seconds:.0f} s (log: {log})")
 
-            with serve(arguments, log, environment, on_wait) as server:
+            with serve(arguments, log, environment, on_wait, START_SECONDS) as server:
                 status.stop()
                 seconds = time.monotonic() - start
                 console.print(f"vllm serve, {title}: healthy after {seconds:.0f} s (log: {log})")
@@ -277,9 +304,21 @@ def _verdict(with_draft: list[Completion], alone: list[Completion], console: Con
     total = sum(len(completion.tokens) for completion in alone)
     if different or not total:
         console.print(f"[bold red]{different} of {len(alone)} completions differ[/]")
-        return EXIT_DIFFERENT
+        return EXIT_NOT_SHOWN
     console.print(
         f"[bold green]every token is the same[/]: {total} tokens in {len(alone)} completions, "
         "with the draft and without"
     )
     return 0
+
+
+def _replayed(replays: Mapping[str, Any], console: Console) -> int:
+    """The exit status of graph mode, by a worker's answer to ``draft_replays``."""
+    if replays["replays"]:
+        return 0
+    console.print(
+        "[bold red]no proposal was replayed from a graph[/]: the server's log says after "
+        f"'The draft runs eagerly' why (in {LOG_FOLDER}); --enforce-eager runs the demo without "
+        "graphs"
+    )
+    return EXIT_NOT_SHOWN

@@ -63,6 +63,23 @@ def stream_completion(
     return Completion("".join(parts), tuple(tokens))
 
 
+def replays_text(replays: Mapping[str, Any], metrics: Mapping[str, float]) -> str:
+    """How many proposals were replayed from ACL graphs.
+
+    Args:
+        replays: a worker's answer to ``draft_replays``.
+        metrics: of the server.
+    """
+    if not replays["captured"]:
+        return "The draft has no ACL graphs: its passes ran eagerly."
+    sizes = ", ".join(str(requests) for requests in replays["captured"])
+    proposals = acceptance(metrics).proposals
+    return (
+        f"{replays['replays']} of {proposals} proposals were replayed from ACL graphs "
+        f"(there is one for each of {sizes} requests)."
+    )
+
+
 def backend_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Layers -> backend -> KV group, target and draft apart; layers that are alike in one line."""
     from mkv_ascend.layout.layer_ranges import fold_layer_names

@@ -87,6 +87,7 @@ def serve(
     log: Path,
     environment: Mapping[str, str] | None = None,
     on_wait: Callable[[float], None] = lambda seconds: None,
+    start_seconds: float = START_SECONDS,
 ) -> Iterator[Server]:
     """Start ``vllm serve ARGUMENTS`` and wait until it is healthy; ends it on leaving.
 
@@ -95,6 +96,7 @@ def serve(
         log: file for everything that the server prints.
         environment: of the server; None inherits this process's.
         on_wait: called about once a second while waiting, with the seconds waited.
+        start_seconds: within which it must be healthy.
 
     Raises:
         ServerFailedError: with the end of the log.
@@ -117,14 +119,18 @@ def serve(
         )
     try:
         address = f"http://127.0.0.1:{port}"
-        _wait_until_healthy(process, address, log, on_wait)
+        _wait_until_healthy(process, address, log, on_wait, start_seconds)
         yield Server(address, log)
     finally:
         _end(process)
 
 
 def _wait_until_healthy(
-    process: subprocess.Popen[bytes], address: str, log: Path, on_wait: Callable[[float], None]
+    process: subprocess.Popen[bytes],
+    address: str,
+    log: Path,
+    on_wait: Callable[[float], None],
+    start_seconds: float,
 ) -> None:
     start = time.monotonic()
     while True:
@@ -133,7 +139,7 @@ def _wait_until_healthy(
             raise ServerFailedError(
                 f"the server ended with status {process.returncode}\n{_end_of(log)}"
             )
-        if waited > START_SECONDS:
+        if waited > start_seconds:
             raise ServerFailedError(
                 f"the server was not healthy after {waited:.0f} s\n{_end_of(log)}"
             )

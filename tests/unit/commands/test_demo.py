@@ -2,6 +2,7 @@
 """The demo's verdict and its refusals, without a server."""
 
 import argparse
+import contextlib
 import io
 
 import pytest
@@ -32,13 +33,13 @@ def test_the_same_tokens_give_status_0():
 def test_a_different_or_missing_token_gives_status_1_and_its_place(tokens, place):
     out = console()
     alone = completions([1, 2, 3], [4, 5])
-    assert demo._verdict(completions(tokens, [4, 5]), alone, out) == demo.EXIT_DIFFERENT
+    assert demo._verdict(completions(tokens, [4, 5]), alone, out) == demo.EXIT_NOT_SHOWN
     assert f"prompt 1: different from token {place} on" in out.file.getvalue()
     assert "1 of 2 completions differ" in out.file.getvalue()
 
 
 def test_no_tokens_at_all_are_no_success():
-    assert demo._verdict(completions([]), completions([]), console()) == demo.EXIT_DIFFERENT
+    assert demo._verdict(completions([]), completions([]), console()) == demo.EXIT_NOT_SHOWN
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "three", "1.5"])
@@ -94,12 +95,75 @@ def target_options(*arguments, emulated=True):
     return demo._target_options(parser.parse_args(arguments), emulated)
 
 
-def test_the_target_has_a_backend_of_its_own_where_its_library_is(monkeypatch):
-    name, value = target_options()
+def test_the_eager_target_has_a_backend_of_its_own_where_its_library_is(monkeypatch):
+    name, value = target_options("--enforce-eager")
     assert (name, "flash_attention_3" in value) == ("--additional-config", True)
     # Tests of the emulated library leave it on the path.
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert target_options(emulated=False) == []
-    assert target_options("--target", "gemma3") == []
-    assert target_options("--target-backend", "auto") == []
+    assert target_options("--enforce-eager", emulated=False) == []
+    assert target_options("--enforce-eager", "--target", "gemma3") == []
+    assert target_options("--enforce-eager", "--target-backend", "auto") == []
     assert "mla" in target_options("--target-backend", "mla", emulated=False)[1]
+    # It has no full graphs.
+    assert target_options() == []
+
+
+class FakeServer:
+    """Answers of a server whose draft was replayed so often."""
+
+    def __init__(self, replays):
+        self.replays = replays
+
+    def call_workers(self, method):
+        answers = {
+            "attention_layers": [],
+            "draft_replays": {"captured": [1, 2], "replays": self.replays},
+        }
+        return [answers[method]]
+
+    def metrics(self):
+        return {"vllm:spec_decode_num_drafts_total": 9.0}
+
+
+@pytest.fixture
+def servers(monkeypatch):
+    """Runs the demo with servers that replay so often; (status, model and options of each)."""
+
+    def run_with(replays, *arguments):
+        started = []
+
+        def start(title, model, dtype, options, *rest):
+            started.append((model, options))
+            return contextlib.nullcontext(FakeServer(replays))
+
+        monkeypatch.setattr("mkv_ascend.testing.prompts.demo_prompts", lambda count: ["text"])
+        monkeypatch.setattr(demo, "_environment", lambda emulated: {})
+        monkeypatch.setattr(demo, "_model", lambda name, console: name)
+        monkeypatch.setattr(demo, "_server", start)
+        monkeypatch.setattr(demo, "_complete", lambda *rest: completions([1, 2]))
+        return run(*arguments), started
+
+    return run_with
+
+
+def test_proposals_are_replayed_from_graphs_by_default(servers, capsys):
+    status, started = servers(7)
+    assert status == 0
+    assert "7 of 9 proposals were replayed from ACL graphs" in capsys.readouterr().out
+    assert [model for model, _ in started] == ["deepseek_v2_target"] * 2
+    assert not any("--enforce-eager" in options for _, options in started)
+
+
+def test_a_draft_that_is_not_replayed_gives_status_1_and_where_to_look(servers, capsys):
+    status, _ = servers(0)
+    assert status == demo.EXIT_NOT_SHOWN
+    printed = capsys.readouterr().out
+    assert "no proposal was replayed from a graph" in printed
+    assert "'The draft runs eagerly'" in printed
+
+
+def test_without_graphs_both_servers_are_eager_and_nothing_need_be_replayed(servers):
+    status, started = servers(0, "--enforce-eager")
+    assert status == 0
+    assert [model for model, _ in started] == ["llama_target"] * 2
+    assert all("--enforce-eager" in options for _, options in started)
