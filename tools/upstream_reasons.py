@@ -28,7 +28,6 @@ ANY = ""
 NO_OPERATOR = (
     "npu_convert_weight_to_int4pack",
     "npu_hc_pre",
-    "npu_kv_quant_sparse_flash_attention",
     "store_kv_block_metadata",
     "transpose_kv_cache_by_block",
 )

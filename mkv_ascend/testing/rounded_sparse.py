@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeepSeek-V3.2 by transformers under an engine's rounding: bfloat16, and 8-bit keys if asked.
+"""DeepSeek-V3.2 by transformers under an engine's rounding: bfloat16, and 8-bit caches if asked.
 
 A layer that chooses keys turns a rounding into a jump: of two keys that score nearly alike one is
 chosen, and all that follows is another model's. So an engine in bfloat16 is not judged by a float32
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,27 @@ LARGEST = 127
 """Of an 8-bit integer; a token's scale is its largest value over it."""
 
 
-@functools.lru_cache(maxsize=2)
-def load(directory: Path, eight_bit_keys: bool) -> Any:
+TILE_SIZE = 128
+"""Values of a latent that share a scale."""
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What is rounded to 8 bits, beside bfloat16 everywhere.
+
+    Attributes:
+        index_topk: keys that are chosen, where it is not the checkpoint's number.
+        indexer: queries and keys of the indexer (vllm-ascend's ``enable_sparse_li_c8``).
+        latent: the cached latents (vllm-ascend's ``enable_sparse_sfa_c8``).
+    """
+
+    index_topk: int | None = None
+    indexer: bool = False
+    latent: bool = False
+
+
+@functools.lru_cache(maxsize=3)
+def load(directory: Path, rounding: Rounding) -> Any:
     """The checkpoint in ``directory`` in bfloat16, its last projection in float32.
 
     Logits in bfloat16 would tie where nothing does.
@@ -34,21 +54,30 @@ def load(directory: Path, eight_bit_keys: bool) -> Any:
         directory, dtype=torch.bfloat16, attn_implementation="eager", local_files_only=True
     )
     model.lm_head.float().register_forward_pre_hook(lambda _, inputs: (inputs[0].float(),))
-    if eight_bit_keys:
-        for layer in model.model.layers:
-            layer.self_attn.indexer.forward = functools.partial(
-                chosen_by_8_bits, layer.self_attn.indexer
-            )
+    for layer in model.model.layers:
+        attention = layer.self_attn
+        attention.indexer.index_topk = rounding.index_topk or attention.indexer.index_topk
+        if rounding.indexer:
+            attention.indexer.forward = functools.partial(chosen_by_8_bits, attention.indexer)
+        if rounding.latent:
+            attention.kv_a_layernorm.register_forward_hook(lambda *call: through_8_bits(call[-1]))
     return model.eval()
 
 
-def logits_of(directory: str | Path, tokens: Sequence[int], eight_bit_keys: bool) -> torch.Tensor:
+def logits_of(directory: str | Path, tokens: Sequence[int], rounding: Rounding) -> torch.Tensor:
     """Logits after each token, float32 ``[len(tokens), vocabulary]``."""
     with torch.inference_mode():
-        output = load(Path(directory), eight_bit_keys)(
+        output = load(Path(directory), rounding)(
             input_ids=torch.tensor([list(tokens)]), use_cache=False
         )
     return output.logits[0].float()
+
+
+def through_8_bits(latents: torch.Tensor) -> torch.Tensor:
+    """Latents ``[..., rank]`` in their dtype as a cache of whole numbers gives them back."""
+    tiles = latents.float().unflatten(-1, (-1, TILE_SIZE))
+    scale = tiles.abs().amax(dim=-1, keepdim=True) / LARGEST
+    return ((tiles / scale).round() * scale).flatten(-2).to(latents.dtype)
 
 
 def chosen_by_8_bits(

@@ -5,8 +5,10 @@ import pytest
 
 from mkv_ascend.testing import engine, reference, rounded_sparse
 from mkv_ascend.testing.prompts import held_out_text
+from mkv_ascend.testing.rounded_sparse import Rounding
 from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import (
+    MAX_TOKENS,
     TIES,
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
@@ -49,37 +51,49 @@ def test_dense_draft_with_preemption(draft):
     assert_drafts_are_the_drafts_own(case, result)
 
 
+LIMITS = {"dtype": "bfloat16", "max_num_batched_tokens": 64, "max_num_seqs": 4}
+
+
+def assert_cached_bytes(result, per_token):
+    """What a token takes in a layer. There are two layers, with blocks of 128 tokens."""
+    assert f"blocks of {2 * 128 * per_token / 1024} KiB" in result.log
+
+
+def judge_under(rounding, case, result):
+    """What Hugging Face says that rounds so."""
+
+    def rows(context, tokens):
+        logits = rounded_sparse.logits_of(case.model, [*context, *tokens], rounding)
+        return logits[len(context) - 1 :]
+
+    return reference.judge(rows, said(case, result), TIES["bfloat16"][0])
+
+
+def said(case, result):
+    pairs = zip(case.prompts, result.tokens, strict=True)
+    return [reference.DraftProposal(prompt, tokens) for prompt, tokens in pairs]
+
+
+def places(deviations):
+    """Where the deviations are: (prompt, token)."""
+    return {(deviation.proposal, deviation.position) for deviation in deviations}
+
+
 @pytest.mark.parametrize("eight_bit_keys", [False, True])
-def test_tokens_are_those_of_the_same_rounding(eight_bit_keys):
+def test_keys_of_the_indexer_choose_as_well_in_8_bits(eight_bit_keys):
     """C8: half the bytes and a scale per token. vllm-ascend rotates them in bfloat16 only.
 
     Of two keys that score alike to 8 bits, bfloat16 chooses one and float32 the other, and the
     tokens behind are another model's. So Hugging Face in bfloat16 is a judge beside float32.
     """
-    case = scenario(
-        TARGET,
-        engine={
-            "dtype": "bfloat16",
-            "max_num_batched_tokens": 64,
-            "max_num_seqs": 4,
-            "additional_config": {"enable_sparse_li_c8": eight_bit_keys},
-        },
-    )
+    options = {"enable_sparse_li_c8": eight_bit_keys}
+    case = scenario(TARGET, engine={**LIMITS, "additional_config": options})
     result = engine.run(case)
-    # Two layers of 128 tokens: latent and rope (576) and the indexer's keys of 128 values in 16
-    # bits; or those keys in 8, and a 16-bit scale.
-    key_bytes = 128 + 2 if eight_bit_keys else 128 * 2
-    assert f"blocks of {2 * 128 * (2 * 576 + key_bytes) / 1024} KiB" in result.log
-
-    def rows(context, tokens):
-        logits = rounded_sparse.logits_of(case.model, [*context, *tokens], eight_bit_keys)
-        return logits[len(context) - 1 :]
-
-    pairs = zip(case.prompts, result.tokens, strict=True)
-    proposals = [reference.DraftProposal(prompt, tokens) for prompt, tokens in pairs]
+    # Latent and rope, the indexer's key, and its scale of 16 bits if it has one.
+    assert_cached_bytes(result, 2 * 576 + (128 + 2 if eight_bit_keys else 2 * 128))
     near_tie, share = TIES["bfloat16"]
-    rounded = reference.judge(rows, proposals, near_tie)
-    exact = reference.check_drafts(case.model, proposals, near_tie)
+    rounded = judge_under(Rounding(indexer=eight_bit_keys), case, result)
+    exact = reference.check_drafts(case.model, said(case, result), near_tie)
     # Where the two disagree the rounding decides, and the engine may take either side.
     wrong = places(rounded.wrong) & places(exact.wrong)
     assert not wrong, "\n".join(map(str, rounded.wrong[:5]))
@@ -87,6 +101,17 @@ def test_tokens_are_those_of_the_same_rounding(eight_bit_keys):
     assert len(undecided) <= share * exact.checked
 
 
-def places(deviations):
-    """Where the deviations are: (prompt, token)."""
-    return {(deviation.proposal, deviation.position) for deviation in deviations}
+def test_latents_of_8_bits():
+    """C8: a scale for each 128 values. All keys are chosen, so that no rounding chooses others."""
+    every_key = max(len(prompt) for prompt in scenario(TARGET).prompts) + MAX_TOKENS
+    options = {"enable_sparse_li_c8": True, "enable_sparse_sfa_c8": True}
+    overrides = {"index_topk": every_key}
+    case = scenario(
+        TARGET, engine={**LIMITS, "additional_config": options, "hf_overrides": overrides}
+    )
+    result = engine.run(case)
+    # The latent, rope in 16 bits, scales in 32, and the indexer's key with its scale.
+    assert_cached_bytes(result, 512 + 2 * 64 + 4 * 4 + 128 + 2)
+    report = judge_under(Rounding(index_topk=every_key, latent=True), case, result)
+    assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
+    assert len(report.near_ties) <= TIES["bfloat16"][1] * report.checked

@@ -17,6 +17,8 @@ from mkv_ascend.emulator.operators.requirements import (
 )
 
 INT8_MAX = 127
+BLOCK_INT8 = 1  # dst_type of npu_dynamic_block_quant
+BLOCK_COLUMNS = 128
 
 
 @operator(
@@ -78,6 +80,58 @@ def _check_dynamic_quant(
         ends == sorted(ends) and ends[-1] == rows,
         f"group_index is {ends}; it must rise and end with the number of rows, {rows}",
     )
+
+
+@operator(
+    "npu_dynamic_block_quant",
+    source="op-plugin docs: torch_npu.npu_dynamic_block_quant (Atlas A2, A3)",
+    limits="x float16 or bfloat16 of 2 or 3 dimensions; min_scale not negative; round_mode rint; "
+    "dst_type 1 (int8); row_block_size 1; col_block_size 128. A block of zeros gives zeros.",
+)
+def npu_dynamic_block_quant(
+    x: torch.Tensor,
+    *,
+    min_scale: float = 0.0,
+    round_mode: str = "rint",
+    dst_type: int | torch.dtype = BLOCK_INT8,
+    row_block_size: int = 1,
+    col_block_size: int = BLOCK_COLUMNS,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantise each block of 128 columns of a row to int8 by its largest magnitude.
+
+    Returns int8 of x's shape, and float32 scales of x's shape with its blocks as last dimension:
+    what a block is to be multiplied with (the documentation's example; its formula has the
+    reciprocal).
+    """
+    columns = x.shape[-1]
+    # The last block may be narrower; zeros do not change a largest magnitude.
+    wide = torch.nn.functional.pad(x.float(), (0, -columns % col_block_size))
+    blocks = wide.unflatten(-1, (-1, col_block_size))
+    scales = (blocks.abs().amax(-1) / INT8_MAX).clamp(min=min_scale)
+    divisor = torch.where(scales == 0, torch.ones_like(scales), scales).unsqueeze(-1)
+    quantised = (blocks / divisor).round().clamp(-128, 127).to(torch.int8)
+    return quantised.flatten(-2)[..., :columns].contiguous(), scales
+
+
+@npu_dynamic_block_quant.check
+def _check_dynamic_block_quant(
+    x: torch.Tensor,
+    min_scale: float,
+    round_mode: str,
+    dst_type: int | torch.dtype,
+    row_block_size: int,
+    col_block_size: int,
+) -> None:
+    require_dtype("x", x, HALF_FLOATS)
+    require_range("x's number of dimensions", x.dim(), 2, 3)
+    require(min_scale >= 0, f"min_scale is {min_scale}; it must not be negative")
+    for name, value, only in (
+        ("round_mode", round_mode, ("rint",)),
+        ("dst_type", dst_type, (BLOCK_INT8, torch.int8)),
+        ("row_block_size", row_block_size, (1,)),
+        ("col_block_size", col_block_size, (BLOCK_COLUMNS,)),
+    ):
+        require(value in only, f"{name} is {value}; it must be {only[0]}")
 
 
 @operator(

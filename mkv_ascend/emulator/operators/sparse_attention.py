@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 
 from mkv_ascend.emulator.operators.attention_core import attend
@@ -54,6 +57,48 @@ def chosen_mask(chosen: torch.Tensor, num_keys: int, block_size: int) -> torch.T
     return mask[:, :num_blocks].repeat_interleave(block_size, 1)[:, :num_keys]
 
 
+@dataclass(frozen=True)
+class ChosenAttention:
+    """Attention to chosen keys, wherever they come from. Fields: the operators' arguments."""
+
+    batch: SparseBatch
+    scale_value: float
+    sparse_mode: int
+    sparse_block_size: int
+    return_softmax_lse: bool
+
+    def run(
+        self,
+        query: torch.Tensor,
+        sparse_indices: torch.Tensor,
+        keys_and_values: Callable[[int], tuple[torch.Tensor, torch.Tensor]],
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The output (as query, with the size of values), maxima and sums (see the operators).
+
+        ``keys_and_values(index)`` gives those of a request, (key length, features).
+        """
+        rows = query.flatten(0, -3)
+        chosen = sparse_indices.reshape(rows.shape[0], -1)
+        output = rows.new_zeros(*rows.shape[:-1], LATENT_SIZE)
+        row_max, row_sum = (torch.zeros(rows.shape[:-1]) for _ in range(2))
+        for index, part in enumerate(self.batch.query_rows(query)):
+            keys, values = keys_and_values(index)
+            sizes = rows[part].shape[0], keys.shape[0]
+            visible = self.batch.visible(self.sparse_mode, *sizes)
+            visible &= chosen_mask(chosen[part], sizes[1], self.sparse_block_size)
+            result = attend(
+                rows[part], keys.unsqueeze(1), values.unsqueeze(1), self.scale_value, visible
+            )
+            output[part] = result.output.to(output.dtype)
+            row_max[part], row_sum[part] = result.row_max, result.row_sum
+        output = output.view(*query.shape[:-1], -1)
+        if not self.return_softmax_lse:
+            return output, torch.empty(0), torch.empty(0)
+        axis = query.dim() - 3
+        highest = row_max.view(query.shape[:-1]).unsqueeze(axis)
+        return output, highest, row_sum.view(query.shape[:-1]).unsqueeze(axis)
+
+
 @operator("npu_sparse_flash_attention", namespace="_C_ascend", source=f"{SOURCE}; vllm-ascend: "
           "README of sparse_flash_attention", limits=LIMITS, missing=MISSING)  # fmt: skip
 def npu_sparse_flash_attention(
@@ -92,25 +137,13 @@ def npu_sparse_flash_attention(
     batch = SparseBatch(
         layout_query, layout_kv, actual_seq_lengths_query, actual_seq_lengths_kv, block_table
     )
-    rows = torch.cat((query, query_rope), -1).flatten(0, -3)
-    chosen = sparse_indices.reshape(rows.shape[0], -1)
-    output = rows.new_zeros(*rows.shape[:-1], value.shape[-1])
-    row_max, row_sum = (torch.zeros(rows.shape[:-1]) for _ in range(2))
-    for index, part in enumerate(batch.query_rows(query)):
-        values = batch.keys(value, index)
+
+    def keys_and_values(index: int) -> tuple[torch.Tensor, torch.Tensor]:
         keys = torch.cat((batch.keys(key, index), batch.keys(key_rope, index)), -1)
-        sizes = rows[part].shape[0], keys.shape[0]
-        visible = batch.visible(sparse_mode, *sizes)
-        visible &= chosen_mask(chosen[part], sizes[1], sparse_block_size)
-        result = attend(rows[part], keys.unsqueeze(1), values.unsqueeze(1), scale_value, visible)
-        output[part] = result.output.to(output.dtype)
-        row_max[part], row_sum[part] = result.row_max, result.row_sum
-    if not return_softmax_lse:
-        return output.view(*query.shape[:-1], -1), torch.empty(0), torch.empty(0)
-    axis = query.dim() - 3
-    highest = row_max.view(query.shape[:-1]).unsqueeze(axis)
-    total = row_sum.view(query.shape[:-1]).unsqueeze(axis)
-    return output.view(*query.shape[:-1], -1), highest, total
+        return keys, batch.keys(value, index)
+
+    call = ChosenAttention(batch, scale_value, sparse_mode, sparse_block_size, return_softmax_lse)
+    return call.run(torch.cat((query, query_rope), -1), sparse_indices, keys_and_values)
 
 
 @npu_sparse_flash_attention.check
@@ -124,21 +157,26 @@ def check_sparse_flash_attention(given: Arguments) -> None:
         given.block_table,
     )
     check_batch(batch, given.query, given.key)
+    check_tensors(given.query, given.key, given.value, given.query_rope, given.key_rope)
+    check_modes(given, BLOCK_SIZES)
+
+
+def check_modes(given: Arguments, block_sizes: frozenset[int]) -> None:
+    """Refuse what is not documented of the arguments that all attention to chosen keys has."""
     require(
         given.attention_mode == MLA_ABSORBED,
         f"attention_mode is {given.attention_mode}; it must be 2 (MLA)",
     )
-    check_tensors(given.query, given.key, given.value, given.query_rope, given.key_rope)
     check_chosen(given.sparse_indices, given.query)
     require(
         given.sparse_mode in (0, CAUSAL), f"sparse_mode is {given.sparse_mode}; it must be 0 or 3"
     )
     check_unlimited(given.pre_tokens, given.next_tokens)
     require(
-        given.sparse_block_size in BLOCK_SIZES
+        given.sparse_block_size in block_sizes
         and (given.layout_kv != PAGED or given.key.shape[1] % given.sparse_block_size == 0),
-        f"sparse_block_size is {given.sparse_block_size}; it must be a power of two up to 128 that "
-        f"divides the block size",
+        f"sparse_block_size is {given.sparse_block_size}; it must be a power of two up to "
+        f"{max(block_sizes)} that divides the block size",
     )
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mkv_ascend.emulator.operators.quantization import (
+    npu_dynamic_block_quant,
     npu_dynamic_quant,
     npu_quant_matmul,
     npu_quantize,
@@ -54,6 +55,41 @@ def test_dynamic_quant_of_a_row_of_zeros():
     quantised, scales = npu_dynamic_quant.checked(torch.zeros(2, 3).half())
     assert quantised.tolist() == [[0] * 3] * 2
     assert scales.tolist() == [0, 0]
+
+
+@few
+@given(seeds, half_dtypes, st.sampled_from([128, 130, 512]), st.sampled_from([0.0, 0.05]))
+def test_dynamic_block_quant(seed, dtype, columns, min_scale):
+    x = random_tensor(seed, (2, 3, columns), dtype)
+    x[1, 2, :128] = 0
+    quantised, scales = npu_dynamic_block_quant.checked(x, min_scale=min_scale)
+    assert quantised.shape == x.shape
+    assert quantised.dtype == torch.int8
+    for row, values in enumerate(x.double().view(6, columns).tolist()):
+        expected = []
+        for start in range(0, columns, 128):
+            block = values[start : start + 128]
+            expected.append(max(max(abs(value) for value in block) / 127, min_scale))
+            for value, got in zip(block, quantised.view(6, columns)[row, start:], strict=False):
+                assert abs(value - int(got) * expected[-1]) <= (0.5 + 1e-3) * expected[-1]
+        assert scales.view(6, -1)[row].tolist() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"x": torch.zeros(2, 128)}, "x is float32"),
+        ({"x": torch.zeros(128).half()}, "number of dimensions"),
+        ({"min_scale": -1.0}, "min_scale is -1.0"),
+        ({"round_mode": "floor"}, "round_mode is floor"),
+        ({"dst_type": 2}, "dst_type is 2"),
+        ({"row_block_size": 2}, "row_block_size is 2"),
+        ({"col_block_size": 64}, "col_block_size is 64"),
+    ],
+)
+def test_refused_block_quantisation(changes, message):
+    with refused(message):
+        npu_dynamic_block_quant.checked(**{"x": torch.zeros(2, 128).half(), **changes})
 
 
 @few
