@@ -26,6 +26,7 @@ class Reason:
 ANY = ""
 
 NO_OPERATOR = (
+    "grouped_matmul_swiglu_quant_weight_nz_tensor_list",
     "npu_convert_weight_to_int4pack",
     "npu_hc_pre",
     "store_kv_block_metadata",
