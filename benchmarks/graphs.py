@@ -13,7 +13,7 @@ work. So the time in which it computed what the graph launches is taken from bot
 the same in both. ``host_us`` and ``host_ratio_to_eager`` are without it, ``total_ratio_to_eager``
 is of all time. Microseconds are of this machine and mean nothing by themselves; ratios are medians
 of repeats that take turns between the engines of one pair of models and one K. With the defaults
-this starts 12 engines and takes about ten minutes.
+this starts 12 engines and takes about five minutes.
 """
 
 from __future__ import annotations
