@@ -133,8 +133,18 @@ def test_asynchronous_scheduling_accepts_what_the_reference_does() -> None:
 @pytest.mark.parametrize(
     ("target", "draft", "limits"),
     [
-        # Chunks of prompts have any length up to K + 1, several of them in one step.
-        ("qwen3_moe", DRAFT, {"long_prefill_token_threshold": 3}),
+        # Chunks of prompts have any length up to K + 1, several of them in one step. Of three rows
+        # one begins a request with K + 1 tokens beside two that verify, in blocks in which another
+        # left its states: no graph may take that for a verify step.
+        (
+            "qwen3_moe",
+            DRAFT,
+            {
+                "long_prefill_token_threshold": 3,
+                "max_num_seqs": 3,
+                "num_gpu_blocks_override": 16,
+            },
+        ),
         ("llama_target", "lfm2", {"long_prefill_token_threshold": 3}),
         # The longest request reaches the maximum length inside a proposal.
         (TARGET, "granite4", {"max_num_batched_tokens": 24, "max_model_len": 64}),
@@ -143,7 +153,7 @@ def test_asynchronous_scheduling_accepts_what_the_reference_does() -> None:
 def test_targets_without_states_and_with_others(
     target: str, draft: str, limits: dict[str, Any]
 ) -> None:
-    """Eagerly beside prompts, else in graphs, for 1, 3 and 6 of 5 requests."""
+    """Eagerly beside prompts, else in graphs, for 1, 3 and 6 requests."""
     k = 2
     apart = case(
         draft,
