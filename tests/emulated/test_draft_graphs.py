@@ -77,11 +77,12 @@ def test_heads_propose_as_in_eager_mode(target, draft, method, k):
 
 
 def test_two_ranks():
-    """The target's backend is another than the draft's, and each rank replays its own graphs."""
+    """The draft has two KV groups and another backend than the target; each rank has its graphs."""
     case = case_in_graphs(
-        "deepseek_v2_target", "llama_draft", 3, engine={"tensor_parallel_size": 2}
+        "deepseek_v2_target", "gemma3_draft", 3, engine={"tensor_parallel_size": 2}
     )
     result = run_replayed(case)
+    assert "The draft reads 2 KV groups" in result.log
     assert_greedy_tokens_of_reference(case, result)
     assert_drafts_are_the_drafts_own(case, result)
     assert result.draft_replays > 5
