@@ -29,7 +29,7 @@ from vllm.platforms import current_platform
 from vllm_ascend.ascend_forward_context import _EXTRA_CTX
 
 from mkv_ascend.drafting.capture_cost import CaptureMeter
-from mkv_ascend.drafting.launches import OneTable, launch_kind
+from mkv_ascend.drafting.launches import OneTable, is_updated, launch_kind
 from mkv_ascend.drafting.steps import Passes
 from mkv_ascend.drafting.updates import Updates
 
@@ -44,6 +44,7 @@ class CapturedPasses:
         updates: by which the launches of attention take lengths, in the order of execution.
         passes: what they ran with, kept because the graph does not keep its tensors.
         context: the forward context of the capture, in which launches are updated, too.
+        reads_lengths: whether some launch reads lengths on the device, those of padding, too.
     """
 
     requests: int
@@ -53,6 +54,7 @@ class CapturedPasses:
     updates: Updates
     passes: Passes
     context: ForwardContext
+    reads_lengths: bool
 
 
 def why_not_captured(proposer: Any) -> str | None:
@@ -74,6 +76,8 @@ def why_not_captured(proposer: Any) -> str | None:
         reason = kind.why_not(queries, of_group.get_metadata_builder())
         if reason is not None:
             return reason
+        if proposer.parallel_drafting and not kind.is_updated:
+            return "with parallel drafting its lengths are on the host"
     return None
 
 
@@ -124,8 +128,18 @@ class DraftGraphs:
             context.attn_metadata = None
         metadata = [passes.first, *later]
         layers = proposer.vllm_config.compilation_config.static_forward_context
-        launches = table.launches(list(proposer.attention_layers()), metadata, layers)
-        return CapturedPasses(requests, rows, graph, drafted, Updates(launches), again, context)
+        updated = [name for name in proposer.attention_layers() if is_updated(layers[name].impl)]
+        launches = table.launches(updated, metadata, layers)
+        return CapturedPasses(
+            requests,
+            rows,
+            graph,
+            drafted,
+            Updates(launches),
+            again,
+            context,
+            reads_lengths=len(updated) < len(proposer.attention_layers()),
+        )
 
     def for_batch(self, common: Any, requests: int) -> CapturedPasses | None:
         """The graph for a batch; None where there is none.
@@ -154,6 +168,8 @@ class DraftGraphs:
             int64 [requests, K].
         """
         proposer, plan = self.proposer, self.proposer.draft_plan
+        if passes.reads_lengths:
+            plan.pad_first_pass(requests, passes.requests)
         steps = None
         if plan.sizes.later_steps:
             steps = plan.plan_steps(passes.requests, requests)
@@ -164,6 +180,8 @@ class DraftGraphs:
         self._wait_for_drafts_on_the_host()
         passes.graph.replay()
         self.replays += 1
+        if not passes.updates.calls:
+            return passes.drafted[:requests]
         of_passes = [[*lengths, *[0] * (passes.requests - requests)]]
         if steps is not None:
             proposer.wait_for_lengths()

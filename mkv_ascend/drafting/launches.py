@@ -17,13 +17,21 @@ from typing import Any, Protocol
 import torch
 from vllm_ascend.attention.attention_v1 import AscendAttentionBackendImpl
 from vllm_ascend.attention.mla_v1 import AscendMLAImpl
+from vllm_ascend.attention.sfa_v1 import AscendSFAImpl
 from vllm_ascend.compilation import acl_graph
 
 from mkv_ascend.drafting.copying import shallow_copy
+from mkv_ascend.drafting.sharing import sharing_of
 
 
 class LaunchKind(Protocol):
-    """What differs by the class of implementation."""
+    """What differs by the class of implementation.
+
+    ``is_updated``: whether lengths are handed to it on the host, so that a replay must be given
+    this proposal's. Otherwise it reads them on the device, where the plan writes them.
+    """
+
+    is_updated: bool
 
     def why_not(self, queries: int, builder: Any) -> str | None:
         """Why passes of so many queries for each request are not captured; None: they are."""
@@ -40,6 +48,8 @@ class LaunchKind(Protocol):
 
 class DenseLaunch:
     """fused_infer_attention: any number of queries for each request."""
+
+    is_updated = True
 
     def why_not(self, queries: int, builder: Any) -> str | None:
         return None
@@ -59,6 +69,8 @@ class DenseLaunch:
 
 class LatentLaunch:
     """MLA: what its builder takes for decodes; prefills are launched without a task."""
+
+    is_updated = True
 
     def why_not(self, queries: int, builder: Any) -> str | None:
         most = builder.decode_threshold
@@ -80,9 +92,30 @@ class LatentLaunch:
         return False
 
 
+class SparseLaunch:
+    """Sparse MLA: nothing of it is on the host."""
+
+    is_updated = False
+
+    def why_not(self, queries: int, builder: Any) -> str | None:
+        if sharing_of(builder) is None:
+            return "its rows are split over ranks, or its slots sorted, for each pass anew"
+        return None
+
+    def tokens(self, metadata: Any) -> int:
+        raise NotImplementedError("launches of sparse attention are not updated")
+
+    def with_lengths(self, metadata: Any, lengths: list[int]) -> Any:
+        raise NotImplementedError("launches of sparse attention are not updated")
+
+    def has_sinks(self, implementation: Any) -> bool:
+        return False
+
+
 LAUNCH_KINDS: dict[type[Any], LaunchKind] = {
     AscendAttentionBackendImpl: DenseLaunch(),
     AscendMLAImpl: LatentLaunch(),
+    AscendSFAImpl: SparseLaunch(),
 }
 """Implementation class -> its kind of launches, subclasses included."""
 
@@ -93,6 +126,13 @@ def launch_kind(implementation: type[Any]) -> LaunchKind | None:
         if base in LAUNCH_KINDS:
             return LAUNCH_KINDS[base]
     return None
+
+
+def is_updated(implementation: Any) -> bool:
+    """Whether a replay hands this layer's launches its lengths."""
+    kind = launch_kind(type(implementation))
+    assert kind is not None, "layers were asked for their kind before the capture"
+    return kind.is_updated
 
 
 @dataclass(frozen=True)
@@ -166,7 +206,7 @@ class OneTable:
         """What was noted, sorted by pass.
 
         Args:
-            names: of the draft's layers, in the order in which they run.
+            names: of the draft's layers whose launches are updated, in the order in which they run.
             metadata: of each pass, by layer.
 
         Raises:

@@ -127,7 +127,7 @@ class MetadataMaker:
             template = self._build(
                 need, common, leader, steps.slots[0], steps.tables, draft_index=1
             )
-            of_steps = need.sharing.for_steps(template, steps.request_positions, self.rotary)
+            of_steps = need.sharing.for_steps(template, steps, self.rotary)
             for step, metadata in enumerate(of_steps):
                 per_step[step][leader] = metadata
         self.rotary = None

@@ -16,12 +16,15 @@ from typing import Any, Protocol
 import torch
 import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
 from vllm.v1.kv_cache_interface import CrossAttentionSpec
+from vllm_ascend.ascend_config import get_ascend_config
 from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder
 from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
+from vllm_ascend.attention.sfa_v1 import AscendSFAMetadataBuilder
 
 from mkv_ascend.attention.backends import rope_tables_of
 from mkv_ascend.attention.rope_tables import RopeTables
 from mkv_ascend.drafting.copying import shallow_copy
+from mkv_ascend.drafting.plan import LaterSteps
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class StepLengths:
 
 @dataclass(frozen=True)
 class RotaryRows:
-    """Rotary rows of all passes of a proposal, for layers of MLA.
+    """Rotary rows of all passes of a proposal, for layers of MLA, sparse or not.
 
     Attributes:
         cosines, sines: [rows, 1, 1, rope dimension], of the first pass and then of each later step.
@@ -70,6 +73,9 @@ def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 class Sharing(Protocol):
     """How metadata of one builder class is made from what it built once."""
 
+    def serves(self, builder: Any) -> bool:
+        """Whether this builder, as it is configured, makes what can be shared."""
+
     def rotary_rows(
         self, builder: Any, first: torch.Tensor | None, later: torch.Tensor | None
     ) -> RotaryRows | None:
@@ -89,10 +95,8 @@ class Sharing(Protocol):
     def for_group(self, built: Any, table: torch.Tensor, slots: torch.Tensor) -> Any:
         """``built`` for another block table [requests, columns] and slots [rows]."""
 
-    def for_steps(
-        self, built: Any, positions: Sequence[torch.Tensor], rotary: RotaryRows | None
-    ) -> list[Any]:
-        """``built`` for the later steps at these positions, int32 [requests] each."""
+    def for_steps(self, built: Any, steps: LaterSteps, rotary: RotaryRows | None) -> list[Any]:
+        """``built`` for each of the later steps."""
 
     def with_lengths(self, built: Any, lengths: StepLengths) -> None:
         """Write a step's host lengths into its own metadata."""
@@ -107,6 +111,9 @@ def run_builder(builder: Any, common: Any, draft_index: int) -> Any:
 
 class DenseSharing:
     """fused_infer_attention and flash_attention_3: one builder, which takes lengths on the host."""
+
+    def serves(self, builder: Any) -> bool:
+        return True
 
     def reads(self, spec: Any) -> Hashable:
         return isinstance(spec, CrossAttentionSpec)
@@ -124,10 +131,8 @@ class DenseSharing:
         other.block_tables, other.slot_mapping = table, slots
         return other
 
-    def for_steps(
-        self, built: Any, positions: Sequence[torch.Tensor], rotary: RotaryRows | None
-    ) -> list[Any]:
-        return [shallow_copy(built) for _ in positions]
+    def for_steps(self, built: Any, steps: LaterSteps, rotary: RotaryRows | None) -> list[Any]:
+        return [shallow_copy(built) for _ in steps.positions]
 
     def with_lengths(self, built: Any, lengths: StepLengths) -> None:
         built.seq_lens = built.seq_lens_cpu = lengths.tensor
@@ -136,6 +141,9 @@ class DenseSharing:
 
 class LatentSharing:
     """MLA: prefills and decodes have metadata of their own, decodes with their rotary rows."""
+
+    def serves(self, builder: Any) -> bool:
+        return True
 
     def reads(self, spec: Any) -> Hashable:
         hashable: Hashable = spec
@@ -186,18 +194,16 @@ class LatentSharing:
             other.prefill.block_table = table[decodes:]
         return other
 
-    def for_steps(
-        self, built: Any, positions: Sequence[torch.Tensor], rotary: RotaryRows | None
-    ) -> list[Any]:
+    def for_steps(self, built: Any, steps: LaterSteps, rotary: RotaryRows | None) -> list[Any]:
         assert rotary is not None
-        steps = []
-        for step, at in enumerate(positions):
+        made = []
+        for step, at in enumerate(steps.request_positions):
             other = shallow_copy(built)
             decode = other.decode = shallow_copy(built.decode)
             decode.input_positions = at
             decode.cos, decode.sin = rotary.of_step(step, at.shape[0])
-            steps.append(other)
-        return steps
+            made.append(other)
+        return made
 
     def with_lengths(self, built: Any, lengths: StepLengths) -> None:
         built.seq_lens = built.seq_lens_cpu = lengths.tensor
@@ -221,9 +227,50 @@ def _put_in_rows(built: Any, positions: torch.Tensor, rotary: RotaryRows) -> Non
             part.cos, part.sin = rotary.cosines[of_part], rotary.sines[of_part]
 
 
+class SparseSharing(LatentSharing):
+    """Sparse MLA: one metadata for prefills and decodes, which takes lengths on the device."""
+
+    def serves(self, builder: Any) -> bool:
+        """Not where the builder splits rows over ranks or sorts slots, by launches of its own."""
+        return not (builder.enable_dsa_cp or get_ascend_config().c8_enable_reshape_optim)
+
+    def build(self, builder: Any, common: Any, draft_index: int, rotary: RotaryRows | None) -> Any:
+        """Without the rotary rows that the builder would select; see ``for_steps``."""
+        tables = rope_tables_of(builder)
+        assert tables is not None
+        assert rotary is not None
+        own = shallow_copy(common)
+        # On the host, and long already: the builder converts them.
+        own.positions = _HOST_ZERO.expand(common.num_actual_tokens)
+        with tables.held_back():
+            built = run_builder(builder, own, draft_index)
+        if draft_index == 0:
+            built.cos, built.sin = rotary.cosines[: rotary.first], rotary.sines[: rotary.first]
+        return built
+
+    def for_group(self, built: Any, table: torch.Tensor, slots: torch.Tensor) -> Any:
+        other = shallow_copy(built)
+        other.block_table, other.slot_mapping = table, slots
+        return other
+
+    def for_steps(self, built: Any, steps: LaterSteps, rotary: RotaryRows | None) -> list[Any]:
+        assert rotary is not None
+        made = []
+        for step, lengths in enumerate(steps.lengths):
+            other = shallow_copy(built)
+            other.seq_lens = lengths
+            other.cos, other.sin = rotary.of_step(step, lengths.shape[0])
+            made.append(other)
+        return made
+
+    def with_lengths(self, built: Any, lengths: StepLengths) -> None:
+        built.seq_lens_cpu = lengths.tensor
+
+
 SHARING: dict[type[Any], Sharing] = {
     AscendAttentionMetadataBuilder: DenseSharing(),
     AscendMLAMetadataBuilder: LatentSharing(),
+    AscendSFAMetadataBuilder: SparseSharing(),
 }
 """Builder class -> how its metadata is shared. Subclasses made by ``derive`` only narrow what the
 builder sees, so they share as their base."""
@@ -233,5 +280,5 @@ def sharing_of(builder: Any) -> Sharing | None:
     """How the builder's metadata is shared; None where nothing is known of it."""
     for base in type(builder).__mro__:
         if base in SHARING:
-            return SHARING[base]
+            return SHARING[base] if SHARING[base].serves(builder) else None
     return None

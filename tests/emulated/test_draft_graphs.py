@@ -47,6 +47,7 @@ def run_replayed(case):
         ("deepseek_v2_target", "deepseek_v2_draft", 3),  # MLA, another rotary base in the draft
         ("gemma3", "gemma3_draft", 2),  # both in several KV groups
         ("llama_target", "gemma3_draft", 4),  # the draft alone in several
+        ("llama_target", "deepseek_v32_target", 3),  # sparse: lengths on the device
     ],
 )
 def test_independent_drafts(target, draft, k):
@@ -64,6 +65,7 @@ def test_independent_drafts(target, draft, k):
     [
         ("gpt_oss", "gpt_oss_eagle3", "eagle3", 3),  # sinks: an operator of their own
         ("deepseek_v3_mtp", "deepseek_v3_mtp", "mtp", 3),
+        ("deepseek_v32_mtp", "deepseek_v32_mtp", "mtp", 3),  # sparse: lengths on the device
     ],
 )
 def test_heads_propose_as_in_eager_mode(target, draft, method, k):

@@ -14,7 +14,9 @@ from vllm_ascend.compilation import acl_graph
 
 from mkv_ascend.drafting import updates
 from mkv_ascend.drafting.capture_cost import CaptureCost, CaptureMeter
+from mkv_ascend.drafting.graphs import CapturedPasses, DraftGraphs
 from mkv_ascend.drafting.launches import OneTable, launch_kind
+from mkv_ascend.drafting.plan import DraftPlan, Sizes
 from mkv_ascend.drafting.replaying import Replaying
 
 DENSE, LATENT = launch_kind(AscendAttentionBackendImpl), launch_kind(AscendMLAImpl)
@@ -66,6 +68,26 @@ def test_launches_of_one_pass_share_the_largest_workspace_and_each_was_captured_
     assert [(launch.event, launch.operands, launch.handle) for launch in noted] == [
         (f"event {number}", f"operands {number}", f"task {number}") for number in range(4)
     ]
+
+
+@pytest.mark.parametrize("reads_lengths", [False, True])
+def test_padding_is_there_before_a_replay_that_reads_it_on_the_device(reads_lengths):
+    table = torch.zeros(4, 2, dtype=torch.int32)
+    plan = DraftPlan(
+        Sizes(later_steps=0, max_requests=4, max_tokens=16, max_model_len=32), [table], [8]
+    )
+    plan.first_query_start_loc[:3] = torch.tensor([0, 4, 8])
+    seen = []
+    graph = SimpleNamespace(replay=lambda: seen.append(plan.first_query_start_loc.tolist()))
+    proposer = SimpleNamespace(
+        draft_plan=plan, runner=SimpleNamespace(draft_token_ids_event=None), vllm_config=None
+    )
+    drafted = torch.arange(3).view(3, 1)
+    passes = CapturedPasses(
+        3, 12, graph, drafted, updates.Updates([[]]), None, None, reads_lengths=reads_lengths
+    )
+    assert DraftGraphs(proposer).replay(passes, 2, [4, 4]).tolist() == [[0], [1]]
+    assert seen == [[0, 4, 8, 12 if reads_lengths else 0, 0]]
 
 
 def test_a_capture_with_another_number_of_launches_is_refused():

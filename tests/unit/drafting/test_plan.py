@@ -177,6 +177,20 @@ def test_rows_of_padding_after_the_first_pass_write_to_no_slot():
     assert plan.expand(inputs, own_rows - 1) == own_rows
 
 
+def test_requests_of_padding_have_no_keys_and_starts_that_rise():
+    """Attention that reads them on the device does so for all requests of its graph."""
+    plan, inputs, _ = planned(simple_case(given=[3, 3], rejected=[0, 0]))
+    plan.first_query_start_loc.fill_(5)  # of an earlier batch
+    plan.first_lengths.fill_(7)
+    plan.expand(inputs)
+    lengths = plan.first_lengths[:2].tolist()
+    plan.pad_first_pass(2, 2)
+    assert plan.first_query_start_loc[:4].tolist() == [0, 4, 8, 5]
+    plan.pad_first_pass(2, 3)
+    assert plan.first_query_start_loc.tolist() == [0, 4, 8, 12, 5]
+    assert plan.first_lengths.tolist() == [*lengths, 0, 7]
+
+
 def test_views_keep_their_addresses():
     """A captured graph reads where it read before."""
     plan, inputs, _ = planned(simple_case())
