@@ -177,19 +177,9 @@ class DraftPlan:
         return rows
 
     def pad_first_pass(self, requests: int, padded_requests: int) -> None:
-        """Give requests of padding no keys, and as many queries each as the first one has.
-
-        For attention that reads this on the device: what an earlier batch left there may fall.
-        """
-        if padded_requests == requests:
-            return
-        self.first_lengths[requests:padded_requests].zero_()
-        starts = self.first_query_start_loc
-        torch.mul(
-            self._counts[requests + 1 : padded_requests + 1],
-            starts[1],
-            out=starts[requests + 1 : padded_requests + 1],
-        )
+        """Give requests of padding no keys, for attention that reads lengths on the device."""
+        if padded_requests > requests:
+            self.first_lengths[requests:padded_requests].zero_()
 
     def slots(self, rows: int) -> tuple[torch.Tensor, ...]:
         """The first pass's slots per KV group, int32 [rows] each."""

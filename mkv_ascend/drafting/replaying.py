@@ -166,6 +166,9 @@ class Replaying(Proposing):
             None,
         )
         first = self._common_of_first_pass(common, requests, rows, rows)
+        # The graph's own. Rows of all its verify steps begin there, those of padding, too; in the
+        # plan's buffer padding has what an earlier batch left, which may be long, or fall.
+        first.query_start_loc = first.query_start_loc.clone()
         return rows, self._plan_passes(first, requests, rows, rows)
 
     def _common_of_verify_step(self, requests: int) -> AscendCommonAttentionMetadata:

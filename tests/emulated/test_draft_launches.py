@@ -76,9 +76,9 @@ def test_padding_is_there_before_a_replay_that_reads_it_on_the_device(reads_leng
     plan = DraftPlan(
         Sizes(later_steps=0, max_requests=4, max_tokens=16, max_model_len=32), [table], [8]
     )
-    plan.first_query_start_loc[:3] = torch.tensor([0, 4, 8])
+    plan.first_lengths.fill_(7)
     seen = []
-    graph = SimpleNamespace(replay=lambda: seen.append(plan.first_query_start_loc.tolist()))
+    graph = SimpleNamespace(replay=lambda: seen.append(plan.first_lengths.tolist()))
     proposer = SimpleNamespace(
         draft_plan=plan, runner=SimpleNamespace(draft_token_ids_event=None), vllm_config=None
     )
@@ -87,7 +87,7 @@ def test_padding_is_there_before_a_replay_that_reads_it_on_the_device(reads_leng
         3, 12, graph, drafted, updates.Updates([[]]), None, None, reads_lengths=reads_lengths
     )
     assert DraftGraphs(proposer).replay(passes, 2, [4, 4]).tolist() == [[0], [1]]
-    assert seen == [[0, 4, 8, 12 if reads_lengths else 0, 0]]
+    assert seen == [[7, 7, 0 if reads_lengths else 7, 7]]
 
 
 def test_a_capture_with_another_number_of_launches_is_refused():

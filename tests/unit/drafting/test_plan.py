@@ -177,17 +177,15 @@ def test_rows_of_padding_after_the_first_pass_write_to_no_slot():
     assert plan.expand(inputs, own_rows - 1) == own_rows
 
 
-def test_requests_of_padding_have_no_keys_and_starts_that_rise():
-    """Attention that reads them on the device does so for all requests of its graph."""
+def test_requests_of_padding_have_no_keys():
+    """Attention that reads lengths on the device does so for all requests of its graph."""
     plan, inputs, _ = planned(simple_case(given=[3, 3], rejected=[0, 0]))
-    plan.first_query_start_loc.fill_(5)  # of an earlier batch
-    plan.first_lengths.fill_(7)
+    plan.first_lengths.fill_(7)  # of an earlier batch
     plan.expand(inputs)
     lengths = plan.first_lengths[:2].tolist()
     plan.pad_first_pass(2, 2)
-    assert plan.first_query_start_loc[:4].tolist() == [0, 4, 8, 5]
+    assert plan.first_lengths.tolist() == [*lengths, 7, 7]
     plan.pad_first_pass(2, 3)
-    assert plan.first_query_start_loc.tolist() == [0, 4, 8, 12, 5]
     assert plan.first_lengths.tolist() == [*lengths, 0, 7]
 
 
