@@ -30,6 +30,9 @@ class Sizes:
         sampled_per_request: tokens that the first pass drafts for each request.
         shift: whether the draft sees each token one place earlier (heads on hidden states).
         parallel_token_id: token that stands for one to be drafted in parallel.
+        writes_rejected: whether rejected rows of the first pass write to their own slots, and not
+            to none. They are among the keys, though masked, and 0 times NaN is NaN: so where a
+            block may hold bits of something else, no slot of it may be left as it was.
     """
 
     later_steps: int
@@ -39,6 +42,7 @@ class Sizes:
     sampled_per_request: int = 1
     shift: bool = False
     parallel_token_id: int = 0
+    writes_rejected: bool = False
 
     def first_pass_rows(self, tokens: int, requests: int) -> int:
         """Rows of the first pass for so many of the target's."""
@@ -106,6 +110,7 @@ class DraftPlan:
     ) -> None:
         self.sizes = sizes
         self.block_tables = list(block_tables)
+        self._block_sizes = tuple(block_sizes)
         self._group_table = group_table(block_tables, block_sizes)
         steps, rows, groups = sizes.later_steps, sizes.max_tokens, len(self.block_tables)
         device = block_tables[0].device
@@ -125,6 +130,7 @@ class DraftPlan:
         self.masked_mask = torch.zeros(rows, dtype=torch.bool, device=device)
         # A count on the device without a copy at run time: a view of these.
         self._counts = torch.arange(sizes.max_requests + 1, dtype=torch.int32, device=device)
+        self._row_numbers = torch.arange(rows, dtype=torch.int32, device=device)
         self.later_steps = functools.lru_cache(maxsize=128)(self._later_steps)
         self.tables = functools.lru_cache(maxsize=128)(self._tables)
 
@@ -174,12 +180,35 @@ class DraftPlan:
             parallel_token_id=sizes.parallel_token_id,
         )
         expand_inputs(arguments)
+        if sizes.writes_rejected:
+            self._write_slots_of_rejected(requests, rows)
         return rows
 
     def pad_first_pass(self, requests: int, padded_requests: int) -> None:
         """Give requests of padding no keys, for attention that reads lengths on the device."""
         if padded_requests > requests:
             self.first_lengths[requests:padded_requests].zero_()
+
+    def _write_slots_of_rejected(self, requests: int, rows: int) -> None:
+        """Give rejected rows of live requests the slots behind the rows that are kept.
+
+        They lie within what the target's pass was given blocks for; the next rows with these
+        positions write there again.
+        """
+        starts, row = self.first_query_start_loc[: requests + 1], self._row_numbers[:rows]
+        request = torch.bucketize(row, starts[1:], right=True)
+        live = self.rejected_mask[:rows] & (request < requests)
+        request.clamp_(max=requests - 1)
+        behind = self.first_lengths[request] - starts[request + 1]
+        position = behind + row
+        live &= position < self.sizes.max_model_len
+        for slots, table, size in zip(
+            self.first_slots, self.block_tables, self._block_sizes, strict=True
+        ):
+            column = (position // size).clamp_(0, table.shape[1] - 1)
+            own = table[request, column] * size + position % size
+            fits = live & (position < table.shape[1] * size)
+            slots[:rows] = torch.where(fits, own, slots[:rows])
 
     def slots(self, rows: int) -> tuple[torch.Tensor, ...]:
         """The first pass's slots per KV group, int32 [rows] each."""

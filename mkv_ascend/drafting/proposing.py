@@ -97,6 +97,8 @@ class Proposing(DraftSteps, Grouped):
             sampled_per_request=self.extra_slots_per_request,
             shift=self.pass_hidden_states_to_model,
             parallel_token_id=self.parallel_drafting_token_id,
+            # DeepSeek-V4's blocks hold states in float32 and keys in bfloat16 in turn.
+            writes_rejected=self.runner.use_compress,
         )
 
     def _propose(

@@ -55,6 +55,7 @@ def proposals(draw):
         "tables": tables,
         "block_sizes": block_sizes,
         "more_rows": draw(st.integers(0, 3)),
+        "writes_rejected": draw(st.booleans()),
     }
 
 
@@ -75,6 +76,7 @@ def planned(case):
             max_tokens=MAX_TOKENS,
             max_model_len=case["max_model_len"],
             shift=case["shift"],
+            writes_rejected=case["writes_rejected"],
         ),
         [torch.tensor(table, dtype=torch.int32) for table in case["tables"]],
         case["block_sizes"],
@@ -134,22 +136,24 @@ def test_the_first_pass_is_that_of_the_scalar_reference(case):
     ):
         tokens = [100 + starts[row] + index for index in range(count - rejected)][shift:]
         shown = [*tokens, 900 + row]
+        behind = computed + len(shown)
         assert int(plan.first_query_start_loc[row]) == len(expected)
         assert int(plan.first_lengths[row]) == computed + count + 1 - shift
         assert int(inputs.out_sample_indices[row]) == len(expected) + len(shown) - 1
         for offset, token in enumerate(shown):
             expected.append((token, row, computed + offset))
-        expected += [None] * (count + 1 - shift - len(shown))
+        expected += [(None, row, behind + index) for index in range(rejected)]
     assert rows == len(expected)
     for index, value in enumerate(expected):
         slots = plan.first_slots[:, index].tolist()
-        if value is None:
+        token, row, position = value
+        if token is None and not case["writes_rejected"]:
             assert slots == [-1] * len(slots)
             continue
-        token, row, position = value
         inside = position < case["max_model_len"]
-        assert int(inputs.out_token_ids[index]) == token
-        assert int(inputs.out_positions[index]) == (position if inside else 0)
+        if token is not None:
+            assert int(inputs.out_token_ids[index]) == token
+            assert int(inputs.out_positions[index]) == (position if inside else 0)
         assert slots == [
             slot(table, size, row, position, case["max_model_len"])
             for table, size in zip(case["tables"], case["block_sizes"], strict=True)
@@ -160,13 +164,14 @@ def simple_case(**changes):
     return {
         "shift": False, "later_steps": 2, "max_model_len": 40, "computed": [3, 9], "given": [2, 4],
         "rejected": [0, 1], "tables": [[[1] * COLUMNS] * 4], "block_sizes": [8], "more_rows": 0,
-        **changes,
+        "writes_rejected": False, **changes,
     }  # fmt: skip
 
 
-def test_rows_of_padding_after_the_first_pass_write_to_no_slot():
+@pytest.mark.parametrize("writes_rejected", [False, True])
+def test_rows_of_padding_after_the_first_pass_write_to_no_slot(writes_rejected):
     """A graph has rows for more requests than there may be; they hold those of an earlier batch."""
-    plan, inputs, _ = planned(simple_case())
+    plan, inputs, _ = planned(simple_case(writes_rejected=writes_rejected))
     own_rows = plan.expand(inputs)
     plan.first_slots.fill_(7)
     inputs.out_token_ids.fill_(7)
