@@ -18,6 +18,7 @@ import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import 
 from vllm.v1.kv_cache_interface import CrossAttentionSpec
 from vllm_ascend.ascend_config import get_ascend_config
 from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder
+from vllm_ascend.attention.dsa_v1 import AscendDSAMetadataBuilder
 from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
 from vllm_ascend.attention.sfa_v1 import AscendSFAMetadataBuilder
 
@@ -105,8 +106,20 @@ class Sharing(Protocol):
 def run_builder(builder: Any, common: Any, draft_index: int) -> Any:
     """What vllm-ascend's builder makes for a pass of the draft."""
     if draft_index == 0:
-        return builder.build(0, common)
+        return builder.build(0, common, **_kept_by_caller(builder))
     return builder.build_for_drafting(common, draft_index)
+
+
+def _kept_by_caller(builder: Any) -> dict[str, Any]:
+    """DeepSeek-V4's builders keep with their caller what layers of several ratios share. The layer
+    that drafts has one ratio, so a new pass shares nothing."""
+    if not isinstance(builder, AscendDSAMetadataBuilder):
+        return {}
+    shared = ("prefill", "decode", "common")
+    return {
+        "block_size": builder.kv_cache_spec.block_size,
+        **{f"{part}_ratio_to_sas_metadata": {} for part in shared},
+    }
 
 
 class DenseSharing:

@@ -13,6 +13,7 @@ from vllm.config import get_layers_from_vllm_config
 from vllm.distributed.parallel_state import is_global_first_rank
 from vllm.model_executor.layers.attention import Attention, MLAAttention
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.model_executor.layers.mamba.abstract import MambaBase
 from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
 from vllm_ascend.attention.attention_v1 import (
     AscendAttentionMetadataBuilder,
@@ -63,6 +64,9 @@ logger = get_logger(__name__)
 
 HOST_LENGTH_BUILDERS = (AscendAttentionMetadataBuilder, AscendMLAMetadataBuilder)
 """Builders that read sequence lengths on the host."""
+
+OF_VLLM = (Attention, MLAAttention, MambaBase)
+"""Layers that take the caches themselves."""
 
 
 class MkvModelRunner(NPUModelRunner):
@@ -153,7 +157,8 @@ class MkvModelRunner(NPUModelRunner):
         caches: dict[str, Any] = super().initialize_kv_cache_tensors(kv_cache_config)
         for name, cache in caches.items():
             layer = self.compilation_config.static_forward_context[name]
-            if isinstance(layer, Attention | MLAAttention) and isinstance(layer.kv_cache, list):
+            bound = layer.kv_cache if isinstance(layer, OF_VLLM) else None
+            if isinstance(bound, list) and len(bound) == 1 and bound[0] is cache:
                 layer.kv_cache = cache
         return caches
 

@@ -16,7 +16,6 @@ from vllm.v1.kv_cache_interface import (
     HiddenStateCacheSpec,
     KVCacheGroupSpec,
     MambaSpec,
-    MLAAttentionSpec,
     SlidingWindowMLASpec,
     UniformTypeKVCacheSpecs,
 )
@@ -44,11 +43,11 @@ def need_own_groups(specs: Specs) -> bool:
     """Whether to group these layers, which need several groups, by our own search.
 
     Those of target and draft, and those that vLLM refuses. It keeps models whose layers all are
-    DeepSeek-V4's: it knows those by class, drafts of that kind (mtp) included.
+    DeepSeek-V4's: it knows those by class, drafts of that kind (mtp) included, and nothing beside
+    them, not even a draft with MLA.
     """
-    latents = [isinstance(spec, MLAAttentionSpec | SlidingWindowMLASpec) for spec in specs.values()]
     if any(isinstance(spec, SlidingWindowMLASpec) for spec in specs.values()):
-        return not all(latents)
+        return not all(map(_is_of_deepseek_v4, specs.values()))
     return kv_groups.can_fold(specs) or not _vllm_can_unify(specs)
 
 

@@ -8,6 +8,7 @@ and beside the former an indexer with a compressor of its own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +31,8 @@ from tests.emulated.planned_runner import PlannedRunner, aliases
 from tests.emulated.stock_caches import StandInRunner
 from tests.emulated.test_layout_groups import configs, installed  # noqa: F401
 from tests.emulated.test_layout_hybrids import stock_configs
-from tests.emulated.test_layout_recipes import BF16, GQA, dense, described
+from tests.emulated.test_layout_recipes import BF16, GQA, MLA, dense, described
+from tests.emulated.test_layout_recipes import latent as mla
 
 MIB = 2**20
 SMALL, LARGE = 16640, 131072
@@ -99,7 +101,8 @@ def layers(*draft: Any) -> dict[str, Any]:
         for index, spec in enumerate(of_model):
             name = f"{role}.layers.{index}.self_attn.attn"
             kernel_block = min(spec.block_size, 128)
-            layer_facts.tie(spec, LayerFacts(name, role, kernel_block=kernel_block))
+            sizes = {"latent_dim": 512, "rope_dim": 64} if spec.head_size == 576 else {}
+            layer_facts.tie(spec, LayerFacts(name, role, kernel_block=kernel_block, **sizes))
             specs[name] = spec
     return specs
 
@@ -119,10 +122,13 @@ class BindingRunner(PlannedRunner, MkvModelRunner):  # type: ignore[misc]
 
 
 def runner(
-    config: KVCacheConfig, specs: dict[str, Any], kind: type[PlannedRunner] = PlannedRunner
+    config: KVCacheConfig,
+    specs: dict[str, Any],
+    kind: type[PlannedRunner] = PlannedRunner,
+    of_draft: type[Any] = GQA,
 ) -> PlannedRunner:
-    backends = {name: GQA if name.startswith(Role.DRAFT) else AscendDSABackend for name in specs}
     drafted = [name for name in specs if name.startswith(Role.DRAFT)]
+    backends = {name: of_draft if name in drafted else AscendDSABackend for name in specs}
     return kind(config, backends, drafted, model_type="deepseek_v4")
 
 
@@ -159,14 +165,24 @@ def test_alone_its_caches_are_those_of_vllm_ascend(monkeypatch: pytest.MonkeyPat
     assert aliases(caches, ours.num_blocks) == []
 
 
-def test_a_dense_draft_has_caches_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM's grouping leaves layers of other kinds out."""
+@pytest.mark.parametrize(
+    ("make", "backend", "refusal"),
+    [
+        (lambda: dense(64, 2), GQA, "Some layers are not assigned to any group"),
+        (mla, MLA, "^$"),
+    ],
+    ids=["dense", "mla"],
+)
+def test_a_draft_of_another_kind_has_caches_beside_it(
+    make: Callable[[], Any], backend: type[Any], refusal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM's grouping leaves layers of other kinds out, and takes those of MLA for its own."""
     options = {**OPTIONS, "blocks": 120}
-    with pytest.raises(AssertionError, match="Some layers are not assigned to any group"):
-        stock_configs(monkeypatch, layers(dense(64, 2)), **options)
-    specs = layers(dense(64, 2))
+    with pytest.raises(AssertionError, match=refusal):
+        stock_configs(monkeypatch, layers(make()), **options)
+    specs = layers(make())
     (config,) = configs(specs, **options)
-    planned = runner(config, specs)
+    planned = runner(config, specs, of_draft=backend)
     caches = {name: cache for name, (cache,) in planned.caches().items()}
     assert sorted(caches) == sorted(specs)
     assert aliases(caches, config.num_blocks) == []
