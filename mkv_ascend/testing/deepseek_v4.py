@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small DeepSeek-V4 with random weights, and its logits in plain torch.
+"""DeepSeek-V4's logits in plain torch: the judge of engines, for transformers does not have it.
 
-Transformers (5.5.4) does not have the family, so there is nobody else's model to judge engines by:
-this one is written from the formulas of DeepSeek-V4's published inference code as vLLM documents
-them, over whole sequences and without any cache. It rounds where the model does, to bfloat16 behind
-each module and to 8 bits in the indexer, because vllm-ascend runs the family in bfloat16 only.
-
-Sizes are the smallest that the operators document: 64 heads of 512, a hidden size of 1024.
+Written from the formulas of DeepSeek-V4's published inference code as vLLM documents them, over
+whole sequences and without any cache. It rounds where the model does, to bfloat16 behind each
+module and to 8 bits in the indexer, because vllm-ascend runs the family in bfloat16 only. The
+checkpoint is ``tiny_models.deepseek_v4``'s.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,199 +22,87 @@ from torch.nn.functional import linear, pad, silu, softplus
 HEADS, HEAD_SIZE, ROPE_SIZE = 64, 512, 64
 INDEX_HEADS, INDEX_SIZE = 64, 128
 WINDOW = 128
+KNOWN_SEQUENCES = 16
 POST_FACTOR = 2.0
-
-CONFIGURATION: Mapping[str, Any] = {
-    "architectures": ["DeepseekV4ForCausalLM"],
-    "model_type": "deepseek_v4",
-    "dtype": "bfloat16",
-    "vocab_size": 264,
-    "tie_word_embeddings": False,
-    "hidden_size": 1024,
-    "num_hidden_layers": 3,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": 1,
-    "head_dim": HEAD_SIZE,
-    "qk_rope_head_dim": ROPE_SIZE,
-    "q_lora_rank": 64,
-    "o_lora_rank": 32,
-    "o_groups": 8,
-    "sliding_window": WINDOW,
-    # One layer of each kind: a window alone, with chosen keys of 4 tokens, with all keys of 128.
-    "compress_ratios": [0, 4, 128],
-    "index_n_heads": INDEX_HEADS,
-    "index_head_dim": INDEX_SIZE,
-    "index_topk": 512,
-    "hc_mult": 4,
-    "hc_sinkhorn_iters": 20,
-    "hc_eps": 1e-6,
-    "rms_norm_eps": 1e-6,
-    "hidden_act": "silu",
-    "n_routed_experts": 8,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 64,
-    # The first layer chooses experts by the token.
-    "num_hash_layers": 1,
-    "scoring_func": "sqrtsoftplus",
-    "norm_topk_prob": True,
-    "routed_scaling_factor": 1.0,
-    "n_group": 1,
-    "topk_group": 1,
-    "max_position_embeddings": 1024,
-    "rope_theta": 10000.0,
-    "compress_rope_theta": 160000.0,
-    "rope_parameters": {
-        "rope_type": "default",
-        "rope_theta": 10000.0,
-        "factor": 1,
-        "beta_fast": 32,
-        "beta_slow": 1,
-        "original_max_position_embeddings": 1024,
-    },
-}
 
 Weights = Mapping[str, torch.Tensor]
 
 
-class WeightMaker:
-    """Random weights by name; the same for the same seed and order of calls."""
-
-    def __init__(self, seed: int) -> None:
-        self.weights: dict[str, torch.Tensor] = {}
-        self._generator = torch.Generator().manual_seed(seed)
-
-    def matrix(self, name: str, rows: int, columns: int, gain: float = 1.0) -> None:
-        """Keeps the size of what it multiplies, times ``gain``."""
-        values = torch.randn(rows, columns, generator=self._generator)
-        self.weights[f"{name}.weight"] = (values * gain * columns**-0.5).bfloat16()
-
-    def norm(self, name: str, size: int) -> None:
-        values = 1 + 0.1 * torch.randn(size, generator=self._generator)
-        self.weights[f"{name}.weight"] = values.bfloat16()
-
-    def single(self, name: str, *shape: int, spread: float = 1.0) -> None:
-        """A parameter in float32."""
-        self.weights[name] = torch.randn(*shape, generator=self._generator) * spread
-
-    def streams(self, name: str, mixes: int, width: int) -> None:
-        """How residual streams are mixed; ``mixes`` numbers for each token."""
-        self.single(f"{name}_fn", mixes, width, spread=width**-0.5)
-        self.single(f"{name}_base", mixes)
-
-    def compressor(self, name: str, ratio: int, size: int, hidden: int) -> None:
-        width = size * (2 if ratio == 4 else 1)
-        self.single(f"{name}.ape", ratio, width, spread=0.5)
-        self.matrix(f"{name}.wkv", width, hidden)
-        self.matrix(f"{name}.wgate", width, hidden)
-        self.norm(f"{name}.norm", size)
-
-    def experts(self, name: str, experts: Sequence[str], size: int, hidden: int) -> None:
-        for expert in experts:
-            self.matrix(f"{name}.{expert}.gate_proj", size, hidden)
-            self.matrix(f"{name}.{expert}.up_proj", size, hidden)
-            self.matrix(f"{name}.{expert}.down_proj", hidden, size)
-
-    def tokens_experts(self, name: str, vocabulary: int, experts: int, chosen: int) -> None:
-        rows = [torch.randperm(experts, generator=self._generator) for _ in range(vocabulary)]
-        self.weights[name] = torch.stack(rows)[:, :chosen].to(torch.int32)
-
-
-def make_weights(config: Mapping[str, Any], seed: int = 0) -> dict[str, torch.Tensor]:
-    """All tensors of a checkpoint, by the names that vllm-ascend loads."""
-    make, hidden, streams = WeightMaker(seed), config["hidden_size"], config["hc_mult"]
-    # Rows of the size of a residual stream.
-    make.matrix("model.embed_tokens", config["vocab_size"], hidden, gain=hidden**0.5)
-    make.matrix("lm_head", config["vocab_size"], hidden)
-    make.norm("model.norm", hidden)
-    make.streams("model.hc_head", streams, streams * hidden)
-    make.single("model.hc_head_scale", 1)
-    for index, ratio in enumerate(config["compress_ratios"]):
-        name = f"model.layers.{index}"
-        make.norm(f"{name}.input_layernorm", hidden)
-        make.norm(f"{name}.post_attention_layernorm", hidden)
-        for part in ("attn", "ffn"):
-            make.streams(f"{name}.hc_{part}", (2 + streams) * streams, streams * hidden)
-            make.single(f"{name}.hc_{part}_scale", 3)
-        _make_attention(make, f"{name}.self_attn", ratio, config)
-        count, size = config["n_routed_experts"], config["moe_intermediate_size"]
-        make.matrix(f"{name}.mlp.gate", count, hidden)
-        if index < config["num_hash_layers"]:
-            table = f"{name}.mlp.gate.tid2eid"
-            make.tokens_experts(table, config["vocab_size"], count, config["num_experts_per_tok"])
-        else:
-            make.single(f"{name}.mlp.gate.e_score_correction_bias", count, spread=0.1)
-        routed = [f"experts.{expert}" for expert in range(count)]
-        make.experts(f"{name}.mlp", [*routed, "shared_experts"], size, hidden)
-    return make.weights
-
-
-def _make_attention(make: WeightMaker, name: str, ratio: int, config: Mapping[str, Any]) -> None:
-    hidden, query, output = (config[key] for key in ("hidden_size", "q_lora_rank", "o_lora_rank"))
-    groups = config["o_groups"]
-    make.matrix(f"{name}.wq_a", query, hidden)
-    make.norm(f"{name}.q_norm", query)
-    make.matrix(f"{name}.wq_b", HEADS * HEAD_SIZE, query)
-    make.matrix(f"{name}.wkv", HEAD_SIZE, hidden)
-    make.norm(f"{name}.kv_norm", HEAD_SIZE)
-    make.matrix(f"{name}.wo_a", groups * output, HEADS * HEAD_SIZE // groups)
-    make.matrix(f"{name}.wo_b", hidden, groups * output, gain=2.0)
-    make.single(f"{name}.attn_sink", HEADS)
-    if ratio > 1:
-        make.compressor(f"{name}.compressor", ratio, HEAD_SIZE, hidden)
-    if ratio == 4:
-        make.matrix(f"{name}.indexer.wq_b", INDEX_HEADS * INDEX_SIZE, query)
-        make.matrix(f"{name}.indexer.weights_proj", INDEX_HEADS, hidden)
-        make.compressor(f"{name}.indexer.compressor", ratio, INDEX_SIZE, hidden)
-
-
-def model_directory(seed: int = 0) -> Path:
-    """Folder of the checkpoint, written now if it is not there yet."""
-    from safetensors.torch import save_file
-
-    from mkv_ascend.testing.tiny_models import store
-
-    content = json.dumps([dict(CONFIGURATION), seed, torch.__version__])
-    digest = hashlib.sha256(content.encode() + Path(__file__).read_bytes()).hexdigest()[:12]
-    path = store.default_directory() / f"deepseek_v4-{digest}"
-    with store.locked(path):
-        if not store.is_complete(path):
-            with store.written_whole(path) as aside:
-                weights = make_weights(CONFIGURATION, seed)
-                save_file(weights, aside / "model.safetensors", metadata={"format": "pt"})
-                (aside / "config.json").write_text(json.dumps(dict(CONFIGURATION), indent=2))
-                (aside / store.DESCRIPTION_FILE).write_text(json.dumps({"name": "deepseek_v4"}))
-    return path
+DRAFT_LAYER = "mtp.0"
+"""Prefix of the weights of the layer that drafts."""
 
 
 class Reference:
-    """The model in ``directory`` over whole sequences, on the host."""
+    """The model of ``config`` and ``weights`` over whole sequences, on the host.
 
-    def __init__(self, directory: Path, **changes: Any) -> None:
-        from safetensors.torch import load_file
+    ``changes``: values of the configuration that an engine was given in place of the checkpoint's.
+    """
 
-        self.config = {**json.loads((directory / "config.json").read_text()), **changes}
-        self.weights: Weights = load_file(directory / "model.safetensors")
+    def __init__(self, config: Mapping[str, Any], weights: Weights, **changes: Any) -> None:
+        self.config, self.weights = {**config, **changes}, weights
+        self._known: list[tuple[list[int], torch.Tensor]] = []
 
     def logits(self, tokens: Sequence[int]) -> torch.Tensor:
         """Logits after each token, float32 ``[len(tokens), vocabulary]``."""
+        with torch.inference_mode():
+            hidden = self.normed(self.known_streams(tokens))
+            return linear(hidden, self.weights["lm_head.weight"]).float()
+
+    def known_streams(self, tokens: Sequence[int]) -> torch.Tensor:
+        """``streams``, not computed again for what a known sequence begins with."""
+        wanted = list(tokens)
+        for known, streams in self._known:
+            if known[: len(wanted)] == wanted:
+                return streams[: len(wanted)]
+        streams = self.streams(wanted)
+        self._known = [(wanted, streams), *self._known[:KNOWN_SEQUENCES]]
+        return streams
+
+    def streams(self, tokens: Sequence[int]) -> torch.Tensor:
+        """The residual streams behind the last layer, ``[len(tokens), streams, width]``."""
         ids = torch.tensor(list(tokens))
         with torch.inference_mode():
             streams = self.weights["model.embed_tokens.weight"][ids]
             streams = streams.unsqueeze(1).repeat(1, self.config["hc_mult"], 1)
             for index in range(self.config["num_hidden_layers"]):
-                streams = self._layer(index, streams, ids)
-            hidden = norm(self._head(streams), self.weights["model.norm.weight"])
-            return linear(hidden, self.weights["lm_head.weight"]).float()
+                ratio = self.config["compress_ratios"][index]
+                streams = self._layer(f"model.layers.{index}", ratio, streams, ids)
+            return streams
 
-    def _layer(self, index: int, streams: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        name = f"model.layers.{index}"
+    def normed(self, streams: torch.Tensor) -> torch.Tensor:
+        """What the output matrix is multiplied with, ``[tokens, width]``."""
+        return norm(self._head(streams, "model"), self.weights["model.norm.weight"])
+
+    def draft_streams(
+        self, tokens: Sequence[int], known: torch.Tensor, first: int = 0
+    ) -> torch.Tensor:
+        """The streams behind the layer that drafts, ``[len(tokens), streams, width]``.
+
+        It stands at positions from ``first`` on; at each it is given the token of the position
+        behind and the streams ``known`` of the position itself.
+        """
+        name, ids = DRAFT_LAYER, torch.tensor(list(tokens))
+        # At position 0 the token is hidden.
+        visible = (torch.arange(len(ids)) + first > 0).unsqueeze(1)
+        embedded = self.weights[f"{name}.emb.tok_emb.weight"][ids] * visible
+        embedded = norm(embedded, self.weights[f"{name}.enorm.weight"])
+        known = norm(known, self.weights[f"{name}.hnorm.weight"])
+        streams = linear(known, self.weights[f"{name}.h_proj.weight"])
+        streams = linear(embedded, self.weights[f"{name}.e_proj.weight"]).unsqueeze(1) + streams
+        return self._layer(name, 0, streams, ids, first)
+
+    def draft_normed(self, streams: torch.Tensor) -> torch.Tensor:
+        """What the drafting layer's output matrix is multiplied with."""
+        return norm(self._head(streams, DRAFT_LAYER), self.weights[f"{DRAFT_LAYER}.norm.weight"])
+
+    def _layer(
+        self, name: str, ratio: int, streams: torch.Tensor, ids: torch.Tensor, first: int = 0
+    ) -> torch.Tensor:
         x, post, comb = self._enter(streams, f"{name}.hc_attn")
         x = norm(x, self.weights[f"{name}.input_layernorm.weight"])
-        ratio = self.config["compress_ratios"][index]
         base = self.config["compress_rope_theta" if ratio > 1 else "rope_theta"]
-        attended = Attention(self.weights, f"{name}.self_attn", self.config, ratio, base)(x)
-        streams = leave(attended, streams, post, comb)
+        attention = Attention(self.weights, f"{name}.self_attn", self.config, ratio, base)
+        streams = leave(attention(x, first), streams, post, comb)
         x, post, comb = self._enter(streams, f"{name}.hc_ffn")
         x = norm(x, self.weights[f"{name}.post_attention_layernorm.weight"])
         return leave(self._experts(x, f"{name}.mlp", ids), streams, post, comb)
@@ -243,9 +130,9 @@ class Reference:
             comb = comb / (comb.sum(1, keepdim=True) + epsilon)
         return torch.einsum("tn,tnh->th", pre, streams.float()).bfloat16(), post, comb
 
-    def _head(self, streams: torch.Tensor) -> torch.Tensor:
-        mixes = self._mixes(streams, "model.hc_head") * self.weights["model.hc_head_scale"]
-        pre = torch.sigmoid(mixes + self.weights["model.hc_head_base"]) + self.config["hc_eps"]
+    def _head(self, streams: torch.Tensor, name: str) -> torch.Tensor:
+        mixes = self._mixes(streams, f"{name}.hc_head") * self.weights[f"{name}.hc_head_scale"]
+        pre = torch.sigmoid(mixes + self.weights[f"{name}.hc_head_base"]) + self.config["hc_eps"]
         return torch.einsum("tn,tnh->th", pre, streams.float()).bfloat16()
 
     def _experts(self, x: torch.Tensor, name: str, ids: torch.Tensor) -> torch.Tensor:
@@ -269,6 +156,39 @@ class Reference:
         gate, up, down = (self.weights[f"{name}.{part}_proj.weight"] for part in
                           ("gate", "up", "down"))  # fmt: skip
         return linear(silu(linear(x, gate).float()).bfloat16() * linear(x, up), down)
+
+
+@lru_cache(maxsize=2)
+def load(directory: Path) -> Reference:
+    """The model in ``directory``."""
+    from safetensors.torch import load_file
+
+    config = json.loads((directory / "config.json").read_text())
+    return Reference(config, load_file(directory / "model.safetensors"))
+
+
+@dataclass(frozen=True)
+class DraftLayer:
+    """Method ``mtp``: the layer that drafts (a ``speculation.Drafter``)."""
+
+    checkpoint: Path
+
+    def rows(self, context: Sequence[int], drafted: Sequence[int]) -> torch.Tensor:
+        """Logits after ``context`` and each of ``drafted``.
+
+        Only as many positions are computed as its last query sees: it has a window alone.
+        """
+        model, first = load(self.checkpoint), max(0, len(context) - 1 - WINDOW)
+        known = model.known_streams(context[:-1])[first:]
+        matrix = model.weights[f"{DRAFT_LAYER}.head.weight"]
+        rows = []
+        with torch.inference_mode():
+            for count in range(len(drafted) + 1):
+                tokens = [*context[first + 1 :], *drafted[:count]]
+                last = model.draft_streams(tokens, known, first)[-1:]
+                rows.append(linear(model.draft_normed(last), matrix)[0].float())
+                known = torch.cat((known, last))
+        return torch.stack(rows)
 
 
 def leave(
@@ -311,8 +231,9 @@ class Attention:
     def _linear(self, x: torch.Tensor, name: str) -> torch.Tensor:
         return linear(x, self.weights[f"{self.name}.{name}.weight"])
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        positions = torch.arange(len(x))
+    def __call__(self, x: torch.Tensor, first: int = 0) -> torch.Tensor:
+        """Of tokens at positions from ``first`` on, which is 0 where keys are compressed."""
+        positions = torch.arange(len(x)) + first
         low = norm(self._linear(x, "wq_a"), self.weights[f"{self.name}.q_norm.weight"])
         query = norm(self._linear(low, "wq_b").unflatten(1, (HEADS, HEAD_SIZE)), 1.0)
         query = rotated(query, positions, self.base)

@@ -11,13 +11,14 @@ sensitive to a corrupt cache (``sensitivity``), and good enough at text for draf
 """
 
 from mkv_ascend.testing.tiny_models.making import InsensitiveModelError, model_directory
-from mkv_ascend.testing.tiny_models.recipes import DERIVED, FOR_THE_MATRIX, RECIPES
+from mkv_ascend.testing.tiny_models.recipes import DERIVED, FITTED_MODELS, FOR_THE_MATRIX, RECIPES
 
 NAMES: tuple[str, ...] = tuple(RECIPES)
 """Names of the tiny models that are trained alone: language models of their own."""
 
-ALL_NAMES: tuple[str, ...] = (*RECIPES, *DERIVED)
-"""With those made from another one: drafting heads, and copies with noise on their weights."""
+ALL_NAMES: tuple[str, ...] = (*RECIPES, *DERIVED, *FITTED_MODELS)
+"""With those made from another one (drafting heads, copies with noise on their weights) and those
+whose output alone is fitted."""
 
 TESTED_NAMES: tuple[str, ...] = tuple(name for name in ALL_NAMES if name not in FOR_THE_MATRIX)
 """All but those that only ``make matrix`` uses."""

@@ -22,6 +22,7 @@ from mkv_ascend.testing.tiny_models import (
 from mkv_ascend.testing.tiny_models.corpus import load_corpus
 from mkv_ascend.testing.tiny_models.recipes import (
     DERIVED,
+    FITTED_MODELS,
     RECIPES,
     DerivedRecipe,
     find_recipe,
@@ -82,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def print_list(directory: Path) -> None:
     """One line for each model: name, family, folder or that it is still to be trained."""
     corpus = load_corpus()
-    for recipe in [*RECIPES.values(), *DERIVED.values()]:
+    for recipe in [*RECIPES.values(), *DERIVED.values(), *FITTED_MODELS.values()]:
         path = store.checkpoint_path(recipe, corpus, directory)
         state = str(path) if store.is_complete(path) else "not trained yet"
         kind = f"from {recipe.source}" if isinstance(recipe, DerivedRecipe) else recipe.model_type

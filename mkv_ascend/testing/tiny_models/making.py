@@ -17,6 +17,7 @@ from mkv_ascend.testing.tiny_models.recipes import (
     MAX_POSITIONS,
     AnyRecipe,
     BlockHeadRecipe,
+    FittedRecipe,
     HeadRecipe,
     PerturbedRecipe,
     Recipe,
@@ -70,6 +71,9 @@ def _make(recipe: AnyRecipe, corpus: Corpus, path: Path, progress: Progress | No
     from mkv_ascend.testing.tiny_models import deepseek_v32
 
     deepseek_v32.register()
+    if isinstance(recipe, FittedRecipe):
+        make_fitted(recipe, corpus, path)
+        return
     if not isinstance(recipe, HeadRecipe | PerturbedRecipe):
         make(recipe, corpus, path, progress)
         return
@@ -110,6 +114,19 @@ def make(recipe: Recipe, corpus: Corpus, path: Path, progress: Progress | None) 
     else:
         model.save_pretrained(path)
     build_tokenizer(MAX_POSITIONS).save_pretrained(path)
+    (path / store.DESCRIPTION_FILE).write_text(json.dumps(description, indent=2) + "\n")
+
+
+def make_fitted(recipe: FittedRecipe, corpus: Corpus, path: Path) -> None:
+    """Write the checkpoint of a model whose output alone is fitted, and its description."""
+    from mkv_ascend.testing.tiny_models import deepseek_v4
+
+    started = time.process_time()
+    with one_thread():
+        deepseek_v4.make(recipe, corpus, path)
+    build_tokenizer(MAX_POSITIONS).save_pretrained(path)
+    seconds = round(time.process_time() - started, 1)
+    description = {"recipe": asdict(recipe), "processor_seconds": seconds}
     (path / store.DESCRIPTION_FILE).write_text(json.dumps(description, indent=2) + "\n")
 
 

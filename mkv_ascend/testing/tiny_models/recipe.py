@@ -88,8 +88,29 @@ class PerturbedRecipe:
     seed: int = 0
 
 
+@dataclass(frozen=True)
+class FittedRecipe:
+    """A model that is not trained but for its output matrices; see ``deepseek_v4``.
+
+    Attributes:
+        rows, length: rows of text, and their tokens.
+        decks: rows of decks.
+        iterations: of the search for the matrices.
+        decay: weight of their squared size, per token.
+    """
+
+    name: str
+    model_type: str
+    rows: int = 24
+    length: int = 128
+    decks: int = 12
+    iterations: int = 40
+    decay: float = 200.0
+    seed: int = 0
+
+
 DerivedRecipe = HeadRecipe | PerturbedRecipe
-AnyRecipe = Recipe | DerivedRecipe
+AnyRecipe = Recipe | DerivedRecipe | FittedRecipe
 
 COMMON: Mapping[str, Any] = {
     "vocab_size": VOCABULARY_SIZE,

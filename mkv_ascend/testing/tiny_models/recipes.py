@@ -19,13 +19,14 @@ from mkv_ascend.testing.tiny_models.recipe import (
     AnyRecipe,
     BlockHeadRecipe,
     DerivedRecipe,
+    FittedRecipe,
     HeadRecipe,
     PerturbedRecipe,
     Recipe,
     RecurrentRecipe,
 )
 from mkv_ascend.testing.tiny_models.recipes_recurrent import RECURRENT
-from mkv_ascend.testing.tiny_models.recipes_sparse import SPARSE
+from mkv_ascend.testing.tiny_models.recipes_sparse import FITTED, SPARSE
 from mkv_ascend.testing.tiny_models.tokenizer import VOCABULARY_SIZE
 
 _SLIDING_AND_FULL = ["sliding_attention", "full_attention"]
@@ -358,9 +359,13 @@ FOR_THE_MATRIX = (
 )
 """Those that no test uses; ``make matrix`` trains them."""
 
+FITTED_MODELS: dict[str, FittedRecipe] = {recipe.name: recipe for recipe in FITTED}
+"""All tiny models of which only the output is fitted, by name; transformers has none of them."""
+
 __all__ = [
     "COMMON",
     "DERIVED",
+    "FITTED_MODELS",
     "FOR_THE_MATRIX",
     "MAX_POSITIONS",
     "RECIPES",
@@ -368,6 +373,7 @@ __all__ = [
     "AnyRecipe",
     "BlockHeadRecipe",
     "DerivedRecipe",
+    "FittedRecipe",
     "HeadRecipe",
     "PerturbedRecipe",
     "Recipe",
@@ -378,8 +384,8 @@ __all__ = [
 
 def find_recipe(name: str) -> AnyRecipe:
     """The recipe called ``name``; ValueError that lists the names otherwise."""
-    recipe = RECIPES.get(name) or DERIVED.get(name)
+    recipe = RECIPES.get(name) or DERIVED.get(name) or FITTED_MODELS.get(name)
     if recipe is None:
-        names = ", ".join([*RECIPES, *DERIVED])
+        names = ", ".join([*RECIPES, *DERIVED, *FITTED_MODELS])
         raise ValueError(f"there is no tiny model {name!r}; choose from: {names}")
     return recipe

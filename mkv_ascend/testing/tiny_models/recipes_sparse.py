@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mkv_ascend.testing.tiny_models.recipe import Recipe
+from mkv_ascend.testing.tiny_models.recipe import FittedRecipe, Recipe
 
 INDEX_TOPK = 32
 """Keys that a sparse layer attends to. A deck is shorter, so all of one is seen in training."""
@@ -19,6 +19,9 @@ INDEX_TOPK = 32
 class SparseRecipe(Recipe):
     """A tiny model of a family that transformers does not have; see ``deepseek_v32``."""
 
+
+FITTED = (FittedRecipe(name="deepseek_v4_fitted", model_type="deepseek_v4"),)
+"""Models of random layers, too large to be trained."""
 
 SPARSE = (
     SparseRecipe(

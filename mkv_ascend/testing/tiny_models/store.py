@@ -26,6 +26,7 @@ from mkv_ascend.testing.tiny_models.recipes import (
     RECIPES,
     AnyRecipe,
     BlockHeadRecipe,
+    FittedRecipe,
     HeadRecipe,
     PerturbedRecipe,
     RecurrentRecipe,
@@ -50,6 +51,9 @@ SPARSE_CODE_FILES = ("deepseek_v32.py",)
 SPARSE_HEAD_CODE_FILES = ("heads_sparse.py",)
 """Those that decide on the drafting layer of such a model, besides."""
 
+FITTED_CODE_FILES = ("deepseek_v4.py", "../deepseek_v4.py")
+"""Those that decide on models of which the output alone is fitted."""
+
 BLOCK_CODE_FILES = ("block_head.py", "block_making.py")
 """Those that decide on heads of method dflash, besides."""
 
@@ -68,7 +72,9 @@ def content_hash(recipe: AnyRecipe, corpus: Corpus) -> str:
         "torch": version("torch"),
         "transformers": version("transformers"),
     }
-    if not isinstance(recipe, PerturbedRecipe):
+    if isinstance(recipe, FittedRecipe):
+        content["code"] |= {name: _source_digest(name) for name in FITTED_CODE_FILES}
+    elif not isinstance(recipe, PerturbedRecipe):
         content["configuration"] = recipe.configuration()
     if isinstance(recipe, RecurrentRecipe):
         content["code"] |= {name: _source_digest(name) for name in RECURRENT_CODE_FILES}

@@ -22,7 +22,13 @@ from mkv_ascend.testing.tiny_models import __main__ as command
 from mkv_ascend.testing.tiny_models import making, optimizer, sensitivity, store, training
 from mkv_ascend.testing.tiny_models.batches import DECK_LETTERS, batches, deck_line
 from mkv_ascend.testing.tiny_models.corpus import Corpus, load_corpus, split_at_line
-from mkv_ascend.testing.tiny_models.recipes import DERIVED, RECIPES, Recipe, find_recipe
+from mkv_ascend.testing.tiny_models.recipes import (
+    DERIVED,
+    FITTED_MODELS,
+    RECIPES,
+    Recipe,
+    find_recipe,
+)
 from mkv_ascend.testing.tiny_models.tokenizer import (
     BOS_TOKEN_ID,
     SPECIAL_TOKENS,
@@ -282,7 +288,7 @@ def test_the_command_lists_all_models(
     (path / store.DESCRIPTION_FILE).write_text(json.dumps({}))
     assert command.main(["--list", "--directory", str(tmp_path)]) == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert set(lines) == {*RECIPES, *DERIVED}
+    assert set(lines) == {*RECIPES, *DERIVED, *FITTED_MODELS}
     assert str(path) in lines["minute"]
     assert "not trained yet" in lines["llama_draft"]
 
