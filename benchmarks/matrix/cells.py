@@ -11,6 +11,11 @@ K = 3
 """Draft tokens of a proposal in every cell."""
 
 
+FLOAT32, ROUNDED = "float32", "rounded"
+"""Kinds of references: Hugging Face's model in float32, or, of a family that computes in 16 bits
+alone, a model in plain torch that rounds where it does."""
+
+
 @dataclass(frozen=True)
 class Target:
     """A family of targets.
@@ -22,6 +27,7 @@ class Target:
         head_targets: method -> the tiny model that its head belongs to, where it is not ``model``.
         triton: whether its layers need Triton, which is what a real set-up has too.
         engine: arguments of ``vllm.LLM`` that this family needs.
+        reference: kind of the reference, ``FLOAT32`` or ``ROUNDED``.
     """
 
     name: str
@@ -30,6 +36,7 @@ class Target:
     head_targets: dict[str, str] = field(default_factory=dict)
     triton: bool = False
     engine: dict[str, Any] = field(default_factory=dict)
+    reference: str = FLOAT32
 
 
 @dataclass(frozen=True)
@@ -50,9 +57,10 @@ class Cell:
         target, draft: families, the row and the column.
         method: vLLM's name of the method.
         target_model, draft_model: tiny models; ``draft_model`` is None for methods without one.
-        reference_model: tiny model of the target's weights that transformers can load.
+        reference_model: tiny model of the target's weights that the reference can load.
         triton: whether vLLM is to find Triton.
         engine: further arguments of ``vllm.LLM``.
+        reference: kind of the reference, ``FLOAT32`` or ``ROUNDED``.
     """
 
     target: str
@@ -63,6 +71,7 @@ class Cell:
     reference_model: str
     triton: bool = False
     engine: dict[str, Any] = field(default_factory=dict)
+    reference: str = FLOAT32
 
     @property
     def name(self) -> str:
@@ -113,6 +122,13 @@ TARGETS = (
     ),
     Target("mamba2", "granite4", heads={"eagle3": "granite4_eagle3"}, triton=True),
     Target("short conv", "lfm2", heads={"eagle3": "lfm2_eagle3"}, triton=True),
+    Target(
+        "deepseek-v4",
+        "deepseek_v4_fitted",
+        heads={"eagle3": "llama_eagle3", "mtp": "deepseek_v4_fitted"},
+        engine={"dtype": "bfloat16", "block_size": 128},
+        reference=ROUNDED,
+    ),
 )
 
 DRAFTS = (
@@ -151,6 +167,7 @@ def all_cells() -> Iterator[Cell]:
                 target.model,
                 target.triton or draft.triton,
                 {**target.engine, **draft.engine},
+                target.reference,
             )
         for method in HEADS:
             if method in target.heads:
@@ -167,6 +184,7 @@ def all_cells() -> Iterator[Cell]:
                 target.model,
                 target.triton,
                 target.engine,
+                target.reference,
             )
 
 
@@ -182,6 +200,7 @@ def head_cell(target: Target, method: str) -> Cell:
         REFERENCES.get(model, model),
         target.triton,
         target.engine,
+        target.reference,
     )
 
 

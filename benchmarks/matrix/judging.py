@@ -38,6 +38,15 @@ class Expectation:
         self.accepted_per_position = [old + new for old, new in pairs]
 
 
+@dataclass(frozen=True)
+class Assessment:
+    """What is not as the reference says (``faults``; empty where all is right), and how many draft
+    tokens per proposal it accepts; None where that was not reached or nothing was proposed."""
+
+    faults: list[str]
+    reference_acceptance: float | None
+
+
 class Judge:
     """Says what is right for one cell."""
 
@@ -72,6 +81,14 @@ class Judge:
             else:
                 raise RuntimeError(f"{self.cell.name}: each candidate {position} has a near tie")
         return chosen
+
+    def assess(self, requests: Sequence[list[int]], result: engine.Result) -> Assessment:
+        """Judge what an engine made of ``requests``."""
+        expected = self.expectation(requests, result.preempted_contexts)
+        return Assessment(
+            faults(self, result, expected),
+            acceptance(expected.accepted_per_position, expected.verified),
+        )
 
     def expectation(
         self, requests: Sequence[list[int]], preempted: Sequence[list[int]]
@@ -137,9 +154,14 @@ def faults(judge: Judge, result: engine.Result, expected: Expectation) -> list[s
             f"accepted {result.accepted_per_position} of {result.num_drafts} proposals, the "
             f"reference {expected.accepted_per_position} of {expected.verified}"
         )
-    if not result.preempted_contexts:
-        found.append("no request was preempted, so that preemption is not shown")
-    return found
+    return found + not_preempted(result)
+
+
+def not_preempted(result: engine.Result) -> list[str]:
+    """The fault that preemption is not shown, if it is not."""
+    if result.preempted_contexts:
+        return []
+    return ["no request was preempted, so that preemption is not shown"]
 
 
 def acceptance(accepted_per_position: Sequence[int], proposals: int) -> float | None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from mkv_ascend.testing import prompts, reference
@@ -18,14 +19,16 @@ CANDIDATES = 6
 """Prompts to choose from for each length. A near tie in so few choices is rare."""
 
 
-def candidates(model: Path, position: int) -> list[list[int]]:
-    """Token ids of ``CANDIDATES`` prompts, for the request at ``position``.
+def candidates(
+    model: Path, position: int, lengths: Sequence[int] = LENGTHS, decks: bool = True
+) -> list[list[int]]:
+    """Token ids of ``CANDIDATES`` prompts, for the request at ``position`` of ``lengths``.
 
     Texts fill blocks; a deck goes on as it should only if every key is seen and none too many,
-    which in a text a few wrong keys hardly change.
+    which in a text a few wrong keys hardly change. ``decks``: whether short prompts are decks.
     """
-    length, places = LENGTHS[position], range(10 * position, 10 * position + CANDIDATES)
-    if length < 20:
+    length, places = lengths[position], range(10 * position, 10 * position + CANDIDATES)
+    if decks and length < 20:
         texts = [prompts.deck_prompts(1, letters=length - 2, seed=place)[0] for place in places]
     else:
         texts = [prompts.held_out_text(place, length - 1) for place in places]

@@ -25,6 +25,11 @@ OURS = (
         r"the draft keeps a recurrent state in",
         "a recurrent state would have to be taken back where tokens are rejected",
     ),
+    Refusal(
+        r"its layers hand on .* where a head takes one state",
+        "heads of eagle3 are trained on one hidden state of a layer, and DeepSeek-V4's layers hand "
+        "on several residual streams",
+    ),
 )
 
 VLLM = (

@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.matrix import lookup, prompts, refusals
-from benchmarks.matrix.cells import Cell, K
-from benchmarks.matrix.judging import Judge, acceptance, faults
+from benchmarks.matrix.cells import ROUNDED, Cell, K
+from benchmarks.matrix.judging import Judge, acceptance
+from benchmarks.matrix.rounded import RoundedJudge
 from mkv_ascend.testing import engine
 from mkv_ascend.testing.tiny_models import model_directory
 
@@ -63,6 +64,11 @@ class Verdict:
         return asdict(self)
 
 
+def judge_of(cell: Cell) -> Judge:
+    """Who says what is right for ``cell``."""
+    return RoundedJudge(cell) if cell.reference == ROUNDED else Judge(cell)
+
+
 def scenario(cell: Cell, requests: list[list[int]], side: str = OURS) -> engine.Scenario:
     """What all sides run: 8 requests at once, in chunks, of which one is preempted."""
     if cell.draft_model is None:
@@ -104,7 +110,7 @@ LOOKUP = {
 def run(cell: Cell, side: str) -> Verdict:
     """Run ``cell`` in this process's environment, which must be the one of ``side``."""
     started = time.monotonic()
-    judge = Judge(cell)
+    judge = judge_of(cell)
     requests = judge.requests()
     try:
         result = engine.run(scenario(cell, requests, side), TIMEOUT_SECONDS[side])
@@ -112,8 +118,8 @@ def run(cell: Cell, side: str) -> Verdict:
         return _ended(str(error), time.monotonic() - started)
     if ("mkv_ascend" in result.platform) == (side == STOCK):
         raise RuntimeError(f"the platform is {result.platform}, {side} was asked for")
-    expected = judge.expectation(requests, result.preempted_contexts)
-    found = faults(judge, result, expected)
+    assessment = judge.assess(requests, result)
+    found = assessment.faults
     outcome, reason = (FAILS, "; ".join(found)) if found else (WORKS, "")
     if side == GRAPH and not found:
         outcome, reason = replayed(cell, result)
@@ -121,7 +127,7 @@ def run(cell: Cell, side: str) -> Verdict:
         outcome,
         reason,
         acceptance(result.accepted_per_position, result.num_drafts),
-        acceptance(expected.accepted_per_position, expected.verified),
+        assessment.reference_acceptance,
         round(time.monotonic() - started, 1),
     )
 

@@ -54,13 +54,16 @@ BY_EVERY_DRAFT_TOKEN = {
     "window+full/ngram": "test_draftless_methods.py::test_ngram_proposes_what_followed_before",
     "dsa/dense": "test_sparse_models.py::test_dense_draft_with_preemption",
     "dsa/mla": "test_sparse_models.py::test_dense_draft_with_preemption",
+    "deepseek-v4/dense": "test_deepseek_v4.py::test_dense_draft",
+    "deepseek-v4/mtp": "test_deepseek_v4.py"
+    "::test_tokens_are_the_references_and_drafts_its_mtp_layers",
     "gdn/mamba2": "test_recurrent_drafts.py::test_targets_without_states_and_with_others",
     "mamba2/dense": "test_mamba_models.py::test_states_are_taken_back_to_what_was_accepted",
     "mamba2/gdn": "test_recurrent_drafts.py::test_states_of_target_and_draft_on_several_ranks",
     "mamba2/eagle3": "test_auxiliary_states.py"
     "::test_states_are_hugging_faces_and_proposals_the_heads",
 }
-"""There every token is Hugging Face's and every draft token the draft's own; acceptance is not
+"""There every token is the reference's and every draft token the draft's own; acceptance is not
 counted by loops. Suffix decoding is refused, there as in the matrix."""
 
 

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine must do with a target that computes in 16 bits alone, such as DeepSeek-V4.
+
+Which of two nearly equal logits is larger differs there with the order of summation, so nobody can
+say beforehand which tokens come out. What came out is judged instead: every token of the target and
+every token of the draft by the reference's logits after the tokens before it, where near ties are
+let pass and counted; and from tokens and draft tokens, all of them judged, it is counted again
+after which contexts proposals were due and how many of their tokens were to be accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from benchmarks.matrix import prompts
+from benchmarks.matrix.cells import K
+from benchmarks.matrix.judging import Assessment, Judge, acceptance, not_preempted
+from mkv_ascend.testing import deepseek_v4, engine, reference, speculation
+from mkv_ascend.testing.reference import DraftProposal, DraftReport
+
+if TYPE_CHECKING:
+    import torch
+
+LENGTHS = (122, 10, 135, 6, 60, 14, 125, 8)
+"""Tokens of each request, shorter than other families' (``prompts.LENGTHS``), for this one's layers
+are many times larger: below and past a window of 128 and a group of 128, two crossing while they
+decode."""
+
+NEAR_TIE = 0.05
+"""Difference of two logits that decides nothing in bfloat16; the models' spread by about 1 to 4."""
+
+SHARE = 0.04
+"""Share of tokens that may be such ties."""
+
+
+@dataclass
+class Count:
+    """Proposals that were due, and the accepted tokens of them at each position.
+
+    Attributes:
+        verified: proposals that were verified, empty ones not counted.
+        least, most: accepted tokens per position; they differ by near ties behind the last token.
+        strays: proposals that were not due, and such as were due and not made.
+    """
+
+    verified: int = 0
+    least: list[int] = field(default_factory=lambda: [0] * K)
+    most: list[int] = field(default_factory=lambda: [0] * K)
+    strays: int = 0
+
+    def add(self, least: int, most: int) -> None:
+        """One proposal of which that many tokens were to be accepted."""
+        self.verified += 1
+        for position in range(K):
+            self.least[position] += position < least
+            self.most[position] += position < most
+
+
+class RoundedJudge(Judge):
+    """Says what is right for a cell whose target no float32 reference can decide."""
+
+    def requests(self) -> list[list[int]]:
+        """Eight prompts; near ties are dealt with afterwards.
+
+        No decks: the fitted model has not learned them, and to a draft that has, all letters that
+        are left are nearly equal.
+        """
+        return [
+            prompts.candidates(self.target, position, LENGTHS, decks=False)[0]
+            for position in range(len(LENGTHS))
+        ]
+
+    def target_rows(self, context: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+        """The target's logits after ``context`` and after each of ``tokens``."""
+        return deepseek_v4.load(self.target).logits([*context, *tokens])[len(context) - 1 :]
+
+    def assess(self, requests: Sequence[list[int]], result: engine.Result) -> Assessment:
+        """Judge what an engine made of ``requests``."""
+        found = [*self._wrong_tokens(requests, result), *self._wrong_drafts(result)]
+        if found:
+            return Assessment([*found, *not_preempted(result)], None)
+        count = self.count(requests, result)
+        if count.strays:
+            found.append("proposals were made after other contexts than they were due at")
+        bounds = zip(count.least, result.accepted_per_position, count.most, strict=True)
+        if result.num_drafts != count.verified or not all(
+            least <= accepted <= most for least, accepted, most in bounds
+        ):
+            found.append(
+                f"accepted {result.accepted_per_position} of {result.num_drafts} proposals, the "
+                f"reference {count.least} to {count.most} of {count.verified}"
+            )
+        counted = count.least if found else result.accepted_per_position
+        found += not_preempted(result)
+        return Assessment(found, acceptance(counted, count.verified))
+
+    def _wrong_tokens(self, requests: Sequence[list[int]], result: engine.Result) -> Iterable[str]:
+        pairs = zip(requests, result.tokens, strict=True)
+        said = [DraftProposal(prompt, tokens) for prompt, tokens in pairs]
+        report = reference.judge(self.target_rows, said, NEAR_TIE)
+        wrong = {deviation.proposal for deviation in report.wrong}
+        short = sum(len(one.tokens) != prompts.NEW_TOKENS for one in said)
+        if wrong or short:
+            yield f"{len(wrong) + short} of {len(said)} requests got other tokens"
+        yield from _too_many_ties(report, "tokens")
+
+    def _wrong_drafts(self, result: engine.Result) -> Iterable[str]:
+        drafted = sum(len(proposal.tokens) for proposal in result.proposals)
+        if self.cell.draft_model is None:
+            wrong = self.wrong_draft_tokens(result.proposals)
+        else:
+            report = self.draft_report(result.proposals)
+            wrong = len(report.wrong)
+            yield from _too_many_ties(report, "draft tokens")
+        if wrong:
+            yield f"{wrong} of {drafted} draft tokens are not the draft's own"
+
+    def draft_report(self, proposals: Sequence[DraftProposal]) -> DraftReport:
+        """Each draft token by the draft's own logits."""
+        return reference.judge(self.drafter().rows, proposals, NEAR_TIE)
+
+    def drafter(self) -> speculation.Drafter:
+        """What says which draft tokens are right."""
+        if self.cell.method == "mtp":
+            return deepseek_v4.DraftLayer(self.target)
+        return super().drafter()
+
+    def count(self, requests: Sequence[list[int]], result: engine.Result) -> Count:
+        """Go through the proposals that were due, from the tokens that came out."""
+        made = {tuple(one.context): one.tokens for one in result.proposals if one.tokens}
+        lost = {tuple(context) for context in result.preempted_contexts}
+        count = Count()
+        for prompt, tokens in zip(requests, result.tokens, strict=True):
+            at = 1
+            while at < len(tokens):
+                context = (*prompt, *tokens[:at])
+                proposed = made.pop(context, [])
+                # Only a method that looks tokens up may have none to propose.
+                count.strays += not proposed and self.cell.draft_model is not None
+                if context in lost:
+                    at += 1
+                    continue
+                least, most = self._accepted(context, proposed, tokens[at:])
+                if proposed:
+                    count.add(least, most)
+                at += least + 1
+        count.strays += len(made)
+        return count
+
+    def _accepted(
+        self, context: Sequence[int], proposed: Sequence[int], following: Sequence[int]
+    ) -> tuple[int, int]:
+        """How many tokens of a proposal are accepted, at least and at most.
+
+        Behind the last token that was asked for, the reference's logits say what would follow.
+        """
+        pairs = list(zip(proposed, following, strict=False))
+        for position, (token, right) in enumerate(pairs):
+            if token != right:
+                return position, position
+        if len(pairs) == len(proposed):
+            return len(proposed), len(proposed)
+        rows = self.target_rows(context, proposed)
+        least = most = len(pairs)
+        for token, row in zip(proposed[len(pairs) :], rows[len(pairs) :], strict=False):
+            others = row.clone()
+            others[token] = float("-inf")
+            lead = float(row[token] - others.max())
+            if lead < -NEAR_TIE:
+                break
+            least += least == most and lead >= NEAR_TIE
+            most += 1
+        return least, most
+
+
+def _too_many_ties(report: DraftReport, what: str) -> Iterable[str]:
+    if len(report.near_ties) > max(1, SHARE * report.checked):
+        yield f"{len(report.near_ties)} of {report.checked} {what} are other near ties"
