@@ -65,7 +65,6 @@ def test_independent_drafts(target, draft, k):
     [
         ("gpt_oss", "gpt_oss_eagle3", "eagle3", 3),  # sinks: an operator of their own
         ("deepseek_v3_mtp", "deepseek_v3_mtp", "mtp", 3),
-        ("deepseek_v32_mtp", "deepseek_v32_mtp", "mtp", 3),  # sparse: lengths on the device
     ],
 )
 def test_heads_propose_as_in_eager_mode(target, draft, method, k):
