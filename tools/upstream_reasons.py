@@ -67,6 +67,12 @@ REASONS = (
         "interpreted, one call takes many minutes; engines run a CPU kernel here",
     ),
     Reason(
+        r"test_fused_sigmoid_gating_delta_rule",
+        r"Did you forget to add @triton\.jit",
+        "Triton's interpreter does not reach an `exp` that a module keeps under a name of its own; "
+        "engines run a CPU kernel here",
+    ),
+    Reason(
         r"test_hash_encoder",
         r"\"geqrf_cpu\" not implemented for 'Half'",
         "PyTorch has no QR decomposition in float16 for the CPU, in whose memory the device is",
