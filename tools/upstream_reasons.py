@@ -73,6 +73,12 @@ REASONS = (
         "engines run a CPU kernel here",
     ),
     Reason(
+        r"test_apply_penalties\[npu:0-42-dtype\d-3-",
+        r"AssertionError: assert False",
+        "the test lets its first request have drafts before it: the kernel reads in front of its "
+        "buffer, which its reference leaves out",
+    ),
+    Reason(
         r"test_hash_encoder",
         r"\"geqrf_cpu\" not implemented for 'Half'",
         "PyTorch has no QR decomposition in float16 for the CPU, in whose memory the device is",

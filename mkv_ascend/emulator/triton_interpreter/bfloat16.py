@@ -52,6 +52,7 @@ def install(interpreter: ModuleType) -> None:
     for name in ("cast_impl", "create_fp_to_fp"):
         setattr(builder, name, _converting(getattr(builder, name), interpreter))
     interpreter.ReduceOps.sum = _summing(interpreter.ReduceOps.sum)
+    builder.get_bf16 = _constant(interpreter)
 
 
 def _widening(operate: Callable[..., Any], place: int, interpreter: ModuleType) -> Any:
@@ -77,6 +78,16 @@ def _widening(operate: Callable[..., Any], place: int, interpreter: ModuleType) 
         return handle(narrowed(result.data), tl.bfloat16)
 
     return wrapper
+
+
+def _constant(interpreter: ModuleType) -> Any:
+    """A number of a kernel's text in bfloat16: the builder has one for every other type."""
+    import triton.language as tl
+
+    def get_bf16(self: Any, value: float) -> Any:
+        return interpreter.TensorHandle(narrowed(np.array([value])), tl.bfloat16)
+
+    return get_bf16
 
 
 def _summing(total: Callable[..., Any]) -> Any:
