@@ -93,6 +93,9 @@ class Sharing(Protocol):
     def reads(self, spec: Any) -> Hashable:
         """What the builder reads of its spec: specs equal in it give the same metadata."""
 
+    def block_table(self, built: Any) -> torch.Tensor:
+        """Of ``built``, int32 [requests, columns]; MLA has the decodes' there."""
+
     def for_group(self, built: Any, table: torch.Tensor, slots: torch.Tensor) -> Any:
         """``built`` for another block table [requests, columns] and slots [rows]."""
 
@@ -138,6 +141,10 @@ class DenseSharing:
 
     def build(self, builder: Any, common: Any, draft_index: int, rotary: RotaryRows | None) -> Any:
         return run_builder(builder, common, draft_index)
+
+    def block_table(self, built: Any) -> torch.Tensor:
+        table: torch.Tensor = built.block_tables
+        return table
 
     def for_group(self, built: Any, table: torch.Tensor, slots: torch.Tensor) -> Any:
         other = shallow_copy(built)
@@ -194,6 +201,10 @@ class LatentSharing:
         if draft_index == 0:
             _put_in_rows(built, common.positions, rotary)
         return built
+
+    def block_table(self, built: Any) -> torch.Tensor:
+        table: torch.Tensor = built.block_tables
+        return table
 
     def for_group(self, built: Any, table: torch.Tensor, slots: torch.Tensor) -> Any:
         other = shallow_copy(built)
@@ -260,6 +271,10 @@ class SparseSharing(LatentSharing):
         if draft_index == 0:
             built.cos, built.sin = rotary.cosines[: rotary.first], rotary.sines[: rotary.first]
         return built
+
+    def block_table(self, built: Any) -> torch.Tensor:
+        table: torch.Tensor = built.block_table
+        return table
 
     def for_group(self, built: Any, table: torch.Tensor, slots: torch.Tensor) -> Any:
         other = shallow_copy(built)

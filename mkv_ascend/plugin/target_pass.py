@@ -54,8 +54,7 @@ class Follower:
             table = self.table.get_device_tensor()[:rows]
             table[num_reqs:].fill_(0)
             return self.sharing.for_table(built, table, lengths)
-        # Of a batch with prefills, MLA's builder leaves the rows of its decodes there.
-        rows = max(built.block_tables.shape[0], num_reqs)
+        rows = max(self.sharing.block_table(built).shape[0], num_reqs)
         table = self.table.get_device_tensor()[:rows]
         if rows > table.shape[0]:  # the builder made room for a request of padding
             table = torch.cat([table, table.new_zeros((rows - table.shape[0], table.shape[1]))])

@@ -15,7 +15,7 @@ from vllm.v1.kv_cache_interface import (
 from vllm.v1.worker.utils import AttentionGroup
 from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder, AscendMetadata
 
-from mkv_ascend.drafting.sharing import LatentSharing
+from mkv_ascend.drafting.sharing import LatentSharing, SparseSharing
 from mkv_ascend.plugin.target_pass import (
     Follower,
     TargetSlots,
@@ -155,6 +155,17 @@ def test_prefills_of_mla_followers_have_their_rows_of_the_block_table():
     own = follower.table.rows
     assert metadata.decode.block_table.tolist() == own[:1].tolist()
     assert metadata.prefill.block_table.tolist() == own[1:2].tolist()
+
+
+def test_sparse_followers_have_their_own_block_table_and_slots():
+    """Of every request: sparse MLA has one block table for prefills and decodes."""
+    table = Table(-20)
+    built = SimpleNamespace(block_table=table.rows[:2], slot_mapping=table.slot_mapping.gpu[:3])
+    follower = Follower(SparseSharing(), "leader", ("t",), Table(-30))
+    metadata = follower.metadata(built, 2, LENGTHS)
+    assert metadata.block_table.tolist() == follower.table.rows.tolist()
+    assert metadata.slot_mapping.tolist() == [30] * 3
+    assert built.slot_mapping.tolist() == [20] * 3, "the leader's metadata was changed"
 
 
 def test_slots_of_all_groups_in_one_call():
