@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 
 from benchmarks.matrix.cells import Cell
 from benchmarks.matrix.running import GRAPH, STOCK, Verdict
@@ -48,7 +49,19 @@ class Batch:
         """Which plugin takes the platform's seat, and one thread for each process."""
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         environment.pop("VLLM_PLUGINS", None)
-        return {**environment, "VLLM_PLUGINS": "ascend"} if self.side == STOCK else environment
+        if self.side == STOCK:
+            environment["VLLM_PLUGINS"] = ",".join(plugins_but_ours())
+        return environment
+
+
+def plugins_but_ours() -> list[str]:
+    """Names of all installed plugins of vLLM but this one: vllm-ascend's models are one of its own.
+
+    vLLM loads only what ``VLLM_PLUGINS`` names, of every kind.
+    """
+    kinds = ("vllm.platform_plugins", "vllm.general_plugins")
+    names = {plugin.name for kind in kinds for plugin in entry_points(group=kind)}
+    return sorted(names - {"mkv_ascend"})
 
 
 def batches(tasks: Sequence[Task]) -> list[Batch]:
