@@ -31,7 +31,7 @@ decode."""
 NEAR_TIE = 0.05
 """Difference of two logits that decides nothing in bfloat16; the models' spread by about 1 to 4."""
 
-SHARE = 0.04
+SHARE = 0.02
 """Share of tokens that may be such ties."""
 
 
