@@ -323,6 +323,13 @@ class MkvModelRunner(NPUModelRunner):
             return
         self._kv_block_zeroer = PlannedBlockZeroer(self._cache_memory.planes)
 
+    def zero_new_blocks(self) -> None:
+        """From now on, where a draft's blocks may have held states: see ``new_blocks``."""
+        if self.cache_plan is None or not self.kv_cache_config.needs_kv_cache_zeroing:
+            return
+        if isinstance(self.drafter, Proposing) and not hasattr(self, "_kv_block_zeroer"):
+            self._init_kv_zero_meta()
+
     def layer_rows(self) -> tuple[LayerRow, ...]:
         """Which backend serves which layer, in which KV group; in the order of creation."""
         groups = {

@@ -171,6 +171,18 @@ PATCHES = (
         until="vLLM groups layers of unlike pages, or the grouping is a hook of the platform",
     ),
     Patch(
+        name="new blocks beside states",
+        target="KVCacheCoordinator.allocate_new_blocks",
+        why="Rejected rows of a proposal's first pass are keys that were never written. In a block "
+        "that held states in float32 they read as NaN, and the draft's tokens are wrong. vLLM has "
+        "new blocks zeroed of dense layers alone, vllm-ascend for eagle3 alone.",
+        guard="the method has the parameters that plugin/new_blocks.py names; it does what it did, "
+        "and nothing more where no layer keeps states",
+        test="tests/emulated/test_new_blocks.py",
+        until="vLLM names new blocks of all attention layers, and vllm-ascend zeroes them for all "
+        "methods",
+    ),
+    Patch(
         name="prefix hits of unlike groups",
         target="AscendHybridKVCacheCoordinator.find_longest_cache_hit",
         why="Groups that keep all tokens and differ in block size or in the spec of their first "

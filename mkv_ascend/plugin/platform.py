@@ -84,9 +84,10 @@ class MkvPlatform(NPUPlatform):
             # No engine core: that registers with its configuration, whatever was before.
             return
         if vllm_config.parallel_config.worker_cls == WORKER:
-            from mkv_ascend.plugin import engine_core, prefix_hits
+            from mkv_ascend.plugin import engine_core, new_blocks, prefix_hits
 
             engine_core.install()
+            new_blocks.install()
             prefix_hits.install()
 
 

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vllm_ascend.worker import worker as ascend_worker
 
 from mkv_ascend.plugin import expert_groups, patches
 from mkv_ascend.plugin.guards import replaced
 from mkv_ascend.plugin.model_runner import MkvModelRunner
+
+if TYPE_CHECKING:
+    from vllm.v1.kv_cache_interface import KVCacheConfig
 
 
 class MkvWorker(ascend_worker.NPUWorker):
@@ -34,6 +37,11 @@ class MkvWorker(ascend_worker.NPUWorker):
     def _init_worker_distributed_environment(self) -> None:
         super()._init_worker_distributed_environment()
         expert_groups.make_for_draft(self.vllm_config)
+
+    def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
+        """Allocate the caches; have new blocks zeroed if a draft reads them behind states."""
+        super().initialize_from_config(kv_cache_config)
+        self.model_runner.zero_new_blocks()
 
     def attention_layers(self) -> list[dict[str, Any]]:
         """Which backend serves which layer; for ``collective_rpc("attention_layers")``."""
