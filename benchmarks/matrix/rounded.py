@@ -10,6 +10,7 @@ after which contexts proposals were due and how many of their tokens were to be 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -62,15 +63,34 @@ class RoundedJudge(Judge):
     """Says what is right for a cell whose target no float32 reference can decide."""
 
     def requests(self) -> list[list[int]]:
-        """Eight prompts; near ties are dealt with afterwards.
+        """Eight prompts, each of those with the fewest near ties on the reference's own way.
 
         No decks: the fitted model has not learned them, and to a draft that has, all letters that
         are left are nearly equal.
         """
-        return [
-            prompts.candidates(self.target, position, LENGTHS, decks=False)[0]
-            for position in range(len(LENGTHS))
-        ]
+        chosen = []
+        for position in range(len(LENGTHS)):
+            fewest: tuple[int, list[int]] | None = None
+            for prompt in prompts.candidates(self.target, position, LENGTHS, decks=False):
+                question = {"near ties": prompt, "below": NEAR_TIE, "tokens": prompts.NEW_TOKENS}
+                count = functools.partial(self.near_ties, prompt)
+                ties = reference.cached_answer([self.target], question, count)
+                if fewest is None or ties < fewest[0]:
+                    fewest = ties, prompt
+                if not ties:
+                    break
+            assert fewest is not None
+            chosen.append(fewest[1])
+        return chosen
+
+    def near_ties(self, prompt: Sequence[int]) -> int:
+        """How many of the reference's tokens after ``prompt`` are near ties."""
+        known, ties = list(prompt), 0
+        for _ in range(prompts.NEW_TOKENS):
+            token, gap = reference.choice(self.target_rows(known, [])[-1])
+            known.append(token)
+            ties += gap < NEAR_TIE
+        return ties
 
     def target_rows(self, context: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
         """The target's logits after ``context`` and after each of ``tokens``."""
