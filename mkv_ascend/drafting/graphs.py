@@ -30,6 +30,7 @@ from vllm_ascend.ascend_forward_context import _EXTRA_CTX
 
 from mkv_ascend.drafting.capture_cost import CaptureMeter
 from mkv_ascend.drafting.launches import OneTable, is_updated, launch_kind
+from mkv_ascend.drafting.plan import LaterSteps
 from mkv_ascend.drafting.steps import Passes
 from mkv_ascend.drafting.updates import Updates
 
@@ -167,28 +168,36 @@ class DraftGraphs:
         Returns:
             int64 [requests, K].
         """
-        proposer, plan = self.proposer, self.proposer.draft_plan
+        plan = self.proposer.draft_plan
         if passes.reads_lengths:
             plan.pad_first_pass(requests, passes.requests)
         steps = None
         if plan.sizes.later_steps:
             steps = plan.plan_steps(passes.requests, requests)
-            proposer.copy_lengths(steps)
-        else:
-            # Tasks are updated when the replay before this one is over, as below.
-            torch_npu.npu.current_stream().synchronize()
+        if passes.updates.calls:
+            self._before_updates(steps)
         self._wait_for_drafts_on_the_host()
         passes.graph.replay()
         self.replays += 1
-        if not passes.updates.calls:
-            return passes.drafted[:requests]
-        of_passes = [[*lengths, *[0] * (passes.requests - requests)]]
+        if passes.updates.calls:
+            self._update(passes, [*lengths, *[0] * (passes.requests - requests)], steps)
+        return passes.drafted[:requests]
+
+    def _before_updates(self, steps: LaterSteps | None) -> None:
+        """See to it that tasks are updated when the replay before this one is over."""
+        if steps is None:
+            torch_npu.npu.current_stream().synchronize()
+        else:
+            self.proposer.copy_lengths(steps)  # which the host waits for
+
+    def _update(self, passes: CapturedPasses, first: list[int], steps: LaterSteps | None) -> None:
+        """Give launches the lengths of their passes, ``first`` and those that were planned."""
+        proposer, of_passes = self.proposer, [first]
         if steps is not None:
             proposer.wait_for_lengths()
-            of_passes = proposer.lengths_of_passes(of_passes[0], steps)
+            of_passes = proposer.lengths_of_passes(first, steps)
         with override_forward_context(passes.context):
             passes.updates.run(self._update_stream, passes.context, proposer.vllm_config, of_passes)
-        return passes.drafted[:requests]
 
     def _wait_for_drafts_on_the_host(self) -> None:
         """Have the replay wait until its last draft tokens were copied: it writes over them.

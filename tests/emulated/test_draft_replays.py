@@ -32,7 +32,7 @@ class Called(list):
         return call
 
 
-def replayed(monkeypatch, drafted, live):
+def replayed(monkeypatch, drafted, live, update_calls=("one",)):
     """What is called to draft so many tokens for each of ``live`` requests, and the drafts."""
     called = Called()
     stream = SimpleNamespace(
@@ -58,7 +58,7 @@ def replayed(monkeypatch, drafted, live):
         graph=SimpleNamespace(replay=called.noting("replay")),
         drafted=torch.arange(REQUESTS * drafted).view(REQUESTS, drafted),
         updates=SimpleNamespace(
-            calls=["one"], run=lambda *given: called.append(("update", *given[1:]))
+            calls=update_calls, run=lambda *given: called.append(("update", *given[1:]))
         ),
         passes=None,
         context="context",
@@ -92,6 +92,14 @@ def test_without_later_passes_the_host_waits_for_the_replay_before(monkeypatch):
         ("update", "context", "config", [[10, 11, 12]]),
     ]
     assert result.tolist() == [[0], [1], [2]]
+
+
+@pytest.mark.parametrize("drafted", [1, K])
+def test_the_host_waits_for_nothing_where_lengths_are_read_on_the_device(monkeypatch, drafted):
+    called, result = replayed(monkeypatch, drafted, live=2, update_calls=())
+    planned = [("plan", REQUESTS, 2)] if drafted > 1 else []
+    assert called == [*planned, WAITS_FOR_THE_LAST_DRAFTS, ("replay",)]
+    assert result.shape == (2, drafted)
 
 
 @pytest.mark.parametrize(
