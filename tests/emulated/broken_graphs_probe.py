@@ -28,37 +28,15 @@ def move_token_ids(drafter):
 
 
 def main():
-    from vllm import LLM, SamplingParams
+    from mkv_ascend.testing.probed_engine import ProbedEngine
 
-    from mkv_ascend.testing import engine
-
-    case = json.loads(sys.argv[1])
-    engine._do_not_trace()
-    llm = LLM(**case["engine"])
-    drafter = (
-        llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
-    ).model_runner.drafter
-    sampling = SamplingParams(
-        temperature=0.0, max_tokens=case["max_tokens"], ignore_eos=True, detokenize=False
-    )
-    prompts = [{"prompt_token_ids": prompt} for prompt in case["prompts"]]
-
-    def counters():
-        found = {metric.name: getattr(metric, "value", None) for metric in llm.get_metrics()}
-        of_drafts = "vllm:spec_decode_num_{}_tokens"
-        return [found[of_drafts.format(which)] for which in ("draft", "accepted")]
+    engine = ProbedEngine(json.loads(sys.argv[1]))
+    drafter = engine.runner.drafter
 
     def generate():
-        drafted, accepted = counters()
         replays = drafter.graphs.replays
-        outputs = llm.generate(prompts, sampling, use_tqdm=False)
-        now = counters()
-        return {
-            "tokens": [list(output.outputs[0].token_ids) for output in outputs],
-            "drafted": now[0] - drafted,
-            "accepted": now[1] - accepted,
-            "replays": drafter.graphs.replays - replays,
-        }
+        generated = engine.generate()
+        return {**generated, "replays": drafter.graphs.replays - replays}
 
     result = {"whole": generate()}
     with lengths_frozen():

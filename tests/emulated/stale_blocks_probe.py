@@ -9,36 +9,14 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 
 def main():
-    from vllm import LLM, SamplingParams
+    from mkv_ascend.testing.probed_engine import ProbedEngine
 
-    from mkv_ascend.testing import engine
-
-    case = json.loads(sys.argv[1])
-    engine._do_not_trace()
-    llm = LLM(**case["engine"])
-    runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
-    sampling = SamplingParams(
-        temperature=0.0, max_tokens=case["max_tokens"], ignore_eos=True, detokenize=False
-    )
-    prompts = [{"prompt_token_ids": prompt} for prompt in case["prompts"]]
-
-    def counters():
-        found = {metric.name: getattr(metric, "value", None) for metric in llm.get_metrics()}
-        of_drafts = "vllm:spec_decode_num_{}_tokens"
-        return [found[of_drafts.format(which)] for which in ("draft", "accepted")]
-
-    def generate():
-        before = counters()
-        outputs = llm.generate(prompts, sampling, use_tqdm=False)
-        drafted, accepted = (new - old for new, old in zip(counters(), before, strict=True))
-        tokens = [list(output.outputs[0].token_ids) for output in outputs]
-        return {"tokens": tokens, "drafted": drafted, "accepted": accepted}
-
-    result = {"clean": generate()}
-    for memory in runner._cache_memory.raw:
+    engine = ProbedEngine(json.loads(sys.argv[1]))
+    result = {"clean": engine.generate()}
+    for memory in engine.runner._cache_memory.raw:
         if memory is not None:
             memory.fill_(-1)  # of every type of floating point that is NaN
-    result["stale"] = generate()
+    result["stale"] = engine.generate()
     print(json.dumps(result), flush=True)
 
 
