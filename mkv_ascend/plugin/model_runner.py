@@ -157,8 +157,7 @@ class MkvModelRunner(NPUModelRunner):
         caches: dict[str, Any] = super().initialize_kv_cache_tensors(kv_cache_config)
         for name, cache in caches.items():
             layer = self.compilation_config.static_forward_context[name]
-            bound = layer.kv_cache if isinstance(layer, OF_VLLM) else None
-            if isinstance(bound, list) and len(bound) == 1 and bound[0] is cache:
+            if isinstance(layer, OF_VLLM) and isinstance(layer.kv_cache, list):
                 layer.kv_cache = cache
         return caches
 

@@ -18,6 +18,7 @@ import torch
 # Before anything else of vllm-ascend: its modules import each other in a circle.
 import vllm_ascend.ops  # noqa: F401  # isort: skip
 from vllm.model_executor.layers.attention import Attention
+from vllm.model_executor.layers.mamba.abstract import MambaBase
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm_ascend.attention.dsa_v1 import AscendDSABackend
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec, AscendSlidingWindowMLASpec
@@ -115,6 +116,12 @@ class DenseLayer(Attention):
         self.impl = SimpleNamespace()  # type: ignore[assignment]
 
 
+class StateLayer(MambaBase):
+    """A layer with recurrent states of vLLM's own."""
+
+    get_state_shape = get_state_dtype = mamba_type = None  # type: ignore[assignment]
+
+
 class BindingRunner(PlannedRunner, MkvModelRunner):  # type: ignore[misc]
     """Binds caches as ``MkvModelRunner`` does, by way of vllm-ascend's."""
 
@@ -188,7 +195,8 @@ def test_a_draft_of_another_kind_has_caches_beside_it(
     assert aliases(caches, config.num_blocks) == []
 
 
-def test_the_layer_of_a_dense_draft_has_its_cache_itself() -> None:
+@pytest.mark.parametrize("layer_class", [DenseLayer, StateLayer])
+def test_the_layer_of_a_draft_has_its_cache_itself(layer_class: type[Any]) -> None:
     """vllm-ascend binds every layer's as DeepSeek-V4's layers take theirs, in a list."""
     specs = layers(dense(64, 2))
     (config,) = configs(specs, **OPTIONS, blocks=120)
@@ -196,7 +204,7 @@ def test_the_layer_of_a_dense_draft_has_its_cache_itself() -> None:
     bound = {}
     for kind in (PlannedRunner, BindingRunner):
         planned = runner(config, specs, kind)
-        planned.layers[draft] = DenseLayer()
+        planned.layers[draft] = layer_class()
         bound[kind] = planned.caches()
     (in_a_list,) = bound[PlannedRunner][draft]
     assert not isinstance(bound[BindingRunner][draft], list)
