@@ -389,7 +389,7 @@ extern "C" void mkv_ascend_draft_plan(
   }
   const int64_t wanted = (rows + mkv::kLeastRows - 1) / mkv::kLeastRows;
   const uint32_t blocks = wanted < cores ? static_cast<uint32_t>(wanted) : cores;
-  ASCENDC_LAUNCH(
+  MKV_LAUNCH(
       mkv_draft_plan_kernel, blocks, stream, positions, num_requests, group_table, step_positions,
       lengths, slots, wide, rows, steps, groups, table_rows, max_model_len, position_stride,
       length_stride, slot_step_stride, slot_group_stride);

@@ -367,7 +367,7 @@ extern "C" void mkv_ascend_expand_inputs(
   const int64_t rows = mkv::Most(in.num_out_tokens, in.num_tokens);
   const int64_t wanted = mkv::Most(mkv::CeilDivide(rows, mkv::kLeastRowsOfACore), 1);
   const uint32_t blocks = wanted < cores ? static_cast<uint32_t>(wanted) : cores;
-  ASCENDC_LAUNCH(
+  MKV_LAUNCH(
       mkv_expand_inputs_kernel, blocks, stream, in.token_ids, in.positions, in.rope_positions,
       in.next_token_ids, in.query_start_loc, in.num_rejected, in.num_requests, in.group_table,
       in.out_token_ids, in.out_positions, in.out_rope_positions, in.rejected_mask, in.masked_mask,

@@ -191,7 +191,7 @@ extern "C" __global__ __aicore__ void mkv_paged_scatter_kernel(
 extern "C" void mkv_ascend_paged_scatter(
     uint32_t cores, void* stream, uint8_t* slots, int64_t num_tokens, int32_t num_components,
     const MkvScatterComponent* components) {
-  ASCENDC_LAUNCH(
+  MKV_LAUNCH(
       mkv_paged_scatter_kernel, cores, stream, slots, num_tokens, num_components,
       MKV_COMPONENT(components[0]), MKV_COMPONENT(components[1]), MKV_COMPONENT(components[2]),
       MKV_COMPONENT(components[3]));

@@ -254,7 +254,7 @@ extern "C" void mkv_ascend_target_slots(
   }
   const int64_t wanted = (most_slots + mkv::kLeastTokens - 1) / mkv::kLeastTokens;
   const uint32_t blocks = wanted < cores ? static_cast<uint32_t>(wanted) : cores;
-  ASCENDC_LAUNCH(
+  MKV_LAUNCH(
       mkv_target_slots_kernel, blocks, stream, positions, query_start_loc, num_requests,
       group_table, slot_table, wide, tokens, rows, groups, table_rows, most_slots);
 }

@@ -75,6 +75,6 @@ extern "C" __global__ __aicore__ void mkv_zero_blocks_kernel(
 extern "C" void mkv_ascend_zero_blocks(
     uint32_t cores, void* stream, uint8_t* block_ids, int32_t wide, int64_t num_ids,
     uint8_t* page_table, int64_t num_caches) {
-  ASCENDC_LAUNCH(
+  MKV_LAUNCH(
       mkv_zero_blocks_kernel, cores, stream, block_ids, wide, num_ids, page_table, num_caches);
 }

@@ -2,7 +2,7 @@
 """Build AscendC kernels for the CPU, launch them on tensors, and read what the checker says.
 
 ``csrc/ascendc_host/README.md`` says what is checked. A kernel file holds, beside the kernel, a
-plain function that launches it with ``ASCENDC_LAUNCH``::
+plain function that launches it with ``MKV_LAUNCH``::
 
     library = HostKernels(build([Path("kernels.cpp")], folder))
     report = library.launch("doubled_launch", 4, None, x, Output(y), ctypes.c_int32(n))

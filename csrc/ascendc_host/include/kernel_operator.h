@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The header that AscendC kernels include. With this folder on the include path in place of CANN's,
 // they compile with an ordinary C++17 compiler, run on the CPU and are checked.
-#ifndef ASCENDC_HOST_KERNEL_OPERATOR_H_
-#define ASCENDC_HOST_KERNEL_OPERATOR_H_
+#ifndef MKV_ASCENDC_HOST_KERNEL_OPERATOR_H_
+#define MKV_ASCENDC_HOST_KERNEL_OPERATOR_H_
 
 #include "ascendc_host/platform.h"
 #include "ascendc_host/records.h"
@@ -19,4 +19,4 @@
 #include "ascendc_host/absent.h"
 #include "ascendc_host/launch.h"
 
-#endif  // ASCENDC_HOST_KERNEL_OPERATOR_H_
+#endif  // MKV_ASCENDC_HOST_KERNEL_OPERATOR_H_

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Small kernels with what the checker must say of them. A case runs as a kernel on `cores` cores;
 // x is an input of 1024 int32 (0, 1, 2, ...), y an output of 1024 int32 that starts as -7.
-#ifndef ASCENDC_HOST_TESTS_CASES_H_
-#define ASCENDC_HOST_TESTS_CASES_H_
+#ifndef MKV_ASCENDC_HOST_TESTS_CASES_H_
+#define MKV_ASCENDC_HOST_TESTS_CASES_H_
 
 #include <cstdint>
 #include <vector>
@@ -77,9 +77,9 @@ void Sync(Where where = Where::Here()) {
 
 }  // namespace cases
 
-#define CASE(NAME, KIND, CORES)                                                   \
+#define MKV_CASE(NAME, KIND, CORES)                                               \
   static void NAME([[maybe_unused]] GM_ADDR gm_x, [[maybe_unused]] GM_ADDR gm_y); \
   static const ::cases::Registered registered_##NAME({#NAME, KIND, CORES, NAME}); \
   static void NAME([[maybe_unused]] GM_ADDR gm_x, [[maybe_unused]] GM_ADDR gm_y)
 
-#endif  // ASCENDC_HOST_TESTS_CASES_H_
+#endif  // MKV_ASCENDC_HOST_TESTS_CASES_H_

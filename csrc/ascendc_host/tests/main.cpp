@@ -23,7 +23,7 @@ void Run(const cases::Case& one, uint64_t seed) {
   device.AddRegion("x", x.data(), x.size() * sizeof(int32_t), false);
   device.AddRegion("y", y.data(), y.size() * sizeof(int32_t), true);
   const auto kernel = one.kernel;
-  ASCENDC_LAUNCH(
+  MKV_LAUNCH(
       kernel, one.cores, nullptr, reinterpret_cast<GM_ADDR>(x.data()),
       reinterpret_cast<GM_ADDR>(y.data()));
   std::string output;

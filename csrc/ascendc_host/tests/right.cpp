@@ -6,7 +6,7 @@
 using namespace cases;
 
 // y[i] = 2 * x[i], double buffered through queues, over several cores.
-CASE(doubled_through_queues, "", 3) {
+MKV_CASE(doubled_through_queues, "", 3) {
   TPipe pipe;
   TQue<TPosition::VECIN, 2> in;
   TQue<TPosition::VECOUT, 2> out;
@@ -31,7 +31,7 @@ CASE(doubled_through_queues, "", 3) {
 }
 
 // y[i] = x[i] for i < 1000: a pure copy in odd pieces, two in flight.
-CASE(copied_by_a_bound_queue, "", 2) {
+MKV_CASE(copied_by_a_bound_queue, "", 2) {
   TPipe pipe;
   TQueBind<TPosition::VECIN, TPosition::VECOUT, 1> queue;
   pipe.InitBuffer(queue, 2, 256);
@@ -49,7 +49,7 @@ CASE(copied_by_a_bound_queue, "", 2) {
 }
 
 // One buffer in a loop with flags by hand, both ways. y[i] = x[i] + 1 for i < 300.
-CASE(loop_with_flags_by_hand, "", 1) {
+MKV_CASE(loop_with_flags_by_hand, "", 1) {
   Kit kit(gm_x, gm_y);
   const auto loaded = kit.pipe.AllocEventID<HardEvent::MTE2_V>();
   const auto used = kit.pipe.AllocEventID<HardEvent::V_MTE2>();
@@ -79,7 +79,7 @@ CASE(loop_with_flags_by_hand, "", 1) {
 }
 
 // The load is known to MTE3 through V: y[i] = x[i], and nothing else ordered them.
-CASE(order_is_passed_on, "", 1) {
+MKV_CASE(order_is_passed_on, "", 1) {
   Kit kit(gm_x, gm_y);
   Load(kit.in, kit.x, 64);
   Sync<HardEvent::MTE2_V>();
@@ -89,7 +89,7 @@ CASE(order_is_passed_on, "", 1) {
 }
 
 // Reads share bytes without any order.
-CASE(reads_need_no_order, "", 2) {
+MKV_CASE(reads_need_no_order, "", 2) {
   Kit kit(gm_x, gm_y);
   Load(kit.in, kit.x, 64);
   PipeBarrier<PIPE_ALL>();
@@ -100,7 +100,7 @@ CASE(reads_need_no_order, "", 2) {
 }
 
 // 4-byte loads, each in its own 32 bytes, packed by Gather: y[i] = x[31 * i + 1] for i < 32.
-CASE(small_loads_gathered, "", 1) {
+MKV_CASE(small_loads_gathered, "", 1) {
   Kit kit(gm_x, gm_y);
   for (int i = 0; i < 32; ++i) {
     Load(kit.in[i * 8], kit.x[31 * i + 1], 1);
@@ -116,7 +116,7 @@ CASE(small_loads_gathered, "", 1) {
 }
 
 // y[i] = 100 + i for i < 203: blocks, repeats and a rest.
-CASE(indices, "", 1) {
+MKV_CASE(indices, "", 1) {
   Kit kit(gm_x, gm_y);
   CreateVecIndex(kit.out, 100, 203);
   Sync<HardEvent::V_MTE3>();
@@ -125,7 +125,7 @@ CASE(indices, "", 1) {
 
 // Blocks with gaps on both sides and a value as padding: in UB 3, 4 | 8, 9 | ... with 6 times 77
 // after each; y takes two of each block at steps of 5 elements.
-CASE(blocks_with_strides, "", 1) {
+MKV_CASE(blocks_with_strides, "", 1) {
   Kit kit(gm_x, gm_y);
   DataCopyPad(
       kit.in, kit.x[3], DataCopyExtParams{4, 8, 12, 1, 0},
@@ -136,7 +136,7 @@ CASE(blocks_with_strides, "", 1) {
 }
 
 // The scalar unit in between: y[0] = sum of x[0..9], y[1] = x[1023] by way of its cache.
-CASE(scalar_in_between, "", 1) {
+MKV_CASE(scalar_in_between, "", 1) {
   Kit kit(gm_x, gm_y);
   Load(kit.in, kit.x, 10);
   Sync<HardEvent::MTE2_S>();
@@ -151,7 +151,7 @@ CASE(scalar_in_between, "", 1) {
 }
 
 // A store beside what the scalar unit's cache holds leaves that right, if they share a line or not.
-CASE(beside_a_cached_value, "", 1) {
+MKV_CASE(beside_a_cached_value, "", 1) {
   Kit kit(gm_x, gm_y);
   kit.y.GetValue(8);
   Duplicate(kit.out, 4, 64);
@@ -163,7 +163,7 @@ CASE(beside_a_cached_value, "", 1) {
 }
 
 // What is stored is loaded again: y[64 + i] = 5 for i < 64, and y[128] by the cache.
-CASE(through_global_memory, "", 1) {
+MKV_CASE(through_global_memory, "", 1) {
   Kit kit(gm_x, gm_y);
   kit.y.GetValue(0);
   Sync<HardEvent::S_MTE3>();
@@ -182,7 +182,7 @@ CASE(through_global_memory, "", 1) {
 }
 
 // A rounded count computes with junk, which is not stored: y[i] = min(max(x[i] - 2, 0), 1).
-CASE(junk_beside_the_data, "", 1) {
+MKV_CASE(junk_beside_the_data, "", 1) {
   Kit kit(gm_x, gm_y);
   Load(kit.in, kit.x, 5);
   Sync<HardEvent::MTE2_V>();
@@ -196,7 +196,7 @@ CASE(junk_beside_the_data, "", 1) {
 }
 
 // Junk times 0 is 0, and 0 & junk: y[i] = x[i] for i < 5, 0 to 8, and 0 from 64 to 72.
-CASE(junk_masked_away, "", 1) {
+MKV_CASE(junk_masked_away, "", 1) {
   Kit kit(gm_x, gm_y);
   Load(kit.in, kit.x, 5);
   Duplicate(kit.work, 0, 64);
@@ -213,7 +213,7 @@ CASE(junk_masked_away, "", 1) {
 }
 
 // Shifts and bits: y[i] = x[i] << 3 >> 2, y[64 + i] = -x[i] >> 1, y[128 + i] = x[i] & 6 | 1.
-CASE(shifts_and_bits, "", 1) {
+MKV_CASE(shifts_and_bits, "", 1) {
   Kit kit(gm_x, gm_y);
   Load(kit.in, kit.x, 64);
   Duplicate(kit.work, 6, 64);
@@ -236,7 +236,7 @@ CASE(shifts_and_bits, "", 1) {
 }
 
 // y[i] = floor(x[i] / 3) by way of float, y[64 + i] = x[i] by way of int64.
-CASE(casts, "", 1) {
+MKV_CASE(casts, "", 1) {
   Kit kit(gm_x, gm_y);
   Load(kit.in, kit.x, 64);
   Sync<HardEvent::MTE2_V>();
@@ -258,7 +258,7 @@ CASE(casts, "", 1) {
 }
 
 // All of 184 KB, and 64 buffers.
-CASE(all_memory, "", 1) {
+MKV_CASE(all_memory, "", 1) {
   TPipe pipe;
   TBuf<> buffers[64];
   for (int i = 0; i < 63; ++i) {
@@ -268,7 +268,7 @@ CASE(all_memory, "", 1) {
 }
 
 // Nothing is copied where a count or length is 0; fewer tasks than cores.
-CASE(nothing_to_do, "", 4) {
+MKV_CASE(nothing_to_do, "", 4) {
   Kit kit(gm_x, gm_y);
   if (GetBlockIdx() != 0) {
     return;
@@ -278,7 +278,7 @@ CASE(nothing_to_do, "", 4) {
 }
 
 // Types of two bytes and one: y[0..15] = the bytes of x[0..15].
-CASE(bytes_and_halves, "", 1) {
+MKV_CASE(bytes_and_halves, "", 1) {
   TPipe pipe;
   TBuf<TPosition::VECIN> buffer;
   pipe.InitBuffer(buffer, 64);

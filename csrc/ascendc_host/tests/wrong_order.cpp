@@ -6,19 +6,19 @@ using namespace cases;
 
 // Between pipes: each leaves out, or misplaces, one pair of flags.
 
-CASE(vector_reads_before_load, "hazard", 1) {
+MKV_CASE(vector_reads_before_load, "hazard", 1) {
   Kit kit(gm_x, gm_y);
   Load(kit.in, kit.x, 64);
   Adds(kit.work, kit.in, 1, 64);
 }
 
-CASE(store_before_vector_wrote, "hazard", 1) {
+MKV_CASE(store_before_vector_wrote, "hazard", 1) {
   Kit kit(gm_x, gm_y);
   Duplicate(kit.out, 1, 64);
   Store(kit.y, kit.out, 64);
 }
 
-CASE(vector_rewrites_what_is_stored, "hazard", 1) {
+MKV_CASE(vector_rewrites_what_is_stored, "hazard", 1) {
   Kit kit(gm_x, gm_y);
   Duplicate(kit.out, 1, 64);
   Sync<HardEvent::V_MTE3>();
@@ -26,7 +26,7 @@ CASE(vector_rewrites_what_is_stored, "hazard", 1) {
   Duplicate(kit.out, 2, 64);
 }
 
-CASE(load_over_what_vector_reads, "hazard", 1) {
+MKV_CASE(load_over_what_vector_reads, "hazard", 1) {
   Kit kit(gm_x, gm_y);
   Load(kit.in, kit.x, 64);
   Sync<HardEvent::MTE2_V>();
@@ -35,7 +35,7 @@ CASE(load_over_what_vector_reads, "hazard", 1) {
   Load(kit.in, kit.x[64], 64);
 }
 
-CASE(load_over_what_is_stored, "hazard", 1) {
+MKV_CASE(load_over_what_is_stored, "hazard", 1) {
   Kit kit(gm_x, gm_y);
   Load(kit.in, kit.x, 64);
   Sync<HardEvent::MTE2_MTE3>();
@@ -43,37 +43,37 @@ CASE(load_over_what_is_stored, "hazard", 1) {
   Load(kit.in, kit.x[64], 64);
 }
 
-CASE(copy_through_without_flag, "hazard", 1) {
+MKV_CASE(copy_through_without_flag, "hazard", 1) {
   Kit kit(gm_x, gm_y);
   Load(kit.in, kit.x, 64);
   Store(kit.y, kit.in, 64);
 }
 
-CASE(scalar_reads_before_vector_wrote, "hazard", 1) {
+MKV_CASE(scalar_reads_before_vector_wrote, "hazard", 1) {
   Kit kit(gm_x, gm_y);
   Duplicate(kit.work, 1, 64);
   kit.work.GetValue(3);
 }
 
-CASE(scalar_reads_before_load, "hazard", 1) {
+MKV_CASE(scalar_reads_before_load, "hazard", 1) {
   Kit kit(gm_x, gm_y);
   Load(kit.in, kit.x, 64);
   kit.in.GetValue(3);
 }
 
-CASE(vector_reads_before_scalar_wrote, "hazard", 1) {
+MKV_CASE(vector_reads_before_scalar_wrote, "hazard", 1) {
   Kit kit(gm_x, gm_y);
   kit.work.SetValue(0, 5);
   Adds(kit.out, kit.work, 1, 1);
 }
 
-CASE(store_before_scalar_wrote, "hazard", 1) {
+MKV_CASE(store_before_scalar_wrote, "hazard", 1) {
   Kit kit(gm_x, gm_y);
   kit.out.SetValue(0, 5);
   Store(kit.y, kit.out, 1);
 }
 
-CASE(load_over_what_scalar_reads, "hazard", 1) {
+MKV_CASE(load_over_what_scalar_reads, "hazard", 1) {
   Kit kit(gm_x, gm_y);
   Load(kit.in, kit.x, 64);
   Sync<HardEvent::MTE2_S>();
@@ -81,7 +81,7 @@ CASE(load_over_what_scalar_reads, "hazard", 1) {
   Load(kit.in, kit.x[64], 64);
 }
 
-CASE(scalar_writes_over_what_is_stored, "hazard", 1) {
+MKV_CASE(scalar_writes_over_what_is_stored, "hazard", 1) {
   Kit kit(gm_x, gm_y);
   kit.out.SetValue(0, 5);
   Sync<HardEvent::S_MTE3>();
@@ -89,7 +89,7 @@ CASE(scalar_writes_over_what_is_stored, "hazard", 1) {
   kit.out.SetValue(0, 6);
 }
 
-CASE(vector_writes_over_what_scalar_reads, "hazard", 1) {
+MKV_CASE(vector_writes_over_what_scalar_reads, "hazard", 1) {
   Kit kit(gm_x, gm_y);
   Duplicate(kit.work, 1, 64);
   Sync<HardEvent::V_S>();
@@ -98,7 +98,7 @@ CASE(vector_writes_over_what_scalar_reads, "hazard", 1) {
   Duplicate(kit.work, 2, 64);
 }
 
-CASE(flag_set_before_the_load, "hazard", 1) {
+MKV_CASE(flag_set_before_the_load, "hazard", 1) {
   Kit kit(gm_x, gm_y);
   SetFlag<HardEvent::MTE2_V>(EVENT_ID0);
   Load(kit.in, kit.x, 64);
@@ -106,7 +106,7 @@ CASE(flag_set_before_the_load, "hazard", 1) {
   Adds(kit.work, kit.in, 1, 64);
 }
 
-CASE(flag_waited_for_after_the_use, "hazard", 1) {
+MKV_CASE(flag_waited_for_after_the_use, "hazard", 1) {
   Kit kit(gm_x, gm_y);
   Load(kit.in, kit.x, 64);
   SetFlag<HardEvent::MTE2_V>(EVENT_ID0);
@@ -114,7 +114,7 @@ CASE(flag_waited_for_after_the_use, "hazard", 1) {
   WaitFlag<HardEvent::MTE2_V>(EVENT_ID0);
 }
 
-CASE(flag_of_the_other_direction, "hazard", 1) {
+MKV_CASE(flag_of_the_other_direction, "hazard", 1) {
   Kit kit(gm_x, gm_y);
   Load(kit.in, kit.x, 64);
   Sync<HardEvent::V_MTE2>();
@@ -122,14 +122,14 @@ CASE(flag_of_the_other_direction, "hazard", 1) {
 }
 
 // A wait of the scalar unit holds back what it issues later; that is not documented as order.
-CASE(order_only_by_issue, "hazard", 1) {
+MKV_CASE(order_only_by_issue, "hazard", 1) {
   Kit kit(gm_x, gm_y);
   Duplicate(kit.out, 1, 64);
   Sync<HardEvent::V_S>();
   Store(kit.y, kit.out, 64);
 }
 
-CASE(barrier_of_the_wrong_pipe, "hazard", 1) {
+MKV_CASE(barrier_of_the_wrong_pipe, "hazard", 1) {
   Kit kit(gm_x, gm_y);
   Load(kit.in, kit.x, 64);
   PipeBarrier<PIPE_V>();
@@ -137,7 +137,7 @@ CASE(barrier_of_the_wrong_pipe, "hazard", 1) {
   Adds(kit.work, kit.in, 1, 64);
 }
 
-CASE(queue_covers_vector_not_scalar, "hazard", 1) {
+MKV_CASE(queue_covers_vector_not_scalar, "hazard", 1) {
   TPipe pipe;
   TQue<TPosition::VECIN, 1> queue;
   pipe.InitBuffer(queue, 1, 256);
@@ -151,7 +151,7 @@ CASE(queue_covers_vector_not_scalar, "hazard", 1) {
   queue.FreeTensor(tensor);
 }
 
-CASE(used_before_the_queue_was_asked, "hazard", 1) {
+MKV_CASE(used_before_the_queue_was_asked, "hazard", 1) {
   TPipe pipe;
   TQue<TPosition::VECIN, 1> queue;
   TBuf<> work;
@@ -167,7 +167,7 @@ CASE(used_before_the_queue_was_asked, "hazard", 1) {
   queue.FreeTensor(tensor);
 }
 
-CASE(used_after_it_was_freed, "hazard", 1) {
+MKV_CASE(used_after_it_was_freed, "hazard", 1) {
   TPipe pipe;
   TQue<TPosition::VECIN, 1> queue;
   TBuf<> work;
@@ -188,13 +188,13 @@ CASE(used_after_it_was_freed, "hazard", 1) {
 
 // Within a pipe.
 
-CASE(vector_reads_what_vector_writes, "hazard", 1) {
+MKV_CASE(vector_reads_what_vector_writes, "hazard", 1) {
   Kit kit(gm_x, gm_y);
   Duplicate(kit.work, 1, 64);
   Adds(kit.out, kit.work, 1, 64);
 }
 
-CASE(vector_writes_what_vector_reads, "hazard", 1) {
+MKV_CASE(vector_writes_what_vector_reads, "hazard", 1) {
   Kit kit(gm_x, gm_y);
   Duplicate(kit.work, 1, 64);
   PipeBarrier<PIPE_V>();
@@ -202,38 +202,38 @@ CASE(vector_writes_what_vector_reads, "hazard", 1) {
   Duplicate(kit.work, 2, 64);
 }
 
-CASE(vector_writes_twice, "hazard", 1) {
+MKV_CASE(vector_writes_twice, "hazard", 1) {
   Kit kit(gm_x, gm_y);
   Duplicate(kit.work, 1, 64);
   Duplicate(kit.work[56], 2, 64);
 }
 
-CASE(two_loads_to_one_place, "hazard", 1) {
+MKV_CASE(two_loads_to_one_place, "hazard", 1) {
   Kit kit(gm_x, gm_y);
   Load(kit.in, kit.x, 64);
   Load(kit.in[32], kit.x, 32);
 }
 
 // The rest of a copy's last 32 bytes is written too.
-CASE(two_loads_of_less_than_a_block, "hazard", 1) {
+MKV_CASE(two_loads_of_less_than_a_block, "hazard", 1) {
   Kit kit(gm_x, gm_y);
   Load(kit.in[8], kit.x, 8);
   Load(kit.in, kit.x, 9);
 }
 
-CASE(index_over_what_vector_wrote, "hazard", 1) {
+MKV_CASE(index_over_what_vector_wrote, "hazard", 1) {
   Kit kit(gm_x, gm_y);
   Duplicate(kit.work, 1, 8);
   CreateVecIndex(kit.work, 0, 8);
 }
 
-CASE(index_used_without_barrier, "hazard", 1) {
+MKV_CASE(index_used_without_barrier, "hazard", 1) {
   Kit kit(gm_x, gm_y);
   CreateVecIndex(kit.work, 0, 100);
   Adds(kit.out, kit.work, 1, 100);
 }
 
-CASE(gather_before_load, "hazard", 1) {
+MKV_CASE(gather_before_load, "hazard", 1) {
   Kit kit(gm_x, gm_y);
   Load(kit.in, kit.x, 64);
   Duplicate(kit.work, 128, 8);
@@ -243,7 +243,7 @@ CASE(gather_before_load, "hazard", 1) {
 
 // Global memory within a core.
 
-CASE(load_of_what_is_stored, "gm_hazard", 1) {
+MKV_CASE(load_of_what_is_stored, "gm_hazard", 1) {
   Kit kit(gm_x, gm_y);
   Duplicate(kit.out, 1, 64);
   Sync<HardEvent::V_MTE3>();
@@ -251,7 +251,7 @@ CASE(load_of_what_is_stored, "gm_hazard", 1) {
   Load(kit.in, kit.y[63], 1);
 }
 
-CASE(two_stores_to_one_place, "gm_hazard", 1) {
+MKV_CASE(two_stores_to_one_place, "gm_hazard", 1) {
   Kit kit(gm_x, gm_y);
   Duplicate(kit.out, 1, 64);
   Sync<HardEvent::V_MTE3>();
@@ -259,7 +259,7 @@ CASE(two_stores_to_one_place, "gm_hazard", 1) {
   Store(kit.y[10], kit.out, 1);
 }
 
-CASE(store_over_what_is_loaded, "gm_hazard", 1) {
+MKV_CASE(store_over_what_is_loaded, "gm_hazard", 1) {
   Kit kit(gm_x, gm_y);
   Load(kit.in, kit.y, 64);
   Duplicate(kit.out, 1, 64);
@@ -269,14 +269,14 @@ CASE(store_over_what_is_loaded, "gm_hazard", 1) {
 
 // Between cores.
 
-CASE(cores_write_the_same_byte, "core_race", 2) {
+MKV_CASE(cores_write_the_same_byte, "core_race", 2) {
   Kit kit(gm_x, gm_y);
   Duplicate(kit.out, 1, 64);
   Sync<HardEvent::V_MTE3>();
   Store(kit.y[GetBlockIdx() * 63], kit.out, 64);
 }
 
-CASE(core_reads_what_another_writes, "core_race", 3) {
+MKV_CASE(core_reads_what_another_writes, "core_race", 3) {
   Kit kit(gm_x, gm_y);
   Duplicate(kit.out, 1, 64);
   Sync<HardEvent::V_MTE3>();
@@ -284,7 +284,7 @@ CASE(core_reads_what_another_writes, "core_race", 3) {
   Load(kit.in, kit.y[(GetBlockIdx() + 1) % 3 * 64], 8);
 }
 
-CASE(cores_share_a_written_cache_line, "core_race", 2) {
+MKV_CASE(cores_share_a_written_cache_line, "core_race", 2) {
   Kit kit(gm_x, gm_y);
   const auto index = GetBlockIdx();
   kit.y.SetValue(index, 5);
@@ -294,7 +294,7 @@ CASE(cores_share_a_written_cache_line, "core_race", 2) {
 
 // The data cache of the scalar unit.
 
-CASE(cached_line_is_old, "cache", 1) {
+MKV_CASE(cached_line_is_old, "cache", 1) {
   Kit kit(gm_x, gm_y);
   kit.y.GetValue(0);
   Duplicate(kit.out, 1, 64);
@@ -305,12 +305,12 @@ CASE(cached_line_is_old, "cache", 1) {
   kit.y.GetValue(1);
 }
 
-CASE(scalar_value_never_written_back, "cache", 1) {
+MKV_CASE(scalar_value_never_written_back, "cache", 1) {
   Kit kit(gm_x, gm_y);
   kit.y.SetValue(0, 5);
 }
 
-CASE(copy_of_what_the_cache_holds, "cache", 1) {
+MKV_CASE(copy_of_what_the_cache_holds, "cache", 1) {
   Kit kit(gm_x, gm_y);
   kit.y.SetValue(0, 5);
   Sync<HardEvent::S_MTE2>();

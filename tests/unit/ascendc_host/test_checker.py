@@ -23,7 +23,7 @@ ELEMENTS = 1024
 
 def case_names(file: str, *, kinds: bool) -> list[Any]:
     """The cases of a source, with their expected kind where asked."""
-    found = re.findall(r'^CASE\((\w+), "(\w*)", \d+\)', (FOLDER / file).read_text(), re.MULTILINE)
+    found = re.findall(r'^MKV_CASE\((\w+), "(\w*)", \d+\)', (FOLDER / file).read_text(), re.MULTILINE)
     return found if kinds else [name for name, _ in found]
 
 
@@ -169,10 +169,10 @@ def test_what_the_chip_lacks_does_not_compile() -> None:
     marked = {
         number
         for number, line in enumerate(lines, 1)
-        if "WRONG(" in line and not line.startswith("#")
+        if "MKV_WRONG(" in line and not line.startswith("#")
     }
     assert len(marked) > 30
-    run_compiler(["-fsyntax-only", "-DONLY_RIGHT", source])
+    run_compiler(["-fsyntax-only", "-DMKV_ONLY_RIGHT", source])
     with pytest.raises(BuildFailedError) as failed:
         run_compiler(["-fsyntax-only", "-fdiagnostics-color=never", source])
     refused = {int(line) for line in re.findall(r"does_not_compile\.cpp:(\d+)", str(failed.value))}

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations that arch 2201 lacks for integers, or has with a trap, and that kernels therefore do
 // without. Each is an error at compile time that says what to write instead.
-#ifndef ASCENDC_HOST_ABSENT_H_
-#define ASCENDC_HOST_ABSENT_H_
+#ifndef MKV_ASCENDC_HOST_ABSENT_H_
+#define MKV_ASCENDC_HOST_ABSENT_H_
 
 #include <cstddef>
 
 #include "platform.h"
 
-#define ASCENDC_HOST_ABSENT(NAME, REASON)                           \
+#define MKV_ABSENT(NAME, REASON)                                    \
   namespace AscendC {                                               \
   template <typename... Arguments>                                  \
   void NAME(const Arguments&...) {                                  \
@@ -16,25 +16,24 @@
   }                                                                 \
   }
 
-ASCENDC_HOST_ABSENT(
+MKV_ABSENT(
     Compare,
     "Compare of int32 knows EQ only and does every other mode as EQ, silently; with "
     "a count it drops what is left of 256 bytes. Take masks: Mins(Maxs(x, 0), 1)")
-ASCENDC_HOST_ABSENT(
+MKV_ABSENT(
     Compares,
     "Compares of int32 knows EQ only and does every other mode as EQ, silently. "
     "Take masks: Mins(Maxs(x, 0), 1)")
-ASCENDC_HOST_ABSENT(
+MKV_ABSENT(
     CompareScalar,
     "CompareScalar of int32 knows EQ only and does every other mode as EQ, "
     "silently. Take masks: Mins(Maxs(x, 0), 1)")
-ASCENDC_HOST_ABSENT(
-    Select, "Select takes half and float only on arch 2201. Take masks: a * (1 - m) + b * m")
-ASCENDC_HOST_ABSENT(Scatter, "arch 2201 has no Scatter")
-ASCENDC_HOST_ABSENT(Div, "arch 2201 divides half and float only; shift, or multiply as float")
-ASCENDC_HOST_ABSENT(Divs, "arch 2201 divides half and float only; shift, or multiply as float")
-ASCENDC_HOST_ABSENT(Not, "Not is for int16 and uint16 only and not in the subset of ascendc_host")
+MKV_ABSENT(Select, "Select takes half and float only on arch 2201. Take masks: a * (1 - m) + b * m")
+MKV_ABSENT(Scatter, "arch 2201 has no Scatter")
+MKV_ABSENT(Div, "arch 2201 divides half and float only; shift, or multiply as float")
+MKV_ABSENT(Divs, "arch 2201 divides half and float only; shift, or multiply as float")
+MKV_ABSENT(Not, "Not is for int16 and uint16 only and not in the subset of ascendc_host")
 
-#undef ASCENDC_HOST_ABSENT
+#undef MKV_ABSENT
 
-#endif  // ASCENDC_HOST_ABSENT_H_
+#endif  // MKV_ASCENDC_HOST_ABSENT_H_

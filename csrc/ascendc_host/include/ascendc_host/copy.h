@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // DataCopy and DataCopyPad. Semantics: "DataCopyPad" of the public AscendC API pages, CANN 9.1.
-#ifndef ASCENDC_HOST_COPY_H_
-#define ASCENDC_HOST_COPY_H_
+#ifndef MKV_ASCENDC_HOST_COPY_H_
+#define MKV_ASCENDC_HOST_COPY_H_
 
 #include <algorithm>
 #include <cstring>
@@ -251,4 +251,4 @@ void DataCopyPad(
 
 }  // namespace AscendC
 
-#endif  // ASCENDC_HOST_COPY_H_
+#endif  // MKV_ASCENDC_HOST_COPY_H_

@@ -8,8 +8,8 @@
 // its own earlier instructions to be complete without a barrier (the scalar pipe does), and that
 // the scalar unit waited before it issued an instruction does not count: that is how the
 // documentation puts it with automatic synchronisation off.
-#ifndef ASCENDC_HOST_CORE_H_
-#define ASCENDC_HOST_CORE_H_
+#ifndef MKV_ASCENDC_HOST_CORE_H_
+#define MKV_ASCENDC_HOST_CORE_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -65,7 +65,7 @@ class Core {
 
   static Core& OfThisThread() {
     if (Current() == nullptr) {
-      throw std::logic_error("AscendC was called outside a launch (ASCENDC_LAUNCH)");
+      throw std::logic_error("AscendC was called outside a launch (MKV_LAUNCH)");
     }
     return *Current();
   }
@@ -284,4 +284,4 @@ class Core {
 
 }  // namespace ascendc_host
 
-#endif  // ASCENDC_HOST_CORE_H_
+#endif  // MKV_ASCENDC_HOST_CORE_H_

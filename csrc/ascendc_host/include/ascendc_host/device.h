@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Global memory: the regions that a launch may touch, and what its cores did to them.
-#ifndef ASCENDC_HOST_DEVICE_H_
-#define ASCENDC_HOST_DEVICE_H_
+#ifndef MKV_ASCENDC_HOST_DEVICE_H_
+#define MKV_ASCENDC_HOST_DEVICE_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -131,4 +131,4 @@ class Device {
 
 }  // namespace ascendc_host
 
-#endif  // ASCENDC_HOST_DEVICE_H_
+#endif  // MKV_ASCENDC_HOST_DEVICE_H_

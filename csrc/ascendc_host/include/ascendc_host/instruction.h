@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One instruction of one pipe. Every byte that it touches is checked here, and nowhere else.
-#ifndef ASCENDC_HOST_INSTRUCTION_H_
-#define ASCENDC_HOST_INSTRUCTION_H_
+#ifndef MKV_ASCENDC_HOST_INSTRUCTION_H_
+#define MKV_ASCENDC_HOST_INSTRUCTION_H_
 
 #include <string>
 
@@ -242,4 +242,4 @@ class Instruction {
 
 }  // namespace ascendc_host
 
-#endif  // ASCENDC_HOST_INSTRUCTION_H_
+#endif  // MKV_ASCENDC_HOST_INSTRUCTION_H_

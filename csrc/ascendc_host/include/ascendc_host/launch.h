@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A launch: every core in turn, in an order that the seed decides.
-#ifndef ASCENDC_HOST_LAUNCH_H_
-#define ASCENDC_HOST_LAUNCH_H_
+#ifndef MKV_ASCENDC_HOST_LAUNCH_H_
+#define MKV_ASCENDC_HOST_LAUNCH_H_
 
 #include "core.h"
 
@@ -40,4 +40,4 @@ void Launch(const char* kernel, int64_t blocks, Body body) {
 
 }  // namespace ascendc_host
 
-#endif  // ASCENDC_HOST_LAUNCH_H_
+#endif  // MKV_ASCENDC_HOST_LAUNCH_H_

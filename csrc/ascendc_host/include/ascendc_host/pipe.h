@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // TPipe, which gives out the unified buffer, and TBuf.
-#ifndef ASCENDC_HOST_PIPE_H_
-#define ASCENDC_HOST_PIPE_H_
+#ifndef MKV_ASCENDC_HOST_PIPE_H_
+#define MKV_ASCENDC_HOST_PIPE_H_
 
 #include <deque>
 #include <exception>
@@ -196,4 +196,4 @@ inline int64_t GetBlockNum() {
 
 }  // namespace AscendC
 
-#endif  // ASCENDC_HOST_PIPE_H_
+#endif  // MKV_ASCENDC_HOST_PIPE_H_

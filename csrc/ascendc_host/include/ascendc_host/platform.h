@@ -2,13 +2,13 @@
 // What the Ascend compiler and its headers define before the first class: qualifiers, scalar types,
 // pipes, events and positions. Values and spellings follow the public AscendC documentation of
 // CANN 9.1, arch 2201 (Ascend 910B and 910C, vector cores).
-#ifndef ASCENDC_HOST_PLATFORM_H_
-#define ASCENDC_HOST_PLATFORM_H_
+#ifndef MKV_ASCENDC_HOST_PLATFORM_H_
+#define MKV_ASCENDC_HOST_PLATFORM_H_
 
 #include <cstdint>
 
 // Tells a source that it is compiled for this checker and not for an NPU.
-#define ASCENDC_HOST 1
+#define MKV_ASCENDC_CHECKER 1
 
 #define __NPU_ARCH__ 2201
 #define __CCE_AICORE__ 220
@@ -154,4 +154,4 @@ constexpr pipe_t Destination(AscendC::HardEvent event) {
 
 }  // namespace ascendc_host
 
-#endif  // ASCENDC_HOST_PLATFORM_H_
+#endif  // MKV_ASCENDC_HOST_PLATFORM_H_

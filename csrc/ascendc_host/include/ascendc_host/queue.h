@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Flags, barriers, and the queues that set and wait for flags.
-#ifndef ASCENDC_HOST_QUEUE_H_
-#define ASCENDC_HOST_QUEUE_H_
+#ifndef MKV_ASCENDC_HOST_QUEUE_H_
+#define MKV_ASCENDC_HOST_QUEUE_H_
 
 #include <deque>
 #include <string>
@@ -221,4 +221,4 @@ class TQue
 
 }  // namespace AscendC
 
-#endif  // ASCENDC_HOST_QUEUE_H_
+#endif  // MKV_ASCENDC_HOST_QUEUE_H_

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a launch leaves behind: problems found and work counted, as values and as JSON.
-#ifndef ASCENDC_HOST_RECORDS_H_
-#define ASCENDC_HOST_RECORDS_H_
+#ifndef MKV_ASCENDC_HOST_RECORDS_H_
+#define MKV_ASCENDC_HOST_RECORDS_H_
 
 #include <cstdint>
 #include <string>
@@ -124,4 +124,4 @@ inline std::string Json(const Report& report) {
 
 }  // namespace ascendc_host
 
-#endif  // ASCENDC_HOST_RECORDS_H_
+#endif  // MKV_ASCENDC_HOST_RECORDS_H_

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who touched which bytes last. A map of disjoint ranges, not an entry per byte: kernels touch
 // memory in long runs.
-#ifndef ASCENDC_HOST_SHADOW_H_
-#define ASCENDC_HOST_SHADOW_H_
+#ifndef MKV_ASCENDC_HOST_SHADOW_H_
+#define MKV_ASCENDC_HOST_SHADOW_H_
 
 #include <cstdint>
 #include <map>
@@ -120,4 +120,4 @@ class Shadow {
 
 }  // namespace ascendc_host
 
-#endif  // ASCENDC_HOST_SHADOW_H_
+#endif  // MKV_ASCENDC_HOST_SHADOW_H_

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // LocalTensor and GlobalTensor, with the accesses of the scalar unit.
-#ifndef ASCENDC_HOST_TENSOR_H_
-#define ASCENDC_HOST_TENSOR_H_
+#ifndef MKV_ASCENDC_HOST_TENSOR_H_
+#define MKV_ASCENDC_HOST_TENSOR_H_
 
 #include <cstring>
 #include <type_traits>
@@ -203,4 +203,4 @@ void DataCacheCleanAndInvalid(const GlobalTensor<T>& dst, Where where = Where::H
 
 }  // namespace AscendC
 
-#endif  // ASCENDC_HOST_TENSOR_H_
+#endif  // MKV_ASCENDC_HOST_TENSOR_H_

@@ -2,8 +2,8 @@
 // Vector instructions in their forms with a count: arithmetic, shifts, bits, Duplicate. Which types
 // exist is that of arch 2201; any other type does not compile. Junk elements may be computed with,
 // the result is junk then.
-#ifndef ASCENDC_HOST_VECTOR_H_
-#define ASCENDC_HOST_VECTOR_H_
+#ifndef MKV_ASCENDC_HOST_VECTOR_H_
+#define MKV_ASCENDC_HOST_VECTOR_H_
 
 #include <cstring>
 #include <string>
@@ -203,7 +203,7 @@ void Unary(
 }  // namespace ascendc_host
 
 // Each with two tensors: dst = src0 OP src1.
-#define ASCENDC_HOST_BINARY(NAME, NEED, ZERO_DECIDES)                                           \
+#define MKV_BINARY(NAME, NEED, ZERO_DECIDES)                                                    \
   namespace AscendC {                                                                           \
   template <typename T>                                                                         \
   void NAME(                                                                                    \
@@ -214,17 +214,17 @@ void Unary(
         #NAME, dst, src0, src1, count, where, ZERO_DECIDES, ascendc_host::Arithmetic<T>::NAME); \
   }                                                                                             \
   }
-ASCENDC_HOST_BINARY(Add, NeedArithmeticType, false)
-ASCENDC_HOST_BINARY(Sub, NeedArithmeticType, false)
-ASCENDC_HOST_BINARY(Mul, NeedArithmeticType, true)
-ASCENDC_HOST_BINARY(Max, NeedArithmeticType, false)
-ASCENDC_HOST_BINARY(Min, NeedArithmeticType, false)
-ASCENDC_HOST_BINARY(And, NeedBitwiseType, true)
-ASCENDC_HOST_BINARY(Or, NeedBitwiseType, false)
-#undef ASCENDC_HOST_BINARY
+MKV_BINARY(Add, NeedArithmeticType, false)
+MKV_BINARY(Sub, NeedArithmeticType, false)
+MKV_BINARY(Mul, NeedArithmeticType, true)
+MKV_BINARY(Max, NeedArithmeticType, false)
+MKV_BINARY(Min, NeedArithmeticType, false)
+MKV_BINARY(And, NeedBitwiseType, true)
+MKV_BINARY(Or, NeedBitwiseType, false)
+#undef MKV_BINARY
 
 // Each with a scalar of exactly the tensor's type: dst = src OP scalarValue.
-#define ASCENDC_HOST_SCALAR(NAME, OPERATION)                                         \
+#define MKV_SCALAR(NAME, OPERATION)                                                  \
   namespace AscendC {                                                                \
   template <typename T, bool isSetMask = true>                                       \
   void NAME(                                                                         \
@@ -236,11 +236,11 @@ ASCENDC_HOST_BINARY(Or, NeedBitwiseType, false)
     });                                                                              \
   }                                                                                  \
   }
-ASCENDC_HOST_SCALAR(Adds, Add)
-ASCENDC_HOST_SCALAR(Muls, Mul)
-ASCENDC_HOST_SCALAR(Maxs, Max)
-ASCENDC_HOST_SCALAR(Mins, Min)
-#undef ASCENDC_HOST_SCALAR
+MKV_SCALAR(Adds, Add)
+MKV_SCALAR(Muls, Mul)
+MKV_SCALAR(Maxs, Max)
+MKV_SCALAR(Mins, Min)
+#undef MKV_SCALAR
 
 namespace ascendc_host {
 
@@ -322,4 +322,4 @@ void DataCopy(
 
 }  // namespace AscendC
 
-#endif  // ASCENDC_HOST_VECTOR_H_
+#endif  // MKV_ASCENDC_HOST_VECTOR_H_

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The vector instructions that are not elementwise on one type: Gather, Cast and CreateVecIndex.
-#ifndef ASCENDC_HOST_VECTOR_MORE_H_
-#define ASCENDC_HOST_VECTOR_MORE_H_
+#ifndef MKV_ASCENDC_HOST_VECTOR_MORE_H_
+#define MKV_ASCENDC_HOST_VECTOR_MORE_H_
 
 #include <algorithm>
 #include <cmath>
@@ -192,4 +192,4 @@ void CreateVecIndex(
 
 }  // namespace AscendC
 
-#endif  // ASCENDC_HOST_VECTOR_MORE_H_
+#endif  // MKV_ASCENDC_HOST_VECTOR_MORE_H_
