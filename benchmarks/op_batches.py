@@ -118,21 +118,6 @@ def target_slots(rows: int, length: int, groups: int = 4) -> Case:
     return Case("target_slots", size, arguments, least, rows, (rows, length, groups))
 
 
-def paged_scatter(tokens: int, row_bytes: int) -> Case:
-    """Keys and values, slots all over the cache."""
-
-    def arguments() -> tuple[Any, ...]:
-        blocks = tokens // BLOCK_SIZE + 2
-        order = torch.randperm(blocks * BLOCK_SIZE, generator=torch.Generator().manual_seed(1))
-        rows = [_out(tokens, row_bytes, dtype=torch.int8) for _ in range(2)]
-        caches = [_out(blocks, BLOCK_SIZE, row_bytes, dtype=torch.int8) for _ in range(2)]
-        return rows, _int32(order[:tokens]), caches
-
-    least = 4 * tokens + 2 * 2 * tokens * row_bytes
-    size = f"T={tokens} row={row_bytes}"
-    return Case("paged_scatter", size, arguments, least, tokens, (tokens, row_bytes))
-
-
 def zero_blocks(ids: int, caches: int, row_bytes: int) -> Case:
     """Blocks of ``BLOCK_SIZE`` rows."""
     block_bytes = BLOCK_SIZE * row_bytes
@@ -156,9 +141,6 @@ CASES = (
     target_slots(256, 1),
     target_slots(256, 5),
     target_slots(1, 8192),
-    paged_scatter(8, 4096),
-    paged_scatter(256, 4096),
-    paged_scatter(2048, 1024),
     zero_blocks(1, 4, 4096),
     zero_blocks(8, 4, 4096),
 )

@@ -241,28 +241,6 @@ double loop_expand_inputs(
   return got == wanted ? result : -1;
 }
 
-double loop_paged_scatter(int64_t tokens, int64_t bytes, int repeats) {
-  const int64_t blocks = tokens / kBlockSize + 2;
-  std::vector<char> rows(static_cast<size_t>(tokens * bytes), 3);
-  std::vector<char> cache(static_cast<size_t>(blocks * kBlockSize * bytes)), loop_cache(cache);
-  std::vector<int32_t> slots(static_cast<size_t>(tokens));
-  for (int64_t token = 0; token < tokens; ++token) {
-    slots[static_cast<size_t>(token)] = static_cast<int32_t>(token * 7 % (tokens + 1));
-  }
-  const std::vector<Component> components = {
-      {rows.data(), bytes, cache.data(), blocks, kBlockSize, kBlockSize * bytes, bytes, bytes}};
-  const auto loop = [&] {
-    for (int64_t token = 0; token < tokens; ++token) {
-      std::memcpy(
-          loop_cache.data() + slots[static_cast<size_t>(token)] * bytes,
-          rows.data() + token * bytes, static_cast<size_t>(bytes));
-    }
-  };
-  const double result =
-      ratio(repeats, [&] { paged_scatter(components, slots.data(), tokens); }, loop);
-  return cache == loop_cache ? result : -1;
-}
-
 double loop_zero_blocks(int64_t ids, int64_t caches, int64_t bytes, int repeats) {
   const int64_t blocks = 2 * ids;
   std::vector<char> memory(static_cast<size_t>(caches * blocks * bytes), 1), loop_memory(memory);

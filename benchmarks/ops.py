@@ -8,8 +8,8 @@ an NPU. Per op and size:
 
 - ``bytes_ratio``: bytes between global memory and UB over the least possible, a gathered element
   counted as the 32 bytes that it costs in both.
-- ``vector_per_request``, ``scalar_per_request``: instructions. A request of ``paged_scatter`` is a
-  token, of ``zero_blocks`` a block of a cache.
+- ``vector_per_request``, ``scalar_per_request``: instructions. A request of ``zero_blocks`` is
+  a block of a cache.
 - ``balance``: bytes moved by the busiest of 40 cores over the mean of all 40, those that a small
   batch leaves idle included.
 - ``cpu_over_loop``: time of the kernel for CPU tensors over a plain loop's.

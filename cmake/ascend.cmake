@@ -43,7 +43,6 @@ configure_file(
 ascendc_library(mkv_ascend_npu_kernels STATIC
   ${ascend_sources}/draft_plan.cpp
   ${ascend_sources}/expand_inputs.cpp
-  ${ascend_sources}/paged_scatter.cpp
   ${ascend_sources}/target_slots.cpp
   ${ascend_sources}/zero_blocks.cpp)
 ascendc_include_directories(mkv_ascend_npu_kernels PRIVATE

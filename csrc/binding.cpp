@@ -90,26 +90,6 @@ struct CpuKernels {
     target_slots(inputs);
   }
 
-  static void run(const ScatterTensors& given) {
-    std::vector<Component> components;
-    for (size_t index = 0; index < given.rows.size(); ++index) {
-      const at::Tensor& row = given.rows[index];
-      const at::Tensor& cache = given.caches[index];
-      const auto item = static_cast<int64_t>(cache.element_size());
-      components.push_back({
-          .rows = static_cast<const char*>(row.const_data_ptr()),
-          .row_stride = row.stride(0) * item,
-          .cache = static_cast<char*>(cache.mutable_data_ptr()),
-          .num_blocks = cache.size(0),
-          .block_size = cache.size(1),
-          .block_stride = cache.stride(0) * item,
-          .token_stride = cache.stride(1) * item,
-          .bytes = row_bytes(cache),
-      });
-    }
-    paged_scatter(components, given.slots.const_data_ptr<int32_t>(), given.slots.size(0));
-  }
-
   static void run(const ZeroTensors& given) {
     std::vector<Pages> pages;
     for (const at::Tensor& cache : given.caches) {

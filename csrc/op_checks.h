@@ -12,8 +12,6 @@ namespace mkv::ops {
 using Tensors = std::vector<at::Tensor>;
 using Maybe = std::optional<at::Tensor>;
 
-constexpr size_t kMostComponents = 4;  // of paged_scatter
-
 struct DraftPlanTensors {
   const at::Tensor& positions;
   const at::Tensor& num_requests;
@@ -128,58 +126,6 @@ inline void check(const TargetSlotTensors& given) {
   }
   const auto groups = static_cast<int64_t>(given.slots.size());
   arguments.tensor("slot_table", given.slot_table, kInt64, {groups, 2});
-}
-
-struct ScatterTensors {
-  const Tensors& rows;
-  const at::Tensor& slots;
-  const Tensors& caches;
-};
-
-inline void check_component(
-    Arguments& arguments, size_t index, const at::Tensor& row, const at::Tensor& cache,
-    int64_t tokens) {
-  const auto row_name = Arguments::item("rows", index);
-  const auto cache_name = Arguments::item("caches", index);
-  arguments.on_one_device(row_name, row);
-  arguments.on_one_device(cache_name, cache);
-  const auto cache_shape = Arguments::tuple_of(cache.sizes(), false);
-  arguments.require(
-      cache.dim() >= 2, cache_name, " has the shape ", cache_shape,
-      "; it must be (blocks, block size, ...)");
-  std::vector<int64_t> wanted = {tokens};
-  wanted.insert(wanted.end(), cache.sizes().begin() + 2, cache.sizes().end());
-  arguments.require(
-      row.sizes() == at::IntArrayRef(wanted), row_name, " has the shape ",
-      Arguments::tuple_of(row.sizes(), false), "; with slots ", tokens, " long and ", cache_name,
-      " ", cache_shape, " it must be ", Arguments::tuple_of(wanted, false));
-  arguments.require(
-      row.scalar_type() == cache.scalar_type(), row_name, " is torch.",
-      Arguments::name_of(row.scalar_type()), " and ", cache_name, " torch.",
-      Arguments::name_of(cache.scalar_type()), "; they must be the same: the op copies bytes");
-  arguments.dense(row_name, row, 1, "one token's row");
-  arguments.dense(cache_name, cache, 2, "one token's row");
-}
-
-inline void check(const ScatterTensors& given) {
-  Arguments arguments("paged_scatter");
-  const auto& [rows, slots, caches] = given;
-  arguments.require(
-      !rows.empty() && rows.size() <= kMostComponents, "rows holds ", rows.size(),
-      " components; it must hold 1 to ", kMostComponents);
-  arguments.require(
-      caches.size() == rows.size(), "caches holds ", caches.size(), " tensors for ", rows.size(),
-      " of rows");
-  arguments.tensor("slots", slots, kInt32, {kAnySize});
-  for (size_t index = 0; index < rows.size(); ++index) {
-    check_component(arguments, index, rows[index], caches[index], slots.size(0));
-  }
-}
-
-// Bytes of a token's row of a component.
-inline int64_t row_bytes(const at::Tensor& cache) {
-  const auto inner = cache.sizes().slice(2);
-  return c10::multiply_integers(inner) * static_cast<int64_t>(cache.element_size());
 }
 
 struct ZeroTensors {

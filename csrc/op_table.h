@@ -70,10 +70,6 @@ struct OpTable {
             slot_table});
   }
 
-  static void paged_scatter(const Tensors& rows, const at::Tensor& slots, const Tensors& caches) {
-    checked_run(ScatterTensors{rows, slots, caches});
-  }
-
   static void zero_blocks(
       const at::Tensor& block_ids, const Tensors& caches, const at::Tensor& page_table) {
     checked_run(ZeroTensors{block_ids, caches, page_table});
@@ -88,8 +84,6 @@ struct OpTable {
       library.impl("expand_inputs", TORCH_FN(expand_inputs));
     } else if (name == "target_slots") {
       library.impl("target_slots", TORCH_FN(target_slots));
-    } else if (name == "paged_scatter") {
-      library.impl("paged_scatter", TORCH_FN(paged_scatter));
     } else if (name == "zero_blocks") {
       library.impl("zero_blocks", TORCH_FN(zero_blocks));
     } else {
@@ -102,7 +96,6 @@ struct OpTable {
     library.def("draft_plan", &draft_plan);
     library.def("expand_inputs", &expand_inputs);
     library.def("target_slots", &target_slots);
-    library.def("paged_scatter", &paged_scatter);
     library.def("zero_blocks", &zero_blocks);
   }
 

@@ -14,7 +14,6 @@ QUARTER = "the last part holds bytes, not words, and is used for a quarter"
 # N-th.
 EQUIVALENT: dict[str, str] = {
     "draft_plan.cpp: shrink: pipe_.InitBuffer(out_queue_, 2, out_bytes);": "two overlap stores",
-    "paged_scatter.cpp: shrink: pipe_.InitBuffer(queue_, 2, kBufferBytes);": "two overlap copies",
     "run_store.h: shrink: pipe.InitBuffer(constant_buffer_, 6 * run_bytes);": QUARTER,
     "run_store.h: shift: byte_ones_ = constants[5 * kPieceRows];": QUARTER,
     "target_slots.cpp: shrink: pipe_.InitBuffer(out_queue_, 2, kLaneBytes);": "two overlap stores",
@@ -22,8 +21,6 @@ EQUIVALENT: dict[str, str] = {
         "the search ends at an earlier request then, and the walk from there finds the right one"
     ),
 }
-# Parameters that are plain arrays, not tensors; declared ones are found.
-ARRAYS = {"components"}
 SWITCHES = 'extern "C" {\ninline int mkv_mutant = 0;\n}\n'
 
 
@@ -122,7 +119,7 @@ def shifted_offsets(text: str) -> Iterator[Change]:
     declared = re.findall(r"GlobalTensor<\w+>&? (\w+(?:, \w+)*)(?=[;,)=( ])", text)
     declared += re.findall(r"\b(\w+) = GlobalAt<", text)
     distant = {name.strip() for names in declared for name in names.split(",")}
-    arrays = ARRAYS | set(re.findall(r"[\w>] (\w+)\[\w*\](?:;| =)", text))
+    arrays = set(re.findall(r"[\w>] (\w+)\[\w*\](?:;| =)", text))
     for match in re.finditer(r"\b(\w+)\[", text):
         if match[1] not in arrays:
             step = "+ 1" if match[1] in distant else "+ 8"

@@ -8,7 +8,6 @@
 #include "launchers.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 
 namespace mkv::ops {
@@ -123,27 +122,6 @@ struct AscendKernels {
           mkv_ascend_target_slots(
               cores, stream, positions, query_start_loc, num_requests, group_table, slot_table,
               is_wide, tokens, rows, groups, table_rows, most_slots);
-        });
-  }
-
-  static void run(const ScatterTensors& given) {
-    std::vector<Touched> touched = {{"slots", given.slots, false}};
-    touch_all(touched, "rows", given.rows, false);
-    touch_all(touched, "caches", given.caches, true);
-    std::array<MkvScatterComponent, kMostComponents> components{};
-    for (size_t index = 0; index < given.rows.size(); ++index) {
-      const at::Tensor& row = given.rows[index];
-      const at::Tensor& cache = given.caches[index];
-      const auto item = static_cast<int64_t>(cache.element_size());
-      components[index] = {address(row),           address(cache),         row.stride(0) * item,
-                           cache.stride(0) * item, cache.stride(1) * item, row_bytes(cache),
-                           cache.size(1),          cache.size(0)};
-    }
-    Runner::call(
-        "paged_scatter", touched,
-        [components, slots = address(given.slots), tokens = given.slots.size(0),
-         count = static_cast<int32_t>(given.rows.size())](uint32_t cores, void* stream) {
-          mkv_ascend_paged_scatter(cores, stream, slots, tokens, count, components.data());
         });
   }
 

@@ -39,23 +39,6 @@ void mkv_ascend_zero_blocks(
     uint32_t cores, void* stream, uint8_t* block_ids, int32_t wide, int64_t num_ids,
     uint8_t* page_table, int64_t num_caches);
 
-// One component of paged_scatter, in bytes but for the counts.
-struct MkvScatterComponent {
-  uint8_t* rows;
-  uint8_t* cache;
-  int64_t row_stride;
-  int64_t block_stride;
-  int64_t token_stride;
-  int64_t bytes;
-  int64_t block_size;
-  int64_t num_blocks;
-};
-
-// `components` points at four on the host; those from num_components on are not looked at.
-void mkv_ascend_paged_scatter(
-    uint32_t cores, void* stream, uint8_t* slots, int64_t num_tokens, int32_t num_components,
-    const MkvScatterComponent* components);
-
 // Arguments of expand_inputs. `wide_...` is 1 where the elements are int64; pointers may be null
 // where an argument may be left out.
 struct MkvExpandInputs {

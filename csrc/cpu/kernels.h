@@ -74,21 +74,6 @@ struct TargetSlots {
 
 void target_slots(const TargetSlots& inputs);
 
-// One component of a cache: where its rows come from and go to, all in bytes.
-struct Component {
-  const char* rows;
-  int64_t row_stride;
-  char* cache;
-  int64_t num_blocks;
-  int64_t block_size;
-  int64_t block_stride;
-  int64_t token_stride;
-  int64_t bytes;
-};
-
-void paged_scatter(
-    const std::vector<Component>& components, const int32_t* slots, int64_t num_tokens);
-
 // Blocks of one cache, in bytes.
 struct Pages {
   char* start;

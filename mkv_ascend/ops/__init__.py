@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-NAMES = ("draft_plan", "expand_inputs", "paged_scatter", "target_slots", "zero_blocks")
+NAMES = ("draft_plan", "expand_inputs", "target_slots", "zero_blocks")
 """All ops; each is a module of this package with a function of that name."""
 
 

@@ -106,20 +106,6 @@ def target_slots(
     _check_block_ids(op, block_tables, group_table, live_positions, requests)
 
 
-def paged_scatter(
-    rows: Sequence[torch.Tensor], slots: torch.Tensor, caches: Sequence[torch.Tensor]
-) -> None:
-    """Refuse slots past a cache, and slots of two tokens."""
-    op = "paged_scatter"
-    for index, cache in enumerate(caches):
-        capacity = cache.shape[0] * cache.shape[1]
-        _require_none(
-            op, "slots", slots >= capacity, slots, f"caches[{index}] has {capacity} slots"
-        )
-    written = slots[slots >= 0]
-    _require_each_once(op, "slots", written)
-
-
 def zero_blocks(
     block_ids: torch.Tensor, caches: Sequence[torch.Tensor], page_table: torch.Tensor
 ) -> None:
@@ -137,7 +123,6 @@ def zero_blocks(
 CHECKS: dict[str, Callable[..., None]] = {
     "draft_plan": draft_plan,
     "expand_inputs": expand_inputs,
-    "paged_scatter": paged_scatter,
     "target_slots": target_slots,
     "zero_blocks": zero_blocks,
 }

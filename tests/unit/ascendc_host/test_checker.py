@@ -23,7 +23,9 @@ ELEMENTS = 1024
 
 def case_names(file: str, *, kinds: bool) -> list[Any]:
     """The cases of a source, with their expected kind where asked."""
-    found = re.findall(r'^MKV_CASE\((\w+), "(\w*)", \d+\)', (FOLDER / file).read_text(), re.MULTILINE)
+    found = re.findall(
+        r'^MKV_CASE\((\w+), "(\w*)", \d+\)', (FOLDER / file).read_text(), re.MULTILINE
+    )
     return found if kinds else [name for name, _ in found]
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from hypothesis import settings
@@ -58,26 +57,3 @@ def junk(shape: tuple[int, ...], dtype: torch.dtype = torch.int32) -> torch.Tens
 
 def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
-
-
-def random_bytes(generator: torch.Generator, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
-    """Any bytes, not-a-numbers among them: the op must copy bytes."""
-    count = torch.Size(shape).numel() * dtype.itemsize
-    raw = torch.randint(0, 256, (count,), generator=generator, dtype=torch.uint8)
-    return raw.view(dtype).reshape(shape)
-
-
-def spread(
-    generator: torch.Generator, shape: tuple[int, ...], dtype: torch.dtype, gaps: tuple[int, ...]
-) -> torch.Tensor:
-    """A tensor whose first dimensions have gaps of ``gaps`` rows after each of their elements."""
-    wide = tuple(size + gap for size, gap in zip(shape, (0, *gaps), strict=False))
-    tensor = random_bytes(generator, (*wide, *shape[len(wide) :]), dtype)
-    for dimension, size in enumerate(shape):
-        tensor = tensor.narrow(dimension, 0, size)
-    return tensor
-
-
-def as_bytes(tensor: torch.Tensor) -> list[Any]:
-    listed: list[Any] = tensor.contiguous().flatten().view(torch.uint8).tolist()
-    return listed

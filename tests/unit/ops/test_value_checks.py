@@ -52,10 +52,6 @@ def target_arguments() -> list[Any]:
     ]  # fmt: skip
 
 
-def scatter_arguments() -> list[Any]:
-    return [[torch.ones((3, 4))], int32([4, -1, 0]), [torch.zeros((2, 8, 4))]]
-
-
 def zero_arguments() -> list[Any]:
     caches = [torch.ones((3, 8)), torch.ones((5, 8))]
     return [torch.tensor([4, -1]), caches, page_table(caches)]
@@ -65,7 +61,6 @@ MAKERS: dict[str, Callable[[], list[Any]]] = {
     "draft_plan": draft_plan_arguments,
     "expand_inputs": expand_arguments,
     "target_slots": target_arguments,
-    "paged_scatter": scatter_arguments,
     "zero_blocks": zero_arguments,
 }
 
@@ -97,8 +92,6 @@ WRONG = [
     ("target_slots", set_at(0, 3, -1), r"positions\[3\] is -1; a token's position is 0"),
     ("target_slots", set_at(3, (1, 2), -9, 0), r"block_tables\[0\] looked up\[3\] is -9"),
     ("target_slots", set_at(6, (0, 1), 5), r"slot_table\[0\] describes another tensor"),
-    ("paged_scatter", set_at(1, 1, 16), r"slots\[1\] is 16; caches\[0\] has 16 slots"),
-    ("paged_scatter", set_at(1, 2, 4), "slots holds 4 more than once"),
     ("zero_blocks", set_at(0, 1, 5), r"block_ids\[1\] is 5; no cache has more than 5 blocks"),
     ("zero_blocks", set_at(0, 1, 4), "block_ids holds 4 more than once"),
     ("zero_blocks", set_at(2, (0, 0), 8), r"page_table\[0\] describes another tensor"),
