@@ -82,8 +82,8 @@ STANDS_FOR_CANN = {
 
 
 def include_folder(folder: Path, macros: Mapping[str, str]) -> Path:
-    """What CMake puts on the include path of a build for the NPU: CANN's ``kernel_operator.h`` (here
-    only its macros) and the launch macro, without the checker's headers."""
+    """What CMake puts on the include path of a build for the NPU: CANN's ``kernel_operator.h``
+    (only its macros) and the launch macro, without the checker's headers."""
     lines = [f"#define {name} {value}" for name, value in macros.items()]
     (folder / "kernel_operator.h").write_text("#pragma once\n" + "\n".join(lines) + "\n")
     shutil.copy(HEADERS / "ascendc_launch.h", folder)
