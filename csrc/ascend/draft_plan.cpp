@@ -8,6 +8,7 @@
 // block ids of all steps, which lie side by side in the block table; Gather spreads them over the
 // steps.
 #include "common.h"
+#include "launch_size.h"
 #include "launchers.h"
 #include "positions.h"
 #include "ascendc_launch.h"
@@ -387,8 +388,7 @@ extern "C" void mkv_ascend_draft_plan(
   if (rows == 0 || steps == 0) {
     return;
   }
-  const int64_t wanted = (rows + mkv::kLeastRows - 1) / mkv::kLeastRows;
-  const uint32_t blocks = wanted < cores ? static_cast<uint32_t>(wanted) : cores;
+  const uint32_t blocks = mkv::LaunchSize(rows, mkv::kLeastRows, cores);
   MKV_LAUNCH(
       mkv_draft_plan_kernel, blocks, stream, positions, num_requests, group_table, step_positions,
       lengths, slots, wide, rows, steps, groups, table_rows, max_model_len, position_stride,

@@ -5,6 +5,7 @@
 // a request everything is a run: copied tokens, consecutive positions, consecutive slots in a
 // block.
 #include "common.h"
+#include "launch_size.h"
 #include "launchers.h"
 #include "ascendc_launch.h"
 #include "request_values.h"
@@ -364,9 +365,8 @@ extern "C" void mkv_ascend_expand_inputs(
     uint32_t cores, void* stream, const MkvExpandInputs* arguments) {
   const MkvExpandInputs& in = *arguments;
   // A core fills constants before it works: not for a handful of rows.
-  const int64_t rows = mkv::Most(in.num_out_tokens, in.num_tokens);
-  const int64_t wanted = mkv::Most(mkv::CeilDivide(rows, mkv::kLeastRowsOfACore), 1);
-  const uint32_t blocks = wanted < cores ? static_cast<uint32_t>(wanted) : cores;
+  const int64_t rows = in.num_out_tokens > in.num_tokens ? in.num_out_tokens : in.num_tokens;
+  const uint32_t blocks = mkv::LaunchSize(rows, mkv::kLeastRowsOfACore, cores);
   MKV_LAUNCH(
       mkv_expand_inputs_kernel, blocks, stream, in.token_ids, in.positions, in.rope_positions,
       in.next_token_ids, in.query_start_loc, in.num_rejected, in.num_requests, in.group_table,

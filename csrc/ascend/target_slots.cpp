@@ -6,6 +6,7 @@
 // tiles of up to 64. Per group and token one small copy brings the block id; the scalar unit finds
 // the token's request as it goes, since tokens of a request lie side by side.
 #include "common.h"
+#include "launch_size.h"
 #include "launchers.h"
 #include "positions.h"
 #include "ascendc_launch.h"
@@ -252,8 +253,7 @@ extern "C" void mkv_ascend_target_slots(
   if (most_slots == 0) {
     return;
   }
-  const int64_t wanted = (most_slots + mkv::kLeastTokens - 1) / mkv::kLeastTokens;
-  const uint32_t blocks = wanted < cores ? static_cast<uint32_t>(wanted) : cores;
+  const uint32_t blocks = mkv::LaunchSize(most_slots, mkv::kLeastTokens, cores);
   MKV_LAUNCH(
       mkv_target_slots_kernel, blocks, stream, positions, query_start_loc, num_requests,
       group_table, slot_table, wide, tokens, rows, groups, table_rows, most_slots);
