@@ -4,7 +4,11 @@
 #ifndef MKV_ASCENDC_HOST_KERNEL_OPERATOR_H_
 #define MKV_ASCENDC_HOST_KERNEL_OPERATOR_H_
 
+// Tells a source that it is compiled for this checker and not for an NPU.
+#define MKV_ASCENDC_CHECKER 1
+
 #include "ascendc_host/platform.h"
+#include "ascendc_host/parameters.h"
 #include "ascendc_host/records.h"
 #include "ascendc_host/shadow.h"
 #include "ascendc_host/device.h"

@@ -15,7 +15,7 @@ using namespace AscendC;
 template <typename T>
 using Local = LocalTensor<T>;
 
-void Kernel(
+__aicore__ void Kernel(
     Local<int32_t> i, Local<int64_t> l, Local<int16_t> s, Local<int8_t> b, Local<half> h,
     Local<float> f, Local<uint32_t> u, Local<uint16_t> w, GlobalTensor<int32_t> g, TPipe& pipe) {
   Add(i, i, i, 8);
@@ -65,5 +65,7 @@ void Kernel(
   pipe.InitBuffer(queue, 1, 32);
   DataCopy(i, g, 8);
   MKV_WRONG(DataCopy(l, g, 8);)
+  GetTPipePtr()->FetchEventID(HardEvent::V_S);
+  MKV_WRONG(AscendC::GetTPipePtr();)
   MKV_WRONG(DataCopyPad(i, g, DataCopyExtParams{1, 4, 0, 0, 0}, DataCopyPadExtParams<float>{});)
 }

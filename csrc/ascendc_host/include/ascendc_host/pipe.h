@@ -179,14 +179,6 @@ class TPipe {
   uint32_t used_ = 0;
 };
 
-inline TPipe* GetTPipePtr(Where where = Where::Here()) {
-  auto& core = ascendc_host::Core::OfThisThread();
-  if (core.pipe_object == nullptr) {
-    core.Fail("pipe", "GetTPipePtr without a TPipe", where);
-  }
-  return static_cast<TPipe*>(core.pipe_object);
-}
-
 inline int64_t GetBlockIdx() {
   return ascendc_host::Core::OfThisThread().index();
 }
@@ -195,5 +187,14 @@ inline int64_t GetBlockNum() {
 }
 
 }  // namespace AscendC
+
+// Not in the namespace: CANN has it at the top.
+inline AscendC::TPipe* GetTPipePtr(ascendc_host::Where where = ascendc_host::Where::Here()) {
+  auto& core = ascendc_host::Core::OfThisThread();
+  if (core.pipe_object == nullptr) {
+    core.Fail("pipe", "GetTPipePtr without a TPipe", where);
+  }
+  return static_cast<AscendC::TPipe*>(core.pipe_object);
+}
 
 #endif  // MKV_ASCENDC_HOST_PIPE_H_

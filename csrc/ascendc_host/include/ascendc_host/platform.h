@@ -7,16 +7,17 @@
 
 #include <cstdint>
 
-// Tells a source that it is compiled for this checker and not for an NPU.
-#define MKV_ASCENDC_CHECKER 1
-
 #define __NPU_ARCH__ 2201
 #define __CCE_AICORE__ 220
 
+// An ordinary compiler knows no cores and no address spaces; tools/check_kernels.py defines these
+// as attributes that clang checks.
+#ifndef __aicore__
 #define __aicore__
 #define __global__
 #define __gm__
 #define __ubuf__
+#endif
 #define GM_ADDR __gm__ uint8_t*
 
 // Kernels here run on vector cores only; other kinds have no model.
