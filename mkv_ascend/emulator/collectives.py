@@ -14,6 +14,7 @@ In a graph a collective is recorded and runs at each replay; every rank replays 
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -113,7 +114,9 @@ class ProcessGroupHCCL(ProcessGroup):
 
     def get_hccl_comm_name(self, rank: int) -> str:
         """Name of the communicator, which vllm-ascend hands to communicating operators."""
-        return f"{_COMMUNICATOR_NAME}_{self._group_name}"
+        name = f"{_COMMUNICATOR_NAME}_{self._group_name}"
+        _communicators[name] = self
+        return name
 
     def shutdown(self) -> None:
         self._gloo.shutdown()
@@ -246,6 +249,24 @@ class ProcessGroupHCCL(ProcessGroup):
             reduction.reduceOp = opts.reduceOp
         self._gloo.allreduce([pieces], reduction).wait()
         output.copy_(pieces[self.rank()])
+
+
+_communicators: weakref.WeakValueDictionary[str, ProcessGroupHCCL] = weakref.WeakValueDictionary()
+"""Groups by the names that were asked for."""
+
+
+def add_up(tensor: torch.Tensor, communicator: str) -> None:
+    """Add a host tensor up over the ranks of a communicator, in place: for operators' kernels.
+
+    Raises ValueError for a name that no group of this process has given.
+    """
+    group = _communicators.get(communicator)
+    if group is None:
+        raise ValueError(
+            f"no hccl communicator is called {communicator!r}; names come from a group's "
+            f"get_hccl_comm_name"
+        )
+    group._gloo.allreduce([tensor]).wait()
 
 
 def _given(opts: Any) -> tuple[Any, ...]:

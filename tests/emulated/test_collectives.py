@@ -175,6 +175,25 @@ def check_a_graph_repeats_collectives(rank: int, size: int) -> None:
     expect(gathered, torch.cat([total * (other + 1) for other in range(size)]))
 
 
+def check_a_product_that_all_ranks_add_up(rank: int, size: int) -> None:
+    """matmul_allreduce_add_rmsnorm, which vllm-ascend's fusion pass puts into traced graphs."""
+    generator = torch.Generator().manual_seed(7)
+    whole = (torch.rand(5, 4 * size, generator=generator) - 0.5).bfloat16()
+    weight = (torch.rand(6, 4 * size, generator=generator) - 0.5).bfloat16()
+    residual = torch.rand(5, 6, generator=generator).bfloat16()
+    gamma = torch.rand(6, generator=generator).bfloat16()
+    own = slice(4 * rank, 4 * rank + 4)
+    name = dist.group.WORLD._get_backend(torch.device("npu")).get_hccl_comm_name(rank)
+    operands = (whole[:, own], weight[:, own], residual, gamma)
+    found, total = torch.ops._C_ascend.matmul_allreduce_add_rmsnorm(
+        *(operand.npu() for operand in operands), name, size, rank, 1e-5, True, False
+    )
+    rows = whole.double() @ weight.double().T + residual.double()
+    expected = rows / (rows.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * gamma.double()
+    torch.testing.assert_close(total.cpu().double(), rows, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(found.cpu().double(), expected, rtol=0.02, atol=0.02)
+
+
 CHECKS: tuple[Callable[[int, int], None], ...] = (
     check_all_reduce,
     check_broadcast,
@@ -193,6 +212,7 @@ CHECKS: tuple[Callable[[int, int], None], ...] = (
     check_views_are_written_in_place,
     check_launches_are_counted,
     check_a_graph_repeats_collectives,
+    check_a_product_that_all_ranks_add_up,
 )
 
 

@@ -130,8 +130,8 @@ def test_vllm_finds_triton_as_the_setting_says_and_kernels_run_either_way(has_tr
         timeout=120,
     )
     assert f"found {has_triton} triton triton.language" in finished.stdout, finished.stderr
-    cores = {"0": "cores -1 -1", "1": "cores 20 40"}[has_triton]
-    assert cores in finished.stdout
+    # Without Triton too: vllm-ascend's fusion passes put kernels into graphs that ask for them.
+    assert "cores 20 40" in finished.stdout
 
 
 def test_vllm_ascends_slot_mapping_kernel() -> None:

@@ -53,6 +53,14 @@ def npu_dynamic_quant(
             groups = torch.searchsorted(group_index, rows, right=True)
             factors = factors[groups].view_as(wide)
         wide = wide * factors
+    return quantise_rows(wide)
+
+
+def quantise_rows(wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantise each row of float32 to int8 by its largest magnitude; a row of zeros stays zeros.
+
+    Returns int8 of its shape and float32 scales of its shape without the last dimension.
+    """
     scales = wide.abs().amax(-1) / INT8_MAX
     # A row of zeros has scale 0; dividing by 1 instead keeps it zero.
     divisor = torch.where(scales == 0, torch.ones_like(scales), scales).unsqueeze(-1)

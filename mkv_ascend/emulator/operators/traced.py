@@ -19,7 +19,20 @@ import torch
 from mkv_ascend.emulator.operators import registry
 
 NAMESPACE = "npu"
-TRACED = ("npu_rms_norm", "npu_add_rms_norm", "npu_swiglu", "npu_rotary_mul", "npu_fast_gelu")
+TRACED = (
+    "npu_rms_norm",
+    "npu_add_rms_norm",
+    "npu_swiglu",
+    "npu_rotary_mul",
+    "npu_fast_gelu",
+    # What vllm-ascend's fusion passes look for in traced graphs, and what they put there instead.
+    "npu_dynamic_quant",
+    "npu_add_rms_norm_quant",
+    "npu_add_rms_norm_dynamic_quant",
+    "npu_dynamic_mx_quant",
+    "npu_rms_norm_dynamic_mx_quant",
+    "npu_add_rms_norm_dynamic_mx_quant",
+)
 
 UNTRACED = ("npu_fused_infer_attention_score",)
 """What vllm-ascend's context parallelism calls as ``torch.ops.npu.<name>``, in code that is not
@@ -27,6 +40,10 @@ traced: the namespace has torch_npu's Python object."""
 
 TRACED_CUSTOM = ("npu_add_rms_norm_bias", "npu_gemma_rms_norm")
 """The same of torch.ops._C_ascend, whose schemas come from the installed wheel."""
+
+COMMUNICATING = ("matmul_allreduce_add_rmsnorm",)
+"""Traced ones of torch.ops._C_ascend that talk to other ranks, so the kernel is no fake kernel.
+Each returns two tensors like its third argument."""
 
 # Kept for the life of the process: torch forgets the operators when the Library goes.
 _libraries: list[torch.library.Library] = []
@@ -60,3 +77,11 @@ def give_fakes(library: torch.library.Library, namespace: str) -> None:
     kernels = registry.namespace_functions(namespace)
     for name in TRACED_CUSTOM:
         torch.library.register_fake(f"{namespace}::{name}", kernels[name].kernel, lib=library)
+    for name in COMMUNICATING:
+        torch.library.register_fake(f"{namespace}::{name}", _two_like_the_third, lib=library)
+
+
+def _two_like_the_third(
+    _x1: torch.Tensor, _x2: torch.Tensor, like: torch.Tensor, *_others: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.empty_like(like), torch.empty_like(like)

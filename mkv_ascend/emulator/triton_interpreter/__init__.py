@@ -9,6 +9,7 @@ what vLLM's ``HAS_TRITON`` says, and with it which way vllm-ascend takes where i
 - ``language``: what triton-ascend's language has beyond Triton 3.4.0's
 - ``bfloat16``: arithmetic that Triton's interpreter does not have
 - ``backend``: the Triton driver of the emulated device
+- ``fused``: kernels that fusion passes put into graphs where vLLM finds no Triton
 - ``replacements``: the few wrappers that are not interpreted, each with its reason
 """
 
@@ -23,6 +24,7 @@ from mkv_ascend.emulator.triton_interpreter import (
     backend,
     bfloat16,
     executor,
+    fused,
     language,
     replacements,
 )
@@ -42,6 +44,7 @@ def install(settings: EmulatorSettings) -> None:
         after_import("triton.backends", backend.install)
     else:
         after_import("vllm.triton_utils", _give_triton_to_unconditional_kernels)
+        fused.install()
 
 
 def _give_triton_to_unconditional_kernels(triton_utils: ModuleType) -> None:
