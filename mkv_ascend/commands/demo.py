@@ -41,6 +41,8 @@ LOG_WIDTH = 160
 START_SECONDS = 600
 """Dynamo traces the models before a server is healthy, which takes minutes on a busy machine."""
 
+DTYPE = "bfloat16"
+
 DEFAULT_TARGET, DEFAULT_EAGER_TARGET, AUTOMATIC = "deepseek_v2_target", "llama_target", "auto"
 """Targets whose layers have another backend than the draft's, which have fused_infer_attention."""
 SECOND_BACKEND, ITS_LIBRARY = "flash_attention_3", "flash_attn_npu_v3"
@@ -87,7 +89,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--dtype",
-        help="dtype of both models (float32 on the emulated NPU, bfloat16 on a real one)",
+        default=DTYPE,
+        help="dtype of both models (%(default)s, which vLLM takes by itself)",
     )
 
 
@@ -140,8 +143,8 @@ def _run(arguments: argparse.Namespace, console: Console, emulated: bool) -> int
     from mkv_ascend.commands import demo_client
     from mkv_ascend.testing import prompts
 
-    environment = _environment(emulated)
-    dtype = arguments.dtype or ("float32" if emulated else "bfloat16")
+    dtype = arguments.dtype
+    environment = _environment(emulated, dtype)
     console.rule("[bold]mkv_ascend demo" + (", on the emulated NPU" if emulated else ""))
     target = _model(_target_name(arguments), console)
     draft = _model(arguments.draft, console)
@@ -190,7 +193,7 @@ def _target_options(arguments: argparse.Namespace, emulated: bool) -> list[str]:
     return ["--additional-config", demo_client.as_json(choice)]
 
 
-def _environment(emulated: bool) -> Mapping[str, str]:
+def _environment(emulated: bool, dtype: str) -> Mapping[str, str]:
     if not emulated:
         return os.environ
     from mkv_ascend import envs
@@ -199,7 +202,7 @@ def _environment(emulated: bool) -> Mapping[str, str]:
 
     variables = {
         envs.EMULATOR_STRICT.name: "1",
-        envs.EMULATOR_FLOAT32_COMPUTE.name: "1",
+        envs.EMULATOR_FLOAT32_COMPUTE.name: str(int(dtype == "float32")),
         # Lets flash_attention_3 be chosen.
         envs.EMULATOR_FA3.name: "1",
         **os.environ,
