@@ -46,7 +46,6 @@ class Draft:
     name: str
     model: str
     triton: bool = False
-    engine: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,6 @@ class Cell:
         named = [self.target_model, self.reference_model, self.draft_model]
         return list(dict.fromkeys(model for model in named if model is not None))
 
-
-NO_HIT = {"enable_prefix_caching": False}
-"""After a prefix hit a recurrent draft has no state of what was hit; the plugin asks for this."""
 
 TARGETS = (
     Target(
@@ -135,9 +131,9 @@ DRAFTS = (
     Draft("dense", "llama_draft"),
     Draft("window+full", "gemma3_draft"),
     Draft("mla", "deepseek_v2_draft"),
-    Draft("gdn", "qwen3_next_draft", triton=True, engine=NO_HIT),
-    Draft("mamba2", "granite4", triton=True, engine=NO_HIT),
-    Draft("short conv", "lfm2", triton=True, engine=NO_HIT),
+    Draft("gdn", "qwen3_next_draft", triton=True),
+    Draft("mamba2", "granite4", triton=True),
+    Draft("short conv", "lfm2", triton=True),
 )
 
 HEADS = ("eagle3", "mtp", "eagle", "dflash")
@@ -166,7 +162,7 @@ def all_cells() -> Iterator[Cell]:
                 draft.model,
                 target.model,
                 target.triton or draft.triton,
-                {**target.engine, **draft.engine},
+                target.engine,
                 target.reference,
             )
         for method in HEADS:

@@ -18,6 +18,26 @@ def has_recurrent_layers(config: VllmConfig) -> bool:
     return draft is not None and (draft.is_hybrid or draft.is_attention_free)
 
 
+def switch_prefix_hits_off(config: VllmConfig) -> str | None:
+    """Take no prefix hits where a recurrent draft would be left without a state by one.
+
+    vLLM takes hits by itself for targets of attention layers alone. Of a hit the target finds its
+    keys; the draft would need its state at the end of the hit, which nothing keeps.
+
+    Returns what that costs, for the log; None where nothing was changed.
+    """
+    cache = config.cache_config
+    if not cache.enable_prefix_caching or cache.mamba_cache_mode != "none":
+        return None
+    cache.enable_prefix_caching = False
+    return (
+        f"prefix caching is off: the draft {config.speculative_config.draft_model_config.model} "
+        "has recurrent layers, whose state at the end of a cached prefix is not kept. Prompts that "
+        "begin alike are computed anew each time. For prefix hits choose a draft of attention "
+        "layers only; --no-enable-prefix-caching silences this"
+    )
+
+
 def refuse_options_of_recurrent_drafts(config: VllmConfig) -> None:
     """Refuse what a draft with recurrent layers cannot be combined with.
 
@@ -32,10 +52,9 @@ def refuse_options_of_recurrent_drafts(config: VllmConfig) -> None:
     refusals = {
         "it has no attention layer, and a proposal is planned from the block tables of those. "
         "Choose a draft that has some": speculative.draft_model_config.is_attention_free,
-        "prefix caching is on: after a hit the draft would need its state at the end of the hit, "
-        "which this release does not keep. Set --no-enable-prefix-caching": (
-            cache.enable_prefix_caching
-        ),
+        "prefix caching is on beside states of the target: after a hit the draft would need its "
+        "state at the end of the hit, which this release does not keep. Leave out "
+        "--enable-prefix-caching": cache.enable_prefix_caching,
         f"mamba_cache_mode is {cache.mamba_cache_mode}: the target's states move from block to "
         "block, and the draft's would have to follow. Leave out the KV connector, or what else "
         "asks for it": cache.mamba_cache_mode != "none",

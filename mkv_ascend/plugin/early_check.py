@@ -16,9 +16,13 @@ from mkv_ascend.attention.selection import SelectionError, select_backend
 from mkv_ascend.config import parse_config
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.plugin import selection_inputs
+from mkv_ascend.plugin.logging import get_logger
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, SpeculativeConfig, VllmConfig
+
+
+logger = get_logger(__name__)
 
 
 def check_models(config: VllmConfig) -> None:
@@ -119,7 +123,7 @@ def _check_ranks(config: VllmConfig) -> None:
 
 
 def _check_recurrent(config: VllmConfig) -> None:
-    """Refuse options that a draft with recurrent layers cannot be combined with.
+    """Refuse options that a draft with recurrent layers cannot be combined with; take no hits.
 
     Raises:
         SelectionError: naming the option.
@@ -128,10 +132,13 @@ def _check_recurrent(config: VllmConfig) -> None:
     from mkv_ascend.drafting.recurrent_options import (
         has_recurrent_layers,
         refuse_options_of_recurrent_drafts,
+        switch_prefix_hits_off,
     )
 
     if not has_recurrent_layers(config):
         return
+    if cost := switch_prefix_hits_off(config):
+        logger.warning(cost)
     try:
         refuse_options_of_recurrent_drafts(config)
     except NotImplementedError as error:

@@ -55,7 +55,7 @@ def test_a_model_accepts_all_of_its_own_drafts(name: str) -> None:
         (1, 2, 40, 130, 5),
         target=name,
         num_speculative_tokens=4,
-        engine={"max_num_batched_tokens": 48, "enable_prefix_caching": False},
+        engine={"max_num_batched_tokens": 48},
     )
     result = engine.run(own)
     assert_right(own, result)
@@ -160,7 +160,7 @@ def test_targets_without_states_and_with_others(
         (5, 9, 1, 40, 33),
         target=target,
         num_speculative_tokens=k,
-        engine={**limits, "enable_prefix_caching": False},
+        engine=limits,
         graphs="FULL_DECODE_ONLY",
         capture_sizes=tuple(requests * (k + 1) for requests in (1, 3, 6)),
     )

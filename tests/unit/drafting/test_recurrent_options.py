@@ -8,6 +8,7 @@ import pytest
 from mkv_ascend.drafting.recurrent_options import (
     has_recurrent_layers,
     refuse_options_of_recurrent_drafts,
+    switch_prefix_hits_off,
 )
 
 
@@ -40,10 +41,23 @@ def test_a_plain_configuration_is_served():
     refuse_options_of_recurrent_drafts(config())
 
 
+def test_prefix_hits_are_switched_off_where_the_target_keeps_no_states():
+    """vLLM switches them on by itself there; beside states only who asks for them has them."""
+    plain = config(enable_prefix_caching=True)
+    assert "a-draft has recurrent layers" in switch_prefix_hits_off(plain)
+    assert plain.cache_config.enable_prefix_caching is False
+    refuse_options_of_recurrent_drafts(plain)
+    assert switch_prefix_hits_off(plain) is None
+
+    aligned = config(enable_prefix_caching=True, mamba_cache_mode="align")
+    assert switch_prefix_hits_off(aligned) is None
+    assert aligned.cache_config.enable_prefix_caching is True
+
+
 @pytest.mark.parametrize(
     ("option", "value", "advice"),
     [
-        ("enable_prefix_caching", True, "--no-enable-prefix-caching"),
+        ("enable_prefix_caching", True, "Leave out --enable-prefix-caching"),
         ("mamba_cache_mode", "align", "mamba_cache_mode is align"),
         ("disable_padded_drafter_batch", True, "disable_padded_drafter_batch is set"),
         ("parallel_drafting", True, "parallel_drafting is set"),
