@@ -16,8 +16,8 @@ from mkv_ascend.ops.zero_blocks import page_table
 
 COLUMNS, BLOCK_SIZE = 80, 128
 MAX_MODEL_LEN = COLUMNS * BLOCK_SIZE
-GATHER = 32
-"""Bytes that reading one element costs."""
+SECTOR = 32
+"""Bytes of global memory that move together: whoever wants one of them moves all."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Case:
 
     Attributes:
         arguments: makes the op's arguments, on the CPU.
+        least_bytes: every sector that holds a value which the op must read or write, once.
         requests: what instructions are counted per.
         loop: the sizes for the plain loop.
     """
@@ -56,9 +57,26 @@ def _positions(rows: int, length: int) -> torch.Tensor:
     return (first[:, None] + torch.arange(length)).flatten()
 
 
-def _blocks(length: int) -> int:
-    """Ids of block tables read for one request and group, 4 bytes each, in gathers."""
-    return -(-length // BLOCK_SIZE)
+def _sectors(*elements: int, item: int = 4) -> int:
+    """Bytes of the sectors of dense tensors of so many elements, each from a sector's start on."""
+    return sum(-(-count * item // SECTOR) * SECTOR for count in elements)
+
+
+def _id_sectors(positions: torch.Tensor, groups: int) -> int:
+    """Bytes of the sectors of block tables that hold the ids of each request's positions.
+
+    Args:
+        positions: [requests, tokens].
+        groups: KV groups, whose tables are alike.
+    """
+    rows = torch.arange(positions.shape[0])[:, None]
+    elements = rows * COLUMNS + positions // BLOCK_SIZE
+    return int(torch.unique(elements * 4 // SECTOR).numel()) * SECTOR * groups
+
+
+def _table_sectors(groups: int) -> int:
+    """The number of live requests and the group table."""
+    return _sectors(1) + _sectors(4 * groups, item=8)
 
 
 def draft_plan(rows: int, groups: int = 4, steps: int = 4) -> Case:
@@ -72,7 +90,9 @@ def draft_plan(rows: int, groups: int = 4, steps: int = 4) -> Case:
             _out(steps, rows), _out(steps, groups, rows),
         )  # fmt: skip
 
-    least = 4 * rows + 4 + GATHER * rows * groups + 4 * steps * rows * (2 + groups)
+    planned = _positions(rows, 1)[:, None] + torch.arange(1, steps + 1)
+    reads = _sectors(rows) + _table_sectors(groups) + _id_sectors(planned, groups)
+    least = reads + _sectors(*[steps * rows] * 2, steps * groups * rows)
     size = f"B={rows} G={groups} K={steps + 1}"
     return Case("draft_plan", size, arguments, least, rows, (rows, steps, groups))
 
@@ -96,8 +116,15 @@ def expand_inputs(rows: int, length: int, rejected: int, groups: int = 4) -> Cas
             )
         )  # fmt: skip
 
-    reads = 4 * (tokens + 3 * rows) + GATHER * rows * (1 + groups * _blocks(length))
-    least = reads + out * (4 + 4 + 1 + 1 + 4 * groups) + 4 * 4 * rows
+    # Of positions only each request's first is wanted; an id for each row that is kept.
+    kept = length - rejected + 1
+    first = torch.unique(torch.arange(rows) * length * 4 // SECTOR).numel() * SECTOR
+    reads = _sectors(tokens, rows, rows + 1, rows) + first + _table_sectors(groups)
+    reads += _id_sectors(
+        _positions(rows, length).view(rows, length)[:, :1] + torch.arange(kept), groups
+    )
+    least = reads + _sectors(out, out, groups * out, rows, rows + 1, rows, rows)
+    least += _sectors(out, out, item=1)
     size = f"B={rows} T={tokens} G={groups}"
     return Case("expand_inputs", size, arguments, least, rows, (rows, length, rejected, groups))
 
@@ -113,7 +140,11 @@ def target_slots(rows: int, length: int, groups: int = 4) -> Case:
             tables, group_table(tables, [BLOCK_SIZE] * groups), outputs, slot_table(outputs),
         )  # fmt: skip
 
-    least = 8 * tokens + 4 * rows + GATHER * rows * groups * _blocks(length) + 4 * tokens * groups
+    reads = _sectors(tokens, item=8) + _sectors(rows + 1) + _table_sectors(groups)
+    reads += _sectors(2 * groups, item=8) + _id_sectors(
+        _positions(rows, length).view(rows, -1), groups
+    )
+    least = reads + _sectors(*[tokens] * groups)
     size = f"B={rows} T={tokens} G={groups}"
     return Case("target_slots", size, arguments, least, rows, (rows, length, groups))
 
@@ -126,7 +157,7 @@ def zero_blocks(ids: int, caches: int, row_bytes: int) -> Case:
         made = [_out(2 * ids, block_bytes, dtype=torch.int8) for _ in range(caches)]
         return torch.arange(ids) * 2, made, page_table(made)
 
-    least = 8 * ids + 32 * caches + ids * caches * block_bytes
+    least = _sectors(ids, 4 * caches, item=8) + ids * caches * block_bytes
     size = f"N={ids} caches={caches} row={row_bytes}"
     return Case("zero_blocks", size, arguments, least, ids * caches, (ids, caches, block_bytes))
 
@@ -135,9 +166,15 @@ CASES = (
     draft_plan(1),
     draft_plan(64),
     draft_plan(256),
+    expand_inputs(1, 1, 0),
     expand_inputs(1, 5, 2),
+    expand_inputs(64, 5, 2),
     expand_inputs(256, 5, 2),
     expand_inputs(1, 8192, 0),
+    target_slots(1, 1),
+    target_slots(1, 5),
+    target_slots(64, 1),
+    target_slots(64, 5),
     target_slots(256, 1),
     target_slots(256, 5),
     target_slots(1, 8192),

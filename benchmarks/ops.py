@@ -6,8 +6,10 @@
 The kernels for the NPU run under ``csrc/ascendc_host``, which counts; nothing is said about time on
 an NPU. Per op and size:
 
-- ``bytes_ratio``: bytes between global memory and UB over the least possible, a gathered element
-  counted as the 32 bytes that it costs in both.
+- ``bytes_ratio``: bytes between global memory and UB over the least possible. Both are counted in
+  sectors of 32 bytes, what really moves: the least is every sector that holds a value which the op
+  must read or write, once, and what a core touches in part it moves whole. The scalar unit's data
+  cache moves lines of 64 bytes.
 - ``vector_per_request``, ``scalar_per_request``: instructions. A request of ``zero_blocks`` is
   a block of a cache.
 - ``balance``: bytes moved by the busiest of 40 cores over the mean of all 40, those that a small

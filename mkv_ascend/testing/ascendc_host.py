@@ -96,7 +96,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Counters:
-    """Work of one core, or the sum over cores. Bytes cost at least 32 for each access."""
+    """Work of one core, or the sum over cores. Bytes cost the sectors of 32 that they touch."""
 
     core: int
     instructions: Mapping[str, int]

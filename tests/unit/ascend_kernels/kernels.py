@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
+import numpy as np
 from hypothesis import HealthCheck, Phase, settings
 
 from mkv_ascend.testing.ascendc_host import ROOT, SANITIZERS, HostKernels, build
@@ -26,6 +27,16 @@ if SOURCES:
 examples = settings(
     max_examples=8 if SANITIZED else 40, suppress_health_check=[HealthCheck.too_slow]
 )
+
+
+def aligned(values: np.ndarray) -> np.ndarray:
+    """A copy that begins on a cache line, as a tensor of a device does: the checker counts the
+    sectors that a kernel touches."""
+    memory = np.empty(values.nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    copy = memory[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    copy[...] = values
+    return copy
 
 
 @cache

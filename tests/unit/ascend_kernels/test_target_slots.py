@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mkv_ascend.testing.ascendc_host import Output, Report
-from tests.unit.ascend_kernels.kernels import CORES, examples, library
+from tests.unit.ascend_kernels.kernels import CORES, aligned, examples, library
 
 GARBAGE = -77
 Integers = np.ndarray
@@ -39,7 +39,7 @@ class Batch:
         made = []
         for group, columns in enumerate(self.columns):
             ids = np.arange(self.table_rows * columns, dtype=np.int32) * 7919 + group
-            made.append((ids % 100003).reshape(self.table_rows, columns))
+            made.append(aligned((ids % 100003).reshape(self.table_rows, columns)))
         return made
 
 
@@ -65,15 +65,19 @@ def expected(batch: Batch) -> list[list[int]]:
 
 def check(batch: Batch, seed: int = 0, cores: int = CORES) -> Report:
     tables = batch.tables()
-    outputs = [np.full(size, GARBAGE, np.int32) for size in batch.sizes]
-    groups = np.array(
-        [
-            [table.ctypes.data, columns, columns, size]
-            for table, columns, size in zip(tables, batch.columns, batch.block_sizes, strict=True)
-        ],
-        np.int64,
+    outputs = [aligned(np.full(size, GARBAGE, np.int32)) for size in batch.sizes]
+    groups = aligned(
+        np.array(
+            [
+                [table.ctypes.data, columns, columns, size]
+                for table, columns, size in zip(
+                    tables, batch.columns, batch.block_sizes, strict=True
+                )
+            ],
+            np.int64,
+        )
     )
-    places = np.array([[out.ctypes.data, out.size] for out in outputs], np.int64)
+    places = aligned(np.array([[out.ctypes.data, out.size] for out in outputs], np.int64))
     sizes = [
         len(batch.positions), len(batch.query_lengths), len(tables), batch.table_rows,
         max(batch.sizes),
@@ -81,8 +85,9 @@ def check(batch: Batch, seed: int = 0, cores: int = CORES) -> Report:
     reachable: dict[str, object] = {f"block_table_{i}": one for i, one in enumerate(tables)}
     reachable |= {f"slots_{i}": Output(one) for i, one in enumerate(outputs)}
     report = library().launch(
-        "mkv_ascend_target_slots", ctypes.c_uint32(cores), None, batch.positions,
-        np.array(batch.starts, np.int32), np.array([batch.num_requests], np.int32), groups, places,
+        "mkv_ascend_target_slots", ctypes.c_uint32(cores), None, aligned(batch.positions),
+        aligned(np.array(batch.starts, np.int32)),
+        aligned(np.array([batch.num_requests], np.int32)), groups, places,
         int(batch.positions.dtype == np.int64), *(ctypes.c_int64(size) for size in sizes),
         seed=seed, reachable=reachable,
     )  # fmt: skip

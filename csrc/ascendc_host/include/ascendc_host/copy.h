@@ -28,14 +28,20 @@ inline void NeedCopyPosition(Instruction& instruction, const UbPlace& place) {
   }
 }
 
-inline void CountRead(Core& core, uint64_t bytes) {
-  core.counters().read_bytes += static_cast<int64_t>(bytes);
-  core.counters().read_cost += static_cast<int64_t>(std::max<uint64_t>(bytes, kBlockBytes));
+// Global memory moves in sectors of 32 bytes: what a copy touches in part moves whole.
+inline int64_t SectorBytes(uint64_t at, uint64_t bytes) {
+  const uint64_t first = at / kBlockBytes * kBlockBytes;
+  return bytes == 0 ? 0 : static_cast<int64_t>(RoundedUp(at + bytes - first));
 }
 
-inline void CountWrite(Core& core, uint64_t bytes) {
+inline void CountRead(Core& core, uint64_t at, uint64_t bytes) {
+  core.counters().read_bytes += static_cast<int64_t>(bytes);
+  core.counters().read_cost += SectorBytes(at, bytes);
+}
+
+inline void CountWrite(Core& core, uint64_t at, uint64_t bytes) {
   core.counters().write_bytes += static_cast<int64_t>(bytes);
-  core.counters().write_cost += static_cast<int64_t>(std::max<uint64_t>(bytes, kBlockBytes));
+  core.counters().write_cost += SectorBytes(at, bytes);
 }
 
 // Whether a cache line shares a byte with [at, at + bytes).
@@ -80,7 +86,7 @@ inline void LoadBlock(
   }
   std::memcpy(target + left, reinterpret_cast<const void*>(from.at), bytes);
   std::memset(core.undefined(to.at + static_cast<uint32_t>(left)), 0, bytes);
-  CountRead(core, bytes);
+  CountRead(core, from.at, bytes);
 }
 
 inline void StoreBlock(
@@ -90,7 +96,7 @@ inline void StoreBlock(
   instruction.NeedDefined(from, bytes, "stores");
   instruction.Write(to, bytes);
   std::memcpy(reinterpret_cast<void*>(to.at), core.ub(from.at), bytes);
-  CountWrite(core, bytes);
+  CountWrite(core, to.at, bytes);
   for (auto& line : core.cache()) {
     line.second.stale |= BytesOfLine(line.first, to.at, bytes);
   }

@@ -48,8 +48,8 @@ struct Counters {
   int64_t vector_repeats = 0;
   int64_t flags = 0;
   int64_t barriers = 0;
-  // Bytes asked for between global memory and UB, and what they cost: an access below 32 bytes
-  // moves 32.
+  // Bytes asked for between global memory and UB, and what they cost: all of the sectors of 32
+  // bytes that an access touches.
   int64_t read_bytes = 0;
   int64_t read_cost = 0;
   int64_t write_bytes = 0;
