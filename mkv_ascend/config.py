@@ -11,12 +11,12 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mkv_ascend.attention import catalog
+from mkv_ascend.attention.matching import PatternError, read_pattern
 from mkv_ascend.attention.options import NAMESPACE, AttentionOptions, RoleOptions, WindowBound
 from mkv_ascend.attention.request import PLAIN_DTYPES
 from mkv_ascend.layout.grouping import Objective
@@ -33,6 +33,24 @@ __all__ = [
     "WindowBound",
     "parse_config",
 ]
+
+
+KERNEL_BLOCK = 128
+"""Tokens of a block of vllm-ascend's attention kernels: every block of the cache is a multiple."""
+MOST_BLOCK_TOKENS = 1 << 20
+"""More than any context: such a block would hold every request whole."""
+MOST_SHOWN = 200
+"""Characters of a wrong value in a message."""
+
+
+def shown(value: object) -> str:
+    """A wrong value as a message shows it: not longer than a few lines."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        # A whole number of thousands of digits, or a value nested without end.
+        return f"a {type(value).__name__} that is too large to show"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}... ({len(text)} characters)"
 
 
 class ConfigError(ValueError):
@@ -106,7 +124,7 @@ class _Reader:
     def mapping(self, path: str, value: object, what: str) -> Mapping[str, Any]:
         if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
             return value
-        self.problem(path, f"is {value!r} ({type(value).__name__})", f"allowed: {what}")
+        self.problem(path, f"is {shown(value)} ({type(value).__name__})", f"allowed: {what}")
         return {}
 
     def known_keys(self, path: str, value: object, known: tuple[str, ...]) -> Mapping[str, Any]:
@@ -115,9 +133,13 @@ class _Reader:
         for key in given:
             if key in known:
                 continue
-            near = difflib.get_close_matches(key, known, n=1)
+            near = difflib.get_close_matches(key[:MOST_SHOWN], known, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            self.problem(f"{path}.{key}", "is not an option", f"{hint}allowed: {', '.join(known)}")
+            self.problem(
+                f"{path}.{key[:MOST_SHOWN]}",
+                "is not an option",
+                f"{hint}allowed: {', '.join(known)}",
+            )
         return {key: given[key] for key in known if key in given}
 
     def config(self, value: object) -> MkvConfig:
@@ -133,7 +155,7 @@ class _Reader:
         dtype = given.get("draft_dtype")
         if dtype is not None and not (isinstance(dtype, str) and dtype in PLAIN_DTYPES):
             allowed = ", ".join(sorted(PLAIN_DTYPES))
-            self.problem(f"{path}.draft_dtype", f"is {dtype!r}", f"allowed: {allowed}")
+            self.problem(f"{path}.draft_dtype", f"is {shown(dtype)}", f"allowed: {allowed}")
             dtype = None
         return KvCacheOptions(dtype)
 
@@ -145,14 +167,14 @@ class _Reader:
         objective = given.get("objective", options.objective.value)
         if not isinstance(objective, str) or objective not in objectives:
             allowed = f"allowed: {', '.join(objectives)}"
-            self.problem(f"{path}.objective", f"is {objective!r}", allowed)
+            self.problem(f"{path}.objective", f"is {shown(objective)}", allowed)
             objective = options.objective.value
         limit = given.get("max_padding_fraction")
         number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
         if limit is not None and not (number and 0 <= limit <= 1):
             self.problem(
                 f"{path}.max_padding_fraction",
-                f"is {limit!r}",
+                f"is {shown(limit)}",
                 "allowed: 0 to 1, the share of the memory of a request that may be padding",
             )
             limit = None
@@ -163,9 +185,17 @@ class _Reader:
         )
 
     def block_size(self, path: str, value: object) -> int | None:
-        if value is None or (type(value) is int and value > 0):
+        if value is None:
+            return None
+        is_number = type(value) is int and KERNEL_BLOCK <= value <= MOST_BLOCK_TOKENS
+        if type(value) is int and is_number and value % KERNEL_BLOCK == 0:
             return value
-        self.problem(path, f"is {value!r}", "allowed: a whole number of tokens from 1 on")
+        self.problem(
+            path,
+            f"is {shown(value)}",
+            f"allowed: a multiple of {KERNEL_BLOCK} tokens, the block of the kernels, from "
+            f"{KERNEL_BLOCK} to {MOST_BLOCK_TOKENS}",
+        )
         return None
 
     def attention(self, path: str, parent: Mapping[str, Any]) -> AttentionOptions:
@@ -201,11 +231,11 @@ class _Reader:
         given = self.mapping(path, value, "a mapping from regular expression to backend name")
         patterns: list[tuple[str, str]] = []
         for pattern, name in given.items():
-            place = f"{path}[{pattern!r}]"
+            place = f"{path}[{shown(pattern)}]"
             try:
-                re.compile(pattern)
-            except re.error as error:
-                self.problem(place, f"is not a regular expression ({error})", "correct the pattern")
+                read_pattern(pattern)
+            except PatternError as error:
+                self.problem(place, str(error), "correct the pattern")
             backend = self.backend(place, name, None)
             if backend is not None:
                 patterns.append((pattern, backend))
@@ -220,13 +250,13 @@ class _Reader:
         ]
         allowed = f"allowed: {', '.join(fitting) or 'none, the layer names its backend itself'}"
         if not isinstance(value, str):
-            self.problem(path, f"is {value!r} ({type(value).__name__})", allowed)
+            self.problem(path, f"is {shown(value)} ({type(value).__name__})", allowed)
             return None
         try:
             entry = catalog.find(value)
         except catalog.CatalogError as error:
             self.problem(
-                path, f"is {value!r}, which is no backend", f"{error.hint} {allowed}".lstrip()
+                path, f"is {shown(value)}, which is no backend", f"{error.hint} {allowed}".lstrip()
             )
             return None
         if entry.name not in fitting:
@@ -235,7 +265,7 @@ class _Reader:
                 if entry.chosen_by_layer
                 else f"does not serve {kind}"
             )
-            self.problem(path, f"is {value!r}, which {reason}", allowed)
+            self.problem(path, f"is {shown(value)}, which {reason}", allowed)
             return None
         return entry.name
 
@@ -243,5 +273,5 @@ class _Reader:
         allowed = tuple(bound.value for bound in WindowBound)
         if isinstance(value, str) and value in allowed:
             return WindowBound(value)
-        self.problem(path, f"is {value!r}", f"allowed: {', '.join(allowed)}")
+        self.problem(path, f"is {shown(value)}", f"allowed: {', '.join(allowed)}")
         return WindowBound.EXACT

@@ -4,19 +4,16 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import re
-import sys
 from collections.abc import Sequence
 from typing import Any
 
-# The parser of re has no public name, and moved in Python 3.11.
-_parser: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
+from mkv_ascend.attention.matching import matches_whole, parser
 
 
 def matches(pattern: str, layer_name: str) -> bool:
-    """Whether ``pattern`` matches the whole layer name."""
-    return re.fullmatch(pattern, layer_name) is not None
+    """Whether ``pattern`` matches the whole layer name; PatternError when it cannot be served."""
+    return matches_whole(pattern, layer_name)
 
 
 @functools.cache
@@ -26,7 +23,7 @@ def literal_characters(pattern: str) -> int:
     Characters outside of sets count once; a repeat counts as often as it must occur; of
     alternatives the poorest counts; look-around, ``.``, sets and back references count nothing.
     """
-    return _count(_parser.parse(pattern))
+    return _count(parser.parse(pattern))
 
 
 def _count(parsed: Any) -> int:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from mkv_ascend.attention import catalog, patterns, suitability
+from mkv_ascend.attention import catalog, matching, patterns, suitability
 from mkv_ascend.attention.entry import BackendEntry
 from mkv_ascend.attention.options import NAMESPACE, AttentionOptions, RoleOptions
 from mkv_ascend.attention.request import Environment, LayerRequest
@@ -266,7 +266,7 @@ def unmatched_patterns(options: SelectionOptions, layer_names: Iterable[str]) ->
     for pattern, _ in options.attention.layers:
         if any(patterns.matches(pattern, name) for name in names):
             continue
-        part = next((name for name in names if patterns.matches(f".*(?:{pattern}).*", name)), None)
+        part = next((name for name in names if matching.matches_part(pattern, name)), None)
         hint = (
             f"it is part of {part!r}: a pattern must match a whole name, so put .* around it"
             if part is not None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mkv_ascend.checks.config_file import ConfigFileError, read_config_file
 from mkv_ascend.commands.explain_models import ExplainError
 from mkv_ascend.commands.explain_plan import Findings, Planned
 from mkv_ascend.commands.explain_process import ProcessError, ask
@@ -96,15 +97,10 @@ def _check_files(question: Mapping[str, Any]) -> None:
     for model in (question["model"], (question["speculative"] or {}).get("model")):
         if model is None:
             continue
-        path = Path(model) / "config.json"
-        if not path.is_file():
-            raise ExplainError(
-                f"there is no file {path}; give a directory with the model's config.json"
-            )
         try:
-            json.loads(path.read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
-            raise ExplainError(f"{path} is not JSON: {error}") from error
+            read_config_file(Path(model))
+        except ConfigFileError as error:
+            raise ExplainError(str(error)) from error
 
 
 def _shared(pairs: Sequence[tuple[str, str]]) -> list[str]:

@@ -7,12 +7,12 @@ Only the model types of ``FAMILIES`` are read. Every other one is refused by nam
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mkv_ascend.checks.config_file import ConfigFileError, read_config_file, text_part
 from mkv_ascend.layout.kind import Kind
 
 __all__ = [
@@ -99,17 +99,11 @@ class ModelConfig:
 def read_model(folder: Path) -> ModelConfig:
     """The config of a model; ExplainError when there is none or it is of a type not known here."""
     path = folder / "config.json"
-    if not path.is_file():
-        raise ExplainError(
-            f"there is no file {path}; give a directory with the model's config.json"
-        )
     try:
-        config = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise ExplainError(f"{path} is not JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise ExplainError(f"{path} is not a JSON object")
-    text = config.get("text_config", config)
+        config = read_config_file(folder)
+    except ConfigFileError as error:
+        raise ExplainError(str(error)) from error
+    text = dict(text_part(config))
     model_type = text.get("model_type")
     if model_type not in FAMILIES:
         raise NotFromNumbersError(
@@ -121,10 +115,11 @@ def read_model(folder: Path) -> ModelConfig:
             f"{path}: encoder-decoder models cannot be explained by numbers alone"
         )
     dtype = config.get("dtype") or config.get("torch_dtype")
-    return ModelConfig(folder, model_type, {"dtype": dtype, **_completed(model_type, text)})
+    completed = _completed(model_type, text, path)
+    return ModelConfig(folder, model_type, {"dtype": dtype, **completed})
 
 
-def _completed(model_type: str, text: dict[str, Any]) -> dict[str, Any]:
+def _completed(model_type: str, text: dict[str, Any], path: Path) -> dict[str, Any]:
     """The config with the defaults of its class, as vLLM reads it; as it is for other types.
 
     Published configs leave out what equals the default: heads, or which layers have a window.
@@ -138,7 +133,9 @@ def _completed(model_type: str, text: dict[str, Any]) -> dict[str, Any]:
     # It warns of rotary embeddings, which no cache depends on.
     logging.set_verbosity_error()
     try:
-        filled = CONFIG_MAPPING[model_type].from_dict(text).to_dict()
+        filled = CONFIG_MAPPING[model_type].from_dict(dict(text)).to_dict()
+    except Exception as error:  # Its classes raise what they like.
+        raise ExplainError(f"{path}: transformers refuses it: {error}") from error
     finally:
         logging.set_verbosity(verbosity)
     given = {name: value for name, value in text.items() if value is not None}
@@ -169,7 +166,8 @@ class _Reader:
 
     def attention(self, window: int = 0, has_sink: bool = False) -> ModelLayer:
         """Keys and values; with more ranks than heads, each rank has one (vLLM replicates it)."""
-        heads = self.config.get("num_key_value_heads") or self.config.number("num_attention_heads")
+        name = "num_key_value_heads"
+        heads = self.config.number(name if self.config.get(name) else "num_attention_heads")
         if heads % self.ranks and self.ranks % heads:
             raise ExplainError(
                 f"{self.config.folder}: num_key_value_heads {heads} and --tensor-parallel-size "

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mkv_ascend.attention import catalog
@@ -237,8 +237,10 @@ def test_dtypes_that_the_drafts_cache_cannot_have(dtype: Any) -> None:
         ({"objective": 1}, ("layout.objective is 1", "fewest_groups, least_memory")),
         ({"max_padding_fraction": 1.5}, ("max_padding_fraction is 1.5", "allowed: 0 to 1")),
         ({"max_padding_fraction": True}, ("max_padding_fraction is True", "allowed: 0 to 1")),
-        ({"max_block_size": 0}, ("max_block_size is 0", "a whole number of tokens")),
-        ({"max_block_size": 128.0}, ("max_block_size is 128.0", "a whole number of tokens")),
+        ({"max_block_size": 0}, ("max_block_size is 0", "a multiple of 128 tokens")),
+        ({"max_block_size": 100}, ("max_block_size is 100", "a multiple of 128 tokens")),
+        ({"max_block_size": 10**30}, ("max_block_size is 1000", "from 128 to 1048576")),
+        ({"max_block_size": 128.0}, ("max_block_size is 128.0", "a multiple of 128 tokens")),
         ({"max_padding_fraction": "0.1"}, ("max_padding_fraction is '0.1'", "allowed: 0 to 1")),
     ],
 )
@@ -246,3 +248,88 @@ def test_layout_options_that_are_refused(layout: Any, parts: tuple[str, ...]) ->
     with pytest.raises(ConfigError) as error:
         parse_config({"mkv_ascend": {"layout": layout}})
     assert all(part in str(error.value) for part in parts)
+
+
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=6), st.just(10**30)
+)
+words = st.one_of(
+    st.sampled_from(
+        [
+            "attention",
+            "layout",
+            "kv_cache",
+            "target",
+            "draft",
+            "layers",
+            "window_bound",
+            "objective",
+            "exact",
+            "mla",
+            "FIA",
+            "max_padding_fraction",
+            "max_block_size",
+            "draft_dtype",
+            "float16",
+            "full_attention",
+            "(?i)x",
+            "((",
+            "a{99999999999999999999}",
+        ]
+    ),
+    st.text(max_size=4),
+)
+anything = st.recursive(
+    st.one_of(scalars, words),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=2),
+        st.dictionaries(words, inner, max_size=3),
+        st.dictionaries(scalars.filter(lambda key: key == key), inner, max_size=1),
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(anything)
+def test_anything_is_read_or_refused_with_its_problems(value: Any) -> None:
+    """What vLLM hands over is any JSON that a user wrote."""
+    options = {"mkv_ascend": value}
+    try:
+        config = parse_config(options)
+    except ConfigError as error:
+        refusal = error
+    else:
+        assert hash(config) == hash(parse_config(options))
+        return
+    assert refusal.problems
+    assert all(problem.startswith("mkv_ascend") for problem in refusal.problems)
+    assert len(str(refusal)) < 5000
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("(?i)X", None),
+        ("a{99999999999999999999}", "repeats too often"),
+        ("(" * 300 + ")" * 300, "nested deeper than 50"),
+        (r"(.)\1", "a back reference"),
+        ("[", "is not a regular expression"),
+        ("x" * 5000, "has 5000 characters"),
+    ],
+)
+def test_patterns_are_read_when_the_options_are(pattern: str, said: str | None) -> None:
+    given_options = {"mkv_ascend": {"attention": {"layers": {pattern: "mla"}}}}
+    if said is None:
+        assert parse_config(given_options).attention.layers == ((pattern, "mla"),)
+        return
+    with pytest.raises(ConfigError, match=said) as error:
+        parse_config(given_options)
+    assert len(str(error.value)) < 1000
+
+
+@pytest.mark.parametrize("field", ["objective", "max_padding_fraction", "max_block_size"])
+def test_a_number_of_thousands_of_digits_is_refused_without_being_shown(field: str) -> None:
+    """Python refuses to write it out."""
+    with pytest.raises(ConfigError, match=r"an? int that is too large to show"):
+        parse_config({"mkv_ascend": {"layout": {field: 10**5000}}})
