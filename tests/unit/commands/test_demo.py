@@ -55,7 +55,7 @@ def run(*arguments):
 
 
 def test_a_model_that_does_not_exist_is_refused_with_those_that_do(capsys, monkeypatch):
-    monkeypatch.setattr(demo, "_environment", lambda emulated: {})
+    monkeypatch.setattr(demo, "_environment", lambda emulated, dtype: {})
     assert run("--target", "no_such_model") == demo.EXIT_FAILED
     printed = capsys.readouterr().out
     assert "'no_such_model' is neither a checkpoint directory nor a tiny model" in printed
@@ -137,7 +137,7 @@ def servers(monkeypatch):
             return contextlib.nullcontext(FakeServer(replays))
 
         monkeypatch.setattr("mkv_ascend.testing.prompts.demo_prompts", lambda count: ["text"])
-        monkeypatch.setattr(demo, "_environment", lambda emulated: {})
+        monkeypatch.setattr(demo, "_environment", lambda emulated, dtype: {})
         monkeypatch.setattr(demo, "_model", lambda name, console: name)
         monkeypatch.setattr(demo, "_server", start)
         monkeypatch.setattr(demo, "_complete", lambda *rest: completions([1, 2]))
