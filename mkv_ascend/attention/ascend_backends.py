@@ -26,8 +26,11 @@ FUSED_INFER_ATTENTION = BackendEntry(
     # npu_fused_infer_attention_score: query float16, bfloat16; key and value also int8.
     model_dtypes=_HALF_DTYPES,
     kv_cache_dtypes=_HALF_DTYPES | {"int8"},
-    # npu_fused_infer_attention_score: up to 512; the cache writes need 32 bytes alignment.
-    head_sizes=HeadSizes(multiple_of=16, maximum=512),
+    # attention/attention_v1.py: layout TND, whose sizes CANN lists in its refusal of others
+    # ("queryD, keyD and valueD must be same equal 192/128/64, or queryD and keyD equal 192 and
+    # valueD equal 128"). 256 is Qwen3-Next's, which vllm-ascend serves; 512 has another layout
+    # (device/device_op.py).
+    head_sizes=HeadSizes(exactly=(64, 128, 192, 256, 512)),
     generations=_ATLAS_800,
     rank=10,
     # attention/attention_v1.py: learnable_sink of npu_fused_infer_attention_score_v2.
@@ -45,6 +48,7 @@ FUSED_INFER_ATTENTION = BackendEntry(
     # batch_invariant.py: replaces npu_fused_infer_attention_score, but not its v2 (sinks).
     batch_invariant_modules=frozenset({"batch_invariant_ops"}),
     notes=(
+        "a head size of 192 needs values of 128 (npu_fused_infer_attention_score: block_table)",
         "a head size of 512 runs on A2 and A3 without a sliding window only (device/device_op.py)",
     ),
 )
