@@ -4,7 +4,9 @@
     python -m benchmarks.kv_layout [--json]
 
 Everything but the figures to reach is computed in the run: vLLM's by its own functions (in a
-process of the emulated NPU), ours with both objectives, with the time that planning took.
+process of the emulated NPU), ours with every objective, with a proven bound of memory and the
+processor time that planning took. The pairs of ``published_pairs`` come after those of the table,
+without vLLM's part.
 """
 
 from __future__ import annotations
@@ -12,72 +14,131 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.models import load_pair
+from benchmarks.published import pair_needs
+from benchmarks.published_pairs import PAIRS, PublishedPair
 from benchmarks.rows import REQUEST, ROWS, Row, whole_mib
 from benchmarks.stock_groups import run_stock
-from mkv_ascend.layout.grouping import Cost, GroupingOptions, Objective, group_layers
+from mkv_ascend.layout.demand import Request
+from mkv_ascend.layout.grouping import (
+    Cost,
+    Grouping,
+    GroupingOptions,
+    Objective,
+    group_layers,
+)
+from mkv_ascend.layout.needs import LayerNeed
+
+MIB = 2**20
 
 
 def plan(row: Row, objective: Objective, takes_strides: bool = False) -> tuple[Cost, float]:
     """Cost of our grouping of ``row``, and the milliseconds that planning took."""
     needs = load_pair(row.target, row.draft).needs(takes_strides)
-    start = time.perf_counter()
-    grouping = group_layers(needs, REQUEST, GroupingOptions(objective=objective))
-    return grouping.cost, (time.perf_counter() - start) * 1000
+    grouping, milliseconds = _group(needs, REQUEST, objective)
+    return grouping.cost, milliseconds
+
+
+def _group(
+    needs: Sequence[LayerNeed], request: Request, objective: Objective
+) -> tuple[Grouping, float]:
+    """The grouping, and the milliseconds of processor time that it took."""
+    start = time.process_time()
+    grouping = group_layers(needs, request, GroupingOptions(objective=objective))
+    return grouping, (time.process_time() - start) * 1000
 
 
 def figures(row: Row, stock: dict[str, Any]) -> dict[str, Any]:
     """One row of the result; ``stock`` is vLLM's part of it."""
     return {
         "name": row.name,
-        "ideal_mib": _ideal_mib(row),
         "table": {"groups": row.goal.groups, "mib": row.goal.mib},
         "vllm": stock,
-        "fewest_groups": _planned(row, Objective.FEWEST_GROUPS),
-        "least_memory": _planned(row, Objective.LEAST_MEMORY),
+        **_planned(load_pair(row.target, row.draft).needs(), REQUEST),
     }
 
 
-def _ideal_mib(row: Row) -> int:
-    needs = load_pair(row.target, row.draft).needs()
-    return whole_mib(sum(need.needed_bytes(REQUEST) for need in needs))
+def published_figures(pair: PublishedPair) -> dict[str, Any]:
+    """One row of the result for a pair of published models: no figure to reach, no vLLM."""
+    needs = pair_needs(pair.target, pair.draft, pair.request, pair.ranks)
+    planned = _planned(needs, pair.request)
+    return {"name": pair.name, "table": None, "vllm": None, **planned}
 
 
-def _planned(row: Row, objective: Objective) -> dict[str, Any]:
-    cost, milliseconds = plan(row, objective)
+def _planned(needs: Sequence[LayerNeed], request: Request) -> dict[str, Any]:
+    """``over_ideal``: memory by that without padding, and the rest, of what is chosen by default.
+
+    ``bound_mib``: no grouping with as few groups, and as fine prefix hits, holds less.
+    """
+    planned = {objective: _group(needs, request, objective) for objective in Objective}
+    chosen, milliseconds = planned[Objective.BALANCED]
+    return {
+        "layers": len(needs),
+        "ideal_mib": whole_mib(chosen.cost.needed_bytes),
+        "over_ideal": round(chosen.cost.held_bytes / chosen.cost.needed_bytes, 4),
+        "bound_mib": round(chosen.bound_bytes / MIB, 2),
+        "gap": round(chosen.gap, 6),
+        "exhaustive": chosen.exhaustive,
+        "nodes": chosen.nodes,
+        "plan_ms": round(milliseconds, 2),
+        **{str(objective): _part(*found) for objective, found in planned.items()},
+    }
+
+
+def _part(grouping: Grouping, milliseconds: float) -> dict[str, Any]:
+    cost = grouping.cost
     return {
         "groups": cost.groups,
         "mib": whole_mib(cost.held_bytes),
+        "over_ideal": round(cost.held_bytes / cost.needed_bytes, 4),
+        "prefix_hit_tokens": grouping.prefix_hit_tokens,
+        "bound_mib": round(grouping.bound_bytes / MIB, 2),
+        "gap": round(grouping.gap, 6),
+        "exhaustive": grouping.exhaustive,
         "plan_ms": round(milliseconds, 2),
     }
 
 
 def run() -> dict[str, Any]:
-    """``{"rows": [...]}``, in the order of the table."""
+    """``{"rows": [...]}``, in the order of the table, then the published pairs."""
     stock = run_stock()
-    return {"rows": [figures(row, stock[row.name]) for row in ROWS]}
+    rows = [figures(row, stock[row.name]) for row in ROWS]
+    return {"rows": rows + [published_figures(pair) for pair in PAIRS]}
 
 
 def as_table(result: dict[str, Any]) -> str:
-    """The result for a terminal: groups, MiB, and milliseconds of planning."""
+    """The result for a terminal: groups, MiB, prefix hits, and milliseconds of planning."""
+    width = max(len(row["name"]) for row in result["rows"]) + 2
     lines = [
-        f"KV groups and MiB that one request of {REQUEST.tokens} tokens holds (bfloat16, one rank)",
+        "KV groups and MiB that one request holds (bfloat16); of the default its memory by the",
+        "ideal, tokens that prefix hits are multiples of, and how far it may be from the least.",
+        f"Without a length: {REQUEST.tokens} tokens on one rank.",
         "",
-        f"{'target + draft':<26}{'ideal':>7}{'to reach':>11}{'vLLM 0.23.0':>13}"
-        f"{'fewest groups':>16}{'least memory':>16}{'plan ms':>9}",
+        f"{'target + draft':<{width}}{'ideal':>7}{'to reach':>11}{'vLLM 0.23.0':>13}"
+        f"{'balanced':>12}{'':>7}{'hits':>6}{'gap':>7}"
+        f"{'fewest groups':>15}{'least memory':>14}{'hits':>6}{'plan ms':>9}",
     ]
-    for row in result["rows"]:
-        fewest, least = row["fewest_groups"], row["least_memory"]
-        slowest = max(fewest["plan_ms"], least["plan_ms"])
-        stock = "raises" if row["vllm"]["error"] else _pair(row["vllm"])
-        lines.append(
-            f"{row['name']:<26}{row['ideal_mib']:>7}{_pair(row['table']):>11}{stock:>13}"
-            f"{_pair(fewest):>16}{_pair(least):>16}{slowest:>9.1f}"
-        )
-    errors = sorted({row["vllm"]["error"] for row in result["rows"] if row["vllm"]["error"]})
+    lines += [_line(row, width) for row in result["rows"]]
+    vllm = [row["vllm"] for row in result["rows"] if row["vllm"]]
+    errors = sorted({part["error"] for part in vllm if part["error"]})
     return "\n".join([*lines, "", *(f"vLLM raises {error}" for error in errors)])
+
+
+def _line(row: dict[str, Any], width: int) -> str:
+    stock, table = row["vllm"], row["table"]
+    chosen, least = row["balanced"], row["least_memory"]
+    shown = "-" if stock is None else "raises" if stock["error"] else _pair(stock)
+    gap = f"{chosen['gap']:.1%}" if chosen["gap"] else "proven"
+    return (
+        f"{row['name']:<{width}}{row['ideal_mib']:>7}{_pair(table) if table else '-':>11}"
+        f"{shown:>13}{_pair(chosen):>12}{chosen['over_ideal']:>7.2f}"
+        f"{chosen['prefix_hit_tokens']:>6}{gap:>7}{_pair(row['fewest_groups']):>15}"
+        f"{_pair(least):>14}{least['prefix_hit_tokens']:>6}"
+        f"{max(row[str(objective)]['plan_ms'] for objective in Objective):>9.1f}"
+    )
 
 
 def _pair(part: dict[str, Any]) -> str:

@@ -145,9 +145,9 @@ def _need(layer: ModelLayer, largest: int, takes_strides: bool) -> LayerNeed:
         row_bytes=tuple(row * ELEMENT_BYTES for row in layer.rows),
         state_bytes=layer.state_bytes,
         takes_strides=takes_strides,
-        # A short convolution has one state and reads its row by an index of our own builder.
-        takes_scaled_ids=len(layer.states) == 1,
         kernel_block=KERNEL_BLOCK_SIZE if layer.rows else None,
+        # vLLM knows a group of states by its one spec.
+        table=str(layer.states) if layer.states else "",
     )
 
 

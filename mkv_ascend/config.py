@@ -67,7 +67,7 @@ class ConfigError(ValueError):
 class LayoutOptions:
     """The keys under ``layout``; see ``mkv_ascend.layout.grouping.GroupingOptions``."""
 
-    objective: Objective = Objective.FEWEST_GROUPS
+    objective: Objective = Objective.BALANCED
     max_padding_fraction: float | None = None
     max_block_size: int | None = None
 

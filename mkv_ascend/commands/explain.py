@@ -75,9 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--objective",
-        choices=("fewest_groups", "least_memory"),
+        choices=("balanced", "fewest_groups", "least_memory"),
         help="what to minimise first (default: layout.objective of --additional-config, else "
-        "fewest_groups)",
+        "balanced)",
     )
     parser.add_argument(
         "--max-block-size",

@@ -172,9 +172,7 @@ def plan_layers(
         spec, entry = specs[named.name], chosen[named.name]
         layouts[named.name] = layout_of(spec, _facts(named, spec, entry))
         holdings[named.name] = _holding(named.layer, spec)
-    # A short convolution has one state and reads its row by an index of our builder.
-    scaled = [named.name for named in layers if len(named.layer.states) == 1]
-    grouping = group_layouts(layouts, holdings, request, options, scaled)
+    grouping = group_layouts(layouts, holdings, request, options)
     plan = make_plan(fitted_groups(layouts, grouping), block_outer=True)
     return Planned(grouping, plan, {name: entry.name for name, entry in chosen.items()})
 

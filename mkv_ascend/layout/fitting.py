@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Between layouts and grouping: what a layout needs, and the layout that a group gives it.
 
-A recipe makes a layer's layout for the layer's own block size. Grouping may choose another, or
-widen a state to several rows of a block: the layout then has to follow.
+A recipe makes a layer's layout for the layer's own block size. Grouping may choose another: the
+layout then has to follow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from mkv_ascend.layout.component import (
     Component,
     LayerLayout,
-    LayoutError,
     StateExtent,
     Storage,
     TokenExtent,
@@ -30,7 +29,7 @@ def need_of(
     holding: Holding,
     block_sizes: Iterable[int] = (),
     *,
-    takes_scaled_ids: bool = False,
+    table: str = "",
 ) -> LayerNeed:
     """What grouping has to know of the layer of ``layout``.
 
@@ -61,8 +60,8 @@ def need_of(
         row_bytes=tuple(rows),
         state_bytes=tuple(states),
         takes_strides=layout.storage is Storage.PAGED,
-        takes_scaled_ids=takes_scaled_ids,
         kernel_block=layout.kernel_block,
+        table=table,
     )
 
 
@@ -71,7 +70,6 @@ def group_layouts(
     holdings: Mapping[str, Holding],
     request: Request,
     options: GroupingOptions,
-    takes_scaled_ids: Collection[str] = (),
     *,
     own_blocks: bool = False,
 ) -> Grouping:
@@ -82,7 +80,6 @@ def group_layouts(
     layers whose kernels take the block as it is.
 
     Args:
-        takes_scaled_ids: names of the layers whose backend may be given multiplied block ids.
         own_blocks: whether every layer keeps its own block size.
 
     Raises:
@@ -95,7 +92,6 @@ def group_layouts(
             layout,
             holdings[name],
             () if own_blocks else _block_sizes(layout, largest),
-            takes_scaled_ids=name in takes_scaled_ids,
         )
         for name, layout in layouts.items()
     ]
@@ -113,13 +109,13 @@ def _block_sizes(layout: LayerLayout, largest: int) -> tuple[int, ...]:
     return block_size_choices(layout.tokens_per_block, layout.kernel_block, largest)
 
 
-def fitted(layout: LayerLayout, block_size: int, id_scale: int = 1) -> LayerLayout:
+def fitted(layout: LayerLayout, block_size: int) -> LayerLayout:
     """``layout`` with blocks of another size.
 
-    ``block_size``: tokens that a block stands for. ``id_scale``: rows per block of its states.
+    ``block_size``: tokens that a block stands for.
     LayoutError where the rows of a component, or the kernel block, do not divide.
     """
-    parts = tuple(_fitted_part(layout, part, block_size, id_scale) for part in layout.components)
+    parts = tuple(_fitted_part(layout, part, block_size) for part in layout.components)
     used = sum(part.bytes_per_block for part in parts if not part.overlay)
     return replace(
         layout,
@@ -129,16 +125,12 @@ def fitted(layout: LayerLayout, block_size: int, id_scale: int = 1) -> LayerLayo
     )
 
 
-def _fitted_part(layout: LayerLayout, part: Component, block_size: int, id_scale: int) -> Component:
+def _fitted_part(layout: LayerLayout, part: Component, block_size: int) -> Component:
     if isinstance(part.extent, TokenExtent):
-        if id_scale != 1:
-            raise LayoutError(
-                f"layer {layout.layer}, {part.name}: rows of tokens cannot be scaled by {id_scale}"
-            )
         what = f"layer {layout.layer}, {part.name}: rows for {block_size} tokens"
         rows = exact_quotient(part.extent.tokens * block_size, layout.tokens_per_block, what)
         return replace(part, extent=replace(part.extent, tokens=rows))
-    return replace(part, replicas=part.replicas * id_scale)
+    return part
 
 
 def fitted_groups(
@@ -147,8 +139,8 @@ def fitted_groups(
     """The layouts of each group, as ``make_plan`` takes them."""
     return tuple(
         tuple(
-            fitted(layouts[name], group.block_size * group.holding.tokens_per_row, scale)
-            for name, scale in zip(group.layers, group.id_scales, strict=True)
+            fitted(layouts[name], group.block_size * group.holding.tokens_per_row)
+            for name in group.layers
         )
         for group in grouping.groups
     )

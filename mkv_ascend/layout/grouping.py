@@ -10,33 +10,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mkv_ascend.layout.demand import Holding, Request
-from mkv_ascend.layout.kind import Role, Word
+from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.needs import LayerNeed
+from mkv_ascend.layout.objective import MIB, Cost, Objective, choose
 from mkv_ascend.layout.search import NODE_LIMIT, Candidate, Frontier, LayerType, search
 
-MIB = 2**20
-USUAL_MAX_BLOCK_SIZE = 512
-"""Tokens. Larger blocks are not tried unless a layer's own are 512 or more: then twice those. A
-prefix hit is a multiple of the largest block, and a request leaves half of its last one empty on
-average."""
+__all__ = [
+    "MIB",
+    "Cost",
+    "Group",
+    "Grouping",
+    "GroupingError",
+    "GroupingOptions",
+    "Objective",
+    "group_layers",
+]
+
+NO_COST = Cost(0, 0, 0)
+USUAL_MAX_BLOCK_SIZE = 2048
+"""Tokens. Larger blocks are not tried unless a layer's own are as large: then twice those. A
+request leaves half of its last block empty on average."""
 FEWEST_BLOCKS_OF_A_REQUEST = 16
 """Nor are blocks, beyond the layers' own, of which the longest request would have fewer than these:
 short requests would never have a prefix hit."""
-USUAL_PADDING_FRACTION = 0.15
-"""Padding that fewer groups are worth when no limit is set. vLLM's own grouping of Gemma 3 with a
-draft pads 14 %."""
-
-
-class Objective(Word):
-    """What to minimise first."""
-
-    FEWEST_GROUPS = "fewest_groups"
-    """Fewest KV groups that keep to the limit of padding, then least memory."""
-    LEAST_MEMORY = "least_memory"
-    """Least memory of one request, then fewest KV groups."""
 
 
 class GroupingError(ValueError):
@@ -45,22 +44,23 @@ class GroupingError(ValueError):
 
 @dataclass(frozen=True)
 class GroupingOptions:
-    """``max_padding_fraction``: largest share, 0 to 1, of a request's memory that may be padding.
+    """What is asked of a grouping.
 
-    Fewer groups pad more: without a limit all layers with a sliding window would become one group
-    however many they are, at several times the memory. A limit that nothing keeps to is an error.
-    None asks for ``USUAL_PADDING_FRACTION`` or, where even the least padding is more, for that.
+    ``max_padding_fraction``: largest share, 0 to 1, of a request's memory that may be padding; the
+    fewest groups that keep to it are then taken. A limit that nothing keeps to is an error.
     ``hash_block_size``: tokens that vLLM hashes at a time for prefix caching, when the user has
     fixed it: it must divide every block size. ``max_block_size``: no layer gets larger blocks than
-    this unless its own are larger. Prefix hits come in multiples of the largest. None asks for
-    ``USUAL_MAX_BLOCK_SIZE``, and less for short requests (``FEWEST_BLOCKS_OF_A_REQUEST``).
+    this unless its own are larger. None asks for ``USUAL_MAX_BLOCK_SIZE``, and less for short
+    requests (``FEWEST_BLOCKS_OF_A_REQUEST``), where hits may be coarser (``allows_coarser_hits``).
+    ``prefix_caching``: whether vLLM looks for prefix hits, which are multiples of every block size.
     """
 
-    objective: Objective = Objective.FEWEST_GROUPS
+    objective: Objective = Objective.BALANCED
     max_padding_fraction: float | None = None
     max_block_size: int | None = None
     hash_block_size: int | None = None
     node_limit: int = NODE_LIMIT
+    prefix_caching: bool = True
 
     def __post_init__(self) -> None:
         limit = self.max_padding_fraction
@@ -71,6 +71,15 @@ class GroupingOptions:
             )
         if self.max_block_size is not None and self.max_block_size < 1:
             raise GroupingError(f"max_block_size is {self.max_block_size}; allowed: 1 or more")
+
+    @property
+    def allows_coarser_hits(self) -> bool:
+        """Whether prefix hits may come in larger multiples than the target's own blocks make them.
+
+        Where that is asked for, by the objective or by ``max_block_size``, or where there are none.
+        """
+        least = self.objective is Objective.LEAST_MEMORY
+        return least or self.max_block_size is not None or not self.prefix_caching
 
     def largest_block_size(self, own: Iterable[int], request: Request) -> int:
         """The largest block size, in tokens, to try for layers with these block sizes."""
@@ -84,9 +93,7 @@ class GroupingOptions:
 class Group:
     """One KV group: layer names with a target's layer first where there is one.
 
-    ``blocks``: blocks of ``block_size`` tokens that one request holds of it. ``id_scales``: for
-    each layer, rows that a block has in its tensor of states; the block ids that its backend is
-    given must be multiplied by it (1 for all layers without ``LayerNeed.takes_scaled_ids``).
+    ``blocks``: blocks of ``block_size`` tokens that one request holds of it.
     """
 
     layers: tuple[str, ...]
@@ -94,25 +101,6 @@ class Group:
     blocks: int
     has_draft: bool
     holding: Holding
-    id_scales: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a grouping costs one request. ``needed_bytes``: the same without any padding."""
-
-    groups: int
-    held_bytes: int
-    needed_bytes: int
-
-    @property
-    def padding_fraction(self) -> float:
-        """Share of the held bytes that holds nothing of the request."""
-        return max(0.0, 1 - self.needed_bytes / self.held_bytes) if self.held_bytes else 0.0
-
-    def __str__(self) -> str:
-        groups = f"{self.groups} group" + ("s" if self.groups != 1 else "")
-        return f"{groups}, {self.held_bytes / MIB:.0f} MiB, {self.padding_fraction:.1%} padding"
 
 
 @dataclass(frozen=True)
@@ -121,7 +109,9 @@ class Grouping:
 
     ``block_bytes``: bytes of one block id over all pools. ``alternatives``: the cost of every
     grouping that is not beaten in both groups and bytes, from fewest groups to least memory, the
-    chosen one included. ``exhaustive``: whether the search saw every possibility.
+    chosen one included. ``other_cost``: of the objective that was not asked for. ``exhaustive``:
+    whether the search saw every possibility. ``bound_bytes``: no grouping with as few groups holds
+    fewer bytes. ``nodes``: of the search.
     """
 
     objective: Objective
@@ -131,11 +121,18 @@ class Grouping:
     other_cost: Cost
     alternatives: tuple[Cost, ...]
     exhaustive: bool
+    bound_bytes: int = 0
+    nodes: int = 0
+
+    @property
+    def gap(self) -> float:
+        """How far, as a share of the bound, the held bytes may be from the least: 0 if proven."""
+        return self.cost.held_bytes / self.bound_bytes - 1 if self.bound_bytes else 0.0
 
     @property
     def other_objective(self) -> Objective:
         """The objective that was not asked for; ``other_cost`` is its price."""
-        return _other(self.objective)
+        return self.objective.other
 
     @property
     def prefix_hit_tokens(self) -> int:
@@ -144,12 +141,6 @@ class Grouping:
         States have no say in it where they are not cached by prefix.
         """
         return math.lcm(*(group.block_size for group in self.groups)) if self.groups else 1
-
-
-def _other(objective: Objective) -> Objective:
-    if objective is Objective.FEWEST_GROUPS:
-        return Objective.LEAST_MEMORY
-    return Objective.FEWEST_GROUPS
 
 
 def group_layers(
@@ -163,31 +154,64 @@ def group_layers(
     options = options or GroupingOptions()
     needs = tuple(layers)
     _check_names(needs)
-    needed = sum(need.needed_bytes(request) for need in needs)
-    # A state's block is one state, however many tokens its spec counts in it.
-    own = [need.block_size for need in needs if need.row_bytes]
-    largest = options.largest_block_size(own, request)
-    members = _by_type(needs, options, largest)
-    frontier = search(tuple(members), request, options.node_limit)
     if not needs:
-        empty = Cost(0, 0, 0)
-        return Grouping(options.objective, (), 0, empty, empty, (), exhaustive=True)
-    alternatives = tuple(_cost(candidate, needed) for candidate in frontier.candidates)
-    fewest = _fewest_within_limit(frontier, alternatives, len(needs), options)
-    least = len(alternatives) - 1
-    chosen, other = fewest, least
-    if options.objective is Objective.LEAST_MEMORY:
-        chosen, other = least, fewest
-    candidate = frontier.candidates[chosen]
+        return Grouping(options.objective, (), 0, NO_COST, NO_COST, (), exhaustive=True)
+    found = _find(needs, request, options)
+    other_options = replace(options, objective=options.objective.other)
+    other = found
+    if other_options.allows_coarser_hits != options.allows_coarser_hits:
+        other = _find(needs, request, other_options)
+    chosen = found.choose(options)
+    candidate, cost = found.frontier.candidates[chosen], found.costs[chosen]
     return Grouping(
         objective=options.objective,
-        groups=_deal(candidate, members, request),
+        groups=_deal(candidate, found.members, request),
         block_bytes=candidate.block_bytes,
-        cost=alternatives[chosen],
-        other_cost=alternatives[other],
-        alternatives=alternatives,
-        exhaustive=frontier.exhaustive,
+        cost=cost,
+        other_cost=other.costs[other.choose(other_options)],
+        alternatives=found.costs,
+        exhaustive=found.frontier.exhaustive,
+        bound_bytes=found.frontier.bound_bytes(cost.groups),
+        nodes=found.frontier.nodes,
     )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a search found for layers by type, and what each grouping costs."""
+
+    members: dict[LayerType, list[LayerNeed]]
+    frontier: Frontier
+    costs: tuple[Cost, ...]
+
+    def choose(self, options: GroupingOptions) -> int:
+        """Index of the grouping that the options ask for; GroupingError where there is none."""
+        index = choose(options.objective, self.costs, options.max_padding_fraction)
+        if index is not None:
+            return index
+        best, limit = self.costs[-1], options.max_padding_fraction
+        layers = sum(len(members) for members in self.members.values())
+        incomplete = "" if self.frontier.exhaustive else " (the search was cut short)"
+        larger = "allow blocks larger than the layers' own (layout.max_block_size), "
+        larger = "" if options.allows_coarser_hits else larger
+        raise GroupingError(
+            f"{layers} layers: layout.max_padding_fraction is {limit}, but the grouping with the "
+            f"least padding{incomplete} has {best}: one request holds {best.held_bytes} bytes and "
+            f"needs {best.needed_bytes}. Raise layout.max_padding_fraction to "
+            f"{math.ceil(best.padding_fraction * 1000) / 1000} or more, leave it out, "
+            f"{larger}or choose a draft whose layers are closer to the target's"
+        )
+
+
+def _find(needs: Sequence[LayerNeed], request: Request, options: GroupingOptions) -> _Found:
+    needed = sum(need.needed_bytes(request) for need in needs)
+    members = _by_type(needs, options, request)
+    frontier = search(tuple(members), request, options.node_limit)
+    costs = tuple(
+        Cost(found.groups, found.held_bytes, needed, found.block_bytes, found.blocks)
+        for found in frontier.candidates
+    )
+    return _Found(members, frontier, costs)
 
 
 def _check_names(needs: Sequence[LayerNeed]) -> None:
@@ -202,103 +226,96 @@ def _check_names(needs: Sequence[LayerNeed]) -> None:
 
 
 def _by_type(
-    needs: Sequence[LayerNeed], options: GroupingOptions, largest: int
+    needs: Sequence[LayerNeed], options: GroupingOptions, request: Request
 ) -> dict[LayerType, list[LayerNeed]]:
     """Layers by type; within a type the target's first, otherwise in the order of execution."""
-    alike: dict[tuple[object, ...], list[LayerNeed]] = {}
+    # A state's block is one state, however many tokens its spec counts in it.
+    own = [need.block_size for need in needs if need.row_bytes]
+    largest = options.largest_block_size(own, request)
+    hits = None
+    if not options.allows_coarser_hits:
+        hits = math.lcm(_tokens_of_hits(needs), options.hash_block_size or 1)
+    alike: dict[LayerType, list[LayerNeed]] = {}
     for need in sorted(needs, key=lambda need: need.role is not Role.TARGET):
-        sizes = _allowed_block_sizes(need, options, largest)
-        key = (
-            need.holding,
-            sizes,
-            need.row_bytes,
-            need.state_bytes,
-            need.takes_strides,
-            need.takes_scaled_ids,
-            need.kernel_block,
+        layer_type = LayerType(
+            holding=need.holding,
+            block_sizes=_allowed_block_sizes(need, options, largest, hits),
+            row_bytes=need.row_bytes,
+            state_bytes=need.state_bytes,
+            takes_strides=need.takes_strides,
+            kernel_block=need.kernel_block,
+            count=0,
+            table=need.table,
         )
-        alike.setdefault(key, []).append(need)
-    return {
-        LayerType(
-            holding=members[0].holding,
-            block_sizes=_allowed_block_sizes(members[0], options, largest),
-            row_bytes=members[0].row_bytes,
-            state_bytes=members[0].state_bytes,
-            takes_strides=members[0].takes_strides,
-            takes_scaled_ids=members[0].takes_scaled_ids,
-            kernel_block=members[0].kernel_block,
-            count=len(members),
-        ): members
-        for members in alike.values()
-    }
+        alike.setdefault(layer_type, []).append(need)
+    return {replace(key, count=len(members)): members for key, members in alike.items()}
+
+
+def _tokens_of_hits(needs: Sequence[LayerNeed]) -> int:
+    """What prefix hits are multiples of, in tokens, for the target without a draft.
+
+    vLLM needs one group where all layers hold the same. Otherwise it makes pages equally large, by
+    larger blocks where they are small (``unify_kv_cache_spec_page_size``); not beside states, whose
+    page is the largest and padded to. States have no say in hits. Of layers that are all a draft's,
+    what theirs make it.
+    """
+    target = [need for need in needs if need.role is Role.TARGET] or needs
+    rows = [need for need in target if need.row_bytes]
+    pages = [need.page_bytes(need.block_size) for need in rows]
+    largest = max(pages, default=1)
+    alike = len({need.holding for need in target}) == 1
+    if alike or len(rows) < len(target) or any(largest % page for page in pages):
+        return math.lcm(*(need.block_size for need in rows))
+    return math.lcm(*(n.block_size * (largest // p) for n, p in zip(rows, pages, strict=True)))
 
 
 def _allowed_block_sizes(
-    need: LayerNeed, options: GroupingOptions, largest: int
+    need: LayerNeed, options: GroupingOptions, largest: int, hits: int | None
 ) -> tuple[int, ...]:
+    """Those of the layer's kernels that are not too large, and make hits no coarser than ``hits``.
+
+    Its own is always allowed, unless it is no multiple of ``hash_block_size``.
+    """
     limit = max(largest, need.block_size)
     divisor = (options.hash_block_size or 1) if need.row_bytes else 1
-    sizes = tuple(size for size in need.block_sizes if size <= limit and size % divisor == 0)
-    if not sizes:
+    sizes = tuple(
+        size
+        for size in need.block_sizes
+        if size == need.block_size or (size <= limit and (hits is None or hits % size == 0))
+    )
+    allowed = tuple(size for size in sizes if size % divisor == 0)
+    if not allowed:
         raise GroupingError(
-            f"layer {need.name}: of its block sizes {list(need.block_sizes)} none is a multiple "
+            f"layer {need.name}: of its block sizes {list(sizes)} none is a multiple "
             f"of hash_block_size {divisor}; choose a hash_block_size that divides one of them"
         )
-    return sizes
-
-
-def _cost(candidate: Candidate, needed: int) -> Cost:
-    return Cost(candidate.groups, candidate.held_bytes, needed)
-
-
-def _fewest_within_limit(
-    frontier: Frontier, costs: Sequence[Cost], num_layers: int, options: GroupingOptions
-) -> int:
-    """Index of the grouping with the fewest groups that keeps to the limit of padding."""
-    limit = options.max_padding_fraction
-    if limit is None:
-        limit = max(USUAL_PADDING_FRACTION, costs[-1].padding_fraction)
-    for index, cost in enumerate(costs):
-        if cost.padding_fraction <= limit:
-            return index
-    best = costs[-1]
-    incomplete = "" if frontier.exhaustive else " (the search was cut short by node_limit)"
-    raise GroupingError(
-        f"{num_layers} layers: layout.max_padding_fraction is {limit}, but the grouping with the "
-        f"least padding{incomplete} has {best}: one request holds {best.held_bytes} bytes and "
-        f"needs {best.needed_bytes}. Raise layout.max_padding_fraction to "
-        f"{math.ceil(best.padding_fraction * 1000) / 1000} or more, leave it out, or choose a "
-        "draft whose layers are closer to the target's"
-    )
+    return allowed
 
 
 def _deal(
     candidate: Candidate, members: dict[LayerType, list[LayerNeed]], request: Request
 ) -> tuple[Group, ...]:
-    """Deal the layers of each bundle out over its groups.
+    """Deal the layers of each bundle out over its groups like cards, type after type.
 
-    Every type is dealt in turn, layer i to group i modulo the number of groups (as vLLM does, so
-    that the stages of a pipeline are served alike).
+    So the layers of a type are spread evenly (as vLLM's are, so that the stages of a pipeline are
+    served alike), and what one type leaves over goes to other groups than the last type's.
     """
     types = list(members)
     groups = []
     for bundle in candidate.bundles:
         holding = types[bundle.types[0]].holding
+        cards = [need for index in bundle.types for need in members[types[index]]]
         for split in range(bundle.splits):
-            dealt = [
-                (need, scale)
-                for index, scale in zip(bundle.types, bundle.scales, strict=True)
-                for need in members[types[index]][split :: bundle.splits]
-            ]
-            dealt.sort(key=lambda pair: pair[0].role is not Role.TARGET)
+            dealt = sorted(
+                cards[split :: bundle.splits], key=lambda need: need.role is not Role.TARGET
+            )
             groups.append(
                 Group(
-                    layers=tuple(need.name for need, _ in dealt),
+                    layers=tuple(need.name for need in dealt),
                     block_size=bundle.block_size,
                     blocks=holding.blocks(bundle.block_size, request),
-                    has_draft=any(need.role is Role.DRAFT for need, _ in dealt),
+                    has_draft=any(need.role is Role.DRAFT for need in dealt),
                     holding=holding,
-                    id_scales=tuple(scale for _, scale in dealt),
                 )
             )
     return _in_order(groups, members)

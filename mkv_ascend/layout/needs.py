@@ -17,10 +17,9 @@ class LayerNeed:
     latent and rope). ``state_bytes``: bytes per block of each component that does not (conv, ssm).
     ``block_sizes``: every block size, in tokens, that the layer's kernels accept, the layer's own
     first. ``takes_strides``: the backend's operators accept pages with bytes of other layers
-    between them, so that storage may be ``PAGED``. ``takes_scaled_ids``: the backend may be given
-    block ids multiplied by a constant, so that a state can be the first of several rows that a
-    block has in its (contiguous) tensor. ``kernel_block``: rows of the blocks that the kernels
-    take, None where they take the whole; one block table serves one such size.
+    between them, so that storage may be ``PAGED``. ``kernel_block``: rows of the blocks that the
+    kernels take, None where they take the whole; one block table serves one such size. ``table``:
+    layers of unequal ``table`` never share a block table, whatever they hold.
     """
 
     name: str
@@ -31,8 +30,8 @@ class LayerNeed:
     row_bytes: tuple[int, ...] = ()
     state_bytes: tuple[int, ...] = ()
     takes_strides: bool = False
-    takes_scaled_ids: bool = False
     kernel_block: int | None = None
+    table: str = ""
 
     def __post_init__(self) -> None:
         if not self.block_sizes or min(self.block_sizes) < 1:

@@ -202,6 +202,8 @@ class PlanReport:
             },
             "objective": str(self.grouping.objective),
             "exhaustive": self.grouping.exhaustive,
+            "bound_bytes": self.grouping.bound_bytes,
+            "gap": self.grouping.gap,
             "padding_fraction": self.grouping.cost.padding_fraction,
             "prefix_hit_tokens": self.grouping.prefix_hit_tokens,
             "bytes_per_block": self.plan.bytes_per_block,
@@ -213,9 +215,9 @@ class PlanReport:
             "pools": [_pool(pool) for pool in self.plan.pools],
             "other_objective": {
                 "objective": str(self.grouping.other_objective),
-                **_cost(self.grouping.other_cost),
+                **_cost(self.grouping.other_cost, self.memory_bytes),
             },
-            "alternatives": [_cost(cost) for cost in self.grouping.alternatives],
+            "alternatives": [_cost(cost, self.memory_bytes) for cost in self.grouping.alternatives],
             "vllm": self._other(),
             "notes": list(self.notes),
         }
@@ -265,11 +267,13 @@ def _concurrency(num_blocks: int | None, request_blocks: int) -> float | None:
     return max(num_blocks - NULL_BLOCKS, 0) / request_blocks
 
 
-def _cost(cost: Cost) -> dict[str, Any]:
+def _cost(cost: Cost, memory_bytes: int | None) -> dict[str, Any]:
     return {
         "groups": cost.groups,
         "request_bytes": cost.held_bytes,
         "padding_fraction": cost.padding_fraction,
+        "num_blocks": cost.num_blocks_in(memory_bytes),
+        "max_concurrency": cost.requests_in(memory_bytes),
     }
 
 

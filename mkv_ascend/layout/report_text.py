@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from mkv_ascend.layout.component import Storage
 from mkv_ascend.layout.demand import Span
+from mkv_ascend.layout.grouping import Grouping
+from mkv_ascend.layout.objective import Cost
 from mkv_ascend.layout.report import GroupPart, PlanReport, PoolPart
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
 ]
 
 KIB = 1024
+MOST_ALTERNATIVES = 4
 Row = tuple[str, ...]
 
 COMPARISON_HEADER = (
@@ -77,7 +80,10 @@ def closing_lines(report: PlanReport) -> list[str]:
     if report.other is None:
         lines.append(f"vLLM's own grouping is not shown: {report.other_absent}")
     if not report.grouping.exhaustive:
-        lines.append("the search for groups reached its limit: better ones may exist")
+        gap = 1 - report.grouping.bound_bytes / max(report.grouping.cost.held_bytes, 1)
+        lines.append(
+            f"the search for groups was cut short: as few groups might hold {gap:.1%} less"
+        )
     if any(group.holding.span is Span.STATE for group in report.grouping.groups):
         lines.append("prefix hits: only where vLLM caches states by prefix (mamba_cache_mode)")
     else:
@@ -137,9 +143,9 @@ def pools_of(part: PoolPart) -> tuple[str, str]:
 
 
 def comparison(report: PlanReport) -> list[Row]:
-    """Header, this plan, the other objective, vLLM's own grouping, and no padding at all."""
+    """Header, this plan, what else could be had, vLLM's own grouping, and no padding at all."""
     grouping = report.grouping
-    cost, other_cost = grouping.cost, grouping.other_cost
+    cost = grouping.cost
     rows: list[Row] = [
         COMPARISON_HEADER,
         (
@@ -150,14 +156,8 @@ def comparison(report: PlanReport) -> list[Row]:
             _number(report.num_blocks),
             _requests(report.max_concurrency),
         ),
-        (
-            f"{grouping.other_objective}",
-            str(other_cost.groups),
-            _mib(other_cost.held_bytes),
-            f"{other_cost.padding_fraction:.1%}",
-            "-",
-            "-",
-        ),
+        _alternative(str(grouping.other_objective), report, grouping.other_cost),
+        *(_alternative("alternative", report, found) for found in _near(grouping)),
     ]
     other = report.other
     if other is not None and other.error:
@@ -176,6 +176,25 @@ def comparison(report: PlanReport) -> list[Row]:
         )
     rows.append(("no padding at all", "-", _mib(cost.needed_bytes), "0.0%", "-", "-"))
     return rows
+
+
+def _near(grouping: Grouping) -> list[Cost]:
+    """The best groupings that were not chosen, fewest groups first."""
+    shown = (grouping.cost, grouping.other_cost)
+    others = [cost for cost in grouping.alternatives if cost not in shown]
+    best = sorted(others, key=lambda cost: cost.price)[:MOST_ALTERNATIVES]
+    return [cost for cost in others if cost in best]
+
+
+def _alternative(name: str, report: PlanReport, cost: Cost) -> Row:
+    return (
+        name,
+        str(cost.groups),
+        _mib(cost.held_bytes),
+        f"{cost.padding_fraction:.1%}",
+        _number(cost.num_blocks_in(report.memory_bytes)),
+        _requests(cost.requests_in(report.memory_bytes)),
+    )
 
 
 def aligned(rows: Sequence[Row]) -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for KV groups: the least memory for every number of groups.
+"""The search for KV groups: the least memory for every number of groups, and its proof.
 
 A block id is one number for every group: whoever owns block b owns it in every pool. A request
 therefore holds (bytes of one block over all pools) x (blocks of all groups), and that product is
@@ -8,64 +8,37 @@ what is minimised.
 Contiguous components cannot be padded (the operators take no strides), so two components can share
 a plane of the pool only when they have equally many bytes per block. A block hence costs, for every
 size of component, that size times the most components of it that any one group has. Layers whose
-operators take strides lie page after page instead: they cost the most bytes that any one group has.
-A state may also be the first of several rows of its block, where the backend takes block ids that
-are multiplied by that number; it then fits a plane that would be idle.
+operators take strides have one plane for a page as a whole.
 
-The choices: which types of layer with equal holdings go together, the block size of each such
-bundle, and into how many groups it is split. Layers of one type are alike, so they get blocks of
-one size and are dealt out evenly. All such choices are searched, depth first with a lower bound, on
-integers only, in a fixed order: the same layers always give the same answer.
+The choices (``search_options``): which types of layer that may share a block table go together, the
+block size of each such bundle, and into how many groups it is split. Layers of one type are alike,
+so they get blocks of one size.
+
+The search is branch and bound, on integers only and in a fixed order: the same layers always give
+the same answer. At every node the bundles that are left are asked how few blocks they could do with
+if a block grew by at most d bytes: at each d, the bytes of a block and the fewest blocks bound what
+the node can lead to, and the same choices, put together, are an answer. So good answers come before
+the first branch. What a search that is cut short has not seen is bounded in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import product
-from operator import mul
 
-from mkv_ascend.layout.demand import Holding, Request
+import numpy as np
 
-NODE_LIMIT = 30_000
-"""Partial plans looked at before the search stops with the best so far, after about 300 ms. Pairs
-of public models take 80 to 7000."""
+from mkv_ascend.layout.demand import Request
+from mkv_ascend.layout.search_options import Bundle, Choices, Integers, LayerType, Level
 
+__all__ = ["NODE_LIMIT", "Bundle", "Candidate", "Frontier", "LayerType", "search"]
 
-@dataclass(frozen=True)
-class LayerType:
-    """Layers that are alike for grouping. Fields as in ``LayerNeed``; ``count``: how many."""
-
-    holding: Holding
-    block_sizes: tuple[int, ...]
-    row_bytes: tuple[int, ...]
-    state_bytes: tuple[int, ...]
-    takes_strides: bool
-    takes_scaled_ids: bool
-    kernel_block: int | None
-    count: int
-
-    def component_bytes(self, block_size: int) -> tuple[int, ...]:
-        return tuple(row * block_size for row in self.row_bytes) + self.state_bytes
-
-    @property
-    def may_scale(self) -> bool:
-        """Whether its one state may be widened to a plane of another layer."""
-        states_only = len(self.state_bytes) == 1 and not self.row_bytes
-        return self.takes_scaled_ids and states_only and not self.takes_strides
-
-
-@dataclass(frozen=True)
-class Bundle:
-    """Types (indices) that go together, in ``splits`` groups of ``block_size`` tokens a block.
-
-    ``scales``: for each type, rows that one block has in its state's tensor (see ``LayerNeed``).
-    """
-
-    types: tuple[int, ...]
-    block_size: int
-    splits: int
-    scales: tuple[int, ...]
+NODE_LIMIT = 1_500
+"""Nodes looked at before the search stops with the best so far: about 300 ms."""
+PARTITION_LIMIT = 256
+"""Ways to put types into bundles that are looked at; the rest is bounded all at once."""
+PAIRS_AT_ONCE = 40_000
+"""Combinations of the last two bundles that are computed in one go."""
 
 
 @dataclass(frozen=True)
@@ -84,241 +57,330 @@ class Frontier:
     """For every number of groups worth having, the grouping with the least memory.
 
     ``candidates``: more groups and fewer bytes from one to the next. ``exhaustive``: whether the
-    search looked at every choice before it reached its limit of nodes.
+    search looked at every choice before it reached its limit. ``bounds``: (groups, bytes) pairs;
+    no grouping has fewer bytes than the least pair with as many groups or fewer, and none fewer
+    than its layers need by themselves. ``nodes``: how
+    many were looked at.
     """
 
     candidates: tuple[Candidate, ...]
     exhaustive: bool
+    bounds: tuple[tuple[int, int], ...] = ()
+    nodes: int = 0
 
+    def bound_bytes(self, groups: int | None = None) -> int:
+        """The fewest bytes that any grouping with at most ``groups`` groups could hold.
 
-@dataclass(frozen=True)
-class _Option:
-    """One way to build a bundle.
-
-    ``planes``: components per size; ``paged``: bytes of strided pages; ``block``: bytes of both.
-    """
-
-    bundle: Bundle
-    blocks: int
-    planes: tuple[int, ...]
-    paged: int
-    block: int
-    moved: int
+        None for any number. 0 where no grouping has so few.
+        """
+        found = [held for count, held in self.bounds if groups is None or count <= groups]
+        return min(found, default=0)
 
 
 def search(
-    types: tuple[LayerType, ...],
+    types: Sequence[LayerType],
     request: Request,
     node_limit: int = NODE_LIMIT,
 ) -> Frontier:
     """The frontier of groupings for ``types``, measured with ``request``.
 
-    Raises ValueError if a type has no layers.
+    ``node_limit``: nodes after which the search stops with what it has. Raises ValueError if a type
+    has no layers.
     """
     if any(layer_type.count < 1 for layer_type in types):
         raise ValueError("a layer type without layers cannot be grouped; leave it out")
     if not types:
         return Frontier((), exhaustive=True)
-    return _Search(types, request, node_limit).run()
+    return _Search(Choices(types, request), node_limit).run()
 
 
-def _partitions(items: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """All ways to put ``items`` into bundles; everything together comes first."""
-    if not items:
-        yield ()
-        return
-    head, rest = items[0], items[1:]
-    for mask in range(2 ** len(rest) - 1, -1, -1):
-        chosen = [item for i, item in enumerate(rest) if mask >> i & 1]
-        left = tuple(item for i, item in enumerate(rest) if not mask >> i & 1)
-        for others in _partitions(left):
-            yield ((head, *chosen), *others)
+@dataclass(frozen=True)
+class _Node:
+    """A partial grouping. ``planes`` and ``dealt`` as in ``Level``, ``block`` bytes of the first.
+
+    ``chosen``: (level, option) pairs; ``left``: levels that are not decided.
+    """
+
+    chosen: tuple[tuple[Level, int], ...]
+    left: tuple[Level, ...]
+    planes: Integers
+    dealt: Integers
+    block: int
+    blocks: int = 0
+    groups: int = 0
+    moved: int = 0
 
 
-def _splits(members: list[LayerType]) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Numbers of groups worth trying, with the most layers of each type in one group."""
-    seen: set[tuple[int, ...]] = set()
-    most = max(member.count for member in members)
-    for splits in range(1, most + 1):
-        counts = tuple(-(-member.count // splits) for member in members)
-        if counts not in seen:
-            seen.add(counts)
-            yield splits, counts
+@dataclass(frozen=True)
+class _Curve:
+    """What a node can lead to when a block grows by no more than each value of ``growth``.
+
+    ``grown``: for each level that is left, the growth that each option needs by itself. ``best``:
+    for each level, the option with the fewest blocks. ``blocks`` and ``groups``: the fewest of all
+    levels together.
+    """
+
+    growth: Integers
+    grown: tuple[Integers, ...]
+    best: tuple[Integers, ...]
+    blocks: Integers
+    groups: Integers
 
 
 @dataclass
 class _Search:
-    types: tuple[LayerType, ...]
-    request: Request
+    choices: Choices
     node_limit: int
-    best: dict[int, tuple[int, int, Candidate]] = field(default_factory=dict)
     nodes: int = 0
+    open: list[tuple[int, int]] = field(default_factory=list)
     exhaustive: bool = True
 
     def __post_init__(self) -> None:
-        contiguous = [layer_type for layer_type in self.types if not layer_type.takes_strides]
-        tokens = {
-            row * block_size
-            for layer_type in contiguous
-            for block_size in layer_type.block_sizes
-            for row in layer_type.row_bytes
-        }
-        states = {size for layer_type in contiguous for size in layer_type.state_bytes}
-        self.token_sizes = tuple(sorted(tokens))
-        self.sizes = tuple(sorted(tokens | states))
-        self.options: dict[tuple[int, ...], list[_Option]] = {}
+        types = self.choices.types
+        # Of equal groupings the one that leaves more layers at their own block size is better.
+        self.scale = 1 + len(types) * (1 + len(self.choices.size_ranks))
+        most = sum(layer_type.count for layer_type in types)
+        unknown = np.iinfo(np.int64).max
+        # Cost (bytes x scale + moved) of the best grouping with at most so many groups.
+        self.known: Integers = np.full(most + 1, unknown, dtype=np.int64)
+        self.best: dict[int, tuple[int, Candidate]] = {}
 
     def run(self) -> Frontier:
-        by_table: dict[tuple[Holding, int | None], list[int]] = {}
-        for index, layer_type in enumerate(self.types):
-            table = (layer_type.holding, layer_type.kernel_block)
-            by_table.setdefault(table, []).append(index)
-        per_table = [list(_partitions(tuple(members))) for members in by_table.values()]
-        for parts in product(*per_table):
-            if self.nodes >= self.node_limit:
+        roots = []
+        for count, levels in enumerate(self.choices.partitions()):
+            if count == PARTITION_LIMIT:
                 self.exhaustive = False
+                self.leave(self.root(self.choices.heaviest()))
                 break
-            self.search_partition([types for part in parts for types in part])
+            roots.append(self.root(levels))
+        curves = [self.enter(root) for root in roots]
+        lowest = [int(self.costs(r, c).min()) for r, c in zip(roots, curves, strict=True)]
+        for index in sorted(range(len(roots)), key=lambda index: (lowest[index], index)):
+            self.descend(roots[index], curves[index])
+        return self.frontier()
+
+    def frontier(self) -> Frontier:
         candidates: list[Candidate] = []
         for groups in sorted(self.best):
-            candidate = self.best[groups][2]
+            candidate = self.best[groups][1]
             if not candidates or candidate.held_bytes < candidates[-1].held_bytes:
                 candidates.append(candidate)
-        return Frontier(tuple(candidates), self.exhaustive)
+        proven = [(candidate.groups, candidate.held_bytes) for candidate in candidates]
+        needed = self.choices.needed_bytes
+        least: dict[int, int] = {}
+        for groups, held in sorted((*proven, *((g, max(h, needed)) for g, h in self.open))):
+            if not least or held < min(least.values()):
+                least[groups] = held
+        return Frontier(tuple(candidates), self.exhaustive, tuple(least.items()), self.nodes)
 
-    def search_partition(self, parts: list[tuple[int, ...]]) -> None:
-        levels = [self.bundle_options(part) for part in parts]
-        if not all(levels):
+    def root(self, levels: tuple[Level, ...]) -> _Node:
+        """The level that holds most comes first: it moves the bound most."""
+        weights = self.choices.weights
+
+        def least_held(level: Level) -> int:
+            return int((level.blocks * (level.planes @ weights)).min())
+
+        nothing = np.zeros_like(weights)
+        return _Node((), tuple(sorted(levels, key=least_held, reverse=True)), nothing, nothing, 0)
+
+    def enter(self, node: _Node) -> _Curve:
+        """The curve of a node; what its choices come to, put together, is recorded."""
+        self.nodes += 1
+        curve = self.curve(node)
+        if node.left:
+            self.record_along(node, curve)
+        return curve
+
+    def curve(self, node: _Node) -> _Curve:
+        weights = self.choices.weights
+        grown = tuple(
+            (np.maximum(level.planes, node.planes) @ weights) - node.block for level in node.left
+        )
+        if not grown:
+            nothing: Integers = np.zeros(1, dtype=np.int64)
+            return _Curve(nothing, (), (), nothing, nothing)
+        least = max(int(needs.min()) for needs in grown)
+        growth = np.unique(np.concatenate(grown))
+        growth = growth[growth >= least]
+        blocks, groups, best = np.zeros_like(growth), np.zeros_like(growth), []
+        for level, needs in zip(node.left, grown, strict=True):
+            order = np.argsort(needs, kind="stable")
+            until = np.searchsorted(needs[order], growth, side="right") - 1
+            # Of equally few blocks, those that are not moved.
+            cost = level.blocks[order] * self.scale + level.moved[order]
+            fewest = np.minimum.accumulate(cost)
+            is_first = np.concatenate(([True], fewest[1:] < fewest[:-1]))
+            place = np.maximum.accumulate(np.where(is_first, np.arange(len(cost)), 0))
+            best.append(order[place[until]])
+            blocks += level.blocks[best[-1]]
+            groups += np.minimum.accumulate(level.splits[order])[until]
+        return _Curve(growth, grown, tuple(best), blocks, groups)
+
+    def costs(self, node: _Node, curve: _Curve) -> Integers:
+        """What a grouping below ``node`` costs at least, at each growth."""
+        held = (node.block + curve.growth) * (node.blocks + curve.blocks)
+        costs: Integers = np.maximum(held, self.choices.needed_bytes) * self.scale + node.moved
+        return costs
+
+    def is_open(self, node: _Node, curve: _Curve) -> bool:
+        """Whether something better than what is known may lie below ``node``."""
+        known = self.known[node.groups + curve.groups]
+        return bool((self.costs(node, curve) < known).any())
+
+    def record_along(self, node: _Node, curve: _Curve) -> None:
+        """Record the choices of the curve wherever they could be worth something."""
+        promising = self.costs(node, curve) < self.known[node.groups + curve.groups]
+        if not promising.any():
             return
-        # The bundle that holds most is decided first: it moves the bound most.
-        levels.sort(key=lambda options: -min(o.blocks * o.block for o in options))
-        least_blocks = [min(option.blocks for option in options) for options in levels]
-        rest = [sum(least_blocks[depth + 1 :]) for depth in range(len(levels))]
-        for depth, options in enumerate(levels):
-            others = sum(least_blocks) - least_blocks[depth]
-            options.sort(key=lambda o: (o.block * (o.blocks + others), o.bundle.splits, o.moved))
-        self.descend(levels, rest, 0, (), (0,) * len(self.sizes), 0, 0, 0, 0)
+        dealt = np.broadcast_to(node.dealt, (len(curve.growth), len(node.dealt)))
+        groups = np.full(len(curve.growth), node.groups)
+        moved = np.full(len(curve.growth), node.moved)
+        for level, best in zip(node.left, curve.best, strict=True):
+            dealt = np.maximum(dealt, level.dealt[best])
+            groups = groups + level.splits[best]
+            moved = moved + level.moved[best]
+        blocks = node.blocks + curve.blocks
+        costs = (dealt @ self.choices.weights) * blocks * self.scale + moved
+        for index in np.flatnonzero(promising & (costs < self.known[groups])):
+            picks = zip(node.left, curve.best, strict=True)
+            options = [(level, int(best[index])) for level, best in picks]
+            self.record((*node.chosen, *options), int(groups[index]), int(costs[index]))
 
-    def bundle_options(self, part: tuple[int, ...]) -> list[_Option]:
-        if part not in self.options:
-            self.options[part] = list(self.make_options(part))
-        return list(self.options[part])
-
-    def make_options(self, part: tuple[int, ...]) -> Iterator[_Option]:
-        members = [self.types[index] for index in part]
-        common = [
-            size
-            for size in members[0].block_sizes
-            if all(size in member.block_sizes for member in members)
-        ]
-        for block_size in common:
-            blocks = members[0].holding.blocks(block_size, self.request)
-            moved = sum(block_size for member in members if member.block_sizes[0] != block_size)
-            for splits, counts in _splits(members):
-                for scales in product(*(self.scales(member) for member in members)):
-                    planes, paged = self.block_contents(members, counts, block_size, scales)
-                    yield _Option(
-                        Bundle(part, block_size, splits, scales),
-                        blocks * splits,
-                        planes,
-                        paged,
-                        self.plane_bytes(planes) + paged,
-                        moved + sum(scales) - len(scales),
-                    )
-
-    def scales(self, member: LayerType) -> tuple[int, ...]:
-        """1, and the scales that make the type's state as large as a plane of tokens."""
-        if not member.may_scale:
-            return (1,)
-        state = member.state_bytes[0]
-        wider = (size // state for size in self.token_sizes if size % state == 0)
-        return (1, *(scale for scale in wider if scale > 1))
-
-    def block_contents(
-        self,
-        members: list[LayerType],
-        counts: tuple[int, ...],
-        block_size: int,
-        scales: tuple[int, ...],
-    ) -> tuple[tuple[int, ...], int]:
-        """Components of each size, and bytes of strided pages, in one block of one group."""
-        planes = dict.fromkeys(self.sizes, 0)
-        paged = 0
-        for member, count, scale in zip(members, counts, scales, strict=True):
-            for size in member.component_bytes(block_size):
-                if member.takes_strides:
-                    paged += size * count
-                else:
-                    planes[size * scale] += count
-        return tuple(planes.values()), paged
-
-    def plane_bytes(self, planes: tuple[int, ...]) -> int:
-        total: int = sum(map(mul, self.sizes, planes))
-        return total
-
-    def descend(
-        self,
-        levels: list[list[_Option]],
-        rest: list[int],
-        depth: int,
-        chosen: tuple[Bundle, ...],
-        planes: tuple[int, ...],
-        paged: int,
-        blocks: int,
-        groups: int,
-        moved: int,
-    ) -> None:
-        if depth == len(levels):
-            self.record(chosen, planes, paged, blocks, groups, moved)
+    def record(self, chosen: tuple[tuple[Level, int], ...], groups: int, cost: int) -> None:
+        if cost >= self.known[groups]:
             return
-        remaining = len(levels) - depth - 1
-        for option in levels[depth]:
-            if self.nodes >= self.node_limit:
-                self.exhaustive = False
-                return
-            self.nodes += 1
-            new_planes = tuple(map(max, planes, option.planes))
-            new_paged = max(paged, option.paged)
-            new_blocks = blocks + option.blocks
-            new_groups = groups + option.bundle.splits
-            new_moved = moved + option.moved
-            bound = (self.plane_bytes(new_planes) + new_paged) * (new_blocks + rest[depth])
-            if self.beaten(bound, new_moved, new_groups + remaining):
-                continue
-            self.descend(
-                levels,
-                rest,
-                depth + 1,
-                (*chosen, option.bundle),
-                new_planes,
-                new_paged,
-                new_blocks,
-                new_groups,
-                new_moved,
-            )
+        dealt = np.max([level.dealt[option] for level, option in chosen], axis=0)
+        blocks = sum(int(level.blocks[option]) for level, option in chosen)
+        block = int(dealt @ self.choices.weights)
+        bundles = tuple(level.bundles[option] for level, option in chosen)
+        self.best[groups] = (cost, Candidate(bundles, groups, block * blocks, block, blocks))
+        self.known[groups:] = np.minimum(self.known[groups:], cost)
 
-    def beaten(self, bound: int, moved: int, groups: int) -> bool:
-        """Whether a grouping that is known needs no more groups and no more bytes.
+    def descend(self, node: _Node, curve: _Curve) -> None:
+        if not self.is_open(node, curve):
+            return
+        if self.nodes >= self.node_limit:
+            self.leave(node, curve)
+            return
+        if len(node.left) <= 2:
+            self.finish(node)
+            return
+        level = node.left[0]
+        for option in self.promising(node, curve):
+            child = self.child(node, level, option)
+            if child is not None:
+                self.descend(child, self.enter(child))
 
-        Of equals, the one that leaves more layers at their own block size is kept.
-        """
-        return any(
-            known <= groups and (held, known_moved) <= (bound, moved)
-            for known, (held, known_moved, _) in self.best.items()
+    def leave(self, node: _Node, curve: _Curve | None = None) -> None:
+        """Note what may lie below a node that is not looked at."""
+        self.exhaustive = False
+        curve = curve or self.curve(node)
+        held = self.costs(node, curve) // self.scale
+        groups = node.groups + curve.groups
+        self.open += zip(groups.tolist(), held.tolist(), strict=True)
+
+    def promising(self, node: _Node, curve: _Curve) -> list[int]:
+        """Options of the first level that may lead to something better, the best bound first."""
+        level, needs = node.left[0], curve.grown[0]
+        own = level.blocks[curve.best[0]]
+        others = curve.blocks - own
+        fewest = np.minimum.accumulate(level.splits[np.argsort(needs, kind="stable")])
+        until = np.searchsorted(np.sort(needs), curve.growth, side="right") - 1
+        other_groups = curve.groups - fewest[until]
+        held = (node.block + curve.growth) * (node.blocks + others + level.blocks[:, None])
+        costs = held * self.scale + node.moved + level.moved[:, None]
+        groups = node.groups + other_groups + level.splits[:, None]
+        allowed = curve.growth >= needs[:, None]
+        is_open = (allowed & (costs < self.known[groups])).any(axis=1)
+        lowest = np.where(allowed, costs, np.iinfo(np.int64).max).min(axis=1)
+        order = np.argsort(lowest, kind="stable")
+        return [int(option) for option in order[is_open[order]]]
+
+    def child(self, node: _Node, level: Level, option: int) -> _Node | None:
+        left = _with_other_sizes(node.left[1:], level, int(level.sizes[option]))
+        if left is None:
+            return None
+        planes = np.maximum(node.planes, level.planes[option])
+        return _Node(
+            (*node.chosen, (level, option)),
+            left,
+            planes,
+            np.maximum(node.dealt, level.dealt[option]),
+            int(planes @ self.choices.weights),
+            node.blocks + int(level.blocks[option]),
+            node.groups + int(level.splits[option]),
+            node.moved + int(level.moved[option]),
         )
 
-    def record(
-        self,
-        chosen: tuple[Bundle, ...],
-        planes: tuple[int, ...],
-        paged: int,
-        blocks: int,
-        groups: int,
-        moved: int,
+    def finish(self, node: _Node) -> None:
+        """Look at every choice of the last one or two levels."""
+        self.nodes += 1
+        level = node.left[0]
+        if len(node.left) == 1:
+            self.compare(node, (level,), (np.arange(len(level.bundles)),))
+            return
+        last = node.left[1]
+        step = max(1, PAIRS_AT_ONCE // len(last.bundles))
+        for start in range(0, len(level.bundles), step):
+            options = np.arange(start, min(start + step, len(level.bundles)))
+            first, second = np.meshgrid(options, np.arange(len(last.bundles)), indexing="ij")
+            pairs = first.ravel(), second.ravel()
+            if level.table == last.table:
+                differ = level.sizes[pairs[0]] != last.sizes[pairs[1]]
+                pairs = pairs[0][differ], pairs[1][differ]
+            self.compare(node, (level, last), pairs)
+
+    def compare(
+        self, node: _Node, levels: tuple[Level, ...], options: tuple[Integers, ...]
     ) -> None:
-        block_bytes = self.plane_bytes(planes) + paged
-        candidate = Candidate(chosen, groups, block_bytes * blocks, block_bytes, blocks)
-        for known in [known for known in self.best if known > groups]:
-            if self.best[known][:2] >= (candidate.held_bytes, moved):
-                del self.best[known]
-        self.best[groups] = (candidate.held_bytes, moved, candidate)
+        """Record what is best of complete groupings, one for each row of ``options``."""
+        rows = len(options[0])
+        planes = np.broadcast_to(node.planes, (rows, len(node.planes)))
+        dealt = np.broadcast_to(node.dealt, (rows, len(node.dealt)))
+        blocks, groups = np.full(rows, node.blocks), np.full(rows, node.groups)
+        moved = np.full(rows, node.moved)
+        for level, option in zip(levels, options, strict=True):
+            planes = np.maximum(planes, level.planes[option])
+            dealt = np.maximum(dealt, level.dealt[option])
+            blocks = blocks + level.blocks[option]
+            groups = groups + level.splits[option]
+            moved = moved + level.moved[option]
+        weights = self.choices.weights
+        costs = (dealt @ weights) * blocks * self.scale + moved
+        for row in _best_by_groups(groups, costs, self.known):
+            chosen = zip(levels, (int(option[row]) for option in options), strict=True)
+            self.record((*node.chosen, *chosen), int(groups[row]), int(costs[row]))
+        # What dealing like cards does not reach, another way to deal might.
+        least = (planes @ weights) * blocks
+        for row in _best_by_groups(groups, least * self.scale, self.known):
+            if least[row] * self.scale < costs[row] - moved[row]:
+                self.open.append((int(groups[row]), int(least[row])))
+
+
+def _best_by_groups(groups: Integers, costs: Integers, known: Integers) -> list[int]:
+    """Rows that cost less than what is known, the cheapest for each number of groups."""
+    rows = np.flatnonzero(costs < known[groups])
+    rows = rows[np.lexsort((costs[rows], groups[rows]))]
+    _, first = np.unique(groups[rows], return_index=True)
+    return [int(row) for row in rows[first]]
+
+
+def _with_other_sizes(
+    levels: tuple[Level, ...], decided: Level, size: int
+) -> tuple[Level, ...] | None:
+    """``levels`` without blocks of ``size`` in those of the decided table; None if one is empty."""
+    result = []
+    for level in levels:
+        if level.table == decided.table:
+            keep = np.flatnonzero(level.sizes != size)
+            if not len(keep):
+                return None
+            level = Level(
+                level.table,
+                tuple(level.bundles[index] for index in keep),
+                *(column[keep] for column in (level.planes, level.dealt)),
+                *(column[keep] for column in (level.blocks, level.splits)),
+                *(column[keep] for column in (level.moved, level.sizes)),
+            )
+        result.append(level)
+    return tuple(result)

@@ -89,6 +89,7 @@ def search(config: VllmConfig, specs: Specs) -> Grouping:
         layout.max_padding_fraction,
         max_block_size=layout.max_block_size,
         hash_block_size=config.cache_config.hash_block_size,
+        prefix_caching=config.cache_config.enable_prefix_caching,
     )
     speculative = config.speculative_config
     drafted = 0 if speculative is None else speculative.num_speculative_tokens
@@ -150,6 +151,12 @@ def fold(config: VllmConfig, specs: Specs) -> list[KVCacheGroupSpec]:
         grouping.other_objective,
         grouping.other_cost,
     )
+    if not grouping.exhaustive:
+        logger.warning(
+            "the search for KV groups was cut short: these hold %s more than the least that is "
+            "possible with as many groups",
+            f"at most {grouping.gap:.1%}",
+        )
     # Only for methods that shift the draft's input (eagle, eagle3, mtp) is the last block of a
     # prefix hit wrong for the draft; a draft model's own keys are those of its own tokens.
     shifted = config.speculative_config is not None and config.speculative_config.use_eagle()
@@ -186,13 +193,11 @@ def _by_states(group: Group, specs: Specs) -> list[Group]:
         kinds.setdefault(spec if isinstance(spec, MambaSpec) else None, []).append(name)
     if len(kinds) == 1:
         return [group]
-    scales = dict(zip(group.layers, group.id_scales, strict=True))
     return [
         replace(
             group,
             layers=tuple(names),
             has_draft=any(_role(specs[name]) is Role.DRAFT for name in names),
-            id_scales=tuple(scales[name] for name in names),
         )
         for names in kinds.values()
     ]

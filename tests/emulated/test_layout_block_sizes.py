@@ -77,7 +77,8 @@ def test_the_engine_groups_as_the_benchmark_says(row, objective):
 
 def test_a_groups_specs_have_its_block_size_and_their_facts():
     specs = pair_of(SMALL_DRAFT)
-    groups = kv_groups.fold(long_requests(), specs)
+    larger = {"max_block_size": 512}
+    groups = kv_groups.fold(long_requests(layout=larger), specs)
     assert [group.kv_cache_spec.block_size for group in groups] == [128, 512]
     for group in groups:
         for name, spec in group.kv_cache_spec.kv_cache_specs.items():
@@ -88,10 +89,25 @@ def test_a_groups_specs_have_its_block_size_and_their_facts():
     assert kv_groups.search(long_requests(), again) == kv_groups.search(long_requests(), specs)
 
 
+def test_hits_are_no_coarser_than_without_the_draft_unless_that_is_asked_for():
+    specs = pair_of(SMALL_DRAFT)
+    grouping = kv_groups.search(long_requests(), specs)
+    assert grouping.prefix_hit_tokens == 128
+    without_caching = long_requests()
+    without_caching.cache_config.enable_prefix_caching = False
+    for asked in (
+        long_requests(layout={"max_block_size": 512}),
+        long_requests(layout={"objective": "least_memory"}),
+        without_caching,
+    ):
+        found = kv_groups.search(asked, specs)
+        assert found.prefix_hit_tokens == 512
+        assert found.cost.held_bytes < grouping.cost.held_bytes
+
+
 def test_scheduler_and_hashing_follow_the_groups():
     """As vLLM resolves them: hits are multiples of all blocks, hashes cover the smallest."""
-    options = long_requests()
-    options.cache_config.enable_prefix_caching = True
+    options = long_requests(layout={"max_block_size": 512})
     options.cache_config.block_size = 128
     specs = pair_of(SMALL_DRAFT)
     (whole,) = kv_cache_utils.get_kv_cache_configs(options, [specs], [8192 * MIB])

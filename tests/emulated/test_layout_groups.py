@@ -71,7 +71,10 @@ def config(
             disable_hybrid_kv_cache_manager=False, max_num_batched_tokens=512
         ),
         cache_config=SimpleNamespace(
-            mamba_cache_mode="none", num_gpu_blocks_override=blocks, hash_block_size=hash_block_size
+            mamba_cache_mode="none",
+            num_gpu_blocks_override=blocks,
+            hash_block_size=hash_block_size,
+            enable_prefix_caching=True,
         ),
         kv_transfer_config=kv_transfer,
         quant_config=None,

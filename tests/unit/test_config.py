@@ -214,7 +214,7 @@ def test_layout_options() -> None:
     assert parse_config({"mkv_ascend": {"layout": layout}}).layout == LayoutOptions(
         Objective.LEAST_MEMORY, 0.2, 256
     )
-    assert parse_config({}).layout == LayoutOptions(Objective.FEWEST_GROUPS, None)
+    assert parse_config({}).layout == LayoutOptions(Objective.BALANCED, None)
 
 
 def test_dtype_of_the_drafts_cache() -> None:
@@ -229,12 +229,18 @@ def test_dtypes_that_the_drafts_cache_cannot_have(dtype: Any) -> None:
         parse_config({"mkv_ascend": {"kv_cache": {"draft_dtype": dtype}}})
 
 
+OBJECTIVES = "balanced, fewest_groups, least_memory"
+
+
 @pytest.mark.parametrize(
     ("layout", "parts"),
     [
         ({"objectiv": "x"}, ("mkv_ascend.layout.objectiv", "did you mean 'objective'?")),
-        ({"objective": "best"}, ("layout.objective is 'best'", "fewest_groups, least_memory")),
-        ({"objective": 1}, ("layout.objective is 1", "fewest_groups, least_memory")),
+        (
+            {"objective": "best"},
+            ("layout.objective is 'best'", OBJECTIVES),
+        ),
+        ({"objective": 1}, ("layout.objective is 1", OBJECTIVES)),
         ({"max_padding_fraction": 1.5}, ("max_padding_fraction is 1.5", "allowed: 0 to 1")),
         ({"max_padding_fraction": True}, ("max_padding_fraction is True", "allowed: 0 to 1")),
         ({"max_block_size": 0}, ("max_block_size is 0", "a multiple of 128 tokens")),

@@ -151,7 +151,7 @@ def test_text_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "target  Llama-3.1-8B (llama, 32 layers, bfloat16)" in shown
     assert "target.layers.0-31 (32)" in shown
-    assert "this plan (fewest_groups)" in shown
+    assert "this plan (balanced)" in shown
 
 
 def test_blocks_are_no_larger_than_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
@@ -328,7 +328,7 @@ def test_vllm_is_shown_beside_or_the_reason_why_not(
     options = ["explain", "--model", folder("Qwen3-0.6B")]
     monkeypatch.setattr(explain_numbers, "ask_vllm", answer)
     assert cli.main(options) == 0
-    assert "vLLM's own                 9       3.0 MiB" in capsys.readouterr().out
+    assert "vLLM's own            9       3.0 MiB" in capsys.readouterr().out
     monkeypatch.setattr(explain_numbers, "ask_vllm", failure)
     assert cli.main(options) == 0
     assert "vLLM's own grouping is not shown: no device" in capsys.readouterr().out

@@ -57,13 +57,13 @@ def test_a_plan_costs_what_its_grouping_says(
             layouts[need.name],
             need.holding,
             need.block_sizes,
-            takes_scaled_ids=need.takes_scaled_ids,
+            table=need.table,
         )
         for need in expected
     ]
     assert needs == expected
     grouping = group_layers(needs, REQUEST, GroupingOptions(objective))
-    plan = make_plan(fitted_groups(layouts, grouping), block_outer=True)
+    plan = make_plan(fitted_groups(layouts, grouping))
     assert plan.bytes_per_block == grouping.block_bytes
     assert [group.layers for group in plan.groups] == [group.layers for group in grouping.groups]
 
@@ -85,8 +85,6 @@ def test_a_layout_follows_the_block_size_of_its_group() -> None:
 def test_what_cannot_follow_is_refused() -> None:
     with pytest.raises(LayoutError, match="192 is not a multiple of 128"):
         fitted(attention(), 192)
-    with pytest.raises(LayoutError, match="cannot be scaled by 2"):
-        fitted(attention(), 128, 2)
 
 
 def test_padding_of_a_strided_page_is_counted_once_at_any_block_size() -> None:

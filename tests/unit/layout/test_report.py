@@ -128,7 +128,7 @@ def test_json_has_every_layer_with_its_bytes() -> None:
     assert placed["target.layers.4"]["conv"]["bytes"] == 3 * 64 * 2
     for group in plain["groups"]:
         assert group["used_bytes"] + group["idle_bytes"] == plain["bytes_per_block"]
-    assert plain["other_objective"]["objective"] == "fewest_groups"
+    assert plain["other_objective"]["objective"] == "balanced"
 
 
 def test_pools_have_their_reason() -> None:
@@ -148,6 +148,11 @@ def test_text_names_layers_groups_and_the_price_of_the_other_objective() -> None
     assert "this plan (fewest_groups)" in shown
     row = next(line for line in shown.splitlines() if line.startswith("  least_memory"))
     assert row.split()[1] == str(report.grouping.other_cost.groups)
+    assert row.split()[-1] == f"{report.grouping.other_cost.requests_in(report.memory_bytes):.2f}"
+    groups = report.grouping.cost.groups
+    found = report.to_plain()["alternatives"]
+    chosen = next(cost for cost in found if cost["groups"] == groups)
+    assert chosen["max_concurrency"] == report.max_concurrency
     assert "vLLM's own grouping is not shown: it was not asked for" in shown
 
 

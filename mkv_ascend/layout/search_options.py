@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The choices of the search for KV groups: which layers go together, and in how many groups.
+
+Layers may share a block table when their holdings, their kernel blocks and their ``table`` are
+equal: they belong to one table here. All layers of one table that have blocks of one size are dealt
+out over their groups like cards: type after type, each layer to the next group. Any other way to
+put them into as many groups needs at least ``planes`` of some group, the average rounded up to
+whole layers, which is what the bound counts; ``dealt`` is what the dealing needs, which is what the
+result counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from mkv_ascend.layout.demand import Holding, Request
+
+Integers = npt.NDArray[np.int64]
+
+Plane = tuple[int, int]
+"""Bytes per block; 0 for a contiguous component, else the kernel blocks that a page is split into.
+Components share a plane when both are equal."""
+
+Table = tuple[Holding, int | None, str]
+
+
+@dataclass(frozen=True)
+class LayerType:
+    """Layers that are alike for grouping. Fields as in ``LayerNeed``; ``count``: how many."""
+
+    holding: Holding
+    block_sizes: tuple[int, ...]
+    row_bytes: tuple[int, ...]
+    state_bytes: tuple[int, ...]
+    takes_strides: bool
+    kernel_block: int | None
+    count: int
+    table: str = ""
+
+    def component_bytes(self, block_size: int) -> tuple[int, ...]:
+        """Bytes of each component in one block of ``block_size`` tokens."""
+        return tuple(row * block_size for row in self.row_bytes) + self.state_bytes
+
+    def planes(self, block_size: int) -> Counter[Plane]:
+        """What one layer needs of a pool: a page as a whole where its operators take strides."""
+        parts = self.component_bytes(block_size)
+        if not self.takes_strides:
+            return Counter((size, 0) for size in parts)
+        kernel_blocks = block_size // self.kernel_block if self.kernel_block else 1
+        return Counter([(sum(parts), max(1, kernel_blocks))])
+
+    @property
+    def sort_key(self) -> tuple[object, ...]:
+        """An order of types that does not depend on the order of layers."""
+        holding = self.holding
+        return (
+            (str(holding.span), holding.extent, holding.tokens_per_row, holding.extra_blocks),
+            self.kernel_block or 0,
+            self.table,
+            self.takes_strides,
+            self.row_bytes,
+            self.state_bytes,
+            self.block_sizes,
+            self.count,
+        )
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Types (indices) whose layers are dealt out, in this order, over ``splits`` groups.
+
+    ``block_size``: tokens of a block of each of the groups.
+    """
+
+    types: tuple[int, ...]
+    block_size: int
+    splits: int
+
+
+@dataclass(frozen=True)
+class Level:
+    """The ways to group the types of one bundle, one row each.
+
+    ``planes`` and ``dealt``: [options, planes], the most of each plane that a group needs, at least
+    and as dealt. ``blocks``: of one request in all groups. ``moved``: types that get other blocks
+    than their own, the larger the more. ``table``: levels of one table must differ in block size.
+    """
+
+    table: int
+    bundles: tuple[Bundle, ...]
+    planes: Integers
+    dealt: Integers
+    blocks: Integers
+    splits: Integers
+    moved: Integers
+    sizes: Integers
+
+
+class Choices:
+    """All choices for ``types``; ``weights``: bytes of each plane that any choice may need."""
+
+    def __init__(self, types: Sequence[LayerType], request: Request) -> None:
+        self.types = types
+        self.request = request
+        planes = {
+            plane
+            for layer_type in types
+            for size in layer_type.block_sizes
+            for plane in layer_type.planes(size)
+        }
+        self.plane_index = {plane: index for index, plane in enumerate(sorted(planes))}
+        self.weights: Integers = np.array([size for size, _ in sorted(planes)], dtype=np.int64)
+        # One table's types in an order of their own, the heaviest first.
+        self.tables: dict[Table, list[int]] = {}
+        for index in sorted(range(len(types)), key=lambda index: types[index].sort_key):
+            layer_type = types[index]
+            table = (layer_type.holding, layer_type.kernel_block, layer_type.table)
+            self.tables.setdefault(table, []).append(index)
+        self._levels: dict[tuple[int, tuple[int, ...]], Level | None] = {}
+
+    @cached_property
+    def needed_bytes(self) -> int:
+        """What one request needs if no group has a byte of padding."""
+        return sum(
+            layer_type.count
+            * min(
+                layer_type.holding.blocks(size, self.request)
+                * sum(layer_type.component_bytes(size))
+                for size in layer_type.block_sizes
+            )
+            for layer_type in self.types
+        )
+
+    @cached_property
+    def size_ranks(self) -> dict[int, int]:
+        """Block sizes, counted from the smallest."""
+        sizes = {size for layer_type in self.types for size in layer_type.block_sizes}
+        return {size: rank for rank, size in enumerate(sorted(sizes))}
+
+    def partitions(self) -> Iterator[tuple[Level, ...]]:
+        """Every way to put types into bundles, as levels; together comes first."""
+        yield from self._product(0, list(self.tables.values()))
+
+    def _product(self, table: int, left: list[list[int]]) -> Iterator[tuple[Level, ...]]:
+        if not left:
+            yield ()
+            return
+        for part in _partitions(tuple(left[0])):
+            levels = [self.level(table, types) for types in part]
+            if None in levels or not _sizes_can_differ(levels):
+                continue
+            for others in self._product(table + 1, left[1:]):
+                yield (*(level for level in levels if level is not None), *others)
+
+    def heaviest(self) -> tuple[Level, ...]:
+        """One type of each table: what is left out can only make a grouping cheaper."""
+        result = []
+        for table, members in enumerate(self.tables.values()):
+            levels = [level for index in members if (level := self.level(table, (index,)))]
+            result.append(max(levels, key=lambda level: int((level.planes @ self.weights).max())))
+        return tuple(result)
+
+    def level(self, table: int, types: tuple[int, ...]) -> Level | None:
+        """The ways to group these types with blocks of one size; None where they have none."""
+        key = (table, types)
+        if key not in self._levels:
+            self._levels[key] = self._make_level(table, types)
+        return self._levels[key]
+
+    def _make_level(self, table: int, types: tuple[int, ...]) -> Level | None:
+        members = [self.types[index] for index in types]
+        common = set.intersection(*(set(member.block_sizes) for member in members))
+        rows = []
+        for size in sorted(common, key=members[0].block_sizes.index):
+            blocks = members[0].holding.blocks(size, self.request)
+            rank = 1 + self.size_ranks[size]
+            moved = sum(rank for member in members if member.block_sizes[0] != size)
+            for order, splits, planes, dealt in self._dealings(types, size):
+                bundle = Bundle(order, size, splits)
+                rows.append((bundle, planes, dealt, blocks * splits, splits, moved, size))
+        if not rows:
+            return None
+        bundles, *columns = zip(*rows, strict=True)
+        return Level(table, bundles, *(np.array(column, dtype=np.int64) for column in columns))
+
+    def _dealings(
+        self, types: tuple[int, ...], size: int
+    ) -> Iterator[tuple[tuple[int, ...], int, list[int], list[int]]]:
+        """Order of types, number of groups, planes at least and as dealt, where either changes."""
+        needs = {index: self.types[index].planes(size) for index in types}
+        weight = {index: sum(p[0] * n for p, n in needs[index].items()) for index in types}
+        order = tuple(sorted(types, key=lambda index: -weight[index]))
+        counts = [self.types[index].count for index in order]
+        before: tuple[list[int], list[int]] | None = None
+        for splits in range(1, sum(counts) + 1):
+            held = _held_by_groups(counts, splits)
+            planes, dealt = [0] * len(self.weights), [0] * len(self.weights)
+            for plane, column in self.plane_index.items():
+                each = [needs[index][plane] for index in order]
+                if not any(each):
+                    continue
+                total = sum(n * count for n, count in zip(each, counts, strict=True))
+                whole = math.gcd(*each)
+                planes[column] = max(whole * -(-total // (whole * splits)), *each)
+                dealt[column] = max(
+                    sum(n * count for n, count in zip(each, group, strict=True)) for group in held
+                )
+            if (planes, dealt) != before:
+                before = planes, dealt
+                yield order, splits, planes, dealt
+
+
+def _held_by_groups(counts: Sequence[int], splits: int) -> list[list[int]]:
+    """Layers of each type in those groups that can hold most: where the dealing of a type begins.
+
+    Layer i of all types in a row goes to group i modulo ``splits``.
+    """
+    starts = [sum(counts[:index]) for index in range(len(counts))]
+    return [
+        [
+            count // splits + ((group - start) % splits < count % splits)
+            for start, count in zip(starts, counts, strict=True)
+        ]
+        for group in {start % splits for start in starts}
+    ]
+
+
+def _sizes_can_differ(levels: Sequence[Level | None]) -> bool:
+    """Whether bundles of one table can have blocks of different sizes.
+
+    With blocks of one size they are one bundle: dealing all of their layers out is no dearer.
+    """
+    sizes = {int(size) for level in levels if level is not None for size in level.sizes}
+    return len(levels) <= len(sizes)
+
+
+def _partitions(items: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """All ways to put ``items`` into bundles; everything together comes first."""
+    if not items:
+        yield ()
+        return
+    head, rest = items[0], items[1:]
+    for mask in range(2 ** len(rest) - 1, -1, -1):
+        chosen = [item for i, item in enumerate(rest) if mask >> i & 1]
+        left = tuple(item for i, item in enumerate(rest) if not mask >> i & 1)
+        for others in _partitions(left):
+            yield ((head, *chosen), *others)
