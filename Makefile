@@ -7,6 +7,8 @@ BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 # numba, which vLLM looks drafts up with, would set torch's number of threads to the cores'.
 export NUMBA_NUM_THREADS ?= 1
+# Set in many containers; without bytecode each process compiles torch, transformers, vLLM anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint format typecheck unit emulated docs generate lock clean bench matrix

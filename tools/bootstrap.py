@@ -28,15 +28,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pip_wheel
+from package_index import uv_environment
 from step_runner import SetupError, run_logged
 
 ROOT = Path(__file__).resolve().parent.parent
 SUPPORTED = ((3, 10), (3, 11), (3, 12))
 VLLM_VERSION = "0.23.0"
 VLLM_ASCEND_VERSION = "0.23.0"
-BUILD_TOOLS = ("pip", "setuptools", "wheel", "cmake", "ninja")
+BUILD_TOOLS = ("pip", "uv", "setuptools", "wheel", "cmake", "ninja")
 STAMP_NAME = ".mkv_ascend_setup.json"
 LOG = Path(".cache") / "setup.log"
+DEMO_MODELS = Path("mkv_ascend") / "testing" / "demo_models" / "checkpoints"
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class Step:
     note: str = ""
     # Runs beside the commands, for a later step, which does it itself should this fail.
     beside: tuple[str, ...] = ()
+    # Command -> the one that does the same where it fails, such as pip's for uv's.
+    otherwise: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
 
     def key(self, previous: str) -> str:
         """Changes when a command, an input's content or an earlier step changes."""
@@ -76,12 +80,10 @@ def source_files(root: Path) -> tuple[Path, ...]:
 
 def make_steps(root: Path, python: str) -> list[Step]:
     """The steps after the virtual environment exists; ``python`` is its interpreter."""
-    # Only a part of what is installed is ever imported; Python compiles that part when it is.
+    # Only a part of what is installed is ever imported; the last step compiles that part.
     pip = (python, "-m", "pip", "install", "--no-compile")
     constraints = root / "requirements" / "constraints.txt"
     torch = root / "requirements" / "torch.txt"
-    from_source = ("--no-deps", "--no-build-isolation", "--no-binary", "vllm")
-    wheel_only = ("--no-deps", "--only-binary", "vllm-ascend")
     return [
         Step(
             name="pip",
@@ -97,29 +99,7 @@ def make_steps(root: Path, python: str) -> list[Step]:
             inputs=(torch,),
             note="a CPU build is enough; PIP_EXTRA_INDEX_URL can name an index that has one",
         ),
-        Step(
-            # Complete and pinned, hence no resolver: it would object to triton beside a CUDA torch.
-            name="requirements",
-            title="pinned requirements",
-            commands=((*pip, "--no-deps", "-r", str(constraints)),),
-            inputs=(constraints,),
-            # Mostly waits for the network, while the native parts take as long to compile. The last
-            # step finds them in the folder of the build.
-            beside=(python, "setup.py", "--quiet", "build_ext", "--inplace"),
-        ),
-        Step(
-            name="vllm",
-            title=f"vLLM {VLLM_VERSION} as pure Python",
-            commands=((*pip, *from_source, f"vllm=={VLLM_VERSION}"),),
-            # Without the override the version would read 0.23.0+empty, which pip refuses.
-            environment={"VLLM_VERSION_OVERRIDE": VLLM_VERSION, "VLLM_TARGET_DEVICE": "empty"},
-        ),
-        Step(
-            # Its own dependencies include torch-npu and CANN packages: not wanted here.
-            name="vllm-ascend",
-            title=f"vllm-ascend {VLLM_ASCEND_VERSION}",
-            commands=((*pip, *wheel_only, f"vllm-ascend=={VLLM_ASCEND_VERSION}"),),
-        ),
+        _packages(python, pip, constraints),
         Step(
             name="mkv_ascend",
             title="mkv_ascend and its native parts",
@@ -131,7 +111,37 @@ def make_steps(root: Path, python: str) -> list[Step]:
                 "mkv_ascend/ops/_ascendc_host.so",
             ),
         ),
+        Step(
+            name="warm-up",
+            title="bytecode of what a server imports, and the demo's model classes",
+            commands=((python, "tools/warm_up.py", str(root / DEMO_MODELS)),),
+            inputs=(root / "tools" / "warm_up.py",),
+        ),
     ]
+
+
+def _packages(python: str, pip: tuple[str, ...], constraints: Path) -> Step:
+    """All that comes from the package index but torch. uv takes half of pip's time."""
+    uv = (python, "-m", "uv", "pip", "install", "--quiet", "--python", python)
+    # Complete and pinned, hence no resolver: it would object to triton beside a CUDA torch.
+    pinned = ("--no-deps", "-r", str(constraints))
+    vllm = ("--no-deps", "--no-build-isolation", "--no-binary", "vllm", f"vllm=={VLLM_VERSION}")
+    # Its own dependencies include torch-npu and CANN packages: not wanted here.
+    wheel_only = ("--only-binary", "vllm-ascend")
+    ascend = ("--no-deps", *wheel_only, f"vllm-ascend=={VLLM_ASCEND_VERSION}")
+    by_pip = {(*uv, *what): (*pip, *what) for what in (pinned, vllm, ascend)}
+    return Step(
+        name="packages",
+        title=f"vLLM {VLLM_VERSION}, vllm-ascend {VLLM_ASCEND_VERSION}, pinned requirements",
+        commands=tuple(by_pip),
+        otherwise=by_pip,
+        inputs=(constraints,),
+        # Pure Python. Without the override the version would read 0.23.0+empty, which is refused.
+        environment={"VLLM_VERSION_OVERRIDE": VLLM_VERSION, "VLLM_TARGET_DEVICE": "empty"},
+        # Mostly waits for the network, while the native parts take as long to compile. The next
+        # step finds them in the folder of the build.
+        beside=(python, "setup.py", "--quiet", "build_ext", "--inplace"),
+    )
 
 
 def version_of(python: str) -> tuple[int, int] | None:
@@ -229,7 +239,9 @@ def child_environment() -> dict[str, str]:
     environment["PATH"] = os.pathsep.join(
         [str(ROOT / ".venv" / "bin"), environment.get("PATH", os.defpath)]
     )
-    for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"):
+    # Many containers set PYTHONDONTWRITEBYTECODE. In .venv, which is ours, bytecode is kept: else
+    # each of a server's processes would compile torch, transformers and vLLM anew.
+    for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE"):
         environment.pop(name, None)
     return environment
 
@@ -282,8 +294,7 @@ def set_up(root: Path, venv: Path, log: Path) -> int:
         sys.stdout.flush()
         started, log_beside = time.monotonic(), log.with_name(f"{step.name}.beside.log")
         with running_beside(step.beside, environment, root, log_beside):
-            for command in step.commands:
-                run_logged(command, {**environment, **step.environment}, root, log)
+            run_commands(step, environment, root, log)
         if not step.has_outputs(root):
             raise SetupError(f"{step.title} left no {' or '.join(step.outputs)}: see {log}")
         print(f"        done in {time.monotonic() - started:.0f} s", flush=True)
@@ -291,6 +302,21 @@ def set_up(root: Path, venv: Path, log: Path) -> int:
         (venv / STAMP_NAME).write_text(json.dumps(stamps, indent=1) + "\n", encoding="utf-8")
         ran += 1
     return ran
+
+
+def run_commands(step: Step, environment: dict[str, str], root: Path, log: Path) -> None:
+    """Run a step's commands; where one that has another way fails, say so and take that way."""
+    for command in step.commands:
+        settings = {**environment, **step.environment}
+        other = step.otherwise.get(command)
+        if other is None:
+            run_logged(command, settings, root, log)
+            continue
+        try:
+            run_logged(command, uv_environment(command[0], settings), root, log)
+        except SetupError as error:
+            print(f"        uv: {error}; now by pip", flush=True)
+            run_logged(other, settings, root, log)
 
 
 def is_complete(root: Path, venv: Path) -> bool:

@@ -91,6 +91,13 @@ def all_checks(root: Path, bin_folder: Path) -> list[Check]:
         Check("unit", "unit tests", (*pytest(max(2, cores)), "tests/unit"), lane="tests"),
         # Before the tests, which would wait for each other while one of them trains.
         Check("models", "tiny models", (*tiny_models, "--tested", "--jobs", jobs), lane="tests"),
+        # Else vLLM starts a process for each class of model that it meets for the first time.
+        Check(
+            "models",
+            "model classes",
+            (tool("python"), "tools/warm_up.py", "--tiny-models"),
+            lane="tests",
+        ),
         Check(
             "emulated",
             "emulated tests",
@@ -106,8 +113,10 @@ def all_checks(root: Path, bin_folder: Path) -> list[Check]:
 
 
 def child_environment() -> dict[str, str]:
-    """As given, but with one thread for each process unless asked otherwise."""
+    """As given, but with one thread for each process unless asked otherwise, and with bytecode:
+    without it, as in many containers, each process would compile what it imports anew."""
     environment = dict(os.environ)
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment.setdefault("OMP_NUM_THREADS", "1")
     # numba sets the number of threads of all, torch too, when it first runs a loop in parallel.
     environment.setdefault("NUMBA_NUM_THREADS", "1")

@@ -72,7 +72,35 @@ def test_unreadable_stamps_count_as_nothing_done(tmp_path: Path, text: str) -> N
 
 def test_torch_comes_before_whatever_could_choose_another() -> None:
     order = [step.name for step in make_steps(bootstrap.ROOT, "python")]
-    assert order == ["pip", "torch", "requirements", "vllm", "vllm-ascend", "mkv_ascend"]
+    assert order == ["pip", "torch", "packages", "mkv_ascend", "warm-up"]
+
+
+def test_a_command_that_fails_is_done_the_other_way_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fails = (sys.executable, "-c", "raise SystemExit('no such index')")
+    works = (sys.executable, "-c", "open('made', 'w')")
+    step = Step("one", "first", (fails,), otherwise={fails: works})
+    bootstrap.run_commands(step, dict(os.environ), tmp_path, tmp_path / "log")
+    assert (tmp_path / "made").exists()
+    assert "no such index" in capsys.readouterr().out
+    with pytest.raises(SetupError, match="no such index"):
+        bootstrap.run_commands(
+            Step("one", "first", (fails,)), dict(os.environ), tmp_path, tmp_path / "log"
+        )
+
+
+def test_every_command_of_uv_has_one_of_pip_that_installs_the_same() -> None:
+    packages = next(s for s in make_steps(bootstrap.ROOT, "python") if s.name == "packages")
+    assert len(packages.commands) == 3
+    for command in packages.commands:
+        what = command[command.index("--no-deps") :]
+        assert packages.otherwise[command][-len(what) :] == what
+
+
+def test_bytecode_is_kept_whatever_the_container_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert "PYTHONDONTWRITEBYTECODE" not in bootstrap.child_environment()
 
 
 def test_native_sources_are_inputs_of_the_last_step(tmp_path: Path) -> None:
