@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mkv_ascend.testing.preemption import PreemptionForcer
-from mkv_ascend.testing.programs import TIMEOUT_SECONDS, run_printing_to
+from mkv_ascend.testing.programs import HANG_SECONDS, run_printing_to
 from mkv_ascend.testing.reference import DraftProposal
 
 PROGRAM = "mkv_ascend.testing.engine"
@@ -163,7 +163,7 @@ class EngineFailedError(RuntimeError):
     """The engine's process ended with an error; the text holds the end of its log."""
 
 
-def run(scenario: Scenario, timeout: float = TIMEOUT_SECONDS) -> Result:
+def run(scenario: Scenario, timeout: float = HANG_SECONDS) -> Result:
     """Run one scenario in a new process.
 
     Raises:

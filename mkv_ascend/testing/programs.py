@@ -21,7 +21,8 @@ from typing import Any
 from mkv_ascend import envs
 from mkv_ascend.testing.program_starter import ProgramStarter
 
-TIMEOUT_SECONDS = 300
+HANG_SECONDS = 900
+"""Within which every program of a test has ended, on a crowded machine too: a longer one hangs."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def run_program(
     program: str | Path,
     arguments: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
-    timeout: float = TIMEOUT_SECONDS,
+    timeout: float = HANG_SECONDS,
 ) -> Finished:
     """Run a module (its name) or a file (its path, which ends with ``.py``) as a program.
 

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from mkv_ascend import ops
+from mkv_ascend.testing.programs import HANG_SECONDS
 
 MKV = "mkv_ascend.plugin.platform.MkvPlatform"
 
@@ -19,7 +20,7 @@ def doctor(*arguments, **variables):
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=HANG_SECONDS,
         check=False,
     )
 

@@ -78,7 +78,7 @@ class Session:
         (folder / "request.json").write_text(json.dumps(request))
         arguments = [str(folder / "request.json"), str(folder / "answer.json")]
         triton = {envs.EMULATOR_TRITON.name: envs.EMULATOR_TRITON.format(has_triton)}
-        finished = programs.run_program(SESSION, arguments, triton, timeout=400)
+        finished = programs.run_program(SESSION, arguments, triton)
         assert finished.status == 0, finished.errors[-4000:]
         answers = json.loads((folder / "answer.json").read_text())
         self.answers = dict(zip(self.requests, answers, strict=True))

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from mkv_ascend.testing.programs import HANG_SECONDS
+
 PROBE = Path(__file__).with_name("plugin_probe.py")
 MKV = "mkv_ascend.plugin.platform.MkvPlatform"
 STOCK = "vllm_ascend.platform.NPUPlatform"
@@ -29,7 +31,7 @@ def probe(vllm_plugins=None, **case):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_SECONDS,
         check=False,
     )
 
@@ -112,7 +114,7 @@ def test_without_an_npu_the_process_ends_and_names_the_emulator():
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_SECONDS,
         check=False,
     )
     assert done.returncode == 1

@@ -15,6 +15,7 @@ import torch_npu
 
 from mkv_ascend.emulator.host_check import SITE_FOLDER
 from mkv_ascend.emulator.modules.torch_npu_root import COMPILER_MODULES, SUBMODULES
+from mkv_ascend.testing.programs import HANG_SECONDS
 
 
 def run_python(script: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -23,7 +24,7 @@ def run_python(script: str, **variables: str) -> subprocess.CompletedProcess[str
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_SECONDS,
     )
 
 

@@ -16,6 +16,7 @@ import triton.language as tl
 from triton.language.extra.cann.extension import extract_slice, get_element, insert_slice
 
 from mkv_ascend.emulator import counters
+from mkv_ascend.testing.programs import HANG_SECONDS
 
 
 @triton.jit
@@ -127,7 +128,7 @@ def test_vllm_finds_triton_as_the_setting_says_and_kernels_run_either_way(has_tr
         env={**os.environ, "MKV_ASCEND_EMULATOR_TRITON": has_triton},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_SECONDS,
     )
     assert f"found {has_triton} triton triton.language" in finished.stdout, finished.stderr
     # Without Triton too: vllm-ascend's fusion passes put kernels into graphs that ask for them.
@@ -163,7 +164,7 @@ def test_kernels_in_the_place_of_mambas_wrappers_give_what_those_give() -> None:
         env={**os.environ, "MKV_ASCEND_EMULATOR_TRITON": "1"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=HANG_SECONDS,
     )
     assert finished.returncode == 0, finished.stderr[-3000:]
     differences = json.loads(finished.stdout.strip().splitlines()[-1])

@@ -10,6 +10,7 @@ import pytest
 
 import browser
 from mkv_ascend import cli
+from mkv_ascend.testing.programs import HANG_SECONDS
 
 CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
 CHROMIUM = browser.find()
@@ -35,7 +36,7 @@ def run_chromium(page: Path, folder: Path, *options: str) -> None:
     command += ["--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND", "--hide-scrollbars"]
     command += [f"--user-data-dir={folder / 'profile'}", "--window-size=1240,1500"]
     done = subprocess.run(
-        [*command, *options, page.as_uri()], capture_output=True, text=True, timeout=120
+        [*command, *options, page.as_uri()], capture_output=True, text=True, timeout=HANG_SECONDS
     )
     assert done.returncode == 0, done.stderr
 

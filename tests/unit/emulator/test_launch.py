@@ -14,6 +14,7 @@ from mkv_ascend import envs
 from mkv_ascend.emulator import host_check, launch
 from mkv_ascend.emulator.launch import EmulatedProcess, LaunchError
 from mkv_ascend.emulator.settings import EmulatorSettings, settings
+from mkv_ascend.testing.programs import HANG_SECONDS
 
 SETTINGS = EmulatorSettings(
     devices=3,
@@ -31,7 +32,7 @@ def run_emulate(*arguments: str, **variables: str) -> subprocess.CompletedProces
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_SECONDS,
     )
 
 

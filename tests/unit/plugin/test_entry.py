@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from mkv_ascend.testing.programs import HANG_SECONDS
+
 ASCEND_GENERAL = [
     "ascend_kv_connector",
     "ascend_model",
@@ -33,7 +35,11 @@ print(json.dumps([dropped, register(), entry._failure_to_take_the_seat]))
 @pytest.fixture(scope="module")
 def answers():
     done = subprocess.run(
-        [sys.executable, "-c", CODE], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", CODE],
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
