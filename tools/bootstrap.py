@@ -57,10 +57,12 @@ class Step:
     beside: tuple[str, ...] = ()
     # Command -> the one that does the same where it fails, such as pip's for uv's.
     otherwise: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
+    # Whether it is done again when an earlier step is.
+    repeats: bool = True
 
     def key(self, previous: str) -> str:
         """Changes when a command, an input's content or an earlier step changes."""
-        digest = hashlib.sha256(previous.encode())
+        digest = hashlib.sha256(previous.encode() if self.repeats else b"")
         digest.update(repr((self.commands, sorted(self.environment.items()))).encode())
         for path in self.inputs:
             digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -115,7 +117,8 @@ def make_steps(root: Path, python: str) -> list[Step]:
             name="warm-up",
             title="bytecode of what a server imports, and the demo's model classes",
             commands=((python, "tools/warm_up.py", str(root / DEMO_MODELS)),),
-            inputs=(root / "tools" / "warm_up.py",),
+            inputs=(constraints, root / "tools" / "warm_up.py"),
+            repeats=False,
         ),
     ]
 
@@ -223,9 +226,11 @@ def pending_steps(
     steps: Sequence[Step], stamps: dict[str, str], root: Path
 ) -> Iterator[tuple[Step, str]]:
     """The steps to run, each with the key to store once it is done."""
-    key = ""
+    chain = ""
     for step in steps:
-        key = step.key(key)
+        key = step.key(chain)
+        if step.repeats:
+            chain = key
         if stamps.get(step.name) != key or not step.has_outputs(root):
             yield step, key
 

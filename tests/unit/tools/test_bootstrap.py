@@ -58,6 +58,13 @@ def test_a_changed_command_leaves_earlier_steps_alone(steps: list[Step], tmp_pat
     assert names(steps, stamps, tmp_path) == ["two", "three"]
 
 
+def test_a_step_that_does_not_repeat_is_left_alone(steps: list[Step], tmp_path: Path) -> None:
+    steps[1] = dataclasses.replace(steps[1], repeats=False)
+    stamps = done(steps, tmp_path)
+    (tmp_path / "one.txt").write_text("a==2\n")
+    assert names(steps, stamps, tmp_path) == ["one", "three"]
+
+
 def test_a_lost_output_is_made_again(steps: list[Step], tmp_path: Path) -> None:
     stamps = done(steps, tmp_path)
     (tmp_path / "built.so").unlink()
