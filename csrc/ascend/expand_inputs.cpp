@@ -1,300 +1,359 @@
 // SPDX-License-Identifier: Apache-2.0
 // expand_inputs: the first pass of a proposal (mkv_ascend/ops says what it is).
 //
-// Cores share the output's rows, the input's rows (for hidden_rows) and the requests evenly. Within
-// a request everything is a run: copied tokens, consecutive positions, consecutive slots in a
-// block.
+// Cores share the output's rows evenly, in eights, so that two never write into one block of 32
+// bytes of int32. A core works on up to 256 rows at once, whatever requests they belong to: the
+// running sum of marks where requests begin says whose each row is, and everything else of a row
+// follows from the few numbers of its request, by Gather and arithmetic. Each output of a tile goes
+// out in one copy. What there is once per request is written by the core that has its last row.
 #include "common.h"
+#include "expand_rope.h"
+#include "expand_slots.h"
+#include "expand_tile.h"
 #include "launch_size.h"
 #include "launchers.h"
 #include "ascendc_launch.h"
-#include "request_values.h"
-#include "run_store.h"
 
 namespace mkv {
 
-constexpr int64_t kLeastRowsOfACore = 16;
-
-// One request's part of the input and of the output, and what its rows hold.
-struct Part {
-  int64_t request;
-  int64_t start;
-  int64_t kept;
-  int64_t copied;
-  int64_t tokens;  // rows that are no padding
-  int64_t out_start;
-  int64_t out_end;
-  int64_t first_position;
-};
+// A core finds its requests before it works: not for a handful of rows. A request is as much work
+// as a few rows, since it has block ids in every group.
+constexpr int64_t kLeastRowsOfACore = 32;
+constexpr int64_t kRowsOfARequest = 5;
+// Words of the table of tokens: a tile's inputs, its requests' next tokens, and two constants.
+constexpr int64_t kNextTokens = kInputLanes;
+constexpr int64_t kConstantTokens = kNextTokens + kTileLanes;
 
 class ExpandInputsKernel {
  public:
   __aicore__ inline explicit ExpandInputsKernel(const MkvExpandInputs& in)
-      : in_(in),
-        positions_(in.positions, in.wide_positions != 0),
-        rejected_(in.num_rejected, in.wide_rejected != 0) {
-    more_ = in.sampled - in.shift;
-    live_ = in.num_tokens > 0 && in.num_rows > 0
-                ? Between(GlobalAt<int32_t>(in.num_requests).GetValue(0), 0, in.num_rows)
-                : 0;
-    pipe_.InitBuffer(start_buffer_, RoundUp((in.num_rows + 1) * sizeof(int32_t), kBlockBytes));
-    starts_ = start_buffer_.Get<int32_t>();
-    if (live_ > 0) {
-      const auto bytes = static_cast<uint32_t>((live_ + 1) * sizeof(int32_t));
-      DataCopyPad(
-          starts_, GlobalAt<int32_t>(in.query_start_loc), DataCopyExtParams{1, bytes, 0, 0, 0},
-          DataCopyPadExtParams<int32_t>{false, 0, 0, 0});
-      Sync<HardEvent::MTE2_S>();
-      end_ = starts_.GetValue(live_);
+      : in_(in), starts_(in.query_start_loc, false), all_{in, in.sampled - in.shift, 0, 0, 0} {
+    if (in.num_tokens > 0 && in.num_rows > 0) {
+      all_.live = Between(GlobalAt<int32_t>(in.num_requests).GetValue(0), 0, in.num_rows);
     }
-    out_end_ = end_ + live_ * more_;
-    runs_.Init(pipe_, in.padding_token_id, in.parallel_token_id);
+    if (all_.live > 0) {
+      all_.end = starts_.Get(all_.live);
+    }
+    all_.out_end = all_.end + all_.live * all_.more;
+    InitVectors();
   }
 
   __aicore__ inline void Run() {
-    WriteRows(Share(in_.num_out_tokens, 0), Share(in_.num_out_tokens, 1));
-    if (in_.hidden_rows != nullptr) {
-      WriteHiddenRows(Share(in_.num_tokens, 0), Share(in_.num_tokens, 1));
+    const int64_t rows = Most(all_.out_end, in_.num_out_tokens);
+    const int64_t end = Share(rows, 1);
+    int64_t row = Share(rows, 0);
+    int64_t request = row < end ? RequestOf(row) : 0;
+    while (row < end) {
+      const int64_t count = Least(kTileLanes, end - row);
+      request = WriteTile(row, count, request);
+      row += count;
+      PipeBarrier<PIPE_ALL>();
     }
-    runs_.Flush();
-    WriteRequests(Share(in_.num_rows, 0), Share(in_.num_rows, 1));
-    if (GetBlockIdx() == 0) {
-      runs_.Fill(Filler::kZero, 1, At(in_.out_query_start_loc, 0, false), false);
-    }
+    WriteRest();
   }
 
  private:
+  __aicore__ inline void InitVectors() {
+    index_ = memory_.Words(kInputLanes);
+    bytes_ = memory_.Words(kInputLanes);
+    table_ = memory_.Words(kConstantTokens + kTileRows);
+    given_tokens_ = memory_.Words(2 * kInputLanes);
+    given_next_ = memory_.Words(2 * kTileLanes);
+    Vector* const vectors[] = {&owner_,     &place_,   &padding_, &later_,         &written_,
+                               &positions_, &tokens_,  &scratch_, &other_scratch_, &out_ends_,
+                               &keys_,      &samples_, &fill_};
+    for (Vector* vector : vectors) {
+      *vector = memory_.Words(kTileLanes);
+    }
+    wide_positions_ = memory_.Words(2 * kTileLanes);
+    next_positions_ = memory_.Words(2 * kTileLanes);
+    rejected_ = memory_.Words(kTileLanes / 4);
+    masked_ = memory_.Words(kTileLanes / 4);
+    CreateVecIndex(index_, 0, static_cast<uint32_t>(kInputLanes));
+    PipeBarrier<PIPE_V>();
+    Lanes(kInputLanes).Muls(bytes_, index_, 4);
+    table_.SetValue(static_cast<uint32_t>(kConstantTokens), in_.parallel_token_id);
+    table_.SetValue(static_cast<uint32_t>(kConstantTokens + 1), in_.padding_token_id);
+    sums_.Init(memory_, bytes_, kTileLanes);
+    requests_.Init(memory_, index_, bytes_);
+    slots_.Init(memory_);
+    if (in_.num_axes > 0) {
+      rope_.Init(memory_, index_, bytes_);
+    }
+  }
+
   // Where this core's part of `count` begins (end = 0) or ends (end = 1).
   __aicore__ inline int64_t Share(int64_t count, int64_t end) const {
-    return count * (GetBlockIdx() + end) / GetBlockNum();
+    const int64_t eights = CeilDivide(count, kTileRows);
+    return Least(count, eights * (GetBlockIdx() + end) / GetBlockNum() * kTileRows);
   }
 
-  static __aicore__ inline GM_ADDR At(GM_ADDR address, int64_t place, bool wide) {
-    return address + place * (wide ? 8 : 4);
-  }
-
-  // The live request whose part (of the output, or of the input) holds a row.
-  __aicore__ inline int64_t RequestOf(int64_t row, int64_t more) const {
+  // The request that has a row, the number of live ones for padding. Requests of one length are
+  // found at once.
+  __aicore__ inline int64_t RequestOf(int64_t row) const {
+    if (row >= all_.out_end) {
+      return all_.live;
+    }
     int64_t low = 0;
-    int64_t high = live_ - 1;
-    while (low < high) {
-      const int64_t middle = (low + high + 1) / 2;
-      if (starts_.GetValue(static_cast<uint32_t>(middle)) + middle * more <= row) {
-        low = middle;
-      } else {
-        high = middle - 1;
-      }
+    int64_t high = all_.live;
+    int64_t probe = row * all_.live / all_.out_end;
+    for (int64_t step = 1; high - low > 1; step *= 2) {
+      probe = Between(probe, low + 1, high - 1);
+      const bool before = starts_.Get(probe) + probe * all_.more <= row;
+      (before ? low : high) = probe;
+      const bool between = low > 0 && high < all_.live;
+      probe = between ? (low + high) / 2 : (before ? low + step : high - step);
     }
     return low;
   }
 
-  __aicore__ inline Part PartOf(int64_t request) const {
-    Part part;
-    part.request = request;
-    part.start = starts_.GetValue(static_cast<uint32_t>(request));
-    const int64_t length = starts_.GetValue(static_cast<uint32_t>(request + 1)) - part.start;
-    part.kept = length - (in_.num_rejected != nullptr ? rejected_.Get(request) : 0);
-    part.copied = part.kept - in_.shift;
-    part.tokens = part.copied + in_.sampled;
-    part.out_start = part.start + request * more_;
-    part.out_end = part.out_start + length + more_;
-    part.first_position = positions_.Get(part.start);
-    return part;
-  }
-
-  __aicore__ inline void WriteRows(int64_t row, int64_t end) {
-    if (row < Least(end, out_end_)) {
-      Part part = PartOf(RequestOf(row, more_));
-      while (row < Least(end, out_end_)) {
-        if (row >= part.out_end) {
-          part = PartOf(part.request + 1);
-        }
-        const int64_t until = Least(Least(part.out_end, end), row + kPieceRows);
-        WritePiece(part, row, until);
-        row = until;
+  // Returns the request that has the next row.
+  __aicore__ inline int64_t WriteTile(int64_t row, int64_t rows, int64_t request) {
+    Tile tile{};
+    tile.row = row;
+    tile.rows = rows;
+    tile.lanes = RoundUp(rows, kTileRows);
+    tile.request = request;
+    requests_.Find(all_, sums_.Start(Lanes(tile.lanes)), tile);
+    if (tile.requests > 0) {
+      requests_.LoadGiven(all_, tile);
+      LoadTokens(tile);
+    }
+    if (in_.num_axes > 0) {
+      rope_.Fetch(all_, tile, requests_, 0);
+    }
+    Sync<HardEvent::S_V>();
+    Sync<HardEvent::MTE2_V>();
+    requests_.Compute(all_, tile);
+    Sync<HardEvent::V_S>();
+    slots_.Fetch(all_, tile, requests_, 0);
+    sums_.Finish(Lanes(tile.lanes), owner_);
+    ComputeKinds(tile);
+    ComputeTokens(tile);
+    ComputePositions(tile);
+    StoreRows(tile);
+    if (tile.ended > 0) {
+      WriteEnded(tile);
+    }
+    if (in_.hidden_rows != nullptr && tile.inputs > 0) {
+      WriteHiddenRows(tile);
+    }
+    for (int64_t axis = 0; axis < in_.num_axes;) {
+      rope_.Write(all_, tile, requests_, written_, owner_);
+      axis = rope_.Next();
+      if (axis < in_.num_axes) {
+        rope_.Fetch(all_, tile, requests_, axis);
       }
     }
-    WritePadding(row, end);
-  }
-
-  // Rows [row, until) of one request's part, at most kPieceRows.
-  __aicore__ inline void WritePiece(const Part& part, int64_t row, int64_t until) {
-    const int64_t place = row - part.out_start;
-    const int64_t token_end = Between(part.out_start + part.tokens, row, until);
-    const int64_t limit = part.out_start + in_.max_model_len - part.first_position;
-    const int64_t valid_end = Between(limit, row, token_end);
-    WriteTokens(part, row, token_end);
-    runs_.Fill(Filler::kByteZero, token_end - row, in_.rejected_mask + row, false);
-    const int64_t masked = Between(part.out_start + part.copied + 1, row, token_end);
-    runs_.Fill(Filler::kByteZero, masked - row, in_.masked_mask + row, false);
-    runs_.Fill(Filler::kByteOne, token_end - masked, in_.masked_mask + masked, false);
-    runs_.Sequence(
-        part.first_position + place, valid_end - row, At(in_.out_positions, row, WidePositions()),
-        WidePositions());
-    for (int64_t axis = 0; axis < in_.num_axes; ++axis) {
-      WriteRope(part, axis, row, valid_end);
+    for (int64_t group = 0; group < in_.num_groups;) {
+      slots_.Write(all_, tile, positions_, written_, owner_);
+      group = slots_.Next();
+      if (group < in_.num_groups) {
+        slots_.Fetch(all_, tile, requests_, group);
+      }
     }
-    for (int64_t group = 0; group < in_.num_groups; ++group) {
-      WriteSlots(part, group, row, valid_end);
-    }
-    WriteNowhere(valid_end, until);
-    WriteNoTokens(token_end, until);
+    return tile.request + tile.ended;
   }
 
-  __aicore__ inline bool WidePositions() const {
-    return in_.wide_out_positions != 0;
-  }
-
-  __aicore__ inline void WriteTokens(const Part& part, int64_t row, int64_t token_end) {
-    const int64_t next = part.out_start + part.copied;
-    const int64_t copied_end = Between(next, row, token_end);
+  __aicore__ inline void LoadTokens(const Tile& tile) {
     const bool wide = in_.wide_token_ids != 0;
-    const int64_t source = part.start + in_.shift + row - part.out_start;
-    runs_.Copy(
-        At(in_.token_ids, source, wide), wide, copied_end - row, At(in_.out_token_ids, row, false),
-        false);
-    if (copied_end == next && next < token_end) {
-      const bool wide_next = in_.wide_next_token_ids != 0;
-      runs_.Copy(
-          At(in_.next_token_ids, part.request, wide_next), wide_next, 1,
-          At(in_.out_token_ids, next, false), false);
+    const int64_t width = wide ? 8 : 4;
+    if (tile.tokens > 0) {
+      Load(wide ? given_tokens_ : table_, in_.token_ids + tile.input * width, tile.tokens * width);
     }
-    const int64_t parallel = Between(next + 1, row, token_end);
-    runs_.Fill(
-        Filler::kParallelToken, token_end - parallel, At(in_.out_token_ids, parallel, false),
-        false);
+    const bool wide_next = in_.wide_next_token_ids != 0;
+    const int64_t next_width = wide_next ? 8 : 4;
+    Load(
+        wide_next ? given_next_ : table_[static_cast<uint32_t>(kNextTokens)],
+        in_.next_token_ids + tile.request * next_width, tile.requests * next_width);
   }
 
-  __aicore__ inline void WriteRope(const Part& part, int64_t axis, int64_t row, int64_t valid_end) {
-    const bool wide = in_.wide_rope_positions != 0;
-    const bool wide_out = in_.wide_out_rope_positions != 0;
-    const int64_t kept_end = Between(part.out_start + part.kept, row, valid_end);
-    const int64_t source = axis * in_.rope_stride + part.start;
-    const int64_t target = axis * in_.out_rope_stride;
-    runs_.Copy(
-        At(in_.rope_positions, source + row - part.out_start, wide), wide, kept_end - row,
-        At(in_.out_rope_positions, target + row, wide_out), wide_out);
-    if (kept_end < valid_end) {
-      const int64_t last = ScalarIndices(in_.rope_positions, wide).Get(source + part.kept - 1);
-      const int64_t beyond = kept_end - part.out_start - (part.kept - 1);
-      runs_.Sequence(
-          last + beyond, valid_end - kept_end,
-          At(in_.out_rope_positions, target + kept_end, wide_out), wide_out);
+  // to[i] = the lower word of from[i].
+  __aicore__ inline void TakeLower(const Vector& to, const Vector& from, int64_t count) const {
+    const Lanes lanes(count);
+    // Not in scratch_: there may be one lane more than a tile has.
+    lanes.Muls(wide_positions_, index_, 8);
+    lanes.Take(to, from, wide_positions_);
+  }
+
+  // What a row holds: place_ counts from its request's next token, later_ is 1 behind that one,
+  // padding_ 1 behind the request's tokens.
+  __aicore__ inline void ComputeKinds(const Tile& tile) {
+    const Lanes lanes(tile.lanes);
+    lanes.Take(place_, requests_.next_rows, owner_);
+    lanes.Sub(place_, index_, place_);
+    lanes.Reached(padding_, place_, in_.sampled);
+    lanes.Reached(later_, place_, 1);
+    lanes.Narrow(rejected_, padding_, bytes_, scratch_, other_scratch_);
+    lanes.Sub(written_, later_, padding_);
+    lanes.Narrow(masked_, written_, bytes_, scratch_, other_scratch_);
+  }
+
+  // Every row takes its token from a place of the table.
+  __aicore__ inline void ComputeTokens(const Tile& tile) {
+    if (tile.tokens > 0 && in_.wide_token_ids != 0) {
+      TakeLower(table_, given_tokens_, tile.tokens);
+    }
+    if (tile.requests > 0 && in_.wide_next_token_ids != 0) {
+      TakeLower(table_[static_cast<uint32_t>(kNextTokens)], given_next_, tile.requests);
+    }
+    const Lanes lanes(tile.lanes);
+    const Vector& source = scratch_;
+    const Vector& change = other_scratch_;
+    const int64_t first = tile.row - tile.request * all_.more - tile.input + in_.shift;
+    lanes.Muls(source, owner_, -all_.more);
+    lanes.Add(source, source, bytes_);
+    lanes.Adds(source, source, first * 4);
+    // From there on to the request's next token, to the constant for later ones, to padding.
+    lanes.Adds(tokens_, owner_, kNextTokens * 4);
+    lanes.Sub(change, tokens_, source);
+    lanes.Reached(written_, place_, 0);
+    lanes.Mul(change, change, written_);
+    lanes.Add(source, source, change);
+    lanes.Muls(change, tokens_, -1);
+    lanes.Adds(change, change, kConstantTokens * 4);
+    lanes.Mul(change, change, later_);
+    lanes.Add(source, source, change);
+    lanes.Muls(change, padding_, 4);
+    lanes.Add(source, source, change);
+    lanes.Take(tokens_, table_, source);
+  }
+
+  // written_ becomes 1 for rows that are tokens with a position in the draft.
+  __aicore__ inline void ComputePositions(const Tile& tile) {
+    const Lanes lanes(tile.lanes);
+    if (tile.requests > 0) {
+      Lanes(tile.requests).Sub(scratch_, requests_.positions, requests_.begins);
+    }
+    lanes.Take(positions_, scratch_, owner_);
+    lanes.Add(positions_, positions_, index_);
+    RangeMask(written_, other_scratch_, positions_, in_.max_model_len, lanes.count());
+    lanes.Muls(padding_, padding_, -1);
+    lanes.Adds(padding_, padding_, 1);
+    lanes.Mul(written_, written_, padding_);
+    lanes.Mul(positions_, positions_, written_);
+    if (in_.wide_out_positions != 0) {
+      lanes.Widen(wide_positions_, positions_);
     }
   }
 
-  __aicore__ inline void WriteSlots(
-      const Part& part, int64_t index, int64_t row, int64_t valid_end) {
-    const Group group = ReadGroup(groups_, index);
-    const auto table =
-        GlobalAt<int32_t>(reinterpret_cast<int64_t>(group.table + part.request * group.row_stride));
-    const int64_t slots = index * in_.slot_stride;
-    // Rows past the table have no slots.
-    while (row < valid_end && part.request < in_.table_rows) {
-      const int64_t position = part.first_position + row - part.out_start;
-      const int64_t column =
-          group.exponent >= 0 ? position >> group.exponent : position / group.block_size;
-      if (column >= group.columns) {
-        break;
-      }
-      const int64_t offset = position - column * group.block_size;
-      const int64_t count = Least(group.block_size - offset, valid_end - row);
-      const int64_t first = table.GetValue(column) * group.block_size + offset;
-      runs_.Sequence(first, count, At(in_.slots, slots + row, false), false);
-      row += count;
+  __aicore__ inline void StoreRows(const Tile& tile) {
+    Sync<HardEvent::V_MTE3>();
+    const int64_t rows = Least(tile.rows, in_.num_out_tokens - tile.row);
+    if (rows <= 0) {
+      return;
     }
-    runs_.Fill(Filler::kMinusOne, valid_end - row, At(in_.slots, slots + row, false), false);
+    const bool wide = in_.wide_out_positions != 0;
+    const int64_t width = wide ? 8 : 4;
+    Store(in_.out_token_ids + tile.row * 4, tokens_, rows * 4);
+    Store(in_.rejected_mask + tile.row, rejected_, rows);
+    Store(in_.masked_mask + tile.row, masked_, rows);
+    Store(in_.out_positions + tile.row * width, wide ? wide_positions_ : positions_, rows * width);
   }
 
-  // Rows without a place in the cache: past the maximum length, or padding.
-  __aicore__ inline void WriteNowhere(int64_t row, int64_t end) {
-    runs_.Fill(
-        Filler::kZero, end - row, At(in_.out_positions, row, WidePositions()), WidePositions());
-    const bool wide = in_.wide_out_rope_positions != 0;
-    for (int64_t axis = 0; axis < in_.num_axes; ++axis) {
-      runs_.Fill(
-          Filler::kZero, end - row,
-          At(in_.out_rope_positions, axis * in_.out_rope_stride + row, wide), wide);
+  // What there is once per request, of those that end here.
+  __aicore__ inline void WriteEnded(const Tile& tile) {
+    const bool wide = in_.wide_next_positions != 0;
+    const int64_t width = wide ? 8 : 4;
+    requests_.OutEnds(all_, tile, out_ends_);
+    requests_.Keys(all_, tile, keys_);
+    requests_.NextPositions(tile, wide ? scratch_ : next_positions_);
+    if (wide) {
+      Lanes(tile.ended).Widen(next_positions_, scratch_);
     }
-    for (int64_t group = 0; group < in_.num_groups; ++group) {
-      runs_.Fill(
-          Filler::kMinusOne, end - row, At(in_.slots, group * in_.slot_stride + row, false), false);
+    Sync<HardEvent::V_MTE3>();
+    const int64_t to = tile.request;
+    Store(in_.out_query_start_loc + (to + 1) * 4, out_ends_, tile.ended * 4);
+    Store(in_.lengths + to * 4, keys_, tile.ended * 4);
+    Store(in_.next_positions + to * width, next_positions_, tile.ended * width);
+    const int64_t samples = tile.ended * in_.sampled;
+    for (int64_t sample = 0; sample < samples; sample += kTileLanes) {
+      WriteSamples(tile, sample, Least(kTileLanes, samples - sample));
     }
   }
 
-  __aicore__ inline void WriteNoTokens(int64_t row, int64_t end) {
-    runs_.Fill(Filler::kPaddingToken, end - row, At(in_.out_token_ids, row, false), false);
-    runs_.Fill(Filler::kByteOne, end - row, in_.rejected_mask + row, false);
-    runs_.Fill(Filler::kByteZero, end - row, in_.masked_mask + row, false);
-  }
-
-  __aicore__ inline void WritePadding(int64_t row, int64_t end) {
-    for (; row < end; row += kPieceRows) {
-      const int64_t until = Least(end, row + kPieceRows);
-      WriteNowhere(row, until);
-      WriteNoTokens(row, until);
-    }
+  // Sampled rows lie side by side, from the next token on.
+  __aicore__ inline void WriteSamples(const Tile& tile, int64_t sample, int64_t count) {
+    const Lanes lanes(count);
+    const Vector& request = other_scratch_;
+    Sync<HardEvent::MTE3_V>();
+    lanes.Adds(samples_, index_, sample);
+    lanes.Divide(request, samples_, scratch_, in_.sampled);
+    lanes.Muls(scratch_, request, -in_.sampled);
+    lanes.Add(samples_, samples_, scratch_);
+    lanes.Muls(request, request, 4);
+    lanes.Take(scratch_, requests_.next_rows, request);
+    lanes.Add(samples_, samples_, scratch_);
+    lanes.Adds(samples_, samples_, tile.row);
+    Sync<HardEvent::V_MTE3>();
+    const int64_t to = tile.request * in_.sampled + sample;
+    Store(in_.sample_indices + to * 4, samples_, count * 4);
   }
 
   // hidden_rows[i] = i + the rows that the requests before made room for.
-  __aicore__ inline void WriteHiddenRows(int64_t row, int64_t end) {
-    const int64_t live_end = Least(end, end_);
-    while (row < live_end) {
-      const int64_t request = RequestOf(row, 0);
-      const int64_t after = starts_.GetValue(static_cast<uint32_t>(request + 1));
-      const int64_t until = Least(Least(after, live_end), row + kPieceRows);
-      runs_.Sequence(row + request * more_, until - row, At(in_.hidden_rows, row, false), false);
-      row = until;
-    }
-    for (; row < end; row += kPieceRows) {
-      runs_.Fill(
-          Filler::kMinusOne, Least(end - row, kPieceRows), At(in_.hidden_rows, row, false), false);
-    }
-  }
-
-  // What there is one of per request: by the scalar unit, a handful of numbers each.
-  __aicore__ inline void WriteRequests(int64_t request, int64_t end) {
-    if (request >= end) {
-      return;
-    }
-    request_values_.Init(pipe_, in_.wide_next_positions != 0);
-    const int64_t most = Most(1, Least(kRequestPiece, kMostSampledRows / in_.sampled));
-    while (request < end) {
-      const int64_t count = Least(most, end - request);
-      for (int64_t place = 0; place < count; ++place) {
-        SetRequest(request + place, place);
+  __aicore__ inline void WriteHiddenRows(const Tile& tile) {
+    const Lanes lanes(tile.inputs);
+    const Vector marks = sums_.Start(lanes);
+    Sync<HardEvent::V_S>();
+    for (int64_t lane = 1; lane < tile.requests && all_.more > 0; ++lane) {
+      const int64_t place = requests_.StartOf(lane) - tile.input;
+      if (place < tile.inputs) {
+        marks.SetValue(static_cast<uint32_t>(place), static_cast<int32_t>(all_.more));
       }
-      request_values_.Store(in_, request, count);
-      request += count;
+    }
+    Sync<HardEvent::S_V>();
+    Sync<HardEvent::MTE3_V>();
+    sums_.Finish(lanes, fill_);
+    lanes.Add(fill_, fill_, index_);
+    lanes.Adds(fill_, fill_, tile.input + tile.request * all_.more);
+    Sync<HardEvent::V_MTE3>();
+    Store(in_.hidden_rows + tile.input * 4, fill_, tile.inputs * 4);
+  }
+
+  // What lies behind the live requests and input rows.
+  __aicore__ inline void WriteRest() {
+    const int64_t requests = in_.num_rows - all_.live;
+    const int64_t request = all_.live + Share(requests, 0);
+    const int64_t count = all_.live + Share(requests, 1) - request;
+    const int64_t words = in_.wide_next_positions != 0 ? 2 : 1;
+    Fill(in_.out_query_start_loc + (request + 1) * 4, count, all_.out_end);
+    Fill(in_.lengths + request * 4, count, 0);
+    Fill(in_.next_positions + request * words * 4, count * words, 0);
+    Fill(in_.sample_indices + request * in_.sampled * 4, count * in_.sampled, 0);
+    if (GetBlockIdx() == 0) {
+      Fill(in_.out_query_start_loc, 1, 0);
+    }
+    if (in_.hidden_rows != nullptr) {
+      const int64_t inputs = in_.num_tokens - all_.end;
+      const int64_t input = Share(inputs, 0);
+      Fill(in_.hidden_rows + (all_.end + input) * 4, Share(inputs, 1) - input, -1);
     }
   }
 
-  __aicore__ inline void SetRequest(int64_t request, int64_t place) {
-    if (request >= live_) {
-      request_values_.Set(place, out_end_, 0, 0);
-      request_values_.SetSampled(place, in_.sampled, 0, 0);
+  __aicore__ inline void Fill(GM_ADDR to, int64_t words, int64_t value) {
+    if (words <= 0) {
       return;
     }
-    const Part part = PartOf(request);
-    request_values_.Set(
-        place, part.out_end, part.first_position + part.out_end - part.out_start,
-        part.first_position + part.copied);
-    request_values_.SetSampled(place, in_.sampled, part.out_start + part.copied, 1);
+    Sync<HardEvent::MTE3_V>();
+    Lanes(Least(words, kTileLanes)).Fill(fill_, value);
+    Sync<HardEvent::V_MTE3>();
+    for (int64_t word = 0; word < words; word += kTileLanes) {
+      Store(to + word * 4, fill_, Least(kTileLanes, words - word) * 4);
+    }
   }
 
   const MkvExpandInputs& in_;
-  TPipe pipe_;
-  TBuf<TPosition::VECIN> start_buffer_;
-  LocalTensor<int32_t> starts_;
-  RunStore runs_;
-  RequestValues request_values_;
-  ScalarIndices positions_;
-  ScalarIndices rejected_;
-  GlobalTensor<int64_t> groups_ = GlobalAt<int64_t>(in_.group_table);
-  int64_t more_ = 0;
-  int64_t live_ = 0;
-  int64_t end_ = 0;
-  int64_t out_end_ = 0;
+  const ScalarIndices starts_;
+  Expansion all_;
+  Memory memory_;
+  RunningSum sums_;
+  TileRequests requests_;
+  TileSlots slots_;
+  TileRope rope_;
+  Vector index_, bytes_, table_, given_tokens_, given_next_, wide_positions_, next_positions_;
+  // Of a tile's rows: the byte of the request, and what follows from it.
+  Vector owner_, place_, padding_, later_, written_, positions_, tokens_, rejected_, masked_;
+  Vector out_ends_, keys_, samples_, fill_, scratch_, other_scratch_;
 };
 
 }  // namespace mkv
@@ -364,9 +423,10 @@ extern "C" __global__ __aicore__ void mkv_expand_inputs_kernel(
 extern "C" void mkv_ascend_expand_inputs(
     uint32_t cores, void* stream, const MkvExpandInputs* arguments) {
   const MkvExpandInputs& in = *arguments;
-  // A core fills constants before it works: not for a handful of rows.
   const int64_t rows = in.num_out_tokens > in.num_tokens ? in.num_out_tokens : in.num_tokens;
-  const uint32_t blocks = mkv::LaunchSize(rows, mkv::kLeastRowsOfACore, cores);
+  const int64_t requests = in.num_rows * mkv::kRowsOfARequest;
+  const uint32_t blocks =
+      mkv::LaunchSize(rows > requests ? rows : requests, mkv::kLeastRowsOfACore, cores);
   MKV_LAUNCH(
       mkv_expand_inputs_kernel, blocks, stream, in.token_ids, in.positions, in.rope_positions,
       in.next_token_ids, in.query_start_loc, in.num_rejected, in.num_requests, in.group_table,

@@ -86,10 +86,6 @@ struct AscendKernels {
   static void run(const ExpandTensors& given) {
     const MkvExpandInputs arguments = expand_arguments(given);
     TORCH_CHECK_VALUE(
-        arguments.num_rows <= kMostExpandedRequests,
-        "mkv_ascend::expand_inputs: ", "next_token_ids has ", arguments.num_rows,
-        " requests; the AscendC kernel takes up to ", kMostExpandedRequests);
-    TORCH_CHECK_VALUE(
         arguments.sampled <= kMostSampledRows, "mkv_ascend::expand_inputs: sampled_per_request is ",
         arguments.sampled, "; the AscendC kernel takes up to ", kMostSampledRows);
     Runner::call("expand_inputs", expand_touched(given), [arguments](uint32_t cores, void* stream) {

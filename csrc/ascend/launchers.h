@@ -85,8 +85,7 @@ struct MkvExpandInputs {
   int32_t wide_next_positions;
 };
 
-// Requests, padding included, and sampled rows of each that one expand_inputs takes: bounded by UB.
-constexpr int64_t kMostExpandedRequests = 8191;
+// Sampled rows of a request that one expand_inputs takes: what it divides by them must be small.
 constexpr int64_t kMostSampledRows = 2048;
 
 void mkv_ascend_expand_inputs(uint32_t cores, void* stream, const MkvExpandInputs* arguments);

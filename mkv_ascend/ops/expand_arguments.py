@@ -16,7 +16,7 @@ class ExpandInputs(NamedTuple):
     Attributes:
         token_ids: int32 or int64 [T], what the target was given.
         positions: int32 or int64 [T], of each token in its sequence; a request's tokens follow each
-            other, so only its first is looked at.
+            other, so only its first is looked at. Below 2**31.
         next_token_ids: int32 or int64 [R].
         query_start_loc: int32 [R + 1], where each request begins in the input.
         num_requests: int32 [1], on the device; requests from there on are padding. A live request

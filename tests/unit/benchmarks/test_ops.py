@@ -19,3 +19,15 @@ def test_rows_and_goals():
     assert rows["zero_blocks"]["bytes_ratio"] <= 1.25
     assert all(row["balance"] <= 1.2 for row in rows.values()), as_table(result)
     assert as_table(result).splitlines()[1].startswith("draft_plan  ")
+
+
+def test_goals_of_expand_inputs():
+    """Outputs in whole copies, ids once per request; half the scalar instructions, 37.8, that a
+    copy for each run of a request took."""
+    sizes = {"one": (1, 5, 2), "some": (64, 5, 2), "many": (256, 5, 2), "long": (1, 8192, 0)}
+    cases = tuple(op_batches.expand_inputs(*size) for size in sizes.values())
+    rows = dict(zip(sizes, run(cases)["rows"], strict=True))
+    assert rows["one"]["bytes_ratio"] <= 2
+    assert all(rows[name]["bytes_ratio"] <= 1.5 for name in ("some", "many", "long")), rows
+    assert all(rows[name]["balance"] <= 1.2 for name in ("many", "long")), rows
+    assert rows["many"]["scalar_per_request"] <= 37.8 / 2

@@ -17,7 +17,11 @@ def int32(values: list[int]) -> torch.Tensor:
 
 
 def random_batch(
-    generator: torch.Generator, lengths: list[int], rejections: list[int], max_model_len: int
+    generator: torch.Generator,
+    lengths: list[int],
+    rejections: list[int],
+    max_model_len: int,
+    axes: int = 3,
 ) -> plain.TargetBatch:
     def numbers(count: int, high: int) -> list[int]:
         drawn: list[int] = torch.randint(0, high, (count,), generator=generator).tolist()
@@ -29,7 +33,7 @@ def random_batch(
         positions=[
             list(range(at, at + length)) for at, length in zip(firsts, lengths, strict=True)
         ],
-        rope_positions=[[numbers(length, 9999) for length in lengths] for _ in range(3)],
+        rope_positions=[[numbers(length, 9999) for length in lengths] for _ in range(axes)],
         next_token_ids=numbers(len(lengths), 9999),
         rejected=rejections,
     )
@@ -72,7 +76,7 @@ def as_arguments(
         junk((requests,), out_dtype), junk((len(made.tables), out_tokens)),
         num_rejected=torch.tensor(batch.rejected + tail, dtype=dtype),
         rope_positions=torch.tensor(turned, dtype=dtype) if rope else None,
-        out_rope_positions=junk((3, out_tokens), out_dtype) if rope else None,
+        out_rope_positions=junk((len(turned), out_tokens), out_dtype) if rope else None,
         hidden_rows=junk((ids.shape[0],)), padding_token_id=PADDING_TOKEN,
         parallel_token_id=PARALLEL_TOKEN,
     )  # fmt: skip
