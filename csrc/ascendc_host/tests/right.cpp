@@ -181,6 +181,28 @@ MKV_CASE(through_global_memory, "", 1) {
       kit.y[128]);
 }
 
+// The whole cache is invalidated: y[0] and y[63] are what the copy wrote.
+MKV_CASE(reads_a_copy_after_invalidating, "", 1) {
+  Kit kit(gm_x, gm_y);
+  Duplicate(kit.out, 6, 64);
+  Sync<HardEvent::V_MTE3>();
+  Store(kit.y, kit.out, 64);
+  Sync<HardEvent::MTE3_S>();
+  DataCacheCleanAndInvalid<int32_t, CacheLine::ENTIRE_DATA_CACHE, DcciDst::CACHELINE_OUT>(kit.y);
+  kit.out.SetValue(0, kit.y.GetValue(0) + kit.y.GetValue(63));
+  Sync<HardEvent::S_MTE3>();
+  Store(kit.y[64], kit.out, 1);
+}
+
+// Right with caches that outlive launches too: what the host wrote is read anew.
+MKV_CASE(invalidates_an_input_first, "", 1) {
+  Kit kit(gm_x, gm_y);
+  DataCacheCleanAndInvalid<int32_t, CacheLine::SINGLE_CACHE_LINE, DcciDst::CACHELINE_OUT>(kit.x);
+  kit.out.SetValue(0, kit.x.GetValue(7));
+  Sync<HardEvent::S_MTE3>();
+  Store(kit.y, kit.out, 1);
+}
+
 // A rounded count computes with junk, which is not stored: y[i] = min(max(x[i] - 2, 0), 1).
 MKV_CASE(junk_beside_the_data, "", 1) {
   Kit kit(gm_x, gm_y);

@@ -284,6 +284,31 @@ MKV_CASE(core_reads_what_another_writes, "core_race", 3) {
   Load(kit.in, kit.y[(GetBlockIdx() + 1) % 3 * 64], 8);
 }
 
+MKV_CASE(scalar_unit_reads_what_another_core_copies, "core_race", 2) {
+  Kit kit(gm_x, gm_y);
+  if (GetBlockIdx() == 0) {
+    Duplicate(kit.out, 1, 64);
+    Sync<HardEvent::V_MTE3>();
+    Store(kit.y, kit.out, 64);
+  } else {
+    DataCacheCleanAndInvalid<int32_t, CacheLine::SINGLE_CACHE_LINE, DcciDst::CACHELINE_OUT>(kit.y);
+    kit.y.GetValue(0);
+  }
+}
+
+// In either order of the two cores.
+MKV_CASE(copy_beside_what_another_core_set, "core_race", 2) {
+  Kit kit(gm_x, gm_y);
+  if (GetBlockIdx() == 0) {
+    Duplicate(kit.out, 1, 8);
+    Sync<HardEvent::V_MTE3>();
+    Store(kit.y[8], kit.out, 8);
+  } else {
+    kit.y.SetValue(0, 5);
+    DataCacheCleanAndInvalid<int32_t, CacheLine::SINGLE_CACHE_LINE, DcciDst::CACHELINE_OUT>(kit.y);
+  }
+}
+
 MKV_CASE(cores_share_a_written_cache_line, "core_race", 2) {
   Kit kit(gm_x, gm_y);
   const auto index = GetBlockIdx();
@@ -303,6 +328,62 @@ MKV_CASE(cached_line_is_old, "cache", 1) {
   Store(kit.y, kit.out, 64);
   Sync<HardEvent::MTE3_S>();
   kit.y.GetValue(1);
+}
+
+// The line was in no cache before: it may be, by a neighbour of the tensor.
+MKV_CASE(reads_what_a_copy_wrote, "cache", 1) {
+  Kit kit(gm_x, gm_y);
+  Duplicate(kit.out, 1, 64);
+  Sync<HardEvent::V_MTE3>();
+  Store(kit.y, kit.out, 64);
+  Sync<HardEvent::MTE3_S>();
+  kit.y.GetValue(3);
+}
+
+// From the address to the end of its line: y[0] is left as it was.
+MKV_CASE(invalidated_behind_what_is_read, "cache", 1) {
+  Kit kit(gm_x, gm_y);
+  Duplicate(kit.out, 1, 64);
+  Sync<HardEvent::V_MTE3>();
+  Store(kit.y, kit.out, 64);
+  Sync<HardEvent::MTE3_S>();
+  DataCacheCleanAndInvalid<int32_t, CacheLine::SINGLE_CACHE_LINE, DcciDst::CACHELINE_OUT>(kit.y[1]);
+  kit.y.GetValue(0);
+}
+
+MKV_CASE(cleaned_behind_what_was_set, "cache", 1) {
+  Kit kit(gm_x, gm_y);
+  kit.y.SetValue(0, 5);
+  DataCacheCleanAndInvalid<int32_t, CacheLine::SINGLE_CACHE_LINE, DcciDst::CACHELINE_OUT>(kit.y[1]);
+}
+
+MKV_CASE(one_line_invalidated_of_two, "cache", 1) {
+  Kit kit(gm_x, gm_y);
+  Duplicate(kit.out, 1, 64);
+  Sync<HardEvent::V_MTE3>();
+  Store(kit.y, kit.out, 64);
+  Sync<HardEvent::MTE3_S>();
+  DataCacheCleanAndInvalid<int32_t, CacheLine::SINGLE_CACHE_LINE, DcciDst::CACHELINE_OUT>(kit.y);
+  kit.y.GetValue(16);
+}
+
+MKV_CASE(copy_into_a_line_that_was_set, "cache", 1) {
+  Kit kit(gm_x, gm_y);
+  kit.y.SetValue(0, 5);
+  Duplicate(kit.out, 1, 8);
+  Sync<HardEvent::V_MTE3>();
+  Store(kit.y[8], kit.out, 8);
+  DataCacheCleanAndInvalid<int32_t, CacheLine::SINGLE_CACHE_LINE, DcciDst::CACHELINE_OUT>(kit.y);
+}
+
+MKV_CASE(set_in_a_line_that_a_copy_wrote, "cache", 1) {
+  Kit kit(gm_x, gm_y);
+  kit.y.GetValue(0);
+  Duplicate(kit.out, 1, 8);
+  Sync<HardEvent::V_MTE3>();
+  Store(kit.y[8], kit.out, 8);
+  kit.y.SetValue(0, 5);
+  DataCacheCleanAndInvalid<int32_t, CacheLine::SINGLE_CACHE_LINE, DcciDst::CACHELINE_OUT>(kit.y);
 }
 
 MKV_CASE(scalar_value_never_written_back, "cache", 1) {

@@ -91,6 +91,8 @@ EXPECTED: dict[str, dict[int, int]] = {
     "scalar_in_between": {0: 45, 1: 1023},
     "beside_a_cached_value": filled(8, lambda i: 4),
     "through_global_memory": {**filled(128, lambda i: 5), 128: 6},
+    "reads_a_copy_after_invalidating": {**filled(64, lambda i: 6), 64: 12},
+    "invalidates_an_input_first": {0: 7},
     "junk_beside_the_data": filled(5, lambda i: min(max(i - 2, 0), 1)),
     "junk_masked_away": {
         **filled(5, lambda i: i),
@@ -114,6 +116,20 @@ def test_right_kernels_pass_with_the_right_result(outcomes: Outcomes, name: str)
     assert outcomes[name]["report"]["problems"] == []
     expected = [EXPECTED[name].get(i, UNTOUCHED) for i in range(ELEMENTS)]
     assert outcomes[name]["y"] == expected
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["flushed", "kept"])
+def test_the_data_cache_between_launches(program: Path, kept: bool) -> None:
+    """CANN's compiler flushes it before a kernel ends. Without that, a second launch reads by the
+    scalar unit what the input was before the first."""
+    names = ("scalar_in_between", "invalidates_an_input_first", "small_loads_gathered")
+    outcomes = run(program, "--again", *(("--keep",) if kept else ()), *names)
+    found = {name: kinds(outcomes[name]) for name in names}
+    assert found == {
+        "scalar_in_between": {"cache"} if kept else set(),
+        "invalidates_an_input_first": set(),
+        "small_loads_gathered": set(),
+    }
 
 
 def test_messages_name_place_pipes_and_lines(outcomes: Outcomes) -> None:

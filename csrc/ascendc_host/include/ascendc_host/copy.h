@@ -44,10 +44,33 @@ inline void CountWrite(Core& core, uint64_t at, uint64_t bytes) {
   core.counters().write_cost += SectorBytes(at, bytes);
 }
 
-// Whether a cache line shares a byte with [at, at + bytes).
-inline bool Overlap(uint64_t line, uint64_t at, uint64_t bytes) {
-  const uint64_t begin = line * kCacheLineBytes;
-  return begin < at + bytes && at < begin + kCacheLineBytes;
+// A copy sees memory, not what the data cache of its own core holds.
+inline void NeedClean(Instruction& instruction, const GmPlace& from, uint64_t bytes) {
+  ForEachLine(from.at, bytes, [&](uint64_t line) {
+    const auto* state = instruction.core().cache().Find(line);
+    if (state != nullptr && (state->dirty & BytesOfLine(line, from.at, bytes)) != 0) {
+      instruction.Add(
+          "cache", "copies what GlobalTensor::SetValue wrote at " + Text(state->dirty_where) +
+                       " and the data cache still holds; DataCacheCleanAndInvalid is missing");
+    }
+  });
+}
+
+// What a copy wrote, the scalar unit of its core reads only after an invalidation. A line that it
+// wrote to itself goes back whole, over what a copy brought there.
+inline void NoteCopied(
+    Instruction& instruction, const GmPlace& to, uint64_t bytes, const Where& where) {
+  ForEachLine(to.at, bytes, [&](uint64_t line) {
+    auto& state = instruction.core().cache().At(line);
+    state.copied |= BytesOfLine(line, to.at, bytes);
+    state.copied_where = where;
+    if (state.dirty != 0) {
+      instruction.Add(
+          "cache", "copies into a 64-byte line that GlobalTensor::SetValue wrote to at " +
+                       Text(state.dirty_where) +
+                       "; the line goes back over it. DataCacheCleanAndInvalid is missing");
+    }
+  });
 }
 
 // One block from global memory into UB; `left` and `right` are bytes.
@@ -57,13 +80,7 @@ inline void LoadBlock(
   auto& core = instruction.core();
   const uint64_t whole = RoundedUp(left + bytes + right);
   instruction.Read(from, bytes);
-  for (const auto& line : core.cache()) {
-    if (line.second.dirty && Overlap(line.first, from.at, bytes)) {
-      instruction.Add(
-          "cache", "copies what GlobalTensor::SetValue wrote at " + Text(line.second.where) +
-                       " and the data cache still holds; DataCacheCleanAndInvalid is missing");
-    }
-  }
+  NeedClean(instruction, from, bytes);
   instruction.Write(to, whole);
   uint8_t* target = core.ub(to.at);
   for (uint64_t i = 0; i < whole; ++i) {
@@ -97,9 +114,7 @@ inline void StoreBlock(
   instruction.Write(to, bytes);
   std::memcpy(reinterpret_cast<void*>(to.at), core.ub(from.at), bytes);
   CountWrite(core, to.at, bytes);
-  for (auto& line : core.cache()) {
-    line.second.stale |= BytesOfLine(line.first, to.at, bytes);
-  }
+  NoteCopied(instruction, to, bytes, instruction.where());
 }
 
 inline void NeedCopyParameters(

@@ -16,23 +16,12 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "device.h"
 
 namespace ascendc_host {
-
-// The bytes of a cache line that lie in [at, at + bytes), a bit each.
-inline uint64_t BytesOfLine(uint64_t line, uint64_t at, uint64_t bytes) {
-  const uint64_t begin = line * kCacheLineBytes;
-  const uint64_t from = std::max(begin, at);
-  const uint64_t to = std::min(begin + kCacheLineBytes, at + bytes);
-  if (from >= to) {
-    return 0;
-  }
-  return ~uint64_t{0} >> (kCacheLineBytes - (to - from)) << (from - begin);
-}
 
 // Part of the unified buffer that InitBuffer gave out, as offsets.
 struct Buffer {
@@ -54,7 +43,8 @@ class Core {
         count_(count),
         random_(device.seed() * 1000003 + static_cast<uint64_t>(index)),
         ub_(kUbBytes),
-        undefined_(kUbBytes, 1) {
+        undefined_(kUbBytes, 1),
+        cache_(device.CacheOf(index)) {
     counters_.core = index;
   }
 
@@ -177,12 +167,13 @@ class Core {
         }
       }
     }
-    for (const auto& line : cache_) {
-      if (line.second.dirty) {
+    for (const auto& line : cache_.lines()) {
+      if (line.second.dirty != 0) {
         Add("cache", "GlobalTensor::SetValue without DataCacheCleanAndInvalid after it",
-            line.second.where);
+            line.second.dirty_where);
       }
     }
+    device_.EndCore(index_, std::move(cache_));
   }
 
   // Buffers. The bytes are poisoned: what an earlier kernel left there is not known.
@@ -227,15 +218,7 @@ class Core {
     return count_;
   }
 
-  // The scalar unit's data cache: whether a line was loaded, and which of its bytes, a bit each,
-  // changed in memory since. Neighbours in memory may share a line: the other bytes are still
-  // right.
-  struct CacheLineState {
-    uint64_t stale = 0;
-    bool dirty = false;
-    Where where;
-  };
-  std::unordered_map<uint64_t, CacheLineState>& cache() {
+  DataCache& cache() {
     return cache_;
   }
 
@@ -279,7 +262,7 @@ class Core {
   uint32_t issued_[kPipes] = {};
   Clock known_[kPipes];
   Flag flags_[kEvents][kEventIds];
-  std::unordered_map<uint64_t, CacheLineState> cache_;
+  DataCache cache_;
 };
 
 }  // namespace ascendc_host

@@ -5,9 +5,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "data_cache.h"
 #include "records.h"
 #include "shadow.h"
 
@@ -78,8 +82,40 @@ class Device {
     seed_ = seed;
   }
 
+  // Whether data caches outlive launches: what --cce-no-dcache-flush does to a build.
+  void KeepCaches(bool keep) {
+    keep_caches_ = keep;
+    kept_caches_.clear();
+  }
+  bool keeps_caches() const {
+    return keep_caches_;
+  }
+  DataCache CacheOf(int64_t core) const {
+    const auto kept = kept_caches_.find(core);
+    return kept == kept_caches_.end() ? DataCache() : kept->second;
+  }
+  void EndCore(int64_t core, DataCache cache) {
+    if (keep_caches_) {
+      kept_caches_[core] = std::move(cache);
+    }
+  }
+
+  // The core that wrote to a line by its scalar unit; -1 where none did. The line is written back
+  // as a whole, at any time.
+  int64_t ScalarWriter(uint64_t line) const {
+    const auto found = scalar_writers_.find(line);
+    return found == scalar_writers_.end() ? -1 : found->second;
+  }
+  void AddScalarWriter(uint64_t line, int64_t core) {
+    scalar_writers_[line] = core;
+  }
+  bool has_scalar_writers() const {
+    return !scalar_writers_.empty();
+  }
+
   void Begin(const char* kernel, int64_t blocks) {
     shadow_.Clear();
+    scalar_writers_.clear();
     report_ = Report();
     report_.kernel = kernel;
     report_.blocks = blocks;
@@ -127,6 +163,9 @@ class Device {
   Shadow shadow_;
   Report report_;
   uint64_t seed_ = 0;
+  std::unordered_map<uint64_t, int64_t> scalar_writers_;
+  bool keep_caches_ = false;
+  std::map<int64_t, DataCache> kept_caches_;
 };
 
 }  // namespace ascendc_host

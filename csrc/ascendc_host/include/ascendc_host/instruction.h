@@ -38,6 +38,9 @@ class Instruction {
   const char* name() const {
     return name_;
   }
+  const Where& where() const {
+    return where_;
+  }
 
   [[noreturn]] void Fail(
       const char* kind, const std::string& message, const std::string& buffer = "") {
@@ -95,6 +98,7 @@ class Instruction {
   void Write(const GmPlace& place, uint64_t bytes) {
     NeedRegion(place, bytes, true);
     CheckGm(place.at, place.at + bytes, true);
+    NeedOwnLines(place.at, bytes);
     core_.device().shadow().MarkWrite(place.at, place.at + bytes, access_, pipe_, core_.index());
   }
   const Region& NeedRegion(const GmPlace& place, uint64_t bytes, bool write) {
@@ -220,6 +224,20 @@ class Instruction {
         std::fill(own.reads, own.reads + kPipes, Access());
       }
       CheckOrder(own, write, "gm_hazard", region->name, byte);
+    });
+  }
+
+  // A line that another core's scalar unit wrote to goes back with that core's view of these bytes.
+  void NeedOwnLines(uint64_t at, uint64_t bytes) {
+    if (!core_.device().has_scalar_writers()) {
+      return;
+    }
+    ForEachLine(at, bytes, [&](uint64_t line) {
+      const int64_t writer = core_.device().ScalarWriter(line);
+      if (writer >= 0 && writer != core_.index()) {
+        Add("core_race", "writes into a 64-byte cache line that the scalar unit of core " +
+                             std::to_string(writer) + " writes to as well; one of them is lost");
+      }
     });
   }
 

@@ -119,7 +119,9 @@ class GlobalTensor {
     ascendc_host::Instruction instruction(PIPE_S, "GlobalTensor::GetValue", where);
     const auto place = Element(offset);
     instruction.Read(place, sizeof(T));
-    LoadLines(instruction, place.at, where);
+    const auto& region = instruction.NeedRegion(place, sizeof(T), false);
+    ascendc_host::ForEachLine(
+        place.at, sizeof(T), [&](uint64_t line) { ReadLine(instruction, line, place.at, region); });
     T value;
     std::memcpy(&value, reinterpret_cast<const void*>(place.at), sizeof(T));
     return value;
@@ -129,11 +131,10 @@ class GlobalTensor {
     ascendc_host::Instruction instruction(PIPE_S, "GlobalTensor::SetValue", where);
     const auto place = Element(offset);
     instruction.Write(place, sizeof(T));
-    const uint64_t line = place.at / ascendc_host::kCacheLineBytes;
-    NeedOwnLine(instruction, line);
-    auto& state = instruction.core().cache()[line];
-    state.dirty = true;
-    state.where = where;
+    ascendc_host::ForEachLine(place.at, sizeof(T), [&](uint64_t line) {
+      NeedOwnLine(instruction, line);
+      WriteLine(instruction, line, place.at, where);
+    });
     std::memcpy(reinterpret_cast<void*>(place.at), &value, sizeof(T));
   }
 
@@ -148,23 +149,52 @@ class GlobalTensor {
     return place;
   }
 
-  void LoadLines(ascendc_host::Instruction& instruction, uint64_t at, Where where) const {
-    using ascendc_host::kCacheLineBytes;
+  void ReadLine(
+      ascendc_host::Instruction& instruction, uint64_t line, uint64_t at,
+      const ascendc_host::Region& region) const {
     auto& core = instruction.core();
-    for (uint64_t line = at / kCacheLineBytes; line <= (at + sizeof(T) - 1) / kCacheLineBytes;
-         ++line) {
-      auto known = core.cache().find(line);
-      if (known == core.cache().end()) {
-        core.cache()[line].where = where;
-        ++core.counters().cache_lines;
-        core.counters().read_cost += kCacheLineBytes;
-      } else if ((known->second.stale & ascendc_host::BytesOfLine(line, at, sizeof(T))) != 0) {
-        instruction.Add(
-            "cache",
-            "the data cache holds these bytes from before they were written; "
-            "DataCacheCleanAndInvalid is missing");
+    auto& state = core.cache().At(line);
+    const uint64_t read = ascendc_host::BytesOfLine(line, at, sizeof(T));
+    if ((state.copied & read) != 0) {
+      instruction.Add(
+          "cache",
+          "reads what a copy wrote at " + ascendc_host::Text(state.copied_where) +
+              "; the data cache may hold what was there before. DataCacheCleanAndInvalid is "
+              "missing");
+    }
+    if (state.loaded && (ascendc_host::DataCache::Outdated(state, line) & read) != 0) {
+      instruction.Add(
+          "cache",
+          "the data cache holds these bytes from a launch before; DataCacheCleanAndInvalid is "
+          "missing");
+    }
+    if (!state.loaded) {
+      state.loaded = true;
+      ++core.counters().cache_lines;
+      core.counters().read_cost += ascendc_host::kCacheLineBytes;
+      if (core.device().keeps_caches()) {
+        ascendc_host::DataCache::Hold(state, line, region.begin, region.end);
       }
     }
+  }
+
+  void WriteLine(
+      ascendc_host::Instruction& instruction, uint64_t line, uint64_t at, Where where) const {
+    auto& core = instruction.core();
+    auto& state = core.cache().At(line);
+    const uint64_t written = ascendc_host::BytesOfLine(line, at, sizeof(T));
+    if ((state.copied & ~written) != 0) {
+      instruction.Add(
+          "cache",
+          "writes to a 64-byte line that a copy wrote to at " +
+              ascendc_host::Text(state.copied_where) +
+              "; what the data cache has of it may go back over that. DataCacheCleanAndInvalid is "
+              "missing");
+    }
+    state.dirty |= written;
+    state.held &= ~written;
+    state.dirty_where = where;
+    core.device().AddScalarWriter(line, core.index());
   }
 
   // A line that is written back takes the bytes of other cores in it along.
@@ -195,10 +225,10 @@ void DataCacheCleanAndInvalid(const GlobalTensor<T>& dst, Where where = Where::H
   ascendc_host::Instruction instruction(PIPE_S, "DataCacheCleanAndInvalid", where);
   auto& cache = instruction.core().cache();
   if (entireType == CacheLine::ENTIRE_DATA_CACHE) {
-    cache.clear();
-    return;
+    cache.InvalidateAll();
+  } else {
+    cache.Invalidate(dst.place().at);
   }
-  cache.erase(dst.place().at / ascendc_host::kCacheLineBytes);
 }
 
 }  // namespace AscendC
