@@ -27,6 +27,7 @@ NOT_ON_CORES = {
     Kind.CXX_DYNAMIC_CAST_EXPR: "dynamic_cast",
     Kind.CXX_TYPEID_EXPR: "typeid",
 }
+CLASSES = {Kind.CLASS_DECL, Kind.STRUCT_DECL, Kind.CLASS_TEMPLATE}
 CASTS = {Kind.CSTYLE_CAST_EXPR, Kind.CXX_FUNCTIONAL_CAST_EXPR, Kind.CXX_REINTERPRET_CAST_EXPR}
 
 
@@ -42,6 +43,11 @@ class Function:
     @property
     def name(self) -> str:
         return str(self.cursor.spelling)
+
+    @property
+    def in_class(self) -> bool:
+        """Whether it is a member function."""
+        return self.cursor.semantic_parent.kind in CLASSES
 
 
 @dataclass(frozen=True)
@@ -102,9 +108,18 @@ class CallGraph:
                     function.calls.append((self._add(called), node.location.line))
         return key
 
+    def _members(self) -> Iterator[Any]:
+        """Member variables, with their initial values, of the classes whose functions cores run."""
+        classes = {one.cursor.semantic_parent.get_usr(): one for one in self.functions.values()}
+        for one in classes.values():
+            for member in one.cursor.semantic_parent.get_children():
+                if member.kind in (Kind.FIELD_DECL, Kind.VAR_DECL) and one.in_class:
+                    yield member
+
     def findings(self) -> Iterator[Finding]:
-        for function in self.functions.values():
-            for node in _below(function.cursor):
+        roots = [*(function.cursor for function in self.functions.values()), *self._members()]
+        for root in roots:
+            for node in (root, *_below(root)):
                 if is_ours(node):
                     yield from _of_node(node)
         yield from self._recursions()

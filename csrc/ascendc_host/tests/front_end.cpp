@@ -80,6 +80,17 @@ __aicore__ inline int64_t ThroughAType(int64_t value) {
   return OfAnyType<int32_t>(value) + OfAnyType<double>(value) + sizeof(rows);  // WRONG double
 }
 
+class Scale {
+ public:
+  __aicore__ inline float Get() const {
+    return factor_;
+  }
+
+ private:
+  float factor_ = 0.5;    // WRONG double
+  double unused_ = 0.0F;  // WRONG double
+};
+
 inline double HostMayHaveDouble(double value) {
   return value * 0.5;
 }
