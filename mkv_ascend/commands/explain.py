@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from mkv_ascend import envs
 
 if TYPE_CHECKING:
-    from mkv_ascend.commands.explain_plan import Findings
+    from mkv_ascend.checks.planning_inputs import Asked, Found
     from mkv_ascend.commands.explain_speculation import Speculation
-    from mkv_ascend.layout.grouping import GroupingOptions
     from mkv_ascend.layout.report import PlanReport
 
 HELP = "show the KV cache plan of a target and a draft, from their config.json files"
@@ -68,6 +67,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tokens of one request (max_position_embeddings of the target)",
     )
     parser.add_argument(
+        "--max-num-batched-tokens",
+        type=_positive,
+        metavar="TOKENS",
+        help="as for vllm serve: most tokens of one step (2048, or vLLM's default when built)",
+    )
+    parser.add_argument(
         "--memory",
         type=_bytes,
         metavar="SIZE",
@@ -98,7 +103,7 @@ def _add_vllm_arguments(parser: argparse.ArgumentParser) -> None:
         "--build",
         action=argparse.BooleanOptionalAction,
         help="let vLLM build the models, without weights (default: where their numbers do not "
-        "tell, and with --kv-cache-dtype or --additional-config)",
+        "tell, and without a draft where vLLM groups layers itself)",
     )
     parser.add_argument("--kv-cache-dtype", default="auto", metavar="DTYPE", help="as vllm serve")
     parser.add_argument(
@@ -138,7 +143,7 @@ def _json_object(text: str) -> dict[str, Any]:
 def run(arguments: argparse.Namespace) -> int:
     """Print or write the plan; returns 2 with a sentence when it cannot be explained."""
     from mkv_ascend.attention.selection import SelectionError
-    from mkv_ascend.commands.explain_models import ExplainError
+    from mkv_ascend.checks.model_config import ExplainError
     from mkv_ascend.layout.component import LayoutError
     from mkv_ascend.layout.grouping import GroupingError
 
@@ -173,82 +178,116 @@ def _formatted(report: PlanReport, form: str) -> str:
 
 def explain(arguments: argparse.Namespace) -> PlanReport:
     """The report that the arguments ask for."""
+    from mkv_ascend.checks.planning_inputs import Asked
     from mkv_ascend.commands.explain_speculation import read_speculation
+    from mkv_ascend.layout.planning import plan
     from mkv_ascend.layout.report import PlanReport
 
     speculation = read_speculation(arguments)
-    options = _options(arguments, folds=speculation is not None)
-    found = _find(arguments, speculation, options)
-    notes = found.notes
-    if all(layout.role == "target" for layout in found.planned.plan.layers):
-        notes = (
-            *notes,
-            "without a draft there is nothing to fold: the engine takes vLLM's own grouping, where "
-            "vLLM has one",
-        )
+    asked = Asked(
+        {
+            "model": str(arguments.model),
+            "speculative_config": speculation.for_vllm() if speculation else None,
+            "tensor_parallel_size": arguments.tensor_parallel_size,
+            "max_model_len": arguments.max_model_len,
+            "max_num_batched_tokens": arguments.max_num_batched_tokens,
+            "kv_cache_dtype": arguments.kv_cache_dtype,
+            "additional_config": _additional(arguments),
+        }
+    )
+    found = _find(arguments, asked)
+    planned = plan(found.inputs)
     return PlanReport(
         subjects=_subjects(arguments, found, speculation),
-        request=found.request,
-        grouping=found.planned.grouping,
-        plan=found.planned.plan,
-        backends=found.planned.backends,
+        request=found.inputs.request,
+        grouping=planned.grouping,
+        plan=planned.plan,
+        backends=planned.backends,
         memory_bytes=arguments.memory,
         other=found.other,
         other_absent=found.other_absent,
-        notes=notes,
+        notes=found.notes,
+        admitted_tokens=found.inputs.admitted_tokens,
     )
 
 
-def _options(arguments: argparse.Namespace, folds: bool) -> GroupingOptions:
-    """What the engine would be told; the command's own options come first.
+def _additional(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The additional configuration; the command's own options come before its ``layout``.
 
-    ``folds``: whether there is a draft; without one the engine does not look at the padding.
+    Raises ExplainError where it cannot be honoured.
     """
-    from mkv_ascend.commands.explain_models import ExplainError
-    from mkv_ascend.config import ConfigError, parse_config
-    from mkv_ascend.layout.grouping import GroupingOptions, Objective
+    from mkv_ascend.checks.model_config import ExplainError
+    from mkv_ascend.config import NAMESPACE, ConfigError, parse_config
 
+    given: dict[str, Any] = arguments.additional_config or {}
     try:
-        layout = parse_config(arguments.additional_config).layout
+        parse_config(given)
+        ours = dict(given.get(NAMESPACE, {}))
+        layout = dict(ours.get("layout", {}))
+        if arguments.objective is not None:
+            layout["objective"] = arguments.objective
+        if arguments.max_block_size is not None:
+            layout["max_block_size"] = arguments.max_block_size
+        if layout:
+            given = {**given, NAMESPACE: {**ours, "layout": layout}}
+        parse_config(given)
     except ConfigError as error:
         raise ExplainError(str(error)) from error
-    return GroupingOptions(
-        Objective(arguments.objective or layout.objective),
-        layout.max_padding_fraction if folds else None,
-        arguments.max_block_size or layout.max_block_size,
-    )
+    return given
 
 
-def _find(
-    arguments: argparse.Namespace, speculation: Speculation | None, options: GroupingOptions
-) -> Findings:
+def _find(arguments: argparse.Namespace, asked: Asked) -> Found:
     """By numbers where they are enough, else by what vLLM builds."""
     from dataclasses import replace
 
-    from mkv_ascend.commands import explain_built, explain_numbers
-    from mkv_ascend.commands.explain_models import ExplainError, NotFromNumbersError
+    from mkv_ascend.checks import from_config
+    from mkv_ascend.checks.model_config import ExplainError, NotFromNumbersError
+    from mkv_ascend.commands import from_vllm
 
-    needs_vllm = arguments.kv_cache_dtype != "auto" or arguments.additional_config is not None
-    if needs_vllm and arguments.build is False:
-        raise ExplainError(
-            "--kv-cache-dtype and --additional-config are read by vLLM; leave out --no-build"
-        )
-    if needs_vllm or arguments.build:
-        return explain_built.find(arguments, speculation, options)
+    wanted = arguments.vllm_grouping
+    if arguments.build:
+        return _with_absence(from_vllm.find(asked, vllm_grouping=wanted), wanted)
     try:
-        return explain_numbers.find(arguments, speculation, options)
-    except NotFromNumbersError as reason:
+        found = from_config.find(asked)
+        if found.exact or arguments.build is False:
+            return _with_vllm(found, wanted)
+        reason = "without a draft, layers of several kinds are grouped by vLLM"
+    except NotFromNumbersError as error:
         if arguments.build is False:
-            raise
-        try:
-            found = explain_built.find(arguments, speculation, options)
-        except ExplainError as error:
-            raise ExplainError(f"{reason}. {error}") from error
-        return replace(found, notes=(*found.notes, f"built by vLLM: {reason}"))
+            raise ExplainError(f"{error}; leave out --no-build to have vLLM build it") from error
+        reason = str(error)
+    try:
+        built = from_vllm.find(asked, vllm_grouping=wanted)
+    except ExplainError as error:
+        raise ExplainError(f"{reason}. {error}") from error
+    return _with_absence(replace(built, notes=(*built.notes, f"built by vLLM: {reason}")), wanted)
+
+
+def _with_absence(found: Found, wanted: bool) -> Found:
+    from dataclasses import replace
+
+    return found if wanted else replace(found, other_absent="--no-vllm-grouping")
+
+
+def _with_vllm(found: Found, wanted: bool) -> Found:
+    """With vLLM's own grouping, or why there is none."""
+    from dataclasses import replace
+
+    from mkv_ascend.commands import vllm_groups
+    from mkv_ascend.commands.explain_process import ProcessError
+
+    if not wanted:
+        return _with_absence(found, wanted)
+    inputs = found.inputs
+    try:
+        other = vllm_groups.ask_vllm(inputs.layers, found.padded_bytes, inputs.request)
+    except ProcessError as error:
+        return replace(found, other_absent=str(error))
+    return replace(found, other=other)
 
 
 def _subjects(
-    arguments: argparse.Namespace, found: Findings, speculation: Speculation | None
+    arguments: argparse.Namespace, found: Found, speculation: Speculation | None
 ) -> tuple[tuple[str, str], ...]:
     from mkv_ascend.layout.report_text import count, format_bytes
 

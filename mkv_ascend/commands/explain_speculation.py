@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mkv_ascend.commands.explain_models import ExplainError
+from mkv_ascend.checks.model_config import ExplainError
 
-__all__ = ["DRAFT_TOKENS", "WITHOUT_LAYERS", "Speculation", "read_speculation"]
+__all__ = ["DRAFT_TOKENS", "Speculation", "read_speculation"]
 
 DRAFT_TOKENS = 3
-WITHOUT_LAYERS = frozenset({"ngram", "ngram_gpu", "suffix"})
-"""Methods that draft without a model."""
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,7 @@ def group_layouts(
     request: Request,
     options: GroupingOptions,
     *,
+    tables: Mapping[str, str] | None = None,
     own_blocks: bool = False,
 ) -> Grouping:
     """Group the layers of ``layouts`` (name -> layout, in the order of execution).
@@ -80,6 +81,7 @@ def group_layouts(
     layers whose kernels take the block as it is.
 
     Args:
+        tables: name -> table; layers of unequal tables never share a group.
         own_blocks: whether every layer keeps its own block size.
 
     Raises:
@@ -92,6 +94,7 @@ def group_layouts(
             layout,
             holdings[name],
             () if own_blocks else _block_sizes(layout, largest),
+            table=(tables or {}).get(name, ""),
         )
         for name, layout in layouts.items()
     ]

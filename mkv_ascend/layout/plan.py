@@ -112,8 +112,13 @@ class CachePlan:
         return self.alignment * sum(len(pool.buffers) for pool in self.pools)
 
     def num_blocks_in(self, memory_bytes: int) -> int:
-        """Blocks that fit into ``memory_bytes``, alignment counted; may be 0."""
-        return max(memory_bytes - self.overhead_bytes, 0) // self.bytes_per_block
+        """Blocks that fit into ``memory_bytes``; may be 0.
+
+        Alignment for KV transfer is taken off. That of the allocator is not, at most 512 bytes a
+        buffer: it is no part of what memory profiling hands out.
+        """
+        taken = self.overhead_bytes if self.alignment > BUFFER_ALIGNMENT else 0
+        return max(memory_bytes - taken, 0) // self.bytes_per_block
 
     def bind(self, num_blocks: int) -> BoundPlan:
         """The plan for ``num_blocks`` blocks: sizes of allocations, shapes, strides, offsets."""

@@ -8,22 +8,24 @@ its JSON. Nothing is decided here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mkv_ascend.layout.admission import NULL_BLOCKS, AdmissionError, require_one_request
 from mkv_ascend.layout.component import LayerLayout
 from mkv_ascend.layout.demand import Request
 from mkv_ascend.layout.grouping import Cost, Grouping
+from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.layer_ranges import fold_layer_names
 from mkv_ascend.layout.placement import PlacedLayer, Pool
-from mkv_ascend.layout.plan import CachePlan
+from mkv_ascend.layout.plan import CachePlan, make_plan
 
 __all__ = [
     "GroupPart",
     "OtherGrouping",
     "PlanReport",
     "PoolPart",
+    "WithoutDraft",
     "group_parts",
     "pool_parts",
 ]
@@ -116,13 +118,22 @@ def pool_parts(pools: Sequence[Pool]) -> Iterator[PoolPart]:
 
 
 @dataclass(frozen=True)
+class WithoutDraft:
+    """Bytes of one request without the draft's layers, and how many requests would fit."""
+
+    request_bytes: int
+    max_concurrency: float | None
+
+
+@dataclass(frozen=True)
 class PlanReport:
     """A plan with all that a reader may ask of it.
 
     ``subjects``: what was planned, as pairs of word and text. ``request``: what memory is measured
-    with. ``backends``: backend by layer. ``memory_bytes``: memory of the caches on one device, None
-    when it is not known. ``other``: vLLM's own grouping, None with the reason in
-    ``other_absent``.
+    with. ``admitted_tokens``: most tokens of one step when the scheduler admits it; None where that
+    is not known, and steps of decoding are taken. ``backends``: backend by layer.
+    ``memory_bytes``: memory of the caches on one device, None when it is not known. ``other``:
+    vLLM's own grouping, None with the reason in ``other_absent``.
     """
 
     subjects: tuple[tuple[str, str], ...]
@@ -134,6 +145,7 @@ class PlanReport:
     other: OtherGrouping | None = None
     other_absent: str = "it was not asked for"
     notes: tuple[str, ...] = ()
+    admitted_tokens: int | None = None
 
     @property
     def request_blocks(self) -> int:
@@ -156,15 +168,28 @@ class PlanReport:
         return _concurrency(self.num_blocks, self.request_blocks)
 
     @property
+    def admission_blocks(self) -> tuple[int, ...]:
+        """For each group, blocks with which the scheduler admits the request."""
+        admitted = self._admitted()
+        return tuple(
+            group.holding.blocks(group.block_size, admitted) for group in self.grouping.groups
+        )
+
+    @property
     def refusal(self) -> str | None:
         """Why no engine starts with this memory; None where one may, or none is known."""
         if self.num_blocks is None:
             return None
         try:
-            require_one_request(self.grouping, self.request, self.num_blocks)
+            require_one_request(self.grouping, self._admitted(), self.num_blocks)
         except AdmissionError as error:
             return str(error)
         return None
+
+    def _admitted(self) -> Request:
+        if self.admitted_tokens is None:
+            return self.request
+        return replace(self.request, tokens_per_step=self.admitted_tokens)
 
     @property
     def other_num_blocks(self) -> int | None:
@@ -178,6 +203,20 @@ class PlanReport:
         """``max_concurrency`` with vLLM's own grouping."""
         blocks = self.other.request_blocks if self.other else 0
         return _concurrency(self.other_num_blocks, blocks)
+
+    def without_draft(self) -> WithoutDraft | None:
+        """What the target's layers cost in these groups by themselves; None without a draft."""
+        layouts = [
+            [x for x in (self.plan.layout_of[name] for name in group.layers) if _is_target(x)]
+            for group in self.plan.groups
+        ]
+        if sum(map(len, layouts)) == len(self.plan.layers):
+            return None
+        pairs = zip(layouts, self.grouping.groups, strict=True)
+        blocks = sum(group.blocks for own, group in pairs if own)
+        plan = make_plan([own for own in layouts if own])
+        fitting = None if self.memory_bytes is None else plan.num_blocks_in(self.memory_bytes)
+        return WithoutDraft(blocks * plan.bytes_per_block, _concurrency(fitting, blocks))
 
     def group_parts(self) -> Iterator[GroupPart]:
         """Groups in order; in each, layers that are alike together."""
@@ -199,6 +238,7 @@ class PlanReport:
                 "blocks": self.request_blocks,
                 "bytes": self.request_bytes,
                 "needed_bytes": self.grouping.cost.needed_bytes,
+                "admission_blocks": sum(self.admission_blocks),
             },
             "objective": str(self.grouping.objective),
             "exhaustive": self.grouping.exhaustive,
@@ -229,6 +269,7 @@ class PlanReport:
             "tokens_per_block": planned.tokens_per_block,
             "kernel_block": planned.kernel_block,
             "blocks": chosen.blocks,
+            "admission_blocks": self.admission_blocks[index],
             "has_draft": chosen.has_draft,
             "used_bytes": capacity.used_bytes,
             "idle_bytes": capacity.dead_bytes,
@@ -259,6 +300,10 @@ class PlanReport:
             "num_blocks": self.other_num_blocks,
             "max_concurrency": self.other_max_concurrency,
         }
+
+
+def _is_target(layout: LayerLayout) -> bool:
+    return layout.role is Role.TARGET
 
 
 def _concurrency(num_blocks: int | None, request_blocks: int) -> float | None:

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from mkv_ascend.layout.report import PlanReport
-from mkv_ascend.layout.report_svg import memory_map
+from mkv_ascend.layout.report_map import memory_map
 from mkv_ascend.layout.report_text import (
+    answer,
     closing_lines,
     comparison,
     count,
@@ -33,35 +34,42 @@ body { margin: 0; background: var(--ground); color: var(--ink);
   font: 15px/1.5 system-ui, sans-serif; }
 main { max-width: 1180px; margin: 0 auto; padding: 24px; }
 h1 { font-size: 24px; margin: 0 0 12px; } h2 { font-size: 18px; margin: 32px 0 8px; }
-p { margin: 6px 0; } .faint { color: var(--faint); }
+p { margin: 6px 0; overflow-wrap: anywhere; } .faint { color: var(--faint); }
+.answer { font-size: 18px; margin: 0 0 16px; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 16px; margin: 0; }
-dt { color: var(--faint); } dd { margin: 0; }
-.scroll { overflow-x: auto; }
+dt { color: var(--faint); } dd { margin: 0; overflow-wrap: anywhere; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; vertical-align: top; padding: 4px 12px 4px 0;
-  border-bottom: 1px solid var(--rule); }
+  border-bottom: 1px solid var(--rule); overflow-wrap: anywhere; }
 th { color: var(--faint); font-weight: 600; }
 tr.chosen td { font-weight: 600; }
-.legend span { margin-right: 18px; } .legend svg { width: 22px; height: 12px; margin-right: 6px; }
-svg.map { width: 100%; min-width: 720px; height: auto; display: block; }
-svg .name { fill: var(--faint); font: 11px system-ui, sans-serif; }
-svg .tip { fill: var(--ink); font: 12px system-ui, sans-serif; visibility: hidden; }
-svg .layer:hover .tip { visibility: visible; }
-svg .layer:focus { outline: none; }
-svg .layer:focus .part { stroke: var(--ink); stroke-width: 2; }
-svg.map:not(:hover) .layer:focus .tip, svg .layer:focus:hover .tip { visibility: visible; }
-.target .part, .key-target { fill: var(--target); } .draft .part, .key-draft { fill: var(--draft); }
-.under { fill: var(--ground); } .part { stroke: var(--ground); stroke-width: 0.6; }
-.shade1 { fill-opacity: 0.72; } .shade2 { fill-opacity: 0.5; } .shade3 { fill-opacity: 0.36; }
-.idle-ground { fill: var(--idle); } .idle-line { stroke: var(--hatch); stroke-width: 2; }
+.legend span { margin-right: 18px; white-space: nowrap; }
+.legend i { display: inline-block; width: 22px; height: 12px; margin-right: 6px; }
+figure { margin: 16px 0; } figcaption { font-weight: 600; }
+.group { margin: 6px 0; } .group p { margin: 0; font-size: 13px; }
+.bar { display: block; height: 16px; }
+.bar, .key-idle { background: repeating-linear-gradient(45deg, var(--idle) 0 4px,
+  var(--hatch) 4px 6px); }
+.part { fill: var(--target); stroke: var(--ground); stroke-width: 1;
+  vector-effect: non-scaling-stroke; }
+.draft .part { fill: var(--draft); }
+.key-target { background: var(--target); } .key-draft { background: var(--draft); }
+.target .shade1 { fill: color-mix(in srgb, var(--target) 72%, var(--ground)); }
+.target .shade2 { fill: color-mix(in srgb, var(--target) 50%, var(--ground)); }
+.target .shade3 { fill: color-mix(in srgb, var(--target) 36%, var(--ground)); }
+.draft .shade1 { fill: color-mix(in srgb, var(--draft) 72%, var(--ground)); }
+.draft .shade2 { fill: color-mix(in srgb, var(--draft) 50%, var(--ground)); }
+.draft .shade3 { fill: color-mix(in srgb, var(--draft) 36%, var(--ground)); }
+@media (max-width: 700px) { main { padding: 12px; } dl { display: block; }
+  thead { display: none; } tr { display: block; border-bottom: 1px solid var(--rule);
+  padding: 6px 0; } td { display: grid; grid-template-columns: 9em 1fr; border: none;
+  padding: 1px 0; } td:empty { display: none; }
+  td::before { content: attr(data-head); color: var(--faint); font-weight: 400; } }
 """
 
-LEGEND = """<p class="legend"><span><svg viewBox="0 0 22 12" aria-hidden="true">
-<rect class="key-target" width="22" height="12"/></svg>target</span>
-<span><svg viewBox="0 0 22 12" aria-hidden="true"><rect class="key-draft" width="22" height="12"/>
-</svg>draft</span>
-<span><svg viewBox="0 0 22 12" aria-hidden="true"><rect width="22" height="12" fill="url(#idle)"/>
-</svg>idle: padding while the block belongs to that group</span></p>"""
+LEGEND = """<p class="legend"><span><i class="key-target"></i>target</span>
+<span><i class="key-draft"></i>draft</span>
+<span><i class="key-idle"></i>idle while the block belongs to that group</span></p>"""
 
 
 def html(report: PlanReport) -> str:
@@ -95,7 +103,8 @@ def _overview(report: PlanReport, title: str) -> str:
         ),
     ]
     rows = "".join(f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in pairs)
-    return f"<h1>KV cache plan: {title}</h1>\n<dl>{rows}</dl>"
+    words = escape(answer(report))
+    return f'<h1>KV cache plan: {title}</h1>\n<p class="answer">{words}</p>\n<dl>{rows}</dl>'
 
 
 def _section(heading: str, body: str) -> str:
@@ -109,11 +118,11 @@ def _costs(report: PlanReport) -> str:
 def _map(report: PlanReport) -> str:
     size = format_bytes(report.plan.bytes_per_block)
     words = (
-        f"One block id has {size} over {count(len(report.plan.pools), 'pool')}, drawn to scale. "
-        "Each row is a KV group: what its layers keep while the block is theirs. Point at a layer, "
-        "or step through them with the tab key, to read what it is."
+        f"One block id has {size} over {count(len(report.plan.pools), 'pool')}, drawn to scale; "
+        "pools that are alike are drawn once. Each bar is a KV group: what its layers keep while "
+        "the block is theirs."
     )
-    return f'<p class="faint">{words}</p>\n{LEGEND}\n<div class="scroll">{memory_map(report)}</div>'
+    return f'<p class="faint">{words}</p>\n{LEGEND}\n{memory_map(report)}'
 
 
 def _pools(report: PlanReport) -> str:
@@ -122,16 +131,17 @@ def _pools(report: PlanReport) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]], chosen: int | None = None) -> str:
+    """``rows``: the header first. On a narrow screen each cell is a line behind its header."""
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in rows[0])
     body = []
     for index, row in enumerate(rows[1:]):
         mark = ' class="chosen"' if index == chosen else ""
-        cells = "".join(f"<td>{escape(cell.strip())}</td>" for cell in row)
+        cells = "".join(
+            f'<td data-head="{escape(name)}">{escape(cell.strip())}</td>'
+            for name, cell in zip(rows[0], row, strict=True)
+        )
         body.append(f"<tr{mark}>{cells}</tr>")
-    return (
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table></div>"
-    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
 
 
 def _paragraphs(lines: Iterable[str]) -> str:

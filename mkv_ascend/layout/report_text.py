@@ -13,6 +13,7 @@ from mkv_ascend.layout.report import GroupPart, PlanReport, PoolPart
 
 __all__ = [
     "aligned",
+    "answer",
     "closing_lines",
     "comparison",
     "count",
@@ -50,10 +51,34 @@ def count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
+def answer(report: PlanReport) -> str:
+    """A sentence or two: whether it fits, how many requests, and what the draft costs."""
+    tokens = count(report.request.tokens, "token")
+    takes = format_bytes(report.request_bytes)
+    memory, at_once = report.memory_bytes, report.max_concurrency
+    if memory is None or at_once is None:
+        words = f"One request of {tokens} takes {takes}; give --memory to see how many fit."
+    elif report.refusal:
+        words = f"It does not fit: {format_bytes(memory)} hold no request of {tokens}."
+    else:
+        words = f"It fits: {format_bytes(memory)} hold {at_once:.1f} requests of {tokens} at once"
+        words += f", {takes} each."
+    without = report.without_draft()
+    if without is None:
+        return words
+    cost = max(0, report.request_bytes - without.request_bytes)
+    share = cost / max(1, report.request_bytes)
+    words += f" The draft costs {format_bytes(cost)} of a request, {share:.0%}"
+    if at_once is not None and without.max_concurrency is not None:
+        words += f"; without it {without.max_concurrency:.1f} would fit"
+    return f"{words}."
+
+
 def text(report: PlanReport) -> str:
     """The whole report."""
     width = max((len(word) for word, _ in report.subjects), default=0)
-    lines = [f"{word:<{width}}  {value}" for word, value in report.subjects]
+    lines = [answer(report), ""]
+    lines += [f"{word:<{width}}  {value}" for word, value in report.subjects]
     tokens = f"{count(report.request.tokens, 'token')}, {report.request.tokens_per_step} per step"
     lines += [
         "",

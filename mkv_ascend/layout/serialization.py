@@ -17,14 +17,14 @@ Value = TypeVar("Value")
 
 
 def to_plain(value: object) -> Any:
-    """Dictionaries, lists, strings, integers, booleans and None."""
+    """Dictionaries, lists, strings, numbers, booleans and None."""
     if is_dataclass(value):
         return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, tuple):
         return [to_plain(item) for item in value]
-    if value is None or isinstance(value, str | int):
+    if value is None or isinstance(value, str | int | float):
         return value
     raise TypeError(f"{type(value).__name__} has no place in a plan")
 

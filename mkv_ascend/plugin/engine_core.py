@@ -19,12 +19,11 @@ from vllm.v1.kv_cache_interface import (
     HiddenStateCacheSpec,
     KVCacheConfig,
     KVCacheTensor,
-    UniformTypeKVCacheSpecs,
 )
 
 from mkv_ascend.layout.admission import NULL_BLOCKS, AdmissionError
 from mkv_ascend.layout.grouping import MIB
-from mkv_ascend.layout.plan import make_plan
+from mkv_ascend.layout.planning import plan
 from mkv_ascend.layout.pooling import bytes_per_block
 from mkv_ascend.plugin import kv_groups, kv_transfer, planned_groups
 from mkv_ascend.plugin.guards import expect
@@ -100,10 +99,8 @@ def _groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
     if kv_transfer.why_not_registered(config, specs.values()) is not None or None in facts.values():
         return original(config, specs)
     planned_groups.require_layouts(specs)
-    if not config.scheduler_config.disable_hybrid_kv_cache_manager:
-        one_group = UniformTypeKVCacheSpecs.is_uniform_type(specs)
-        if not one_group and planned_groups.need_own_groups(specs):
-            return kv_groups.fold(config, specs)
+    if planned_groups.are_searched(config, specs):
+        return kv_groups.fold(config, specs)
     return planned_groups.with_facts(original(config, specs), facts)
 
 
@@ -121,7 +118,13 @@ def is_kv_cache_spec_uniform(original: Any, kv_cache_spec: dict[str, Any]) -> bo
 def _pool_bytes_per_block(original: Any, groups: Groups) -> int:
     if not planned_groups.are_planned(groups):
         return int(original(groups))
-    return bytes_per_block(kv_groups.layouts_of(groups))
+    # vLLM does not hand its configuration over, of which these bytes do not depend.
+    return bytes_per_block(
+        [
+            [kv_groups.layout_of_spec(spec) for spec in kv_groups.specs_by_layer(group).values()]
+            for group in groups
+        ]
+    )
 
 
 def get_kv_cache_config_from_groups(
@@ -131,17 +134,16 @@ def get_kv_cache_config_from_groups(
     if not planned_groups.are_planned(groups):
         result: KVCacheConfig = original(config, groups, available_memory)
         return result
-    plan = make_plan(kv_groups.layouts_of(groups))
-    free = available_memory - _alignment_bytes(config, groups)
+    planned = plan(kv_groups.given_inputs(config, groups))
     num_blocks = kv_cache_utils.may_override_num_blocks(
-        config, max(free // plan.bytes_per_block, 0)
+        config, planned.num_blocks(available_memory)
     )
     tensors = [
         KVCacheTensor(
             size=pool.bytes_per_block * num_blocks,
             shared_by=[placed.layer for placed in pool.layers],
         )
-        for pool in plan.pools
+        for pool in planned.plan.pools
     ]
     return KVCacheConfig(num_blocks, tensors, planned_groups.as_vllm_has_them(groups))
 
@@ -161,9 +163,10 @@ def _max_memory_usage_bytes_from_groups(original: Any, config: VllmConfig, group
 
 def _alignment_bytes(config: VllmConfig, groups: Groups) -> int:
     """Beside the blocks; where a number of blocks is asked for, memory is what they take."""
-    if config.cache_config.num_gpu_blocks_override is not None:
+    fixed = config.cache_config.num_gpu_blocks_override is not None
+    if fixed or config.kv_transfer_config is None:
         return 0
-    return kv_transfer.alignment_bytes(config, kv_groups.layouts_of(groups))
+    return plan(kv_groups.given_inputs(config, groups)).plan.overhead_bytes
 
 
 def get_max_concurrency_for_kv_cache_config(
@@ -226,7 +229,7 @@ def _cheaper_objective(config: VllmConfig, groups: Groups) -> str | None:
     specs = {
         name: spec for group in groups for name, spec in kv_groups.specs_by_layer(group).items()
     }
-    if len(groups) < 2 or not planned_groups.need_own_groups(specs):
+    if not planned_groups.are_searched(config, specs):
         return None
     grouping = kv_groups.search(config, specs)
     if grouping.other_cost.held_bytes >= grouping.cost.held_bytes:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's KV groups by our own search: the draft's layers fold into the target's groups.
+"""Between vLLM's specs and KV groups and the planner (``layout/planning.py``).
 
 vLLM gives every group pages of one size, and splits all groups down to single layers when a
 draft's layers do not fit the pattern. Here layers share a block table when they hold the same
@@ -26,16 +26,9 @@ from vllm.v1.kv_cache_interface import (
 from mkv_ascend.config import parse_config
 from mkv_ascend.layout.component import LayerLayout, Storage
 from mkv_ascend.layout.demand import Holding, Request, Span
-from mkv_ascend.layout.fitting import group_layouts
-from mkv_ascend.layout.grouping import (
-    Cost,
-    Group,
-    Grouping,
-    GroupingError,
-    GroupingOptions,
-)
+from mkv_ascend.layout.grouping import Grouping, GroupingOptions
 from mkv_ascend.layout.kind import Role
-from mkv_ascend.layout.pooling import bytes_per_block
+from mkv_ascend.layout.planning import CachedLayer, PlanInputs, plan, state_table
 from mkv_ascend.layout.recipes import layout_of
 from mkv_ascend.plugin.layer_facts import first_form, tied_facts, with_block_size
 from mkv_ascend.plugin.logging import get_logger
@@ -61,15 +54,6 @@ def specs_by_layer(group: KVCacheGroupSpec) -> dict[str, Any]:
     return dict.fromkeys(group.layer_names, spec)
 
 
-def layouts_of(groups: Sequence[KVCacheGroupSpec]) -> list[list[LayerLayout]]:
-    """The layouts of planned groups; groups of which a worker has no layer are left out."""
-    return [
-        [layout_of_spec(spec) for spec in specs_by_layer(group).values()]
-        for group in groups
-        if group.layer_names
-    ]
-
-
 def layout_of_spec(spec: Any) -> LayerLayout:
     """The layout of a layer from its spec and the facts that are tied to it."""
     facts = tied_facts(spec)
@@ -77,12 +61,48 @@ def layout_of_spec(spec: Any) -> LayerLayout:
     return layout_of(spec, facts)
 
 
-def search(config: VllmConfig, specs: Specs) -> Grouping:
-    """The grouping that the options ask for.
+def inputs_to_search(config: VllmConfig, specs: Specs) -> PlanInputs:
+    """Inputs of a plan whose groups are searched for, from the specs that the layers gave."""
+    own = {name: _unpadded(first_form(spec)) for name, spec in specs.items()}
+    layers = tuple(_cached_layer(config, spec, layout_of_spec(spec)) for spec in own.values())
+    return _inputs(config, layers, None)
 
-    Raises:
-        GroupingError: nothing keeps to ``layout.max_padding_fraction``.
+
+def given_inputs(config: VllmConfig, groups: Sequence[KVCacheGroupSpec]) -> PlanInputs:
+    """Inputs of the plan of these groups, whose layers have their facts with them.
+
+    Groups of which a worker has no layer are left out.
     """
+    specs = [specs_by_layer(group) for group in groups if group.layer_names]
+    layers = tuple(
+        _cached_layer(config, spec, layout_of_spec(spec))
+        for group in specs
+        for spec in group.values()
+    )
+    return _inputs(config, layers, tuple(tuple(group) for group in specs))
+
+
+def inputs_of_layouts(
+    config: VllmConfig,
+    specs: Sequence[Specs],
+    layouts: Mapping[str, LayerLayout],
+    aliases: Mapping[str, str],
+) -> PlanInputs:
+    """As ``given_inputs``, where the layouts are known otherwise. ``specs``: by group and layer."""
+    layers = tuple(
+        _cached_layer(config, spec, layouts[name])
+        for group in specs
+        for name, spec in group.items()
+    )
+    given = _inputs(config, layers, tuple(tuple(group) for group in specs if group))
+    return replace(given, aliases=tuple(aliases.items()))
+
+
+def _inputs(
+    config: VllmConfig,
+    layers: tuple[CachedLayer, ...],
+    groups: tuple[tuple[str, ...], ...] | None,
+) -> PlanInputs:
     layout = parse_config(config.additional_config).layout
     options = GroupingOptions(
         layout.objective,
@@ -93,13 +113,25 @@ def search(config: VllmConfig, specs: Specs) -> Grouping:
     )
     speculative = config.speculative_config
     drafted = 0 if speculative is None else speculative.num_speculative_tokens
-    request = Request(config.model_config.max_model_len, 1 + drafted)
-    own = {name: first_form(spec) for name, spec in specs.items()}
-    layouts = {name: layout_of_spec(spec) for name, spec in own.items()}
-    holdings = {name: holding_of(config, spec) for name, spec in own.items()}
     # Connectors of vllm-ascend know one block size, that of the cache configuration.
-    own_blocks = config.kv_transfer_config is not None
-    return group_layouts(layouts, holdings, request, options, own_blocks=own_blocks)
+    transfers = config.kv_transfer_config is not None
+    return PlanInputs(
+        layers,
+        Request(config.model_config.max_model_len, 1 + drafted),
+        config.scheduler_config.max_num_batched_tokens,
+        options,
+        groups,
+        own_blocks=transfers,
+        kv_transfer=transfers,
+    )
+
+
+def _cached_layer(config: VllmConfig, spec: Any, layout: LayerLayout) -> CachedLayer:
+    table = ""
+    if isinstance(spec, MambaSpec):
+        # vLLM and vllm-ascend know groups of states by the one spec of all of their layers.
+        table = state_table(layout, str(getattr(spec.mamba_type, "value", spec.mamba_type)))
+    return CachedLayer(layout, holding_of(config, spec), table=table)
 
 
 def holding_of(config: VllmConfig, spec: Any) -> Holding:
@@ -124,28 +156,29 @@ def _holding_of_states(config: VllmConfig, spec: MambaSpec) -> Holding:
     return Holding(Span.STATE, states, extra_blocks=spec.num_speculative_blocks)
 
 
+def search(config: VllmConfig, specs: Specs) -> Grouping:
+    """The grouping that the options ask for.
+
+    Raises:
+        GroupingError: nothing keeps to ``layout.max_padding_fraction``.
+    """
+    return plan(inputs_to_search(config, specs)).grouping
+
+
 def fold(config: VllmConfig, specs: Specs) -> list[KVCacheGroupSpec]:
-    """The KV groups of target and draft together, specs of which ``can_fold`` says yes.
+    """The KV groups of target and draft together, as vLLM takes them.
 
     Raises:
         GroupingError: nothing keeps to ``layout.max_padding_fraction``.
     """
     specs = {name: _unpadded(spec) for name, spec in specs.items()}
     grouping = search(config, specs)
-    groups = [part for group in grouping.groups for part in _by_states(group, specs)]
-    fitted = {
-        name: with_block_size(specs[name], group.block_size)
-        for group in groups
-        for name in group.layers
-    }
-    cost = _cost_of(groups, grouping, fitted)
-    _check_padding(config, cost)
-    sizes = sorted({g.block_size for g in groups if g.holding.span is not Span.STATE})
+    sizes = sorted({g.block_size for g in grouping.groups if g.holding.span is not Span.STATE})
     logger.info(
         "KV groups for %s: %s, blocks of %s tokens, prefix hits in multiples of %d; "
         "%s would have %s",
         grouping.objective,
-        cost,
+        grouping.cost,
         " and ".join(map(str, sizes)),
         math.lcm(*sizes),
         grouping.other_objective,
@@ -165,11 +198,13 @@ def fold(config: VllmConfig, specs: Specs) -> list[KVCacheGroupSpec]:
             list(group.layers),
             UniformTypeKVCacheSpecs(
                 block_size=group.block_size,
-                kv_cache_specs={name: fitted[name] for name in group.layers},
+                kv_cache_specs={
+                    name: with_block_size(specs[name], group.block_size) for name in group.layers
+                },
             ),
             is_eagle_group=shifted and group.has_draft,
         )
-        for group in groups
+        for group in grouping.groups
     ]
 
 
@@ -180,44 +215,6 @@ def _unpadded(spec: Any) -> Any:
     bare = copy.copy(spec)
     object.__setattr__(bare, "page_size_padded", None)
     return bare
-
-
-def _by_states(group: Group, specs: Specs) -> list[Group]:
-    """``group``, or if it has states of several specs a group for each.
-
-    vLLM and vllm-ascend know groups of states by the class of the group's one spec.
-    """
-    kinds: dict[Any, list[str]] = {}
-    for name in group.layers:
-        spec = specs[name]
-        kinds.setdefault(spec if isinstance(spec, MambaSpec) else None, []).append(name)
-    if len(kinds) == 1:
-        return [group]
-    return [
-        replace(
-            group,
-            layers=tuple(names),
-            has_draft=any(_role(specs[name]) is Role.DRAFT for name in names),
-        )
-        for names in kinds.values()
-    ]
-
-
-def _cost_of(groups: Sequence[Group], grouping: Grouping, specs: Specs) -> Cost:
-    """What ``groups`` cost one request; they may be fewer than those that were searched for."""
-    layouts = [[layout_of_spec(specs[name]) for name in group.layers] for group in groups]
-    held = sum(group.blocks for group in groups) * bytes_per_block(layouts)
-    return Cost(len(groups), held, grouping.cost.needed_bytes)
-
-
-def _check_padding(config: VllmConfig, cost: Cost) -> None:
-    limit = parse_config(config.additional_config).layout.max_padding_fraction
-    if limit is not None and cost.padding_fraction > limit:
-        raise GroupingError(
-            f"layout.max_padding_fraction is {limit}, but the groups in which this target and "
-            f"draft can run have {cost}: one request holds {cost.held_bytes} bytes and needs "
-            f"{cost.needed_bytes}. Raise layout.max_padding_fraction or leave it out"
-        )
 
 
 def _role(spec: Any) -> Role | None:

@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec
 
-from mkv_ascend.layout.component import LayerLayout
-from mkv_ascend.layout.plan import TRANSFER_ALIGNMENT
-from mkv_ascend.layout.pooling import make_pools
 from mkv_ascend.plugin.kv_connectors import ConnectorError, connector_names
 
 if TYPE_CHECKING:
@@ -73,13 +70,3 @@ def why_not_registered(config: VllmConfig, specs: Iterable[Any]) -> str | None:
                 f"{type(spec).__name__}"
             )
     return None
-
-
-def alignment_bytes(config: VllmConfig, groups: Sequence[Sequence[LayerLayout]]) -> int:
-    """The most bytes that aligning the buffers of these KV groups' layers can take.
-
-    vllm-ascend adds as many and counts them nowhere.
-    """
-    if config.kv_transfer_config is None:
-        return 0
-    return TRANSFER_ALIGNMENT * sum(len(pool.buffers) for pool in make_pools(groups))

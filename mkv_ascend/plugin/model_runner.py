@@ -292,13 +292,13 @@ class MkvModelRunner(NPUModelRunner):
             raw: dict[str, Any] = super()._allocate_kv_cache_tensors(kv_cache_config)
             return raw
         self.cache_plan = plan_caches(
+            self.vllm_config,
             kv_cache_config,
             specs,
             get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase),
             self._draft_layers(),
             kernel_blocks_of(kv_cache_config, self.kernel_block_sizes),
-            kv_transfer=self.vllm_config.kv_transfer_config is not None,
-            shared=self.shared_kv_cache_layers,
+            self.shared_kv_cache_layers,
         )
         self.hybrid_with_attn_and_mamba = False
         self._cache_memory = materialize(self.cache_plan, self.device)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from vllm.utils.math_utils import cdiv
 from vllm.v1.kv_cache_interface import EncoderOnlyAttentionSpec, UniformTypeKVCacheSpecs
 
+from mkv_ascend.layout import planning
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.component import LayoutError
-from mkv_ascend.layout.plan import make_plan
 from mkv_ascend.layout.recipes import layout_of
 from mkv_ascend.layout.report_served import ServedPlan
-from mkv_ascend.plugin.kv_groups import specs_by_layer
+from mkv_ascend.plugin.kv_groups import inputs_of_layouts, specs_by_layer
 from mkv_ascend.plugin.kv_transfer import why_not_registered
 from mkv_ascend.plugin.layer_facts import (
     WITHOUT_KERNEL_BLOCKS,
@@ -56,46 +56,38 @@ def kernel_blocks_of(
 
 
 def plan_caches(
+    config: VllmConfig,
     kv_cache_config: KVCacheConfig,
     specs: LayerSpecs,
     layers: Mapping[str, Any],
     draft_layers: Collection[str],
     kernel_blocks: Sequence[int | None],
-    *,
-    kv_transfer: bool = False,
-    shared: Mapping[str, str] | None = None,
+    shared: Mapping[str, str],
 ) -> BoundPlan:
     """The plan of this worker's caches, for the number of blocks that the engine core gave it.
 
     Args:
         kernel_blocks: for each KV group, the rows that its block table splits blocks into.
-        kv_transfer: whether a KV connector registers the caches.
         shared: layers without a cache, and the layers whose cache they read.
 
     Raises:
         LayoutError: something does not divide, two blocks would share a byte, or the plan takes
             more memory than the engine core counted.
     """
-    plan = make_plan(
-        [
-            [
-                layout_of(
-                    spec,
-                    facts_of_layer(
-                        name,
-                        layers[name],
-                        draft_layers,
-                        None if isinstance(spec, WITHOUT_KERNEL_BLOCKS) else kernel_block or None,
-                    ),
-                )
-                for name, spec in group.items()
-            ]
-            for group, kernel_block in zip(specs, kernel_blocks, strict=True)
-            if group
-        ],
-        kv_transfer=kv_transfer,
-        aliases=shared,
-    )
+    layouts = {
+        name: layout_of(
+            spec,
+            facts_of_layer(
+                name,
+                layers[name],
+                draft_layers,
+                None if isinstance(spec, WITHOUT_KERNEL_BLOCKS) else kernel_block or None,
+            ),
+        )
+        for group, kernel_block in zip(specs, kernel_blocks, strict=True)
+        for name, spec in group.items()
+    }
+    plan = planning.plan(inputs_of_layouts(config, specs, layouts, shared)).plan
     bound = plan.bind(kv_cache_config.num_blocks)
     counted = sum(tensor.size for tensor in kv_cache_config.kv_cache_tensors)
     if bound.total_bytes > counted + plan.overhead_bytes:

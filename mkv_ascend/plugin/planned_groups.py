@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vllm.v1.kv_cache_interface import (
     HiddenStateCacheSpec,
@@ -20,9 +20,13 @@ from vllm.v1.kv_cache_interface import (
     UniformTypeKVCacheSpecs,
 )
 
+from mkv_ascend.layout.planning import PlanInputs
 from mkv_ascend.layout.registry import LayerFacts
 from mkv_ascend.plugin import kv_groups
-from mkv_ascend.plugin.layer_facts import tie, tied_facts
+from mkv_ascend.plugin.layer_facts import first_form, tie, tied_facts
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
 
 Groups = Sequence[KVCacheGroupSpec]
 Specs = Mapping[str, Any]
@@ -39,7 +43,22 @@ def require_layouts(specs: Specs) -> None:
         kv_groups.layout_of_spec(spec)
 
 
-def need_own_groups(specs: Specs) -> bool:
+def are_searched(config: VllmConfig, specs: Specs) -> bool:
+    """Whether the groups of these layers come from our own search, not from vLLM."""
+    if config.scheduler_config.disable_hybrid_kv_cache_manager:
+        return False
+    first = {name: first_form(spec) for name, spec in specs.items()}
+    return not UniformTypeKVCacheSpecs.is_uniform_type(first) and _need_own_groups(first)
+
+
+def inputs_of(config: VllmConfig, specs: Specs, groups: Groups) -> PlanInputs:
+    """The inputs of the plan that an engine makes. ``groups``: those that it has for ``specs``."""
+    if are_searched(config, specs):
+        return kv_groups.inputs_to_search(config, specs)
+    return kv_groups.given_inputs(config, groups)
+
+
+def _need_own_groups(specs: Specs) -> bool:
     """Whether to group these layers, which need several groups, by our own search.
 
     Those of target and draft, and those that vLLM refuses. It keeps models whose layers all are

@@ -19,12 +19,10 @@ from vllm.v1.kv_cache_interface import (
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 
 from mkv_ascend.layout.admission import AdmissionError
-from mkv_ascend.layout.grouping import Cost, GroupingError
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.registry import LayerFacts
 from mkv_ascend.plugin import engine_core, layer_facts, planned_groups
 from mkv_ascend.plugin.kv_connectors import ConnectorError
-from mkv_ascend.plugin.kv_groups import _check_padding
 
 MIB = 2**20
 FUNCTIONS = (
@@ -304,15 +302,3 @@ def test_a_worker_without_layers_of_a_group_is_planned_for_its_own():
     assert [name for names in layers(first) for name in names] == ["model.layers.0"]
     assert [tensor.shared_by for tensor in first.kv_cache_tensors] == [["model.layers.0"]]
     assert first.num_blocks == last.num_blocks
-
-
-def test_groups_that_pad_more_than_was_allowed_are_refused_with_both_sizes():
-    """What a pair can run in may be other groups than those that the search found."""
-    layout = {"max_padding_fraction": 0.25}
-    asked = SimpleNamespace(additional_config={"mkv_ascend": {"layout": layout}})
-    _check_padding(asked, Cost(groups=2, held_bytes=133, needed_bytes=100))
-    expected = r"is 0\.25, but .* one request holds 134 bytes and needs 100\. Raise layout\.max"
-    with pytest.raises(GroupingError, match=expected):
-        _check_padding(asked, Cost(groups=2, held_bytes=134, needed_bytes=100))
-    asked.additional_config = {}
-    _check_padding(asked, Cost(groups=2, held_bytes=1000, needed_bytes=1))

@@ -4,22 +4,20 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers  # noqa: F401  So that defaults of configs are asked for in this process.
 
 from benchmarks.models import load_pair
 from benchmarks.rows import ROWS, Row
 from mkv_ascend import cli
-from mkv_ascend.commands import (
-    explain_models,
-    explain_numbers,
-    explain_plan,
-    explain_process,
-)
-from mkv_ascend.layout.demand import Request
-from mkv_ascend.layout.kind import Role
+from mkv_ascend.checks import from_config, model_config
+from mkv_ascend.checks.planning_inputs import Asked
+from mkv_ascend.commands import explain_process, vllm_groups
+from mkv_ascend.layout.demand import Request, Span
 from mkv_ascend.layout.report import OtherGrouping
 
 CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
@@ -66,7 +64,7 @@ def test_layers_are_those_of_the_benchmark(row: Row, capsys: pytest.CaptureFixtu
 
 
 def _place(name: str) -> tuple[bool, int]:
-    return name.startswith("draft"), int(name.rsplit(".", 1)[1])
+    return name.startswith("draft"), int(re.findall(r"layers\.(\d+)", name)[0])
 
 
 def test_deepseek_with_its_own_predictor(capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,13 +73,13 @@ def test_deepseek_with_its_own_predictor(capsys: pytest.CaptureFixture[str]) -> 
     plain = explain_json(capsys, *options, "--memory", "32GiB")
     (group,) = plain["groups"]
     assert len(group["layers"]) == 62
-    assert group["layers"][-1]["name"] == "draft.layers.0"
+    assert group["layers"][-1]["name"] == "model.layers.61.self_attn.attn"
     assert {layer["backend"] for layer in group["layers"]} == {"mla"}
     # 62 layers of a latent of 512 and a rope key of 64, bfloat16, blocks of 128 tokens.
     assert plain["bytes_per_block"] == 62 * 576 * 2 * 128
     assert plain["request"]["tokens"] == 163840
     assert plain["request"]["blocks"] == 1280
-    assert plain["num_blocks"] == (32 * 2**30 - 62 * 2 * 512) // plain["bytes_per_block"]
+    assert plain["num_blocks"] == 32 * 2**30 // plain["bytes_per_block"]
     assert plain["max_concurrency"] == (plain["num_blocks"] - 1) / 1280
 
 
@@ -150,7 +148,7 @@ def test_text_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
     explain(*options, "--max-model-len", "32768", "--memory", "32GiB")
     shown = capsys.readouterr().out
     assert "target  Llama-3.1-8B (llama, 32 layers, bfloat16)" in shown
-    assert "target.layers.0-31 (32)" in shown
+    assert "model.layers.0-31.self_attn.attn (32)" in shown
     assert "this plan (balanced)" in shown
 
 
@@ -164,15 +162,10 @@ def test_blocks_are_no_larger_than_asked_for(capsys: pytest.CaptureFixture[str])
     assert larger["request"]["bytes"] < own["request"]["bytes"]
 
 
-def test_specs_have_the_window_that_vllm_counts_by() -> None:
-    found = explain_models.read_model(CONFIGS / "gpt-oss-20b").layers(1, 0)[:2]
-    layers = [
-        explain_plan.NamedLayer(f"target.layers.{index}", Role.TARGET, "bfloat16", layer)
-        for index, layer in enumerate(found)
-    ]
-    specs = explain_plan.specs_of(layers, 0).values()
-    windows = [getattr(spec, "sliding_window", None) for spec in specs]
-    assert windows == [128, None]
+def test_layers_have_the_window_that_vllm_counts_by() -> None:
+    found = from_config.find(Asked({"model": folder("gpt-oss-20b"), "max_model_len": 4096}))
+    holdings = [(layer.holding.span, layer.holding.extent) for layer in found.inputs.layers[:2]]
+    assert holdings == [(Span.WINDOW, 128), (Span.ALL, 0)]
 
 
 def test_nothing_but_errors_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
@@ -319,17 +312,17 @@ def test_an_output_file_is_written(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_vllm_is_shown_beside_or_the_reason_why_not(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def answer(specs: object, request: object) -> OtherGrouping:
+    def answer(layers: object, padded: object, request: object) -> OtherGrouping:
         return OtherGrouping(groups=9, request_blocks=3, block_bytes=MIB)
 
-    def failure(specs: object, request: object) -> OtherGrouping:
+    def failure(layers: object, padded: object, request: object) -> OtherGrouping:
         raise explain_process.ProcessError("no device")
 
     options = ["explain", "--model", folder("Qwen3-0.6B")]
-    monkeypatch.setattr(explain_numbers, "ask_vllm", answer)
+    monkeypatch.setattr(vllm_groups, "ask_vllm", answer)
     assert cli.main(options) == 0
     assert "vLLM's own            9       3.0 MiB" in capsys.readouterr().out
-    monkeypatch.setattr(explain_numbers, "ask_vllm", failure)
+    monkeypatch.setattr(vllm_groups, "ask_vllm", failure)
     assert cli.main(options) == 0
     assert "vLLM's own grouping is not shown: no device" in capsys.readouterr().out
 
@@ -343,5 +336,5 @@ def test_help_says_what_is_computed_and_what_is_not(capsys: pytest.CaptureFixtur
 
 
 def test_a_refusal_names_the_types_that_are_known() -> None:
-    with pytest.raises(explain_models.ExplainError, match=r"known: .*deepseek_v3"):
-        explain_models.read_model(CONFIGS / "Qwen3-Next-80B-A3B-mtp")
+    with pytest.raises(model_config.ExplainError, match=r"known: .*deepseek_v3"):
+        model_config.read_model(CONFIGS / "Qwen3-Next-80B-A3B-mtp")

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import transformers  # noqa: F401  So that defaults of configs are asked for in this process.
 
 import browser
 from mkv_ascend import cli

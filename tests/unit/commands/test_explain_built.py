@@ -8,37 +8,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers  # noqa: F401  So that defaults of configs are asked for in this process.
 
 from mkv_ascend import cli
-from mkv_ascend.commands import explain_built
+from mkv_ascend.commands import from_vllm
 from mkv_ascend.commands.explain_process import ProcessError
-from mkv_ascend.layout.demand import Holding, Span
+from mkv_ascend.layout.demand import Holding, Request, Span
+from mkv_ascend.layout.grouping import GroupingOptions
 from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.planning import CachedLayer, PlanInputs
 from mkv_ascend.layout.serialization import to_plain
 from tests.unit.layout.layouts import keys_and_values, states
 
 CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
 
 
-def layer(layout: Any, holding: Holding, backend: str, planned: bool = True) -> dict[str, Any]:
-    plain = {"layout": to_plain(layout), "holding": to_plain(holding)}
-    return {**plain, "backend": backend, "planned": planned}
-
-
+LAYERS = (
+    CachedLayer(states("t.0", (3, 64), (8, 16, 16)), Holding(Span.STATE, 1), "mamba_2", "mamba"),
+    CachedLayer(keys_and_values("t.1", 2, 64, block=1024), Holding(Span.ALL), "fused"),
+    CachedLayer(
+        keys_and_values("d.0", 1, 64, block=1024, role=Role.DRAFT), Holding(Span.ALL), "fused"
+    ),
+)
+INPUTS = PlanInputs(LAYERS, Request(4096, 4), 2048, GroupingOptions())
 ANSWER = {
-    "layers": [
-        layer(states("t.0", (3, 64), (8, 16, 16)), Holding(Span.STATE, 1), "mamba_2"),
-        layer(keys_and_values("t.1", 2, 64, block=1024), Holding(Span.ALL), "fused"),
-        layer(
-            keys_and_values("d.0", 1, 64, block=1024, role=Role.DRAFT), Holding(Span.ALL), "fused"
-        ),
-    ],
-    "tokens": 4096,
-    "tokens_per_step": 4,
+    "inputs": to_plain(INPUTS),
     "dtype": "bfloat16",
     "shared": [],
     "notes": [],
@@ -61,7 +60,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
         questions.append(question)
         return ANSWER
 
-    monkeypatch.setattr(explain_built, "ask", ask)
+    monkeypatch.setattr(from_vllm, "ask", ask)
     return questions
 
 
@@ -77,9 +76,11 @@ def test_a_type_that_is_not_known_is_built(
     options = ["--model", str(jamba), "--draft", str(CONFIGS / "Qwen3-0.6B")]
     plain = explain(capsys, *options, "--tensor-parallel-size", "2", "--max-model-len", "4096")
     (question,) = asked
-    assert question["model"] == str(jamba)
-    assert (question["ranks"], question["tokens"], question["vllm_grouping"]) == (2, 4096, True)
-    assert question["speculative"] == {
+    engine = question["engine"]
+    assert engine["model"] == str(jamba)
+    assert (engine["tensor_parallel_size"], engine["max_model_len"]) == (2, 4096)
+    assert question["vllm_grouping"] is True
+    assert engine["speculative_config"] == {
         "method": "draft_model",
         "num_speculative_tokens": 3,
         "model": str(CONFIGS / "Qwen3-0.6B"),
@@ -92,36 +93,70 @@ def test_a_type_that_is_not_known_is_built(
     assert any("built by vLLM" in note and "'jamba'" in note for note in plain["notes"])
 
 
-@pytest.mark.parametrize(
-    "options", [["--build"], ["--kv-cache-dtype", "int8"], ["--additional-config", "{}"]]
-)
+@pytest.mark.parametrize("options", [["--build"], ["--kv-cache-dtype", "int8"]])
 def test_known_types_are_built_when_asked_for(
     options: list[str], asked: list[Mapping[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     explain(capsys, "--model", str(CONFIGS / "Qwen3-0.6B"), *options)
     assert len(asked) == 1
-    assert asked[0]["kv_cache_dtype"] == ("int8" if "int8" in options else "auto")
+    cache_dtype = asked[0]["engine"]["kv_cache_dtype"]
+    assert cache_dtype == ("int8" if "int8" in options else "auto")
 
 
-def test_layout_options_of_the_engine_are_those_of_the_plan(
+def test_what_vllm_groups_itself_is_built(
+    asked: list[Mapping[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a draft, layers of several kinds: an engine takes vLLM's groups."""
+    notes = explain(capsys, "--model", str(CONFIGS / "gpt-oss-20b"))["notes"]
+    assert len(asked) == 1
+    assert any("built by vLLM: without a draft" in note for note in notes)
+    plain = explain(capsys, "--model", str(CONFIGS / "Qwen3-0.6B"), "--no-vllm-grouping")
+    assert len(asked) == 1
+    assert [len(group["layers"]) for group in plain["groups"]] == [28]
+
+
+def test_groups_that_an_engine_was_given_are_kept(
+    jamba: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = replace(INPUTS, groups=(("t.0",), ("d.0",), ("t.1",)))
+    answer = {**ANSWER, "inputs": to_plain(given)}
+    monkeypatch.setattr(from_vllm, "ask", lambda *_: answer)
+    plain = explain(capsys, "--model", str(jamba), "--max-model-len", "4096")
+    assert [[x["name"] for x in g["layers"]] for g in plain["groups"]] == [
+        ["t.0"],
+        ["d.0"],
+        ["t.1"],
+    ]
+    assert [group["admission_blocks"] for group in plain["groups"]] == [1, 4, 4]
+    assert plain["request"]["bytes"] == 9 * plain["bytes_per_block"]
+
+
+def test_layout_options_of_the_command_come_before_the_engines(
     jamba: Path, asked: list[Mapping[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     layout: dict[str, object] = {"objective": "least_memory", "max_block_size": 1024}
-    given = ["--additional-config", json.dumps({"mkv_ascend": {"layout": layout}})]
-    assert explain(capsys, "--model", str(jamba), *given)["objective"] == "least_memory"
-    mine = ["--objective", "fewest_groups"]
-    assert explain(capsys, "--model", str(jamba), *given, *mine)["objective"] == "fewest_groups"
-    layout["max_padding_fraction"] = 0.0
-    given[1] = json.dumps({"mkv_ascend": {"layout": layout}})
-    assert explain(capsys, "--model", str(jamba), *given)["padding_fraction"] > 0
-    draft = ["--draft", str(CONFIGS / "Qwen3-0.6B")]
-    said = refused(capsys, "--model", str(jamba), *draft, *given)
-    assert "max_padding_fraction is 0.0" in said
+    given = ["--additional-config", json.dumps({"mkv_ascend": {"layout": layout}, "other": 1})]
+    explain(capsys, "--model", str(jamba), *given)
+    explain(capsys, "--model", str(jamba), *given, "--objective", "fewest_groups")
+    first, second = (question["engine"]["additional_config"] for question in asked)
+    assert first == {"mkv_ascend": {"layout": layout}, "other": 1}
+    assert second["mkv_ascend"]["layout"] == {**layout, "objective": "fewest_groups"}
     layout["objective"] = "speed"
     given[1] = json.dumps({"mkv_ascend": {"layout": layout}})
     assert "mkv_ascend.layout.objective is 'speed'" in refused(
         capsys, "--model", str(jamba), *given
     )
+
+
+def test_layout_options_are_those_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    pair = ["--model", str(CONFIGS / "gpt-oss-20b"), "--draft", str(CONFIGS / "gemma-3-1b")]
+    pair += ["--no-vllm-grouping", "--no-build"]
+    layout: dict[str, object] = {"objective": "least_memory", "max_padding_fraction": 0.0}
+    given = ["--additional-config", json.dumps({"mkv_ascend": {"layout": layout}})]
+    assert "max_padding_fraction is 0.0" in refused(capsys, *pair, *given)
+    layout["max_padding_fraction"] = 0.5
+    given[1] = json.dumps({"mkv_ascend": {"layout": layout}})
+    assert explain(capsys, *pair, *given)["objective"] == "least_memory"
 
 
 def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
@@ -132,7 +167,7 @@ def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
 def test_what_vllm_says_is_the_refusal(
     jamba: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(explain_built, "ask", lambda *_: {"error": "KeyError: 'experts' (x.py:1)"})
+    monkeypatch.setattr(from_vllm, "ask", lambda *_: {"error": "KeyError: 'experts' (x.py:1)"})
     said = refused(capsys, "--model", str(jamba))
     assert "models of type 'jamba' cannot be explained by their numbers alone" in said
     assert "refuses this: KeyError: 'experts' (x.py:1)" in said
@@ -140,7 +175,7 @@ def test_what_vllm_says_is_the_refusal(
     def broken(*_: object) -> None:
         raise ProcessError("no device")
 
-    monkeypatch.setattr(explain_built, "ask", broken)
+    monkeypatch.setattr(from_vllm, "ask", broken)
     assert "could not be asked to build the models: no device" in refused(
         capsys, "--model", str(jamba)
     )
@@ -150,19 +185,17 @@ def test_nothing_is_built_where_that_is_not_wanted(
     jamba: Path, asked: list[Mapping[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "'jamba' cannot be explained" in refused(capsys, "--model", str(jamba), "--no-build")
-    said = refused(capsys, "--model", str(jamba), "--no-build", "--additional-config", "{}")
+    said = refused(capsys, "--model", str(jamba), "--no-build", "--kv-cache-dtype", "int8")
     assert "leave out --no-build" in said
     assert asked == []
 
 
-def test_layers_that_are_not_planned_are_noted(
+def test_layers_without_a_cache_are_noted(
     jamba: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    layers = [{**ANSWER["layers"][1], "planned": False}]  # type: ignore[index]
-    answer = {**ANSWER, "layers": layers, "shared": [["t.5", "t.1"]]}
-    monkeypatch.setattr(explain_built, "ask", lambda *_: answer)
+    answer = {**ANSWER, "shared": [["t.5", "t.1"]]}
+    monkeypatch.setattr(from_vllm, "ask", lambda *_: answer)
     notes = explain(capsys, "--model", str(jamba))["notes"]
-    assert any("layers such as t.1" in note and "not what is served" in note for note in notes)
     assert any(
         "1 layer without a cache of its own, such as t.5, which reads t.1's" in n for n in notes
     )

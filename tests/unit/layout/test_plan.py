@@ -104,9 +104,11 @@ def test_sizes_and_starts_of_buffers(kv_transfer: bool) -> None:
 
 def test_number_of_blocks_that_fit() -> None:
     plan = make_plan([[keys_and_values("a")]])
-    memory = 10 * plan.bytes_per_block + plan.overhead_bytes
-    assert plan.num_blocks_in(memory) == 10
-    assert plan.num_blocks_in(memory - 1) == 9
+    aligned = make_plan([[keys_and_values("a")]], kv_transfer=True)
+    memory = 10 * plan.bytes_per_block
+    for some, more in ((plan, 0), (aligned, aligned.overhead_bytes)):
+        assert some.num_blocks_in(memory + more) == 10
+        assert some.num_blocks_in(memory + more - 1) == 9
     assert plan.num_blocks_in(0) == 0
     with pytest.raises(LayoutError, match="0 blocks; a plan needs at least 1"):
         plan.bind(0)

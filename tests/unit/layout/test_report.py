@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -22,9 +23,9 @@ from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.plan import make_plan
 from mkv_ascend.layout.report import OtherGrouping, PlanReport
 from mkv_ascend.layout.report_html import html
+from mkv_ascend.layout.report_map import bar_parts, drawn_pools
 from mkv_ascend.layout.report_served import ServedPlan
-from mkv_ascend.layout.report_svg import bar_parts
-from mkv_ascend.layout.report_text import format_bytes, text
+from mkv_ascend.layout.report_text import answer, format_bytes, text
 
 SVG = "{http://www.w3.org/2000/svg}"
 XHTML = "{http://www.w3.org/1999/xhtml}"
@@ -84,7 +85,7 @@ def test_numbers_follow_from_the_plan() -> None:
     assert report.request_bytes == report.grouping.cost.held_bytes
     blocks = report.num_blocks
     assert blocks is not None
-    assert blocks * per_block <= 64 * 2**20 < (blocks + 1) * per_block + report.plan.overhead_bytes
+    assert blocks * per_block <= 64 * 2**20 < (blocks + 1) * per_block
     # One block is vLLM's own, none of a request.
     assert report.max_concurrency == (blocks - 1) / report.request_blocks
 
@@ -103,7 +104,7 @@ def test_memory_for_no_block_at_all_holds_no_request() -> None:
 def test_memory_that_an_engine_would_refuse_is_said_to_be() -> None:
     report = make_report(memory_bytes=None)
     block = report.plan.bytes_per_block
-    enough = (report.request_blocks + 1) * block + report.plan.overhead_bytes
+    enough = (report.request_blocks + 1) * block
     assert make_report(memory_bytes=enough).refusal is None
     assert report.refusal is None
     small = make_report(memory_bytes=enough - 1)
@@ -207,14 +208,9 @@ def test_bytes_are_shown_in_the_largest_unit(number: int, shown: str) -> None:
     assert format_bytes(number) == shown
 
 
-def svg_of(page: str) -> ElementTree.Element:
+def page_of(report: PlanReport) -> ElementTree.Element:
     # A <!DOCTYPE html> is no XML of its own; the rest of the page is.
-    root = ElementTree.fromstring(page.removeprefix("<!DOCTYPE html>\n"))
-    found = [
-        element for element in root.iter(f"{SVG}svg") if "map" in element.get("class", "").split()
-    ]
-    assert len(found) == 1
-    return found[0]
+    return ElementTree.fromstring(html(report).removeprefix("<!DOCTYPE html>\n"))
 
 
 def test_the_page_needs_no_network() -> None:
@@ -230,48 +226,99 @@ def test_the_page_is_for_dark_mode_and_print_too() -> None:
     assert "@media print" in page
 
 
-def test_every_layer_is_on_the_map_and_reachable() -> None:
+def test_every_layer_is_on_the_map_and_named_beside_it() -> None:
     report = make_report()
-    layers = [
-        element
-        for element in svg_of(html(report)).iter(f"{SVG}g")
-        if element.get("data-layer") is not None
-    ]
-    assert {element.get("data-layer") for element in layers} == {
-        layout.layer for layout, _ in LAYERS
-    }
-    assert len(layers) == len(LAYERS)
-    for element in layers:
-        name = element.get("data-layer")
-        assert name is not None
-        assert element.get("tabindex") == "0"
-        assert (element.findtext(f"{SVG}title") or "").startswith(f"{name}: ")
-        assert element.get("aria-label") == element.findtext(f"{SVG}title")
-        role = report.plan.layout_of[name].role
-        assert element.get("class") == f"layer {role}"
+    page = page_of(report)
+    drawn = [e for e in page.iter(f"{SVG}g") if e.get("data-layers") is not None]
+    names = [name for element in drawn for name in str(element.get("data-layers")).split()]
+    assert sorted(names) == sorted(layout.layer for layout, _ in LAYERS)
+    for element in drawn:
+        first = str(element.get("data-layers")).split()[0]
+        assert element.get("class") == f"layer {report.plan.layout_of[first].role}"
+    beside = " ".join("".join(e.itertext()) for e in page.iter(f"{XHTML}p"))
+    for part in report.group_parts():
+        assert f"{part.role}, {part.kind}, {part.backend}" in beside
+
+
+def test_focus_is_given_to_nothing_that_can_only_be_read() -> None:
+    page = page_of(make_report())
+    assert not [e for e in page.iter() if e.get("tabindex") is not None]
+
+
+def one_group(layers: list[LayerLayout]) -> PlanReport:
+    """Layers that hold all tokens, in one KV group."""
+    needs = [need_of(layout, Holding(Span.ALL)) for layout in layers]
+    grouping = group_layers(needs, REQUEST, GroupingOptions(max_padding_fraction=1.0))
+    assert len(grouping.groups) == 1
+    return replace(make_report(), grouping=grouping, plan=make_plan([layers]))
+
+
+def test_pools_that_are_alike_are_drawn_once() -> None:
+    report = one_group([dense(f"target.layers.{i}", Role.TARGET, 4) for i in range(3)])
+    assert len(report.plan.pools) == 3
+    (figure,) = page_of(report).iter(f"{XHTML}figure")
+    assert figure.get("data-pools") == "0 1 2"
+    assert figure.findtext(f"{XHTML}figcaption") == (
+        "3 pools: split, 128.0 KiB a block each, 384.0 KiB in all"
+    )
+    (drawn,) = drawn_pools(report)
+    assert drawn.layers == (("target.layers.0", "target.layers.1", "target.layers.2"),)
+
+
+def test_pools_of_two_models_are_not_alike() -> None:
+    """As many bytes at the same place, of the target and of the draft."""
+    report = one_group([dense("t", Role.TARGET, 4), dense("d", Role.DRAFT, 4)])
+    assert [drawn.indices for drawn in drawn_pools(report)] == [(0,), (1,)]
 
 
 def test_widths_are_to_scale_and_inside_their_pool() -> None:
     report = make_report()
-    root = svg_of(html(report))
-    scale = float(root.get("data-pixels-per-byte", "nan"))
-    pools = [element for element in root.iter(f"{SVG}g") if element.get("data-pool")]
-    assert len(pools) == len(report.plan.pools)
-    for element, pool in zip(pools, report.plan.pools, strict=True):
-        idle = list(element.findall(f"{SVG}rect"))
-        assert len(idle) == len(report.plan.groups)
-        left, width = float(idle[0].get("x", "")), float(idle[0].get("width", ""))
-        assert width == pytest.approx(pool.bytes_per_block * scale, abs=0.001)
-        for layer in element.findall(f"{SVG}g"):
-            parts = [r for r in layer.findall(f"{SVG}rect") if "part" in r.get("class", "")]
-            drawn = sum(int(part.get("data-bytes", "")) for part in parts)
-            name = layer.get("data-layer", "")
-            assert drawn == report.plan.layout_of[name].used_bytes
-            for part in parts:
-                x, wide = float(part.get("x", "")), float(part.get("width", ""))
-                assert wide == pytest.approx(int(part.get("data-bytes", "")) * scale, abs=0.001)
-                assert left - 0.001 <= x
-                assert x + wide <= left + width + 0.002
+    figures = list(page_of(report).iter(f"{XHTML}figure"))
+    widest = max(pool.bytes_per_block for pool in report.plan.pools)
+    pools = drawn_pools(report)
+    assert len(figures) == len(pools)
+    for figure, drawn in zip(figures, pools, strict=True):
+        size = drawn.pool.bytes_per_block
+        bars = list(figure.iter(f"{SVG}svg"))
+        assert len(bars) == len(report.plan.groups)
+        for bar in bars:
+            assert bar.get("viewBox") == f"0 0 {size} 1"
+            assert bar.get("style") == f"width: {100 * size / widest:.3f}%"
+            for layer in bar.iter(f"{SVG}g"):
+                parts = list(layer.iter(f"{SVG}rect"))
+                lengths = [int(part.get("width", "")) for part in parts]
+                first = str(layer.get("data-layers")).split()[0]
+                assert sum(lengths) == report.plan.layout_of[first].used_bytes
+                for part, length in zip(parts, lengths, strict=True):
+                    assert 0 <= int(part.get("x", "")) <= size - length
+
+
+def test_the_first_sentence_says_whether_it_fits_and_what_the_draft_costs() -> None:
+    report = make_report(memory_bytes=64 * 2**20)
+    at_once = report.max_concurrency
+    assert at_once is not None
+    words = answer(report)
+    assert words.startswith(f"It fits: 64.0 MiB hold {at_once:.1f} requests of 1024 tokens at once")
+    assert "The draft costs " in words
+    assert text(report).startswith(words)
+    page = page_of(report)
+    assert next(e.text for e in page.iter(f"{XHTML}p")) == words
+    small = answer(make_report(memory_bytes=2**20))
+    assert small.startswith("It does not fit: 1.0 MiB hold no request of 1024 tokens.")
+    assert "give --memory to see" in answer(make_report(memory_bytes=None))
+
+
+def test_a_draft_costs_what_its_layers_add() -> None:
+    """Two layers of the target with 128 KiB a block, one of the draft with 32, in one group."""
+    layers = [dense(f"t{i}", Role.TARGET, 4) for i in range(2)] + [dense("d", Role.DRAFT, 1)]
+    report = one_group(layers)
+    without = report.without_draft()
+    assert without is not None
+    blocks = REQUEST.tokens // 128
+    assert report.request_bytes - without.request_bytes == blocks * 32 * 1024
+    assert without.max_concurrency == (64 * 2**20 // (256 * 1024) - 1) / blocks
+    alone = replace(report, plan=make_plan([layers[:2]]))
+    assert alone.without_draft() is None
 
 
 def test_layers_of_a_group_do_not_cover_each_other() -> None:

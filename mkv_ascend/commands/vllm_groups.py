@@ -8,47 +8,81 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from mkv_ascend.commands.explain_process import answer, ask
-from mkv_ascend.commands.explain_specs import Spec, spec_to_plain
-from mkv_ascend.layout.demand import Request
+from mkv_ascend.layout.component import LayerLayout, StateExtent, TokenExtent
+from mkv_ascend.layout.demand import Holding, Request
+from mkv_ascend.layout.kind import Kind
+from mkv_ascend.layout.planning import CachedLayer
 from mkv_ascend.layout.report import OtherGrouping
+from mkv_ascend.layout.serialization import from_plain, to_plain
 
 
-def ask_vllm(specs: Mapping[str, Spec], request: Request) -> OtherGrouping:
+def ask_vllm(
+    layers: Sequence[CachedLayer], padded_bytes: int | None, request: Request
+) -> OtherGrouping:
     """vLLM's own grouping of these layers, or the error that it raises.
 
+    ``padded_bytes``: bytes that vllm-ascend pads smaller pages to; None where it pads none.
     Raises ProcessError when the process cannot run or ends without an answer.
     """
     question = {
-        "specs": {name: spec_to_plain(spec) for name, spec in specs.items()},
+        "layers": [
+            {
+                "layout": to_plain(layer.layout),
+                "holding": to_plain(layer.holding),
+                "padded": _padded(layer, padded_bytes),
+            }
+            for layer in layers
+        ],
         "tokens": request.tokens,
         "tokens_per_step": request.tokens_per_step,
     }
-    found = ask("mkv_ascend.commands.explain_stock", question, {"VLLM_PLUGINS": "ascend"})
+    found = ask("mkv_ascend.commands.vllm_groups", question, {"VLLM_PLUGINS": "ascend"})
     return OtherGrouping(**found)
 
 
-def _spec(plain: Mapping[str, Any]) -> Any:
-    """vLLM's or vllm-ascend's spec of a class name and fields."""
-    import torch
-    from vllm.v1 import kv_cache_interface as of_vllm
-    from vllm_ascend.core import kv_cache_interface as of_ascend
+def _padded(layer: CachedLayer, padded_bytes: int | None) -> int | None:
+    if padded_bytes is None or layer.layout.page_bytes >= padded_bytes:
+        return None
+    return padded_bytes
 
-    fields = dict(plain["fields"])
-    if "dtype" in fields:
-        fields["dtype"] = getattr(torch, fields["dtype"])
-    if "shapes" in fields:
-        fields["shapes"] = tuple(tuple(shape) for shape in fields["shapes"])
-        fields["dtypes"] = tuple(getattr(torch, dtype) for dtype in fields["dtypes"])
-    if fields.get("sparse_head_dim") is not None:
-        fields["sparse_head_dim"] = tuple(fields["sparse_head_dim"])
-    home = of_vllm if hasattr(of_vllm, plain["class"]) else of_ascend
-    return getattr(home, plain["class"])(**fields)
+
+def _spec(layout: LayerLayout, holding: Holding, padded: int | None) -> Any:
+    """vLLM's or vllm-ascend's spec of a layer: the recipe of its layout, backwards."""
+    import torch
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
+    from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
+
+    if layout.kind is Kind.MAMBA:
+        shapes = [x.extent for x in layout.components]
+        return MambaSpec(
+            block_size=layout.tokens_per_block,
+            shapes=tuple(x.state_shape for x in shapes if isinstance(x, StateExtent)),
+            dtypes=tuple(getattr(torch, x.dtype) for x in layout.components),
+            page_size_padded=padded,
+            num_speculative_blocks=holding.extra_blocks,
+        )
+    rows = [x.extent for x in layout.components if isinstance(x.extent, TokenExtent)]
+    dims = tuple(row.dim for row in rows)
+    latent = layout.kind in (Kind.MLA, Kind.SPARSE_MLA)
+    common: dict[str, Any] = {
+        "block_size": layout.tokens_per_block,
+        "num_kv_heads": rows[0].heads,
+        "head_size": sum(dims) if latent else dims[0],
+        "dtype": getattr(torch, layout.components[0].dtype),
+        "page_size_padded": padded,
+    }
+    if latent:
+        sparse = dims if layout.kind is Kind.SPARSE_MLA else None
+        return AscendMLAAttentionSpec(**common, sparse_head_dim=sparse)
+    if layout.kind is Kind.SLIDING_WINDOW:
+        return SlidingWindowSpec(**common, sliding_window=holding.extent)
+    return FullAttentionSpec(**common)
 
 
 def _vllm_config(tokens: int, tokens_per_step: int, encoder_tokens: int) -> Any:
@@ -87,7 +121,11 @@ def group_by_vllm(question: Mapping[str, Any]) -> dict[str, Any]:
     from vllm_ascend.utils import adapt_patch
 
     adapt_patch(is_global_patch=True)
-    specs = {name: _spec(plain) for name, plain in question["specs"].items()}
+    specs = {}
+    for layer in question["layers"]:
+        layout = from_plain(LayerLayout, layer["layout"])
+        holding = from_plain(Holding, layer["holding"])
+        specs[layout.layer] = _spec(layout, holding, layer["padded"])
     return group_specs(specs, question["tokens"], question["tokens_per_step"])
 
 

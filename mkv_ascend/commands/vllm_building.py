@@ -8,11 +8,13 @@ do not exist, and nothing is ever computed.
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -27,7 +29,7 @@ MAX_NUM_SEQS = 8
 
 
 def build(question: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``explain_built.ask_for_layers`` reads: layers, request, vLLM's own grouping.
+    """What ``from_vllm.find`` reads: the inputs of the plan, notes, vLLM's own grouping.
 
     ``{"error": ...}`` with vLLM's or vllm-ascend's words where they refuse the models.
     """
@@ -49,47 +51,32 @@ def _described(error: Exception) -> str:
 
 def _built(question: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     import vllm_ascend.ops  # noqa: F401  First of vllm_ascend, or its imports go in a circle.
-    from vllm.config import get_layers_from_vllm_config
-    from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+    from vllm.v1.core import kv_cache_utils
+    from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 
-    from mkv_ascend.commands.explain_stock import group_specs
-    from mkv_ascend.layout.recipes import layout_of
+    from mkv_ascend.commands.vllm_groups import group_specs
     from mkv_ascend.layout.serialization import to_plain
-    from mkv_ascend.plugin import kv_groups, layers
-    from mkv_ascend.plugin.layer_facts import is_planned, tied_facts
+    from mkv_ascend.plugin import planned_groups
 
-    config, notes = _configure(question, folder)
+    config, notes = _configure(question["engine"], folder)
     _pretend_ranks(config)
     runner = _runner_with_models(config)
     specs = runner.get_kv_cache_spec()
-    draft_layers = runner._draft_layers()
-    backends = {
-        choice.request.name: choice.backend.name
-        for choice in layers.all_choices(config, draft_layers)
-    }
-    found = get_layers_from_vllm_config(config, AttentionLayerBase)
-    plain = []
-    for name, spec in specs.items():
-        facts = tied_facts(spec)
-        assert facts is not None
-        plain.append(
-            {
-                "layout": to_plain(layout_of(spec, facts)),
-                "holding": to_plain(kv_groups.holding_of(config, spec)),
-                "backend": backends.get(name, found[name].get_attn_backend().__name__),
-                "planned": is_planned(spec),
-            }
-        )
-    tokens = config.model_config.max_model_len
-    drafted = config.num_speculative_tokens if config.speculative_config else 0
+    backends = _backends(config, runner)
     stock = None
     if question["vllm_grouping"]:
         encoder = config.scheduler_config.max_num_encoder_input_tokens
-        stock = group_specs(dict(specs), tokens, 1 + drafted, encoder)
+        drafted = config.num_speculative_tokens if config.speculative_config else 0
+        stock = group_specs(
+            copy.deepcopy(specs), config.model_config.max_model_len, 1 + drafted, encoder
+        )
+    # As in an engine core, whose functions are replaced when specs are registered.
+    register_all_kvcache_specs(config)
+    groups = kv_cache_utils.get_kv_cache_groups(config, specs)
+    inputs = planned_groups.inputs_of(config, specs, groups)
+    layers = tuple(replace(layer, backend=backends[layer.layout.layer]) for layer in inputs.layers)
     return {
-        "layers": plain,
-        "tokens": tokens,
-        "tokens_per_step": 1 + drafted,
+        "inputs": to_plain(replace(inputs, layers=layers)),
         "dtype": str(config.model_config.dtype).removeprefix("torch."),
         "shared": sorted(runner.shared_kv_cache_layers.items()),
         "notes": notes,
@@ -97,35 +84,52 @@ def _built(question: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
-def _configure(question: Mapping[str, Any], folder: Path) -> tuple[VllmConfig, list[str]]:
+def _backends(config: VllmConfig, runner: Any) -> dict[str, str]:
+    """Backend by layer; the class of those that the catalog does not have."""
+    from vllm.config import get_layers_from_vllm_config
+    from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+
+    from mkv_ascend.plugin import layers
+
+    chosen = {
+        choice.request.name: choice.backend.name
+        for choice in layers.all_choices(config, runner._draft_layers())
+    }
+    found = get_layers_from_vllm_config(config, AttentionLayerBase)
+    return {
+        name: chosen.get(name) or layer.get_attn_backend().__name__ for name, layer in found.items()
+    }
+
+
+def _configure(engine: Mapping[str, Any], folder: Path) -> tuple[VllmConfig, list[str]]:
     """The engine's configuration, from copies of the config.json files without quantisation."""
     from vllm.config import SpeculativeConfig
     from vllm.engine.arg_utils import EngineArgs
+    from vllm.usage.usage_lib import UsageContext
 
     notes: list[str] = []
     SpeculativeConfig.verify_equal_vocab_size_if_draft_model = lambda self: notes.extend(
         _other_vocabulary(self)
     )
-    speculative = question["speculative"]
+    given = {name: value for name, value in engine.items() if value is not None}
+    given["model"] = _unquantised(Path(given["model"]), folder / "target", notes)
+    speculative = given.get("speculative_config")
     if speculative is not None and speculative.get("model"):
         draft = _unquantised(Path(speculative["model"]), folder / "draft", notes)
-        speculative = {**speculative, "model": draft}
-    ranks = question["ranks"]
+        given["speculative_config"] = {**speculative, "model": draft}
+    if given.get("tensor_parallel_size", 1) > 1:
+        given["distributed_executor_backend"] = "mp"
+    given.setdefault("max_num_seqs", MAX_NUM_SEQS)
     arguments = EngineArgs(
-        model=_unquantised(Path(question["model"]), folder / "target", notes),
-        skip_tokenizer_init=True,
-        load_format="dummy",
-        enforce_eager=True,
-        language_model_only=True,
-        max_num_seqs=MAX_NUM_SEQS,
-        max_model_len=question["tokens"],
-        tensor_parallel_size=ranks,
-        distributed_executor_backend="mp" if ranks > 1 else None,
-        speculative_config=speculative,
-        kv_cache_dtype=question["kv_cache_dtype"],
-        additional_config=question["additional_config"],
+        **{
+            **given,
+            "skip_tokenizer_init": True,
+            "load_format": "dummy",
+            "enforce_eager": True,
+            "language_model_only": True,
+        }
     )
-    return arguments.create_engine_config(), notes
+    return arguments.create_engine_config(UsageContext.OPENAI_API_SERVER), notes
 
 
 def _other_vocabulary(speculative: Any) -> Iterator[str]:
@@ -168,7 +172,7 @@ def _pretend_ranks(config: VllmConfig) -> None:
     from vllm_ascend.distributed.parallel_state import init_ascend_model_parallel
     from vllm_ascend.utils import adapt_patch, register_ascend_customop
 
-    from mkv_ascend.plugin import patches
+    from mkv_ascend.plugin import expert_groups, patches
 
     patches.apply_in_worker()
     adapt_patch()
@@ -196,6 +200,7 @@ def _pretend_ranks(config: VllmConfig) -> None:
         parallel_state.init_distributed_environment(ranks, 0, "env://", 0, name)
         ensure_model_parallel_initialized(ranks, 1)
         init_ascend_model_parallel(config.parallel_config)
+        expert_groups.make_for_draft(config)
 
 
 def _runner_with_models(config: VllmConfig) -> Any:

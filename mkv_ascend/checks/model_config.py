@@ -2,16 +2,18 @@
 """From config.json to the layers that keep a cache: numbers only, no weights and no model classes.
 
 Only the model types of ``FAMILIES`` are read. Every other one is refused by name, and then built
-(``explain_built``): which layers a model has is decided by vLLM's class and cannot be guessed.
+(``commands/from_vllm.py``): which layers a model has is decided by vLLM's class and cannot be
+guessed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mkv_ascend.checks.config_defaults import DefaultsError, completed
 from mkv_ascend.checks.config_file import ConfigFileError, read_config_file, text_part
 from mkv_ascend.layout.kind import Kind
 
@@ -22,6 +24,7 @@ __all__ = [
     "ModelLayer",
     "NotFromNumbersError",
     "read_model",
+    "read_models",
 ]
 
 
@@ -38,7 +41,9 @@ class ModelLayer:
     """One layer on one rank. ``head_size`` in elements (MLA: latent, rope and indexer together).
 
     ``window``: tokens, 0 for all. ``vectors``: elements of an MLA layer's latent, rope and, with an
-    indexer, its key. ``states``: shapes of the states.
+    indexer, its key. ``states``: shapes of the states. ``module``: name of the layer's cache inside
+    its decoder layer, as vLLM's class of the model has it. ``aligned_states``: shapes by which
+    vllm-ascend aligns blocks, where they are not those of the states.
     """
 
     kind: Kind
@@ -49,15 +54,21 @@ class ModelLayer:
     vectors: tuple[int, ...] = ()
     states: tuple[tuple[int, ...], ...] = ()
     has_sink: bool = False
+    module: str = "self_attn.attn"
+    aligned_states: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The config.json of a model (of a multi-modal one, its text part), defaults filled in."""
+    """The config.json of a model (of a multi-modal one, its text part), defaults filled in.
+
+    ``prefix``: of the names of its layers, ``language_model.`` in a multi-modal model.
+    """
 
     folder: Path
     model_type: str
     values: Mapping[str, Any]
+    prefix: str = ""
 
     def number(self, name: str) -> int:
         """A whole number of the config; ExplainError where it has none of this name."""
@@ -77,7 +88,9 @@ class ModelConfig:
     def dtype(self) -> str:
         """Dtype of the model, and so of its caches."""
         value = self.get("dtype") or self.get("torch_dtype") or "bfloat16"
-        return str(value).removeprefix("torch.")
+        name = str(value).removeprefix("torch.")
+        # vLLM's dtype "auto" computes models in float32 in the platform's dtype of 16 bits.
+        return "bfloat16" if name == "float32" else name
 
     def layers(self, tensor_parallel_size: int, num_draft_tokens: int) -> list[ModelLayer]:
         """The layers that keep a cache on one rank, in the order of execution."""
@@ -98,51 +111,44 @@ class ModelConfig:
 
 def read_model(folder: Path) -> ModelConfig:
     """The config of a model; ExplainError when there is none or it is of a type not known here."""
+    return read_models([folder])[0]
+
+
+def read_models(folders: Sequence[Path]) -> list[ModelConfig]:
+    """As ``read_model``, for several at once: their defaults are asked for in one process."""
+    texts = [_text_of(folder) for folder in folders]
+    try:
+        values = completed([text for text, _ in texts])
+    except DefaultsError as error:
+        paths = " or ".join(str(folder / "config.json") for folder in folders)
+        raise ExplainError(f"{paths}: transformers refuses it: {error}") from error
+    return [
+        ModelConfig(folder, text["model_type"], whole, prefix)
+        for folder, (text, prefix), whole in zip(folders, texts, values, strict=True)
+    ]
+
+
+def _text_of(folder: Path) -> tuple[dict[str, Any], str]:
+    """The numbers of the language model, with the prefix of its layers' names."""
     path = folder / "config.json"
     try:
         config = read_config_file(folder)
     except ConfigFileError as error:
         raise ExplainError(str(error)) from error
     text = dict(text_part(config))
-    model_type = text.get("model_type")
-    if model_type not in FAMILIES:
+    if text.get("model_type") not in FAMILIES:
         raise NotFromNumbersError(
-            f"{path}: models of type {model_type!r} cannot be explained by their numbers alone; "
-            f"known: {', '.join(sorted(FAMILIES))}"
+            f"{path}: models of type {text.get('model_type')!r} cannot be explained by their "
+            f"numbers alone; known: {', '.join(sorted(FAMILIES))}"
         )
     if config.get("is_encoder_decoder"):
         raise NotFromNumbersError(
             f"{path}: encoder-decoder models cannot be explained by numbers alone"
         )
     dtype = config.get("dtype") or config.get("torch_dtype")
-    completed = _completed(model_type, text, path)
-    return ModelConfig(folder, model_type, {"dtype": dtype, **completed})
-
-
-def _completed(model_type: str, text: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The config with the defaults of its class, as vLLM reads it; as it is for other types.
-
-    Published configs leave out what equals the default: heads, or which layers have a window.
-    """
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-    from transformers.utils import logging
-
-    if model_type not in CONFIG_MAPPING:
-        return text
-    verbosity = logging.get_verbosity()
-    # It warns of rotary embeddings, which no cache depends on.
-    logging.set_verbosity_error()
-    try:
-        filled = CONFIG_MAPPING[model_type].from_dict(dict(text)).to_dict()
-    except Exception as error:  # Its classes raise what they like.
-        raise ExplainError(f"{path}: transformers refuses it: {error}") from error
-    finally:
-        logging.set_verbosity(verbosity)
-    given = {name: value for name, value in text.items() if value is not None}
-    # use_sliding_window: false takes the window away.
-    taken_away = {name for name in ("sliding_window",) if filled.get(name) is None}
-    kept = {name: value for name, value in given.items() if name not in taken_away}
-    return {name: value for name, value in {**filled, **kept}.items() if value is not None}
+    if dtype is not None:
+        text.setdefault("dtype", dtype)
+    return text, "language_model." if "text_config" in config else ""
 
 
 @dataclass(frozen=True)
@@ -164,7 +170,9 @@ class _Reader:
     def query_heads(self) -> int:
         return self.per_rank("num_attention_heads", self.config.number("num_attention_heads"))
 
-    def attention(self, window: int = 0, has_sink: bool = False) -> ModelLayer:
+    def attention(
+        self, window: int = 0, has_sink: bool = False, module: str = "self_attn.attn"
+    ) -> ModelLayer:
         """Keys and values; with more ranks than heads, each rank has one (vLLM replicates it)."""
         name = "num_key_value_heads"
         heads = self.config.number(name if self.config.get(name) else "num_attention_heads")
@@ -183,10 +191,13 @@ class _Reader:
             size,
             window,
             has_sink=has_sink,
+            module=module,
         )
 
 
-def _keys_and_values(reader: _Reader, has_sink: bool = False) -> list[ModelLayer]:
+def _keys_and_values(
+    reader: _Reader, has_sink: bool = False, module: str = "self_attn.attn"
+) -> list[ModelLayer]:
     """Dense layers, some or all with a window by ``layer_types``."""
     config = reader.config
     count = config.number("num_hidden_layers")
@@ -207,7 +218,8 @@ def _keys_and_values(reader: _Reader, has_sink: bool = False) -> list[ModelLayer
                 "cannot be explained without loading it"
             )
         sliding = layer_type == "sliding_attention"
-        layers.append(reader.attention(config.number("sliding_window") if sliding else 0, has_sink))
+        window = config.number("sliding_window") if sliding else 0
+        layers.append(reader.attention(window, has_sink, module))
     return layers
 
 
@@ -223,7 +235,7 @@ def _without_window(reader: _Reader) -> list[ModelLayer]:
 
 
 def _with_sinks(reader: _Reader) -> list[ModelLayer]:
-    return _keys_and_values(reader, has_sink=True)
+    return _keys_and_values(reader, has_sink=True, module="attn.attn")
 
 
 def _latent(reader: _Reader) -> list[ModelLayer]:
@@ -267,19 +279,50 @@ def _gated_delta_net(reader: _Reader) -> list[ModelLayer]:
         config.number("linear_key_head_dim"),
     )
     types = config.get("layer_types") or []
-    state = ModelLayer(Kind.MAMBA, states=(conv, ssm))
+    state = ModelLayer(Kind.MAMBA, states=(conv, ssm), module="linear_attn")
     return [
         state if layer_type == "linear_attention" else reader.attention() for layer_type in types
     ]
 
 
 def _short_convolution(reader: _Reader) -> list[ModelLayer]:
-    """LFM2; vLLM, ``MambaStateShapeCalculator.short_conv_state_shape``."""
+    """LFM2; vLLM, ``MambaStateShapeCalculator.short_conv_state_shape``.
+
+    The window holds all tokens of a verification, too (``plugin/short_convolution.py``).
+    """
     config = reader.config
     channels = reader.per_rank("hidden_size", config.number("hidden_size"))
-    state = ModelLayer(Kind.MAMBA, states=((config.number("conv_L_cache") - 1, channels),))
+    width = config.number("conv_L_cache") - 1
+    state = ModelLayer(
+        Kind.MAMBA,
+        states=((width + reader.draft_tokens, channels),),
+        module="conv",
+        aligned_states=((width, channels),),
+    )
     return [
         state if layer_type == "conv" else reader.attention()
+        for layer_type in config.get("layer_types") or []
+    ]
+
+
+def _mamba2(reader: _Reader) -> list[ModelLayer]:
+    """Granite 4; vLLM, ``MambaStateShapeCalculator.mamba2_state_shape``."""
+    config = reader.config
+    groups = reader.per_rank("mamba_n_groups", config.number("mamba_n_groups"))
+    heads = reader.per_rank("mamba_n_heads", config.number("mamba_n_heads"))
+    inner = config.number("mamba_expand") * config.number("hidden_size")
+    size = config.number("mamba_d_state")
+    channels = reader.per_rank("channels of the convolution", inner) + 2 * groups * size
+    width = config.number("mamba_d_conv") - 1
+    ssm = (heads, config.number("mamba_d_head"), size)
+    state = ModelLayer(
+        Kind.MAMBA,
+        states=((width + reader.draft_tokens, channels), ssm),
+        module="mixer",
+        aligned_states=((width, channels), ssm),
+    )
+    return [
+        state if layer_type == "mamba" else reader.attention()
         for layer_type in config.get("layer_types") or []
     ]
 
@@ -289,6 +332,7 @@ FAMILIES: dict[str, Callable[[_Reader], list[ModelLayer]]] = {
     "mistral": _keys_and_values,
     "mixtral": _keys_and_values,
     "granite": _keys_and_values,
+    "granitemoehybrid": _mamba2,
     "gemma2": _keys_and_values,
     "gemma3_text": _keys_and_values,
     "gpt_oss": _with_sinks,

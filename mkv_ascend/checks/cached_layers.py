@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the numbers of layers to what planning takes of them: backends, layouts, holdings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mkv_ascend.attention import ascend_backends as backends
+from mkv_ascend.attention.entry import BackendEntry
+from mkv_ascend.attention.options import AttentionOptions
+from mkv_ascend.attention.request import Environment, LayerRequest
+from mkv_ascend.attention.selection import SelectionOptions, select_backends
+from mkv_ascend.checks.model_config import ModelLayer
+from mkv_ascend.layout.component import (
+    Component,
+    Container,
+    LayerLayout,
+    StateExtent,
+    Storage,
+    dtype_bytes,
+)
+from mkv_ascend.layout.demand import Holding, Span
+from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.planning import CachedLayer, state_table
+from mkv_ascend.layout.recipes import largest_kernel_block
+from mkv_ascend.layout.registry import tokens
+
+__all__ = ["KERNEL_BLOCK", "BlockSizes", "NamedLayer", "cached_layers"]
+
+KERNEL_BLOCK = 128
+"""Tokens of a block where vllm-ascend is not told otherwise, and of a block of its kernels."""
+
+
+@dataclass(frozen=True)
+class NamedLayer:
+    """A layer with its name, the model it is of, and the dtype of its cache."""
+
+    name: str
+    role: Role
+    dtype: str
+    layer: ModelLayer
+
+
+@dataclass(frozen=True)
+class BlockSizes:
+    """Tokens that a block of attention and one of states stands for.
+
+    ``padded``: bytes that vllm-ascend pads smaller pages to; None where it pads none. Plans do
+    without, vLLM's own grouping does not.
+    """
+
+    attention: int
+    states: int
+    padded: int | None = None
+
+    @classmethod
+    def of_target(
+        cls, target: Sequence[NamedLayer], asked: int | None, max_model_len: int
+    ) -> BlockSizes:
+        """As vllm-ascend 0.23.0 sets them (``patch/platform/patch_mamba_config.py``).
+
+        Where the target has states, blocks of attention are so large that their keys are as many
+        bytes as the largest state, if that can be (``plugin/state_blocks.py`` where it cannot).
+        """
+        states = next((named for named in target if named.layer.states), None)
+        attention = next((named for named in target if not named.layer.states), None)
+        own = asked or KERNEL_BLOCK
+        if states is None or attention is None:
+            return cls(own, max_model_len)
+        key_bytes = (
+            attention.layer.num_kv_heads * attention.layer.head_size * dtype_bytes(attention.dtype)
+        )
+        sizes = [
+            math.prod(shape) * dtype_bytes(states.dtype)
+            for shape in states.layer.aligned_states or states.layer.states
+        ]
+        block = KERNEL_BLOCK * -(-max(sizes) // (KERNEL_BLOCK * key_bytes))
+        if block * key_bytes != max(sizes):
+            return cls(own if own % KERNEL_BLOCK == 0 else KERNEL_BLOCK, max_model_len)
+        block = max(block, asked or 0)
+        return cls(block, max_model_len, 2 * block * key_bytes + min(sizes))
+
+
+def cached_layers(
+    layers: Sequence[NamedLayer],
+    sizes: BlockSizes,
+    num_draft_tokens: int,
+    options: AttentionOptions,
+    environment: Environment,
+    vllm_backend: str | None = None,
+) -> tuple[CachedLayer, ...]:
+    """What planning takes of ``layers``. ``vllm_backend``: vLLM's own option for the target.
+
+    Raises SelectionError where no backend can serve a layer, or the options' does not.
+    """
+    asked = SelectionOptions(attention=options, vllm_target=vllm_backend)
+    choices = select_backends([_request(named) for named in layers], asked, environment)
+    chosen = {choice.request.name: choice.backend for choice in choices}
+    return tuple(
+        _of_states(named, sizes, num_draft_tokens, chosen[named.name])
+        if named.layer.states
+        else _of_tokens(named, sizes, chosen[named.name])
+        for named in layers
+    )
+
+
+def _state_backend(layer: ModelLayer) -> BackendEntry:
+    if len(layer.states) == 1:
+        return backends.SHORT_CONVOLUTION
+    return backends.MAMBA_2 if layer.module == "mixer" else backends.GATED_DELTA_NET
+
+
+def _request(named: NamedLayer) -> LayerRequest:
+    layer = named.layer
+    # The indexer's key is not part of a head of the attention itself.
+    head_size = sum(layer.vectors[:2]) or layer.head_size
+    return LayerRequest(
+        name=named.name,
+        role=named.role,
+        kind=layer.kind,
+        layer_class="layer of config.json",
+        dtype=named.dtype,
+        head_size=head_size,
+        num_heads=layer.num_heads,
+        num_kv_heads=layer.num_kv_heads,
+        has_sink=layer.has_sink,
+        own_backend=_state_backend(layer).class_path if layer.states else None,
+    )
+
+
+def _of_tokens(named: NamedLayer, sizes: BlockSizes, entry: BackendEntry) -> CachedLayer:
+    """Keys and values, or the vectors of MLA, as the recipes of ``layout`` make them of specs."""
+    layer, rows = named.layer, sizes.attention
+    if layer.vectors:
+        names = ("latent", "rope", "indexer_k")[: len(layer.vectors)]
+        parts = [
+            tokens(name, rows, 1, dim, named.dtype)
+            for name, dim in zip(names, layer.vectors, strict=True)
+        ]
+    else:
+        heads, dim = layer.num_kv_heads, layer.head_size
+        parts = [tokens(name, rows, heads, dim, named.dtype) for name in ("k", "v")]
+    layout = LayerLayout(
+        layer=named.name,
+        role=named.role,
+        kind=layer.kind,
+        components=tuple(parts),
+        storage=Storage.SPLIT,
+        page_bytes=sum(part.bytes_per_block for part in parts),
+        tokens_per_block=rows,
+        kernel_block=largest_kernel_block(rows, entry.kernel_block_sizes, rows),
+    )
+    holding = Holding(Span.WINDOW, layer.window) if layer.window else Holding(Span.ALL)
+    return CachedLayer(layout, holding, entry.name)
+
+
+def _of_states(
+    named: NamedLayer, sizes: BlockSizes, num_draft_tokens: int, entry: BackendEntry
+) -> CachedLayer:
+    shapes = named.layer.states
+    names = ("conv",) if len(shapes) == 1 else ("conv", "ssm")
+    parts = [
+        Component(name, named.dtype, StateExtent(shape))
+        for name, shape in zip(names, shapes, strict=True)
+    ]
+    layout = LayerLayout(
+        layer=named.name,
+        role=named.role,
+        kind=named.layer.kind,
+        components=tuple(parts),
+        storage=Storage.PLANAR,
+        page_bytes=sum(part.bytes_per_block for part in parts),
+        tokens_per_block=sizes.states,
+        container=Container.LIST,
+    )
+    holding = Holding(Span.STATE, 1, extra_blocks=num_draft_tokens)
+    return CachedLayer(layout, holding, entry.name, state_table(layout, entry.name))

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine would plan, from the numbers of two config.json files: no vLLM, no weights.
+
+``commands/from_vllm.py`` finds the same by having vLLM build the models. Tests compare both with
+engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mkv_ascend.attention.entry import DeviceGeneration
+from mkv_ascend.attention.request import Environment
+from mkv_ascend.checks.cached_layers import BlockSizes, NamedLayer, cached_layers
+from mkv_ascend.checks.model_config import (
+    ExplainError,
+    ModelConfig,
+    NotFromNumbersError,
+    read_models,
+)
+from mkv_ascend.checks.planning_inputs import Asked, Found
+from mkv_ascend.config import MkvConfig, parse_config
+from mkv_ascend.layout.demand import Request
+from mkv_ascend.layout.grouping import GroupingOptions
+from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.planning import CachedLayer, PlanInputs, share_one_table
+from mkv_ascend.layout.report_text import count
+
+__all__ = ["ADMITTED_TOKENS", "WITHOUT_LAYERS", "find"]
+
+ADMITTED_TOKENS = 2048
+"""Tokens of a step where the user names none: vLLM's for a server whose device has less than 70
+GiB (``EngineArgs.get_batch_defaults``)."""
+WITH_MODEL = frozenset({"draft_model", "eagle", "eagle3"})
+"""Methods whose draft is read like any model."""
+WITHOUT_LAYERS = frozenset({"ngram", "ngram_gpu", "suffix"})
+"""Methods that draft without a model."""
+AFTER_TARGET = frozenset({"eagle", "eagle3", "mtp"})
+"""Methods whose layers vLLM names and numbers as the target's, after its last."""
+READ_BY_VLLM: dict[str, Any] = {
+    "kv_cache_dtype": "auto",
+    "kv_transfer_config": None,
+    "ec_transfer_config": None,
+    "disable_hybrid_kv_cache_manager": False,
+    "disable_sliding_window": False,
+    "pipeline_parallel_size": 1,
+    "prefill_context_parallel_size": 1,
+    "decode_context_parallel_size": 1,
+    "hf_overrides": {},
+    "model_impl": "auto",
+    "mamba_cache_dtype": "auto",
+    "mamba_ssm_cache_dtype": "auto",
+    "mamba_block_size": None,
+    "mamba_cache_mode": "none",
+    "num_gpu_blocks_override": None,
+}
+"""Fields whose effect on caches only vLLM knows, and the values with which they have none."""
+
+
+def find(asked: Asked, environment: Environment | None = None) -> Found:
+    """What an engine with these fields would plan. ``environment``: Ascend A2 when left out.
+
+    Raises:
+        NotFromNumbersError: only vLLM's classes can tell.
+        ExplainError: it cannot be planned at all; SelectionError where no backend fits a layer.
+    """
+    _refuse_what_vllm_reads(asked)
+    options = parse_config(asked.additional)
+    target, draft = _models(asked)
+    drafted = _drafted(asked)
+    layers = _named(asked, target, draft, drafted)
+    tokens = asked.number("max_model_len", 0) or target.number("max_position_embeddings")
+    sizes = _block_sizes(asked, layers, tokens)
+    cached = cached_layers(
+        layers,
+        sizes,
+        drafted,
+        options.attention,
+        environment or Environment(DeviceGeneration.A2),
+        asked.engine.get("attention_backend"),
+    )
+    groups, exact, notes = _groups(cached)
+    inputs = PlanInputs(
+        cached,
+        Request(tokens, 1 + drafted),
+        asked.number("max_num_batched_tokens", ADMITTED_TOKENS),
+        _grouping_options(options, exact, _takes_hits(asked, layers)),
+        groups,
+    )
+    models = [("target", _described(target, layers, Role.TARGET))]
+    if draft is not None:
+        models.append(("draft", _described(draft, layers, Role.DRAFT)))
+    notes += _other_vocabulary(asked, target, draft)
+    return Found(inputs, tuple(models), notes, exact=exact, padded_bytes=sizes.padded)
+
+
+def _refuse_what_vllm_reads(asked: Asked) -> None:
+    for name, harmless in READ_BY_VLLM.items():
+        value = asked.engine.get(name)
+        if value is not None and value != harmless:
+            raise NotFromNumbersError(f"{name} is {value!r}, which only vLLM can read")
+    if parse_config(asked.additional).kv_cache.draft_dtype is not None:
+        raise NotFromNumbersError("kv_cache.draft_dtype is given, which only vLLM can read")
+
+
+def _grouping_options(options: MkvConfig, limited: bool, takes_hits: bool) -> GroupingOptions:
+    """``limited``: whether the limit of padding holds; vLLM's own grouping knows none."""
+    layout = options.layout
+    return GroupingOptions(
+        layout.objective,
+        layout.max_padding_fraction if limited else None,
+        max_block_size=layout.max_block_size,
+        prefix_caching=takes_hits,
+    )
+
+
+def _takes_hits(asked: Asked, layers: Sequence[NamedLayer]) -> bool:
+    """Whether vLLM looks for prefix hits: not beside states, unless it is told to."""
+    if any(named.layer.states for named in layers):
+        return False
+    return asked.engine.get("enable_prefix_caching") is not False
+
+
+def _drafted(asked: Asked) -> int:
+    """Tokens of a proposal; 0 without a draft."""
+    return 0 if asked.speculative is None else int(asked.speculative["num_speculative_tokens"])
+
+
+def _method(asked: Asked) -> str:
+    return str((asked.speculative or {}).get("method") or "draft_model")
+
+
+def _models(asked: Asked) -> tuple[ModelConfig, ModelConfig | None]:
+    """Target and draft; None where nothing of a draft keeps a cache."""
+    folder = _draft_folder(asked)
+    if folder is None:
+        return read_models([asked.model])[0], None
+    if folder.resolve() == asked.model.resolve():
+        (target,) = read_models([asked.model])
+        return target, target
+    target, draft = read_models([asked.model, folder])
+    return target, draft
+
+
+def _draft_folder(asked: Asked) -> Path | None:
+    method = _method(asked)
+    if asked.speculative is None or method in WITHOUT_LAYERS:
+        return None
+    model = asked.speculative.get("model")
+    if method == "mtp":
+        return asked.model if model is None else Path(model)
+    if method not in WITH_MODEL:
+        known = ", ".join(sorted(WITHOUT_LAYERS | WITH_MODEL | {"mtp"}))
+        raise NotFromNumbersError(
+            f"speculative method {method!r} cannot be explained by numbers alone; known: {known}"
+        )
+    if model is None:
+        raise ExplainError(
+            f"speculative method {method} needs a draft: give --draft, or model in "
+            "--speculative-config"
+        )
+    return Path(model)
+
+
+def _named(
+    asked: Asked, target: ModelConfig, draft: ModelConfig | None, drafted: int
+) -> list[NamedLayer]:
+    """The layers of both models on one rank, as vLLM names and orders them: states come last."""
+    ranks = asked.number("tensor_parallel_size", 1)
+    dtype = _dtype(asked, target)
+    of_target = target.layers(ranks, drafted)
+    layers = [
+        NamedLayer(f"{target.prefix}model.layers.{index}.{x.module}", Role.TARGET, dtype, x)
+        for index, x in enumerate(of_target)
+    ]
+    if draft is not None:
+        method = _method(asked)
+        ranks = _draft_ranks(asked, ranks)
+        found = draft.mtp_layers(ranks) if method == "mtp" else draft.layers(ranks, drafted)
+        after = method in AFTER_TARGET
+        first = len(of_target) if after else 0
+        prefix = "" if after else f"draft_model.{draft.prefix}"
+        layers += [
+            NamedLayer(f"{prefix}model.layers.{first + index}.{x.module}", Role.DRAFT, dtype, x)
+            for index, x in enumerate(found)
+        ]
+    return sorted(layers, key=lambda named: bool(named.layer.states))
+
+
+def _dtype(asked: Asked, target: ModelConfig) -> str:
+    """Of the caches of both models: vLLM computes the draft in the target's dtype."""
+    name = str(asked.engine.get("dtype") or "auto").removeprefix("torch.")
+    if name == "auto":
+        return target.dtype
+    return {"half": "float16", "float": "float32"}.get(name, name)
+
+
+def _draft_ranks(asked: Asked, ranks: int) -> int:
+    given = (asked.speculative or {}).get("draft_tensor_parallel_size")
+    wanted = ranks if given is None else given
+    if wanted not in (1, ranks):
+        raise ExplainError(
+            f"draft_tensor_parallel_size is {wanted!r}; vLLM takes 1 or the target's, {ranks}"
+        )
+    return int(wanted)
+
+
+def _block_sizes(asked: Asked, layers: Sequence[NamedLayer], tokens: int) -> BlockSizes:
+    target = [named for named in layers if named.role is Role.TARGET]
+    sizes = BlockSizes.of_target(target, asked.engine.get("block_size"), tokens)
+    # Beside a draft that alone has states prefix caching is switched off.
+    with_states = any(named.layer.states for named in target)
+    if with_states and asked.engine.get("enable_prefix_caching"):
+        raise NotFromNumbersError("with prefix caching vLLM chooses which states are kept")
+    return sizes
+
+
+def _groups(
+    layers: tuple[CachedLayer, ...],
+) -> tuple[tuple[tuple[str, ...], ...] | None, bool, tuple[str, ...]]:
+    """Groups where vLLM's own are known without it, whether they are, and notes."""
+    if share_one_table(layers):
+        return (tuple(layer.layout.layer for layer in layers),), True, ()
+    if any(layer.layout.role is Role.DRAFT for layer in layers):
+        return None, True, ()
+    note = (
+        "without a draft there is nothing to fold: the engine takes vLLM's own grouping, where "
+        "vLLM has one. For these layers this plan is what planning can do, not what is served; "
+        "--build asks vLLM"
+    )
+    return None, False, (note,)
+
+
+def _other_vocabulary(
+    asked: Asked, target: ModelConfig, draft: ModelConfig | None
+) -> tuple[str, ...]:
+    """What vLLM refuses of a draft model, and what no cache depends on."""
+    if draft is None or _method(asked) != "draft_model":
+        return ()
+    sizes: list[Any] = [model.get("vocab_size") for model in (target, draft)]
+    if None in sizes or sizes[0] == sizes[1]:
+        return ()
+    return (f"vLLM refuses this draft: its vocabulary has {sizes[1]} tokens, not {sizes[0]}",)
+
+
+def _described(model: ModelConfig, layers: Sequence[NamedLayer], role: Role) -> str:
+    number = count(sum(named.role is role for named in layers), "layer")
+    dtype = next(named.dtype for named in layers)
+    return f"{model.folder.resolve().name} ({model.model_type}, {number}, {dtype})"

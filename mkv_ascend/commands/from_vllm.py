@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that vLLM itself builds, on the meta device: for those whose config.json is not enough.
+
+``vllm_building`` does it in a process of its own; here are the question and what came of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mkv_ascend.checks.config_file import ConfigFileError, read_config_file
+from mkv_ascend.checks.model_config import ExplainError
+from mkv_ascend.checks.planning_inputs import Asked, Found
+from mkv_ascend.commands.explain_process import ProcessError, ask
+from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.planning import PlanInputs
+from mkv_ascend.layout.report import OtherGrouping
+from mkv_ascend.layout.report_text import count
+from mkv_ascend.layout.serialization import from_plain
+
+__all__ = ["find", "read_answer"]
+
+
+def find(asked: Asked, *, vllm_grouping: bool = False) -> Found:
+    """What an engine with these fields would plan. ``vllm_grouping``: ask for vLLM's own, too.
+
+    Raises:
+        ExplainError: with the words of vLLM or vllm-ascend where they refuse the models.
+    """
+    question = {"engine": _plain(asked.engine), "vllm_grouping": vllm_grouping}
+    _check_files(asked)
+    try:
+        answer = ask("mkv_ascend.commands.vllm_building", question, {})
+    except ProcessError as error:
+        raise ExplainError(f"vLLM could not be asked to build the models: {error}") from error
+    return read_answer(asked, answer)
+
+
+def read_answer(asked: Asked, answer: Mapping[str, Any]) -> Found:
+    """What the process answered (``vllm_building.build``)."""
+    if "error" in answer:
+        raise ExplainError(f"vLLM 0.23.0 with vllm-ascend 0.23.0 refuses this: {answer['error']}")
+    inputs = from_plain(PlanInputs, answer["inputs"])
+    if not inputs.layers:
+        raise ExplainError("no layer of these models keeps a KV cache")
+    return Found(
+        inputs,
+        tuple(_models(asked, inputs, answer["dtype"])),
+        tuple(dict.fromkeys([*answer["notes"], *_shared(answer["shared"])])),
+        None if answer["vllm"] is None else OtherGrouping(**answer["vllm"]),
+    )
+
+
+def _plain(engine: Mapping[str, Any]) -> dict[str, Any]:
+    """Paths as strings, for JSON."""
+    return {name: str(x) if isinstance(x, Path) else x for name, x in engine.items()}
+
+
+def _check_files(asked: Asked) -> None:
+    for model in (asked.model, (asked.speculative or {}).get("model")):
+        if model is None:
+            continue
+        try:
+            read_config_file(Path(model))
+        except ConfigFileError as error:
+            raise ExplainError(str(error)) from error
+
+
+def _shared(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    if not pairs:
+        return []
+    reader, owner = pairs[0]
+    number = count(len(pairs), "layer")
+    return [f"{number} without a cache of its own, such as {reader}, which reads {owner}'s"]
+
+
+def _models(asked: Asked, inputs: PlanInputs, dtype: str) -> list[tuple[str, str]]:
+    models = [("target", _described(asked.model, inputs, dtype, Role.TARGET))]
+    if any(layer.layout.role is Role.DRAFT for layer in inputs.layers):
+        draft = Path((asked.speculative or {}).get("model") or asked.model)
+        models.append(("draft", _described(draft, inputs, dtype, Role.DRAFT)))
+    return models
+
+
+def _described(folder: Path, inputs: PlanInputs, dtype: str, role: Role) -> str:
+    config = read_config_file(folder)
+    number = count(sum(layer.layout.role is role for layer in inputs.layers), "layer")
+    return f"{folder.resolve().name} ({config.get('model_type')}, {number}, {dtype})"

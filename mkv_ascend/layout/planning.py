@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one plan of KV caches: from the layers of target and draft to groups, pools and blocks.
+
+The engine core, its workers, ``mkv-ascend explain`` and ``mkv-ascend check`` all plan with
+``plan``. They differ in where the layers come from: a running model, one that was built without
+memory, or the numbers of two config.json files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from mkv_ascend.layout.admission import NULL_BLOCKS, AdmissionError, require_one_request
+from mkv_ascend.layout.component import LayerLayout, exact_quotient
+from mkv_ascend.layout.demand import Holding, Request
+from mkv_ascend.layout.fitting import fitted_groups, group_layouts, need_of
+from mkv_ascend.layout.grouping import Cost, Group, Grouping, GroupingOptions
+from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.plan import CachePlan, make_plan
+from mkv_ascend.layout.pooling import bytes_per_block
+
+__all__ = ["CachedLayer", "PlanInputs", "ServingPlan", "plan", "share_one_table", "state_table"]
+
+
+@dataclass(frozen=True)
+class CachedLayer:
+    """One layer with a cache of its own.
+
+    ``layout``: at the layer's own block size. ``holding``: what one request holds in it.
+    ``backend``: name of the backend that serves it. ``table``: layers of unequal ``table`` never
+    share a KV group; vLLM knows a group of states by the one spec of its layers.
+    """
+
+    layout: LayerLayout
+    holding: Holding
+    backend: str = "-"
+    table: str = ""
+
+
+@dataclass(frozen=True)
+class PlanInputs:
+    """All that a plan is made of.
+
+    ``layers``: in the order of execution. ``request``: the longest request, and the tokens that a
+    decoding step adds; memory is measured with it. ``admitted_tokens``: most tokens of one step
+    when the scheduler admits a request. ``groups``: names of the layers of each group where the
+    groups are given, by vLLM; None where they are searched for. ``own_blocks``: whether every layer
+    keeps its own block size. ``kv_transfer``: whether a KV connector registers the caches.
+    ``aliases``: layers without a cache, each with the layer whose cache it reads.
+    """
+
+    layers: tuple[CachedLayer, ...]
+    request: Request
+    admitted_tokens: int
+    options: GroupingOptions
+    groups: tuple[tuple[str, ...], ...] | None = None
+    own_blocks: bool = False
+    kv_transfer: bool = False
+    aliases: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class ServingPlan:
+    """Groups and pools, and what memory holds with them. Make one with ``plan``."""
+
+    inputs: PlanInputs
+    grouping: Grouping
+    plan: CachePlan
+
+    @cached_property
+    def backends(self) -> Mapping[str, str]:
+        """Backend by layer."""
+        return {layer.layout.layer: layer.backend for layer in self.inputs.layers}
+
+    @property
+    def admission_blocks(self) -> tuple[int, ...]:
+        """For each group, blocks with which the scheduler admits the longest request."""
+        request = self._admitted()
+        return tuple(
+            group.holding.blocks(group.block_size, request) for group in self.grouping.groups
+        )
+
+    def num_blocks(self, memory_bytes: int) -> int:
+        """Blocks that fit into ``memory_bytes``, vLLM's null block included; may be 0."""
+        return self.plan.num_blocks_in(memory_bytes)
+
+    def max_concurrency(self, num_blocks: int) -> float:
+        """Requests of full length that can be admitted at once, the null block taken off."""
+        return max(num_blocks - NULL_BLOCKS, 0) / max(1, sum(self.admission_blocks))
+
+    def refusal(self, num_blocks: int) -> str | None:
+        """Why no engine starts with so many blocks; None where one does."""
+        try:
+            require_one_request(self.grouping, self._admitted(), num_blocks)
+        except AdmissionError as error:
+            return str(error)
+        return None
+
+    def _admitted(self) -> Request:
+        return replace(self.inputs.request, tokens_per_step=self.inputs.admitted_tokens)
+
+
+def plan(inputs: PlanInputs) -> ServingPlan:
+    """Groups, pools and costs of these layers.
+
+    Raises:
+        GroupingError: nothing keeps to the options' limit of padding, or no block size is allowed.
+        LayoutError: something does not divide, or two blocks would share a byte.
+    """
+    layouts = {layer.layout.layer: layer.layout for layer in inputs.layers}
+    grouping = _searched(inputs, layouts) if inputs.groups is None else _given(inputs, layouts)
+    pools = make_plan(
+        fitted_groups(layouts, grouping),
+        kv_transfer=inputs.kv_transfer,
+        aliases=dict(inputs.aliases),
+    )
+    return ServingPlan(inputs, grouping, pools)
+
+
+def state_table(layout: LayerLayout, state_type: str) -> str:
+    """``CachedLayer.table`` of a layer with states. ``state_type``: what computes them."""
+    parts = (f"{part.dtype}{part.extent}" for part in layout.components)
+    return f"{state_type} {' '.join(parts)}"
+
+
+def share_one_table(layers: Sequence[CachedLayer]) -> bool:
+    """Whether all layers hold the same tokens in blocks of one size: vLLM gives them one group."""
+    return len({(x.holding, x.layout.tokens_per_block, x.table) for x in layers}) == 1
+
+
+def _searched(inputs: PlanInputs, layouts: Mapping[str, LayerLayout]) -> Grouping:
+    return group_layouts(
+        layouts,
+        {layer.layout.layer: layer.holding for layer in inputs.layers},
+        inputs.request,
+        inputs.options,
+        tables={layer.layout.layer: layer.table for layer in inputs.layers},
+        own_blocks=inputs.own_blocks,
+    )
+
+
+def _given(inputs: PlanInputs, layouts: Mapping[str, LayerLayout]) -> Grouping:
+    """The groups that are given, as a grouping without alternatives."""
+    known = {layer.layout.layer: layer for layer in inputs.layers}
+    groups = tuple(_group(inputs, [known[name] for name in names]) for names in inputs.groups or ())
+    block_bytes = bytes_per_block([[layouts[name] for name in group.layers] for group in groups])
+    needs = (need_of(layer.layout, layer.holding) for layer in inputs.layers)
+    needed = sum(need.needed_bytes(inputs.request) for need in needs)
+    blocks = sum(group.blocks for group in groups)
+    cost = Cost(len(groups), blocks * block_bytes, needed, block_bytes, blocks)
+    return Grouping(
+        objective=inputs.options.objective,
+        groups=groups,
+        block_bytes=block_bytes,
+        cost=cost,
+        other_cost=cost,
+        alternatives=(cost,),
+        exhaustive=True,
+        bound_bytes=cost.held_bytes,
+    )
+
+
+def _group(inputs: PlanInputs, layers: Sequence[CachedLayer]) -> Group:
+    """A given group; of its layers the one that holds most blocks says how many."""
+    blocks, most = 0, layers[0]
+    for layer in layers:
+        held = layer.holding.blocks(_rows(layer), inputs.request)
+        if held > blocks:
+            blocks, most = held, layer
+    return Group(
+        layers=tuple(layer.layout.layer for layer in layers),
+        block_size=_rows(most),
+        blocks=blocks,
+        has_draft=any(layer.layout.role is Role.DRAFT for layer in layers),
+        holding=most.holding,
+    )
+
+
+def _rows(layer: CachedLayer) -> int:
+    what = f"layer {layer.layout.layer}: tokens of a block by tokens of a row"
+    return exact_quotient(layer.layout.tokens_per_block, layer.holding.tokens_per_row, what)

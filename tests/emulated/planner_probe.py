@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prints, as JSON, how KV caches are planned: by an engine, or where vLLM only builds the models.
+
+The request is a mapping of ``engine``, arguments of ``vllm.LLM``, and ``build``: whether no engine
+is to be started.
+"""
+
+import json
+import os
+import sys
+
+
+def describe(runner):
+    """What an engine serves from: groups, layouts, pools, blocks, and those of one request."""
+    from mkv_ascend.layout.serialization import to_plain
+    from mkv_ascend.plugin.planned_caches import blocks_of_request
+
+    config, plan = runner.kv_cache_config, runner.cache_plan
+    layouts = {layout.layer: to_plain(layout) for layout in plan.layers}
+    return {
+        "groups": [
+            [name for name in group.layer_names if name in layouts]
+            for group in config.kv_cache_groups
+        ],
+        "admission_blocks": [
+            blocks_of_request(group.kv_cache_spec, runner.vllm_config)
+            for group in config.kv_cache_groups
+        ],
+        "layouts": layouts,
+        "backends": {row.name: row.backend for row in runner.layer_rows() if row.name in layouts},
+        "pools": [to_plain(pool) for pool in plan.pools],
+        "num_blocks": config.num_blocks,
+        "counted_bytes": sum(tensor.size for tensor in config.kv_cache_tensors),
+        "allocated": [
+            [plan.buffer_bytes(index, buffer) for buffer in range(len(pool.buffers))]
+            for index, pool in enumerate(plan.pools)
+        ],
+    }
+
+
+def start(engine):
+    """An engine in this process, described once its caches are allocated."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    from vllm import LLM
+
+    llm = LLM(**engine)
+    core = llm.llm_engine.engine_core.engine_core
+    return describe(core.model_executor.driver_worker.worker.model_runner)
+
+
+def main():
+    request = json.loads(sys.argv[1])
+    if request["build"]:
+        from mkv_ascend.commands.vllm_building import build
+
+        result = build({"engine": request["engine"], "vllm_grouping": False})
+    else:
+        result = start(request["engine"])
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

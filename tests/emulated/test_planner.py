@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is explained before the start is what an engine plans and its worker allocates, to the byte.
+
+One pair of every family, each planned three times: from the numbers of the two config.json files,
+from what vLLM builds without weights, and by an engine.
+"""
+
+import contextlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from mkv_ascend import cli
+from mkv_ascend.checks import from_config
+from mkv_ascend.checks.model_config import NotFromNumbersError
+from mkv_ascend.checks.planning_inputs import Asked
+from mkv_ascend.commands import from_vllm
+from mkv_ascend.layout.planning import plan
+from mkv_ascend.layout.serialization import to_plain
+from mkv_ascend.testing import programs
+from mkv_ascend.testing.tiny_models import model_directory
+
+PROBE = Path(__file__).parent / "planner_probe.py"
+MIB = 2**20
+MEMORY = 64 * MIB
+TOKENS = 512
+
+
+@dataclass(frozen=True)
+class Pair:
+    """``by_numbers``: whether the two config.json files tell enough."""
+
+    target: str
+    method: str | None = "draft_model"
+    draft: str | None = "llama_draft"
+    by_numbers: bool = True
+    engine: dict = field(default_factory=dict)
+
+    def arguments(self):
+        """Arguments of ``vllm.LLM``: planning needs the weights' shapes at most."""
+        speculative = None
+        if self.method is not None:
+            speculative = {"method": self.method, "num_speculative_tokens": 3}
+            if self.draft is not None:
+                speculative["model"] = str(model_directory(self.draft))
+        return {
+            "model": str(model_directory(self.target)),
+            "speculative_config": speculative,
+            "load_format": "dummy",
+            "skip_tokenizer_init": True,
+            "enforce_eager": True,
+            "max_model_len": TOKENS,
+            "max_num_seqs": 8,
+            "max_num_batched_tokens": TOKENS,
+            "kv_cache_memory_bytes": MEMORY,
+            **self.engine,
+        }
+
+
+V4 = {"block_size": 128, "dtype": "bfloat16"}
+PAIRS = {
+    "dense": Pair("llama_target", draft="gemma3_draft"),
+    "eagle3": Pair("llama_target", "eagle3", "llama_eagle3"),
+    "window+full": Pair("gemma3"),
+    "gpt-oss": Pair("gpt_oss", draft="gpt_oss_draft"),
+    "mla": Pair("deepseek_v2_target"),
+    "mla, windows": Pair("deepseek_v2_target", draft="gemma3_draft"),
+    "sparse mla": Pair("deepseek_v32_target", draft="gemma3_draft"),
+    "sparse mla, mtp": Pair("deepseek_v32_mtp", "mtp", "deepseek_v32_mtp"),
+    "gdn": Pair("qwen3_next", draft="gemma3_draft"),
+    "gdn, gdn": Pair("qwen3_next", draft="qwen3_next_draft"),
+    "dense, gdn": Pair("llama_target", draft="qwen3_next_draft"),
+    "mamba2": Pair("granite4"),
+    "short conv": Pair("lfm2", draft="gemma3_draft"),
+    "deepseek-v4": Pair("deepseek_v4_fitted", by_numbers=False, engine=V4),
+    "deepseek-v4, mtp": Pair("deepseek_v4_fitted", "mtp", None, by_numbers=False, engine=V4),
+    "window+full alone": Pair("gemma3", None, by_numbers=False),
+}
+
+
+def served(planned):
+    """As ``planner_probe.describe`` has it."""
+    blocks = planned.num_blocks(MEMORY)
+    bound = planned.plan.bind(blocks)
+    return {
+        "groups": [list(group.layers) for group in planned.plan.groups],
+        "admission_blocks": list(planned.admission_blocks),
+        "layouts": {layout.layer: to_plain(layout) for layout in planned.plan.layers},
+        "backends": dict(planned.backends),
+        "pools": [to_plain(pool) for pool in planned.plan.pools],
+        "num_blocks": blocks,
+        "counted_bytes": blocks * planned.plan.bytes_per_block,
+        "allocated": [
+            [bound.buffer_bytes(index, buffer) for buffer in range(len(pool.buffers))]
+            for index, pool in enumerate(planned.plan.pools)
+        ],
+    }
+
+
+def printed(pair, capsys):
+    """What ``mkv-ascend explain`` prints, by numbers alone."""
+    arguments = pair.arguments()
+    command = ["explain", "--no-build", "--no-vllm-grouping", "--format", "json"]
+    command += ["--model", arguments["model"], "--memory", str(MEMORY)]
+    command += ["--max-model-len", str(TOKENS), "--max-num-batched-tokens", str(TOKENS)]
+    if arguments["speculative_config"] is not None:
+        command += ["--speculative-config", json.dumps(arguments["speculative_config"])]
+    capsys.readouterr()
+    assert cli.main(command) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_what_is_explained_is_what_an_engine_allocates(name, capsys):
+    pair = PAIRS[name]
+    asked = Asked(pair.arguments())
+    engine = programs.answer_of(PROBE, {"engine": pair.arguments(), "build": False})
+    answer = programs.answer_of(PROBE, {"engine": pair.arguments(), "build": True})
+    built = from_vllm.read_answer(asked, answer)
+    assert served(plan(built.inputs)) == engine
+    if not pair.by_numbers:
+        assert_left_to_vllm(asked)
+        return
+    assert served(plan(from_config.find(asked).inputs)) == engine
+    plain = printed(pair, capsys)
+    assert plain["num_blocks"] == engine["num_blocks"]
+    assert plain["num_blocks"] * plain["bytes_per_block"] == engine["counted_bytes"]
+    groups = [[layer["name"] for layer in group["layers"]] for group in plain["groups"]]
+    assert groups == engine["groups"]
+    found = {layer["name"]: layer for group in plain["groups"] for layer in group["layers"]}
+    for layer, layout in engine["layouts"].items():
+        assert found[layer]["page_bytes"] == layout["page_bytes"]
+        assert found[layer]["backend"] == engine["backends"][layer]
+    admission = [group["admission_blocks"] for group in plain["groups"]]
+    assert admission == engine["admission_blocks"]
+
+
+def assert_left_to_vllm(asked):
+    """By numbers it is refused, or said not to be what an engine has."""
+    with contextlib.suppress(NotFromNumbersError):
+        assert not from_config.find(asked).exact
