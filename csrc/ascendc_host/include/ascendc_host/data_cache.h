@@ -81,18 +81,17 @@ class DataCache {
     lines_.clear();
   }
 
-  // What the scalar unit finds in a line of a launch before that memory has no longer, where the
-  // cache outlives launches.
-  static uint64_t Outdated(const CacheLineState& state, uint64_t line) {
-    uint64_t outdated = 0;
-    for (uint64_t byte = 0; byte < kCacheLineBytes; ++byte) {
-      const uint64_t bit = uint64_t{1} << byte;
+  // Whether memory no longer has what a launch before left of the bytes `read` in a line, where the
+  // cache outlives launches. Other bytes of the line may be memory that is there no more.
+  static bool Outdated(const CacheLineState& state, uint64_t line, uint64_t read) {
+    const uint64_t compared = state.held & read;
+    for (uint64_t byte = 0; compared != 0 && byte < kCacheLineBytes; ++byte) {
       const auto* memory = reinterpret_cast<const uint8_t*>(line * kCacheLineBytes + byte);
-      if ((state.held & bit) != 0 && *memory != state.bytes[byte]) {
-        outdated |= bit;
+      if ((compared >> byte & 1) != 0 && *memory != state.bytes[byte]) {
+        return true;
       }
     }
-    return outdated;
+    return false;
   }
   // Keeps the bytes of a line that lie in a tensor, for later launches.
   static void Hold(CacheLineState& state, uint64_t line, uint64_t begin, uint64_t end) {

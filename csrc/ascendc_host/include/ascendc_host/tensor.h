@@ -162,7 +162,7 @@ class GlobalTensor {
               "; the data cache may hold what was there before. DataCacheCleanAndInvalid is "
               "missing");
     }
-    if (state.loaded && (ascendc_host::DataCache::Outdated(state, line) & read) != 0) {
+    if (state.loaded && ascendc_host::DataCache::Outdated(state, line, read)) {
       instruction.Add(
           "cache",
           "the data cache holds these bytes from a launch before; DataCacheCleanAndInvalid is "
