@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The AscendC kernels for NPU tensors: launched through torch_npu's task queue, on the current
-// stream. Nothing is allocated, waited for or read back here, so a launch can be captured.
+// stream. No device memory is allocated, nothing is waited for or read back, here and in CANN's
+// launch stub (launch_watch.cpp), so a launch can be captured.
 #include "../op_table.h"
 #include "kernel_calls.h"
+#include "launch_watch.h"
 
 #include <acl/acl.h>
 #include <torch_npu/csrc/core/npu/NPUStream.h>
 #include <torch_npu/csrc/framework/OpCommand.h>
+
+#include <iostream>
 
 namespace mkv::ops {
 
@@ -34,9 +38,16 @@ struct NpuRunner {
     void* stream = c10_npu::getCurrentNPUStream().stream(false);
     at_npu::native::OpCommand command;
     command.Name(op);
-    command.SetCustomHandler([launch, stream, cores = vector_cores()]() -> int {
+    // On the queue's thread: its result ends the queue, and torch_npu raises with the op's name.
+    // The text is printed here, because torch_npu keeps those of handlers in a log.
+    command.SetCustomHandler([op, launch, stream, cores = vector_cores()]() -> int {
+      forget_launch();
       launch(cores, stream);
-      return 0;
+      const LaunchResult result = launch_result();
+      if (result.error != 0) {
+        std::cerr << "mkv_ascend::" << op << " wrote nothing: " << result.problem << std::endl;
+      }
+      return result.error;
     });
     command.Run();
   }
@@ -52,6 +63,9 @@ void install(const std::string& name) {
 
 TORCH_LIBRARY(mkv_ascend_npu, library) {
   library.def("install(str name) -> ()", &install);
+  library.def("built_for() -> str", [] { return std::string(MKV_BUILT_FOR); });
+  library.def("chip() -> str", &chip_name);
+  library.def("problem() -> str", &registration_problem);
   NpuTable::define(library);
 }
 

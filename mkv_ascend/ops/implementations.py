@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from mkv_ascend import envs
+from mkv_ascend.ops import chips
 
 REFERENCE, NATIVE, ASCENDC_HOST = envs.OPS_REFERENCE, envs.OPS_NATIVE, envs.OPS_ASCENDC_HOST
 
@@ -46,6 +47,10 @@ logger = logging.getLogger(f"vllm.{__name__}")
 
 class KernelsMissingError(ImportError):
     """The native kernels were asked for, and are not built or do not fit the installed torch."""
+
+
+class KernelsRefusedError(KernelsMissingError):
+    """The kernels are built, and cannot run on this NPU: a launch would leave outputs unwritten."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,7 @@ def for_npu() -> Choice | None:
 
     Raises:
         KernelsMissingError: ``MKV_ASCEND_OPS`` asks for kernels that there are not.
+        KernelsRefusedError: there are kernels, and they are not for this NPU.
     """
     if torch._C._get_privateuse1_backend_name() != NPU:
         return None
@@ -110,12 +116,12 @@ def for_npu() -> Choice | None:
         )
     problem = _load_problem(ON_NPU)
     if problem is None:
-        return Choice(ON_NPU, LIBRARIES[ON_NPU].description)
+        return Choice(ON_NPU, f"{LIBRARIES[ON_NPU].description}, {_built_for_this_npu()}")
     if envs.OPS.is_set():
         raise KernelsMissingError(
-            f"{envs.OPS.name} is {asked}, but {problem}. Build the kernels with CANN: set "
-            "ASCEND_HOME_PATH and SOC_VERSION and run `pip install --no-build-isolation -e .`, or "
-            "unset the variable to run the torch reference."
+            f"{envs.OPS.name} is {asked}, but {problem}. Build the kernels with CANN, in the "
+            f"sources of mkv_ascend: `{chips.BUILD_COMMAND}`. Or unset the variable to run the "
+            "torch reference."
         )
     logger.warning("Custom ops run as torch references on the NPU: %s", problem)
     return Choice(REFERENCE, problem)
@@ -152,3 +158,21 @@ def _load_problem(implementation: str) -> str | None:
             f"another torch: {error}"
         )
     return None
+
+
+def _built_for_this_npu() -> str:
+    """For which chip the loaded kernels were built, and which this is.
+
+    Raises:
+        KernelsRefusedError: the kernels would not be launched here. CANN's own launch code prints a
+            line then, and goes on.
+    """
+    library = getattr(torch.ops, LIBRARIES[ON_NPU].namespace)
+    built_for, chip = library.built_for(), library.chip()
+    reason = chips.why_not_launched(built_for, chip, library.problem())
+    if reason is not None:
+        raise KernelsRefusedError(
+            f"The AscendC kernels in {FOLDER / LIBRARIES[ON_NPU].file} cannot run: {reason}. Or "
+            f"set {envs.OPS.name}={REFERENCE} to run the torch reference."
+        )
+    return f"built for {built_for}, on {chip}"
