@@ -6,9 +6,9 @@ What is built depends on the host, and one printed line says what and why:
 - ``MKV_ASCEND_BUILD_OPS=0``: nothing native.
 - a Python without torch, such as pip's isolated build environment: nothing, because native parts
   must be linked against the torch that they will run in. ``pip install --no-build-isolation .``
-  builds them.
-- an Ascend host (torch_npu, CANN, or SOC_VERSION set): the custom ops, not the emulated NPU. With
-  ASCEND_HOME_PATH (CANN) and a SOC_VERSION of the 910B or 910C also their AscendC kernels.
+  builds them. On an Ascend host such a build is refused.
+- an Ascend host (torch_npu, CANN, or SOC_VERSION set): the custom ops with the AscendC kernels for
+  its chip, not the emulated NPU. What is missing there for them ends the build in one message.
 - elsewhere: the custom ops, their AscendC kernels with the checker, and the emulated NPU.
 """
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,15 +25,28 @@ from pathlib import Path
 from types import ModuleType
 
 from setuptools import Extension, setup
+from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import PlatformError
 
 ROOT = Path(__file__).resolve().parent
 EMULATOR_EXTENSION = "mkv_ascend.emulator._native"
 OPS_EXTENSION = "mkv_ascend.ops._kernels"
-SERVED_CHIPS = ("ascend910b", "ascend910_93")
 NPU_OPS_EXTENSION = "mkv_ascend.ops._npu"
 CHECKED_OPS_EXTENSION = "mkv_ascend.ops._ascendc_host"
+
+DEFAULT_CANN = Path("/usr/local/Ascend/ascend-toolkit/latest")
+# Where CANN keeps its CMake module differs between releases.
+CANN_MODULES = tuple(
+    f"{folder}/ascendc.cmake"
+    for folder in (
+        "tools/tikcpp/ascendc_kernel_cmake",
+        "compiler/tikcpp/ascendc_kernel_cmake",
+        "ascendc_devkit/tikcpp/samples/cmake",
+    )
+)
+WITHOUT = "MKV_ASCEND_BUILD_OPS=0 installs without native parts."
+SHOWN_ERRORS, SHOWN_CHARACTERS = 8, 400
 
 
 def say(text: str) -> None:
@@ -52,56 +66,32 @@ def load_module(path: str) -> ModuleType:
     return module
 
 
-def why_nothing() -> str | None:
-    """Why no native part is built here; None when one is."""
-    if not load_module("mkv_ascend/envs.py").BUILD_OPS.get():
-        return "MKV_ASCEND_BUILD_OPS is off"
-    if importlib.util.find_spec("torch") is None:
-        return (
-            f"{sys.executable} has no torch to link against. To use `mkv-ascend emulate`, install "
-            "torch 2.13.0 and run `pip install --no-build-isolation -e .`, or run `make setup`"
-        )
-    return None
-
-
-def why_no_emulator() -> str | None:
-    """Why the emulated NPU is not built here; None when it is."""
-    signs = load_module("mkv_ascend/emulator/host_check.py").find_real_ascend()
+def ascend_signs() -> list[str]:
+    """What shows that this is an Ascend host; empty when nothing does."""
+    signs: list[str] = load_module("mkv_ascend/emulator/host_check.py").find_real_ascend()
     if os.environ.get("SOC_VERSION"):
         signs.append(f"SOC_VERSION is {os.environ['SOC_VERSION']}")
-    return f"this is an Ascend host ({'; '.join(signs)})" if signs else None
-
-
-def why_no_npu_kernels() -> str | None:
-    """Why the AscendC kernels are not built with CANN here; None when they are."""
-    if not os.environ.get("ASCEND_HOME_PATH"):
-        return "ASCEND_HOME_PATH is not set: source CANN's set_env.sh"
-    version = os.environ.get("SOC_VERSION", "").lower()
-    if not version:
-        return "SOC_VERSION is not set: name the chip, for instance ascend910b1 (npu-smi info)"
-    if not version.startswith(SERVED_CHIPS):
-        return f"they are for the 910B and 910C, and SOC_VERSION is {version}"
-    return None
+    return signs
 
 
 def native_extensions() -> list[Extension]:
-    reason = why_nothing()
-    if reason is not None:
-        say(f"no native part is built: {reason}")
+    """What is to be built here. Whether it can be is looked at when it is built."""
+    if not load_module("mkv_ascend/envs.py").BUILD_OPS.get():
+        say("no native part is built: MKV_ASCEND_BUILD_OPS is off")
         return []
-    extensions = [Extension(OPS_EXTENSION, sources=[])]
-    reason = why_no_emulator()
-    if reason is None:
-        extensions.append(Extension(CHECKED_OPS_EXTENSION, sources=[]))
-        extensions.append(Extension(EMULATOR_EXTENSION, sources=[]))
-    else:
-        say(f"the emulated NPU is not built: {reason}")
-        reason = why_no_npu_kernels()
-        if reason is None:
-            extensions.append(Extension(NPU_OPS_EXTENSION, sources=[]))
-        else:
-            say(f"the AscendC kernels are not built, custom ops run as torch references: {reason}")
-    return extensions
+    signs = ascend_signs()
+    if signs:
+        say(f"the emulated NPU is not built: this is an Ascend host ({'; '.join(signs)})")
+        return [Extension(name, sources=[]) for name in (OPS_EXTENSION, NPU_OPS_EXTENSION)]
+    if importlib.util.find_spec("torch") is None:
+        say(
+            f"no native part is built: {sys.executable} has no torch to link against. To use "
+            "`mkv-ascend emulate`, install torch 2.13.0 and run `pip install --no-build-isolation "
+            "-e .`, or run `make setup`"
+        )
+        return []
+    names = (OPS_EXTENSION, CHECKED_OPS_EXTENSION, EMULATOR_EXTENSION)
+    return [Extension(name, sources=[]) for name in names]
 
 
 def find_tool(name: str) -> str | None:
@@ -110,49 +100,147 @@ def find_tool(name: str) -> str | None:
     return shutil.which(name, path=scripts) or shutil.which(name)
 
 
+def needed_tool(name: str, how: str) -> str:
+    tool = find_tool(name)
+    if tool is None:
+        raise PlatformError(f"mkv_ascend: {name} is missing. {how}, or: {WITHOUT}")
+    return tool
+
+
+def choose_generator(for_npu: bool) -> list[str]:
+    """CMake's options for who runs the compilers; decided here and nowhere else.
+
+    For the AscendC kernels neither Ninja nor ccache: CANN's ``ascendc_library`` links a second time
+    by the command that it reads in ``CMakeFiles/<target>.dir/link.txt``, which only Makefile
+    generators write, and its compilers are none that ccache knows. Elsewhere Ninja where there is
+    one: it is quicker.
+    """
+    if for_npu:
+        make = needed_tool("make", "Run `apt-get install make`")
+        for language in ("C", "CXX"):
+            os.environ.pop(f"CMAKE_{language}_COMPILER_LAUNCHER", None)
+        return ["-G", "Unix Makefiles", f"-DCMAKE_MAKE_PROGRAM={make}"]
+    ninja = find_tool("ninja")
+    return [] if ninja is None else ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+
+
+def require_torch(for_npu: bool) -> None:
+    """Raise PlatformError where the native parts have nothing to be linked against."""
+    wanted = ("torch", "torch_npu") if for_npu else ("torch",)
+    missing = [name for name in wanted if importlib.util.find_spec(name) is None]
+    if missing:
+        raise PlatformError(
+            f"mkv_ascend: this is an Ascend host ({'; '.join(ascend_signs())}), and "
+            f"{sys.executable} has no {' and no '.join(missing)} to build the custom ops with. "
+            "Install vllm-ascend 0.23.0, which brings both, and run `pip install "
+            "--no-build-isolation --no-deps .`: without --no-build-isolation pip builds in an "
+            f"environment that has neither. {WITHOUT}"
+        )
+
+
+def npu_chip() -> str | None:
+    """The chip to build the AscendC kernels for; None where there are none for the chip."""
+    chips = load_module("mkv_ascend/ops/chips.py")
+    try:
+        name, built_for = chips.chip_to_build_for(os.environ)
+    except chips.ChipError as error:
+        raise PlatformError(f"mkv_ascend: {error} {WITHOUT}") from error
+    if built_for is None:
+        say(f"the AscendC kernels are not built, they are for the 910B and 910C, not for {name}")
+        return None
+    return str(built_for)
+
+
+def cann_options() -> list[str]:
+    """Where CMake finds CANN and torch_npu."""
+    asked = os.environ.get("ASCEND_HOME_PATH")
+    home = Path(asked) if asked else DEFAULT_CANN
+    modules = [home / module for module in CANN_MODULES if (home / module).is_file()]
+    if not modules:
+        where = f"ASCEND_HOME_PATH is {asked}" if asked else "ASCEND_HOME_PATH is not set"
+        folders = ", ".join(str(Path(module).parent) for module in CANN_MODULES)
+        raise PlatformError(
+            f"mkv_ascend: {where}, and there is no CANN toolkit in {home}: no ascendc.cmake in any "
+            f"of {folders}. CANN 9.1 compiles the AscendC kernels: install its toolkit and run "
+            f"`source /usr/local/Ascend/ascend-toolkit/set_env.sh`. {WITHOUT}"
+        )
+    # CANN's own CMake reads the variable as well.
+    os.environ["ASCEND_HOME_PATH"] = str(home)
+    torch_npu = importlib.util.find_spec("torch_npu")
+    assert torch_npu is not None
+    assert torch_npu.submodule_search_locations
+    return [
+        f"-DASCEND_HOME_PATH={home}",
+        f"-DMKV_ASCENDC_MODULE={modules[0]}",
+        f"-DMKV_TORCH_NPU_FOLDER={torch_npu.submodule_search_locations[0]}",
+        f"-DASCEND_PYTHON_EXECUTABLE={sys.executable}",
+    ]
+
+
+def first_errors(log: Path) -> str:
+    """The lines of a build's output that say what is wrong, else its last ones."""
+    lines = log.read_text(errors="replace").splitlines()
+    found = [
+        line.strip()
+        for line in lines
+        if re.search(r"\berror:|^error\b|\[ERROR\]|CMake Error: |No space left", line)
+    ]
+    for place, line in enumerate(lines):
+        if line.startswith("CMake Error at"):
+            block = [text.strip() for text in lines[place + 1 : place + 9]]
+            found.append(" ".join(text for text in block if text))
+    shown = list(dict.fromkeys(found))[:SHOWN_ERRORS] or lines[-SHOWN_ERRORS:]
+    return "\n".join(line[:SHOWN_CHARACTERS] for line in shown)
+
+
 class CMakeBuild(build_ext):
     """Builds all extensions in one CMake project. No Python headers are needed."""
 
     def run(self) -> None:
-        cmake = find_tool("cmake")
-        if cmake is None:
-            raise PlatformError(
-                "mkv_ascend: cmake is missing. Run `pip install cmake ninja` (or apt-get install "
-                "cmake), or set MKV_ASCEND_BUILD_OPS=0 to install without native parts."
-            )
-        build_folder = ROOT / "build" / f"native-{sysconfig.get_python_version()}"
-        self._run([cmake, "-S", ROOT, "-B", build_folder, *self._configure_options()])
-        self._run([cmake, "--build", build_folder, "--parallel", str(os.cpu_count() or 1)])
+        on_ascend = NPU_OPS_EXTENSION in {extension.name for extension in self.extensions}
+        chip = npu_chip() if on_ascend else None
+        if chip is None:
+            self.extensions = [one for one in self.extensions if one.name != NPU_OPS_EXTENSION]
+        require_torch(for_npu=chip is not None)
+        cmake = needed_tool("cmake", "Run `pip install cmake` (or `apt-get install cmake`)")
+        # A folder of CMake's keeps its generator for good, hence one for each.
+        kind = "native" if chip is None else "npu"
+        build_folder = ROOT / "build" / f"{kind}-{sysconfig.get_python_version()}"
+        build_folder.mkdir(parents=True, exist_ok=True)
+        log = build_folder / "build.log"
+        log.unlink(missing_ok=True)
+        configure = [cmake, "-S", ROOT, "-B", build_folder, *self._configure_options(chip)]
+        self._run(configure, log)
+        self._run([cmake, "--build", build_folder, "--parallel", str(os.cpu_count() or 1)], log)
         for extension in self.extensions:
             self._place(build_folder, extension.name)
 
-    def _configure_options(self) -> list[str]:
+    def _configure_options(self, chip: str | None) -> list[str]:
         names = {extension.name for extension in self.extensions}
         options = [
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-DMKV_ASCEND_BUILD_EMULATOR={'ON' if EMULATOR_EXTENSION in names else 'OFF'}",
-            f"-DMKV_ASCEND_BUILD_NPU={'ON' if NPU_OPS_EXTENSION in names else 'OFF'}",
+            f"-DMKV_ASCEND_BUILD_NPU={'OFF' if chip is None else 'ON'}",
+            *choose_generator(for_npu=chip is not None),
         ]
-        if NPU_OPS_EXTENSION in names:
-            options += [
-                f"-D{name}={os.environ[name]}" for name in ("ASCEND_HOME_PATH", "SOC_VERSION")
-            ]
-        ninja = find_tool("ninja")
-        if ninja is not None:
-            options += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+        if chip is not None:
+            options += [f"-DSOC_VERSION={chip}", *cann_options()]
         return options
 
-    def _run(self, command: list[str | Path]) -> None:
+    def _run(self, command: list[str | Path], log: Path) -> None:
         words = [str(word) for word in command]
-        say(" ".join(words))
-        try:
-            subprocess.run(words, check=True)
-        except subprocess.CalledProcessError as error:
+        say(f"running {' '.join(words[:2])} ..., all output in {log}")
+        with log.open("a") as output:
+            print(*words, file=output, flush=True)
+            finished = subprocess.run(words, stdout=output, stderr=subprocess.STDOUT, check=False)
+        if finished.returncode != 0:
+            # Last in pip's output, so that it is seen; the thousands of other lines are in the log.
             raise PlatformError(
-                f"mkv_ascend: the native build failed ({error}); its output is above (with pip: "
-                "pass -v). It needs g++ 12 or later and about 2 GB of memory per core. "
-                "MKV_ASCEND_BUILD_OPS=0 installs without native parts."
-            ) from error
+                f"mkv_ascend: the native build failed (exit status {finished.returncode} of "
+                f"`{' '.join(words[:2])} ...`):\n{first_errors(log)}\n"
+                f"All output: {log}. The build needs g++ 12 or later and about 2 GB of memory per "
+                f"core. {WITHOUT}"
+            )
 
     def _place(self, build_folder: Path, extension_name: str) -> None:
         """Put the built library where setuptools expects it, in one step: a running process may
@@ -169,4 +257,10 @@ class CMakeBuild(build_ext):
         return f"{fullname.replace('.', os.sep)}.so"
 
 
-setup(ext_modules=native_extensions(), cmdclass={"build_ext": CMakeBuild})
+class Build(build):
+    """Native parts first: a message of theirs is not lost below hundreds of lines about copies."""
+
+    sub_commands = sorted(build.sub_commands, key=lambda command: command[0] != "build_ext")
+
+
+setup(ext_modules=native_extensions(), cmdclass={"build": Build, "build_ext": CMakeBuild})

@@ -13,58 +13,98 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def extensions(**variables: str) -> str:
-    """What ``setup.py`` prints, and whether it would build, under these environment variables."""
+def run_setup(expression: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Load ``setup.py`` under these environment variables and print an expression of its names."""
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith("MKV_ASCEND_") and name not in ("SOC_VERSION", "ASCEND_HOME_PATH")
+        if not name.startswith(("MKV_ASCEND_", "CMAKE_"))
+        and name not in ("SOC_VERSION", "ASCEND_HOME_PATH")
     }
     program = (
-        "import setuptools; setuptools.setup = lambda **options: print("
-        "'extensions:', [one.name for one in options['ext_modules']]); "
-        f"import runpy; runpy.run_path({str(ROOT / 'setup.py')!r})"
+        "import runpy, setuptools\n"
+        "given = {}; setuptools.setup = lambda **options: given.update(options)\n"
+        f" names = runpy.run_path({str(ROOT / 'setup.py')!r})\n"
+        f"print({expression!r}, eval({expression!r}, names, {{'given': given}}))"
     )
-    finished = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-c", program],
         env={**kept, **variables},
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
     )
+
+
+def printed(expression: str, **variables: str) -> str:
+    finished = run_setup(expression, **variables)
+    assert finished.returncode == 0, finished.stderr
     return finished.stdout
+
+
+def refusal(expression: str, **variables: str) -> str:
+    """The message of a PlatformError."""
+    finished = run_setup(expression, **variables)
+    assert "PlatformError: mkv_ascend: " in finished.stderr
+    return finished.stderr.partition("PlatformError: ")[2]
+
+
+def extensions(**variables: str) -> str:
+    """What would be built."""
+    return printed("[one.name for one in given['ext_modules']]", **variables)
 
 
 def test_everything_is_built_where_torch_is() -> None:
     pytest.importorskip("torch", reason="without torch nothing native is rightly built")
     names = ("ops._kernels", "ops._ascendc_host", "emulator._native")
-    assert f"extensions: {[f'mkv_ascend.{name}' for name in names]}" in extensions()
+    assert str([f"mkv_ascend.{name}" for name in names]) in extensions()
 
 
 def test_native_parts_can_be_switched_off() -> None:
     output = extensions(MKV_ASCEND_BUILD_OPS="0")
-    assert "extensions: []" in output
+    assert output.endswith(" []\n")
     assert "MKV_ASCEND_BUILD_OPS is off" in output
 
 
 @pytest.mark.parametrize("name", ["SOC_VERSION", "ASCEND_HOME_PATH"])
-def test_the_emulator_is_not_built_on_an_ascend_host(name: str, tmp_path: Path) -> None:
+def test_an_ascend_host_gets_the_kernels_and_not_the_emulator(name: str, tmp_path: Path) -> None:
     output = extensions(**{name: str(tmp_path)})
-    assert "extensions: ['mkv_ascend.ops._kernels']" in output
+    assert "['mkv_ascend.ops._kernels', 'mkv_ascend.ops._npu']" in output
     assert "not built: this is an Ascend host" in output
     assert name in output
 
 
-def test_npu_kernels_are_built_with_cann_for_the_chips_that_they_are_for(tmp_path: Path) -> None:
-    cann = {"ASCEND_HOME_PATH": str(tmp_path)}
-    both = "extensions: ['mkv_ascend.ops._kernels', 'mkv_ascend.ops._npu']"
-    for chip in ("ascend910b1", "ascend910_9392"):
-        assert both in extensions(SOC_VERSION=chip, **cann)
-    assert "for the 910B and 910C, and SOC_VERSION is ascend310p3" in extensions(
-        SOC_VERSION="ascend310p3", **cann
-    )
-    assert "SOC_VERSION is not set" in extensions(**cann)
-    assert "ASCEND_HOME_PATH is not set" in extensions(SOC_VERSION="ascend910b1")
+def test_the_chip_is_that_of_vllm_ascend() -> None:
+    assert printed("npu_chip()", SOC_VERSION="910C").endswith(" ascend910_9392\n")
+    assert "for the 910B and 910C, not for 310p\n" in printed("npu_chip()", SOC_VERSION="310P")
+    message = refusal("npu_chip()", SOC_VERSION="ascend910b")
+    assert "SOC_VERSION is ascend910b, of which CANN makes a build for the first Ascend" in message
+    assert "MKV_ASCEND_BUILD_OPS=0 installs without native parts" in message
+    # PATH without npu-smi: nobody is there to ask.
+    assert "SOC_VERSION is not set and there is no npu-smi" in refusal("npu_chip()", PATH="/none")
+
+
+def test_the_kernels_are_built_by_make_and_without_ccache() -> None:
+    both = "(choose_generator(True), [name for name in os.environ if 'LAUNCHER' in name])"
+    output = printed(both, CMAKE_CXX_COMPILER_LAUNCHER="ccache", CMAKE_C_COMPILER_LAUNCHER="ccache")
+    assert "(['-G', 'Unix Makefiles', '-DCMAKE_MAKE_PROGRAM=" in output
+    assert output.endswith("], [])\n")
+    assert "Makefiles" not in printed("choose_generator(False)")
+    assert "make is missing" in refusal("choose_generator(True)", PATH="/none")
+
+
+def test_what_a_broken_build_says_is_cut_to_the_errors(tmp_path: Path) -> None:
+    log = tmp_path / "build.log"
+    cases = {
+        "make: x\na.cpp:3: error: no\nb.cpp: note\na.cpp:3: error: no\n": "a.cpp:3: error: no",
+        "CMake Error at x:1 (message):\n  one\n  two\n\n": "one two",
+        "\n".join(f"line {number}" for number in range(99)): "line 91",
+    }
+    for text, wanted in cases.items():
+        log.write_text(text)
+        shown = printed(f"first_errors(Path({str(log)!r}))").split(") ", 1)[1].strip()
+        assert shown.startswith(wanted)
+        assert len(shown.splitlines()) <= 8
 
 
 def test_without_torch_the_way_to_build_is_printed() -> None:
@@ -91,6 +131,7 @@ def module(name, **content):
 show = lambda **options: print("extensions:", options["ext_modules"])
 module("setuptools", setup=show, Extension=object)
 module("setuptools.command")
+module("setuptools.command.build", build=type("build", (), {"sub_commands": []}))
 module("setuptools.command.build_ext", build_ext=object)
 module("setuptools.errors", PlatformError=RuntimeError)
 runpy.run_path(sys.argv[1])
