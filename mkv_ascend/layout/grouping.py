@@ -20,6 +20,7 @@ from mkv_ascend.layout.search import NODE_LIMIT, Candidate, Frontier, LayerType,
 
 __all__ = [
     "MIB",
+    "CoarserHits",
     "Cost",
     "Group",
     "Grouping",
@@ -30,6 +31,8 @@ __all__ = [
 ]
 
 NO_COST = Cost(0, 0, 0)
+LEAST_GAIN = 0.01
+"""Share of the price of a grouping that coarser prefix hits must save to be named."""
 USUAL_MAX_BLOCK_SIZE = 2048
 """Tokens. Larger blocks are not tried unless a layer's own are as large: then twice those. A
 request leaves half of its last block empty on average."""
@@ -104,6 +107,20 @@ class Group:
 
 
 @dataclass(frozen=True)
+class CoarserHits:
+    """What could be had if prefix hits came in larger multiples: ``max_block_size`` asks for it."""
+
+    max_block_size: int
+    cost: Cost
+
+    def __str__(self) -> str:
+        return (
+            f"prefix hits in multiples of {self.max_block_size} (layout.max_block_size: "
+            f"{self.max_block_size}) would allow {self.cost}"
+        )
+
+
+@dataclass(frozen=True)
 class Grouping:
     """The chosen groups, what they cost, and what could be had instead.
 
@@ -111,7 +128,8 @@ class Grouping:
     grouping that is not beaten in both groups and bytes, from fewest groups to least memory, the
     chosen one included. ``other_cost``: of the objective that was not asked for. ``exhaustive``:
     whether the search saw every possibility. ``bound_bytes``: no grouping with as few groups holds
-    fewer bytes. ``nodes``: of the search.
+    fewer bytes. ``nodes``: of the search. ``coarser``: what coarser prefix hits would be worth, if
+    they are not allowed and would be worth anything.
     """
 
     objective: Objective
@@ -123,6 +141,7 @@ class Grouping:
     exhaustive: bool
     bound_bytes: int = 0
     nodes: int = 0
+    coarser: CoarserHits | None = None
 
     @property
     def gap(self) -> float:
@@ -173,7 +192,26 @@ def group_layers(
         exhaustive=found.frontier.exhaustive,
         bound_bytes=found.frontier.bound_bytes(cost.groups),
         nodes=found.frontier.nodes,
+        coarser=None if other is found else _coarser(needs, request, options, other, cost),
     )
+
+
+def _coarser(
+    needs: Sequence[LayerNeed],
+    request: Request,
+    options: GroupingOptions,
+    other: _Found,
+    chosen: Cost,
+) -> CoarserHits | None:
+    """What larger blocks are worth; ``other`` is what was found with any of them."""
+    index = choose(options.objective, other.costs, options.max_padding_fraction)
+    if index is None or other.costs[index].price >= chosen.price * (1 - LEAST_GAIN):
+        return None
+    bundles = other.frontier.candidates[index].bundles
+    largest = max(bundle.block_size for bundle in bundles)
+    found = _find(needs, request, replace(options, max_block_size=largest))
+    index = choose(options.objective, found.costs, options.max_padding_fraction)
+    return None if index is None else CoarserHits(largest, found.costs[index])
 
 
 @dataclass(frozen=True)

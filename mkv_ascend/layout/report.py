@@ -258,6 +258,7 @@ class PlanReport:
                 **_cost(self.grouping.other_cost, self.memory_bytes),
             },
             "alternatives": [_cost(cost, self.memory_bytes) for cost in self.grouping.alternatives],
+            "coarser_hits": self._coarser_hits(),
             "vllm": self._other(),
             "notes": list(self.notes),
         }
@@ -285,6 +286,15 @@ class PlanReport:
             "backend": backend,
             "page_bytes": page,
             "padding_bytes": padding,
+        }
+
+    def _coarser_hits(self) -> dict[str, Any] | None:
+        coarser = self.grouping.coarser
+        if coarser is None:
+            return None
+        return {
+            "max_block_size": coarser.max_block_size,
+            **_cost(coarser.cost, self.memory_bytes),
         }
 
     def _other(self) -> dict[str, Any]:

@@ -109,6 +109,8 @@ def closing_lines(report: PlanReport) -> list[str]:
         lines.append(
             f"the search for groups was cut short: as few groups might hold {gap:.1%} less"
         )
+    if report.grouping.coarser is not None:
+        lines.append(str(report.grouping.coarser))
     if any(group.holding.span is Span.STATE for group in report.grouping.groups):
         lines.append("prefix hits: only where vLLM caches states by prefix (mamba_cache_mode)")
     else:

@@ -184,6 +184,8 @@ def fold(config: VllmConfig, specs: Specs) -> list[KVCacheGroupSpec]:
         grouping.other_objective,
         grouping.other_cost,
     )
+    if grouping.coarser is not None:
+        logger.info("%s", grouping.coarser)
     if not grouping.exhaustive:
         logger.warning(
             "the search for KV groups was cut short: these hold %s more than the least that is "

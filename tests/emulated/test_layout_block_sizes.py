@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Block sizes of each KV group, in the engine core's functions; no engine."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -103,6 +104,22 @@ def test_hits_are_no_coarser_than_without_the_draft_unless_that_is_asked_for():
         found = kv_groups.search(asked, specs)
         assert found.prefix_hit_tokens == 512
         assert found.cost.held_bytes < grouping.cost.held_bytes
+
+
+def test_the_log_names_coarser_hits_and_a_search_that_was_cut_short(monkeypatch):
+    said = []
+    monkeypatch.setattr(kv_groups.logger, "info", lambda text, *given: said.append(text % given))
+    monkeypatch.setattr(kv_groups.logger, "warning", lambda text, *given: said.append(text % given))
+    specs = pair_of(SMALL_DRAFT)
+    kv_groups.fold(long_requests(), specs)
+    assert any("layout.max_block_size: 512) would allow 2 groups" in line for line in said)
+    assert not any("cut short" in line for line in said)
+    found = kv_groups.search(long_requests(), specs)
+    bound = found.cost.held_bytes * 10 // 11
+    cut = dataclasses.replace(found, exhaustive=False, bound_bytes=bound)
+    monkeypatch.setattr(kv_groups, "search", lambda *_: cut)
+    kv_groups.fold(long_requests(), specs)
+    assert any("was cut short: these hold at most 10.0% more than" in line for line in said)
 
 
 def test_scheduler_and_hashing_follow_the_groups():

@@ -60,6 +60,16 @@ def test_pairs_that_once_had_a_group_for_nearly_every_layer(
     assert (cost.groups, round(cost.held_bytes / MIB)) == (groups, mib)
 
 
+@pytest.mark.parametrize(("target", "hits"), [("Gemma-4-31B", 256), ("MiMo-V2-Flash", 256)])
+def test_hits_are_those_that_vllm_has_where_pages_of_the_target_differ(
+    target: str, hits: int
+) -> None:
+    """vLLM doubles the blocks whose pages are half as large, so finer hits are not lost."""
+    request = Request(32_768, tokens_per_step=4)
+    grouping = group_layers(pair_needs(target, "Qwen3-0.6B", request), request)
+    assert grouping.prefix_hit_tokens == hits
+
+
 @pytest.mark.parametrize("tokens", [8_192, 131_072])
 def test_layers_of_one_spec_share_groups_evenly(tokens: int) -> None:
     """Cohere2 + Granite-4: no group has one layer of a kind of which another has three."""

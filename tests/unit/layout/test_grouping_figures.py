@@ -12,6 +12,7 @@ from benchmarks.models import load_pair
 from benchmarks.rows import REQUEST, ROWS, Row, whole_mib
 from mkv_ascend.layout.demand import Request
 from mkv_ascend.layout.grouping import GroupingOptions, Objective, group_layers
+from mkv_ascend.layout.kind import Role
 
 MORE_THAN_VLLM = {"LFM2-1.2B + LFM2-350M": 795}
 """vLLM pads a state of 8 KiB to the page of attention, which operators of contiguous components do
@@ -67,6 +68,29 @@ def test_a_search_that_is_cut_short_says_so_with_the_gap() -> None:
     assert not cut.exhaustive
     assert 0 <= cut.gap < 0.2
     assert cut.bound_bytes <= whole.cost.held_bytes <= cut.cost.held_bytes
+
+
+@every_row
+def test_hits_are_as_fine_as_without_the_draft_unless_asked_for(row: Row) -> None:
+    pair = load_pair(row.target, row.draft)
+    target = [layer for layer in pair.needs() if layer.role is Role.TARGET and layer.row_bytes]
+    for objective in (Objective.BALANCED, Objective.FEWEST_GROUPS):
+        grouping = group_layers(pair.needs(), REQUEST, GroupingOptions(objective))
+        assert grouping.prefix_hit_tokens == max(need.block_size for need in target)
+
+
+def test_what_coarser_hits_are_worth_is_named_and_what_the_option_gives() -> None:
+    needs = load_pair("Llama-3.1-8B", "gemma-3-1b").needs()
+    grouping = group_layers(needs, REQUEST)
+    assert grouping.coarser is not None
+    assert grouping.coarser.max_block_size == 512
+    asked = group_layers(needs, REQUEST, GroupingOptions(max_block_size=512))
+    assert asked.cost == grouping.coarser.cost
+    assert asked.prefix_hit_tokens == 512
+    assert asked.coarser is None
+    assert "layout.max_block_size: 512" in str(grouping.coarser)
+    uncached = group_layers(needs, REQUEST, GroupingOptions(prefix_caching=False))
+    assert uncached.cost.held_bytes < grouping.cost.held_bytes
 
 
 @pytest.mark.parametrize("tokens", [1, 300, 4096, 131072])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import replace
 from xml.etree import ElementTree
@@ -18,7 +19,13 @@ from mkv_ascend.layout.component import (
 )
 from mkv_ascend.layout.demand import Holding, Request, Span
 from mkv_ascend.layout.fitting import fitted_groups, need_of
-from mkv_ascend.layout.grouping import GroupingOptions, Objective, group_layers
+from mkv_ascend.layout.grouping import (
+    CoarserHits,
+    Cost,
+    GroupingOptions,
+    Objective,
+    group_layers,
+)
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.plan import make_plan
 from mkv_ascend.layout.report import OtherGrouping, PlanReport
@@ -155,6 +162,24 @@ def test_text_names_layers_groups_and_the_price_of_the_other_objective() -> None
     chosen = next(cost for cost in found if cost["groups"] == groups)
     assert chosen["max_concurrency"] == report.max_concurrency
     assert "vLLM's own grouping is not shown: it was not asked for" in shown
+
+
+def test_a_search_that_was_cut_short_is_said_with_the_gap_and_coarser_hits_with_their_option() -> (
+    None
+):
+    report = make_report()
+    held = report.grouping.cost.held_bytes
+    coarser = CoarserHits(512, Cost(1, held // 2, held // 4, 1024, 3))
+    cut = dataclasses.replace(
+        report.grouping, exhaustive=False, bound_bytes=held * 4 // 5, coarser=coarser
+    )
+    shown = text(dataclasses.replace(report, grouping=cut))
+    assert "the search for groups was cut short: as few groups might hold 20.0% less" in shown
+    assert "(layout.max_block_size: 512) would allow 1 group" in shown
+    plain = dataclasses.replace(report, grouping=cut).to_plain()
+    assert (plain["exhaustive"], round(plain["gap"], 2)) == (False, 0.25)
+    assert plain["coarser_hits"]["max_block_size"] == 512
+    assert "cut short" not in text(report)
 
 
 def test_vllm_beside_the_plan_is_measured_alike() -> None:
