@@ -333,26 +333,27 @@ def _allowed_block_sizes(
 def _deal(
     candidate: Candidate, members: dict[LayerType, list[LayerNeed]], request: Request
 ) -> tuple[Group, ...]:
-    """Deal the layers of each bundle out over its groups like cards, type after type.
+    """Deal the layers of each bundle out over its groups.
 
-    So the layers of a type are spread evenly (as vLLM's are, so that the stages of a pipeline are
+    The layers of a type are spread in turn (as vLLM's are, so that the stages of a pipeline are
     served alike), and what one type leaves over goes to other groups than the last type's.
     """
     types = list(members)
     groups = []
     for bundle in candidate.bundles:
         holding = types[bundle.types[0]].holding
-        cards = [need for index in bundle.types for need in members[types[index]]]
-        for split in range(bundle.splits):
-            dealt = sorted(
-                cards[split :: bundle.splits], key=lambda need: need.role is not Role.TARGET
-            )
+        dealt: list[list[LayerNeed]] = [[] for _ in range(bundle.splits)]
+        for index, places in zip(bundle.types, bundle.group_of_layers(types), strict=True):
+            for need, place in zip(members[types[index]], places, strict=True):
+                dealt[place].append(need)
+        for layers in dealt:
+            layers.sort(key=lambda need: need.role is not Role.TARGET)
             groups.append(
                 Group(
-                    layers=tuple(need.name for need in dealt),
+                    layers=tuple(need.name for need in layers),
                     block_size=bundle.block_size,
                     blocks=holding.blocks(bundle.block_size, request),
-                    has_draft=any(need.role is Role.DRAFT for need in dealt),
+                    has_draft=any(need.role is Role.DRAFT for need in layers),
                     holding=holding,
                 )
             )

@@ -3,7 +3,8 @@
 
 Layers may share a block table when their holdings, their kernel blocks and their ``table`` are
 equal: they belong to one table here. All layers of one table that have blocks of one size are dealt
-out over their groups like cards: type after type, each layer to the next group. Any other way to
+out over their groups like cards: type after type, each layer to the next group; or, where types
+share planes and that is better, each layer to the group that grows least by it. Any other way to
 put them into as many groups needs at least ``planes`` of some group, the average rounded up to
 whole layers, which is what the bound counts; ``dealt`` is what the dealing needs, which is what the
 result counts.
@@ -29,6 +30,9 @@ Plane = tuple[int, int]
 Components share a plane when both are equal."""
 
 Table = tuple[Holding, int | None, str]
+
+MOST_LEVELLED = 32
+"""Groups up to which layers are dealt out one by one where dealing like cards is not the best."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +80,27 @@ class LayerType:
 class Bundle:
     """Types (indices) whose layers are dealt out, in this order, over ``splits`` groups.
 
-    ``block_size``: tokens of a block of each of the groups.
+    ``block_size``: tokens of a block of each of the groups. ``levelled``: dealt out by what the
+    groups have of each plane, not like cards.
     """
 
     types: tuple[int, ...]
     block_size: int
     splits: int
+    levelled: bool = False
+
+    def group_of_layers(self, types: Sequence[LayerType]) -> list[list[int]]:
+        """For each type of the bundle, the group (from 0) of each of its layers."""
+        members = [types[index] for index in self.types]
+        counts = [member.count for member in members]
+        if self.levelled:
+            needs = [member.planes(self.block_size) for member in members]
+            return _level(needs, counts, self.splits)
+        starts = [sum(counts[:index]) for index in range(len(counts))]
+        return [
+            [(start + layer) % self.splits for layer in range(count)]
+            for start, count in zip(starts, counts, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -182,8 +201,8 @@ class Choices:
             blocks = members[0].holding.blocks(size, self.request)
             rank = 1 + self.size_ranks[size]
             moved = sum(rank for member in members if member.block_sizes[0] != size)
-            for order, splits, planes, dealt in self._dealings(types, size):
-                bundle = Bundle(order, size, splits)
+            for order, splits, planes, dealt, levelled in self._dealings(types, size):
+                bundle = Bundle(order, size, splits, levelled)
                 rows.append((bundle, planes, dealt, blocks * splits, splits, moved, size))
         if not rows:
             return None
@@ -192,8 +211,11 @@ class Choices:
 
     def _dealings(
         self, types: tuple[int, ...], size: int
-    ) -> Iterator[tuple[tuple[int, ...], int, list[int], list[int]]]:
-        """Order of types, number of groups, planes at least and as dealt, where either changes."""
+    ) -> Iterator[tuple[tuple[int, ...], int, list[int], list[int], bool]]:
+        """Order of types, number of groups, planes at least and as dealt, and whether levelled.
+
+        Only where planes change from one number of groups to the next.
+        """
         needs = {index: self.types[index].planes(size) for index in types}
         weight = {index: sum(p[0] * n for p, n in needs[index].items()) for index in types}
         order = tuple(sorted(types, key=lambda index: -weight[index]))
@@ -212,9 +234,57 @@ class Choices:
                 dealt[column] = max(
                     sum(n * count for n, count in zip(each, group, strict=True)) for group in held
                 )
+            levelled = False
+            if dealt != planes and splits <= MOST_LEVELLED:
+                most = _most_planes([needs[index] for index in order], counts, splits)
+                level = [most[plane] for plane in self.plane_index]
+                levelled = self.bytes_of(level) < self.bytes_of(dealt)
+                dealt = level if levelled else dealt
             if (planes, dealt) != before:
                 before = planes, dealt
-                yield order, splits, planes, dealt
+                yield order, splits, planes, dealt, levelled
+
+    def bytes_of(self, planes: Sequence[int]) -> int:
+        """Bytes of one block with so many of each plane."""
+        return sum(size * count for (size, _), count in zip(self.plane_index, planes, strict=True))
+
+
+def _level(needs: Sequence[Counter[Plane]], counts: Sequence[int], splits: int) -> list[list[int]]:
+    """Group of each layer of each type: each goes where it makes the largest group grow least.
+
+    Of equally good groups to the one with the fewest layers of its type, then the first.
+    """
+    loads: list[Counter[Plane]] = [Counter() for _ in range(splits)]
+    most: Counter[Plane] = Counter()
+    result = []
+    for need, count in zip(needs, counts, strict=True):
+        own, placed = [0] * splits, []
+        for _ in range(count):
+            growth = [
+                sum(max(0, load[plane] + n - most[plane]) * plane[0] for plane, n in need.items())
+                for load in loads
+            ]
+            group = min(zip(growth, own, range(splits), strict=True))[2]
+            loads[group].update(need)
+            most |= loads[group]
+            own[group] += 1
+            placed.append(group)
+        result.append(placed)
+    return result
+
+
+def _most_planes(
+    needs: Sequence[Counter[Plane]], counts: Sequence[int], splits: int
+) -> Counter[Plane]:
+    """The most of each plane that a group has when layers are dealt out by ``_level``."""
+    loads: list[Counter[Plane]] = [Counter() for _ in range(splits)]
+    for need, placed in zip(needs, _level(needs, counts, splits), strict=True):
+        for group in placed:
+            loads[group].update(need)
+    most: Counter[Plane] = Counter()
+    for load in loads:
+        most |= load
+    return most
 
 
 def _held_by_groups(counts: Sequence[int], splits: int) -> list[list[int]]:

@@ -372,6 +372,26 @@ def test_names_must_differ_and_no_layers_are_no_groups() -> None:
         GroupingOptions(max_padding_fraction=1.5)
 
 
+def test_layers_that_share_planes_are_dealt_out_by_what_groups_have() -> None:
+    """81 planes in 9 groups of 9; dealt like cards one of them would have 10."""
+    like = {"holding": HOLDINGS[1], "sizes": (16,)}
+    layers = [layer(f"two.{index}", rows=(4, 4), **like) for index in range(10)]
+    layers += [layer(f"one.{index}", rows=(4,), **like) for index in range(61)]
+    costs = group_layers(layers, REQUEST).alternatives
+    assert [cost.block_bytes for cost in costs] == [81 * 64]
+    (types,) = (tuple(_by_type(layers, GroupingOptions(), REQUEST)),)
+    bundles = [
+        bundle
+        for level in next(Choices(types, REQUEST).partitions())
+        for bundle in level.bundles
+        if bundle.splits == 9
+    ]
+    (bundle,) = bundles
+    places = bundle.group_of_layers(types)
+    planes = [2 * places[0].count(group) + places[1].count(group) for group in range(9)]
+    assert planes == [9] * 9
+
+
 def test_no_layers_are_no_groupings() -> None:
     assert search((), REQUEST).candidates == ()
     with pytest.raises(ValueError, match="a layer type without layers"):
