@@ -168,7 +168,8 @@ def group_layers(
     """Group ``layers`` (in the order of execution) for ``options.objective``.
 
     ``request`` is what memory is measured with. Raises GroupingError when two layers have the same
-    name, a layer has no allowed block size, or nothing keeps to ``max_padding_fraction``.
+    name, a layer has no allowed block size, the request is too large to be counted, or nothing
+    keeps to ``max_padding_fraction``.
     """
     options = options or GroupingOptions()
     needs = tuple(layers)
@@ -244,7 +245,10 @@ class _Found:
 def _find(needs: Sequence[LayerNeed], request: Request, options: GroupingOptions) -> _Found:
     needed = sum(need.needed_bytes(request) for need in needs)
     members = _by_type(needs, options, request)
-    frontier = search(tuple(members), request, options.node_limit)
+    try:
+        frontier = search(tuple(members), request, options.node_limit)
+    except ValueError as error:
+        raise GroupingError(str(error)) from error
     costs = tuple(
         Cost(found.groups, found.held_bytes, needed, found.block_bytes, found.blocks)
         for found in frontier.candidates

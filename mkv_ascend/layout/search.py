@@ -29,12 +29,21 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mkv_ascend.layout.demand import Request
-from mkv_ascend.layout.search_options import Bundle, Choices, Integers, LayerType, Level
+from mkv_ascend.layout.search_options import (
+    Bundle,
+    Choices,
+    Integers,
+    LayerType,
+    Level,
+    most_bytes,
+)
 
 __all__ = ["NODE_LIMIT", "Bundle", "Candidate", "Frontier", "LayerType", "search"]
 
 NODE_LIMIT = 1_500
 """Nodes looked at before the search stops with the best so far: about 300 ms."""
+LARGEST_COST = 2**63
+"""Costs are 64-bit integers."""
 PARTITION_LIMIT = 256
 """Ways to put types into bundles that are looked at; the rest is bounded all at once."""
 PAIRS_AT_ONCE = 40_000
@@ -85,7 +94,7 @@ def search(
     """The frontier of groupings for ``types``, measured with ``request``.
 
     ``node_limit``: nodes after which the search stops with what it has. Raises ValueError if a type
-    has no layers.
+    has no layers, or the request is too large to be counted.
     """
     if any(layer_type.count < 1 for layer_type in types):
         raise ValueError("a layer type without layers cannot be grouped; leave it out")
@@ -139,6 +148,11 @@ class _Search:
         types = self.choices.types
         # Of equal groupings the one that leaves more layers at their own block size is better.
         self.scale = 1 + len(types) * (1 + len(self.choices.size_ranks))
+        if most_bytes(types, self.choices.request) * self.scale >= LARGEST_COST:
+            raise ValueError(
+                f"KV caches for a request of {self.choices.request.tokens} tokens are too large to "
+                "be planned; lower max_model_len"
+            )
         most = sum(layer_type.count for layer_type in types)
         unknown = np.iinfo(np.int64).max
         # Cost (bytes x scale + moved) of the best grouping with at most so many groups.
@@ -369,18 +383,5 @@ def _with_other_sizes(
     levels: tuple[Level, ...], decided: Level, size: int
 ) -> tuple[Level, ...] | None:
     """``levels`` without blocks of ``size`` in those of the decided table; None if one is empty."""
-    result = []
-    for level in levels:
-        if level.table == decided.table:
-            keep = np.flatnonzero(level.sizes != size)
-            if not len(keep):
-                return None
-            level = Level(
-                level.table,
-                tuple(level.bundles[index] for index in keep),
-                *(column[keep] for column in (level.planes, level.dealt)),
-                *(column[keep] for column in (level.blocks, level.splits)),
-                *(column[keep] for column in (level.moved, level.sizes)),
-            )
-        result.append(level)
-    return tuple(result)
+    left = [level.without_size(size) if level.table == decided.table else level for level in levels]
+    return tuple(left) if all(level.bundles for level in left) else None

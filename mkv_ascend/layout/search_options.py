@@ -121,6 +121,26 @@ class Level:
     moved: Integers
     sizes: Integers
 
+    def without_size(self, size: int) -> Level:
+        """The ways that remain when blocks of ``size`` tokens are another bundle's."""
+        keep = np.flatnonzero(self.sizes != size)
+        columns = (self.planes, self.dealt, self.blocks, self.splits, self.moved, self.sizes)
+        bundles = tuple(self.bundles[index] for index in keep)
+        return Level(self.table, bundles, *(column[keep] for column in columns))
+
+
+def most_bytes(types: Sequence[LayerType], request: Request) -> int:
+    """More bytes than any grouping of ``types`` holds for ``request``; of any size."""
+    block = sum(
+        kind.count * max(sum(kind.component_bytes(size)) for size in kind.block_sizes)
+        for kind in types
+    )
+    blocks = sum(
+        kind.count * max(kind.holding.blocks(size, request) for size in kind.block_sizes)
+        for kind in types
+    )
+    return block * blocks
+
 
 class Choices:
     """All choices for ``types``; ``weights``: bytes of each plane that any choice may need."""

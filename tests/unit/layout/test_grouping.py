@@ -392,6 +392,15 @@ def test_layers_that_share_planes_are_dealt_out_by_what_groups_have() -> None:
     assert planes == [9] * 9
 
 
+def test_a_request_that_cannot_be_counted_is_refused_with_what_to_change() -> None:
+    layers = [layer("model.0"), layer("model.1", holding=HOLDINGS[1], rows=(4, 4))]
+    assert group_layers(layers, Request(10**9)).cost.groups
+    with pytest.raises(
+        GroupingError, match=r"request of 10+ tokens are too large .* max_model_len"
+    ):
+        group_layers(layers, Request(10**30))
+
+
 def test_no_layers_are_no_groupings() -> None:
     assert search((), REQUEST).candidates == ()
     with pytest.raises(ValueError, match="a layer type without layers"):
