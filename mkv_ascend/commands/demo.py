@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from mkv_ascend.testing.demo_models import DRAFT, TARGET
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,9 +28,9 @@ DESCRIPTION = """\
 Starts `vllm serve` in its default mode, in which Dynamo traces the target and steps are replayed
 from ACL graphs, with a small DeepSeek-like target (MLA) and a smaller Gemma3-like draft (sliding
 windows and full attention, so several KV groups), each with an attention backend of its own, and
-sends it prompts of real text. Prints which backend serves which layers in which KV group, the
-completions as they stream, how many draft tokens the target accepted, and how many proposals were
-replayed. Then serves the target alone and compares the tokens.
+asks it for stories. Prints which backend serves which layers in which KV group, the answers as they
+stream, how many draft tokens the target accepted, and how many proposals were replayed. A second
+server has the target alone; the tokens of both are compared.
 
 Without an Ascend NPU the servers run on the emulated one. Exit status 0: every token is the same,
 and proposals were replayed from graphs, unless --enforce-eager asks for none.
@@ -38,32 +42,20 @@ EXIT_FAILED = 2
 LOG_FOLDER = Path(".cache/demo")
 LOG_WIDTH = 160
 
-START_SECONDS = 600
-"""Dynamo traces the models before a server is healthy, which takes minutes on a busy machine."""
-
 DTYPE = "bfloat16"
-
-DEFAULT_TARGET, DEFAULT_EAGER_TARGET, AUTOMATIC = "deepseek_v2_target", "llama_target", "auto"
-"""Targets whose layers have another backend than the draft's, which have fused_infer_attention."""
-SECOND_BACKEND, ITS_LIBRARY = "flash_attention_3", "flash_attn_npu_v3"
-"""What serves the eager target's layers, where it is there. It has no full graphs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options of ``mkv-ascend demo``."""
     parser.description = DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    model_help = "a tiny model's name, trained when needed, or a checkpoint directory"
-    parser.add_argument(
-        "--target",
-        help=f"{model_help} ({DEFAULT_TARGET}; {DEFAULT_EAGER_TARGET} with --enforce-eager)",
-    )
-    parser.add_argument("--draft", default="gemma3_draft", help=f"{model_help} (%(default)s)")
+    model_help = "a checkpoint directory, or a tiny model's name, which is trained when needed"
+    parser.add_argument("--target", default=TARGET, help=f"{model_help} (%(default)s)")
+    parser.add_argument("--draft", default=DRAFT, help=f"{model_help} (%(default)s)")
     parser.add_argument(
         "--target-backend",
         metavar="NAME",
-        help="attention backend of the target's layers, or auto: the best for each layer "
-        f"({SECOND_BACKEND} with --enforce-eager and no --target, where its library is there)",
+        help="attention backend of the target's layers (default: the best for each layer)",
     )
     parser.add_argument(
         "--num-speculative-tokens",
@@ -73,14 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tokens drafted per proposal (%(default)s)",
     )
     parser.add_argument(
-        "--prompts", type=_positive, default=4, metavar="N", help="prompts to send (%(default)s)"
+        "--prompts", type=_positive, default=4, metavar="N", help="questions to ask (%(default)s)"
     )
     parser.add_argument(
         "--max-tokens",
         type=_positive,
-        default=64,
+        default=160,
         metavar="N",
-        help="tokens to generate for each prompt (%(default)s)",
+        help="tokens to generate for each question at the most (%(default)s)",
     )
     parser.add_argument(
         "--enforce-eager",
@@ -141,56 +133,51 @@ class DemoError(RuntimeError):
 
 def _run(arguments: argparse.Namespace, console: Console, emulated: bool) -> int:
     from mkv_ascend.commands import demo_client
-    from mkv_ascend.testing import prompts
+    from mkv_ascend.testing.demo_models.stories import questions
 
-    dtype = arguments.dtype
-    environment = _environment(emulated, dtype)
+    environment = _environment(emulated, arguments.dtype)
     console.rule("[bold]mkv_ascend demo" + (", on the emulated NPU" if emulated else ""))
-    target = _model(_target_name(arguments), console)
-    draft = _model(arguments.draft, console)
-    texts = prompts.demo_prompts(arguments.prompts)
+    target, draft = _model(arguments.target, console), _model(arguments.draft, console)
+    texts = questions(arguments.prompts)
 
     speculation = {
         "method": "draft_model",
         "model": str(draft),
         "num_speculative_tokens": arguments.num_speculative_tokens,
     }
-    alone = _target_options(arguments, emulated)
-    if arguments.enforce_eager:
-        alone.append("--enforce-eager")
-    options = ["--speculative-config", demo_client.as_json(speculation), *alone]
-    with _server("target with draft", target, dtype, options, console, environment) as server:
+    alone = _options(arguments, target)
+    drafting = [*alone, "--speculative-config", demo_client.as_json(speculation)]
+    with contextlib.ExitStack() as servers:
+        server = servers.enter_context(_started("target with draft", drafting, environment))
+        if emulated:
+            # There is memory for both, and so the second is ready when it is needed.
+            second = servers.enter_context(_started("target alone", alone, environment))
+        _wait(server, console)
         console.print(demo_client.backend_table(server.call_workers("attention_layers")[0]))
         with_draft = _complete(server, target, texts, arguments.max_tokens, console)
         console.print(demo_client.acceptance_table(server.metrics()))
         replays = server.call_workers("draft_replays")[0]
         console.print(demo_client.replays_text(replays, server.metrics()))
-    with _server("target alone", target, dtype, alone, console, environment) as server:
-        without = _complete(server, target, texts, arguments.max_tokens, None)
+        if not emulated:
+            servers.close()
+            second = servers.enter_context(_started("target alone", alone, environment))
+        _wait(second, console)
+        without = _complete(second, target, texts, arguments.max_tokens, None)
     status = _verdict(with_draft, without, console)
     return status if arguments.enforce_eager else status or _replayed(replays, console)
 
 
-def _target_name(arguments: argparse.Namespace) -> str:
-    named: str | None = arguments.target
-    return named or (DEFAULT_EAGER_TARGET if arguments.enforce_eager else DEFAULT_TARGET)
-
-
-def _target_options(arguments: argparse.Namespace, emulated: bool) -> list[str]:
-    """Options of `vllm serve` for the backend of the target's layers."""
-    import importlib.util
-
+def _options(arguments: argparse.Namespace, target: Path) -> list[str]:
+    """The command line of `vllm serve` for the target alone."""
     from mkv_ascend.commands import demo_client
 
-    backend = arguments.target_backend
-    if backend is None:
-        known = emulated or importlib.util.find_spec(ITS_LIBRARY) is not None
-        served = arguments.enforce_eager and arguments.target is None
-        backend = SECOND_BACKEND if known and served else AUTOMATIC
-    if backend == AUTOMATIC:
-        return []
-    choice = {"mkv_ascend": {"attention": {"target": backend}}}
-    return ["--additional-config", demo_client.as_json(choice)]
+    options = [str(target), "--dtype", arguments.dtype, "--max-model-len", "512"]
+    # One question is asked after the other: graphs for few requests do, and are captured sooner.
+    options += ["--max-num-seqs", "4", "--gpu-memory-utilization", "0.5"]
+    if arguments.target_backend is not None:
+        choice = {"mkv_ascend": {"attention": {"target": arguments.target_backend}}}
+        options += ["--additional-config", demo_client.as_json(choice)]
+    return [*options, "--enforce-eager"] if arguments.enforce_eager else options
 
 
 def _environment(emulated: bool, dtype: str) -> Mapping[str, str]:
@@ -216,77 +203,63 @@ def _environment(emulated: bool, dtype: str) -> Mapping[str, str]:
 
 
 def _model(name: str, console: Console) -> Path:
-    """A checkpoint directory as given, or the trained tiny model of that name."""
-    from mkv_ascend.testing import tiny_models
+    """A checkpoint directory as given, or the model of that name."""
+    from mkv_ascend.testing import demo_models, tiny_models
     from mkv_ascend.testing.tiny_models.__main__ import train_with_progress
     from mkv_ascend.testing.tiny_models.store import default_directory
 
     if Path(name, "config.json").is_file():
         return Path(name)
+    if name in demo_models.NAMES:
+        return demo_models.demo_model(name)
     if name not in tiny_models.NAMES:
         raise DemoError(
-            f"{name!r} is neither a checkpoint directory nor a tiny model; the tiny models are "
-            f"{', '.join(tiny_models.NAMES)}"
+            f"{name!r} is neither a checkpoint directory nor a model of the demo "
+            f"({', '.join(demo_models.NAMES)}) nor a tiny model ({', '.join(tiny_models.NAMES)})"
         )
     directory = train_with_progress(name, default_directory(), force=False)
     console.print(f"model [bold]{name}[/]: {directory}")
     return directory
 
 
-def _server(
-    title: str,
-    model: Path,
-    dtype: str,
-    options: list[str],
-    console: Console,
-    environment: Mapping[str, str],
-) -> Any:
-    import contextlib
+def _started(
+    title: str, options: list[str], environment: Mapping[str, str]
+) -> AbstractContextManager[Server]:
+    from mkv_ascend.testing import server
 
-    from mkv_ascend.testing.server import serve
+    return server.started(options, LOG_FOLDER / f"{title.replace(' ', '_')}.log", environment)
 
-    arguments = [str(model), "--dtype", dtype, "--max-model-len", "512"]
-    # One prompt is sent after the other: graphs for few requests do, and are captured sooner.
-    arguments += ["--max-num-seqs", "4", "--gpu-memory-utilization", "0.5", *options]
-    log = LOG_FOLDER / f"{title.replace(' ', '_')}.log"
 
-    @contextlib.contextmanager
-    def started() -> Any:
-        start = time.monotonic()
-        with console.status(f"starting vllm serve, {title} (log: {log})") as status:
+def _wait(server: Server, console: Console) -> None:
+    """Wait until the server is healthy, with the seconds on the console."""
+    from mkv_ascend.testing.server import wait_until_healthy
 
-            def on_wait(seconds: float) -> None:
-                status.update(f"starting vllm serve, {title}: {seconds:.0f} s (log: {log})")
+    title = server.log.stem.replace("_", " ")
+    start = time.monotonic()
+    with console.status(f"starting vllm serve, {title} (log: {server.log})") as status:
 
-            with serve(arguments, log, environment, on_wait, START_SECONDS) as server:
-                status.stop()
-                seconds = time.monotonic() - start
-                console.print(f"vllm serve, {title}: healthy after {seconds:.0f} s (log: {log})")
-                yield server
+        def on_wait(seconds: float) -> None:
+            status.update(f"starting vllm serve, {title}: {seconds:.0f} s (log: {server.log})")
 
-    return started()
+        wait_until_healthy(server, on_wait)
+    seconds = time.monotonic() - start
+    console.print(f"vllm serve, {title}: healthy after {seconds:.0f} s (log: {server.log})")
 
 
 def _complete(
     server: Server, model: Path, texts: list[str], max_tokens: int, console: Console | None
 ) -> list[Completion]:
-    from mkv_ascend.commands.demo_client import stream_completion
+    from mkv_ascend.commands.demo_client import stream_answer
 
     completions = []
     for number, text in enumerate(texts, start=1):
         if console is not None:
-            console.print(f"[bold]prompt {number}[/] ...{_end_of(text)}[bold green]|[/]", end="")
-        completion = stream_completion(server.openai_address, str(model), text, max_tokens, console)
+            console.print(f"[bold]question {number}[/] {text}", highlight=False)
+        completion = stream_answer(server.openai_address, str(model), text, max_tokens, console)
         if console is not None:
             console.print()
         completions.append(completion)
     return completions
-
-
-def _end_of(text: str, characters: int = 60) -> str:
-    from rich.markup import escape
-
-    return escape(text[-characters:].replace("\n", "⏎"))
 
 
 def _verdict(with_draft: list[Completion], alone: list[Completion], console: Console) -> int:
@@ -303,7 +276,7 @@ def _verdict(with_draft: list[Completion], alone: list[Completion], console: Con
             ),
             min(len(one.tokens), len(other.tokens)),
         )
-        console.print(f"[red]prompt {number}: different from token {place} on[/]")
+        console.print(f"[red]question {number}: different from token {place} on[/]")
     total = sum(len(completion.tokens) for completion in alone)
     if different or not total:
         console.print(f"[bold red]{different} of {len(alone)} completions differ[/]")

@@ -30,10 +30,10 @@ def as_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def stream_completion(
-    address: str, model: str, prompt: str, max_tokens: int, console: Console | None
+def stream_answer(
+    address: str, model: str, question: str, max_tokens: int, console: Console | None
 ) -> Completion:
-    """Ask for a greedy completion and print it while it streams.
+    """Ask in a chat, greedily, and print the answer while it streams.
 
     Args:
         address: base address of the OpenAI-compatible server.
@@ -44,22 +44,23 @@ def stream_completion(
     # The server is on this machine: a proxy of the environment must not be asked for it.
     direct = DefaultHttpxClient(trust_env=False)
     client = OpenAI(base_url=address, api_key="none", max_retries=0, http_client=direct)
-    stream = client.completions.create(
+    stream = client.chat.completions.create(
         model=model,
-        prompt=prompt,
+        messages=[{"role": "user", "content": question}],
         max_tokens=max_tokens,
         temperature=0.0,
         stream=True,
-        extra_body={"return_token_ids": True, "ignore_eos": True},
+        extra_body={"return_token_ids": True},
     )
     parts: list[str] = []
     tokens: list[int] = []
     for chunk in stream:
         for choice in chunk.choices:
-            parts.append(choice.text)
+            text = choice.delta.content or ""
+            parts.append(text)
             tokens += getattr(choice, "token_ids", None) or []
             if console is not None:
-                console.print(choice.text.replace("\n", "⏎"), end="", style="green", markup=False)
+                console.print(text, end="", style="green", markup=False)
     return Completion("".join(parts), tuple(tokens))
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-START_SECONDS = 240
+START_SECONDS = 900
 STOP_SECONDS = 30
 
 # The server is on this machine: a proxy of the environment must not be asked for it.
@@ -36,10 +36,12 @@ class Server:
     Attributes:
         address: ``http://127.0.0.1:PORT``.
         log: the file that holds what it printed.
+        process: the one that was started; it has a session of its own.
     """
 
     address: str
     log: Path
+    process: subprocess.Popen[bytes]
 
     @property
     def openai_address(self) -> str:
@@ -56,14 +58,14 @@ class Server:
             data=json.dumps({"method": method}).encode(),
             headers={"Content-Type": "application/json"},
         )
-        with _DIRECT.open(request, timeout=30) as answer:
+        with _DIRECT.open(request, timeout=120) as answer:
             return json.load(answer)["results"]
 
     def metrics(self) -> dict[str, float]:
         """Prometheus samples: ``name`` or ``name[position]`` for per-position counters -> value."""
         from prometheus_client.parser import text_string_to_metric_families
 
-        with _DIRECT.open(f"{self.address}/metrics", timeout=30) as answer:
+        with _DIRECT.open(f"{self.address}/metrics", timeout=120) as answer:
             text = answer.read().decode()
         samples: dict[str, float] = {}
         for family in text_string_to_metric_families(text):
@@ -89,17 +91,30 @@ def serve(
     on_wait: Callable[[float], None] = lambda seconds: None,
     start_seconds: float = START_SECONDS,
 ) -> Iterator[Server]:
-    """Start ``vllm serve ARGUMENTS`` and wait until it is healthy; ends it on leaving.
+    """``started``, once it is healthy.
 
     Args:
-        arguments: model and options; host and port are added.
-        log: file for everything that the server prints.
-        environment: of the server; None inherits this process's.
         on_wait: called about once a second while waiting, with the seconds waited.
         start_seconds: within which it must be healthy.
 
     Raises:
         ServerFailedError: with the end of the log.
+    """
+    with started(arguments, log, environment) as server:
+        wait_until_healthy(server, on_wait, start_seconds)
+        yield server
+
+
+@contextlib.contextmanager
+def started(
+    arguments: list[str], log: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    """Start ``vllm serve ARGUMENTS``, which is not healthy yet; ends it on leaving.
+
+    Args:
+        arguments: model and options; host and port are added.
+        log: file for everything that the server prints.
+        environment: of the server; None inherits this process's.
     """
     port = free_port()
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", *arguments]
@@ -118,33 +133,29 @@ def serve(
             start_new_session=True,
         )
     try:
-        address = f"http://127.0.0.1:{port}"
-        _wait_until_healthy(process, address, log, on_wait, start_seconds)
-        yield Server(address, log)
+        yield Server(f"http://127.0.0.1:{port}", log, process)
     finally:
         _end(process)
 
 
-def _wait_until_healthy(
-    process: subprocess.Popen[bytes],
-    address: str,
-    log: Path,
-    on_wait: Callable[[float], None],
-    start_seconds: float,
+def wait_until_healthy(
+    server: Server,
+    on_wait: Callable[[float], None] = lambda seconds: None,
+    start_seconds: float = START_SECONDS,
 ) -> None:
+    """Wait until ``server`` answers; arguments and errors are those of ``serve``."""
     start = time.monotonic()
     while True:
         waited = time.monotonic() - start
-        if process.poll() is not None:
-            raise ServerFailedError(
-                f"the server ended with status {process.returncode}\n{_end_of(log)}"
-            )
+        status = server.process.poll()
+        if status is not None:
+            raise ServerFailedError(f"the server ended with status {status}\n{_end_of(server.log)}")
         if waited > start_seconds:
             raise ServerFailedError(
-                f"the server was not healthy after {waited:.0f} s\n{_end_of(log)}"
+                f"the server was not healthy after {waited:.0f} s\n{_end_of(server.log)}"
             )
         try:
-            with _DIRECT.open(f"{address}/health", timeout=5):
+            with _DIRECT.open(f"{server.address}/health", timeout=5):
                 return
         except (urllib.error.URLError, OSError):
             on_wait(waited)

@@ -4,12 +4,14 @@
 import argparse
 import contextlib
 import io
+import pathlib
 
 import pytest
 from rich.console import Console
 
 from mkv_ascend.commands import demo
 from mkv_ascend.commands.demo_client import Completion
+from mkv_ascend.testing.demo_models import TARGET, demo_model
 
 
 def console():
@@ -34,7 +36,7 @@ def test_a_different_or_missing_token_gives_status_1_and_its_place(tokens, place
     out = console()
     alone = completions([1, 2, 3], [4, 5])
     assert demo._verdict(completions(tokens, [4, 5]), alone, out) == demo.EXIT_NOT_SHOWN
-    assert f"prompt 1: different from token {place} on" in out.file.getvalue()
+    assert f"question 1: different from token {place} on" in out.file.getvalue()
     assert "1 of 2 completions differ" in out.file.getvalue()
 
 
@@ -58,7 +60,7 @@ def test_a_model_that_does_not_exist_is_refused_with_those_that_do(capsys, monke
     monkeypatch.setattr(demo, "_environment", lambda emulated, dtype: {})
     assert run("--target", "no_such_model") == demo.EXIT_FAILED
     printed = capsys.readouterr().out
-    assert "'no_such_model' is neither a checkpoint directory nor a tiny model" in printed
+    assert "'no_such_model' is neither a checkpoint directory nor a model of the demo" in printed
     assert "deepseek_v2_target" in printed
 
 
@@ -89,27 +91,20 @@ def test_what_looks_like_markup_in_a_log_is_printed_as_it_is(capsys, monkeypatch
     assert log in capsys.readouterr().out
 
 
-def target_options(*arguments, emulated=True):
+def test_the_targets_backend_is_handed_to_the_server():
     parser = argparse.ArgumentParser()
     demo.add_arguments(parser)
-    return demo._target_options(parser.parse_args(arguments), emulated)
-
-
-def test_the_eager_target_has_a_backend_of_its_own_where_its_library_is(monkeypatch):
-    name, value = target_options("--enforce-eager")
-    assert (name, "flash_attention_3" in value) == ("--additional-config", True)
-    # Tests of the emulated library leave it on the path.
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert target_options("--enforce-eager", emulated=False) == []
-    assert target_options("--enforce-eager", "--target", "gemma3") == []
-    assert target_options("--enforce-eager", "--target-backend", "auto") == []
-    assert "mla" in target_options("--target-backend", "mla", emulated=False)[1]
-    # It has no full graphs.
-    assert target_options() == []
+    chosen = demo._options(parser.parse_args(["--target-backend", "mla"]), "target")
+    assert chosen[chosen.index("--additional-config") + 1] == (
+        '{"mkv_ascend":{"attention":{"target":"mla"}}}'
+    )
+    assert "--additional-config" not in demo._options(parser.parse_args([]), "target")
 
 
 class FakeServer:
     """Answers of a server whose draft was replayed so often."""
+
+    log = pathlib.Path("server.log")
 
     def __init__(self, replays):
         self.replays = replays
@@ -127,19 +122,18 @@ class FakeServer:
 
 @pytest.fixture
 def servers(monkeypatch):
-    """Runs the demo with servers that replay so often; (status, model and options of each)."""
+    """Runs the demo with servers that replay so often; (status, options of each)."""
 
     def run_with(replays, *arguments):
         started = []
 
-        def start(title, model, dtype, options, *rest):
-            started.append((model, options))
+        def start(title, options, environment):
+            started.append(options)
             return contextlib.nullcontext(FakeServer(replays))
 
-        monkeypatch.setattr("mkv_ascend.testing.prompts.demo_prompts", lambda count: ["text"])
         monkeypatch.setattr(demo, "_environment", lambda emulated, dtype: {})
-        monkeypatch.setattr(demo, "_model", lambda name, console: name)
-        monkeypatch.setattr(demo, "_server", start)
+        monkeypatch.setattr(demo, "_started", start)
+        monkeypatch.setattr(demo, "_wait", lambda server, console: None)
         monkeypatch.setattr(demo, "_complete", lambda *rest: completions([1, 2]))
         return run(*arguments), started
 
@@ -150,8 +144,9 @@ def test_proposals_are_replayed_from_graphs_by_default(servers, capsys):
     status, started = servers(7)
     assert status == 0
     assert "7 of 9 proposals were replayed from ACL graphs" in capsys.readouterr().out
-    assert [model for model, _ in started] == ["deepseek_v2_target"] * 2
-    assert not any("--enforce-eager" in options for _, options in started)
+    assert [options[0] for options in started] == [str(demo_model(TARGET))] * 2
+    assert ["--speculative-config" in options for options in started] == [True, False]
+    assert not any("--enforce-eager" in options for options in started)
 
 
 def test_a_draft_that_is_not_replayed_gives_status_1_and_where_to_look(servers, capsys):
@@ -165,5 +160,4 @@ def test_a_draft_that_is_not_replayed_gives_status_1_and_where_to_look(servers, 
 def test_without_graphs_both_servers_are_eager_and_nothing_need_be_replayed(servers):
     status, started = servers(0, "--enforce-eager")
     assert status == 0
-    assert [model for model, _ in started] == ["llama_target"] * 2
-    assert all("--enforce-eager" in options for _, options in started)
+    assert all("--enforce-eager" in options for options in started)

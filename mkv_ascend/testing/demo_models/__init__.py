@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two models that ``mkv-ascend demo`` serves: small, trained once, kept beside their program.
+
+They tell short stories of a closed little world (``stories``), so their output reads as English and
+anybody can judge it. The target is of DeepSeek-V2's kind (MLA, experts), the draft of Gemma 3's
+(sliding windows and full attention). ``python -m mkv_ascend.testing.demo_models`` trains them anew.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "checkpoints"
+TARGET, DRAFT = "story_target", "story_draft"
+NAMES = (TARGET, DRAFT)
+
+
+def demo_model(name: str) -> Path:
+    """Folder of the checkpoint ``name``, one of ``NAMES``."""
+    if name not in NAMES:
+        raise ValueError(f"{name!r} is no demo model; there are {', '.join(NAMES)}")
+    return FOLDER / name
