@@ -5,6 +5,7 @@ import json
 import os
 
 import pytest
+from openai import DefaultHttpxClient, OpenAI
 
 from mkv_ascend.commands import demo_client
 from mkv_ascend.testing import engine, programs, prompts, reference
@@ -27,22 +28,36 @@ def speculation(num_speculative_tokens=3):
     )
 
 
+def complete(server, model, text):
+    """Token ids of a greedy completion over HTTP."""
+    client = OpenAI(
+        base_url=server.openai_address,
+        api_key="none",
+        http_client=DefaultHttpxClient(trust_env=False),
+    )
+    extra = {"return_token_ids": True, "ignore_eos": True}
+    completion = client.completions.create(
+        model=model, prompt=text, max_tokens=MAX_TOKENS, temperature=0.0, extra_body=extra
+    )
+    return completion.choices[0].token_ids
+
+
 def test_a_server_gives_the_targets_own_tokens_and_reports_acceptance(tmp_path):
     target = model_directory("deepseek_v2_target")
     arguments = [str(target), *OPTIONS, "--gpu-memory-utilization", "0.5"]
     arguments += ["--speculative-config", speculation()]
     texts = prompts.demo_prompts()
     with serve(arguments, tmp_path / "server.log") as server:
-        completions = [
-            demo_client.stream_completion(
-                server.openai_address, str(target), text, MAX_TOKENS, None
-            )
-            for text in texts
-        ]
+        tokens = [complete(server, str(target), text) for text in texts]
+        answer = demo_client.stream_answer(
+            server.openai_address, str(target), "import what?", MAX_TOKENS, None
+        )
         rows = server.call_workers("attention_layers")[0]
         acceptance = demo_client.acceptance(server.metrics())
+    # As the chat template has it; <bos> is put in front of each text.
+    texts.append("user: import what?\nassistant: ")
+    tokens.append(list(answer.tokens))
     token_ids = [reference.token_ids(target, text) for text in texts]
-    tokens = [list(completion.tokens) for completion in completions]
     assert_greedy(target, token_ids, tokens, MAX_TOKENS)
     assert {(row["role"], row["backend"]) for row in rows} == {
         ("target", "mla"),
@@ -67,7 +82,7 @@ def test_the_command_refuses_in_its_last_line_without_a_traceback(options, expec
     arguments = [str(model_directory("llama_target")), *OPTIONS]
     arguments += ["--speculative-config", speculation()]
     arguments += ["--additional-config", json.dumps({"mkv_ascend": options})]
-    done = programs.run_program("vllm.entrypoints.cli.main", ["serve", *arguments], timeout=180)
+    done = programs.run_program("vllm.entrypoints.cli.main", ["serve", *arguments])
     assert done.status == 1, done.errors
     assert "Traceback" not in done.output + done.errors
     refusal = done.errors[done.errors.index("mkv_ascend: ") :]

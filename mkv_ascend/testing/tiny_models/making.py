@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,15 @@ if TYPE_CHECKING:
 MAX_ATTEMPTS = 2
 """Seeds that are tried until the model is sensitive enough."""
 
+CHAT_TEMPLATE_FILE = "chat_template.jinja"
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{{ message['role'] }}: {{ message['content'] }}\n"
+    "{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+)
+"""So that chats can be asked for; no model was trained on any. Decides no weights: it is written
+beside them, also where they were trained before."""
+
 SENSITIVITY_TEXTS = 8
 """Pieces of held-out text on which sensitivity is reported."""
 
@@ -56,6 +66,7 @@ def model_directory(
     recipe, corpus = find_recipe(name), load_corpus()
     path = store.checkpoint_path(recipe, corpus, directory or store.default_directory())
     if store.is_complete(path) and not force:
+        _write_chat_template(path)
         return path
     if isinstance(recipe, HeadRecipe | PerturbedRecipe):
         # Made before the lock is taken: a process holds one lock at a time.
@@ -64,7 +75,17 @@ def model_directory(
         if force or not store.is_complete(path):
             with store.written_whole(path) as aside:
                 _make(recipe, corpus, aside, progress)
+    _write_chat_template(path)
     return path
+
+
+def _write_chat_template(path: Path) -> None:
+    file = path / CHAT_TEMPLATE_FILE
+    if not file.is_file() or file.read_text(encoding="utf-8") != CHAT_TEMPLATE:
+        # In one step: another process may be reading it.
+        aside = file.with_name(f".{file.name}.{os.getpid()}")
+        aside.write_text(CHAT_TEMPLATE, encoding="utf-8")
+        aside.replace(file)
 
 
 def _make(recipe: AnyRecipe, corpus: Corpus, path: Path, progress: Progress | None) -> None:
