@@ -14,12 +14,16 @@ namespace mkv::ops {
 
 constexpr int64_t kAnySize = -1;
 
-using Dtypes = std::initializer_list<at::ScalarType>;
+// One of two dtypes, or twice the only one.
+struct Dtypes {
+  at::ScalarType first;
+  at::ScalarType second;
+};
 
-constexpr Dtypes kInt32 = {at::kInt};
+constexpr Dtypes kInt32 = {at::kInt, at::kInt};
 constexpr Dtypes kIndex = {at::kInt, at::kLong};
 constexpr Dtypes kMask = {at::kChar, at::kBool};
-constexpr Dtypes kInt64 = {at::kLong};
+constexpr Dtypes kInt64 = {at::kLong, at::kLong};
 
 // Collects the tensors of one call, and refuses what the op does not take.
 class Arguments {
@@ -55,16 +59,15 @@ class Arguments {
     }
   }
 
-  void groups(const std::vector<at::Tensor>& tables, const at::Tensor& group_table) {
+  // What their list does not say of block tables.
+  void tables(const std::vector<at::Tensor>& tables) const {
     require(!tables.empty(), "block_tables is empty; it must hold one for each KV group");
     for (size_t index = 0; index < tables.size(); ++index) {
-      const auto name = item("block_tables", index);
-      tensor(name, tables[index], kInt32, {kAnySize, kAnySize});
+      const at::Tensor& table = tables[index];
       require(
-          tables[index].size(1) > 0, name, " has the shape ",
-          tuple_of(tables[index].sizes(), false), "; it must have a column");
+          table.dim() != 2 || table.size(1) > 0, item("block_tables", index), " has the shape ",
+          tuple_of(table.sizes(), false), "; it must have a column");
     }
-    tensor("group_table", group_table, kInt64, {static_cast<int64_t>(tables.size()), 4});
   }
 
   void model_length(int64_t max_model_len) const {
@@ -131,12 +134,7 @@ class Arguments {
 
  private:
   static bool has_dtype(const at::Tensor& tensor, Dtypes dtypes) {
-    for (const auto dtype : dtypes) {
-      if (tensor.scalar_type() == dtype) {
-        return true;
-      }
-    }
-    return false;
+    return tensor.scalar_type() == dtypes.first || tensor.scalar_type() == dtypes.second;
   }
 
   static bool has_shape(const at::Tensor& tensor, at::IntArrayRef shape) {
@@ -152,11 +150,8 @@ class Arguments {
   }
 
   static std::string names_of(Dtypes dtypes) {
-    std::string text;
-    for (const auto dtype : dtypes) {
-      text += (text.empty() ? "" : " or ") + name_of(dtype);
-    }
-    return text;
+    const auto first = name_of(dtypes.first);
+    return dtypes.first == dtypes.second ? first : first + " or " + name_of(dtypes.second);
   }
 
   const char* op_;

@@ -40,7 +40,7 @@ struct CpuKernels {
         .num_tokens = given.token_ids.size(0),
         .num_out_tokens = given.out_token_ids.size(0),
         .num_requests = live_requests(given.num_requests, rows),
-        .sampled = given.sampled,
+        .sampled = given.sampled_per_request,
         .shift = given.shift,
         .max_model_len = given.max_model_len,
         .padding_token_id = given.padding_token_id,

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-QUARTER = "the last part holds bytes, not words, and is used for a quarter"
 # Mutants that do what the original does, and why. A name is `file: kind: code`, with the line
 # before for a dropped one; if such code occurs several times in the file, `#N` behind it for the
 # N-th.
 EQUIVALENT: dict[str, str] = {
+    "lanes.h: drop: Duplicate(to, static_cast<int32_t>(value), count_); PipeBarrier<PIPE_V>();": (
+        "all that is filled today goes through flags before it is used"
+    ),
     "draft_plan.cpp: shrink: pipe_.InitBuffer(out_queue_, 2, out_bytes);": "two overlap stores",
-    "run_store.h: shrink: pipe.InitBuffer(constant_buffer_, 6 * run_bytes);": QUARTER,
-    "run_store.h: shift: byte_ones_ = constants[5 * kPieceRows];": QUARTER,
     "target_slots.cpp: shrink: pipe_.InitBuffer(out_queue_, 2, kLaneBytes);": "two overlap stores",
     "target_slots.cpp: shift: if (starts_.GetValue(middle) <= start_) {": (
         "the search ends at an earlier request then, and the walk from there finds the right one"

@@ -43,11 +43,11 @@ class ExpandInputsKernel {
     const int64_t end = Share(rows, 1);
     int64_t row = Share(rows, 0);
     int64_t request = row < end ? RequestOf(row) : 0;
+    // Behind a tile's slots nothing is under way that the next tile could meet.
     while (row < end) {
       const int64_t count = Least(kTileLanes, end - row);
       request = WriteTile(row, count, request);
       row += count;
-      PipeBarrier<PIPE_ALL>();
     }
     WriteRest();
   }
@@ -302,7 +302,6 @@ class ExpandInputsKernel {
       }
     }
     Sync<HardEvent::S_V>();
-    Sync<HardEvent::MTE3_V>();
     sums_.Finish(lanes, fill_);
     lanes.Add(fill_, fill_, index_);
     lanes.Adds(fill_, fill_, tile.input + tile.request * all_.more);
@@ -358,7 +357,15 @@ class ExpandInputsKernel {
 
 }  // namespace mkv
 
-// The signature is written out: the build finds it in the text to make the launch from it.
+#define MKV_NAMED(name) name,
+#define MKV_NAMED_WIDE(name) wide_##name,
+#define MKV_GIVEN(name) , in.name
+#define MKV_GIVEN_WIDE(name) , in.wide_##name
+// The lists are replaced before MKV_LAUNCH takes its arguments apart.
+#define MKV_LAUNCH_LIST(...) MKV_LAUNCH(__VA_ARGS__)
+
+// The signature is written out: the build finds it in the text to make the launch from it. A test
+// compares it with the list.
 extern "C" __global__ __aicore__ void mkv_expand_inputs_kernel(
     GM_ADDR token_ids, GM_ADDR positions, GM_ADDR rope_positions, GM_ADDR next_token_ids,
     GM_ADDR query_start_loc, GM_ADDR num_rejected, GM_ADDR num_requests, GM_ADDR group_table,
@@ -371,51 +378,11 @@ extern "C" __global__ __aicore__ void mkv_expand_inputs_kernel(
     const int64_t slot_stride, const int32_t shift, const int32_t padding_token_id,
     const int32_t parallel_token_id, const int32_t wide_token_ids, const int32_t wide_positions,
     const int32_t wide_rope_positions, const int32_t wide_next_token_ids,
-    const int32_t wide_rejected, const int32_t wide_out_positions,
+    const int32_t wide_num_rejected, const int32_t wide_out_positions,
     const int32_t wide_out_rope_positions, const int32_t wide_next_positions) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
   const MkvExpandInputs arguments{
-      token_ids,
-      positions,
-      rope_positions,
-      next_token_ids,
-      query_start_loc,
-      num_rejected,
-      num_requests,
-      group_table,
-      out_token_ids,
-      out_positions,
-      out_rope_positions,
-      rejected_mask,
-      masked_mask,
-      sample_indices,
-      hidden_rows,
-      out_query_start_loc,
-      lengths,
-      next_positions,
-      slots,
-      num_rows,
-      num_tokens,
-      num_out_tokens,
-      num_groups,
-      table_rows,
-      num_axes,
-      sampled,
-      max_model_len,
-      rope_stride,
-      out_rope_stride,
-      slot_stride,
-      shift,
-      padding_token_id,
-      parallel_token_id,
-      wide_token_ids,
-      wide_positions,
-      wide_rope_positions,
-      wide_next_token_ids,
-      wide_rejected,
-      wide_out_positions,
-      wide_out_rope_positions,
-      wide_next_positions};
+      MKV_EXPAND_INPUTS_WORDS(MKV_NAMED, MKV_NAMED, MKV_NAMED, MKV_NAMED_WIDE)};
   mkv::ExpandInputsKernel kernel(arguments);
   kernel.Run();
 }
@@ -427,14 +394,7 @@ extern "C" void mkv_ascend_expand_inputs(
   const int64_t requests = in.num_rows * mkv::kRowsOfARequest;
   const uint32_t blocks =
       mkv::LaunchSize(rows > requests ? rows : requests, mkv::kLeastRowsOfACore, cores);
-  MKV_LAUNCH(
-      mkv_expand_inputs_kernel, blocks, stream, in.token_ids, in.positions, in.rope_positions,
-      in.next_token_ids, in.query_start_loc, in.num_rejected, in.num_requests, in.group_table,
-      in.out_token_ids, in.out_positions, in.out_rope_positions, in.rejected_mask, in.masked_mask,
-      in.sample_indices, in.hidden_rows, in.out_query_start_loc, in.lengths, in.next_positions,
-      in.slots, in.num_rows, in.num_tokens, in.num_out_tokens, in.num_groups, in.table_rows,
-      in.num_axes, in.sampled, in.max_model_len, in.rope_stride, in.out_rope_stride, in.slot_stride,
-      in.shift, in.padding_token_id, in.parallel_token_id, in.wide_token_ids, in.wide_positions,
-      in.wide_rope_positions, in.wide_next_token_ids, in.wide_rejected, in.wide_out_positions,
-      in.wide_out_rope_positions, in.wide_next_positions);
+  MKV_LAUNCH_LIST(
+      mkv_expand_inputs_kernel, blocks,
+      stream MKV_EXPAND_INPUTS_WORDS(MKV_GIVEN, MKV_GIVEN, MKV_GIVEN, MKV_GIVEN_WIDE));
 }

@@ -112,7 +112,7 @@ class TileRequests {
   __aicore__ inline void LoadGiven(const Expansion& all, const Tile& tile) {
     const MkvExpandInputs& in = all.in;
     if (in.num_rejected != nullptr) {
-      const int64_t width = in.wide_rejected != 0 ? 8 : 4;
+      const int64_t width = in.wide_num_rejected != 0 ? 8 : 4;
       Load(given_rejected_, in.num_rejected + tile.request * width, tile.requests * width);
     }
     const int64_t width = in.wide_positions != 0 ? 8 : 4;
@@ -156,7 +156,7 @@ class TileRequests {
     }
     const Lanes live(tile.requests);
     if (in.num_rejected != nullptr) {
-      live.Muls(offsets_, index_, in.wide_rejected != 0 ? 8 : 4);
+      live.Muls(offsets_, index_, in.wide_num_rejected != 0 ? 8 : 4);
       live.Take(scratch_, given_rejected_, offsets_);
       live.Sub(next_rows, next_rows, scratch_);
     }

@@ -35,12 +35,39 @@ inline int32_t wide(const Maybe& tensor) {
   return tensor.has_value() ? wide(*tensor) : 0;
 }
 
-inline void touch_all(
+inline void touch(
+    std::vector<Touched>& touched, const char* name, const at::Tensor& tensor, bool written) {
+  touched.push_back({name, tensor, written});
+}
+
+inline void touch(
+    std::vector<Touched>& touched, const char* name, const Maybe& tensor, bool written) {
+  if (tensor.has_value()) {
+    touched.push_back({name, *tensor, written});
+  }
+}
+
+inline void touch(
     std::vector<Touched>& touched, const char* name, const Tensors& tensors, bool written) {
   for (size_t index = 0; index < tensors.size(); ++index) {
     touched.push_back({Arguments::item(name, index), tensors[index], written});
   }
 }
+
+inline void touch(
+    std::vector<Touched>& /*touched*/, const char* /*name*/, int64_t /*number*/, bool /*written*/) {
+}
+
+#define MKV_TOUCH(kind, name, ...) touch(touched, #name, given.name, kind::written);
+#define MKV_TOUCHED(op, Given, LIST)                           \
+  inline std::vector<Touched> touched_by(const Given& given) { \
+    std::vector<Touched> touched;                              \
+    LIST(MKV_TOUCH)                                            \
+    return touched;                                            \
+  }
+MKV_OPS(MKV_TOUCHED)
+#undef MKV_TOUCHED
+#undef MKV_TOUCH
 
 // The least number of rows of all block tables.
 inline int64_t least_rows(const Tensors& block_tables) {
@@ -59,14 +86,8 @@ struct AscendKernels {
     TORCH_CHECK_VALUE(
         steps <= kMostPlannedSteps, "mkv_ascend::draft_plan: lengths has ", steps,
         " steps; the AscendC kernel plans up to ", kMostPlannedSteps);
-    std::vector<Touched> touched = {
-        {"positions", given.positions, false},     {"num_requests", given.num_requests, false},
-        {"group_table", given.group_table, false}, {"step_positions", given.step_positions, true},
-        {"lengths", given.lengths, true},          {"slots", given.slots, true},
-    };
-    touch_all(touched, "block_tables", given.block_tables, false);
     Runner::call(
-        "draft_plan", touched,
+        "draft_plan", touched_by(given),
         [rows, steps, positions = address(given.positions),
          num_requests = address(given.num_requests), group_table = address(given.group_table),
          step_positions = address(given.step_positions), lengths = address(given.lengths),
@@ -88,27 +109,18 @@ struct AscendKernels {
     TORCH_CHECK_VALUE(
         arguments.sampled <= kMostSampledRows, "mkv_ascend::expand_inputs: sampled_per_request is ",
         arguments.sampled, "; the AscendC kernel takes up to ", kMostSampledRows);
-    Runner::call("expand_inputs", expand_touched(given), [arguments](uint32_t cores, void* stream) {
+    Runner::call("expand_inputs", touched_by(given), [arguments](uint32_t cores, void* stream) {
       mkv_ascend_expand_inputs(cores, stream, &arguments);
     });
   }
 
   static void run(const TargetSlotTensors& given) {
-    std::vector<Touched> touched = {
-        {"positions", given.positions, false},
-        {"query_start_loc", given.query_start_loc, false},
-        {"num_requests", given.num_requests, false},
-        {"group_table", given.group_table, false},
-        {"slot_table", given.slot_table, false},
-    };
-    touch_all(touched, "block_tables", given.block_tables, false);
-    touch_all(touched, "slots", given.slots, true);
     int64_t most_slots = 0;
     for (const at::Tensor& slots : given.slots) {
       most_slots = std::max(most_slots, slots.size(0));
     }
     Runner::call(
-        "target_slots", touched,
+        "target_slots", touched_by(given),
         [positions = address(given.positions), query_start_loc = address(given.query_start_loc),
          num_requests = address(given.num_requests), group_table = address(given.group_table),
          slot_table = address(given.slot_table), is_wide = wide(given.positions),
@@ -122,11 +134,8 @@ struct AscendKernels {
   }
 
   static void run(const ZeroTensors& given) {
-    std::vector<Touched> touched = {
-        {"block_ids", given.block_ids, false}, {"page_table", given.page_table, false}};
-    touch_all(touched, "caches", given.caches, true);
     Runner::call(
-        "zero_blocks", touched,
+        "zero_blocks", touched_by(given),
         [block_ids = address(given.block_ids), is_wide = wide(given.block_ids),
          num_ids = given.block_ids.size(0), page_table = address(given.page_table),
          caches = static_cast<int64_t>(given.caches.size())](uint32_t cores, void* stream) {
@@ -138,32 +147,20 @@ struct AscendKernels {
   static MkvExpandInputs expand_arguments(const ExpandTensors& given) {
     const bool rope = given.rope_positions.has_value();
     MkvExpandInputs arguments{};
-    arguments.token_ids = address(given.token_ids);
-    arguments.positions = address(given.positions);
-    arguments.rope_positions = address(given.rope_positions);
-    arguments.next_token_ids = address(given.next_token_ids);
-    arguments.query_start_loc = address(given.query_start_loc);
-    arguments.num_rejected = address(given.num_rejected);
-    arguments.num_requests = address(given.num_requests);
-    arguments.group_table = address(given.group_table);
-    arguments.out_token_ids = address(given.out_token_ids);
-    arguments.out_positions = address(given.out_positions);
-    arguments.out_rope_positions = address(given.out_rope_positions);
-    arguments.rejected_mask = address(given.rejected_mask);
-    arguments.masked_mask = address(given.masked_mask);
-    arguments.sample_indices = address(given.sample_indices);
-    arguments.hidden_rows = address(given.hidden_rows);
-    arguments.out_query_start_loc = address(given.out_query_start_loc);
-    arguments.lengths = address(given.lengths);
-    arguments.next_positions = address(given.next_positions);
-    arguments.slots = address(given.slots);
+#define MKV_FILL_ADDRESS(name) arguments.name = address(given.name);
+#define MKV_FILL_WIDE(name) arguments.wide_##name = wide(given.name);
+#define MKV_FILLED_BELOW(name)
+    MKV_EXPAND_INPUTS_WORDS(MKV_FILL_ADDRESS, MKV_FILLED_BELOW, MKV_FILLED_BELOW, MKV_FILL_WIDE)
+#undef MKV_FILL_ADDRESS
+#undef MKV_FILL_WIDE
+#undef MKV_FILLED_BELOW
     arguments.num_rows = given.next_token_ids.size(0);
     arguments.num_tokens = given.token_ids.size(0);
     arguments.num_out_tokens = given.out_token_ids.size(0);
     arguments.num_groups = static_cast<int64_t>(given.block_tables.size());
     arguments.table_rows = least_rows(given.block_tables);
     arguments.num_axes = rope ? given.rope_positions->size(0) : 0;
-    arguments.sampled = given.sampled;
+    arguments.sampled = given.sampled_per_request;
     arguments.max_model_len = given.max_model_len;
     arguments.rope_stride = rope ? given.rope_positions->stride(0) : 0;
     arguments.out_rope_stride = rope ? given.out_rope_positions->stride(0) : 0;
@@ -171,46 +168,7 @@ struct AscendKernels {
     arguments.shift = given.shift ? 1 : 0;
     arguments.padding_token_id = static_cast<int32_t>(given.padding_token_id);
     arguments.parallel_token_id = static_cast<int32_t>(given.parallel_token_id);
-    arguments.wide_token_ids = wide(given.token_ids);
-    arguments.wide_positions = wide(given.positions);
-    arguments.wide_rope_positions = wide(given.rope_positions);
-    arguments.wide_next_token_ids = wide(given.next_token_ids);
-    arguments.wide_rejected = wide(given.num_rejected);
-    arguments.wide_out_positions = wide(given.out_positions);
-    arguments.wide_out_rope_positions = wide(given.out_rope_positions);
-    arguments.wide_next_positions = wide(given.next_positions);
     return arguments;
-  }
-
-  static std::vector<Touched> expand_touched(const ExpandTensors& given) {
-    std::vector<Touched> touched = {
-        {"token_ids", given.token_ids, false},
-        {"positions", given.positions, false},
-        {"next_token_ids", given.next_token_ids, false},
-        {"query_start_loc", given.query_start_loc, false},
-        {"num_requests", given.num_requests, false},
-        {"group_table", given.group_table, false},
-        {"out_token_ids", given.out_token_ids, true},
-        {"out_positions", given.out_positions, true},
-        {"rejected_mask", given.rejected_mask, true},
-        {"masked_mask", given.masked_mask, true},
-        {"sample_indices", given.sample_indices, true},
-        {"out_query_start_loc", given.out_query_start_loc, true},
-        {"lengths", given.lengths, true},
-        {"next_positions", given.next_positions, true},
-        {"slots", given.slots, true},
-    };
-    touch_all(touched, "block_tables", given.block_tables, false);
-    const auto touch = [&](const char* name, const Maybe& tensor, bool written) {
-      if (tensor.has_value()) {
-        touched.push_back({name, *tensor, written});
-      }
-    };
-    touch("num_rejected", given.num_rejected, false);
-    touch("rope_positions", given.rope_positions, false);
-    touch("out_rope_positions", given.out_rope_positions, true);
-    touch("hidden_rows", given.hidden_rows, true);
-    return touched;
   }
 };
 

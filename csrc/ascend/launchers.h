@@ -39,51 +39,34 @@ void mkv_ascend_zero_blocks(
     uint32_t cores, void* stream, uint8_t* block_ids, int32_t wide, int64_t num_ids,
     uint8_t* page_table, int64_t num_caches);
 
-// Arguments of expand_inputs. `wide_...` is 1 where the elements are int64; pointers may be null
-// where an argument may be left out.
+// The arguments of expand_inputs' kernel, listed once. Pointers may be null where an argument may
+// be left out; wide_... is 1 where the elements are int64.
+// clang-format off
+#define MKV_EXPAND_INPUTS_WORDS(ADDRESS, SIZE, WORD, WIDE)                                      \
+  ADDRESS(token_ids) ADDRESS(positions) ADDRESS(rope_positions) ADDRESS(next_token_ids)         \
+  ADDRESS(query_start_loc) ADDRESS(num_rejected) ADDRESS(num_requests) ADDRESS(group_table)     \
+  ADDRESS(out_token_ids) ADDRESS(out_positions) ADDRESS(out_rope_positions)                     \
+  ADDRESS(rejected_mask) ADDRESS(masked_mask) ADDRESS(sample_indices) ADDRESS(hidden_rows)      \
+  ADDRESS(out_query_start_loc) ADDRESS(lengths) ADDRESS(next_positions) ADDRESS(slots)          \
+  SIZE(num_rows) SIZE(num_tokens) SIZE(num_out_tokens) SIZE(num_groups) SIZE(table_rows)        \
+  SIZE(num_axes) SIZE(sampled) SIZE(max_model_len) SIZE(rope_stride) SIZE(out_rope_stride)      \
+  SIZE(slot_stride)                                                                             \
+  WORD(shift) WORD(padding_token_id) WORD(parallel_token_id)                                    \
+  WIDE(token_ids) WIDE(positions) WIDE(rope_positions) WIDE(next_token_ids) WIDE(num_rejected)  \
+  WIDE(out_positions) WIDE(out_rope_positions) WIDE(next_positions)
+// clang-format on
+
+#define MKV_ADDRESS_MEMBER(name) MkvAddress name;
+#define MKV_SIZE_MEMBER(name) int64_t name;
+#define MKV_WORD_MEMBER(name) int32_t name;
+#define MKV_WIDE_MEMBER(name) int32_t wide_##name;
 struct MkvExpandInputs {
-  MkvAddress token_ids;
-  MkvAddress positions;
-  MkvAddress rope_positions;
-  MkvAddress next_token_ids;
-  MkvAddress query_start_loc;
-  MkvAddress num_rejected;
-  MkvAddress num_requests;
-  MkvAddress group_table;
-  MkvAddress out_token_ids;
-  MkvAddress out_positions;
-  MkvAddress out_rope_positions;
-  MkvAddress rejected_mask;
-  MkvAddress masked_mask;
-  MkvAddress sample_indices;
-  MkvAddress hidden_rows;
-  MkvAddress out_query_start_loc;
-  MkvAddress lengths;
-  MkvAddress next_positions;
-  MkvAddress slots;
-  int64_t num_rows;
-  int64_t num_tokens;
-  int64_t num_out_tokens;
-  int64_t num_groups;
-  int64_t table_rows;  // as above
-  int64_t num_axes;
-  int64_t sampled;
-  int64_t max_model_len;
-  int64_t rope_stride;
-  int64_t out_rope_stride;
-  int64_t slot_stride;
-  int32_t shift;
-  int32_t padding_token_id;
-  int32_t parallel_token_id;
-  int32_t wide_token_ids;
-  int32_t wide_positions;
-  int32_t wide_rope_positions;
-  int32_t wide_next_token_ids;
-  int32_t wide_rejected;
-  int32_t wide_out_positions;
-  int32_t wide_out_rope_positions;
-  int32_t wide_next_positions;
+  MKV_EXPAND_INPUTS_WORDS(MKV_ADDRESS_MEMBER, MKV_SIZE_MEMBER, MKV_WORD_MEMBER, MKV_WIDE_MEMBER)
 };
+#undef MKV_ADDRESS_MEMBER
+#undef MKV_SIZE_MEMBER
+#undef MKV_WORD_MEMBER
+#undef MKV_WIDE_MEMBER
 
 // Sampled rows of a request that one expand_inputs takes: what it divides by them must be small.
 constexpr int64_t kMostSampledRows = 2048;

@@ -14,14 +14,11 @@ import torch
 from mkv_ascend.ops import checks
 from mkv_ascend.ops.group_table import BLOCK_SIZE, group_table, slots_of
 from mkv_ascend.ops.registration import CustomOp, register
+from mkv_ascend.ops.schema import Written, arguments_of
 
 __all__ = ["draft_plan", "group_table"]
 
 NAME = "draft_plan"
-ARGUMENTS = (
-    "Tensor positions, Tensor num_requests, Tensor[] block_tables, Tensor group_table, "
-    "int max_model_len, Tensor(a!) step_positions, Tensor(b!) lengths, Tensor(c!) slots"
-)
 
 
 def check(
@@ -30,9 +27,9 @@ def check(
     block_tables: Sequence[torch.Tensor],
     group_table: torch.Tensor,
     max_model_len: int,
-    step_positions: torch.Tensor,
-    lengths: torch.Tensor,
-    slots: torch.Tensor,
+    step_positions: Written,
+    lengths: Written,
+    slots: Written,
 ) -> None:
     """Refuse wrong dtypes, shapes, strides and devices; see ``draft_plan``."""
     int32 = (torch.int32,)
@@ -80,7 +77,7 @@ def reference(
         slots[:, group].copy_(slots_of(kept, rows, live & fits, table, block_size))
 
 
-_op = register(CustomOp(NAME, ARGUMENTS, check, reference))
+_op = register(CustomOp(NAME, arguments_of(check), check, reference))
 
 
 def draft_plan(

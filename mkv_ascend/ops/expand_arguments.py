@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import torch
 
+from mkv_ascend.ops.schema import Written
+
 
 class ExpandInputs(NamedTuple):
     """Arguments of the op, in its order. R requests, T rows of the target, T' of the draft.
@@ -60,18 +62,18 @@ class ExpandInputs(NamedTuple):
     sampled_per_request: int
     shift: bool
     max_model_len: int
-    out_token_ids: torch.Tensor
-    out_positions: torch.Tensor
-    rejected_mask: torch.Tensor
-    masked_mask: torch.Tensor
-    sample_indices: torch.Tensor
-    out_query_start_loc: torch.Tensor
-    lengths: torch.Tensor
-    next_positions: torch.Tensor
-    slots: torch.Tensor
+    out_token_ids: Written
+    out_positions: Written
+    rejected_mask: Written
+    masked_mask: Written
+    sample_indices: Written
+    out_query_start_loc: Written
+    lengths: Written
+    next_positions: Written
+    slots: Written
     num_rejected: torch.Tensor | None = None
     rope_positions: torch.Tensor | None = None
-    out_rope_positions: torch.Tensor | None = None
-    hidden_rows: torch.Tensor | None = None
+    out_rope_positions: Written | None = None
+    hidden_rows: Written | None = None
     padding_token_id: int = 0
     parallel_token_id: int = 0

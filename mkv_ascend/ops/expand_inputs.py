@@ -17,21 +17,11 @@ from mkv_ascend.ops import checks, expand_reference
 from mkv_ascend.ops.expand_arguments import ExpandInputs
 from mkv_ascend.ops.group_table import group_table
 from mkv_ascend.ops.registration import CustomOp, register
+from mkv_ascend.ops.schema import arguments_of
 
 __all__ = ["ExpandInputs", "expand_inputs", "group_table"]
 
 NAME = "expand_inputs"
-# Without defaults: PyTorch keeps arguments that equal one from kernels in Python.
-ARGUMENTS = (
-    "Tensor token_ids, Tensor positions, Tensor next_token_ids, Tensor query_start_loc, "
-    "Tensor num_requests, Tensor[] block_tables, Tensor group_table, int sampled_per_request, "
-    "bool shift, int max_model_len, Tensor(a!) out_token_ids, Tensor(b!) out_positions, "
-    "Tensor(c!) rejected_mask, Tensor(d!) masked_mask, Tensor(e!) sample_indices, "
-    "Tensor(f!) out_query_start_loc, Tensor(g!) lengths, Tensor(h!) next_positions, "
-    "Tensor(i!) slots, Tensor? num_rejected, Tensor? rope_positions, "
-    "Tensor(j!)? out_rope_positions, Tensor(k!)? hidden_rows, int padding_token_id, "
-    "int parallel_token_id"
-)
 
 
 def check(*arguments: Any) -> None:
@@ -91,7 +81,7 @@ def reference(*arguments: Any) -> None:
     expand_reference.write(ExpandInputs(*arguments))
 
 
-_op = register(CustomOp(NAME, ARGUMENTS, check, reference))
+_op = register(CustomOp(NAME, arguments_of(ExpandInputs), check, reference))
 
 
 def expand_inputs(arguments: ExpandInputs) -> None:

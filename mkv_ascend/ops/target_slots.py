@@ -10,14 +10,11 @@ import torch
 from mkv_ascend.ops import checks
 from mkv_ascend.ops.group_table import BLOCK_SIZE, PADDING_SLOT, group_table, slots_of
 from mkv_ascend.ops.registration import CustomOp, register
+from mkv_ascend.ops.schema import Written, arguments_of
 
 __all__ = ["group_table", "slot_table", "target_slots"]
 
 NAME = "target_slots"
-ARGUMENTS = (
-    "Tensor positions, Tensor query_start_loc, Tensor num_requests, Tensor[] block_tables, "
-    "Tensor group_table, Tensor(a!)[] slots, Tensor slot_table"
-)
 
 
 def slot_table(slots: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -50,7 +47,7 @@ def check(
     num_requests: torch.Tensor,
     block_tables: Sequence[torch.Tensor],
     group_table: torch.Tensor,
-    slots: Sequence[torch.Tensor],
+    slots: Sequence[Written],
     slot_table: torch.Tensor,
 ) -> None:
     """Refuse wrong dtypes, shapes, strides and devices; see ``target_slots``."""
@@ -105,7 +102,7 @@ def reference(
         slots[group][count:].fill_(PADDING_SLOT)
 
 
-_op = register(CustomOp(NAME, ARGUMENTS, check, reference))
+_op = register(CustomOp(NAME, arguments_of(check), check, reference))
 
 
 def target_slots(

@@ -9,11 +9,11 @@ import torch
 
 from mkv_ascend.ops import checks
 from mkv_ascend.ops.registration import CustomOp, register
+from mkv_ascend.ops.schema import Written, arguments_of
 
 __all__ = ["page_table", "zero_blocks"]
 
 NAME = "zero_blocks"
-ARGUMENTS = "Tensor block_ids, Tensor(a!)[] caches, Tensor page_table"
 
 
 def page_table(caches: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -44,9 +44,7 @@ def page_table(caches: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.tensor(rows, dtype=torch.int64).to(caches[0].device)
 
 
-def check(
-    block_ids: torch.Tensor, caches: Sequence[torch.Tensor], page_table: torch.Tensor
-) -> None:
+def check(block_ids: torch.Tensor, caches: Sequence[Written], page_table: torch.Tensor) -> None:
     """Refuse wrong dtypes, shapes, strides and devices; see ``zero_blocks``."""
     checks.require_tensor(NAME, "block_ids", block_ids, checks.INDEX_DTYPES, (None,))
     checks.require_tensor(NAME, "page_table", page_table, (torch.int64,), (len(caches), 4))
@@ -76,7 +74,7 @@ def reference(
         cache.masked_fill_(zeroed.view(-1, *(1 for _ in cache.shape[1:])), 0)
 
 
-_op = register(CustomOp(NAME, ARGUMENTS, check, reference))
+_op = register(CustomOp(NAME, arguments_of(check), check, reference))
 
 
 def zero_blocks(

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from mkv_ascend.ops.expand_inputs import ExpandInputs
+from mkv_ascend.ops.schema import arguments_of
 from mkv_ascend.testing.ascendc_host import Output, Report
-from tests.unit.ascend_kernels.kernels import library
+from tests.unit.ascend_kernels.kernels import FOLDER, library
 
 
 def wide(tensor: torch.Tensor) -> int:
@@ -34,31 +36,22 @@ def zero_blocks(
     )  # fmt: skip
 
 
-ADDRESSES = (
-    "token_ids", "positions", "rope_positions", "next_token_ids", "query_start_loc",
-    "num_rejected", "num_requests", "group_table", "out_token_ids", "out_positions",
-    "out_rope_positions", "rejected_mask", "masked_mask", "sample_indices", "hidden_rows",
-    "out_query_start_loc", "lengths", "next_positions", "slots",
-)  # fmt: skip
-SIZES = (
-    "num_rows", "num_tokens", "num_out_tokens", "num_groups", "table_rows", "num_axes", "sampled",
-    "max_model_len", "rope_stride", "out_rope_stride", "slot_stride",
-)  # fmt: skip
-WORDS = (
-    "shift", "padding_token_id", "parallel_token_id", "wide_token_ids", "wide_positions",
-    "wide_rope_positions", "wide_next_token_ids", "wide_rejected", "wide_out_positions",
-    "wide_out_rope_positions", "wide_next_positions",
-)  # fmt: skip
-INPUTS = frozenset(ADDRESSES[:8])
+WORDS = re.findall(
+    r"\b(ADDRESS|SIZE|WORD|WIDE)\((\w+)\)", (FOLDER / "launchers.h").read_text("utf-8")
+)
+"""The kernel's arguments, from the list in the sources."""
+TYPES = {
+    "ADDRESS": ctypes.c_void_p, "SIZE": ctypes.c_int64, "WORD": ctypes.c_int32,
+    "WIDE": ctypes.c_int32,
+}  # fmt: skip
+OUTPUTS = frozenset(re.findall(r"!\)\S* (\w+)", arguments_of(ExpandInputs)))
 
 
 class ExpandArguments(ctypes.Structure):
     """``MkvExpandInputs``."""
 
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ADDRESSES),
-        *((name, ctypes.c_int64) for name in SIZES),
-        *((name, ctypes.c_int32) for name in WORDS),
+    _fields_ = tuple(
+        (f"wide_{name}" if kind == "WIDE" else name, TYPES[kind]) for kind, name in WORDS
     )
 
     @classmethod
@@ -66,21 +59,27 @@ class ExpandArguments(ctypes.Structure):
         def stride(tensor: torch.Tensor | None) -> int:
             return 0 if tensor is None else tensor.stride(0)
 
-        def is_wide(tensor: torch.Tensor | None) -> int:
-            return 0 if tensor is None else wide(tensor)
-
-        addresses = [getattr(given, name) for name in ADDRESSES]
+        tensors = {kind: [name for one, name in WORDS if one == kind] for kind in TYPES}
+        filled: dict[str, Any] = {
+            name: tensor.data_ptr()
+            for name in tensors["ADDRESS"]
+            if (tensor := getattr(given, name)) is not None
+        }
+        filled |= {
+            f"wide_{name}": wide(tensor)
+            for name in tensors["WIDE"]
+            if (tensor := getattr(given, name)) is not None
+        }
         return cls(
-            *(None if tensor is None else tensor.data_ptr() for tensor in addresses),
-            given.next_token_ids.shape[0], given.token_ids.shape[0], given.out_token_ids.shape[0],
-            len(given.block_tables), min(table.shape[0] for table in given.block_tables),
-            0 if given.rope_positions is None else given.rope_positions.shape[0],
-            given.sampled_per_request, given.max_model_len, stride(given.rope_positions),
-            stride(given.out_rope_positions), stride(given.slots), int(given.shift),
-            given.padding_token_id, given.parallel_token_id, wide(given.token_ids),
-            wide(given.positions), is_wide(given.rope_positions), wide(given.next_token_ids),
-            is_wide(given.num_rejected), wide(given.out_positions),
-            is_wide(given.out_rope_positions), wide(given.next_positions),
+            **filled, num_rows=given.next_token_ids.shape[0], num_tokens=given.token_ids.shape[0],
+            num_out_tokens=given.out_token_ids.shape[0], num_groups=len(given.block_tables),
+            table_rows=min(table.shape[0] for table in given.block_tables),
+            num_axes=0 if given.rope_positions is None else given.rope_positions.shape[0],
+            sampled=given.sampled_per_request, max_model_len=given.max_model_len,
+            rope_stride=stride(given.rope_positions),
+            out_rope_stride=stride(given.out_rope_positions), slot_stride=stride(given.slots),
+            shift=int(given.shift), padding_token_id=given.padding_token_id,
+            parallel_token_id=given.parallel_token_id,
         )  # fmt: skip
 
 
@@ -88,10 +87,10 @@ def expand_inputs(given: ExpandInputs, *, cores: int, seed: int = 0) -> Report:
     reachable: dict[str, Any] = {
         f"block_tables[{index}]": table for index, table in enumerate(given.block_tables)
     }
-    for name in ADDRESSES:
-        tensor = getattr(given, name)
-        if tensor is not None:
-            reachable[name] = tensor if name in INPUTS else Output(tensor)
+    for kind, name in WORDS:
+        tensor = getattr(given, name, None)
+        if kind == "ADDRESS" and tensor is not None:
+            reachable[name] = Output(tensor) if name in OUTPUTS else tensor
     arguments = ExpandArguments.of(given)
     return library().launch(
         "mkv_ascend_expand_inputs", cores, None, ctypes.byref(arguments), seed=seed,

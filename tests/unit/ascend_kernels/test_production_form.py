@@ -117,7 +117,7 @@ def test_a_launch_is_left(source: Path, compiler_macros: dict[str, str], tmp_pat
     text = preprocessed(source, include_folder(tmp_path, macros))
     for name in names:
         launches = re.findall(rf"\b{name}<<<\((.+?)\), nullptr, \((.+?)\)>>>\(", text)
-        wanted = re.findall(rf"MKV_LAUNCH\(\s*{name},", written)
+        wanted = re.findall(rf"MKV_LAUNCH(?:_LIST)?\(\s*{name},", written)
         assert len(launches) == len(wanted) > 0, "a launch is not <<<>>>"
         assert all(stream == "stream" for _, stream in launches)
         kernel = rf'extern "C" {QUALIFIERS["__global__"]} {QUALIFIERS["__aicore__"]} void {name}('
