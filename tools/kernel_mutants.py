@@ -15,6 +15,8 @@ EQUIVALENT: dict[str, str] = {
     "lanes.h: drop: Duplicate(to, static_cast<int32_t>(value), count_); PipeBarrier<PIPE_V>();": (
         "all that is filled today goes through flags before it is used"
     ),
+    "lanes.h: drop: AscendC::Add(pairs, pairs, odd, static_cast<int32_t>(count)); "
+    "PipeBarrier<PIPE_V>();": "bytes are only stored, behind a flag",
     "draft_plan.cpp: shrink: pipe_.InitBuffer(out_queue_, 2, out_bytes);": "two overlap stores",
     "target_slots.cpp: shrink: pipe_.InitBuffer(out_queue_, 2, kLaneBytes);": "two overlap stores",
     "target_slots.cpp: shift: if (starts_.GetValue(middle) <= start_) {": (
