@@ -39,9 +39,7 @@ class Expansion {
     for (int64_t request = live; request < in_.num_rows; ++request) {
       write_padding_request(request, out_end);
     }
-    for (int64_t row = out_end; row < in_.num_out_tokens; ++row) {
-      write_padding_row(row);
-    }
+    write_padding_rows(out_end, in_.num_out_tokens);
     if (in_.hidden_rows != nullptr) {
       std::fill(
           in_.hidden_rows + std::min(end, in_.num_tokens), in_.hidden_rows + in_.num_tokens, -1);
@@ -77,61 +75,107 @@ class Expansion {
     in_.lengths[request] = static_cast<int32_t>(part.first_position + part.out_length);
     in_.next_positions.set(request, part.first_position + part.copied);
     if (in_.hidden_rows != nullptr) {
-      for (int64_t place = 0; place < part.length; ++place) {
-        in_.hidden_rows[inside(part.start + place)] = static_cast<int32_t>(part.out_start + place);
-      }
+      const int64_t first = inside(part.start);
+      const int64_t end = std::min(part.start + part.length, in_.num_tokens);
+      count_up(in_.hidden_rows + first, end - first, part.out_start + first - part.start);
     }
   }
 
+  // Each output by itself, in runs: copied, counted up, or of one value.
   void write_rows(const Part& part) const {
-    const int64_t tokens = part.copied + in_.sampled;
-    const int64_t rows = std::min(part.out_length, in_.num_out_tokens - part.out_start);
+    const int64_t row = part.out_start;
+    const int64_t rows = std::min(part.out_length, in_.num_out_tokens - row);
+    if (rows <= 0) {
+      return;
+    }
+    const int64_t tokens = std::clamp<int64_t>(part.copied + in_.sampled, 0, rows);
+    write_tokens(part, tokens, rows);
+    int8_t* const rejected = in_.rejected_mask + row;
+    int8_t* const masked = in_.masked_mask + row;
     for (int64_t place = 0; place < rows; ++place) {
-      const int64_t row = part.out_start + place;
-      if (place < tokens) {
-        write_token_row(part, place, row);
-      } else {
-        write_padding_row(row);
-      }
+      rejected[place] = place >= tokens ? 1 : 0;
+      masked[place] = place > part.copied && place < tokens ? 1 : 0;
     }
-  }
-
-  void write_token_row(const Part& part, int64_t place, int64_t row) const {
-    const bool masked = place > part.copied;
-    in_.out_token_ids[row] = static_cast<int32_t>(token(part, place));
-    in_.rejected_mask[row] = 0;
-    in_.masked_mask[row] = masked ? 1 : 0;
-    const int64_t source = inside(part.start + std::min(place, part.kept - 1));
-    const int64_t beyond = std::max<int64_t>(place - (part.kept - 1), 0);
-    const int64_t position = part.first_position + place;
-    const bool fits = position >= 0 && position < in_.max_model_len;
-    in_.out_positions.set(row, fits ? position : 0);
+    // Rows from `first` to `end` have a position that the draft can hold.
+    const int64_t first = std::clamp<int64_t>(-part.first_position, 0, tokens);
+    const int64_t end = std::clamp(in_.max_model_len - part.first_position, first, tokens);
+    write_nowhere(row, row + first);
+    write_nowhere(row + end, row + rows);
+    in_.out_positions.count_up(row + first, end - first, part.first_position + first);
     for (size_t axis = 0; axis < in_.rope_positions.size(); ++axis) {
-      in_.out_rope_positions[axis].set(row, fits ? in_.rope_positions[axis][source] + beyond : 0);
+      write_rope(part, axis, first, end);
     }
     for (size_t group = 0; group < in_.groups.size(); ++group) {
-      in_.slots[static_cast<int64_t>(group) * in_.slot_stride + row] =
-          fits ? in_.groups[group].slot(part.request, position) : kPaddingSlot;
+      int32_t* slots = in_.slots + static_cast<int64_t>(group) * in_.slot_stride + row;
+      write_slots(in_.groups[group], part.request, part.first_position, first, end, slots);
     }
   }
 
-  int64_t token(const Part& part, int64_t place) const {
-    if (place < part.copied) {
-      return in_.token_ids[inside(part.start + (in_.shift ? 1 : 0) + place)];
+  void write_tokens(const Part& part, int64_t tokens, int64_t rows) const {
+    int32_t* out = in_.out_token_ids + part.out_start;
+    const int64_t copied = std::clamp<int64_t>(part.copied, 0, tokens);
+    const int64_t source = part.start + (in_.shift ? 1 : 0);
+    for (int64_t place = 0; place < copied; ++place) {
+      out[place] = static_cast<int32_t>(in_.token_ids[inside(source + place)]);
     }
-    return place == part.copied ? in_.next_token_ids[part.request] : in_.parallel_token_id;
+    if (copied < tokens) {
+      out[copied] = static_cast<int32_t>(in_.next_token_ids[part.request]);
+      fill(out + copied + 1, tokens - copied - 1, static_cast<int32_t>(in_.parallel_token_id));
+    }
+    fill(out + tokens, rows - tokens, static_cast<int32_t>(in_.padding_token_id));
   }
 
-  void write_padding_row(int64_t row) const {
-    in_.out_token_ids[row] = static_cast<int32_t>(in_.padding_token_id);
-    in_.rejected_mask[row] = 1;
-    in_.masked_mask[row] = 0;
-    in_.out_positions.set(row, 0);
+  void write_rope(const Part& part, size_t axis, int64_t first, int64_t end) const {
+    const Indices& given = in_.rope_positions[axis];
+    const OutIndices& out = in_.out_rope_positions[axis];
+    const int64_t kept = std::clamp(part.kept, first, end);
+    for (int64_t place = first; place < kept; ++place) {
+      out.set(part.out_start + place, given[inside(part.start + place)]);
+    }
+    const int64_t last = given[inside(part.start + part.kept - 1)];
+    out.count_up(part.out_start + kept, end - kept, last + kept - (part.kept - 1));
+  }
+
+  // Rows without a place in the cache.
+  void write_nowhere(int64_t row, int64_t end) const {
+    if (row >= end) {
+      return;
+    }
+    in_.out_positions.fill(row, end - row, 0);
     for (const OutIndices& axis : in_.out_rope_positions) {
-      axis.set(row, 0);
+      axis.fill(row, end - row, 0);
     }
     for (size_t group = 0; group < in_.groups.size(); ++group) {
-      in_.slots[static_cast<int64_t>(group) * in_.slot_stride + row] = kPaddingSlot;
+      fill(
+          in_.slots + static_cast<int64_t>(group) * in_.slot_stride + row, end - row, kPaddingSlot);
+    }
+  }
+
+  // Consecutive within each block.
+  static void write_slots(
+      const Group& group, int64_t request, int64_t first_position, int64_t place, int64_t end,
+      int32_t* slots) {
+    while (place < end) {
+      const int64_t position = first_position + place;
+      const int64_t column = group.column(position);
+      if (column >= group.columns || request >= group.rows) {
+        fill(slots + place, end - place, kPaddingSlot);
+        return;
+      }
+      const int64_t offset = position - column * group.block_size;
+      const int64_t count = std::min(group.block_size - offset, end - place);
+      const int64_t block = group.table[request * group.row_stride + column];
+      count_up(slots + place, count, block * group.block_size + offset);
+      place += count;
+    }
+  }
+
+  void write_padding_rows(int64_t row, int64_t end) const {
+    if (row < end) {
+      fill(in_.out_token_ids + row, end - row, static_cast<int32_t>(in_.padding_token_id));
+      fill<int8_t>(in_.rejected_mask + row, end - row, 1);
+      fill<int8_t>(in_.masked_mask + row, end - row, 0);
+      write_nowhere(row, end);
     }
   }
 

@@ -20,9 +20,13 @@ struct Group {
   int64_t block_size;
   int shift;  // -1: the block size is not a power of two
 
+  int64_t column(int64_t position) const {
+    return shift >= 0 ? position >> shift : position / block_size;
+  }
+
   // Slot of a token, -1 where its position or request lies outside the table.
   int32_t slot(int64_t request, int64_t position) const {
-    const int64_t column = shift >= 0 ? position >> shift : position / block_size;
+    const int64_t column = this->column(position);
     if (position < 0 || column >= columns || request >= rows) {
       return kPaddingSlot;
     }
@@ -31,6 +35,21 @@ struct Group {
     return static_cast<int32_t>(block * block_size + offset);
   }
 };
+
+// Runs are short as often as long: plain loops, which a compiler turns into no call.
+template <typename T>
+inline void fill(T* to, int64_t count, T value) {
+  for (int64_t place = 0; place < count; ++place) {
+    to[place] = value;
+  }
+}
+
+template <typename T>
+inline void count_up(T* to, int64_t count, int64_t first) {
+  for (int64_t place = 0; place < count; ++place) {
+    to[place] = static_cast<T>(first + place);
+  }
+}
 
 inline int shift_of(int64_t block_size) {
   if (block_size <= 0 || (block_size & (block_size - 1)) != 0) {
@@ -72,6 +91,23 @@ class OutIndices {
       static_cast<int64_t*>(data_)[place] = value;
     } else {
       static_cast<int32_t*>(data_)[place] = static_cast<int32_t>(value);
+    }
+  }
+
+  void fill(int64_t place, int64_t count, int64_t value) const {
+    if (wide_) {
+      ops::fill(static_cast<int64_t*>(data_) + place, count, value);
+    } else {
+      ops::fill(static_cast<int32_t*>(data_) + place, count, static_cast<int32_t>(value));
+    }
+  }
+
+  // first, first + 1, ...
+  void count_up(int64_t place, int64_t count, int64_t first) const {
+    if (wide_) {
+      ops::count_up(static_cast<int64_t*>(data_) + place, count, first);
+    } else {
+      ops::count_up(static_cast<int32_t*>(data_) + place, count, first);
     }
   }
 
