@@ -139,6 +139,38 @@ __aicore__ inline void RangeMask(
   PipeBarrier<PIPE_V>();
 }
 
+// How far DivideNear may reach past the divisor.
+constexpr int64_t kNear = 256;
+
+// The block that a position lies in.
+__aicore__ inline int64_t Column(const Group& group, int64_t position) {
+  return group.exponent < 0 ? position / group.block_size : position >> group.exponent;
+}
+
+// quotient[i] = value[i] / divisor, for 0 <= value[i] < divisor + kNear. `exponent` is the
+// divisor's, as above.
+__aicore__ inline void DivideNear(
+    const LocalTensor<int32_t>& quotient, const LocalTensor<int32_t>& value, int64_t divisor,
+    int32_t exponent, int32_t lanes) {
+  if (exponent >= 0) {
+    ShiftRight(quotient, value, exponent, lanes);
+  } else if (divisor < kNear) {
+    // Exact: values are below 2 * kNear, so times what rounding up adds to the factor, which is
+    // below kNear, they stay below 2 ** 20.
+    Muls(quotient, value, static_cast<int32_t>(CeilDivide(1 << 20, divisor)), lanes);
+    PipeBarrier<PIPE_V>();
+    ShiftRight(quotient, quotient, 20, lanes);
+  } else {
+    // Below twice the divisor: 1 from there on, else 0.
+    Adds(quotient, value, static_cast<int32_t>(1 - divisor), lanes);
+    PipeBarrier<PIPE_V>();
+    Maxs(quotient, quotient, 0, lanes);
+    PipeBarrier<PIPE_V>();
+    Mins(quotient, quotient, 1, lanes);
+  }
+  PipeBarrier<PIPE_V>();
+}
+
 }  // namespace mkv
 
 #endif  // MKV_ASCEND_ASCEND_COMMON_H_

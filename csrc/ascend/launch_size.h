@@ -14,6 +14,13 @@ inline uint32_t LaunchSize(int64_t work, int64_t least, uint32_t cores) {
   return wanted < cores ? static_cast<uint32_t>(wanted) : cores;
 }
 
+// The same, but all cores where that would keep three of four busy: then an even load counts for
+// more than sectors that two cores share.
+inline uint32_t LaunchSizeOrAll(int64_t work, int64_t least, uint32_t cores) {
+  const uint32_t wanted = LaunchSize(work, least, cores);
+  return wanted * 4 < cores * 3 ? wanted : cores;
+}
+
 }  // namespace mkv
 
 #endif  // MKV_ASCEND_ASCEND_LAUNCH_SIZE_H_
