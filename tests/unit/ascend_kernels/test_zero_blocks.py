@@ -4,19 +4,20 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mkv_ascend.ops import zero_blocks
 from tests.unit.ascend_kernels import launches
-from tests.unit.ops.batches import some
+from tests.unit.ascend_kernels.kernels import examples
 
+HALF = torch.bfloat16
 CORES = st.sampled_from((1, 2, 7, 40))
 
 
-@some
+@examples
 @given(
-    data=st.data(),
+    ids=st.lists(st.integers(-1, 10), max_size=6, unique=True),
     caches=st.lists(
         st.tuples(
             st.integers(1, 9),
@@ -31,14 +32,22 @@ CORES = st.sampled_from((1, 2, 7, 40))
     cores=CORES,
     seed=st.integers(0, 2**31),
 )
+@example(
+    ids=[2, -1, 0, 10, 8],
+    caches=[(3, (70_001,), 5, torch.int8), (9, (), 0, torch.float32), (9, (33_000,), 1, HALF)],
+    dtype=torch.int64, cores=1, seed=0,
+)  # fmt: skip
+@example(
+    ids=[8, 7, 1, 0], caches=[(9, (2, 5), 3, torch.int8), (2, (33_000,), 0, torch.float32)],
+    dtype=torch.int32, cores=7, seed=1,
+)  # fmt: skip
 def test_zero_blocks(
-    data: st.DataObject,
+    ids: list[int],
     caches: list[tuple[int, tuple[int, ...], int, torch.dtype]],
     dtype: torch.dtype,
     cores: int,
     seed: int,
 ) -> None:
-    ids = data.draw(st.lists(st.integers(-1, 10), max_size=6, unique=True))
     pools, views = [], []
     for blocks, inner, gap, item in caches:
         size = torch.Size(inner).numel()
