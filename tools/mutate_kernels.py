@@ -4,11 +4,16 @@
     .venv/bin/python tools/mutate_kernels.py                      every file of csrc/ascend
     .venv/bin/python tools/mutate_kernels.py draft_plan.cpp       one
     .venv/bin/python tools/mutate_kernels.py common.h --list
+    .venv/bin/python tools/mutate_kernels.py --repeat 20          luck shown: see below
 
 Each synchronisation is dropped, each buffer shrunk, each offset shifted, each length and stride of
 a copy changed, in turn. Every mutant must be caught by the tests of a kernel that contains the
 file: by the checker, or by a result. Those that do the same as the original are listed in
 kernel_mutants.py, with the reason.
+
+What a fixed example catches is caught in every run, so these are tried first, alone. Mutants that
+they miss meet examples of hypothesis, with as many seeds as ``--repeat`` says; one that only some
+of these runs catch is as wrong as one that none does: the tests need a fixed example for it.
 
 All mutants of a file are compiled at once, each behind a switch, and a forked child runs the tests
 for each of them.
@@ -75,30 +80,38 @@ def tests_of(kernels: Sequence[str]) -> list[str]:
     return [str(path) for path in paths if any(name in path.read_text("utf-8") for name in kernels)]
 
 
-def run_tests(kernels: Sequence[str], mutant: int, output: Path) -> int:
-    """In this process, with one mutant switched on (0: none); pytest's exit status."""
+def run_tests(kernels: Sequence[str], mutant: int, output: Path, seed: int | None) -> int:
+    """In this process, with one mutant switched on (0: none); pytest's exit status.
+
+    With ``seed`` None the fixed examples alone.
+    """
     import ctypes
 
     import pytest
+    from hypothesis import Phase, settings
 
-    from tests.unit.ascend_kernels.kernels import library
+    from tests.unit.ascend_kernels import kernels as shared
+    from tests.unit.ops import batches
 
-    for name in kernels:
-        ctypes.c_int.in_dll(library(name).handle, "mkv_mutant").value = mutant
+    ctypes.c_int.in_dll(shared.library().handle, "mkv_mutant").value = mutant
+    if seed is None:
+        # Before pytest imports the tests, which take it from there.
+        shared.examples = settings(shared.examples, phases=[Phase.explicit])
+        batches.some = settings(batches.some, phases=[Phase.explicit])
     sys.stdout.flush()
     with output.open("w", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     options = ["-x", "-q", "--no-header", "--tb=short", "-p", "no:cacheprovider"]
-    chosen = ["--hypothesis-seed=0", "-k", " or ".join(kernels), *tests_of(kernels)]
+    chosen = [f"--hypothesis-seed={seed or 0}", "-k", " or ".join(kernels), *tests_of(kernels)]
     return int(pytest.main([*options, *chosen]))
 
 
-def in_child(kernels: Sequence[str], mutant: int, output: Path) -> int:
+def in_child(kernels: Sequence[str], mutant: int, output: Path, seed: int | None = None) -> int:
     """Exit status of the tests in a forked child; a child that hangs or dies has not passed."""
     child = os.fork()
     if child == 0:
-        os._exit(run_tests(kernels, mutant, output))
+        os._exit(run_tests(kernels, mutant, output, seed))
     # Not by an alarm in the child: pytest's own time limit takes that over.
     deadline = time.monotonic() + TIME_LIMIT
     ended, status = os.waitpid(child, os.WNOHANG)
@@ -130,51 +143,66 @@ def switched_copy(file: str, mutants: Sequence[Mutant], folder: Path) -> Path:
     return copy
 
 
-def prepare(kernels: Sequence[str], sources: Path) -> None:
+def prepare(sources: Path) -> None:
     """Import and compile what every child needs."""
     os.environ[SOURCES] = str(sources)
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(sources / "examples")
     sys.path.insert(0, str(ROOT))
     from tests.unit.ascend_kernels.kernels import library
 
-    for name in kernels:
-        library(name)
+    library()
 
 
-def examine(file: str, mutants: Sequence[Mutant]) -> int:
+def judge(mutant: Mutant, kernels: Sequence[str], output: Path, repeat: int) -> tuple[bool, str]:
+    """Whether what becomes of a mutant is as expected, and what that is."""
+    status = in_child(kernels, mutant.switch, output)
+    if status != PASSED:
+        return True, f"caught: {telling_line(output, status)}"
+    telling = ""
+    caught = 0
+    for seed in range(repeat):
+        status = in_child(kernels, mutant.switch, output, seed)
+        if status != PASSED:
+            caught += 1
+            telling = telling_line(output, status)
+    if caught == repeat:
+        return True, f"caught in {repeat} of {repeat} runs, by no fixed example: {telling}"
+    if caught:
+        return False, f"CAUGHT IN {caught} OF {repeat} RUNS ONLY: {telling}"
+    reason = EQUIVALENT.get(mutant.name)
+    return reason is not None, f"equivalent: {reason}" if reason else "SURVIVED"
+
+
+def examine(file: str, mutants: Sequence[Mutant], repeat: int) -> int:
     """Try the mutants of a file and print what becomes of each; how many nobody expected."""
     kernels = kernels_of(file)
-    survivors = 0
+    unexpected = 0
     with tempfile.TemporaryDirectory(prefix="mutants_") as name:
         folder = Path(name)
         output = folder / "output"
-        prepare(kernels, switched_copy(file, mutants, folder))
-        status = in_child(kernels, 0, output)
+        prepare(switched_copy(file, mutants, folder))
+        status = in_child(kernels, 0, output, 0)
         if status != PASSED:
             print(f"{file}: the tests fail without a mutant: {telling_line(output, status)}")
             return 1
         for mutant in mutants:
             started = time.monotonic()
-            status = in_child(kernels, mutant.switch, output)
-            verdict = f"caught: {telling_line(output, status)}"
-            if status == PASSED:
-                reason = EQUIVALENT.get(mutant.name)
-                verdict = f"equivalent: {reason}" if reason else "SURVIVED"
-                survivors += reason is None
+            expected, verdict = judge(mutant, kernels, output, repeat)
+            unexpected += not expected
             seconds = time.monotonic() - started
             print(f"{mutant.line}: {mutant.name} -> {mutant.change}", flush=True)
             print(f"    {verdict} ({seconds:.1f} s)", flush=True)
-    return survivors
+    return unexpected
 
 
-def examine_in_child(file: str, mutants: Sequence[Mutant]) -> bool:
+def examine_in_child(file: str, mutants: Sequence[Mutant], repeat: int) -> bool:
     """`examine`, forked off: each file has libraries of its own. Whether all is as expected."""
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
-        survivors = examine(file, mutants)
-        print(f"{file}: {len(mutants)} mutants, {survivors} unexpected", flush=True)
-        os._exit(1 if survivors else 0)
+        unexpected = examine(file, mutants, repeat)
+        print(f"{file}: {len(mutants)} mutants, {unexpected} unexpected", flush=True)
+        os._exit(1 if unexpected else 0)
     _, status = os.waitpid(child, 0)
     return status == 0
 
@@ -183,6 +211,10 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("files", nargs="*", metavar="file", help=f"of {', '.join(all_files())}")
     parser.add_argument("--list", action="store_true", help="list the mutants, try none")
+    parser.add_argument(
+        "--repeat", type=int, default=1, metavar="N",
+        help="runs, each with another seed, of what no fixed example catches (default: 1)",
+    )  # fmt: skip
     options = parser.parse_args(given)
     expected = True
     for file in options.files or all_files():
@@ -190,7 +222,7 @@ def main(given: Sequence[str] | None = None) -> int:
         if options.list:
             print("\n".join(f"{one.line}: {one.name} -> {one.change}" for one in mutants))
         elif mutants:
-            expected &= examine_in_child(file, mutants)
+            expected &= examine_in_child(file, mutants, options.repeat)
     return 0 if expected else 1
 
 
