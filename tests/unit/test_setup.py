@@ -24,7 +24,7 @@ def run_setup(expression: str, **variables: str) -> subprocess.CompletedProcess[
     program = (
         "import runpy, setuptools\n"
         "given = {}; setuptools.setup = lambda **options: given.update(options)\n"
-        f" names = runpy.run_path({str(ROOT / 'setup.py')!r})\n"
+        f"names = runpy.run_path({str(ROOT / 'setup.py')!r})\n"
         f"print({expression!r}, eval({expression!r}, names, {{'given': given}}))"
     )
     return subprocess.run(

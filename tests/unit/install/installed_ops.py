@@ -13,9 +13,14 @@ from typing import Any
 
 import torch
 import torch_npu  # noqa: F401 - the stand-in, as vllm-ascend imports the real one
+from hypothesis import settings
 
 from mkv_ascend import ops
 from mkv_ascend.ops import implementations
+
+# As in tests/conftest.py, before the tests are imported: no timing is asserted.
+settings.register_profile("house", deadline=None, derandomize=True)
+settings.load_profile("house")
 
 ascendcl = ctypes.CDLL("libascendcl.so")
 
