@@ -12,6 +12,7 @@ which Dynamo does not look into.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -41,9 +42,6 @@ traced: the namespace has torch_npu's Python object."""
 TRACED_CUSTOM = ("npu_add_rms_norm_bias", "npu_gemma_rms_norm")
 """The same of torch.ops._C_ascend, whose schemas come from the installed wheel."""
 
-COMMUNICATING = ("matmul_allreduce_add_rmsnorm",)
-"""Traced ones of torch.ops._C_ascend that talk to other ranks, so the kernel is no fake kernel.
-Each returns two tensors like its third argument."""
 
 # Kept for the life of the process: torch forgets the operators when the Library goes.
 _libraries: list[torch.library.Library] = []
@@ -77,11 +75,35 @@ def give_fakes(library: torch.library.Library, namespace: str) -> None:
     kernels = registry.namespace_functions(namespace)
     for name in TRACED_CUSTOM:
         torch.library.register_fake(f"{namespace}::{name}", kernels[name].kernel, lib=library)
-    for name in COMMUNICATING:
-        torch.library.register_fake(f"{namespace}::{name}", _two_like_the_third, lib=library)
+    for name, shapes in SHAPES.items():
+        torch.library.register_fake(f"{namespace}::{name}", shapes, lib=library)
 
 
-def _two_like_the_third(
-    _x1: torch.Tensor, _x2: torch.Tensor, like: torch.Tensor, *_others: Any
+def _shapes_of_all_reduce(
+    _x1: torch.Tensor, _x2: torch.Tensor, residual: torch.Tensor, *_others: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.empty_like(like), torch.empty_like(like)
+    return torch.empty_like(residual), torch.empty_like(residual)
+
+
+def _shapes_of_hc_pre(
+    x: torch.Tensor, hc_fn: torch.Tensor, _scale: Any, _base: Any, hc_mult: int, *_others: Any
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    rows, hidden = x.shape[:-2], x.shape[-1]
+    return (
+        x.new_empty(*rows, hidden),
+        hc_fn.new_empty(*rows, hc_mult),
+        hc_fn.new_empty(*rows, hc_mult, hc_mult),
+    )
+
+
+def _shapes_of_hc_post(_x: torch.Tensor, residual: torch.Tensor, *_others: Any) -> torch.Tensor:
+    return torch.empty_like(residual)
+
+
+SHAPES: dict[str, Callable[..., Any]] = {
+    "matmul_allreduce_add_rmsnorm": _shapes_of_all_reduce,
+    "npu_hc_pre_v2": _shapes_of_hc_pre,
+    "npu_hc_post": _shapes_of_hc_post,
+}
+"""Fake kernels of traced ones of torch.ops._C_ascend whose kernels are none: one talks to other
+ranks, the others cannot run where Dynamo leaves the number of streams open."""

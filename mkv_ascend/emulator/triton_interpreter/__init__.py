@@ -10,6 +10,7 @@ what vLLM's ``HAS_TRITON`` says, and with it which way vllm-ascend takes where i
 - ``bfloat16``: arithmetic that Triton's interpreter does not have
 - ``backend``: the Triton driver of the emulated device
 - ``fused``: kernels that fusion passes put into graphs where vLLM finds no Triton
+- ``opaque``: wrappers in traced code, as operators that Dynamo need not look into
 - ``replacements``: the few wrappers that are not interpreted, each with its reason
 """
 
@@ -26,6 +27,7 @@ from mkv_ascend.emulator.triton_interpreter import (
     executor,
     fused,
     language,
+    opaque,
     replacements,
 )
 
@@ -40,6 +42,7 @@ def install(settings: EmulatorSettings) -> None:
     after_import("triton.runtime.interpreter", executor.install)
     after_import("triton.runtime.interpreter", bfloat16.install)
     replacements.install()
+    opaque.install()
     if settings.has_triton:
         after_import("triton.backends", backend.install)
     else:

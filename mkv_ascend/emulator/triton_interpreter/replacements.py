@@ -111,8 +111,9 @@ def fused_qkvzba_split_reshape_cat(
     q, k, v, z = per_head.split([head_qk, head_qk, values, values], dim=-1)
     b, a = mixed_ba.reshape(tokens, num_heads_qk, -1).split([shared, shared], dim=-1)
     qkv = torch.cat([part.reshape(tokens, -1) for part in (q, k, v)], dim=-1)
-    z = z.reshape(tokens, num_heads_v, head_v)
-    return qkv, z, b.reshape(tokens, num_heads_v), a.reshape(tokens, num_heads_v)
+    rest = z.reshape(tokens, num_heads_v, head_v), *(x.reshape(tokens, -1) for x in (b, a))
+    # With one key head these would be views, and an operator's results are memory of their own.
+    return (qkv, *(part.clone(memory_format=torch.contiguous_format) for part in rest))
 
 
 REPLACEMENTS = (
