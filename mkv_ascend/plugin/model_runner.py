@@ -56,6 +56,7 @@ from mkv_ascend.plugin.target_pass import (
     plan_target_pass,
     slots_in_one_launch,
 )
+from mkv_ascend.plugin.two_head_sizes import drop_rows_of_other_sizes
 
 if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -98,6 +99,7 @@ class MkvModelRunner(NPUModelRunner):
         with auxiliary_states.handed_out(asked, self.vllm_config):
             super().load_model()
         record_no_rotation(self.vllm_config, self.device)
+        drop_rows_of_other_sizes()
         all_layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
         drafts = self._draft_layers()
         state_refusals.refuse(

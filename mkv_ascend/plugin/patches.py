@@ -208,6 +208,18 @@ PATCHES = (
         apply=_install("state_blocks"),
     ),
     Patch(
+        name="heads of two sizes",
+        target="vllm Gemma4Config.verify_and_update_config; rotary_embedding._cos and _sin",
+        why="For heads of two sizes vLLM asks for Triton's backend, which is not Ascend's. "
+        "vllm-ascend fills rotary rows as wide as the largest head from the table of the first "
+        "layer's, and ends in a RuntimeError; layers of this kind read no such rows.",
+        guard="the class has that method alone; rows are dropped only where their width differs "
+        "(plugin/two_head_sizes.py)",
+        test="tests/emulated/test_two_head_sizes.py",
+        until="vllm-ascend keeps rotary rows for each head size, or serves Gemma 4",
+        apply=_install("two_head_sizes"),
+    ),
+    Patch(
         name="architecture of a draft model",
         target="vllm SpeculativeConfig.__post_init__",
         why="It makes an MTP head of every draft whose family has one (Qwen3-Next, Qwen3.5, "

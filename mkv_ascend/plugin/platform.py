@@ -9,7 +9,13 @@ from vllm_ascend.platform import NPUPlatform
 
 from mkv_ascend.attention.selection import SelectionError
 from mkv_ascend.config import ConfigError, parse_config
-from mkv_ascend.plugin import draft_architecture, early_check, kv_connectors, state_blocks
+from mkv_ascend.plugin import (
+    draft_architecture,
+    early_check,
+    kv_connectors,
+    state_blocks,
+    two_head_sizes,
+)
 from mkv_ascend.plugin.logging import get_logger
 from mkv_ascend.plugin.refusal import refuse
 
@@ -37,6 +43,7 @@ class MkvPlatform(NPUPlatform):
         """vllm-ascend's patches of the front process, and those of ours that belong there."""
         super().pre_register_and_update(parser)
         state_blocks.install()
+        two_head_sizes.install()
         draft_architecture.install()
 
     @classmethod
