@@ -16,6 +16,7 @@ from mkv_ascend.attention.selection import SelectionError, select_backend
 from mkv_ascend.config import parse_config
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.plugin import selection_inputs
+from mkv_ascend.plugin.chunk_refusal import refuse_chunks
 from mkv_ascend.plugin.logging import get_logger
 
 if TYPE_CHECKING:
@@ -42,7 +43,9 @@ def check_models(config: VllmConfig) -> None:
             f"kv_cache.draft_dtype is {draft_dtype!r}, but there is no draft with a KV cache: give "
             "--speculative-config a draft, or leave the option out"
         )
+    refuse_chunks(config.model_config)
     if has_draft:
+        refuse_chunks(speculative.draft_model_config)
         _check_experts(config)
         _check_ranks(config)
         _check_recurrent(config)

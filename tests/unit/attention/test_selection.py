@@ -176,6 +176,14 @@ def test_backends_of_other_devices_are_refused(name: str) -> None:
     assert "mkv_ascend.attention.target" in message
 
 
+@pytest.mark.parametrize("size", [80, 96, 112])
+def test_head_sizes_that_the_layout_lacks_are_refused_with_those_it_has(size: int) -> None:
+    """CANN would refuse them at the first request."""
+    with pytest.raises(SelectionError) as refused:
+        select_backend(layer(head_size=size), options(), BARE)
+    assert f"64, 128, 192, 256, 512, not {size}" in str(refused.value)
+
+
 FLASH = options({"target": "FA3"})
 
 
