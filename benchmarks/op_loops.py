@@ -22,8 +22,8 @@ class Loops:
             library = Path(folder) / "loops.so"
             # Optimised as the kernels are (csrc/cpu/CMakeLists.txt).
             run_compiler(
-                ["-std=c++20", "-O2", "-shared", "-fPIC", "-I", KERNELS, SOURCE,
-                 *sorted(KERNELS.glob("*.cpp")), "-o", library]
+                ["-std=c++20", "-O2", "-fno-tree-loop-distribute-patterns", "-shared", "-fPIC",
+                 "-I", KERNELS, SOURCE, *sorted(KERNELS.glob("*.cpp")), "-o", library]
             )  # fmt: skip
             self._library = ctypes.CDLL(str(library))
 
