@@ -3,7 +3,7 @@
 
 Layers share a block table when they hold the same tokens (``Holding``) in blocks of the same size;
 their pages may differ. A draft's layers so fold into the target's groups. The groups are found by
-``search``; here the objective chooses among them, and the layers are dealt out.
+``search``; here the objective chooses among them, and the layers are assigned.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def group_layers(
     candidate, cost = found.frontier.candidates[chosen], found.costs[chosen]
     return Grouping(
         objective=options.objective,
-        groups=_deal(candidate, found.members, request),
+        groups=_assign(candidate, found.members, request),
         block_bytes=candidate.block_bytes,
         cost=cost,
         other_cost=other.costs[other.choose(other_options)],
@@ -334,10 +334,10 @@ def _allowed_block_sizes(
     return allowed
 
 
-def _deal(
+def _assign(
     candidate: Candidate, members: dict[LayerType, list[LayerNeed]], request: Request
 ) -> tuple[Group, ...]:
-    """Deal the layers of each bundle out over its groups.
+    """Assign the layers of each bundle to its groups.
 
     The layers of a type are spread in turn (as vLLM's are, so that the stages of a pipeline are
     served alike), and what one type leaves over goes to other groups than the last type's.
@@ -346,11 +346,11 @@ def _deal(
     groups = []
     for bundle in candidate.bundles:
         holding = types[bundle.types[0]].holding
-        dealt: list[list[LayerNeed]] = [[] for _ in range(bundle.splits)]
+        assigned: list[list[LayerNeed]] = [[] for _ in range(bundle.splits)]
         for index, places in zip(bundle.types, bundle.group_of_layers(types), strict=True):
             for need, place in zip(members[types[index]], places, strict=True):
-                dealt[place].append(need)
-        for layers in dealt:
+                assigned[place].append(need)
+        for layers in assigned:
             layers.sort(key=lambda need: need.role is not Role.TARGET)
             groups.append(
                 Group(

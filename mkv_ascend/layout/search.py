@@ -105,15 +105,16 @@ def search(
 
 @dataclass(frozen=True)
 class _Node:
-    """A partial grouping. ``planes`` and ``dealt`` as in ``Level``, ``block`` bytes of the first.
+    """A partial grouping. ``planes`` and ``assigned`` as in ``Level``.
 
-    ``chosen``: (level, option) pairs; ``left``: levels that are not decided.
+    ``block``: bytes of ``planes``. ``chosen``: (level, option) pairs. ``left``: levels that are not
+    decided.
     """
 
     chosen: tuple[tuple[Level, int], ...]
     left: tuple[Level, ...]
     planes: Integers
-    dealt: Integers
+    assigned: Integers
     block: int
     blocks: int = 0
     groups: int = 0
@@ -246,15 +247,15 @@ class _Search:
         promising = self.costs(node, curve) < self.known[node.groups + curve.groups]
         if not promising.any():
             return
-        dealt = np.broadcast_to(node.dealt, (len(curve.growth), len(node.dealt)))
+        assigned = np.broadcast_to(node.assigned, (len(curve.growth), len(node.assigned)))
         groups = np.full(len(curve.growth), node.groups)
         moved = np.full(len(curve.growth), node.moved)
         for level, best in zip(node.left, curve.best, strict=True):
-            dealt = np.maximum(dealt, level.dealt[best])
+            assigned = np.maximum(assigned, level.assigned[best])
             groups = groups + level.splits[best]
             moved = moved + level.moved[best]
         blocks = node.blocks + curve.blocks
-        costs = (dealt @ self.choices.weights) * blocks * self.scale + moved
+        costs = (assigned @ self.choices.weights) * blocks * self.scale + moved
         for index in np.flatnonzero(promising & (costs < self.known[groups])):
             picks = zip(node.left, curve.best, strict=True)
             options = [(level, int(best[index])) for level, best in picks]
@@ -263,9 +264,9 @@ class _Search:
     def record(self, chosen: tuple[tuple[Level, int], ...], groups: int, cost: int) -> None:
         if cost >= self.known[groups]:
             return
-        dealt = np.max([level.dealt[option] for level, option in chosen], axis=0)
+        assigned = np.max([level.assigned[option] for level, option in chosen], axis=0)
         blocks = sum(int(level.blocks[option]) for level, option in chosen)
-        block = int(dealt @ self.choices.weights)
+        block = int(assigned @ self.choices.weights)
         bundles = tuple(level.bundles[option] for level, option in chosen)
         self.best[groups] = (cost, Candidate(bundles, groups, block * blocks, block, blocks))
         self.known[groups:] = np.minimum(self.known[groups:], cost)
@@ -319,7 +320,7 @@ class _Search:
             (*node.chosen, (level, option)),
             left,
             planes,
-            np.maximum(node.dealt, level.dealt[option]),
+            np.maximum(node.assigned, level.assigned[option]),
             int(planes @ self.choices.weights),
             node.blocks + int(level.blocks[option]),
             node.groups + int(level.splits[option]),
@@ -350,21 +351,21 @@ class _Search:
         """Record what is best of complete groupings, one for each row of ``options``."""
         rows = len(options[0])
         planes = np.broadcast_to(node.planes, (rows, len(node.planes)))
-        dealt = np.broadcast_to(node.dealt, (rows, len(node.dealt)))
+        assigned = np.broadcast_to(node.assigned, (rows, len(node.assigned)))
         blocks, groups = np.full(rows, node.blocks), np.full(rows, node.groups)
         moved = np.full(rows, node.moved)
         for level, option in zip(levels, options, strict=True):
             planes = np.maximum(planes, level.planes[option])
-            dealt = np.maximum(dealt, level.dealt[option])
+            assigned = np.maximum(assigned, level.assigned[option])
             blocks = blocks + level.blocks[option]
             groups = groups + level.splits[option]
             moved = moved + level.moved[option]
         weights = self.choices.weights
-        costs = (dealt @ weights) * blocks * self.scale + moved
+        costs = (assigned @ weights) * blocks * self.scale + moved
         for row in _best_by_groups(groups, costs, self.known):
             chosen = zip(levels, (int(option[row]) for option in options), strict=True)
             self.record((*node.chosen, *chosen), int(groups[row]), int(costs[row]))
-        # What dealing like cards does not reach, another way to deal might.
+        # What our assignments do not reach, another might.
         least = (planes @ weights) * blocks
         for row in _best_by_groups(groups, least * self.scale, self.known):
             if least[row] * self.scale < costs[row] - moved[row]:

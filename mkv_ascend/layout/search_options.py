@@ -2,12 +2,12 @@
 """The choices of the search for KV groups: which layers go together, and in how many groups.
 
 Layers may share a block table when their holdings, their kernel blocks and their ``table`` are
-equal: they belong to one table here. All layers of one table that have blocks of one size are dealt
-out over their groups like cards: type after type, each layer to the next group; or, where types
-share planes and that is better, each layer to the group that grows least by it. Any other way to
+equal: they belong to one table here. All layers of one table that have blocks of one size are
+assigned to their groups round-robin, type after type; or, where types share planes and that is
+better, by load: each layer to the group that grows least by it. Any other way to
 put them into as many groups needs at least ``planes`` of some group, the average rounded up to
-whole layers, which is what the bound counts; ``dealt`` is what the dealing needs, which is what the
-result counts.
+whole layers, which is what the bound counts; ``assigned`` is what the assignment needs, which is
+what the result counts.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Components share a plane when both are equal."""
 
 Table = tuple[Holding, int | None, str]
 
-MOST_LEVELLED = 32
-"""Groups up to which layers are dealt out one by one where dealing like cards is not the best."""
+MOST_GROUPS_BY_LOAD = 32
+"""Groups up to which layers are assigned by load where round-robin is not the best."""
 
 
 @dataclass(frozen=True)
@@ -78,24 +78,24 @@ class LayerType:
 
 @dataclass(frozen=True)
 class Bundle:
-    """Types (indices) whose layers are dealt out, in this order, over ``splits`` groups.
+    """Types (indices) whose layers are assigned, in this order, to ``splits`` groups.
 
-    ``block_size``: tokens of a block of each of the groups. ``levelled``: dealt out by what the
-    groups have of each plane, not like cards.
+    ``block_size``: tokens of a block of each of the groups. ``by_load``: assigned by what the
+    groups have of each plane, not round-robin.
     """
 
     types: tuple[int, ...]
     block_size: int
     splits: int
-    levelled: bool = False
+    by_load: bool = False
 
     def group_of_layers(self, types: Sequence[LayerType]) -> list[list[int]]:
         """For each type of the bundle, the group (from 0) of each of its layers."""
         members = [types[index] for index in self.types]
         counts = [member.count for member in members]
-        if self.levelled:
+        if self.by_load:
             needs = [member.planes(self.block_size) for member in members]
-            return _level(needs, counts, self.splits)
+            return _assign_by_load(needs, counts, self.splits)
         starts = [sum(counts[:index]) for index in range(len(counts))]
         return [
             [(start + layer) % self.splits for layer in range(count)]
@@ -107,15 +107,16 @@ class Bundle:
 class Level:
     """The ways to group the types of one bundle, one row each.
 
-    ``planes`` and ``dealt``: [options, planes], the most of each plane that a group needs, at least
-    and as dealt. ``blocks``: of one request in all groups. ``moved``: types that get other blocks
-    than their own, the larger the more. ``table``: levels of one table must differ in block size.
+    ``planes`` and ``assigned``: [options, planes], the most of each plane that a group needs, at
+    least and as assigned. ``blocks``: of one request in all groups. ``moved``: types that get other
+    blocks than their own, the larger the more. ``table``: levels of one table must differ in block
+    size.
     """
 
     table: int
     bundles: tuple[Bundle, ...]
     planes: Integers
-    dealt: Integers
+    assigned: Integers
     blocks: Integers
     splits: Integers
     moved: Integers
@@ -124,7 +125,7 @@ class Level:
     def without_size(self, size: int) -> Level:
         """The ways that remain when blocks of ``size`` tokens are another bundle's."""
         keep = np.flatnonzero(self.sizes != size)
-        columns = (self.planes, self.dealt, self.blocks, self.splits, self.moved, self.sizes)
+        columns = (self.planes, self.assigned, self.blocks, self.splits, self.moved, self.sizes)
         bundles = tuple(self.bundles[index] for index in keep)
         return Level(self.table, bundles, *(column[keep] for column in columns))
 
@@ -221,18 +222,18 @@ class Choices:
             blocks = members[0].holding.blocks(size, self.request)
             rank = 1 + self.size_ranks[size]
             moved = sum(rank for member in members if member.block_sizes[0] != size)
-            for order, splits, planes, dealt, levelled in self._dealings(types, size):
-                bundle = Bundle(order, size, splits, levelled)
-                rows.append((bundle, planes, dealt, blocks * splits, splits, moved, size))
+            for order, splits, planes, assigned, by_load in self._assignments(types, size):
+                bundle = Bundle(order, size, splits, by_load)
+                rows.append((bundle, planes, assigned, blocks * splits, splits, moved, size))
         if not rows:
             return None
         bundles, *columns = zip(*rows, strict=True)
         return Level(table, bundles, *(np.array(column, dtype=np.int64) for column in columns))
 
-    def _dealings(
+    def _assignments(
         self, types: tuple[int, ...], size: int
     ) -> Iterator[tuple[tuple[int, ...], int, list[int], list[int], bool]]:
-        """Order of types, number of groups, planes at least and as dealt, and whether levelled.
+        """Order of types, number of groups, planes at least and as assigned, and whether by load.
 
         Only where planes change from one number of groups to the next.
         """
@@ -243,7 +244,7 @@ class Choices:
         before: tuple[list[int], list[int]] | None = None
         for splits in range(1, sum(counts) + 1):
             held = _held_by_groups(counts, splits)
-            planes, dealt = [0] * len(self.weights), [0] * len(self.weights)
+            planes, assigned = [0] * len(self.weights), [0] * len(self.weights)
             for plane, column in self.plane_index.items():
                 each = [needs[index][plane] for index in order]
                 if not any(each):
@@ -251,25 +252,27 @@ class Choices:
                 total = sum(n * count for n, count in zip(each, counts, strict=True))
                 whole = math.gcd(*each)
                 planes[column] = max(whole * -(-total // (whole * splits)), *each)
-                dealt[column] = max(
+                assigned[column] = max(
                     sum(n * count for n, count in zip(each, group, strict=True)) for group in held
                 )
-            levelled = False
-            if dealt != planes and splits <= MOST_LEVELLED:
+            by_load = False
+            if assigned != planes and splits <= MOST_GROUPS_BY_LOAD:
                 most = _most_planes([needs[index] for index in order], counts, splits)
-                level = [most[plane] for plane in self.plane_index]
-                levelled = self.bytes_of(level) < self.bytes_of(dealt)
-                dealt = level if levelled else dealt
-            if (planes, dealt) != before:
-                before = planes, dealt
-                yield order, splits, planes, dealt, levelled
+                loaded = [most[plane] for plane in self.plane_index]
+                by_load = self.bytes_of(loaded) < self.bytes_of(assigned)
+                assigned = loaded if by_load else assigned
+            if (planes, assigned) != before:
+                before = planes, assigned
+                yield order, splits, planes, assigned, by_load
 
     def bytes_of(self, planes: Sequence[int]) -> int:
         """Bytes of one block with so many of each plane."""
         return sum(size * count for (size, _), count in zip(self.plane_index, planes, strict=True))
 
 
-def _level(needs: Sequence[Counter[Plane]], counts: Sequence[int], splits: int) -> list[list[int]]:
+def _assign_by_load(
+    needs: Sequence[Counter[Plane]], counts: Sequence[int], splits: int
+) -> list[list[int]]:
     """Group of each layer of each type: each goes where it makes the largest group grow least.
 
     Of equally good groups to the one with the fewest layers of its type, then the first.
@@ -296,9 +299,9 @@ def _level(needs: Sequence[Counter[Plane]], counts: Sequence[int], splits: int) 
 def _most_planes(
     needs: Sequence[Counter[Plane]], counts: Sequence[int], splits: int
 ) -> Counter[Plane]:
-    """The most of each plane that a group has when layers are dealt out by ``_level``."""
+    """The most of each plane that a group has when layers are assigned by load."""
     loads: list[Counter[Plane]] = [Counter() for _ in range(splits)]
-    for need, placed in zip(needs, _level(needs, counts, splits), strict=True):
+    for need, placed in zip(needs, _assign_by_load(needs, counts, splits), strict=True):
         for group in placed:
             loads[group].update(need)
     most: Counter[Plane] = Counter()
@@ -308,7 +311,7 @@ def _most_planes(
 
 
 def _held_by_groups(counts: Sequence[int], splits: int) -> list[list[int]]:
-    """Layers of each type in those groups that can hold most: where the dealing of a type begins.
+    """Layers of each type in those groups that can hold most: where a type begins.
 
     Layer i of all types in a row goes to group i modulo ``splits``.
     """
@@ -325,7 +328,7 @@ def _held_by_groups(counts: Sequence[int], splits: int) -> list[list[int]]:
 def _sizes_can_differ(levels: Sequence[Level | None]) -> bool:
     """Whether bundles of one table can have blocks of different sizes.
 
-    With blocks of one size they are one bundle: dealing all of their layers out is no dearer.
+    With blocks of one size they are one bundle, which is no dearer.
     """
     sizes = {int(size) for level in levels if level is not None for size in level.sizes}
     return len(levels) <= len(sizes)

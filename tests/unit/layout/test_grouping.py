@@ -211,7 +211,7 @@ def test_the_search_finds_what_enumerating_every_grouping_finds(
 def test_no_bound_is_above_what_enumerating_every_grouping_finds(
     layers: list[LayerNeed], node_limit: int
 ) -> None:
-    """Also of a search that is cut short, and where dealing layers out misses the best."""
+    """Also of a search that is cut short, and where assigning layers misses the best."""
     best = enumerate_all(layers)
     frontier = search(tuple(_by_type(layers, ALL_SIZES, REQUEST)), REQUEST, node_limit)
     least = min(best.values())
@@ -238,7 +238,7 @@ def unpruned(types: tuple[LayerType, ...]) -> list[tuple[int, int]]:
     for levels in choices.partitions():
         for options in product(*(range(len(level.bundles)) for level in levels)):
             chosen = list(zip(levels, options, strict=True))
-            planes = np.max([level.dealt[option] for level, option in chosen], axis=0)
+            planes = np.max([level.assigned[option] for level, option in chosen], axis=0)
             blocks = sum(int(level.blocks[option]) for level, option in chosen)
             groups = sum(int(level.splits[option]) for level, option in chosen)
             held = int(planes @ choices.weights) * blocks
@@ -372,8 +372,8 @@ def test_names_must_differ_and_no_layers_are_no_groups() -> None:
         GroupingOptions(max_padding_fraction=1.5)
 
 
-def test_layers_that_share_planes_are_dealt_out_by_what_groups_have() -> None:
-    """81 planes in 9 groups of 9; dealt like cards one of them would have 10."""
+def test_layers_that_share_planes_are_assigned_by_load() -> None:
+    """81 planes in 9 groups of 9; round-robin one of them would have 10."""
     like = {"holding": HOLDINGS[1], "sizes": (16,)}
     layers = [layer(f"two.{index}", rows=(4, 4), **like) for index in range(10)]
     layers += [layer(f"one.{index}", rows=(4,), **like) for index in range(61)]
