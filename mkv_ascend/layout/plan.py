@@ -220,20 +220,18 @@ def make_plan(
     groups: Sequence[Sequence[LayerLayout]],
     *,
     kv_transfer: bool = False,
-    block_outer: bool = False,
     aliases: Mapping[str, str] | None = None,
 ) -> CachePlan:
     """The plan of these KV groups, each given as its layers' layouts in the order of execution.
 
-    ``kv_transfer`` aligns every buffer to 2 MiB. ``block_outer`` puts all layers whose operators
-    take strides into one pool, a page of which holds a block of every layer of a group. ``aliases``
-    maps layers without a cache to the layers whose cache they read.
+    ``kv_transfer`` aligns every buffer to 2 MiB. ``aliases`` maps layers without a cache to the
+    layers whose cache they read.
     Raises LayoutError with the numbers when something does not divide or fit.
     """
     return CachePlan(
         layers=tuple(layout for group in groups for layout in group),
         groups=tuple(_group(group) for group in groups),
-        pools=make_pools(groups, block_outer=block_outer),
+        pools=make_pools(groups),
         alignment=TRANSFER_ALIGNMENT if kv_transfer else BUFFER_ALIGNMENT,
         aliases=tuple(sorted((aliases or {}).items())),
     )

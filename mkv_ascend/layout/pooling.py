@@ -4,14 +4,12 @@
 A block id belongs to one KV group at a time, so layers of different groups may use the same bytes
 of it. Contiguous components share a plane only when their blocks are equally large: then block b
 of both is the same bytes. So a pool of contiguous layers is a set of planes, and a layer joins when
-the pool has planes of its sizes, or is given those that lack. Pages share by page size, or, with
-``block_outer``, all in one pool in which a page of the pool holds a page of every layer of a group.
+the pool has planes of its sizes, or is given those that lack. Pages share by page size.
 Nothing here needs to be believed: the plan proves the result.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -133,15 +131,13 @@ def _open(
 
 @dataclass
 class _Pages:
-    """A pool of pages: ``width`` bytes per block, layers at offsets of the page."""
+    """A pool of pages: ``width`` bytes per block, a layer of each group with that group."""
 
-    width: int = 0
-    members: list[tuple[LayerLayout, int, int]] = field(default_factory=list)
+    width: int
+    members: list[tuple[LayerLayout, int]] = field(default_factory=list)
 
 
-def _paged_pools(groups: Groups, block_outer: bool) -> list[_Pages]:
-    if block_outer:
-        return _block_outer_pools(groups)
+def _paged_pools(groups: Groups) -> list[_Pages]:
     pools: dict[tuple[int, int, int], _Pages] = {}
     for group, layouts in enumerate(groups):
         seen: Counter[tuple[int, int]] = Counter()
@@ -149,49 +145,13 @@ def _paged_pools(groups: Groups, block_outer: bool) -> list[_Pages]:
             if layout.storage is not Storage.PAGED:
                 continue
             size = (layout.page_bytes, layout.kernel_splits)
-            pool = pools.setdefault((*size, seen[size]), _Pages())
-            pool.width = layout.page_bytes
-            pool.members.append((layout, group, 0))
+            pool = pools.setdefault((*size, seen[size]), _Pages(layout.page_bytes))
+            pool.members.append((layout, group))
             seen[size] += 1
     return list(pools.values())
 
 
-def _block_outer_pools(groups: Groups) -> list[_Pages]:
-    """One pool, a block of which holds a page of every layer of one group.
-
-    Within a group the rows of all layers interleave, so they must have equally many kernel blocks;
-    layers that have another number of them go to a second pool. Groups never meet in a block, so
-    each may cut it in its own way.
-    """
-    pools: list[_Pages] = []
-    for group, layouts in enumerate(groups):
-        offsets: dict[int, int] = {}
-        for layout in layouts:
-            if layout.storage is not Storage.PAGED:
-                continue
-            splits = layout.kernel_splits
-            index = list(offsets).index(splits) if splits in offsets else len(offsets)
-            if index == len(pools):
-                pools.append(_Pages())
-            offset = offsets.get(splits, 0)
-            pools[index].members.append((layout, group, offset))
-            offsets[splits] = offset + exact_quotient(
-                layout.page_bytes, splits, "page bytes by kernel blocks"
-            )
-            pools[index].width = max(pools[index].width, offsets[splits] * splits)
-    for pool in pools:
-        unit = math.lcm(*(_row_unit(layout) for layout, _, _ in pool.members))
-        pool.width = -(-pool.width // unit) * unit
-    return pools
-
-
-def _row_unit(layout: LayerLayout) -> int:
-    """What the width of a block must be a multiple of for the layer's rows to start aligned."""
-    items = [part.item_bytes for part in layout.components]
-    return layout.kernel_splits * math.lcm(layout.alignment, *items)
-
-
-def bytes_per_block(groups: Groups, *, block_outer: bool = False) -> int:
+def bytes_per_block(groups: Groups) -> int:
     """Bytes that one block id costs over all pools; what a search over groupings compares."""
     most: Counter[Plane] = Counter()
     for group in groups:
@@ -199,13 +159,13 @@ def bytes_per_block(groups: Groups, *, block_outer: bool = False) -> int:
         for layout in _contiguous(group):
             planes.update(_plane(layout, part) for part in layout.components)
         most |= planes
-    return _weight(most) + sum(pool.width for pool in _paged_pools(groups, block_outer))
+    return _weight(most) + sum(pool.width for pool in _paged_pools(groups))
 
 
-def make_pools(groups: Groups, *, block_outer: bool = False) -> tuple[Pool, ...]:
+def make_pools(groups: Groups) -> tuple[Pool, ...]:
     """The pools of ``groups``: layouts in the order of execution, for each KV group."""
     pools = [_lay_planes(pool) for pool in _contiguous_pools(groups)]
-    pools += [_lay_pages(pool, block_outer) for pool in _paged_pools(groups, block_outer)]
+    pools += [_lay_pages(pool) for pool in _paged_pools(groups)]
     return tuple(pools)
 
 
@@ -256,21 +216,18 @@ def _in_plane(part: Component, kernel_block: int | None, buffer: int, start: int
     return Placement(part.name, buffer, start, 0, size, rows, row, row)
 
 
-def _lay_pages(pool: _Pages, block_outer: bool) -> Pool:
-    reason = "the operators take strides: a block is one page"
-    if block_outer:
-        reason += " of all layers of a group"
+def _lay_pages(pool: _Pages) -> Pool:
     placed = []
-    for layout, group, offset in pool.members:
+    for layout, group in pool.members:
         what = f"{layout.layer}: bytes of a block by kernel blocks"
         stride = exact_quotient(pool.width, layout.kernel_splits, what)
         placements = []
-        start = offset
+        start = 0
         for part in layout.components:
             rows = part.rows_per_block(layout.kernel_block)
             row_bytes = exact_quotient(part.bytes_per_block, rows, f"{part.name}: bytes by rows")
             if part.overlay:
-                at = offset
+                at = 0
             else:
                 at, start = start, start + row_bytes
             placements.append(
@@ -279,4 +236,5 @@ def _lay_pages(pool: _Pages, block_outer: bool) -> Pool:
                 )
             )
         placed.append(PlacedLayer(layout.layer, group, tuple(placements)))
+    reason = "the operators take strides: a block is one page"
     return Pool(Storage.PAGED, reason, (pool.width,), tuple(placed))

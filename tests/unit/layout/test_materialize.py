@@ -68,12 +68,9 @@ def rows_of_block(plan: CachePlan, layer: str, part: int, block: int) -> slice:
     return slice(block * count, (block + 1) * count)
 
 
-@pytest.mark.parametrize("block_outer", [False, True])
 @pytest.mark.parametrize("kv_transfer", [False, True])
-def test_filling_a_block_of_a_layer_touches_no_other_block(
-    kv_transfer: bool, block_outer: bool
-) -> None:
-    plan = make_plan(small_hybrid(), kv_transfer=kv_transfer, block_outer=block_outer)
+def test_filling_a_block_of_a_layer_touches_no_other_block(kv_transfer: bool) -> None:
+    plan = make_plan(small_hybrid(), kv_transfer=kv_transfer)
     made = materialize(plan.bind(NUM_BLOCKS), CPU)
     for layer, cache in made.caches.items():
         for block in range(NUM_BLOCKS):
@@ -157,10 +154,9 @@ def test_alignment_is_in_the_budget() -> None:
         assert (held <= memory) is fits
 
 
-@pytest.mark.parametrize("block_outer", [False, True])
 @pytest.mark.parametrize("kv_transfer", [False, True])
-def test_planes_have_every_byte_of_every_block_once(kv_transfer: bool, block_outer: bool) -> None:
-    plan = make_plan(small_hybrid(), kv_transfer=kv_transfer, block_outer=block_outer)
+def test_planes_have_every_byte_of_every_block_once(kv_transfer: bool) -> None:
+    plan = make_plan(small_hybrid(), kv_transfer=kv_transfer)
     made = materialize(plan.bind(NUM_BLOCKS), CPU)
     assert {plane.shape[0] for plane in made.planes} == {NUM_BLOCKS}
     assert sum(plane.shape[1] for plane in made.planes) == plan.bytes_per_block

@@ -65,20 +65,19 @@ def test_states_and_attention_share_planes() -> None:
     assert plan.capacity()[0].dead_bytes == 12 * MIB
 
 
-def test_all_layers_may_share_one_page_where_operators_take_strides() -> None:
+def test_pages_share_by_size_where_operators_take_strides() -> None:
     def layer(name: str, heads: int) -> LayerLayout:
         return keys_and_values(name, heads, storage=Storage.PAGED)
 
     groups = [[layer("a", 8), layer("b", 4)], [layer("c", 2)], [layer("d", 8), layer("e", 8)]]
-    by_size = make_plan(groups)
-    assert by_size.bytes_per_block == (8 + 8 + 4 + 2) * 128 * 128 * 4
-    outer = make_plan(groups, block_outer=True)
-    assert len(outer.pools) == 1
-    assert outer.bytes_per_block == (8 + 8) * 128 * 128 * 4
-    assert "strides" in outer.pools[0].reason
-    views = outer.bind(2).views()
-    assert views["b"].views[0].offset_bytes == 8 * 128 * 128 * 4
-    assert views["b"].views[0].strides[0] == outer.bytes_per_block // 2
+    plan = make_plan(groups)
+    assert plan.bytes_per_block == (8 + 8 + 4 + 2) * 128 * 128 * 4
+    shared = [tuple(member.layer for member in pool.layers) for pool in plan.pools]
+    assert sorted(shared) == [("a", "d"), ("b",), ("c",), ("e",)]
+    assert "strides" in plan.pools[0].reason
+    views = plan.bind(2).views()
+    assert views["b"].views[1].offset_bytes == 4 * 128 * 128 * 2
+    assert views["b"].views[0].strides[0] == 4 * 128 * 128 * 4 // 2
 
 
 @pytest.mark.parametrize("kv_transfer", [False, True])
@@ -294,12 +293,10 @@ def block_bytes(plan: CachePlan, num_blocks: int) -> dict[tuple[int, int], list[
 
 
 @settings(max_examples=150, deadline=None)
-@given(small_groups(), st.booleans())
-def test_sound_plans_are_made_and_are_sound(
-    groups: list[list[LayerLayout]], block_outer: bool
-) -> None:
-    plan = make_plan(groups, block_outer=block_outer)
-    assert plan.bytes_per_block == bytes_per_block(groups, block_outer=block_outer)
+@given(small_groups())
+def test_sound_plans_are_made_and_are_sound(groups: list[list[LayerLayout]]) -> None:
+    plan = make_plan(groups)
+    assert plan.bytes_per_block == bytes_per_block(groups)
     assert CachePlan.from_json(plan.to_json()) == plan
     for num_blocks in (1, 2, 3):
         bound = plan.bind(num_blocks)

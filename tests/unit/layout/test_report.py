@@ -76,7 +76,7 @@ def make_report(objective: Objective = Objective.LEAST_MEMORY, **more: object) -
     options = GroupingOptions(objective)
     grouping = group_layers(needs, REQUEST, options)
     layouts = {layout.layer: layout for layout, _ in LAYERS}
-    plan = make_plan(fitted_groups(layouts, grouping), block_outer=True)
+    plan = make_plan(fitted_groups(layouts, grouping))
     fields: dict[str, object] = {
         "subjects": (("target", "Big & Co (llama)"), ("draft", "Small (llama)")),
         "backends": {layout.layer: f"backend_of_{layout.kind}" for layout, _ in LAYERS},
@@ -372,22 +372,28 @@ def test_buffers_are_drawn_one_after_another() -> None:
 
 
 def test_rows_of_a_page_are_drawn_where_they_lie() -> None:
-    """A block of two kernel blocks: the rows of both layers take turns."""
-    parts = (Component("latent", "bfloat16", TokenExtent(128, 1, 64)),)
-    layers = [
-        LayerLayout(
-            name,
-            Role.TARGET,
-            Kind.COMPRESSED_MLA,
-            parts,
-            Storage.PAGED,
-            128 * 64 * 2,
-            128,
-            kernel_block=64,
-        )
-        for name in ("target.layers.0", "target.layers.1")
+    """A block of two kernel blocks: the rows of both components take turns."""
+    parts = tuple(
+        Component(name, "bfloat16", TokenExtent(128, 1, dim))
+        for name, dim in (("latent", 64), ("indexer_k", 32))
+    )
+    layout = LayerLayout(
+        "target.layers.0",
+        Role.TARGET,
+        Kind.COMPRESSED_MLA,
+        parts,
+        Storage.PAGED,
+        128 * 96 * 2,
+        128,
+        kernel_block=64,
+    )
+    (pool,) = make_plan([[layout]]).pools
+    long, short = 64 * 64 * 2, 64 * 32 * 2
+    found = [(p.component, p.start, p.length) for p in bar_parts(pool, pool.layers[0])]
+    row = long + short
+    assert found == [
+        ("latent", 0, long),
+        ("latent", row, long),
+        ("indexer_k", long, short),
+        ("indexer_k", row + long, short),
     ]
-    (pool,) = make_plan([layers], block_outer=True).pools
-    row = 64 * 64 * 2
-    found = [[(p.start, p.length) for p in bar_parts(pool, member)] for member in pool.layers]
-    assert found == [[(0, row), (2 * row, row)], [(row, row), (3 * row, row)]]
