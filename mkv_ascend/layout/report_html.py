@@ -40,8 +40,8 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 16px; margi
 dt { color: var(--faint); } dd { margin: 0; overflow-wrap: anywhere; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; vertical-align: top; padding: 4px 12px 4px 0;
-  border-bottom: 1px solid var(--rule); overflow-wrap: anywhere; }
-th { color: var(--faint); font-weight: 600; }
+  border-bottom: 1px solid var(--rule); overflow-wrap: break-word; }
+th { color: var(--faint); font-weight: 600; white-space: nowrap; }
 tr.chosen td { font-weight: 600; }
 .legend span { margin-right: 18px; white-space: nowrap; }
 .legend i { display: inline-block; width: 22px; height: 12px; margin-right: 6px; }
@@ -62,7 +62,7 @@ figure { margin: 16px 0; } figcaption { font-weight: 600; }
 .draft .shade3 { fill: color-mix(in srgb, var(--draft) 36%, var(--ground)); }
 @media (max-width: 700px) { main { padding: 12px; } dl { display: block; }
   thead { display: none; } tr { display: block; border-bottom: 1px solid var(--rule);
-  padding: 6px 0; } td { display: grid; grid-template-columns: 9em 1fr; border: none;
+  padding: 6px 0; } td { overflow-wrap: anywhere; display: grid; grid-template-columns: 9em 1fr; border: none;
   padding: 1px 0; } td:empty { display: none; }
   td::before { content: attr(data-head); color: var(--faint); font-weight: 400; } }
 """

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
+from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 import transformers  # noqa: F401  So that defaults of configs are asked for in this process.
@@ -29,7 +33,7 @@ def why_absent() -> str:
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=why_absent())
 
 
-def run_chromium(page: Path, folder: Path, *options: str) -> None:
+def run_chromium(page: Path, folder: Path, *options: str) -> str:
     """Show ``page`` without a network and without what a browser does on its own."""
     assert CHROMIUM is not None
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic"]
@@ -40,6 +44,7 @@ def run_chromium(page: Path, folder: Path, *options: str) -> None:
         [*command, *options, page.as_uri()], capture_output=True, text=True, timeout=HANG_SECONDS
     )
     assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture
@@ -75,32 +80,54 @@ def test_both_models_are_seen(
         image = picture.convert("RGB")
     assert image.getpixel((2, 2)) == ground
     pixels = {color: number for number, color in image.getcolors(maxcolors=2**24)}
-    # 61 latents of the target and 24 caches of the draft, each some tens of pixels wide.
-    assert pixels.get(target, 0) > 20_000
-    assert pixels.get(draft, 0) > 10_000
+    # A bar of 61 latents of the target, and two of caches of the draft that are twice as long.
+    assert pixels.get(target, 0) > 3_000
+    assert pixels.get(draft, 0) > 6_000
 
 
-def test_a_layer_in_focus_is_marked_and_described(page: Path, tmp_path: Path) -> None:
-    from PIL import Image, ImageChops
+MEASURE = """<script>
+const wide = [...document.querySelectorAll("main *")].filter(
+  (e) => e.getBoundingClientRect().right > innerWidth + 0.5).map((e) => e.tagName);
+const small = [...document.querySelectorAll("p, td, dd, figcaption")].filter(
+  (e) => parseFloat(getComputedStyle(e).fontSize) < 13).map((e) => e.tagName);
+const root = document.documentElement;
+const focus = [...document.querySelectorAll("*")].filter((e) => e.tabIndex >= 0).length;
+document.title = JSON.stringify(
+  {page: root.scrollWidth, window: innerWidth, wide, small, focus});
+</script></body>"""
 
-    shots = []
+
+def measured(page: Path, folder: Path, width: int) -> dict[str, Any]:
+    """What a browser of this width makes of the page; the page itself has no script."""
     text = page.read_text(encoding="utf-8")
-    focused = text.replace(
-        '<g class="layer draft" tabindex', '<g class="layer draft" autofocus="" tabindex', 1
+    # Headless windows are 500 pixels wide or more; a frame may be narrower.
+    inner = folder / "inner.html"
+    inner.write_text(text.replace("</body>", MEASURE), encoding="utf-8")
+    outer = folder / "outer.html"
+    outer.write_text(
+        f"""<!DOCTYPE html><title></title><iframe src="{inner.as_uri()}" width="{width}"
+        height="900" style="border: 0" onload="document.title = 'loaded'"></iframe>
+        <script>onload = () => {{ const f = document.querySelector("iframe");
+        document.body.dataset.found = f.contentDocument.title; }}</script>""",
+        encoding="utf-8",
     )
-    assert focused != text
-    for name, content in (("plain", text), ("focused", focused)):
-        page.write_text(content, encoding="utf-8")
-        shot = tmp_path / f"{name}.png"
-        run_chromium(page, tmp_path, f"--screenshot={shot}")
-        with Image.open(shot) as picture:
-            shots.append(picture.convert("RGB"))
-    changed = ImageChops.difference(*shots).getbbox()
-    assert changed is not None
-    left, top, right, bottom = changed
-    # A line of text under the bars, and a frame around the layer above it.
-    assert right - left > 300
-    assert 35 < bottom - top < 80
+    dumped = run_chromium(outer, folder, "--dump-dom", "--allow-file-access-from-files")
+    found = re.findall(r'data-found="([^"]*)"', dumped)
+    result: dict[str, Any] = json.loads(unescape(found[0]))
+    return result
+
+
+@pytest.mark.parametrize("width", [400, 720, 1200])
+def test_it_can_be_read_on_a_narrow_screen(page: Path, tmp_path: Path, width: int) -> None:
+    """Nothing is wider than the screen, and no words become small."""
+    found = measured(page, tmp_path, width)
+    assert found["window"] == width
+    assert found["page"] <= width
+    assert (found["wide"], found["small"]) == ([], [])
+
+
+def test_focus_goes_nowhere_where_nothing_can_be_done(page: Path, tmp_path: Path) -> None:
+    assert measured(page, tmp_path, 1200)["focus"] == 0
 
 
 def test_it_can_be_printed(page: Path, tmp_path: Path) -> None:
