@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +173,23 @@ def test_layers_have_the_window_that_vllm_counts_by() -> None:
 def test_nothing_but_errors_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     explain("--model", folder("DeepSeek-V3"))
     assert capsys.readouterr().err == ""
+
+
+def test_nothing_that_computes_is_imported() -> None:
+    """In a process of its own: torch takes seconds to import, Dynamo more."""
+    command = ["explain", "--no-vllm-grouping", "--model", folder("gpt-oss-120b")]
+    command += ["--draft", folder("gpt-oss-20b")]
+    program = (
+        "import sys\nfrom mkv_ascend import cli\n"
+        f"status = cli.main({command!r})\n"
+        "heavy = [name for name in ('torch', 'transformers', 'vllm') if name in sys.modules]\n"
+        "assert (status, heavy) == (0, []), (status, heavy)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    assert "model.layers.[0, 2" in done.stdout
 
 
 def test_methods_without_a_model_have_no_draft_layers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -117,7 +117,7 @@ def measured(page: Path, folder: Path, width: int) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.parametrize("width", [400, 720, 1200])
+@pytest.mark.parametrize("width", [400, 720, 920, 1200])
 def test_it_can_be_read_on_a_narrow_screen(page: Path, tmp_path: Path, width: int) -> None:
     """Nothing is wider than the screen, and no words become small."""
     found = measured(page, tmp_path, width)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one plan: groups that are searched for or given, blocks of a memory, and admission."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mkv_ascend.layout.demand import Holding, Request, Span
+from mkv_ascend.layout.grouping import GroupingOptions
+from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.planning import (
+    CachedLayer,
+    PlanInputs,
+    plan,
+    share_one_table,
+    state_table,
+)
+from mkv_ascend.layout.serialization import from_plain, to_plain
+from tests.unit.layout.layouts import keys_and_values, states
+
+REQUEST = Request(1024, 4)
+FULL, WINDOW = Holding(Span.ALL), Holding(Span.WINDOW, 256)
+
+
+def inputs(*layers: CachedLayer) -> PlanInputs:
+    options = GroupingOptions(max_padding_fraction=0.9, max_block_size=128)
+    return PlanInputs(layers, REQUEST, 512, options)
+
+
+def dense(name: str, holding: Holding = FULL, role: Role = Role.TARGET) -> CachedLayer:
+    """32 KiB a block of 128 tokens."""
+    layout = keys_and_values(name, 1, 64, block=128, kernel_block=128, role=role)
+    return CachedLayer(layout, holding, f"backend_of_{name}")
+
+
+def test_layers_that_hold_the_same_share_a_group() -> None:
+    planned = plan(inputs(dense("t"), dense("w", WINDOW), dense("d", role=Role.DRAFT)))
+    groups = {group.layers for group in planned.grouping.groups}
+    assert groups == {("t", "d"), ("w",)}
+    assert {group.layers for group in planned.plan.groups} == groups
+    assert planned.backends["w"] == "backend_of_w"
+    # Two layers of the first group; that of the other uses the bytes of one of them.
+    assert planned.plan.bytes_per_block == 2 * 32 * 1024
+    assert planned.grouping.block_bytes == planned.plan.bytes_per_block
+
+
+def test_given_groups_are_kept_and_cost_what_they_hold() -> None:
+    layers = (dense("t"), dense("w", WINDOW), dense("d", role=Role.DRAFT))
+    planned = plan(replace(inputs(*layers), groups=(("w",), ("d",), ("t",))))
+    assert [group.layers for group in planned.plan.groups] == [("w",), ("d",), ("t",)]
+    # In decoding: 255 + 4 tokens of the window and one block more, and all tokens twice.
+    assert [group.blocks for group in planned.grouping.groups] == [4, 8, 8]
+    assert planned.grouping.cost.held_bytes == 20 * 32 * 1024
+    assert planned.grouping.alternatives == (planned.grouping.cost,)
+
+
+def test_admission_counts_steps_of_the_scheduler() -> None:
+    planned = plan(replace(inputs(dense("t"), dense("w", WINDOW)), groups=(("t",), ("w",))))
+    # 255 + 512 tokens of the window, and one block more.
+    assert planned.admission_blocks == (8, 7)
+    assert planned.num_blocks(16 * 32 * 1024 + 1) == 16
+    assert planned.max_concurrency(16) == 1.0
+    assert planned.refusal(16) is None
+    refused = planned.refusal(15)
+    assert refused is not None
+    assert "one request of 1024 tokens needs 16 blocks" in refused
+
+
+def test_states_of_unequal_tables_have_groups_of_their_own() -> None:
+    one = Holding(Span.STATE, 1)
+    first, second = states("a", (3, 64), (8, 16, 16)), states("b", (3, 64), (8, 16, 16))
+    layers = [CachedLayer(first, one, table="x"), CachedLayer(second, one, table="x")]
+    assert len(plan(inputs(*layers)).grouping.groups) == 1
+    layers[1] = replace(layers[1], table="y")
+    assert len(plan(inputs(*layers)).grouping.groups) == 2
+    assert state_table(first, "mamba2") == state_table(second, "mamba2")
+    assert state_table(first, "mamba2") != state_table(first, "gdn")
+
+
+def test_one_table_is_of_equal_holdings_and_blocks() -> None:
+    assert share_one_table((dense("a"), dense("b")))
+    assert not share_one_table((dense("a"), dense("b", WINDOW)))
+    larger = CachedLayer(keys_and_values("b", 1, 64, block=256, kernel_block=128), FULL)
+    assert not share_one_table((dense("a"), larger))
+
+
+def test_transfer_takes_its_alignment_off_the_memory() -> None:
+    given = replace(inputs(dense("t")), kv_transfer=True, own_blocks=True)
+    memory = 100 * 32 * 1024
+    assert plan(inputs(dense("t"))).num_blocks(memory) == 100
+    planned = plan(given)
+    # Keys and values are a buffer each.
+    assert planned.num_blocks(memory + 2 * 2 * 1024 * 1024) == 100
+    assert planned.num_blocks(memory + 2 * 2 * 1024 * 1024 - 1) == 99
+
+
+def test_inputs_are_sent_from_process_to_process() -> None:
+    given = inputs(
+        dense("t"), CachedLayer(states("s", (3, 64), (8, 16, 16)), Holding(Span.STATE, 1))
+    )
+    given = replace(given, options=GroupingOptions(max_padding_fraction=0.5), groups=(("t", "s"),))
+    assert from_plain(PlanInputs, to_plain(given)) == given
