@@ -62,8 +62,8 @@ figure { margin: 16px 0; } figcaption { font-weight: 600; }
 .draft .shade3 { fill: color-mix(in srgb, var(--draft) 36%, var(--ground)); }
 @media (max-width: 900px) { main { padding: 12px; } dl { display: block; }
   thead { display: none; } tr { display: block; border-bottom: 1px solid var(--rule);
-  padding: 6px 0; } td { overflow-wrap: anywhere; display: grid; grid-template-columns: 9em 1fr; border: none;
-  padding: 1px 0; } td:empty { display: none; }
+  padding: 6px 0; } td { overflow-wrap: anywhere; display: grid;
+  grid-template-columns: 9em 1fr; border: none; padding: 1px 0; } td:empty { display: none; }
   td::before { content: attr(data-head); color: var(--faint); font-weight: 400; } }
 """
 
