@@ -139,5 +139,6 @@ def test_install_defines_every_operator_once(installed):
     # No kernel for CPU tensors, as in the real extension.
     assert "arguments from the 'CPU' backend" in messages["cpu"][1]
     # Others are vllm_ascend.meta_registration's to give.
-    assert sorted(meta) == [f"_C_ascend::{name}" for name in sorted(traced.TRACED_CUSTOM)]
+    given = (*traced.TRACED_CUSTOM, *traced.SHAPES)
+    assert sorted(meta) == [f"_C_ascend::{name}" for name in sorted(given)]
     assert shape == [2, 3]
