@@ -18,10 +18,10 @@ EQUIVALENT: dict[str, str] = {
     "lanes.h: drop: AscendC::Add(pairs, pairs, odd, static_cast<int32_t>(count)); "
     "PipeBarrier<PIPE_V>();": "bytes are only stored, behind a flag",
     "draft_plan.cpp: shrink: pipe_.InitBuffer(out_queue_, 2, out_bytes);": "two overlap stores",
-    "target_slots.cpp: shrink: pipe_.InitBuffer(out_queue_, 2, kLaneBytes);": "two overlap stores",
-    "target_slots.cpp: shift: if (starts_.GetValue(middle) <= start_) {": (
+    "position_runs.h: shift: return starts_.GetValue(request) > token;": (
         "the search ends at an earlier request then, and the walk from there finds the right one"
     ),
+    "target_slots.cpp: shrink: pipe_.InitBuffer(out_queue_, 2, lane_bytes);": "two overlap stores",
 }
 SWITCHES = 'extern "C" {\ninline int mkv_mutant = 0;\n}\n'
 

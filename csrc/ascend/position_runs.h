@@ -86,7 +86,6 @@ class PositionRuns {
     Sync<HardEvent::V_S>();
     MarkRequests();
     Sync<HardEvent::S_V>();
-    PipeBarrier<PIPE_V>();
     // Each lane takes the last beginning at or before it.
     for (int64_t step = 1; step < tile_; step *= 2) {
       const uint32_t back = static_cast<uint32_t>((kPad - step) * kWord);

@@ -30,7 +30,7 @@ class SlotPacker {
     quotient_ = places_[2 * lanes_];
   }
 
-  // Finds where the matrices hold what comes to each place.
+  // Finds where the matrices hold what comes to each place. A barrier must follow.
   __aicore__ inline void Prepare() {
     const int64_t step_cells = groups_ * rows_;
     CreateVecIndex(rest_, 0, static_cast<uint32_t>(lanes_));
@@ -46,7 +46,6 @@ class SlotPacker {
     Add(places_, places_, quotient_, lanes_);
     PipeBarrier<PIPE_V>();
     Add(places_, places_, rest_, lanes_);
-    PipeBarrier<PIPE_V>();
   }
 
   // A group's matrix, to be written by the vector pipe.

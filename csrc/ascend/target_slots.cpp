@@ -67,7 +67,6 @@ class TargetSlotsKernel {
     runs_.Clear();
     PipeBarrier<PIPE_V>();
     Muls(index_bytes_, index_, kWord, lanes_);
-    PipeBarrier<PIPE_V>();
     // How many tokens are live is known on the device only.
     TakeShare(0, live_tokens_);
     if (start_ < end_) {
@@ -117,7 +116,6 @@ class TargetSlotsKernel {
     runs_.Find(position_padded_, index_, index_bytes_, scratch_, start_, tile_);
     Muls(run_bytes_, runs_.beginnings(), kWord, lanes_);
     Muls(run_places_, runs_.beginnings(), static_cast<int32_t>(kIdStride * kWord), lanes_);
-    PipeBarrier<PIPE_V>();
     FetchIds(0);
     for (int64_t group = 0; group < shape_.groups; ++group) {
       // The next group's ids are on their way while this one's slots are computed.
@@ -149,7 +147,6 @@ class TargetSlotsKernel {
     Mins(counted_, counted_, 0, lanes_);
     PipeBarrier<PIPE_V>();
     Adds(counted_, counted_, 1, lanes_);
-    PipeBarrier<PIPE_V>();
   }
 
   __aicore__ inline void FetchIds(int64_t index) {
@@ -208,7 +205,6 @@ class TargetSlotsKernel {
     Mul(slots, slots, has_slot_, lanes_);
     PipeBarrier<PIPE_V>();
     Add(slots, slots, missing_, lanes_);
-    PipeBarrier<PIPE_V>();
     StoreTile(index, slots);
   }
 

@@ -193,6 +193,7 @@ def shorter(batch: Batch) -> Batch:
 # Groups of one shape behind each other, and of one block size with tables that end elsewhere.
 @example(batch=made([counting(3, 300)], [3, 3, 3, 16, 16], [99, 99, 80, 20, 9]), seed=6, cores=1)
 @example(batch=made([counting(9, 40)], [16, 3, 16, 3, 255, 3000], [4] * 6), seed=7, cores=1)
+@example(batch=made([counting(40, 40)], [3, 5, 7, 9, 6], [40] * 5), seed=16, cores=1)
 @example(batch=made(JUMPS, [16, 3, 1], [3, 16, 48]), seed=8, cores=1)
 @example(batch=made(JUMPS, [5, 2], [9, 24], wide=True), seed=9, cores=3)
 @example(batch=made(NEIGHBOURS, [16, 3], [1, 4]), seed=10, cores=1)
