@@ -28,7 +28,7 @@ class Loops:
             self._library = ctypes.CDLL(str(library))
 
     def ratio(self, op: str, sizes: tuple[int, ...]) -> float:
-        """Time of the kernel over that of the loop, the median of interleaved repeats.
+        """Time of the kernel over that of the loop, the fastest of interleaved repeats.
 
         Raises:
             AssertionError: kernel and loop disagree.

@@ -23,17 +23,6 @@ struct Group {
   int64_t column(int64_t position) const {
     return shift >= 0 ? position >> shift : position / block_size;
   }
-
-  // Slot of a token, -1 where its position or request lies outside the table.
-  int32_t slot(int64_t request, int64_t position) const {
-    const int64_t column = this->column(position);
-    if (position < 0 || column >= columns || request >= rows) {
-      return kPaddingSlot;
-    }
-    const int64_t offset = position - column * block_size;
-    const int64_t block = table[request * row_stride + column];
-    return static_cast<int32_t>(block * block_size + offset);
-  }
 };
 
 // Runs are short as often as long: plain loops, which a compiler turns into no call.
@@ -48,6 +37,48 @@ template <typename T>
 inline void count_up(T* to, int64_t count, int64_t first) {
   for (int64_t place = 0; place < count; ++place) {
     to[place] = static_cast<T>(first + place);
+  }
+}
+
+// How a group's block table gives slots, with what is looked at once for many of them.
+template <bool kShifts>
+class SlotRule {
+ public:
+  explicit SlotRule(const Group& group)
+      : table_(group.table),
+        row_stride_(group.row_stride),
+        block_size_(group.block_size),
+        shift_(group.shift),
+        limit_(static_cast<uint64_t>(group.columns * group.block_size)) {}
+
+  const int32_t* row(int64_t request) const {
+    return table_ + request * row_stride_;
+  }
+
+  // The slot of a position by a request's row, -1 behind the table and before 0.
+  int32_t slot(const int32_t* row, int64_t position) const {
+    if (static_cast<uint64_t>(position) >= limit_) {
+      return kPaddingSlot;
+    }
+    const int64_t column = kShifts ? position >> shift_ : position / block_size_;
+    return static_cast<int32_t>((row[column] - column) * block_size_ + position);
+  }
+
+ private:
+  const int32_t* table_;
+  int64_t row_stride_;
+  int64_t block_size_;
+  int shift_;
+  uint64_t limit_;
+};
+
+// Calls `use` with the group's rule: which kind it is, is then asked once.
+template <typename Use>
+void with_rule(const Group& group, const Use& use) {
+  if (group.shift >= 0) {
+    use(SlotRule<true>(group));
+  } else {
+    use(SlotRule<false>(group));
   }
 }
 
@@ -70,6 +101,16 @@ class Indices {
   int64_t operator[](int64_t place) const {
     return wide_ ? static_cast<const int64_t*>(data_)[place]
                  : static_cast<const int32_t*>(data_)[place];
+  }
+
+  // Calls `use` with the elements: which width they have is then asked once.
+  template <typename Use>
+  void with_elements(const Use& use) const {
+    if (wide_) {
+      use(static_cast<const int64_t*>(data_));
+    } else {
+      use(static_cast<const int32_t*>(data_));
+    }
   }
 
   explicit operator bool() const {
