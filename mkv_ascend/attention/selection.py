@@ -31,6 +31,9 @@ VLLM_DEFAULT_NAMES = frozenset({"AUTO", "CUSTOM"})
 """Values of vLLM's option that leave the choice to the platform: vllm-ascend registers its
 backends as ``CUSTOM``."""
 
+USE_THE_NAME = "; make one more specific, or use the layer's name"
+"""Ends the message for patterns that contradict each other."""
+
 VLLM_OPTIONS = {
     Role.TARGET: "--attention-backend",
     Role.DRAFT: "--speculative-config attention_backend",
@@ -163,8 +166,7 @@ def _pattern_for(request: LayerRequest, layers: Sequence[tuple[str, str]]) -> st
         choices = " and ".join(f"{pattern!r} ({dict(layers)[pattern]})" for pattern in best)
         raise SelectionError(
             f"the patterns {choices} in {NAMESPACE}.attention.layers are equally "
-            f"specific ({patterns.literal_characters(best[0])} literal characters); make one more "
-            "specific, or use the layer's name",
+            f"specific ({patterns.literal_characters(best[0])} literal characters){USE_THE_NAME}",
             [request],
         )
     return best[0] if best else None

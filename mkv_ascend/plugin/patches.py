@@ -230,6 +230,16 @@ PATCHES = (
         until="vLLM overrides a draft's architecture for the method mtp only",
     ),
     Patch(
+        name="refusals before the start",
+        target="vllm EngineArgs.create_engine_config",
+        why="What cannot be served is refused in the process that the user started, by the checks "
+        "of mkv-ascend check; the platform is asked only when vLLM has made its configuration, "
+        "and what that raises is shown behind a traceback.",
+        guard="EngineArgs is a dataclass with a field model (plugin/front_check.py)",
+        test="tests/emulated/test_front_check.py",
+        until="vLLM hands the arguments to the platform, and prints a refusal alone",
+    ),
+    Patch(
         name="windows of short convolutions",
         target="vllm ShortConv: __init__, get_state_shape, forward_cuda, and "
         "causal_conv1d_update of its module",

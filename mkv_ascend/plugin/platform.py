@@ -12,6 +12,7 @@ from mkv_ascend.config import ConfigError, parse_config
 from mkv_ascend.plugin import (
     draft_architecture,
     early_check,
+    front_check,
     kv_connectors,
     state_blocks,
     two_head_sizes,
@@ -45,6 +46,7 @@ class MkvPlatform(NPUPlatform):
         state_blocks.install()
         two_head_sizes.install()
         draft_architecture.install()
+        front_check.install()
 
     @classmethod
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:

@@ -20,12 +20,13 @@ def refuse(error: ValueError) -> NoReturn:
         StartUpRefused: in vLLM's command.
         ValueError: elsewhere, ``error`` itself.
     """
-    if _is_vllm_command():
+    if is_vllm_command():
         raise StartUpRefused(str(error)) from None
     raise error
 
 
-def _is_vllm_command() -> bool:
+def is_vllm_command() -> bool:
+    """Whether this process is ``vllm serve`` or another command of vLLM's own."""
     specification = getattr(sys.modules.get("__main__"), "__spec__", None)
     if specification is not None:
         return str(specification.name).startswith("vllm.entrypoints.")

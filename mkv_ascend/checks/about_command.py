@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of a command cannot be, whatever the draft: lengths, ranks, dtypes, weights, adapters."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from mkv_ascend.attention.entry import DeviceGeneration
+from mkv_ascend.attention.request import PLAIN_DTYPES
+from mkv_ascend.checks.facts import ServeFacts
+from mkv_ascend.checks.refusal import Refusal
+
+__all__ = ["CHECKS"]
+
+KERNEL_BLOCK = 128
+QUANTIZATIONS = ("ascend", "compressed-tensors", "fp8", "deepseek_v4_fp8")
+"""What vllm-ascend 0.23.0 takes (vllm_ascend/platform.py, supported_quantization)."""
+LORA_MULTIPLE = 64
+"""vllm-ascend pads logits to it with adapters, and its kernel reads past an adapter's end."""
+AT_LEAST_ONE = (
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "data_parallel_size",
+    "prefill_context_parallel_size",
+    "decode_context_parallel_size",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "block_size",
+    "num_gpu_blocks_override",
+    "kv_cache_memory_bytes",
+)
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def numbers(facts: ServeFacts) -> Iterator[Refusal]:
+    """Numbers below 1, and a share of memory beyond 0 to 1."""
+    for name in AT_LEAST_ONE:
+        value = facts.engine.get(name)
+        if type(value) is int and value < 1:
+            yield Refusal(
+                "number",
+                f"{_option(name)} is {value}",
+                "a whole number from 1 on",
+                f"correct it, or leave {_option(name)} out",
+            )
+    share = facts.engine.get("gpu_memory_utilization")
+    if isinstance(share, float) and not 0 < share <= 1:
+        yield Refusal(
+            "number",
+            f"--gpu-memory-utilization is {share}",
+            "a share of the device's memory, more than 0 and at most 1",
+            "write 0.9 for instance",
+        )
+
+
+def length(facts: ServeFacts) -> Iterator[Refusal]:
+    """More tokens than the model has positions."""
+    most = facts.target.number("max_position_embeddings")
+    asked = facts.whole("max_model_len", -1)
+    scaled = facts.target.text.get("rope_scaling") or facts.target.text.get("rope_parameters")
+    allowed = os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0").lower() in ("1", "true")
+    overridden = facts.engine.get("hf_overrides")
+    if most is None or asked <= most or scaled or allowed or overridden:
+        return
+    yield Refusal(
+        "max-model-len",
+        f"--max-model-len is {asked}, and {facts.target.name} has positions for {most} tokens",
+        f"1 to {most}",
+        f"write --max-model-len {most} or less",
+    )
+
+
+def block_size(facts: ServeFacts) -> Iterator[Refusal]:
+    """Blocks that kernels do not divide."""
+    asked = facts.whole("block_size", KERNEL_BLOCK)
+    if asked > 0 and asked % KERNEL_BLOCK and not facts.target.is_compressed:
+        yield Refusal(
+            "block-size",
+            f"--block-size is {asked}, which kernel blocks of {KERNEL_BLOCK} tokens do not divide",
+            f"multiples of {KERNEL_BLOCK}",
+            f"write --block-size {KERNEL_BLOCK}, or leave it out",
+        )
+
+
+def step_size(facts: ServeFacts) -> Iterator[Refusal]:
+    """Steps that cannot hold a token of each request."""
+    tokens, requests = (facts.whole(n, 0) for n in ("max_num_batched_tokens", "max_num_seqs"))
+    if 0 < tokens < requests:
+        yield Refusal(
+            "step-size",
+            f"--max-num-batched-tokens is {tokens}, and --max-num-seqs {requests}: a step could "
+            "not hold a token of each request",
+            f"{requests} tokens or more",
+            "raise --max-num-batched-tokens, or lower --max-num-seqs",
+        )
+
+
+def ranks(facts: ServeFacts) -> Iterator[Refusal]:
+    """More ranks than devices."""
+    count, needed = facts.device.count, facts.devices_needed
+    if (
+        count is None
+        or needed <= count
+        or facts.engine.get("distributed_executor_backend") == "ray"
+    ):
+        return
+    yield Refusal(
+        "devices",
+        f"the command takes {needed} devices (tensor, pipeline and context parallelism, and copies "
+        f"of --data-parallel-size), and there are {count} ({facts.device.source})",
+        f"{count} ranks in all",
+        f"write --tensor-parallel-size {count} or less, or make more devices visible "
+        "(ASCEND_RT_VISIBLE_DEVICES; mkv-ascend emulate --devices)",
+    )
+
+
+def heads(facts: ServeFacts) -> Iterator[Refusal]:
+    """Heads that the ranks do not divide."""
+    size = facts.tensor_parallel
+    for model in (facts.target, facts.draft):
+        count = None if model is None else model.number("num_attention_heads")
+        if model is None or count is None or size < 1 or count % size == 0:
+            continue
+        if model is not facts.target and _is_whole_on_a_rank(facts):
+            continue
+        yield Refusal(
+            "heads",
+            f"--tensor-parallel-size is {size}, which does not divide the {count} attention heads "
+            f"of the {model.role} {model.name}",
+            ", ".join(str(part) for part in range(1, min(count, 64) + 1) if count % part == 0),
+            "choose one of these, or another model",
+        )
+
+
+def _is_whole_on_a_rank(facts: ServeFacts) -> bool:
+    speculation = facts.speculation
+    return speculation is not None and speculation.options.get("draft_tensor_parallel_size") == 1
+
+
+def cache_dtype(facts: ServeFacts) -> Iterator[Refusal]:
+    """Quantised caches: vllm-ascend takes them from quantised weights, never from this option."""
+    asked = str(facts.engine.get("kv_cache_dtype") or "auto")
+    taken = (PLAIN_DTYPES - {"float32"}) | facts.device.extra_dtypes
+    if asked == "auto" or asked in taken:
+        return
+    is_float8 = asked in ("fp8", "fp8_e4m3") and facts.device.generation is DeviceGeneration.A5
+    if is_float8 and facts.target.number("kv_lora_rank") is not None:
+        return
+    yield Refusal(
+        "kv-cache-dtype",
+        f"--kv-cache-dtype is {asked}, which no backend of Ascend {facts.device.generation} keeps",
+        f"auto, {', '.join(sorted(taken))}; quantised caches (C8) come with weights that "
+        "vllm-ascend's tools quantised for them",
+        "leave --kv-cache-dtype out",
+    )
+
+
+def dtype(facts: ServeFacts) -> Iterator[Refusal]:
+    """A model's dtype that no operator takes."""
+    taken = {"float16", "bfloat16"} | facts.device.extra_dtypes
+    if facts.dtype not in taken:
+        yield Refusal(
+            "dtype",
+            f"--dtype is {facts.dtype}",
+            ", ".join(sorted(taken)),
+            "write --dtype bfloat16, or leave it out",
+        )
+
+
+def quantization(facts: ServeFacts) -> Iterator[Refusal]:
+    """Weights whose quantisation vllm-ascend does not know, of either model."""
+    options = {} if facts.speculation is None else facts.speculation.options
+    asked = {
+        "target": facts.engine.get("quantization"),
+        "draft": options.get("quantization"),
+    }
+    models = [facts.target]
+    # A target's own MTP layers are of the same weights.
+    if facts.draft is not None and facts.draft.name != facts.target.name:
+        models.append(facts.draft)
+    for model in models:
+        method = asked[model.role.value] or model.quantization
+        if method is None or method in QUANTIZATIONS:
+            continue
+        yield Refusal(
+            "quantization",
+            f"the weights of the {model.role} {model.name} are quantised by {method}, which "
+            "vllm-ascend 0.23.0 does not read",
+            f"plain weights, or {', '.join(QUANTIZATIONS)}",
+            "choose a model with such weights",
+        )
+
+
+def adapters(facts: ServeFacts) -> Iterator[Refusal]:
+    """Adapters over vocabularies that vllm-ascend's kernel reads past, and heads' own."""
+    if not facts.engine.get("enable_lora"):
+        if facts.engine.get("lora_modules"):
+            yield Refusal(
+                "lora",
+                "--lora-modules is given without --enable-lora: the adapters would not be loaded",
+                "both, or neither",
+                "add --enable-lora",
+            )
+        return
+    vocabulary = facts.target.number("vocab_size")
+    if vocabulary is not None and vocabulary % LORA_MULTIPLE:
+        yield Refusal(
+            "lora-vocabulary",
+            f"--enable-lora with a vocabulary of {vocabulary} tokens: vllm-ascend 0.23.0 pads "
+            f"logits to a multiple of {LORA_MULTIPLE}, and reads past the end of each adapter",
+            f"vocabularies that are multiples of {LORA_MULTIPLE}",
+            "merge the adapter into the weights, and leave --enable-lora out",
+        )
+
+
+def connectors(facts: ServeFacts) -> Iterator[Refusal]:
+    """vLLM's OffloadingConnector, which takes one tensor per layer."""
+    transfer: Any = facts.engine.get("kv_transfer_config") or {}
+    native = facts.engine.get("kv_offloading_size") is not None and (
+        facts.engine.get("kv_offloading_backend", "native") == "native"
+        and os.environ.get("VLLM_USE_SIMPLE_KV_OFFLOAD", "0").lower() not in ("1", "true")
+    )
+    if native or (isinstance(transfer, dict) and "OffloadingConnector" in _names(transfer)):
+        yield Refusal(
+            "kv-connector",
+            "OffloadingConnector is asked for (--kv-transfer-config or --kv-offloading-size): it "
+            "takes one tensor per layer, and caches on an Ascend NPU are a tuple of tensors",
+            "SimpleCPUOffloadConnector",
+            "keep --kv-offloading-size and set VLLM_USE_SIMPLE_KV_OFFLOAD=1",
+        )
+
+
+def _names(connector: dict[str, Any], depth: int = 0) -> set[str]:
+    """The name of a connector, and of those in a MultiConnector."""
+    found = {str(connector.get("kv_connector"))}
+    extra = connector.get("kv_connector_extra_config")
+    inner = extra.get("connectors") if isinstance(extra, dict) and depth < 5 else None
+    for child in inner if isinstance(inner, list) else ():
+        if isinstance(child, dict):
+            found |= _names(child, depth + 1)
+    return found
+
+
+CHECKS = (
+    *(numbers, length, block_size, step_size, ranks, heads, cache_dtype, dtype, quantization),
+    *(adapters, connectors),
+)

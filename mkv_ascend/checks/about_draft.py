@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a draft cannot be, for this target and with these options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mkv_ascend.checks.facts import ServeFacts, SpeculationFacts
+from mkv_ascend.checks.model import ModelFacts
+from mkv_ascend.checks.refusal import Refusal
+
+__all__ = ["CHECKS", "MOST_TOKENS_PER_STEP"]
+
+MOST_TOKENS_PER_STEP = 16
+"""Tokens of a request that attention verifies at once, K + 1: the limit of
+npu_fused_infer_attention_score in TND layout, asserted by every builder of vllm-ascend 0.23.0."""
+
+ROLLED_BACK = frozenset({"gated delta rule", "Mamba2", "short convolution"})
+"""Recurrent layers of a draft whose state can be taken back to the last accepted token."""
+
+NEVER_ROLLED_BACK = frozenset({"Kimi delta attention (KDA)", "Mamba1", "linear attention"})
+
+HEADS = ("eagle", "eagle3", "dflash")
+
+
+def _pair(facts: ServeFacts) -> tuple[SpeculationFacts, ModelFacts] | None:
+    if facts.speculation is None or facts.draft is None:
+        return None
+    return facts.speculation, facts.draft
+
+
+def tokens_per_step(facts: ServeFacts) -> Iterator[Refusal]:
+    """More tokens to verify than attention takes."""
+    speculation = facts.speculation
+    if speculation is None or speculation.tokens < MOST_TOKENS_PER_STEP:
+        return
+    most = MOST_TOKENS_PER_STEP - 1
+    yield Refusal(
+        "tokens-per-step",
+        f"num_speculative_tokens is {speculation.tokens}: a step verifies "
+        f"{speculation.tokens + 1} tokens of a request, and attention of vllm-ascend 0.23.0 takes "
+        f"at most {MOST_TOKENS_PER_STEP}",
+        f"1 to {most}",
+        f"write num_speculative_tokens {most} or less",
+    )
+
+
+def vocabulary(facts: ServeFacts) -> Iterator[Refusal]:
+    """A draft model whose tokens are not the target's."""
+    pair = _pair(facts)
+    if pair is None or pair[0].method != "draft_model":
+        return
+    sizes = [model.number("vocab_size") for model in (facts.target, pair[1])]
+    if None in sizes or sizes[0] == sizes[1]:
+        return
+    yield Refusal(
+        "vocabulary",
+        f"the draft {pair[1].name} has a vocabulary of {sizes[1]} tokens, and the target "
+        f"{facts.target.name} one of {sizes[0]}: a token of one is another word of the other",
+        "a draft model with the target's own vocabulary and tokenizer",
+        "choose a draft of the target's family, or a method without a draft model (ngram, suffix)",
+    )
+
+
+def hidden_size(facts: ServeFacts) -> Iterator[Refusal]:
+    """A head whose input is not as wide as the target's hidden states."""
+    pair = _pair(facts)
+    if pair is None or pair[0].method != "eagle":
+        return
+    draft = pair[1]
+    # A head may name the width that it takes besides its own.
+    taken = draft.number("target_hidden_size") or draft.number("hidden_size")
+    given = facts.target.number("hidden_size")
+    if taken is None or given is None or taken == given:
+        return
+    yield Refusal(
+        "hidden-size",
+        f"the {pair[0].method} head {draft.name} takes hidden states of {taken} numbers, and "
+        f"{facts.target.name} has {given}",
+        f"a head that was trained for this target (hidden_size {given})",
+        "choose such a head, or a draft model of its own",
+    )
+
+
+def own_predictor(facts: ServeFacts) -> Iterator[Refusal]:
+    """Method mtp over a model without a multi-token predictor."""
+    pair = _pair(facts)
+    if pair is None or pair[0].method != "mtp" or pair[0].options.get("model") is not None:
+        return
+    if facts.target.mtp_layers or facts.target.model_type in (
+        "qwen3_next",
+        "mimo",
+        "longcat_flash",
+    ):
+        return
+    yield Refusal(
+        "mtp",
+        f"method mtp is asked for, and {facts.target.name} ({facts.target.model_type}) has no "
+        "multi-token predictor of its own",
+        "models with num_nextn_predict_layers, Qwen3-Next",
+        "give a draft model, an eagle3 head, or method ngram",
+    )
+
+
+def states_of_target(facts: ServeFacts) -> Iterator[Refusal]:
+    """A target whose states cannot be taken back where tokens are rejected."""
+    kind = facts.target.recurrent
+    if facts.speculation is None or kind not in NEVER_ROLLED_BACK:
+        return
+    yield Refusal(
+        "target-states",
+        f"drafts are asked for, and {facts.target.name} has layers of {kind}, whose state vLLM "
+        "0.23.0 cannot take back to the last accepted token",
+        f"speculation over attention layers, {', '.join(sorted(ROLLED_BACK))}",
+        "leave --speculative-config out for this model",
+    )
+
+
+def states_of_draft(facts: ServeFacts) -> Iterator[Refusal]:
+    """A draft whose states cannot be taken back."""
+    pair = _pair(facts)
+    kind = None if pair is None else pair[1].recurrent
+    if pair is None or kind is None:
+        return
+    speculation, draft = pair
+    if speculation.method == "mtp":
+        # The predictor's own layers are attention layers.
+        return
+    possible = f"draft models of attention layers, {', '.join(sorted(ROLLED_BACK))}"
+    if kind not in ROLLED_BACK or speculation.method in HEADS:
+        yield Refusal(
+            "draft-states",
+            f"the draft {draft.name} ({speculation.method}) has layers of {kind}, whose state "
+            "cannot be taken back where tokens are rejected",
+            possible,
+            "choose such a draft",
+        )
+    elif not draft.has_attention:
+        yield Refusal(
+            "draft-states",
+            f"the draft {draft.name} has no attention layer, and a proposal is planned from the "
+            "block tables of those",
+            possible,
+            "choose a draft with some attention layers",
+        )
+    else:
+        yield from _options_of_recurrent(facts, speculation, draft)
+
+
+def _options_of_recurrent(
+    facts: ServeFacts, speculation: SpeculationFacts, draft: ModelFacts
+) -> Iterator[Refusal]:
+    """See ``drafting/recurrent_options.py``."""
+    asked = {
+        "disable_padded_drafter_batch": speculation.options.get("disable_padded_drafter_batch"),
+        "parallel_drafting": speculation.options.get("parallel_drafting"),
+        "prefill_context_parallel_size or decode_context_parallel_size": facts.context_parallel > 1,
+        "enable_reduce_sample": facts.ascend("enable_reduce_sample"),
+    }
+    if facts.target.recurrent is not None:
+        asked["--enable-prefix-caching"] = facts.engine.get("enable_prefix_caching") is True
+    for option, given in asked.items():
+        if given:
+            yield Refusal(
+                "recurrent-draft-option",
+                f"the draft {draft.name} has recurrent layers, and {option} is set: their states "
+                "could not follow",
+                "the same draft without this option, or a draft of attention layers",
+                f"leave {option} out",
+            )
+
+
+def stages(facts: ServeFacts) -> Iterator[Refusal]:
+    """A draft over several pipeline stages."""
+    speculation, count = facts.speculation, facts.whole("pipeline_parallel_size", 1)
+    transfer = facts.engine.get("kv_transfer_config")
+    prefills = isinstance(transfer, dict) and transfer.get("kv_role") == "kv_producer"
+    if speculation is None or not speculation.has_cache or count < 2 or prefills:
+        return
+    yield Refusal(
+        "pipeline",
+        f"--pipeline-parallel-size is {count} and there is a draft ({speculation.method}): first "
+        "stages are not told which tokens were accepted, so the target's tokens would be wrong",
+        "one stage with a draft, or stages without one",
+        "spread the target by --tensor-parallel-size instead",
+    )
+
+
+def ranks_of_draft(facts: ServeFacts) -> Iterator[Refusal]:
+    """A draft on other ranks than its target."""
+    speculation = facts.speculation
+    asked = None if speculation is None else speculation.options.get("draft_tensor_parallel_size")
+    if speculation is None or asked is None or asked == facts.tensor_parallel:
+        return
+    if asked == 1 and speculation.method != "draft_model":
+        return
+    possible = f"{facts.tensor_parallel}" + (
+        "" if speculation.method == "draft_model" else ", or 1: the head whole on every rank"
+    )
+    yield Refusal(
+        "draft-ranks",
+        f"draft_tensor_parallel_size is {asked!r} and --tensor-parallel-size "
+        f"{facts.tensor_parallel}: vLLM 0.23.0 runs a draft model on all ranks of its target",
+        possible,
+        "leave draft_tensor_parallel_size out",
+    )
+
+
+def length_of_draft(facts: ServeFacts) -> Iterator[Refusal]:
+    """A length for the draft that it, or its target, does not have."""
+    pair = _pair(facts)
+    asked = None if pair is None else pair[0].options.get("max_model_len")
+    if pair is None or asked is None:
+        return
+    limits = [facts.max_model_len or None, pair[1].number("max_position_embeddings")]
+    most = min((limit for limit in limits if limit is not None), default=None)
+    if type(asked) is int and asked > 0 and (most is None or asked <= most):
+        return
+    yield Refusal(
+        "draft-length",
+        f"max_model_len of --speculative-config is {asked!r}",
+        "a whole number" + (f" from 1 to {most}, which both models have" if most else " from 1 on"),
+        "correct it, or leave it out",
+    )
+
+
+def cache_of_no_draft(facts: ServeFacts) -> Iterator[Refusal]:
+    """``kv_cache.draft_dtype`` where no draft has a cache."""
+    asked, speculation = facts.options.kv_cache.draft_dtype, facts.speculation
+    if asked is None or (speculation is not None and speculation.has_cache):
+        return
+    yield Refusal(
+        "draft-dtype",
+        f"kv_cache.draft_dtype is {asked!r}, but there is no draft with a KV cache",
+        "the option beside a draft model or a head",
+        "give --speculative-config a draft, or leave kv_cache.draft_dtype out",
+    )
+
+
+def experts(facts: ServeFacts) -> Iterator[Refusal]:
+    """Sequence parallelism where only the draft has experts."""
+    pair = _pair(facts)
+    if pair is None or not facts.ascend("enable_flashcomm1") or facts.tensor_parallel < 2:
+        return
+    if pair[1].num_experts and not facts.target.num_experts:
+        yield Refusal(
+            "experts",
+            "sequence parallelism (enable_flashcomm1) is on, and the draft "
+            f"{pair[1].name} has {pair[1].num_experts} experts where the target has none",
+            "a draft without experts, or no sequence parallelism",
+            "leave enable_flashcomm1 out",
+        )
+
+
+def blocks_of_masks(facts: ServeFacts) -> Iterator[Refusal]:
+    """What method dflash cannot be combined with."""
+    pair = _pair(facts)
+    if pair is None or pair[0].method != "dflash":
+        return
+    asked = {
+        "context parallelism": facts.context_parallel > 1,
+        "enable_flashcomm1": facts.ascend("enable_flashcomm1") and facts.tensor_parallel > 1,
+        "enable_reduce_sample": facts.ascend("enable_reduce_sample"),
+    }
+    types = pair[1].text.get("layer_types") or ()
+    asked["a draft with sliding windows"] = "sliding_attention" in types
+    for what, given in asked.items():
+        if given:
+            yield Refusal(
+                "dflash",
+                f"method dflash with {what}: it attends without a causal mask, over all tokens of "
+                "a request, on each rank",
+                "dflash without it, or another method",
+                f"leave {what} out",
+            )
+
+
+def states_for_heads(facts: ServeFacts) -> Iterator[Refusal]:
+    """Heads over layers that hand on several states per token, or depths that are not there."""
+    pair = _pair(facts)
+    if pair is None or pair[0].method not in ("eagle3", "dflash"):
+        return
+    if facts.target.is_compressed:
+        yield Refusal(
+            "head-states",
+            f"method {pair[0].method} over {facts.target.name} (DeepSeek-V4), whose layers hand on "
+            "several states per token where a head takes one",
+            "its own MTP layer (method mtp), or a draft model",
+            "choose one of these",
+        )
+    depths, last = (
+        pair[1].text.get("eagle_aux_hidden_state_layer_ids"),
+        facts.target.number("num_hidden_layers"),
+    )
+    if not isinstance(depths, list) or last is None:
+        return
+    beyond = [depth for depth in depths if type(depth) is not int or not 0 <= depth <= last]
+    if beyond:
+        yield Refusal(
+            "head-depths",
+            f"eagle_aux_hidden_state_layer_ids of {pair[1].name} has {beyond}, and "
+            f"{facts.target.name} has {last} layers",
+            f"depths from 0 to {last}",
+            "set them to the depths that the head was trained with, for this target",
+        )
+
+
+def room_for_drafts(facts: ServeFacts) -> Iterator[Refusal]:
+    """Steps of which a draft model's own tokens leave nothing.
+
+    vLLM keeps one token of a step for each request, with parallel drafting K
+    (``VllmConfig._set_max_num_scheduled_tokens``).
+    """
+    speculation = facts.speculation
+    if speculation is None or speculation.method != "draft_model":
+        return
+    tokens, requests = (facts.whole(n, 0) for n in ("max_num_batched_tokens", "max_num_seqs"))
+    each = speculation.tokens if speculation.options.get("parallel_drafting") else 1
+    if not tokens or tokens > each * requests or tokens < requests:
+        return
+    yield Refusal(
+        "step-size",
+        f"--max-num-batched-tokens is {tokens}, of which the draft's own tokens of {requests} "
+        "requests (--max-num-seqs) leave none to schedule",
+        f"more than {each * requests} tokens",
+        "raise --max-num-batched-tokens, or lower --max-num-seqs",
+    )
+
+
+CHECKS = (
+    *(tokens_per_step, vocabulary, hidden_size, own_predictor, states_of_target, states_of_draft),
+    *(stages, ranks_of_draft, length_of_draft, cache_of_no_draft, experts, blocks_of_masks),
+    *(states_for_heads, room_for_drafts),
+)

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of layers, backends and memory cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from mkv_ascend.attention import selection
+from mkv_ascend.attention.request import Environment, LayerRequest
+from mkv_ascend.attention.selection import SelectionError, SelectionOptions
+from mkv_ascend.checks import about_command
+from mkv_ascend.checks.facts import ServeFacts
+from mkv_ascend.checks.model import ModelFacts
+from mkv_ascend.checks.refusal import Refusal
+from mkv_ascend.layout.kind import Role
+
+__all__ = ["CHECKS", "environment_of", "memory_for_caches", "of_selection", "options_of"]
+
+FITTING = ". Backends that would fit: "
+DEFAULT_UTILIZATION = 0.92
+"""Share of a device's memory that vLLM 0.23.0 takes unless it is told otherwise."""
+
+
+def environment_of(facts: ServeFacts) -> Environment:
+    """What backends can rely on where the command runs."""
+    return Environment(
+        device_generation=facts.device.generation,
+        module_available=lambda name: name in facts.device.modules,
+        batch_invariant=facts.device.batch_invariant,
+        acl_graphs=facts.has_full_graphs,
+        extra_dtypes=facts.device.extra_dtypes,
+    )
+
+
+def options_of(facts: ServeFacts) -> SelectionOptions:
+    """Our options, and vLLM's own of both models."""
+    speculation = facts.speculation
+    of_draft = None if speculation is None else speculation.options.get("attention_backend")
+    of_target = facts.engine.get("attention_backend")
+    return SelectionOptions(
+        facts.options.attention,
+        vllm_target=None if of_target is None else str(of_target),
+        vllm_draft=None if of_draft is None else str(of_draft),
+    )
+
+
+def of_selection(error: SelectionError) -> Refusal:
+    """A refusal of the selection, in three parts."""
+    text = str(error)
+    if text.endswith(selection.USE_THE_NAME):
+        return Refusal(
+            "pattern",
+            text.removesuffix(selection.USE_THE_NAME),
+            "patterns of which one is more specific, by docs/configuration.md",
+            "make one more specific, or use the layer's name",
+        )
+    asked, found, fitting = text.partition(FITTING)
+    return Refusal(
+        "backend",
+        asked,
+        fitting if found else "what docs/attention_backends.md lists for this kind of layer",
+        "choose a backend that fits, or leave the choice to mkv_ascend",
+    )
+
+
+def backends(facts: ServeFacts) -> Iterator[Refusal]:
+    """A backend for the layers that keep all tokens, of each model."""
+    if facts.options.attention.layers and facts.inputs is None:
+        # Patterns need the names of layers, which are not known.
+        options = replace(options_of(facts), attention=replace(facts.options.attention, layers=()))
+    else:
+        options = options_of(facts)
+    for model in (facts.target, facts.draft):
+        request = None if model is None else _request(facts, model)
+        if request is None:
+            continue
+        if _is_unknown(options.vllm(request.role), request.role):
+            continue
+        try:
+            selection.select_backend(request, options, environment_of(facts))
+        except SelectionError as error:
+            yield of_selection(error)
+
+
+def _request(facts: ServeFacts, model: ModelFacts) -> LayerRequest | None:
+    """What every attention layer of a model needs; None where the file does not tell."""
+    if any(about_command.dtype(facts)):
+        # Refused already, and no backend would take it.
+        return None
+    size = model.head_size
+    is_draft = model.role is Role.DRAFT
+    if size is None or model.is_compressed or not model.has_attention:
+        return None
+    if is_draft and (facts.speculation is None or not facts.speculation.has_cache):
+        return None
+    cache = facts.options.kv_cache.draft_dtype if is_draft else None
+    return LayerRequest(
+        name=f"every attention layer of the {model.role}",
+        role=model.role,
+        kind=model.kind,
+        layer_class=", ".join(model.architectures) or model.model_type,
+        dtype=facts.dtype,
+        head_size=size,
+        kv_cache_dtype=cache or "auto",
+    )
+
+
+def _is_unknown(name: str | None, role: Role) -> bool:
+    """Whether ``names_of_backends`` refuses this name."""
+    try:
+        return name is not None and selection.vllm_backend(name, role) is None
+    except SelectionError:
+        return True
+
+
+def names_of_backends(facts: ServeFacts) -> Iterator[Refusal]:
+    """vLLM's own options with a backend that no Ascend NPU has."""
+    options = options_of(facts)
+    for role in Role:
+        name = options.vllm(role)
+        if name is None:
+            continue
+        try:
+            selection.vllm_backend(name, role)
+        except SelectionError as error:
+            asked, _, usable = str(error).partition("; usable there: ")
+            yield Refusal("backend-name", asked, usable, "choose one of these, or leave it out")
+
+
+def patterns(facts: ServeFacts) -> Iterator[Refusal]:
+    """Patterns of ``attention.layers`` that match no layer of either model."""
+    if facts.inputs is None:
+        return
+    names = [layer.layout.layer for layer in facts.inputs.layers]
+    for message in selection.unmatched_patterns(options_of(facts), names):
+        asked, _, hint = message.partition("; ")
+        yield Refusal(
+            "pattern",
+            asked,
+            hint,
+            "correct the pattern: it must match the whole name of a layer, as "
+            "mkv-ascend explain shows them",
+        )
+
+
+def memory_for_caches(facts: ServeFacts) -> tuple[int, str] | None:
+    """Bytes for KV caches on a device, or at most so many, and how that is known.
+
+    What weights on disk take is known, what activations take is not: without
+    ``--kv-cache-memory-bytes`` the engine will have less than this.
+    """
+    exact = facts.whole("kv_cache_memory_bytes", 0)
+    if exact > 0:
+        return exact, "--kv-cache-memory-bytes"
+    if facts.device.memory_bytes is None:
+        return None
+    share = facts.engine.get("gpu_memory_utilization") or DEFAULT_UTILIZATION
+    ranks = max(1, facts.tensor_parallel * facts.whole("pipeline_parallel_size", 1))
+    left = int(facts.device.memory_bytes * float(share)) - facts.weight_bytes // ranks
+    return max(left, 0), "at most: the device's share less the weights; activations take more"
+
+
+def memory(facts: ServeFacts) -> Iterator[Refusal]:
+    """Memory that cannot hold one request: the scheduler would wait for blocks for ever."""
+    if facts.plan is None:
+        return
+    override = facts.whole("num_gpu_blocks_override", 0)
+    available = memory_for_caches(facts)
+    if override > 0:
+        blocks, told = override, f"--num-gpu-blocks-override gives {override}"
+    elif available is not None:
+        blocks = facts.plan.num_blocks(available[0])
+        told = f"{available[0] / 2**20:.1f} MiB ({available[1]}) hold {blocks}"
+    else:
+        return
+    if facts.plan.refusal(blocks) is None:
+        return
+    needed = sum(facts.plan.admission_blocks) + 1
+    tokens = facts.plan.inputs.request.tokens
+    block = facts.plan.plan.bytes_per_block
+    yield Refusal(
+        "memory",
+        f"one request of {tokens} tokens needs {needed} blocks of {block} bytes "
+        f"({needed * block / 2**20:.1f} MiB) in {len(facts.plan.grouping.groups)} KV groups, and "
+        f"{told}",
+        f"shorter requests (--max-model-len), or {needed * block / 2**20:.1f} MiB or more for KV "
+        "caches",
+        "lower --max-model-len, or give more memory (--kv-cache-memory-bytes, "
+        "--gpu-memory-utilization, more ranks)",
+    )
+
+
+CHECKS = (names_of_backends, backends, patterns, memory)

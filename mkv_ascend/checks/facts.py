@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that checks judge: one frozen value for one command on one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mkv_ascend.attention.entry import DeviceGeneration
+from mkv_ascend.checks.model import ModelFacts
+from mkv_ascend.config import MkvConfig
+from mkv_ascend.layout.planning import PlanInputs, ServingPlan
+
+__all__ = ["EMULATED", "DeviceFacts", "ServeFacts", "SpeculationFacts"]
+
+EMULATED = "the emulated NPU, an Ascend A2 in host memory"
+"""``DeviceFacts.source`` on the emulated NPU."""
+
+WITHOUT_CACHE = frozenset({"ngram", "ngram_gpu", "suffix", "medusa", "mlp_speculator"})
+"""Methods whose drafts keep no KV cache."""
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """The devices that the command would run on.
+
+    ``count``: None where it is not known. ``memory_bytes``: of each. ``source``: how this is known,
+    for the answer. ``extra_dtypes``: what an emulated NPU takes beyond what operators document.
+    ``modules``: modules of backends that can be imported.
+    """
+
+    count: int | None
+    memory_bytes: int | None
+    generation: DeviceGeneration
+    source: str
+    extra_dtypes: frozenset[str] = frozenset()
+    modules: frozenset[str] = frozenset()
+    batch_invariant: bool = False
+
+
+@dataclass(frozen=True)
+class SpeculationFacts:
+    """``--speculative-config``: ``method`` as vLLM comes to it; ``tokens``: of one proposal."""
+
+    method: str
+    tokens: int
+    options: Mapping[str, Any] = field(hash=False)
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether the draft keeps a KV cache."""
+        return self.method not in WITHOUT_CACHE
+
+
+@dataclass(frozen=True)
+class ServeFacts:
+    """A command, read and completed.
+
+    ``engine``: the options that were given, by the names of vLLM's ``EngineArgs``. ``draft``: the
+    draft's model, the target itself for its own MTP layers; None without one. ``inputs``, ``plan``:
+    the layers and the KV plan; None where only building the models tells.
+    """
+
+    engine: Mapping[str, Any] = field(hash=False)
+    options: MkvConfig
+    target: ModelFacts
+    device: DeviceFacts
+    speculation: SpeculationFacts | None = None
+    draft: ModelFacts | None = None
+    inputs: PlanInputs | None = None
+    plan: ServingPlan | None = None
+    weight_bytes: int = 0
+    """Bytes of the files of weights of both models, as far as they are there."""
+
+    def whole(self, name: str, default: int) -> int:
+        """A whole number of the command."""
+        value = self.engine.get(name)
+        return value if type(value) is int else default
+
+    def ascend(self, name: str) -> Any:
+        """An option of vllm-ascend in ``--additional-config``; None where it is not given."""
+        additional = self.engine.get("additional_config")
+        return additional.get(name) if isinstance(additional, Mapping) else None
+
+    @property
+    def tensor_parallel(self) -> int:
+        """Ranks of one copy of the target, without pipeline stages."""
+        return self.whole("tensor_parallel_size", 1)
+
+    @property
+    def devices_needed(self) -> int:
+        """Devices that the command takes on this machine."""
+        outside = ("data_parallel_rank", "data_parallel_external_lb", "data_parallel_hybrid_lb")
+        spread = any(self.engine.get(name) not in (None, False) for name in outside)
+        everywhere = 1 if spread else self.whole("data_parallel_size", 1)
+        copies = self.whole("data_parallel_size_local", everywhere)
+        ranks = self.tensor_parallel * self.whole("pipeline_parallel_size", 1)
+        ranks *= self.whole("prefill_context_parallel_size", 1)
+        return copies * -(-ranks // max(1, self.whole("nnodes", 1)))
+
+    @property
+    def context_parallel(self) -> int:
+        """Ranks over which a sequence is spread."""
+        return self.whole("prefill_context_parallel_size", 1) * self.whole(
+            "decode_context_parallel_size", 1
+        )
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of the longest request, 0 where neither command nor model say it."""
+        asked = self.whole("max_model_len", -1)
+        return asked if asked > 0 else self.target.number("max_position_embeddings") or 0
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of both models: vLLM runs a model of float32 in half precision by itself."""
+        names = {"half": "float16", "float": "float32"}
+        asked = str(self.engine.get("dtype") or "auto").removeprefix("torch.")
+        if asked != "auto":
+            return names.get(asked, asked)
+        return "bfloat16" if self.target.dtype == "float32" else self.target.dtype
+
+    @property
+    def graph_mode(self) -> str:
+        """vLLM's mode of graphs, in capital letters; its own choice is FULL_AND_PIECEWISE."""
+        compilation = self.engine.get("compilation_config")
+        asked = compilation.get("cudagraph_mode") if isinstance(compilation, Mapping) else None
+        if self.engine.get("enforce_eager"):
+            return "NONE"
+        if asked is None:
+            level = str(self.engine.get("optimization_level", "2"))
+            return {"0": "NONE", "1": "PIECEWISE"}.get(level, "FULL_AND_PIECEWISE")
+        return str(asked).rpartition(".")[2].upper()
+
+    @property
+    def has_full_graphs(self) -> bool:
+        """Whether attention runs inside graphs."""
+        return self.graph_mode.startswith("FULL")

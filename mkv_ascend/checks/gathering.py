@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the options of a command to the facts that checks judge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mkv_ascend.attention.selection import SelectionError
+from mkv_ascend.checks import from_config
+from mkv_ascend.checks.about_layers import environment_of, of_selection
+from mkv_ascend.checks.config_file import ConfigFileError
+from mkv_ascend.checks.facts import DeviceFacts, ServeFacts
+from mkv_ascend.checks.model import read_model_facts
+from mkv_ascend.checks.model_config import ExplainError, NotFromNumbersError
+from mkv_ascend.checks.planning_inputs import Asked
+from mkv_ascend.checks.refusal import Refusal, RefusedError
+from mkv_ascend.checks.speculation import read_speculation
+from mkv_ascend.config import ConfigError, MkvConfig, parse_config
+from mkv_ascend.layout.component import LayoutError
+from mkv_ascend.layout.grouping import GroupingError
+from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.planning import plan
+
+__all__ = ["gather", "with_plan"]
+
+
+def gather(engine: Mapping[str, Any], device: DeviceFacts) -> ServeFacts:
+    """Options and config.json files, read; nothing is planned yet.
+
+    Args:
+        engine: the options that were given, by the names of vLLM's ``EngineArgs``.
+        device: what the command would run on.
+
+    Raises:
+        RefusedError: what is given cannot be read.
+    """
+    options = _options(engine)
+    name = str(engine.get("model") or "")
+    try:
+        target = read_model_facts(Role.TARGET, name)
+    except ConfigFileError as error:
+        raise RefusedError(
+            [
+                Refusal(
+                    "model-config",
+                    f"the target's config.json: {error}",
+                    "a directory with the config.json of a published model",
+                    "correct the file, or the name of the model",
+                )
+            ]
+        ) from None
+    speculation, draft = read_speculation(engine, target)
+    folders = {model.name for model in (target, draft) if model is not None}
+    weights = sum(_weight_bytes(Path(folder)) for folder in folders)
+    return ServeFacts(engine, options, target, device, speculation, draft, weight_bytes=weights)
+
+
+def _options(engine: Mapping[str, Any]) -> MkvConfig:
+    additional = engine.get("additional_config")
+    if additional is not None and not isinstance(additional, Mapping):
+        raise RefusedError(
+            [
+                Refusal(
+                    "additional-config",
+                    f"--additional-config is {str(additional)[:200]!r}",
+                    "a JSON object",
+                    'write {"mkv_ascend": {...}}, in single quotation marks of the shell',
+                )
+            ]
+        )
+    try:
+        return parse_config(additional)
+    except ConfigError as error:
+        raise RefusedError([_of_problem(problem) for problem in error.problems]) from None
+
+
+def _of_problem(problem: str) -> Refusal:
+    """A problem of an option: what it is; what is allowed."""
+    asked, _, allowed = problem.partition("; ")
+    return Refusal(
+        "options",
+        f"--additional-config: {asked}",
+        allowed.removeprefix("allowed: ") or "docs/configuration.md lists the options",
+        "correct it, or leave it out",
+    )
+
+
+def _weight_bytes(folder: Path) -> int:
+    """Bytes of the files of weights; 0 where there are none."""
+    try:
+        return sum(
+            path.stat().st_size
+            for path in folder.iterdir()
+            if path.suffix in (".safetensors", ".bin") and path.is_file()
+        )
+    except OSError:
+        return 0
+
+
+def _for_layers(facts: ServeFacts) -> dict[str, Any]:
+    """The options that decide on layers and groups."""
+    engine = {k: v for k, v in facts.engine.items() if k != "num_gpu_blocks_override"}
+    if facts.whole("max_model_len", -1) < 1:
+        # -1 leaves it to the model, and to the memory that there will be.
+        engine.pop("max_model_len", None)
+    return engine
+
+
+def with_plan(facts: ServeFacts) -> tuple[ServeFacts, str]:
+    """The facts with layers and plan; where they are not known, as they were, and why.
+
+    Raises:
+        RefusedError: no backend serves a layer, or nothing can be planned.
+    """
+    try:
+        found = from_config.find(Asked(_for_layers(facts)), environment_of(facts))
+        return replace(facts, inputs=found.inputs, plan=plan(found.inputs)), ""
+    except NotFromNumbersError as error:
+        return facts, str(error)
+    except SelectionError as error:
+        refusal = of_selection(error)
+    except (GroupingError, LayoutError) as error:
+        refusal = Refusal(
+            "layout", str(error), "docs/configuration.md, layout", "change the options of layout"
+        )
+    except ExplainError as error:
+        refusal = Refusal(
+            "model-config", str(error), "a configuration that vLLM takes", "correct what is named"
+        )
+    raise RefusedError([refusal])

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every check, in order: run by ``mkv-ascend check`` and by the front process of ``vllm serve``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from mkv_ascend.checks import about_command, about_draft, about_layers
+from mkv_ascend.checks.facts import DeviceFacts, ServeFacts
+from mkv_ascend.checks.gathering import gather, with_plan
+from mkv_ascend.checks.refusal import Refusal, RefusedError
+
+__all__ = ["CHECKS", "judge", "refusals"]
+
+Check = Callable[[ServeFacts], Iterator[Refusal]]
+
+CHECKS: tuple[Check, ...] = (
+    *about_command.CHECKS,
+    *about_draft.CHECKS,
+    *about_layers.CHECKS,
+)
+
+
+def refusals(facts: ServeFacts) -> tuple[Refusal, ...]:
+    """What every check says of these facts, each thing once."""
+    return tuple(dict.fromkeys(refusal for check in CHECKS for refusal in check(facts)))
+
+
+def judge(engine: Mapping[str, Any], device: DeviceFacts) -> tuple[ServeFacts, str]:
+    """Facts and plan of a command that can be served, and why there is no plan where there is none.
+
+    Raises:
+        RefusedError: with every refusal that can be told.
+    """
+    facts = gather(engine, device)
+    found = refusals(facts)
+    if found:
+        # Planning would say the same in other words.
+        raise RefusedError(found)
+    facts, unplanned = with_plan(facts)
+    found = refusals(facts)
+    if found:
+        raise RefusedError(found)
+    return facts, unplanned

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the config.json of a model says that decides whether it can be served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mkv_ascend.checks.config_file import read_config_file, text_part
+from mkv_ascend.layout.kind import Kind, Role
+
+__all__ = ["ModelFacts", "read_model_facts"]
+
+RECURRENT_TYPES = {
+    "qwen3_next": "gated delta rule",
+    "qwen3_5_text": "gated delta rule",
+    "qwen3_5_moe_text": "gated delta rule",
+    "qwen3_5": "gated delta rule",
+    "qwen3_5_moe": "gated delta rule",
+    "granitemoehybrid": "Mamba2",
+    "bamba": "Mamba2",
+    "falcon_h1": "Mamba2",
+    "nemotron_h": "Mamba2",
+    "zamba2": "Mamba2",
+    "mamba2": "Mamba2",
+    "lfm2": "short convolution",
+    "lfm2_moe": "short convolution",
+    "kimi_linear": "Kimi delta attention (KDA)",
+    "mamba": "Mamba1",
+    "falcon_mamba": "Mamba1",
+    "jamba": "Mamba1",
+    "minimax_text_01": "linear attention",
+    "bailing_moe_linear": "linear attention",
+}
+"""Model type -> what its recurrent layers are."""
+
+WITHOUT_ATTENTION = frozenset({"mamba", "mamba2", "falcon_mamba"})
+"""Model types whose layers are all recurrent."""
+
+HEADS = frozenset({"eagle", "eagle3", "medusa", "mlp_speculator", "speculators"})
+"""Model types of heads on a target's hidden states."""
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """One model of a command. ``values``: its config.json; ``text``: of its language model."""
+
+    role: Role
+    name: str
+    values: Mapping[str, Any] = field(hash=False)
+    text: Mapping[str, Any] = field(hash=False)
+
+    def number(self, name: str) -> int | None:
+        """A whole number of the language model; None where the file has none of this name."""
+        value = self.text.get(name)
+        return value if type(value) is int else None
+
+    @property
+    def model_type(self) -> str:
+        """Model type of the language model."""
+        return str(self.text.get("model_type") or self.values.get("model_type") or "")
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """Names of vLLM's classes, the first that it has being taken."""
+        return tuple(self.values.get("architectures") or self.text.get("architectures") or ())
+
+    @property
+    def dtype(self) -> str:
+        """Dtype that the file names, bfloat16 where it names none."""
+        value = self.text.get("dtype") or self.text.get("torch_dtype")
+        value = value or self.values.get("dtype") or self.values.get("torch_dtype")
+        return str(value or "bfloat16").removeprefix("torch.")
+
+    @property
+    def quantization(self) -> str | None:
+        """Method of the quantised weights; None for plain ones."""
+        for part in (self.values, self.text):
+            method = (part.get("quantization_config") or {}).get("quant_method")
+            if method is not None:
+                return str(method)
+        return None
+
+    @property
+    def recurrent(self) -> str | None:
+        """What its recurrent layers are; None for a model of attention layers."""
+        types = self.text.get("layer_types") or ()
+        if self.model_type == "granitemoehybrid" and types and "mamba" not in types:
+            return None
+        return RECURRENT_TYPES.get(self.model_type)
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether some layer attends."""
+        return self.model_type not in WITHOUT_ATTENTION
+
+    @property
+    def is_compressed(self) -> bool:
+        """DeepSeek-V4: every layer names its backend."""
+        return bool(self.text.get("compress_ratios"))
+
+    @property
+    def has_indexer(self) -> bool:
+        """Whether layers choose the keys that they attend to."""
+        return self.number("index_topk") is not None
+
+    @property
+    def kind(self) -> Kind:
+        """Kind of its attention layers that keep all tokens."""
+        if self.number("kv_lora_rank") is None:
+            return Kind.FULL_ATTENTION
+        return Kind.SPARSE_MLA if self.has_indexer else Kind.MLA
+
+    @property
+    def head_size(self) -> int | None:
+        """Elements of a key, for MLA of the latent and the rope key; None: not in the file."""
+        latent = self.number("kv_lora_rank")
+        if latent is not None:
+            return latent + (self.number("qk_rope_head_dim") or 0)
+        size, width, heads = map(self.number, ("head_dim", "hidden_size", "num_attention_heads"))
+        if size is not None or width is None or heads is None:
+            return size
+        return width // heads
+
+    @property
+    def num_experts(self) -> int:
+        """Experts of a layer; 0 for a dense model."""
+        names = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+        return next((number for name in names if (number := self.number(name))), 0)
+
+    @property
+    def mtp_layers(self) -> int:
+        """Layers of its own multi-token predictor."""
+        names = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "n_predict")
+        return next((number for name in names if (number := self.number(name))), 0)
+
+
+def read_model_facts(role: Role, name: str) -> ModelFacts:
+    """The facts of a model's folder. Raises ConfigFileError."""
+    values = read_config_file(Path(name))
+    return ModelFacts(role, name, values, text_part(values))

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a command that is served will be served with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from mkv_ascend.checks.about_draft import MOST_TOKENS_PER_STEP
+from mkv_ascend.checks.about_layers import memory_for_caches
+from mkv_ascend.checks.facts import ServeFacts
+
+__all__ = ["Served", "served", "why_draft_is_eager"]
+
+CAPTURED = frozenset({"fused_infer_attention", "mla", "sparse_mla"})
+"""Backends of attention whose launches a draft's graphs capture."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """One KV group. ``layers``: target and draft; ``block_size``: tokens."""
+
+    target_layers: int
+    draft_layers: int
+    block_size: int
+
+
+@dataclass(frozen=True)
+class Served:
+    """The answer of ``check``; its fields are those of ``--json``.
+
+    ``backends``: name -> number of layers, by role. ``requests``: of the longest length at once, by
+    ``cache_bytes`` of KV caches; ``basis`` says how these are known. ``unplanned``: why groups and
+    memory are not told, empty where they are.
+    """
+
+    method: str | None
+    tokens_per_proposal: int
+    max_model_len: int
+    target_graphs: str
+    draft_graphs: str | None
+    backends: dict[str, dict[str, int]]
+    groups: tuple[Group, ...]
+    bytes_per_block: int | None
+    request_bytes: int | None
+    cache_bytes: int | None
+    basis: str | None
+    blocks: int | None
+    requests: float | None
+    unplanned: str
+    notes: tuple[str, ...] = ()
+
+
+def served(facts: ServeFacts, unplanned: str) -> Served:
+    """What the facts of a command that was not refused come to."""
+    speculation, plan = facts.speculation, facts.plan
+    available = memory_for_caches(facts)
+    override = facts.whole("num_gpu_blocks_override", 0)
+    blocks = None
+    if plan is not None and override:
+        blocks, available = (
+            override,
+            (override * plan.plan.bytes_per_block, "--num-gpu-blocks-override"),
+        )
+    elif plan is not None and available is not None:
+        blocks = plan.num_blocks(available[0])
+    admitted = None if plan is None else sum(plan.admission_blocks)
+    return Served(
+        method=None if speculation is None else speculation.method,
+        tokens_per_proposal=0 if speculation is None else speculation.tokens,
+        max_model_len=facts.max_model_len,
+        target_graphs=facts.graph_mode,
+        draft_graphs=_draft_graphs(facts),
+        backends=_backends(facts),
+        groups=_groups(facts),
+        bytes_per_block=None if plan is None else plan.plan.bytes_per_block,
+        request_bytes=None
+        if plan is None or admitted is None
+        else admitted * plan.plan.bytes_per_block,
+        cache_bytes=None if available is None else available[0],
+        basis=None if available is None else available[1],
+        blocks=blocks,
+        requests=None if plan is None or blocks is None else round(plan.max_concurrency(blocks), 2),
+        unplanned=unplanned,
+        notes=_notes(facts),
+    )
+
+
+def _notes(facts: ServeFacts) -> tuple[str, ...]:
+    notes = [facts.device.source]
+    draft = facts.draft
+    if (
+        draft is not None
+        and draft.recurrent is not None
+        and facts.speculation is not None
+        and facts.speculation.method == "draft_model"
+        and facts.engine.get("enable_prefix_caching") is not False
+    ):
+        notes.append("prefix caching will be off: the draft has recurrent layers")
+    return tuple(notes)
+
+
+def _backends(facts: ServeFacts) -> dict[str, dict[str, int]]:
+    found: dict[str, Counter[str]] = {}
+    for layer in facts.inputs.layers if facts.inputs else ():
+        found.setdefault(layer.layout.role.value, Counter())[layer.backend] += 1
+    return {role: dict(counts) for role, counts in found.items()}
+
+
+def _groups(facts: ServeFacts) -> tuple[Group, ...]:
+    if facts.plan is None:
+        return ()
+    roles = {x.layout.layer: x.layout.role.value for x in facts.plan.inputs.layers}
+    return tuple(
+        Group(
+            sum(roles[name] == "target" for name in group.layers),
+            sum(roles[name] == "draft" for name in group.layers),
+            group.block_size,
+        )
+        for group in facts.plan.grouping.groups
+    )
+
+
+def _draft_graphs(facts: ServeFacts) -> str | None:
+    """How the draft's passes run; None without a draft that has a cache."""
+    if facts.speculation is None or not facts.speculation.has_cache:
+        return None
+    reason = why_draft_is_eager(facts)
+    return "captured in full graphs" if reason is None else f"eagerly: {reason}"
+
+
+def why_draft_is_eager(facts: ServeFacts) -> str | None:
+    """Why a draft's passes are not captured: what ``drafting.graphs.why_not_captured`` will say."""
+    speculation = facts.speculation
+    assert speculation is not None
+    if not facts.has_full_graphs:
+        return "the target has no full graphs"
+    if speculation.options.get("enforce_eager") or _mtp_of_v32(facts):
+        return "speculative_config says enforce_eager"
+    if facts.whole("data_parallel_size", 1) > 1:
+        return "its passes are one with those of other ranks"
+    if facts.context_parallel > 1:
+        return "under context parallelism the proposal is vllm-ascend's own"
+    if speculation.method == "extract_hidden_states":
+        return "it proposes nothing"
+    backends = _backends(facts).get("draft", {})
+    others = sorted(set(backends) - CAPTURED - {"gated_delta_net", "mamba_2", "short_convolution"})
+    if others:
+        return f"launches of {others[0]} are not captured yet"
+    return _tokens_of_first_pass(facts, backends)
+
+
+def _mtp_of_v32(facts: ServeFacts) -> bool:
+    """vLLM 0.23.0 runs DeepSeek-V3.2's own MTP layer eagerly (config/speculative.py)."""
+    speculation = facts.speculation
+    return (
+        speculation is not None
+        and speculation.method == "mtp"
+        and speculation.options.get("model") is None
+        and facts.target.model_type == "deepseek_v32"
+    )
+
+
+def _tokens_of_first_pass(facts: ServeFacts, backends: dict[str, int]) -> str | None:
+    speculation = facts.speculation
+    assert speculation is not None
+    more = 1 if speculation.method == "draft_model" else 0
+    tokens = speculation.tokens + 1 + more
+    if "mla" in backends and tokens > MOST_TOKENS_PER_STEP:
+        return (
+            f"a request's {tokens} tokens are a prefill to MLA, whose decodes have "
+            f"{MOST_TOKENS_PER_STEP}"
+        )
+    return None

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading ``--speculative-config``: method, number of tokens and draft as vLLM comes to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mkv_ascend.checks.config_file import ConfigFileError
+from mkv_ascend.checks.facts import SpeculationFacts
+from mkv_ascend.checks.model import ModelFacts, read_model_facts
+from mkv_ascend.checks.refusal import Refusal, RefusedError
+from mkv_ascend.layout.kind import Role
+
+__all__ = ["METHODS", "read_speculation"]
+
+OPTION = "--speculative-config"
+
+METHODS = (
+    *("draft_model", "eagle", "eagle3", "mtp", "dflash", "ngram", "ngram_gpu", "suffix", "medusa"),
+    "extract_hidden_states",
+)
+"""Methods that vllm-ascend 0.23.0 has a proposer for."""
+
+OWN_WEIGHTS = frozenset({"draft_model", "eagle", "eagle3", "dflash", "medusa"})
+"""Methods whose draft has a folder of its own."""
+
+SHORT = {
+    "--spec-method": "method",
+    "--spec-model": "model",
+    "--spec-tokens": "num_speculative_tokens",
+}
+
+
+def read_speculation(
+    engine: Mapping[str, Any], target: ModelFacts
+) -> tuple[SpeculationFacts | None, ModelFacts | None]:
+    """Method and tokens, and the draft; None where there is none. Raises RefusedError."""
+    given = _given(engine)
+    if given is None:
+        return None, None
+    _check_names(given)
+    model = given.get("model")
+    draft = _read_draft(str(model)) if model is not None and _is_model(given) else None
+    method = _method(given, draft)
+    if method not in METHODS:
+        raise _refused(
+            "speculation-method",
+            f"method of {OPTION} is {method!r}",
+            ", ".join(METHODS),
+            "write one of these, or leave method out beside a model",
+        )
+    if draft is None and method in OWN_WEIGHTS:
+        raise _refused(
+            "speculation-model",
+            f"{OPTION} asks for method {method} and names no model",
+            'a draft: {"model": DIRECTORY, ...}, or a method without one (mtp, ngram, suffix)',
+            "add model",
+        )
+    if method == "mtp" and draft is None:
+        draft = ModelFacts(Role.DRAFT, target.name, target.values, target.text)
+    tokens = given.get("num_speculative_tokens")
+    if tokens is None and draft is not None and draft.number("n_predict"):
+        tokens = draft.number("n_predict")
+    if type(tokens) is not int or tokens < 1:
+        raise _refused(
+            "speculation-tokens",
+            f"num_speculative_tokens of {OPTION} is {tokens!r}",
+            "a whole number from 1 to 15",
+            "write how many tokens a proposal has, 3 for instance",
+        )
+    return SpeculationFacts(method, tokens, given), draft
+
+
+def _refused(code: str, asked: str, possible: str, change: str) -> RefusedError:
+    return RefusedError([Refusal(code, asked, possible, change)])
+
+
+def _given(engine: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The configuration with what ``--spec-method`` and the like add; None without any."""
+    found = engine.get("speculative_config")
+    if found is not None and not isinstance(found, Mapping):
+        raise _refused(
+            "speculation-form",
+            f"{OPTION} is {found!r}",
+            "a JSON object",
+            'write {"model": DIRECTORY, "num_speculative_tokens": 3} for instance',
+        )
+    values = dict(found or {})
+    for option, key in SHORT.items():
+        value = engine.get(option[2:].replace("-", "_"))
+        if value is None:
+            continue
+        if key in values:
+            raise _refused(
+                "speculation-twice",
+                f"{option} and {key} of {OPTION} are both given",
+                "one of the two",
+                f"leave {option} out",
+            )
+        values[key] = value
+    return values if found is not None or values else None
+
+
+def _check_names(given: Mapping[str, Any]) -> None:
+    problems = list(_wrong_names(given))
+    if problems:
+        raise RefusedError(problems)
+
+
+def _wrong_names(given: Mapping[str, Any]) -> Iterator[Refusal]:
+    if "tensor_parallel_size" in given:
+        yield Refusal(
+            "speculation-ranks",
+            f"{OPTION} has tensor_parallel_size",
+            "a draft on all ranks of its target",
+            "leave it out (heads: draft_tensor_parallel_size)",
+        )
+    for name in ("method", "model", "quantization", "attention_backend"):
+        value = given.get(name)
+        if value is not None and not isinstance(value, str):
+            yield Refusal(
+                "speculation-form",
+                f"{name} of {OPTION} is {value!r}",
+                "a word",
+                f"write {name} in quotation marks",
+            )
+
+
+def _is_model(given: Mapping[str, Any]) -> bool:
+    return given.get("method") not in (
+        "ngram",
+        "ngram_gpu",
+        "suffix",
+        "extract_hidden_states",
+    ) and (given.get("model") not in ("ngram", "[ngram]"))
+
+
+def _read_draft(name: str) -> ModelFacts:
+    folder = Path(name)
+    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+        raise _refused(
+            "draft-adapter",
+            f"the draft {name} is a LoRA adapter, not a model",
+            "a draft with its own weights; adapters are served on the target (--lora-modules)",
+            "merge the adapter into its base model, and name the merged folder",
+        )
+    try:
+        return read_model_facts(Role.DRAFT, name)
+    except ConfigFileError as error:
+        raise _refused(
+            "draft-config",
+            f"the draft's config.json: {error}",
+            "a directory with the config.json of a published model",
+            f"correct the file, or model of {OPTION}",
+        ) from None
+
+
+def _method(given: Mapping[str, Any], draft: ModelFacts | None) -> str:
+    """As ``SpeculativeConfig.__post_init__`` of vLLM 0.23.0 finds it."""
+    asked = given.get("method")
+    method = str(asked) if asked is not None else "draft_model"
+    if asked is None and draft is None:
+        method = "ngram" if "ngram" in str(given.get("model")) else "draft_model"
+    if method.endswith("_mtp"):
+        return "mtp"
+    if draft is None or method in ("eagle", "eagle3", "dflash", "mtp"):
+        return method
+    name, found = draft.name.lower(), draft.model_type
+    for part, meant in (("eagle-", "eagle"), ("eagle3", "eagle3"), ("dflash", "dflash")):
+        if part in name:
+            return meant
+    if found in ("medusa", "mlp_speculator"):
+        return found
+    # Asked for as a model of its own it keeps its architecture (plugin/draft_architecture.py).
+    is_predictor = found.endswith("_mtp") or (asked is None and draft.mtp_layers > 0)
+    return "mtp" if is_predictor else method

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The devices that a command would run on, known without torch, vLLM or a driver."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mkv_ascend import envs
+from mkv_ascend.attention import catalog
+from mkv_ascend.attention.entry import DeviceGeneration
+from mkv_ascend.attention.request import module_is_installed
+from mkv_ascend.checks.facts import EMULATED, DeviceFacts
+from mkv_ascend.emulator.host_check import DEVICE_FOLDER, SITE_FOLDER
+
+__all__ = ["devices_of", "split_emulate"]
+
+MEMORY = 64 << 30
+"""Bytes: what an Atlas A2, and a die of an A3, has at most."""
+
+
+def split_emulate(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """A command behind ``mkv-ascend emulate``: the variables that it would set, and the command.
+
+    Variables are texts as ``mkv_ascend.envs`` reads them; none without ``emulate``. Raises
+    SystemExit as the command itself would.
+    """
+    names = [Path(word).name for word in words[:2]]
+    if names != ["mkv-ascend", "emulate"]:
+        return {}, list(words)
+    from mkv_ascend.commands import emulate
+
+    parser = argparse.ArgumentParser(prog="mkv-ascend emulate")
+    emulate.add_arguments(parser)
+    given = parser.parse_args(list(words[2:]))
+    command = given.command[1:] if given.command[:1] == ["--"] else given.command
+    variables = {}
+    asked: tuple[tuple[str, envs.Variable[Any]], ...] = (
+        ("devices", envs.EMULATOR_DEVICES),
+        ("memory", envs.EMULATOR_MEMORY),
+        ("strict", envs.EMULATOR_STRICT),
+        ("float32_compute", envs.EMULATOR_FLOAT32_COMPUTE),
+    )
+    for name, variable in asked:
+        value = getattr(given, name)
+        chosen = variable.get() if value is None else value
+        variables[variable.name] = variable.format(chosen)
+    return variables, command
+
+
+def devices_of(
+    arguments: argparse.Namespace, emulated: Mapping[str, str], device_folder: Path = DEVICE_FOLDER
+) -> DeviceFacts:
+    """What ``--devices`` and ``--memory`` say, else what is found.
+
+    Args:
+        emulated: variables of an emulated process, empty where the command does not ask for one.
+    """
+    inside = str(SITE_FOLDER) in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if emulated or inside:
+        found = _emulated({**os.environ, **emulated})
+    else:
+        found = _real(device_folder)
+    count = arguments.devices or found.count
+    memory = arguments.memory or found.memory_bytes
+    source = found.source
+    if arguments.devices or arguments.memory:
+        source = f"{source}; --devices or --memory are given"
+    return DeviceFacts(
+        count,
+        memory,
+        found.generation,
+        source,
+        found.extra_dtypes,
+        found.modules,
+        found.batch_invariant,
+    )
+
+
+def _emulated(environment: Mapping[str, str]) -> DeviceFacts:
+    strict = envs.EMULATOR_STRICT.get(environment)
+    relaxed = envs.EMULATOR_FLOAT32_COMPUTE.get(environment) or not strict
+    has_fa3 = envs.EMULATOR_FA3.get(environment)
+    return DeviceFacts(
+        envs.EMULATOR_DEVICES.get(environment),
+        envs.EMULATOR_MEMORY.get(environment),
+        DeviceGeneration.A2,
+        EMULATED,
+        frozenset({"float32"}) if relaxed else frozenset(),
+        _modules() | (frozenset({"flash_attn_npu_v3"}) if has_fa3 else frozenset()),
+        _batch_invariant(),
+    )
+
+
+def _real(device_folder: Path) -> DeviceFacts:
+    nodes = len(list(device_folder.glob("davinci[0-9]*")))
+    visible = os.environ.get("ASCEND_RT_VISIBLE_DEVICES", "")
+    generation = _generation()
+    memory = MEMORY if generation in (DeviceGeneration.A2, DeviceGeneration.A3) else None
+    if not nodes:
+        return DeviceFacts(
+            None,
+            memory,
+            generation,
+            f"there is no NPU here; judged for an Ascend {generation} of at most 64 GiB",
+            modules=_modules(),
+            batch_invariant=_batch_invariant(),
+        )
+    listed = [index for index in visible.split(",") if index.strip().isdecimal()]
+    count = min(nodes, len(listed)) if listed else nodes
+    return DeviceFacts(
+        count,
+        memory,
+        generation,
+        f"NPUs of this machine, Ascend {generation} of at most 64 GiB",
+        modules=_modules(),
+        batch_invariant=_batch_invariant(),
+    )
+
+
+def _batch_invariant() -> bool:
+    return os.environ.get("VLLM_BATCH_INVARIANT", "0").strip().lower() in ("1", "true")
+
+
+def _modules() -> frozenset[str]:
+    """Modules of backends that can be imported here."""
+    needed = {
+        name
+        for entry in catalog.entries()
+        for name in (*entry.required_modules, *(entry.batch_invariant_modules or ()))
+    }
+    return frozenset(name for name in needed if module_is_installed(name))
+
+
+def _generation() -> DeviceGeneration:
+    """What the installed vllm-ascend was built for, an A2 where that is not told."""
+    specification = importlib.util.find_spec("vllm_ascend")
+    for folder in (specification.submodule_search_locations or ()) if specification else ():
+        file = Path(folder) / "_build_info.py"
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""
+        found = re.search(r"__device_type__\s*=\s*['\"]_?(\w+)['\"]", text)
+        if found and found.group(1) in {generation.value for generation in DeviceGeneration}:
+            return DeviceGeneration(found.group(1))
+    return DeviceGeneration.A2

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading the arguments of ``vllm serve`` without vLLM, whose import alone takes 12 s.
+
+``serve_options.json`` lists the options of vLLM 0.23.0: spellings, name and form of the value.
+``python -m mkv_ascend.commands.serve_options`` writes it from vLLM's own parser, and
+tests/emulated/test_serve_arguments.py compares both on the same commands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+__all__ = ["CommandError", "read_command"]
+
+OPTIONS_FILE = Path(__file__).with_name("serve_options.json")
+
+MULTIPLIERS = {
+    **{letter: 1000 ** (place + 1) for place, letter in enumerate("kmgt")},
+    **{letter: 1024 ** (place + 1) for place, letter in enumerate("KMGT")},
+}
+"""vLLM's endings of numbers: small letters decimal, capital ones binary."""
+
+
+class CommandError(ValueError):
+    """A command that cannot be read."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise CommandError(message)
+
+
+def read_command(words: Sequence[str]) -> dict[str, Any]:
+    """The options that a command gives, by their names in vLLM; ``model`` among them.
+
+    Args:
+        words: ``vllm serve MODEL ...`` as a shell hands it over.
+
+    Raises:
+        CommandError: it is another command, an option is unknown, or a value has another form.
+    """
+    rest = _behind_serve(list(words))
+    rest = _model_first(rest)
+    rest = _with_config_file(rest)
+    given = vars(_parser().parse_args(_with_nested(_plain_spelling(rest))))
+    model = given.pop("model_tag", None)
+    if model is not None:
+        given["model"] = model
+    if "model" not in given:
+        raise CommandError("no model is given: write vllm serve MODEL, MODEL being a directory")
+    return given
+
+
+def _behind_serve(words: list[str]) -> list[str]:
+    program = Path(words[0]).name if words else ""
+    if program == "vllm" and words[1:2] == ["serve"]:
+        return words[2:]
+    if program == "serve":
+        return words[1:]
+    raise CommandError(
+        f"{' '.join(words[:2]) or 'nothing'} is not a command that can be checked: write "
+        "vllm serve MODEL and its options behind --"
+    )
+
+
+def _model_first(words: list[str]) -> list[str]:
+    """``--model M`` counts as the model's place in front, as in vLLM."""
+    for index, word in enumerate(words):
+        if word == "--model" and index + 1 < len(words):
+            return [words[index + 1], *words[:index], *words[index + 2 :]]
+        if word.startswith("--model="):
+            model = word.removeprefix("--model=")
+            return [model, *words[:index], *words[index + 1 :]]
+    return words
+
+
+def _with_config_file(words: list[str]) -> list[str]:
+    """The options of ``--config FILE`` in front of the others, so that those win."""
+    if "--config" not in words:
+        return words
+    index = words.index("--config")
+    if index + 1 >= len(words):
+        raise CommandError("--config names no file")
+    added = _from_file(words[index + 1])
+    rest = [*words[:index], *words[index + 2 :]]
+    if rest and not rest[0].startswith("-"):
+        return [rest[0], *added, *rest[1:]]
+    return [*added, *rest]
+
+
+def _from_file(name: str) -> list[str]:
+    import yaml
+
+    if Path(name).suffix not in (".yaml", ".yml"):
+        raise CommandError(f"--config {name}: vLLM reads files that end in .yaml or .yml")
+    try:
+        values = yaml.safe_load(Path(name).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise CommandError(f"--config {name} cannot be read: {error}") from None
+    if not isinstance(values, dict):
+        raise CommandError(f"--config {name} is not a mapping of options")
+    words: list[str] = []
+    for key, value in values.items():
+        words += _words_of(f"--{key}", value)
+    return words
+
+
+def _words_of(option: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [option] if value else []
+    if isinstance(value, list):
+        return [option, *map(str, value)] if value else []
+    return [option, json.dumps(value, default=str) if isinstance(value, dict) else str(value)]
+
+
+def _plain_spelling(words: Iterable[str]) -> list[str]:
+    """Dashes for underscores in names of options; ``-O3`` as the option that it is."""
+    found: list[str] = []
+    for word in words:
+        if word.startswith("--"):
+            name, sign, value = word.partition("=")
+            first, dot, rest = name.partition(".")
+            found.append(f"{first.replace('_', '-')}{dot}{rest}{sign}{value}")
+        elif word.startswith("-O") and word != "-O":
+            found += ["--optimization-level", word[3:] if word[2] == "=" else word[2:]]
+        elif word == "-O":
+            found.append("--optimization-level")
+        else:
+            found.append(word)
+    return found
+
+
+def _with_nested(words: list[str]) -> list[str]:
+    """``--a.b 1`` as ``--a '{"b": 1}'``, all of one option together."""
+    plain: list[str] = []
+    nested: dict[str, dict[str, Any]] = {}
+    index = 0
+    while index < len(words):
+        name, sign, value = words[index].partition("=")
+        index += 1
+        if not name.startswith("-") or "." not in name:
+            plain.append(f"{name}{sign}{value}")
+            continue
+        if not sign:
+            if index >= len(words):
+                raise CommandError(f"{name} has no value")
+            value = words[index]
+            index += 1
+        if name.endswith("+"):
+            name, value = name[:-1], json.dumps(value.split(","))
+        option, *keys = name.split(".")
+        _merge(nested.setdefault(option, {}), keys, _nested_value(value))
+    for option, values in nested.items():
+        plain += [option, json.dumps(values)]
+    return plain
+
+
+def _nested_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return human_number(text)
+    except ValueError:
+        return text
+
+
+def _merge(into: dict[str, Any], keys: Sequence[str], value: Any) -> None:
+    *path, last = keys
+    for key in path:
+        inner = into.get(key)
+        into[key] = inner if isinstance(inner, dict) else {}
+        into = into[key]
+    if isinstance(value, dict) and isinstance(into.get(last), dict):
+        for key, item in value.items():
+            _merge(into[last], [key], item)
+    elif isinstance(value, list) and isinstance(into.get(last), list):
+        into[last] += value
+    else:
+        into[last] = value
+
+
+def human_number(text: str) -> int:
+    """``1k`` is 1000, ``1K`` 1024, ``25.6k`` 25600; ValueError for what is no whole number."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgGtT])", text.strip())
+    if match is None:
+        return int(text)
+    number, letter = match.groups()
+    if letter.isupper():
+        return int(number) * MULTIPLIERS[letter]
+    return int(float(number) * MULTIPLIERS[letter])
+
+
+def _number_or_auto(text: str) -> int:
+    return -1 if text.strip().lower() in ("-1", "auto") else human_number(text)
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = _json(text)
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
+    return value
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from None
+
+
+def _json_or_word(text: str) -> Any:
+    return _json(text) if re.match(r"(?s)^\s*{.*}\s*$", text) else text
+
+
+FORMS: Mapping[str, Callable[[str], Any]] = {
+    "word": str,
+    "int": int,
+    "float": float,
+    "number": human_number,
+    "number or auto": _number_or_auto,
+    "json": _json,
+    "json or word": _json_or_word,
+    "object": _object,
+}
+"""Forms of values, by their names in ``serve_options.json``."""
+
+
+def _optional(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    def read_optional(text: str) -> Any:
+        return None if text in ("", "None") else read(text)
+
+    read_optional.__name__ = getattr(read, "__name__", "value")
+    return read_optional
+
+
+@functools.cache
+def _parser() -> argparse.ArgumentParser:
+    """Reads what vLLM's parser reads; what is not given is not in the result."""
+    parser = _Parser(prog="vllm serve", add_help=False, argument_default=argparse.SUPPRESS)
+    parser.add_argument("model_tag", nargs="?")
+    for option in json.loads(OPTIONS_FILE.read_text(encoding="utf-8")):
+        _add(parser, option)
+    return parser
+
+
+def _add(parser: argparse.ArgumentParser, option: Mapping[str, Any]) -> None:
+    common: dict[str, Any] = {"dest": option["name"]}
+    form = option["form"]
+    if form == "switch":
+        parser.add_argument(*option["spellings"], action="store_true", **common)
+        return
+    if form == "on or off":
+        names = [name for name in option["spellings"] if not name.startswith("--no-")]
+        parser.add_argument(*names, action=argparse.BooleanOptionalAction, **common)
+        return
+    read = FORMS[form]
+    common["type"] = _optional(read) if option.get("optional") else read
+    if "nargs" in option:
+        common["nargs"] = option["nargs"]
+        if option["nargs"] == "?":
+            common["const"] = True
+    if option.get("choices"):
+        common["choices"] = option["choices"]
+    parser.add_argument(*option["spellings"], **common)

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of ``vllm serve`` as vLLM's own parser has them: writes ``serve_options.json``.
+
+``mkv-ascend emulate -- python -m mkv_ascend.commands.serve_options`` does it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from mkv_ascend.commands.serve_arguments import OPTIONS_FILE
+
+__all__ = ["described_options", "text_of", "vllm_parser"]
+
+PROBES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("number or auto", "auto", lambda value: value == -1),
+    ("number", "1k", lambda value: value == 1000 and type(value) is int),
+    ("json or word", '{"a": 1}', lambda value: value == {"a": 1}),
+    ("int", "7", lambda value: type(value) is int),
+    ("float", "1.5", lambda value: type(value) is float),
+)
+"""Form, a value, and what a type of that form makes of it; the first that fits."""
+
+
+def vllm_parser() -> argparse.ArgumentParser:
+    """The parser of ``vllm serve`` alone."""
+    from vllm.entrypoints.cli.serve import ServeSubcommand
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    subparsers = FlexibleArgumentParser().add_subparsers(dest="subparser")
+    parser: argparse.ArgumentParser = ServeSubcommand().subparser_init(subparsers)
+    return parser
+
+
+def described_options(parser: argparse.ArgumentParser) -> list[dict[str, Any]]:
+    """What ``serve_arguments`` has to know of each option."""
+    return [
+        _described(action)
+        for action in parser._actions
+        if action.option_strings and not isinstance(action, argparse._HelpAction)
+    ]
+
+
+def _described(action: argparse.Action) -> dict[str, Any]:
+    option: dict[str, Any] = {"name": action.dest, "spellings": list(action.option_strings)}
+    if isinstance(action, argparse.BooleanOptionalAction):
+        return {**option, "form": "on or off"}
+    if action.nargs == 0:
+        return {**option, "form": "switch"}
+    option["form"] = _form(action.type)
+    if option["form"] == "word" and action.dest.endswith("_config"):
+        # A class of vLLM that refuses objects without its fields.
+        option["form"] = "object"
+    if _result(action.type, "None") is None:
+        option["optional"] = True
+    if action.nargs is not None:
+        option["nargs"] = action.nargs
+    if action.choices is not None and option["form"] == "word":
+        option["choices"] = [str(choice) for choice in action.choices]
+    elif action.choices is not None:
+        option["choices"] = list(action.choices)
+    return option
+
+
+def _form(read: Any) -> str:
+    """The form of the values that a type of argparse reads."""
+    if read is None:
+        return "word"
+    if read.__qualname__.endswith("parse_dataclass"):
+        return "object"
+    for form, text, fits in PROBES:
+        if not fits(_result(read, text)):
+            continue
+        # Both read an object; only one takes a word as it is.
+        return "json" if form == "json or word" and _result(read, "a b") != "a b" else form
+    return "word"
+
+
+def _result(read: Any, text: str) -> Any:
+    """What ``read`` makes of ``text``; the exception where it refuses."""
+    try:
+        return text if read is None else read(text)
+    except Exception as error:  # A type may raise what it likes.
+        return error
+
+
+def text_of(options: Iterable[dict[str, Any]]) -> str:
+    """The file: one option a line."""
+    return "[\n" + ",\n".join(json.dumps(option) for option in options) + "\n]\n"
+
+
+if __name__ == "__main__":
+    OPTIONS_FILE.write_text(text_of(described_options(vllm_parser())), encoding="utf-8")

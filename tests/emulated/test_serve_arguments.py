@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``mkv-ascend check`` reads commands as vLLM's own parser does."""
+
+import json
+from enum import Enum
+
+import pytest
+from vllm.entrypoints.cli.serve import ServeSubcommand
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+from mkv_ascend.commands.serve_arguments import OPTIONS_FILE, CommandError, read_command
+from mkv_ascend.commands.serve_options import described_options, text_of, vllm_parser
+
+DRAFT = '{"model": "d", "num_speculative_tokens": 3}'
+OBJECTS = {
+    option["name"]
+    for option in json.loads(OPTIONS_FILE.read_text())
+    if (option["form"] == "object")
+}
+
+COMMANDS = [
+    "m",
+    "m --max-model-len 32k -tp 2 --enforce-eager",
+    "m --max_model_len=25.6k --tensor_parallel_size=2",
+    "m --max-model-len auto --max-num-batched-tokens 8K",
+    "--model m --block-size 128",
+    "--block-size 128 --model=m --seed 3",
+    "m --enable-prefix-caching --no-enable-chunked-prefill",
+    "m --no-enable-prefix-caching",
+    f"m --speculative-config '{DRAFT}'",
+    f"m -sc '{DRAFT}' --spec-tokens 4",
+    "m --speculative-config.model d --speculative-config.num_speculative_tokens 3",
+    "m --speculative_config.model=d --speculative-config.a.b 1k --speculative-config.c+ x,y",
+    'm --additional-config \'{"mkv_ascend": {"attention": {"target": "FIA"}}}\'',
+    "m --additional-config.mkv_ascend.layout.max_block_size 128",
+    "m --attention-backend FLASH_ATTN --kv-cache-dtype fp8 --dtype half",
+    "m --gpu-memory-utilization 0.5 --kv-cache-memory-bytes 4G --num-gpu-blocks-override 12",
+    "m --served-model-name a b --port 1234 --host 127.0.0.1 --max-num-seqs 4",
+    "m --quantization None --enable-lora --max-lora-rank 64 --headless",
+    "m -O3 --data-parallel-size 2 -dp 3",
+    "m -O 1",
+    "m --tensor-parallel 2",
+    "m --hf-overrides '{\"a\": 1}' --uvicorn-log-level error",
+    'm --kv-transfer-config \'{"kv_connector": "X", "kv_role": "kv_both"}\'',
+]
+
+UNREADABLE = [
+    "m --no-such-option",
+    "m --max-model-len many",
+    "m --kv-cache-dtype int3",
+    "m --speculative-config '{model: x}'",
+    "m -tp two",
+    "m --max-lora-rank 7",
+    "m extra",
+    "m --gpu-memory-utilization",
+]
+
+
+def words_of(command):
+    import shlex
+
+    return ["serve", *shlex.split(command)]
+
+
+def read_by_vllm(words):
+    parser = FlexibleArgumentParser()
+    ServeSubcommand().subparser_init(parser.add_subparsers(dest="subparser"))
+    values = vars(parser.parse_args(list(words)))
+    if values.get("model_tag") is not None:
+        values["model"] = values["model_tag"]
+    return values
+
+
+def plain(value):
+    return value.name if isinstance(value, Enum) else value
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_is_given_is_read_alike_and_all_else_is_vllms_default(command):
+    words = words_of(command)
+    of_vllm, of_nothing = read_by_vllm(words), read_by_vllm(["serve"])
+    ours = read_command(["vllm", *words])
+    for name, value in ours.items():
+        if name not in OBJECTS:
+            assert plain(of_vllm[name]) == value, name
+    changed = {
+        name
+        for name, value in of_vllm.items()
+        if value != of_nothing[name] and name not in ("model_tag", "subparser")
+    }
+    assert changed <= set(ours)
+
+
+@pytest.mark.parametrize("command", UNREADABLE)
+def test_what_vllm_cannot_read_is_not_read(command, capsys):
+    with pytest.raises(SystemExit) as ended:
+        read_by_vllm(words_of(command))
+    assert ended.value.code == 2
+    with pytest.raises(CommandError):
+        read_command(["vllm", *words_of(command)])
+
+
+def test_a_file_of_options_is_read_alike(tmp_path):
+    file = tmp_path / "options.yaml"
+    file.write_text(
+        "tensor-parallel-size: 2\nenforce-eager: true\nenable-lora: false\n"
+        "speculative-config:\n  model: d\n  num_speculative_tokens: 3\nserved-model-name: [a, b]\n"
+    )
+    words = ["serve", "m", "--config", str(file), "-tp", "4"]
+    of_vllm, ours = read_by_vllm(words), read_command(["vllm", *words])
+    assert ours["tensor_parallel_size"] == 4
+    assert {name: of_vllm[name] for name in ours} == ours
+
+
+def test_the_table_is_that_of_the_installed_vllm():
+    assert text_of(described_options(vllm_parser())) == OPTIONS_FILE.read_text()

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``mkv-ascend check`` says of commands that will be served; how long it takes."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers  # noqa: F401 - once, or every plan asks a process of its own
+
+from mkv_ascend import cli
+from tests.unit.checks.mistakes import spec
+
+CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
+MIB = 2**20
+
+
+def folder(name: str) -> str:
+    return str(CONFIGS / name)
+
+
+def check(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert cli.main(["check", "--json", "--", "vllm", "serve", *words]) == 0
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert answer["answer"] == "served"
+    return answer
+
+
+def test_memory_is_counted_as_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
+    """Llama-3.1-8B on one rank: 32 layers, 8 heads of 128, keys and values of 2 bytes."""
+    words = [folder("Llama-3.1-8B"), "--max-model-len", "8192", "--kv-cache-memory-bytes", "4G"]
+    answer = check(capsys, *words)
+    block = 32 * 8 * 128 * 2 * 2 * 128
+    assert answer["bytes_per_block"] == block
+    assert answer["request_bytes"] == 64 * block
+    assert answer["blocks"] == 4 * 2**30 // block
+    assert answer["requests"] == round((answer["blocks"] - 1) / 64, 2)
+    assert answer["backends"] == {"target": {"fused_infer_attention": 32}}
+    assert answer["groups"] == [{"target_layers": 32, "draft_layers": 0, "block_size": 128}]
+    assert answer["draft_graphs"] is None
+
+
+def test_an_own_predictor_shares_the_targets_group(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [folder("DeepSeek-V3"), "-tp", "8", "--max-model-len", "32k"]
+    answer = check(capsys, *words, *spec(None, method="mtp"))
+    assert answer["groups"] == [{"target_layers": 61, "draft_layers": 1, "block_size": 128}]
+    assert answer["backends"] == {"target": {"mla": 61}, "draft": {"mla": 1}}
+    assert answer["draft_graphs"] == "captured in full graphs"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--enforce-eager"], "eagerly: the target has no full graphs"),
+        (["-cc", '{"cudagraph_mode": "PIECEWISE"}'], "eagerly: the target has no full graphs"),
+        (["-dp", "2"], "eagerly: its passes are one with those of other ranks"),
+        ([], "captured in full graphs"),
+    ],
+)
+def test_how_the_drafts_passes_run(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draft = spec(folder("LFM2-350M"))
+    answer = check(capsys, folder("LFM2-1.2B"), *draft, *words)
+    assert answer["draft_graphs"] == said
+    assert "prefix caching will be off: the draft has recurrent layers" in answer["notes"]
+
+
+def test_the_answer_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["vllm", "serve", folder("Llama-3.1-8B"), "--kv-cache-memory-bytes", "32G"]
+    assert cli.main(["check", "--", *words]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("will be served\n")
+    assert "fused_infer_attention (32 layers)" in said
+    assert "16384.0 MiB for one request of 131072 tokens" in said
+
+
+def test_an_emulated_npu_is_judged_by_its_own_options(capsys: pytest.CaptureFixture[str]) -> None:
+    emulated = ["mkv-ascend", "emulate", "--devices", "2", "--memory", "1GiB", "--"]
+    words = ["vllm", "serve", folder("Llama-3.1-8B"), "-tp", "4"]
+    assert cli.main(["check", "--", *emulated, *words]) == 1
+    assert "there are 2 (the emulated NPU" in capsys.readouterr().err
+
+
+def test_a_check_takes_seconds_and_imports_neither_torch_nor_vllm() -> None:
+    """The goal is 5 s of a processor; the limit is one that a loaded machine does not reach."""
+    program = (
+        "import sys\nfrom mkv_ascend import cli\nstatus = cli.main(sys.argv[1:])\n"
+        "print([name for name in ('torch', 'vllm', 'vllm_ascend') if name in sys.modules])\n"
+        "sys.exit(status)"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    words = ["vllm", "serve", folder("DeepSeek-V3"), *spec(None, method="mtp")]
+    done = subprocess.run(
+        [sys.executable, "-c", program, "check", "--", *words, "-tp", "8"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 20
