@@ -31,7 +31,7 @@ Components share a plane when both are equal."""
 
 Table = tuple[Holding, int | None, str]
 
-MOST_GROUPS_BY_LOAD = 32
+MOST_GROUPS_BY_LOAD = 16
 """Groups up to which layers are assigned by load where round-robin is not the best."""
 
 
