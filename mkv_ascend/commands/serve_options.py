@@ -51,7 +51,12 @@ def _described(action: argparse.Action) -> dict[str, Any]:
     if action.nargs == 0:
         return {**option, "form": "switch"}
     option["form"] = _form(action.type)
-    if option["form"] == "word" and action.dest.endswith("_config"):
+    if option["form"] == "word" and isinstance(_result(action.type, "{}"), dict):
+        option["form"] = "object"
+    is_class = action.dest.endswith("_config") and isinstance(
+        _result(action.type, "a b"), Exception
+    )
+    if option["form"] == "word" and is_class:
         # A class of vLLM that refuses objects without its fields.
         option["form"] = "object"
     if _result(action.type, "None") is None:
