@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models whose layers have heads of two sizes (Gemma 4: windows of 256, full attention of 512).
 
-vLLM asks for a backend of another vendor's devices there, so that all layers have the same one;
-here all of them have, since each layer's own head size is asked for. And vllm-ascend 0.23.0 fills
-rotary rows for the whole process in every step, as wide as the model's largest head, from the table
-of the rotary module that was made first, which may be another layer's: the step ends in a
+vLLM asks for a backend of another vendor's devices there, so that all layers have the same one.
+vllm-ascend forgets what was asked for; who reads it before must not take it for the user's. And it
+fills rotary rows for the whole process in every step, as wide as the model's largest head, from the
+table of the rotary module that was made first, which may be another layer's: the step ends in a
 RuntimeError. Layers that are not latent attention rotate by their own tables and read none of it.
 """
 
