@@ -33,7 +33,7 @@ transfer; its log says which it uses.
 
 EXAMPLES = """\
 examples:
-  mkv-ascend explain --model /models/DeepSeek-V3 --draft /models/gpt-oss-20b
+  mkv-ascend explain --model /models/gpt-oss-120b --draft /models/gpt-oss-20b
   mkv-ascend explain --model /models/DeepSeek-V3 --speculative-config \\
       '{"method": "mtp", "num_speculative_tokens": 1}' --memory 32GiB
   mkv-ascend explain --model T --draft D --format html --output plan.html

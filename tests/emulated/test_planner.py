@@ -68,7 +68,6 @@ PAIRS = {
     "mla": Pair("deepseek_v2_target"),
     "mla, windows": Pair("deepseek_v2_target", draft="gemma3_draft"),
     "sparse mla": Pair("deepseek_v32_target", draft="gemma3_draft"),
-    "sparse mla, mtp": Pair("deepseek_v32_mtp", "mtp", "deepseek_v32_mtp"),
     "gdn": Pair("qwen3_next", draft="gemma3_draft"),
     "gdn, gdn": Pair("qwen3_next", draft="qwen3_next_draft"),
     "dense, gdn": Pair("llama_target", draft="qwen3_next_draft"),
