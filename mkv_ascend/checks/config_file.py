@@ -80,7 +80,8 @@ def read_config_file(folder: Path) -> dict[str, Any]:
     try:
         if not path.is_file():
             raise ConfigFileError(
-                f"there is no file {path}; give a directory with the model's config.json"
+                f"there is no file {path}; give a directory with the model's config.json, or the "
+                "name of a repository that lies in the cache of the Hugging Face hub"
             )
         size = path.stat().st_size
         if size > MOST_BYTES:

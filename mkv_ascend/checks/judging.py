@@ -9,6 +9,7 @@ from typing import Any
 from mkv_ascend.checks import about_command, about_draft, about_layers
 from mkv_ascend.checks.facts import DeviceFacts, ServeFacts
 from mkv_ascend.checks.gathering import gather, with_plan
+from mkv_ascend.checks.model_folders import with_model_folders
 from mkv_ascend.checks.refusal import Refusal, RefusedError
 
 __all__ = ["CHECKS", "judge", "refusals"]
@@ -33,7 +34,7 @@ def judge(engine: Mapping[str, Any], device: DeviceFacts) -> tuple[ServeFacts, s
     Raises:
         RefusedError: with every refusal that can be told.
     """
-    facts = gather(engine, device)
+    facts = gather(with_model_folders(engine), device)
     found = refusals(facts)
     if found:
         # Planning would say the same in other words.

@@ -12,7 +12,6 @@ import functools
 import os
 from collections.abc import Mapping
 from enum import Enum
-from pathlib import Path
 from typing import Any, NoReturn
 
 from mkv_ascend import envs
@@ -49,40 +48,43 @@ def install() -> None:
     def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not is_vllm_command():
             return original(self, *args, **kwargs)
-        check(self)
+        was_checked = check(self)
         try:
-            return original(self, *args, **kwargs)
+            made = original(self, *args, **kwargs)
         except (ValueError, NotImplementedError, AssertionError, OSError) as error:
             _say_what_vllm_says(error)
+        if not was_checked:
+            # By now vLLM has fetched what the models' repositories say.
+            check(self)
+        return made
 
     checked.mkv_ascend_original = original  # type: ignore[attr-defined]
     EngineArgs.create_engine_config = checked
 
 
-def check(arguments: Any) -> None:
-    """Refuse what cannot be served; ``arguments``: vLLM's ``EngineArgs``.
+def check(arguments: Any) -> bool:
+    """Refuse what cannot be served; False where a model's configuration is not here yet.
+
+    Args:
+        arguments: vLLM's ``EngineArgs``.
 
     Raises:
         StartUpRefused: in vLLM's command, with every refusal.
     """
     from mkv_ascend.checks.judging import judge
+    from mkv_ascend.checks.model_folders import names_without_folder
     from mkv_ascend.checks.refusal import RefusedError
 
     engine = asked_of(arguments)
-    if not _has_config(engine):
-        return
+    absent = names_without_folder(engine)
+    if absent:
+        logger.info("%s: judged when vLLM has fetched the configuration", ", ".join(absent))
+        return False
     try:
         judge(engine, devices())
     except RefusedError as error:
         refuse(error)
-
-
-def _has_config(engine: Mapping[str, Any]) -> bool:
-    """Whether the target is a folder: of others vLLM fetches the configuration itself."""
-    if Path(str(engine["model"])).is_dir():
-        return True
-    logger.info("%s is no folder: it is judged when vLLM has fetched it", engine["model"])
-    return False
+    return True
 
 
 def asked_of(arguments: Any) -> dict[str, Any]:

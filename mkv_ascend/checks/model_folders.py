@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that are named by their repository, as users write them: where the hub's cache has them.
+
+Nothing is fetched: vLLM does that, and keeps it in the same cache.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["names_without_folder", "with_model_folders"]
+
+REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def with_model_folders(engine: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with each model's folder in the cache in place of its repository's name.
+
+    Args:
+        engine: options of a command, by the names of vLLM's ``EngineArgs``. What is a folder, or
+            is not in the cache, stays as it is.
+    """
+    found = dict(engine)
+    for key in ("model", "spec_model"):
+        if isinstance(found.get(key), str):
+            revision = found.get("revision") if key == "model" else None
+            found[key] = _folder(found[key], revision)
+    speculation = found.get("speculative_config")
+    if isinstance(speculation, Mapping) and isinstance(speculation.get("model"), str):
+        folder = _folder(speculation["model"], speculation.get("revision"))
+        found["speculative_config"] = {**speculation, "model": folder}
+    return found
+
+
+def names_without_folder(engine: Mapping[str, Any]) -> list[str]:
+    """Models whose configuration is not here: the target if it is no folder, such as an address in
+    a store, and a draft that is named by a repository which does not lie in the cache."""
+    known = with_model_folders(engine)
+    target = str(known.get("model"))
+    speculation = known.get("speculative_config")
+    drafts = [speculation.get("model")] if isinstance(speculation, Mapping) else []
+    drafted = [name for name in (known.get("spec_model"), *drafts) if _is_repository(name)]
+    return [*([] if Path(target).is_dir() else [target]), *map(str, drafted)]
+
+
+def _is_repository(name: Any) -> bool:
+    return isinstance(name, str) and bool(REPOSITORY.fullmatch(name)) and not Path(name).exists()
+
+
+def _folder(name: str, revision: Any) -> str:
+    if not _is_repository(name):
+        return name
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ImportError:
+        return name
+    try:
+        file = try_to_load_from_cache(
+            name, "config.json", revision=revision if isinstance(revision, str) else None
+        )
+    except ValueError:
+        # No name that a repository can have.
+        return name
+    return str(Path(file).parent) if isinstance(file, str) else name
