@@ -149,7 +149,6 @@ class NotRun:
 
 
 NOT_RUN = (
-    NotRun("test_matmul_allreduce_add_rmsnorm", ("matmul_allreduce_add_rmsnorm",)),
     NotRun("test_dispatch_ffn_combine", ("dispatch_ffn_combine",)),
     NotRun("test_dispatch_ffn_combine_bf16", ("dispatch_ffn_combine",)),
     NotRun("test_dispatch_ffn_combine_w4a8", ("dispatch_ffn_combine",)),
