@@ -91,11 +91,22 @@ class PlannedRunner:
         self.model_config = SimpleNamespace(
             hf_text_config=SimpleNamespace(model_type=model_type, num_hidden_layers=1),
             dtype=torch.bfloat16,
+            max_model_len=1024,
             use_mla=any(isinstance(layer, LatentLayer) for layer in self.layers.values()),
         )
         self.vllm_config = SimpleNamespace(
+            additional_config=None,
             kv_transfer_config=kv_transfer_config,
-            cache_config=SimpleNamespace(kv_offloading_size=None),
+            cache_config=SimpleNamespace(
+                kv_offloading_size=None,
+                hash_block_size=None,
+                enable_prefix_caching=False,
+                mamba_cache_mode="none",
+            ),
+            scheduler_config=SimpleNamespace(
+                max_num_batched_tokens=2048, max_num_encoder_input_tokens=2048
+            ),
+            speculative_config=None,
             compilation_config=self.compilation_config,
             model_config=self.model_config,
         )

@@ -106,6 +106,7 @@ def dense_model(**fields):
         architectures=["LlamaForCausalLM"],
         dtype="torch.bfloat16",
         hf_text_config=SimpleNamespace(),
+        attention_chunk_size=None,
         is_attention_free=False,
         is_hybrid=False,
         is_moe=False,
