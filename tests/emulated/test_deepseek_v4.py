@@ -58,7 +58,9 @@ def deviations(case, result, judge):
 def assert_tokens_are(case, result, judge):
     report = deviations(case, result, judge)
     assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
-    assert len(report.near_ties) <= SHARE * report.checked, len(report.near_ties)
+    # A prompt that is run again meets the same ones again: each place counts once.
+    places = {(tie.proposal % len(case.prompts), tie.position) for tie in report.near_ties}
+    assert len(places) <= SHARE * report.checked, places
 
 
 def model(**changes):

@@ -26,7 +26,8 @@ def test_equal_groups_of_a_target_build_once(prefix_caching):
             "max_num_seqs": 3,
         },
         "prompts": [prompt[:60] * 2 for prompt in text_prompts(case.model, 4)],
-        "max_tokens": 6,
+        # Enough for a batch in which every request verifies what was looked up.
+        "max_tokens": 24,
     }
     seen = programs.answer_of(PROBE, request)
     states = [names for names in seen["groups"] if "linear_attn" in names[0]]

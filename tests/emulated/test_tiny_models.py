@@ -64,9 +64,10 @@ def test_one_missing_key_is_noticed(name: str) -> None:
     assert share > sensitivity.REQUIRED_SHARE
     recorded = store.read_description(path)["sensitivity"]
     assert share == pytest.approx(recorded["share"], abs=0.02)
-    # No layer is blind, so that a fault in the cache of one kind of layer can be seen.
-    # Deep models show some layers in few removals only (GPT-OSS: 8 of 564 for its third layer).
-    assert min(recorded["share_by_layer"]) > 0.01, recorded
+    # No layer is blind, so that a fault in the cache of one kind of layer can be seen. Deep models
+    # show some layers in few removals only: GPT-OSS its third in 3 to 8 of 564, as the processor is
+    # that trained it.
+    assert min(recorded["share_by_layer"]) > 0, recorded
 
 
 @pytest.mark.slow
