@@ -36,11 +36,14 @@ class Rounding:
         index_topk: keys that are chosen, where it is not the checkpoint's number.
         indexer: queries and keys of the indexer (vllm-ascend's ``enable_sparse_li_c8``).
         latent: the cached latents (vllm-ascend's ``enable_sparse_sfa_c8``).
+        key_scales: False leaves the scales of the indexer's keys out, which is a fault: a judge
+            that an engine must not agree with.
     """
 
     index_topk: int | None = None
     indexer: bool = False
     latent: bool = False
+    key_scales: bool = True
 
 
 @functools.lru_cache(maxsize=3)
@@ -58,7 +61,9 @@ def load(directory: Path, rounding: Rounding) -> Any:
         attention = layer.self_attn
         attention.indexer.index_topk = rounding.index_topk or attention.indexer.index_topk
         if rounding.indexer:
-            attention.indexer.forward = functools.partial(chosen_by_8_bits, attention.indexer)
+            attention.indexer.forward = functools.partial(
+                chosen_by_8_bits, attention.indexer, rounding.key_scales
+            )
         if rounding.latent:
             attention.kv_a_layernorm.register_forward_hook(lambda *call: through_8_bits(call[-1]))
     return model.eval()
@@ -82,6 +87,7 @@ def through_8_bits(latents: torch.Tensor) -> torch.Tensor:
 
 def chosen_by_8_bits(
     indexer: Any,
+    key_scales: bool,
     hidden_states: torch.Tensor,
     q_resid: torch.Tensor,
     position_embeddings: tuple[torch.Tensor, torch.Tensor],
@@ -103,7 +109,9 @@ def chosen_by_8_bits(
     key, key_scale = in_8_bits(_rotary(keys, rope, position_embeddings))
     products = torch.einsum("bshd,btd->bsht", query, key[:, :, 0]).relu()
     weights = indexer.weights_proj(hidden_states).float() * query_scale
-    scores = torch.einsum("bsht,bsh->bst", products, weights) * key_scale[:, :, 0].unsqueeze(1)
+    scores = torch.einsum("bsht,bsh->bst", products, weights)
+    if key_scales:
+        scores = scores * key_scale[:, :, 0].unsqueeze(1)
     scores = scores + attention_mask.float()
     return scores.topk(min(indexer.index_topk, length), dim=-1).indices
 
