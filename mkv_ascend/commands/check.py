@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mkv_ascend import envs
+from mkv_ascend.commands.argument_types import memory_size, positive
 
 if TYPE_CHECKING:
     from mkv_ascend.checks.refusal import Refusal
@@ -50,27 +51,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--json", action="store_true", help="answer as one JSON object")
     parser.add_argument(
-        "--devices", type=_positive, metavar="N", help="devices of the machine (default: found)"
+        "--devices", type=positive, metavar="N", help="devices of the machine (default: found)"
     )
     parser.add_argument(
-        "--memory", type=_bytes, metavar="SIZE", help="memory of each device, such as 64GiB"
+        "--memory", type=memory_size, metavar="SIZE", help="memory of each device, such as 64GiB"
     )
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- vllm serve ...", help="the command"
     )
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}; allowed: a whole number from 1 on")
-    return int(text)
-
-
-def _bytes(text: str) -> int:
-    try:
-        return envs.parse_bytes(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def run(arguments: argparse.Namespace) -> int:

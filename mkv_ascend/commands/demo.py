@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mkv_ascend.commands.argument_types import positive
 from mkv_ascend.testing.demo_models import DRAFT, TARGET
 
 if TYPE_CHECKING:
@@ -59,17 +60,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--num-speculative-tokens",
-        type=_positive,
+        type=positive,
         default=3,
         metavar="K",
         help="tokens drafted per proposal (%(default)s)",
     )
     parser.add_argument(
-        "--prompts", type=_positive, default=4, metavar="N", help="questions to ask (%(default)s)"
+        "--prompts", type=positive, default=4, metavar="N", help="questions to ask (%(default)s)"
     )
     parser.add_argument(
         "--max-tokens",
-        type=_positive,
+        type=positive,
         default=160,
         metavar="N",
         help="tokens to generate for each question at the most (%(default)s)",
@@ -84,12 +85,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=DTYPE,
         help="dtype of both models (%(default)s, which vLLM takes by itself)",
     )
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}; allowed: a whole number from 1 on")
-    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mkv_ascend import envs
+from mkv_ascend.commands.argument_types import memory_size, positive
 
 if TYPE_CHECKING:
     from mkv_ascend.checks.planning_inputs import Asked, Found
@@ -58,23 +58,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="as for vllm serve (with --draft alone: method draft_model, 3 tokens)",
     )
     parser.add_argument(
-        "--tensor-parallel-size", type=_positive, default=1, metavar="N", help="ranks (%(default)s)"
+        "--tensor-parallel-size", type=positive, default=1, metavar="N", help="ranks (%(default)s)"
     )
     parser.add_argument(
         "--max-model-len",
-        type=_positive,
+        type=positive,
         metavar="TOKENS",
         help="tokens of one request (max_position_embeddings of the target)",
     )
     parser.add_argument(
         "--max-num-batched-tokens",
-        type=_positive,
+        type=positive,
         metavar="TOKENS",
         help="as for vllm serve: most tokens of one step (2048, or vLLM's default when built)",
     )
     parser.add_argument(
         "--memory",
-        type=_bytes,
+        type=memory_size,
         metavar="SIZE",
         help="memory for KV caches on one device, such as 32GiB; gives blocks and concurrency",
     )
@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-block-size",
-        type=_positive,
+        type=positive,
         metavar="TOKENS",
         help="largest blocks of a KV group beside the layers' own (default: "
         "layout.max_block_size of --additional-config, else the engine's)",
@@ -115,19 +115,6 @@ def _add_vllm_arguments(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="ask vLLM for its own grouping too, which takes most of the time (default: on)",
     )
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}; allowed: a whole number from 1 on")
-    return int(text)
-
-
-def _bytes(text: str) -> int:
-    try:
-        return envs.parse_bytes(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _json_object(text: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from mkv_ascend.commands import demo
+from mkv_ascend.commands.argument_types import positive
 from mkv_ascend.commands.demo_client import Completion
 from mkv_ascend.testing.demo_models import TARGET, demo_model
 
@@ -47,7 +48,7 @@ def test_no_tokens_at_all_are_no_success():
 @pytest.mark.parametrize("text", ["0", "-1", "three", "1.5"])
 def test_counts_are_whole_numbers_from_one(text):
     with pytest.raises(argparse.ArgumentTypeError, match="allowed"):
-        demo._positive(text)
+        positive(text)
 
 
 def run(*arguments):
