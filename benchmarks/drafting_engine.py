@@ -250,7 +250,7 @@ def start(scenario: dict[str, Any]) -> Any:
 
 
 def _spread_when_loaded(groups: int) -> None:
-    from mkv_ascend.plugin.worker import MkvWorker
+    from mkv_ascend.adapters.vllm_ascend_0_23.worker import MkvWorker
 
     load = MkvWorker.load_model
 

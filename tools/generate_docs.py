@@ -22,8 +22,8 @@ from pathlib import Path
 import matrix_pages
 
 from mkv_ascend import envs
+from mkv_ascend.adapters.vllm_ascend_0_23.patches import inventory
 from mkv_ascend.attention import catalog
-from mkv_ascend.plugin import inventory
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN = "<!-- generated: begin -->"

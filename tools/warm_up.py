@@ -30,7 +30,7 @@ MODULES = (
     "torch._dynamo",
     "torch._inductor.compile_fx",
     "torch.fx.experimental.symbolic_shapes",
-    "mkv_ascend.plugin.worker",
+    "mkv_ascend.adapters.vllm_ascend_0_23.worker",
 )
 """What a server's processes import that some of them import late."""
 

@@ -62,7 +62,8 @@ class BlockSizes:
         """As vllm-ascend 0.23.0 sets them (``patch/platform/patch_mamba_config.py``).
 
         Where the target has states, blocks of attention are so large that their keys are as many
-        bytes as the largest state, if that can be (``plugin/state_blocks.py`` where it cannot).
+        bytes as the largest state, if that can be (where it cannot:
+        ``patches/recurrent_blocks.py``).
         """
         states = next((named for named in target if named.layer.states), None)
         attention = next((named for named in target if not named.layer.states), None)

@@ -288,7 +288,7 @@ def _gated_delta_net(reader: _Reader) -> list[ModelLayer]:
 def _short_convolution(reader: _Reader) -> list[ModelLayer]:
     """LFM2; vLLM, ``MambaStateShapeCalculator.short_conv_state_shape``.
 
-    The window holds all tokens of a verification, too (``plugin/short_convolution.py``).
+    The window holds all tokens of a verification, too (``patches/short_convolution.py``).
     """
     config = reader.config
     channels = reader.per_rank("hidden_size", config.number("hidden_size"))

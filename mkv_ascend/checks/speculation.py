@@ -173,6 +173,6 @@ def _method(given: Mapping[str, Any], draft: ModelFacts | None) -> str:
             return meant
     if found in ("medusa", "mlp_speculator"):
         return found
-    # Asked for as a model of its own it keeps its architecture (plugin/draft_architecture.py).
+    # Asked for as a model of its own it keeps its architecture (patches/draft_architecture.py).
     is_predictor = found.endswith("_mtp") or (asked is None and draft.mtp_layers > 0)
     return "mtp" if is_predictor else method

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``mkv-ascend doctor``: what is installed, which device, which seat, which ops, what is wrong."""
+"""``mkv-ascend doctor``: versions, device, platform and ops of this host, and what is wrong."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 
 import mkv_ascend
 from mkv_ascend import envs
-from mkv_ascend.plugin.versions import SUPPORTED, installed_version, version_problem
+from mkv_ascend.plugin.versions import SUPPORTED, adapter, installed_version, version_problem
 
 HELP = "say what is installed, which device and platform are in use, and what is wrong"
 
@@ -26,7 +26,7 @@ Looks at this environment as vLLM would see it. Run it the way you run vLLM: on 
 is, elsewhere as `mkv-ascend emulate -- mkv-ascend doctor`. Exit status 0: nothing is wrong.
 """
 
-PLATFORM = "mkv_ascend.plugin.platform.MkvPlatform"
+PLATFORM = adapter().PLATFORM
 IMPORTED_LATE = ("numba", "scipy", "pandas", "transformers")
 """Modules that vllm-ascend needs, but whose absence only shows when a worker loads a model."""
 

@@ -11,6 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from mkv_ascend.adapters import host_probe
+
 
 def _device() -> tuple[str, str | None]:
     """``npu``, ``emulated`` or ``none``, and the version of torch_npu."""
@@ -18,22 +20,14 @@ def _device() -> tuple[str, str | None]:
     if spec is None:
         return "none", None
     import torch
-    import torch_npu
 
     from mkv_ascend.emulator.host_check import SITE_FOLDER
 
-    version = str(torch_npu.__version__)
+    version = host_probe.torch_npu_version()
     if spec.origin is not None and SITE_FOLDER in Path(spec.origin).resolve().parents:
         return "emulated", version
     available = getattr(torch, "npu").is_available()  # noqa: B009 - torch_npu adds it
     return ("npu" if available else "none"), version
-
-
-def _platform() -> str:
-    from vllm.platforms import current_platform
-
-    found = type(current_platform)
-    return f"{found.__module__}.{found.__qualname__}"
 
 
 def _emulator(device: str) -> dict[str, Any]:
@@ -71,7 +65,7 @@ def main() -> None:
     found: dict[str, Any] = {"device": device, "torch_npu": version, "platform": None}
     found["error"] = None
     try:
-        found["platform"] = _platform()
+        found["platform"] = host_probe.active_platform()
     except SystemExit as refusal:
         found["error"] = str(refusal)
     except Exception as error:

@@ -12,13 +12,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["ProcessError", "answer", "ask"]
+from mkv_ascend.adapters.questions import MARK
 
-MARK = "mkv-ascend explain: "
-"""Begins the line of output with the answer; vLLM may print lines of its own."""
+__all__ = ["ProcessError", "ask"]
+
 SECONDS = 300
 
 
@@ -68,9 +68,3 @@ def _environment(command: tuple[str, ...], more: Mapping[str, str]) -> dict[str,
     except (LaunchError, envs.EnvironmentVariableError) as error:
         raise ProcessError(f"without an Ascend NPU it needs the emulated one: {error}") from error
     return process.environment(base)
-
-
-def answer(respond: Callable[[Any], Any]) -> None:
-    """In that process: read the question, print what ``respond`` makes of it."""
-    result = respond(json.loads(sys.stdin.read()))
-    print(f"\n{MARK}{json.dumps(result)}", flush=True)

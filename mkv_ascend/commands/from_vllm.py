@@ -32,7 +32,7 @@ def find(asked: Asked, *, vllm_grouping: bool = False) -> Found:
     question = {"engine": _plain(asked.engine), "vllm_grouping": vllm_grouping}
     _check_files(asked)
     try:
-        answer = ask("mkv_ascend.commands.vllm_building", question, {})
+        answer = ask("mkv_ascend.adapters.vllm_ascend_0_23.explain.vllm_building", question, {})
     except ProcessError as error:
         raise ExplainError(f"vLLM could not be asked to build the models: {error}") from error
     return read_answer(asked, answer)

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from mkv_ascend.adapters.host_probe import vllm_parser
 from mkv_ascend.commands.serve_arguments import OPTIONS_FILE
 
 __all__ = ["described_options", "text_of", "vllm_parser"]
@@ -23,16 +24,6 @@ PROBES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("float", "1.5", lambda value: type(value) is float),
 )
 """Form, a value, and what a type of that form makes of it; the first that fits."""
-
-
-def vllm_parser() -> argparse.ArgumentParser:
-    """The parser of ``vllm serve`` alone."""
-    from vllm.entrypoints.cli.serve import ServeSubcommand
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    subparsers = FlexibleArgumentParser().add_subparsers(dest="subparser")
-    parser: argparse.ArgumentParser = ServeSubcommand().subparser_init(subparsers)
-    return parser
 
 
 def described_options(parser: argparse.ArgumentParser) -> list[dict[str, Any]]:

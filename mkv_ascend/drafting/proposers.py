@@ -18,8 +18,8 @@ from vllm_ascend.spec_decode.draft_proposer import AscendDraftModelProposer
 from vllm_ascend.spec_decode.eagle_proposer import AscendEagleProposer
 from vllm_ascend.spec_decode.step3p5 import AscendStep3p5MTPProposer
 
-from mkv_ascend.attention.building import ModelBeingBuilt, building
-from mkv_ascend.attention.rope_tables import RopeTables
+from mkv_ascend.adapters.vllm_ascend_0_23.attention.building import ModelBeingBuilt, building
+from mkv_ascend.adapters.vllm_ascend_0_23.attention.rope_tables import RopeTables
 from mkv_ascend.drafting.draft_config import (
     ascend_config_kept,
     builder_config,

@@ -24,9 +24,6 @@ __all__ = ["LayerCache", "Materialized", "materialize"]
 LayerCache = torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor]
 EmptyInFormat = Callable[[tuple[int, ...], torch.dtype, torch.device], torch.Tensor]
 
-ACL_FORMAT_FRACTAL_NZ = 29
-"""CANN's number of the format (aclFormat)."""
-
 
 @dataclass(frozen=True)
 class Materialized:
@@ -48,7 +45,7 @@ def materialize(
 ) -> Materialized:
     """Allocate and view all caches of ``bound`` on ``device``; ND caches start as zeros.
 
-    ``empty_in_nz`` makes a tensor in NZ format; torch_npu's when left out.
+    ``empty_in_nz`` makes a tensor in NZ format; LayoutError where one is needed and it is None.
     """
     views = bound.views()
     in_nz = {
@@ -78,7 +75,7 @@ def materialize(
             # Layers that share the plane share the tensor.
             place = (view.pool, view.offset_bytes)
             if place not in formatted:
-                formatted[place] = _in_nz(view, device, empty_in_nz or _torch_npu_empty)
+                formatted[place] = _in_nz(view, device, empty_in_nz)
             tensors.append(_same_shape(name, formatted[place], view))
         caches[name] = _contain(layer, tensors)
         extra = {v.component: t for v, t in zip(layer.views, tensors, strict=True) if v.side}
@@ -133,7 +130,12 @@ def _view(raw: torch.Tensor, view: TensorView, start: int) -> torch.Tensor:
     return raw[start:end].view(dtype).as_strided(view.shape, view.strides)
 
 
-def _in_nz(view: TensorView, device: torch.device, empty: EmptyInFormat) -> torch.Tensor:
+def _in_nz(view: TensorView, device: torch.device, empty: EmptyInFormat | None) -> torch.Tensor:
+    if empty is None:
+        raise LayoutError(
+            f"{view.component} is in NZ format, and no way to make such a tensor was given: pass "
+            "empty_in_nz"
+        )
     return empty(view.shape, _dtype(view.dtype), device)
 
 
@@ -144,17 +146,6 @@ def _same_shape(layer: str, tensor: torch.Tensor, view: TensorView) -> torch.Ten
             f"{layer}, {view.component}: {view.dtype} {view.shape} is to share a tensor in NZ "
             f"format with {tensor.dtype} {tuple(tensor.shape)}; give the layer a pool of its own"
         )
-    return tensor
-
-
-def _torch_npu_empty(
-    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
-) -> torch.Tensor:
-    import torch_npu
-
-    tensor: torch.Tensor = torch_npu.empty_with_format(
-        size=shape, dtype=dtype, device=device, acl_format=ACL_FORMAT_FRACTAL_NZ
-    )
     return tensor
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entry points, and how the plugin takes vllm-ascend's seat.
+"""Entry points, and how the plugin claims the platform slot.
 
 vLLM allows one out-of-tree platform. With vllm-ascend and this package installed there are two,
 and vLLM would refuse both. What decides is the order of three steps inside vLLM 0.23.0:
@@ -8,10 +8,9 @@ and vLLM would refuse both. What decides is the order of three steps inside vLLM
 2. it *calls* each loaded function, swallowing every ``Exception``,
 3. it calls the single function that answered, once more.
 
-So importing this module (step 1) makes ``vllm_ascend.register`` answer None, and our own
-function answers in its place (steps 2 and 3). The function's *code* is exchanged rather than the
-module attribute, because vLLM may already hold the function object when we are imported: that
-makes both orders of discovery equal. When ``VLLM_PLUGINS`` names ``ascend`` but not us, this
+So importing this module (step 1) makes ``vllm_ascend.register`` answer None
+(``adapters/platform_slot.py``), and our own function answers in its place (steps 2 and 3), in
+either order of discovery. When ``VLLM_PLUGINS`` names ``ascend`` but not us, this
 module is never imported and stock vllm-ascend runs; when this package is uninstalled, nothing
 of it remains. docs/plugin.md lists the alternatives that were tried.
 
@@ -20,7 +19,7 @@ Rules that keep failures loud:
 * Importing this module must not raise: vLLM would log that and go on with stock vllm-ascend.
   Whatever goes wrong is remembered and raised by ``register_platform`` as ``SystemExit``.
 * Nothing but vLLM's plugin loader may import this module: importing it has the effect above.
-* ``register_general`` runs in every process and checks that the seat was really taken.
+* ``register_general`` runs in every process and checks that the slot was really claimed.
 """
 
 from __future__ import annotations
@@ -28,38 +27,24 @@ from __future__ import annotations
 import importlib.util
 import os
 from importlib.metadata import entry_points
-from types import ModuleType
 
-from mkv_ascend.plugin.versions import StartUpRefused, check_versions, installed_version
+from mkv_ascend.adapters import host_probe, platform_slot
+from mkv_ascend.adapters.refusal import StartUpRefused
+from mkv_ascend.plugin.versions import adapter, check_versions, installed_version
 
-PLATFORM = "mkv_ascend.plugin.platform.MkvPlatform"
 PLATFORM_GROUP = "vllm.platform_plugins"
 GENERAL_GROUP = "vllm.general_plugins"
 
-_failure_to_take_the_seat: str | None = None
+_failure_to_claim: str | None = None
 
 
-def _stand_aside() -> None:
-    """What ``vllm_ascend.register`` answers while this plugin holds its seat."""
-    return None
-
-
-def _take_the_seat(vllm_ascend: ModuleType) -> None:
-    register = vllm_ascend.register
-    if not hasattr(register, "__code__") or register.__code__.co_freevars:
-        raise TypeError("vllm_ascend.register is not a plain function any more")
-    register.__code__ = _stand_aside.__code__
-
-
-def _take_the_seat_or_remember_why_not() -> str | None:
+def _claim_or_remember_why_not() -> str | None:
     if importlib.util.find_spec("vllm_ascend") is None:
         return None
     try:
-        import vllm_ascend
-
-        _take_the_seat(vllm_ascend)
+        platform_slot.claim()
     except Exception as error:
-        return f"could not take vllm-ascend's place: {type(error).__name__}: {error}"
+        return f"could not claim vLLM's platform slot: {type(error).__name__}: {error}"
     return None
 
 
@@ -71,21 +56,21 @@ def register_platform() -> str | None:
         the name of ``MkvPlatform``.
 
     Raises:
-        StartUpRefused: the installed pair is not supported, the seat could not be taken, or
+        StartUpRefused: the installed pair is not supported, the slot could not be claimed, or
             there is neither an NPU nor the emulated one.
     """
     if installed_version("vllm-ascend") is None:
         return None
     check_versions()
-    if _failure_to_take_the_seat is not None:
-        raise StartUpRefused(_failure_to_take_the_seat)
+    if _failure_to_claim is not None:
+        raise StartUpRefused(_failure_to_claim)
     if importlib.util.find_spec("torch_npu") is None:
         raise StartUpRefused(
             "torch_npu is not installed, so there is no NPU to run on. On an Ascend host install "
             "torch-npu as vllm-ascend 0.23.0 documents; on any other machine start the same "
             "command on the emulated NPU: mkv-ascend emulate -- vllm serve ..."
         )
-    return PLATFORM
+    return adapter().PLATFORM
 
 
 def register_general() -> None:
@@ -101,21 +86,16 @@ def register_general() -> None:
     if installed_version("vllm-ascend") is None:
         return
     check_versions()
-    from vllm.platforms import current_platform
-
-    from mkv_ascend.plugin.platform import MkvPlatform
-
-    if not isinstance(current_platform, MkvPlatform):
-        active = f"{type(current_platform).__module__}.{type(current_platform).__qualname__}"
+    host = adapter()
+    active = host_probe.active_platform()
+    if active != host.PLATFORM:
         raise StartUpRefused(
-            f"the active platform is {active}, not {PLATFORM}, so the plugin would have no "
+            f"the active platform is {active}, not {host.PLATFORM}, so the plugin would have no "
             "effect. Look for 'Failed to load plugin mkv_ascend' above; to run without this "
             "plugin, uninstall it or leave it out of VLLM_PLUGINS."
         )
     _warn_about_dropped_plugins()
-    from vllm_ascend.utils import adapt_patch
-
-    adapt_patch(is_global_patch=True)
+    host.start_process()
 
 
 def dropped_general_plugins(allowed: str | None) -> list[str]:
@@ -140,7 +120,7 @@ def _warn_about_dropped_plugins() -> None:
     dropped = dropped_general_plugins(allowed)
     if not dropped:
         return
-    from mkv_ascend.plugin.logging import get_logger
+    from mkv_ascend.adapters.logging import get_logger
 
     get_logger(__name__).warning(
         "VLLM_PLUGINS=%s leaves out general plugins of vllm-ascend: %s. Their models, model "
@@ -152,4 +132,4 @@ def _warn_about_dropped_plugins() -> None:
     )
 
 
-_failure_to_take_the_seat = _take_the_seat_or_remember_why_not()
+_failure_to_claim = _claim_or_remember_why_not()

@@ -7,21 +7,18 @@ on another pair would go wrong in ways that a user sees as wrong tokens, so it i
 
 from __future__ import annotations
 
-from importlib import metadata
+from importlib import import_module, metadata
+from typing import cast
+
+from mkv_ascend.adapters.contract import HostAdapter
+from mkv_ascend.adapters.refusal import StartUpRefused
 
 SUPPORTED = {"vllm": "0.23.0", "vllm-ascend": "0.23.0"}
 
 
-class StartUpRefused(SystemExit):
-    """A start-up condition that must stop the process and cannot be swallowed.
-
-    vLLM drops every ``Exception`` that a platform plugin raises and then runs without the
-    plugin. ``SystemExit`` is not an ``Exception``: the process ends with the message on stderr,
-    exit status 1 and no traceback.
-    """
-
-    def __init__(self, message: str) -> None:
-        super().__init__(f"mkv_ascend: {message}")
+def adapter() -> HostAdapter:
+    """The adapter for the installed host; importing it imports nothing of the host."""
+    return cast("HostAdapter", import_module("mkv_ascend.adapters.vllm_ascend_0_23.host"))
 
 
 def installed_version(distribution: str) -> str | None:

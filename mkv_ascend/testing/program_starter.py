@@ -28,7 +28,10 @@ from typing import Any, NoReturn
 
 IMPORTED_FIRST = ("torch", "transformers", "vllm", "vllm.entrypoints.llm", "vllm.platforms")
 """What every engine imports first, in that order."""
-WORKERS = {"mkv_ascend": "mkv_ascend.plugin.worker", "vllm_ascend": "vllm_ascend.worker.worker"}
+WORKERS = {
+    "mkv_ascend": "mkv_ascend.adapters.vllm_ascend_0_23.worker",
+    "vllm_ascend": "vllm_ascend.worker.worker",
+}
 """The worker's module by the package of the platform."""
 
 

@@ -12,7 +12,7 @@ from mkv_ascend.testing import engine
 
 
 def main():
-    from mkv_ascend.plugin.model_runner import MkvModelRunner
+    from mkv_ascend.adapters.vllm_ascend_0_23.runner import MkvModelRunner
 
     case = engine.Scenario(**json.loads(sys.argv[1]))
     states, run = [], MkvModelRunner._model_forward

@@ -22,8 +22,8 @@ from vllm.v1.worker.utils import select_common_block_size
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
-from mkv_ascend.plugin.kv_groups import specs_by_layer
-from mkv_ascend.plugin.model_runner import MkvModelRunner
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.kv_groups import specs_by_layer
+from mkv_ascend.adapters.vllm_ascend_0_23.runner import MkvModelRunner
 
 LATENT, ROPE = 512, 64
 

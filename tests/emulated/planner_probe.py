@@ -12,8 +12,8 @@ import sys
 
 def describe(runner):
     """What an engine serves from: groups, layouts, pools, blocks, and those of one request."""
+    from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.planned_caches import blocks_of_request
     from mkv_ascend.layout.serialization import to_plain
-    from mkv_ascend.plugin.planned_caches import blocks_of_request
 
     config, plan = runner.kv_cache_config, runner.cache_plan
     layouts = {layout.layer: to_plain(layout) for layout in plan.layers}
@@ -51,7 +51,7 @@ def start(engine):
 def main():
     request = json.loads(sys.argv[1])
     if request["build"]:
-        from mkv_ascend.commands.vllm_building import build
+        from mkv_ascend.adapters.vllm_ascend_0_23.explain.vllm_building import build
 
         result = build({"engine": request["engine"], "vllm_grouping": False})
     else:

@@ -13,7 +13,7 @@ import torch
 import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
 from torch import nn
 
-from mkv_ascend.plugin import auxiliary_states
+from mkv_ascend.adapters.vllm_ascend_0_23.patches import auxiliary_states
 from mkv_ascend.testing import engine, programs, prompts, reference, speculation
 from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import TIES, assert_greedy_tokens_of_reference, scenario

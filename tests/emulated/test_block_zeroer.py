@@ -15,10 +15,10 @@ import vllm_ascend.ops  # noqa: F401  # isort: skip
 from vllm_ascend.ops.triton import triton_utils
 from vllm_ascend.worker.utils import AscendKVBlockZeroer
 
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.block_zeroer import PlannedBlockZeroer
+from mkv_ascend.adapters.vllm_ascend_0_23.runner import MkvModelRunner
 from mkv_ascend.layout.materialize import Materialized, materialize
 from mkv_ascend.layout.plan import make_plan
-from mkv_ascend.plugin.block_zeroer import PlannedBlockZeroer
-from mkv_ascend.plugin.model_runner import MkvModelRunner
 from tests.emulated.stock_caches import NUM_BLOCKS, Layers
 from tests.emulated.test_layout_recipes import (
     CASES,

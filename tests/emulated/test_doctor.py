@@ -11,7 +11,7 @@ import pytest
 from mkv_ascend import ops
 from mkv_ascend.testing.programs import HANG_SECONDS
 
-MKV = "mkv_ascend.plugin.platform.MkvPlatform"
+MKV = "mkv_ascend.adapters.vllm_ascend_0_23.platform.MkvPlatform"
 
 
 def doctor(*arguments, **variables):

@@ -68,7 +68,7 @@ def test_states_have_the_shapes_of_vllm(ranks: int, draft_tokens: int) -> None:
     )
     model = read_model(CONFIGS / "LFM2-1.2B")
     state = next(layer for layer in model.layers(ranks, draft_tokens) if layer.states)
-    # The window also holds the tokens of a verification (plugin/short_convolution.py).
+    # The window also holds the tokens of a verification (patches/short_convolution.py).
     ((width, channels),) = MambaStateShapeCalculator.short_conv_state_shape(ranks, 2048, 3)
     assert state.states == ((width + draft_tokens, channels),)
 

@@ -16,7 +16,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import (
 )
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 
-from mkv_ascend.plugin.kv_connectors import ConnectorError, check_connectors
+from mkv_ascend.adapters.vllm_ascend_0_23.early_checks.kv_connectors import (
+    ConnectorError,
+    check_connectors,
+)
 from mkv_ascend.testing import programs
 from mkv_ascend.testing.engine import compared_dtype
 from mkv_ascend.testing.tiny_models import model_directory

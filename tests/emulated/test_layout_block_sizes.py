@@ -28,9 +28,10 @@ from benchmarks.kv_layout import plan
 from benchmarks.models import load_pair
 from benchmarks.rows import REQUEST, ROWS
 from benchmarks.stock_groups import spec_of
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import kv_groups, layer_facts
+from mkv_ascend.adapters.vllm_ascend_0_23.patches import prefix_hits
 from mkv_ascend.layout.grouping import GroupingError, Objective
 from mkv_ascend.layout.registry import LayerFacts
-from mkv_ascend.plugin import kv_groups, layer_facts, prefix_hits
 from tests.emulated.test_layout_groups import config
 
 MIB = 2**20

@@ -24,10 +24,10 @@ from vllm_ascend.attention.dsa_v1 import AscendDSABackend
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec, AscendSlidingWindowMLASpec
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import layer_facts
+from mkv_ascend.adapters.vllm_ascend_0_23.runner import MkvModelRunner
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.registry import LayerFacts
-from mkv_ascend.plugin import layer_facts
-from mkv_ascend.plugin.model_runner import MkvModelRunner
 from tests.emulated.planned_runner import PlannedRunner, aliases
 from tests.emulated.stock_caches import StandInRunner
 from tests.emulated.test_layout_groups import configs, installed  # noqa: F401

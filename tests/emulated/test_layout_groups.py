@@ -18,11 +18,11 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 
+from mkv_ascend.adapters.vllm_ascend_0_23.early_checks.kv_connectors import ConnectorError
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import engine_core, layer_facts, planned_groups
 from mkv_ascend.layout.admission import AdmissionError
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.registry import LayerFacts
-from mkv_ascend.plugin import engine_core, layer_facts, planned_groups
-from mkv_ascend.plugin.kv_connectors import ConnectorError
 
 MIB = 2**20
 FUNCTIONS = (
@@ -63,7 +63,7 @@ def config(
         parallel_config=SimpleNamespace(
             decode_context_parallel_size=1,
             prefill_context_parallel_size=1,
-            worker_cls="mkv_ascend.plugin.worker.MkvWorker",
+            worker_cls="mkv_ascend.adapters.vllm_ascend_0_23.worker.MkvWorker",
         ),
         scheduler_config=SimpleNamespace(
             disable_hybrid_kv_cache_manager=False, max_num_batched_tokens=512

@@ -15,10 +15,15 @@ from benchmarks.kv_layout import plan
 from benchmarks.models import KERNEL_BLOCK_SIZE, load_pair
 from benchmarks.rows import REQUEST, ROWS, whole_mib
 from benchmarks.stock_groups import spec_of
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import (
+    engine_core,
+    kv_groups,
+    layer_facts,
+    planned_groups,
+)
 from mkv_ascend.layout.demand import Holding, Span
 from mkv_ascend.layout.grouping import Objective
 from mkv_ascend.layout.registry import LayerFacts
-from mkv_ascend.plugin import engine_core, kv_groups, layer_facts, planned_groups
 from tests.emulated.test_layout_groups import (
     FUNCTIONS,
     config,

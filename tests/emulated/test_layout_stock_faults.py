@@ -32,6 +32,7 @@ from vllm_ascend._310p.model_runner_310p import NPUModelRunner310
 from vllm_ascend.attention.attention_v1 import AscendAttentionBackend
 from vllm_ascend.worker import model_runner_v1
 
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import engine_core
 from mkv_ascend.layout.component import MemoryFormat
 from mkv_ascend.layout.demand import Holding, Request, Span
 from mkv_ascend.layout.fitting import fitted_groups, need_of
@@ -40,7 +41,6 @@ from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.materialize import materialize
 from mkv_ascend.layout.plan import make_plan
 from mkv_ascend.layout.recipes import LayerFacts, layout_of
-from mkv_ascend.plugin import engine_core
 from tests.emulated import test_layout_groups
 from tests.emulated.layout_probe import aliases
 from tests.emulated.planned_runner import PlannedRunner

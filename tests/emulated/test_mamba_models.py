@@ -10,7 +10,7 @@ import torch
 from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 from vllm.v1.kv_cache_interface import MambaSpec
 
-from mkv_ascend.plugin import mamba_kernels
+from mkv_ascend.adapters.vllm_ascend_0_23.patches import mamba_kernels
 from mkv_ascend.testing import engine
 from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated import grouped_model, shared_model

@@ -10,10 +10,14 @@ from vllm.v1 import kv_cache_spec_registry
 from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
+from mkv_ascend.adapters.vllm_ascend_0_23 import runner as model_runner
+from mkv_ascend.adapters.vllm_ascend_0_23.attention import layers
+from mkv_ascend.adapters.vllm_ascend_0_23.early_checks import early_check
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import engine_core
+from mkv_ascend.adapters.vllm_ascend_0_23.patches import expert_groups
+from mkv_ascend.adapters.vllm_ascend_0_23.platform import STOCK_WORKER, WORKER, MkvPlatform
 from mkv_ascend.attention.selection import SelectionError
 from mkv_ascend.config import ConfigError
-from mkv_ascend.plugin import early_check, engine_core, expert_groups, layers, model_runner
-from mkv_ascend.plugin.platform import STOCK_WORKER, WORKER, MkvPlatform
 
 XLITE = "vllm_ascend.xlite.xlite_worker.XliteWorker"
 OPTIONS = {"mkv_ascend": {"attention": {"draft": "flash_attention_3"}}}
@@ -33,8 +37,11 @@ def configure(monkeypatch):
             config.parallel_config.worker_cls = worker
 
         monkeypatch.setattr(MkvPlatform.__mro__[1], "check_and_update_config", classmethod(stock))
-        monkeypatch.setattr("mkv_ascend.plugin.early_check.check_models", lambda config: None)
-        check = "mkv_ascend.plugin.kv_connectors.check_connectors"
+        monkeypatch.setattr(
+            "mkv_ascend.adapters.vllm_ascend_0_23.early_checks.early_check.check_models",
+            lambda config: None,
+        )
+        check = "mkv_ascend.adapters.vllm_ascend_0_23.early_checks.kv_connectors.check_connectors"
         monkeypatch.setattr(check, lambda config: None)
         MkvPlatform.check_and_update_config(config)
         return parallel.worker_cls
@@ -88,10 +95,10 @@ def test_host_lengths_are_kept_right_when_any_layer_reads_them(monkeypatch, buil
     monkeypatch.setattr(model_runner.NPUModelRunner, "load_model", lambda self: None)
     monkeypatch.setattr(layers, "check_options", lambda config: None)
     monkeypatch.setattr(layers, "chosen_layers", lambda config: chosen)
-    monkeypatch.setattr(model_runner, "record_no_rotation", lambda config, device: None)
+    monkeypatch.setattr(model_runner, "record_identity_rope", lambda config, device: None)
     monkeypatch.setattr(model_runner, "get_layers_from_vllm_config", lambda config, kind: {})
     monkeypatch.setattr(model_runner.MkvModelRunner, "_draft_layers", lambda self: {})
-    monkeypatch.setattr(model_runner.state_refusals, "refuse", lambda config, chosen: None)
+    monkeypatch.setattr(model_runner.recurrent_refusals, "refuse", lambda config, chosen: None)
     runner = object.__new__(model_runner.MkvModelRunner)
     runner.vllm_config, runner.device, runner.use_compress = None, None, False
     runner.use_aux_hidden_state_outputs, runner.speculative_config = False, None

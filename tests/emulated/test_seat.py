@@ -12,7 +12,7 @@ import pytest
 from mkv_ascend.testing.programs import HANG_SECONDS
 
 PROBE = Path(__file__).with_name("plugin_probe.py")
-MKV = "mkv_ascend.plugin.platform.MkvPlatform"
+MKV = "mkv_ascend.adapters.vllm_ascend_0_23.platform.MkvPlatform"
 STOCK = "vllm_ascend.platform.NPUPlatform"
 ASCEND_GENERAL = [
     "ascend_kv_connector",
@@ -92,7 +92,7 @@ def test_a_seat_that_cannot_be_taken_ends_the_process():
     done = probe(break_register=True)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
-    assert "could not take vllm-ascend's place" in last
+    assert "could not claim vLLM's platform slot" in last
     assert "Traceback" not in done.stderr
 
 

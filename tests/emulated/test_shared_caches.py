@@ -19,8 +19,8 @@ from vllm.v1.kv_cache_interface import (
 from vllm_ascend.attention.attention_v1 import AscendAttentionBackendImpl, AscendAttentionState
 from vllm_ascend.worker import model_runner_v1
 
-from mkv_ascend.attention.shared_keys import read_the_owners
-from mkv_ascend.plugin.model_runner import MkvModelRunner
+from mkv_ascend.adapters.vllm_ascend_0_23.attention.shared_keys import read_the_owners
+from mkv_ascend.adapters.vllm_ascend_0_23.runner import MkvModelRunner
 from mkv_ascend.testing import engine
 from tests.emulated import shared_model
 from tests.emulated.pairs import TIES, assert_drafts_are_the_drafts_own, scenario, text_prompts

@@ -15,12 +15,12 @@ from vllm.v1.kv_cache_interface import (
 from vllm.v1.worker.utils import AttentionGroup
 from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder, AscendMetadata
 
-from mkv_ascend.drafting.sharing import LatentSharing, SparseSharing
-from mkv_ascend.plugin.target_pass import (
+from mkv_ascend.adapters.vllm_ascend_0_23.target_pass import (
     Follower,
     TargetSlots,
     plan_target_pass,
 )
+from mkv_ascend.drafting.sharing import LatentSharing, SparseSharing
 
 SIZES = {"block_size": 4, "num_kv_heads": 2, "head_size": 64, "dtype": torch.float16}
 FULL = FullAttentionSpec(**SIZES)

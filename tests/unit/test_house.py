@@ -149,10 +149,10 @@ def logger_calls(path: Path) -> Iterator[str]:
                 yield ast.unparse(node)
 
 
-# plugin/logging.py is where the plugin's loggers are made; the emulator logs before and without
+# logging.py is where the plugin's loggers are made; the emulator logs before and without
 # vLLM and says so by itself.
 # The second is below the plugin, works without vLLM, and names the logger itself.
-LOGGER_FILES = {"mkv_ascend/plugin/logging.py", "mkv_ascend/ops/implementations.py"}
+LOGGER_FILES = {"mkv_ascend/adapters/logging.py", "mkv_ascend/ops/implementations.py"}
 LOGGER_FREE_ROOMS = ("emulator", "testing", "commands")
 
 
@@ -162,7 +162,7 @@ def test_loggers_are_under_vllms_own() -> None:
         if relative(path) in LOGGER_FILES or path.relative_to(ROOT).parts[1] in LOGGER_FREE_ROOMS:
             continue
         offenders += [f"{relative(path)}: {call}" for call in logger_calls(path)]
-    assert not offenders, "use mkv_ascend.plugin.logging.get_logger(__name__)"
+    assert not offenders, "use mkv_ascend.adapters.logging.get_logger(__name__)"
 
 
 def test_no_print_below_the_command_line() -> None:
@@ -182,11 +182,11 @@ def test_no_print_below_the_command_line() -> None:
             and ast.unparse(node.func) == "print"
             and id(node) not in inside
         ]
-    assert not offenders, "use mkv_ascend.plugin.logging.get_logger(__name__)"
+    assert not offenders, "use mkv_ascend.adapters.logging.get_logger(__name__)"
 
 
 def test_only_the_loader_imports_the_entry_module() -> None:
-    """Importing it takes vllm-ascend's seat in the importing process."""
+    """Importing it claims the platform slot in the importing process."""
     offenders = []
     for path in package_files():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

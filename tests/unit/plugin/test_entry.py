@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entry module, in a process of its own: importing it takes a seat."""
+"""The entry module, in a process of its own: importing it claims the platform slot."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ import json
 from vllm_ascend import register
 from mkv_ascend.plugin import entry
 dropped = [entry.dropped_general_plugins(allowed) for allowed in {list(DROPPED)!r}]
-print(json.dumps([dropped, register(), entry._failure_to_take_the_seat]))
+print(json.dumps([dropped, register(), entry._failure_to_claim]))
 """
 
 

@@ -3,6 +3,7 @@
 
 import pytest
 
+from mkv_ascend.adapters.refusal import StartUpRefused
 from mkv_ascend.plugin import versions
 
 
@@ -30,6 +31,6 @@ def test_another_pair_is_refused_with_both_versions(vllm, vllm_ascend):
 
 
 def test_refusal_cannot_be_swallowed_as_an_exception():
-    refusal = versions.StartUpRefused("reason")
+    refusal = StartUpRefused("reason")
     assert not isinstance(refusal, Exception)
     assert refusal.code == "mkv_ascend: reason"

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers to questions that a command asks of a process with vLLM in it.
+
+``mkv_ascend.commands.explain_process`` starts the process and asks.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+MARK = "mkv-ascend explain: "
+"""Begins the line of output with the answer; vLLM may print lines of its own."""
+
+
+def answer(respond: Callable[[Any], Any]) -> None:
+    """Read the question from standard input as JSON, print what ``respond`` makes of it."""
+    result = respond(json.loads(sys.stdin.read()))
+    sys.stdout.write(f"\n{MARK}{json.dumps(result)}\n")
+    sys.stdout.flush()

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""flash_attention_3 with the whole batch in one call.
+
+vllm-ascend 0.23.0 calls ``flash_attn_with_kvcache`` once for decodes, without a causal mask, and
+once for prefills, with block tables cut at the number of decode *tokens* and query offsets that do
+not start at 0. All of it is right only while every decode has one token, so not for the verify
+step of speculation, nor for a draft's first pass.
+
+The operator takes mixed batches as they are: queries by ``cu_seqlens_q``, keys by ``page_table``
+and ``cache_seqlens``, the causal mask aligned to the last key of each request (flash-attention 3,
+documentation of ``flash_attn_with_kvcache``).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from mkv_ascend.adapters.vllm_ascend_0_23.attention.derived import derive
+
+
+@functools.cache
+def implementation(base: type[Any]) -> type[Any]:
+    """vllm-ascend's implementation ``base`` with ``forward_impl`` replaced."""
+    return derive(base, "", {"forward_impl": _forward})
+
+
+def _forward(
+    self: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    kv_cache: Any,
+    attn_metadata: Any,
+    output: torch.Tensor,
+) -> torch.Tensor:
+    """Attend for all requests. query, output [tokens, heads, head_size], tokens may be padded."""
+    requests = len(attn_metadata.actual_seq_lengths_q)
+    tokens = attn_metadata.actual_seq_lengths_q[-1]
+    output[:tokens] = self._flash_attn_with_kvcache(
+        query[:tokens],
+        attn_metadata.block_tables[:requests],
+        attn_metadata.query_start_loc[: requests + 1],
+        attn_metadata.seq_lens[:requests].to(query.device),
+        attn_metadata.causal,
+        attn_metadata.max_query_len,
+    )
+    return output

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a catalog entry to the class that a layer is given.
+
+vllm-ascend's classes are used as they are, but for what they lack:
+
+* vLLM's ``MLAAttention`` takes an explicit backend only if it answers ``is_mla()``; none of
+  vllm-ascend's does.
+* A cache of another dtype than the model needs rows of its dtype (``cache_dtype``).
+* The builders of MLA's metadata take the block size of another group (``group_blocks``).
+* The implementations of MLA and of flash_attention_3 need mending (``adapted_mla``,
+  ``adapted_flash_attention_3``).
+* A draft's metadata builders must see the draft's configuration and rotary tables, whoever
+  creates them (``bound_to``).
+
+The classes are made once per process and backend, because vllm-ascend groups layers by the full
+name of their backend class.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mkv_ascend.adapters.vllm_ascend_0_23.attention import (
+    adapted_flash_attention_3,
+    adapted_mla,
+    cache_dtype,
+    group_blocks,
+)
+from mkv_ascend.adapters.vllm_ascend_0_23.attention.building import ModelBeingBuilt
+from mkv_ascend.adapters.vllm_ascend_0_23.attention.derived import derive
+from mkv_ascend.attention.catalog import BackendEntry
+from mkv_ascend.layout.kind import Kind
+
+if TYPE_CHECKING:
+    from mkv_ascend.adapters.vllm_ascend_0_23.attention.rope_tables import RopeTables
+
+ADAPTED_IMPLEMENTATIONS: dict[str, Callable[..., type[Any]]] = {
+    "vllm_ascend.attention.mla_v1:AscendMLABackend": adapted_mla.implementation,
+    "vllm_ascend.attention.fa3_v1:AscendFABackend": adapted_flash_attention_3.implementation,
+}
+"""Class path of a backend -> what makes our implementation from vllm-ascend's."""
+
+MLA_KINDS = frozenset({Kind.MLA, Kind.SPARSE_MLA, Kind.COMPRESSED_MLA})
+
+
+def backend_class(
+    entry: BackendEntry, model: ModelBeingBuilt, *, casts_to_cache: bool = False
+) -> type[Any]:
+    """The attention backend class for layers of ``model`` that the catalog entry serves.
+
+    Args:
+        casts_to_cache: whether the cache has another plain dtype than the model.
+
+    Raises:
+        ImportError: the entry's class or a library it needs is not installed.
+    """
+    kinds = set(entry.kinds)
+    adapted: Any = _adapted(
+        entry.class_path, bool(MLA_KINDS & kinds), bool(BUILDERS_OF_ONE_BLOCK_SIZE & kinds)
+    )
+    if casts_to_cache:
+        adapted = _casting(adapted)
+    return bound_to(adapted, model)
+
+
+BUILDERS_OF_ONE_BLOCK_SIZE = frozenset({Kind.MLA, Kind.SPARSE_MLA})
+"""Kinds whose metadata builders read the block size of the cache configuration."""
+
+
+@functools.cache
+def _adapted(class_path: str, serves_mla: bool, one_block_size: bool) -> type[Any]:
+    module_name, _, class_name = class_path.partition(":")
+    backend: type[Any] = getattr(importlib.import_module(module_name), class_name)
+    members: dict[str, Any] = {}
+    if serves_mla and not backend.is_mla():
+        members["is_mla"] = classmethod(lambda cls: True)
+    # Asked for late: which classes vllm-ascend gives depends on the parallel setting.
+    if one_block_size:
+        members["get_builder_cls"] = staticmethod(
+            lambda: group_blocks.builder(backend.get_builder_cls())
+        )
+    adapt = ADAPTED_IMPLEMENTATIONS.get(class_path)
+    if adapt is not None:
+        members["get_impl_cls"] = staticmethod(lambda: adapt(backend.get_impl_cls()))
+    return derive(backend, "", members) if members else backend
+
+
+@functools.cache
+def _casting(backend: Any) -> type[Any]:
+    members = {
+        "get_impl_cls": staticmethod(lambda: cache_dtype.implementation(backend.get_impl_cls()))
+    }
+    return derive(backend, "[cast]", members)
+
+
+def bound_to(backend: type[Any], model: ModelBeingBuilt) -> type[Any]:
+    """A subclass of ``backend`` whose metadata builders see ``model``'s own configuration.
+
+    The target's backends are returned unchanged: their builders are created with its
+    configuration already. The name of the class differs from the target's, so that layers of
+    two models never share a metadata builder.
+    """
+    if model.builder_config is None and model.rope_tables is None:
+        return backend
+    key = (backend, model)
+    if key not in _BOUND:
+        _BOUND[key] = _bound(backend, model)
+    return _BOUND[key]
+
+
+_BOUND: dict[tuple[type[Any], ModelBeingBuilt], type[Any]] = {}
+"""One class per backend and model: vllm-ascend tells groups of layers apart by their class."""
+
+
+def _bound(backend: type[Any], model: ModelBeingBuilt) -> type[Any]:
+    def get_builder_cls() -> type[Any]:
+        return _bound_builder(backend.get_builder_cls(), model)
+
+    label = f"[{model.role.value}]"
+    return derive(backend, label, {"get_builder_cls": staticmethod(get_builder_cls)})
+
+
+def _with_own_rope(metadata: Any) -> Any:
+    """Metadata whose rotary rows are its own.
+
+    vllm-ascend's MLA builder returns views of one buffer per process. Metadata of all draft steps
+    is built before the first of them runs, so all would see the rows of the last step.
+    """
+    decode = getattr(metadata, "decode", None)
+    if decode is not None and hasattr(getattr(decode, "cos", None), "clone"):
+        decode.cos, decode.sin = decode.cos.clone(), decode.sin.clone()
+    return metadata
+
+
+@functools.cache
+def _bound_builder(builder: Any, model: ModelBeingBuilt) -> type[Any]:
+    def initialise(
+        self: Any, kv_cache_spec: Any, layer_names: Any, vllm_config: Any, device: Any
+    ) -> None:
+        config = vllm_config if model.builder_config is None else model.builder_config
+        builder.__init__(self, kv_cache_spec, layer_names, config, device)
+
+    def build(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if model.rope_tables is None:
+            return builder.build(self, *args, **kwargs)
+        with model.rope_tables.active():
+            return _with_own_rope(builder.build(self, *args, **kwargs))
+
+    members = {"__init__": initialise, "build": build}
+    bound = derive(builder, f"[{model.role.value}]", members)
+    if model.rope_tables is not None:
+        _ROPE_TABLES[bound] = model.rope_tables
+    return bound
+
+
+_ROPE_TABLES: dict[type[Any], RopeTables] = {}
+"""Bound metadata builder class -> the rotary tables of its model."""
+
+
+def rope_tables_of(builder: Any) -> RopeTables | None:
+    """The rotary tables of the model whose metadata ``builder`` makes; None for the target's."""
+    return _ROPE_TABLES.get(type(builder))

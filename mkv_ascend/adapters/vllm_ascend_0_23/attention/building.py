@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which model is being built: what every attention layer made in the meantime belongs to.
+
+vLLM builds the target first and then the draft, both through the same layer classes and into the
+same table of layers. A layer's name does not say whose it is (an eagle head is
+``model.layers.36``), so the model is set around the building of each instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mkv_ascend.layout.kind import Role
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+    from mkv_ascend.adapters.vllm_ascend_0_23.attention.rope_tables import RopeTables
+
+
+@dataclass(frozen=True, eq=False)
+class ModelBeingBuilt:
+    """One model and what its layers' metadata builders must see.
+
+    Attributes:
+        role: target or draft.
+        builder_config: the configuration that metadata builders of its layers are given,
+            whatever their caller passes; None leaves the caller's (right for the target).
+        rope_tables: rotary tables to make active while its builders work; None leaves those
+            of the process (right for the target).
+    """
+
+    role: Role
+    builder_config: VllmConfig | None = None
+    rope_tables: RopeTables | None = None
+
+
+TARGET = ModelBeingBuilt(Role.TARGET)
+
+_model: contextvars.ContextVar[ModelBeingBuilt] = contextvars.ContextVar("model", default=TARGET)
+
+
+def current_model() -> ModelBeingBuilt:
+    """The model that is being built now; the target unless said otherwise."""
+    return _model.get()
+
+
+@contextlib.contextmanager
+def building(model: ModelBeingBuilt) -> Iterator[None]:
+    """Attention layers created inside belong to this model."""
+    token = _model.set(model)
+    try:
+        yield
+    finally:
+        _model.reset(token)

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MLA's metadata builders with the block size of their own KV group.
+
+vllm-ascend 0.23.0 takes it from the cache configuration, which has one for all groups: chunks of a
+cached context are then cut at places, and workspaces reserved for blocks, that are another group's.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import Any
+
+from mkv_ascend.adapters.vllm_ascend_0_23.attention.derived import derive
+
+
+@functools.cache
+def builder(base: type[Any]) -> type[Any]:
+    """A subclass of the metadata builder ``base`` that is given its group's block size."""
+
+    def initialise(
+        self: Any, kv_cache_spec: Any, layer_names: Any, vllm_config: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        config = _with_block_size(vllm_config, kv_cache_spec.block_size)
+        base.__init__(self, kv_cache_spec, layer_names, config, *args, **kwargs)
+
+    return derive(base, "", {"__init__": initialise})
+
+
+def _with_block_size(config: Any, block_size: int) -> Any:
+    """A view of ``config`` with blocks of that many tokens."""
+    if config.cache_config.block_size == block_size:
+        return config
+    view, cache = copy.copy(config), copy.copy(config.cache_config)
+    cache.block_size = block_size
+    view.cache_config = cache
+    return view

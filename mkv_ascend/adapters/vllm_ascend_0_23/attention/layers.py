@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every attention layer gets the backend that the options, or its kind, give it.
+
+vLLM's layers take a backend as the argument ``attn_backend``; models do not pass it, and the
+layer then asks the platform, which is told neither the layer nor the model. ``install`` wraps the
+two constructors so that the argument is filled in from ``attention/selection.py``. What was
+decided stays with the layer, in ``layer.mkv_ascend_choice``.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.config import get_current_vllm_config, get_layers_from_vllm_config
+from vllm.distributed.parallel_state import get_pp_group
+from vllm.model_executor.layers.attention import Attention, MLAAttention
+from vllm.model_executor.layers.attention.chunked_local_attention import ChunkedLocalAttention
+from vllm.model_executor.layers.attention.cross_attention import CrossAttention
+from vllm.model_executor.layers.attention.encoder_only_attention import EncoderOnlyAttention
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.v1.attention.backend import AttentionType
+
+from mkv_ascend.adapters.guards import expect
+from mkv_ascend.adapters.logging import get_logger
+from mkv_ascend.adapters.vllm_ascend_0_23.attention import selection_inputs
+from mkv_ascend.adapters.vllm_ascend_0_23.attention.backends import backend_class, bound_to
+from mkv_ascend.adapters.vllm_ascend_0_23.attention.building import current_model
+from mkv_ascend.adapters.vllm_ascend_0_23.attention.shared_keys import read_the_owners
+from mkv_ascend.adapters.vllm_ascend_0_23.patches import dense_specs, value_head_size
+from mkv_ascend.attention import catalog, selection
+from mkv_ascend.attention.options import WindowBound
+from mkv_ascend.attention.request import PLAIN_DTYPES, LayerRequest
+from mkv_ascend.attention.selection import Choice, SelectionError, SelectionOptions
+from mkv_ascend.config import parse_config
+from mkv_ascend.layout.kind import Kind, Role
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+logger = get_logger(__name__)
+
+CHOICE = "mkv_ascend_choice"
+"""Attribute of a layer that holds its ``Choice``."""
+
+BIDIRECTIONAL = (AttentionType.ENCODER, AttentionType.ENCODER_ONLY, AttentionType.ENCODER_DECODER)
+
+
+KINDS_OF_CLASSES = {
+    ChunkedLocalAttention: Kind.CHUNKED_LOCAL,
+    CrossAttention: Kind.CROSS_ATTENTION,
+    EncoderOnlyAttention: Kind.FULL_ATTENTION,
+}
+"""Layer classes that make a variant of the platform's backend for themselves -> their kind."""
+
+
+def install() -> None:
+    """Wrap the constructors of vLLM's attention layers, and the spec of dense ones. Idempotent."""
+    _wrap(Attention, _attention_request)
+    _wrap(MLAAttention, _mla_request)
+    dense_specs.install()
+    value_head_size.install()
+
+
+def _wrap(
+    layer_class: type[Any], make_request: Callable[[Any, dict[str, Any]], LayerRequest]
+) -> None:
+    original = layer_class.__init__
+    if hasattr(original, "mkv_ascend_original"):
+        return
+    signature = inspect.signature(original)
+    for name in ("attn_backend", "prefix"):
+        expect(
+            name in signature.parameters,
+            "backend per layer",
+            f"{layer_class.__name__}.__init__ has no parameter {name}",
+        )
+
+    @functools.wraps(original)
+    def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
+        bound = signature.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        given = value_head_size.own_backend(bound.arguments["attn_backend"])
+        model = current_model()
+        _set_cache_dtype(bound.arguments, model.role)
+        if given is not None and type(self) not in KINDS_OF_CLASSES:
+            bound.arguments["attn_backend"] = bound_to(given, model)
+            _require_no_cast(bound.arguments)
+            original(*bound.args, **bound.kwargs)
+            return
+        choice = _choose(make_request(self, bound.arguments))
+        # A variant that the layer's class made for itself is kept; it was only checked above.
+        casts = choice.request.cast_dtype is not None
+        if given is None:
+            backend = backend_class(choice.backend, model, casts_to_cache=casts)
+        else:
+            backend = bound_to(given, model)
+            _require_no_cast(bound.arguments)
+        bound.arguments["attn_backend"] = backend
+        original(*bound.args, **bound.kwargs)
+        setattr(self, CHOICE, choice)
+        _bound_the_window(self, choice)
+        value_head_size.size_the_output(self, choice.request.name)
+        _leave_the_cache_to_its_owner(self)
+
+    initialise.mkv_ascend_original = original  # type: ignore[attr-defined]
+    layer_class.__init__ = initialise
+
+
+def _set_cache_dtype(arguments: dict[str, Any], role: Role) -> None:
+    """Give a layer of the draft a cache of the dtype that ``kv_cache.draft_dtype`` names."""
+    config = get_current_vllm_config()
+    dtype = parse_config(config.additional_config).kv_cache.draft_dtype
+    if role is not Role.DRAFT or dtype is None:
+        return
+    own = copy.copy(arguments["cache_config"] or config.cache_config)
+    own.cache_dtype = dtype
+    arguments["cache_config"] = own
+
+
+def _require_no_cast(arguments: dict[str, Any]) -> None:
+    """Layers whose class names their backend keep its implementation.
+
+    Raises:
+        SelectionError: their cache would have another plain dtype than the model.
+    """
+    dtype, cache_config = _dtype_name(torch.get_default_dtype()), arguments["cache_config"]
+    cache_dtype = "auto" if cache_config is None else _cache_dtype(cache_config)
+    if cache_dtype in PLAIN_DTYPES and dtype in PLAIN_DTYPES and cache_dtype != dtype:
+        raise SelectionError(
+            f"{arguments['prefix']}: its class names its backend, which keeps a cache of the "
+            f"model's dtype {dtype}, not {cache_dtype}. Leave out kv_cache.draft_dtype "
+            "(or --kv-cache-dtype), or choose another model"
+        )
+
+
+def _choose(request: LayerRequest) -> Choice:
+    config = get_current_vllm_config()
+    options = selection_inputs.options(config, request.role)
+    return selection.select_backend(request, options, selection_inputs.environment(config))
+
+
+def _attention_request(layer: Any, arguments: dict[str, Any]) -> LayerRequest:
+    cache_config = arguments["cache_config"]
+    window = arguments["per_layer_sliding_window"]
+    if window is None and cache_config is not None:
+        window = cache_config.sliding_window
+    extra = arguments["extra_impl_args"]
+    heads = arguments["num_heads"]
+    kind = Kind.FULL_ATTENTION if window is None else Kind.SLIDING_WINDOW
+    return LayerRequest(
+        kind=KINDS_OF_CLASSES.get(type(layer), kind),
+        head_size=arguments["head_size"],
+        head_size_v=arguments["head_size_v"],
+        num_heads=heads,
+        num_kv_heads=heads if arguments["num_kv_heads"] is None else arguments["num_kv_heads"],
+        has_sink=extra.get("sinks") is not None,
+        non_causal=arguments["attn_type"] in BIDIRECTIONAL,
+        **_common(layer, arguments),
+    )
+
+
+def _mla_request(layer: Any, arguments: dict[str, Any]) -> LayerRequest:
+    return LayerRequest(
+        kind=Kind.SPARSE_MLA if arguments["use_sparse"] else Kind.MLA,
+        head_size=arguments["kv_lora_rank"] + arguments["qk_rope_head_dim"],
+        num_heads=arguments["num_heads"],
+        **_common(layer, arguments),
+    )
+
+
+def _common(layer: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    cache_config = arguments["cache_config"]
+    return {
+        "name": arguments["prefix"],
+        "role": current_model().role,
+        "layer_class": type(layer).__name__,
+        "dtype": _dtype_name(torch.get_default_dtype()),
+        "kv_cache_dtype": "auto" if cache_config is None else _cache_dtype(cache_config),
+        "block_size": None if cache_config is None else cache_config.block_size,
+    }
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _cache_dtype(cache_config: Any) -> str:
+    name = str(cache_config.cache_dtype)
+    return {"fp8": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn"}.get(name, name)
+
+
+def _bound_the_window(layer: Any, choice: Choice) -> None:
+    """Pass a window of W tokens as W - 1 to operators whose left bound is inclusive.
+
+    See "window bound" in ``patches.py``.
+
+    Raises:
+        ValueError: a window of one token, which vllm-ascend would then take for no window.
+    """
+    if choice.request.kind is not Kind.SLIDING_WINDOW:
+        return
+    config = parse_config(get_current_vllm_config().additional_config)
+    if config.attention.window_bound is not WindowBound.EXACT:
+        return
+    implementation = layer.impl
+    expect(
+        getattr(implementation, "sliding_window", None) == layer.sliding_window,
+        "window bound",
+        f"{type(implementation).__name__}.sliding_window is not the layer's window",
+    )
+    if layer.sliding_window < 2:
+        raise ValueError(
+            f"{choice.request.name}: a sliding window of {layer.sliding_window} token cannot be "
+            "passed to fused_infer_attention; windows of 2 tokens and more can"
+        )
+    implementation.sliding_window = layer.sliding_window - 1
+
+
+def _leave_the_cache_to_its_owner(layer: Any) -> None:
+    """See "layers without keys of their own" in ``patches.py``."""
+    if getattr(layer, "kv_sharing_target_layer_name", None) is None:
+        return
+    expect(
+        callable(getattr(layer.impl, "reshape_and_cache", None)),
+        "layers without keys of their own",
+        f"{type(layer.impl).__name__} has no method reshape_and_cache that writes the cache",
+    )
+    layer.impl.reshape_and_cache = read_the_owners
+
+
+def chosen_layers(config: VllmConfig) -> dict[str, Any]:
+    """Name -> layer, for every layer whose backend was chosen here; in the order of creation."""
+    layers = get_layers_from_vllm_config(config, AttentionLayerBase)
+    return {name: layer for name, layer in layers.items() if hasattr(layer, CHOICE)}
+
+
+def check_options(config: VllmConfig) -> None:
+    """After all models are built: every option must have met a layer.
+
+    Raises:
+        SelectionError: a pattern of ``attention.layers`` matches no layer of either model, or
+            ``kv_cache.draft_dtype`` is for no layer.
+    """
+    requests = [getattr(layer, CHOICE).request for layer in chosen_layers(config).values()]
+    if config.parallel_config.pipeline_parallel_size > 1:
+        requests = _of_all_stages(requests)
+    options = SelectionOptions(attention=parse_config(config.additional_config).attention)
+    selection.require_all_matched(options, [request.name for request in requests])
+    dtype = parse_config(config.additional_config).kv_cache.draft_dtype
+    if dtype is not None and not any(request.role is Role.DRAFT for request in requests):
+        raise SelectionError(
+            f"kv_cache.draft_dtype is {dtype!r}, but no layer of the draft has a KV cache whose "
+            "backend is chosen; leave it out"
+        )
+    for warning in selection.unused_options(options, requests):
+        logger.warning("%s", warning)
+
+
+def _of_all_stages(requests: list[LayerRequest]) -> list[LayerRequest]:
+    """The requests of every pipeline stage: each holds some of the layers only."""
+    group = get_pp_group()
+    stages: list[list[LayerRequest]] = [[] for _ in range(group.world_size)]
+    torch.distributed.all_gather_object(stages, requests, group=group.cpu_group)
+    return [request for stage in stages for request in stage]
+
+
+def all_choices(config: VllmConfig, draft_layers: Collection[str]) -> list[Choice]:
+    """The backend of every attention layer, those named by the layer's own class included.
+
+    Args:
+        draft_layers: names of the draft's layers, for layers that were not built through here.
+    """
+    choices = []
+    for name, layer in get_layers_from_vllm_config(config, AttentionLayerBase).items():
+        role = Role.DRAFT if name in draft_layers else Role.TARGET
+        choice = getattr(layer, CHOICE, None) or _own_choice(name, layer, role)
+        if choice is not None:
+            choices.append(choice)
+    return choices
+
+
+def _own_choice(name: str, layer: Any, role: Role) -> Choice | None:
+    """The choice of a layer whose class names its backend; None when the catalog lacks it."""
+    backend = layer.get_attn_backend()
+    path = f"{backend.__module__}:{backend.__qualname__}"
+    entry = catalog.find_class(path)
+    if entry is None:
+        logger.warning(
+            "%s: its class %s names the backend %s, which is not in the catalog of mkv_ascend; "
+            "it is used as it is and left out of the table of backends",
+            name,
+            type(layer).__name__,
+            path,
+        )
+        return None
+    kind = min(entry.kinds)
+    request = LayerRequest(
+        name, role, kind, type(layer).__name__, dtype="auto", head_size=0, own_backend=path
+    )
+    return Choice(request, entry, selection.ChosenBy.LAYER, f"named by {type(layer).__name__}")

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``vllm serve`` refuses what cannot be served before anything is started, in one message.
+
+vLLM's command asks the platform to prepare before it reads its arguments; there
+``EngineArgs.create_engine_config`` is wrapped. The checks are those of ``mkv-ascend check``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, NoReturn
+
+from mkv_ascend import envs
+from mkv_ascend.adapters.guards import expect
+from mkv_ascend.adapters.logging import get_logger
+from mkv_ascend.adapters.refusal import StartUpRefused, is_vllm_command, refuse
+from mkv_ascend.attention import catalog
+from mkv_ascend.attention.entry import DeviceGeneration
+from mkv_ascend.attention.request import module_is_installed
+from mkv_ascend.checks.facts import EMULATED, DeviceFacts
+
+logger = get_logger(__name__)
+
+MOST_MEMORY = {DeviceGeneration.A2: 64 << 30, DeviceGeneration.A3: 64 << 30}
+"""Bytes of a device's memory that no smaller request can exceed: asking would start the driver."""
+WITH_GRAPHS = "compilation_config"
+
+
+def install() -> None:
+    """Wrap ``EngineArgs.create_engine_config``. Idempotent."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    original = EngineArgs.create_engine_config
+    if hasattr(original, "mkv_ascend_original"):
+        return
+    expect(
+        "model" in {field.name for field in dataclasses.fields(EngineArgs)},
+        "refusals before the start",
+        "EngineArgs is no dataclass with a field model",
+    )
+
+    @functools.wraps(original)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_vllm_command():
+            return original(self, *args, **kwargs)
+        was_checked = check(self)
+        try:
+            made = original(self, *args, **kwargs)
+        except (ValueError, NotImplementedError, AssertionError, OSError) as error:
+            _say_what_vllm_says(error)
+        if not was_checked:
+            # By now vLLM has fetched what the models' repositories say.
+            check(self)
+        return made
+
+    checked.mkv_ascend_original = original  # type: ignore[attr-defined]
+    EngineArgs.create_engine_config = checked
+
+
+def check(arguments: Any) -> bool:
+    """Refuse what cannot be served; False where a model's configuration is not here yet.
+
+    Args:
+        arguments: vLLM's ``EngineArgs``.
+
+    Raises:
+        StartUpRefused: in vLLM's command, with every refusal.
+    """
+    from mkv_ascend.checks.judging import judge
+    from mkv_ascend.checks.model_folders import names_without_folder
+    from mkv_ascend.checks.refusal import RefusedError
+
+    engine = asked_of(arguments)
+    absent = names_without_folder(engine)
+    if absent:
+        logger.info("%s: judged when vLLM has fetched the configuration", ", ".join(absent))
+        return False
+    try:
+        judge(engine, devices())
+    except RefusedError as error:
+        refuse(error)
+    return True
+
+
+def asked_of(arguments: Any) -> dict[str, Any]:
+    """What of ``EngineArgs`` is not vLLM's default, in plain values."""
+    asked: dict[str, Any] = {"model": arguments.model}
+    for field in dataclasses.fields(arguments):
+        value = getattr(arguments, field.name)
+        if value is None or value == _default(field):
+            continue
+        plain = _plain(field.name, value)
+        if plain is not None:
+            asked[field.name] = plain
+    backend = getattr(getattr(arguments, "attention_config", None), "backend", None)
+    if backend is not None:
+        asked.setdefault("attention_backend", backend.name)
+    return asked
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _plain(name: str, value: Any) -> Any:
+    """As the command line has it; None for objects that no check reads."""
+    if isinstance(value, Enum):
+        return value.name
+    if name == WITH_GRAPHS and not isinstance(value, Mapping):
+        mode = value.cudagraph_mode
+        return None if mode is None else {"cudagraph_mode": getattr(mode, "name", str(mode))}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: getattr(value, field.name)
+            for field in dataclasses.fields(value)
+            if isinstance(getattr(value, field.name), str | int | float | dict | list)
+        }
+    if isinstance(value, Mapping):
+        return dict(value)
+    return value if isinstance(value, str | int | float | list | tuple) else None
+
+
+def devices() -> DeviceFacts:
+    """The devices of this process, without starting a driver's context."""
+    import torch_npu
+    from vllm import envs as vllm_envs
+    from vllm_ascend.utils import get_ascend_device_type
+
+    generation = DeviceGeneration(get_ascend_device_type().name.lstrip("_"))
+    emulated = hasattr(torch_npu, "emulated_extra_dtypes")
+    needed = {
+        name
+        for entry in catalog.entries()
+        for name in (*entry.required_modules, *(entry.batch_invariant_modules or ()))
+    }
+    return DeviceFacts(
+        count=torch_npu.npu.device_count(),
+        memory_bytes=envs.EMULATOR_MEMORY.get() if emulated else MOST_MEMORY.get(generation),
+        generation=generation,
+        source=EMULATED if emulated else "visible NPUs",
+        extra_dtypes=getattr(torch_npu, "emulated_extra_dtypes", frozenset()),
+        modules=frozenset(name for name in needed if module_is_installed(name)),
+        batch_invariant=bool(vllm_envs.VLLM_BATCH_INVARIANT),
+    )
+
+
+def _say_what_vllm_says(error: Exception) -> NoReturn:
+    """End with vLLM's own words; with VLLM_LOGGING_LEVEL=DEBUG the error is raised as it is."""
+    if os.environ.get("VLLM_LOGGING_LEVEL", "").upper() == "DEBUG" or not str(error):
+        raise error
+    # pydantic's text repeats all of its input; each of its errors has a message.
+    listed = error.errors() if hasattr(error, "errors") else ()
+    words = "; ".join(str(one["msg"]).removeprefix("Value error, ") for one in listed)
+    raise StartUpRefused(
+        f"vLLM 0.23.0 or vllm-ascend 0.23.0 refuses this configuration: "
+        f"{(words or str(error)).rstrip('. ')}. "
+        "VLLM_LOGGING_LEVEL=DEBUG shows where"
+    ) from None

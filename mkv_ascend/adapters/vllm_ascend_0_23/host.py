@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the plugin asks of this adapter: vllm-ascend 0.23.0 with model runner V1.
+
+Importing this module imports neither vLLM nor vllm-ascend.
+"""
+
+from __future__ import annotations
+
+PLATFORM = "mkv_ascend.adapters.vllm_ascend_0_23.platform.MkvPlatform"
+
+
+def start_process() -> None:
+    """Apply vllm-ascend's process-wide patches.
+
+    Otherwise only its own general plugins apply them in the engine core's process, and
+    ``VLLM_PLUGINS`` may leave those out.
+    """
+    from vllm_ascend.utils import adapt_patch
+
+    adapt_patch(is_global_patch=True)

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Between vLLM's specs and KV groups and the planner (``layout/planning.py``).
+
+vLLM gives every group pages of one size, and splits all groups down to single layers when a
+draft's layers do not fit the pattern. Here layers share a block table when they hold the same
+tokens; pages may differ (``UniformTypeKVCacheSpecs``), and pools are planned from the layouts.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    KVCacheGroupSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+    UniformTypeKVCacheSpecs,
+)
+
+from mkv_ascend.adapters.logging import get_logger
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.layer_facts import (
+    first_form,
+    tied_facts,
+    with_block_size,
+)
+from mkv_ascend.config import parse_config
+from mkv_ascend.layout.component import LayerLayout, Storage
+from mkv_ascend.layout.demand import Holding, Request, Span
+from mkv_ascend.layout.grouping import Grouping, GroupingOptions
+from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.planning import CachedLayer, PlanInputs, plan, state_table
+from mkv_ascend.layout.recipes import layout_of
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+Specs = Mapping[str, Any]
+
+logger = get_logger(__name__)
+
+
+def can_fold(specs: Specs) -> bool:
+    """Whether both models have layers."""
+    return {_role(spec) for spec in specs.values()} == {Role.TARGET, Role.DRAFT}
+
+
+def specs_by_layer(group: KVCacheGroupSpec) -> dict[str, Any]:
+    """The spec of each layer of one group."""
+    spec = group.kv_cache_spec
+    if isinstance(spec, UniformTypeKVCacheSpecs):
+        return {name: spec.kv_cache_specs[name] for name in group.layer_names}
+    return dict.fromkeys(group.layer_names, spec)
+
+
+def layout_of_spec(spec: Any) -> LayerLayout:
+    """The layout of a layer from its spec and the facts that are tied to it."""
+    facts = tied_facts(spec)
+    assert facts is not None
+    return layout_of(spec, facts)
+
+
+def inputs_to_search(config: VllmConfig, specs: Specs) -> PlanInputs:
+    """Inputs of a plan whose groups are searched for, from the specs that the layers gave."""
+    own = {name: _unpadded(first_form(spec)) for name, spec in specs.items()}
+    layers = tuple(_cached_layer(config, spec, layout_of_spec(spec)) for spec in own.values())
+    return _inputs(config, layers, None)
+
+
+def given_inputs(config: VllmConfig, groups: Sequence[KVCacheGroupSpec]) -> PlanInputs:
+    """Inputs of the plan of these groups, whose layers have their facts with them.
+
+    Groups of which a worker has no layer are left out.
+    """
+    specs = [specs_by_layer(group) for group in groups if group.layer_names]
+    layers = tuple(
+        _cached_layer(config, spec, layout_of_spec(spec))
+        for group in specs
+        for spec in group.values()
+    )
+    return _inputs(config, layers, tuple(tuple(group) for group in specs))
+
+
+def inputs_of_layouts(
+    config: VllmConfig,
+    specs: Sequence[Specs],
+    layouts: Mapping[str, LayerLayout],
+    aliases: Mapping[str, str],
+) -> PlanInputs:
+    """As ``given_inputs``, where the layouts are known otherwise. ``specs``: by group and layer."""
+    layers = tuple(
+        _cached_layer(config, spec, layouts[name])
+        for group in specs
+        for name, spec in group.items()
+    )
+    given = _inputs(config, layers, tuple(tuple(group) for group in specs if group))
+    return replace(given, aliases=tuple(aliases.items()))
+
+
+def _inputs(
+    config: VllmConfig,
+    layers: tuple[CachedLayer, ...],
+    groups: tuple[tuple[str, ...], ...] | None,
+) -> PlanInputs:
+    layout = parse_config(config.additional_config).layout
+    options = GroupingOptions(
+        layout.objective,
+        layout.max_padding_fraction,
+        max_block_size=layout.max_block_size,
+        hash_block_size=config.cache_config.hash_block_size,
+        prefix_caching=config.cache_config.enable_prefix_caching,
+    )
+    speculative = config.speculative_config
+    drafted = 0 if speculative is None else speculative.num_speculative_tokens
+    # Connectors of vllm-ascend know one block size, that of the cache configuration.
+    transfers = config.kv_transfer_config is not None
+    return PlanInputs(
+        layers,
+        Request(config.model_config.max_model_len, 1 + drafted),
+        config.scheduler_config.max_num_batched_tokens,
+        options,
+        groups,
+        own_blocks=transfers,
+        kv_transfer=transfers,
+    )
+
+
+def _cached_layer(config: VllmConfig, spec: Any, layout: LayerLayout) -> CachedLayer:
+    table = ""
+    if isinstance(spec, MambaSpec):
+        # vLLM and vllm-ascend know groups of states by the one spec of all of their layers.
+        table = state_table(layout, str(getattr(spec.mamba_type, "value", spec.mamba_type)))
+    return CachedLayer(layout, holding_of(config, spec), table=table)
+
+
+def holding_of(config: VllmConfig, spec: Any) -> Holding:
+    """What a request holds, as each spec's ``max_memory_usage_bytes`` counts it."""
+    rows = getattr(spec, "compress_ratio", 1)
+    if isinstance(spec, MambaSpec):
+        return _holding_of_states(config, spec)
+    if isinstance(spec, SlidingWindowSpec):
+        return Holding(Span.WINDOW, spec.sliding_window)
+    if isinstance(spec, ChunkedLocalAttentionSpec):
+        return Holding(Span.CHUNK, spec.attention_chunk_size)
+    if isinstance(spec, CrossAttentionSpec):
+        return Holding(Span.ENCODER, config.scheduler_config.max_num_encoder_input_tokens)
+    return Holding(Span.ALL, tokens_per_row=rows)
+
+
+def _holding_of_states(config: VllmConfig, spec: MambaSpec) -> Holding:
+    mode = config.cache_config.mamba_cache_mode
+    if mode == "all":
+        return Holding(Span.ALL, extra_blocks=spec.num_speculative_blocks)
+    states = 2 if mode == "align" else 1
+    return Holding(Span.STATE, states, extra_blocks=spec.num_speculative_blocks)
+
+
+def search(config: VllmConfig, specs: Specs) -> Grouping:
+    """The grouping that the options ask for.
+
+    Raises:
+        GroupingError: nothing keeps to ``layout.max_padding_fraction``.
+    """
+    return plan(inputs_to_search(config, specs)).grouping
+
+
+def fold(config: VllmConfig, specs: Specs) -> list[KVCacheGroupSpec]:
+    """The KV groups of target and draft together, as vLLM takes them.
+
+    Raises:
+        GroupingError: nothing keeps to ``layout.max_padding_fraction``.
+    """
+    specs = {name: _unpadded(spec) for name, spec in specs.items()}
+    grouping = search(config, specs)
+    sizes = sorted({g.block_size for g in grouping.groups if g.holding.span is not Span.STATE})
+    logger.info(
+        "KV groups for %s: %s, blocks of %s tokens, prefix hits in multiples of %d; "
+        "%s would have %s",
+        grouping.objective,
+        grouping.cost,
+        " and ".join(map(str, sizes)),
+        math.lcm(*sizes),
+        grouping.other_objective,
+        grouping.other_cost,
+    )
+    if grouping.coarser is not None:
+        logger.info("%s", grouping.coarser)
+    if not grouping.exhaustive:
+        logger.warning(
+            "the search for KV groups was cut short: these hold %s more than the least that is "
+            "possible with as many groups",
+            f"at most {grouping.gap:.1%}",
+        )
+    # Only for methods that shift the draft's input (eagle, eagle3, mtp) is the last block of a
+    # prefix hit wrong for the draft; a draft model's own keys are those of its own tokens.
+    shifted = config.speculative_config is not None and config.speculative_config.use_eagle()
+    return [
+        KVCacheGroupSpec(
+            list(group.layers),
+            UniformTypeKVCacheSpecs(
+                block_size=group.block_size,
+                kv_cache_specs={
+                    name: with_block_size(specs[name], group.block_size) for name in group.layers
+                },
+            ),
+            is_eagle_group=shifted and group.has_draft,
+        )
+        for group in grouping.groups
+    ]
+
+
+def _unpadded(spec: Any) -> Any:
+    """``spec`` without what vLLM's grouping pads its page by: pools share planes instead."""
+    if not getattr(spec, "page_size_padded", None) or layout_of_spec(spec).storage is Storage.PAGED:
+        return spec
+    bare = copy.copy(spec)
+    object.__setattr__(bare, "page_size_padded", None)
+    return bare
+
+
+def _role(spec: Any) -> Role | None:
+    facts = tied_facts(spec)
+    return None if facts is None else facts.role

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KV groups on their way through the engine core: with the facts of every layer, then without.
+
+vLLM's groups have one spec for all of their layers where those are equal. Between grouping and the
+configuration of the workers each layer keeps its own spec here (``UniformTypeKVCacheSpecs``), to
+which the worker tied what planning must know.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from vllm.v1.kv_cache_interface import (
+    HiddenStateCacheSpec,
+    KVCacheGroupSpec,
+    MambaSpec,
+    SlidingWindowMLASpec,
+    UniformTypeKVCacheSpecs,
+)
+
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import kv_groups
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.layer_facts import first_form, tie, tied_facts
+from mkv_ascend.layout.planning import PlanInputs
+from mkv_ascend.layout.registry import LayerFacts
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+Groups = Sequence[KVCacheGroupSpec]
+Specs = Mapping[str, Any]
+
+
+def require_layouts(specs: Specs) -> None:
+    """Refuse layers that cannot be planned, before anything is grouped.
+
+    Raises:
+        LayoutError: a spec of a class without a recipe, or one that does not add up.
+        NotImplementedError: a form of cache that no backend of vllm-ascend 0.23.0 serves.
+    """
+    for spec in specs.values():
+        kv_groups.layout_of_spec(spec)
+
+
+def are_searched(config: VllmConfig, specs: Specs) -> bool:
+    """Whether the groups of these layers come from our own search, not from vLLM."""
+    if config.scheduler_config.disable_hybrid_kv_cache_manager:
+        return False
+    first = {name: first_form(spec) for name, spec in specs.items()}
+    return not UniformTypeKVCacheSpecs.is_uniform_type(first) and _need_own_groups(first)
+
+
+def inputs_of(config: VllmConfig, specs: Specs, groups: Groups) -> PlanInputs:
+    """The inputs of the plan that an engine makes. ``groups``: those that it has for ``specs``."""
+    if are_searched(config, specs):
+        return kv_groups.inputs_to_search(config, specs)
+    return kv_groups.given_inputs(config, groups)
+
+
+def _need_own_groups(specs: Specs) -> bool:
+    """Whether to group these layers, which need several groups, by our own search.
+
+    Those of target and draft, and those that vLLM refuses. It keeps models whose layers all are
+    DeepSeek-V4's: it knows those by class, drafts of that kind (mtp) included, and nothing beside
+    them, not even a draft with MLA.
+    """
+    if any(isinstance(spec, SlidingWindowMLASpec) for spec in specs.values()):
+        return not all(map(_is_of_deepseek_v4, specs.values()))
+    return kv_groups.can_fold(specs) or not _vllm_can_unify(specs)
+
+
+def _vllm_can_unify(specs: Specs) -> bool:
+    """Whether ``unify_kv_cache_spec_page_size`` can: by larger blocks, which states do not have."""
+    kept = [spec for spec in specs.values() if not isinstance(spec, HiddenStateCacheSpec)]
+    largest = max((spec.page_size_bytes for spec in kept), default=0)
+    return all(
+        spec.page_size_bytes == largest
+        or (largest % spec.page_size_bytes == 0 and not isinstance(spec, MambaSpec))
+        for spec in kept
+    )
+
+
+def with_facts(groups: Groups, facts: Mapping[str, LayerFacts | None]) -> list[KVCacheGroupSpec]:
+    """vLLM's groups, each layer with a spec of its own and its facts."""
+    result = []
+    for group in groups:
+        specs = {name: copy.copy(spec) for name, spec in kv_groups.specs_by_layer(group).items()}
+        for name, spec in specs.items():
+            tie(spec, facts[name])
+        whole = UniformTypeKVCacheSpecs(group.kv_cache_spec.block_size, specs)
+        result.append(KVCacheGroupSpec(group.layer_names, whole, group.is_eagle_group))
+    return result
+
+
+def are_planned(groups: Groups) -> bool:
+    """Whether these groups, perhaps a worker's part of them, are planned layer by layer."""
+    return bool(groups) and all(
+        isinstance(group.kv_cache_spec, UniformTypeKVCacheSpecs)
+        and all(
+            tied_facts(spec) is not None for spec in group.kv_cache_spec.kv_cache_specs.values()
+        )
+        for group in groups
+    )
+
+
+def as_vllm_has_them(groups: Groups) -> list[KVCacheGroupSpec]:
+    """Groups with one spec where all of their layers' are equal.
+
+    Block tables, the input batch and the scheduler know groups of states by the class of that spec.
+    """
+    return [
+        KVCacheGroupSpec(group.layer_names, _one_spec(group.kv_cache_spec), group.is_eagle_group)
+        for group in groups
+    ]
+
+
+def _one_spec(whole: Any) -> Any:
+    specs = list(whole.kv_cache_specs.values())
+    if _is_of_deepseek_v4(specs[0]) or any(spec != specs[0] for spec in specs):
+        return whole
+    return specs[0]
+
+
+def _is_of_deepseek_v4(spec: Any) -> bool:
+    """Whose groups never have one spec: block tables look for compression where there are several.
+
+    (vllm_ascend/worker/block_table.py.)
+    """
+    return isinstance(spec, SlidingWindowMLASpec) or bool(getattr(spec, "model_version", None))

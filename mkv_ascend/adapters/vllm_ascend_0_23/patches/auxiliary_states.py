@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hidden states of a target's layers, for heads of eagle3 and dflash, where its class has none.
+
+vLLM asks the target's class for them (``SupportsEagle3``), and many classes do not hand any out. A
+model of such a class gets a class derived from its own: hooks on its decoder layers gather what is
+asked for, and a pass returns it beside what the model returned before. The decoder, which Dynamo
+traces, returns the states too, so that they are results of its graphs and no side effect.
+
+Depth ``i`` is what enters layer ``i``, the embedding for 0, and the number of layers is what leaves
+the last one, as in ``vllm.model_executor.models.interfaces.EagleModelMixin`` (vLLM 0.23.0).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+from vllm.compilation.wrapper import TorchCompileWithNoGuardsWrapper
+from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.model_executor.models.interfaces import supports_eagle3
+from vllm_ascend.worker import model_runner_v1
+
+from mkv_ascend.adapters.guards import replaced
+from mkv_ascend.adapters.logging import get_logger
+from mkv_ascend.adapters.vllm_ascend_0_23.patches.read_arguments import reads_argument
+
+logger = get_logger(__name__)
+
+RESIDUAL = "residual"
+"""What vLLM's decoder layers call the part of a state that they have not added yet."""
+
+
+@dataclass
+class AuxiliaryStates:
+    """What the hooks of one decoder have gathered.
+
+    Attributes:
+        decoder: name of its class, for messages.
+        layers: its decoder layers, in order.
+        width: numbers of a state that a head takes per token.
+        gathered: states of the pass that runs, ``[tokens, width]`` each, by depth.
+        handed_out: those of the pass that ended last; empty once they were taken.
+        hooks: what ``ask`` has put on the layers.
+    """
+
+    decoder: str
+    layers: list[nn.Module]
+    width: int
+    gathered: list[torch.Tensor] = field(default_factory=list)
+    handed_out: list[torch.Tensor] = field(default_factory=list)
+    hooks: list[RemovableHandle] = field(default_factory=list)
+
+    def ask(self, depths: tuple[int, ...]) -> None:
+        """Have the states at ``depths`` gathered from now on, and no others.
+
+        Raises:
+            ValueError: for depths that the decoder does not have.
+        """
+        last = len(self.layers)
+        beyond = [depth for depth in depths if not 0 <= depth <= last]
+        if beyond:
+            raise ValueError(
+                f"hidden states at the depths {list(depths)} are asked for, and {self.decoder} has "
+                f"{last} layers, so depths from 0 to {last}. Set eagle_aux_hidden_state_layer_ids "
+                "in the configuration of the head to the depths that it was trained with."
+            )
+        while self.hooks:
+            self.hooks.pop().remove()
+        for depth in sorted(set(depths)):
+            layer = self.layers[max(depth - 1, 0)]
+            if depth == 0:
+                hook = layer.register_forward_pre_hook(self._before_the_first, with_kwargs=True)
+            else:
+                hook = layer.register_forward_hook(self._behind(layer))
+            self.hooks.append(hook)
+
+    def take(self) -> list[torch.Tensor]:
+        """The states of the pass that ended last; they are kept no longer."""
+        states, self.handed_out = self.handed_out, []
+        return states
+
+    def _before_the_first(self, _layer: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        states = [
+            value
+            for value in (*args, *kwargs.values())
+            if isinstance(value, torch.Tensor) and value.is_floating_point()
+        ]
+        self._gather(states, adds=False)
+
+    def _behind(self, layer: nn.Module) -> Callable[[nn.Module, Any, Any], None]:
+        """A hook for what leaves ``layer``."""
+        # Some layers add all up themselves and hand on a residual that nobody reads.
+        adds = reads_argument(type(layer).forward, RESIDUAL)
+
+        def gather(_layer: nn.Module, _args: Any, output: Any) -> None:
+            parts = output if isinstance(output, tuple) else (output,)
+            self._gather([part for part in parts if part is not None], adds)
+
+        return gather
+
+    def _gather(self, parts: list[torch.Tensor], adds: bool) -> None:
+        """Keep the state that ``parts`` are: hidden states, and what is still to be added."""
+        whole = len(parts) == 1 or (len(parts) == 2 and parts[0].shape == parts[1].shape)
+        if not whole or parts[0].dim() != 2 or parts[0].shape[1] != self.width:
+            shapes = " and ".join(str(tuple(part.shape)) for part in parts)
+            raise NotImplementedError(
+                f"hidden states of the layers of {self.decoder} are asked for, and its layers hand "
+                f"on {shapes or 'none'} where a head takes one state of {self.width} numbers per "
+                "token. Use a draft model, or the target's own MTP layer."
+            )
+        # A copy, since a layer may add to what it was handed in place.
+        self.gathered.append(parts[0] + parts[1] if adds and len(parts) == 2 else parts[0].clone())
+
+
+class Decoder:
+    """Stands before the class of a decoder. Shapes: states are ``[tokens, width]``."""
+
+    auxiliary_states: AuxiliaryStates
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the decoder returned before; its states are kept for ``take``."""
+        output, self.auxiliary_states.handed_out = super().__call__(*args, **kwargs)  # type: ignore[misc]
+        return output
+
+
+class Model:
+    """Stands before the class of a target and returns its output and a list of states.
+
+    What ``SupportsEagle3`` asks for stands here; an instance cannot become one of that class.
+    """
+
+    supports_eagle3 = True
+    has_own_lm_head = False
+    has_own_embed_tokens = False
+    auxiliary_states: AuxiliaryStates
+
+    def set_aux_hidden_state_layers(self, layers: tuple[int, ...]) -> None:
+        """Have the states at these depths handed out."""
+        self.auxiliary_states.ask(layers)
+
+    def get_eagle3_default_aux_hidden_state_layers(self) -> tuple[int, ...]:
+        """The depths that vLLM takes where the head's configuration names none."""
+        count = len(self.auxiliary_states.layers)
+        return (2, count // 2, count - 3)
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, list[torch.Tensor]]:
+        """The target's output and its states, by depth."""
+        return super().forward(*args, **kwargs), self.auxiliary_states.take()  # type: ignore[misc]
+
+
+def gathering(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``forward`` of a decoder: what ``original`` returns, and the states it gathered.
+
+    It has the signature of ``original``, by which vLLM finds the dynamic dimensions, and no free
+    variables, since vLLM exchanges its code for the traced one.
+    """
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> tuple[Any, list[torch.Tensor]]:
+        gathered = self.auxiliary_states.gathered
+        gathered.clear()
+        output = self.forward_without_states(*args, **kwargs)
+        states = list(gathered)
+        gathered.clear()
+        return output, states
+
+    return functools.wraps(original)(forward)
+
+
+def hand_out(model: nn.Module, vllm_config: VllmConfig) -> None:
+    """Let ``model`` hand out hidden states of its layers, unless its class does.
+
+    Raises:
+        NotImplementedError: under pipeline parallelism, and where its layers are not found.
+    """
+    if supports_eagle3(model):
+        return
+    name = type(model).__name__
+    if vllm_config.parallel_config.pipeline_parallel_size > 1:
+        raise NotImplementedError(
+            f"{vllm_config.speculative_config.method} over {name} with "
+            f"{vllm_config.parallel_config.pipeline_parallel_size} pipeline stages: vLLM's class "
+            "hands out no hidden states, and mkv_ascend gathers them in one stage only. Use one "
+            "stage, or tensor parallelism."
+        )
+    decoder, layers = decoder_of(model, vllm_config.model_config.get_total_num_hidden_layers())
+    states = AuxiliaryStates(
+        type(decoder).__name__, layers, vllm_config.model_config.get_hidden_size()
+    )
+    _derive(
+        decoder,
+        Decoder,
+        forward=gathering(type(decoder).forward),
+        forward_without_states=type(decoder).forward,
+        auxiliary_states=states,
+    )
+    _derive(model, Model, auxiliary_states=states)
+    if isinstance(decoder, TorchCompileWithNoGuardsWrapper) and not decoder.do_not_compile:
+        # It was made to trace the method that was replaced.
+        with set_current_vllm_config(vllm_config):
+            TorchCompileWithNoGuardsWrapper.__init__(
+                decoder, decoder._compile_prefix, decoder._is_encoder
+            )
+    logger.info("%s hands out hidden states of its layers, gathered by hooks.", name)
+
+
+def decoder_of(model: nn.Module, count: int) -> tuple[nn.Module, list[nn.Module]]:
+    """The module that runs the ``count`` layers of a target, and these.
+
+    It is the one that holds what vLLM's ``make_layers`` returns: first layer, last and the list.
+
+    Raises:
+        NotImplementedError: there is no such module, or several.
+    """
+    language_model = getattr(model, "get_language_model", lambda: model)()
+    found = [
+        (module, list(layers))
+        for module in language_model.modules()
+        if hasattr(module, "start_layer") and hasattr(module, "end_layer")
+        for layers in module.children()
+        if isinstance(layers, nn.ModuleList) and len(layers) == count
+    ]
+    if len(found) != 1:
+        raise NotImplementedError(
+            f"hidden states of the layers of {type(model).__name__} are asked for, and "
+            f"{len(found)} of its modules hold {count} layers made by vLLM's make_layers; exactly "
+            "one must. Use a draft model, or the target's own MTP layer."
+        )
+    return found[0]
+
+
+@contextlib.contextmanager
+def handed_out(asked: bool, vllm_config: VllmConfig) -> Iterator[None]:
+    """While vllm-ascend's runner loads the target: it hands out hidden states if they are asked."""
+    if not asked:
+        yield
+        return
+    load = model_runner_v1.get_model
+
+    def get_model(*args: Any, **kwargs: Any) -> nn.Module:
+        model = load(*args, **kwargs)
+        hand_out(model, vllm_config)
+        return model
+
+    with replaced(model_runner_v1, "get_model", get_model):
+        yield
+
+
+def _derive(module: nn.Module, base: type, **attributes: Any) -> None:
+    """Make ``module`` an instance of ``base`` before its own class; the name stays as it is."""
+    own = type(module)
+    named = {"__module__": own.__module__, **attributes}
+    module.__class__ = type(own.__name__, (base, own), named)

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of gated delta nets whose state stands where a verification of drafts left it.
+
+While ``K`` draft tokens are verified, a layer writes a state after each of the ``1 + K`` tokens,
+into as many columns of the request's block table; the next step goes on from the column of the
+token that was accepted last. vllm-ascend (0.23.0, ``ops/gdn_attn_builder.py``) knows this for rows
+that have ``K`` drafts again. Three others get a wrong state:
+
+- a row with fewer drafts: its tokens' columns are looked up as if every row had ``1 + K`` tokens;
+- a row without drafts: it goes on from column 0 whatever was accepted;
+- a chunk of a prompt of ``1 + K`` tokens: it counts as a verification with its last token accepted,
+  so it goes on from column ``K``, while the chunk before it left its state in column 0.
+
+Here the first two become rows of ``1 + K`` tokens: the last token is repeated, and what comes of
+the repetitions is dropped (states after them stand in columns that are not read). The third stays a
+chunk of a prompt. Batches that a captured graph replays have none of the three: the first two are
+shorter than a verify step, and the runner keeps batches with the third from graphs of such steps.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from mkv_ascend.adapters.guards import expect
+
+PATCH = "rows of gated delta nets"
+ROWS = "mkv_ascend_rows"
+"""Attribute of metadata whose rows were padded_verify_rows."""
+
+OF_THE_TARGET = "mkv_ascend_of_the_target"
+"""Attribute of builders for the target; drafts build metadata of rows of their own."""
+
+BUILD = (
+    "self", "common_prefix_len", "common_attn_metadata", "num_accepted_tokens",
+    "num_decode_draft_tokens_cpu", "fast_build",
+)  # fmt: skip
+FOLD = ("self", "common_attn_metadata", "spec_sequence_masks_cpu", "num_accepted_tokens")
+CORE = ("self", "mixed_qkv", "b", "a", "core_attn_out")
+
+
+@dataclass(frozen=True)
+class PaddedVerifyRows:
+    """Rows of a batch padded_verify_rows by repeating their last token.
+
+    Attributes:
+        starts: first token of each row, and the end, int32 ``[rows + 1]``.
+        source: for each token now, the token that it was or repeats, int64.
+        kept: for each token before, where it is now, int64.
+    """
+
+    starts: torch.Tensor
+    source: torch.Tensor
+    kept: torch.Tensor
+
+    def to(self, device: torch.device) -> PaddedVerifyRows:
+        """The same on ``device``."""
+        parts = (self.starts, self.source, self.kept)
+        return PaddedVerifyRows(*(part.to(device, non_blocking=True) for part in parts))
+
+
+def padded_verify_rows(
+    starts: torch.Tensor, verifying: torch.Tensor, width: int
+) -> PaddedVerifyRows | None:
+    """Rows ``verifying`` (bool ``[rows]``) with ``width`` tokens each, where they have fewer.
+
+    ``starts``: int ``[rows + 1]`` on the host. Rows without tokens stay so. None where no row is
+    shorter.
+    """
+    lengths = starts.diff().to(torch.int64)
+    short = verifying & (lengths > 0) & (lengths < width)
+    if not bool(short.any()):
+        return None
+    longer = torch.where(short, width, lengths)
+    new_starts = torch.zeros(len(lengths) + 1, dtype=torch.int64)
+    torch.cumsum(longer, 0, out=new_starts[1:])
+    row = torch.repeat_interleave(torch.arange(len(lengths)), longer)
+    place = torch.arange(int(new_starts[-1])) - new_starts[row]
+    source = starts[row].to(torch.int64) + torch.minimum(place, lengths[row] - 1)
+    kept = (place < lengths[row]).nonzero().flatten()
+    return PaddedVerifyRows(new_starts.to(starts.dtype), source, kept)
+
+
+def verifying_rows(
+    drafts: np.ndarray, accepted: np.ndarray, computed: np.ndarray, prompts: np.ndarray
+) -> np.ndarray:
+    """Number of drafts of each row that goes on from more than column 0, -1 for the others.
+
+    All int ``[rows]``: ``drafts`` to verify (0 for none), tokens ``accepted`` by the last step, its
+    own included, tokens ``computed``, and tokens of ``prompts``.
+    """
+    decoding = ~in_prompts(computed, prompts)
+    found: np.ndarray = np.where(decoding & ((drafts > 0) | (accepted > 1)), drafts, -1)
+    return found
+
+
+def in_prompts(computed: np.ndarray, prompts: np.ndarray) -> np.ndarray:
+    """Which rows are chunks of prompts; both int ``[rows]``: tokens computed, and of prompts."""
+    found: np.ndarray = computed < prompts
+    return found
+
+
+def mark_builders(builders: Iterable[Any]) -> None:
+    """Have ``builders`` lengthen rows."""
+    for builder in builders:
+        setattr(builder, OF_THE_TARGET, True)
+
+
+def install() -> None:
+    """Wrap vllm-ascend's builder, and the layers' core. Idempotent."""
+    from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import (
+        QwenGatedDeltaNetAttention,
+    )
+    from vllm_ascend.ops.gdn_attn_builder import AscendGDNAttentionMetadataBuilder
+    from vllm_ascend.utils import is_310p
+
+    if is_310p() or hasattr(AscendGDNAttentionMetadataBuilder.build, "mkv_ascend_original"):
+        return  # the 310P has a builder and layers of its own
+    import vllm_ascend.patch.worker  # noqa: F401  (it gives the layers their core)
+
+    replaced: tuple[tuple[Any, str, tuple[str, ...], Callable[..., Any]], ...] = (
+        (AscendGDNAttentionMetadataBuilder, "build", BUILD, _build),
+        (
+            AscendGDNAttentionMetadataBuilder,
+            "_fold_spec_sized_prefill_chunks_into_spec",
+            FOLD,
+            _fold,
+        ),
+        (QwenGatedDeltaNetAttention, "_forward_core", CORE, _forward_core),
+    )
+    for owner, name, parameters, _ in replaced:
+        found = tuple(inspect.signature(getattr(owner, name)).parameters)
+        expect(found == parameters, PATCH, f"{owner.__name__}.{name} takes {found}")
+    for owner, name, _, replacement in replaced:
+        setattr(owner, name, _wrapper(getattr(owner, name), replacement))
+
+
+def _wrapper(original: Callable[..., Any], replacement: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def method(self: Any, *arguments: Any, **named: Any) -> Any:
+        return replacement(original, self, *arguments, **named)
+
+    method.mkv_ascend_original = original  # type: ignore[attr-defined]
+    return method
+
+
+def _build(
+    original: Callable[..., Any],
+    builder: Any,
+    common_prefix_len: int,
+    common_attn_metadata: Any,
+    num_accepted_tokens: torch.Tensor | None = None,
+    num_decode_draft_tokens_cpu: torch.Tensor | None = None,
+    fast_build: bool = False,
+) -> Any:
+    rest = (num_accepted_tokens, num_decode_draft_tokens_cpu, fast_build)
+    common = common_attn_metadata
+    rows = None
+    if getattr(builder, OF_THE_TARGET, False) and num_decode_draft_tokens_cpu is not None:
+        rows = padded_verify_rows(
+            common.query_start_loc_cpu, num_decode_draft_tokens_cpu >= 0, builder.num_spec + 1
+        )
+    if rows is None:
+        return original(builder, common_prefix_len, common, *rest)
+    on_device = rows.to(common.query_start_loc.device)
+    longer = common.replace(
+        query_start_loc=on_device.starts,
+        query_start_loc_cpu=rows.starts,
+        num_actual_tokens=len(rows.source),
+        max_query_len=int(rows.starts.diff().max()),
+        # Of the rows as they are: lengths choose columns, and stay.
+        _num_computed_tokens_cache=common.compute_num_computed_tokens(),
+    )
+    metadata = original(builder, common_prefix_len, longer, *rest)
+    setattr(metadata, ROWS, on_device)
+    return metadata
+
+
+def _fold(
+    original: Callable[..., Any],
+    builder: Any,
+    common_attn_metadata: Any,
+    spec_sequence_masks_cpu: torch.Tensor,
+    num_accepted_tokens: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """No chunk of a prompt counts as a verify step; the runner keeps them out of its graphs."""
+    return spec_sequence_masks_cpu, num_accepted_tokens
+
+
+def _forward_core(
+    original: Callable[..., None],
+    layer: Any,
+    mixed_qkv: torch.Tensor,
+    b: torch.Tensor,
+    a: torch.Tensor,
+    core_attn_out: torch.Tensor,
+) -> None:
+    from vllm.forward_context import get_forward_context
+
+    metadata = get_forward_context().attn_metadata
+    rows: PaddedVerifyRows | None = None
+    if isinstance(metadata, dict):
+        rows = getattr(metadata[layer.prefix], ROWS, None)
+    if rows is None:
+        original(layer, mixed_qkv, b, a, core_attn_out)
+        return
+    longer = core_attn_out.new_zeros((len(rows.source), *core_attn_out.shape[1:]))
+    inputs = (part.index_select(0, rows.source) for part in (mixed_qkv, b, a))
+    original(layer, *inputs, longer)
+    core_attn_out[: len(rows.kept)] = longer.index_select(0, rows.kept)

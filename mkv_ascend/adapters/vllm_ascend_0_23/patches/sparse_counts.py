@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many keys a sparse layer chooses: its model's ``index_topk``.
+
+vllm-ascend 0.23.0 chooses 2048 whatever the model says, which is what the published models say. The
+layer's indexer holds the number (``topk_tokens``).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mkv_ascend.adapters.guards import expect
+
+PATCH = "number of keys that a sparse layer chooses"
+COUNT_OF_VLLM_ASCEND = 2048
+PARAMETERS = (
+    "sfa_impl", "q_li", "q_li_scale", "q_li_shape_ori", "weights", "kv_cache", "attn_metadata",
+    "actual_seq_lengths_query", "actual_seq_lengths_key", "enable_sparse_li_c8",
+    "use_torch_npu_lightning_indexer",
+)  # fmt: skip
+
+
+def install() -> None:
+    """Wrap the method of the device's adaptor that chooses keys. Idempotent."""
+    import vllm_ascend.ops  # noqa: F401  (before the device's module, which imports it in a circle)
+    from vllm_ascend.device.device_op import BaseDeviceAdaptor, DeviceOperator
+
+    original: Callable[..., torch.Tensor] = DeviceOperator.indexer_select_post_process
+    if hasattr(original, "mkv_ascend_original"):
+        return
+    expect(
+        tuple(inspect.signature(original).parameters) == PARAMETERS,
+        PATCH,
+        "indexer_select_post_process of vllm-ascend's device adaptor takes other arguments",
+    )
+    # Other generations' adaptors call other operators.
+    generic = original is BaseDeviceAdaptor.indexer_select_post_process
+
+    @functools.wraps(original)
+    def choose(sfa_impl: Any, *arguments: Any) -> torch.Tensor:
+        count = sfa_impl.indexer.topk_tokens
+        if count == COUNT_OF_VLLM_ASCEND:
+            return original(sfa_impl, *arguments)
+        if not generic:
+            raise NotImplementedError(
+                f"index_topk is {count}; on this device generation layers choose "
+                f"{COUNT_OF_VLLM_ASCEND} keys. Use a model with that index_topk"
+            )
+        return choose_keys(sfa_impl, count, dict(zip(PARAMETERS[1:], arguments, strict=True)))
+
+    choose.mkv_ascend_original = original  # type: ignore[attr-defined]
+    DeviceOperator.indexer_select_post_process = staticmethod(choose)
+
+
+def choose_keys(sfa_impl: Any, count: int, given: dict[str, Any]) -> torch.Tensor:
+    """The positions of the ``count`` keys for each query, int32 ``[tokens, 1, count]``.
+
+    Args:
+        sfa_impl: vllm-ascend's implementation of the layer.
+        given: the other arguments of ``indexer_select_post_process``, by name.
+    """
+    caches = given["kv_cache"]
+    place = 1 if sfa_impl.enable_sparse_sfa_c8 else 2
+    shared = {
+        "key": caches[place],
+        "actual_seq_lengths_query": given["actual_seq_lengths_query"],
+        "actual_seq_lengths_key": given["actual_seq_lengths_key"],
+        "block_table": given["attn_metadata"].block_table,
+        "layout_query": "TND",
+        "layout_key": "PA_BSND",
+        "sparse_count": count,
+        "sparse_mode": 3,
+    }
+    query, weights = given["q_li"], given["weights"]
+    if given["enable_sparse_li_c8"]:
+        shape = given["q_li_shape_ori"]
+        quantised: torch.Tensor = torch.ops._C_ascend.npu_lightning_indexer_quant(
+            query=query.view(shape),
+            weights=weights.to(torch.float16),
+            query_dequant_scale=given["q_li_scale"].view(shape[:-1]),
+            key_dequant_scale=caches[place + 1].squeeze(2),
+            query_quant_mode=0,
+            key_quant_mode=0,
+            **shared,
+        )
+        return quantised
+    if given["use_torch_npu_lightning_indexer"]:
+        import torch_npu
+
+        operator = torch_npu.npu_lightning_indexer
+    else:
+        operator = torch.ops._C_ascend.npu_lightning_indexer
+    positions: torch.Tensor
+    positions, _ = operator(query=query, weights=weights, **shared)
+    return positions

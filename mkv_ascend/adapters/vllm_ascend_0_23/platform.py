@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MkvPlatform: vllm-ascend's platform with this plugin's worker and configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vllm_ascend.platform import NPUPlatform
+
+from mkv_ascend.adapters.logging import get_logger
+from mkv_ascend.adapters.refusal import refuse
+from mkv_ascend.adapters.vllm_ascend_0_23.early_checks import (
+    early_check,
+    front_check,
+    kv_connectors,
+)
+from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
+    draft_architecture,
+    recurrent_blocks,
+    two_head_sizes,
+)
+from mkv_ascend.attention.selection import SelectionError
+from mkv_ascend.config import ConfigError, parse_config
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+logger = get_logger(__name__)
+
+STOCK_WORKER = "vllm_ascend.worker.worker.NPUWorker"
+WORKER = "mkv_ascend.adapters.vllm_ascend_0_23.worker.MkvWorker"
+
+
+class MkvPlatform(NPUPlatform):
+    """The platform that vLLM runs on when this package and vllm-ascend are installed.
+
+    What it adds: ``--additional-config`` is checked in the front process, before any worker
+    starts, and vllm-ascend's worker is replaced by ``MkvWorker``. Everything else, the choice of
+    backend for callers outside attention layers included, is vllm-ascend's. Attention layers
+    choose in ``attention/layers.py``, because the platform's method is told no layer and its answer
+    is cached.
+    """
+
+    @classmethod
+    def pre_register_and_update(cls, parser: Any = None) -> None:
+        """vllm-ascend's patches of the front process, and those of ours that belong there."""
+        super().pre_register_and_update(parser)
+        recurrent_blocks.install()
+        two_head_sizes.install()
+        draft_architecture.install()
+        front_check.install()
+
+    @classmethod
+    def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
+        """Check our options, let vllm-ascend update the configuration, then set the worker.
+
+        Runs again whenever vLLM copies its configuration (for the draft model, for one), so it
+        must be idempotent.
+
+        Raises:
+            ConfigError: an option is unknown, of the wrong type or impossible.
+            SelectionError: no backend, or not the one asked for, can serve a model.
+            ConnectorError: a KV connector cannot take an Ascend NPU's caches.
+            StartUpRefused: instead of these, in vLLM's own command.
+            ValueError: the options ask for something in a mode where this plugin cannot act.
+        """
+        try:
+            config = parse_config(vllm_config.additional_config)
+        except ConfigError as error:
+            refuse(error)
+        super().check_and_update_config(vllm_config)
+        parallel_config = vllm_config.parallel_config
+        if parallel_config is None or vllm_config.model_config is None:
+            return
+        if parallel_config.worker_cls == STOCK_WORKER:
+            # Not yet ours: this is the first time, for the target, in the front process.
+            try:
+                early_check.check_models(vllm_config)
+                kv_connectors.check_connectors(vllm_config)
+            except (SelectionError, kv_connectors.ConnectorError) as error:
+                refuse(error)
+            parallel_config.worker_cls = WORKER
+        elif parallel_config.worker_cls not in (WORKER, "auto"):
+            _stay_out_of(parallel_config.worker_cls, config != parse_config({}))
+
+    @classmethod
+    def register_custom_kv_cache_specs(cls, vllm_config: VllmConfig | None) -> None:
+        """Register vllm-ascend's specs; where our worker runs, let our grouping follow.
+
+        vLLM calls this in the engine core, before it groups layers. It calls it too, then possibly
+        without a configuration, when a spec's manager is looked up before any registration.
+        """
+        super().register_custom_kv_cache_specs(vllm_config)
+        if vllm_config is None:
+            # No engine core: that registers with its configuration, whatever was before.
+            return
+        if vllm_config.parallel_config.worker_cls == WORKER:
+            from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import engine_core
+            from mkv_ascend.adapters.vllm_ascend_0_23.patches import new_blocks, prefix_hits
+
+            engine_core.install()
+            new_blocks.install()
+            prefix_hits.install()
+
+
+def _stay_out_of(worker: str, has_options: bool) -> None:
+    """Say that a worker of another kind (310P, xlite, the user's own) is left as it is.
+
+    Raises:
+        ValueError: options of ours are given, which nothing would honour there.
+    """
+    if has_options:
+        refuse(
+            ValueError(
+                f'additional_config["mkv_ascend"] was given, but the worker is {worker}: '
+                f"mkv_ascend extends {STOCK_WORKER} only. Remove the mkv_ascend options, or the "
+                "setting that selects the other worker (worker_cls, xlite_graph_config, a 310P "
+                "device)."
+            )
+        )
+    logger.warning(
+        "mkv_ascend leaves the worker %s as it is: backends and layouts are vllm-ascend's own.",
+        worker,
+    )

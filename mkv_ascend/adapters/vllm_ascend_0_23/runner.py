@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MkvModelRunner: vllm-ascend's model runner with separate choices for target and draft."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from vllm.compilation.counter import compilation_counter
+from vllm.config import get_layers_from_vllm_config
+from vllm.distributed.parallel_state import is_global_first_rank
+from vllm.model_executor.layers.attention import Attention, MLAAttention
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.model_executor.layers.mamba.abstract import MambaBase
+from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
+from vllm_ascend.attention.attention_v1 import (
+    AscendAttentionMetadataBuilder,
+    AscendAttentionState,
+)
+from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
+from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
+
+from mkv_ascend.adapters.guards import replaced
+from mkv_ascend.adapters.logging import get_logger
+from mkv_ascend.adapters.vllm_ascend_0_23.attention import layers
+from mkv_ascend.adapters.vllm_ascend_0_23.early_checks import recurrent_refusals
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.block_zeroer import PlannedBlockZeroer
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.layer_facts import tie_facts
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.mla_specs import corrected_specs
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.nz_format import empty_in_nz
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.planned_caches import (
+    kernel_blocks_of,
+    own_caches,
+    plan_caches,
+    served_plan,
+    why_not_planned,
+)
+from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
+    accepted_tokens,
+    auxiliary_states,
+    mamba_kernels,
+)
+from mkv_ascend.adapters.vllm_ascend_0_23.patches.gdn_rows import (
+    in_prompts,
+    mark_builders,
+    verifying_rows,
+)
+from mkv_ascend.adapters.vllm_ascend_0_23.patches.identity_rope import record_identity_rope
+from mkv_ascend.adapters.vllm_ascend_0_23.patches.two_head_sizes import drop_rows_of_other_sizes
+from mkv_ascend.adapters.vllm_ascend_0_23.target_graphs import (
+    for_updates,
+    state_of,
+    take_lengths_on_the_host,
+)
+from mkv_ascend.adapters.vllm_ascend_0_23.target_pass import (
+    AttentionGroups,
+    TargetPass,
+    plan_target_pass,
+    slots_in_one_launch,
+)
+from mkv_ascend.attention.report import LayerRow, layer_rows, render
+from mkv_ascend.drafting.capture_cost import CaptureCost
+from mkv_ascend.drafting.proposers import create_proposer
+from mkv_ascend.drafting.proposing import Proposing
+from mkv_ascend.layout.bound import BoundPlan
+from mkv_ascend.layout.materialize import Materialized, materialize
+
+if TYPE_CHECKING:
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+logger = get_logger(__name__)
+
+HOST_LENGTH_BUILDERS = (AscendAttentionMetadataBuilder, AscendMLAMetadataBuilder)
+"""Builders that read sequence lengths on the host."""
+
+OF_VLLM = (Attention, MLAAttention, MambaBase)
+"""Layers that take the caches themselves."""
+
+
+class MkvModelRunner(NPUModelRunner):
+    """Runs the target and, where there is one, the draft.
+
+    ``cache_plan``: the plan of all KV caches; None while there are none, and where
+    vllm-ascend allocates them.
+    """
+
+    cache_plan: BoundPlan | None = None
+    kv_cache_config: KVCacheConfig
+    attn_groups: AttentionGroups
+    attn_state: AscendAttentionState
+    _target_pass: TargetPass | None = None
+    _cache_memory: Materialized
+
+    def _get_drafter(self) -> Any:
+        method = self.speculative_config.method
+        return create_proposer(method, self.vllm_config, self.device, self)
+
+    def load_model(self) -> None:
+        """Load target and draft; every layer has its backend afterwards.
+
+        Raises:
+            SelectionError: no backend fits a layer, or a pattern of ``attention.layers``
+                matches none.
+        """
+        asked = self.use_aux_hidden_state_outputs or self._eagle3_uses_aux_hidden_state()
+        with auxiliary_states.handed_out(asked, self.vllm_config):
+            super().load_model()
+        record_identity_rope(self.vllm_config, self.device)
+        drop_rows_of_other_sizes()
+        all_layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
+        drafts = self._draft_layers()
+        recurrent_refusals.refuse(
+            self.vllm_config, {name: all_layers[name] for name in all_layers if name not in drafts}
+        )
+        layers.check_options(self.vllm_config)
+        # vllm-ascend asks the target's backend alone. The host lengths must be right when any
+        # layer's builder reads them, the draft's included.
+        self._needs_seq_lens_cpu_sync = self.use_compress or any(
+            issubclass(layer.get_attn_backend().get_builder_cls(), HOST_LENGTH_BUILDERS)
+            for layer in layers.chosen_layers(self.vllm_config).values()
+        )
+
+    def initialize_kv_cache(self, kv_cache_config: KVCacheConfig) -> None:
+        """Allocate the caches, then print the tables of layers and of the plan once."""
+        super().initialize_kv_cache(kv_cache_config)
+        mamba_kernels.prepare(self.vllm_config, self.kv_cache_config)
+        builders = [
+            builder
+            for groups in self.attn_groups
+            for group in groups
+            for builder in group.metadata_builders
+        ]
+        mark_builders(builders)
+        if self.compilation_config.cudagraph_mode.has_full_cudagraphs():
+            take_lengths_on_the_host(builders)
+        self._plan_the_targets_pass()
+        if not is_global_first_rank():
+            return
+        logger.info("%s", render(self.layer_rows()))
+        if isinstance(self.drafter, Proposing):
+            logger.info("%s", self.drafter.describe())
+        if self.cache_plan is not None:
+            specs = own_caches(self.kv_cache_config, self.runner_only_attn_layers)
+            backends = {row.name: row.backend for row in self.layer_rows()}
+            served = served_plan(
+                self.cache_plan, self.kv_cache_config, specs, self.vllm_config, backends
+            )
+            logger.info("%s", served.text())
+
+    def capture_model(self) -> int:
+        """Capture graphs of target and draft, and say what each took; bytes, as vllm-ascend."""
+        before, start = compilation_counter.num_cudagraph_captured, time.perf_counter()
+        kept_bytes: int = super().capture_model()
+        graphs = compilation_counter.num_cudagraph_captured - before
+        target = CaptureCost(graphs, time.perf_counter() - start, kept_bytes)
+        of_draft = getattr(self.drafter, "graphs", None)
+        draft = CaptureCost() if of_draft is None else of_draft.cost.total
+        target = target.without(replace(draft, graphs=0))  # vLLM counts its own graphs
+        if graphs and is_global_first_rank():
+            logger.info("Graphs captured: of the target %s; of the draft %s.", target, draft)
+        return kept_bytes
+
+    def initialize_kv_cache_tensors(self, kv_cache_config: KVCacheConfig) -> dict[str, Any]:
+        """vllm-ascend binds the caches of a DeepSeek-V4 target's draft as that target's layers
+        take them, in a list; vLLM's own layers take the caches themselves."""
+        caches: dict[str, Any] = super().initialize_kv_cache_tensors(kv_cache_config)
+        for name, cache in caches.items():
+            layer = self.compilation_config.static_forward_context[name]
+            if isinstance(layer, OF_VLLM) and isinstance(layer.kv_cache, list):
+                layer.kv_cache = cache
+        return caches
+
+    def _plan_the_targets_pass(self) -> None:
+        """Slots and metadata of the target's pass are those of its own layers, made once.
+
+        Not before the caches are allocated: vllm-ascend finds kernel block sizes and caches by
+        way of the attention groups of all layers.
+        """
+        drafts_apart = isinstance(self.drafter, Proposing) or not self._draft_layers()
+        tables = self.input_batch.block_table
+        self._target_pass = None
+        if (
+            not drafts_apart  # the drafter reads slots and metadata of the target's pass
+            or self.use_cp or self.use_compress  # tables of shares of a sequence, or not of tokens
+            or len(tables.block_tables) != len(self.attn_groups)  # layers without a cache
+        ):  # fmt: skip
+            return
+        self._target_pass = plan_target_pass(
+            self.kv_cache_config,
+            self.attn_groups,
+            tables.block_tables,
+            self._draft_layers(),
+            share=not self.enable_hamming_sparse,  # whose metadata differs by group
+        )
+        slots_in_one_launch(tables, self.attn_groups, self._draft_layers(), self.max_num_reqs)
+
+    def _build_attention_metadata(self, *args: Any, **kwargs: Any) -> Any:
+        """Metadata of the target's pass: of its own layers, built once per distinct need."""
+        if self.speculative_config is None:
+            return self._build_of_target(*args, **kwargs)
+        with accepted_tokens.told(self.attn_groups, self.num_accepted_tokens.gpu):
+            return self._build_of_target(*args, **kwargs)
+
+    def _build_of_target(self, *args: Any, **kwargs: Any) -> Any:
+        self.attn_state = state_of(self.attn_state, kwargs["max_query_len"])
+        plan, batch = self._target_pass, self.input_batch
+        self._find_verifying_rows(kwargs)
+        if plan is None or kwargs.get("ubatch_slices") is not None:
+            return super()._build_attention_metadata(*args, **kwargs)
+        whole = self.kv_cache_config, self.attn_groups, batch.block_table
+        self.kv_cache_config, self.attn_groups = plan.config, plan.attention_groups
+        batch.block_table = plan.tables
+        try:
+            metadata, common = super()._build_attention_metadata(*args, **kwargs)
+        finally:
+            self.kv_cache_config, self.attn_groups, batch.block_table = whole
+        requests = kwargs["num_reqs"]
+        lengths = self.seq_lens[: kwargs.get("num_reqs_padded") or requests]
+        return plan.complete(metadata, requests, lengths), common
+
+    def _determine_batch_execution_and_padding(
+        self,
+        num_tokens: int,
+        num_reqs: int,
+        *args: Any,
+        force_uniform_decode: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """How a batch is run: chunks of prompts over recurrent layers in no graph of verify steps.
+
+        vllm-ascend judges by shape: a chunk of K + 1 tokens looks like a verify step.
+        """
+        batch, model = self.input_batch, self.model_config
+        if force_uniform_decode is None and (model.is_hybrid or model.is_attention_free):
+            computed = batch.num_computed_tokens_cpu[:num_reqs]
+            if in_prompts(computed, batch.num_prompt_tokens[:num_reqs]).any():
+                force_uniform_decode = False
+        return super()._determine_batch_execution_and_padding(
+            num_tokens, num_reqs, *args, force_uniform_decode=force_uniform_decode, **kwargs
+        )
+
+    def _find_verifying_rows(self, asked: dict[str, Any]) -> None:
+        """Tell builders of recurrent layers of rows that verified drafts and have none now.
+
+        vllm-ascend tells them of rows with drafts. ``asked``: arguments of
+        ``_build_attention_metadata``, changed where there are others.
+        """
+        if not (self.speculative_config and self.model_config.is_hybrid):
+            return
+        if asked.get("for_cudagraph_capture") or asked.get("num_scheduled_tokens") is None:
+            return
+        count, batch = asked["num_reqs"], self.input_batch
+        drafts = self.num_decode_draft_tokens.np[:count]
+        if not asked.get("use_spec_decode"):
+            self.num_decode_draft_tokens.np.fill(-1)
+        accepted = self.num_accepted_tokens.np[:count]
+        computed, prompts = batch.num_computed_tokens_cpu[:count], batch.num_prompt_tokens[:count]
+        found = verifying_rows(np.maximum(drafts, 0), accepted, computed, prompts)
+        drafts[:] = np.maximum(drafts, found)
+        asked["use_spec_decode"] = bool((drafts >= 0).any())
+
+    def _update_full_graph_params_if_needed(self, *args: Any, **kwargs: Any) -> None:
+        """Give the launches of a replayed graph this step's lengths: K + 1 tokens per request."""
+        with replaced(self, "speculative_config", for_updates(self.speculative_config)):
+            super()._update_full_graph_params_if_needed(*args, **kwargs)
+
+    def get_kv_cache_spec(self) -> dict[str, Any]:
+        """The spec of every layer with a cache, tied to what planning must know besides."""
+        all_layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
+        specs = corrected_specs(
+            super().get_kv_cache_spec(),
+            all_layers,
+            self.vllm_config,
+            self.sfa_dcp_replicated_indexer_size,
+        )
+        tie_facts(specs, all_layers, self._draft_layers())
+        return specs
+
+    def maybe_add_kv_sharing_layers_to_kv_cache_groups(
+        self, kv_cache_config: KVCacheConfig
+    ) -> None:
+        """Layers that read another layer's cache join its group, with its spec."""
+        super().maybe_add_kv_sharing_layers_to_kv_cache_groups(kv_cache_config)
+        for group in kv_cache_config.kv_cache_groups:
+            if isinstance(group.kv_cache_spec, UniformTypeKVCacheSpecs):
+                specs = group.kv_cache_spec.kv_cache_specs
+                for name in group.layer_names:
+                    if name not in specs:
+                        specs[name] = specs[self.shared_kv_cache_layers[name]]
+
+    def _draft_layers(self) -> frozenset[str]:
+        return frozenset(getattr(self.drafter, "_draft_attn_layer_names", ()))
+
+    def _allocate_kv_cache_tensors(self, kv_cache_config: KVCacheConfig) -> dict[str, Any]:
+        """Every layer's cache, in its final shape, from one plan where all kinds are planned."""
+        specs = own_caches(kv_cache_config, self.runner_only_attn_layers)
+        reason = why_not_planned(self.vllm_config, specs)
+        self.cache_plan = None
+        if reason is not None:
+            logger.warning("KV caches are allocated by vllm-ascend, not planned: %s", reason)
+            raw: dict[str, Any] = super()._allocate_kv_cache_tensors(kv_cache_config)
+            return raw
+        self.cache_plan = plan_caches(
+            self.vllm_config,
+            kv_cache_config,
+            specs,
+            get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase),
+            self._draft_layers(),
+            kernel_blocks_of(kv_cache_config, self.kernel_block_sizes),
+            self.shared_kv_cache_layers,
+        )
+        self.hybrid_with_attn_and_mamba = False
+        self._cache_memory = materialize(self.cache_plan, self.device, empty_in_nz=empty_in_nz)
+        return self._cache_memory.caches
+
+    def _reshape_kv_cache_tensors(
+        self, kv_cache_config: KVCacheConfig, kv_cache_raw_tensors: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Nothing is left to do for planned caches."""
+        if self.cache_plan is not None:
+            return kv_cache_raw_tensors
+        reshaped: dict[str, Any] = super()._reshape_kv_cache_tensors(
+            kv_cache_config, kv_cache_raw_tensors
+        )
+        return reshaped
+
+    def _init_kv_zero_meta(self) -> None:
+        """Have the blocks zeroed that the scheduler asks for, in all planned caches."""
+        if self.cache_plan is None:
+            super()._init_kv_zero_meta()
+            return
+        self._kv_block_zeroer = PlannedBlockZeroer(self._cache_memory.planes)
+
+    def zero_new_blocks(self) -> None:
+        """From now on, where a draft's blocks may have held states: see ``new_blocks``."""
+        if self.cache_plan is None or not self.kv_cache_config.needs_kv_cache_zeroing:
+            return
+        if isinstance(self.drafter, Proposing) and not hasattr(self, "_kv_block_zeroer"):
+            self._init_kv_zero_meta()
+
+    def layer_rows(self) -> tuple[LayerRow, ...]:
+        """Which backend serves which layer, in which KV group; in the order of creation."""
+        groups = {
+            name: gid
+            for gid, group in enumerate(self.kv_cache_config.kv_cache_groups)
+            for name in group.layer_names
+        }
+        return layer_rows(layers.all_choices(self.vllm_config, self._draft_layers()), groups)
