@@ -151,7 +151,7 @@ def _of_tokens(named: NamedLayer, sizes: BlockSizes, entry: BackendEntry) -> Cac
         storage=Storage.SPLIT,
         page_bytes=sum(part.bytes_per_block for part in parts),
         tokens_per_block=rows,
-        kernel_block=largest_kernel_block(rows, entry.kernel_block_sizes, rows),
+        kernel_block=largest_kernel_block(rows, entry.kernel_block_sizes),
     )
     holding = Holding(Span.WINDOW, layer.window) if layer.window else Holding(Span.ALL)
     return CachedLayer(layout, holding, entry.name)

@@ -153,7 +153,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _formatted(report: PlanReport, form: str) -> str:
     if form == "json":
-        return json.dumps(report.to_plain(), indent=2) + "\n"
+        return json.dumps(report.to_dict(), indent=2) + "\n"
     if form == "html":
         from mkv_ascend.layout.report_html import html
 

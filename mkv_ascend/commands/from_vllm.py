@@ -18,7 +18,7 @@ from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.planning import PlanInputs
 from mkv_ascend.layout.report import OtherGrouping
 from mkv_ascend.layout.report_text import count
-from mkv_ascend.layout.serialization import from_plain
+from mkv_ascend.layout.serialization import from_dict
 
 __all__ = ["find", "read_answer"]
 
@@ -42,7 +42,7 @@ def read_answer(asked: Asked, answer: Mapping[str, Any]) -> Found:
     """What the process answered (``vllm_building.build``)."""
     if "error" in answer:
         raise ExplainError(f"vLLM 0.23.0 with vllm-ascend 0.23.0 refuses this: {answer['error']}")
-    inputs = from_plain(PlanInputs, answer["inputs"])
+    inputs = from_dict(PlanInputs, answer["inputs"])
     if not inputs.layers:
         raise ExplainError("no layer of these models keeps a KV cache")
     return Found(

@@ -9,7 +9,7 @@ from mkv_ascend.commands.explain_process import ask
 from mkv_ascend.layout.demand import Request
 from mkv_ascend.layout.planning import CachedLayer
 from mkv_ascend.layout.report import OtherGrouping
-from mkv_ascend.layout.serialization import to_plain
+from mkv_ascend.layout.serialization import to_dict
 
 ANSWERED_BY = "mkv_ascend.adapters.vllm_ascend_0_23.explain.vllm_groups"
 
@@ -25,8 +25,8 @@ def ask_vllm(
     question = {
         "layers": [
             {
-                "layout": to_plain(layer.layout),
-                "holding": to_plain(layer.holding),
+                "layout": to_dict(layer.layout),
+                "holding": to_dict(layer.holding),
                 "padded": _padded(layer, padded_bytes),
             }
             for layer in layers

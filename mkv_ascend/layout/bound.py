@@ -28,7 +28,6 @@ class TensorView:
     buffer: int
     offset_bytes: int
     rows_per_block: int
-    side: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,5 +139,4 @@ class BoundPlan:
             buffer=placement.buffer,
             offset_bytes=self.buffer_start(pool, placement.buffer) + start,
             rows_per_block=placement.rows,
-            side=part.side,
         )

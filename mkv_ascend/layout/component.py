@@ -19,11 +19,9 @@ __all__ = [
     "Container",
     "LayerLayout",
     "LayoutError",
-    "MemoryFormat",
     "StateExtent",
     "Storage",
     "TokenExtent",
-    "TokenOrder",
     "dtype_bytes",
     "exact_quotient",
 ]
@@ -42,9 +40,6 @@ DTYPE_BYTES = {
     "int64": 8,
 }
 """Bytes of one element."""
-
-NZ_ROW = 16
-"""Elements of the innermost axis of the FRACTAL_NZ format (CANN's documentation of formats)."""
 
 
 class LayoutError(ValueError):
@@ -91,29 +86,6 @@ class Container(str, Enum):
         return str(self.value)
 
 
-class MemoryFormat(str, Enum):
-    """Format of a tensor on the device."""
-
-    ND = "nd"
-    NZ = "nz"
-    """FRACTAL_NZ, on Ascend 310P: the format belongs to an allocation, a view cannot have it."""
-
-    def __str__(self) -> str:
-        return str(self.value)
-
-
-class TokenOrder(str, Enum):
-    """Order of the axes of one kernel block."""
-
-    TOKENS_HEADS_DIM = "tokens_heads_dim"
-    HEADS_TOKENS_DIM = "heads_tokens_dim"
-    NZ = "nz"
-    """(heads * dim / 16, tokens, 16)."""
-
-    def __str__(self) -> str:
-        return str(self.value)
-
-
 @dataclass(frozen=True)
 class TokenExtent:
     """A row of ``heads x dim`` elements for each of ``tokens`` rows of a block."""
@@ -121,15 +93,12 @@ class TokenExtent:
     tokens: int
     heads: int
     dim: int
-    order: TokenOrder = TokenOrder.TOKENS_HEADS_DIM
 
     def __post_init__(self) -> None:
         if min(self.tokens, self.heads, self.dim) <= 0:
             raise LayoutError(
                 f"tokens {self.tokens}, heads {self.heads}, dim {self.dim}: all must be positive"
             )
-        if self.order is TokenOrder.NZ:
-            exact_quotient(self.heads * self.dim, NZ_ROW, "heads * dim in NZ format")
 
     @property
     def elements(self) -> int:
@@ -138,10 +107,6 @@ class TokenExtent:
 
     def shape(self, tokens: int) -> tuple[int, ...]:
         """Axes of one kernel block of ``tokens`` rows."""
-        if self.order is TokenOrder.NZ:
-            return (self.heads * self.dim // NZ_ROW, tokens, NZ_ROW)
-        if self.order is TokenOrder.HEADS_TOKENS_DIM:
-            return (self.heads, tokens, self.dim)
         return (tokens, self.heads, self.dim)
 
 
@@ -168,7 +133,6 @@ class Component:
     ``replicas``: blocks of the tensor for each block of the manager (vllm-ascend keeps the
     indexer's keys of all context-parallel ranks: ``sfa_dcp_replicated_indexer_size``).
     ``overlay``: a second view of the page from its first byte on; needs PAGED storage and no bytes.
-    ``side``: counted and allocated, but bound beside the cache (kvcomp's hashed keys).
     """
 
     name: str
@@ -176,7 +140,6 @@ class Component:
     extent: TokenExtent | StateExtent
     replicas: int = 1
     overlay: bool = False
-    side: bool = False
 
     def __post_init__(self) -> None:
         dtype_bytes(self.dtype)
@@ -215,7 +178,6 @@ class LayerLayout:
     they take strides. ``page_bytes``: all components and what the spec pads them to.
     ``tokens_per_block``: tokens of a request that one block stands for (compressed caches keep
     fewer rows). ``kernel_block``: rows of the backend's own block, None where it takes the whole.
-    ``alignment``: bytes that the start of each component must be a multiple of.
     """
 
     layer: str
@@ -227,8 +189,6 @@ class LayerLayout:
     tokens_per_block: int
     kernel_block: int | None = None
     container: Container = Container.TUPLE
-    memory_format: MemoryFormat = MemoryFormat.ND
-    alignment: int = 1
 
     def __post_init__(self) -> None:
         try:
@@ -247,8 +207,7 @@ class LayerLayout:
                 f"its components need {self.used_bytes} bytes of a block, its page has "
                 f"{self.page_bytes}; make the page larger"
             )
-        bound = [component for component in self.components if not component.side]
-        if self.container is Container.TENSOR and len(bound) != 1:
+        if self.container is Container.TENSOR and len(self.components) != 1:
             raise LayoutError(f"components {names} in one tensor; use a tuple or a list")
         for component in self.components:
             component.rows_per_block(self.kernel_block)
@@ -258,8 +217,6 @@ class LayerLayout:
                 raise LayoutError(f"{component.name} has replicas; storage must not be PAGED")
         if self.storage is Storage.PAGED:
             exact_quotient(self.page_bytes, self.kernel_splits, "page bytes by kernel blocks")
-        if self.memory_format is MemoryFormat.NZ and self.storage is not Storage.SPLIT:
-            raise LayoutError("NZ format belongs to an allocation; storage must be SPLIT")
 
     @property
     def used_bytes(self) -> int:
@@ -280,15 +237,3 @@ class LayerLayout:
         if not tokens or len(set(tokens)) != 1:
             raise LayoutError(f"kernel block {self.kernel_block} with rows {tokens} per component")
         return exact_quotient(tokens[0], self.kernel_block, "tokens of a block by kernel block")
-
-    @property
-    def geometry(self) -> tuple[object, ...]:
-        """What decides where its bytes lie; layers of equal geometry may always share a pool."""
-        return (
-            tuple((p.bytes_per_block, p.replicas, p.overlay) for p in self.components),
-            self.storage,
-            self.page_bytes if self.storage is Storage.PAGED else 0,
-            self.kernel_splits,
-            self.memory_format,
-            self.alignment,
-        )

@@ -2,13 +2,12 @@
 """The plan of all KV caches of a process: groups, pools and offsets, proven when it is made.
 
 A plan does not depend on the number of blocks: memory profiling decides that later, and
-``CachePlan.bind`` then gives integers for every tensor. A plan is a value: compare it, hash it,
-send it as JSON. None can exist that lets two blocks share a byte: making one proves it.
+``CachePlan.bind`` then gives integers for every tensor. A plan is a value: compare it, hash it.
+None can exist that lets two blocks share a byte: making one proves it.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from mkv_ascend.layout.component import LayerLayout, LayoutError, exact_quotient
 from mkv_ascend.layout.placement import PlacedLayer, Pool
 from mkv_ascend.layout.pooling import make_pools
 from mkv_ascend.layout.proof import prove_pool
-from mkv_ascend.layout.serialization import from_plain, to_plain
 
 __all__ = [
     "BUFFER_ALIGNMENT",
@@ -34,7 +32,6 @@ BUFFER_ALIGNMENT = 512
 """Bytes; what a tensor of its own gets from torch_npu's allocator, as from CUDA's."""
 TRANSFER_ALIGNMENT = 2 * 1024 * 1024
 """Bytes; vllm-ascend aligns raw caches to 2 MiB where a KV connector registers them."""
-FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -54,9 +51,6 @@ class KVGroup:
 class GroupCapacity:
     """What one block of a group holds, in bytes; any block id costs ``total_bytes``."""
 
-    group: int
-    num_layers: int
-    tokens_per_block: int
     used_bytes: int
     total_bytes: int
 
@@ -128,27 +122,11 @@ class CachePlan:
         """For each KV group what a block holds, and what lies idle in it."""
         return tuple(
             GroupCapacity(
-                index,
-                len(group.layers),
-                group.tokens_per_block,
                 sum(self.layout_of[layer].used_bytes for layer in group.layers),
                 self.bytes_per_block,
             )
-            for index, group in enumerate(self.groups)
+            for group in self.groups
         )
-
-    def to_json(self) -> str:
-        """One line of JSON; ``from_json`` gives an equal plan."""
-        return json.dumps({"version": FORMAT_VERSION, "plan": to_plain(self)})
-
-    @classmethod
-    def from_json(cls, text: str) -> CachePlan:
-        """The plan of ``to_json``, proven anew; LayoutError when it is of another version."""
-        plain = json.loads(text)
-        version = plain.get("version") if isinstance(plain, dict) else None
-        if version != FORMAT_VERSION:
-            raise LayoutError(f"plan of format {version!r}; this release reads {FORMAT_VERSION}")
-        return from_plain(cls, plain["plan"])
 
     def _check_layers(self) -> None:
         planned = [layout.layer for layout in self.layers]
@@ -190,10 +168,8 @@ class CachePlan:
                 raise LayoutError(f"{what}: placed as overlay, or the other way round")
             if placement.block_stride != placement.rows * placement.row_stride:
                 raise LayoutError(f"{what}: its rows are not at one distance over all blocks")
-            unit = max(layout.alignment, part.item_bytes)
-            for number in (placement.start_per_block, placement.start_bytes):
-                exact_quotient(number, unit, f"{what}: start by alignment")
-            exact_quotient(placement.row_stride, part.item_bytes, f"{what}: stride by element")
+            for number in (placement.start_per_block, placement.start_bytes, placement.row_stride):
+                exact_quotient(number, part.item_bytes, f"{what}: start or stride by element")
 
     def _check_group(self, index: int, group: KVGroup) -> None:
         for layer in group.layers:

@@ -14,21 +14,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mkv_ascend.layout.component import (
-    Component,
-    LayerLayout,
-    MemoryFormat,
-    Storage,
-    exact_quotient,
-)
+from mkv_ascend.layout.component import Component, LayerLayout, Storage, exact_quotient
 from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
 
 __all__ = ["bytes_per_block", "make_pools"]
 
 Groups = Sequence[Sequence[LayerLayout]]
 
-Plane = tuple[int, object]
-"""Bytes per block; and the dtype and shape where a tensor cannot be viewed as another (NZ)."""
+Sizes = Counter[int]
+"""How many planes of each size, in bytes per block."""
 
 PLANE_ALIGNMENT = 32
 """Bytes; planes of one buffer start at multiples of it: Ascend vector cores move 32 at a time."""
@@ -38,23 +32,16 @@ PLANE_ALIGNMENT = 32
 class _Planes:
     """A pool of contiguous layers while it is being filled."""
 
-    memory_format: MemoryFormat
-    planes: list[Plane] = field(default_factory=list)
+    planes: list[int] = field(default_factory=list)
     members: list[tuple[LayerLayout, int]] = field(default_factory=list)
 
 
-def _plane(layout: LayerLayout, part: Component) -> Plane:
-    if layout.memory_format is MemoryFormat.ND:
-        return part.bytes_per_block, None
-    return part.bytes_per_block, (part.dtype, part.row_shape(layout.kernel_block))
+def _planes_of(layout: LayerLayout) -> Sizes:
+    return Counter(part.bytes_per_block for part in layout.components)
 
 
-def _planes_of(layout: LayerLayout) -> Counter[Plane]:
-    return Counter(_plane(layout, part) for part in layout.components)
-
-
-def _weight(planes: Counter[Plane]) -> int:
-    return sum(size * count for (size, _), count in planes.items())
+def _weight(planes: Sizes) -> int:
+    return sum(size * count for size, count in planes.items())
 
 
 def _contiguous(group: Sequence[LayerLayout]) -> list[LayerLayout]:
@@ -76,25 +63,23 @@ def _contiguous_pools(groups: Groups) -> list[_Planes]:
         free = {pool: Counter(pool.planes) for pool in pools}
         for layout in members[group]:
             missing = _planes_of(layout)
-            chosen = _choose(free, layout.memory_format, missing)
+            chosen = _choose(free, missing)
             for pool in chosen:
                 missing -= free[pool]
-            target = _merge(chosen, free, pools) or _open(layout.memory_format, free, pools)
+            target = _merge(chosen, free, pools) or _open(free, pools)
             target.planes += missing.elements()
             target.members.append((layout, group))
             free[target] = free[target] + missing - _planes_of(layout)
     return pools
 
 
-def _choose(
-    free: dict[_Planes, Counter[Plane]], memory_format: MemoryFormat, needed: Counter[Plane]
-) -> list[_Planes]:
+def _choose(free: dict[_Planes, Sizes], needed: Sizes) -> list[_Planes]:
     """Pools that together have most of ``needed`` free: one if one has, the fullest first."""
     chosen: list[_Planes] = []
     while needed:
         best, best_cost = None, (_weight(needed), 0)
         for pool, planes in free.items():
-            if pool in chosen or not planes or pool.memory_format is not memory_format:
+            if pool in chosen or not planes:
                 continue
             cost = (_weight(needed - planes), _weight(planes))
             if cost[0] < best_cost[0] or (best is not None and cost < best_cost):
@@ -109,7 +94,7 @@ def _choose(
 
 
 def _merge(
-    chosen: list[_Planes], free: dict[_Planes, Counter[Plane]], pools: list[_Planes]
+    chosen: list[_Planes], free: dict[_Planes, Sizes], pools: list[_Planes]
 ) -> _Planes | None:
     """The first of ``chosen`` with the planes and members of the others."""
     for other in chosen[1:]:
@@ -120,10 +105,8 @@ def _merge(
     return chosen[0] if chosen else None
 
 
-def _open(
-    memory_format: MemoryFormat, free: dict[_Planes, Counter[Plane]], pools: list[_Planes]
-) -> _Planes:
-    pool = _Planes(memory_format)
+def _open(free: dict[_Planes, Sizes], pools: list[_Planes]) -> _Planes:
+    pool = _Planes()
     pools.append(pool)
     free[pool] = Counter()
     return pool
@@ -153,11 +136,11 @@ def _paged_pools(groups: Groups) -> list[_Pages]:
 
 def bytes_per_block(groups: Groups) -> int:
     """Bytes that one block id costs over all pools; what a search over groupings compares."""
-    most: Counter[Plane] = Counter()
+    most: Sizes = Counter()
     for group in groups:
-        planes: Counter[Plane] = Counter()
+        planes: Sizes = Counter()
         for layout in _contiguous(group):
-            planes.update(_plane(layout, part) for part in layout.components)
+            planes.update(_planes_of(layout))
         most |= planes
     return _weight(most) + sum(pool.width for pool in _paged_pools(groups))
 
@@ -171,7 +154,7 @@ def make_pools(groups: Groups) -> tuple[Pool, ...]:
 
 def _lay_planes(pool: _Planes) -> Pool:
     storage, reason = _contiguous_storage(pool)
-    sizes = [size for size, _ in pool.planes]
+    sizes = pool.planes
     if storage is Storage.SPLIT:
         buffers = tuple(sizes)
         starts = [(index, 0) for index in range(len(sizes))]
@@ -185,7 +168,7 @@ def _contiguous_storage(pool: _Planes) -> tuple[Storage, str]:
     split = "the operators take contiguous components"
     if all(layout.storage is Storage.SPLIT for layout, _ in pool.members):
         return Storage.SPLIT, split
-    if any(size % PLANE_ALIGNMENT for size, _ in pool.planes):
+    if any(size % PLANE_ALIGNMENT for size in pool.planes):
         return Storage.SPLIT, (
             f"{split}; in one buffer they would not start at multiples of {PLANE_ALIGNMENT} bytes"
         )
@@ -202,7 +185,7 @@ def _place_all(pool: _Planes, starts: list[tuple[int, int]]) -> Iterator[PlacedL
             index = next(
                 index
                 for index, plane in enumerate(pool.planes)
-                if plane == _plane(layout, part) and index not in used
+                if plane == part.bytes_per_block and index not in used
             )
             used.add(index)
             placements.append(_in_plane(part, layout.kernel_block, *starts[index]))

@@ -1,27 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the spec of a layer to its layout: one recipe for each kind of spec.
 
-This module has keys and values, states and hidden states; those with a latent vector are in
-``recipes_latent.py``, and how a spec finds its recipe in ``registry.py``. Shapes are those that
-vllm-ascend 0.23.0 gives its backends (vllm_ascend/worker/model_runner_v1.py,
-_reshape_kv_cache_tensors; vllm_ascend/_310p/model_runner_310p.py).
+How a spec finds its recipe is in ``registry.py``. Shapes, dtypes and the order of components are
+those that vllm-ascend 0.23.0 gives its backends: vllm_ascend/worker/model_runner_v1.py
+(_reshape_kv_cache_tensors), vllm_ascend/core/kv_cache_interface.py, and for DeepSeek-V4 also
+vllm_ascend/models/deepseek_v4.py.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from mkv_ascend.layout import recipes_latent
 from mkv_ascend.layout.component import (
     Component,
     Container,
     LayerLayout,
     LayoutError,
-    MemoryFormat,
     StateExtent,
     Storage,
     TokenExtent,
-    TokenOrder,
+    exact_quotient,
 )
 from mkv_ascend.layout.kind import Kind
 from mkv_ascend.layout.registry import (
@@ -29,12 +28,10 @@ from mkv_ascend.layout.registry import (
     Recipe,
     build_layout,
     dtype_name,
-    hashed,
     layout_of,
     refuse_quantisation,
     register_recipe,
     tokens,
-    unregister_recipe,
 )
 
 __all__ = [
@@ -44,46 +41,27 @@ __all__ = [
     "largest_kernel_block",
     "layout_of",
     "register_recipe",
-    "unregister_recipe",
 ]
 
-NZ_BLOCK_LIMIT = 128 * 128
-"""Rows of a block times head size that paged attention of Ascend 310P takes."""
+DEEPSEEK_V4 = "deepseek_v4"
 
 
-def largest_kernel_block(block_size: int, supported: tuple[int, ...], limit: int) -> int | None:
-    """The largest supported kernel block of at most ``limit`` rows that divides ``block_size``."""
-    fitting = [size for size in supported if size <= limit and block_size % size == 0]
-    return max(fitting, default=None)
+def largest_kernel_block(block_size: int, supported: tuple[int, ...]) -> int | None:
+    """The largest supported kernel block, in rows, that divides ``block_size``."""
+    return max((size for size in supported if block_size % size == 0), default=None)
 
 
-def _keys_and_values(spec: Any, facts: LayerFacts, kind: Kind) -> LayerLayout:
+def _keys_and_values(kind: Kind, spec: Any, facts: LayerFacts) -> LayerLayout:
     refuse_quantisation(spec, facts)
-    order = TokenOrder.TOKENS_HEADS_DIM
-    if facts.memory_format is MemoryFormat.NZ:
-        order = TokenOrder.NZ
     value_dim = getattr(spec, "head_size_v", None) or spec.head_size
     components = [
-        Component(
-            name,
-            dtype or dtype_name(spec.dtype),
-            TokenExtent(spec.block_size, spec.num_kv_heads, dim, order),
-        )
+        tokens(name, spec.block_size, spec.num_kv_heads, dim, dtype or spec.dtype)
         for name, dim, dtype in (
             ("k", spec.head_size, facts.key_dtype),
             ("v", value_dim, facts.value_dtype),
         )
     ]
-    if facts.hashed_keys:
-        components.append(hashed(components[0]))
     return build_layout(spec, facts, kind, components)
-
-
-def _recipe_of_keys_and_values(kind: Kind) -> Recipe:
-    def recipe(spec: Any, facts: LayerFacts) -> LayerLayout:
-        return _keys_and_values(spec, facts, kind)
-
-    return recipe
 
 
 def _state_names(shapes: tuple[tuple[int, ...], ...]) -> list[str]:
@@ -125,6 +103,114 @@ def _hidden_states(spec: Any, facts: LayerFacts) -> LayerLayout:
     )
 
 
+def _latent(spec: Any, facts: LayerFacts) -> LayerLayout:
+    """MLA in all its forms; the spec's own fields say which."""
+    refuse_quantisation(spec, facts)
+    if getattr(spec, "model_version", None) == DEEPSEEK_V4:
+        return _compressed(spec, facts)
+    if getattr(spec, "sparse_head_dim", None) is not None:
+        return _sparse(spec, facts)
+    return _dense_latent(spec, facts)
+
+
+def _dense_latent(spec: Any, facts: LayerFacts) -> LayerLayout:
+    if facts.latent_dim is None or facts.rope_dim is None:
+        raise LayoutError(
+            f"layer {facts.layer}: its spec has a head size of {spec.head_size} and not how much "
+            "of it is latent and rope; give latent_dim and rope_dim of the layer"
+        )
+    quantised = facts.key_dtype is not None or facts.value_dtype is not None
+    if not quantised and facts.latent_dim + facts.rope_dim != spec.head_size:
+        raise LayoutError(
+            f"layer {facts.layer}: latent {facts.latent_dim} and rope {facts.rope_dim} are not the "
+            f"head size {spec.head_size} of its spec"
+        )
+    rows, heads = spec.block_size, spec.num_kv_heads
+    latent = tokens("latent", rows, heads, facts.latent_dim, facts.key_dtype or spec.dtype)
+    rope = tokens("rope", rows, heads, facts.rope_dim, facts.value_dtype or spec.dtype)
+    return build_layout(spec, facts, Kind.MLA, [latent, rope])
+
+
+def _sparse(spec: Any, facts: LayerFacts) -> LayerLayout:
+    """DeepSeek sparse attention: latent and rope or both packed, an indexer or another layer's.
+
+    ``sparse_head_dim`` is (latent, rope, indexer); (packed, 0, indexer) when packed. An indexer of
+    0 is a layer that reuses another's top-k. Quantised indexer keys have a scale per row.
+    """
+    first, rope, indexer = spec.sparse_head_dim
+    rows, heads = spec.block_size, spec.num_kv_heads
+    if spec.cache_sparse_sfa_c8:
+        if rope:
+            raise LayoutError(f"layer {facts.layer}: packed latent with a rope of {rope} besides")
+        components = [tokens("latent", rows, heads, first, spec.c8_k_cache_dtype)]
+    else:
+        components = [
+            tokens("latent", rows, heads, first, spec.dtype),
+            tokens("rope", rows, heads, rope, spec.dtype),
+        ]
+    if indexer:
+        components += _indexer(spec, indexer)
+    return build_layout(spec, facts, Kind.SPARSE_MLA, components)
+
+
+def _indexer(spec: Any, dim: int) -> list[Component]:
+    rows, heads = spec.block_size, spec.num_kv_heads
+    replicas = spec.sfa_dcp_replicated_indexer_size
+    if not spec.cache_sparse_li_c8:
+        return [tokens("indexer_k", rows, heads, dim, spec.dtype, replicas=replicas)]
+    scale_dtype = spec.c8_k_scale_cache_dtype
+    return [
+        tokens("indexer_k", rows, heads, dim, spec.c8_k_cache_dtype, replicas=replicas),
+        tokens("indexer_scale", rows, heads, 1, scale_dtype, replicas=replicas),
+    ]
+
+
+def _compressed(spec: Any, facts: LayerFacts) -> LayerLayout:
+    """DeepSeek-V4: compressed tokens, or its indexer's keys with their scales in the same page.
+
+    A row stands for ``compress_ratio`` tokens. vllm-ascend's spec has ``block_size`` rows in a
+    block, vLLM's own, which has no ``scale_dim``, ``block_size / compress_ratio``.
+    """
+    scale_dim = getattr(spec, "scale_dim", 0)
+    rows = spec.block_size if hasattr(spec, "scale_dim") else spec.storage_block_size
+    name = "indexer_k" if scale_dim else "latent"
+    components = [tokens(name, rows, spec.num_kv_heads, spec.head_size, spec.dtype)]
+    if scale_dim:
+        components.append(
+            tokens("indexer_scale", rows, spec.num_kv_heads, scale_dim, spec.scale_dtype)
+        )
+    if scale_dim and facts.full_indexer_view:
+        item = components[0].item_bytes
+        scale = exact_quotient(scale_dim * components[1].item_bytes, item, "scale by element")
+        whole = TokenExtent(rows, spec.num_kv_heads, spec.head_size + scale)
+        components.append(Component("indexer_row", dtype_name(spec.dtype), whole, overlay=True))
+    return build_layout(
+        spec,
+        facts,
+        Kind.COMPRESSED_MLA,
+        components,
+        container=Container.LIST,
+        takes_strides=True,
+        tokens_per_block=rows * spec.compress_ratio,
+    )
+
+
+def _window_of_latents(spec: Any, facts: LayerFacts) -> LayerLayout:
+    """DeepSeek-V4's window of uncompressed tokens, and the state of its compressor."""
+    refuse_quantisation(spec, facts)
+    name = "latent" if spec.model_version == DEEPSEEK_V4 else "compressor_state"
+    rows = getattr(spec, "storage_block_size", spec.block_size)
+    part = tokens(name, rows, spec.num_kv_heads, spec.head_size, spec.dtype)
+    return build_layout(
+        spec,
+        facts,
+        Kind.COMPRESSED_MLA,
+        [part],
+        container=Container.LIST,
+        takes_strides=True,
+    )
+
+
 def _no_cache(spec: Any, facts: LayerFacts) -> LayerLayout:
     raise LayoutError(
         f"layer {facts.layer}: a {type(spec).__name__} keeps no cache; leave the layer out"
@@ -138,12 +224,13 @@ def _several(spec: Any, facts: LayerFacts) -> LayerLayout:
     )
 
 
-register_recipe("FullAttentionSpec", _recipe_of_keys_and_values(Kind.FULL_ATTENTION))
-register_recipe("SlidingWindowSpec", _recipe_of_keys_and_values(Kind.SLIDING_WINDOW))
-register_recipe("ChunkedLocalAttentionSpec", _recipe_of_keys_and_values(Kind.CHUNKED_LOCAL))
-register_recipe("CrossAttentionSpec", _recipe_of_keys_and_values(Kind.CROSS_ATTENTION))
+register_recipe("FullAttentionSpec", partial(_keys_and_values, Kind.FULL_ATTENTION))
+register_recipe("SlidingWindowSpec", partial(_keys_and_values, Kind.SLIDING_WINDOW))
+register_recipe("ChunkedLocalAttentionSpec", partial(_keys_and_values, Kind.CHUNKED_LOCAL))
+register_recipe("CrossAttentionSpec", partial(_keys_and_values, Kind.CROSS_ATTENTION))
 register_recipe("MambaSpec", _states)
 register_recipe("HiddenStateCacheSpec", _hidden_states)
 register_recipe("EncoderOnlyAttentionSpec", _no_cache)
 register_recipe("UniformTypeKVCacheSpecs", _several)
-recipes_latent.register()
+register_recipe("MLAAttentionSpec", _latent)
+register_recipe("SlidingWindowMLASpec", _window_of_latents)

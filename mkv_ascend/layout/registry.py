@@ -23,11 +23,8 @@ from mkv_ascend.layout.component import (
     Container,
     LayerLayout,
     LayoutError,
-    MemoryFormat,
     Storage,
     TokenExtent,
-    TokenOrder,
-    exact_quotient,
 )
 from mkv_ascend.layout.kind import Kind, Role
 
@@ -36,12 +33,10 @@ __all__ = [
     "Recipe",
     "build_layout",
     "dtype_name",
-    "hashed",
     "layout_of",
     "refuse_quantisation",
     "register_recipe",
     "tokens",
-    "unregister_recipe",
 ]
 
 
@@ -55,7 +50,6 @@ class LayerFacts:
     ``latent_dim``, ``rope_dim``: of MLA layers, whose spec has only the sum.
     ``key_dtype``, ``value_dtype``: of quantised caches, where they are not the spec's (for MLA the
     latent is the key, the rope the value).
-    ``hashed_keys``: whether key compression (kvcomp) keeps hashed keys beside the cache.
     ``full_indexer_view``: A5 reads keys and scales of DeepSeek-V4's indexer as one tensor too.
     """
 
@@ -67,55 +61,29 @@ class LayerFacts:
     rope_dim: int | None = None
     key_dtype: str | None = None
     value_dtype: str | None = None
-    hashed_keys: bool = False
     full_indexer_view: bool = False
-    memory_format: MemoryFormat = MemoryFormat.ND
 
 
 Recipe = Callable[[Any, LayerFacts], LayerLayout]
-Predicate = Callable[[Any], bool]
 
-_BY_CLASS: dict[str, Recipe] = {}
-_BY_PREDICATE: list[tuple[Predicate, Recipe]] = []
+_RECIPES: dict[str, Recipe] = {}
 
 
-def register_recipe(spec: str | Predicate, recipe: Recipe) -> None:
-    """Use ``recipe`` for specs of the class named ``spec`` or for which the predicate is true.
-
-    Predicates are asked first, the latest registered before the others; then classes, the most
-    derived first. ValueError when a class name is taken.
-    """
-    if not isinstance(spec, str):
-        _BY_PREDICATE.insert(0, (spec, recipe))
-        return
-    if spec in _BY_CLASS:
-        raise ValueError(f"there is a recipe for {spec}; unregister it first")
-    _BY_CLASS[spec] = recipe
-
-
-def unregister_recipe(spec: str | Predicate) -> None:
-    """Take back what ``register_recipe`` was given; ValueError when it was not."""
-    if isinstance(spec, str) and spec in _BY_CLASS:
-        del _BY_CLASS[spec]
-        return
-    for entry in _BY_PREDICATE:
-        if entry[0] is spec:
-            _BY_PREDICATE.remove(entry)
-            return
-    raise ValueError(f"there is no recipe for {spec!r}")
+def register_recipe(spec_class: str, recipe: Recipe) -> None:
+    """Use ``recipe`` for specs of the class of this name; ValueError when the name is taken."""
+    if spec_class in _RECIPES:
+        raise ValueError(f"there is a recipe for {spec_class} already")
+    _RECIPES[spec_class] = recipe
 
 
 def layout_of(spec: Any, facts: LayerFacts) -> LayerLayout:
     """The layout of one layer; LayoutError when its spec has no recipe or does not add up."""
-    for matches, recipe in _BY_PREDICATE:
-        if matches(spec):
-            return recipe(spec, facts)
     for kind in type(spec).__mro__:
-        if kind.__name__ in _BY_CLASS:
-            return _BY_CLASS[kind.__name__](spec, facts)
+        if kind.__name__ in _RECIPES:
+            return _RECIPES[kind.__name__](spec, facts)
     raise LayoutError(
         f"layer {facts.layer}: no recipe for a spec of class {type(spec).__name__}; known: "
-        f"{', '.join(sorted(_BY_CLASS))}. Add one with register_recipe"
+        f"{', '.join(sorted(_RECIPES))}. Add one with register_recipe"
     )
 
 
@@ -150,7 +118,7 @@ def build_layout(
     if facts.takes_strides is not None:
         takes_strides = facts.takes_strides
     used = sum(part.bytes_per_block for part in components if not part.overlay)
-    _check_page(spec, facts, sum(p.bytes_per_block for p in components if not _extra(p)))
+    _check_page(spec, facts, used)
     padded: int = max(used, getattr(spec, "page_size_padded", None) or 0)
     return LayerLayout(
         layer=facts.layer,
@@ -162,13 +130,7 @@ def build_layout(
         tokens_per_block=spec.block_size if tokens_per_block is None else tokens_per_block,
         kernel_block=facts.kernel_block,
         container=container,
-        memory_format=facts.memory_format,
     )
-
-
-def _extra(part: Component) -> bool:
-    """Components that no spec counts."""
-    return part.overlay or part.side
 
 
 def _check_page(spec: Any, facts: LayerFacts, used: int) -> None:
@@ -197,16 +159,3 @@ def refuse_quantisation(spec: Any, facts: LayerFacts) -> None:
         raise NotImplementedError(
             f"layer {facts.layer}: fp8_ds_mla is a CUDA format; choose another --kv-cache-dtype"
         )
-
-
-def hashed(source: Component, factor: int = 1) -> Component:
-    """kvcomp's hashed keys of ``source``: a bit per element, (heads, rows, dim / 8).
-
-    vllm_ascend/worker/kvcomp_utils.py allocates them beside the cache and counts them nowhere.
-    ``factor``: rope keys have twice the bits.
-    """
-    extent = source.extent
-    assert isinstance(extent, TokenExtent)
-    row = exact_quotient(extent.dim, 8, f"{source.name}: elements of a row by bits of a byte")
-    bits = TokenExtent(extent.tokens, extent.heads, row * factor, TokenOrder.HEADS_TOKENS_DIM)
-    return Component(f"hashed_{source.name}", "uint8", bits, side=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plan as something to look at: its groups, pools and costs, beside what else could be had.
 
-``PlanReport`` gathers what is known; ``report_text`` and ``report_html`` show it, ``to_plain`` is
+``PlanReport`` gathers what is known; ``report_text`` and ``report_html`` show it, ``to_dict`` is
 its JSON. Nothing is decided here.
 """
 
@@ -227,7 +227,7 @@ class PlanReport:
         """Pools that are alike together, in the order of the first."""
         return pool_parts(self.plan.pools)
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The report as plain values for JSON; sizes are in bytes."""
         return {
             "format": FORMAT_VERSION,

@@ -13,10 +13,10 @@ import sys
 def describe(runner):
     """What an engine serves from: groups, layouts, pools, blocks, and those of one request."""
     from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.planned_caches import blocks_of_request
-    from mkv_ascend.layout.serialization import to_plain
+    from mkv_ascend.layout.serialization import to_dict
 
     config, plan = runner.kv_cache_config, runner.cache_plan
-    layouts = {layout.layer: to_plain(layout) for layout in plan.layers}
+    layouts = {layout.layer: to_dict(layout) for layout in plan.layers}
     return {
         "groups": [
             [name for name in group.layer_names if name in layouts]
@@ -28,7 +28,7 @@ def describe(runner):
         ],
         "layouts": layouts,
         "backends": {row.name: row.backend for row in runner.layer_rows() if row.name in layouts},
-        "pools": [to_plain(pool) for pool in plan.pools],
+        "pools": [to_dict(pool) for pool in plan.pools],
         "num_blocks": config.num_blocks,
         "counted_bytes": sum(tensor.size for tensor in config.kv_cache_tensors),
         "allocated": [

@@ -238,14 +238,3 @@ def test_hidden_states_as_vllm_ascend_gives_them() -> None:
         expected["cache_only_layers.0"]
     )
     assert plan.bytes_per_block * NUM_BLOCKS == stock_bytes
-
-
-def test_the_tensors_in_nz_format_of_ascend_310p() -> None:
-    from mkv_ascend.layout.component import MemoryFormat
-
-    facts = LayerFacts("a", Role.TARGET, kernel_block=64, memory_format=MemoryFormat.NZ)
-    plan = make_plan([[layout_of(dense(256, 2), facts)]])
-    made = materialize(plan.bind(NUM_BLOCKS), torch.device("npu:0"))
-    keys, values = made.caches["a"]
-    assert keys.shape == values.shape == (2 * NUM_BLOCKS, 2 * 256 // 16, 64, 16)
-    assert keys.device.type == "npu"

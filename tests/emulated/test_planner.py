@@ -18,7 +18,7 @@ from mkv_ascend.checks.model_config import NotFromNumbersError
 from mkv_ascend.checks.planning_inputs import Asked
 from mkv_ascend.commands import from_vllm
 from mkv_ascend.layout.planning import plan
-from mkv_ascend.layout.serialization import to_plain
+from mkv_ascend.layout.serialization import to_dict
 from mkv_ascend.testing import programs
 from mkv_ascend.testing.tiny_models import model_directory
 
@@ -86,9 +86,9 @@ def served(planned):
     return {
         "groups": [list(group.layers) for group in planned.plan.groups],
         "admission_blocks": list(planned.admission_blocks),
-        "layouts": {layout.layer: to_plain(layout) for layout in planned.plan.layers},
+        "layouts": {layout.layer: to_dict(layout) for layout in planned.plan.layers},
         "backends": dict(planned.backends),
-        "pools": [to_plain(pool) for pool in planned.plan.pools],
+        "pools": [to_dict(pool) for pool in planned.plan.pools],
         "num_blocks": blocks,
         "counted_bytes": blocks * planned.plan.bytes_per_block,
         "allocated": [

@@ -29,7 +29,6 @@ from mkv_ascend.adapters.vllm_ascend_0_23.early_checks import recurrent_refusals
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.block_zeroer import PlannedBlockZeroer
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.layer_facts import tie_facts
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.mla_specs import corrected_specs
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.nz_format import empty_in_nz
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.planned_caches import (
     kernel_blocks_of,
     own_caches,
@@ -312,7 +311,7 @@ class MkvModelRunner(NPUModelRunner):
             self.shared_kv_cache_layers,
         )
         self.hybrid_with_attn_and_mamba = False
-        self._cache_memory = materialize(self.cache_plan, self.device, empty_in_nz=empty_in_nz)
+        self._cache_memory = materialize(self.cache_plan, self.device)
         return self._cache_memory.caches
 
     def _reshape_kv_cache_tensors(

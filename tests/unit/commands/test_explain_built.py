@@ -22,7 +22,7 @@ from mkv_ascend.layout.demand import Holding, Request, Span
 from mkv_ascend.layout.grouping import GroupingOptions
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.planning import CachedLayer, PlanInputs
-from mkv_ascend.layout.serialization import to_plain
+from mkv_ascend.layout.serialization import to_dict
 from tests.unit.layout.layouts import keys_and_values, states
 
 CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
@@ -37,7 +37,7 @@ LAYERS = (
 )
 INPUTS = PlanInputs(LAYERS, Request(4096, 4), 2048, GroupingOptions())
 ANSWER = {
-    "inputs": to_plain(INPUTS),
+    "inputs": to_dict(INPUTS),
     "dtype": "bfloat16",
     "shared": [],
     "notes": [],
@@ -119,7 +119,7 @@ def test_groups_that_an_engine_was_given_are_kept(
     jamba: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = replace(INPUTS, groups=(("t.0",), ("d.0",), ("t.1",)))
-    answer = {**ANSWER, "inputs": to_plain(given)}
+    answer = {**ANSWER, "inputs": to_dict(given)}
     monkeypatch.setattr(from_vllm, "ask", lambda *_: answer)
     plain = explain(capsys, "--model", str(jamba), "--max-model-len", "4096")
     assert [[x["name"] for x in g["layers"]] for g in plain["groups"]] == [

@@ -9,14 +9,7 @@ import pytest
 import torch
 
 from mkv_ascend.layout.component import (
-    Component,
-    Container,
     LayerLayout,
-    LayoutError,
-    MemoryFormat,
-    Storage,
-    TokenExtent,
-    TokenOrder,
 )
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.materialize import Materialized, materialize
@@ -96,7 +89,7 @@ def assert_untouched(plan: CachePlan, made: Materialized, filled: str, block: in
 def test_each_byte_of_the_pools_is_in_the_budget() -> None:
     plan = make_plan(small_hybrid())
     made = materialize(plan.bind(NUM_BLOCKS), CPU)
-    sizes = [raw.numel() for raw in made.raw if raw is not None]
+    sizes = [raw.numel() for raw in made.raw]
     assert len(sizes) == len(plan.pools)
     assert sum(sizes) == plan.bind(NUM_BLOCKS).total_bytes
     storages = {
@@ -104,7 +97,7 @@ def test_each_byte_of_the_pools_is_in_the_budget() -> None:
         for cache in made.caches.values()
         for tensor in tensors_of(cache)
     }
-    assert storages == {raw.untyped_storage().data_ptr() for raw in made.raw if raw is not None}
+    assert storages == {raw.untyped_storage().data_ptr() for raw in made.raw}
 
 
 def test_containers_dtypes_and_shapes() -> None:
@@ -180,61 +173,3 @@ def test_an_alias_is_the_cache_of_its_owner() -> None:
     groups = [[keys_and_values("owner", 1, 16, block=16, kernel_block=16)]]
     made = materialize(make_plan(groups, aliases={"reader": "owner"}).bind(2), CPU)
     assert made.caches["reader"] is made.caches["owner"]
-
-
-def test_hashed_keys_are_beside_the_cache() -> None:
-    spec = specs.FullAttentionSpec(16, 2, 32)
-    made_layout = layout_of(spec, LayerFacts("a", Role.TARGET, hashed_keys=True))
-    made = materialize(make_plan([[made_layout]]).bind(2), CPU)
-    assert len(tensors_of(made.caches["a"])) == 2
-    hashed = made.side["a"]["hashed_k"]
-    assert (hashed.shape, hashed.dtype) == ((2, 2, 16, 4), torch.uint8)
-
-
-def nz(layer: str, heads: int, dim: int, *, block: int = 16) -> LayerLayout:
-    extent = TokenExtent(block, heads, dim, TokenOrder.NZ)
-    parts = tuple(Component(name, "float16", extent) for name in ("k", "v"))
-    return dataclasses.replace(
-        keys_and_values(layer, heads, dim, block=block, kernel_block=block),
-        components=parts,
-        memory_format=MemoryFormat.NZ,
-        container=Container.TUPLE,
-    )
-
-
-def test_tensors_in_nz_format_are_allocations_of_their_own() -> None:
-    asked: list[tuple[int, ...]] = []
-
-    def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        asked.append(shape)
-        return torch.empty(shape, dtype=dtype, device=device)
-
-    # As many bytes in other shapes: the third cannot share with the others.
-    plan = make_plan([[nz("a", 2, 32)], [nz("b", 2, 32)], [nz("c", 4, 32, block=8)]])
-    made = materialize(plan.bind(3), CPU, empty_in_nz=empty)
-    assert asked == [(3, 4, 16, 16)] * 2 + [(3, 8, 8, 16)] * 2
-    assert all(
-        left is right for left, right in zip(made.caches["a"], made.caches["b"], strict=True)
-    )
-    assert made.raw == (None, None)
-
-
-def test_one_tensor_in_nz_format_has_one_shape() -> None:
-    plan = make_plan([[nz("a", 2, 32)], [nz("b", 2, 32)]])
-    extent = TokenExtent(16, 4, 16, TokenOrder.NZ)
-    parts = tuple(Component(name, "int16", extent) for name in ("k", "v"))
-    other = dataclasses.replace(plan.layers[1], components=parts)
-    forced = CachePlan((plan.layers[0], other), plan.groups, plan.pools)
-    with pytest.raises(LayoutError, match=r"b, k: int16 \(2, 4, 16, 16\) is to share a tensor"):
-        materialize(
-            forced.bind(2),
-            CPU,
-            empty_in_nz=lambda shape, dtype, device: torch.empty(shape, dtype=dtype),
-        )
-
-
-def test_nz_rows_are_whole() -> None:
-    with pytest.raises(LayoutError, match="heads \\* dim in NZ format: 24 is not a multiple of 16"):
-        TokenExtent(16, 1, 24, TokenOrder.NZ)
-    with pytest.raises(LayoutError, match="storage must be SPLIT"):
-        dataclasses.replace(nz("a", 2, 32), storage=Storage.PLANAR)

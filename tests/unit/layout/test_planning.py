@@ -15,7 +15,7 @@ from mkv_ascend.layout.planning import (
     share_one_table,
     state_table,
 )
-from mkv_ascend.layout.serialization import from_plain, to_plain
+from mkv_ascend.layout.serialization import from_dict, to_dict
 from tests.unit.layout.layouts import keys_and_values, states
 
 REQUEST = Request(1024, 4)
@@ -99,4 +99,4 @@ def test_inputs_are_sent_from_process_to_process() -> None:
         dense("t"), CachedLayer(states("s", (3, 64), (8, 16, 16)), Holding(Span.STATE, 1))
     )
     given = replace(given, options=GroupingOptions(max_padding_fraction=0.5), groups=(("t", "s"),))
-    assert from_plain(PlanInputs, to_plain(given)) == given
+    assert from_dict(PlanInputs, to_dict(given)) == given

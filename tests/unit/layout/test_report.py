@@ -100,7 +100,7 @@ def test_numbers_follow_from_the_plan() -> None:
 def test_without_a_memory_there_are_no_blocks() -> None:
     report = make_report(memory_bytes=None)
     assert (report.num_blocks, report.max_concurrency) == (None, None)
-    assert json.loads(json.dumps(report.to_plain()))["num_blocks"] is None
+    assert json.loads(json.dumps(report.to_dict()))["num_blocks"] is None
 
 
 def test_memory_for_no_block_at_all_holds_no_request() -> None:
@@ -120,12 +120,12 @@ def test_memory_that_an_engine_would_refuse_is_said_to_be() -> None:
     assert needed in small.refusal
     assert f"refused at start-up: {small.refusal}\n" in text(small)
     assert needed in html(small)
-    assert small.to_plain()["refusal"] == small.refusal
+    assert small.to_dict()["refusal"] == small.refusal
 
 
 def test_json_has_every_layer_with_its_bytes() -> None:
     report = make_report()
-    plain = json.loads(json.dumps(report.to_plain()))
+    plain = json.loads(json.dumps(report.to_dict()))
     listed = {layer["name"]: layer for group in plain["groups"] for layer in group["layers"]}
     assert listed.keys() == {layout.layer for layout, _ in LAYERS}
     assert listed["target.layers.0"]["page_bytes"] == 2 * 128 * 4 * 64 * 2
@@ -140,7 +140,7 @@ def test_json_has_every_layer_with_its_bytes() -> None:
 
 
 def test_pools_have_their_reason() -> None:
-    plain = make_report().to_plain()
+    plain = make_report().to_dict()
     reasons = {pool["storage"]: pool["reason"] for pool in plain["pools"]}
     assert "take strides" in reasons["paged"]
     assert "contiguous" in reasons["split"]
@@ -158,7 +158,7 @@ def test_text_names_layers_groups_and_the_price_of_the_other_objective() -> None
     assert row.split()[1] == str(report.grouping.other_cost.groups)
     assert row.split()[-1] == f"{report.grouping.other_cost.requests_in(report.memory_bytes):.2f}"
     groups = report.grouping.cost.groups
-    found = report.to_plain()["alternatives"]
+    found = report.to_dict()["alternatives"]
     chosen = next(cost for cost in found if cost["groups"] == groups)
     assert chosen["max_concurrency"] == report.max_concurrency
     assert "vLLM's own grouping is not shown: it was not asked for" in shown
@@ -176,7 +176,7 @@ def test_a_search_that_was_cut_short_is_said_with_the_gap_and_coarser_hits_with_
     shown = text(dataclasses.replace(report, grouping=cut))
     assert "the search for groups was cut short: as few groups might hold 20.0% less" in shown
     assert "(layout.max_block_size: 512) would allow 1 group" in shown
-    plain = dataclasses.replace(report, grouping=cut).to_plain()
+    plain = dataclasses.replace(report, grouping=cut).to_dict()
     assert (plain["exhaustive"], round(plain["gap"], 2)) == (False, 0.25)
     assert plain["coarser_hits"]["max_block_size"] == 512
     assert "cut short" not in text(report)
@@ -195,7 +195,7 @@ def test_an_error_of_vllm_is_shown_and_no_number() -> None:
     shown = text(report)
     assert "vLLM's own grouping raises AssertionError (x.py:1)" in shown
     assert report.other_max_concurrency is None
-    assert report.to_plain()["vllm"] == {"error": "AssertionError (x.py:1)"}
+    assert report.to_dict()["vllm"] == {"error": "AssertionError (x.py:1)"}
 
 
 def test_what_is_served_is_a_few_lines() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mkv_ascend.layout.component import MemoryFormat, Storage
+from mkv_ascend.layout.component import Storage
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
 from mkv_ascend.layout.plan import make_plan
@@ -164,18 +164,6 @@ def test_bug_11_states_of_two_kinds() -> None:
 def test_bug_12_blocks_are_split_with_one_group_too() -> None:
     shapes = planned([{"only": specs.FullAttentionSpec(256, 8, 128)}], kernel_block=128)
     assert shapes["only"] == [(4, 128, 8, 128)] * 2
-
-
-def test_bug_14_a_hybrid_on_ascend_310p_is_allocated_once() -> None:
-    """The states' buffer is no attention cache in NZ format: a pool each, all of it counted."""
-    attention = layout_of(
-        DENSE, LayerFacts("attention", Role.TARGET, memory_format=MemoryFormat.NZ)
-    )
-    mamba = states("states", (3, 64), (128, 8, 128), block=128)
-    plan = make_plan([[attention], [mamba]])
-    assert len(plan.pools) == 2
-    assert plan.bytes_per_block == attention.used_bytes + mamba.used_bytes
-    assert plan.bind(10).total_bytes == 10 * plan.bytes_per_block
 
 
 def test_bug_16_value_sizes_are_not_merged() -> None:

@@ -56,7 +56,7 @@ def _built(question: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
     from mkv_ascend.adapters.vllm_ascend_0_23.explain.vllm_groups import group_specs
     from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import planned_groups
-    from mkv_ascend.layout.serialization import to_plain
+    from mkv_ascend.layout.serialization import to_dict
 
     config, notes = _configure(question["engine"], folder)
     _pretend_ranks(config)
@@ -76,7 +76,7 @@ def _built(question: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     inputs = planned_groups.inputs_of(config, specs, groups)
     layers = tuple(replace(layer, backend=backends[layer.layout.layer]) for layer in inputs.layers)
     return {
-        "inputs": to_plain(replace(inputs, layers=layers)),
+        "inputs": to_dict(replace(inputs, layers=layers)),
         "dtype": str(config.model_config.dtype).removeprefix("torch."),
         "shared": sorted(runner.shared_kv_cache_layers.items()),
         "notes": notes,

@@ -17,7 +17,7 @@ from mkv_ascend.adapters.questions import answer
 from mkv_ascend.layout.component import LayerLayout, StateExtent, TokenExtent
 from mkv_ascend.layout.demand import Holding
 from mkv_ascend.layout.kind import Kind
-from mkv_ascend.layout.serialization import from_plain
+from mkv_ascend.layout.serialization import from_dict
 
 
 def _spec(layout: LayerLayout, holding: Holding, padded: int | None) -> Any:
@@ -91,8 +91,8 @@ def group_by_vllm(question: Mapping[str, Any]) -> dict[str, Any]:
     adapt_patch(is_global_patch=True)
     specs = {}
     for layer in question["layers"]:
-        layout = from_plain(LayerLayout, layer["layout"])
-        holding = from_plain(Holding, layer["holding"])
+        layout = from_dict(LayerLayout, layer["layout"])
+        holding = from_dict(Holding, layer["holding"])
         specs[layout.layer] = _spec(layout, holding, layer["padded"])
     return group_specs(specs, question["tokens"], question["tokens_per_step"])
 
