@@ -9,10 +9,8 @@ The options are described in docs/configuration.md.
 from __future__ import annotations
 
 import difflib
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from mkv_ascend.attention import catalog
@@ -87,10 +85,6 @@ class MkvConfig:
     attention: AttentionOptions = field(default_factory=AttentionOptions)
     layout: LayoutOptions = field(default_factory=LayoutOptions)
     kv_cache: KvCacheOptions = field(default_factory=KvCacheOptions)
-
-    def compute_hash(self) -> str:
-        """A hash over every option, the same in every process, for vLLM's compilation cache."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
 
 def parse_config(additional_config: Mapping[str, Any] | None) -> MkvConfig:

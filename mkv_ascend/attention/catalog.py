@@ -31,7 +31,6 @@ __all__ = [
     "main",
     "markdown",
     "register",
-    "unregister",
 ]
 
 
@@ -65,14 +64,6 @@ def register(entry: BackendEntry) -> BackendEntry:
     for name in names:
         _ALIASES[name] = entry.name
     return entry
-
-
-def unregister(name: str) -> None:
-    """Take one backend out again; raises CatalogError when it is not there."""
-    entry = find(name)
-    del _ENTRIES[entry.name]
-    for alias in [alias for alias, owner in _ALIASES.items() if owner == entry.name]:
-        del _ALIASES[alias]
 
 
 def entries() -> tuple[BackendEntry, ...]:

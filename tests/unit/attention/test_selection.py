@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -394,7 +393,7 @@ def test_options_without_effect_are_warnings() -> None:
 
 
 @pytest.fixture
-def better_backend() -> Iterator[BackendEntry]:
+def better_backend() -> BackendEntry:
     entry = dataclasses.replace(
         catalog.find("flash_attention_3"),
         name="my_attention",
@@ -405,8 +404,7 @@ def better_backend() -> Iterator[BackendEntry]:
         graphs=GraphSupport.ALWAYS,
         rank=1,
     )
-    yield catalog.register(entry)
-    catalog.unregister(entry.name)
+    return catalog.register(entry)
 
 
 def test_a_registered_backend_is_chosen_by_rank_option_and_vllms_name(
