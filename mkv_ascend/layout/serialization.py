@@ -6,6 +6,8 @@ pydantic does it, which vLLM brings: only processes that ask vLLM need these fun
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeVar
 
 __all__ = ["from_dict", "to_dict"]
@@ -22,6 +24,13 @@ def to_dict(value: object) -> Any:
 
 def from_dict(kind: type[Value], plain: object) -> Value:
     """A value of ``kind`` from what ``to_dict`` made of it; ValueError says what does not fit."""
+    adapter: Callable[[Any], Any] = _adapter
+    value: Value = adapter(kind).validate_python(plain)
+    return value
+
+
+@cache
+def _adapter(kind: Any) -> Any:
     from pydantic import TypeAdapter
 
-    return TypeAdapter(kind).validate_python(plain)
+    return TypeAdapter(kind)
