@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.published import NotServedError, pair_needs
-from mkv_ascend.layout.demand import Request
 from mkv_ascend.layout.grouping import group_layers
 from mkv_ascend.layout.objective import MOST_EXTRA_MEMORY, MOST_GROUPS, USUAL_MOST_GROUPS
+from mkv_ascend.layout.retention import Request
 
 MODELS = (
     "Command-R7B",

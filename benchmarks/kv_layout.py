@@ -22,7 +22,6 @@ from benchmarks.published import pair_needs
 from benchmarks.published_pairs import PAIRS, PublishedPair
 from benchmarks.rows import REQUEST, ROWS, Row, whole_mib
 from benchmarks.stock_groups import run_stock
-from mkv_ascend.layout.demand import Request
 from mkv_ascend.layout.grouping import (
     Cost,
     Grouping,
@@ -30,7 +29,8 @@ from mkv_ascend.layout.grouping import (
     Objective,
     group_layers,
 )
-from mkv_ascend.layout.needs import LayerNeed
+from mkv_ascend.layout.requirements import LayerRequirements
+from mkv_ascend.layout.retention import Request
 
 MIB = 2**20
 
@@ -43,7 +43,7 @@ def plan(row: Row, objective: Objective, takes_strides: bool = False) -> tuple[C
 
 
 def _group(
-    needs: Sequence[LayerNeed], request: Request, objective: Objective
+    needs: Sequence[LayerRequirements], request: Request, objective: Objective
 ) -> tuple[Grouping, float]:
     """The grouping, and the milliseconds of processor time that it took."""
     start = time.process_time()
@@ -68,7 +68,7 @@ def published_figures(pair: PublishedPair) -> dict[str, Any]:
     return {"name": pair.name, "table": None, "vllm": None, **planned}
 
 
-def _planned(needs: Sequence[LayerNeed], request: Request) -> dict[str, Any]:
+def _planned(needs: Sequence[LayerRequirements], request: Request) -> dict[str, Any]:
     """``over_ideal``: memory by that without padding, and the rest, of what is chosen by default.
 
     ``bound_mib``: no grouping with as few groups, and as fine prefix hits, holds less.

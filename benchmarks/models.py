@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.rows import REQUEST
-from mkv_ascend.layout.demand import Holding, Span
 from mkv_ascend.layout.grouping import GroupingOptions
 from mkv_ascend.layout.kind import Kind, Role
-from mkv_ascend.layout.needs import LayerNeed, block_size_choices
+from mkv_ascend.layout.requirements import LayerRequirements, block_size_choices
+from mkv_ascend.layout.retention import Retention, RetentionKind
 
 CONFIGS = Path(__file__).resolve().parents[1] / "tests" / "data" / "configs"
 ELEMENT_BYTES = 2
@@ -122,25 +122,29 @@ class Pair:
 
     layers: tuple[ModelLayer, ...]
 
-    def needs(self, takes_strides: bool = False) -> list[LayerNeed]:
+    def needs(self, takes_strides: bool = False) -> list[LayerRequirements]:
         """The pair as grouping takes it."""
         own = [layer.block_size for layer in self.layers]
         largest = GroupingOptions().largest_block_size(own, REQUEST)
         return [_need(layer, largest, takes_strides) for layer in self.layers]
 
 
-def _need(layer: ModelLayer, largest: int, takes_strides: bool) -> LayerNeed:
+def _need(layer: ModelLayer, largest: int, takes_strides: bool) -> LayerRequirements:
     if layer.states:
         sizes: tuple[int, ...] = (layer.block_size,)
-        holding = Holding(Span.STATE, 1)
+        retention = Retention(RetentionKind.STATE, 1)
     else:
         sizes = block_size_choices(layer.block_size, KERNEL_BLOCK_SIZE, largest)
-        holding = Holding(Span.WINDOW, layer.window) if layer.window else Holding(Span.ALL)
-    return LayerNeed(
+        retention = (
+            Retention(RetentionKind.WINDOW, layer.window)
+            if layer.window
+            else Retention(RetentionKind.ALL)
+        )
+    return LayerRequirements(
         name=layer.name,
         role=layer.role,
         kind=layer.kind,
-        holding=holding,
+        retention=retention,
         block_sizes=sizes,
         row_bytes=tuple(row * ELEMENT_BYTES for row in layer.rows),
         state_bytes=layer.state_bytes,

@@ -17,10 +17,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mkv_ascend.layout.demand import Holding, Request, Span
 from mkv_ascend.layout.grouping import GroupingOptions
 from mkv_ascend.layout.kind import Kind, Role
-from mkv_ascend.layout.needs import LayerNeed, block_size_choices
+from mkv_ascend.layout.requirements import LayerRequirements, block_size_choices
+from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 
 CONFIGS = Path(__file__).resolve().parent / "configs"
 ITEM_BYTES = 2
@@ -53,49 +53,53 @@ class _Reader:
         return 1 if number < self.ranks and self.ranks % number == 0 else self.divided(number)
 
 
-def _attention(reader: _Reader, facts: Facts, kind: Kind, holding: Holding) -> list[LayerNeed]:
+def _attention(
+    reader: _Reader, facts: Facts, kind: Kind, retention: Retention
+) -> list[LayerRequirements]:
     heads = reader.heads(facts["kv_heads"])
     dims = (facts["head_dim"], facts.get("value_dim", facts["head_dim"]))
-    return [_tokens(kind, holding, tuple(heads * dim for dim in dims))]
+    return [_tokens(kind, retention, tuple(heads * dim for dim in dims))]
 
 
-def _tokens(kind: Kind, holding: Holding, elements: tuple[int, ...]) -> LayerNeed:
+def _tokens(kind: Kind, retention: Retention, elements: tuple[int, ...]) -> LayerRequirements:
     rows = tuple(count * ITEM_BYTES for count in elements)
-    return LayerNeed(
-        "", Role.TARGET, kind, holding, (KERNEL_BLOCK,), rows, kernel_block=KERNEL_BLOCK
+    return LayerRequirements(
+        "", Role.TARGET, kind, retention, (KERNEL_BLOCK,), rows, kernel_block=KERNEL_BLOCK
     )
 
 
-def _full(reader: _Reader, facts: Facts) -> list[LayerNeed]:
-    return _attention(reader, facts, Kind.FULL_ATTENTION, Holding(Span.ALL))
+def _full(reader: _Reader, facts: Facts) -> list[LayerRequirements]:
+    return _attention(reader, facts, Kind.FULL_ATTENTION, Retention(RetentionKind.ALL))
 
 
-def _window(reader: _Reader, facts: Facts) -> list[LayerNeed]:
-    holding = Holding(Span.WINDOW, facts["window"])
-    return _attention(reader, facts, Kind.SLIDING_WINDOW, holding)
+def _window(reader: _Reader, facts: Facts) -> list[LayerRequirements]:
+    retention = Retention(RetentionKind.WINDOW, facts["window"])
+    return _attention(reader, facts, Kind.SLIDING_WINDOW, retention)
 
 
-def _chunk(reader: _Reader, facts: Facts) -> list[LayerNeed]:
-    return _attention(reader, facts, Kind.CHUNKED_LOCAL, Holding(Span.CHUNK, facts["chunk"]))
+def _chunk(reader: _Reader, facts: Facts) -> list[LayerRequirements]:
+    return _attention(
+        reader, facts, Kind.CHUNKED_LOCAL, Retention(RetentionKind.CHUNK, facts["chunk"])
+    )
 
 
-def _latent(_: _Reader, facts: Facts) -> list[LayerNeed]:
-    return [_tokens(Kind.MLA, Holding(Span.ALL), (facts["latent"], facts["rope"]))]
+def _latent(_: _Reader, facts: Facts) -> list[LayerRequirements]:
+    return [_tokens(Kind.MLA, Retention(RetentionKind.ALL), (facts["latent"], facts["rope"]))]
 
 
-def _sparse(_: _Reader, facts: Facts) -> list[LayerNeed]:
+def _sparse(_: _Reader, facts: Facts) -> list[LayerRequirements]:
     parts = (facts["latent"], facts["rope"], facts["indexer"])
-    return [_tokens(Kind.SPARSE_MLA, Holding(Span.ALL), parts)]
+    return [_tokens(Kind.SPARSE_MLA, Retention(RetentionKind.ALL), parts)]
 
 
-def _states(reader: _Reader, *shapes: tuple[tuple[int, ...], int]) -> list[LayerNeed]:
+def _states(reader: _Reader, *shapes: tuple[tuple[int, ...], int]) -> list[LayerRequirements]:
     """A layer with these states (shape, bytes of an element), and one more of them per token."""
     return [
-        LayerNeed(
+        LayerRequirements(
             "",
             Role.TARGET,
             Kind.MAMBA,
-            Holding(Span.STATE, 1, extra_blocks=reader.draft_tokens),
+            Retention(RetentionKind.STATE, 1, extra_blocks=reader.draft_tokens),
             (KERNEL_BLOCK,),
             state_bytes=tuple(math.prod(shape) * item for shape, item in shapes),
             # vLLM knows a group of states by its one spec.
@@ -104,7 +108,7 @@ def _states(reader: _Reader, *shapes: tuple[tuple[int, ...], int]) -> list[Layer
     ]
 
 
-def _delta_net(reader: _Reader, facts: Facts) -> list[LayerNeed]:
+def _delta_net(reader: _Reader, facts: Facts) -> list[LayerRequirements]:
     """vLLM, ``MambaStateShapeCalculator.gated_delta_net_state_shape``."""
     channels = 2 * facts["key_heads"] * facts["key_dim"] + facts["value_heads"] * facts["value_dim"]
     conv = (facts["conv"] - 1 + reader.draft_tokens, reader.divided(channels))
@@ -112,14 +116,14 @@ def _delta_net(reader: _Reader, facts: Facts) -> list[LayerNeed]:
     return _states(reader, (conv, ITEM_BYTES), (state, ITEM_BYTES))
 
 
-def _kimi(reader: _Reader, facts: Facts) -> list[LayerNeed]:
+def _kimi(reader: _Reader, facts: Facts) -> list[LayerRequirements]:
     """vLLM, ``MambaStateShapeCalculator.kda_state_shape``; its recurrent state is float32."""
     heads, dim = reader.divided(facts["heads"]), facts["head_dim"]
     conv = (facts["conv"] - 1, 3 * heads * dim)
     return _states(reader, (conv, ITEM_BYTES), ((heads, dim, dim), 4))
 
 
-def _mamba(reader: _Reader, facts: Facts) -> list[LayerNeed]:
+def _mamba(reader: _Reader, facts: Facts) -> list[LayerRequirements]:
     """vLLM, ``MambaStateShapeCalculator.mamba2_state_shape``."""
     groups = facts["groups"]
     if groups % reader.ranks:
@@ -130,23 +134,23 @@ def _mamba(reader: _Reader, facts: Facts) -> list[LayerNeed]:
     return _states(reader, (conv, ITEM_BYTES), (state, facts["state_item_bytes"]))
 
 
-def _short_convolution(reader: _Reader, facts: Facts) -> list[LayerNeed]:
+def _short_convolution(reader: _Reader, facts: Facts) -> list[LayerRequirements]:
     width = facts["conv"] - 1 + reader.draft_tokens
     return _states(reader, ((width, reader.divided(facts["channels"])), ITEM_BYTES))
 
 
-def _deepseek_v4(_: _Reader, facts: Facts) -> list[LayerNeed]:
+def _deepseek_v4(_: _Reader, facts: Facts) -> list[LayerRequirements]:
     """A window of latents; with compression compressed latents and a state; an indexer at ratio 4.
 
     vllm_ascend/models/deepseek_v4.py.
     """
     ratio, (small, large) = facts["ratio"], DEEPSEEK_V4_PAGES
-    window = Holding(Span.WINDOW, facts["window"])
+    window = Retention(RetentionKind.WINDOW, facts["window"])
     layers = [_page(window, 128, 2 * facts["latent"], large)]
     if not ratio:
         return layers
-    kept = Holding(Span.ALL, tokens_per_row=ratio)
-    state, rows = (Holding(Span.WINDOW, 8), 8) if ratio == 4 else (window, 32)
+    kept = Retention(RetentionKind.ALL, tokens_per_row=ratio)
+    state, rows = (Retention(RetentionKind.WINDOW, 8), 8) if ratio == 4 else (window, 32)
     layers += [_page(kept, 128, 2 * facts["latent"], large), _page(state, rows, 0, large)]
     if ratio == 4:
         # One byte a number, and a scale of two for each key.
@@ -154,13 +158,13 @@ def _deepseek_v4(_: _Reader, facts: Facts) -> list[LayerNeed]:
     return layers
 
 
-def _page(holding: Holding, rows: int, row_bytes: int, page_bytes: int) -> LayerNeed:
+def _page(retention: Retention, rows: int, row_bytes: int, page_bytes: int) -> LayerRequirements:
     padding = page_bytes - rows * row_bytes
-    return LayerNeed(
+    return LayerRequirements(
         "",
         Role.TARGET,
         Kind.COMPRESSED_MLA,
-        holding,
+        retention,
         (rows,),
         (row_bytes,) if row_bytes else (),
         (padding,) if padding else (),
@@ -168,7 +172,7 @@ def _page(holding: Holding, rows: int, row_bytes: int, page_bytes: int) -> Layer
     )
 
 
-KINDS: dict[str, Callable[[_Reader, Facts], list[LayerNeed]]] = {
+KINDS: dict[str, Callable[[_Reader, Facts], list[LayerRequirements]]] = {
     "full_attention": _full,
     "sliding_window": _window,
     "chunked_local": _chunk,
@@ -194,7 +198,9 @@ def published_names() -> list[str]:
     return sorted(path.stem for path in CONFIGS.glob("*.json"))
 
 
-def layers_of(name: str, role: Role, ranks: int = 1, draft_tokens: int = 0) -> list[LayerNeed]:
+def layers_of(
+    name: str, role: Role, ranks: int = 1, draft_tokens: int = 0
+) -> list[LayerRequirements]:
     """The caches of model ``name`` on one rank, in the order of execution."""
     facts, reader = read_facts(name), _Reader(ranks, draft_tokens)
     pattern, kinds = facts["pattern"], facts["kinds"]
@@ -207,7 +213,9 @@ def layers_of(name: str, role: Role, ranks: int = 1, draft_tokens: int = 0) -> l
     ]
 
 
-def pair_needs(target: str, draft: str, request: Request, ranks: int = 1) -> list[LayerNeed]:
+def pair_needs(
+    target: str, draft: str, request: Request, ranks: int = 1
+) -> list[LayerRequirements]:
     """Target and draft as grouping takes them; NotServedError where ``ranks`` do not divide one.
 
     Where the target has recurrent states, the attention block is made so large that its keys are as
@@ -227,8 +235,10 @@ def pair_needs(target: str, draft: str, request: Request, ranks: int = 1) -> lis
     ]
 
 
-def _block_size(target: list[LayerNeed]) -> int:
-    states = [max(need.state_bytes) for need in target if need.holding.span is Span.STATE]
+def _block_size(target: list[LayerRequirements]) -> int:
+    states = [
+        max(need.state_bytes) for need in target if need.retention.kind is RetentionKind.STATE
+    ]
     keys = [max(need.row_bytes) for need in target if need.kernel_block]
     if not states or not keys or all(len(need.state_bytes) == 1 for need in target):
         return KERNEL_BLOCK

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mkv_ascend.attention.selection import Choice
 from mkv_ascend.layout.kind import Role
-from mkv_ascend.layout.layer_ranges import fold_layer_names
+from mkv_ascend.layout.layer_ranges import abbreviated_names
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _aligned(cells: tuple[str, ...], widths: list[int]) -> str:
 
 
 def _table(rows: Iterable[LayerRow], with_groups: bool) -> list[tuple[str, ...]]:
-    """The lines of one role: folded layer names, then the cells that those layers share."""
+    """The lines of one role: abbreviated layer names, then the cells that those layers share."""
     names: dict[tuple[str, ...], list[str]] = {}
     for row in rows:
         group = "-" if row.kv_group is None else str(row.kv_group)
@@ -89,6 +89,4 @@ def _table(rows: Iterable[LayerRow], with_groups: bool) -> list[tuple[str, ...]]
             f"{row.chosen_by} ({row.detail})",
         )
         names.setdefault(cells, []).append(row.name)
-    return [
-        (folded, *cells) for cells, alike in names.items() for folded in fold_layer_names(alike)
-    ]
+    return [(short, *cells) for cells, alike in names.items() for short in abbreviated_names(alike)]

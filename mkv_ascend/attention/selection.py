@@ -20,12 +20,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from mkv_ascend.attention import catalog, matching, patterns, suitability
+from mkv_ascend.attention import catalog, compatibility, matching, patterns
 from mkv_ascend.attention.entry import BackendEntry
 from mkv_ascend.attention.options import NAMESPACE, AttentionOptions, RoleOptions
 from mkv_ascend.attention.request import Environment, LayerRequest
 from mkv_ascend.layout.kind import Kind, Role
-from mkv_ascend.layout.layer_ranges import fold_layer_names
+from mkv_ascend.layout.layer_ranges import abbreviated_names
 
 VLLM_DEFAULT_NAMES = frozenset({"AUTO", "CUSTOM"})
 """Values of vLLM's option that leave the choice to the platform: vllm-ascend registers its
@@ -66,7 +66,7 @@ class SelectionError(ValueError):
         self.requests = tuple(requests)
         if requests:
             first = requests[0]
-            names = ", ".join(fold_layer_names(request.name for request in requests))
+            names = ", ".join(abbreviated_names(request.name for request in requests))
             problem = f"{names} ({first.role}, {first.kind}, {first.layer_class}): {problem}"
         super().__init__(problem)
 
@@ -108,7 +108,7 @@ def select_backend(
     if asked is None:
         return _default(request, environment)
     backend, chosen_by, detail = asked
-    reasons = suitability.reasons_against(backend, request, environment)
+    reasons = compatibility.reasons_against(backend, request, environment)
     if reasons:
         raise SelectionError(
             _refusal(request, environment, backend, detail, reasons)
@@ -208,7 +208,7 @@ def vllm_backend(name: str, role: Role) -> BackendEntry:
 
 def _default(request: LayerRequest, environment: Environment) -> Choice:
     for backend in catalog.entries_for(request.kind):
-        if not suitability.reasons_against(backend, request, environment):
+        if not compatibility.reasons_against(backend, request, environment):
             if environment.batch_invariant:
                 return Choice(request, backend, ChosenBy.BATCH_INVARIANT, "VLLM_BATCH_INVARIANT")
             return Choice(request, backend, ChosenBy.DEFAULT, f"best for {request.kind}")
@@ -247,7 +247,7 @@ def fitting_backends(request: LayerRequest, environment: Environment) -> tuple[B
     return tuple(
         entry
         for entry in catalog.entries_for(request.kind)
-        if not suitability.reasons_against(entry, request, environment)
+        if not compatibility.reasons_against(entry, request, environment)
     )
 
 
@@ -256,7 +256,7 @@ def _why_none(request: LayerRequest, environment: Environment) -> str:
     if not candidates:
         return f"vllm-ascend 0.23.0 has no backend for {request.kind}"
     return "; ".join(
-        f"{entry.name}: " + ", ".join(suitability.reasons_against(entry, request, environment))
+        f"{entry.name}: " + ", ".join(compatibility.reasons_against(entry, request, environment))
         for entry in candidates
     )
 

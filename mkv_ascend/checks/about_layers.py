@@ -36,12 +36,12 @@ def environment_of(facts: ServeFacts) -> Environment:
 def options_of(facts: ServeFacts) -> SelectionOptions:
     """Our options, and vLLM's own of both models."""
     speculation = facts.speculation
-    of_draft = None if speculation is None else speculation.options.get("attention_backend")
-    of_target = facts.engine.get("attention_backend")
+    draft_backend = None if speculation is None else speculation.options.get("attention_backend")
+    target_backend = facts.engine.get("attention_backend")
     return SelectionOptions(
         facts.options.attention,
-        vllm_target=None if of_target is None else str(of_target),
-        vllm_draft=None if of_draft is None else str(of_draft),
+        vllm_target=None if target_backend is None else str(target_backend),
+        vllm_draft=None if draft_backend is None else str(draft_backend),
     )
 
 
@@ -168,10 +168,10 @@ def memory(facts: ServeFacts) -> Iterator[Refusal]:
     override = facts.whole("num_gpu_blocks_override", 0)
     available = memory_for_caches(facts)
     if override > 0:
-        blocks, told = override, f"--num-gpu-blocks-override gives {override}"
+        blocks, known_by = override, f"--num-gpu-blocks-override gives {override}"
     elif available is not None:
         blocks = facts.plan.num_blocks(available[0])
-        told = f"{available[0] / 2**20:.1f} MiB ({available[1]}) hold {blocks}"
+        known_by = f"{available[0] / 2**20:.1f} MiB ({available[1]}) hold {blocks}"
     else:
         return
     if facts.plan.refusal(blocks) is None:
@@ -183,7 +183,7 @@ def memory(facts: ServeFacts) -> Iterator[Refusal]:
         "memory",
         f"one request of {tokens} tokens needs {needed} blocks of {block} bytes "
         f"({needed * block / 2**20:.1f} MiB) in {len(facts.plan.grouping.groups)} KV groups, and "
-        f"{told}",
+        f"{known_by}",
         f"shorter requests (--max-model-len), or {needed * block / 2**20:.1f} MiB or more for KV "
         "caches",
         "lower --max-model-len, or give more memory (--kv-cache-memory-bytes, "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the numbers of layers to what planning takes of them: backends, layouts, holdings."""
+"""From the numbers of layers to what planning takes of them: backends, layouts, retentions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from mkv_ascend.layout.component import (
     Storage,
     dtype_bytes,
 )
-from mkv_ascend.layout.demand import Holding, Span
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.planning import CachedLayer, state_table
 from mkv_ascend.layout.recipes import largest_kernel_block
 from mkv_ascend.layout.registry import tokens
+from mkv_ascend.layout.retention import Retention, RetentionKind
 
 __all__ = ["KERNEL_BLOCK", "BlockSizes", "NamedLayer", "cached_layers"]
 
@@ -153,8 +153,12 @@ def _of_tokens(named: NamedLayer, sizes: BlockSizes, entry: BackendEntry) -> Cac
         tokens_per_block=rows,
         kernel_block=largest_kernel_block(rows, entry.kernel_block_sizes),
     )
-    holding = Holding(Span.WINDOW, layer.window) if layer.window else Holding(Span.ALL)
-    return CachedLayer(layout, holding, entry.name)
+    retention = (
+        Retention(RetentionKind.WINDOW, layer.window)
+        if layer.window
+        else Retention(RetentionKind.ALL)
+    )
+    return CachedLayer(layout, retention, entry.name)
 
 
 def _of_states(
@@ -176,5 +180,5 @@ def _of_states(
         tokens_per_block=sizes.states,
         container=Container.LIST,
     )
-    holding = Holding(Span.STATE, 1, extra_blocks=num_draft_tokens)
-    return CachedLayer(layout, holding, entry.name, state_table(layout, entry.name))
+    retention = Retention(RetentionKind.STATE, 1, extra_blocks=num_draft_tokens)
+    return CachedLayer(layout, retention, entry.name, state_table(layout, entry.name))

@@ -22,11 +22,11 @@ from mkv_ascend.checks.model_config import (
 )
 from mkv_ascend.checks.planning_inputs import Asked, Found
 from mkv_ascend.config import MkvConfig, parse_config
-from mkv_ascend.layout.demand import Request
 from mkv_ascend.layout.grouping import GroupingOptions
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.planning import CachedLayer, PlanInputs, share_one_table
 from mkv_ascend.layout.report_text import count
+from mkv_ascend.layout.retention import Request
 
 __all__ = ["ADMITTED_TOKENS", "WITHOUT_LAYERS", "find"]
 
@@ -170,17 +170,17 @@ def _named(
     """The layers of both models on one rank, as vLLM names and orders them: states come last."""
     ranks = asked.number("tensor_parallel_size", 1)
     dtype = _dtype(asked, target)
-    of_target = target.layers(ranks, drafted)
+    target_layers = target.layers(ranks, drafted)
     layers = [
         NamedLayer(f"{target.prefix}model.layers.{index}.{x.module}", Role.TARGET, dtype, x)
-        for index, x in enumerate(of_target)
+        for index, x in enumerate(target_layers)
     ]
     if draft is not None:
         method = _method(asked)
         ranks = _draft_ranks(asked, ranks)
         found = draft.mtp_layers(ranks) if method == "mtp" else draft.layers(ranks, drafted)
         after = method in AFTER_TARGET
-        first = len(of_target) if after else 0
+        first = len(target_layers) if after else 0
         prefix = "" if after else f"draft_model.{draft.prefix}"
         layers += [
             NamedLayer(f"{prefix}model.layers.{first + index}.{x.module}", Role.DRAFT, dtype, x)
@@ -226,7 +226,7 @@ def _groups(
     if any(layer.layout.role is Role.DRAFT for layer in layers):
         return None, True, ()
     note = (
-        "without a draft there is nothing to fold: the engine takes vLLM's own grouping, where "
+        "without a draft there is nothing to merge: the engine takes vLLM's own grouping, where "
         "vLLM has one. For these layers this plan is what planning can do, not what is served; "
         "--build asks vLLM"
     )

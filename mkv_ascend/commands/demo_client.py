@@ -83,7 +83,7 @@ def replays_text(replays: Mapping[str, Any], metrics: Mapping[str, float]) -> st
 
 def backend_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Layers -> backend -> KV group, target and draft apart; layers that are alike in one line."""
-    from mkv_ascend.layout.layer_ranges import fold_layer_names
+    from mkv_ascend.layout.layer_ranges import abbreviated_names
 
     columns = ("role", "kind", "backend", "kv_group", "chosen_by", "detail")
     layers: dict[tuple[Any, ...], list[str]] = {}
@@ -91,12 +91,12 @@ def backend_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         layers.setdefault(tuple(row[column] for column in columns), []).append(row["name"])
     table = Table(title="Attention backends")
     for title in ("role", "layers", "kind", "backend", "KV group", "chosen by"):
-        # In a narrow terminal the long columns are folded: nothing is ever cut off.
+        # In a narrow terminal the long columns are wrapped: nothing is ever cut off.
         table.add_column(title, no_wrap=title not in ("layers", "chosen by"), overflow="fold")
     for (role, kind, backend, group, chosen_by, detail), names in layers.items():
-        folded = ", ".join(fold_layer_names(names))
+        short = ", ".join(abbreviated_names(names))
         group_text = "-" if group is None else str(group)
-        table.add_row(role, folded, kind, backend, group_text, f"{chosen_by} ({detail})")
+        table.add_row(role, short, kind, backend, group_text, f"{chosen_by} ({detail})")
     return table
 
 

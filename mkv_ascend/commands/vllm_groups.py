@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mkv_ascend.commands.explain_process import ask
-from mkv_ascend.layout.demand import Request
 from mkv_ascend.layout.planning import CachedLayer
 from mkv_ascend.layout.report import OtherGrouping
+from mkv_ascend.layout.retention import Request
 from mkv_ascend.layout.serialization import to_dict
 
 ANSWERED_BY = "mkv_ascend.adapters.vllm_ascend_0_23.explain.vllm_groups"
@@ -26,7 +26,7 @@ def ask_vllm(
         "layers": [
             {
                 "layout": to_dict(layer.layout),
-                "holding": to_dict(layer.holding),
+                "retention": to_dict(layer.retention),
                 "padded": _padded(layer, padded_bytes),
             }
             for layer in layers

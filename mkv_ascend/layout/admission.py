@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mkv_ascend.layout.demand import Request
 from mkv_ascend.layout.grouping import MIB, Group, Grouping
+from mkv_ascend.layout.retention import Request
 
 NULL_BLOCKS = 1
 
@@ -21,7 +21,7 @@ class AdmissionError(ValueError):
 
 def blocks_needed(groups: tuple[Group, ...], request: Request) -> int:
     """Blocks of the pool with which ``request`` alone can run, the null block included."""
-    held = sum(group.holding.blocks(group.block_size, request) for group in groups)
+    held = sum(group.retention.blocks(group.block_size, request) for group in groups)
     return held + NULL_BLOCKS
 
 

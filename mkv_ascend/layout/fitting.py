@@ -18,28 +18,28 @@ from mkv_ascend.layout.component import (
     TokenExtent,
     exact_quotient,
 )
-from mkv_ascend.layout.demand import Holding, Request
 from mkv_ascend.layout.grouping import Grouping, GroupingOptions, group_layers
 from mkv_ascend.layout.kind import Kind
-from mkv_ascend.layout.needs import LayerNeed, block_size_choices
+from mkv_ascend.layout.requirements import LayerRequirements, block_size_choices
+from mkv_ascend.layout.retention import Request, Retention
 
 
-def need_of(
+def requirements_of(
     layout: LayerLayout,
-    holding: Holding,
+    retention: Retention,
     block_sizes: Iterable[int] = (),
     *,
     table: str = "",
-) -> LayerNeed:
+) -> LayerRequirements:
     """What grouping has to know of the layer of ``layout``.
 
     ``block_sizes``: tokens per block that its kernels accept beside its own, counted as its spec
-    counts them: rows, where a row stands for several tokens (``holding.tokens_per_row``). A page
+    counts them: rows, where a row stands for several tokens (``retention.tokens_per_row``). A page
     that its spec pads is planned with its padding, which only pages of layers that take strides
     have.
     """
     what = f"layer {layout.layer}: tokens of a block by tokens of a row"
-    own = exact_quotient(layout.tokens_per_block, holding.tokens_per_row, what)
+    own = exact_quotient(layout.tokens_per_block, retention.tokens_per_row, what)
     rows, states = [], []
     for part in layout.components:
         if part.overlay:
@@ -51,11 +51,11 @@ def need_of(
             rows.append(exact_quotient(part.bytes_per_block, own, what))
     if layout.padding_bytes:
         states.append(layout.padding_bytes)
-    return LayerNeed(
+    return LayerRequirements(
         name=layout.layer,
         role=layout.role,
         kind=layout.kind,
-        holding=holding,
+        retention=retention,
         block_sizes=(own, *(size for size in block_sizes if size != own)),
         row_bytes=tuple(rows),
         state_bytes=tuple(states),
@@ -67,7 +67,7 @@ def need_of(
 
 def group_layouts(
     layouts: Mapping[str, LayerLayout],
-    holdings: Mapping[str, Holding],
+    retentions: Mapping[str, Retention],
     request: Request,
     options: GroupingOptions,
     *,
@@ -90,9 +90,9 @@ def group_layouts(
     own = [layout.tokens_per_block for layout in layouts.values() if _may_change_blocks(layout)]
     largest = options.largest_block_size(own, request)
     needs = [
-        need_of(
+        requirements_of(
             layout,
-            holdings[name],
+            retentions[name],
             () if own_blocks else _block_sizes(layout, largest),
             table=(tables or {}).get(name, ""),
         )
@@ -142,7 +142,7 @@ def fitted_groups(
     """The layouts of each group, as ``make_plan`` takes them."""
     return tuple(
         tuple(
-            fitted(layouts[name], group.block_size * group.holding.tokens_per_row)
+            fitted(layouts[name], group.block_size * group.retention.tokens_per_row)
             for name in group.layers
         )
         for group in grouping.groups

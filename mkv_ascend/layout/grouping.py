@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers to KV groups, with an explicit objective whose price is part of the answer.
 
-Layers share a block table when they hold the same tokens (``Holding``) in blocks of the same size;
-their pages may differ. A draft's layers so fold into the target's groups. The groups are found by
-``search``; here the objective chooses among them, and the layers are assigned.
+Layers share a block table when they keep the same tokens (``Retention``) in blocks of one size;
+their pages may differ. So a draft's layers merge into the target's groups. ``search`` finds the
+groups; here the objective chooses among them, and the layers are assigned.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from mkv_ascend.layout.demand import Holding, Request
 from mkv_ascend.layout.kind import Role
-from mkv_ascend.layout.needs import LayerNeed
 from mkv_ascend.layout.objective import MIB, Cost, Objective, choose
+from mkv_ascend.layout.requirements import LayerRequirements
+from mkv_ascend.layout.retention import Request, Retention
 from mkv_ascend.layout.search import NODE_LIMIT, Candidate, Frontier, LayerType, search
 
 __all__ = [
@@ -103,7 +103,7 @@ class Group:
     block_size: int
     blocks: int
     has_draft: bool
-    holding: Holding
+    retention: Retention
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Grouping:
 
 
 def group_layers(
-    layers: Iterable[LayerNeed], request: Request, options: GroupingOptions | None = None
+    layers: Iterable[LayerRequirements], request: Request, options: GroupingOptions | None = None
 ) -> Grouping:
     """Group ``layers`` (in the order of execution) for ``options.objective``.
 
@@ -198,7 +198,7 @@ def group_layers(
 
 
 def _coarser(
-    needs: Sequence[LayerNeed],
+    needs: Sequence[LayerRequirements],
     request: Request,
     options: GroupingOptions,
     other: _Found,
@@ -219,7 +219,7 @@ def _coarser(
 class _Found:
     """What a search found for layers by type, and what each grouping costs."""
 
-    members: dict[LayerType, list[LayerNeed]]
+    members: dict[LayerType, list[LayerRequirements]]
     frontier: Frontier
     costs: tuple[Cost, ...]
 
@@ -242,7 +242,7 @@ class _Found:
         )
 
 
-def _find(needs: Sequence[LayerNeed], request: Request, options: GroupingOptions) -> _Found:
+def _find(needs: Sequence[LayerRequirements], request: Request, options: GroupingOptions) -> _Found:
     needed = sum(need.needed_bytes(request) for need in needs)
     members = _by_type(needs, options, request)
     try:
@@ -256,7 +256,7 @@ def _find(needs: Sequence[LayerNeed], request: Request, options: GroupingOptions
     return _Found(members, frontier, costs)
 
 
-def _check_names(needs: Sequence[LayerNeed]) -> None:
+def _check_names(needs: Sequence[LayerRequirements]) -> None:
     seen: set[str] = set()
     for need in needs:
         if need.name in seen:
@@ -268,8 +268,8 @@ def _check_names(needs: Sequence[LayerNeed]) -> None:
 
 
 def _by_type(
-    needs: Sequence[LayerNeed], options: GroupingOptions, request: Request
-) -> dict[LayerType, list[LayerNeed]]:
+    needs: Sequence[LayerRequirements], options: GroupingOptions, request: Request
+) -> dict[LayerType, list[LayerRequirements]]:
     """Layers by type; within a type the target's first, otherwise in the order of execution."""
     # A state's block is one state, however many tokens its spec counts in it.
     own = [need.block_size for need in needs if need.row_bytes]
@@ -277,10 +277,10 @@ def _by_type(
     hits = None
     if not options.allows_coarser_hits:
         hits = math.lcm(_tokens_of_hits(needs), options.hash_block_size or 1)
-    alike: dict[LayerType, list[LayerNeed]] = {}
+    alike: dict[LayerType, list[LayerRequirements]] = {}
     for need in sorted(needs, key=lambda need: need.role is not Role.TARGET):
         layer_type = LayerType(
-            holding=need.holding,
+            retention=need.retention,
             block_sizes=_allowed_block_sizes(need, options, largest, hits),
             row_bytes=need.row_bytes,
             state_bytes=need.state_bytes,
@@ -293,7 +293,7 @@ def _by_type(
     return {replace(key, count=len(members)): members for key, members in alike.items()}
 
 
-def _tokens_of_hits(needs: Sequence[LayerNeed]) -> int:
+def _tokens_of_hits(needs: Sequence[LayerRequirements]) -> int:
     """What prefix hits are multiples of, in tokens, for the target without a draft.
 
     vLLM needs one group where all layers hold the same. Otherwise it makes pages equally large, by
@@ -305,14 +305,14 @@ def _tokens_of_hits(needs: Sequence[LayerNeed]) -> int:
     rows = [need for need in target if need.row_bytes]
     pages = [need.page_bytes(need.block_size) for need in rows]
     largest = max(pages, default=1)
-    alike = len({need.holding for need in target}) == 1
+    alike = len({need.retention for need in target}) == 1
     if alike or len(rows) < len(target) or any(largest % page for page in pages):
         return math.lcm(*(need.block_size for need in rows))
     return math.lcm(*(n.block_size * (largest // p) for n, p in zip(rows, pages, strict=True)))
 
 
 def _allowed_block_sizes(
-    need: LayerNeed, options: GroupingOptions, largest: int, hits: int | None
+    need: LayerRequirements, options: GroupingOptions, largest: int, hits: int | None
 ) -> tuple[int, ...]:
     """Those of the layer's kernels that are not too large, and make hits no coarser than ``hits``.
 
@@ -335,7 +335,7 @@ def _allowed_block_sizes(
 
 
 def _assign(
-    candidate: Candidate, members: dict[LayerType, list[LayerNeed]], request: Request
+    candidate: Candidate, members: dict[LayerType, list[LayerRequirements]], request: Request
 ) -> tuple[Group, ...]:
     """Assign the layers of each bundle to its groups.
 
@@ -345,8 +345,8 @@ def _assign(
     types = list(members)
     groups = []
     for bundle in candidate.bundles:
-        holding = types[bundle.types[0]].holding
-        assigned: list[list[LayerNeed]] = [[] for _ in range(bundle.splits)]
+        retention = types[bundle.types[0]].retention
+        assigned: list[list[LayerRequirements]] = [[] for _ in range(bundle.splits)]
         for index, places in zip(bundle.types, bundle.group_of_layers(types), strict=True):
             for need, place in zip(members[types[index]], places, strict=True):
                 assigned[place].append(need)
@@ -356,16 +356,16 @@ def _assign(
                 Group(
                     layers=tuple(need.name for need in layers),
                     block_size=bundle.block_size,
-                    blocks=holding.blocks(bundle.block_size, request),
+                    blocks=retention.blocks(bundle.block_size, request),
                     has_draft=any(need.role is Role.DRAFT for need in layers),
-                    holding=holding,
+                    retention=retention,
                 )
             )
     return _in_order(groups, members)
 
 
 def _in_order(
-    groups: Sequence[Group], members: dict[LayerType, list[LayerNeed]]
+    groups: Sequence[Group], members: dict[LayerType, list[LayerRequirements]]
 ) -> tuple[Group, ...]:
     """Groups by the place of their first layer; groups of the draft alone come last."""
     names = [need.name for layers in members.values() for need in layers]

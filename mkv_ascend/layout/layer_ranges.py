@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-def fold_layer_names(names: Iterable[str]) -> tuple[str, ...]:
-    """The names with their first number folded into ranges, in order of first appearance.
+def abbreviated_names(names: Iterable[str]) -> tuple[str, ...]:
+    """The names with their first number written as ranges, in order of first appearance.
 
     Names that are equal but for the first component that is a number share one text. One range is
     written ``0-11``, several ``[0-4, 6-10]``.

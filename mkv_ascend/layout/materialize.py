@@ -5,7 +5,7 @@ Where KV transfer asks for its alignment, each buffer is an allocation, as vllm-
 connectors take tensors of one storage for one cache (its offload to host memory would keep the
 keys and drop the values).
 
-The only module of this room that imports torch.
+The only module of this package that imports torch.
 """
 
 from __future__ import annotations

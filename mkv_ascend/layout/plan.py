@@ -55,7 +55,7 @@ class GroupCapacity:
     total_bytes: int
 
     @property
-    def dead_bytes(self) -> int:
+    def idle_bytes(self) -> int:
         """Bytes of other groups' pools that lie idle while a block belongs to this group."""
         return self.total_bytes - self.used_bytes
 

@@ -14,12 +14,12 @@ from functools import cached_property
 
 from mkv_ascend.layout.admission import NULL_BLOCKS, AdmissionError, require_one_request
 from mkv_ascend.layout.component import LayerLayout, exact_quotient
-from mkv_ascend.layout.demand import Holding, Request
-from mkv_ascend.layout.fitting import fitted_groups, group_layouts, need_of
+from mkv_ascend.layout.fitting import fitted_groups, group_layouts, requirements_of
 from mkv_ascend.layout.grouping import Cost, Group, Grouping, GroupingOptions
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.plan import CachePlan, make_plan
 from mkv_ascend.layout.pooling import bytes_per_block
+from mkv_ascend.layout.retention import Request, Retention
 
 __all__ = ["CachedLayer", "PlanInputs", "ServingPlan", "plan", "share_one_table", "state_table"]
 
@@ -28,13 +28,13 @@ __all__ = ["CachedLayer", "PlanInputs", "ServingPlan", "plan", "share_one_table"
 class CachedLayer:
     """One layer with a cache of its own.
 
-    ``layout``: at the layer's own block size. ``holding``: what one request holds in it.
+    ``layout``: at the layer's own block size. ``retention``: what one request holds in it.
     ``backend``: name of the backend that serves it. ``table``: layers of unequal ``table`` never
     share a KV group; vLLM knows a group of states by the one spec of its layers.
     """
 
     layout: LayerLayout
-    holding: Holding
+    retention: Retention
     backend: str = "-"
     table: str = ""
 
@@ -79,7 +79,7 @@ class ServingPlan:
         """For each group, blocks with which the scheduler admits the longest request."""
         request = self._admitted()
         return tuple(
-            group.holding.blocks(group.block_size, request) for group in self.grouping.groups
+            group.retention.blocks(group.block_size, request) for group in self.grouping.groups
         )
 
     def num_blocks(self, memory_bytes: int) -> int:
@@ -127,13 +127,13 @@ def state_table(layout: LayerLayout, state_type: str) -> str:
 
 def share_one_table(layers: Sequence[CachedLayer]) -> bool:
     """Whether all layers hold the same tokens in blocks of one size: vLLM gives them one group."""
-    return len({(x.holding, x.layout.tokens_per_block, x.table) for x in layers}) == 1
+    return len({(x.retention, x.layout.tokens_per_block, x.table) for x in layers}) == 1
 
 
 def _searched(inputs: PlanInputs, layouts: Mapping[str, LayerLayout]) -> Grouping:
     return group_layouts(
         layouts,
-        {layer.layout.layer: layer.holding for layer in inputs.layers},
+        {layer.layout.layer: layer.retention for layer in inputs.layers},
         inputs.request,
         inputs.options,
         tables={layer.layout.layer: layer.table for layer in inputs.layers},
@@ -146,7 +146,7 @@ def _given(inputs: PlanInputs, layouts: Mapping[str, LayerLayout]) -> Grouping:
     known = {layer.layout.layer: layer for layer in inputs.layers}
     groups = tuple(_group(inputs, [known[name] for name in names]) for names in inputs.groups or ())
     block_bytes = bytes_per_block([[layouts[name] for name in group.layers] for group in groups])
-    needs = (need_of(layer.layout, layer.holding) for layer in inputs.layers)
+    needs = (requirements_of(layer.layout, layer.retention) for layer in inputs.layers)
     needed = sum(need.needed_bytes(inputs.request) for need in needs)
     blocks = sum(group.blocks for group in groups)
     cost = Cost(len(groups), blocks * block_bytes, needed, block_bytes, blocks)
@@ -166,7 +166,7 @@ def _group(inputs: PlanInputs, layers: Sequence[CachedLayer]) -> Group:
     """A given group; of its layers the one that holds most blocks says how many."""
     blocks, most = 0, layers[0]
     for layer in layers:
-        held = layer.holding.blocks(_rows(layer), inputs.request)
+        held = layer.retention.blocks(_rows(layer), inputs.request)
         if held > blocks:
             blocks, most = held, layer
     return Group(
@@ -174,10 +174,10 @@ def _group(inputs: PlanInputs, layers: Sequence[CachedLayer]) -> Group:
         block_size=_rows(most),
         blocks=blocks,
         has_draft=any(layer.layout.role is Role.DRAFT for layer in layers),
-        holding=most.holding,
+        retention=most.retention,
     )
 
 
 def _rows(layer: CachedLayer) -> int:
     what = f"layer {layer.layout.layer}: tokens of a block by tokens of a row"
-    return exact_quotient(layer.layout.tokens_per_block, layer.holding.tokens_per_row, what)
+    return exact_quotient(layer.layout.tokens_per_block, layer.retention.tokens_per_row, what)

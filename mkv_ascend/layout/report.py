@@ -13,12 +13,12 @@ from typing import Any
 
 from mkv_ascend.layout.admission import NULL_BLOCKS, AdmissionError, require_one_request
 from mkv_ascend.layout.component import LayerLayout
-from mkv_ascend.layout.demand import Request
 from mkv_ascend.layout.grouping import Cost, Grouping
 from mkv_ascend.layout.kind import Role
-from mkv_ascend.layout.layer_ranges import fold_layer_names
+from mkv_ascend.layout.layer_ranges import abbreviated_names
 from mkv_ascend.layout.placement import PlacedLayer, Pool
 from mkv_ascend.layout.plan import CachePlan, make_plan
+from mkv_ascend.layout.retention import Request
 
 __all__ = [
     "GroupPart",
@@ -64,9 +64,9 @@ class GroupPart:
     padding_bytes: int
 
     @property
-    def folded(self) -> str:
-        """The layers, numbers folded into ranges."""
-        return ", ".join(fold_layer_names(self.layers))
+    def abbreviated(self) -> str:
+        """The layers, numbers written as ranges."""
+        return ", ".join(abbreviated_names(self.layers))
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ class PoolPart:
     layers: tuple[str, ...]
 
     @property
-    def folded(self) -> str:
-        """The layers of all these pools, numbers folded into ranges."""
-        return ", ".join(fold_layer_names(self.layers))
+    def abbreviated(self) -> str:
+        """The layers of all these pools, numbers written as ranges."""
+        return ", ".join(abbreviated_names(self.layers))
 
 
 def group_parts(
@@ -172,7 +172,7 @@ class PlanReport:
         """For each group, blocks with which the scheduler admits the request."""
         admitted = self._admitted()
         return tuple(
-            group.holding.blocks(group.block_size, admitted) for group in self.grouping.groups
+            group.retention.blocks(group.block_size, admitted) for group in self.grouping.groups
         )
 
     @property
@@ -273,7 +273,7 @@ class PlanReport:
             "admission_blocks": self.admission_blocks[index],
             "has_draft": chosen.has_draft,
             "used_bytes": capacity.used_bytes,
-            "idle_bytes": capacity.dead_bytes,
+            "idle_bytes": capacity.idle_bytes,
             "layers": [self._layer(name) for name in planned.layers],
         }
 

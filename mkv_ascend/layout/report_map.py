@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from html import escape
 
 from mkv_ascend.layout.component import Storage
-from mkv_ascend.layout.layer_ranges import fold_layer_names
+from mkv_ascend.layout.layer_ranges import abbreviated_names
 from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
 from mkv_ascend.layout.report import PlanReport
 from mkv_ascend.layout.report_text import count, format_bytes
@@ -151,5 +151,5 @@ def _words(report: PlanReport, pool: Pool, member: PlacedLayer, names: Sequence[
         sizes[part.component] = sizes.get(part.component, 0) + part.length
     components = ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())
     backend = report.backends.get(member.layer, "no backend")
-    layers = ", ".join(fold_layer_names(names))
+    layers = ", ".join(abbreviated_names(names))
     return f"{layers}: {layout.role}, {layout.kind}, {backend}; {components}"

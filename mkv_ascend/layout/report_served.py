@@ -77,7 +77,10 @@ class ServedPlan:
                 f"{format_bytes(self.bytes_per_block)}, {format_bytes(self.plan.total_bytes)} in "
                 "all on each rank",
                 *aligned(group_table(group_parts(groups, self.backends), heads)),
-                *(f"  {pools_of(part)[0]}; {part.folded}" for part in pool_parts(self.plan.pools)),
+                *(
+                    f"  {pools_of(part)[0]}; {part.abbreviated}"
+                    for part in pool_parts(self.plan.pools)
+                ),
                 f"One request of {count(self.request_tokens, 'token')} takes "
                 f"{count(sum(self.request_blocks), 'block')} ({format_bytes(self.request_bytes)}, "
                 f"{self.padding_fraction:.1%} padding): {self.max_concurrency:.2f} at once",

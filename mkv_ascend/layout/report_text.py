@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mkv_ascend.layout.component import Storage
-from mkv_ascend.layout.demand import Span
 from mkv_ascend.layout.grouping import Grouping
 from mkv_ascend.layout.objective import Cost
 from mkv_ascend.layout.report import GroupPart, PlanReport, PoolPart
+from mkv_ascend.layout.retention import RetentionKind
 
 __all__ = [
     "aligned",
@@ -111,7 +111,7 @@ def closing_lines(report: PlanReport) -> list[str]:
         )
     if report.grouping.coarser is not None:
         lines.append(str(report.grouping.coarser))
-    if any(group.holding.span is Span.STATE for group in report.grouping.groups):
+    if any(group.retention.kind is RetentionKind.STATE for group in report.grouping.groups):
         lines.append("prefix hits: only where vLLM caches states by prefix (mamba_cache_mode)")
     else:
         hits = count(report.grouping.prefix_hit_tokens, "token")
@@ -126,7 +126,7 @@ def group_rows(report: PlanReport) -> list[Row]:
         (
             group.block_size,
             group.blocks,
-            capacity[index].dead_bytes / report.plan.bytes_per_block,
+            capacity[index].idle_bytes / report.plan.bytes_per_block,
         )
         for index, group in enumerate(report.grouping.groups)
     ]
@@ -148,7 +148,7 @@ def group_table(parts: Iterable[GroupPart], heads: Sequence[tuple[int, int, floa
         rows.append(
             (
                 *(("", "", "", "") if part.group in shown else head),
-                f"{part.folded} ({len(part.layers)})",
+                f"{part.abbreviated} ({len(part.layers)})",
                 part.role,
                 part.kind,
                 part.backend,
@@ -166,7 +166,7 @@ def pools_of(part: PoolPart) -> tuple[str, str]:
     what = f"{number}: {pool.storage}, {format_bytes(pool.bytes_per_block)} a block"
     if pool.storage is Storage.SPLIT:
         what += f" in {count(len(pool.buffers), 'buffer')}"
-    return what, f"  because {pool.reason}; {part.folded}"
+    return what, f"  because {pool.reason}; {part.abbreviated}"
 
 
 def comparison(report: PlanReport) -> list[Row]:

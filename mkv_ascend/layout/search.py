@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mkv_ascend.layout.demand import Request
+from mkv_ascend.layout.retention import Request
 from mkv_ascend.layout.search_options import (
     Bundle,
     Choices,

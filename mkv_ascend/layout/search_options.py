@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The choices of the search for KV groups: which layers go together, and in how many groups.
 
-Layers may share a block table when their holdings, their kernel blocks and their ``table`` are
+Layers may share a block table when their retentions, their kernel blocks and their ``table`` are
 equal: they belong to one table here. All layers of one table that have blocks of one size are
 assigned to their groups round-robin, type after type; or, where types share planes and that is
 better, by load: each layer to the group that grows least by it. Any other way to
@@ -21,7 +21,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from mkv_ascend.layout.demand import Holding, Request
+from mkv_ascend.layout.retention import Request, Retention
 
 Integers = npt.NDArray[np.int64]
 
@@ -29,7 +29,7 @@ Plane = tuple[int, int]
 """Bytes per block; 0 for a contiguous component, else the kernel blocks that a page is split into.
 Components share a plane when both are equal."""
 
-Table = tuple[Holding, int | None, str]
+Table = tuple[Retention, int | None, str]
 
 MOST_GROUPS_BY_LOAD = 16
 """Groups up to which layers are assigned by load where round-robin is not the best."""
@@ -37,9 +37,9 @@ MOST_GROUPS_BY_LOAD = 16
 
 @dataclass(frozen=True)
 class LayerType:
-    """Layers that are alike for grouping. Fields as in ``LayerNeed``; ``count``: how many."""
+    """``count`` layers that are alike for grouping. Other fields as in ``LayerRequirements``."""
 
-    holding: Holding
+    retention: Retention
     block_sizes: tuple[int, ...]
     row_bytes: tuple[int, ...]
     state_bytes: tuple[int, ...]
@@ -63,9 +63,14 @@ class LayerType:
     @property
     def sort_key(self) -> tuple[object, ...]:
         """An order of types that does not depend on the order of layers."""
-        holding = self.holding
+        retention = self.retention
         return (
-            (str(holding.span), holding.extent, holding.tokens_per_row, holding.extra_blocks),
+            (
+                str(retention.kind),
+                retention.extent,
+                retention.tokens_per_row,
+                retention.extra_blocks,
+            ),
             self.kernel_block or 0,
             self.table,
             self.takes_strides,
@@ -137,7 +142,7 @@ def most_bytes(types: Sequence[LayerType], request: Request) -> int:
         for kind in types
     )
     blocks = sum(
-        kind.count * max(kind.holding.blocks(size, request) for size in kind.block_sizes)
+        kind.count * max(kind.retention.blocks(size, request) for size in kind.block_sizes)
         for kind in types
     )
     return block * blocks
@@ -161,7 +166,7 @@ class Choices:
         self.tables: dict[Table, list[int]] = {}
         for index in sorted(range(len(types)), key=lambda index: types[index].sort_key):
             layer_type = types[index]
-            table = (layer_type.holding, layer_type.kernel_block, layer_type.table)
+            table = (layer_type.retention, layer_type.kernel_block, layer_type.table)
             self.tables.setdefault(table, []).append(index)
         self._levels: dict[tuple[int, tuple[int, ...]], Level | None] = {}
 
@@ -171,7 +176,7 @@ class Choices:
         return sum(
             layer_type.count
             * min(
-                layer_type.holding.blocks(size, self.request)
+                layer_type.retention.blocks(size, self.request)
                 * sum(layer_type.component_bytes(size))
                 for size in layer_type.block_sizes
             )
@@ -219,7 +224,7 @@ class Choices:
         common = set.intersection(*(set(member.block_sizes) for member in members))
         rows = []
         for size in sorted(common, key=members[0].block_sizes.index):
-            blocks = members[0].holding.blocks(size, self.request)
+            blocks = members[0].retention.blocks(size, self.request)
             rank = 1 + self.size_ranks[size]
             moved = sum(rank for member in members if member.block_sizes[0] != size)
             for order, splits, planes, assigned, by_load in self._assignments(types, size):

@@ -21,9 +21,9 @@ from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import (
     layer_facts,
     planned_groups,
 )
-from mkv_ascend.layout.demand import Holding, Span
 from mkv_ascend.layout.grouping import Objective
 from mkv_ascend.layout.registry import LayerFacts
+from mkv_ascend.layout.retention import Retention, RetentionKind
 from tests.emulated.test_layout_groups import (
     FUNCTIONS,
     config,
@@ -140,9 +140,9 @@ def test_states_of_two_specs_have_groups_of_their_own():
 @pytest.mark.parametrize(
     ("mode", "held"),
     [
-        ("none", Holding(Span.STATE, 1, extra_blocks=3)),
-        ("align", Holding(Span.STATE, 2, extra_blocks=3)),
-        ("all", Holding(Span.ALL, extra_blocks=3)),
+        ("none", Retention(RetentionKind.STATE, 1, extra_blocks=3)),
+        ("align", Retention(RetentionKind.STATE, 2, extra_blocks=3)),
+        ("all", Retention(RetentionKind.ALL, extra_blocks=3)),
     ],
 )
 def test_states_are_held_as_vllm_counts_them(mode, held):

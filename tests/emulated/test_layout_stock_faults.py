@@ -34,13 +34,13 @@ from vllm_ascend.worker import model_runner_v1
 
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import engine_core
 from mkv_ascend.layout.component import MemoryFormat
-from mkv_ascend.layout.demand import Holding, Request, Span
-from mkv_ascend.layout.fitting import fitted_groups, need_of
+from mkv_ascend.layout.fitting import fitted_groups, requirements_of
 from mkv_ascend.layout.grouping import group_layers
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.materialize import materialize
 from mkv_ascend.layout.plan import make_plan
 from mkv_ascend.layout.recipes import LayerFacts, layout_of
+from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 from tests.emulated import test_layout_groups
 from tests.emulated.layout_probe import aliases
 from tests.emulated.planned_runner import PlannedRunner
@@ -74,11 +74,11 @@ def refused_by_stock(specs: dict[str, Any]) -> str:
     return ""
 
 
-def planned_shapes(specs: dict[str, Any], holdings: dict[str, Holding]) -> Any:
+def planned_shapes(specs: dict[str, Any], retentions: dict[str, Retention]) -> Any:
     """Shapes of all caches of a plan, grouped by our own search."""
     facts = {name: LayerFacts(name, Role.TARGET, latent_dim=512, rope_dim=64) for name in specs}
     layouts = {name: layout_of(spec, facts[name]) for name, spec in specs.items()}
-    needs = [need_of(layout, holdings[name]) for name, layout in layouts.items()]
+    needs = [requirements_of(layout, retentions[name]) for name, layout in layouts.items()]
     plan = make_plan(fitted_groups(layouts, group_layers(needs, Request(1024))))
     made = materialize(plan.bind(NUM_BLOCKS), NPU)
     return {name: [tuple(part.shape) for part in cache] for name, cache in made.caches.items()}
@@ -130,8 +130,10 @@ def test_bug_9_latents_beside_longer_states_are_refused() -> None:
     if not (said := refused_by_stock(specs)):
         pytest.fail(FIXED.format(9, "vllm-ascend"))
     assert said.startswith("NotImplementedError")
-    holdings = dict(zip(specs, (Holding(Span.STATE, 1), Holding(Span.ALL)), strict=True))
-    shapes = planned_shapes(specs, holdings)
+    retentions = dict(
+        zip(specs, (Retention(RetentionKind.STATE, 1), Retention(RetentionKind.ALL)), strict=True)
+    )
+    shapes = planned_shapes(specs, retentions)
     assert shapes["model.1.self_attn.attn"] == [
         (NUM_BLOCKS, 128, 1, 512),
         (NUM_BLOCKS, 128, 1, 64),
@@ -187,7 +189,7 @@ def test_bug_11_the_last_states_decide_the_page_of_all(monkeypatch: pytest.Monke
         pytest.fail(FIXED.format(11, "vllm-ascend"))
     assert right == WIDE.page_size_bytes > specs[name].page_size_bytes
     assert refused_by_stock(specs).startswith("NotImplementedError")
-    state, all_tokens = Holding(Span.STATE, 1), Holding(Span.ALL)
+    state, all_tokens = Retention(RetentionKind.STATE, 1), Retention(RetentionKind.ALL)
     shapes = planned_shapes(specs, dict(zip(specs, (all_tokens, state, state), strict=True)))
     assert shapes[name] == [(NUM_BLOCKS, 128, 4, 128)] * 2
     assert shapes["model.0.linear_attn"] == [(NUM_BLOCKS, *shape) for shape in WIDE.shapes]

@@ -8,10 +8,10 @@ import pytest
 from benchmarks.kv_grid import broken_rules, plan
 from benchmarks.published import NotServedError, layers_of, pair_needs, published_names, read_facts
 from benchmarks.published_pairs import PAIRS, PublishedPair
-from mkv_ascend.layout.demand import Request
 from mkv_ascend.layout.grouping import GroupingOptions, Objective, group_layers
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.objective import MOST_GROUPS
+from mkv_ascend.layout.retention import Request
 
 MIB = 2**20
 every_pair = pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
@@ -75,7 +75,7 @@ def test_layers_of_one_spec_share_groups_evenly(tokens: int) -> None:
     """Cohere2 + Granite-4: no group has one layer of a kind of which another has three."""
     request = Request(tokens, tokens_per_step=4)
     needs = pair_needs("Command-R7B", "Granite-4.0-H-Tiny", request)
-    kind_of = {need.name: (need.holding, need.row_bytes, need.state_bytes) for need in needs}
+    kind_of = {need.name: (need.retention, need.row_bytes, need.state_bytes) for need in needs}
     shares: dict[object, list[int]] = {}
     for group in group_layers(needs, request).groups:
         kinds = [kind_of[name] for name in group.layers]

@@ -19,8 +19,8 @@ from mkv_ascend import cli
 from mkv_ascend.checks import from_config, model_config
 from mkv_ascend.checks.planning_inputs import Asked
 from mkv_ascend.commands import explain_process, vllm_groups
-from mkv_ascend.layout.demand import Request, Span
 from mkv_ascend.layout.report import OtherGrouping
+from mkv_ascend.layout.retention import Request, RetentionKind
 
 CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
 MIB = 2**20
@@ -166,8 +166,10 @@ def test_blocks_are_no_larger_than_asked_for(capsys: pytest.CaptureFixture[str])
 
 def test_layers_have_the_window_that_vllm_counts_by() -> None:
     found = from_config.find(Asked({"model": folder("gpt-oss-20b"), "max_model_len": 4096}))
-    holdings = [(layer.holding.span, layer.holding.extent) for layer in found.inputs.layers[:2]]
-    assert holdings == [(Span.WINDOW, 128), (Span.ALL, 0)]
+    retentions = [
+        (layer.retention.kind, layer.retention.extent) for layer in found.inputs.layers[:2]
+    ]
+    assert retentions == [(RetentionKind.WINDOW, 128), (RetentionKind.ALL, 0)]
 
 
 def test_nothing_but_errors_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:

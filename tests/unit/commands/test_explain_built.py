@@ -18,10 +18,10 @@ import transformers  # noqa: F401  So that defaults of configs are asked for in 
 from mkv_ascend import cli
 from mkv_ascend.commands import from_vllm
 from mkv_ascend.commands.explain_process import ProcessError
-from mkv_ascend.layout.demand import Holding, Request, Span
 from mkv_ascend.layout.grouping import GroupingOptions
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.planning import CachedLayer, PlanInputs
+from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 from mkv_ascend.layout.serialization import to_dict
 from tests.unit.layout.layouts import keys_and_values, states
 
@@ -29,10 +29,14 @@ CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
 
 
 LAYERS = (
-    CachedLayer(states("t.0", (3, 64), (8, 16, 16)), Holding(Span.STATE, 1), "mamba_2", "mamba"),
-    CachedLayer(keys_and_values("t.1", 2, 64, block=1024), Holding(Span.ALL), "fused"),
     CachedLayer(
-        keys_and_values("d.0", 1, 64, block=1024, role=Role.DRAFT), Holding(Span.ALL), "fused"
+        states("t.0", (3, 64), (8, 16, 16)), Retention(RetentionKind.STATE, 1), "mamba_2", "mamba"
+    ),
+    CachedLayer(keys_and_values("t.1", 2, 64, block=1024), Retention(RetentionKind.ALL), "fused"),
+    CachedLayer(
+        keys_and_values("d.0", 1, 64, block=1024, role=Role.DRAFT),
+        Retention(RetentionKind.ALL),
+        "fused",
     ),
 )
 INPUTS = PlanInputs(LAYERS, Request(4096, 4), 2048, GroupingOptions())

@@ -15,8 +15,8 @@ from mkv_ascend.layout.admission import (
     longest_request,
     require_one_request,
 )
-from mkv_ascend.layout.demand import Request
 from mkv_ascend.layout.grouping import Grouping, GroupingOptions, group_layers
+from mkv_ascend.layout.retention import Request
 
 
 @pytest.fixture(scope="module")

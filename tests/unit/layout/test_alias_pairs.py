@@ -19,7 +19,6 @@ import torch
 from mkv_ascend.attention.ascend_backends import ASCEND_BACKENDS
 from mkv_ascend.layout.bound import TensorView
 from mkv_ascend.layout.component import LayerLayout, Storage
-from mkv_ascend.layout.demand import Holding, Request, Span
 from mkv_ascend.layout.fitting import fitted_groups, group_layouts
 from mkv_ascend.layout.grouping import GroupingOptions, Objective
 from mkv_ascend.layout.kind import Role
@@ -27,13 +26,14 @@ from mkv_ascend.layout.materialize import Materialized, materialize
 from mkv_ascend.layout.placement import Pool
 from mkv_ascend.layout.plan import CachePlan, make_plan
 from mkv_ascend.layout.recipes import LayerFacts, layout_of
+from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 from tests.unit.layout import specs
 
 NUM_BLOCKS = 3
 BLOCK = 32
-ALL = Holding(Span.ALL)
-WINDOW = Holding(Span.WINDOW, 40)
-STATE = Holding(Span.STATE, 1, extra_blocks=3)
+ALL = Retention(RetentionKind.ALL)
+WINDOW = Retention(RetentionKind.WINDOW, 40)
+STATE = Retention(RetentionKind.STATE, 1, extra_blocks=3)
 REQUEST = Request(tokens=256, tokens_per_step=4)
 
 
@@ -42,7 +42,7 @@ class Layout:
     """A spec, what it holds, and the facts of its layer beside name and role."""
 
     spec: Any
-    holding: Holding = ALL
+    retention: Retention = ALL
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -68,8 +68,12 @@ LAYOUTS = {
     "L1 full": Layout(DENSE, ALL, SPLIT),
     "L1 unequal heads": Layout(specs.FullAttentionSpec(BLOCK, 2, 48, head_size_v=32), ALL, SPLIT),
     "L1 window": Layout(specs.SlidingWindowSpec(BLOCK, 1, 64), WINDOW, SPLIT),
-    "L1 chunked": Layout(specs.ChunkedLocalAttentionSpec(BLOCK, 2, 32), Holding(Span.CHUNK, 64)),
-    "L1 cross": Layout(specs.CrossAttentionSpec(BLOCK, 2, 32), Holding(Span.ENCODER, 48)),
+    "L1 chunked": Layout(
+        specs.ChunkedLocalAttentionSpec(BLOCK, 2, 32), Retention(RetentionKind.CHUNK, 64)
+    ),
+    "L1 cross": Layout(
+        specs.CrossAttentionSpec(BLOCK, 2, 32), Retention(RetentionKind.ENCODER, 48)
+    ),
     "L2 latent": Layout(specs.AscendMLAAttentionSpec(BLOCK, 1, 80), ALL, {**LATENT, **SPLIT}),
     "L3 quantised": Layout(QUANTISED, ALL, {"key_dtype": "int8", "value_dtype": "int8"}),
     "L4 sparse": _sparse((64, 16, 32)),
@@ -102,34 +106,34 @@ LAYOUTS = {
     ),
     "L13 hidden states": Layout(specs.HiddenStateCacheSpec(BLOCK, 3, 64, page_size_padded=16384)),
     "L14 compressed": Layout(
-        _compressed(64, compress_ratio=4), Holding(Span.ALL, tokens_per_row=4)
+        _compressed(64, compress_ratio=4), Retention(RetentionKind.ALL, tokens_per_row=4)
     ),
     "L15 window of latents": Layout(
         specs.AscendSlidingWindowMLASpec(BLOCK, 1, 64, model_version="deepseek_v4"), WINDOW
     ),
     "L15 compressor state": Layout(
         specs.AscendSlidingWindowMLASpec(8, 1, 64, "float32", page_size_padded=4352),
-        Holding(Span.WINDOW, 8),
+        Retention(RetentionKind.WINDOW, 8),
     ),
     "L16 indexer": Layout(
-        _compressed(32, compress_ratio=4, **INDEXER), Holding(Span.ALL, tokens_per_row=4)
+        _compressed(32, compress_ratio=4, **INDEXER), Retention(RetentionKind.ALL, tokens_per_row=4)
     ),
     "L17 indexer of A5": Layout(
         _compressed(32, compress_ratio=4, **INDEXER),
-        Holding(Span.ALL, tokens_per_row=4),
+        Retention(RetentionKind.ALL, tokens_per_row=4),
         {"full_indexer_view": True},
     ),
 }
 
 
-def layers_of(target: str, draft: str) -> dict[str, tuple[LayerLayout, Holding]]:
+def layers_of(target: str, draft: str) -> dict[str, tuple[LayerLayout, Retention]]:
     """Two layers of each model, by name."""
     return {
         f"{role}.{index}": (
             layout_of(
                 LAYOUTS[kind].spec, LayerFacts(f"{role}.{index}", role, **LAYOUTS[kind].facts)
             ),
-            LAYOUTS[kind].holding,
+            LAYOUTS[kind].retention,
         )
         for role, kind in ((Role.TARGET, target), (Role.DRAFT, draft))
         for index in range(2)
@@ -140,9 +144,9 @@ def plan_of(target: str, draft: str, objective: Objective) -> CachePlan:
     """As an engine, with blocks of other sizes than the layers' own."""
     layers = layers_of(target, draft)
     layouts = {name: layout for name, (layout, _) in layers.items()}
-    holdings = {name: holding for name, (_, holding) in layers.items()}
+    retentions = {name: retention for name, (_, retention) in layers.items()}
     options = GroupingOptions(objective, max_block_size=4 * BLOCK)
-    return make_plan(fitted_groups(layouts, group_layouts(layouts, holdings, REQUEST, options)))
+    return make_plan(fitted_groups(layouts, group_layouts(layouts, retentions, REQUEST, options)))
 
 
 Part = tuple[str, TensorView, torch.Tensor]

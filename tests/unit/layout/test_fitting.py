@@ -15,11 +15,11 @@ from mkv_ascend.layout.component import (
     Storage,
     TokenExtent,
 )
-from mkv_ascend.layout.demand import Holding, Span
-from mkv_ascend.layout.fitting import fitted, fitted_groups, need_of
+from mkv_ascend.layout.fitting import fitted, fitted_groups, requirements_of
 from mkv_ascend.layout.grouping import GroupingOptions, Objective, group_layers
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.plan import make_plan
+from mkv_ascend.layout.retention import Retention, RetentionKind
 
 
 def layout_of(layer: ModelLayer, storage: Storage) -> LayerLayout:
@@ -53,9 +53,9 @@ def test_a_plan_costs_what_its_grouping_says(
     layouts = {layer.name: layout_of(layer, storage) for layer in pair.layers}
     expected = pair.needs(takes_strides=storage is Storage.PAGED)
     needs = [
-        need_of(
+        requirements_of(
             layouts[need.name],
-            need.holding,
+            need.retention,
             need.block_sizes,
             table=need.table,
         )
@@ -90,7 +90,7 @@ def test_what_cannot_follow_is_refused() -> None:
 def test_padding_of_a_strided_page_is_counted_once_at_any_block_size() -> None:
     parts = (Component("k", "bfloat16", TokenExtent(4, 1, 8)),)
     layout = LayerLayout("a", Role.TARGET, Kind.COMPRESSED_MLA, parts, Storage.PAGED, 100, 4)
-    need = need_of(layout, Holding(Span.ALL), (8,))
+    need = requirements_of(layout, Retention(RetentionKind.ALL), (8,))
     assert (need.page_bytes(4), need.page_bytes(8)) == (100, 164)
     assert fitted(layout, 8).page_bytes == 164
 
@@ -100,7 +100,7 @@ def test_rows_that_stand_for_several_tokens_are_counted_once() -> None:
     layout = LayerLayout(
         "a", Role.TARGET, Kind.COMPRESSED_MLA, parts, Storage.PAGED, 131072, tokens_per_block=512
     )
-    need = need_of(layout, Holding(Span.ALL, tokens_per_row=4))
+    need = requirements_of(layout, Retention(RetentionKind.ALL, tokens_per_row=4))
     assert (need.block_size, need.page_bytes(128)) == (128, 131072)
     grouping = group_layers([need], REQUEST)
     assert grouping.groups[0].blocks == REQUEST.tokens // 512

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mkv_ascend.layout.demand import Holding, Request, Span
 from mkv_ascend.layout.grouping import (
     Grouping,
     GroupingError,
@@ -23,51 +22,56 @@ from mkv_ascend.layout.grouping import (
     group_layers,
 )
 from mkv_ascend.layout.kind import Kind, Role
-from mkv_ascend.layout.needs import LayerNeed, block_size_choices
+from mkv_ascend.layout.requirements import LayerRequirements, block_size_choices
+from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 from mkv_ascend.layout.search import LayerType, search
 from mkv_ascend.layout.search_options import Choices
 
 REQUEST = Request(tokens=1024, tokens_per_step=4)
-HOLDINGS = (Holding(Span.ALL), Holding(Span.WINDOW, 64), Holding(Span.STATE, 1))
+HOLDINGS = (
+    Retention(RetentionKind.ALL),
+    Retention(RetentionKind.WINDOW, 64),
+    Retention(RetentionKind.STATE, 1),
+)
 
 
 def layer(
     name: str,
     *,
     role: Role = Role.TARGET,
-    holding: Holding = HOLDINGS[0],
+    retention: Retention = HOLDINGS[0],
     rows: tuple[int, ...] = (2, 2),
     states: tuple[int, ...] = (),
     sizes: tuple[int, ...] = (16, 32),
     strides: bool = False,
     table: str = "",
-) -> LayerNeed:
+) -> LayerRequirements:
     kind = Kind.MAMBA if states else Kind.FULL_ATTENTION
-    return LayerNeed(name, role, kind, holding, sizes, rows, states, strides, table=table)
+    return LayerRequirements(name, role, kind, retention, sizes, rows, states, strides, table=table)
 
 
 @st.composite
-def models(draw: st.DrawFn, max_layers: int = 8) -> list[LayerNeed]:
+def models(draw: st.DrawFn, max_layers: int = 8) -> list[LayerRequirements]:
     """A target and a draft of a few kinds of layer."""
     layers = []
     for index in range(draw(st.integers(1, max_layers))):
-        holding = draw(st.sampled_from(HOLDINGS))
+        retention = draw(st.sampled_from(HOLDINGS))
         name, role = f"layer.{index}", draw(st.sampled_from(list(Role)))
-        if holding.span is Span.STATE:
+        if retention.kind is RetentionKind.STATE:
             states = draw(st.sampled_from([(64,), (128,), (64, 32)]))
-            like = {"holding": holding, "rows": (), "sizes": (16,), "table": str(states)}
+            like = {"retention": retention, "rows": (), "sizes": (16,), "table": str(states)}
             layers.append(layer(name, role=role, states=states, **like))
         else:
             rows = draw(st.sampled_from([(2, 2), (4, 4), (8, 8), (8, 1)]))
             strides = draw(st.booleans())
-            layers.append(layer(name, role=role, holding=holding, rows=rows, strides=strides))
+            layers.append(layer(name, role=role, retention=retention, rows=rows, strides=strides))
     return layers
 
 
 objectives = st.sampled_from(list(Objective))
 
 
-def planes_of(members: Sequence[LayerNeed], size: int) -> Counter[tuple[int, bool]]:
+def planes_of(members: Sequence[LayerRequirements], size: int) -> Counter[tuple[int, bool]]:
     """Planes that a group needs; pages as a whole where the operators take strides."""
     planes: Counter[tuple[int, bool]] = Counter()
     for need in members:
@@ -76,12 +80,12 @@ def planes_of(members: Sequence[LayerNeed], size: int) -> Counter[tuple[int, boo
     return planes
 
 
-def held_bytes(grouping: Grouping, layers: Sequence[LayerNeed]) -> int:
+def held_bytes(grouping: Grouping, layers: Sequence[LayerRequirements]) -> int:
     """Bytes of one request, counted anew from the groups alone."""
-    need_of = {need.name: need for need in layers}
+    requirements_of = {need.name: need for need in layers}
     planes: Counter[tuple[int, bool]] = Counter()
     for group in grouping.groups:
-        planes |= planes_of([need_of[name] for name in group.layers], group.block_size)
+        planes |= planes_of([requirements_of[name] for name in group.layers], group.block_size)
     block = sum(size * count for (size, _), count in planes.items())
     assert block == grouping.block_bytes
     return block * sum(group.blocks for group in grouping.groups)
@@ -89,24 +93,28 @@ def held_bytes(grouping: Grouping, layers: Sequence[LayerNeed]) -> int:
 
 @given(layers=models(), objective=objectives)
 def test_every_group_can_share_one_block_table(
-    layers: list[LayerNeed], objective: Objective
+    layers: list[LayerRequirements], objective: Objective
 ) -> None:
     grouping = group_layers(layers, REQUEST, GroupingOptions(objective))
-    need_of = {need.name: need for need in layers}
-    assert sorted(name for group in grouping.groups for name in group.layers) == sorted(need_of)
+    requirements_of = {need.name: need for need in layers}
+    assert sorted(name for group in grouping.groups for name in group.layers) == sorted(
+        requirements_of
+    )
     for group in grouping.groups:
-        members = [need_of[name] for name in group.layers]
-        assert {need.holding for need in members} == {group.holding}
+        members = [requirements_of[name] for name in group.layers]
+        assert {need.retention for need in members} == {group.retention}
         assert len({need.table for need in members}) == 1
         assert all(group.block_size in need.block_sizes for need in members)
-        assert group.blocks == group.holding.blocks(group.block_size, REQUEST)
+        assert group.blocks == group.retention.blocks(group.block_size, REQUEST)
         assert group.has_draft == any(need.role is Role.DRAFT for need in members)
         roles = [need.role for need in members]
         assert roles == sorted(roles, key=lambda role: role is Role.DRAFT), "a target layer first"
 
 
 @given(layers=models(), objective=objectives)
-def test_the_cost_is_that_of_the_groups(layers: list[LayerNeed], objective: Objective) -> None:
+def test_the_cost_is_that_of_the_groups(
+    layers: list[LayerRequirements], objective: Objective
+) -> None:
     grouping = group_layers(layers, REQUEST, GroupingOptions(objective))
     assert grouping.cost.groups == len(grouping.groups)
     assert grouping.cost.held_bytes == held_bytes(grouping, layers)
@@ -119,7 +127,7 @@ def test_the_cost_is_that_of_the_groups(layers: list[LayerNeed], objective: Obje
 
 @given(layers=models(), objective=objectives, seed=st.randoms(use_true_random=False))
 def test_the_order_of_layers_changes_no_cost_and_a_second_run_changes_nothing(
-    layers: list[LayerNeed], objective: Objective, seed
+    layers: list[LayerRequirements], objective: Objective, seed
 ) -> None:
     options = GroupingOptions(objective)
     grouping = group_layers(layers, REQUEST, options)
@@ -139,14 +147,14 @@ def partitions(items: list[int]) -> Iterator[list[list[int]]]:
             yield [*rest[:index], [items[0], *rest[index]], *rest[index + 1 :]]
 
 
-def block_bytes_of(groups: list[list[LayerNeed]], sizes: tuple[int, ...]) -> int:
+def block_bytes_of(groups: list[list[LayerRequirements]], sizes: tuple[int, ...]) -> int:
     planes: Counter[tuple[int, bool]] = Counter()
     for members, size in zip(groups, sizes, strict=True):
         planes |= planes_of(members, size)
     return sum(part * count for (part, _), count in planes.items())
 
 
-def enumerate_all(layers: list[LayerNeed]) -> dict[int, int]:
+def enumerate_all(layers: list[LayerRequirements]) -> dict[int, int]:
     """Least bytes for each number of groups, over every way to group and every block size.
 
     Layers that are alike have blocks of equal size, as in the search.
@@ -154,7 +162,7 @@ def enumerate_all(layers: list[LayerNeed]) -> dict[int, int]:
     best: dict[int, int] = {}
     for parts in partitions(list(range(len(layers)))):
         groups = [[layers[index] for index in part] for part in parts]
-        if any(len({(need.holding, need.table) for need in members}) > 1 for members in groups):
+        if any(len({(need.retention, need.table) for need in members}) > 1 for members in groups):
             continue
         for sizes in product(*(members[0].block_sizes for members in groups)):
             size_of: dict[object, set[int]] = {}
@@ -169,7 +177,7 @@ def enumerate_all(layers: list[LayerNeed]) -> dict[int, int]:
             if not allowed or any(len(used) > 1 for used in size_of.values()):
                 continue
             blocks = sum(
-                members[0].holding.blocks(size, REQUEST)
+                members[0].retention.blocks(size, REQUEST)
                 for members, size in zip(groups, sizes, strict=True)
             )
             held = blocks * block_bytes_of(groups, sizes)
@@ -191,7 +199,7 @@ def test_the_search_finds_what_enumerating_every_grouping_finds(
 ) -> None:
     assume(sum(counts))
     layers = [
-        layer(f"{kind}.{index}", holding=HOLDINGS[kind], rows=(row, row), strides=strides)
+        layer(f"{kind}.{index}", retention=HOLDINGS[kind], rows=(row, row), strides=strides)
         for kind, (count, row) in enumerate(zip(counts, rows, strict=True))
         for index in range(count)
     ]
@@ -209,7 +217,7 @@ def test_the_search_finds_what_enumerating_every_grouping_finds(
 @settings(max_examples=80, deadline=None)
 @given(layers=models(max_layers=6), node_limit=st.sampled_from([1, 2, 3, 1000]))
 def test_no_bound_is_above_what_enumerating_every_grouping_finds(
-    layers: list[LayerNeed], node_limit: int
+    layers: list[LayerRequirements], node_limit: int
 ) -> None:
     """Also of a search that is cut short, and where assigning layers misses the best."""
     best = enumerate_all(layers)
@@ -223,7 +231,7 @@ def test_no_bound_is_above_what_enumerating_every_grouping_finds(
 
 @settings(deadline=None)
 @given(layers=models())
-def test_a_bound_prunes_nothing_that_is_better(layers: list[LayerNeed]) -> None:
+def test_a_bound_prunes_nothing_that_is_better(layers: list[LayerRequirements]) -> None:
     """The search beside every combination of its own choices, without a bound."""
     types = tuple(_by_type(layers, ALL_SIZES, REQUEST))
     frontier = search(types, REQUEST)
@@ -264,7 +272,7 @@ def test_a_draft_folds_into_the_group_of_the_target() -> None:
 
 def test_groups_of_the_draft_alone_come_last() -> None:
     layers = [
-        layer("draft.0", role=Role.DRAFT, holding=HOLDINGS[1]),
+        layer("draft.0", role=Role.DRAFT, retention=HOLDINGS[1]),
         layer("model.0"),
     ]
     assert [group.layers for group in group_layers(layers, REQUEST).groups] == [
@@ -283,13 +291,13 @@ def test_strided_pages_share_a_pool_when_they_are_equally_large(
     rows: tuple[int, int], block: int
 ) -> None:
     first = layer("model.0", rows=(4, 12), sizes=(16,), strides=True)
-    second = layer("model.1", rows=rows, sizes=(16,), strides=True, holding=HOLDINGS[1])
+    second = layer("model.1", rows=rows, sizes=(16,), strides=True, retention=HOLDINGS[1])
     assert group_layers([first, second], REQUEST).block_bytes == block
 
 
 def test_a_strided_page_and_a_component_of_its_size_share_nothing() -> None:
     page = layer("model.0", rows=(8, 8), sizes=(16,), strides=True)
-    part = layer("model.1", rows=(16,), sizes=(16,), holding=HOLDINGS[1])
+    part = layer("model.1", rows=(16,), sizes=(16,), retention=HOLDINGS[1])
     assert group_layers([page, part], REQUEST).block_bytes == 256 + 256
 
 
@@ -303,7 +311,7 @@ def test_layers_of_another_table_never_share_a_group() -> None:
 
 def test_what_one_type_leaves_over_goes_to_other_groups_than_the_last_types() -> None:
     """Five layers with a window and three with other values, over four groups of two."""
-    like = {"holding": HOLDINGS[1], "sizes": (16,)}
+    like = {"retention": HOLDINGS[1], "sizes": (16,)}
     layers = [layer("model.full", rows=(4, 4, 4, 4), sizes=(16,))]
     layers += [layer(f"a.{index}", rows=(4, 4), **like) for index in range(5)]
     layers += [layer(f"b.{index}", rows=(4,), **like) for index in range(3)]
@@ -312,7 +320,7 @@ def test_what_one_type_leaves_over_goes_to_other_groups_than_the_last_types() ->
 
 
 def test_a_limit_that_nothing_keeps_to_is_an_error_with_the_numbers() -> None:
-    layers = [layer("model.0", rows=(8, 8)), layer("draft.0", rows=(1, 3), holding=HOLDINGS[1])]
+    layers = [layer("model.0", rows=(8, 8)), layer("draft.0", rows=(1, 3), retention=HOLDINGS[1])]
     for objective in Objective:
         best = group_layers(layers, REQUEST, GroupingOptions(objective)).alternatives[-1]
         assert best.padding_fraction > 0.01
@@ -323,7 +331,7 @@ def test_a_limit_that_nothing_keeps_to_is_an_error_with_the_numbers() -> None:
 
 
 def test_a_wider_limit_gives_fewer_groups() -> None:
-    layers = [layer(f"model.{i}", holding=HOLDINGS[1], sizes=(16,)) for i in range(6)]
+    layers = [layer(f"model.{i}", retention=HOLDINGS[1], sizes=(16,)) for i in range(6)]
     layers.append(layer("model.full", sizes=(16,)))
     groups = [
         group_layers(layers, REQUEST, GroupingOptions(max_padding_fraction=limit)).cost.groups
@@ -374,7 +382,7 @@ def test_names_must_differ_and_no_layers_are_no_groups() -> None:
 
 def test_layers_that_share_planes_are_assigned_by_load() -> None:
     """81 planes in 9 groups of 9; round-robin one of them would have 10."""
-    like = {"holding": HOLDINGS[1], "sizes": (16,)}
+    like = {"retention": HOLDINGS[1], "sizes": (16,)}
     layers = [layer(f"two.{index}", rows=(4, 4), **like) for index in range(10)]
     layers += [layer(f"one.{index}", rows=(4,), **like) for index in range(61)]
     costs = group_layers(layers, REQUEST).alternatives
@@ -393,7 +401,7 @@ def test_layers_that_share_planes_are_assigned_by_load() -> None:
 
 
 def test_a_request_that_cannot_be_counted_is_refused_with_what_to_change() -> None:
-    layers = [layer("model.0"), layer("model.1", holding=HOLDINGS[1], rows=(4, 4))]
+    layers = [layer("model.0"), layer("model.1", retention=HOLDINGS[1], rows=(4, 4))]
     assert group_layers(layers, Request(10**9)).cost.groups
     with pytest.raises(
         GroupingError, match=r"request of 10+ tokens are too large .* max_model_len"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mkv_ascend.layout.layer_ranges import fold_layer_names
+from mkv_ascend.layout.layer_ranges import abbreviated_names
 
 words = st.from_regex(r"[a-z][a-z_]{0,5}[0-9]?", fullmatch=True)
 numbers = st.integers(min_value=0, max_value=40).map(str) | st.sampled_from(["007", "00"])
@@ -33,13 +33,13 @@ def expand(folded: str) -> list[str]:
 
 @given(st.lists(layer_names, unique=True, max_size=30))
 def test_folding_loses_and_invents_nothing(names: list[str]) -> None:
-    expanded = [name for folded in fold_layer_names(names) for name in expand(folded)]
+    expanded = [name for folded in abbreviated_names(names) for name in expand(folded)]
     assert sorted(expanded) == sorted(names)
 
 
 @given(st.sets(st.integers(0, 60), min_size=1))
 def test_one_model_folds_into_one_text_of_fewest_ranges(layers: set[int]) -> None:
-    (folded,) = fold_layer_names(f"model.layers.{layer}.attn" for layer in sorted(layers))
+    (folded,) = abbreviated_names(f"model.layers.{layer}.attn" for layer in sorted(layers))
     runs = sum(layer - 1 not in layers for layer in layers)
     assert folded.count(",") == runs - 1
     assert folded.startswith("model.layers.")
@@ -58,9 +58,9 @@ def test_one_model_folds_into_one_text_of_fewest_ranges(layers: set[int]) -> Non
 )
 def test_ranges(numbers_of_layers: list[int], text: str) -> None:
     names = [f"model.layers.{number}.self_attn.attn" for number in numbers_of_layers]
-    assert fold_layer_names(names) == (f"model.layers.{text}.self_attn.attn",)
+    assert abbreviated_names(names) == (f"model.layers.{text}.self_attn.attn",)
 
 
 def test_only_the_first_number_is_folded_and_order_is_kept() -> None:
     names = ["b.1.x.0", "b.1.x.1", "a.0", "b.2.x.0", "plain"]
-    assert fold_layer_names(names) == ("b.1-2.x.0", "b.1.x.1", "a.0", "plain")
+    assert abbreviated_names(names) == ("b.1-2.x.0", "b.1.x.1", "a.0", "plain")

@@ -61,8 +61,8 @@ def test_states_and_attention_share_planes() -> None:
     # Twelve attention layers have 24 planes of 1 MiB; twelve states of a group use half of them.
     assert plan.bytes_per_block == 24 * MIB + 12 * CONV_BYTES
     attention = plan.capacity()[3]
-    assert (attention.used_bytes, attention.dead_bytes) == (24 * MIB, 12 * CONV_BYTES)
-    assert plan.capacity()[0].dead_bytes == 12 * MIB
+    assert (attention.used_bytes, attention.idle_bytes) == (24 * MIB, 12 * CONV_BYTES)
+    assert plan.capacity()[0].idle_bytes == 12 * MIB
 
 
 def test_pages_share_by_size_where_operators_take_strides() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mkv_ascend.layout.demand import Holding, Request, Span
 from mkv_ascend.layout.grouping import GroupingOptions
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.planning import (
@@ -15,11 +14,12 @@ from mkv_ascend.layout.planning import (
     share_one_table,
     state_table,
 )
+from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 from mkv_ascend.layout.serialization import from_dict, to_dict
 from tests.unit.layout.layouts import keys_and_values, states
 
 REQUEST = Request(1024, 4)
-FULL, WINDOW = Holding(Span.ALL), Holding(Span.WINDOW, 256)
+FULL, WINDOW = Retention(RetentionKind.ALL), Retention(RetentionKind.WINDOW, 256)
 
 
 def inputs(*layers: CachedLayer) -> PlanInputs:
@@ -27,10 +27,10 @@ def inputs(*layers: CachedLayer) -> PlanInputs:
     return PlanInputs(layers, REQUEST, 512, options)
 
 
-def dense(name: str, holding: Holding = FULL, role: Role = Role.TARGET) -> CachedLayer:
+def dense(name: str, retention: Retention = FULL, role: Role = Role.TARGET) -> CachedLayer:
     """32 KiB a block of 128 tokens."""
     layout = keys_and_values(name, 1, 64, block=128, kernel_block=128, role=role)
-    return CachedLayer(layout, holding, f"backend_of_{name}")
+    return CachedLayer(layout, retention, f"backend_of_{name}")
 
 
 def test_layers_that_hold_the_same_share_a_group() -> None:
@@ -67,7 +67,7 @@ def test_admission_counts_steps_of_the_scheduler() -> None:
 
 
 def test_states_of_unequal_tables_have_groups_of_their_own() -> None:
-    one = Holding(Span.STATE, 1)
+    one = Retention(RetentionKind.STATE, 1)
     first, second = states("a", (3, 64), (8, 16, 16)), states("b", (3, 64), (8, 16, 16))
     layers = [CachedLayer(first, one, table="x"), CachedLayer(second, one, table="x")]
     assert len(plan(inputs(*layers)).grouping.groups) == 1
@@ -96,7 +96,8 @@ def test_transfer_takes_its_alignment_off_the_memory() -> None:
 
 def test_inputs_are_sent_from_process_to_process() -> None:
     given = inputs(
-        dense("t"), CachedLayer(states("s", (3, 64), (8, 16, 16)), Holding(Span.STATE, 1))
+        dense("t"),
+        CachedLayer(states("s", (3, 64), (8, 16, 16)), Retention(RetentionKind.STATE, 1)),
     )
     given = replace(given, options=GroupingOptions(max_padding_fraction=0.5), groups=(("t", "s"),))
     assert from_dict(PlanInputs, to_dict(given)) == given

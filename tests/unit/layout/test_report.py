@@ -17,8 +17,7 @@ from mkv_ascend.layout.component import (
     Storage,
     TokenExtent,
 )
-from mkv_ascend.layout.demand import Holding, Request, Span
-from mkv_ascend.layout.fitting import fitted_groups, need_of
+from mkv_ascend.layout.fitting import fitted_groups, requirements_of
 from mkv_ascend.layout.grouping import (
     CoarserHits,
     Cost,
@@ -33,6 +32,7 @@ from mkv_ascend.layout.report_html import html
 from mkv_ascend.layout.report_map import bar_parts, drawn_pools
 from mkv_ascend.layout.report_served import ServedPlan
 from mkv_ascend.layout.report_text import answer, format_bytes, text
+from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 
 SVG = "{http://www.w3.org/2000/svg}"
 XHTML = "{http://www.w3.org/1999/xhtml}"
@@ -63,16 +63,19 @@ def state(name: str) -> LayerLayout:
 
 
 LAYERS = (
-    *((dense(f"target.layers.{i}", Role.TARGET, 4), Holding(Span.ALL)) for i in range(3)),
-    (paged("target.layers.3", 40_000), Holding(Span.ALL)),
-    (state("target.layers.4"), Holding(Span.STATE, 1)),
-    (dense("draft.layers.0", Role.DRAFT, 1), Holding(Span.ALL)),
-    (dense("draft.<1>", Role.DRAFT, 1, Kind.SLIDING_WINDOW), Holding(Span.WINDOW, 200)),
+    *(
+        (dense(f"target.layers.{i}", Role.TARGET, 4), Retention(RetentionKind.ALL))
+        for i in range(3)
+    ),
+    (paged("target.layers.3", 40_000), Retention(RetentionKind.ALL)),
+    (state("target.layers.4"), Retention(RetentionKind.STATE, 1)),
+    (dense("draft.layers.0", Role.DRAFT, 1), Retention(RetentionKind.ALL)),
+    (dense("draft.<1>", Role.DRAFT, 1, Kind.SLIDING_WINDOW), Retention(RetentionKind.WINDOW, 200)),
 )
 
 
 def make_report(objective: Objective = Objective.LEAST_MEMORY, **more: object) -> PlanReport:
-    needs = [need_of(layout, holding) for layout, holding in LAYERS]
+    needs = [requirements_of(layout, retention) for layout, retention in LAYERS]
     options = GroupingOptions(objective)
     grouping = group_layers(needs, REQUEST, options)
     layouts = {layout.layer: layout for layout, _ in LAYERS}
@@ -150,7 +153,7 @@ def test_text_names_layers_groups_and_the_price_of_the_other_objective() -> None
     report = make_report(Objective.FEWEST_GROUPS)
     shown = text(report)
     for part in report.group_parts():
-        assert f"{part.folded} ({len(part.layers)})" in shown
+        assert f"{part.abbreviated} ({len(part.layers)})" in shown
     assert "; target.layers.0-2\n" in shown
     assert "backend_of_sliding_window" in shown
     assert "this plan (fewest_groups)" in shown
@@ -272,7 +275,7 @@ def test_focus_is_given_to_nothing_that_can_only_be_read() -> None:
 
 def one_group(layers: list[LayerLayout]) -> PlanReport:
     """Layers that hold all tokens, in one KV group."""
-    needs = [need_of(layout, Holding(Span.ALL)) for layout in layers]
+    needs = [requirements_of(layout, Retention(RetentionKind.ALL)) for layout in layers]
     grouping = group_layers(needs, REQUEST, GroupingOptions(max_padding_fraction=1.0))
     assert len(grouping.groups) == 1
     return replace(make_report(), grouping=grouping, plan=make_plan([layers]))

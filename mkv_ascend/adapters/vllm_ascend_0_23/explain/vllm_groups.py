@@ -15,12 +15,12 @@ from typing import Any
 
 from mkv_ascend.adapters.questions import answer
 from mkv_ascend.layout.component import LayerLayout, StateExtent, TokenExtent
-from mkv_ascend.layout.demand import Holding
 from mkv_ascend.layout.kind import Kind
+from mkv_ascend.layout.retention import Retention
 from mkv_ascend.layout.serialization import from_dict
 
 
-def _spec(layout: LayerLayout, holding: Holding, padded: int | None) -> Any:
+def _spec(layout: LayerLayout, retention: Retention, padded: int | None) -> Any:
     """vLLM's or vllm-ascend's spec of a layer: the recipe of its layout, backwards."""
     import torch
     from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
@@ -33,7 +33,7 @@ def _spec(layout: LayerLayout, holding: Holding, padded: int | None) -> Any:
             shapes=tuple(x.state_shape for x in shapes if isinstance(x, StateExtent)),
             dtypes=tuple(getattr(torch, x.dtype) for x in layout.components),
             page_size_padded=padded,
-            num_speculative_blocks=holding.extra_blocks,
+            num_speculative_blocks=retention.extra_blocks,
         )
     rows = [x.extent for x in layout.components if isinstance(x.extent, TokenExtent)]
     dims = tuple(row.dim for row in rows)
@@ -49,7 +49,7 @@ def _spec(layout: LayerLayout, holding: Holding, padded: int | None) -> Any:
         sparse = dims if layout.kind is Kind.SPARSE_MLA else None
         return AscendMLAAttentionSpec(**common, sparse_head_dim=sparse)
     if layout.kind is Kind.SLIDING_WINDOW:
-        return SlidingWindowSpec(**common, sliding_window=holding.extent)
+        return SlidingWindowSpec(**common, sliding_window=retention.extent)
     return FullAttentionSpec(**common)
 
 
@@ -92,8 +92,8 @@ def group_by_vllm(question: Mapping[str, Any]) -> dict[str, Any]:
     specs = {}
     for layer in question["layers"]:
         layout = from_dict(LayerLayout, layer["layout"])
-        holding = from_dict(Holding, layer["holding"])
-        specs[layout.layer] = _spec(layout, holding, layer["padded"])
+        retention = from_dict(Retention, layer["retention"])
+        specs[layout.layer] = _spec(layout, retention, layer["padded"])
     return group_specs(specs, question["tokens"], question["tokens_per_step"])
 
 

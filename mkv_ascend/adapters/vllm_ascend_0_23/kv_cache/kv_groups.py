@@ -31,11 +31,11 @@ from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.layer_facts import (
 )
 from mkv_ascend.config import parse_config
 from mkv_ascend.layout.component import LayerLayout, Storage
-from mkv_ascend.layout.demand import Holding, Request, Span
 from mkv_ascend.layout.grouping import Grouping, GroupingOptions
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.planning import CachedLayer, PlanInputs, plan, state_table
 from mkv_ascend.layout.recipes import layout_of
+from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -138,26 +138,28 @@ def _cached_layer(config: VllmConfig, spec: Any, layout: LayerLayout) -> CachedL
     return CachedLayer(layout, holding_of(config, spec), table=table)
 
 
-def holding_of(config: VllmConfig, spec: Any) -> Holding:
+def holding_of(config: VllmConfig, spec: Any) -> Retention:
     """What a request holds, as each spec's ``max_memory_usage_bytes`` counts it."""
     rows = getattr(spec, "compress_ratio", 1)
     if isinstance(spec, MambaSpec):
         return _holding_of_states(config, spec)
     if isinstance(spec, SlidingWindowSpec):
-        return Holding(Span.WINDOW, spec.sliding_window)
+        return Retention(RetentionKind.WINDOW, spec.sliding_window)
     if isinstance(spec, ChunkedLocalAttentionSpec):
-        return Holding(Span.CHUNK, spec.attention_chunk_size)
+        return Retention(RetentionKind.CHUNK, spec.attention_chunk_size)
     if isinstance(spec, CrossAttentionSpec):
-        return Holding(Span.ENCODER, config.scheduler_config.max_num_encoder_input_tokens)
-    return Holding(Span.ALL, tokens_per_row=rows)
+        return Retention(
+            RetentionKind.ENCODER, config.scheduler_config.max_num_encoder_input_tokens
+        )
+    return Retention(RetentionKind.ALL, tokens_per_row=rows)
 
 
-def _holding_of_states(config: VllmConfig, spec: MambaSpec) -> Holding:
+def _holding_of_states(config: VllmConfig, spec: MambaSpec) -> Retention:
     mode = config.cache_config.mamba_cache_mode
     if mode == "all":
-        return Holding(Span.ALL, extra_blocks=spec.num_speculative_blocks)
+        return Retention(RetentionKind.ALL, extra_blocks=spec.num_speculative_blocks)
     states = 2 if mode == "align" else 1
-    return Holding(Span.STATE, states, extra_blocks=spec.num_speculative_blocks)
+    return Retention(RetentionKind.STATE, states, extra_blocks=spec.num_speculative_blocks)
 
 
 def search(config: VllmConfig, specs: Specs) -> Grouping:
@@ -177,7 +179,9 @@ def fold(config: VllmConfig, specs: Specs) -> list[KVCacheGroupSpec]:
     """
     specs = {name: _unpadded(spec) for name, spec in specs.items()}
     grouping = search(config, specs)
-    sizes = sorted({g.block_size for g in grouping.groups if g.holding.span is not Span.STATE})
+    sizes = sorted(
+        {g.block_size for g in grouping.groups if g.retention.kind is not RetentionKind.STATE}
+    )
     logger.info(
         "KV groups for %s: %s, blocks of %s tokens, prefix hits in multiples of %d; "
         "%s would have %s",

@@ -2,7 +2,7 @@
 """How many blocks one request holds in a layer: the rule that decides who may share a block table.
 
 Two layers can share a block table exactly when they hold the same blocks at every moment, that is
-when their ``Holding`` and their block size are equal. The formulas are those by which vLLM admits
+when their ``Retention`` and their block size are equal. The formulas are those by which vLLM admits
 requests (``vllm/v1/kv_cache_interface.py``, ``max_memory_usage_bytes`` of each spec), so that a
 plan counts what the scheduler will take.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from mkv_ascend.layout.kind import Word
 
 
-class Span(Word):
+class RetentionKind(Word):
     """Which tokens of a request a layer keeps."""
 
     ALL = "all"
@@ -50,24 +50,24 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Holding:
-    """What one request holds in a layer; layers with equal holdings can share a block table.
+class Retention:
+    """What one request holds in a layer; layers with equal retentions can share a block table.
 
-    ``extent``: tokens of the window, chunk or encoder, or number of states; 0 for ``Span.ALL``.
+    ``extent``: tokens of the window, chunk or encoder, or number of states; 0 for ``ALL``.
     ``tokens_per_row``: tokens that one row of the cache stands for (DeepSeek-V4's compression).
     ``extra_blocks``: blocks beyond those for the tokens (states of speculative tokens).
     """
 
-    span: Span
+    kind: RetentionKind
     extent: int = 0
     tokens_per_row: int = 1
     extra_blocks: int = 0
 
     def __post_init__(self) -> None:
-        if (self.span is Span.ALL) != (self.extent == 0) or self.extent < 0:
+        if (self.kind is RetentionKind.ALL) != (self.extent == 0) or self.extent < 0:
             raise ValueError(
-                f"extent is {self.extent} with span {self.span}; span all takes 0, every other "
-                "span a positive number of tokens or states"
+                f"extent is {self.extent} with kind {self.kind}; kind all takes 0, every other "
+                "kind a positive number of tokens or states"
             )
         if self.tokens_per_row < 1 or self.extra_blocks < 0:
             raise ValueError(
@@ -78,13 +78,13 @@ class Holding:
     def blocks(self, block_size: int, request: Request) -> int:
         """Most blocks of ``block_size`` tokens that ``request`` holds at one time."""
         tokens_per_block = block_size * self.tokens_per_row
-        if self.span is Span.STATE:
+        if self.kind is RetentionKind.STATE:
             return self.extent + self.extra_blocks
-        if self.span is Span.ENCODER:
+        if self.kind is RetentionKind.ENCODER:
             return -(-self.extent // tokens_per_block) + self.extra_blocks
-        if self.span is Span.ALL:
+        if self.kind is RetentionKind.ALL:
             return -(-request.tokens // tokens_per_block) + self.extra_blocks
-        if self.span is Span.CHUNK:
+        if self.kind is RetentionKind.CHUNK:
             held = min(self.extent + request.tokens_per_step, request.tokens)
             return -(-held // tokens_per_block) + self.extra_blocks
         held = min(self.extent - 1 + request.tokens_per_step, request.tokens)

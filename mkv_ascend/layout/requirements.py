@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mkv_ascend.layout.demand import Holding, Request
 from mkv_ascend.layout.kind import Kind, Role
+from mkv_ascend.layout.retention import Request, Retention
 
 
 @dataclass(frozen=True)
-class LayerNeed:
+class LayerRequirements:
     """One layer, as grouping sees it.
 
     ``row_bytes``: bytes per token of each component that grows with the block size (k and v, or
@@ -25,7 +25,7 @@ class LayerNeed:
     name: str
     role: Role
     kind: Kind
-    holding: Holding
+    retention: Retention
     block_sizes: tuple[int, ...]
     row_bytes: tuple[int, ...] = ()
     state_bytes: tuple[int, ...] = ()
@@ -65,7 +65,7 @@ class LayerNeed:
         Nothing of another layer is counted in: the sum over all layers is the ideal that a
         grouping is measured by.
         """
-        return self.holding.blocks(self.block_size, request) * self.page_bytes(self.block_size)
+        return self.retention.blocks(self.block_size, request) * self.page_bytes(self.block_size)
 
 
 def block_size_choices(own: int, kernel_block_size: int, largest: int) -> tuple[int, ...]:

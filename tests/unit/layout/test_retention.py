@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mkv_ascend.layout.demand import Holding, Request, Span
+from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 
 SIZES = st.sampled_from([1, 2, 3, 4, 8, 16])
 
@@ -18,7 +18,7 @@ def blocks_touched(first: int, last: int, block_size: int) -> int:
 
 @given(tokens=st.integers(1, 200), block_size=SIZES, step=st.integers(1, 8))
 def test_all_tokens_take_the_blocks_they_lie_in(tokens: int, block_size: int, step: int) -> None:
-    held = Holding(Span.ALL).blocks(block_size, Request(tokens, step))
+    held = Retention(RetentionKind.ALL).blocks(block_size, Request(tokens, step))
     assert held == blocks_touched(0, tokens - 1, block_size)
 
 
@@ -28,7 +28,7 @@ def test_all_tokens_take_the_blocks_they_lie_in(tokens: int, block_size: int, st
 def test_a_window_never_needs_more_than_counted(
     tokens: int, window: int, block_size: int, step: int
 ) -> None:
-    counted = Holding(Span.WINDOW, window).blocks(block_size, Request(tokens, step))
+    counted = Retention(RetentionKind.WINDOW, window).blocks(block_size, Request(tokens, step))
     most = 0
     for end in range(1, tokens + 1):
         first = max(0, end - step - window + 1)
@@ -42,30 +42,30 @@ def test_a_window_never_needs_more_than_counted(
 )
 def test_a_window_counts_as_vllm_admits(window: int, block_size: int, blocks: int) -> None:
     request = Request(32768, tokens_per_step=4)
-    assert Holding(Span.WINDOW, window).blocks(block_size, request) == blocks
+    assert Retention(RetentionKind.WINDOW, window).blocks(block_size, request) == blocks
 
 
 def test_states_do_not_depend_on_the_length() -> None:
-    holding = Holding(Span.STATE, 1, extra_blocks=3)
-    assert {holding.blocks(size, Request(tokens)) for size in (1, 128) for tokens in (1, 9999)} == {
-        4
-    }
+    retention = Retention(RetentionKind.STATE, 1, extra_blocks=3)
+    assert {
+        retention.blocks(size, Request(tokens)) for size in (1, 128) for tokens in (1, 9999)
+    } == {4}
 
 
 def test_chunks_encoders_and_compressed_rows() -> None:
     request = Request(1000, tokens_per_step=10)
-    assert Holding(Span.CHUNK, 100).blocks(20, request) == 6
-    assert Holding(Span.CHUNK, 2000).blocks(20, request) == 50
-    assert Holding(Span.ENCODER, 1500).blocks(128, request) == 12
-    assert Holding(Span.ALL, tokens_per_row=4).blocks(128, request) == 2
+    assert Retention(RetentionKind.CHUNK, 100).blocks(20, request) == 6
+    assert Retention(RetentionKind.CHUNK, 2000).blocks(20, request) == 50
+    assert Retention(RetentionKind.ENCODER, 1500).blocks(128, request) == 12
+    assert Retention(RetentionKind.ALL, tokens_per_row=4).blocks(128, request) == 2
 
 
 @pytest.mark.parametrize(
     ("build", "text"),
     [
-        (lambda: Holding(Span.ALL, 5), "extent is 5 with span all"),
-        (lambda: Holding(Span.WINDOW), "extent is 0 with span window"),
-        (lambda: Holding(Span.ALL, tokens_per_row=0), "tokens_per_row is 0"),
+        (lambda: Retention(RetentionKind.ALL, 5), "extent is 5 with kind all"),
+        (lambda: Retention(RetentionKind.WINDOW), "extent is 0 with kind window"),
+        (lambda: Retention(RetentionKind.ALL, tokens_per_row=0), "tokens_per_row is 0"),
         (lambda: Request(0), "0 tokens"),
     ],
 )
