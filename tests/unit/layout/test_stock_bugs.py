@@ -83,10 +83,11 @@ def test_bug_7_blocks_of_a_draft_overlap_other_blocks_of_the_target() -> None:
     # draft is in the second half of block 0 of the target.
     with pytest.raises(OverlapError) as refusal:
         prove_pool(0, stock_hybrid_pool(2, 128))
-    byte = 2 * (CONV_BYTES + MIB) + MIB // 2
+    first = CONV_BYTES + MIB
     assert (
-        f"pool 0: with 2 blocks, byte {byte} of buffer 0 is in block 0 of model.layers.3 (v) and "
-        "in block 1 of draft.layers.0 (k); give these layers pools of their own"
+        f"blocks of k of draft.layers.0 (bytes {first} to {first + MIB // 2} per block) and "
+        f"v of model.layers.3 (bytes {first} to {first + MIB} per block) share bytes of buffer 0; "
+        "give these layers pools of their own"
     ) in str(refusal.value)
 
     draft = keys_and_values("draft.layers.0", 2, 128, block=1024, role=Role.DRAFT)
