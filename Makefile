@@ -33,7 +33,7 @@ lint: setup ## ruff, clang-format, import-linter
 format: setup ## rewrite sources in the house format
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
-	@git ls-files 'csrc/*.cpp' 'csrc/*.h' | xargs --no-run-if-empty $(BIN)/clang-format -i
+	@git ls-files '*.cpp' '*.h' | xargs --no-run-if-empty $(BIN)/clang-format -i
 
 typecheck: setup ## mypy
 	@$(BIN)/python tools/checks.py types
@@ -57,7 +57,7 @@ docs: setup ## build the documentation into site-docs/
 
 generate: setup ## write the generated pages and parts of docs/ anew
 	@$(BIN)/python tools/generate_docs.py
-	@$(BIN)/python -m mkv_ascend.emulator.operators.table
+	@$(BIN)/python -m emulated_npu.operators.table
 
 lock: setup ## resolve requirements/*.in anew into requirements/constraints.txt
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-annotate \
@@ -67,7 +67,7 @@ lock: setup ## resolve requirements/*.in anew into requirements/constraints.txt
 		requirements/dev.in requirements/docs.in
 
 clean: ## remove what these targets made, .venv included
-	rm -rf .venv build dist site-docs .cache *.egg-info mkv_ascend/emulator/_native*.so \
-		mkv_ascend/ops/_*.so
+	rm -rf .venv build dist site-docs .cache *.egg-info mkv_ascend/ops/_*.so \
+		emulated_npu/build emulated_npu/src/*.egg-info emulated_npu/src/emulated_npu/_native.so
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	find mkv_ascend tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	find mkv_ascend emulated_npu tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

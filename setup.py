@@ -8,29 +8,27 @@ What is built depends on the host, and one printed line says what and why:
   must be linked against the torch that they will run in. ``pip install --no-build-isolation .``
   builds them. On an Ascend host such a build is refused.
 - an Ascend host (torch_npu, CANN, or SOC_VERSION set): the custom ops with the AscendC kernels for
-  its chip, not the emulated NPU. What is missing there for them ends the build in one message.
-- elsewhere: the custom ops, their AscendC kernels with the checker, and the emulated NPU.
+  its chip. What is missing there for them ends the build in one message.
+- elsewhere: the custom ops, and their AscendC kernels with the checker.
+
+The emulated NPU is a distribution of its own, in ``emulated_npu/``.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import re
-import shutil
-import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 from types import ModuleType
 
 from setuptools import Extension, setup
-from setuptools.command.build import build
-from setuptools.command.build_ext import build_ext
 from setuptools.errors import PlatformError
 
 ROOT = Path(__file__).resolve().parent
-EMULATOR_EXTENSION = "mkv_ascend.emulator._native"
+sys.path.insert(0, str(ROOT / "cmake"))
+from native_build import Build, CMakeBuild, choose_ninja, needed_tool  # noqa: E402
+
 OPS_EXTENSION = "mkv_ascend.ops._kernels"
 NPU_OPS_EXTENSION = "mkv_ascend.ops._npu"
 CHECKED_OPS_EXTENSION = "mkv_ascend.ops._ascendc_host"
@@ -46,7 +44,6 @@ CANN_MODULES = tuple(
     )
 )
 WITHOUT = "MKV_ASCEND_BUILD_OPS=0 installs without native parts."
-SHOWN_ERRORS, SHOWN_CHARACTERS = 8, 400
 
 
 def say(text: str) -> None:
@@ -68,7 +65,7 @@ def load_module(path: str) -> ModuleType:
 
 def ascend_signs() -> list[str]:
     """What shows that this is an Ascend host; empty when nothing does."""
-    signs: list[str] = load_module("mkv_ascend/emulator/host_check.py").find_real_ascend()
+    signs: list[str] = load_module("mkv_ascend/ascend_host.py").find_ascend()
     if os.environ.get("SOC_VERSION"):
         signs.append(f"SOC_VERSION is {os.environ['SOC_VERSION']}")
     return signs
@@ -81,30 +78,16 @@ def native_extensions() -> list[Extension]:
         return []
     signs = ascend_signs()
     if signs:
-        say(f"the emulated NPU is not built: this is an Ascend host ({'; '.join(signs)})")
+        say(f"the ops are built for an NPU: this is an Ascend host ({'; '.join(signs)})")
         return [Extension(name, sources=[]) for name in (OPS_EXTENSION, NPU_OPS_EXTENSION)]
     if importlib.util.find_spec("torch") is None:
         say(
-            f"no native part is built: {sys.executable} has no torch to link against. To use "
-            "`mkv-ascend emulate`, install torch 2.13.0 and run `pip install --no-build-isolation "
-            "-e .`, or run `make setup`"
+            f"no native part is built: {sys.executable} has no torch to link against. To have "
+            "them, install torch 2.13.0 and run `pip install --no-build-isolation -e .`, or run "
+            "`make setup`"
         )
         return []
-    names = (OPS_EXTENSION, CHECKED_OPS_EXTENSION, EMULATOR_EXTENSION)
-    return [Extension(name, sources=[]) for name in names]
-
-
-def find_tool(name: str) -> str | None:
-    """A build tool: beside the running Python (pip's cmake and ninja), else on the path."""
-    scripts = sysconfig.get_path("scripts")
-    return shutil.which(name, path=scripts) or shutil.which(name)
-
-
-def needed_tool(name: str, how: str) -> str:
-    tool = find_tool(name)
-    if tool is None:
-        raise PlatformError(f"mkv_ascend: {name} is missing. {how}, or: {WITHOUT}")
-    return tool
+    return [Extension(name, sources=[]) for name in (OPS_EXTENSION, CHECKED_OPS_EXTENSION)]
 
 
 def choose_generator(for_npu: bool) -> list[str]:
@@ -120,8 +103,7 @@ def choose_generator(for_npu: bool) -> list[str]:
         for language in ("C", "CXX"):
             os.environ.pop(f"CMAKE_{language}_COMPILER_LAUNCHER", None)
         return ["-G", "Unix Makefiles", f"-DCMAKE_MAKE_PROGRAM={make}"]
-    ninja = find_tool("ninja")
-    return [] if ninja is None else ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+    return choose_ninja()
 
 
 def require_torch(for_npu: bool) -> None:
@@ -177,24 +159,10 @@ def cann_options() -> list[str]:
     ]
 
 
-def first_errors(log: Path) -> str:
-    """The lines of a build's output that say what is wrong, else its last ones."""
-    lines = log.read_text(errors="replace").splitlines()
-    found = [
-        line.strip()
-        for line in lines
-        if re.search(r"\berror:|^error\b|\[ERROR\]|CMake Error: |No space left", line)
-    ]
-    for place, line in enumerate(lines):
-        if line.startswith("CMake Error at"):
-            block = [text.strip() for text in lines[place + 1 : place + 9]]
-            found.append(" ".join(text for text in block if text))
-    shown = list(dict.fromkeys(found))[:SHOWN_ERRORS] or lines[-SHOWN_ERRORS:]
-    return "\n".join(line[:SHOWN_CHARACTERS] for line in shown)
+class OpsBuild(CMakeBuild):
+    """Builds the custom ops."""
 
-
-class CMakeBuild(build_ext):
-    """Builds all extensions in one CMake project. No Python headers are needed."""
+    root, package, way_out = ROOT, "mkv_ascend", WITHOUT
 
     def run(self) -> None:
         on_ascend = NPU_OPS_EXTENSION in {extension.name for extension in self.extensions}
@@ -202,65 +170,15 @@ class CMakeBuild(build_ext):
         if chip is None:
             self.extensions = [one for one in self.extensions if one.name != NPU_OPS_EXTENSION]
         require_torch(for_npu=chip is not None)
-        cmake = needed_tool("cmake", "Run `pip install cmake` (or `apt-get install cmake`)")
-        # A folder of CMake's keeps its generator for good, hence one for each.
-        kind = "native" if chip is None else "npu"
-        build_folder = ROOT / "build" / f"{kind}-{sysconfig.get_python_version()}"
-        build_folder.mkdir(parents=True, exist_ok=True)
-        log = build_folder / "build.log"
-        log.unlink(missing_ok=True)
-        configure = [cmake, "-S", ROOT, "-B", build_folder, *self._configure_options(chip)]
-        self._run(configure, log)
-        self._run([cmake, "--build", build_folder, "--parallel", str(os.cpu_count() or 1)], log)
-        for extension in self.extensions:
-            self._place(build_folder, extension.name)
-
-    def _configure_options(self, chip: str | None) -> list[str]:
         names = {extension.name for extension in self.extensions}
         options = [
-            f"-DPython_EXECUTABLE={sys.executable}",
-            f"-DMKV_ASCEND_BUILD_EMULATOR={'ON' if EMULATOR_EXTENSION in names else 'OFF'}",
+            f"-DMKV_ASCEND_BUILD_CHECKER={'ON' if CHECKED_OPS_EXTENSION in names else 'OFF'}",
             f"-DMKV_ASCEND_BUILD_NPU={'OFF' if chip is None else 'ON'}",
             *choose_generator(for_npu=chip is not None),
         ]
         if chip is not None:
             options += [f"-DSOC_VERSION={chip}", *cann_options()]
-        return options
-
-    def _run(self, command: list[str | Path], log: Path) -> None:
-        words = [str(word) for word in command]
-        say(f"running {' '.join(words[:2])} ..., all output in {log}")
-        with log.open("a") as output:
-            print(*words, file=output, flush=True)
-            finished = subprocess.run(words, stdout=output, stderr=subprocess.STDOUT, check=False)
-        if finished.returncode != 0:
-            # Last in pip's output, so that it is seen; the thousands of other lines are in the log.
-            raise PlatformError(
-                f"mkv_ascend: the native build failed (exit status {finished.returncode} of "
-                f"`{' '.join(words[:2])} ...`):\n{first_errors(log)}\n"
-                f"All output: {log}. The build needs g++ 12 or later and about 2 GB of memory per "
-                f"core. {WITHOUT}"
-            )
-
-    def _place(self, build_folder: Path, extension_name: str) -> None:
-        """Put the built library where setuptools expects it, in one step: a running process may
-        have the old one mapped."""
-        target = Path(self.get_ext_fullpath(extension_name))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        beside = target.with_suffix(".new")
-        shutil.copyfile(build_folder / "native" / target.name, beside)
-        os.replace(beside, target)
-        say(f"built {target}")
-
-    def get_ext_filename(self, fullname: str) -> str:
-        # Not Python extension modules, so no Python version in the name (see csrc/emulator).
-        return f"{fullname.replace('.', os.sep)}.so"
+        self.build_with_cmake("native" if chip is None else "npu", options)
 
 
-class Build(build):
-    """Native parts first: a message of theirs is not lost below hundreds of lines about copies."""
-
-    sub_commands = sorted(build.sub_commands, key=lambda command: command[0] != "build_ext")
-
-
-setup(ext_modules=native_extensions(), cmdclass={"build": Build, "build_ext": CMakeBuild})
+setup(ext_modules=native_extensions(), cmdclass={"build": Build, "build_ext": OpsBuild})

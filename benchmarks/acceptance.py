@@ -23,16 +23,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.progress import say
-from mkv_ascend import envs
-from mkv_ascend.testing import engine, prompts, reference, speculation
-from mkv_ascend.testing.tiny_models import model_directory
+from tests.support import engine, prompts, reference, speculation
+from tests.support.emulation import ON_EMULATOR
+from tests.support.tiny_models import model_directory
 
 MAX_TOKENS = 48
 # Not strict: without Triton vllm-ascend hands an operator int64 where it documents int32.
-STOCK = {
-    "VLLM_PLUGINS": "ascend",
-    envs.EMULATOR_STRICT.name: envs.EMULATOR_STRICT.format(False),
-}
+STOCK = {"VLLM_PLUGINS": "ascend", "EMULATED_NPU_STRICT": "0"}
 
 
 @dataclass(frozen=True)
@@ -141,7 +138,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--pair", nargs="+", choices=names, default=names, help="only these")
     arguments = parser.parse_args()
-    if not envs.EMULATOR_DEVICES.is_set():
+    if not ON_EMULATOR:
         _run_emulated()
     rows = [measure(pair) for pair in PAIRS if pair.name in arguments.pair]
     print(json.dumps({"rows": rows}, indent=2) if arguments.json else as_table(rows))

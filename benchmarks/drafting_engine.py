@@ -26,7 +26,7 @@ class Meter:
     """Launches, host reads and seconds between ``start`` and ``stop``, less what is ``paused``."""
 
     def __init__(self) -> None:
-        from mkv_ascend.emulator import counters
+        from emulated_npu import counters
 
         self._snapshot = counters.snapshot
         self.launches = self.host_reads = 0

@@ -56,7 +56,7 @@ Repeats = dict[int, list[dict[str, Any]]]
 
 def measure(pair: Pair, k: int, batches: list[int], repeats: int) -> tuple[dict[str, Repeats], int]:
     """Repeats of both modes, in turns; and the number of the draft's KV groups."""
-    from mkv_ascend.testing.tiny_models import model_directory
+    from tests.support.tiny_models import model_directory
 
     scenario = {
         "method": pair.method,

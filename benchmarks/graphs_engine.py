@@ -45,7 +45,7 @@ class DeviceWork:
     """
 
     def __init__(self) -> None:
-        from mkv_ascend.emulator.device.replay import GraphRun
+        from emulated_npu.device.replay import GraphRun
 
         self.seconds = 0.0
         GraphRun.advance = self._timed(GraphRun.advance)  # type: ignore[method-assign]
@@ -69,7 +69,7 @@ class Proposals:
     """
 
     def __init__(self, drafter: Any) -> None:
-        from mkv_ascend.emulator import counters
+        from emulated_npu import counters
 
         self.costs: dict[int, list[dict[str, float]]] = {}
         self._snapshot = counters.snapshot

@@ -7,7 +7,7 @@ import ctypes
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from mkv_ascend.testing.ascendc_host import ROOT, run_compiler
+from tests.support.ascendc_host import ROOT, run_compiler
 
 SOURCE = ROOT / "benchmarks" / "op_loops.cpp"
 KERNELS = ROOT / "csrc" / "cpu"

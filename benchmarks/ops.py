@@ -34,7 +34,7 @@ from benchmarks.op_loops import Loops
 from mkv_ascend import ops
 from mkv_ascend.ops import implementations
 from mkv_ascend.ops.registration import OPS, checked_reference
-from mkv_ascend.testing.ascendc_host import Report
+from tests.support.ascendc_host import Report
 
 REPEATS = 15
 CORES = 40

@@ -37,7 +37,7 @@ target_include_directories(mkv_ascend_npu SYSTEM PRIVATE
 target_link_directories(mkv_ascend_npu PRIVATE
   ${MKV_TORCH_NPU_FOLDER}/lib ${ASCEND_HOME_PATH}/lib64)
 target_link_libraries(mkv_ascend_npu PRIVATE
-  mkv_ascend_torch mkv_ascend_npu_kernels torch_npu ascendcl)
+  torch_libraries mkv_ascend_npu_kernels torch_npu ascendcl)
 # What CANN's stub calls goes through launch_watch.cpp; and the names of the static library stay in
 # ours: vllm-ascend's kernels bring the same ones.
 foreach(name

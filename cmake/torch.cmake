@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Target mkv_ascend_torch: headers and libraries of the torch that Python_EXECUTABLE imports.
+# Target torch_libraries: headers and libraries of the torch that Python_EXECUTABLE imports.
 #
 # Not find_package(Torch): for a CUDA build of torch it demands a CUDA toolkit, which a laptop with
 # the default wheel does not have, and the parts built here use no CUDA.
@@ -24,13 +24,13 @@ list(GET torch_facts 1 torch_version)
 list(GET torch_facts 2 torch_cxx11_abi)
 message(STATUS "torch ${torch_version} in ${torch_folder}")
 
-add_library(mkv_ascend_torch INTERFACE)
-target_include_directories(mkv_ascend_torch SYSTEM INTERFACE
+add_library(torch_libraries INTERFACE)
+target_include_directories(torch_libraries SYSTEM INTERFACE
   ${torch_folder}/include
   ${torch_folder}/include/torch/csrc/api/include)
-target_compile_definitions(mkv_ascend_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=${torch_cxx11_abi})
+target_compile_definitions(torch_libraries INTERFACE _GLIBCXX_USE_CXX11_ABI=${torch_cxx11_abi})
 # No rpath: Python imports torch first, so its libraries are already in the process.
-target_link_libraries(mkv_ascend_torch INTERFACE
+target_link_libraries(torch_libraries INTERFACE
   ${torch_folder}/lib/libtorch_cpu.so
   ${torch_folder}/lib/libc10.so)
 set(CMAKE_SKIP_RPATH ON)

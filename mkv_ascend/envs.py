@@ -2,16 +2,16 @@
 """Every environment variable of mkv_ascend: the one place that reads ``MKV_ASCEND_*``.
 
 What a user configures belongs in ``--additional-config`` (see ``mkv_ascend.config``). Variables are
-for what must be known before vLLM parses its arguments or outside vLLM: building, the emulated
-NPU, debugging. Each is read when asked for, never at import::
+for what must be known before vLLM parses its arguments or outside vLLM: building, debugging. Each
+is read when asked for, never at import::
 
     from mkv_ascend import envs
 
-    envs.EMULATOR_DEVICES.get()      # int, or EnvironmentVariableError naming variable and value
-    child = {envs.EMULATOR_DEVICES.name: envs.EMULATOR_DEVICES.format(2)}
+    envs.OPS_CHECKS.get()      # bool, or EnvironmentVariableError naming variable and value
+    child = {envs.OPS_CHECKS.name: envs.OPS_CHECKS.format(True)}
 
 ``python -m mkv_ascend.envs`` prints the table of the documentation. Standard library only, because
-``setup.py`` and the emulator load this module before anything else is installed.
+``setup.py`` loads this module before anything else is installed.
 """
 
 from __future__ import annotations
@@ -109,26 +109,6 @@ def _switch(name: str, default: bool, help: str) -> Variable[bool]:
     )
 
 
-def _integer(name: str, default: int, minimum: int, maximum: int, help: str) -> Variable[int]:
-    def parse(text: str) -> int:
-        value = int(text)
-        if not minimum <= value <= maximum:
-            raise ValueError(text)
-        return value
-
-    return _register(
-        Variable(
-            name=PREFIX + name,
-            type_name="integer",
-            default=default,
-            allowed=f"a whole number from {minimum} to {maximum}",
-            help=help,
-            parse=parse,
-            format=str,
-        )
-    )
-
-
 def _choice(name: str, default: str, words: tuple[str, ...], help: str) -> Variable[str]:
     def parse(text: str) -> str:
         if text not in words:
@@ -172,28 +152,6 @@ def parse_bytes(text: str) -> int:
             "unit B, KiB, MiB, GiB, KB, MB or GB"
         )
     return int(match.group(1)) * _BYTE_UNITS[match.group(2).upper()]
-
-
-def format_bytes(value: int) -> str:
-    """The shortest exact text that ``parse_bytes`` reads back, in binary units."""
-    for unit in ("GiB", "MiB", "KiB"):
-        if value % _BYTE_UNITS[unit.upper()] == 0:
-            return f"{value // _BYTE_UNITS[unit.upper()]}{unit}"
-    return str(value)
-
-
-def _bytes(name: str, default: int, help: str) -> Variable[int]:
-    return _register(
-        Variable(
-            name=PREFIX + name,
-            type_name="bytes",
-            default=default,
-            allowed="a whole number over 0 with an optional unit B, KiB, MiB, GiB, KB, MB or GB",
-            help=help,
-            parse=parse_bytes,
-            format=format_bytes,
-        )
-    )
 
 
 def _parse_path(text: str) -> Path:
@@ -242,40 +200,6 @@ OPS_CHECKS = _switch(
     False,
     "Check the values in the arguments of custom ops before each call on the CPU or the emulated "
     "NPU: block ids, positions, slots, addresses.",
-)
-EMULATOR_DEVICES = _integer(
-    "EMULATOR_DEVICES", 8, 1, 64, "Number of emulated NPUs that one process sees."
-)
-EMULATOR_MEMORY = _bytes(
-    "EMULATOR_MEMORY",
-    4 * 2**30,
-    "Memory of each emulated NPU. Beyond it an allocation fails with an out-of-memory error.",
-)
-EMULATOR_STRICT = _switch(
-    "EMULATOR_STRICT",
-    False,
-    "Refuse what the operators' documentation does not allow: dtypes, shapes, alignments, devices.",
-)
-EMULATOR_FLOAT32_COMPUTE = _switch(
-    "EMULATOR_FLOAT32_COMPUTE",
-    False,
-    "The one relaxation of strict mode: accept float32 where float16 and bfloat16 are documented, "
-    "to compare tokens with a float32 reference.",
-)
-EMULATOR_TRITON = _switch(
-    "EMULATOR_TRITON",
-    False,
-    "Whether vllm-ascend finds Triton (run by its interpreter), or takes its ways without Triton.",
-)
-EMULATOR_COUNTERS = _switch(
-    "EMULATOR_COUNTERS",
-    False,
-    "Print the counters at exit: operator launches, host reads, copies, peak memory.",
-)
-EMULATOR_FA3 = _switch(
-    "EMULATOR_FA3",
-    True,
-    "Offer a stand-in for the flash_attn_npu_v3 library, so that flash_attention_3 can be chosen.",
 )
 
 

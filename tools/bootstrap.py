@@ -38,7 +38,8 @@ VLLM_ASCEND_VERSION = "0.23.0"
 BUILD_TOOLS = ("pip", "uv", "setuptools", "wheel", "cmake", "ninja")
 STAMP_NAME = ".mkv_ascend_setup.json"
 LOG = Path(".cache") / "setup.log"
-DEMO_MODELS = Path("mkv_ascend") / "testing" / "demo_models" / "checkpoints"
+EMULATOR = Path("emulated_npu")
+DEMO_MODELS = EMULATOR / "src" / "emulated_npu" / "example_models" / "checkpoints"
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,10 @@ class Step:
 def source_files(root: Path) -> tuple[Path, ...]:
     """What the installed package and its native parts are built from."""
     names = ("pyproject.toml", "setup.py", "CMakeLists.txt")
-    folders = (root / "cmake", root / "csrc")
+    files = [folder / name for folder in (root, root / EMULATOR) for name in names]
+    folders = (root / "cmake", root / "csrc", root / EMULATOR / "csrc")
     native = (path for folder in folders for path in folder.rglob("*") if path.is_file())
-    return tuple(root / name for name in names if (root / name).exists()) + tuple(sorted(native))
+    return tuple(path for path in files if path.exists()) + tuple(sorted(native))
 
 
 def make_steps(root: Path, python: str) -> list[Step]:
@@ -86,6 +88,7 @@ def make_steps(root: Path, python: str) -> list[Step]:
     pip = (python, "-m", "pip", "install", "--no-compile")
     constraints = root / "requirements" / "constraints.txt"
     torch = root / "requirements" / "torch.txt"
+    editable = ("-e", str(root), "-e", str(root / EMULATOR))
     return [
         Step(
             name="pip",
@@ -104,11 +107,11 @@ def make_steps(root: Path, python: str) -> list[Step]:
         _packages(python, pip, constraints),
         Step(
             name="mkv_ascend",
-            title="mkv_ascend and its native parts",
-            commands=((*pip, "--no-deps", "--no-build-isolation", "-e", str(root)),),
+            title="mkv_ascend, the emulated NPU, and their native parts",
+            commands=((*pip, "--no-deps", "--no-build-isolation", *editable),),
             inputs=source_files(root),
             outputs=(
-                "mkv_ascend/emulator/_native*.so",
+                "emulated_npu/src/emulated_npu/_native.so",
                 "mkv_ascend/ops/_kernels.so",
                 "mkv_ascend/ops/_ascendc_host.so",
             ),
@@ -143,7 +146,7 @@ def _packages(python: str, pip: tuple[str, ...], constraints: Path) -> Step:
         environment={"VLLM_VERSION_OVERRIDE": VLLM_VERSION, "VLLM_TARGET_DEVICE": "empty"},
         # Mostly waits for the network, while the native parts take as long to compile. The next
         # step finds them in the folder of the build.
-        beside=(python, "setup.py", "--quiet", "build_ext", "--inplace"),
+        beside=(python, "tools/build_native.py"),
     )
 
 

@@ -48,7 +48,9 @@ class Outcome:
 
 def native_sources(root: Path) -> tuple[str, ...]:
     """C++ files, relative to the root, for clang-format."""
-    files = (path for pattern in ("*.cpp", "*.h") for path in (root / "csrc").rglob(pattern))
+    folders = (root / "csrc", root / "emulated_npu" / "csrc")
+    patterns = ("*.cpp", "*.h")
+    files = (path for where in folders for pattern in patterns for path in where.rglob(pattern))
     return tuple(sorted(str(path.relative_to(root)) for path in files))
 
 
@@ -79,7 +81,7 @@ def all_checks(root: Path, bin_folder: Path) -> list[Check]:
     cores = os.cpu_count() or 1
     with_engines = pytest(emulated_workers(cores, memory_gib()))
     jobs = str(max(2, cores))
-    tiny_models = (tool("python"), "-m", "mkv_ascend.testing.tiny_models")
+    tiny_models = (tool("python"), "-m", "tests.support.tiny_models")
     # Strict, with its one named relaxation: the tests compare tokens with a float32 reference.
     emulate = (tool("mkv-ascend"), "emulate", "--strict", "--float32-compute", "--")
     checks = [

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import matrix_pages
 
+from emulated_npu import variables
 from mkv_ascend import envs
 from mkv_ascend.adapters.vllm_ascend_0_23.patches import inventory
 from mkv_ascend.attention import catalog
@@ -45,11 +46,20 @@ class Page:
         return pattern.sub(lambda match: f"{match[1]}\n{self.content()}\n{match[2]}", present)
 
 
+def environment_variables() -> str:
+    """Both tables: of the plugin, and of the emulated NPU."""
+    of_the_emulator = f"Of the emulated NPU:\n\n{variables.markdown_table()}"
+    return f"{envs.markdown_table()}\n{of_the_emulator}"
+
+
 PAGES = (
     Page("docs/attention_backends.md", lambda: catalog.markdown().strip() + "\n"),
     Page("docs/drafting.md", lambda: matrix_pages.grid(matrix_pages.read()) + "\n"),
     Page("docs/matrix.md", lambda: matrix_pages.details(matrix_pages.read()) + "\n"),
-    Page("docs/environment_variables.md", lambda: envs.markdown_table().strip() + "\n"),
+    Page(
+        "docs/environment_variables.md",
+        environment_variables,
+    ),
     Page("docs/patches.md", lambda: inventory.markdown().strip() + "\n"),
 )
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import upstream_models
 
-from mkv_ascend.emulator.launch import EmulatedProcess
-from mkv_ascend.emulator.settings import EmulatorSettings
-from mkv_ascend.testing.program_starter import ProgramStarter
+from emulated_npu.launch import EmulatedProcess
+from emulated_npu.settings import EmulatorSettings
+from tests.support.program_starter import ProgramStarter
 
 TOOLS = Path(__file__).resolve().parent
 PROGRAM = TOOLS / "upstream_pytest.py"

@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
     if os.environ.get("TRITON_INTERPRET") == "1":
         return warm_up([Path(argument) for argument in arguments])
     if arguments == ["--tiny-models"]:
-        from mkv_ascend.testing.tiny_models.store import default_directory
+        from tests.support.tiny_models.store import default_directory
 
         arguments = [str(default_directory())]
     # Again as a process on the emulated NPU, as servers are.

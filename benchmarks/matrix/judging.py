@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from benchmarks.matrix import prompts
 from benchmarks.matrix.cells import Cell, K
 from benchmarks.matrix.lookup import look_up_and_verify, proposed_by_lookup
-from mkv_ascend.testing import engine, reference, speculation
-from mkv_ascend.testing.reference import DraftProposal
-from mkv_ascend.testing.speculation import SpeculativeOutput
-from mkv_ascend.testing.tiny_models import model_directory
+from tests.support import engine, reference, speculation
+from tests.support.reference import DraftProposal
+from tests.support.speculation import SpeculativeOutput
+from tests.support.tiny_models import model_directory
 
 
 @dataclass

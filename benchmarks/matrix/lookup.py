@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from mkv_ascend.testing import reference
-from mkv_ascend.testing.reference import DraftProposal
-from mkv_ascend.testing.speculation import SpeculativeOutput
+from tests.support import reference
+from tests.support.reference import DraftProposal
+from tests.support.speculation import SpeculativeOutput
 
 SHORTEST, LONGEST = 2, 4
 """Tokens of the suffix that is looked for, at least and at most."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from mkv_ascend.testing import prompts, reference
+from tests.support import prompts, reference
 
 LENGTHS = (250, 10, 121, 6, 374, 14, 246, 8)
 """Tokens of each request, ``<bos>`` included: four cross into a new block of 128 tokens while they

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from benchmarks.matrix import prompts
 from benchmarks.matrix.cells import K
 from benchmarks.matrix.judging import Assessment, Judge, acceptance, not_preempted
-from mkv_ascend.testing import deepseek_v4, engine, reference, speculation
-from mkv_ascend.testing.reference import DraftProposal, DraftReport
+from tests.support import deepseek_v4, engine, reference, speculation
+from tests.support.reference import DraftProposal, DraftReport
 
 if TYPE_CHECKING:
     import torch

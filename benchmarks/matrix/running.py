@@ -12,8 +12,8 @@ from benchmarks.matrix import lookup, prompts, refusals
 from benchmarks.matrix.cells import ROUNDED, Cell, K
 from benchmarks.matrix.judging import Judge, acceptance
 from benchmarks.matrix.rounded import RoundedJudge
-from mkv_ascend.testing import engine
-from mkv_ascend.testing.tiny_models import model_directory
+from tests.support import engine
+from tests.support.tiny_models import model_directory
 
 WORKS, REFUSED, FAILS = "works", "refused", "fails"
 

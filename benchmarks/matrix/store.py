@@ -17,9 +17,9 @@ from pathlib import Path
 
 from benchmarks.matrix.cells import Cell
 from benchmarks.matrix.running import STOCK, Verdict
-from mkv_ascend.testing.tiny_models.corpus import load_corpus
-from mkv_ascend.testing.tiny_models.recipes import find_recipe
-from mkv_ascend.testing.tiny_models.store import content_hash
+from tests.support.tiny_models.corpus import load_corpus
+from tests.support.tiny_models.recipes import find_recipe
+from tests.support.tiny_models.store import content_hash
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".cache" / "matrix"
@@ -29,6 +29,9 @@ MODELS = "tiny_models"
 
 NOT_JUDGED = ("cells.py", "store.py", "table.py", "progress.py", "__main__.py")
 """Sources of this package that change no verdict; the cell itself is part of the question."""
+
+JUDGES = ("emulated_npu/src/emulated_npu", "tests/support")
+"""Folders of what runs and judges both sides."""
 
 STANDS_ON = ("vllm", "vllm-ascend", "torch", "transformers", "triton")
 
@@ -59,7 +62,7 @@ def _path(cell: Cell, side: str) -> Path:
 @functools.cache
 def sources_digest(side: str, root: Path = ROOT) -> str:
     """SHA-256 over what runs on ``side``: of the stock side, only the emulator and the judges."""
-    folders = ["mkv_ascend/emulator", "mkv_ascend/testing"] if side == STOCK else ["mkv_ascend"]
+    folders = list(JUDGES) if side == STOCK else [*JUDGES, "mkv_ascend"]
     files = [root / "mkv_ascend" / "envs.py"]
     for folder in folders:
         files += [path for path in (root / folder).rglob("*") if path.suffix in (".py", ".so")]

@@ -16,6 +16,13 @@ def torch_npu_version() -> str:
     return str(torch_npu.__version__)
 
 
+def is_emulated() -> bool:
+    """Whether torch_npu is that of the emulated NPU."""
+    import torch_npu
+
+    return hasattr(torch_npu, "emulated_memory_bytes")
+
+
 def active_platform() -> str:
     """The qualified name of the class of vLLM's platform in this process."""
     from vllm.platforms import current_platform

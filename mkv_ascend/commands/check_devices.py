@@ -9,14 +9,14 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from mkv_ascend import envs
+from mkv_ascend.ascend_host import DEVICE_FOLDER
 from mkv_ascend.attention import catalog
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.attention.request import module_is_installed
 from mkv_ascend.checks.facts import EMULATED, DeviceFacts
-from mkv_ascend.emulator.host_check import DEVICE_FOLDER, SITE_FOLDER
+from mkv_ascend.commands import emulator
+from mkv_ascend.commands.serve_arguments import CommandError
 
 __all__ = ["devices_of", "split_emulate"]
 
@@ -27,30 +27,26 @@ MEMORY = 64 << 30
 def split_emulate(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """A command behind ``mkv-ascend emulate``: the variables that it would set, and the command.
 
-    Variables are texts as ``mkv_ascend.envs`` reads them; none without ``emulate``. Raises
-    SystemExit as the command itself would.
+    Variables are those of the emulated NPU; none without ``emulate``. Raises CommandError, and
+    SystemExit for an option, as the command itself would.
     """
     names = [Path(word).name for word in words[:2]]
     if names != ["mkv-ascend", "emulate"]:
         return {}, list(words)
-    from mkv_ascend.commands import emulate
+    if not emulator.is_installed():
+        raise CommandError(emulator.HOW_TO_INSTALL)
+    from emulated_npu import command
+    from emulated_npu.launch import settings_environment
+    from emulated_npu.variables import VariableError
 
     parser = argparse.ArgumentParser(prog="mkv-ascend emulate")
-    emulate.add_arguments(parser)
+    command.add_arguments(parser)
     given = parser.parse_args(list(words[2:]))
-    command = given.command[1:] if given.command[:1] == ["--"] else given.command
-    variables = {}
-    asked: tuple[tuple[str, envs.Variable[Any]], ...] = (
-        ("devices", envs.EMULATOR_DEVICES),
-        ("memory", envs.EMULATOR_MEMORY),
-        ("strict", envs.EMULATOR_STRICT),
-        ("float32_compute", envs.EMULATOR_FLOAT32_COMPUTE),
-    )
-    for name, variable in asked:
-        value = getattr(given, name)
-        chosen = variable.get() if value is None else value
-        variables[variable.name] = variable.format(chosen)
-    return variables, command
+    try:
+        settings = command.chosen_settings(given)
+    except VariableError as error:
+        raise CommandError(str(error)) from error
+    return settings_environment(settings), list(command.without_separator(given.command))
 
 
 def devices_of(
@@ -61,8 +57,7 @@ def devices_of(
     Args:
         emulated: variables of an emulated process, empty where the command does not ask for one.
     """
-    inside = str(SITE_FOLDER) in os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if emulated or inside:
+    if emulated or _is_emulated_process():
         found = _emulated({**os.environ, **emulated})
     else:
         found = _real(device_folder)
@@ -82,13 +77,27 @@ def devices_of(
     )
 
 
+def _is_emulated_process() -> bool:
+    if not emulator.is_installed():
+        return False
+    from emulated_npu.host_check import SITE_FOLDER
+
+    return str(SITE_FOLDER) in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+
+
 def _emulated(environment: Mapping[str, str]) -> DeviceFacts:
-    strict = envs.EMULATOR_STRICT.get(environment)
-    relaxed = envs.EMULATOR_FLOAT32_COMPUTE.get(environment) or not strict
-    has_fa3 = envs.EMULATOR_FA3.get(environment)
+    from emulated_npu import variables
+    from emulated_npu.settings import EmulatorSettings
+
+    try:
+        settings = EmulatorSettings.from_environment(environment)
+        has_fa3 = variables.FA3.get(environment)
+    except variables.VariableError as error:
+        raise CommandError(str(error)) from error
+    relaxed = settings.float32_compute or not settings.strict
     return DeviceFacts(
-        envs.EMULATOR_DEVICES.get(environment),
-        envs.EMULATOR_MEMORY.get(environment),
+        settings.devices,
+        settings.memory_bytes,
         DeviceGeneration.A2,
         EMULATED,
         frozenset({"float32"}) if relaxed else frozenset(),

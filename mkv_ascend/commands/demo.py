@@ -14,14 +14,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mkv_ascend.ascend_host import find_ascend
 from mkv_ascend.commands.argument_types import positive
-from mkv_ascend.testing.demo_models import DRAFT, TARGET
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from mkv_ascend.commands.demo_client import Completion
-    from mkv_ascend.testing.server import Server
+    from mkv_ascend.commands.demo_server import Server
 
 HELP = "serve a target with a draft, and compare every token with the target alone"
 
@@ -44,13 +44,15 @@ LOG_FOLDER = Path(".cache/demo")
 LOG_WIDTH = 160
 
 DTYPE = "bfloat16"
+TARGET, DRAFT = "story_target", "story_draft"
+"""Example models of the emulated NPU's distribution."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options of ``mkv-ascend demo``."""
     parser.description = DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    model_help = "a checkpoint directory, or a tiny model's name, which is trained when needed"
+    model_help = "a checkpoint directory, or an example model of the emulated NPU"
     parser.add_argument("--target", default=TARGET, help=f"{model_help} (%(default)s)")
     parser.add_argument("--draft", default=DRAFT, help=f"{model_help} (%(default)s)")
     parser.add_argument(
@@ -92,14 +94,13 @@ def run(arguments: argparse.Namespace) -> int:
     from openai import OpenAIError
     from rich.console import Console
 
-    from mkv_ascend.emulator.host_check import find_real_ascend
+    from mkv_ascend.commands.demo_server import ServerFailedError
     from mkv_ascend.envs import EnvironmentVariableError
-    from mkv_ascend.testing.server import ServerFailedError
 
     # A pipe has no width of its own; rich would fold the table to 80 characters.
     width = None if sys.stdout.isatty() else LOG_WIDTH
     console = Console(highlight=False, soft_wrap=True, width=width)
-    emulated = not find_real_ascend()
+    emulated = not find_ascend()
     # Ended like Ctrl-C, so that the server, which has a session of its own, is ended as well.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -127,12 +128,12 @@ class DemoError(RuntimeError):
 
 
 def _run(arguments: argparse.Namespace, console: Console, emulated: bool) -> int:
+    from emulated_npu.example_models.stories import questions
     from mkv_ascend.commands import demo_client
-    from mkv_ascend.testing.demo_models.stories import questions
 
     environment = _environment(emulated, arguments.dtype)
     console.rule("[bold]mkv_ascend demo" + (", on the emulated NPU" if emulated else ""))
-    target, draft = _model(arguments.target, console), _model(arguments.draft, console)
+    target, draft = _model(arguments.target), _model(arguments.draft)
     texts = questions(arguments.prompts)
 
     speculation = {
@@ -178,56 +179,50 @@ def _options(arguments: argparse.Namespace, target: Path) -> list[str]:
 def _environment(emulated: bool, dtype: str) -> Mapping[str, str]:
     if not emulated:
         return os.environ
-    from mkv_ascend import envs
-    from mkv_ascend.emulator.launch import EmulatedProcess, LaunchError
-    from mkv_ascend.emulator.settings import EmulatorSettings
+    from emulated_npu import variables
+    from emulated_npu.launch import EmulatedProcess, LaunchError
+    from emulated_npu.settings import EmulatorSettings
 
-    variables = {
-        envs.EMULATOR_STRICT.name: "1",
-        envs.EMULATOR_FLOAT32_COMPUTE.name: str(int(dtype == "float32")),
+    environment = {
+        variables.STRICT.name: "1",
+        variables.FLOAT32_COMPUTE.name: str(int(dtype == "float32")),
         # Lets flash_attention_3 be chosen.
-        envs.EMULATOR_FA3.name: "1",
+        variables.FA3.name: "1",
         **os.environ,
     }
-    process = EmulatedProcess((sys.executable,), EmulatorSettings.from_environment(variables))
     try:
+        process = EmulatedProcess((sys.executable,), EmulatorSettings.from_environment(environment))
         process.check(os.environ)
-    except LaunchError as error:
+    except (LaunchError, variables.VariableError) as error:
         raise DemoError(str(error)) from error
-    return process.environment(variables)
+    return process.environment(environment)
 
 
-def _model(name: str, console: Console) -> Path:
-    """A checkpoint directory as given, or the model of that name."""
-    from mkv_ascend.testing import demo_models, tiny_models
-    from mkv_ascend.testing.tiny_models.__main__ import train_with_progress
-    from mkv_ascend.testing.tiny_models.store import default_directory
+def _model(name: str) -> Path:
+    """A checkpoint directory as given, or the example model of that name."""
+    from emulated_npu import example_models
 
     if Path(name, "config.json").is_file():
         return Path(name)
-    if name in demo_models.NAMES:
-        return demo_models.demo_model(name)
-    if name not in tiny_models.NAMES:
-        raise DemoError(
-            f"{name!r} is neither a checkpoint directory nor a model of the demo "
-            f"({', '.join(demo_models.NAMES)}) nor a tiny model ({', '.join(tiny_models.NAMES)})"
-        )
-    directory = train_with_progress(name, default_directory(), force=False)
-    console.print(f"model [bold]{name}[/]: {directory}")
-    return directory
+    if name in example_models.NAMES:
+        return example_models.example_model(name)
+    raise DemoError(
+        f"{name!r} is neither a checkpoint directory nor an example model "
+        f"({', '.join(example_models.NAMES)})"
+    )
 
 
 def _started(
     title: str, options: list[str], environment: Mapping[str, str]
 ) -> AbstractContextManager[Server]:
-    from mkv_ascend.testing import server
+    from mkv_ascend.commands.demo_server import started
 
-    return server.started(options, LOG_FOLDER / f"{title.replace(' ', '_')}.log", environment)
+    return started(options, LOG_FOLDER / f"{title.replace(' ', '_')}.log", environment)
 
 
 def _wait(server: Server, console: Console) -> None:
     """Wait until the server is healthy, with the seconds on the console."""
-    from mkv_ascend.testing.server import wait_until_healthy
+    from mkv_ascend.commands.demo_server import wait_until_healthy
 
     title = server.log.stem.replace("_", " ")
     start = time.monotonic()

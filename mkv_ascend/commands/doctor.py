@@ -17,6 +17,7 @@ from typing import Any
 
 import mkv_ascend
 from mkv_ascend import envs
+from mkv_ascend.commands import emulator
 from mkv_ascend.plugin.versions import SUPPORTED, adapter, installed_version, version_problem
 
 HELP = "say what is installed, which device and platform are in use, and what is wrong"
@@ -156,7 +157,12 @@ def _installation_problems(versions: dict[str, str | None]) -> list[str]:
             f"vllm-ascend needs {', '.join(missing)}, which a worker would miss when it loads a "
             f"model: pip install {' '.join(missing)}"
         )
-    return problems + envs.unknown_variables()
+    problems += envs.unknown_variables()
+    if emulator.is_installed():
+        from emulated_npu import variables
+
+        problems += variables.unknown_variables()
+    return problems
 
 
 def _start_problems(probe: dict[str, Any]) -> list[str]:

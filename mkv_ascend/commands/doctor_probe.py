@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from pathlib import Path
 from typing import Any
 
 from mkv_ascend.adapters import host_probe
+from mkv_ascend.commands import emulator
 
 
 def _device() -> tuple[str, str | None]:
@@ -21,21 +21,25 @@ def _device() -> tuple[str, str | None]:
         return "none", None
     import torch
 
-    from mkv_ascend.emulator.host_check import SITE_FOLDER
-
     version = host_probe.torch_npu_version()
-    if spec.origin is not None and SITE_FOLDER in Path(spec.origin).resolve().parents:
+    if host_probe.is_emulated():
         return "emulated", version
     available = getattr(torch, "npu").is_available()  # noqa: B009 - torch_npu adds it
     return ("npu" if available else "none"), version
 
 
 def _emulator(device: str) -> dict[str, Any]:
-    folder = Path(__file__).resolve().parents[1] / "emulator"
-    built = bool(list(folder.glob("_native*.so")))
+    if not emulator.is_installed():
+        return {"package": "not installed"}
+    from emulated_npu.launch import LaunchError, require_native_extension
+
+    try:
+        require_native_extension()
+    except LaunchError:
+        return {"native part": "not built"}
     if device != "emulated":
-        return {"native part": "built" if built else "not built"}
-    from mkv_ascend.emulator.operators import registry
+        return {"native part": "built"}
+    from emulated_npu.operators import registry
 
     counts: dict[str, int] = {}
     for entry in registry.OPERATORS.values():

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mkv_ascend.adapters.questions import MARK
+from mkv_ascend.ascend_host import find_ascend
+from mkv_ascend.commands import emulator
 
 __all__ = ["ProcessError", "ask"]
 
@@ -54,17 +56,18 @@ def ask(module: str, question: Mapping[str, Any], environment: Mapping[str, str]
 
 
 def _environment(command: tuple[str, ...], more: Mapping[str, str]) -> dict[str, str]:
-    from mkv_ascend import envs
-    from mkv_ascend.emulator.host_check import find_real_ascend
-    from mkv_ascend.emulator.launch import EmulatedProcess, LaunchError
-    from mkv_ascend.emulator.settings import EmulatorSettings
-
     base = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR", **more}
-    if find_real_ascend():
+    if find_ascend():
         return base
+    if not emulator.is_installed():
+        raise ProcessError(f"there is no Ascend NPU here, and {emulator.HOW_TO_INSTALL}")
+    from emulated_npu.launch import EmulatedProcess, LaunchError
+    from emulated_npu.settings import EmulatorSettings
+    from emulated_npu.variables import VariableError
+
     try:
         process = EmulatedProcess(command, EmulatorSettings.from_environment(os.environ))
         process.check(base)
-    except (LaunchError, envs.EnvironmentVariableError) as error:
+    except (LaunchError, VariableError) as error:
         raise ProcessError(f"without an Ascend NPU it needs the emulated one: {error}") from error
     return process.environment(base)

@@ -8,7 +8,7 @@ import dataclasses
 import json
 import sys
 
-from mkv_ascend.testing import engine
+from tests.support import engine
 
 
 def main():

@@ -28,7 +28,7 @@ def move_token_ids(drafter):
 
 
 def main():
-    from mkv_ascend.testing.probed_engine import ProbedEngine
+    from tests.support.probed_engine import ProbedEngine
 
     engine = ProbedEngine(json.loads(sys.argv[1]))
     drafter = engine.runner.drafter

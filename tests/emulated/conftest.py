@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mkv_ascend import envs
+from tests.support.emulation import ON_EMULATOR
 
 HOW_TO_RUN = "mkv-ascend emulate --strict --float32-compute -- pytest tests/emulated"
 
@@ -36,8 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """On hardware those are not even imported: the emulator's modules are not for it."""
-    on_hardware = not envs.EMULATOR_DEVICES.is_set()
-    return True if on_hardware and of_the_emulator(collection_path) else None
+    return True if not ON_EMULATOR and of_the_emulator(collection_path) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

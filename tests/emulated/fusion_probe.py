@@ -61,7 +61,7 @@ def missing(names: set[str]) -> list[str]:
     """Those that torch does not have, that only refuse, or that cannot be traced."""
     import torch_npu
 
-    from mkv_ascend.emulator.operators import registry
+    from emulated_npu.operators import registry
 
     kernels = registry.namespace_functions("_C_ascend")
     found = []

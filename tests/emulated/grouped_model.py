@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import save_file
 from transformers import NemotronHConfig, NemotronHForCausalLM
 
-from mkv_ascend.testing.tiny_models import model_directory, recurrent
-from mkv_ascend.testing.tiny_models.recipes import COMMON
+from tests.support.tiny_models import model_directory, recurrent
+from tests.support.tiny_models.recipes import COMMON
 
 LAYERS = ["mamba", "attention", "mamba"]
 

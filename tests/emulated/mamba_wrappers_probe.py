@@ -53,7 +53,7 @@ def difference(
 ) -> float:
     """Between the CPU kernel and the original; ``written`` are the arguments they write to."""
     outcomes = []
-    for function in (wrapper, other or wrapper.mkv_ascend_original):
+    for function in (wrapper, other or wrapper.emulated_npu_original):
         given = {
             name: on_npu(value.clone() if name in written else value)
             for name, value in arguments.items()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the engine tests share: prompts of real text, and the judgement by Hugging Face."""
 
-from mkv_ascend.testing import engine, prompts, reference
-from mkv_ascend.testing.tiny_models import model_directory
+from tests.support import engine, prompts, reference
+from tests.support.tiny_models import model_directory
 
 MAX_TOKENS = 32
 

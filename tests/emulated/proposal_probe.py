@@ -44,7 +44,7 @@ class Meter:
 
 
 def counts():
-    from mkv_ascend.emulator import counters
+    from emulated_npu import counters
 
     return counters.snapshot()
 
@@ -112,7 +112,7 @@ def main():
 
     case, builds = json.loads(sys.argv[1]), count_builds()
     if not case["engine"]["enforce_eager"]:
-        from mkv_ascend.testing import engine
+        from tests.support import engine
 
         engine._do_not_trace()
     llm = LLM(**case["engine"])

@@ -11,7 +11,7 @@ import sys
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
-from mkv_ascend.testing import engine
+from tests.support import engine
 
 
 def sampling_of(request):

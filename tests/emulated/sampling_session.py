@@ -37,7 +37,7 @@ def answer(output: Any) -> dict[str, Any]:
 def main(request_file: str, answer_file: str) -> None:
     from vllm import LLM, SamplingParams
 
-    from mkv_ascend.testing.engine import compared_dtype
+    from tests.support.engine import compared_dtype
 
     request = json.loads(Path(request_file).read_text())
     llm = LLM(

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, Gemma3nForCausalLM, Gemma3nTextConfig
 
-from mkv_ascend.testing.tiny_models import model_directory
-from mkv_ascend.testing.tiny_models.recipes import COMMON
+from tests.support.tiny_models import model_directory
+from tests.support.tiny_models.recipes import COMMON
 
 LAYERS = ["sliding_attention", "full_attention"] * 3
 OWNERS = {4: 2, 5: 3}

@@ -9,7 +9,7 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 
 def main():
-    from mkv_ascend.testing.probed_engine import ProbedEngine
+    from tests.support.probed_engine import ProbedEngine
 
     engine = ProbedEngine(json.loads(sys.argv[1]))
     result = {"clean": engine.generate()}

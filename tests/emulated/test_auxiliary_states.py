@@ -14,9 +14,9 @@ import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import 
 from torch import nn
 
 from mkv_ascend.adapters.vllm_ascend_0_23.patches import auxiliary_states
-from mkv_ascend.testing import engine, programs, prompts, reference, speculation
-from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import TIES, assert_greedy_tokens_of_reference, scenario
+from tests.support import engine, programs, prompts, reference, speculation
+from tests.support.tiny_models import model_directory
 
 PROBE = Path(__file__).with_name("auxiliary_states_probe.py")
 DEFAULTS = {"engine": {"enforce_eager": False, "max_num_seqs": 3}, "traced": True}

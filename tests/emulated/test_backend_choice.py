@@ -3,13 +3,13 @@
 
 import pytest
 
-from mkv_ascend.testing import engine
 from tests.emulated.pairs import (
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
     backends,
     scenario,
 )
+from tests.support import engine
 
 FIRST_DRAFT_LAYER = r"draft_model\.model\.layers\.0\..*"
 

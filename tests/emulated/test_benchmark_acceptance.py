@@ -4,7 +4,7 @@
 import pytest
 
 from benchmarks import acceptance
-from mkv_ascend.testing import engine
+from tests.support import engine
 
 pytestmark = pytest.mark.skipif(
     engine.compared_dtype() != "float32",

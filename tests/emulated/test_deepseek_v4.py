@@ -8,9 +8,9 @@ The matrix runs it with all drafts (``benchmarks/matrix/rounded.py`` says how th
 
 import random
 
-from mkv_ascend.testing import deepseek_v4, engine, prompts, reference
-from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import TIES, backends
+from tests.support import deepseek_v4, engine, prompts, reference
+from tests.support.tiny_models import model_directory
 
 MAX_TOKENS = 16
 # Around a group of 4, a window of 128 and groups of 128.
@@ -96,7 +96,7 @@ def test_few_keys_are_chosen():
     changes = {"index_topk": 16}
     case = scenario(
         engine={**ENGINE, "hf_overrides": changes},
-        environment={"MKV_ASCEND_EMULATOR_STRICT": "0"},
+        environment={"EMULATED_NPU_STRICT": "0"},
     )
     result = engine.run(case)
     assert backends(result) == {"target": {"compressed_mla"}}

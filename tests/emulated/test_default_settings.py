@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mkv_ascend.testing import deepseek_v4, engine, prompts, reference
-from mkv_ascend.testing.rounded_sparse import Rounding
-from mkv_ascend.testing.rounded_sparse import logits_of as rounded_logits_of
-from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import TIES
+from tests.support import deepseek_v4, engine, prompts, reference
+from tests.support.rounded_sparse import Rounding
+from tests.support.rounded_sparse import logits_of as rounded_logits_of
+from tests.support.tiny_models import model_directory
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from mkv_ascend import ops
-from mkv_ascend.testing.programs import HANG_SECONDS
+from tests.support.emulation import ON_EMULATOR
+from tests.support.programs import HANG_SECONDS
 
 MKV = "mkv_ascend.adapters.vllm_ascend_0_23.platform.MkvPlatform"
 
@@ -39,17 +40,17 @@ def test_nothing_is_wrong_here():
 
 
 def test_a_list_of_plugins_without_us_and_a_misspelt_variable_are_problems():
-    done = doctor("--json", VLLM_PLUGINS="ascend", MKV_ASCEND_EMULATOR_STRICTT="1")
+    done = doctor("--json", VLLM_PLUGINS="ascend", EMULATED_NPU_STRICTT="1")
     found = json.loads(done.stdout)
     assert done.returncode == 1
     assert found["platform"] == "vllm_ascend.platform.NPUPlatform"
     plugins, variable = sorted(found["problems"], key=lambda problem: "STRICTT" in problem)
     assert "VLLM_PLUGINS" in plugins
-    assert "did you mean MKV_ASCEND_EMULATOR_STRICT?" in variable
+    assert "did you mean EMULATED_NPU_STRICT?" in variable
 
 
 def test_without_a_device_the_text_names_the_emulator():
-    if not os.environ.get("PYTHONPATH"):
+    if not ON_EMULATOR:
         pytest.skip("torch_npu is really installed here, so it cannot be taken away")
     done = doctor(PYTHONPATH="")
     assert done.returncode == 1

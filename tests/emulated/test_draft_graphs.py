@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from mkv_ascend.testing import engine, programs
 from tests.emulated.pairs import (
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
     scenario,
 )
+from tests.support import engine, programs
 
 
 def case_in_graphs(target, draft, k, method="draft_model", **fields):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mkv_ascend.testing import programs
+from tests.support import programs
 
 PROBE = Path(__file__).with_name("isolation_probe.py")
 

@@ -7,10 +7,10 @@ import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import 
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
 from mkv_ascend.drafting.proposing_blocks import refuse_windows
-from mkv_ascend.testing import engine, speculation
-from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import assert_greedy, scenario
 from tests.emulated.test_drafting_groups import kv_groups, prompts_of
+from tests.support import engine, speculation
+from tests.support.tiny_models import model_directory
 
 
 @pytest.mark.skipif(

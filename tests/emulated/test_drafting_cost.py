@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mkv_ascend.testing import programs
 from tests.emulated.pairs import scenario, text_prompts
+from tests.support import programs
 
 PROBE = Path(__file__).with_name("proposal_probe.py")
 MAX_LAUNCHES = 6

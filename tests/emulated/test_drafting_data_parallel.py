@@ -4,8 +4,8 @@
 import socket
 from pathlib import Path
 
-from mkv_ascend.testing import programs
 from tests.emulated.pairs import assert_greedy, scenario, text_prompts
+from tests.support import programs
 
 PROBE = Path(__file__).with_name("data_parallel_probe.py")
 # Prompts and new tokens of each rank: the second is idle for most of the time.

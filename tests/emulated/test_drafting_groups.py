@@ -11,9 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from mkv_ascend.testing import engine, programs, reference, speculation
-from mkv_ascend.testing.prompts import text_prompts as texts
-from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import (
     assert_drafts_are_the_drafts_own,
     assert_greedy,
@@ -21,6 +18,9 @@ from tests.emulated.pairs import (
     backends,
     scenario,
 )
+from tests.support import engine, programs, reference, speculation
+from tests.support.prompts import text_prompts as texts
+from tests.support.tiny_models import model_directory
 
 
 def run_and_judge(case):

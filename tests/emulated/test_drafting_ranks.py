@@ -3,8 +3,6 @@
 
 import re
 
-from mkv_ascend.testing import engine, reference, speculation
-from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import (
     TIES,
     assert_drafts_are_the_drafts_own,
@@ -12,6 +10,8 @@ from tests.emulated.pairs import (
     scenario,
     text_prompts,
 )
+from tests.support import engine, reference, speculation
+from tests.support.tiny_models import model_directory
 
 
 def test_a_head_may_be_whole_on_every_rank_of_its_target():

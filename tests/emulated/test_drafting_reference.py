@@ -8,9 +8,9 @@ there another order of summation may rightly go on otherwise.
 
 import pytest
 
-from mkv_ascend.testing import engine, prompts, reference, speculation
-from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import scenario
+from tests.support import engine, prompts, reference, speculation
+from tests.support.tiny_models import model_directory
 
 pytestmark = pytest.mark.skipif(
     engine.compared_dtype() != "float32",

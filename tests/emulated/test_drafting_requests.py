@@ -14,10 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from mkv_ascend.testing import engine, programs, prompts, reference
-from mkv_ascend.testing.tiny_models import model_directory
-from mkv_ascend.testing.tiny_models.tokenizer import EOS_TOKEN_ID
 from tests.emulated.pairs import TIES, assert_greedy
+from tests.support import engine, programs, prompts, reference
+from tests.support.tiny_models import model_directory
+from tests.support.tiny_models.tokenizer import EOS_TOKEN_ID
 
 PROBE = Path(__file__).with_name("requests_probe.py")
 TARGET, DRAFT = "llama_target", "gemma3_draft"

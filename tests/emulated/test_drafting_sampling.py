@@ -7,10 +7,10 @@ tokens. Wrong acceptance would favour the draft's choice, a wrong draw after a r
 
 import pytest
 
-from mkv_ascend.testing import engine, prompts, reference
-from mkv_ascend.testing.distribution import FALSE_ALARMS, events_p_value, ranks_p_value
-from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import scenario
+from tests.support import engine, prompts, reference
+from tests.support.distribution import FALSE_ALARMS, events_p_value, ranks_p_value
+from tests.support.tiny_models import model_directory
 
 TARGET, DRAFT = "gemma3", "gemma3_draft"
 SEEDS_PER_PROMPT = 20

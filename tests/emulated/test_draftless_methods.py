@@ -5,9 +5,9 @@ import importlib.util
 
 import pytest
 
-from mkv_ascend.testing import engine, prompts, reference
-from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import assert_greedy_tokens_of_reference, scenario
+from tests.support import engine, prompts, reference
+from tests.support.tiny_models import model_directory
 
 K, SHORTEST, LONGEST = 3, 2, 4
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mkv_ascend.checks.model_config import read_model
-from mkv_ascend.testing import programs
+from tests.support import programs
 
 pytestmark = pytest.mark.slow
 CONFIGS = Path(__file__).resolve().parents[1] / "data" / "configs"

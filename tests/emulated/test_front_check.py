@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mkv_ascend import cli
-from mkv_ascend.testing.tiny_models import model_directory
+from tests.support.tiny_models import model_directory
 from tests.unit.checks.mistakes import mkv, spec
 
 PROBE = Path(__file__).with_name("front_check_probe.py")

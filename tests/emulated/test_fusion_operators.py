@@ -11,9 +11,9 @@ import math
 
 import torch
 
-from mkv_ascend.testing.programs import answer_of
 from tests.emulated import fusion_probe
-from tests.unit.emulator.operator_testing import assert_near, random_tensor
+from tests.support.programs import answer_of
+from tests.unit.emulated_npu.operator_testing import assert_near, random_tensor
 
 
 def test_every_operator_that_the_fusion_passes_name_is_there():

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from mkv_ascend import envs
-from mkv_ascend.testing import engine, prompts, reference
-from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import (
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
     scenario,
 )
+from tests.support import engine, prompts, reference
+from tests.support.tiny_models import model_directory
 
 BLOCK = 128
 """Tokens of which keys are as many bytes as a state."""
@@ -100,7 +99,7 @@ def test_qwen3_5_without_its_vision_tower() -> None:
         prompts=mixed_prompts("qwen3_5"),
         engine={"language_model_only": True, "max_num_batched_tokens": 96, "max_num_seqs": 4},
         max_tokens=16,
-        environment={envs.EMULATOR_TRITON.name: envs.EMULATOR_TRITON.format(True)},
+        environment={"EMULATED_NPU_TRITON": "1"},
     )
     result = engine.run(case)
     assert_greedy_tokens_of_reference(case, result)

@@ -6,8 +6,8 @@ FULL_DECODE_ONLY of untraced models is with drafts, in test_draft_graphs.py.
 
 import pytest
 
-from mkv_ascend.testing import engine
 from tests.emulated.pairs import assert_greedy_tokens_of_reference, scenario
+from tests.support import engine
 
 LIMITS = {"max_num_batched_tokens": 64, "max_num_seqs": 6}
 

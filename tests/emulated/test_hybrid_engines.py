@@ -14,10 +14,10 @@ import pytest
 import torch
 from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
 
-from mkv_ascend.testing import engine, programs
-from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import assert_drafts_are_the_drafts_own, assert_greedy_tokens_of_reference
 from tests.emulated.test_layout_caches import PROBE
+from tests.support import engine, programs
+from tests.support.tiny_models import model_directory
 
 STATE = "linear_attn"
 BLOCK = 256

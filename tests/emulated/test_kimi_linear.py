@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kimi-Linear: Kimi delta attention beside latent attention, in one pool of blocks.
 
-Judged by a reference of our own (``mkv_ascend.testing.kimi_linear``): transformers has no such
+Judged by a reference of our own (``tests.support.kimi_linear``): transformers has no such
 model. Weights are random.
 """
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mkv_ascend.testing import engine, kimi_linear, reference
+from tests.support import engine, kimi_linear, reference
 
 MAX_TOKENS = 12
 

@@ -3,14 +3,14 @@
 
 import re
 
-from mkv_ascend.testing import engine, reference
-from mkv_ascend.testing.prompts import text_prompts as texts
-from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import (
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
     scenario,
 )
+from tests.support import engine, reference
+from tests.support.prompts import text_prompts as texts
+from tests.support.tiny_models import model_directory
 
 BLOCK = 128
 

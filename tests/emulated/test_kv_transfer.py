@@ -20,10 +20,10 @@ from mkv_ascend.adapters.vllm_ascend_0_23.early_checks.kv_connectors import (
     ConnectorError,
     check_connectors,
 )
-from mkv_ascend.testing import programs
-from mkv_ascend.testing.engine import compared_dtype
-from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import scenario, text_prompts
+from tests.support import programs
+from tests.support.engine import compared_dtype
+from tests.support.tiny_models import model_directory
 
 PROBE = Path(__file__).with_name("transfer_probe.py")
 HIDDEN_STATES = Path(__file__).with_name("hidden_states_probe.py")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mkv_ascend.testing import programs
 from tests.emulated.pairs import scenario
+from tests.support import programs
 
 PROBE = Path(__file__).with_name("layout_probe.py")
 

@@ -6,9 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from mkv_ascend.testing import engine, reference
-from mkv_ascend.testing.prompts import text_prompts as texts
-from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated import unequal_heads
 from tests.emulated.pairs import (
     TIES,
@@ -16,6 +13,9 @@ from tests.emulated.pairs import (
     assert_greedy_tokens_of_reference,
     scenario,
 )
+from tests.support import engine, reference
+from tests.support.prompts import text_prompts as texts
+from tests.support.tiny_models import model_directory
 
 MLA_WITH_WINDOW = ("deepseek_v2_target", "gemma3_window_draft")
 WINDOW_WITH_DENSE = ("gemma3", "llama_draft")

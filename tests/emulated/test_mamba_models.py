@@ -11,8 +11,6 @@ from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 from vllm.v1.kv_cache_interface import MambaSpec
 
 from mkv_ascend.adapters.vllm_ascend_0_23.patches import mamba_kernels
-from mkv_ascend.testing import engine
-from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated import grouped_model, shared_model
 from tests.emulated.pairs import (
     TIES,
@@ -21,6 +19,8 @@ from tests.emulated.pairs import (
     scenario,
     text_prompts,
 )
+from tests.support import engine
+from tests.support.tiny_models import model_directory
 
 FAMILIES = ["granite4", "lfm2"]
 BLOCK = 128

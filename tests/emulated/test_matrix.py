@@ -16,8 +16,8 @@ import matrix_pages
 import pytest
 
 from benchmarks.matrix import cells, running
-from mkv_ascend.testing import engine
 from tests.emulated.test_drafting_reference import PAIRS
+from tests.support import engine
 
 of_float32 = pytest.mark.skipif(
     engine.compared_dtype() != "float32",

@@ -3,17 +3,15 @@
 
 import pytest
 
-from mkv_ascend import envs
-from mkv_ascend.testing import engine
 from tests.emulated.pairs import assert_greedy_tokens_of_reference, scenario
+from tests.support import engine
+from tests.support.emulation import ON_EMULATOR
 
 MIB = 1 << 20
 # Two layers, keys and values, 2 heads of 64 elements, blocks of 128 tokens, float32.
 BLOCK_BYTES = 2 * 2 * 2 * 64 * 128 * 4
 
-pytestmark = pytest.mark.skipif(
-    not envs.EMULATOR_MEMORY.is_set(), reason="sets the emulated device's memory"
-)
+pytestmark = pytest.mark.skipif(not ON_EMULATOR, reason="sets the emulated device's memory")
 
 
 def profiled(memory_mib, utilization):
@@ -21,7 +19,7 @@ def profiled(memory_mib, utilization):
         "llama_target",
         prompts=scenario("llama_target").prompts[:4],
         engine={"kv_cache_memory_bytes": None, "gpu_memory_utilization": utilization},
-        environment={envs.EMULATOR_MEMORY.name: envs.EMULATOR_MEMORY.format(memory_mib * MIB)},
+        environment={"EMULATED_NPU_MEMORY": f"{memory_mib}MiB"},
     )
 
 

@@ -3,8 +3,8 @@
 
 import pytest
 
-from mkv_ascend.testing import engine
 from tests.emulated.pairs import assert_greedy_tokens_of_reference, scenario
+from tests.support import engine
 
 FAMILIES = ["llama_target", "qwen3", "gemma3", "gpt_oss", "qwen3_moe", "deepseek_v2_target"]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mkv_ascend.testing import programs
 from tests.emulated.pairs import scenario
+from tests.support import programs
 
 STALE_BLOCKS = Path(__file__).with_name("stale_blocks_probe.py")
 

@@ -18,16 +18,16 @@ from mkv_ascend.ops.draft_plan import draft_plan
 from mkv_ascend.ops.expand_inputs import ExpandInputs, expand_inputs
 from mkv_ascend.ops.group_table import group_table
 from mkv_ascend.ops.target_slots import slot_table, target_slots
-from mkv_ascend.testing import engine
 from tests.emulated.pairs import (
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
     scenario,
 )
+from tests.support import engine
+from tests.support.emulation import ON_EMULATOR
 
 DEVICE = torch.device("npu:0")
 BLOCK, COLUMNS, MAX_MODEL_LEN = 128, 5, 600
-ON_EMULATOR = envs.EMULATOR_DEVICES.is_set()
 
 LENGTHS, REJECTED, FIRST = [4, 1, 3, 3], [2, 0, 0, 0], [126, 511, 0, 597]
 
@@ -70,7 +70,7 @@ def launches(run) -> dict[str, int]:
     if not ON_EMULATOR:
         run()
         return {}
-    from mkv_ascend.emulator import counters
+    from emulated_npu import counters
 
     before = counters.snapshot()
     run()

@@ -3,13 +3,13 @@
 
 import pytest
 
-from mkv_ascend.testing import engine
 from tests.emulated.pairs import (
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
     backends,
     scenario,
 )
+from tests.support import engine
 
 FLASH_3_DRAFT = {"attention": {"draft": {"full_attention": "flash_attention_3"}}}
 FLASH_3_TARGET = {"attention": {"target": "flash_attention_3"}}

@@ -19,8 +19,8 @@ from mkv_ascend.checks.planning_inputs import Asked
 from mkv_ascend.commands import from_vllm
 from mkv_ascend.layout.planning import plan
 from mkv_ascend.layout.serialization import to_dict
-from mkv_ascend.testing import programs
-from mkv_ascend.testing.tiny_models import model_directory
+from tests.support import programs
+from tests.support.tiny_models import model_directory
 
 PROBE = Path(__file__).parent / "planner_probe.py"
 MIB = 2**20

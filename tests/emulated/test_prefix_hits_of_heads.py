@@ -8,10 +8,10 @@ computed again.
 
 import pytest
 
-from mkv_ascend.testing import engine, reference, speculation
-from mkv_ascend.testing.prompts import text_prompts as texts
-from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import TIES, scenario
+from tests.support import engine, reference, speculation
+from tests.support.prompts import text_prompts as texts
+from tests.support.tiny_models import model_directory
 
 BLOCK = 128
 STEM = 2 * BLOCK

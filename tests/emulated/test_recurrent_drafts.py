@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from mkv_ascend.testing import engine, speculation
-from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import (
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
@@ -23,6 +21,8 @@ from tests.emulated.pairs import (
     text_prompts,
 )
 from tests.emulated.test_hybrid_engines import random_model
+from tests.support import engine, speculation
+from tests.support.tiny_models import model_directory
 
 TARGET, DRAFT = "qwen3_next", "qwen3_next_draft"
 K_OF_MANY = 5

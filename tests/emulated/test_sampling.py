@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 import torch
 
-from mkv_ascend import envs
-from mkv_ascend.testing import programs, prompts, reference
-from mkv_ascend.testing.tiny_models import model_directory
+from tests.support import programs, prompts, reference
+from tests.support.tiny_models import model_directory
 
 SESSION = Path(__file__).parent / "sampling_session.py"
 MODEL = "llama_target"
@@ -77,7 +76,7 @@ class Session:
         }
         (folder / "request.json").write_text(json.dumps(request))
         arguments = [str(folder / "request.json"), str(folder / "answer.json")]
-        triton = {envs.EMULATOR_TRITON.name: envs.EMULATOR_TRITON.format(has_triton)}
+        triton = {"EMULATED_NPU_TRITON": str(int(has_triton))}
         finished = programs.run_program(SESSION, arguments, triton)
         assert finished.status == 0, finished.errors[-4000:]
         answers = json.loads((folder / "answer.json").read_text())

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mkv_ascend.testing.programs import HANG_SECONDS
+from tests.support.emulation import ON_EMULATOR
+from tests.support.programs import HANG_SECONDS
 
 PROBE = Path(__file__).with_name("plugin_probe.py")
 MKV = "mkv_ascend.adapters.vllm_ascend_0_23.platform.MkvPlatform"
@@ -107,7 +108,7 @@ def test_a_platform_that_vllm_dropped_ends_the_process_instead_of_running_stock(
 
 def test_without_an_npu_the_process_ends_and_names_the_emulator():
     environment = {**os.environ, "PYTHONPATH": "", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-    if os.environ.get("PYTHONPATH", "") == "":
+    if not ON_EMULATOR:
         pytest.skip("torch_npu is really installed here, so it cannot be taken away")
     done = subprocess.run(
         [sys.executable, "-c", "from vllm.platforms import current_platform"],

@@ -8,10 +8,10 @@ import pytest
 from openai import DefaultHttpxClient, OpenAI
 
 from mkv_ascend.commands import demo_client
-from mkv_ascend.testing import engine, programs, prompts, reference
-from mkv_ascend.testing.server import serve
-from mkv_ascend.testing.tiny_models import model_directory
+from mkv_ascend.commands.demo_server import serve
 from tests.emulated.pairs import assert_greedy
+from tests.support import engine, programs, prompts, reference
+from tests.support.tiny_models import model_directory
 
 pytestmark = pytest.mark.slow
 MAX_TOKENS = 24
@@ -67,7 +67,7 @@ def test_a_server_gives_the_targets_own_tokens_and_reports_acceptance(tmp_path):
     assert acceptance.mean_length > 1.8
     log = (tmp_path / "server.log").read_text()
     assert "Attention backends of the draft" in log
-    assert "emulated NPU" in log or "MKV_ASCEND_EMULATOR_DEVICES" not in os.environ
+    assert "emulated NPU" in log or "EMULATED_NPU_DEVICES" not in os.environ
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,11 @@ from vllm_ascend.worker import model_runner_v1
 
 from mkv_ascend.adapters.vllm_ascend_0_23.attention.shared_keys import read_the_owners
 from mkv_ascend.adapters.vllm_ascend_0_23.runner import MkvModelRunner
-from mkv_ascend.testing import engine
 from tests.emulated import shared_model
 from tests.emulated.pairs import TIES, assert_drafts_are_the_drafts_own, scenario, text_prompts
 from tests.emulated.planned_runner import PlannedRunner
 from tests.emulated.test_layout_recipes import GQA, dense
+from tests.support import engine
 
 NUM_BLOCKS = 5
 DRAFT = "llama_draft"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mkv_ascend.testing import programs
 from tests.emulated.pairs import scenario, text_prompts
+from tests.support import programs
 
 PROBE = Path(__file__).with_name("shared_states_probe.py")
 # Without layers of a draft vLLM gives each layer with states a group of its own here.

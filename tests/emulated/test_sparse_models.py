@@ -3,10 +3,6 @@
 
 import pytest
 
-from mkv_ascend.testing import engine, reference, rounded_sparse
-from mkv_ascend.testing.prompts import held_out_text
-from mkv_ascend.testing.rounded_sparse import Rounding
-from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import (
     MAX_TOKENS,
     TIES,
@@ -15,6 +11,10 @@ from tests.emulated.pairs import (
     backends,
     scenario,
 )
+from tests.support import engine, reference, rounded_sparse
+from tests.support.prompts import held_out_text
+from tests.support.rounded_sparse import Rounding
+from tests.support.tiny_models import model_directory
 
 TARGET = "deepseek_v32_target"
 # Six requests begin in two blocks of 128 tokens each; going on, they need three.

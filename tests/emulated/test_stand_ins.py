@@ -13,9 +13,9 @@ import pytest
 import torch
 import torch_npu
 
-from mkv_ascend.emulator.host_check import SITE_FOLDER
-from mkv_ascend.emulator.modules.torch_npu_root import COMPILER_MODULES, SUBMODULES
-from mkv_ascend.testing.programs import HANG_SECONDS
+from emulated_npu.host_check import SITE_FOLDER
+from emulated_npu.modules.torch_npu_root import COMPILER_MODULES, SUBMODULES
+from tests.support.programs import HANG_SECONDS
 
 
 def run_python(script: str, **variables: str) -> subprocess.CompletedProcess[str]:

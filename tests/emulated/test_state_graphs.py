@@ -5,13 +5,13 @@ Graphs are chosen by shape. A chunk of K + 1 tokens looks like a verify step, an
 a prompt like a decode, which both go on from a state that is not this request's.
 """
 
-from mkv_ascend.testing import engine, prompts, reference
-from mkv_ascend.testing.tiny_models import model_directory
 from tests.emulated.pairs import (
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
     scenario,
 )
+from tests.support import engine, prompts, reference
+from tests.support.tiny_models import model_directory
 
 GRAPHS = {"graphs": "FULL_DECODE_ONLY", "max_tokens": 16}
 K = 3

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from mkv_ascend.testing import prompts, reference, speculation
-from mkv_ascend.testing.tiny_models import NAMES, model_directory, recurrent, sensitivity, store
-from mkv_ascend.testing.tiny_models.making import one_thread
-from mkv_ascend.testing.tiny_models.recipes import RECIPES, RecurrentRecipe
+from tests.support import prompts, reference, speculation
+from tests.support.tiny_models import NAMES, model_directory, recurrent, sensitivity, store
+from tests.support.tiny_models.making import one_thread
+from tests.support.tiny_models.recipes import RECIPES, RecurrentRecipe
 
 WITH_STATES = [name for name in NAMES if isinstance(RECIPES[name], RecurrentRecipe)]
 

@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cann.extension import extract_slice, get_element, insert_slice
 
-from mkv_ascend.emulator import counters
-from mkv_ascend.testing.programs import HANG_SECONDS
+from emulated_npu import counters
+from tests.support.programs import HANG_SECONDS
 
 
 @triton.jit
@@ -125,7 +125,7 @@ def test_vllm_finds_triton_as_the_setting_says_and_kernels_run_either_way(has_tr
     )
     finished = subprocess.run(
         [sys.executable, "-c", script],
-        env={**os.environ, "MKV_ASCEND_EMULATOR_TRITON": has_triton},
+        env={**os.environ, "EMULATED_NPU_TRITON": has_triton},
         capture_output=True,
         text=True,
         timeout=HANG_SECONDS,
@@ -161,7 +161,7 @@ def test_kernels_in_the_place_of_mambas_wrappers_give_what_those_give() -> None:
     """Interpreted, where the interpreter can; the scan works in chunks, so in another order."""
     finished = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("mamba_wrappers_probe.py"))],
-        env={**os.environ, "MKV_ASCEND_EMULATOR_TRITON": "1"},
+        env={**os.environ, "EMULATED_NPU_TRITON": "1"},
         capture_output=True,
         text=True,
         timeout=HANG_SECONDS,

@@ -10,12 +10,12 @@ import pytest
 import torch
 from transformers import Gemma4ForCausalLM, Gemma4TextConfig
 
-from mkv_ascend.testing import engine, reference
 from tests.emulated.pairs import (
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
     backends,
 )
+from tests.support import engine, reference
 
 LAYERS = ("sliding_attention", "full_attention")
 

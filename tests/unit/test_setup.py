@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``setup.py`` builds on which host. Nothing is built here: CMake is not reached."""
+"""What the two ``setup.py`` build on which host. Nothing is built here: CMake is not reached."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+EMULATOR = "emulated_npu/setup.py"
+EXTENSIONS = "[one.name for one in given['ext_modules']]"
 
 
-def run_setup(expression: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Load ``setup.py`` under these environment variables and print an expression of its names."""
+def run_setup(
+    expression: str, file: str = "setup.py", **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Load a ``setup.py`` under these variables and print an expression of its names."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -24,7 +28,7 @@ def run_setup(expression: str, **variables: str) -> subprocess.CompletedProcess[
     program = (
         "import runpy, setuptools\n"
         "given = {}; setuptools.setup = lambda **options: given.update(options)\n"
-        f"names = runpy.run_path({str(ROOT / 'setup.py')!r})\n"
+        f"names = runpy.run_path({str(ROOT / file)!r})\n"
         f"print({expression!r}, eval({expression!r}, names, {{'given': given}}))"
     )
     return subprocess.run(
@@ -36,8 +40,8 @@ def run_setup(expression: str, **variables: str) -> subprocess.CompletedProcess[
     )
 
 
-def printed(expression: str, **variables: str) -> str:
-    finished = run_setup(expression, **variables)
+def printed(expression: str, file: str = "setup.py", **variables: str) -> str:
+    finished = run_setup(expression, file, **variables)
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
 
@@ -51,13 +55,13 @@ def refusal(expression: str, **variables: str) -> str:
 
 def extensions(**variables: str) -> str:
     """What would be built."""
-    return printed("[one.name for one in given['ext_modules']]", **variables)
+    return printed(EXTENSIONS, **variables)
 
 
 def test_everything_is_built_where_torch_is() -> None:
     pytest.importorskip("torch", reason="without torch nothing native is rightly built")
-    names = ("ops._kernels", "ops._ascendc_host", "emulator._native")
-    assert str([f"mkv_ascend.{name}" for name in names]) in extensions()
+    assert "['mkv_ascend.ops._kernels', 'mkv_ascend.ops._ascendc_host']" in extensions()
+    assert "['emulated_npu._native']" in printed(EXTENSIONS, EMULATOR)
 
 
 def test_native_parts_can_be_switched_off() -> None:
@@ -67,11 +71,17 @@ def test_native_parts_can_be_switched_off() -> None:
 
 
 @pytest.mark.parametrize("name", ["SOC_VERSION", "ASCEND_HOME_PATH"])
-def test_an_ascend_host_gets_the_kernels_and_not_the_emulator(name: str, tmp_path: Path) -> None:
+def test_an_ascend_host_gets_the_kernels_(name: str, tmp_path: Path) -> None:
     output = extensions(**{name: str(tmp_path)})
     assert "['mkv_ascend.ops._kernels', 'mkv_ascend.ops._npu']" in output
-    assert "not built: this is an Ascend host" in output
+    assert "this is an Ascend host" in output
     assert name in output
+
+
+def test_the_emulated_device_is_not_built_on_an_ascend_host(tmp_path: Path) -> None:
+    output = printed(EXTENSIONS, EMULATOR, ASCEND_HOME_PATH=str(tmp_path))
+    assert output.endswith(" []\n")
+    assert "not built: this is an Ascend host (ASCEND_HOME_PATH names the folder" in output
 
 
 def test_the_chip_is_that_of_vllm_ascend() -> None:
@@ -102,7 +112,7 @@ def test_what_a_broken_build_says_is_cut_to_the_errors(tmp_path: Path) -> None:
     }
     for text, wanted in cases.items():
         log.write_text(text)
-        shown = printed(f"first_errors(Path({str(log)!r}))").split(") ", 1)[1].strip()
+        shown = printed(f"CMakeBuild.first_errors(Path({str(log)!r}))").split(") ", 1)[1].strip()
         assert shown.startswith(wanted)
         assert len(shown.splitlines()) <= 8
 

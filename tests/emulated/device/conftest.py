@@ -11,14 +11,14 @@ import pytest
 import torch
 
 # The launcher's torch_npu has installed the device; a real torch_npu has not.
-collect_ignore_glob = [] if "mkv_ascend.emulator.device" in sys.modules else ["test_*.py"]
+collect_ignore_glob = [] if "emulated_npu.device" in sys.modules else ["test_*.py"]
 
 
 @pytest.fixture
 def strict_devices() -> Iterator[None]:
     """Mixed devices are refused, whatever the process was started with."""
-    from mkv_ascend.emulator.device import native
-    from mkv_ascend.emulator.settings import settings
+    from emulated_npu.device import native
+    from emulated_npu.settings import settings
 
     native.set_strict(True)
     yield
@@ -28,8 +28,8 @@ def strict_devices() -> Iterator[None]:
 @pytest.fixture
 def lenient_devices() -> Iterator[None]:
     """Mixed devices are accepted, whatever the process was started with."""
-    from mkv_ascend.emulator.device import native
-    from mkv_ascend.emulator.settings import settings
+    from emulated_npu.device import native
+    from emulated_npu.settings import settings
 
     native.set_strict(False)
     yield

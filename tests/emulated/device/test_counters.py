@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mkv_ascend.emulator import counters
-from mkv_ascend.emulator.counters import CounterSnapshot
+from emulated_npu import counters
+from emulated_npu.counters import CounterSnapshot
 
 
 def counted(program: Callable[[], object]) -> CounterSnapshot:
@@ -182,7 +182,7 @@ def test_peak_memory_and_reset() -> None:
 PROGRAM = """
 import torch
 import torch_npu
-from mkv_ascend.emulator import counters
+from emulated_npu import counters
 x = torch.randn(20, device="npu")
 for _ in range(3):
     x = torch.where(x > 0, x * 2, x - 1).sort().values

@@ -45,7 +45,7 @@ def run(method: str, tmp_path, **variables: str) -> str:
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_each_process_reports_its_own_counts(method: str, tmp_path) -> None:
-    errors = run(method, tmp_path, MKV_ASCEND_EMULATOR_COUNTERS="1")
+    errors = run(method, tmp_path, EMULATED_NPU_COUNTERS="1")
     reports = [line for line in errors.splitlines() if " launches, " in line]
     assert len(reports) == 2, errors
     assert reports[0].startswith("worker (process ")
@@ -57,4 +57,4 @@ def test_each_process_reports_its_own_counts(method: str, tmp_path) -> None:
 
 
 def test_nothing_is_printed_unasked(tmp_path) -> None:
-    assert " launches, " not in run("fork", tmp_path, MKV_ASCEND_EMULATOR_COUNTERS="0")
+    assert " launches, " not in run("fork", tmp_path, EMULATED_NPU_COUNTERS="0")

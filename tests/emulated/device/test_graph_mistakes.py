@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mkv_ascend.emulator.device.streams import Event
+from emulated_npu.device.streams import Event
 from tests.emulated.device.graph_helpers import captured, capturing, on_npu
 
 HERE = rf"{re.escape(Path(__file__).name)}:\d+"

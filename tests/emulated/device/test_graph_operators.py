@@ -5,8 +5,8 @@ import pytest
 import torch
 import torch_npu
 
-from mkv_ascend.emulator import counters
-from mkv_ascend.emulator.operators.registry import OperatorArgumentError
+from emulated_npu import counters
+from emulated_npu.operators.registry import OperatorArgumentError
 from tests.emulated.device.graph_helpers import captured, capturing
 
 HEADS, SIZE, BLOCK = 2, 64, 128

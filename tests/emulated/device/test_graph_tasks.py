@@ -4,7 +4,7 @@
 import pytest
 import torch
 
-from mkv_ascend.emulator import counters
+from emulated_npu import counters
 from tests.emulated.device.graph_helpers import UpdatableGraph, captured, on_npu, updatable, update
 
 

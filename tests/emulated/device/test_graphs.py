@@ -7,8 +7,8 @@ import resource
 import pytest
 import torch
 
-from mkv_ascend.emulator import counters
-from mkv_ascend.emulator.device import native
+from emulated_npu import counters
+from emulated_npu.device import native
 from tests.emulated.device.graph_helpers import captured, capturing, on_npu
 
 

@@ -8,8 +8,8 @@ import gc
 import pytest
 import torch
 
-from mkv_ascend.emulator.device.native import cpu_alias, npu_alias
-from mkv_ascend.emulator.settings import settings
+from emulated_npu.device.native import cpu_alias, npu_alias
+from emulated_npu.settings import settings
 
 MIB = 2**20
 
@@ -145,7 +145,7 @@ def test_out_of_memory_says_everything_and_takes_nothing(memory_in_use: int) -> 
         "gpu_memory_utilization",
         "max_model_len",
         "max_num_batched_tokens",
-        "MKV_ASCEND_EMULATOR_MEMORY",
+        "EMULATED_NPU_MEMORY",
     ):
         assert remedy in message
     assert in_use() == memory_in_use + MIB

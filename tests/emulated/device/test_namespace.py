@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mkv_ascend.emulator.device import install
+from emulated_npu.device import install
 
 
 def test_install_is_idempotent() -> None:

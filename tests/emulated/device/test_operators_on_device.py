@@ -9,9 +9,9 @@ import pytest
 import torch
 import torch_npu
 
-from mkv_ascend.emulator import counters
-from mkv_ascend.emulator.custom_operators import schemas
-from mkv_ascend.emulator.operators import registry
+from emulated_npu import counters
+from emulated_npu.custom_operators import schemas
+from emulated_npu.operators import registry
 
 needs_vllm_ascend = pytest.mark.skipif(
     schemas.find_extension() is None, reason="vllm-ascend is not installed"

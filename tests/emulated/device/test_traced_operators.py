@@ -7,8 +7,8 @@ import torch
 import torch_npu
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from mkv_ascend.emulator.operators import traced
-from mkv_ascend.emulator.operators.registry import OperatorArgumentError
+from emulated_npu.operators import traced
+from emulated_npu.operators.registry import OperatorArgumentError
 
 HIDDEN = 128
 

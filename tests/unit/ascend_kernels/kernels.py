@@ -11,7 +11,7 @@ from tempfile import mkdtemp
 import numpy as np
 from hypothesis import HealthCheck, Phase, settings
 
-from mkv_ascend.testing.ascendc_host import ROOT, SANITIZERS, HostKernels, build
+from tests.support.ascendc_host import ROOT, SANITIZERS, HostKernels, build
 
 FOLDER = ROOT / "csrc" / "ascend"
 CORES = 40

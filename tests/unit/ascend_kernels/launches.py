@@ -12,7 +12,7 @@ import torch
 
 from mkv_ascend.ops.expand_inputs import ExpandInputs
 from mkv_ascend.ops.schema import arguments_of
-from mkv_ascend.testing.ascendc_host import Output, Report
+from tests.support.ascendc_host import Output, Report
 from tests.unit.ascend_kernels.kernels import FOLDER, library
 
 

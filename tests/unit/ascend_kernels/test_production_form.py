@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from mkv_ascend.testing.ascendc_host import HEADERS, ROOT, compiler
+from tests.support.ascendc_host import HEADERS, ROOT, compiler
 
 KERNELS = ROOT / "csrc" / "ascend"
 SOURCES = sorted(path for path in KERNELS.glob("*.cpp") if "__global__" in path.read_text("utf-8"))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mkv_ascend.testing.ascendc_host import compiler
+from tests.support.ascendc_host import compiler
 from tests.unit.ascend_kernels.kernels import SANITIZED, SOURCES
 
 OPTIONS = {

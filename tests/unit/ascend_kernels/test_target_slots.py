@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mkv_ascend.testing.ascendc_host import Output, Report
+from tests.support.ascendc_host import Output, Report
 from tests.unit.ascend_kernels.kernels import CORES, aligned, examples, library
 
 GARBAGE = -77

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from mkv_ascend.testing import ascendc_host
-from mkv_ascend.testing.ascendc_host import BuildFailedError, run_compiler
+from tests.support import ascendc_host
+from tests.support.ascendc_host import BuildFailedError, run_compiler
 
 FOLDER = ascendc_host.ROOT / "csrc" / "ascendc_host" / "tests"
 UNTOUCHED = -7

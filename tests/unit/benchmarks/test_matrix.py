@@ -17,10 +17,10 @@ from benchmarks.matrix.lookup import proposed_by_lookup
 from benchmarks.matrix.progress import Batch, batches, verdicts_of
 from benchmarks.matrix.running import GRAPH, OURS, STOCK, Verdict, replayed
 from benchmarks.matrix.worker import MARK
-from mkv_ascend.testing.engine import Result
-from mkv_ascend.testing.reference import DraftProposal
-from mkv_ascend.testing.speculation import SpeculativeOutput
-from mkv_ascend.testing.tiny_models.recipes import FOR_THE_MATRIX
+from tests.support.engine import Result
+from tests.support.reference import DraftProposal
+from tests.support.speculation import SpeculativeOutput
+from tests.support.tiny_models.recipes import FOR_THE_MATRIX
 
 OUTCOMES = {"works", "refused", "fails"}
 IN_GRAPHS = {*OUTCOMES, "draft eager", "eager", None}

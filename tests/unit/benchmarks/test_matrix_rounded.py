@@ -11,8 +11,8 @@ import torch
 from benchmarks.matrix import rounded
 from benchmarks.matrix.cells import K, find_cells
 from benchmarks.matrix.rounded import NEAR_TIE, RoundedJudge
-from mkv_ascend.testing.engine import Result
-from mkv_ascend.testing.reference import DraftProposal, DraftReport, judge
+from tests.support.engine import Result
+from tests.support.reference import DraftProposal, DraftReport, judge
 
 COUNT = 12
 PROMPTS = [[1, 2, 3, 4], [5, 1], [2, 2, 6, 1, 0]]

@@ -9,10 +9,10 @@ import pathlib
 import pytest
 from rich.console import Console
 
+from emulated_npu.example_models import TARGET, example_model
 from mkv_ascend.commands import demo
 from mkv_ascend.commands.argument_types import positive
 from mkv_ascend.commands.demo_client import Completion
-from mkv_ascend.testing.demo_models import TARGET, demo_model
 
 
 def console():
@@ -61,14 +61,14 @@ def test_a_model_that_does_not_exist_is_refused_with_those_that_do(capsys, monke
     monkeypatch.setattr(demo, "_environment", lambda emulated, dtype: {})
     assert run("--target", "no_such_model") == demo.EXIT_FAILED
     printed = capsys.readouterr().out
-    assert "'no_such_model' is neither a checkpoint directory nor a model of the demo" in printed
-    assert "deepseek_v2_target" in printed
+    assert "'no_such_model' is neither a checkpoint directory nor an example model" in printed
+    assert "story_target, story_draft" in printed
 
 
 def test_a_bad_variable_is_refused_with_its_name(capsys, monkeypatch):
-    monkeypatch.setenv("MKV_ASCEND_EMULATOR_DEVICES", "many")
+    monkeypatch.setenv("EMULATED_NPU_DEVICES", "many")
     assert run() == demo.EXIT_FAILED
-    assert "MKV_ASCEND_EMULATOR_DEVICES is 'many'" in capsys.readouterr().out
+    assert "EMULATED_NPU_DEVICES is 'many'" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("error", [ConnectionRefusedError("refused"), OSError("disk full")])
@@ -145,7 +145,7 @@ def test_proposals_are_replayed_from_graphs_by_default(servers, capsys):
     status, started = servers(7)
     assert status == 0
     assert "7 of 9 proposals were replayed from ACL graphs" in capsys.readouterr().out
-    assert [options[0] for options in started] == [str(demo_model(TARGET))] * 2
+    assert [options[0] for options in started] == [str(example_model(TARGET))] * 2
     assert ["--speculative-config" in options for options in started] == [True, False]
     assert not any("--enforce-eager" in options for options in started)
 

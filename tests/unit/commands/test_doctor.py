@@ -80,9 +80,9 @@ def test_modules_that_only_a_worker_would_miss_are_a_problem(examine, monkeypatc
 
 
 def test_a_misspelt_variable_hides_no_other_problem(examine, monkeypatch):
-    monkeypatch.setenv("MKV_ASCEND_EMULATOR_STRICTT", "1")
+    monkeypatch.setenv("EMULATED_NPU_STRICTT", "1")
     misspelt, seat = examine(platform="vllm_ascend.platform.NPUPlatform").problems
-    assert "MKV_ASCEND_EMULATOR_STRICTT" in misspelt
+    assert "EMULATED_NPU_STRICTT" in misspelt
     assert "NPUPlatform" in seat
 
 

@@ -15,7 +15,7 @@ import transformers  # noqa: F401  So that defaults of configs are asked for in 
 
 import browser
 from mkv_ascend import cli
-from mkv_ascend.testing.programs import HANG_SECONDS
+from tests.support.programs import HANG_SECONDS
 
 CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
 CHROMIUM = browser.find()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import mkv_ascend
-from mkv_ascend.testing.ascendc_host import compiler
+from tests.support.ascendc_host import compiler
 
 ROOT = Path(mkv_ascend.__file__).resolve().parents[1]
 STAND_IN = Path(__file__).resolve().parent / "stand_in"

@@ -13,7 +13,7 @@ from mkv_ascend.ops import implementations
 from mkv_ascend.ops.expand_arguments import ExpandInputs
 from mkv_ascend.ops.registration import OPS
 from mkv_ascend.ops.schema import Written, arguments_of
-from mkv_ascend.testing.ascendc_host import ROOT
+from tests.support.ascendc_host import ROOT
 
 ops.load_all()
 KERNELS = ROOT / "csrc" / "ascend"

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mkv_ascend.testing.programs import HANG_SECONDS
+from tests.support.programs import HANG_SECONDS
 
 ASCEND_GENERAL = [
     "ascend_kv_connector",

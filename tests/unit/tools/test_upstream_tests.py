@@ -18,8 +18,8 @@ from upstream_processes import FAILED, PASSED, SKIPPED, Outcome, Runner, Setting
 from upstream_reasons import Reason
 from upstream_tests import NOT_APPLICABLE, Judgement
 
-from mkv_ascend.emulator.operators import registry
-from mkv_ascend.emulator.settings import EmulatorSettings
+from emulated_npu.operators import registry
+from emulated_npu.settings import EmulatorSettings
 
 UNIT, NIGHTLY = "tests/ut", "tests/e2e/nightly"
 

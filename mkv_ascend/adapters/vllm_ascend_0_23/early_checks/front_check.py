@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, NoReturn
 
-from mkv_ascend import envs
 from mkv_ascend.adapters.guards import expect
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.refusal import StartUpRefused, is_vllm_command, refuse
@@ -141,7 +140,7 @@ def devices() -> DeviceFacts:
     }
     return DeviceFacts(
         count=torch_npu.npu.device_count(),
-        memory_bytes=envs.EMULATOR_MEMORY.get() if emulated else MOST_MEMORY.get(generation),
+        memory_bytes=getattr(torch_npu, "emulated_memory_bytes", MOST_MEMORY.get(generation)),
         generation=generation,
         source=EMULATED if emulated else "visible NPUs",
         extra_dtypes=getattr(torch_npu, "emulated_extra_dtypes", frozenset()),

@@ -1,9 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#pragma once
-
-namespace mkv::emulator {
-
-// Registers allocator and hooks with PyTorch. Must run once, after settings() was filled.
-void register_with_torch();
-
-}  // namespace mkv::emulator

@@ -1,9 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""torch_npu._C: the few names that vllm-ascend takes from torch_npu's native module."""
-
-from __future__ import annotations
-
-from mkv_ascend.emulator.device.graphs import TaskGroup as _NPUTaskGroupHandle
-from mkv_ascend.emulator.device.native import weak_reference as _weak_ref_tensor
-
-__all__ = ["_NPUTaskGroupHandle", "_weak_ref_tensor"]

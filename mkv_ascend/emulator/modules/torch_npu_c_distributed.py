@@ -1,6 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""torch_npu._C._distributed_c10d: the process group class of the emulated collectives."""
-
-from mkv_ascend.emulator.collectives import ProcessGroupHCCL
-
-__all__ = ["ProcessGroupHCCL"]

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests, and what supports them (``tests.support``); never installed."""

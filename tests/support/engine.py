@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run one engine in a process of its own and report what it did.
+
+vLLM and vllm-ascend keep much state per process, so a test that starts an engine inside the test
+process changes the next one. ``run(Scenario(...))`` has it run in a process of its own instead,
+hands it the scenario as JSON and reads the result back (``programs`` says how the process starts).
+It has our environment: under ``mkv-ascend emulate`` it runs on the emulated NPU, on an Ascend host
+on the real one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.support.preemption import PreemptionForcer
+from tests.support.programs import HANG_SECONDS, run_printing_to
+from tests.support.reference import DraftProposal
+
+PROGRAM = "tests.support.engine"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What to run.
+
+    Attributes:
+        model: checkpoint directory of the target.
+        draft: checkpoint directory of the draft; None runs without speculation.
+        num_speculative_tokens: K, tokens drafted per proposal.
+        prompts: token ids, one list per request; all are submitted at once.
+        max_tokens: tokens to generate per request; the end token is ignored.
+        sampling: further fields of vLLM's SamplingParams; greedy by default.
+        seeds: of the prompts, one each; without them sampling is not seeded.
+        engine: further arguments of ``vllm.LLM``; they win over ``engine_arguments``.
+        speculative: further fields of ``speculative_config``.
+        mkv_ascend: our options, ``additional_config["mkv_ascend"]``.
+        environment: variables set for the child process.
+        repeats: how often the prompts are run one after another (2 shows prefix caching).
+        graphs: the mode of ACL graphs to run in, for instance ``"FULL_DECODE_ONLY"``; None: eager.
+        capture_sizes: token counts that graphs are captured for.
+        traced: whether Dynamo traces the model, which modes with PIECEWISE need. Else graphs are
+            captured from the model's own code, which takes less time.
+        record_drafts: record every proposal; needs synchronous scheduling, which it sets.
+        force_preemption: hold back free blocks until a request is preempted (see ``preemption``).
+    """
+
+    model: str
+    draft: str | None = None
+    num_speculative_tokens: int = 3
+    prompts: list[list[int]] = field(default_factory=list)
+    max_tokens: int = 32
+    sampling: dict[str, Any] = field(default_factory=dict)
+    seeds: list[int] = field(default_factory=list)
+    engine: dict[str, Any] = field(default_factory=dict)
+    speculative: dict[str, Any] = field(default_factory=dict)
+    mkv_ascend: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    repeats: int = 1
+    graphs: str | None = None
+    capture_sizes: tuple[int, ...] = (1, 2, 4, 8)
+    traced: bool = False
+    record_drafts: bool = False
+    force_preemption: bool = False
+
+    def engine_arguments(self) -> dict[str, Any]:
+        """Arguments of ``vllm.LLM``: small and eager.
+
+        The dtype is float32 where the device takes it, so that tokens can be compared with a
+        float32 reference: on the emulated NPU in that mode. A real one takes bfloat16.
+        """
+        arguments: dict[str, Any] = {
+            "model": self.model,
+            "skip_tokenizer_init": True,
+            "enforce_eager": True,
+            "dtype": compared_dtype(),
+            "max_model_len": 512,
+            "max_num_seqs": 8,
+            "max_num_batched_tokens": 512,
+            "kv_cache_memory_bytes": 64 << 20,
+            "disable_log_stats": False,
+        }
+        if self.draft is not None:
+            arguments["speculative_config"] = {
+                "method": "draft_model",
+                "model": self.draft,
+                "num_speculative_tokens": self.num_speculative_tokens,
+                **self.speculative,
+            }
+        if self.graphs is not None:
+            arguments["enforce_eager"] = False
+            arguments["compilation_config"] = {
+                "cudagraph_mode": self.graphs,
+                "cudagraph_capture_sizes": list(self.capture_sizes),
+            }
+        if self.mkv_ascend:
+            arguments["additional_config"] = {"mkv_ascend": self.mkv_ascend}
+        if self.record_drafts:
+            arguments["async_scheduling"] = False
+        return {**arguments, **self.engine}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one engine did.
+
+    Attributes:
+        tokens: generated token ids per prompt, one list per repeat and prompt.
+        logprobs: of the generated tokens, where asked for by ``sampling``; same shape.
+        cached_tokens: prompt tokens taken from the prefix cache, per repeat and prompt.
+        num_drafts, num_draft_tokens: proposals, and tokens in them that were verified.
+        accepted_per_position: how often the token at each draft position was accepted.
+        proposals: every proposal, when recorded.
+        draft_replays: proposals that were replayed from a graph.
+        layers: one row per attention layer: name, role, kind, backend, chosen_by, kv_group.
+        num_gpu_blocks: blocks of the KV cache.
+        preemptions: how often a request was preempted.
+        preempted_contexts: its token ids at that moment, where preemption was forced.
+        log: what the process printed.
+    """
+
+    tokens: list[list[int]]
+    logprobs: list[list[float]] = field(default_factory=list)
+    cached_tokens: list[int] = field(default_factory=list)
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    accepted_per_position: list[int] = field(default_factory=list)
+    proposals: list[DraftProposal] = field(default_factory=list)
+    layers: list[dict[str, Any]] = field(default_factory=list)
+    draft_replays: int = 0
+    num_gpu_blocks: int = 0
+    preemptions: int = 0
+    preempted_contexts: list[list[int]] = field(default_factory=list)
+    platform: str = ""
+    log: str = ""
+
+    @property
+    def num_accepted(self) -> int:
+        """Accepted draft tokens."""
+        return sum(self.accepted_per_position)
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens per target step: 1 plus accepted draft tokens per proposal."""
+        return 1 + self.num_accepted / self.num_drafts if self.num_drafts else 1.0
+
+
+def compared_dtype() -> str:
+    """The dtype nearest to the float32 reference that this process's device takes."""
+    import torch_npu
+
+    accepted: frozenset[str] = getattr(torch_npu, "emulated_extra_dtypes", frozenset())
+    return "float32" if "float32" in accepted else "bfloat16"
+
+
+class EngineFailedError(RuntimeError):
+    """The engine's process ended with an error; the text holds the end of its log."""
+
+
+def run(scenario: Scenario, timeout: float = HANG_SECONDS) -> Result:
+    """Run one scenario in a new process.
+
+    Raises:
+        EngineFailedError: the process failed or took longer than ``timeout`` seconds.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        request, answer = Path(directory, "scenario.json"), Path(directory, "result.json")
+        request.write_text(json.dumps(dataclasses.asdict(scenario)))
+        printed = Path(directory, "log.txt")
+        status = run_printing_to(
+            printed, printed, PROGRAM, [str(request), str(answer)], scenario.environment, timeout
+        )
+        log = printed.read_text(errors="replace")
+        if status is None:
+            raise EngineFailedError(f"no result after {timeout} s\n{log[-6000:]}")
+        if not answer.exists():
+            raise EngineFailedError(log[-6000:])
+        fields = json.loads(answer.read_text())
+    proposals = [DraftProposal(**proposal) for proposal in fields.pop("proposals")]
+    return Result(proposals=proposals, log=log, **fields)
+
+
+def _record_proposals(scheduler: Any) -> list[DraftProposal]:
+    """Note every proposal that the scheduler takes, with the tokens accepted so far."""
+    proposals: list[DraftProposal] = []
+    take = scheduler.update_draft_token_ids
+
+    def noting(draft_token_ids: Any) -> None:
+        for request_id, tokens in zip(
+            draft_token_ids.req_ids, draft_token_ids.draft_token_ids, strict=True
+        ):
+            request = scheduler.requests.get(request_id)
+            if request is None or request.is_finished() or request.is_prefill_chunk:
+                continue
+            proposals.append(DraftProposal(list(request.all_token_ids), list(tokens)))
+        take(draft_token_ids)
+
+    scheduler.update_draft_token_ids = noting
+    return proposals
+
+
+def _metrics(llm: Any) -> dict[str, Any]:
+    found = {}
+    for metric in llm.get_metrics():
+        value = getattr(metric, "value", None)
+        found[metric.name] = value if value is not None else getattr(metric, "values", None)
+    return found
+
+
+def _do_not_trace() -> None:
+    """Run models as they are written where vLLM would have Dynamo trace them."""
+    import torch._dynamo
+
+    torch._dynamo.config.disable = True
+    # For worker processes, and for vLLM, which else asks Dynamo for what it compiled.
+    os.environ.update(TORCHDYNAMO_DISABLE="1", VLLM_USE_AOT_COMPILE="0")
+
+
+def _execute(scenario: Scenario) -> Result:
+    if scenario.graphs is not None and not scenario.traced:
+        _do_not_trace()
+    from vllm import LLM, SamplingParams
+    from vllm.platforms import current_platform
+
+    llm = LLM(**scenario.engine_arguments())
+    core = llm.llm_engine.engine_core.engine_core
+    proposals = _record_proposals(core.scheduler) if scenario.record_drafts else []
+    forcer = PreemptionForcer(core.scheduler) if scenario.force_preemption else None
+    seeds: list[int | None] = [*scenario.seeds] or [None] * len(scenario.prompts)
+    sampling = [
+        SamplingParams(
+            **{
+                "temperature": 0.0,
+                "max_tokens": scenario.max_tokens,
+                "ignore_eos": True,
+                "detokenize": False,
+                "seed": seed,
+                **scenario.sampling,
+            }
+        )
+        for seed in seeds
+    ]
+    prompts = [{"prompt_token_ids": prompt} for prompt in scenario.prompts]
+    outputs = []
+    for _ in range(scenario.repeats):
+        outputs += llm.generate(prompts, sampling, use_tqdm=False)
+    metrics = _metrics(llm)
+    per_position = metrics.get("vllm:spec_decode_num_accepted_tokens_per_pos") or []
+    platform = type(current_platform)
+    return Result(
+        tokens=[list(output.outputs[0].token_ids) for output in outputs],
+        logprobs=[_chosen_logprobs(output.outputs[0]) for output in outputs],
+        cached_tokens=[output.num_cached_tokens or 0 for output in outputs],
+        num_drafts=int(metrics.get("vllm:spec_decode_num_drafts") or 0),
+        num_draft_tokens=int(metrics.get("vllm:spec_decode_num_draft_tokens") or 0),
+        accepted_per_position=[int(count) for count in per_position],
+        proposals=proposals,
+        layers=_layers(llm),
+        draft_replays=_draft_replays(llm),
+        num_gpu_blocks=core.vllm_config.cache_config.num_gpu_blocks or 0,
+        preemptions=int(metrics.get("vllm:num_preemptions") or 0),
+        preempted_contexts=forcer.contexts if forcer else [],
+        platform=f"{platform.__module__}.{platform.__qualname__}",
+    )
+
+
+def _chosen_logprobs(completion: Any) -> list[float]:
+    if not completion.logprobs:
+        return []
+    pairs = zip(completion.token_ids, completion.logprobs, strict=True)
+    return [position[token].logprob for token, position in pairs]
+
+
+def _draft_replays(llm: Any) -> int:
+    from vllm.platforms import current_platform
+
+    if type(current_platform).__module__.split(".")[0] != "mkv_ascend":
+        return 0
+    return int(llm.collective_rpc("draft_replays")[0]["replays"])
+
+
+def _layers(llm: Any) -> list[dict[str, Any]]:
+    from vllm.platforms import current_platform
+
+    if type(current_platform).__module__.split(".")[0] != "mkv_ascend":
+        return []  # stock vllm-ascend has no such table
+    rows: list[dict[str, Any]] = llm.collective_rpc("attention_layers")[0]
+    return rows
+
+
+def main(request: str, answer: str) -> None:
+    """Run the scenario in the file ``request`` and write its result to the file ``answer``."""
+    scenario = Scenario(**json.loads(Path(request).read_text()))
+    result = dataclasses.asdict(_execute(scenario))
+    result.pop("log")
+    Path(answer).write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

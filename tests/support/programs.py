@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a program in a process of its own, quickly where that is possible.
+
+On the emulated NPU the process is forked from one which has imported vLLM already
+(``program_starter``); else, and with environment variables of its own, it is a new Python.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support.emulation import ON_EMULATOR
+from tests.support.program_starter import ProgramStarter
+
+REPOSITORY = str(Path(__file__).resolve().parents[2])
+
+HANG_SECONDS = 900
+"""Within which every program of a test has ended, on a crowded machine too: a longer one hangs."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a program ended; ``status`` is None when it was ended because its time was over."""
+
+    status: int | None
+    output: str
+    errors: str
+
+
+def run_program(
+    program: str | Path,
+    arguments: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+    timeout: float = HANG_SECONDS,
+) -> Finished:
+    """Run a module (its name) or a file (its path, which ends with ``.py``) as a program.
+
+    Args:
+        program: what to run.
+        arguments: its own.
+        variables: set for it; with any the program imports everything itself.
+        timeout: seconds after which it is ended.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        output, errors = Path(folder, "output.txt"), Path(folder, "errors.txt")
+        status = run_printing_to(output, errors, str(program), arguments, variables or {}, timeout)
+        return Finished(
+            status, output.read_text(errors="replace"), errors.read_text(errors="replace")
+        )
+
+
+def answer_of(program: Path, request: Any) -> Any:
+    """What a program prints as JSON in its last line; it gets ``request`` as JSON.
+
+    Raises:
+        AssertionError: it failed; with the end of what it printed.
+    """
+    done = run_program(program, [json.dumps(request)])
+    if done.status != 0:
+        raise AssertionError(f"{program.name} ended with {done.status}\n{done.errors[-4000:]}")
+    return json.loads(done.output.strip().splitlines()[-1])
+
+
+def run_printing_to(
+    output: Path,
+    errors: Path,
+    program: str,
+    arguments: Sequence[str],
+    variables: Mapping[str, str],
+    timeout: float,
+) -> int | None:
+    """As ``run_program``, printing to files, which may be the same; the exit status."""
+    environment = _environment(variables)
+    starter = _starter_for(environment)
+    if starter is not None:
+        return starter.run(program, arguments, output, errors, timeout)
+    command = [sys.executable] if program.endswith(".py") else [sys.executable, "-m"]
+    with output.open("a") as out, errors.open("a") as err:
+        try:
+            return subprocess.run(
+                [*command, program, *arguments],
+                env=environment,
+                timeout=timeout,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                check=False,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            return None
+
+
+def with_repository(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which ``tests`` and ``benchmarks`` can be imported, wherever it runs."""
+    folders = [REPOSITORY, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**environment, "PYTHONPATH": os.pathsep.join(dict.fromkeys(folders))}
+
+
+def _environment(variables: Mapping[str, str]) -> dict[str, str]:
+    environment = {
+        **with_repository(os.environ),
+        # Keeps the scheduler in reach of the recorder; workers of TP 2 are processes still.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "OMP_NUM_THREADS": "1",
+        # Of vLLM's look-up of drafts; numba would set torch's number of threads to the cores'.
+        "NUMBA_NUM_THREADS": "1",
+        **variables,
+    }
+    environment.pop("PYTEST_CURRENT_TEST", None)
+    return environment
+
+
+@functools.cache
+def _starter() -> ProgramStarter:
+    return ProgramStarter(_environment({}))
+
+
+def _starter_for(environment: Mapping[str, str]) -> ProgramStarter | None:
+    """The process to fork; None where the program must import everything itself."""
+    if not ON_EMULATOR:
+        return None
+    starter = _starter()
+    # Variables may be read while modules are imported.
+    return starter if starter.environment == environment else None

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The drafting layer of DeepSeek-V3.2: one more layer whose attention chooses its keys.
+
+In a file of its own, beside ``heads``: a change of that one trains all heads anew.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from torch import nn
+from transformers.models.glm_moe_dsa.modeling_glm_moe_dsa import (
+    GlmMoeDsaDecoderLayer,
+    GlmMoeDsaRMSNorm,
+    GlmMoeDsaRotaryEmbedding,
+)
+
+from tests.support.tiny_models.deepseek_v32 import MODEL_TYPE, pairs_to_halves_behind
+from tests.support.tiny_models.heads import MTP_HEADS, Head, MtpHead
+
+
+class SparseMtpHead(MtpHead):
+    """As ``MtpHead``, from the modules of the target's own family."""
+
+    def __init__(self, target: Any) -> None:
+        Head.__init__(self, target)
+        config = target.config
+        self.index = config.num_hidden_layers
+        width, epsilon = config.hidden_size, config.rms_norm_eps
+        self.enorm = GlmMoeDsaRMSNorm(width, eps=epsilon)
+        self.hnorm = GlmMoeDsaRMSNorm(width, eps=epsilon)
+        self.eh_proj = nn.Linear(2 * width, width, bias=False)
+        # With experts, as all layers behind the first few have.
+        self.layer = GlmMoeDsaDecoderLayer(config, config.mlp_layer_types.index("sparse"))
+        pairs_to_halves_behind(self.layer.self_attn)
+        self.norm = GlmMoeDsaRMSNorm(width, eps=epsilon)
+        self.rope = GlmMoeDsaRotaryEmbedding(config)
+
+
+def register() -> None:
+    """Let heads of this family be built and loaded."""
+    cast("dict[str, type[Head]]", MTP_HEADS)[MODEL_TYPE] = SparseMtpHead

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where trained models are kept: by content, written whole or not at all, trained by one process.
+
+A checkpoint's folder is named by its recipe's name and a hash of everything that decides its
+weights: recipe, corpus, training code, versions of torch and transformers. So a change retrains
+and nothing has to be thrown away by hand.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from mkv_ascend import envs
+from tests.support.tiny_models.corpus import Corpus
+from tests.support.tiny_models.recipes import (
+    RECIPES,
+    AnyRecipe,
+    BlockHeadRecipe,
+    FittedRecipe,
+    HeadRecipe,
+    PerturbedRecipe,
+    RecurrentRecipe,
+)
+from tests.support.tiny_models.recipes_sparse import SparseRecipe
+
+DESCRIPTION_FILE = "mkv_ascend.json"
+"""In each checkpoint: recipe, seconds of training, losses, sensitivity. Written last."""
+
+CODE_FILES = ("batches.py", "optimizer.py", "sensitivity.py", "tokenizer.py", "training.py")
+"""Sources of this package that decide the weights or what is measured on them."""
+
+DERIVED_CODE_FILES = ("derived.py", "head_sensitivity.py", "head_training.py", "heads.py")
+"""Those that decide on checkpoints made from others, besides."""
+
+RECURRENT_CODE_FILES = ("recurrent.py", "state_space.py")
+"""Those that decide on models with recurrent states, besides."""
+
+SPARSE_CODE_FILES = ("deepseek_v32.py",)
+"""Those that decide on models whose attention chooses keys, besides."""
+
+SPARSE_HEAD_CODE_FILES = ("heads_sparse.py",)
+"""Those that decide on the drafting layer of such a model, besides."""
+
+FITTED_CODE_FILES = ("deepseek_v4.py", "../deepseek_v4.py")
+"""Those that decide on models of which the output alone is fitted."""
+
+BLOCK_CODE_FILES = ("block_head.py", "block_making.py")
+"""Those that decide on heads of method dflash, besides."""
+
+
+def default_directory() -> Path:
+    """``tiny_models`` in the folder of ``MKV_ASCEND_CACHE``."""
+    return envs.CACHE.get() / "tiny_models"
+
+
+def content_hash(recipe: AnyRecipe, corpus: Corpus) -> str:
+    """12 hexadecimal digits that change with anything that decides the checkpoint."""
+    content: dict[str, Any] = {
+        "recipe": asdict(recipe),
+        "corpus": corpus.digest,
+        "code": {name: _source_digest(name) for name in CODE_FILES},
+        "torch": version("torch"),
+        "transformers": version("transformers"),
+    }
+    if isinstance(recipe, FittedRecipe):
+        content["code"] |= {name: _source_digest(name) for name in FITTED_CODE_FILES}
+    elif not isinstance(recipe, PerturbedRecipe):
+        content["configuration"] = recipe.configuration()
+    if isinstance(recipe, RecurrentRecipe):
+        content["code"] |= {name: _source_digest(name) for name in RECURRENT_CODE_FILES}
+    if isinstance(recipe, SparseRecipe):
+        content["code"] |= {name: _source_digest(name) for name in SPARSE_CODE_FILES}
+    if isinstance(recipe, PerturbedRecipe | HeadRecipe):
+        content["code"] |= {name: _source_digest(name) for name in DERIVED_CODE_FILES}
+        if isinstance(recipe, BlockHeadRecipe):
+            content["code"] |= {name: _source_digest(name) for name in BLOCK_CODE_FILES}
+        if isinstance(recipe, HeadRecipe) and recipe.model_type == "deepseek_v32":
+            content["code"] |= {name: _source_digest(name) for name in SPARSE_HEAD_CODE_FILES}
+        content["source"] = content_hash(RECIPES[recipe.source], corpus)
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+
+IMPORT = re.compile(r"^(?:from|import) [^(\n]*(?:\([^)]*\))?\n", re.MULTILINE)
+
+
+def _source_digest(name: str) -> str:
+    """SHA-256 of a source without its imports: where a file lives decides nothing."""
+    text = (Path(__file__).parent / name).read_text(encoding="utf-8")
+    return hashlib.sha256(IMPORT.sub("", text).encode()).hexdigest()
+
+
+def checkpoint_path(recipe: AnyRecipe, corpus: Corpus, directory: Path) -> Path:
+    """Folder of the checkpoint of ``recipe``, whether it is there or not."""
+    return directory / f"{recipe.name}-{content_hash(recipe, corpus)}"
+
+
+def is_complete(path: Path) -> bool:
+    """Whether ``path`` holds a whole checkpoint."""
+    return (path / DESCRIPTION_FILE).is_file()
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """What was recorded when the checkpoint in ``path`` was made."""
+    description: dict[str, Any] = json.loads((path / DESCRIPTION_FILE).read_text())
+    return description
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of the checkpoint ``path``; a second process waits here until it is free."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(f".{path.name}.lock"), "w") as file:
+        # Freed by the kernel with the file, so a process that dies leaves nobody waiting.
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A folder to write into that becomes ``path`` when the block ends without an error."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    try:
+        yield aside
+        shutil.rmtree(path, ignore_errors=True)
+        aside.rename(path)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

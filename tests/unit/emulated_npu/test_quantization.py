@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantisation and int8 products against scalar references."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emulated_npu.operators.quantization import (
+    npu_dynamic_block_quant,
+    npu_dynamic_quant,
+    npu_quant_matmul,
+    npu_quantize,
+)
+from tests.unit.emulated_npu.operator_testing import (
+    FLOAT_DTYPES,
+    assert_near,
+    few,
+    random_integers,
+    random_tensor,
+    refused,
+    seeds,
+)
+
+half_dtypes = st.sampled_from(FLOAT_DTYPES[:2])
+
+
+@few
+@given(seeds, half_dtypes, st.integers(1, 5), st.sampled_from(["none", "shared", "grouped"]))
+def test_dynamic_quant(seed, dtype, rows, smoothing):
+    x = random_tensor(seed, (rows, 6), dtype)
+    smooth = group_index = None
+    factors = [[1.0] * 6] * rows
+    if smoothing == "shared":
+        smooth = random_tensor(seed + 1, (6,), dtype)
+        factors = [smooth.double().tolist()] * rows
+    elif smoothing == "grouped":
+        smooth = random_tensor(seed + 1, (2, 6), dtype)
+        group_index = torch.tensor([rows // 2, rows], dtype=torch.int32)
+        factors = [smooth[0 if row < rows // 2 else 1].double().tolist() for row in range(rows)]
+    quantised, scales = npu_dynamic_quant.checked(x, smooth_scales=smooth, group_index=group_index)
+    assert quantised.dtype == torch.int8
+    assert scales.shape == (rows,)
+    for row, values in enumerate(x.double().tolist()):
+        scaled = [a * b for a, b in zip(values, factors[row], strict=True)]
+        scale = max(abs(value) for value in scaled) / 127
+        assert float(scales[row]) == pytest.approx(scale, rel=1e-5)
+        for value, got in zip(scaled, quantised[row].tolist(), strict=True):
+            assert abs(value - got * scale) <= (0.5 + 1e-3) * scale
+
+
+def test_dynamic_quant_of_a_row_of_zeros():
+    quantised, scales = npu_dynamic_quant.checked(torch.zeros(2, 3).half())
+    assert quantised.tolist() == [[0] * 3] * 2
+    assert scales.tolist() == [0, 0]
+
+
+@few
+@given(seeds, half_dtypes, st.sampled_from([128, 130, 512]), st.sampled_from([0.0, 0.05]))
+def test_dynamic_block_quant(seed, dtype, columns, min_scale):
+    x = random_tensor(seed, (2, 3, columns), dtype)
+    x[1, 2, :128] = 0
+    quantised, scales = npu_dynamic_block_quant.checked(x, min_scale=min_scale)
+    assert quantised.shape == x.shape
+    assert quantised.dtype == torch.int8
+    for row, values in enumerate(x.double().view(6, columns).tolist()):
+        expected = []
+        for start in range(0, columns, 128):
+            block = values[start : start + 128]
+            expected.append(max(max(abs(value) for value in block) / 127, min_scale))
+            for value, got in zip(block, quantised.view(6, columns)[row, start:], strict=False):
+                assert abs(value - int(got) * expected[-1]) <= (0.5 + 1e-3) * expected[-1]
+        assert scales.view(6, -1)[row].tolist() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"x": torch.zeros(2, 128)}, "x is float32"),
+        ({"x": torch.zeros(128).half()}, "number of dimensions"),
+        ({"min_scale": -1.0}, "min_scale is -1.0"),
+        ({"round_mode": "floor"}, "round_mode is floor"),
+        ({"dst_type": 2}, "dst_type is 2"),
+        ({"row_block_size": 2}, "row_block_size is 2"),
+        ({"col_block_size": 64}, "col_block_size is 64"),
+    ],
+)
+def test_refused_block_quantisation(changes, message):
+    with refused(message):
+        npu_dynamic_block_quant.checked(**{"x": torch.zeros(2, 128).half(), **changes})
+
+
+@few
+@given(seeds, st.booleans(), st.booleans(), st.sampled_from([torch.qint8, torch.quint8]))
+def test_quantize(seed, div_mode, with_zero_points, dtype):
+    if not div_mode:
+        dtype = torch.qint8
+    x = random_tensor(seed, (3, 4), spread=200)
+    scales = random_tensor(seed + 1, (4,)) + 2.5
+    zeros = None
+    if with_zero_points:
+        zeros = random_integers(seed, -20, 20, (4,)).to(torch.int32 if div_mode else torch.float32)
+    result = npu_quantize.checked(x, scales, zeros, dtype, -1, div_mode)
+    low, high = (-128, 127) if dtype == torch.qint8 else (0, 255)
+    for row, values in enumerate(x.double().tolist()):
+        for column, value in enumerate(values):
+            factor = float(scales[column])
+            exact = value / factor if div_mode else value * factor
+            exact += 0 if zeros is None else float(zeros[column])
+            assert abs(int(result[row, column]) - min(max(exact, low), high)) <= 0.5 + 1e-3
+
+
+def test_quantize_along_the_last_but_one_axis():
+    x = torch.tensor([[2.0, 4.0], [6.0, 8.0]])
+    scales = torch.tensor([1.0, 0.5])
+    assert npu_quantize.checked(x, scales, None, torch.qint8, -2, False).tolist() == [
+        [2, 4],
+        [3, 4],
+    ]
+
+
+@few
+@given(
+    seeds,
+    st.sampled_from([torch.bfloat16, torch.float16, torch.int8, torch.int32]),
+    st.sampled_from([None, torch.int32, torch.float32]),
+    st.booleans(),
+)
+def test_quant_matmul(seed, output, bias_dtype, row_scaled):
+    row_scaled = row_scaled and output in (torch.bfloat16, torch.float16)
+    if output in (torch.int8, torch.int32) or (output == torch.float16 and not row_scaled):
+        bias_dtype = torch.int32 if bias_dtype else None
+    x1 = random_integers(seed, -128, 128, (3, 6), torch.int8)
+    x2 = random_integers(seed + 1, -128, 128, (6, 4), torch.int8)
+    scale = random_tensor(seed + 2, (4,)) / 1000
+    rows = random_tensor(seed + 3, (3,)) if row_scaled else None
+    bias = None if bias_dtype is None else random_tensor(seed + 4, (4,), spread=99).to(bias_dtype)
+    result = npu_quant_matmul.checked(
+        x1, x2, scale, pertoken_scale=rows, bias=bias, output_dtype=output
+    )
+    assert result.dtype == output
+    expected = torch.zeros(3, 4, dtype=torch.float64)
+    for i in range(3):
+        for j in range(4):
+            total = sum(int(x1[i, n]) * int(x2[n, j]) for n in range(6))
+            total += int(bias[j]) if bias_dtype == torch.int32 else 0
+            if output != torch.int32:
+                total *= float(scale[j]) * (1.0 if rows is None else float(rows[i]))
+                total += float(bias[j]) if bias_dtype == torch.float32 else 0
+            expected[i, j] = total
+    if output == torch.int32:
+        assert result.tolist() == expected.tolist()
+    elif output == torch.int8:
+        assert (result.double() - expected.clamp(-128, 127)).abs().max() <= 0.5 + 1e-3
+    else:
+        assert_near(result, expected)
+
+
+def test_int8_output_takes_an_offset():
+    ones = torch.ones(1, 2, dtype=torch.int8)
+    result = npu_quant_matmul.checked(
+        ones, ones.t(), torch.tensor([2.0]), offset=torch.tensor([-3.0])
+    )
+    assert result.tolist() == [[1]]
+
+
+def test_refusals():
+    x = torch.zeros(2, 4)
+    with refused("npu_dynamic_quant: x is float32; documented: float16, bfloat16"):
+        npu_dynamic_quant.checked(x)
+    with refused("group_index is given without smooth_scales"):
+        npu_dynamic_quant.checked(x.half(), group_index=torch.tensor([2], dtype=torch.int32))
+    with refused(r"group_index is \[1\]; it must rise and end with the number of rows, 2"):
+        npu_dynamic_quant.checked(
+            x.half(), smooth_scales=x[:1].half(), group_index=torch.tensor([1], dtype=torch.int32)
+        )
+    with refused("npu_quantize: scales has 3 elements; it must have 1 or 4"):
+        npu_quantize.checked(x, torch.ones(3), None, torch.qint8)
+    int8 = x.to(torch.int8)
+    with refused("npu_quant_matmul: x1 has 4 columns, x2 2 rows"):
+        npu_quant_matmul.checked(int8, int8, torch.ones(4))
+    with refused("scale is bfloat16; documented: float32, int64"):
+        npu_quant_matmul.checked(int8, int8.t(), torch.ones(2).bfloat16())
+    with refused("bias is float32; documented: int32"):
+        npu_quant_matmul.checked(int8, int8.t(), torch.ones(2), bias=torch.ones(2))
+    with refused("output_dtype is torch.float64"):
+        npu_quant_matmul.checked(int8, int8.t(), torch.ones(2), output_dtype=torch.float64)
+
+
+def test_missing_modes_fail_by_name():
+    x = torch.zeros(2, 4)
+    with pytest.raises(NotImplementedError, match="npu_dynamic_quant with dst_type"):
+        npu_dynamic_quant.kernel(x, dst_type=torch.quint4x2)
+    with pytest.raises(NotImplementedError, match=r"npu_quantize with dtype torch\.quint4x2"):
+        npu_quantize.kernel(x, torch.ones(1), None, torch.quint4x2)
+    with pytest.raises(NotImplementedError, match=r"npu_quant_matmul of torch\.int32"):
+        npu_quant_matmul.kernel(x.int(), x.int(), torch.ones(1))

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The judge itself, on random models of a few thousand weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mkv_ascend import envs
+from tests.support import prompts, reference
+from tests.support.tiny_models.tokenizer import BOS_TOKEN_ID, build_tokenizer
+
+CONTEXTS = st.lists(st.integers(0, 255), min_size=1, max_size=12)
+
+
+def write_model(path: Path, seed: int, *, tie: bool = False) -> Path:
+    """A random Llama whose greedy tokens vary; with ``tie`` two tokens always score the same."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=264,
+            hidden_size=16,
+            intermediate_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            bos_token_id=BOS_TOKEN_ID,
+            eos_token_id=257,
+            initializer_range=0.4,
+        )
+    )
+    if tie:
+        # Whatever the hidden state, either 7 and 8 or 9 and 10 share the largest logit.
+        row = model.lm_head.weight.data[7].clone()
+        model.lm_head.weight.data.zero_()
+        model.lm_head.weight.data[7:9] = row
+        model.lm_head.weight.data[9:11] = -row
+    model.save_pretrained(path)
+    build_tokenizer(64).save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(envs.CACHE.name, str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
+    """Target, another model as its draft, and one whose every choice is a tie."""
+    root = tmp_path_factory.mktemp("models")
+    return (
+        write_model(root / "target", 1),
+        write_model(root / "draft", 2),
+        write_model(root / "tied", 3, tie=True),
+    )
+
+
+@given(context=CONTEXTS)
+@settings(max_examples=10)
+def test_greedy_is_what_transformers_generates(models: Sequence[Path], context: list[int]) -> None:
+    """Against ``generate``, which uses a KV cache and its own loop."""
+    generated = reference.load_model(models[0]).generate(
+        torch.tensor([context]),
+        attention_mask=torch.ones(1, len(context), dtype=torch.int64),
+        do_sample=False,
+        max_new_tokens=6,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    expected = generated[0, len(context) :].tolist()
+    output = reference.greedy(models[0], [context], 6)[0]
+    first_tie = min(output.near_ties, default=6)
+    assert output.tokens[:first_tie] == expected[:first_tie]
+
+
+@given(context=CONTEXTS, k=st.integers(1, 5), data=st.data())
+@settings(max_examples=20)
+def test_a_changed_draft_token_is_caught(
+    models: Sequence[Path], context: list[int], k: int, data: st.DataObject
+) -> None:
+    tokens = reference.draft_tokens(models[1], context, k)
+    right = reference.DraftProposal(context, tokens)
+    assert reference.check_drafts(models[1], [right]) == reference.DraftReport(k, [], [])
+    position = data.draw(st.integers(0, k - 1))
+    changed = [*tokens]
+    changed[position] = (changed[position] + 1) % 256
+    report = reference.check_drafts(models[1], [right, reference.DraftProposal(context, changed)])
+    assert report.checked == 2 * k
+    first = (report.wrong or report.near_ties)[0]
+    assert (first.proposal, first.position) == (1, position)
+    assert (first.proposed, first.expected) == (changed[position], tokens[position])
+
+
+def test_a_near_tie_is_named_apart_and_only_for_its_own_tokens(models: Sequence[Path]) -> None:
+    partners = {7: 8, 8: 7, 9: 10, 10: 9}
+    start = reference.draft_tokens(models[2], [1], 1)[0]
+    # A context whose last choice is of the other pair than the first one.
+    context, chosen = next(
+        (context, token)
+        for context in ([1, last] for last in range(256))
+        for token in reference.draft_tokens(models[2], context, 1)
+        if token not in (start, partners[start])
+    )
+    partner = partners[chosen]
+    proposals = [reference.DraftProposal(context, [token]) for token in (chosen, partner, 3)]
+    report = reference.check_drafts(models[2], proposals)
+    assert report.checked == 3
+    assert [deviation.proposed for deviation in report.near_ties] == [partner]
+    assert [deviation.proposed for deviation in report.wrong] == [3]
+    assert "proposal 2, position 0: proposed 3" in str(report.wrong[0])
+    lenient = reference.check_drafts(models[2], proposals, near_tie=float("inf"))
+    assert [deviation.proposed for deviation in lenient.near_ties] == [partner, 3]
+    assert reference.greedy(models[2], [[1]], 2)[0].near_ties == [0, 1]
+
+
+def test_answers_are_kept_by_content(
+    models: Sequence[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = reference.greedy(models[0], ["key"], 4)
+
+    def must_not_run(*arguments: Any) -> None:
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr(reference, "logits_of", must_not_run)
+    assert reference.greedy(models[0], ["key"], 4) == first
+    with pytest.raises(AssertionError, match="computed again"):
+        reference.greedy(models[0], ["key"], 5)
+    with pytest.raises(AssertionError, match="computed again"):
+        reference.greedy(models[1], ["key"], 4)
+
+
+def test_a_text_starts_with_bos_and_ids_stay(models: Sequence[Path]) -> None:
+    assert reference.token_ids(models[0], "ab") == [BOS_TOKEN_ID, 97, 98]
+    assert reference.token_ids(models[0], [97, 98]) == [97, 98]
+
+
+def test_prompts_have_their_lengths_and_come_from_held_out_text() -> None:
+    from tests.support.tiny_models.corpus import load_corpus
+
+    texts = prompts.text_prompts()
+    assert tuple(map(len, texts)) == prompts.TEXT_LENGTHS
+    assert texts == prompts.text_prompts()
+    for text in [*texts, *prompts.demo_prompts()]:
+        assert any(text.encode() in piece for piece in load_corpus().held_out)
+    decks = prompts.deck_prompts(5, letters=20)
+    assert all(len(set(deck[1:])) == 20 and deck[0] == "{" for deck in decks)
+    with pytest.raises(ValueError, match="26 letters; 27"):
+        prompts.deck_prompts(1, letters=27)
