@@ -86,7 +86,7 @@ def find(asked: Asked, environment: Environment | None = None) -> Found:
         cached,
         Request(tokens, 1 + drafted),
         asked.number("max_num_batched_tokens", ADMITTED_TOKENS),
-        _grouping_options(options, exact, _takes_hits(asked, layers)),
+        _grouping_options(options, exact, _takes_hits(asked, layers, target)),
         groups,
     )
     models = [("target", _described(target, layers, Role.TARGET))]
@@ -116,10 +116,18 @@ def _grouping_options(options: MkvConfig, limited: bool, takes_hits: bool) -> Gr
     )
 
 
-def _takes_hits(asked: Asked, layers: Sequence[NamedLayer]) -> bool:
-    """Whether vLLM looks for prefix hits: not beside states, unless it is told to."""
-    if any(named.layer.states for named in layers):
+def _takes_hits(asked: Asked, layers: Sequence[NamedLayer], target: ModelConfig) -> bool:
+    """Whether vLLM looks for prefix hits: not beside states of the target, unless it is told to.
+
+    Nor beside states of a draft that cannot read a hit itself (``drafting/recurrent_options.py``).
+    """
+    if any(named.layer.states and named.role is Role.TARGET for named in layers):
         return False
+    draft = [named.layer for named in layers if named.role is Role.DRAFT]
+    if any(layer.states for layer in draft):
+        windows = any(layer.window for layer in draft)
+        if windows or target.prefix or asked.number("data_parallel_size", 1) > 1:
+            return False
     return asked.engine.get("enable_prefix_caching") is not False
 
 
@@ -210,7 +218,6 @@ def _draft_ranks(asked: Asked, ranks: int) -> int:
 def _block_sizes(asked: Asked, layers: Sequence[NamedLayer], tokens: int) -> BlockSizes:
     target = [named for named in layers if named.role is Role.TARGET]
     sizes = BlockSizes.of_target(target, asked.engine.get("block_size"), tokens)
-    # Beside a draft that alone has states prefix caching is switched off.
     with_states = any(named.layer.states for named in target)
     if with_states and asked.engine.get("enable_prefix_caching"):
         raise NotFromNumbersError("with prefix caching vLLM chooses which states are kept")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    from vllm.config import ModelConfig, VllmConfig
 
 
 def has_recurrent_layers(config: VllmConfig) -> bool:
@@ -19,23 +19,43 @@ def has_recurrent_layers(config: VllmConfig) -> bool:
 
 
 def switch_prefix_hits_off(config: VllmConfig) -> str | None:
-    """Take no prefix hits where a recurrent draft would be left without a state by one.
+    """Take no prefix hits where a recurrent draft cannot read the tokens of one itself.
 
-    vLLM takes hits by itself for targets of attention layers alone. Of a hit the target finds its
-    keys; the draft would need its state at the end of the hit, which nothing keeps.
+    Of a hit the target finds its keys; the draft's state at its end is kept nowhere, and is made
+    again from the hit's tokens (``drafting/lost_states.py``).
 
     Returns what that costs, for the log; None where nothing was changed.
     """
     cache = config.cache_config
-    if not cache.enable_prefix_caching or cache.mamba_cache_mode != "none":
+    reason = why_hits_are_not_read(config)
+    if not cache.enable_prefix_caching or cache.mamba_cache_mode != "none" or reason is None:
         return None
     cache.enable_prefix_caching = False
     return (
         f"prefix caching is off: the draft {config.speculative_config.draft_model_config.model} "
-        "has recurrent layers, whose state at the end of a cached prefix is not kept. Prompts that "
-        "begin alike are computed anew each time. For prefix hits choose a draft of attention "
-        "layers only; --no-enable-prefix-caching silences this"
+        f"has recurrent layers, whose state at the end of a cached prefix is not kept, and {reason}"
+        ". Prompts that begin alike are computed anew each time. For prefix hits choose a draft of "
+        "attention layers only; --no-enable-prefix-caching silences this"
     )
+
+
+def why_hits_are_not_read(config: VllmConfig) -> str | None:
+    """Why a recurrent draft cannot read the tokens of a prefix hit itself; None: it does."""
+    target, draft = config.model_config, config.speculative_config.draft_model_config
+    if target.is_multimodal_model or target.uses_mrope:
+        return "it cannot read the images of that prefix again"
+    if _has_windows(draft):
+        return "keys before its windows, which it would need to read that prefix again, are gone"
+    if config.parallel_config.data_parallel_size > 1:
+        return "the passes that read that prefix again would have to be those of all ranks"
+    return None
+
+
+def _has_windows(draft: ModelConfig) -> bool:
+    types = getattr(draft.hf_text_config, "layer_types", None)
+    if types:
+        return any("sliding" in kind or "chunked" in kind for kind in types)
+    return draft.get_sliding_window() is not None
 
 
 def refuse_options_of_recurrent_drafts(config: VllmConfig) -> None:
@@ -52,12 +72,9 @@ def refuse_options_of_recurrent_drafts(config: VllmConfig) -> None:
     refusals = {
         "it has no attention layer, and a proposal is planned from the block tables of those. "
         "Choose a draft that has some": speculative.draft_model_config.is_attention_free,
-        "prefix caching is on beside states of the target: after a hit the draft would need its "
-        "state at the end of the hit, which this release does not keep. Leave out "
-        "--enable-prefix-caching": cache.enable_prefix_caching,
         f"mamba_cache_mode is {cache.mamba_cache_mode}: the target's states move from block to "
-        "block, and the draft's would have to follow. Leave out the KV connector, or what else "
-        "asks for it": cache.mamba_cache_mode != "none",
+        "block, and the draft's would have to follow. Leave out what asks for it, "
+        "--enable-prefix-caching or a KV connector": cache.mamba_cache_mode != "none",
         "disable_padded_drafter_batch is set: rejected tokens are then taken out of the rows "
         "before the draft sees them. Leave it out": speculative.disable_padded_drafter_batch,
         "parallel_drafting is set: all tokens are then drafted in the pass over the accepted ones. "

@@ -126,6 +126,11 @@ class DraftStates:
             torch.mul(table[:requests], live[:, None], out=own)
         self._taken.copy_((self.speculative + 1 - rejected).clamp_(min=1))
 
+    def take_rows(self, engine: DraftStates, rows: torch.Tensor) -> None:
+        """Take these rows (int64) of the engine's tables as the first rows of these."""
+        for own, table in zip(self._tables, engine._tables, strict=True):
+            own[: len(rows)] = table[rows]
+
     def again(self, metadata: Metadata, first_column: int) -> Metadata:
         """Metadata of recurrent layers, made again from the rows of the tables as they are now.
 

@@ -128,10 +128,11 @@ def test_without_a_draft() -> None:
     assert result.cached_tokens == [0, 0, 0, BLOCK]
 
 
-def test_a_recurrent_draft_takes_no_prefix_hits() -> None:
-    """vLLM would take them for this target; the draft would have no state at their end."""
-    result = run("llama_target", "lfm2", record_drafts=True)
-    assert "prefix caching is off: the draft" in result.log
-    assert result.cached_tokens == [0] * 4
-    assert_choices(rows_of("lfm2"), result.proposals)
+@pytest.mark.parametrize("draft", ["lfm2", "granite4", "qwen3_next_draft"])
+def test_a_recurrent_draft_leaves_the_target_its_prefix_hits(draft: str) -> None:
+    """Of a hit the draft has no state: it reads the hit itself, and drafts what it would have."""
+    result = run("llama_target", draft, record_drafts=True)
+    assert result.cached_tokens == [0, 0, 0, BLOCK]
+    assert "Prefix hits are the target's" in result.log
+    assert_choices(rows_of(draft), result.proposals)
     assert 0 < result.num_accepted < result.num_draft_tokens

@@ -96,11 +96,16 @@ class MkvPlatform(NPUPlatform):
             return
         if vllm_config.parallel_config.worker_cls == WORKER:
             from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import engine_core
-            from mkv_ascend.adapters.vllm_ascend_0_23.patches import new_blocks, prefix_hits
+            from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
+                draft_state_blocks,
+                new_blocks,
+                prefix_hits,
+            )
 
             engine_core.install()
             new_blocks.install()
             prefix_hits.install()
+            draft_state_blocks.install()
 
 
 def _stay_out_of(worker: str, has_options: bool) -> None:

@@ -48,6 +48,7 @@ from mkv_ascend.adapters.vllm_ascend_0_23.patches.gdn_rows import (
 )
 from mkv_ascend.adapters.vllm_ascend_0_23.patches.identity_rope import record_identity_rope
 from mkv_ascend.adapters.vllm_ascend_0_23.patches.two_head_sizes import drop_rows_of_other_sizes
+from mkv_ascend.adapters.vllm_ascend_0_23.rebuilding_states import Rebuilding, note_requests
 from mkv_ascend.adapters.vllm_ascend_0_23.target_graphs import (
     for_updates,
     state_of,
@@ -63,6 +64,7 @@ from mkv_ascend.attention.report import LayerRow, layer_rows, render
 from mkv_ascend.drafting.capture_cost import CaptureCost
 from mkv_ascend.drafting.proposers import create_proposer
 from mkv_ascend.drafting.proposing import Proposing
+from mkv_ascend.drafting.recurrent import RecurrentProposing
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.materialize import Materialized, materialize
 
@@ -90,6 +92,7 @@ class MkvModelRunner(NPUModelRunner):
     attn_groups: AttentionGroups
     attn_state: AscendAttentionState
     _target_pass: TargetPass | None = None
+    _rebuilding: Rebuilding | None = None
     _cache_memory: Materialized
 
     def _get_drafter(self) -> Any:
@@ -135,11 +138,14 @@ class MkvModelRunner(NPUModelRunner):
         if self.compilation_config.cudagraph_mode.has_full_cudagraphs():
             take_lengths_on_the_host(builders)
         self._plan_the_targets_pass()
+        self._rebuilding = self._make_rebuilding()
         if not is_global_first_rank():
             return
         logger.info("%s", render(self.layer_rows()))
         if isinstance(self.drafter, Proposing):
             logger.info("%s", self.drafter.describe())
+        if self._rebuilding is not None:
+            logger.info("%s", self._rebuilding.describe())
         if self.cache_plan is not None:
             specs = own_caches(self.kv_cache_config, self.runner_only_attn_layers)
             backends = {row.name: row.backend for row in self.layer_rows()}
@@ -194,6 +200,43 @@ class MkvModelRunner(NPUModelRunner):
             share=not self.enable_hamming_sparse,  # whose metadata differs by group
         )
         slots_in_one_launch(tables, self.attn_groups, self._draft_layers(), self.max_num_reqs)
+
+    def _make_rebuilding(self) -> Rebuilding | None:
+        """Of the states of a recurrent draft behind prefix hits; None where there are no hits."""
+        if not self.cache_config.enable_prefix_caching:
+            return None
+        if not isinstance(self.drafter, RecurrentProposing):
+            return None
+        return Rebuilding(self.drafter, self.scheduler_config.max_num_batched_tokens)
+
+    def _update_states(self, scheduler_output: Any) -> Any:
+        """As vllm-ascend's; notes which requests begin behind tokens that are computed."""
+        if self._rebuilding is not None:
+            note_requests(self._rebuilding.lost, scheduler_output)
+        return super()._update_states(scheduler_output)
+
+    def propose_draft_token_ids(
+        self,
+        valid_sampled_token_ids: Any,
+        sampling_metadata: Any,
+        scheduler_output: Any,
+        spec_decode_metadata: Any,
+        spec_decode_common_attn_metadata: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """As vllm-ascend's, once the draft has its states behind prefix hits."""
+        if self._rebuilding is not None:
+            self._rebuilding.run(self.input_batch, spec_decode_common_attn_metadata)
+        return super().propose_draft_token_ids(
+            valid_sampled_token_ids,
+            sampling_metadata,
+            scheduler_output,
+            spec_decode_metadata,
+            spec_decode_common_attn_metadata,
+            *args,
+            **kwargs,
+        )
 
     def _build_attention_metadata(self, *args: Any, **kwargs: Any) -> Any:
         """Metadata of the target's pass: of its own layers, built once per distinct need."""

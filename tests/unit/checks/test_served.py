@@ -68,7 +68,32 @@ def test_how_the_drafts_passes_run(
     draft = spec(folder("LFM2-350M"))
     answer = check(capsys, folder("LFM2-1.2B"), *draft, *words)
     assert answer["draft_graphs"] == said
-    assert "prefix caching will be off: the draft has recurrent layers" in answer["notes"]
+    assert not any("prefix" in note for note in answer["notes"])
+
+
+@pytest.mark.parametrize(
+    ("words", "changes", "said"),
+    [
+        ([], {}, "the draft has recurrent layers: it reads the tokens of each prefix hit itself"),
+        (["-dp", "2"], {}, "prefix caching will be off: the draft has recurrent layers, on ranks"),
+        ([], {"layer_types": ["conv", "sliding_attention"] * 8}, "recurrent layers, and windows"),
+        (["--no-enable-prefix-caching"], {}, None),
+    ],
+)
+def test_what_prefix_hits_come_to_beside_a_recurrent_draft(
+    words: list[str],
+    changes: dict[str, Any],
+    said: str | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    values = json.loads((CONFIGS / "LFM2-350M" / "config.json").read_text())
+    values.update(vocab_size=128256, **changes)
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    answer = check(capsys, folder("Llama-3.1-8B"), *spec(str(tmp_path)), *words)
+    found = [note for note in answer["notes"] if "prefix" in note]
+    assert len(found) == (said is not None)
+    assert said is None or said in found[0]
 
 
 def test_the_answer_for_people(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,11 @@ def config(**changes):
         model="a-draft",
         is_attention_free=changes.get("is_attention_free", False),
         is_hybrid=changes.get("is_hybrid", True),
+        hf_text_config=SimpleNamespace(layer_types=changes.get("layer_types")),
+        get_sliding_window=lambda: changes.get("window"),
+    )
+    target = SimpleNamespace(
+        is_multimodal_model=changes.get("images", False), uses_mrope=changes.get("mrope", False)
     )
     speculative = SimpleNamespace(
         draft_model_config=draft,
@@ -31,9 +36,13 @@ def config(**changes):
     parallel = SimpleNamespace(
         prefill_context_parallel_size=1,
         decode_context_parallel_size=changes.get("decode_context_parallel_size", 1),
+        data_parallel_size=changes.get("data_parallel_size", 1),
     )
     return SimpleNamespace(
-        speculative_config=speculative, cache_config=cache, parallel_config=parallel
+        model_config=target,
+        speculative_config=speculative,
+        cache_config=cache,
+        parallel_config=parallel,
     )
 
 
@@ -41,15 +50,44 @@ def test_a_plain_configuration_is_served():
     refuse_options_of_recurrent_drafts(config())
 
 
-def test_prefix_hits_are_switched_off_where_the_target_keeps_no_states():
-    """vLLM switches them on by itself there; beside states only who asks for them has them."""
-    plain = config(enable_prefix_caching=True)
-    assert "a-draft has recurrent layers" in switch_prefix_hits_off(plain)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"layer_types": ["linear_attention", "full_attention"]},
+        # Layers that are named decide, not a window that none of them has.
+        {"layer_types": ["conv", "full_attention"], "window": 4096},
+    ],
+)
+def test_prefix_hits_stay_on_where_the_draft_can_read_them(changes):
+    served = config(enable_prefix_caching=True, **changes)
+    assert switch_prefix_hits_off(served) is None
+    assert served.cache_config.enable_prefix_caching is True
+    refuse_options_of_recurrent_drafts(served)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"window": 4096}, "windows"),
+        ({"layer_types": ["mamba", "sliding_attention", "full_attention"]}, "windows"),
+        ({"layer_types": ["mamba", "chunked_attention"]}, "windows"),
+        ({"images": True}, "images"),
+        ({"mrope": True}, "images"),
+        ({"data_parallel_size": 2}, "all ranks"),
+    ],
+)
+def test_prefix_hits_are_switched_off_where_the_draft_cannot_read_them(changes, reason):
+    """vLLM switches them on by itself; beside states only who asks for them has them."""
+    plain = config(enable_prefix_caching=True, **changes)
+    said = switch_prefix_hits_off(plain)
+    assert "a-draft has recurrent layers" in said
+    assert reason in said
     assert plain.cache_config.enable_prefix_caching is False
     refuse_options_of_recurrent_drafts(plain)
     assert switch_prefix_hits_off(plain) is None
 
-    aligned = config(enable_prefix_caching=True, mamba_cache_mode="align")
+    aligned = config(enable_prefix_caching=True, mamba_cache_mode="align", **changes)
     assert switch_prefix_hits_off(aligned) is None
     assert aligned.cache_config.enable_prefix_caching is True
 
@@ -57,8 +95,7 @@ def test_prefix_hits_are_switched_off_where_the_target_keeps_no_states():
 @pytest.mark.parametrize(
     ("option", "value", "advice"),
     [
-        ("enable_prefix_caching", True, "Leave out --enable-prefix-caching"),
-        ("mamba_cache_mode", "align", "mamba_cache_mode is align"),
+        ("mamba_cache_mode", "align", "mamba_cache_mode is align.*--enable-prefix-caching"),
         ("disable_padded_drafter_batch", True, "disable_padded_drafter_batch is set"),
         ("parallel_drafting", True, "parallel_drafting is set"),
         ("decode_context_parallel_size", 2, "decode_context_parallel_size"),

@@ -293,6 +293,15 @@ OVERRIDES = (
         until="vLLM's method adds the spec",
     ),
     Patch(
+        name="a recurrent draft reads prefix hits",
+        target="_update_states and propose_draft_token_ids of NPUModelRunner (runner.py)",
+        why="Of tokens that were not computed in a step of its request a recurrent draft has no "
+        "state; the draft reads them before it proposes (rebuilding_states.py).",
+        guard="the methods exist; vllm-ascend's are called",
+        test="tests/emulated/test_hits_of_recurrent_drafts.py",
+        until="vLLM serves drafts with recurrent layers behind prefix hits",
+    ),
+    Patch(
         name="zeroing of blocks",
         target="NPUModelRunner._init_kv_zero_meta (runner.py)",
         why="vllm-ascend's zeroer takes layers of two tensors with pages of one size, and leaves "

@@ -194,6 +194,18 @@ PATCHES = (
         until="vllm-ascend cuts every group that keeps all tokens to the hit",
     ),
     Patch(
+        name="hits beside states of a draft",
+        target="resolve_kv_cache_block_sizes of vllm.v1.engine.core",
+        why="A draft's states are one for a request, in blocks as long as the longest context; the "
+        "scheduler looks for hits in common multiples of all blocks, and for a state at their end. "
+        "So there would be no hit. Here it is told that such a group has no say, by a spec with a "
+        "manager of its own.",
+        guard="the function takes kv_cache_config and vllm_config; nothing changes where no layer "
+        "keeps states in mode none beside prefix caching (patches/draft_state_blocks.py)",
+        test="tests/emulated/test_draft_state_blocks.py",
+        until="vLLM lets a group have no say in prefix hits",
+    ),
+    Patch(
         name="blocks beside states",
         target="vllm HybridAttentionMambaModelConfig.verify_and_update_config (vllm-ascend's)",
         why="It asserts that attention blocks can be made so large that their keys are as many "

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocks of a draft's recurrent states beside prefix caching.
+
+A state at the end of a prefix is kept nowhere: the draft reads a hit itself
+(``rebuilding_states.py``). So its groups of states have no say in how long a hit is, and none of
+their blocks is ever cached. The scheduler knows a group by its spec, and finds its manager by the
+spec's class; here both are ours. Workers keep the spec that the layers gave.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from vllm.v1.core.single_type_kv_cache_manager import MambaManager
+from vllm.v1.engine import core
+from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
+from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
+
+from mkv_ascend.adapters.guards import expect
+
+PATCH = "hits beside states of a draft"
+ORIGINAL = "mkv_ascend_original"
+
+
+@dataclass(frozen=True)
+class DraftStatesSpec(MambaSpec):
+    """States of a draft for the scheduler: ``1 + num_speculative_blocks`` blocks of a request.
+
+    ``block_size`` says nothing of these blocks. It is one that hits have anyway, because hits are
+    looked for in common multiples of all groups' blocks.
+    """
+
+
+class DraftStatesManager(MambaManager):
+    """The blocks of one group of a draft's states: each request's own, as many from its beginning
+    to its end."""
+
+    def _missing(self, request_id: str) -> int:
+        held = len(self.req_to_blocks.get(request_id, ()))
+        return max(0, 1 + self.num_speculative_blocks - held)
+
+    @classmethod
+    def find_longest_cache_hit(
+        cls,
+        block_hashes: Any,
+        max_length: int,
+        kv_cache_group_ids: list[int],
+        block_pool: Any,
+        kv_cache_spec: Any,
+        *_: Any,
+        **__: Any,
+    ) -> tuple[list[Any], ...]:
+        """Whatever the other groups agree on: null blocks up to ``max_length``."""
+        blocks = max_length // kv_cache_spec.block_size
+        return tuple([block_pool.null_block] * blocks for _ in kv_cache_group_ids)
+
+    def get_num_blocks_to_allocate(self, request_id: str, *_: Any, **__: Any) -> int:
+        """Those that the request does not have yet."""
+        return self._missing(request_id)
+
+    def allocate_new_computed_blocks(self, request_id: str, *_: Any, **__: Any) -> None:
+        """Nothing of a hit is taken."""
+
+    def allocate_new_blocks(self, request_id: str, *_: Any, **__: Any) -> list[Any]:
+        """All of a request's blocks, at its beginning."""
+        missing = self._missing(request_id)
+        if not missing:
+            return []
+        blocks: list[Any] = self.block_pool.get_new_blocks(missing)
+        self.req_to_blocks[request_id].extend(blocks)
+        return blocks
+
+    def cache_blocks(self, *_: Any, **__: Any) -> None:
+        """A state is the request's own, and changes in its place."""
+
+    def remove_skipped_blocks(self, *_: Any, **__: Any) -> None:
+        """All are needed to the end."""
+
+
+def install() -> None:
+    """Have the scheduler know groups of a draft's states as such. Idempotent."""
+    KVCacheSpecRegistry.register(DraftStatesSpec, DraftStatesManager, MambaSpec)
+    original = core.resolve_kv_cache_block_sizes
+    if hasattr(original, ORIGINAL):
+        return
+    parameters = tuple(inspect.signature(original).parameters)
+    expect(
+        parameters == ("kv_cache_config", "vllm_config"),
+        PATCH,
+        f"resolve_kv_cache_block_sizes takes {parameters}",
+    )
+
+    @functools.wraps(original)
+    def resolve_kv_cache_block_sizes(kv_cache_config: KVCacheConfig, vllm_config: Any) -> Any:
+        cache = vllm_config.cache_config
+        if cache.enable_prefix_caching:
+            sizes = leave_hits_to_others(kv_cache_config)
+            if sizes:
+                # As the engine core has set it, of groups that have a say.
+                cache.block_size = min(sizes)
+        return original(kv_cache_config, vllm_config)
+
+    setattr(resolve_kv_cache_block_sizes, ORIGINAL, original)
+    core.resolve_kv_cache_block_sizes = resolve_kv_cache_block_sizes
+
+
+def leave_hits_to_others(config: KVCacheConfig) -> list[int]:
+    """Give a draft's groups of states in the scheduler's ``config`` the spec from above.
+
+    With prefix caching, states of the target are kept at the ends of blocks; those that are not
+    are a draft's.
+
+    Returns:
+        Block sizes of the other groups; empty where nothing was changed.
+    """
+    groups = config.kv_cache_groups
+    own = [group for group in groups if _keeps_no_prefix(group.kv_cache_spec)]
+    others = [group.kv_cache_spec for group in groups if not _keeps_no_prefix(group.kv_cache_spec)]
+    sizes = [spec.block_size for spec in others]
+    if not own or not sizes:
+        return []
+    for group in own:
+        spec = replace(group.kv_cache_spec, block_size=min(sizes))
+        values = {field.name: getattr(spec, field.name) for field in fields(MambaSpec)}
+        group.kv_cache_spec = DraftStatesSpec(**values)
+    return sizes
+
+
+def _keeps_no_prefix(spec: Any) -> bool:
+    return isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "none"
