@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -135,6 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
     from mkv_ascend.layout.grouping import GroupingError
 
     try:
+        _check_format(arguments.format)
         report = explain(arguments)
     except (ExplainError, SelectionError, LayoutError, GroupingError) as error:
         print(f"mkv-ascend explain: {error}", file=sys.stderr)
@@ -149,6 +151,14 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"mkv-ascend explain: cannot write {arguments.output}: {error}", file=sys.stderr)
         return EXIT_REFUSED
     return 0
+
+
+def _check_format(form: str) -> None:
+    """Raise ExplainError where what the format needs is not installed."""
+    from mkv_ascend.checks.model_config import ExplainError
+
+    if form == "html" and importlib.util.find_spec("jinja2") is None:
+        raise ExplainError("--format html needs jinja2, which is not here: pip install jinja2")
 
 
 def _formatted(report: PlanReport, form: str) -> str:
@@ -183,18 +193,13 @@ def explain(arguments: argparse.Namespace) -> PlanReport:
         }
     )
     found = _find(arguments, asked)
-    planned = plan(found.inputs)
     return PlanReport(
         subjects=_subjects(arguments, found, speculation),
-        request=found.inputs.request,
-        grouping=planned.grouping,
-        plan=planned.plan,
-        backends=planned.backends,
+        planned=plan(found.inputs),
         memory_bytes=arguments.memory,
         other=found.other,
         other_absent=found.other_absent,
         notes=found.notes,
-        admitted_tokens=found.inputs.admitted_tokens,
     )
 
 

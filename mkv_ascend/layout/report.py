@@ -8,16 +8,17 @@ its JSON. Nothing is decided here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
-from mkv_ascend.layout.admission import NULL_BLOCKS, AdmissionError, require_one_request
+from mkv_ascend.layout.admission import NULL_BLOCKS
 from mkv_ascend.layout.component import LayerLayout
 from mkv_ascend.layout.grouping import Cost, Grouping
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.layer_ranges import abbreviated_names
 from mkv_ascend.layout.placement import PlacedLayer, Pool
 from mkv_ascend.layout.plan import CachePlan, make_plan
+from mkv_ascend.layout.planning import ServingPlan
 from mkv_ascend.layout.retention import Request
 
 __all__ = [
@@ -129,23 +130,37 @@ class WithoutDraft:
 class PlanReport:
     """A plan with all that a reader may ask of it.
 
-    ``subjects``: what was planned, as pairs of word and text. ``request``: what memory is measured
-    with. ``admitted_tokens``: most tokens of one step when the scheduler admits it; None where that
-    is not known, and steps of decoding are taken. ``backends``: backend by layer.
-    ``memory_bytes``: memory of the caches on one device, None when it is not known. ``other``:
-    vLLM's own grouping, None with the reason in ``other_absent``.
+    ``subjects``: what was planned, as pairs of word and text. ``memory_bytes``: memory of the
+    caches on one device, None when it is not known. ``other``: vLLM's own grouping, None with the
+    reason in ``other_absent``.
     """
 
     subjects: tuple[tuple[str, str], ...]
-    request: Request
-    grouping: Grouping
-    plan: CachePlan
-    backends: Mapping[str, str] = field(default_factory=dict)
+    planned: ServingPlan
     memory_bytes: int | None = None
     other: OtherGrouping | None = None
     other_absent: str = "it was not asked for"
     notes: tuple[str, ...] = ()
-    admitted_tokens: int | None = None
+
+    @property
+    def request(self) -> Request:
+        """What memory is measured with."""
+        return self.planned.inputs.request
+
+    @property
+    def grouping(self) -> Grouping:
+        """The groups, and what else could be had."""
+        return self.planned.grouping
+
+    @property
+    def plan(self) -> CachePlan:
+        """The pools."""
+        return self.planned.plan
+
+    @property
+    def backends(self) -> Mapping[str, str]:
+        """Backend by layer."""
+        return self.planned.backends
 
     @property
     def request_blocks(self) -> int:
@@ -168,28 +183,9 @@ class PlanReport:
         return _concurrency(self.num_blocks, self.request_blocks)
 
     @property
-    def admission_blocks(self) -> tuple[int, ...]:
-        """For each group, blocks with which the scheduler admits the request."""
-        admitted = self._admitted()
-        return tuple(
-            group.retention.blocks(group.block_size, admitted) for group in self.grouping.groups
-        )
-
-    @property
     def refusal(self) -> str | None:
         """Why no engine starts with this memory; None where one may, or none is known."""
-        if self.num_blocks is None:
-            return None
-        try:
-            require_one_request(self.grouping, self._admitted(), self.num_blocks)
-        except AdmissionError as error:
-            return str(error)
-        return None
-
-    def _admitted(self) -> Request:
-        if self.admitted_tokens is None:
-            return self.request
-        return replace(self.request, tokens_per_step=self.admitted_tokens)
+        return None if self.num_blocks is None else self.planned.refusal(self.num_blocks)
 
     @property
     def other_num_blocks(self) -> int | None:
@@ -238,7 +234,7 @@ class PlanReport:
                 "blocks": self.request_blocks,
                 "bytes": self.request_bytes,
                 "needed_bytes": self.grouping.cost.needed_bytes,
-                "admission_blocks": sum(self.admission_blocks),
+                "admission_blocks": sum(self.planned.admission_blocks),
             },
             "objective": str(self.grouping.objective),
             "exhaustive": self.grouping.exhaustive,
@@ -270,7 +266,7 @@ class PlanReport:
             "tokens_per_block": planned.tokens_per_block,
             "kernel_block": planned.kernel_block,
             "blocks": chosen.blocks,
-            "admission_blocks": self.admission_blocks[index],
+            "admission_blocks": self.planned.admission_blocks[index],
             "has_draft": chosen.has_draft,
             "used_bytes": capacity.used_bytes,
             "idle_bytes": capacity.idle_bytes,

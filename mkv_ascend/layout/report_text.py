@@ -1,14 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan's report as text, for a terminal. ``report_served`` is the short one of the log."""
+"""A plan's report as text, for a terminal; and the plan that an engine serves, for its log."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from mkv_ascend.layout.component import Storage
+from mkv_ascend.layout.admission import NULL_BLOCKS
+from mkv_ascend.layout.bound import BoundPlan
+from mkv_ascend.layout.component import LayerLayout, Storage
 from mkv_ascend.layout.grouping import Grouping
 from mkv_ascend.layout.objective import Cost
-from mkv_ascend.layout.report import GroupPart, PlanReport, PoolPart
+from mkv_ascend.layout.report import (
+    GroupPart,
+    PlanReport,
+    PoolPart,
+    group_parts,
+    pool_parts,
+)
 from mkv_ascend.layout.retention import RetentionKind
 
 __all__ = [
@@ -20,7 +28,9 @@ __all__ = [
     "format_bytes",
     "group_rows",
     "group_table",
+    "measured_with",
     "pools_of",
+    "served_text",
     "text",
 ]
 
@@ -79,10 +89,9 @@ def text(report: PlanReport) -> str:
     width = max((len(word) for word, _ in report.subjects), default=0)
     lines = [answer(report), ""]
     lines += [f"{word:<{width}}  {value}" for word, value in report.subjects]
-    tokens = f"{count(report.request.tokens, 'token')}, {report.request.tokens_per_step} per step"
     lines += [
         "",
-        f"KV groups (blocks and bytes of one request of {tokens})",
+        f"KV groups (blocks and bytes of one request of {measured_with(report)})",
         *aligned(group_rows(report)),
         "",
         f"Pools ({format_bytes(report.plan.bytes_per_block)} for each block id)",
@@ -93,6 +102,12 @@ def text(report: PlanReport) -> str:
     ]
     lines += ["", *closing_lines(report)]
     return "\n".join(lines) + "\n"
+
+
+def measured_with(report: PlanReport) -> str:
+    """The request that memory is measured with: ``1024 tokens, 4 per step``."""
+    request = report.request
+    return f"{count(request.tokens, 'token')}, {request.tokens_per_step} per step"
 
 
 def closing_lines(report: PlanReport) -> list[str]:
@@ -222,6 +237,51 @@ def _alternative(name: str, report: PlanReport, cost: Cost) -> Row:
         _number(cost.num_blocks_in(report.memory_bytes)),
         _requests(cost.requests_in(report.memory_bytes)),
     )
+
+
+def served_text(
+    bound: BoundPlan,
+    request_tokens: int,
+    request_blocks: Sequence[int],
+    backends: Mapping[str, str],
+) -> str:
+    """Groups, pools and the cost of one request of a plan that an engine serves from.
+
+    Args:
+        request_blocks: for each KV group the blocks that one request of ``request_tokens`` tokens
+            holds at most, as the scheduler admits it.
+        backends: backend by layer.
+    """
+    groups = _groups_of(bound, len(request_blocks))
+    block_bytes = sum(pool.bytes_per_block for pool in bound.pools)
+    used = [sum(layout.used_bytes for layout in layouts) for layouts in groups]
+    heads = [
+        (layouts[0].tokens_per_block, blocks, 1 - held / block_bytes)
+        for layouts, blocks, held in zip(groups, request_blocks, used, strict=True)
+    ]
+    blocks = sum(request_blocks)
+    held = sum(number * size for number, size in zip(request_blocks, used, strict=True))
+    padding = 1 - held / (blocks * block_bytes) if blocks else 0.0
+    at_once = (bound.num_blocks - NULL_BLOCKS) / max(1, blocks)
+    return "\n".join(
+        (
+            f"KV cache plan: {count(len(groups), 'group')}, {count(bound.num_blocks, 'block')} of "
+            f"{format_bytes(block_bytes)}, {format_bytes(bound.total_bytes)} in all on each rank",
+            *aligned(group_table(group_parts(groups, backends), heads)),
+            *(f"  {pools_of(part)[0]}; {part.abbreviated}" for part in pool_parts(bound.pools)),
+            f"One request of {count(request_tokens, 'token')} takes {count(blocks, 'block')} "
+            f"({format_bytes(blocks * block_bytes)}, {padding:.1%} padding): {at_once:.2f} at once",
+        )
+    )
+
+
+def _groups_of(bound: BoundPlan, number: int) -> list[list[LayerLayout]]:
+    """The layouts of each of so many KV groups."""
+    group_of = {member.layer: member.group for pool in bound.pools for member in pool.layers}
+    groups: list[list[LayerLayout]] = [[] for _ in range(number)]
+    for layout in bound.layers:
+        groups[group_of[layout.layer]].append(layout)
+    return groups
 
 
 def aligned(rows: Sequence[Row]) -> list[str]:

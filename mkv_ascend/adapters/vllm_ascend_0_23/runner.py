@@ -152,7 +152,7 @@ class MkvModelRunner(NPUModelRunner):
             served = served_plan(
                 self.cache_plan, self.kv_cache_config, specs, self.vllm_config, backends
             )
-            logger.info("%s", served.text())
+            logger.info("%s", served)
 
     def capture_model(self) -> int:
         """Capture graphs of target and draft, and say what each took; bytes, as vllm-ascend."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -328,6 +329,17 @@ def test_an_output_file_is_written(tmp_path: Path, capsys: pytest.CaptureFixture
     missing = tmp_path / "missing" / "plan.html"
     explain("--model", folder("Qwen3-0.6B"), "--output", str(missing), status=2)
     assert "cannot write" in capsys.readouterr().err
+
+
+def test_a_page_without_jinja2_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    options = ["--model", str(folder("gpt-oss-20b")), "--format", "html"]
+    assert cli.main(["explain", *options]) == 2
+    assert capsys.readouterr().err == (
+        "mkv-ascend explain: --format html needs jinja2, which is not here: pip install jinja2\n"
+    )
 
 
 def test_vllm_is_shown_beside_or_the_reason_why_not(

@@ -17,7 +17,7 @@ from mkv_ascend.layout.component import (
     Storage,
     TokenExtent,
 )
-from mkv_ascend.layout.fitting import fitted_groups, requirements_of
+from mkv_ascend.layout.fitting import requirements_of
 from mkv_ascend.layout.grouping import (
     CoarserHits,
     Cost,
@@ -27,11 +27,10 @@ from mkv_ascend.layout.grouping import (
 )
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.plan import make_plan
+from mkv_ascend.layout.planning import CachedLayer, PlanInputs, plan
 from mkv_ascend.layout.report import OtherGrouping, PlanReport
-from mkv_ascend.layout.report_html import html
-from mkv_ascend.layout.report_map import bar_parts, drawn_pools
-from mkv_ascend.layout.report_served import ServedPlan
-from mkv_ascend.layout.report_text import answer, format_bytes, text
+from mkv_ascend.layout.report_html import bar_parts, drawn_pools, html
+from mkv_ascend.layout.report_text import answer, format_bytes, served_text, text
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -75,18 +74,22 @@ LAYERS = (
 
 
 def make_report(objective: Objective = Objective.LEAST_MEMORY, **more: object) -> PlanReport:
-    needs = [requirements_of(layout, retention) for layout, retention in LAYERS]
+    layers = tuple(
+        CachedLayer(layout, retention, f"backend_of_{layout.kind}") for layout, retention in LAYERS
+    )
     options = GroupingOptions(objective)
-    grouping = group_layers(needs, REQUEST, options)
-    layouts = {layout.layer: layout for layout, _ in LAYERS}
-    plan = make_plan(fitted_groups(layouts, grouping))
+    inputs = PlanInputs(layers, REQUEST, REQUEST.tokens_per_step, options)
     fields: dict[str, object] = {
         "subjects": (("target", "Big & Co (llama)"), ("draft", "Small (llama)")),
-        "backends": {layout.layer: f"backend_of_{layout.kind}" for layout, _ in LAYERS},
         "memory_bytes": 64 * 2**20,
         **more,
     }
-    return PlanReport(request=REQUEST, grouping=grouping, plan=plan, **fields)  # type: ignore[arg-type]
+    return PlanReport(planned=plan(inputs), **fields)  # type: ignore[arg-type]
+
+
+def with_plan(report: PlanReport, **changes: object) -> PlanReport:
+    """The report of another grouping, or of other pools."""
+    return replace(report, planned=replace(report.planned, **changes))  # type: ignore[arg-type]
 
 
 def test_numbers_follow_from_the_plan() -> None:
@@ -176,10 +179,10 @@ def test_a_search_that_was_cut_short_is_said_with_the_gap_and_coarser_hits_with_
     cut = dataclasses.replace(
         report.grouping, exhaustive=False, bound_bytes=held * 4 // 5, coarser=coarser
     )
-    shown = text(dataclasses.replace(report, grouping=cut))
+    shown = text(with_plan(report, grouping=cut))
     assert "the search for groups was cut short: as few groups might hold 20.0% less" in shown
     assert "(layout.max_block_size: 512) would allow 1 group" in shown
-    plain = dataclasses.replace(report, grouping=cut).to_dict()
+    plain = with_plan(report, grouping=cut).to_dict()
     assert (plain["exhaustive"], round(plain["gap"], 2)) == (False, 0.25)
     assert plain["coarser_hits"]["max_block_size"] == 512
     assert "cut short" not in text(report)
@@ -209,13 +212,9 @@ def test_what_is_served_is_a_few_lines() -> None:
     )
     page, small = full[0].page_bytes, window[0].page_bytes
     bound = make_plan([full, window]).bind(21)
-    served = ServedPlan(bound, 1000, (8, 2), {"draft.layers.0": "ascend_gqa"})
-    assert served.bytes_per_block == 2 * page + small
-    assert served.request_bytes == 10 * served.bytes_per_block
-    used = 8 * 2 * page + 2 * small
-    assert served.padding_fraction == pytest.approx(1 - used / served.request_bytes)
-    assert served.max_concurrency == (21 - 1) / (8 + 2)
-    lines = served.text().splitlines()
+    lines = served_text(bound, 1000, (8, 2), {"draft.layers.0": "ascend_gqa"}).splitlines()
+    assert 10 * (2 * page + small) == round(2.8125 * 2**20)
+    assert round(1 - (8 * 2 * page + 2 * small) / (10 * (2 * page + small)), 3) == 0.267
     assert lines[0].startswith("KV cache plan: 2 groups, 21 blocks of 288.0 KiB, 5.9 MiB in all")
     rows = [line.split() for line in lines]
     groups = "0 128 8 11.1% target.layers.0-1 (2) target full_attention - 128.0 KiB"
@@ -278,7 +277,7 @@ def one_group(layers: list[LayerLayout]) -> PlanReport:
     needs = [requirements_of(layout, Retention(RetentionKind.ALL)) for layout in layers]
     grouping = group_layers(needs, REQUEST, GroupingOptions(max_padding_fraction=1.0))
     assert len(grouping.groups) == 1
-    return replace(make_report(), grouping=grouping, plan=make_plan([layers]))
+    return with_plan(make_report(), grouping=grouping, plan=make_plan([layers]))
 
 
 def test_pools_that_are_alike_are_drawn_once() -> None:
@@ -345,7 +344,7 @@ def test_a_draft_costs_what_its_layers_add() -> None:
     blocks = REQUEST.tokens // 128
     assert report.request_bytes - without.request_bytes == blocks * 32 * 1024
     assert without.max_concurrency == (64 * 2**20 // (256 * 1024) - 1) / blocks
-    alone = replace(report, plan=make_plan([layers[:2]]))
+    alone = with_plan(report, plan=make_plan([layers[:2]]))
     assert alone.without_draft() is None
 
 

@@ -22,7 +22,7 @@ from mkv_ascend.layout import planning
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.component import LayoutError
 from mkv_ascend.layout.recipes import layout_of
-from mkv_ascend.layout.report_served import ServedPlan
+from mkv_ascend.layout.report_text import served_text
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -107,8 +107,8 @@ def served_plan(
     specs: LayerSpecs,
     config: VllmConfig,
     backends: Mapping[str, str],
-) -> ServedPlan:
-    """The plan with what one request of ``max_model_len`` takes of it, for the log.
+) -> str:
+    """The plan as text, with what one request of ``max_model_len`` takes of it, for the log.
 
     ``specs``: as given to ``plan_caches``. ``backends``: backend by layer.
     """
@@ -118,7 +118,7 @@ def served_plan(
         for group, own in zip(groups, specs, strict=True)
         if own
     ]
-    return ServedPlan(plan, config.model_config.max_model_len, blocks, backends)
+    return served_text(plan, config.model_config.max_model_len, blocks, backends)
 
 
 def blocks_of_request(spec: Any, config: VllmConfig) -> int:
