@@ -147,6 +147,23 @@ def states_of_draft(facts: ServeFacts) -> Iterator[Refusal]:
         yield from _options_of_recurrent(facts, speculation, draft)
 
 
+def why_hits_are_not_read(facts: ServeFacts, draft: ModelFacts) -> str | None:
+    """Why a recurrent draft cannot read the tokens of a prefix hit itself; None: it does.
+
+    As ``drafting/recurrent_options.py`` says.
+    """
+    types = draft.text.get("layer_types")
+    windows = bool(draft.text.get("sliding_window"))
+    if types:
+        windows = any("sliding" in kind or "chunked" in kind for kind in types)
+    reasons = {
+        "it cannot read images": facts.target.values.get("vision_config") is not None,
+        "it has windows": windows,
+        "ranks would have to run in step": facts.whole("data_parallel_size", 1) > 1,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
 def _options_of_recurrent(
     facts: ServeFacts, speculation: SpeculationFacts, draft: ModelFacts
 ) -> Iterator[Refusal]:
@@ -157,7 +174,7 @@ def _options_of_recurrent(
         "prefill_context_parallel_size or decode_context_parallel_size": facts.context_parallel > 1,
         "enable_reduce_sample": facts.ascend("enable_reduce_sample"),
     }
-    if facts.target.recurrent is not None:
+    if facts.target.recurrent is not None and why_hits_are_not_read(facts, draft) is not None:
         asked["--enable-prefix-caching"] = facts.engine.get("enable_prefix_caching") is True
     for option, given in asked.items():
         if given:

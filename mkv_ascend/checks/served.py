@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from mkv_ascend.checks.about_draft import MOST_TOKENS_PER_STEP
+from mkv_ascend.checks.about_draft import MOST_TOKENS_PER_STEP, why_hits_are_not_read
 from mkv_ascend.checks.about_layers import memory_for_caches
 from mkv_ascend.checks.facts import ServeFacts
 from mkv_ascend.checks.model import ModelFacts
@@ -95,26 +95,19 @@ def _notes(facts: ServeFacts) -> tuple[str, ...]:
         and draft.recurrent is not None
         and facts.speculation is not None
         and facts.speculation.method == "draft_model"
-        and facts.target.recurrent is None
-        and facts.engine.get("enable_prefix_caching") is not False
+        # vLLM's default is on, but beside states of the target.
+        and facts.engine.get("enable_prefix_caching", facts.target.recurrent is None)
     ):
         notes.append(_note_of_hits(facts, draft))
     return tuple(notes)
 
 
 def _note_of_hits(facts: ServeFacts, draft: ModelFacts) -> str:
-    """What prefix hits come to beside a recurrent draft; see ``drafting/recurrent_options.py``."""
-    types = draft.text.get("layer_types")
-    windows = bool(draft.text.get("sliding_window"))
-    if types:
-        windows = any("sliding" in kind or "chunked" in kind for kind in types)
-    if windows:
-        return "prefix caching will be off: the draft has recurrent layers, and windows"
-    if facts.whole("data_parallel_size", 1) > 1:
-        return "prefix caching will be off: the draft has recurrent layers, on ranks in step"
-    if facts.target.values.get("vision_config"):
-        return "prefix caching will be off: the draft has recurrent layers, and cannot read images"
-    return "the draft has recurrent layers: it reads the tokens of each prefix hit itself"
+    """What prefix hits come to beside a recurrent draft."""
+    reason = why_hits_are_not_read(facts, draft)
+    if reason is None:
+        return "the draft has recurrent layers: it reads the tokens of each prefix hit itself"
+    return f"prefix caching will be off: the draft has recurrent layers, and {reason}"
 
 
 def _backends(facts: ServeFacts) -> dict[str, dict[str, int]]:

@@ -68,13 +68,16 @@ def refuse_options_of_recurrent_drafts(config: VllmConfig) -> None:
     context_parallel = (
         parallel.prefill_context_parallel_size * parallel.decode_context_parallel_size
     )
-    cache = config.cache_config
+    cache, unread = config.cache_config, why_hits_are_not_read(config)
+    beside_states = cache.mamba_cache_mode != "none"
     refusals = {
         "it has no attention layer, and a proposal is planned from the block tables of those. "
         "Choose a draft that has some": speculative.draft_model_config.is_attention_free,
-        f"mamba_cache_mode is {cache.mamba_cache_mode}: the target's states move from block to "
-        "block, and the draft's would have to follow. Leave out what asks for it, "
-        "--enable-prefix-caching or a KV connector": cache.mamba_cache_mode != "none",
+        f"mamba_cache_mode is {cache.mamba_cache_mode} for a KV connector: the target's states "
+        "move from block to block, and the draft's would have to follow. Leave out the KV "
+        "connector": beside_states and config.kv_transfer_config is not None,
+        f"prefix caching is on beside states of the target: after a hit {unread}. Leave out "
+        "--enable-prefix-caching": beside_states and unread is not None,
         "disable_padded_drafter_batch is set: rejected tokens are then taken out of the rows "
         "before the draft sees them. Leave it out": speculative.disable_padded_drafter_batch,
         "parallel_drafting is set: all tokens are then drafted in the pass over the accepted ones. "

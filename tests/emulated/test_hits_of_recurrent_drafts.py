@@ -113,3 +113,23 @@ def test_asynchronous_scheduling_accepts_as_much() -> None:
         assert max(result.cached_tokens) == (2 * BLOCK if caching else 0)
         counts.append(result.accepted_per_position)
     assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize(
+    ("target", "draft"), [("granite4", "granite4"), ("qwen3_next", "qwen3_next_draft")]
+)
+def test_states_of_the_target_are_hit_and_those_of_the_draft_rebuilt(
+    target: str, draft: str
+) -> None:
+    """The target keeps its own at the ends of blocks, which is asked for, not vLLM's default."""
+    asked = {"enable_prefix_caching": True, "max_num_batched_tokens": 300}
+    both = case(target, draft, engine=asked)
+    result = engine.run(both)
+    assert_greedy_tokens_of_reference(both, result)
+    assert_drafts_are_the_drafts_own(both, result)
+    alone = engine.run(case(target, None, engine=asked))
+    second = slice(len(both.prompts), None)
+    assert result.cached_tokens[second] == alone.cached_tokens[second]
+    assert max(result.cached_tokens[second]) >= BLOCK
+    if draft == target:
+        assert result.num_accepted == result.num_draft_tokens

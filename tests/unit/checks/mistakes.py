@@ -258,6 +258,8 @@ DRAFTS = (
         "{LFM2-1.2B}",
         *spec("{LFM2-350M}"),
         "--enable-prefix-caching",
+        "-dp",
+        "2",
         says="--enable-prefix-caching",
     ),
     _one("draft over stages", "pipeline", LLAMA, *spec(DRAFT), "-pp", "2", says="first stages"),

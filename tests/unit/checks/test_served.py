@@ -75,8 +75,12 @@ def test_how_the_drafts_passes_run(
     ("words", "changes", "said"),
     [
         ([], {}, "the draft has recurrent layers: it reads the tokens of each prefix hit itself"),
-        (["-dp", "2"], {}, "prefix caching will be off: the draft has recurrent layers, on ranks"),
-        ([], {"layer_types": ["conv", "sliding_attention"] * 8}, "recurrent layers, and windows"),
+        (["-dp", "2"], {}, "will be off: the draft has recurrent layers, and ranks"),
+        (
+            [],
+            {"layer_types": ["conv", "sliding_attention"] * 8},
+            "recurrent layers, and it has windows",
+        ),
         (["--no-enable-prefix-caching"], {}, None),
     ],
 )

@@ -40,6 +40,7 @@ def config(**changes):
     )
     return SimpleNamespace(
         model_config=target,
+        kv_transfer_config=changes.get("connector"),
         speculative_config=speculative,
         cache_config=cache,
         parallel_config=parallel,
@@ -95,7 +96,6 @@ def test_prefix_hits_are_switched_off_where_the_draft_cannot_read_them(changes, 
 @pytest.mark.parametrize(
     ("option", "value", "advice"),
     [
-        ("mamba_cache_mode", "align", "mamba_cache_mode is align.*--enable-prefix-caching"),
         ("disable_padded_drafter_batch", True, "disable_padded_drafter_batch is set"),
         ("parallel_drafting", True, "parallel_drafting is set"),
         ("decode_context_parallel_size", 2, "decode_context_parallel_size"),
@@ -105,6 +105,21 @@ def test_prefix_hits_are_switched_off_where_the_draft_cannot_read_them(changes, 
 def test_each_option_is_refused_with_what_to_change(option, value, advice):
     with pytest.raises(NotImplementedError, match=f"a-draft has recurrent layers.*{advice}"):
         refuse_options_of_recurrent_drafts(config(**{option: value}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "advice"),
+    [
+        ({"connector": "a connector"}, "for a KV connector.*Leave out the KV connector"),
+        ({"window": 4096}, "keys before its windows.*Leave out --enable-prefix-caching"),
+        ({"data_parallel_size": 2}, "all ranks. Leave out --enable-prefix-caching"),
+    ],
+)
+def test_what_cannot_be_beside_states_of_the_target_at_ends_of_blocks(changes, advice):
+    aligned = {"enable_prefix_caching": True, "mamba_cache_mode": "align"}
+    refuse_options_of_recurrent_drafts(config(**aligned))
+    with pytest.raises(NotImplementedError, match=advice):
+        refuse_options_of_recurrent_drafts(config(**aligned, **changes))
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,10 @@ def _cached_layer(config: VllmConfig, spec: Any, layout: LayerLayout) -> CachedL
     table = ""
     if isinstance(spec, MambaSpec):
         # vLLM and vllm-ascend know groups of states by the one spec of all of their layers.
-        table = state_table(layout, str(getattr(spec.mamba_type, "value", spec.mamba_type)))
+        computed_by = str(getattr(spec.mamba_type, "value", spec.mamba_type))
+        if spec.mamba_cache_mode != config.cache_config.mamba_cache_mode:
+            computed_by += f" {spec.mamba_cache_mode}"  # of a draft beside states at ends of blocks
+        table = state_table(layout, computed_by)
     return CachedLayer(layout, holding_of(config, spec), table=table)
 
 

@@ -273,6 +273,18 @@ PATCHES = (
         until="vllm-ascend's MLA looks whether there is a rotary module",
     ),
     Patch(
+        name="groups of the target's states",
+        target="vllm.v1.worker.mamba_utils.get_mamba_groups",
+        why="With prefix caching the target's states move from block to block. All groups of "
+        "states are taken for the target's, and an assertion fails where a draft has states too.",
+        guard="the function takes kv_cache_config; its answer is vLLM's where all states move "
+        "(patches/target_state_groups.py)",
+        test="tests/emulated/test_hits_of_recurrent_drafts.py"
+        "::test_states_of_the_target_are_hit_and_those_of_the_draft_rebuilt",
+        until="vLLM tells groups of states of a draft from those of the target",
+        apply=_install("patches.target_state_groups"),
+    ),
+    Patch(
         name="rows of gated delta nets",
         target="AscendGDNAttentionMetadataBuilder.build and "
         "._fold_spec_sized_prefill_chunks_into_spec, QwenGatedDeltaNetAttention._forward_core",
