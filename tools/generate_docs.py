@@ -19,12 +19,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import catalog_pages
 import matrix_pages
 
 from emulated_npu import variables
 from mkv_ascend import envs
 from mkv_ascend.adapters.vllm_ascend_0_23.patches import inventory
-from mkv_ascend.attention import catalog
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN = "<!-- generated: begin -->"
@@ -53,7 +53,7 @@ def environment_variables() -> str:
 
 
 PAGES = (
-    Page("docs/attention_backends.md", lambda: catalog.markdown().strip() + "\n"),
+    Page("docs/attention_backends.md", lambda: catalog_pages.tables().strip() + "\n"),
     Page("docs/drafting.md", lambda: matrix_pages.grid(matrix_pages.read()) + "\n"),
     Page("docs/matrix.md", lambda: matrix_pages.details(matrix_pages.read()) + "\n"),
     Page(

@@ -5,17 +5,11 @@ A backend is one frozen ``BackendEntry`` and one ``register()`` call. Those of v
 are in ``ascend_backends.py``; another package may register its own before vLLM starts. Nothing here
 imports torch, vLLM or a backend: classes are named by path and dtypes by string, so that a choice
 can be explained on any machine.
-
-``python -m mkv_ascend.attention.catalog --markdown`` prints the tables of
-docs/attention_backends.md.
 """
 
 from __future__ import annotations
 
-import argparse
 import difflib
-import sys
-from collections.abc import Iterable
 
 from mkv_ascend.attention.ascend_backends import ASCEND_BACKENDS
 from mkv_ascend.attention.entry import BackendEntry
@@ -28,8 +22,6 @@ __all__ = [
     "entries_for",
     "find",
     "find_class",
-    "main",
-    "markdown",
     "register",
 ]
 
@@ -96,74 +88,5 @@ def find_class(class_path: str) -> BackendEntry | None:
     return next((entry for entry in entries() if entry.class_path == class_path), None)
 
 
-def _words(values: Iterable[object]) -> str:
-    return ", ".join(sorted(str(value) for value in values)) or "none"
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
-
-
-def _batch_invariance(entry: BackendEntry) -> str:
-    if entry.batch_invariant_modules is None:
-        return "no"
-    needs = _words(entry.batch_invariant_modules)
-    text = "yes" if needs == "none" else f"with `{needs}`"
-    return text if entry.batch_invariant_sinks or not entry.sinks else f"{text}, not with sinks"
-
-
-def markdown() -> str:
-    """The catalog as two Markdown tables and a list of notes."""
-    lines = [
-        "| backend | other names | kinds | model dtypes | cache dtypes | head sizes |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for entry in entries():
-        aliases = (
-            ", ".join(f"`{alias}`" for alias in sorted(entry.aliases | entry.vllm_names)) or "-"
-        )
-        lines.append(
-            f"| `{entry.name}` | {aliases} | {_words(entry.kinds)} | {_words(entry.model_dtypes)} "
-            f"| {_words(entry.kv_cache_dtypes)} | {entry.head_sizes} |"
-        )
-    lines += [
-        "",
-        "| backend | devices | sinks | non-causal | ACL graph | batch invariant | needs | blocks |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for entry in entries():
-        blocks = ", ".join(str(size) for size in entry.kernel_block_sizes)
-        lines.append(
-            f"| `{entry.name}` | {_words(entry.generations)} | {_yes(entry.sinks)} "
-            f"| {_yes(entry.non_causal)} | {entry.graphs} | {_batch_invariance(entry)} "
-            f"| {_words(entry.required_modules)} | {blocks} |"
-        )
-    lines.append("")
-    by_layer = ", ".join(f"`{entry.name}`" for entry in entries() if entry.chosen_by_layer)
-    lines.append(f"- Named by the layer's own class, not by options: {by_layer}.")
-    lines += [f"- `{entry.name}`: {note}" for entry in entries() for note in entry.notes]
-    return "\n".join(lines) + "\n"
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Print the catalog; the command behind docs/attention_backends.md."""
-    parser = argparse.ArgumentParser(prog="python -m mkv_ascend.attention.catalog")
-    parser.add_argument("--markdown", action="store_true", help="as Markdown tables")
-    options = parser.parse_args(arguments)
-    if options.markdown:
-        sys.stdout.write(markdown())
-    else:
-        for entry in entries():
-            sys.stdout.write(f"{entry.name}: {_words(entry.kinds)} ({entry.class_path})\n")
-    return 0
-
-
 for _entry in ASCEND_BACKENDS:
     register(_entry)
-
-if __name__ == "__main__":
-    # Run as a script this file is the module __main__; entries that other packages registered
-    # are in the imported module.
-    from mkv_ascend.attention import catalog
-
-    sys.exit(catalog.main())

@@ -2,7 +2,7 @@
 """Reading the arguments of ``vllm serve`` without vLLM, whose import alone takes 12 s.
 
 ``serve_options.json`` lists the options of vLLM 0.23.0: spellings, name and form of the value.
-``python -m mkv_ascend.commands.serve_options`` writes it from vLLM's own parser, and
+``tools/serve_options.py`` writes it from vLLM's own parser, and
 tests/emulated/test_serve_arguments.py compares both on the same commands.
 """
 

@@ -5,11 +5,11 @@ import json
 from enum import Enum
 
 import pytest
+from serve_options import described_options, text_of, vllm_parser
 from vllm.entrypoints.cli.serve import ServeSubcommand
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from mkv_ascend.commands.serve_arguments import OPTIONS_FILE, CommandError, read_command
-from mkv_ascend.commands.serve_options import described_options, text_of, vllm_parser
 
 DRAFT = '{"model": "d", "num_speculative_tokens": 3}'
 OBJECTS = {

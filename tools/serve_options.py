@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options of ``vllm serve`` as vLLM's own parser has them: writes ``serve_options.json``.
 
-``mkv-ascend emulate -- python -m mkv_ascend.commands.serve_options`` does it.
+``mkv-ascend emulate -- python tools/serve_options.py`` does it.
 """
 
 from __future__ import annotations
