@@ -3,7 +3,7 @@
 
 It must be linked against the torch that it will run in. So nothing is built where there is none,
 such as in pip's isolated build environment: ``pip install --no-build-isolation .`` builds it. Nor
-is it on an Ascend host, where the emulated NPU refuses to run.
+is it on an Ascend host, where the emulated NPU refuses to run, nor with ``EMULATED_NPU_BUILD=0``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent
 # A link to the folder of the repository, a folder of its own in a source distribution.
 sys.path.insert(0, str(ROOT / "cmake"))
 sys.path.insert(0, str(ROOT / "src"))
+from emulated_npu import variables  # noqa: E402
 from emulated_npu.host_check import find_real_ascend  # noqa: E402
 from native_build import Build, CMakeBuild, choose_ninja  # noqa: E402
 
@@ -34,7 +35,9 @@ class DeviceBuild(CMakeBuild):
 def native_extensions() -> list[Extension]:
     """What is to be built here; one printed line says why it is nothing."""
     signs = find_real_ascend()
-    if signs:
+    if not variables.BUILD.get():
+        reason = "EMULATED_NPU_BUILD is off"
+    elif signs:
         reason = f"this is an Ascend host ({'; '.join(signs)})"
     elif importlib.util.find_spec("torch") is None:
         reason = (

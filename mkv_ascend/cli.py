@@ -26,6 +26,16 @@ COMMANDS = {
 }
 """Sub-command -> its module."""
 
+DISTRIBUTIONS = {
+    "numpy": "'mkv-ascend[check]'",
+    "transformers": "'mkv-ascend[check]'",
+    "vllm_ascend": "vllm-ascend",
+    "yaml": "pyyaml",
+}
+"""Module -> what pip is to install for it, where the names differ."""
+
+EXIT_MODULE_MISSING = 2
+
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
@@ -45,7 +55,17 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parsed = build_parser().parse_args(arguments)
-    return int(parsed.run(parsed))
+    try:
+        return int(parsed.run(parsed))
+    except ModuleNotFoundError as error:
+        name = (error.name or "").partition(".")[0]
+        if name in ("", "mkv_ascend", "emulated_npu"):
+            raise
+        sys.stderr.write(
+            f"mkv-ascend {parsed.command_name}: needs {name}, which is not installed here: "
+            f"pip install {DISTRIBUTIONS.get(name, name)}\n"
+        )
+        return EXIT_MODULE_MISSING
 
 
 if __name__ == "__main__":

@@ -57,6 +57,8 @@ def completed(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _ask(configs: Sequence[Mapping[str, Any]]) -> list[Any]:
+    if importlib.util.find_spec("transformers") is None:
+        raise ModuleNotFoundError("defaults come from transformers", name="transformers")
     done = subprocess.run(
         [sys.executable, "-m", __name__],
         input=json.dumps(configs),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mkv_ascend.ascend_host import find_ascend
+from mkv_ascend.commands import emulator
 from mkv_ascend.commands.argument_types import positive
 
 if TYPE_CHECKING:
@@ -89,8 +91,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+NEEDED = {
+    "openai": "openai",
+    "prometheus_client": "prometheus-client",
+    "rich": "rich",
+    "vllm": "vllm",
+    "vllm_ascend": "vllm-ascend",
+}
+"""Module -> its distribution."""
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Run the demo; returns 0 only if every token is the same with and without the draft."""
+    missing = _missing()
+    if missing:
+        print(
+            f"mkv-ascend demo: not installed here: {', '.join(missing)}. Run `make setup` in a "
+            f"clone of mkv_ascend, or pip install {' '.join(missing)}",
+            file=sys.stderr,
+        )
+        return EXIT_FAILED
     from openai import OpenAIError
     from rich.console import Console
 
@@ -113,6 +133,12 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         console.print("stopped")
         return EXIT_FAILED
+
+
+def _missing() -> list[str]:
+    """Distributions that are not there. The emulated NPU brings the example models as well."""
+    missing = [NEEDED[name] for name in NEEDED if importlib.util.find_spec(name) is None]
+    return missing if emulator.is_installed() else ["emulated-npu", *missing]
 
 
 def _failed(console: Console, reason: str) -> int:

@@ -212,6 +212,20 @@ def test_only_the_loader_imports_the_entry_module() -> None:
     assert not offenders
 
 
+def test_commands_import_the_emulated_npu_where_they_use_it() -> None:
+    """A distribution of its own: without it a module must be importable, for ``--help``."""
+    offenders = []
+    for path in plugin_files():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            imported = {
+                (alias.name if isinstance(node, ast.Import) else node.module or "").split(".")[0]
+                for alias in (node.names if isinstance(node, ast.Import | ast.ImportFrom) else ())
+            }
+            if "emulated_npu" in imported:
+                offenders.append(f"{relative(path)}:{node.lineno}")
+    assert not offenders
+
+
 def test_no_path_of_a_machine_is_in_the_repository() -> None:
     pattern = re.compile(r"(?<![\w.])/(?:work|root|tmp/\w+|home/\w+)/")
     offenders = []

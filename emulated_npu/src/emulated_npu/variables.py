@@ -131,6 +131,11 @@ def _parse_devices(text: str) -> int:
     return value
 
 
+BUILD = _switch(
+    "BUILD",
+    True,
+    "Build the device when the package is installed. Off: Python only, for wheels and tools.",
+)
 DEVICES = _register(
     Variable(
         PREFIX + "DEVICES",
