@@ -16,7 +16,7 @@ from mkv_ascend.checks.facts import DeviceFacts, ServeFacts
 from mkv_ascend.checks.model import read_model_facts
 from mkv_ascend.checks.model_config import ExplainError, NotFromNumbersError
 from mkv_ascend.checks.planning_inputs import Asked
-from mkv_ascend.checks.refusal import Refusal, RefusedError
+from mkv_ascend.checks.refusal import Refusal, RefusedError, refused
 from mkv_ascend.checks.speculation import read_speculation
 from mkv_ascend.config import ConfigError, MkvConfig, parse_config
 from mkv_ascend.layout.component import LayoutError
@@ -42,15 +42,11 @@ def gather(engine: Mapping[str, Any], device: DeviceFacts) -> ServeFacts:
     try:
         target = read_model_facts(Role.TARGET, name)
     except ConfigFileError as error:
-        raise RefusedError(
-            [
-                Refusal(
-                    "model-config",
-                    f"the target's config.json: {error}",
-                    "a directory with the config.json of a published model",
-                    "correct the file, or the name of the model",
-                )
-            ]
+        raise refused(
+            "model-config",
+            f"the target's config.json: {error}",
+            "a directory with the config.json of a published model",
+            "correct the file, or the name of the model",
         ) from None
     speculation, draft = read_speculation(engine, target)
     folders = {model.name for model in (target, draft) if model is not None}
@@ -61,15 +57,11 @@ def gather(engine: Mapping[str, Any], device: DeviceFacts) -> ServeFacts:
 def _options(engine: Mapping[str, Any]) -> MkvConfig:
     additional = engine.get("additional_config")
     if additional is not None and not isinstance(additional, Mapping):
-        raise RefusedError(
-            [
-                Refusal(
-                    "additional-config",
-                    f"--additional-config is {str(additional)[:200]!r}",
-                    "a JSON object",
-                    'write {"mkv_ascend": {...}}, in single quotation marks of the shell',
-                )
-            ]
+        raise refused(
+            "additional-config",
+            f"--additional-config is {str(additional)[:200]!r}",
+            "a JSON object",
+            'write {"mkv_ascend": {...}}, in single quotation marks of the shell',
         )
     try:
         return parse_config(additional)

@@ -39,9 +39,6 @@ RECURRENT_TYPES = {
 WITHOUT_ATTENTION = frozenset({"mamba", "mamba2", "falcon_mamba"})
 """Model types whose layers are all recurrent."""
 
-HEADS = frozenset({"eagle", "eagle3", "medusa", "mlp_speculator", "speculators"})
-"""Model types of heads on a target's hidden states."""
-
 
 @dataclass(frozen=True)
 class ModelFacts:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Refusal", "RefusedError", "text_of"]
+__all__ = ["Refusal", "RefusedError", "refused", "text_of"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,11 @@ class RefusedError(ValueError):
     def __init__(self, refusals: Iterable[Refusal]) -> None:
         self.refusals = tuple(refusals)
         super().__init__(text_of(self.refusals))
+
+
+def refused(code: str, asked: str, possible: str, change: str) -> RefusedError:
+    """The error of one refusal."""
+    return RefusedError([Refusal(code, asked, possible, change)])
 
 
 def text_of(refusals: Iterable[Refusal]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from mkv_ascend.checks.config_file import ConfigFileError
 from mkv_ascend.checks.facts import SpeculationFacts
 from mkv_ascend.checks.model import ModelFacts, read_model_facts
-from mkv_ascend.checks.refusal import Refusal, RefusedError
+from mkv_ascend.checks.refusal import Refusal, RefusedError, refused
 from mkv_ascend.layout.kind import Role
 
 __all__ = ["METHODS", "read_speculation"]
@@ -45,14 +45,14 @@ def read_speculation(
     draft = _read_draft(str(model)) if model is not None and _is_model(given) else None
     method = _method(given, draft)
     if method not in METHODS:
-        raise _refused(
+        raise refused(
             "speculation-method",
             f"method of {OPTION} is {method!r}",
             ", ".join(METHODS),
             "write one of these, or leave method out beside a model",
         )
     if draft is None and method in OWN_WEIGHTS:
-        raise _refused(
+        raise refused(
             "speculation-model",
             f"{OPTION} asks for method {method} and names no model",
             'a draft: {"model": DIRECTORY, ...}, or a method without one (mtp, ngram, suffix)',
@@ -64,7 +64,7 @@ def read_speculation(
     if tokens is None and draft is not None and draft.number("n_predict"):
         tokens = draft.number("n_predict")
     if type(tokens) is not int or tokens < 1:
-        raise _refused(
+        raise refused(
             "speculation-tokens",
             f"num_speculative_tokens of {OPTION} is {tokens!r}",
             "a whole number from 1 to 15",
@@ -73,15 +73,11 @@ def read_speculation(
     return SpeculationFacts(method, tokens, given), draft
 
 
-def _refused(code: str, asked: str, possible: str, change: str) -> RefusedError:
-    return RefusedError([Refusal(code, asked, possible, change)])
-
-
 def _given(engine: Mapping[str, Any]) -> dict[str, Any] | None:
     """The configuration with what ``--spec-method`` and the like add; None without any."""
     found = engine.get("speculative_config")
     if found is not None and not isinstance(found, Mapping):
-        raise _refused(
+        raise refused(
             "speculation-form",
             f"{OPTION} is {found!r}",
             "a JSON object",
@@ -93,7 +89,7 @@ def _given(engine: Mapping[str, Any]) -> dict[str, Any] | None:
         if value is None:
             continue
         if key in values:
-            raise _refused(
+            raise refused(
                 "speculation-twice",
                 f"{option} and {key} of {OPTION} are both given",
                 "one of the two",
@@ -140,7 +136,7 @@ def _is_model(given: Mapping[str, Any]) -> bool:
 def _read_draft(name: str) -> ModelFacts:
     folder = Path(name)
     if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
-        raise _refused(
+        raise refused(
             "draft-adapter",
             f"the draft {name} is a LoRA adapter, not a model",
             "a draft with its own weights; adapters are served on the target (--lora-modules)",
@@ -149,7 +145,7 @@ def _read_draft(name: str) -> ModelFacts:
     try:
         return read_model_facts(Role.DRAFT, name)
     except ConfigFileError as error:
-        raise _refused(
+        raise refused(
             "draft-config",
             f"the draft's config.json: {error}",
             "a directory with the config.json of a published model",

@@ -7,6 +7,7 @@ import argparse
 import importlib.util
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,6 @@ from mkv_ascend.commands.argument_types import memory_size, positive
 
 if TYPE_CHECKING:
     from mkv_ascend.checks.planning_inputs import Asked, Found
-    from mkv_ascend.commands.explain_speculation import Speculation
     from mkv_ascend.layout.report import PlanReport
 
 HELP = "show the KV cache plan of a target and a draft, from their config.json files"
@@ -41,6 +41,8 @@ examples:
 """
 
 EXIT_REFUSED = 2
+DRAFT_TOKENS = 3
+"""Of a proposal where only ``--draft`` is given."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -176,15 +178,14 @@ def _formatted(report: PlanReport, form: str) -> str:
 def explain(arguments: argparse.Namespace) -> PlanReport:
     """The report that the arguments ask for."""
     from mkv_ascend.checks.planning_inputs import Asked
-    from mkv_ascend.commands.explain_speculation import read_speculation
     from mkv_ascend.layout.planning import plan
     from mkv_ascend.layout.report import PlanReport
 
-    speculation = read_speculation(arguments)
+    speculation = _speculation(arguments)
     asked = Asked(
         {
             "model": str(arguments.model),
-            "speculative_config": speculation.for_vllm() if speculation else None,
+            "speculative_config": speculation,
             "tensor_parallel_size": arguments.tensor_parallel_size,
             "max_model_len": arguments.max_model_len,
             "max_num_batched_tokens": arguments.max_num_batched_tokens,
@@ -201,6 +202,31 @@ def explain(arguments: argparse.Namespace) -> PlanReport:
         other_absent=found.other_absent,
         notes=found.notes,
     )
+
+
+def _speculation(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """What ``--draft`` and ``--speculative-config`` ask for together; None for no draft."""
+    from mkv_ascend.checks.model_config import ExplainError
+
+    draft, given = arguments.draft, arguments.speculative_config
+    if given is None:
+        if draft is None:
+            return None
+        given = {"num_speculative_tokens": DRAFT_TOKENS}
+    tokens = given.get("num_speculative_tokens")
+    if not isinstance(tokens, int) or tokens < 1:
+        raise ExplainError(
+            f"num_speculative_tokens of --speculative-config is {tokens!r}; write a whole number "
+            "from 1 on"
+        )
+    model = given.get("model")
+    if model is not None and draft is not None and Path(str(model)) != draft:
+        raise ExplainError(
+            f"--draft is {draft} and model of --speculative-config is {model}; give one of them"
+        )
+    folder = draft if model is None else model
+    found = {**given, "method": str(given.get("method") or "draft_model")}
+    return found if folder is None else {**found, "model": str(folder)}
 
 
 def _additional(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -279,14 +305,14 @@ def _with_vllm(found: Found, wanted: bool) -> Found:
 
 
 def _subjects(
-    arguments: argparse.Namespace, found: Found, speculation: Speculation | None
+    arguments: argparse.Namespace, found: Found, speculation: Mapping[str, Any] | None
 ) -> tuple[tuple[str, str], ...]:
     from mkv_ascend.layout.report_text import count, format_bytes
 
     subjects = list(found.models)
     if speculation is not None:
-        tokens = count(speculation.tokens, "token")
-        subjects.append(("method", f"{speculation.method}, {tokens} per proposal"))
+        tokens = count(speculation["num_speculative_tokens"], "token")
+        subjects.append(("method", f"{speculation['method']}, {tokens} per proposal"))
     subjects.append(("ranks", str(arguments.tensor_parallel_size)))
     if arguments.memory is not None:
         subjects.append(("memory", f"{format_bytes(arguments.memory)} for KV caches per device"))

@@ -16,13 +16,13 @@ UNTRIED = {"draft-adapter"}
 
 
 def codes_in_the_code() -> set[str]:
-    """First arguments of ``Refusal`` and of ``_refused``."""
+    """First arguments of ``Refusal`` and of ``refused``."""
     found = set()
     for path in (REPOSITORY / "mkv_ascend" / "checks").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
                 first = node.args[0]
-                if node.func.id in ("Refusal", "_refused") and isinstance(first, ast.Constant):
+                if node.func.id in ("Refusal", "refused") and isinstance(first, ast.Constant):
                     found.add(str(first.value))
     return found
 
