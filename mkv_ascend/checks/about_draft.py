@@ -173,6 +173,8 @@ def _options_of_recurrent(
         "parallel_drafting": speculation.options.get("parallel_drafting"),
         "prefill_context_parallel_size or decode_context_parallel_size": facts.context_parallel > 1,
         "enable_reduce_sample": facts.ascend("enable_reduce_sample"),
+        "--kv-transfer-config": facts.engine.get("kv_transfer_config"),
+        "--kv-offloading-size": facts.engine.get("kv_offloading_size"),
     }
     if facts.target.recurrent is not None and why_hits_are_not_read(facts, draft) is not None:
         asked["--enable-prefix-caching"] = facts.engine.get("enable_prefix_caching") is True

@@ -70,12 +70,13 @@ def refuse_options_of_recurrent_drafts(config: VllmConfig) -> None:
     )
     cache, unread = config.cache_config, why_hits_are_not_read(config)
     beside_states = cache.mamba_cache_mode != "none"
+    # vLLM makes a connector of the latter after the platform was asked.
+    connected = config.kv_transfer_config is not None or cache.kv_offloading_size is not None
     refusals = {
         "it has no attention layer, and a proposal is planned from the block tables of those. "
         "Choose a draft that has some": speculative.draft_model_config.is_attention_free,
-        f"mamba_cache_mode is {cache.mamba_cache_mode} for a KV connector: the target's states "
-        "move from block to block, and the draft's would have to follow. Leave out the KV "
-        "connector": beside_states and config.kv_transfer_config is not None,
+        "a KV connector is asked for (--kv-transfer-config, --kv-offloading-size), which brings "
+        "blocks of keys and no states of a draft. Leave it out": connected,
         f"prefix caching is on beside states of the target: after a hit {unread}. Leave out "
         "--enable-prefix-caching": beside_states and unread is not None,
         "disable_padded_drafter_batch is set: rejected tokens are then taken out of the rows "

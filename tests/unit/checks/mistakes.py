@@ -253,6 +253,15 @@ DRAFTS = (
         says="parallel_drafting",
     ),
     _one(
+        "recurrent draft and a connector",
+        "recurrent-draft-option",
+        LLAMA,
+        *spec("{lfm2-draft}"),
+        "--kv-transfer-config",
+        '{"kv_connector": "RecomputeCPUOffloadConnector", "kv_role": "kv_both"}',
+        says="--kv-transfer-config",
+    ),
+    _one(
         "recurrent draft, prefix hits beside states",
         "recurrent-draft-option",
         "{LFM2-1.2B}",

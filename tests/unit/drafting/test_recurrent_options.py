@@ -32,6 +32,7 @@ def config(**changes):
     cache = SimpleNamespace(
         enable_prefix_caching=changes.get("enable_prefix_caching", False),
         mamba_cache_mode=changes.get("mamba_cache_mode", "none"),
+        kv_offloading_size=changes.get("kv_offloading_size"),
     )
     parallel = SimpleNamespace(
         prefill_context_parallel_size=1,
@@ -100,6 +101,8 @@ def test_prefix_hits_are_switched_off_where_the_draft_cannot_read_them(changes, 
         ("parallel_drafting", True, "parallel_drafting is set"),
         ("decode_context_parallel_size", 2, "decode_context_parallel_size"),
         ("is_attention_free", True, "no attention layer"),
+        ("connector", "a connector", "no states of a draft. Leave it out"),
+        ("kv_offloading_size", 4.0, "no states of a draft. Leave it out"),
     ],
 )
 def test_each_option_is_refused_with_what_to_change(option, value, advice):
@@ -110,7 +113,6 @@ def test_each_option_is_refused_with_what_to_change(option, value, advice):
 @pytest.mark.parametrize(
     ("changes", "advice"),
     [
-        ({"connector": "a connector"}, "for a KV connector.*Leave out the KV connector"),
         ({"window": 4096}, "keys before its windows.*Leave out --enable-prefix-caching"),
         ({"data_parallel_size": 2}, "all ranks. Leave out --enable-prefix-caching"),
     ],
