@@ -11,7 +11,7 @@ export NUMBA_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format typecheck unit emulated docs generate lock clean bench matrix
+.PHONY: help setup demo test lint format typecheck port unit emulated docs generate lock clean bench matrix
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ format: setup ## rewrite sources in the house format
 
 typecheck: setup ## mypy
 	@$(BIN)/python tools/checks.py types
+
+port: setup ## compare what is replaced of vllm-ascend with its post-release, which is fetched
+	@$(BIN)/python tools/checks.py port
 
 unit: setup ## tests that need no device and no engine
 	@$(BIN)/python tools/checks.py unit

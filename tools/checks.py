@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+NEWEST_HOST = ("--release", "0.23.0.post1")
+"""The supported release of vllm-ascend that set-up does not install."""
 GIB_PER_WORKER = 4
 """Memory that one process with tests on the emulated NPU, and the engine it runs, must find."""
 
@@ -89,6 +91,7 @@ def all_checks(root: Path, bin_folder: Path) -> list[Check]:
         Check("lint", "ruff format", (tool("ruff"), "format", "--check", ".")),
         Check("lint", "import-linter", (tool("lint-imports"),)),
         Check("types", "mypy", (tool("mypy"),)),
+        Check("port", "port report", (tool("python"), "tools/port_report.py", *NEWEST_HOST)),
         Check("docs", "mkdocs", (tool("mkdocs"), "build", "--strict", "--quiet")),
         Check("unit", "unit tests", (*pytest(max(2, cores)), "tests/unit"), lane="tests"),
         # Before the tests, which would wait for each other while one of them trains.

@@ -22,9 +22,9 @@ from pathlib import Path
 import catalog_pages
 import matrix_pages
 
+import patch_pages
 from emulated_npu import variables
 from mkv_ascend import envs
-from mkv_ascend.adapters.vllm_ascend_0_23.patches import inventory
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN = "<!-- generated: begin -->"
@@ -60,7 +60,7 @@ PAGES = (
         "docs/environment_variables.md",
         environment_variables,
     ),
-    Page("docs/patches.md", lambda: inventory.markdown().strip() + "\n"),
+    Page("docs/patches.md", lambda: patch_pages.markdown().strip() + "\n"),
 )
 
 

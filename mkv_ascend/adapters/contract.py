@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol
 
 
@@ -12,6 +14,14 @@ class HostAdapter(Protocol):
     @property
     def PLATFORM(self) -> str:  # noqa: N802 - a constant of the module
         """Qualified name of the platform class for vLLM."""
+
+    @property
+    def VERSIONS(self) -> Mapping[str, tuple[str, ...]]:  # noqa: N802
+        """Distribution -> the versions that the adapter serves, the first one first."""
+
+    @property
+    def FINGERPRINTS(self) -> Path:  # noqa: N802
+        """The file with the fingerprints of what it replaces (``fingerprints.py``)."""
 
     def start_process(self) -> None:
         """What every process of vLLM needs first; called by the general plugin."""

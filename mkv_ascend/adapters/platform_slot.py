@@ -3,6 +3,17 @@
 
 from __future__ import annotations
 
+from mkv_ascend.adapters.patching import record
+
+SLOT = record(
+    name="the stock platform is disabled",
+    target="vllm_ascend:register",
+    writes=("__code__",),
+    why="vLLM accepts one out-of-tree platform; with both installed it would refuse to start.",
+    until="vLLM lets one platform plugin build on another",
+    test="tests/emulated/test_seat.py",
+)
+
 
 def _no_platform() -> None:
     """What ``vllm_ascend.register`` answers while the slot is claimed."""

@@ -18,7 +18,12 @@ from typing import Any
 import mkv_ascend
 from mkv_ascend import envs
 from mkv_ascend.commands import emulator
-from mkv_ascend.plugin.versions import SUPPORTED, adapter, installed_version, version_problem
+from mkv_ascend.plugin.versions import (
+    PACKAGES,
+    adapter_for,
+    installed_version,
+    version_problem,
+)
 
 HELP = "say what is installed, which device and platform are in use, and what is wrong"
 
@@ -27,7 +32,6 @@ Looks at this environment as vLLM would see it. Run it the way you run vLLM: on 
 is, elsewhere as `mkv-ascend emulate -- mkv-ascend doctor`. Exit status 0: nothing is wrong.
 """
 
-PLATFORM = adapter().PLATFORM
 IMPORTED_LATE = ("numba", "scipy", "pandas", "transformers")
 """Modules that vllm-ascend needs, but whose absence only shows when a worker loads a model."""
 
@@ -87,11 +91,12 @@ def run(arguments: argparse.Namespace) -> int:
 def diagnose() -> Diagnosis:
     """Look at this environment."""
     probe = _probe()
-    versions = {name: installed_version(name) for name in SUPPORTED}
+    versions = {name: installed_version(name) for name in PACKAGES}
     problems = _installation_problems(versions)
     # With the wrong versions vLLM refuses to start: one problem, not two.
-    if version_problem(versions) is None:
-        problems += _start_problems(probe)
+    host = adapter_for(versions)
+    if host is not None:
+        problems += _start_problems(probe, host.PLATFORM)
     problems += _op_problems(probe["ops"])
     return Diagnosis(
         device=probe["device"],
@@ -165,12 +170,12 @@ def _installation_problems(versions: dict[str, str | None]) -> list[str]:
     return problems
 
 
-def _start_problems(probe: dict[str, Any]) -> list[str]:
+def _start_problems(probe: dict[str, Any], expected: str) -> list[str]:
     if probe["error"] is not None:
         return [f"vLLM cannot start: {probe['error']}"]
-    if probe["platform"] != PLATFORM:
+    if probe["platform"] != expected:
         return [
-            f"vLLM runs on {probe['platform']}, not on {PLATFORM}: this plugin has no effect. "
+            f"vLLM runs on {probe['platform']}, not on {expected}: this plugin has no effect. "
             "VLLM_PLUGINS must be unset or name mkv_ascend."
         ]
     if probe["device"] == "none":

@@ -30,7 +30,7 @@ from importlib.metadata import entry_points
 
 from mkv_ascend.adapters import host_probe, platform_slot
 from mkv_ascend.adapters.refusal import StartUpRefused
-from mkv_ascend.plugin.versions import adapter, check_versions, installed_version
+from mkv_ascend.plugin.versions import adapter, check_host, installed_version
 
 PLATFORM_GROUP = "vllm.platform_plugins"
 GENERAL_GROUP = "vllm.general_plugins"
@@ -61,7 +61,7 @@ def register_platform() -> str | None:
     """
     if installed_version("vllm-ascend") is None:
         return None
-    check_versions()
+    check_host()
     if _failure_to_claim is not None:
         raise StartUpRefused(_failure_to_claim)
     if importlib.util.find_spec("torch_npu") is None:
@@ -85,7 +85,7 @@ def register_general() -> None:
     """
     if installed_version("vllm-ascend") is None:
         return
-    check_versions()
+    check_host()
     host = adapter()
     active = host_probe.active_platform()
     if active != host.PLATFORM:

@@ -29,7 +29,6 @@ from benchmarks.models import load_pair
 from benchmarks.rows import REQUEST, ROWS
 from benchmarks.stock_groups import spec_of
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import kv_groups, layer_facts
-from mkv_ascend.adapters.vllm_ascend_0_23.patches import prefix_hits
 from mkv_ascend.layout.grouping import GroupingError, Objective
 from mkv_ascend.layout.registry import LayerFacts
 from tests.emulated.test_layout_groups import config
@@ -215,7 +214,7 @@ def coordinator_with(specs, cached):
 def test_no_group_is_handed_blocks_beyond_the_hit(specs, cached, hit):
     coordinator, hashes = coordinator_with(specs, cached)
     find = AscendHybridKVCacheCoordinator.find_longest_cache_hit
-    original = getattr(find, prefix_hits.ORIGINAL)
+    original = find.__wrapped__
     blocks, length = coordinator.find_longest_cache_hit(hashes, 1024)
     assert length == hit
     assert [len(found) * spec.block_size for found, spec in zip(blocks, specs, strict=True)] == [

@@ -42,8 +42,8 @@ def installed(monkeypatch):
     register_all_kvcache_specs(config())
     for name in FUNCTIONS:
         found = getattr(kv_cache_utils, name)
-        monkeypatch.setattr(kv_cache_utils, name, getattr(found, engine_core.ORIGINAL, found))
-    engine_core.install()
+        monkeypatch.setattr(kv_cache_utils, name, getattr(found, "__wrapped__", found))
+    engine_core.our_groups.apply()
 
 
 def config(
@@ -130,7 +130,7 @@ def layers(result):
 
 def test_pair_that_vllm_refuses_has_two_groups():
     specs = model([mla(), mla()], [window(4), window(4), full(4)])
-    original = kv_cache_utils.get_kv_cache_groups.mkv_ascend_original
+    original = kv_cache_utils.get_kv_cache_groups.__wrapped__
     with pytest.raises((NotImplementedError, AssertionError)):
         original(config(), dict(specs))
     (result,) = configs(specs, layout={"max_block_size": 128})
@@ -166,7 +166,7 @@ def test_specs_keep_their_facts_on_the_way_to_another_process():
 )
 def test_groups_are_vllms_own_without_a_draft_or_with_one_group(target, draft):
     specs = model(target, draft)
-    original = kv_cache_utils.get_kv_cache_groups.mkv_ascend_original
+    original = kv_cache_utils.get_kv_cache_groups.__wrapped__
     ours = kv_cache_utils.get_kv_cache_groups(config(), dict(specs))
     assert planned_groups.are_planned(ours)
     assert planned_groups.as_vllm_has_them(ours) == original(config(), dict(specs))

@@ -70,7 +70,7 @@ def stock_configs(monkeypatch, specs, memory, **options):
     with monkeypatch.context() as patch:
         for name in FUNCTIONS:
             ours = getattr(kv_cache_utils, name)
-            patch.setattr(kv_cache_utils, name, getattr(ours, engine_core.ORIGINAL))
+            patch.setattr(kv_cache_utils, name, ours.__wrapped__)
         return kv_cache_utils.get_kv_cache_configs(config(**options), [specs], [memory])
 
 

@@ -59,7 +59,7 @@ def stock_groups(specs: dict[str, Any]) -> list[KVCacheGroupSpec]:
     with pytest.MonkeyPatch.context() as patch:
         for name in test_layout_groups.FUNCTIONS:
             own = getattr(kv_cache_utils, name)
-            patch.setattr(kv_cache_utils, name, getattr(own, engine_core.ORIGINAL, own))
+            patch.setattr(kv_cache_utils, name, getattr(own, "__wrapped__", own))
         config = test_layout_groups.config()
         groups: list[KVCacheGroupSpec] = kv_cache_utils.get_kv_cache_groups(config, dict(specs))
     return groups
@@ -239,8 +239,8 @@ def test_bug_14_a_hybrid_on_310p_is_allocated_twice() -> None:
 def install_our_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in test_layout_groups.FUNCTIONS:
         found = getattr(kv_cache_utils, name)
-        monkeypatch.setattr(kv_cache_utils, name, getattr(found, engine_core.ORIGINAL, found))
-    engine_core.install()
+        monkeypatch.setattr(kv_cache_utils, name, getattr(found, "__wrapped__", found))
+    engine_core.our_groups.apply()
     register_all_kvcache_specs(test_layout_groups.config())
 
 

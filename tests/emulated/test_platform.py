@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What platform and runner do beside vllm-ascend's own, without an engine."""
 
+import functools
 from types import SimpleNamespace
 
 import pytest
@@ -223,7 +224,8 @@ def test_a_draft_over_several_pipeline_stages_is_refused():
 def test_specs_are_registered_without_a_configuration_and_without_our_grouping(monkeypatch):
     """As when vLLM looks a manager up outside an engine, for instance in a unit test."""
     monkeypatch.setattr(kv_cache_spec_registry, "_REGISTRY_KVCACHESPEC_LIST", {})
-    monkeypatch.setattr(engine_core, "install", lambda: pytest.fail("no engine core is here"))
+    applied = functools.partial(pytest.fail, "no engine core is here")
+    monkeypatch.setattr(engine_core.our_groups, "apply", applied)
     spec = FullAttentionSpec(block_size=128, num_kv_heads=1, head_size=64, dtype=torch.float16)
     manager = kv_cache_spec_registry.KVCacheSpecRegistry.get_manager_class(spec)
     assert manager is FullAttentionManager

@@ -4,8 +4,7 @@
 Its proposers stand on stand-ins that have only what their methods read. Each test shows where its
 method fails, that it does not where the cause is taken away, and what ours does in the same place,
 or names the test on an engine that shows it. A case that fails here by not failing is mended in the
-installed vllm-ascend: take it out, and the entry of
-``patches/inventory_overridden.py`` that names it.
+installed vllm-ascend: take it out, and the record that names it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,11 @@ Importing this module imports neither vLLM nor vllm-ascend.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 PLATFORM = "mkv_ascend.adapters.vllm_ascend_0_23.platform.MkvPlatform"
+VERSIONS = {"vllm": ("0.23.0",), "vllm-ascend": ("0.23.0", "0.23.0.post1")}
+FINGERPRINTS = Path(__file__).with_name("fingerprints.json")
 
 
 def start_process() -> None:

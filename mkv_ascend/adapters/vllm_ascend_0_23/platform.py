@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vllm_ascend.platform import NPUPlatform
 
 from mkv_ascend.adapters.logging import get_logger
+from mkv_ascend.adapters.patching import override, record
 from mkv_ascend.adapters.refusal import refuse
 from mkv_ascend.adapters.vllm_ascend_0_23.early_checks import (
     early_check,
@@ -42,15 +43,34 @@ class MkvPlatform(NPUPlatform):
     """
 
     @classmethod
+    @override(
+        record(
+            name="patches of the front process",
+            target="vllm_ascend.platform:NPUPlatform.pre_register_and_update",
+            why="vLLM's command calls it before it reads its arguments; ours are applied there.",
+            until="no patch of ours belongs in the front process",
+            test="tests/emulated/test_platform.py",
+        )
+    )
     def pre_register_and_update(cls, parser: Any = None) -> None:
         """vllm-ascend's patches of the front process, and those of ours that belong there."""
         super().pre_register_and_update(parser)
-        recurrent_blocks.install()
-        two_head_sizes.install()
-        draft_architecture.install()
-        front_check.install()
+        recurrent_blocks.blocks_without_alignment.apply()
+        two_head_sizes.choose_no_backend.apply()
+        draft_architecture.keep_the_architecture.apply()
+        front_check.check_first.apply()
 
     @classmethod
+    @override(
+        record(
+            name="our options and our worker",
+            target="vllm_ascend.platform:NPUPlatform.check_and_update_config",
+            writes=("worker_cls",),
+            why="Options are checked in the process that the user started, and the worker is ours.",
+            until="vllm-ascend takes the class of its worker from an option",
+            test="tests/emulated/test_platform.py",
+        )
+    )
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
         """Check our options, let vllm-ascend update the configuration, then set the worker.
 
@@ -84,6 +104,15 @@ class MkvPlatform(NPUPlatform):
             _stay_out_of(parallel_config.worker_cls, config != parse_config({}))
 
     @classmethod
+    @override(
+        record(
+            name="patches of the engine core",
+            target="vllm_ascend.platform:NPUPlatform.register_custom_kv_cache_specs",
+            why="vLLM calls it in the engine core before it groups layers; ours are applied there.",
+            until="no patch of ours belongs in the engine core",
+            test="tests/emulated/test_layout_groups.py",
+        )
+    )
     def register_custom_kv_cache_specs(cls, vllm_config: VllmConfig | None) -> None:
         """Register vllm-ascend's specs; where our worker runs, let our grouping follow.
 
@@ -102,10 +131,10 @@ class MkvPlatform(NPUPlatform):
                 prefix_hits,
             )
 
-            engine_core.install()
-            new_blocks.install()
-            prefix_hits.install()
-            draft_state_blocks.install()
+            engine_core.our_groups.apply()
+            new_blocks.name_new_blocks.apply()
+            prefix_hits.cut_to_the_hit.apply()
+            draft_state_blocks.block_sizes_of_others.apply()
 
 
 def _stay_out_of(worker: str, has_options: bool) -> None:

@@ -23,6 +23,7 @@ from vllm_ascend.attention.attention_v1 import AscendAttentionState
 from mkv_ascend.drafting.copying import shallow_copy
 from mkv_ascend.drafting.lost_states import Chunk, Lost, LostStates, rebuilding_passes
 from mkv_ascend.drafting.plan import DraftPlan, FirstPassInputs
+from mkv_ascend.drafting.recurrent import RecurrentProposing
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -173,3 +174,10 @@ def _starts(chunks: Sequence[Chunk]) -> torch.Tensor:
     """First row of each chunk, and the end; int32 on the host."""
     lengths = [0, *(chunk.end - chunk.start for chunk in chunks)]
     return torch.tensor(np.cumsum(lengths), dtype=torch.int32)
+
+
+def make_rebuilding(drafter: Any, cache_config: Any, scheduler_config: Any) -> Rebuilding | None:
+    """Of the states of a recurrent draft behind prefix hits; None where there are no hits."""
+    if not cache_config.enable_prefix_caching or not isinstance(drafter, RecurrentProposing):
+        return None
+    return Rebuilding(drafter, scheduler_config.max_num_batched_tokens)

@@ -22,8 +22,9 @@ from vllm_ascend.attention.attention_v1 import (
 from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
-from mkv_ascend.adapters.guards import replaced
 from mkv_ascend.adapters.logging import get_logger
+from mkv_ascend.adapters.patching import override, replaced
+from mkv_ascend.adapters.vllm_ascend_0_23 import runner_records as records
 from mkv_ascend.adapters.vllm_ascend_0_23.attention import layers
 from mkv_ascend.adapters.vllm_ascend_0_23.early_checks import recurrent_refusals
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.block_zeroer import PlannedBlockZeroer
@@ -48,7 +49,11 @@ from mkv_ascend.adapters.vllm_ascend_0_23.patches.gdn_rows import (
 )
 from mkv_ascend.adapters.vllm_ascend_0_23.patches.identity_rope import record_identity_rope
 from mkv_ascend.adapters.vllm_ascend_0_23.patches.two_head_sizes import drop_rows_of_other_sizes
-from mkv_ascend.adapters.vllm_ascend_0_23.rebuilding_states import Rebuilding, note_requests
+from mkv_ascend.adapters.vllm_ascend_0_23.rebuilding_states import (
+    Rebuilding,
+    make_rebuilding,
+    note_requests,
+)
 from mkv_ascend.adapters.vllm_ascend_0_23.target_graphs import (
     for_updates,
     state_of,
@@ -64,7 +69,6 @@ from mkv_ascend.attention.report import LayerRow, layer_rows, render
 from mkv_ascend.drafting.capture_cost import CaptureCost
 from mkv_ascend.drafting.proposers import create_proposer
 from mkv_ascend.drafting.proposing import Proposing
-from mkv_ascend.drafting.recurrent import RecurrentProposing
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.materialize import Materialized, materialize
 
@@ -95,10 +99,12 @@ class MkvModelRunner(NPUModelRunner):
     _rebuilding: Rebuilding | None = None
     _cache_memory: Materialized
 
+    @override(records.DRAFTER)
     def _get_drafter(self) -> Any:
         method = self.speculative_config.method
         return create_proposer(method, self.vllm_config, self.device, self)
 
+    @override(records.LOADED)
     def load_model(self) -> None:
         """Load target and draft; every layer has its backend afterwards.
 
@@ -107,7 +113,7 @@ class MkvModelRunner(NPUModelRunner):
                 matches none.
         """
         asked = self.use_aux_hidden_state_outputs or self._eagle3_uses_aux_hidden_state()
-        with auxiliary_states.handed_out(asked, self.vllm_config):
+        with auxiliary_states.with_auxiliary_states(asked, self.vllm_config):
             super().load_model()
         record_identity_rope(self.vllm_config, self.device)
         drop_rows_of_other_sizes()
@@ -124,6 +130,7 @@ class MkvModelRunner(NPUModelRunner):
             for layer in layers.chosen_layers(self.vllm_config).values()
         )
 
+    @override(records.MAMBA_KERNEL)
     def initialize_kv_cache(self, kv_cache_config: KVCacheConfig) -> None:
         """Allocate the caches, then print the tables of layers and of the plan once."""
         super().initialize_kv_cache(kv_cache_config)
@@ -138,7 +145,7 @@ class MkvModelRunner(NPUModelRunner):
         if self.compilation_config.cudagraph_mode.has_full_cudagraphs():
             take_lengths_on_the_host(builders)
         self._plan_the_targets_pass()
-        self._rebuilding = self._make_rebuilding()
+        self._rebuilding = make_rebuilding(self.drafter, self.cache_config, self.scheduler_config)
         if not is_global_first_rank():
             return
         logger.info("%s", render(self.layer_rows()))
@@ -154,6 +161,7 @@ class MkvModelRunner(NPUModelRunner):
             )
             logger.info("%s", served)
 
+    @override(records.CAPTURE_COSTS)
     def capture_model(self) -> int:
         """Capture graphs of target and draft, and say what each took; bytes, as vllm-ascend."""
         before, start = compilation_counter.num_cudagraph_captured, time.perf_counter()
@@ -167,6 +175,7 @@ class MkvModelRunner(NPUModelRunner):
             logger.info("Graphs captured: of the target %s; of the draft %s.", target, draft)
         return kept_bytes
 
+    @override(records.BOUND_CACHES)
     def initialize_kv_cache_tensors(self, kv_cache_config: KVCacheConfig) -> dict[str, Any]:
         """vllm-ascend binds the caches of a DeepSeek-V4 target's draft as that target's layers
         take them, in a list; vLLM's own layers take the caches themselves."""
@@ -201,48 +210,28 @@ class MkvModelRunner(NPUModelRunner):
         )
         slots_in_one_launch(tables, self.attn_groups, self._draft_layers(), self.max_num_reqs)
 
-    def _make_rebuilding(self) -> Rebuilding | None:
-        """Of the states of a recurrent draft behind prefix hits; None where there are no hits."""
-        if not self.cache_config.enable_prefix_caching:
-            return None
-        if not isinstance(self.drafter, RecurrentProposing):
-            return None
-        return Rebuilding(self.drafter, self.scheduler_config.max_num_batched_tokens)
-
+    @override(records.PREFIX_HITS)
     def _update_states(self, scheduler_output: Any) -> Any:
         """As vllm-ascend's; notes which requests begin behind tokens that are computed."""
         if self._rebuilding is not None:
             note_requests(self._rebuilding.lost, scheduler_output)
         return super()._update_states(scheduler_output)
 
+    @override(records.PREFIX_HITS)
     def propose_draft_token_ids(
-        self,
-        valid_sampled_token_ids: Any,
-        sampling_metadata: Any,
-        scheduler_output: Any,
-        spec_decode_metadata: Any,
-        spec_decode_common_attn_metadata: Any,
-        *args: Any,
-        **kwargs: Any,
+        self, token_ids: Any, sampling: Any, scheduled: Any, spec: Any, common: Any, *args: Any
     ) -> Any:
         """As vllm-ascend's, once the draft has its states behind prefix hits."""
         if self._rebuilding is not None:
-            self._rebuilding.run(self.input_batch, spec_decode_common_attn_metadata)
-        return super().propose_draft_token_ids(
-            valid_sampled_token_ids,
-            sampling_metadata,
-            scheduler_output,
-            spec_decode_metadata,
-            spec_decode_common_attn_metadata,
-            *args,
-            **kwargs,
-        )
+            self._rebuilding.run(self.input_batch, common)
+        return super().propose_draft_token_ids(token_ids, sampling, scheduled, spec, common, *args)
 
+    @override(records.TARGET_METADATA)
     def _build_attention_metadata(self, *args: Any, **kwargs: Any) -> Any:
         """Metadata of the target's pass: of its own layers, built once per distinct need."""
         if self.speculative_config is None:
             return self._build_of_target(*args, **kwargs)
-        with accepted_tokens.told(self.attn_groups, self.num_accepted_tokens.gpu):
+        with accepted_tokens.with_accepted_tokens(self.attn_groups, self.num_accepted_tokens.gpu):
             return self._build_of_target(*args, **kwargs)
 
     def _build_of_target(self, *args: Any, **kwargs: Any) -> Any:
@@ -262,6 +251,7 @@ class MkvModelRunner(NPUModelRunner):
         lengths = self.seq_lens[: kwargs.get("num_reqs_padded") or requests]
         return plan.complete(metadata, requests, lengths), common
 
+    @override(records.CHUNKS_OF_PROMPTS)
     def _determine_batch_execution_and_padding(
         self,
         num_tokens: int,
@@ -303,11 +293,13 @@ class MkvModelRunner(NPUModelRunner):
         drafts[:] = np.maximum(drafts, found)
         asked["use_spec_decode"] = bool((drafts >= 0).any())
 
+    @override(records.VERIFY_STEPS)
     def _update_full_graph_params_if_needed(self, *args: Any, **kwargs: Any) -> None:
         """Give the launches of a replayed graph this step's lengths: K + 1 tokens per request."""
         with replaced(self, "speculative_config", for_updates(self.speculative_config)):
             super()._update_full_graph_params_if_needed(*args, **kwargs)
 
+    @override(records.SPECS)
     def get_kv_cache_spec(self) -> dict[str, Any]:
         """The spec of every layer with a cache, tied to what planning must know besides."""
         all_layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
@@ -320,6 +312,7 @@ class MkvModelRunner(NPUModelRunner):
         tie_facts(specs, all_layers, self._draft_layers())
         return specs
 
+    @override(records.SHARING_LAYERS)
     def maybe_add_kv_sharing_layers_to_kv_cache_groups(
         self, kv_cache_config: KVCacheConfig
     ) -> None:
@@ -335,6 +328,7 @@ class MkvModelRunner(NPUModelRunner):
     def _draft_layers(self) -> frozenset[str]:
         return frozenset(getattr(self.drafter, "_draft_attn_layer_names", ()))
 
+    @override(records.PLANNED_CACHES)
     def _allocate_kv_cache_tensors(self, kv_cache_config: KVCacheConfig) -> dict[str, Any]:
         """Every layer's cache, in its final shape, from one plan where all kinds are planned."""
         specs = own_caches(kv_cache_config, self.runner_only_attn_layers)
@@ -357,6 +351,7 @@ class MkvModelRunner(NPUModelRunner):
         self._cache_memory = materialize(self.cache_plan, self.device)
         return self._cache_memory.caches
 
+    @override(records.PLANNED_SHAPES)
     def _reshape_kv_cache_tensors(
         self, kv_cache_config: KVCacheConfig, kv_cache_raw_tensors: dict[str, Any]
     ) -> dict[str, Any]:
@@ -368,6 +363,7 @@ class MkvModelRunner(NPUModelRunner):
         )
         return reshaped
 
+    @override(records.ZEROING)
     def _init_kv_zero_meta(self) -> None:
         """Have the blocks zeroed that the scheduler asks for, in all planned caches."""
         if self.cache_plan is None:

@@ -21,6 +21,8 @@ from vllm_ascend.attention.attention_v1 import (
     AscendAttentionState,
 )
 
+from mkv_ascend.adapters.patching import record
+
 
 class _Seen:
     """A speculative configuration, but for what a subclass says of it."""
@@ -56,6 +58,19 @@ def state_of(state: AscendAttentionState, max_query_len: int) -> AscendAttention
     if state is AscendAttentionState.DecodeOnly and max_query_len > 1:
         return AscendAttentionState.ChunkedPrefill
     return state
+
+
+LENGTHS = record(
+    name="host lengths of verify steps of tokens drafted at once",
+    target="vllm_ascend.attention.attention_v1:AscendAttentionMetadataBuilder.__init__",
+    reads=("vllm_ascend.attention.attention_v1:AscendAttentionMetadataBuilder.build",),
+    writes=("speculative_config",),
+    why="With parallel drafting, which dflash is, the builder gives lengths on the device. The "
+    "launch of layers with sinks takes them as a list on the host, so its capture fails.",
+    until="the builder gives the target's lengths on the host, as for other methods",
+    test="tests/emulated/test_drafting_blocks.py"
+    "::test_one_group_chunks_prefix_hits_and_the_maximum_length",
+)
 
 
 def take_lengths_on_the_host(builders: Iterable[Any]) -> None:

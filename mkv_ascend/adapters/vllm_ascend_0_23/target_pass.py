@@ -17,6 +17,7 @@ import torch
 from vllm.v1.kv_cache_interface import CrossAttentionSpec, EncoderOnlyAttentionSpec
 from vllm.v1.worker.utils import AttentionGroup
 
+from mkv_ascend.adapters.patching import record
 from mkv_ascend.drafting.shared_states import StateSharing, need_of_states, state_sharing_of
 from mkv_ascend.drafting.sharing import Sharing, sharing_of
 from mkv_ascend.ops.group_table import group_table
@@ -124,9 +125,9 @@ def plan_target_pass(
     shown: list[tuple[int, list[AttentionGroup]]] = []
     followers: list[Follower] = []
     layers: list[str] = []
-    for index, of_kv_group in enumerate(groups):
+    for index, kv_group in enumerate(groups):
         built: list[AttentionGroup] = []
-        for group in of_kv_group:
+        for group in kv_group:
             names = [name for name in group.layer_names if name not in draft_layers]
             if not names:
                 continue
@@ -201,15 +202,27 @@ class TargetSlots:
         )
 
 
+SLOTS = record(
+    name="slots of the target in one launch",
+    target="vllm_ascend.worker.block_table:MultiGroupBlockTable.compute_slot_mapping",
+    reads=("vllm_ascend.worker.block_table:BlockTable.compute_slot_mapping",),
+    writes=("compute_slot_mapping",),
+    why="A kernel is launched for each KV group, those that only the draft uses included.",
+    until="vllm-ascend computes the slots of all groups in one launch",
+    test="tests/emulated/test_drafting_cost.py"
+    "::test_equal_groups_of_a_target_share_builder_and_slots",
+)
+
+
 def slots_in_one_launch(
     tables: Any, groups: AttentionGroups, draft_layers: Collection[str], max_requests: int
 ) -> None:
     """Let ``tables``, vllm-ascend's MultiGroupBlockTable, compute the target's slots by one op."""
     used = [
         table
-        for table, of_kv_group in zip(tables.block_tables, groups, strict=True)
+        for table, kv_group in zip(tables.block_tables, groups, strict=True)
         if not table.is_mamba_group
-        and any(set(group.layer_names) - set(draft_layers) for group in of_kv_group)
+        and any(set(group.layer_names) - set(draft_layers) for group in kv_group)
     ]
     if used:
         tables.compute_slot_mapping = TargetSlots(used, max_requests).compute

@@ -8,37 +8,83 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_ascend.worker import worker as ascend_worker
 
-from mkv_ascend.adapters.guards import replaced
-from mkv_ascend.adapters.vllm_ascend_0_23.patches import expert_groups
-from mkv_ascend.adapters.vllm_ascend_0_23.patches import inventory_replaced as patches
+from mkv_ascend.adapters.patching import override, record
+from mkv_ascend.adapters.vllm_ascend_0_23.patches import expert_groups, in_worker
 from mkv_ascend.adapters.vllm_ascend_0_23.runner import MkvModelRunner
 
 if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
 
+RUNNER = record(
+    name="model runner of the worker",
+    target="vllm_ascend.worker.worker:NPUModelRunner",
+    reads=("vllm_ascend.worker.worker:NPUWorker.init_device",),
+    why="NPUWorker.init_device names the runner's class by a global of its module.",
+    until="NPUWorker takes the runner's class from an overridable method",
+    test="tests/emulated/test_backend_choice.py",
+)
+
+
 class MkvWorker(ascend_worker.NPUWorker):
     """One NPU's worker process."""
 
+    @override(
+        record(
+            name="patches of the worker",
+            target="vllm_ascend.worker.worker:NPUWorker.__init__",
+            why="Patches of layers must be there before a model is built; vLLM builds the worker "
+            "right after its process has started and loaded the general plugins.",
+            until="no patch of ours belongs in the worker",
+            test="tests/emulated/test_backend_choice.py",
+        )
+    )
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # Before any layer of a model exists; vLLM builds the worker right after its process
-        # has started and loaded the general plugins.
-        patches.apply_in_worker()
+        in_worker.apply()
         super().__init__(*args, **kwargs)
 
+    @override(
+        record(
+            name="device of the worker",
+            target="vllm_ascend.worker.worker:NPUWorker.init_device",
+            why='Its model runner is ours: see "model runner of the worker".',
+            until="NPUWorker takes the runner's class from an overridable method",
+            test="tests/emulated/test_backend_choice.py",
+        )
+    )
     def init_device(self) -> None:
         """Set the device up and create the model runner.
 
         vllm-ascend's method names the runner's class by a global of its module and does much
         else besides. Replacing the global for the length of the call keeps all of it.
         """
-        with replaced(ascend_worker, "NPUModelRunner", MkvModelRunner):
+        with RUNNER.replaced(MkvModelRunner):
             super().init_device()
 
+    @override(
+        record(
+            name="processes of the worker",
+            target="vllm_ascend.worker.worker:NPUWorker._init_worker_distributed_environment",
+            why="A draft with experts beside a target without needs a group of processes more.",
+            until="vLLM looks at the draft's configuration too",
+            test="tests/emulated/test_drafting_ranks.py"
+            "::test_a_draft_with_experts_serves_a_target_without_on_several_ranks",
+        )
+    )
     def _init_worker_distributed_environment(self) -> None:
         super()._init_worker_distributed_environment()
         expert_groups.make_for_draft(self.vllm_config)
 
+    @override(
+        record(
+            name="zeroing of new blocks in the worker",
+            target="vllm_ascend.worker.worker:NPUWorker.initialize_from_config",
+            why="A draft may read blocks that held recurrent states before: the runner zeroes "
+            "them, once its caches are allocated.",
+            until="vllm-ascend zeroes new blocks for all methods",
+            test="tests/emulated/test_new_blocks.py",
+        )
+    )
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Allocate the caches; have new blocks zeroed if a draft reads them behind states."""
         super().initialize_from_config(kv_cache_config)

@@ -1,66 +1,149 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inventory of replaced code, and the guards that refuse to replace what has changed."""
+"""The inventory of replaced code, and how replacements are made."""
 
 import ast
-import importlib.util
+import functools
+import sys
+import types
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from mkv_ascend.adapters.guards import PatchRefused, expect, replaced
+import foreign_names
+import patch_pages
+from mkv_ascend.adapters.patching import (
+    Patch,
+    PatchRefused,
+    Record,
+    expect,
+    override,
+    patch,
+    record,
+    replaced,
+    wrap,
+)
 from mkv_ascend.adapters.vllm_ascend_0_23.attention.derived import derive
-from mkv_ascend.adapters.vllm_ascend_0_23.patches import inventory
-from mkv_ascend.adapters.vllm_ascend_0_23.patches.inventory_overridden import OVERRIDES
-from mkv_ascend.adapters.vllm_ascend_0_23.patches.inventory_replaced import PATCHES
 
 ROOT = Path(__file__).resolve().parents[3]
-INVENTORY = [*PATCHES, *OVERRIDES]
+RECORDS = [placed.record for placed in foreign_names.records()]
+WORDS = {"why": "w", "until": "u", "test": "t"}
 
 
-@pytest.mark.parametrize("patch", INVENTORY, ids=lambda patch: patch.name)
-def test_the_test_that_an_entry_names_exists(patch):
-    for named in filter(None, (patch.test, patch.stock)):
+@pytest.mark.parametrize("entry", RECORDS, ids=lambda entry: entry.name)
+def test_the_test_that_a_record_names_exists(entry):
+    for named in filter(None, (entry.test, entry.stock)):
         path, _, function = named.partition("::")
         tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
         functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
         assert function in functions if function else functions
 
 
-def test_every_entry_is_described_under_a_name_of_its_own():
-    assert len({patch.name for patch in INVENTORY}) == len(INVENTORY)
-    text = inventory.markdown()
-    for patch in INVENTORY:
-        assert f"### {patch.name}\n" in text
-        assert all([patch.target, patch.why, patch.guard, patch.until])
+def test_every_record_is_described_under_a_name_of_its_own():
+    assert len({entry.name for entry in RECORDS}) == len(RECORDS) > 40
+    text = patch_pages.markdown()
+    for entry in RECORDS:
+        assert f"### {entry.name}\n" in text
+        assert all([*entry.targets, entry.why, entry.until])
 
 
-def methods_of_classes(*paths):
-    """Names of the methods that the classes in these files define."""
-    found = set()
-    for path in paths:
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef):
-                found |= {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
-    return found
+def test_a_record_that_tools_cannot_read_is_refused_with_its_place(tmp_path):
+    file = tmp_path / "computed.py"
+    file.write_text("patch(name='a', target=f'{module}:b')\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"computed\.py:1: target of a record must be text"):
+        foreign_names.records([file])
 
 
-def installed(package, *parts):
-    """A file of an installed package, which is not imported."""
-    spec = importlib.util.find_spec(package)
-    return Path(spec.submodule_search_locations[0]).joinpath(*parts)
+def host_with(**members):
+    """A module of its own, as a host's would be."""
+    module = types.ModuleType("host_of_a_test")
+    vars(module).update(members)
+    sys.modules[module.__name__] = module
+    return module
 
 
-def test_every_method_that_a_proposer_of_ours_replaces_is_listed():
-    ours = methods_of_classes(*(ROOT / "mkv_ascend" / "drafting").glob("*.py"))
-    theirs = methods_of_classes(
-        installed("vllm", "v1", "spec_decode", "llm_base_proposer.py"),
-        installed("vllm_ascend", "spec_decode", "llm_base_proposer.py"),
-    )
-    replaced = ours & theirs - {"__init__"}
-    assert {"_propose", "_run_merged_draft"} <= replaced
-    text = inventory.markdown()
-    assert [name for name in sorted(replaced) if name not in text] == []
+@pytest.fixture
+def host():
+    class Adder:
+        def add(self, number):
+            return number + 1
+
+        @classmethod
+        def of_class(cls, number):
+            return cls.__name__, number
+
+        @staticmethod
+        def double(number):
+            return 2 * number
+
+    yield host_with(Adder=Adder, triple=lambda number: 3 * number)
+    del sys.modules["host_of_a_test"]
+
+
+def times_ten(original, *arguments):
+    found = original(*arguments)
+    return (found[0], 10 * found[1]) if isinstance(found, tuple) else 10 * found
+
+
+def test_a_patch_replaces_all_of_its_targets_once(host):
+    targets = ("host_of_a_test:triple", "host_of_a_test:Adder.add")
+    made = patch(name="tenfold", target=targets, **WORDS)(times_ten)
+    assert isinstance(made, Patch)
+
+    @made.also(target=targets[1])
+    def add(original, adder, number):
+        return original(adder, 100 * number)
+
+    assert (host.triple(1), host.Adder().add(1)) == (3, 2)
+    made.apply()
+    made.apply()
+    assert (host.triple(1), host.Adder().add(1)) == (30, 101)
+
+
+def test_class_methods_and_static_methods_stay_what_they_are(host):
+    for name in ("of_class", "double"):
+        wrap(host.Adder, name, times_ten)
+        wrap(host.Adder, name, times_ten)
+    assert (host.Adder.of_class(1), host.Adder().double(1)) == (("Adder", 10), 20)
+
+
+def test_a_function_that_others_wrapped_meanwhile_is_not_wrapped_again(host):
+    wrap(host, "triple", times_ten)
+    ours = host.triple
+    host.triple = functools.wraps(ours)(lambda number: ours(number))
+    wrap(host, "triple", times_ten)
+    assert host.triple(1) == 30
+
+
+def test_nothing_is_replaced_when_one_of_the_targets_is_gone(host):
+    targets = ("host_of_a_test:triple", "host_of_a_test:Adder.gone")
+    made = patch(name="tenfold", target=targets, **WORDS)(times_ten)
+    made.also(target=targets[1])(times_ten)
+    with pytest.raises(PatchRefused, match=r"'tenfold'.*Adder\.gone is gone"):
+        made.apply()
+    assert host.triple(1) == 3
+
+
+def test_a_global_is_another_while_a_block_runs(host):
+    entry = record(name="triple", target="host_of_a_test:triple", **WORDS)
+    before = host.triple
+    with entry.replaced("ours"):
+        assert host.triple == "ours"
+    assert host.triple is before
+
+
+def test_an_override_must_be_of_the_method_that_its_record_names():
+    entry = Record(name="add", target="host_of_a_test:Adder.add", **WORDS)
+
+    def add(self):
+        return None
+
+    def subtract(self):
+        return None
+
+    assert override(entry)(add) is add
+    with pytest.raises(ValueError, match="'add' does not name subtract"):
+        override(entry)(subtract)
 
 
 def test_a_guard_names_the_patch_and_what_changed():
@@ -100,8 +183,17 @@ class Foreign:
         return "theirs"
 
 
+def of_foreign(method):
+    return record(name="foreign", target=f"host:Foreign.{method}", **WORDS)
+
+
+def test_a_member_that_no_record_names_is_refused():
+    with pytest.raises(TypeError, match="the record 'foreign' does not name"):
+        derive(Foreign, "", {"forward": lambda self: "ours"}, of_foreign("backward"))
+
+
 def test_a_derived_class_replaces_what_its_base_has():
-    derived = derive(Foreign, "[draft]", {"forward": lambda self: "ours"})
+    derived = derive(Foreign, "[draft]", {"forward": lambda self: "ours"}, of_foreign("forward"))
     assert derived().forward() == "ours"
     assert issubclass(derived, Foreign)
     assert derived.__qualname__ == "MkvForeign[draft]"
@@ -109,4 +201,4 @@ def test_a_derived_class_replaces_what_its_base_has():
 
 def test_a_member_that_the_base_has_lost_is_refused_by_name():
     with pytest.raises(TypeError, match=r"Foreign has no forward_impl to replace"):
-        derive(Foreign, "", {"forward_impl": lambda self: "ours"})
+        derive(Foreign, "", {"forward_impl": lambda self: "ours"}, of_foreign("forward_impl"))

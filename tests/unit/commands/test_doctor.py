@@ -7,11 +7,12 @@ import subprocess
 
 import pytest
 
+from mkv_ascend.adapters.vllm_ascend_0_23.host import PLATFORM
 from mkv_ascend.commands import doctor
 
 FOUND = {
     "device": "emulated",
-    "platform": doctor.PLATFORM,
+    "platform": PLATFORM,
     "torch_npu": "2.10.0",
     "ops": {"draft_plan": "native (built for the CPU)"},
     "emulator": {"native part": "built"},
@@ -47,7 +48,7 @@ def test_a_wrong_pair_is_one_problem_with_both_versions(examine):
     assert "vllm-ascend 0.23.0" in problem
 
 
-def test_stock_in_the_seat_is_a_problem(examine):
+def test_stock_in_the_platform_slot_is_a_problem(examine):
     stock = "vllm_ascend.platform.NPUPlatform"
     (problem,) = examine(platform=stock).problems
     assert stock in problem
@@ -81,9 +82,9 @@ def test_modules_that_only_a_worker_would_miss_are_a_problem(examine, monkeypatc
 
 def test_a_misspelt_variable_hides_no_other_problem(examine, monkeypatch):
     monkeypatch.setenv("EMULATED_NPU_STRICTT", "1")
-    misspelt, seat = examine(platform="vllm_ascend.platform.NPUPlatform").problems
+    misspelt, other = examine(platform="vllm_ascend.platform.NPUPlatform").problems
     assert "EMULATED_NPU_STRICTT" in misspelt
-    assert "NPUPlatform" in seat
+    assert "NPUPlatform" in other
 
 
 @pytest.mark.parametrize(

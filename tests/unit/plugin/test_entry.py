@@ -49,5 +49,5 @@ def test_plugins_that_a_list_leaves_out(answers):
     assert dict(zip(DROPPED, answers[0], strict=True)) == DROPPED
 
 
-def test_importing_takes_the_seat_from_whoever_holds_the_function_already(answers):
+def test_importing_claims_the_slot_from_whoever_holds_the_function_already(answers):
     assert answers[1:] == [None, None]

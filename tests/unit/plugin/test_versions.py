@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Only the supported pair of vLLM and vllm-ascend is accepted."""
+"""Only versions that an adapter knows are accepted, and only their own sources."""
+
+import shutil
 
 import pytest
 
+from mkv_ascend.adapters.fingerprints import HostSource, read
 from mkv_ascend.adapters.refusal import StartUpRefused
 from mkv_ascend.plugin import versions
 
+COORDINATOR = "vllm_ascend/patch/platform/patch_kv_cache_coordinator.py"
+
 
 @pytest.mark.parametrize("vllm", ["0.23.0", "0.23.0+empty", "0.23.0+cu129"])
-def test_supported_pair_is_accepted(vllm):
-    assert versions.version_problem({"vllm": vllm, "vllm-ascend": "0.23.0"}) is None
+@pytest.mark.parametrize("vllm_ascend", ["0.23.0", "0.23.0.post1"])
+def test_supported_versions_have_an_adapter(vllm, vllm_ascend):
+    installed = {"vllm": vllm, "vllm-ascend": vllm_ascend}
+    assert versions.version_problem(installed) is None
+    assert versions.adapter_for(installed).PLATFORM.startswith("mkv_ascend.adapters.")
 
 
 @pytest.mark.parametrize(
@@ -17,17 +25,76 @@ def test_supported_pair_is_accepted(vllm):
     [
         ("0.23.1", "0.23.0"),
         ("0.23.0", "0.23.0rc1"),
-        ("0.23.0", "0.23.0.post1"),
-        ("0.32.0", "0.32.0"),
+        ("0.23.0", "0.23.0.post2"),
+        ("0.30.0", "0.30.0rc2"),
         (None, "0.23.0"),
     ],
 )
-def test_another_pair_is_refused_with_both_versions(vllm, vllm_ascend):
+def test_other_versions_are_refused_with_what_is_known(vllm, vllm_ascend):
     problem = versions.version_problem({"vllm": vllm, "vllm-ascend": vllm_ascend})
     assert problem is not None
     assert f"vllm {vllm or 'missing'}" in problem
     assert f"vllm-ascend {vllm_ascend}" in problem
-    assert "vllm 0.23.0 and vllm-ascend 0.23.0" in problem
+    assert "vllm 0.23.0 and vllm-ascend 0.23.0 or 0.23.0.post1" in problem
+    assert "Install vllm==0.23.0 vllm-ascend==0.23.0," in problem
+
+
+def test_every_version_that_is_served_has_its_fingerprints():
+    for adapter in versions.adapters():
+        recorded = read(adapter.FINGERPRINTS)
+        assert {name: tuple(found) for name, found in recorded.items()} == dict(adapter.VERSIONS)
+
+
+@pytest.fixture
+def other_source(tmp_path):
+    """The installed host, but for one file of vllm-ascend, which a test may change."""
+    source = versions.installed_source()
+    theirs = source.folders["vllm_ascend"]
+    ours = tmp_path / "vllm_ascend"
+    shutil.copytree(theirs / "vllm_ascend", ours, symlinks=True, ignore=_not_sources)
+    return HostSource({**source.folders, "vllm_ascend": tmp_path}), tmp_path / COORDINATOR
+
+
+def _not_sources(folder, names):
+    return [name for name in names if "." in name and not name.endswith(".py")]
+
+
+def problem_of(source):
+    return versions.drift_problem({"vllm": "0.23.0", "vllm-ascend": "0.23.0"}, source)
+
+
+def test_the_installed_sources_are_the_recorded_ones():
+    assert problem_of(versions.installed_source()) is None
+
+
+def test_comments_and_formatting_are_no_drift(other_source):
+    source, file = other_source
+    text = file.read_text(encoding="utf-8")
+    file.write_text("# A comment.\n" + text.replace("\n\n\n", "\n\n\n\n"), encoding="utf-8")
+    assert problem_of(source) is None
+
+
+def test_a_drifted_source_is_refused_by_the_name_of_its_patch(other_source):
+    source, file = other_source
+    text = file.read_text(encoding="utf-8")
+    head = "def find_longest_cache_hit(\n"
+    assert head in text
+    place = text.index(":\n", text.index(head)) + 2
+    changed = text[:place] + "        max_cache_hit_length -= 1\n" + text[place:]
+    file.write_text(changed, encoding="utf-8")
+    problem = problem_of(source)
+    assert problem is not None
+    assert "AscendHybridKVCacheCoordinator.find_longest_cache_hit is changed" in problem
+    assert "'prefix hits of unlike groups'" in problem
+    assert "python tools/port_report.py" in problem
+
+
+def test_a_replaced_name_that_is_gone_is_refused(other_source):
+    source, file = other_source
+    text = file.read_text(encoding="utf-8")
+    gone = text.replace("class AscendHybridKVCacheCoordinator", "class HybridCoordinator")
+    file.write_text(gone, encoding="utf-8")
+    assert "find_longest_cache_hit is gone" in problem_of(source)
 
 
 def test_refusal_cannot_be_swallowed_as_an_exception():

@@ -18,13 +18,24 @@ from typing import Any
 
 import torch
 
+from mkv_ascend.adapters.patching import record
 from mkv_ascend.adapters.vllm_ascend_0_23.attention.derived import derive
+
+FORWARD = record(
+    name="flash_attention_3 takes the whole batch",
+    target="vllm_ascend.attention.fa3_v1:AscendFAImpl.forward_impl",
+    reads=("vllm_ascend.attention.fa3_v1:AscendFAImpl._flash_attn_with_kvcache",),
+    why="Decodes are attended to without a causal mask and with block tables cut at the number of "
+    "their tokens: wrong for a verify step, whose decodes have several.",
+    until="vllm-ascend splits the batch by requests and masks decodes of several tokens",
+    test="tests/emulated/test_pairs.py::test_target_on_flash_attention_3_verifies_drafts",
+)
 
 
 @functools.cache
 def implementation(base: type[Any]) -> type[Any]:
     """vllm-ascend's implementation ``base`` with ``forward_impl`` replaced."""
-    return derive(base, "", {"forward_impl": _forward})
+    return derive(base, "", {"forward_impl": _forward}, FORWARD)
 
 
 def _forward(

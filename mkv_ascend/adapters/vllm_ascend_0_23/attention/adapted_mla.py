@@ -18,12 +18,26 @@ from typing import Any
 import torch
 import torch_npu
 
+from mkv_ascend.adapters.patching import record
 from mkv_ascend.adapters.vllm_ascend_0_23.attention.derived import derive
+
+PREFILL = record(
+    name="MLA prefill keeps its dtype",
+    target=(
+        "vllm_ascend.attention.mla_v1:AscendMLAImpl._compute_prefill_context",
+        "vllm_ascend.attention.mla_v1:AscendMLAImpl._forward_prefill",
+    ),
+    why="A prefill is converted to bfloat16, and the cached context is gathered into a buffer of "
+    "that dtype whatever the cache's is.",
+    until="vllm-ascend gathers the context in the cache's dtype",
+    test="tests/emulated/test_adapted_backends.py"
+    "::test_cached_context_is_attended_to_in_the_dtype_of_the_cache",
+)
 
 
 @functools.cache
 def implementation(base: type[Any]) -> type[Any]:
-    """vllm-ascend's implementation ``base`` with its prefill mended."""
+    """vllm-ascend's implementation ``base`` with its prefill corrected."""
 
     def compute_prefill_context(
         self: Any,
@@ -47,7 +61,7 @@ def implementation(base: type[Any]) -> type[Any]:
         "_compute_prefill_context": compute_prefill_context,
         "_forward_prefill": forward_prefill,
     }
-    return derive(base, "", members)
+    return derive(base, "", members, PREFILL)
 
 
 def _forward_prefill_in_float32(

@@ -13,7 +13,20 @@ from typing import Any
 
 import torch
 
+from mkv_ascend.adapters.patching import record
 from mkv_ascend.adapters.vllm_ascend_0_23.attention.derived import derive
+
+FORWARD = record(
+    name="rows are cast to the cache's dtype",
+    target=(
+        "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.forward",
+        "vllm_ascend.attention.fa3_v1:AscendFAImpl.forward",
+    ),
+    why="Queries, keys and values are handed over in the model's dtype; the operators take one "
+    "dtype, the cache's.",
+    until="vllm-ascend casts them",
+    test="tests/emulated/test_layout_engines.py::test_the_drafts_cache_may_have_a_dtype_of_its_own",
+)
 
 
 @functools.cache
@@ -53,4 +66,4 @@ def implementation(base: type[Any]) -> type[Any]:
         )
         return output.copy_(inside)
 
-    return derive(base, "[cast]", {"forward": forward})
+    return derive(base, "[cast]", {"forward": forward}, FORWARD)

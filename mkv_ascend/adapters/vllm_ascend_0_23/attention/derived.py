@@ -6,16 +6,24 @@ from __future__ import annotations
 import types
 from typing import Any
 
+from mkv_ascend.adapters.patching import Record
 
-def derive(base: type[Any], label: str, members: dict[str, Any]) -> type[Any]:
+
+def derive(base: type[Any], label: str, members: dict[str, Any], record: Record) -> type[Any]:
     """A subclass of ``base`` with these members.
 
     Args:
         label: what tells it from other subclasses of ``base``, for instance ``[draft]``.
 
+        record: names each member among its targets.
+
     Raises:
-        TypeError: ``base`` has no such member, so that nothing would be replaced.
+        TypeError: ``base`` has no such member, so that nothing would be replaced, or the record
+            does not name it.
     """
+    named = {target.rpartition(".")[2] for target in record.targets}
+    if not named >= set(members):
+        raise TypeError(f"the record {record.name!r} does not name {set(members) - named}")
     missing = sorted(name for name in members if not hasattr(base, name))
     if missing:
         raise TypeError(

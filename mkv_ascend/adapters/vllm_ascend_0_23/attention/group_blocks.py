@@ -11,7 +11,20 @@ import copy
 import functools
 from typing import Any
 
+from mkv_ascend.adapters.patching import record
 from mkv_ascend.adapters.vllm_ascend_0_23.attention.derived import derive
+
+BUILDERS = record(
+    name="MLA builders take their group's block size",
+    target=(
+        "vllm_ascend.attention.mla_v1:AscendMLAMetadataBuilder.__init__",
+        "vllm_ascend.attention.sfa_v1:AscendSFAMetadataBuilder.__init__",
+    ),
+    why="They read the block size of the cache configuration; groups have blocks of their own.",
+    until="vllm-ascend's builders read the block size of the spec that they are given",
+    test="tests/emulated/test_adapted_backends.py"
+    "::test_builders_of_mla_take_the_block_size_of_their_group",
+)
 
 
 @functools.cache
@@ -24,7 +37,7 @@ def builder(base: type[Any]) -> type[Any]:
         config = _with_block_size(vllm_config, kv_cache_spec.block_size)
         base.__init__(self, kv_cache_spec, layer_names, config, *args, **kwargs)
 
-    return derive(base, "", {"__init__": initialise})
+    return derive(base, "", {"__init__": initialise}, BUILDERS)
 
 
 def _with_block_size(config: Any, block_size: int) -> Any:

@@ -2,8 +2,8 @@
 """Every attention layer gets the backend that the options, or its kind, give it.
 
 vLLM's layers take a backend as the argument ``attn_backend``; models do not pass it, and the
-layer then asks the platform, which is told neither the layer nor the model. ``install`` wraps the
-two constructors so that the argument is filled in from ``attention/selection.py``. What was
+layer then asks the platform, which is told neither the layer nor the model. Both
+constructors are wrapped so that the argument is filled in from ``attention/selection.py``. What was
 decided stays with the layer, in ``layer.mkv_ascend_choice``.
 """
 
@@ -18,20 +18,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from vllm.config import get_current_vllm_config, get_layers_from_vllm_config
 from vllm.distributed.parallel_state import get_pp_group
-from vllm.model_executor.layers.attention import Attention, MLAAttention
 from vllm.model_executor.layers.attention.chunked_local_attention import ChunkedLocalAttention
 from vllm.model_executor.layers.attention.cross_attention import CrossAttention
 from vllm.model_executor.layers.attention.encoder_only_attention import EncoderOnlyAttention
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.attention.backend import AttentionType
 
-from mkv_ascend.adapters.guards import expect
 from mkv_ascend.adapters.logging import get_logger
+from mkv_ascend.adapters.patching import expect, patch, record
 from mkv_ascend.adapters.vllm_ascend_0_23.attention import selection_inputs
 from mkv_ascend.adapters.vllm_ascend_0_23.attention.backends import backend_class, bound_to
 from mkv_ascend.adapters.vllm_ascend_0_23.attention.building import current_model
-from mkv_ascend.adapters.vllm_ascend_0_23.attention.shared_keys import read_the_owners
-from mkv_ascend.adapters.vllm_ascend_0_23.patches import dense_specs, value_head_size
+from mkv_ascend.adapters.vllm_ascend_0_23.attention.shared_keys import leave_the_cache_to_its_owner
+from mkv_ascend.adapters.vllm_ascend_0_23.patches import value_head_size
 from mkv_ascend.attention import catalog, selection
 from mkv_ascend.attention.options import WindowBound
 from mkv_ascend.attention.request import PLAIN_DTYPES, LayerRequest
@@ -58,57 +57,65 @@ KINDS_OF_CLASSES = {
 """Layer classes that make a variant of the platform's backend for themselves -> their kind."""
 
 
-def install() -> None:
-    """Wrap the constructors of vLLM's attention layers, and the spec of dense ones. Idempotent."""
-    _wrap(Attention, _attention_request)
-    _wrap(MLAAttention, _mla_request)
-    dense_specs.install()
-    value_head_size.install()
+@patch(
+    name="backend per layer",
+    target=(
+        "vllm.model_executor.layers.attention.attention:Attention.__init__",
+        "vllm.model_executor.layers.attention.mla_attention:MLAAttention.__init__",
+    ),
+    writes=(CHOICE, "attn_backend"),
+    why="The platform's method that chooses a backend is told no layer, and its answer is cached "
+    "for all of them. Both constructors take attn_backend; models do not pass it.",
+    until="vLLM passes the layer to Platform.get_attn_backend_cls or has "
+    "attention_config.backend_per_kind",
+    test="tests/emulated/test_backend_choice.py",
+)
+def choose_backend(original: Any, layer: Any, *args: Any, **kwargs: Any) -> None:
+    """``Attention.__init__`` with the backend that selection chose for this layer."""
+    _initialise(_attention_request, original, layer, *args, **kwargs)
 
 
-def _wrap(
-    layer_class: type[Any], make_request: Callable[[Any, dict[str, Any]], LayerRequest]
+@choose_backend.also(
+    target="vllm.model_executor.layers.attention.mla_attention:MLAAttention.__init__"
+)
+def _choose_mla_backend(original: Any, layer: Any, *args: Any, **kwargs: Any) -> None:
+    _initialise(_mla_request, original, layer, *args, **kwargs)
+
+
+def _initialise(
+    make_request: Callable[[Any, dict[str, Any]], LayerRequest],
+    original: Any,
+    layer: Any,
+    *args: Any,
+    **kwargs: Any,
 ) -> None:
-    original = layer_class.__init__
-    if hasattr(original, "mkv_ascend_original"):
-        return
-    signature = inspect.signature(original)
-    for name in ("attn_backend", "prefix"):
-        expect(
-            name in signature.parameters,
-            "backend per layer",
-            f"{layer_class.__name__}.__init__ has no parameter {name}",
-        )
-
-    @functools.wraps(original)
-    def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
-        bound = signature.bind(self, *args, **kwargs)
-        bound.apply_defaults()
-        given = value_head_size.own_backend(bound.arguments["attn_backend"])
-        model = current_model()
-        _set_cache_dtype(bound.arguments, model.role)
-        if given is not None and type(self) not in KINDS_OF_CLASSES:
-            bound.arguments["attn_backend"] = bound_to(given, model)
-            _require_no_cast(bound.arguments)
-            original(*bound.args, **bound.kwargs)
-            return
-        choice = _choose(make_request(self, bound.arguments))
-        # A variant that the layer's class made for itself is kept; it was only checked above.
-        casts = choice.request.cast_dtype is not None
-        if given is None:
-            backend = backend_class(choice.backend, model, casts_to_cache=casts)
-        else:
-            backend = bound_to(given, model)
-            _require_no_cast(bound.arguments)
-        bound.arguments["attn_backend"] = backend
+    bound = _signature(original).bind(layer, *args, **kwargs)
+    bound.apply_defaults()
+    given = value_head_size.own_backend(bound.arguments["attn_backend"])
+    model = current_model()
+    _set_cache_dtype(bound.arguments, model.role)
+    if given is not None and type(layer) not in KINDS_OF_CLASSES:
+        bound.arguments["attn_backend"] = bound_to(given, model)
+        _require_no_cast(bound.arguments)
         original(*bound.args, **bound.kwargs)
-        setattr(self, CHOICE, choice)
-        _bound_the_window(self, choice)
-        value_head_size.size_the_output(self, choice.request.name)
-        _leave_the_cache_to_its_owner(self)
+        return
+    choice = _choose(make_request(layer, bound.arguments))
+    # A variant that the layer's class made for itself is kept; it was only checked above.
+    casts = choice.request.cast_dtype is not None
+    if given is None:
+        backend = backend_class(choice.backend, model, casts_to_cache=casts)
+    else:
+        backend = bound_to(given, model)
+        _require_no_cast(bound.arguments)
+    bound.arguments["attn_backend"] = backend
+    original(*bound.args, **bound.kwargs)
+    setattr(layer, CHOICE, choice)
+    _bound_the_window(layer, choice)
+    value_head_size.size_the_output(layer, choice.request.name)
+    leave_the_cache_to_its_owner(layer)
 
-    initialise.mkv_ascend_original = original  # type: ignore[attr-defined]
-    layer_class.__init__ = initialise
+
+_signature = functools.cache(inspect.signature)
 
 
 def _set_cache_dtype(arguments: dict[str, Any], role: Role) -> None:
@@ -194,10 +201,25 @@ def _cache_dtype(cache_config: Any) -> str:
     return {"fp8": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn"}.get(name, name)
 
 
+WINDOW = record(
+    name="window bound",
+    target="vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.__init__",
+    reads=(
+        "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.forward_fused_infer_attention",
+        "vllm_ascend.attention.fa3_v1:AscendFAImpl",
+    ),
+    writes=("sliding_window",),
+    why="A sliding window of W keeps the query's own key and the W - 1 before it. vllm-ascend "
+    "passes W as pre_tokens to fused_infer_attention_score, whose documented bound and golden test "
+    "keep pre_tokens + 1 keys: one too many. W - 1 is passed instead. "
+    "attention.window_bound = 'vllm_ascend' leaves W.",
+    until="vllm-ascend passes sliding_window - 1, or hardware shows an exclusive bound",
+    test="tests/emulated/test_models.py::test_tokens_are_those_of_hugging_face",
+)
+
+
 def _bound_the_window(layer: Any, choice: Choice) -> None:
     """Pass a window of W tokens as W - 1 to operators whose left bound is inclusive.
-
-    See "window bound" in ``patches.py``.
 
     Raises:
         ValueError: a window of one token, which vllm-ascend would then take for no window.
@@ -210,7 +232,7 @@ def _bound_the_window(layer: Any, choice: Choice) -> None:
     implementation = layer.impl
     expect(
         getattr(implementation, "sliding_window", None) == layer.sliding_window,
-        "window bound",
+        WINDOW.name,
         f"{type(implementation).__name__}.sliding_window is not the layer's window",
     )
     if layer.sliding_window < 2:
@@ -219,18 +241,6 @@ def _bound_the_window(layer: Any, choice: Choice) -> None:
             "passed to fused_infer_attention; windows of 2 tokens and more can"
         )
     implementation.sliding_window = layer.sliding_window - 1
-
-
-def _leave_the_cache_to_its_owner(layer: Any) -> None:
-    """See "layers without keys of their own" in ``patches.py``."""
-    if getattr(layer, "kv_sharing_target_layer_name", None) is None:
-        return
-    expect(
-        callable(getattr(layer.impl, "reshape_and_cache", None)),
-        "layers without keys of their own",
-        f"{type(layer.impl).__name__} has no method reshape_and_cache that writes the cache",
-    )
-    layer.impl.reshape_and_cache = read_the_owners
 
 
 def chosen_layers(config: VllmConfig) -> dict[str, Any]:

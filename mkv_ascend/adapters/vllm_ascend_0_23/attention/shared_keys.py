@@ -14,6 +14,34 @@ from typing import Any
 import torch
 from vllm_ascend.attention.attention_v1 import AscendAttentionState
 
+from mkv_ascend.adapters.patching import expect, record
+
+WRITER = record(
+    name="layers without keys of their own",
+    target="vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.reshape_and_cache",
+    reads=(
+        "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.forward",
+        "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.forward_impl",
+    ),
+    writes=("reshape_and_cache",),
+    why="Layers that read another layer's cache (Gemma 3n, Gemma 4) have no keys. vllm-ascend "
+    "writes what they pass over the owner's, and attends to it in a prefill.",
+    until="vllm-ascend looks at kv_sharing_target_layer_name before it writes",
+    test="tests/emulated/test_shared_caches.py::test_stock_writes_over_the_keys_of_the_owner",
+)
+
+
+def leave_the_cache_to_its_owner(layer: Any) -> None:
+    """Let a layer that shares another's cache write nothing to it."""
+    if getattr(layer, "kv_sharing_target_layer_name", None) is None:
+        return
+    expect(
+        callable(getattr(layer.impl, "reshape_and_cache", None)),
+        WRITER.name,
+        f"{type(layer.impl).__name__} has no method reshape_and_cache that writes the cache",
+    )
+    layer.impl.reshape_and_cache = read_the_owners
+
 
 def read_the_owners(
     query: torch.Tensor,

@@ -8,14 +8,13 @@ vLLM's command asks the platform to prepare before it reads its arguments; there
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any, NoReturn
 
-from mkv_ascend.adapters.guards import expect
 from mkv_ascend.adapters.logging import get_logger
+from mkv_ascend.adapters.patching import patch
 from mkv_ascend.adapters.refusal import StartUpRefused, is_vllm_command, refuse
 from mkv_ascend.attention import catalog
 from mkv_ascend.attention.entry import DeviceGeneration
@@ -29,35 +28,28 @@ MOST_MEMORY = {DeviceGeneration.A2: 64 << 30, DeviceGeneration.A3: 64 << 30}
 WITH_GRAPHS = "compilation_config"
 
 
-def install() -> None:
-    """Wrap ``EngineArgs.create_engine_config``. Idempotent."""
-    from vllm.engine.arg_utils import EngineArgs
-
-    original = EngineArgs.create_engine_config
-    if hasattr(original, "mkv_ascend_original"):
-        return
-    expect(
-        "model" in {field.name for field in dataclasses.fields(EngineArgs)},
-        "refusals before the start",
-        "EngineArgs is no dataclass with a field model",
-    )
-
-    @functools.wraps(original)
-    def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_vllm_command():
-            return original(self, *args, **kwargs)
-        was_checked = check(self)
-        try:
-            made = original(self, *args, **kwargs)
-        except (ValueError, NotImplementedError, AssertionError, OSError) as error:
-            _say_what_vllm_says(error)
-        if not was_checked:
-            # By now vLLM has fetched what the models' repositories say.
-            check(self)
-        return made
-
-    checked.mkv_ascend_original = original  # type: ignore[attr-defined]
-    EngineArgs.create_engine_config = checked
+@patch(
+    name="refusals before the start",
+    target="vllm.engine.arg_utils:EngineArgs.create_engine_config",
+    why="What cannot be served is refused in the process that the user started, by the checks of "
+    "mkv-ascend check; the platform is asked only when vLLM has made its configuration, and what "
+    "that raises is shown behind a traceback.",
+    until="vLLM hands the arguments to the platform, and prints a refusal alone",
+    test="tests/emulated/test_front_check.py",
+)
+def check_first(original: Any, arguments: Any, *args: Any, **kwargs: Any) -> Any:
+    """``EngineArgs.create_engine_config`` behind our checks, in vLLM's own command."""
+    if not is_vllm_command():
+        return original(arguments, *args, **kwargs)
+    was_checked = check(arguments)
+    try:
+        made = original(arguments, *args, **kwargs)
+    except (ValueError, NotImplementedError, AssertionError, OSError) as error:
+        _say_what_vllm_says(error)
+    if not was_checked:
+        # By now vLLM has fetched what the models' repositories say.
+        check(arguments)
+    return made
 
 
 def check(arguments: Any) -> bool:

@@ -19,10 +19,36 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from mkv_ascend.adapters.patching import record
 from mkv_ascend.adapters.questions import answer
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+
+PRETENDED = record(
+    name="models without memory, for explain",
+    target=(
+        "vllm.model_executor.model_loader:get_model",
+        "vllm.model_executor.layers.rotary_embedding:get_rope",
+        "vllm.distributed.parallel_state:in_the_same_node_as",
+        "vllm_ascend.ops.rope_dsv4:current_platform",
+    ),
+    writes=(
+        "verify_equal_vocab_size_if_draft_model",
+        "new_group",
+        "in_the_same_node_as",
+        "create_from_process_group",
+        "broadcast_object_list",
+        "all_gather_object",
+        "_draft_attn_layer_names",
+        "model",
+        "current_platform",
+    ),
+    why="explain asks what an engine would allocate, without its devices and its memory. Only the "
+    "process that answers is changed, and it ends then.",
+    until="vLLM plans caches without loading models",
+    test="tests/emulated/test_planner.py",
+)
 
 MAX_NUM_SEQS = 8
 """Few: buffers of the runner are made, and no request is ever run."""
@@ -172,10 +198,9 @@ def _pretend_ranks(config: VllmConfig) -> None:
     from vllm_ascend.distributed.parallel_state import init_ascend_model_parallel
     from vllm_ascend.utils import adapt_patch, register_ascend_customop
 
-    from mkv_ascend.adapters.vllm_ascend_0_23.patches import expert_groups
-    from mkv_ascend.adapters.vllm_ascend_0_23.patches import inventory_replaced as patches
+    from mkv_ascend.adapters.vllm_ascend_0_23.patches import expert_groups, in_worker
 
-    patches.apply_in_worker()
+    in_worker.apply()
     adapt_patch()
     register_ascend_customop(config)
     init_ascend_config(config)
@@ -246,7 +271,7 @@ def _replace_everywhere(original: Any, replacement: Any) -> None:
     for module in list(sys.modules.values()):
         package = getattr(module, "__name__", "").split(".")[0]
         if package in ("vllm", "vllm_ascend") and vars(module).get(name) is original:
-            setattr(module, name, replacement)
+            vars(module)[name] = replacement
 
 
 def _rotary_tables_where_needed() -> None:

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions of ``vllm.v1.core.kv_cache_utils`` that have to follow our planning of KV caches.
 
-``install`` runs in the engine core, from ``register_custom_kv_cache_specs``, which vLLM calls
-before it groups. Groups are our own where target and draft need several, or where vLLM cannot group
+Applied in the engine core, from ``register_custom_kv_cache_specs``, which vLLM calls before it
+groups. Groups are our own where target and draft need several, or where vLLM cannot group
 the layers at all; otherwise vLLM's. Either way blocks, memory and concurrency are counted from the
 plan. Each replacement hands over to the original for layers that are not planned.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +19,7 @@ from vllm.v1.kv_cache_interface import (
     KVCacheTensor,
 )
 
-from mkv_ascend.adapters.guards import expect
+from mkv_ascend.adapters.patching import expect, patch
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import kv_groups, kv_transfer, planned_groups
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.layer_facts import tied_facts
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.planned_caches import blocks_of_request
@@ -36,51 +34,34 @@ if TYPE_CHECKING:
 
     Groups = Sequence[KVCacheGroupSpec]
 
-PATCH = "KV groups of target and draft"
-ORIGINAL = "mkv_ascend_original"
 
-
-def install() -> None:
-    """Replace the functions. Idempotent."""
-    for replacement, parameters in (
-        (_get_kv_cache_groups, ("vllm_config", "kv_cache_spec")),
-        (is_kv_cache_spec_uniform, ("kv_cache_spec",)),
-        (_pool_bytes_per_block, ("kv_cache_groups",)),
-        (
-            get_kv_cache_config_from_groups,
-            ("vllm_config", "kv_cache_groups", "available_memory"),
-        ),
-        (_max_memory_usage_bytes_from_groups, ("vllm_config", "kv_cache_groups")),
-        (get_max_concurrency_for_kv_cache_config, ("vllm_config", "kv_cache_config")),
-        (
-            _check_enough_kv_cache_memory,
-            (
-                "available_memory",
-                "get_needed_memory",
-                "max_model_len",
-                "estimate_max_model_len",
-            ),
-        ),
-    ):
-        _replace(replacement, parameters)
-
-
-def _replace(replacement: Callable[..., Any], parameters: tuple[str, ...]) -> None:
-    name = replacement.__name__
-    if name == "_get_kv_cache_groups":
-        name = "get_kv_cache_groups"
-    original = getattr(kv_cache_utils, name, None)
-    if hasattr(original, ORIGINAL):
-        return
-    found = None if original is None else tuple(inspect.signature(original).parameters)
-    expect(found == parameters, PATCH, f"kv_cache_utils.{name} takes {found}, not {parameters}")
-    assert original is not None
-    bound = functools.wraps(original)(functools.partial(replacement, original))
-    setattr(bound, ORIGINAL, original)
-    setattr(kv_cache_utils, name, bound)
-
-
-def _get_kv_cache_groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
+@patch(
+    name="KV groups of target and draft",
+    target=(
+        "vllm.v1.core.kv_cache_utils:get_kv_cache_groups",
+        "vllm.v1.core.kv_cache_utils:is_kv_cache_spec_uniform",
+        "vllm.v1.core.kv_cache_utils:_pool_bytes_per_block",
+        "vllm.v1.core.kv_cache_utils:get_kv_cache_config_from_groups",
+        "vllm.v1.core.kv_cache_utils:_max_memory_usage_bytes_from_groups",
+        "vllm.v1.core.kv_cache_utils:get_max_concurrency_for_kv_cache_config",
+        "vllm.v1.core.kv_cache_utils:_check_enough_kv_cache_memory",
+    ),
+    reads=(
+        "vllm.v1.core.kv_cache_utils:get_kv_cache_configs",
+        "vllm.v1.core.kv_cache_utils:may_override_num_blocks",
+        "vllm_ascend.patch.platform.patch_kv_cache_utils:group_and_unify_kv_cache_specs",
+        "vllm_ascend.patch.platform.patch_kv_cache_utils:_get_kv_cache_groups_uniform_groups",
+    ),
+    why="vLLM's grouping wants one page size: it refuses pairs (MLA with a window draft) and "
+    "models (MLA with recurrent states), or splits all groups to single layers. Groups of unlike "
+    "pages then need their own counting of blocks, memory and concurrency, which comes from the "
+    "plan. The memory check lets start engines that have no block for vLLM's own null block, whose "
+    "first long request waits for ever. And keys of one size with values of several count as one "
+    "spec, the first layer's.",
+    until="vLLM groups layers of unlike pages, or the grouping is a hook of the platform",
+    test="tests/emulated/test_layout_groups.py",
+)
+def our_groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
     """Ours, or vLLM's.
 
     Raises:
@@ -104,6 +85,7 @@ def _groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
     return planned_groups.with_facts(original(config, specs), facts)
 
 
+@our_groups.also(target="vllm.v1.core.kv_cache_utils:is_kv_cache_spec_uniform")
 def is_kv_cache_spec_uniform(original: Any, kv_cache_spec: dict[str, Any]) -> bool:
     """Whether one spec stands for all layers; values of two sizes are two specs.
 
@@ -115,6 +97,7 @@ def is_kv_cache_spec_uniform(original: Any, kv_cache_spec: dict[str, Any]) -> bo
     return max(len(sizes), len(hidden)) <= 1 and bool(original(kv_cache_spec))
 
 
+@our_groups.also(target="vllm.v1.core.kv_cache_utils:_pool_bytes_per_block")
 def _pool_bytes_per_block(original: Any, groups: Groups) -> int:
     if not planned_groups.are_planned(groups):
         return int(original(groups))
@@ -127,6 +110,7 @@ def _pool_bytes_per_block(original: Any, groups: Groups) -> int:
     )
 
 
+@our_groups.also(target="vllm.v1.core.kv_cache_utils:get_kv_cache_config_from_groups")
 def get_kv_cache_config_from_groups(
     original: Any, config: VllmConfig, groups: list[KVCacheGroupSpec], available_memory: int
 ) -> KVCacheConfig:
@@ -152,6 +136,7 @@ def _blocks_of_request(config: VllmConfig, groups: Groups) -> int:
     return sum(blocks_of_request(group.kv_cache_spec, config) for group in groups)
 
 
+@our_groups.also(target="vllm.v1.core.kv_cache_utils:_max_memory_usage_bytes_from_groups")
 def _max_memory_usage_bytes_from_groups(original: Any, config: VllmConfig, groups: Groups) -> int:
     """What one request of full length needs, the block that vLLM keeps for itself included."""
     if not planned_groups.are_planned(groups):
@@ -169,6 +154,7 @@ def _alignment_bytes(config: VllmConfig, groups: Groups) -> int:
     return plan(kv_groups.given_inputs(config, groups)).plan.overhead_bytes
 
 
+@our_groups.also(target="vllm.v1.core.kv_cache_utils:get_max_concurrency_for_kv_cache_config")
 def get_max_concurrency_for_kv_cache_config(
     original: Any, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig
 ) -> float:
@@ -177,6 +163,7 @@ def get_max_concurrency_for_kv_cache_config(
     return kv_cache_config.num_blocks / _blocks_of_request(vllm_config, groups)
 
 
+@our_groups.also(target="vllm.v1.core.kv_cache_utils:_check_enough_kv_cache_memory")
 def _check_enough_kv_cache_memory(
     original: Any,
     available_memory: int,
@@ -193,7 +180,7 @@ def _check_enough_kv_cache_memory(
     # vLLM binds the configuration and the groups to the function that counts the memory.
     expect(
         len(getattr(get_needed_memory, "args", ())) == 2,
-        PATCH,
+        our_groups.record.name,
         "the memory check is not given the groups with get_needed_memory",
     )
     config, groups = get_needed_memory.args

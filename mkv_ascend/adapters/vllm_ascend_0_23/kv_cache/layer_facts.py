@@ -26,11 +26,23 @@ from vllm.v1.worker.utils import select_common_block_size
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec, AscendSlidingWindowMLASpec
 from vllm_ascend.utils import AscendDeviceType, get_ascend_device_type
 
+from mkv_ascend.adapters.patching import record
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.registry import LayerFacts, dtype_name
 
 _ATTRIBUTE = "mkv_ascend_facts"
 _FIRST_FORM = "mkv_ascend_first_form"
+
+FACTS = record(
+    name="facts of layers on their specs",
+    target="vllm.v1.kv_cache_interface:KVCacheSpec",
+    reads=("vllm.v1.core.kv_cache_utils:get_kv_cache_configs",),
+    writes=(_ATTRIBUTE, _FIRST_FORM),
+    why="The engine core plans from specs alone, which vLLM merges, copies and sends between "
+    "processes. What planning must know besides goes with each spec.",
+    until="vLLM hands the layers' own facts to the engine core",
+    test="tests/emulated/test_layout_groups.py",
+)
 
 PLANNED_SPECS = (
     FullAttentionSpec,

@@ -26,10 +26,10 @@ def corrected_specs(
     Args:
         replicas: how often a rank keeps the indexer's keys (``sfa_dcp_replicated_indexer_size``).
     """
-    return {name: _mended(spec, layers[name], config, replicas) for name, spec in specs.items()}
+    return {name: _corrected(spec, layers[name], config, replicas) for name, spec in specs.items()}
 
 
-def _mended(spec: Any, layer: Any, config: VllmConfig, replicas: int) -> Any:
+def _corrected(spec: Any, layer: Any, config: VllmConfig, replicas: int) -> Any:
     if type(spec) is not AscendMLAAttentionSpec or not isinstance(layer, MLAAttention):
         return spec
     if getattr(layer.impl, "fa_quant_layer", False):

@@ -20,12 +20,32 @@ from vllm.v1.attention.backends.mamba2_attn import Mamba2AttentionMetadataBuilde
 from vllm.v1.attention.backends.short_conv_attn import ShortConvAttentionMetadataBuilder
 from vllm.v1.worker.utils import AttentionGroup
 
+from mkv_ascend.adapters.patching import record
+
 BUILDERS = (Mamba2AttentionMetadataBuilder, ShortConvAttentionMetadataBuilder)
 """vLLM's builders of states that can be taken back, apart from that of the gated delta net."""
 
 
+BUILD = record(
+    name="states go back to what was accepted",
+    target=(
+        "vllm.v1.attention.backends.mamba_attn:BaseMambaAttentionMetadataBuilder.build",
+        "vllm.v1.attention.backends.mamba2_attn:Mamba2AttentionMetadataBuilder.build",
+    ),
+    reads=("vllm.v1.attention.backends.short_conv_attn:ShortConvAttentionMetadataBuilder",),
+    writes=("build",),
+    why="vllm-ascend tells the numbers of accepted tokens only to the builder of the gated delta "
+    "net. The others count a verification as part of a prompt, whose rejected tokens stay in the "
+    "state.",
+    until="vllm-ascend hands them to every builder of states",
+    test="tests/emulated/test_mamba_models.py::test_states_are_taken_back_to_what_was_accepted",
+)
+
+
 @contextmanager
-def told(groups: Sequence[Sequence[AttentionGroup]], accepted: torch.Tensor) -> Iterator[None]:
+def with_accepted_tokens(
+    groups: Sequence[Sequence[AttentionGroup]], accepted: torch.Tensor
+) -> Iterator[None]:
     """Inside the block, ``build`` of those builders is given ``accepted``.
 
     Args:
@@ -34,8 +54,8 @@ def told(groups: Sequence[Sequence[AttentionGroup]], accepted: torch.Tensor) -> 
     """
     builders: list[Any] = [
         builder
-        for of_kv_group in groups
-        for group in of_kv_group
+        for kv_group in groups
+        for group in kv_group
         for builder in group.metadata_builders
         if isinstance(builder, BUILDERS)
     ]

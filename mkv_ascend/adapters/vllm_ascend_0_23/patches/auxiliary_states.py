@@ -26,8 +26,8 @@ from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.models.interfaces import supports_eagle3
 from vllm_ascend.worker import model_runner_v1
 
-from mkv_ascend.adapters.guards import replaced
 from mkv_ascend.adapters.logging import get_logger
+from mkv_ascend.adapters.patching import record
 from mkv_ascend.adapters.vllm_ascend_0_23.patches.read_arguments import reads_argument
 
 logger = get_logger(__name__)
@@ -234,8 +234,26 @@ def decoder_of(model: nn.Module, count: int) -> tuple[nn.Module, list[nn.Module]
     return found[0]
 
 
+LOADER = record(
+    name="hidden states of any target",
+    target="vllm_ascend.worker.model_runner_v1:get_model",
+    reads=(
+        "vllm_ascend.worker.model_runner_v1:NPUModelRunner.load_model",
+        "vllm.model_executor.models.utils:make_layers",
+        "vllm.model_executor.models.interfaces:SupportsEagle3",
+        "vllm.compilation.wrapper:TorchCompileWithNoGuardsWrapper.__init__",
+    ),
+    writes=("__class__",),
+    why="A head of eagle3 or dflash takes hidden states of the target's layers. Classes that hand "
+    "out none are refused: Gemma3, Qwen3-Next, Granite-4, LFM2 and many others. Instances of them "
+    "and of their decoders get a class derived from their own.",
+    until="vLLM gathers hidden states outside of the models' classes",
+    test="tests/emulated/test_auxiliary_states.py",
+)
+
+
 @contextlib.contextmanager
-def handed_out(asked: bool, vllm_config: VllmConfig) -> Iterator[None]:
+def with_auxiliary_states(asked: bool, vllm_config: VllmConfig) -> Iterator[None]:
     """While vllm-ascend's runner loads the target: it hands out hidden states if they are asked."""
     if not asked:
         yield
@@ -247,7 +265,7 @@ def handed_out(asked: bool, vllm_config: VllmConfig) -> Iterator[None]:
         hand_out(model, vllm_config)
         return model
 
-    with replaced(model_runner_v1, "get_model", get_model):
+    with LOADER.replaced(get_model):
         yield
 
 

@@ -8,36 +8,25 @@ has MLA, and refuses. The configuration is the target's, also when the layer is 
 from __future__ import annotations
 
 import copy
-import functools
-import inspect
 from typing import TYPE_CHECKING, Any
 
-from vllm.model_executor.layers.attention import Attention
-
-from mkv_ascend.adapters.guards import expect
+from mkv_ascend.adapters.patching import patch
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 
-def install() -> None:
-    """Wrap ``Attention.get_kv_cache_spec``. Idempotent."""
-    original = Attention.get_kv_cache_spec
-    if hasattr(original, "mkv_ascend_original"):
-        return
-    parameters = tuple(inspect.signature(original).parameters)
-    expect(
-        parameters == ("self", "vllm_config"),
-        "dense layers beside MLA",
-        f"Attention.get_kv_cache_spec takes {parameters}, not (self, vllm_config)",
-    )
-
-    @functools.wraps(original)
-    def get_kv_cache_spec(self: Any, vllm_config: VllmConfig) -> Any:
-        return original(self, _without_mla(vllm_config))
-
-    get_kv_cache_spec.mkv_ascend_original = original  # type: ignore[attr-defined]
-    Attention.get_kv_cache_spec = get_kv_cache_spec
+@patch(
+    name="dense layers beside MLA",
+    target="vllm.model_executor.layers.attention.attention:Attention.get_kv_cache_spec",
+    why="A dense layer with a sliding window refuses when the model has MLA, and is asked about "
+    "the target's configuration also where it is the draft's.",
+    until="vLLM asks the layer, or hands over the draft's configuration",
+    test="tests/emulated/test_layout_engines.py",
+)
+def spec_without_mla(original: Any, layer: Any, vllm_config: VllmConfig) -> Any:
+    """``Attention.get_kv_cache_spec`` for a model without MLA."""
+    return original(layer, _without_mla(vllm_config))
 
 
 def _without_mla(config: VllmConfig) -> VllmConfig:

@@ -8,38 +8,30 @@ and the method becomes ``mtp``, whatever was asked for.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
-from mkv_ascend.adapters.guards import expect, replaced
-
-PATCH = "architecture of a draft model"
+from mkv_ascend.adapters.patching import patch, replaced
 
 
-def install() -> None:
-    """Wrap ``SpeculativeConfig.__post_init__``. Idempotent."""
-    from vllm.config.speculative import SpeculativeConfig
-
-    original = SpeculativeConfig.__post_init__
-    if hasattr(original, "mkv_ascend_original"):
-        return
-    expect(
-        "hf_config_override" in original.__code__.co_names,
-        PATCH,
-        "SpeculativeConfig.__post_init__ does not read hf_config_override",
-    )
-
-    @functools.wraps(original)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.method != "draft_model":
-            return original(self, *args, **kwargs)
-        with replaced(SpeculativeConfig, "hf_config_override", staticmethod(kept)):
-            return original(self, *args, **kwargs)
-
-    wrapped.mkv_ascend_original = original  # type: ignore[attr-defined]
-    SpeculativeConfig.__post_init__ = wrapped
+@patch(
+    name="architecture of a draft model",
+    target="vllm.config.speculative:SpeculativeConfig.__post_init__",
+    reads=("vllm.config.speculative:SpeculativeConfig.hf_config_override",),
+    writes=("hf_config_override",),
+    why="It makes an MTP head of every draft whose family has one (Qwen3-Next, Qwen3.5, "
+    "DeepSeek-V3, Nemotron-H), also where the method asked for is draft_model: such a model cannot "
+    "be a draft of its own.",
+    until="vLLM overrides a draft's architecture for the method mtp only",
+    test="tests/emulated/test_recurrent_drafts.py",
+)
+def keep_the_architecture(original: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
+    """``SpeculativeConfig.__post_init__``, without the override for the method draft_model."""
+    if config.method != "draft_model":
+        return original(config, *args, **kwargs)
+    with replaced(type(config), "hf_config_override", staticmethod(unchanged)):
+        return original(config, *args, **kwargs)
 
 
-def kept(hf_config: Any) -> Any:
+def unchanged(hf_config: Any) -> Any:
     """``hf_config`` as it is."""
     return hf_config

@@ -9,20 +9,14 @@ spec's class; here both are ours. Workers keep the spec that the layers gave.
 
 from __future__ import annotations
 
-import functools
-import inspect
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from vllm.v1.core.single_type_kv_cache_manager import MambaManager
-from vllm.v1.engine import core
 from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
 from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
 
-from mkv_ascend.adapters.guards import expect
-
-PATCH = "hits beside states of a draft"
-ORIGINAL = "mkv_ascend_original"
+from mkv_ascend.adapters.patching import patch, record
 
 
 @dataclass(frozen=True)
@@ -32,6 +26,24 @@ class DraftStatesSpec(MambaSpec):
     ``block_size`` says nothing of these blocks. It is one that hits have anyway, because hits are
     looked for in common multiples of all groups' blocks.
     """
+
+
+MANAGER = record(
+    name="blocks of a draft's states",
+    target=(
+        "vllm.v1.core.single_type_kv_cache_manager:MambaManager.find_longest_cache_hit",
+        "vllm.v1.core.single_type_kv_cache_manager:MambaManager.get_num_blocks_to_allocate",
+        "vllm.v1.core.single_type_kv_cache_manager:"
+        "SingleTypeKVCacheManager.allocate_new_computed_blocks",
+        "vllm.v1.core.single_type_kv_cache_manager:MambaManager.allocate_new_blocks",
+        "vllm.v1.core.single_type_kv_cache_manager:MambaManager.cache_blocks",
+        "vllm.v1.core.single_type_kv_cache_manager:MambaManager.remove_skipped_blocks",
+    ),
+    why="A draft's states are one for a request and stay in their blocks from its beginning to its "
+    "end; vLLM's manager moves states to the ends of blocks and looks them up there.",
+    until="vLLM lets a group have no say in prefix hits",
+    test="tests/emulated/test_draft_state_blocks.py",
+)
 
 
 class DraftStatesManager(MambaManager):
@@ -80,31 +92,32 @@ class DraftStatesManager(MambaManager):
         """All are needed to the end."""
 
 
-def install() -> None:
-    """Have the scheduler know groups of a draft's states as such. Idempotent."""
+@patch(
+    name="hits beside states of a draft",
+    target="vllm.v1.engine.core:resolve_kv_cache_block_sizes",
+    reads=(
+        "vllm.v1.engine.core:EngineCore._initialize_kv_caches",
+        "vllm.v1.core.kv_cache_utils:resolve_kv_cache_block_sizes",
+        "vllm_ascend.patch.platform.patch_kv_cache_utils:_ascend_resolve_kv_cache_block_sizes",
+    ),
+    writes=("block_size", "kv_cache_spec"),
+    why="A draft's states are one for a request, in blocks as long as the longest context; the "
+    "scheduler looks for hits in common multiples of all blocks, and for a state at their end. So "
+    "there would be no hit. Here it is told that such a group has no say, by a spec with a manager "
+    "of its own.",
+    until="vLLM lets a group have no say in prefix hits",
+    test="tests/emulated/test_draft_state_blocks.py",
+)
+def block_sizes_of_others(original: Any, kv_cache_config: KVCacheConfig, vllm_config: Any) -> Any:
+    """Block sizes for hits, of the groups that have a say."""
     KVCacheSpecRegistry.register(DraftStatesSpec, DraftStatesManager, MambaSpec)
-    original = core.resolve_kv_cache_block_sizes
-    if hasattr(original, ORIGINAL):
-        return
-    parameters = tuple(inspect.signature(original).parameters)
-    expect(
-        parameters == ("kv_cache_config", "vllm_config"),
-        PATCH,
-        f"resolve_kv_cache_block_sizes takes {parameters}",
-    )
-
-    @functools.wraps(original)
-    def resolve_kv_cache_block_sizes(kv_cache_config: KVCacheConfig, vllm_config: Any) -> Any:
-        cache = vllm_config.cache_config
-        if cache.enable_prefix_caching:
-            sizes = leave_hits_to_others(kv_cache_config)
-            if sizes:
-                # As the engine core has set it, of groups that have a say.
-                cache.block_size = min(sizes)
-        return original(kv_cache_config, vllm_config)
-
-    setattr(resolve_kv_cache_block_sizes, ORIGINAL, original)
-    core.resolve_kv_cache_block_sizes = resolve_kv_cache_block_sizes
+    cache = vllm_config.cache_config
+    if cache.enable_prefix_caching:
+        sizes = leave_hits_to_others(kv_cache_config)
+        if sizes:
+            # As the engine core has set it, of groups that have a say.
+            cache.block_size = min(sizes)
+    return original(kv_cache_config, vllm_config)
 
 
 def leave_hits_to_others(config: KVCacheConfig) -> list[int]:

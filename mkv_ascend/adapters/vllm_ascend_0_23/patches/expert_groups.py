@@ -13,10 +13,27 @@ from typing import TYPE_CHECKING
 import torch
 from vllm.distributed import parallel_state
 
-from mkv_ascend.adapters.guards import expect
+from mkv_ascend.adapters.patching import expect, record
 
 if TYPE_CHECKING:
     from vllm.config import ParallelConfig, VllmConfig
+
+
+EXPERT_GROUP = record(
+    name="experts of a draft alone",
+    target="vllm.distributed.parallel_state:_EP",
+    reads=(
+        "vllm.distributed.parallel_state:initialize_model_parallel",
+        "vllm.distributed.parallel_state:init_model_parallel_group",
+        "vllm.distributed.parallel_state:get_ep_group",
+    ),
+    writes=("_EP",),
+    why="The group is made for a target with experts only: layers of a draft with experts stop in "
+    "their constructor.",
+    until="vLLM looks at the draft's configuration too",
+    test="tests/emulated/test_drafting_ranks.py"
+    "::test_a_draft_with_experts_serves_a_target_without_on_several_ranks",
+)
 
 
 def only_draft_has_experts(config: VllmConfig) -> bool:
@@ -30,7 +47,7 @@ def make_for_draft(config: VllmConfig) -> None:
     if not only_draft_has_experts(config):
         return
     group = getattr(parallel_state, "_EP", config)
-    expect(group is None, "expert group of a draft", "vLLM made it, or keeps it elsewhere")
+    expect(group is None, EXPERT_GROUP.name, "vLLM made it, or keeps it elsewhere")
     world = parallel_state.get_world_group()
     parallel_state._EP = parallel_state.init_model_parallel_group(
         ranks_of_groups(config.parallel_config, world.world_size),

@@ -19,8 +19,6 @@ shorter than a verify step, and the runner keeps batches with the third from gra
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -28,21 +26,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from mkv_ascend.adapters.guards import expect
+from mkv_ascend.adapters.patching import patch
 
-PATCH = "rows of gated delta nets"
 ROWS = "mkv_ascend_rows"
 """Attribute of metadata whose rows were padded_verify_rows."""
 
 OF_THE_TARGET = "mkv_ascend_of_the_target"
 """Attribute of builders for the target; drafts build metadata of rows of their own."""
-
-BUILD = (
-    "self", "common_prefix_len", "common_attn_metadata", "num_accepted_tokens",
-    "num_decode_draft_tokens_cpu", "fast_build",
-)  # fmt: skip
-FOLD = ("self", "common_attn_metadata", "spec_sequence_masks_cpu", "num_accepted_tokens")
-CORE = ("self", "mixed_qkv", "b", "a", "core_attn_out")
 
 
 @dataclass(frozen=True)
@@ -113,44 +103,34 @@ def mark_builders(builders: Iterable[Any]) -> None:
 
 
 def install() -> None:
-    """Wrap vllm-ascend's builder, and the layers' core. Idempotent."""
-    from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import (
-        QwenGatedDeltaNetAttention,
-    )
-    from vllm_ascend.ops.gdn_attn_builder import AscendGDNAttentionMetadataBuilder
+    """Replace vllm-ascend's methods, where the device has them. Idempotent."""
     from vllm_ascend.utils import is_310p
 
-    if is_310p() or hasattr(AscendGDNAttentionMetadataBuilder.build, "mkv_ascend_original"):
+    if is_310p():
         return  # the 310P has a builder and layers of its own
     import vllm_ascend.patch.worker  # noqa: F401  (it gives the layers their core)
 
-    replaced: tuple[tuple[Any, str, tuple[str, ...], Callable[..., Any]], ...] = (
-        (AscendGDNAttentionMetadataBuilder, "build", BUILD, _build),
-        (
-            AscendGDNAttentionMetadataBuilder,
-            "_fold_spec_sized_prefill_chunks_into_spec",
-            FOLD,
-            _fold,
-        ),
-        (QwenGatedDeltaNetAttention, "_forward_core", CORE, _forward_core),
-    )
-    for owner, name, parameters, _ in replaced:
-        found = tuple(inspect.signature(getattr(owner, name)).parameters)
-        expect(found == parameters, PATCH, f"{owner.__name__}.{name} takes {found}")
-    for owner, name, _, replacement in replaced:
-        setattr(owner, name, _wrapper(getattr(owner, name), replacement))
+    build_of_padded_rows.apply()
 
 
-def _wrapper(original: Callable[..., Any], replacement: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def method(self: Any, *arguments: Any, **named: Any) -> Any:
-        return replacement(original, self, *arguments, **named)
-
-    method.mkv_ascend_original = original  # type: ignore[attr-defined]
-    return method
-
-
-def _build(
+@patch(
+    name="rows of gated delta nets",
+    target=(
+        "vllm_ascend.ops.gdn_attn_builder:AscendGDNAttentionMetadataBuilder.build",
+        "vllm_ascend.ops.gdn_attn_builder:AscendGDNAttentionMetadataBuilder."
+        "_fold_spec_sized_prefill_chunks_into_spec",
+        "vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn:"
+        "QwenGatedDeltaNetAttention._forward_core",
+    ),
+    reads=("vllm_ascend.ops.gdn:AscendGatedDeltaNetAttention._forward_core",),
+    writes=(OF_THE_TARGET, ROWS),
+    why="After a verification of drafts a state stands in the column of the token that was "
+    "accepted last. Rows with fewer drafts than K, or none, and chunks of prompts of K + 1 tokens, "
+    "go on from another column: wrong tokens.",
+    until="vllm-ascend looks columns up by row, and keeps chunks of prompts apart",
+    test="tests/emulated/test_gated_delta_nets.py",
+)
+def build_of_padded_rows(
     original: Callable[..., Any],
     builder: Any,
     common_prefix_len: int,
@@ -182,6 +162,10 @@ def _build(
     return metadata
 
 
+@build_of_padded_rows.also(
+    target="vllm_ascend.ops.gdn_attn_builder:AscendGDNAttentionMetadataBuilder."
+    "_fold_spec_sized_prefill_chunks_into_spec"
+)
 def _fold(
     original: Callable[..., Any],
     builder: Any,
@@ -193,6 +177,10 @@ def _fold(
     return spec_sequence_masks_cpu, num_accepted_tokens
 
 
+@build_of_padded_rows.also(
+    target="vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn:"
+    "QwenGatedDeltaNetAttention._forward_core"
+)
 def _forward_core(
     original: Callable[..., None],
     layer: Any,

@@ -13,8 +13,27 @@ from typing import TYPE_CHECKING
 import torch
 from vllm_ascend.ops import rotary_embedding
 
+from mkv_ascend.adapters.patching import record
+
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+
+
+TABLES = record(
+    name="latent attention that rotates nothing",
+    target=(
+        "vllm_ascend.ops.rotary_embedding:_cos_cache",
+        "vllm_ascend.ops.rotary_embedding:_sin_cache",
+    ),
+    reads=(
+        "vllm_ascend.ops.rotary_embedding:_record_cos_and_sin_cache",
+        "vllm_ascend.ops.rotary_embedding:get_cos_and_sin_mla",
+    ),
+    why="MLA always rotates, by tables that rotary modules record. Kimi-Linear has no such "
+    "module: a TypeError in its first step. Tables of cosine 1 and sine 0 are recorded.",
+    until="vllm-ascend's MLA looks whether there is a rotary module",
+    test="tests/emulated/test_kimi_linear.py",
+)
 
 
 def record_identity_rope(config: VllmConfig, device: torch.device) -> None:

@@ -9,48 +9,37 @@ the hit, which its request then counts as its own.
 
 from __future__ import annotations
 
-import functools
-import inspect
 from typing import Any
 
 from vllm.v1.kv_cache_interface import FullAttentionSpec
-from vllm_ascend.patch.platform import patch_kv_cache_coordinator
 
-from mkv_ascend.adapters.guards import expect
-
-PATCH = "prefix hits of unlike groups"
-ORIGINAL = "mkv_ascend_original"
+from mkv_ascend.adapters.patching import patch
 
 
-def install() -> None:
-    """Wrap ``AscendHybridKVCacheCoordinator.find_longest_cache_hit``. Idempotent."""
-    coordinator = patch_kv_cache_coordinator.AscendHybridKVCacheCoordinator
-    original = coordinator.find_longest_cache_hit
-    if hasattr(original, ORIGINAL):
-        return
-    parameters = tuple(inspect.signature(original).parameters)
-    expect(
-        parameters == ("self", "block_hashes", "max_cache_hit_length"),
-        PATCH,
-        f"find_longest_cache_hit takes {parameters}",
-    )
-    expect(
-        hasattr(coordinator, "_get_effective_block_size"),
-        PATCH,
-        "the coordinator has no _get_effective_block_size",
-    )
-
-    @functools.wraps(original)
-    def find_longest_cache_hit(self: Any, block_hashes: Any, max_cache_hit_length: int) -> Any:
-        blocks, length = original(self, block_hashes, max_cache_hit_length)
-        for spec, groups, _ in self.attention_groups:
-            if _keeps_a_row_for_every_token(spec):
-                for group in groups:
-                    del blocks[group][length // self._get_effective_block_size(spec) :]
-        return blocks, length
-
-    setattr(find_longest_cache_hit, ORIGINAL, original)
-    coordinator.find_longest_cache_hit = find_longest_cache_hit
+@patch(
+    name="prefix hits of unlike groups",
+    target="vllm_ascend.patch.platform.patch_kv_cache_coordinator:"
+    "AscendHybridKVCacheCoordinator.find_longest_cache_hit",
+    reads=(
+        "vllm_ascend.patch.platform.patch_kv_cache_coordinator:"
+        "AscendHybridKVCacheCoordinator._get_effective_block_size",
+    ),
+    why="Groups that keep all tokens and differ in block size or in the spec of their first layer "
+    "are looked up one after another; only the first is cut to the length that all agree on, the "
+    "others are handed blocks beyond the hit.",
+    until="vllm-ascend cuts every group that keeps all tokens to the hit",
+    test="tests/emulated/test_layout_block_sizes.py::test_no_group_is_handed_blocks_beyond_the_hit",
+)
+def cut_to_the_hit(
+    original: Any, coordinator: Any, block_hashes: Any, max_cache_hit_length: int
+) -> Any:
+    """``find_longest_cache_hit`` with no blocks beyond the hit for any group."""
+    blocks, length = original(coordinator, block_hashes, max_cache_hit_length)
+    for spec, groups, _ in coordinator.attention_groups:
+        if _keeps_a_row_for_every_token(spec):
+            for group in groups:
+                del blocks[group][length // coordinator._get_effective_block_size(spec) :]
+    return blocks, length
 
 
 def _keeps_a_row_for_every_token(spec: Any) -> bool:

@@ -8,12 +8,10 @@ where sizes are equal and need no equal sizes, so that blocks may have any size 
 
 from __future__ import annotations
 
-import functools
-import inspect
 from typing import TYPE_CHECKING, Any
 
-from mkv_ascend.adapters.guards import expect
 from mkv_ascend.adapters.logging import get_logger
+from mkv_ascend.adapters.patching import patch
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -25,40 +23,36 @@ KERNEL_BLOCK = 128
 """Tokens; what vllm-ascend's attention takes."""
 
 
-def install() -> None:
-    """Wrap ``HybridAttentionMambaModelConfig.verify_and_update_config``. Idempotent."""
-    # Not with this module, which the platform imports: vLLM's models need the platform.
-    from vllm.model_executor.models.config import HybridAttentionMambaModelConfig
-
-    original = HybridAttentionMambaModelConfig.verify_and_update_config
-    if hasattr(original, "mkv_ascend_original"):
-        return
-    parameters = tuple(inspect.signature(original).parameters)
-    expect(
-        parameters == ("vllm_config",),
-        "blocks beside states",
-        f"HybridAttentionMambaModelConfig.verify_and_update_config takes {parameters}",
-    )
-
-    @functools.wraps(original)
-    def verify_and_update_config(cls: type[Any], vllm_config: VllmConfig) -> None:
-        _keep_states_of_aligned_blocks(vllm_config.cache_config)
-        try:
-            original(vllm_config)
-        except AssertionError as error:
-            if str(error) != CANNOT_ALIGN:
-                raise
-            if vllm_config.kv_transfer_config is not None:
-                raise ValueError(
-                    "KV transfer was asked for. It takes states in vllm-ascend's arrangement, "
-                    "where attention's keys of a block are as many bytes as a state, and those of "
-                    f"{vllm_config.model_config.model} cannot be. Leave out --kv-transfer-config, "
-                    "or choose a model without such states"
-                ) from error
-            _without_alignment(vllm_config)
-
-    verify_and_update_config.mkv_ascend_original = original  # type: ignore[attr-defined]
-    HybridAttentionMambaModelConfig.verify_and_update_config = classmethod(verify_and_update_config)
+@patch(
+    name="blocks beside recurrent states",
+    target="vllm.model_executor.models.config:"
+    "HybridAttentionMambaModelConfig.verify_and_update_config",
+    reads=("vllm_ascend.patch.platform.patch_mamba_config:verify_and_update_config",),
+    writes=("mamba_cache_mode", "block_size", "mamba_page_size_padded", "mamba_block_size"),
+    why="It asserts that attention blocks can be made so large that their keys are as many bytes "
+    "as a recurrent state, which its own caches need and planned ones do not. Models with other "
+    "sizes are refused. And models that could keep states of all blocks are given that mode, in "
+    "which its blocks of states are as long as the longest context: no hit.",
+    until="vllm-ascend's caches need no equal sizes",
+    test="tests/emulated/test_hybrid_engines.py"
+    "::test_states_that_vllm_ascend_cannot_align_are_served",
+)
+def blocks_without_alignment(original: Any, cls: type[Any], vllm_config: VllmConfig) -> None:
+    """vllm-ascend's method; only its assertion on sizes is passed over, only that mode changed."""
+    _keep_states_of_aligned_blocks(vllm_config.cache_config)
+    try:
+        original(cls, vllm_config)
+    except AssertionError as error:
+        if str(error) != CANNOT_ALIGN:
+            raise
+        if vllm_config.kv_transfer_config is not None:
+            raise ValueError(
+                "KV transfer was asked for. It takes states in vllm-ascend's arrangement, "
+                "where attention's keys of a block are as many bytes as a state, and those of "
+                f"{vllm_config.model_config.model} cannot be. Leave out --kv-transfer-config, "
+                "or choose a model without such states"
+            ) from error
+        _without_alignment(vllm_config)
 
 
 def _keep_states_of_aligned_blocks(cache: Any) -> None:

@@ -7,54 +7,59 @@ layer's indexer holds the number (``topk_tokens``).
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from mkv_ascend.adapters.guards import expect
+from mkv_ascend.adapters.patching import patch, wrap
 
-PATCH = "number of keys that a sparse layer chooses"
 COUNT_OF_VLLM_ASCEND = 2048
-PARAMETERS = (
-    "sfa_impl", "q_li", "q_li_scale", "q_li_shape_ori", "weights", "kv_cache", "attn_metadata",
+ARGUMENTS = (
+    "q_li", "q_li_scale", "q_li_shape_ori", "weights", "kv_cache", "attn_metadata",
     "actual_seq_lengths_query", "actual_seq_lengths_key", "enable_sparse_li_c8",
     "use_torch_npu_lightning_indexer",
 )  # fmt: skip
+"""Of ``indexer_select_post_process``, behind the implementation."""
 
 
 def install() -> None:
-    """Wrap the method of the device's adaptor that chooses keys. Idempotent."""
+    """Wrap the method of this device's adaptor that chooses keys. Idempotent."""
     import vllm_ascend.ops  # noqa: F401  (before the device's module, which imports it in a circle)
-    from vllm_ascend.device.device_op import BaseDeviceAdaptor, DeviceOperator
+    from vllm_ascend.device.device_op import DeviceOperator
 
-    original: Callable[..., torch.Tensor] = DeviceOperator.indexer_select_post_process
-    if hasattr(original, "mkv_ascend_original"):
-        return
-    expect(
-        tuple(inspect.signature(original).parameters) == PARAMETERS,
-        PATCH,
-        "indexer_select_post_process of vllm-ascend's device adaptor takes other arguments",
-    )
-    # Other generations' adaptors call other operators.
-    generic = original is BaseDeviceAdaptor.indexer_select_post_process
+    for function in number_of_keys.functions.values():
+        wrap(DeviceOperator, "indexer_select_post_process", function)
 
-    @functools.wraps(original)
-    def choose(sfa_impl: Any, *arguments: Any) -> torch.Tensor:
-        count = sfa_impl.indexer.topk_tokens
-        if count == COUNT_OF_VLLM_ASCEND:
-            return original(sfa_impl, *arguments)
-        if not generic:
-            raise NotImplementedError(
-                f"index_topk is {count}; on this device generation layers choose "
-                f"{COUNT_OF_VLLM_ASCEND} keys. Use a model with that index_topk"
-            )
-        return choose_keys(sfa_impl, count, dict(zip(PARAMETERS[1:], arguments, strict=True)))
 
-    choose.mkv_ascend_original = original  # type: ignore[attr-defined]
-    DeviceOperator.indexer_select_post_process = staticmethod(choose)
+@patch(
+    name="number of keys that a sparse layer chooses",
+    target="vllm_ascend.device.device_op:BaseDeviceAdaptor.indexer_select_post_process",
+    reads=("vllm_ascend.device.device_op:DeviceOperator",),
+    why="The indexer chooses 2048 keys whatever the model's index_topk is. Layers with 2048 still "
+    "take vllm-ascend's way.",
+    until="vllm-ascend passes the indexer's topk_tokens as sparse_count",
+    test="tests/emulated/test_sparse_models.py::test_tokens_are_those_of_the_chosen_keys",
+)
+def number_of_keys(
+    original: Callable[..., torch.Tensor], sfa_impl: Any, *arguments: Any
+) -> torch.Tensor:
+    """As many keys as the layer's indexer holds.
+
+    Raises:
+        NotImplementedError: on other generations, whose adaptors call other operators.
+    """
+    from vllm_ascend.device.device_op import BaseDeviceAdaptor
+
+    count = sfa_impl.indexer.topk_tokens
+    if count == COUNT_OF_VLLM_ASCEND:
+        return original(sfa_impl, *arguments)
+    if original.__qualname__.partition(".")[0] != BaseDeviceAdaptor.__name__:
+        raise NotImplementedError(
+            f"index_topk is {count}; on this device generation layers choose "
+            f"{COUNT_OF_VLLM_ASCEND} keys. Use a model with that index_topk"
+        )
+    return choose_keys(sfa_impl, count, dict(zip(ARGUMENTS, arguments, strict=True)))
 
 
 def choose_keys(sfa_impl: Any, count: int, given: dict[str, Any]) -> torch.Tensor:

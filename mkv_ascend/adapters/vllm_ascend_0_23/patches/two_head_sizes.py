@@ -10,33 +10,39 @@ RuntimeError. Layers that are not latent attention rotate by their own tables an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mkv_ascend.adapters.guards import expect
+from mkv_ascend.adapters.patching import patch, record
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-PATCH = "heads of two sizes"
 
-
-def install() -> None:
-    """Have vLLM ask for no backend because of unlike head sizes. Idempotent."""
-    # Not with this module, which the platform imports: vLLM's models need the platform.
-    from vllm.model_executor.models import config
-
-    gemma = config.Gemma4Config
-    expect(
-        set(vars(gemma)) & {"verify_and_update_config", "verify_and_update_model_config"}
-        == {"verify_and_update_config"},
-        PATCH,
-        "Gemma4Config does more than choose a backend",
-    )
-    gemma.verify_and_update_config = staticmethod(_choose_no_backend)
-
-
-def _choose_no_backend(vllm_config: VllmConfig) -> None:
+@patch(
+    name="a backend for heads of two sizes",
+    target="vllm.model_executor.models.config:Gemma4Config.verify_and_update_config",
+    reads=("vllm.model_executor.models.config:Gemma4Config",),
+    why="For heads of two sizes vLLM asks for Triton's backend, which is not Ascend's.",
+    until="vllm-ascend serves Gemma 4",
+    test="tests/emulated/test_two_head_sizes.py",
+)
+def choose_no_backend(original: Any, vllm_config: VllmConfig) -> None:
     """Each layer chooses its own."""
+
+
+ROTARY_ROWS = record(
+    name="rotary rows for heads of two sizes",
+    target=(
+        "vllm_ascend.ops.rotary_embedding:_cos",
+        "vllm_ascend.ops.rotary_embedding:_sin",
+    ),
+    reads=("vllm_ascend.ops.rotary_embedding:update_cos_sin",),
+    writes=("_cos", "_sin"),
+    why="vllm-ascend fills rotary rows as wide as the largest head from the table of the first "
+    "layer's, and ends in a RuntimeError; layers of this kind read no such rows.",
+    until="vllm-ascend keeps rotary rows for each head size",
+    test="tests/emulated/test_two_head_sizes.py",
+)
 
 
 def drop_rows_of_other_sizes() -> None:

@@ -8,17 +8,24 @@ attention's output is viewed with the size of keys.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from typing import Any
 
-from mkv_ascend.adapters.guards import expect, replaced
+from mkv_ascend.adapters.patching import expect, patch, record, replaced
 
 OTHER_DEVICES = "vllm.v1.attention.backends."
 """Modules of vLLM's own backends, none of which runs on an NPU."""
 
-PROJECTION = "projection with values of another size"
-OUTPUT = "head size of values"
+HEAD_SIZE = record(
+    name="head size of values",
+    target="vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.__init__",
+    reads=("vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.forward",),
+    writes=("head_size",),
+    why="The implementation views its output by head_size, with as many elements as values have. "
+    "Where values have another head size than keys it is set to theirs.",
+    until="vllm-ascend views its output by the head size of values",
+    test="tests/emulated/test_layout_engines.py::test_keys_of_192_and_values_of_128",
+)
 
 
 def own_backend(given: type[Any] | None) -> type[Any] | None:
@@ -33,39 +40,33 @@ def size_the_output(layer: Any, name: str) -> None:
         return
     expect(
         getattr(layer.impl, "head_size", None) == layer.head_size,
-        OUTPUT,
+        HEAD_SIZE.name,
         f"{type(layer.impl).__name__}.head_size is not the layer's, for {name}",
     )
     layer.impl.head_size = head_size_v
 
 
-def install() -> None:
-    """Wrap the constructor of vllm-ascend's projection. Idempotent."""
-    from vllm_ascend.ops.linear import AscendColumnParallelLinear, AscendQKVParallelLinear
+@patch(
+    name="projection with values of another size",
+    target="vllm_ascend.ops.linear:AscendQKVParallelLinear.__init__",
+    reads=("vllm_ascend.ops.linear:AscendColumnParallelLinear.__init__",),
+    writes=("output_sizes",),
+    why="It takes v_head_size and gives values as many rows as keys.",
+    until="vllm-ascend's projection counts values by v_head_size",
+    test="tests/emulated/test_layout_engines.py::test_keys_of_192_and_values_of_128",
+)
+def project_values(original: Any, projection: Any, *args: Any, **kwargs: Any) -> None:
+    """``AscendQKVParallelLinear.__init__`` with rows for values of their own head size."""
+    from vllm_ascend.ops.linear import AscendColumnParallelLinear
 
-    original = AscendQKVParallelLinear.__init__
-    if hasattr(original, "mkv_ascend_original"):
+    given = inspect.signature(original).bind(projection, *args, **kwargs).arguments
+    size, value_size = given["head_size"], given.get("v_head_size")
+    if value_size in (None, size):
+        original(projection, *args, **kwargs)
         return
-    signature = inspect.signature(original)
-    expect(
-        {"head_size", "v_head_size"} <= set(signature.parameters),
-        PROJECTION,
-        "AscendQKVParallelLinear.__init__ has no head_size and v_head_size",
-    )
-
-    @functools.wraps(original)
-    def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
-        given = signature.bind(self, *args, **kwargs).arguments
-        size, value_size = given["head_size"], given.get("v_head_size")
-        if value_size in (None, size):
-            original(self, *args, **kwargs)
-            return
-        made = _made_of(AscendColumnParallelLinear.__init__, size, value_size)
-        with replaced(AscendColumnParallelLinear, "__init__", made):
-            original(self, *args, **kwargs)
-
-    initialise.mkv_ascend_original = original  # type: ignore[attr-defined]
-    AscendQKVParallelLinear.__init__ = initialise
+    made = _made_of(AscendColumnParallelLinear.__init__, size, value_size)
+    with replaced(AscendColumnParallelLinear, "__init__", made):
+        original(projection, *args, **kwargs)
 
 
 def _made_of(initialise: Any, size: int, value_size: int) -> Any:
@@ -75,7 +76,7 @@ def _made_of(initialise: Any, size: int, value_size: int) -> Any:
         queries, keys, values = self.output_sizes
         expect(
             output_size == queries + keys + values and keys == values,
-            PROJECTION,
+            project_values.record.name,
             "AscendQKVParallelLinear.output_sizes are not those of queries, keys and values",
         )
         self.output_sizes = [queries, keys, values // size * value_size]

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which patches a worker process needs before a model is built."""
+
+from __future__ import annotations
+
+from mkv_ascend.adapters.vllm_ascend_0_23.attention import layers
+from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
+    dense_specs,
+    gdn_rows,
+    recurrent_blocks,
+    short_convolution,
+    sparse_counts,
+    target_state_groups,
+    two_head_sizes,
+    value_head_size,
+)
+
+
+def apply() -> None:
+    """Apply them. Idempotent."""
+    layers.choose_backend.apply()
+    dense_specs.spec_without_mla.apply()
+    value_head_size.project_values.apply()
+    sparse_counts.install()
+    recurrent_blocks.blocks_without_alignment.apply()
+    two_head_sizes.choose_no_backend.apply()
+    short_convolution.remember_drafted.apply()
+    gdn_rows.install()
+    target_state_groups.groups_that_move.apply()

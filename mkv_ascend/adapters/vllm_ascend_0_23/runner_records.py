@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of the methods of vllm-ascend's model runner that ``runner.py`` replaces."""
+
+from __future__ import annotations
+
+from mkv_ascend.adapters.patching import record
+
+DRAFTER = record(
+    name="proposers of ours",
+    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner._get_drafter",
+    why="vllm-ascend's proposers draft over one KV group; create_proposer makes ours for the "
+    "methods that draft with a model.",
+    until="vllm-ascend's proposers draft over several KV groups",
+    test="tests/emulated/test_drafting_groups.py",
+)
+
+LOADED = record(
+    name="checks after the models are loaded",
+    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.load_model",
+    why="Backends, states and rotary tables of both models are known only then. And whether "
+    "lengths are kept right on the host is decided by the target's backend alone; a draft's "
+    "builder may read lengths on the host when the target's does not.",
+    until="vllm-ascend asks the backends of all layers",
+    test="tests/emulated/test_platform.py"
+    "::test_host_lengths_are_kept_right_when_any_layer_reads_them",
+)
+
+MAMBA_KERNEL = record(
+    name="kernel of Mamba's state update",
+    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.initialize_kv_cache",
+    reads=("vllm.model_executor.layers.mamba.ops.ssu_dispatch:initialize_mamba_ssu_backend",),
+    why="vLLM's runner chooses the kernel there, vllm-ascend's never does: every decode of a "
+    "Mamba2 model stops.",
+    until="vllm-ascend calls initialize_mamba_ssu_backend",
+    test="tests/emulated/test_mamba_models.py",
+)
+
+CAPTURE_COSTS = record(
+    name="costs of captured graphs",
+    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.capture_model",
+    why="The log says what the graphs of target and draft each took; vllm-ascend knows the sum.",
+    until="vllm-ascend logs both",
+    test="tests/emulated/test_draft_graphs.py",
+)
+
+BOUND_CACHES = record(
+    name="caches of a draft beside DeepSeek-V4",
+    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.initialize_kv_cache_tensors",
+    why="With that target the caches of all layers are bound in a list, as its own take them; "
+    "the draft's find no keys in it.",
+    until="vllm-ascend asks the layer how it takes its cache",
+    test="tests/emulated/test_deepseek_v4.py::test_dense_draft",
+)
+
+TARGET_METADATA = record(
+    name="the target's pass without the draft",
+    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner._build_attention_metadata",
+    why="Metadata is built for the draft's layers too, which nobody reads in the target's pass, "
+    "and for each KV group anew where groups differ by nothing but their block table. And "
+    "before capture vllm-ascend runs dummy verify steps in the state of a decode, except "
+    "for mtp: layers with sinks then count one query per request and refuse the rest; real "
+    "verify steps are in the state of a chunk.",
+    until="vllm-ascend leaves the draft's groups out, builds once per distinct need, and "
+    "_dummy_run takes the state of a verify step",
+    test="tests/emulated/test_drafting_cost.py"
+    "::test_the_targets_pass_costs_what_it_costs_without_a_draft",
+)
+
+CHUNKS_OF_PROMPTS = record(
+    name="chunks of prompts are no verify steps",
+    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner."
+    "_determine_batch_execution_and_padding",
+    why="A graph is chosen by shape, so a chunk of K + 1 tokens of a prompt is replayed as a "
+    "verify step. A gated delta net then goes on from the state of another token; a request "
+    "whose first chunk is one token, without drafts, from what the block held before.",
+    until="vllm-ascend asks whether each prompt is fully computed",
+    test="tests/emulated/test_state_graphs.py",
+)
+
+VERIFY_STEPS = record(
+    name="verify steps of any method in full graphs",
+    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner._update_full_graph_params_if_needed",
+    reads=("vllm_ascend.attention.mla_v1:AscendMLAImpl.update_graph_params",),
+    why="A verify step has K + 1 tokens per request. Where a captured launch of MLA is given "
+    "this step's lengths, vllm-ascend knows so of the methods eagle, eagle3 and mtp, and "
+    "otherwise pads the lengths to one for each token.",
+    until="AscendMLAImpl.update_graph_params looks at the number of draft tokens",
+    test="tests/emulated/test_draft_graphs.py::test_independent_drafts",
+)
+
+SPECS = record(
+    name="specs of MLA layers",
+    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.get_kv_cache_spec",
+    why="Whether layers have an indexer, and of what sizes, is asked of the target's "
+    "configuration for the draft's layers too.",
+    until="vllm-ascend asks the layer",
+    test="tests/emulated/test_latent_specs.py",
+)
+
+SHARING_LAYERS = record(
+    name="layers that share in groups of unlike pages",
+    target="vllm.v1.worker.gpu_model_runner:GPUModelRunner."
+    "maybe_add_kv_sharing_layers_to_kv_cache_groups",
+    why="Such layers join the group of their owner, whose specs by layer then lack them.",
+    until="vLLM's method adds the spec",
+    test="tests/emulated/test_shared_caches.py"
+    "::test_a_layer_that_shares_joins_a_group_of_unlike_pages",
+)
+
+PLANNED_CACHES = record(
+    name="caches from a plan",
+    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner._allocate_kv_cache_tensors",
+    why="Every KV group has tensors of one size, in two halves or as one; a draft's layers with "
+    "other pages find no place in them. Ours come from the plan, in their final shapes.",
+    until="vllm-ascend allocates each layer's cache from its own spec",
+    test="tests/emulated/test_planned_runner.py",
+)
+
+PLANNED_SHAPES = record(
+    name="planned caches have their shapes",
+    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner._reshape_kv_cache_tensors",
+    why="It cuts the tensors of each KV group; planned caches are views already.",
+    until="vllm-ascend allocates each layer's cache from its own spec",
+    test="tests/emulated/test_planned_runner.py",
+)
+
+PREFIX_HITS = record(
+    name="a recurrent draft reads prefix hits",
+    target=(
+        "vllm_ascend.worker.model_runner_v1:NPUModelRunner._update_states",
+        "vllm_ascend.worker.model_runner_v1:NPUModelRunner.propose_draft_token_ids",
+    ),
+    why="Of tokens that were not computed in a step of its request a recurrent draft has no state; "
+    "the draft reads them before it proposes (rebuilding_states.py).",
+    until="vLLM serves drafts with recurrent layers behind prefix hits",
+    test="tests/emulated/test_hits_of_recurrent_drafts.py",
+)
+
+ZEROING = record(
+    name="zeroing of blocks",
+    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner._init_kv_zero_meta",
+    why="vllm-ascend's zeroer takes layers of two tensors with pages of one size, and leaves "
+    "out the padding and the states of a block.",
+    until="vllm-ascend zeroes by the bytes of a block",
+    test="tests/emulated/test_block_zeroer.py"
+    "::test_exactly_these_blocks_become_zero_in_every_layer",
+)
+
+ATTRIBUTES = record(
+    name="attributes of the runner",
+    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.__init__",
+    writes=(
+        "_needs_seq_lens_cpu_sync",
+        "_kv_block_zeroer",
+        "attn_state",
+        "attn_groups",
+        "kv_cache_config",
+        "block_table",
+        "hybrid_with_attn_and_mamba",
+        "kv_cache",
+        "speculative_config",
+    ),
+    why="vllm-ascend's methods read them; each is set beside the method that is replaced for it.",
+    until="those replacements can go",
+    test="tests/emulated/test_platform.py",
+)

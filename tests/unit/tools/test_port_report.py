@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The port report tells same, changed and gone; a release is fetched by its hash or not at all."""
+
+import ast
+import hashlib
+import io
+import json
+import shutil
+import tarfile
+
+import pytest
+
+import host_release
+import port_report
+from mkv_ascend.adapters.fingerprints import HostSource, fingerprint, read
+
+WORKER = "vllm_ascend.worker.worker:NPUWorker.init_device"
+
+
+@pytest.fixture
+def unpacked(tmp_path):
+    """A copy of the installed vllm-ascend's sources."""
+    theirs = port_report.environment()["vllm_ascend"] / "vllm_ascend"
+    keep = shutil.ignore_patterns("*.so", "*.bin", "*.json", "_cann_ops_custom", "__pycache__")
+    shutil.copytree(theirs, tmp_path / "host" / "vllm_ascend", ignore=keep)
+    return tmp_path / "host"
+
+
+def change(folder, old, new):
+    file = folder / "vllm_ascend" / "worker" / "worker.py"
+    text = file.read_text(encoding="utf-8")
+    assert old in text
+    file.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def lines_of(folder, capsys):
+    status = port_report.main(["--host", str(folder), "--json"])
+    return status, {line["name"]: line for line in json.loads(capsys.readouterr().out)}
+
+
+def test_the_environment_is_what_is_recorded(capsys):
+    assert port_report.main([]) == 0
+    assert ", 0 changed, 0 gone" in capsys.readouterr().out
+
+
+def test_what_is_recorded_is_what_the_adapter_names_today():
+    host = HostSource(port_report.environment())
+    for package, distribution in port_report.DISTRIBUTIONS.items():
+        first = next(iter(read(port_report.RECORDED)[distribution].values()))
+        assert port_report.record(host, package)["names"] == first["names"], "see CONTRIBUTING.md"
+
+
+def test_comments_and_documentation_are_the_same(unpacked, capsys):
+    change(
+        unpacked, "    def init_device(self):\n", "    def init_device(self):\n        # Ours.\n"
+    )
+    status, lines = lines_of(unpacked, capsys)
+    assert (status, {line["state"] for line in lines.values()}) == (0, {"same"})
+
+
+def test_a_changed_method_is_shown_with_its_difference(unpacked, capsys):
+    change(unpacked, "    def init_device(self):\n", "    def init_device(self, again=True):\n")
+    status, lines = lines_of(unpacked, capsys)
+    assert status == 1
+    assert lines[WORKER]["state"] == "changed"
+    assert "+def init_device(self, again=True):" in lines[WORKER]["difference"]
+    assert lines[WORKER]["patches"] == ["device of the worker", "model runner of the worker"]
+    changed = {name for name, line in lines.items() if line["state"] != "same"}
+    assert changed == {WORKER, "vllm_ascend.worker:worker.NPUWorker"}
+
+
+def test_a_method_that_is_gone_is_said_to_be_gone(unpacked, capsys):
+    name = "_init_worker_distributed_environment"
+    change(unpacked, f"def {name}(", "def _init_environment(")
+    status, lines = lines_of(unpacked, capsys)
+    assert (status, lines[f"vllm_ascend.worker.worker:NPUWorker.{name}"]["state"]) == (1, "gone")
+
+
+def test_a_folder_without_a_host_is_no_pass(tmp_path, capsys):
+    assert port_report.main(["--host", str(tmp_path)]) == 2
+    assert "neither vllm/ nor vllm_ascend/" in capsys.readouterr().err
+
+
+@pytest.fixture
+def no_index(monkeypatch, tmp_path):
+    """pip finds what lies in a folder, and nothing else."""
+    folder = tmp_path / "archives"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def archive_in(folder):
+    """A source archive of the right name; returns its hash."""
+    files = {
+        "PKG-INFO": "Metadata-Version: 2.1\nName: vllm-ascend\nVersion: 0.23.0.post1\n",
+        "setup.py": "from setuptools import setup\n"
+        "setup(name='vllm-ascend', version='0.23.0.post1')\n",
+        "vllm_ascend/__init__.py": "def register(): ...\n",
+        "vllm_ascend/native.so": "no source",
+    }
+    path = folder / "vllm_ascend-0.23.0.post1.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"vllm_ascend-0.23.0.post1/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_without_an_index_the_release_is_an_error_and_no_pass(
+    no_index, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(host_release, "CACHE", tmp_path / "cache")
+    with pytest.raises(host_release.FetchError, match="A package index must be reachable"):
+        host_release.fetch("0.23.0.post1", tmp_path / "cache")
+    monkeypatch.setattr(host_release.fetch, "__defaults__", (tmp_path / "cache",))
+    assert port_report.main(["--release", "0.23.0.post1"]) == 2
+    assert "could not fetch vllm-ascend==0.23.0.post1" in capsys.readouterr().err
+
+
+def test_an_archive_with_another_hash_is_refused(no_index, tmp_path):
+    archive_in(no_index)
+    with pytest.raises(host_release.FetchError, match="HASHES"):
+        host_release.fetch("0.23.0.post1", tmp_path / "cache")
+    assert [*(tmp_path / "cache").iterdir()] == []
+
+
+def test_sources_of_a_release_are_kept(no_index, tmp_path, monkeypatch):
+    release = host_release.Release("vllm-ascend==0.23.0.post1", archive_in(no_index))
+    monkeypatch.setitem(host_release.RELEASES, "0.23.0.post1", release)
+    first = host_release.fetch("0.23.0.post1", tmp_path / "cache")
+    assert [path.name for path in first.rglob("*.*")] == ["__init__.py"]
+    shutil.rmtree(no_index)
+    assert host_release.fetch("0.23.0.post1", tmp_path / "cache") == first
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "def f(x):\n    '''Documented.'''\n    return (x + 1)  # a comment",
+        "def f(x): return x + 1",
+        "def f( x ):\n\n    return x+1\n",
+    ],
+)
+def test_fingerprints_do_not_count_what_does_not_run(other):
+    assert print_of(other) == print_of("def f(x):\n    return x + 1")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "def f(x):\n    return x + 2",
+        "def f(y):\n    return y + 1",
+        "def f(x=0):\n    return x + 1",
+        "def f(x) -> int:\n    return x + 1",
+        "@g\ndef f(x):\n    return x + 1",
+        "async def f(x):\n    return x + 1",
+    ],
+)
+def test_fingerprints_count_all_that_runs(other):
+    assert print_of(other) != print_of("def f(x):\n    return x + 1")
+
+
+def print_of(text):
+    return fingerprint(ast.parse(text).body[0])

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Foreign names in an adapter, read from its sources: records of patches, imports, class paths.
+
+Nothing of the adapter or of its host is imported, so this works on any machine.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mkv_ascend.adapters.patching import Record
+
+ROOT = Path(__file__).resolve().parent.parent
+ADAPTERS = ROOT / "mkv_ascend" / "adapters"
+CATALOG = ROOT / "mkv_ascend" / "attention"
+HOSTS = ("vllm", "vllm_ascend")
+"""Packages of a host. torch_npu is not among them: its sources are not in vllm-ascend's release."""
+CLASS_PATH = re.compile(r"(?:vllm|vllm_ascend)\.[\w.]+:[\w.]+")
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A record and the file that it stands in."""
+
+    record: Record
+    file: Path
+
+
+def sources(adapter: str = "vllm_ascend_0_23") -> list[Path]:
+    """Files of one adapter and those that all adapters share."""
+    return sorted([*ADAPTERS.glob("*.py"), *(ADAPTERS / adapter).rglob("*.py")])
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    """The syntax tree of one of our files."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def records(files: Iterable[Path] | None = None) -> list[Placed]:
+    """Every record that stands in these files, an adapter's if left out.
+
+    Raises:
+        ValueError: an argument of a record is no literal.
+    """
+    found = []
+    for path in sources() if files is None else files:
+        if path.name == "patching.py":
+            continue
+        texts = constants(tree_of(path))
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("patch", "record"):
+                found.append(Placed(_record(node, texts, path), path))
+    return found
+
+
+def _record(call: ast.Call, texts: Mapping[str, str], path: Path) -> Record:
+    given: dict[str, Any] = {}
+    for keyword in call.keywords:
+        try:
+            given[str(keyword.arg)] = _literal(keyword.value, texts)
+        except (ValueError, KeyError):
+            raise ValueError(
+                f"{path}:{keyword.value.lineno}: {keyword.arg} of a record must be text or a tuple "
+                "of texts, so that tools can read it without importing the host"
+            ) from None
+    return Record(**given)
+
+
+def _literal(node: ast.expr, texts: Mapping[str, str]) -> Any:
+    if isinstance(node, ast.Name):
+        return texts[node.id]
+    if isinstance(node, ast.Tuple):
+        return tuple(_literal(item, texts) for item in node.elts)
+    return ast.literal_eval(node)
+
+
+def constants(tree: ast.Module) -> dict[str, str]:
+    """Texts that a file binds to names."""
+    return {
+        target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def imports(files: Iterable[Path] | None = None) -> dict[str, set[Path]]:
+    """``module:name`` of the host -> our files that import or read it."""
+    found: dict[str, set[Path]] = {}
+    for path in sources() if files is None else files:
+        for name in _imported(tree_of(path)):
+            found.setdefault(name, set()).add(path)
+    for path in sorted(CATALOG.glob("*.py")):
+        for node in ast.walk(tree_of(path)):
+            text = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(text, str) and CLASS_PATH.fullmatch(text):
+                found.setdefault(text, set()).add(path)
+    return found
+
+
+def bound_names(tree: ast.Module) -> dict[str, str]:
+    """Names that a file binds by importing from the host -> ``module:name`` or ``module:``."""
+    bound = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and _of_host(node.module):
+            bound.update({a.asname or a.name: f"{node.module}:{a.name}" for a in node.names})
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if _of_host(alias.name):
+                    whole = alias.name if alias.asname else alias.name.partition(".")[0]
+                    bound[alias.asname or whole] = f"{whole}:"
+    return bound
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    bound = bound_names(tree)
+    yield from bound.values()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            source = bound.get(node.value.id)
+            # Of a class such attributes may be inherited or set at run time; of a module not.
+            if source is not None and node.value.id[0].islower():
+                module, _, name = source.partition(":")
+                yield f"{module}:{name}.{node.attr}" if name else f"{module}:{node.attr}"
+
+
+def _of_host(module: str | None) -> bool:
+    return (module or "").partition(".")[0] in HOSTS

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compare the foreign code that the adapter replaces, overrides or imports with any host.
+
+    python tools/port_report.py                               the host of this environment
+    python tools/port_report.py --host /path/to/site-packages another environment
+    python tools/port_report.py --host unpacked/              an unpacked wheel or source archive
+    python tools/port_report.py --release 0.23.0.post1        fetch that vllm-ascend, by its hash
+
+For each name it says: same, changed (with the difference to the recorded source where that is at
+hand) or gone. Exit status 0: every replaced or overridden name is the same and none is gone.
+Status 1: some are not. Status 2: the host could not be read.
+
+``--record VERSION`` writes the fingerprints of the host's vllm-ascend, as that version, into the
+adapter's fingerprints.json: for a version that was tested, not before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import importlib.util
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import foreign_names
+import host_release
+from mkv_ascend.adapters.fingerprints import HostSource, digest_of, print_of, read
+
+RECORDED = foreign_names.ADAPTERS / "vllm_ascend_0_23" / "fingerprints.json"
+DISTRIBUTIONS = {"vllm": "vllm", "vllm_ascend": "vllm-ascend"}
+"""Package -> distribution."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """What became of one foreign name.
+
+    Attributes:
+        name: ``module:qualified.name``.
+        state: same, changed or gone.
+        use: replaced (or overridden), read, or imported.
+        patches: the patches that name it.
+        difference: unified, recorded source against the host's; empty where it is not at hand.
+    """
+
+    name: str
+    state: str
+    use: str
+    patches: tuple[str, ...]
+    difference: str = ""
+
+
+def names_in_use(host: HostSource) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Every foreign name of the adapter -> how it is used, and the patches that name it."""
+    uses: dict[str, tuple[str, tuple[str, ...]]] = {}
+    for name in foreign_names.imports():
+        owner = host.find(name.rpartition(".")[0]) if "." in name.partition(":")[2] else None
+        # What our code reads of a class or an object may exist at run time only.
+        if owner is None or owner.node is None:
+            uses[name] = ("imported", ())
+    for placed in foreign_names.records():
+        record = placed.record
+        for use, names in (("read", record.reads), ("replaced", record.targets)):
+            for name in names:
+                before, patches = uses.get(name, ("imported", ()))
+                stronger = "replaced" if "replaced" in (use, before) else use
+                uses[name] = (stronger, tuple(sorted({*patches, record.name})))
+    return dict(sorted(uses.items()))
+
+
+def compare(host: HostSource, base: HostSource | None, packages: Iterable[str]) -> list[Line]:
+    """One line for each recorded name in ``packages``.
+
+    ``base``: a host whose source is the recorded one, for differences; None: none is at hand.
+    """
+    recorded, lines = read(RECORDED), []
+    for package in packages:
+        first = next(iter(recorded[DISTRIBUTIONS[package]].values()))
+        for name, entry in first["names"].items():
+            use, patches = entry["use"], tuple(entry["patches"])
+            definition = host.find(name)
+            if definition is None:
+                lines.append(Line(name, "gone", use, patches))
+            elif print_of(name, use, definition) == entry["print"]:
+                lines.append(Line(name, "same", use, patches))
+            else:
+                difference = "" if base is None else _difference(name, base, host)
+                lines.append(Line(name, "changed", use, patches, difference))
+    return lines
+
+
+def _difference(name: str, base: HostSource, host: HostSource) -> str:
+    before, after = (_text(source, name) for source in (base, host))
+    return "\n".join(difflib.unified_diff(before, after, "recorded", "this host", lineterm=""))
+
+
+def _text(source: HostSource, name: str) -> list[str]:
+    definition = source.find(name)
+    if definition is None or definition.node is None:
+        return []
+    return ast.unparse(definition.node).splitlines()
+
+
+def record(host: HostSource, package: str) -> dict[str, Any]:
+    """What ``fingerprints.json`` holds of one distribution in one version.
+
+    Raises:
+        LookupError: names that the host does not have.
+    """
+    names, modules, missing = {}, set(), []
+    for name, (use, patches) in names_in_use(host).items():
+        asked = name.partition(":")[0]
+        if asked.partition(".")[0] != package:
+            continue
+        definition = host.find(name)
+        if definition is None:
+            missing.append(name)
+            continue
+        names[name] = {
+            "print": print_of(name, use, definition),
+            "module": definition.module,
+            "use": use,
+            "patches": list(patches),
+        }
+        if use != "imported":
+            modules |= {asked, definition.module}
+    if missing:
+        raise LookupError(f"the host does not have {', '.join(missing)}")
+    files = {module: digest_of(host.file_of(module)) for module in sorted(modules)}
+    return {"files": files, "names": names}
+
+
+def write_record(host: HostSource, versions: dict[str, str]) -> None:
+    """Write what is recorded of these packages' versions anew; others stay."""
+    found = read(RECORDED) if RECORDED.exists() else {}
+    for package, version in versions.items():
+        entries = found.setdefault(DISTRIBUTIONS[package], {})
+        entries[version] = record(host, package)
+    RECORDED.write_text(_compact(found), encoding="utf-8")
+
+
+def _compact(found: dict[str, dict[str, Any]]) -> str:
+    """JSON with one name a line."""
+    parts = []
+    for distribution, versions in found.items():
+        entries = []
+        for version, kept in versions.items():
+            files = ",\n".join(
+                f"    {json.dumps(k)}: {json.dumps(v)}" for k, v in kept["files"].items()
+            )
+            names = ",\n".join(
+                f"    {json.dumps(k)}: {json.dumps(v)}" for k, v in kept["names"].items()
+            )
+            entries.append(
+                f'  {json.dumps(version)}: {{\n   "files": {{\n{files}\n   }},\n'
+                f'   "names": {{\n{names}\n   }}\n  }}'
+            )
+        parts.append(f" {json.dumps(distribution)}: {{\n" + ",\n".join(entries) + "\n }")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def describe(lines: Sequence[Line], whole: bool) -> str:
+    """The report as text. ``whole``: names that are the same, too."""
+    out = []
+    for line in lines:
+        if line.state != "same" or whole:
+            named = f"  [{', '.join(line.patches)}]" if line.patches else ""
+            out.append(f"{line.state:<8}{line.use:<9} {line.name}{named}")
+            out += [f"    {text}" for text in line.difference.splitlines()]
+    counts = ", ".join(
+        f"{sum(line.state == state for line in lines)} {state}"
+        for state in ("same", "changed", "gone")
+    )
+    return "\n".join([*out, f"{len(lines)} foreign names: {counts}"])
+
+
+def breaks(lines: Iterable[Line]) -> bool:
+    """Whether something that is replaced or counted on is another, or anything is gone."""
+    return any(
+        line.state == "gone" or (line.state == "changed" and line.use != "imported")
+        for line in lines
+    )
+
+
+def environment() -> dict[str, Path]:
+    """The packages of this environment -> the folders they lie in; nothing is imported."""
+    found = {}
+    for package in DISTRIBUTIONS:
+        spec = importlib.util.find_spec(package)
+        if spec is not None and spec.submodule_search_locations:
+            found[package] = Path(spec.submodule_search_locations[0]).resolve().parent
+    return found
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    where = made.add_mutually_exclusive_group()
+    where.add_argument("--host", type=Path, help="folder that holds vllm_ascend/, vllm/ or both")
+    where.add_argument(
+        "--release", choices=sorted(host_release.RELEASES), help="fetch this release"
+    )
+    made.add_argument("--patch", help="only this patch, with its differences")
+    made.add_argument("--all", action="store_true", help="list names that are the same, too")
+    made.add_argument("--json", action="store_true", help="print JSON")
+    made.add_argument("--record", metavar="VERSION", help="write fingerprints.json; see above")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; see the description."""
+    options = parser().parse_args(arguments)
+    try:
+        return _report(options)
+    except (host_release.FetchError, LookupError, OSError) as error:
+        print(f"port_report: {error}", file=sys.stderr)
+        return 2
+
+
+def _asked(options: argparse.Namespace) -> dict[str, Path]:
+    """The packages to look at -> their folders."""
+    if options.host is None and options.release is None:
+        return environment()
+    folder = host_release.fetch(options.release) if options.release else options.host
+    found = {package: folder for package in DISTRIBUTIONS if (folder / package).is_dir()}
+    if not found:
+        raise LookupError(f"{folder} holds neither vllm/ nor vllm_ascend/")
+    return found
+
+
+def _report(options: argparse.Namespace) -> int:
+    asked, here = _asked(options), environment()
+    # One of the two alone imports from the other: that is this environment's.
+    host = HostSource({**here, **asked})
+    if options.record:
+        versions = dict.fromkeys(asked, options.record)
+        if "vllm" in versions:
+            versions["vllm"] = metadata.version("vllm").partition("+")[0]
+        write_record(host, versions)
+        print(f"wrote {RECORDED}")
+        return 0
+    lines = compare(host, HostSource(here) if asked != here else None, asked)
+    if options.patch:
+        lines = [line for line in lines if options.patch in line.patches]
+    if options.json:
+        print(json.dumps([asdict(line) for line in lines], indent=1))
+    else:
+        print(describe(lines, options.all))
+    return int(breaks(lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
