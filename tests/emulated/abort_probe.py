@@ -18,11 +18,12 @@ def main():
     )
     for number, prompt in enumerate(case["prompts"]):
         engine.add_request(str(number), {"prompt_token_ids": prompt}, sampling)
-    tokens, steps = {}, 0
+    tokens, cached, steps = {}, {}, 0
     while engine.has_unfinished_requests():
         for output in engine.step():
             if output.finished:
                 tokens[output.request_id] = list(output.outputs[0].token_ids)
+                cached[output.request_id] = output.num_cached_tokens or 0
         steps += 1
         aborted = case["aborts"].get(str(steps))
         if aborted:
@@ -33,6 +34,7 @@ def main():
     }
     result = {
         "tokens": tokens,
+        "cached": cached,
         "steps": steps,
         "drafts": counters["vllm:spec_decode_num_drafts"],
         "accepted": counters["vllm:spec_decode_num_accepted_tokens_per_pos"],

@@ -8,17 +8,19 @@ of the draft says after the accepted context.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.emulated.pairs import (
     assert_drafts_are_the_drafts_own,
+    assert_greedy,
     assert_greedy_tokens_of_reference,
     scenario,
     text_prompts,
 )
-from tests.support import engine
+from tests.support import engine, programs
 from tests.support.tiny_models import model_directory
 
 BLOCK = 128
@@ -133,3 +135,30 @@ def test_states_of_the_target_are_hit_and_those_of_the_draft_rebuilt(
     assert max(result.cached_tokens[second]) >= BLOCK
     if draft == target:
         assert result.num_accepted == result.num_draft_tokens
+
+
+def test_aborted_requests_leave_the_others_as_they_were() -> None:
+    """Before the draft has read their hit to the end, and after; a model accepts all of its own."""
+    own = case("lfm2", "lfm2", record_drafts=False, max_tokens=10)
+    prompts = own.prompts * 2
+    aborts = {3: [0, 1], 6: [5], 8: [7]}
+    limits = {
+        "async_scheduling": False,
+        "enable_prefix_caching": True,
+        "max_num_seqs": 3,
+        "max_num_batched_tokens": 150,
+    }
+    request = {
+        "engine": {**own.engine_arguments(), **limits},
+        "prompts": prompts,
+        "max_tokens": own.max_tokens,
+        "aborts": aborts,
+    }
+    result = programs.answer_of(Path(__file__).with_name("abort_probe.py"), request)
+    gone = {number for numbers in aborts.values() for number in numbers}
+    kept = [number for number in range(len(prompts)) if number not in gone]
+    assert sorted(map(int, result["tokens"])) == kept
+    tokens = [result["tokens"][str(number)] for number in kept]
+    assert_greedy(own.model, [prompts[number] for number in kept], tokens, own.max_tokens)
+    assert result["accepted"] == [result["drafts"]] * own.num_speculative_tokens
+    assert max(result["cached"].values()) == 2 * BLOCK
