@@ -15,13 +15,14 @@ from mkv_ascend.adapters.vllm_ascend_0_23.early_checks import (
     front_check,
     kv_connectors,
 )
+from mkv_ascend.adapters.vllm_ascend_0_23.options import options_of
 from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
     draft_architecture,
     recurrent_blocks,
     two_head_sizes,
 )
 from mkv_ascend.attention.selection import SelectionError
-from mkv_ascend.config import ConfigError, parse_config
+from mkv_ascend.config import ConfigError, MkvConfig
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -85,7 +86,7 @@ class MkvPlatform(NPUPlatform):
             ValueError: the options ask for something in a mode where this plugin cannot act.
         """
         try:
-            config = parse_config(vllm_config.additional_config)
+            config = options_of(vllm_config)
         except ConfigError as error:
             refuse(error)
         super().check_and_update_config(vllm_config)
@@ -101,7 +102,7 @@ class MkvPlatform(NPUPlatform):
                 refuse(error)
             parallel_config.worker_cls = WORKER
         elif parallel_config.worker_cls not in (WORKER, "auto"):
-            _stay_out_of(parallel_config.worker_cls, config != parse_config({}))
+            _stay_out_of(parallel_config.worker_cls, config != MkvConfig())
 
     @classmethod
     @override(

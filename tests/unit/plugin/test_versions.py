@@ -60,7 +60,7 @@ def _not_sources(folder, names):
 
 
 def problem_of(source):
-    return versions.drift_problem({"vllm": "0.23.0", "vllm-ascend": "0.23.0"}, source)
+    return versions.drift_problem(versions.installed_versions(), source)
 
 
 def test_the_installed_sources_are_the_recorded_ones():

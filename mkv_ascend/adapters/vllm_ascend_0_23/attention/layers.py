@@ -30,12 +30,12 @@ from mkv_ascend.adapters.vllm_ascend_0_23.attention import selection_inputs
 from mkv_ascend.adapters.vllm_ascend_0_23.attention.backends import backend_class, bound_to
 from mkv_ascend.adapters.vllm_ascend_0_23.attention.building import current_model
 from mkv_ascend.adapters.vllm_ascend_0_23.attention.shared_keys import leave_the_cache_to_its_owner
+from mkv_ascend.adapters.vllm_ascend_0_23.options import options_of
 from mkv_ascend.adapters.vllm_ascend_0_23.patches import value_head_size
 from mkv_ascend.attention import catalog, selection
 from mkv_ascend.attention.options import WindowBound
 from mkv_ascend.attention.request import PLAIN_DTYPES, LayerRequest
 from mkv_ascend.attention.selection import Choice, SelectionError, SelectionOptions
-from mkv_ascend.config import parse_config
 from mkv_ascend.layout.kind import Kind, Role
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ _signature = functools.cache(inspect.signature)
 def _set_cache_dtype(arguments: dict[str, Any], role: Role) -> None:
     """Give a layer of the draft a cache of the dtype that ``kv_cache.draft_dtype`` names."""
     config = get_current_vllm_config()
-    dtype = parse_config(config.additional_config).kv_cache.draft_dtype
+    dtype = options_of(config).kv_cache.draft_dtype
     if role is not Role.DRAFT or dtype is None:
         return
     own = copy.copy(arguments["cache_config"] or config.cache_config)
@@ -226,7 +226,7 @@ def _bound_the_window(layer: Any, choice: Choice) -> None:
     """
     if choice.request.kind is not Kind.SLIDING_WINDOW:
         return
-    config = parse_config(get_current_vllm_config().additional_config)
+    config = options_of(get_current_vllm_config())
     if config.attention.window_bound is not WindowBound.EXACT:
         return
     implementation = layer.impl
@@ -259,9 +259,9 @@ def check_options(config: VllmConfig) -> None:
     requests = [getattr(layer, CHOICE).request for layer in chosen_layers(config).values()]
     if config.parallel_config.pipeline_parallel_size > 1:
         requests = _of_all_stages(requests)
-    options = SelectionOptions(attention=parse_config(config.additional_config).attention)
+    options = SelectionOptions(attention=options_of(config).attention)
     selection.require_all_matched(options, [request.name for request in requests])
-    dtype = parse_config(config.additional_config).kv_cache.draft_dtype
+    dtype = options_of(config).kv_cache.draft_dtype
     if dtype is not None and not any(request.role is Role.DRAFT for request in requests):
         raise SelectionError(
             f"kv_cache.draft_dtype is {dtype!r}, but no layer of the draft has a KV cache whose "

@@ -9,10 +9,10 @@ import torch_npu
 import vllm.envs as vllm_envs
 from vllm_ascend.utils import get_ascend_device_type
 
+from mkv_ascend.adapters.vllm_ascend_0_23.options import options_of
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.attention.request import Environment
 from mkv_ascend.attention.selection import SelectionOptions
-from mkv_ascend.config import parse_config
 from mkv_ascend.layout.kind import Role
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def options(config: VllmConfig, role: Role) -> SelectionOptions:
     asked = config.attention_config.backend
     name = None if asked is None else asked.name
     return SelectionOptions(
-        attention=parse_config(config.additional_config).attention,
+        attention=options_of(config).attention,
         vllm_target=name if role is Role.TARGET else None,
         vllm_draft=name if role is Role.DRAFT else None,
     )

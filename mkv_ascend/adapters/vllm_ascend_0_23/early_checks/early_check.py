@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.vllm_ascend_0_23.attention import selection_inputs
 from mkv_ascend.adapters.vllm_ascend_0_23.early_checks.chunk_refusal import refuse_chunks
+from mkv_ascend.adapters.vllm_ascend_0_23.options import options_of
 from mkv_ascend.attention.request import LayerRequest
 from mkv_ascend.attention.selection import SelectionError, select_backend
-from mkv_ascend.config import parse_config
 from mkv_ascend.layout.kind import Kind, Role
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def check_models(config: VllmConfig) -> None:
     """
     speculative = config.speculative_config
     has_draft = speculative is not None and speculative.draft_model_config is not None
-    draft_dtype = parse_config(config.additional_config).kv_cache.draft_dtype
+    draft_dtype = options_of(config).kv_cache.draft_dtype
     if draft_dtype is not None and not (has_draft and _has_layers(speculative)):
         raise SelectionError(
             f"kv_cache.draft_dtype is {draft_dtype!r}, but there is no draft with a KV cache: give "

@@ -29,7 +29,7 @@ from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.layer_facts import (
     tied_facts,
     with_block_size,
 )
-from mkv_ascend.config import parse_config
+from mkv_ascend.adapters.vllm_ascend_0_23.options import options_of
 from mkv_ascend.layout.component import LayerLayout, Storage
 from mkv_ascend.layout.grouping import Grouping, GroupingOptions
 from mkv_ascend.layout.kind import Role
@@ -107,7 +107,7 @@ def _inputs(
     layers: tuple[CachedLayer, ...],
     groups: tuple[tuple[str, ...], ...] | None,
 ) -> PlanInputs:
-    layout = parse_config(config.additional_config).layout
+    layout = options_of(config).layout
     options = GroupingOptions(
         layout.objective,
         layout.max_padding_fraction,
