@@ -71,7 +71,9 @@ def long_requests(**options):
 def test_the_engine_groups_as_the_benchmark_says(row, objective):
     grouping = kv_groups.search(long_requests(layout={"objective": objective.value}), pair_of(row))
     assert grouping.cost == plan(row, objective)[0]
-    groups = kv_groups.fold(long_requests(layout={"objective": objective.value}), pair_of(row))
+    groups = kv_groups.merge_groups(
+        long_requests(layout={"objective": objective.value}), pair_of(row)
+    )
     assert [group.layer_names for group in groups] == [list(g.layers) for g in grouping.groups]
     assert kv_cache_utils._pool_bytes_per_block(groups) == grouping.block_bytes
 
@@ -79,7 +81,7 @@ def test_the_engine_groups_as_the_benchmark_says(row, objective):
 def test_a_groups_specs_have_its_block_size_and_their_facts():
     specs = pair_of(SMALL_DRAFT)
     larger = {"max_block_size": 512}
-    groups = kv_groups.fold(long_requests(layout=larger), specs)
+    groups = kv_groups.merge_groups(long_requests(layout=larger), specs)
     assert [group.kv_cache_spec.block_size for group in groups] == [128, 512]
     for group in groups:
         for name, spec in group.kv_cache_spec.kv_cache_specs.items():
@@ -111,14 +113,14 @@ def test_the_log_names_coarser_hits_and_a_search_that_was_cut_short(monkeypatch)
     monkeypatch.setattr(kv_groups.logger, "info", lambda text, *given: said.append(text % given))
     monkeypatch.setattr(kv_groups.logger, "warning", lambda text, *given: said.append(text % given))
     specs = pair_of(SMALL_DRAFT)
-    kv_groups.fold(long_requests(), specs)
+    kv_groups.merge_groups(long_requests(), specs)
     assert any("layout.max_block_size: 512) would allow 2 groups" in line for line in said)
     assert not any("cut short" in line for line in said)
     found = kv_groups.search(long_requests(), specs)
     bound = found.cost.held_bytes * 10 // 11
     cut = dataclasses.replace(found, exhaustive=False, bound_bytes=bound)
     monkeypatch.setattr(kv_groups, "search", lambda *_: cut)
-    kv_groups.fold(long_requests(), specs)
+    kv_groups.merge_groups(long_requests(), specs)
     assert any("was cut short: these hold at most 10.0% more than" in line for line in said)
 
 
@@ -137,17 +139,17 @@ def test_scheduler_and_hashing_follow_the_groups():
 
 def test_blocks_are_no_larger_than_the_option_and_multiples_of_the_hash():
     specs = pair_of(SMALL_DRAFT)
-    small = kv_groups.fold(long_requests(layout={"max_block_size": 128}), specs)
+    small = kv_groups.merge_groups(long_requests(layout={"max_block_size": 128}), specs)
     assert {group.kv_cache_spec.block_size for group in small} == {128}
-    hashed = kv_groups.fold(long_requests(hash_block_size=256), specs)
+    hashed = kv_groups.merge_groups(long_requests(hash_block_size=256), specs)
     assert all(group.kv_cache_spec.block_size % 256 == 0 for group in hashed)
     with pytest.raises(GroupingError, match="none is a multiple of hash_block_size 96"):
-        kv_groups.fold(long_requests(hash_block_size=96), specs)
+        kv_groups.merge_groups(long_requests(hash_block_size=96), specs)
 
 
 def test_kv_transfer_keeps_the_layers_own_blocks():
     connected = long_requests(kv_transfer=SimpleNamespace(kv_connector="AscendStoreConnector"))
-    groups = kv_groups.fold(connected, pair_of(SMALL_DRAFT))
+    groups = kv_groups.merge_groups(connected, pair_of(SMALL_DRAFT))
     assert {group.kv_cache_spec.block_size for group in groups} == {128}
 
 

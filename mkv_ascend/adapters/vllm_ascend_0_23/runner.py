@@ -31,8 +31,8 @@ from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.block_zeroer import PlannedBl
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.layer_facts import tie_facts
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.mla_specs import corrected_specs
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.planned_caches import (
+    cached_specs,
     kernel_blocks_of,
-    own_caches,
     plan_caches,
     served_plan,
     why_not_planned,
@@ -154,7 +154,7 @@ class MkvModelRunner(NPUModelRunner):
         if self._rebuilding is not None:
             logger.info("%s", self._rebuilding.describe())
         if self.cache_plan is not None:
-            specs = own_caches(self.kv_cache_config, self.runner_only_attn_layers)
+            specs = cached_specs(self.kv_cache_config, self.runner_only_attn_layers)
             backends = {row.name: row.backend for row in self.layer_rows()}
             served = served_plan(
                 self.cache_plan, self.kv_cache_config, specs, self.vllm_config, backends
@@ -331,7 +331,7 @@ class MkvModelRunner(NPUModelRunner):
     @override(records.PLANNED_CACHES)
     def _allocate_kv_cache_tensors(self, kv_cache_config: KVCacheConfig) -> dict[str, Any]:
         """Every layer's cache, in its final shape, from one plan where all kinds are planned."""
-        specs = own_caches(kv_cache_config, self.runner_only_attn_layers)
+        specs = cached_specs(kv_cache_config, self.runner_only_attn_layers)
         reason = why_not_planned(self.vllm_config, specs)
         self.cache_plan = None
         if reason is not None:

@@ -81,7 +81,7 @@ def _groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
         return original(config, specs)
     planned_groups.require_layouts(specs)
     if planned_groups.are_searched(config, specs):
-        return kv_groups.fold(config, specs)
+        return kv_groups.merge_groups(config, specs)
     return planned_groups.with_facts(original(config, specs), facts)
 
 

@@ -45,7 +45,7 @@ Specs = Mapping[str, Any]
 logger = get_logger(__name__)
 
 
-def can_fold(specs: Specs) -> bool:
+def has_both_models(specs: Specs) -> bool:
     """Whether both models have layers."""
     return {_role(spec) for spec in specs.values()} == {Role.TARGET, Role.DRAFT}
 
@@ -174,7 +174,7 @@ def search(config: VllmConfig, specs: Specs) -> Grouping:
     return plan(inputs_to_search(config, specs)).grouping
 
 
-def fold(config: VllmConfig, specs: Specs) -> list[KVCacheGroupSpec]:
+def merge_groups(config: VllmConfig, specs: Specs) -> list[KVCacheGroupSpec]:
     """The KV groups of target and draft together, as vLLM takes them.
 
     Raises:

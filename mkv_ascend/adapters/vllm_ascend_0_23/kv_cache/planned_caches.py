@@ -32,7 +32,7 @@ LayerSpecs = Sequence[Mapping[str, Any]]
 """For each KV group, the spec of each of its layers that has a cache of its own."""
 
 
-def own_caches(kv_cache_config: KVCacheConfig, without_cache: Collection[str]) -> LayerSpecs:
+def cached_specs(kv_cache_config: KVCacheConfig, without_cache: Collection[str]) -> LayerSpecs:
     """Specs by group and layer. ``without_cache``: layers that read another layer's, or none."""
     specs = []
     for group in kv_cache_config.kv_cache_groups:

@@ -67,7 +67,7 @@ def _need_own_groups(specs: Specs) -> bool:
     """
     if any(isinstance(spec, SlidingWindowMLASpec) for spec in specs.values()):
         return not all(map(_is_of_deepseek_v4, specs.values()))
-    return kv_groups.can_fold(specs) or not _vllm_can_unify(specs)
+    return kv_groups.has_both_models(specs) or not _vllm_can_unify(specs)
 
 
 def _vllm_can_unify(specs: Specs) -> bool:
