@@ -90,8 +90,8 @@ def run_tests(kernels: Sequence[str], mutant: int, output: Path, seed: int | Non
     import pytest
     from hypothesis import Phase, settings
 
+    from tests.support.ops import batches
     from tests.unit.ascend_kernels import kernels as shared
-    from tests.unit.ops import batches
 
     ctypes.c_int.in_dll(shared.library().handle, "mkv_mutant").value = mutant
     if seed is None:

@@ -154,7 +154,7 @@ NOT_RUN = (
     NotRun(
         "test_matmul_allreduce_add_rmsnorm",
         why="products of 10000 x 1024 x 5120, 30 of them on each of four ranks, take a CPU "
-        "hours; tests/emulated/test_collectives.py judges the operator",
+        "hours; tests/emulated/device/test_collectives.py judges the operator",
     ),
     NotRun("test_dispatch_ffn_combine", ("dispatch_ffn_combine",)),
     NotRun("test_dispatch_ffn_combine_bf16", ("dispatch_ffn_combine",)),

@@ -11,7 +11,7 @@ SLOT = record(
     writes=("__code__",),
     why="vLLM accepts one out-of-tree platform; with both installed it would refuse to start.",
     until="vLLM lets one platform plugin build on another",
-    test="tests/emulated/test_seat.py",
+    test="tests/emulated/platform/test_seat.py",
 )
 
 

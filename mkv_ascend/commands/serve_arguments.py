@@ -3,7 +3,7 @@
 
 ``serve_options.json`` lists the options of vLLM 0.23.0: spellings, name and form of the value.
 ``tools/serve_options.py`` writes it from vLLM's own parser, and
-tests/emulated/test_serve_arguments.py compares both on the same commands.
+tests/emulated/platform/test_serve_arguments.py compares both on the same commands.
 """
 
 from __future__ import annotations

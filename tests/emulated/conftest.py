@@ -14,13 +14,7 @@ HOW_TO_RUN = "mkv-ascend emulate --strict --float32-compute -- pytest tests/emul
 
 HERE = Path(__file__).parent
 # What tests the emulated NPU itself, and so means nothing on hardware.
-OF_THE_EMULATOR = (
-    "device",
-    "test_collectives.py",
-    "test_stand_ins.py",
-    "test_tiny_models.py",
-    "test_triton.py",
-)
+OF_THE_EMULATOR = ("device", "support")
 
 
 def of_the_emulator(path: Path) -> bool:

@@ -212,6 +212,23 @@ def test_only_the_loader_imports_the_entry_module() -> None:
     assert not offenders
 
 
+def test_tests_share_helpers_in_support() -> None:
+    """A test imports what supports tests, or a neighbour that is no test."""
+    offenders = []
+    folders = (ROOT / "tests" / "unit", ROOT / "tests" / "emulated")
+    for path in (path for folder in folders for path in folder.rglob("*.py")):
+        neighbours = ".".join(path.relative_to(ROOT).parent.parts)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("tests"):
+                continue
+            for alias in node.names:
+                module = f"{node.module}.{alias.name}"
+                ours = module.startswith(f"{neighbours}.") and ".test_" not in module
+                if not (ours or module.startswith("tests.support.")):
+                    offenders.append(f"{relative(path)}: {module}")
+    assert not offenders
+
+
 def test_commands_import_the_emulated_npu_where_they_use_it() -> None:
     """A distribution of its own: without it a module must be importable, for ``--help``."""
     offenders = []

@@ -50,7 +50,7 @@ class MkvPlatform(NPUPlatform):
             target="vllm_ascend.platform:NPUPlatform.pre_register_and_update",
             why="vLLM's command calls it before it reads its arguments; ours are applied there.",
             until="no patch of ours belongs in the front process",
-            test="tests/emulated/test_platform.py",
+            test="tests/emulated/platform/test_platform.py",
         )
     )
     def pre_register_and_update(cls, parser: Any = None) -> None:
@@ -69,7 +69,7 @@ class MkvPlatform(NPUPlatform):
             writes=("worker_cls",),
             why="Options are checked in the process that the user started, and the worker is ours.",
             until="vllm-ascend takes the class of its worker from an option",
-            test="tests/emulated/test_platform.py",
+            test="tests/emulated/platform/test_platform.py",
         )
     )
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
@@ -111,7 +111,7 @@ class MkvPlatform(NPUPlatform):
             target="vllm_ascend.platform:NPUPlatform.register_custom_kv_cache_specs",
             why="vLLM calls it in the engine core before it groups layers; ours are applied there.",
             until="no patch of ours belongs in the engine core",
-            test="tests/emulated/test_layout_groups.py",
+            test="tests/emulated/layout/test_layout_groups.py",
         )
     )
     def register_custom_kv_cache_specs(cls, vllm_config: VllmConfig | None) -> None:

@@ -11,7 +11,7 @@ DRAFTER = record(
     why="vllm-ascend's proposers draft over one KV group; create_proposer makes ours for the "
     "methods that draft with a model.",
     until="vllm-ascend's proposers draft over several KV groups",
-    test="tests/emulated/test_drafting_groups.py",
+    test="tests/emulated/drafting/test_drafting_groups.py",
 )
 
 LOADED = record(
@@ -21,7 +21,7 @@ LOADED = record(
     "lengths are kept right on the host is decided by the target's backend alone; a draft's "
     "builder may read lengths on the host when the target's does not.",
     until="vllm-ascend asks the backends of all layers",
-    test="tests/emulated/test_platform.py"
+    test="tests/emulated/platform/test_platform.py"
     "::test_host_lengths_are_kept_right_when_any_layer_reads_them",
 )
 
@@ -32,7 +32,7 @@ MAMBA_KERNEL = record(
     why="vLLM's runner chooses the kernel there, vllm-ascend's never does: every decode of a "
     "Mamba2 model stops.",
     until="vllm-ascend calls initialize_mamba_ssu_backend",
-    test="tests/emulated/test_mamba_models.py",
+    test="tests/emulated/recurrent/test_mamba_models.py",
 )
 
 CAPTURE_COSTS = record(
@@ -40,7 +40,7 @@ CAPTURE_COSTS = record(
     target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.capture_model",
     why="The log says what the graphs of target and draft each took; vllm-ascend knows the sum.",
     until="vllm-ascend logs both",
-    test="tests/emulated/test_draft_graphs.py",
+    test="tests/emulated/graphs/test_draft_graphs.py",
 )
 
 BOUND_CACHES = record(
@@ -49,7 +49,7 @@ BOUND_CACHES = record(
     why="With that target the caches of all layers are bound in a list, as its own take them; "
     "the draft's find no keys in it.",
     until="vllm-ascend asks the layer how it takes its cache",
-    test="tests/emulated/test_deepseek_v4.py::test_dense_draft",
+    test="tests/emulated/models/test_deepseek_v4.py::test_dense_draft",
 )
 
 TARGET_METADATA = record(
@@ -62,7 +62,7 @@ TARGET_METADATA = record(
     "verify steps are in the state of a chunk.",
     until="vllm-ascend leaves the draft's groups out, builds once per distinct need, and "
     "_dummy_run takes the state of a verify step",
-    test="tests/emulated/test_drafting_cost.py"
+    test="tests/emulated/drafting/test_drafting_cost.py"
     "::test_the_targets_pass_costs_what_it_costs_without_a_draft",
 )
 
@@ -74,7 +74,7 @@ CHUNKS_OF_PROMPTS = record(
     "verify step. A gated delta net then goes on from the state of another token; a request "
     "whose first chunk is one token, without drafts, from what the block held before.",
     until="vllm-ascend asks whether each prompt is fully computed",
-    test="tests/emulated/test_state_graphs.py",
+    test="tests/emulated/graphs/test_state_graphs.py",
 )
 
 VERIFY_STEPS = record(
@@ -85,7 +85,7 @@ VERIFY_STEPS = record(
     "this step's lengths, vllm-ascend knows so of the methods eagle, eagle3 and mtp, and "
     "otherwise pads the lengths to one for each token.",
     until="AscendMLAImpl.update_graph_params looks at the number of draft tokens",
-    test="tests/emulated/test_draft_graphs.py::test_independent_drafts",
+    test="tests/emulated/graphs/test_draft_graphs.py::test_independent_drafts",
 )
 
 SPECS = record(
@@ -94,7 +94,7 @@ SPECS = record(
     why="Whether layers have an indexer, and of what sizes, is asked of the target's "
     "configuration for the draft's layers too.",
     until="vllm-ascend asks the layer",
-    test="tests/emulated/test_latent_specs.py",
+    test="tests/emulated/models/test_latent_specs.py",
 )
 
 SHARING_LAYERS = record(
@@ -103,7 +103,7 @@ SHARING_LAYERS = record(
     "maybe_add_kv_sharing_layers_to_kv_cache_groups",
     why="Such layers join the group of their owner, whose specs by layer then lack them.",
     until="vLLM's method adds the spec",
-    test="tests/emulated/test_shared_caches.py"
+    test="tests/emulated/models/test_shared_caches.py"
     "::test_a_layer_that_shares_joins_a_group_of_unlike_pages",
 )
 
@@ -113,7 +113,7 @@ PLANNED_CACHES = record(
     why="Every KV group has tensors of one size, in two halves or as one; a draft's layers with "
     "other pages find no place in them. Ours come from the plan, in their final shapes.",
     until="vllm-ascend allocates each layer's cache from its own spec",
-    test="tests/emulated/test_planned_runner.py",
+    test="tests/emulated/layout/test_planned_runner.py",
 )
 
 PLANNED_SHAPES = record(
@@ -121,7 +121,7 @@ PLANNED_SHAPES = record(
     target="vllm_ascend.worker.model_runner_v1:NPUModelRunner._reshape_kv_cache_tensors",
     why="It cuts the tensors of each KV group; planned caches are views already.",
     until="vllm-ascend allocates each layer's cache from its own spec",
-    test="tests/emulated/test_planned_runner.py",
+    test="tests/emulated/layout/test_planned_runner.py",
 )
 
 PREFIX_HITS = record(
@@ -133,7 +133,7 @@ PREFIX_HITS = record(
     why="Of tokens that were not computed in a step of its request a recurrent draft has no state; "
     "the draft reads them before it proposes (rebuilding_states.py).",
     until="vLLM serves drafts with recurrent layers behind prefix hits",
-    test="tests/emulated/test_hits_of_recurrent_drafts.py",
+    test="tests/emulated/recurrent/test_hits_of_recurrent_drafts.py",
 )
 
 ZEROING = record(
@@ -142,7 +142,7 @@ ZEROING = record(
     why="vllm-ascend's zeroer takes layers of two tensors with pages of one size, and leaves "
     "out the padding and the states of a block.",
     until="vllm-ascend zeroes by the bytes of a block",
-    test="tests/emulated/test_block_zeroer.py"
+    test="tests/emulated/layout/test_block_zeroer.py"
     "::test_exactly_these_blocks_become_zero_in_every_layer",
 )
 
@@ -162,5 +162,5 @@ ATTRIBUTES = record(
     ),
     why="vllm-ascend's methods read them; each is set beside the method that is replaced for it.",
     until="those replacements can go",
-    test="tests/emulated/test_platform.py",
+    test="tests/emulated/platform/test_platform.py",
 )

@@ -68,7 +68,7 @@ LENGTHS = record(
     why="With parallel drafting, which dflash is, the builder gives lengths on the device. The "
     "launch of layers with sinks takes them as a list on the host, so its capture fails.",
     until="the builder gives the target's lengths on the host, as for other methods",
-    test="tests/emulated/test_drafting_blocks.py"
+    test="tests/emulated/drafting/test_drafting_blocks.py"
     "::test_one_group_chunks_prefix_hits_and_the_maximum_length",
 )
 

@@ -209,7 +209,7 @@ SLOTS = record(
     writes=("compute_slot_mapping",),
     why="A kernel is launched for each KV group, those that only the draft uses included.",
     until="vllm-ascend computes the slots of all groups in one launch",
-    test="tests/emulated/test_drafting_cost.py"
+    test="tests/emulated/drafting/test_drafting_cost.py"
     "::test_equal_groups_of_a_target_share_builder_and_slots",
 )
 

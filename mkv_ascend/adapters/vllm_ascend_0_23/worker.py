@@ -22,7 +22,7 @@ RUNNER = record(
     reads=("vllm_ascend.worker.worker:NPUWorker.init_device",),
     why="NPUWorker.init_device names the runner's class by a global of its module.",
     until="NPUWorker takes the runner's class from an overridable method",
-    test="tests/emulated/test_backend_choice.py",
+    test="tests/emulated/models/test_backend_choice.py",
 )
 
 
@@ -36,7 +36,7 @@ class MkvWorker(ascend_worker.NPUWorker):
             why="Patches of layers must be there before a model is built; vLLM builds the worker "
             "right after its process has started and loaded the general plugins.",
             until="no patch of ours belongs in the worker",
-            test="tests/emulated/test_backend_choice.py",
+            test="tests/emulated/models/test_backend_choice.py",
         )
     )
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -49,7 +49,7 @@ class MkvWorker(ascend_worker.NPUWorker):
             target="vllm_ascend.worker.worker:NPUWorker.init_device",
             why='Its model runner is ours: see "model runner of the worker".',
             until="NPUWorker takes the runner's class from an overridable method",
-            test="tests/emulated/test_backend_choice.py",
+            test="tests/emulated/models/test_backend_choice.py",
         )
     )
     def init_device(self) -> None:
@@ -67,7 +67,7 @@ class MkvWorker(ascend_worker.NPUWorker):
             target="vllm_ascend.worker.worker:NPUWorker._init_worker_distributed_environment",
             why="A draft with experts beside a target without needs a group of processes more.",
             until="vLLM looks at the draft's configuration too",
-            test="tests/emulated/test_drafting_ranks.py"
+            test="tests/emulated/drafting/test_drafting_ranks.py"
             "::test_a_draft_with_experts_serves_a_target_without_on_several_ranks",
         )
     )
@@ -82,7 +82,7 @@ class MkvWorker(ascend_worker.NPUWorker):
             why="A draft may read blocks that held recurrent states before: the runner zeroes "
             "them, once its caches are allocated.",
             until="vllm-ascend zeroes new blocks for all methods",
-            test="tests/emulated/test_new_blocks.py",
+            test="tests/emulated/layout/test_new_blocks.py",
         )
     )
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:

@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mkv_ascend.ops.expand_inputs import ExpandInputs
-from tests.unit.ascend_kernels import launches
-from tests.unit.ops import plain
-from tests.unit.ops.batches import groups, make_groups, seeded, some
-from tests.unit.ops.expand_batches import (
+from tests.support.ops import plain
+from tests.support.ops.batches import groups, make_groups, seeded, some
+from tests.support.ops.expand_batches import (
     PADDING_TOKEN,
     PARALLEL_TOKEN,
     as_arguments,
     expect,
     random_batch,
 )
+from tests.unit.ascend_kernels import launches
 
 INDEX_DTYPES = st.sampled_from((torch.int32, torch.int64))
 

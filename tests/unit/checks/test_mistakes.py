@@ -13,7 +13,7 @@ import pytest
 import transformers  # noqa: F401 - once, or every plan asks a process of its own
 
 from mkv_ascend import cli
-from tests.unit.checks.mistakes import CHANGED, MISTAKES, Mistake
+from tests.support.mistakes import CHANGED, MISTAKES, Mistake
 
 CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
 HANG_SECONDS = 60

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from mkv_ascend.checks.refusal import Refusal, RefusedError
-from tests.unit.checks.mistakes import MISTAKES
+from tests.support.mistakes import MISTAKES
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 UNTRIED = {"draft-adapter"}

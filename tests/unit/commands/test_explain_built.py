@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``mkv-ascend explain`` of models that vLLM has to build; what it builds is written down here.
 
-tests/emulated/test_explain.py lets vLLM build them.
+tests/emulated/platform/test_explain.py lets vLLM build them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.planning import CachedLayer, PlanInputs
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 from mkv_ascend.layout.serialization import to_dict
-from tests.unit.layout.layouts import keys_and_values, states
+from tests.support.caches.layouts import keys_and_values, states
 
 CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
 

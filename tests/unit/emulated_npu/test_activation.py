@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from emulated_npu.operators import format as formats
 from emulated_npu.operators.activation import npu_fast_gelu, npu_swiglu
-from tests.unit.emulated_npu.operator_testing import (
+from tests.support.operators.operator_testing import (
     assert_near,
     few,
     float_dtypes,

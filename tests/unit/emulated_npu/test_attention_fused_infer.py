@@ -17,7 +17,7 @@ from emulated_npu.operators.attention_fused_infer import (
     npu_fused_infer_attention_score_v2,
     npu_fused_infer_attention_score_v2_out,
 )
-from tests.unit.emulated_npu.attention_reference import (
+from tests.support.operators.attention_reference import (
     PagedCache,
     assert_close,
     causal,

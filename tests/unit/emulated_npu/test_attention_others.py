@@ -16,7 +16,7 @@ from emulated_npu.operators.attention_paged import (
     npu_paged_attention,
 )
 from emulated_npu.operators.attention_update import npu_attention_update
-from tests.unit.emulated_npu.attention_reference import (
+from tests.support.operators.attention_reference import (
     PagedCache,
     assert_close,
     causal,
@@ -25,7 +25,7 @@ from tests.unit.emulated_npu.attention_reference import (
     reference_attention,
     window,
 )
-from tests.unit.emulated_npu.operator_testing import refused
+from tests.support.operators.operator_testing import refused
 
 few = settings(max_examples=20, deadline=None)
 seeds = st.integers(0, 2**31)

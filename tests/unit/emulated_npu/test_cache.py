@@ -20,8 +20,8 @@ from emulated_npu.operators.cache import (
 )
 from emulated_npu.operators.cache_mla import npu_kv_rmsnorm_rope_cache
 from emulated_npu.settings import EmulatorSettings
-from tests.unit.emulated_npu.attention_reference import assert_close, checked_in_float32
-from tests.unit.emulated_npu.operator_testing import refused
+from tests.support.operators.attention_reference import assert_close, checked_in_float32
+from tests.support.operators.operator_testing import refused
 
 few = settings(max_examples=25, deadline=None)
 seeds = st.integers(0, 2**31)

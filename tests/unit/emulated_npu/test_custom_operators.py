@@ -22,7 +22,7 @@ from emulated_npu.custom_operators.speculation import (
     npu_copy_and_expand_eagle_inputs,
     npu_ngram_spec_decode,
 )
-from tests.unit.emulated_npu.operator_testing import (
+from tests.support.operators.operator_testing import (
     assert_near,
     few,
     random_integers,

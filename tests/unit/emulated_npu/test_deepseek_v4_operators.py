@@ -22,12 +22,12 @@ from emulated_npu.custom_operators.hyper_connections import npu_hc_post, npu_hc_
 from emulated_npu.custom_operators.rotary import inplace_partial_rotary_mul
 from emulated_npu.custom_operators.shared_kv_attention import npu_sparse_attn_sharedkv
 from emulated_npu.operators.lightning_indexer_quant import npu_vllm_quant_lightning_indexer
-from tests.unit.emulated_npu.attention_reference import (
+from tests.support.operators.attention_reference import (
     PagedCache,
     assert_close,
     reference_attention,
 )
-from tests.unit.emulated_npu.operator_testing import few, refused, seeds
+from tests.support.operators.operator_testing import few, refused, seeds
 
 HIDDEN, ROPE = 1024, 64
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import emulated_npu
 from emulated_npu.operators.fa3 import flash_attn_with_kvcache
-from tests.unit.emulated_npu.attention_reference import (
+from tests.support.operators.attention_reference import (
     PagedCache,
     assert_close,
     causal,
@@ -23,7 +23,7 @@ from tests.unit.emulated_npu.attention_reference import (
     everything,
     reference_attention,
 )
-from tests.unit.emulated_npu.operator_testing import refused
+from tests.support.operators.operator_testing import refused
 
 few = settings(max_examples=25, deadline=None)
 seeds = st.integers(0, 2**31)

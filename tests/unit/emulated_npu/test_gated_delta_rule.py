@@ -21,7 +21,7 @@ from emulated_npu.custom_operators.gated_delta_rule_chunks import (
     chunk_gated_delta_rule_fwd_h,
 )
 from emulated_npu.triton_interpreter import replacements
-from tests.unit.emulated_npu.operator_testing import (
+from tests.support.operators.operator_testing import (
     assert_near,
     few,
     random_tensor,

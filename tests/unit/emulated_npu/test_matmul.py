@@ -14,7 +14,7 @@ from emulated_npu.operators.matmul import (
     npu_grouped_matmul,
     npu_transpose_batchmatmul,
 )
-from tests.unit.emulated_npu.operator_testing import (
+from tests.support.operators.operator_testing import (
     FLOAT_DTYPES,
     assert_near,
     few,

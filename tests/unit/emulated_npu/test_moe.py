@@ -23,7 +23,7 @@ from emulated_npu.operators.moe_routing import (
     npu_moe_token_permute,
     npu_moe_token_unpermute,
 )
-from tests.unit.emulated_npu.operator_testing import (
+from tests.support.operators.operator_testing import (
     assert_near,
     few,
     float_dtypes,

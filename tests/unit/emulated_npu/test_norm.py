@@ -16,7 +16,7 @@ from emulated_npu.operators.norm import (
     npu_gemma_rms_norm,
     npu_rms_norm,
 )
-from tests.unit.emulated_npu.operator_testing import (
+from tests.support.operators.operator_testing import (
     assert_near,
     few,
     float_dtypes,

@@ -19,7 +19,7 @@ from emulated_npu.operators.norm_quantization import (
     npu_add_rms_norm_dynamic_quant,
     npu_add_rms_norm_quant,
 )
-from tests.unit.emulated_npu.operator_testing import (
+from tests.support.operators.operator_testing import (
     FLOAT_DTYPES,
     few,
     random_integers,

@@ -14,7 +14,7 @@ from emulated_npu.operators.quantization import (
     npu_quant_matmul,
     npu_quantize,
 )
-from tests.unit.emulated_npu.operator_testing import (
+from tests.support.operators.operator_testing import (
     FLOAT_DTYPES,
     assert_near,
     few,

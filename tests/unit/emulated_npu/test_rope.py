@@ -17,7 +17,7 @@ from emulated_npu.operators.rope import (
     npu_mrope,
     npu_rotary_mul,
 )
-from tests.unit.emulated_npu.operator_testing import (
+from tests.support.operators.operator_testing import (
     assert_near,
     few,
     float_dtypes,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulated_npu.operators.sampling import npu_top_k_top_p
-from tests.unit.emulated_npu.operator_testing import few, random_tensor, refused, seeds
+from tests.support.operators.operator_testing import few, random_tensor, refused, seeds
 
 
 def reference_kept(row: list[float], p: float | None, k: int | None) -> set[int]:

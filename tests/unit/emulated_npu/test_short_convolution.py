@@ -17,7 +17,7 @@ from emulated_npu.triton_interpreter.short_convolution import (
     causal_conv1d_update,
     causal_conv1d_update_npu,
 )
-from tests.unit.emulated_npu.operator_testing import assert_near, few, random_tensor, seeds
+from tests.support.operators.operator_testing import assert_near, few, random_tensor, seeds
 
 F32 = torch.float32
 BLOCKS, CHANNELS = 6, 3

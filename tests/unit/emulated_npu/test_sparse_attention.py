@@ -15,13 +15,13 @@ from emulated_npu.operators.lightning_indexer import (
 )
 from emulated_npu.operators.lightning_indexer_quant import npu_lightning_indexer_quant
 from emulated_npu.operators.sparse_attention import npu_sparse_flash_attention
-from tests.unit.emulated_npu.attention_reference import (
+from tests.support.operators.attention_reference import (
     PagedCache,
     assert_close,
     checked_in_float32,
     reference_attention,
 )
-from tests.unit.emulated_npu.operator_testing import few, refused, seeds
+from tests.support.operators.operator_testing import few, refused, seeds
 
 # Queries and keys of each request; the queries are its last tokens.
 requests = st.lists(

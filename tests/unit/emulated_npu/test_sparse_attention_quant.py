@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from emulated_npu.operators.sparse_attention_quant import (
     npu_kv_quant_sparse_flash_attention,
 )
-from tests.unit.emulated_npu.attention_reference import assert_close, reference_attention
-from tests.unit.emulated_npu.operator_testing import few, refused, seeds
+from tests.support.operators.attention_reference import assert_close, reference_attention
+from tests.support.operators.operator_testing import few, refused, seeds
 
 LENGTH = 40
 PAGE = 16

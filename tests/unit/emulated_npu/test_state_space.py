@@ -14,7 +14,7 @@ from emulated_npu.triton_interpreter.state_space import (
     mamba_chunk_scan_combined_varlen,
     selective_state_update,
 )
-from tests.unit.emulated_npu.operator_testing import assert_near, few, random_tensor, seeds
+from tests.support.operators.operator_testing import assert_near, few, random_tensor, seeds
 
 F32 = torch.float32
 HEADS, GROUPS, SIZE, STATES, BLOCKS = 4, 2, 2, 3, 9

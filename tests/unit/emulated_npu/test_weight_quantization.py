@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulated_npu.operators.weight_quantization import npu_weight_quant_batchmatmul
-from tests.unit.emulated_npu.operator_testing import (
+from tests.support.operators.operator_testing import (
     FLOAT_DTYPES,
     assert_near,
     few,

@@ -27,7 +27,7 @@ from mkv_ascend.layout.placement import Pool
 from mkv_ascend.layout.plan import CachePlan, make_plan
 from mkv_ascend.layout.recipes import LayerFacts, layout_of
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
-from tests.unit.layout import specs
+from tests.support.caches import specs
 
 NUM_BLOCKS = 3
 BLOCK = 32

@@ -15,8 +15,8 @@ from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.materialize import Materialized, materialize
 from mkv_ascend.layout.plan import TRANSFER_ALIGNMENT, CachePlan, make_plan
 from mkv_ascend.layout.recipes import LayerFacts, layout_of
-from tests.unit.layout import specs
-from tests.unit.layout.layouts import keys_and_values, states
+from tests.support.caches import specs
+from tests.support.caches.layouts import keys_and_values, states
 
 CPU = torch.device("cpu")
 NUM_BLOCKS = 5

@@ -24,7 +24,7 @@ from mkv_ascend.layout.component import (
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.plan import TRANSFER_ALIGNMENT, CachePlan, make_plan
 from mkv_ascend.layout.pooling import bytes_per_block, make_pools
-from tests.unit.layout.layouts import CONV_BYTES, MIB, keys_and_values, qwen3_next, states
+from tests.support.caches.layouts import CONV_BYTES, MIB, keys_and_values, qwen3_next, states
 
 
 def test_layers_of_one_group_have_a_pool_each() -> None:

@@ -16,7 +16,7 @@ from mkv_ascend.layout.planning import (
 )
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 from mkv_ascend.layout.serialization import from_dict, to_dict
-from tests.unit.layout.layouts import keys_and_values, states
+from tests.support.caches.layouts import keys_and_values, states
 
 REQUEST = Request(1024, 4)
 FULL, WINDOW = Retention(RetentionKind.ALL), Retention(RetentionKind.WINDOW, 256)

@@ -21,7 +21,7 @@ from mkv_ascend.layout.recipes import (
     register_recipe,
 )
 from mkv_ascend.layout.registry import tokens
-from tests.unit.layout import specs
+from tests.support.caches import specs
 
 NUM_BLOCKS = 3
 

@@ -2,7 +2,7 @@
 """Layouts that vllm-ascend 0.23.0 gets wrong, at the level of the plan.
 
 The stock formulas are those of vllm_ascend/worker/model_runner_v1.py, written down here; the runs
-of stock code itself are in tests/emulated/test_layout_stock_bugs.py.
+of stock code itself are in tests/emulated/layout/test_layout_stock_bugs.py.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
 from mkv_ascend.layout.plan import make_plan
 from mkv_ascend.layout.proof import OverlapError, prove_pool
 from mkv_ascend.layout.recipes import LayerFacts, layout_of
-from tests.unit.layout import specs
-from tests.unit.layout.layouts import CONV_BYTES, MIB, keys_and_values, qwen3_next, states
+from tests.support.caches import specs
+from tests.support.caches.layouts import CONV_BYTES, MIB, keys_and_values, qwen3_next, states
 
 
 def stock_split(size: int, dims: tuple[int, int]) -> tuple[int, int]:

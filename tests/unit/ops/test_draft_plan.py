@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mkv_ascend.ops.draft_plan import draft_plan, group_table
-from tests.unit.ops import plain
-from tests.unit.ops.batches import JUNK, groups, junk, make_groups, seeded, some
+from tests.support.ops import plain
+from tests.support.ops.batches import JUNK, groups, junk, make_groups, seeded, some
 
 INDEX_DTYPES = (torch.int32, torch.int64)
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mkv_ascend.ops.expand_inputs import ExpandInputs, expand_inputs
-from tests.unit.ops import plain
-from tests.unit.ops.batches import Groups, groups, junk, make_groups, seeded, some
-from tests.unit.ops.expand_batches import (
+from tests.support.ops import plain
+from tests.support.ops.batches import Groups, groups, junk, make_groups, seeded, some
+from tests.support.ops.expand_batches import (
     PADDING_TOKEN,
     PARALLEL_TOKEN,
     as_arguments,

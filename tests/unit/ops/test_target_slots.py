@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mkv_ascend.ops.target_slots import slot_table, target_slots
-from tests.unit.ops import plain
-from tests.unit.ops.batches import JUNK, groups, junk, make_groups, seeded, some
+from tests.support.ops import plain
+from tests.support.ops.batches import JUNK, groups, junk, make_groups, seeded, some
 
 NO_LIMIT = 2**31
 

@@ -13,9 +13,9 @@ from mkv_ascend import ops
 from mkv_ascend.ops.registration import OPS, value_checked
 from mkv_ascend.ops.target_slots import slot_table
 from mkv_ascend.ops.zero_blocks import page_table
-from tests.unit.ops.batches import Groups, junk, make_groups, seeded
-from tests.unit.ops.expand_batches import as_arguments, int32
-from tests.unit.ops.plain import TargetBatch
+from tests.support.ops.batches import Groups, junk, make_groups, seeded
+from tests.support.ops.expand_batches import as_arguments, int32
+from tests.support.ops.plain import TargetBatch
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mkv_ascend.ops.zero_blocks import page_table, zero_blocks
-from tests.unit.ops.batches import seeded, some
+from tests.support.ops.batches import seeded, some
 
 
 @some

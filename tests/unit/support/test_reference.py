@@ -14,38 +14,10 @@ from hypothesis import strategies as st
 
 from mkv_ascend import envs
 from tests.support import prompts, reference
-from tests.support.tiny_models.tokenizer import BOS_TOKEN_ID, build_tokenizer
+from tests.support.models.random_models import write_model
+from tests.support.tiny_models.tokenizer import BOS_TOKEN_ID
 
 CONTEXTS = st.lists(st.integers(0, 255), min_size=1, max_size=12)
-
-
-def write_model(path: Path, seed: int, *, tie: bool = False) -> Path:
-    """A random Llama whose greedy tokens vary; with ``tie`` two tokens always score the same."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(seed)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=264,
-            hidden_size=16,
-            intermediate_size=16,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            bos_token_id=BOS_TOKEN_ID,
-            eos_token_id=257,
-            initializer_range=0.4,
-        )
-    )
-    if tie:
-        # Whatever the hidden state, either 7 and 8 or 9 and 10 share the largest logit.
-        row = model.lm_head.weight.data[7].clone()
-        model.lm_head.weight.data.zero_()
-        model.lm_head.weight.data[7:9] = row
-        model.lm_head.weight.data[9:11] = -row
-    model.save_pretrained(path)
-    build_tokenizer(64).save_pretrained(path)
-    return path
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tiny models' parts: text, tokenizer, data, optimizer, training, store and command line.
 
-What the trained models themselves can do is tested in tests/emulated/test_tiny_models.py.
+What the trained models themselves can do is tested in tests/emulated/support/test_tiny_models.py.
 """
 
 from __future__ import annotations

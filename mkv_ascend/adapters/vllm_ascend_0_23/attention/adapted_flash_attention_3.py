@@ -28,7 +28,7 @@ FORWARD = record(
     why="Decodes are attended to without a causal mask and with block tables cut at the number of "
     "their tokens: wrong for a verify step, whose decodes have several.",
     until="vllm-ascend splits the batch by requests and masks decodes of several tokens",
-    test="tests/emulated/test_pairs.py::test_target_on_flash_attention_3_verifies_drafts",
+    test="tests/emulated/drafting/test_pairs.py::test_target_on_flash_attention_3_verifies_drafts",
 )
 
 

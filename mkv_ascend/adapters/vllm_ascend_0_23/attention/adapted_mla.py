@@ -30,7 +30,7 @@ PREFILL = record(
     why="A prefill is converted to bfloat16, and the cached context is gathered into a buffer of "
     "that dtype whatever the cache's is.",
     until="vllm-ascend gathers the context in the cache's dtype",
-    test="tests/emulated/test_adapted_backends.py"
+    test="tests/emulated/models/test_adapted_backends.py"
     "::test_cached_context_is_attended_to_in_the_dtype_of_the_cache",
 )
 

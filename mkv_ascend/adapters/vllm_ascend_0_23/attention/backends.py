@@ -51,7 +51,7 @@ ANSWERS = record(
     why="vLLM's MLAAttention takes an explicit backend only if it answers is_mla(). The other "
     "methods answer with the classes that are derived here.",
     until="vllm-ascend's MLA backends answer is_mla()",
-    test="tests/emulated/test_adapted_backends.py"
+    test="tests/emulated/models/test_adapted_backends.py"
     "::test_backends_of_mla_answer_what_vllms_layer_asks",
 )
 
@@ -69,7 +69,7 @@ BUILDERS_OF_A_DRAFT = record(
     why="Their caller gives them the target's configuration, the rotary tables are the process's, "
     "and the rotary rows of an MLA decode are views of one buffer for all passes.",
     until="vllm-ascend creates a draft's builders with the draft's configuration and tables",
-    test="tests/emulated/test_draft_isolation.py"
+    test="tests/emulated/drafting/test_draft_isolation.py"
     "::test_builders_of_a_draft_see_its_configuration_and_tables",
 )
 

@@ -25,7 +25,7 @@ FORWARD = record(
     why="Queries, keys and values are handed over in the model's dtype; the operators take one "
     "dtype, the cache's.",
     until="vllm-ascend casts them",
-    test="tests/emulated/test_layout_engines.py::test_the_drafts_cache_may_have_a_dtype_of_its_own",
+    test="tests/emulated/layout/test_layout_engines.py::test_the_drafts_cache_may_have_a_dtype_of_its_own",
 )
 
 

@@ -22,7 +22,7 @@ BUILDERS = record(
     ),
     why="They read the block size of the cache configuration; groups have blocks of their own.",
     until="vllm-ascend's builders read the block size of the spec that they are given",
-    test="tests/emulated/test_adapted_backends.py"
+    test="tests/emulated/models/test_adapted_backends.py"
     "::test_builders_of_mla_take_the_block_size_of_their_group",
 )
 

@@ -68,7 +68,7 @@ KINDS_OF_CLASSES = {
     "for all of them. Both constructors take attn_backend; models do not pass it.",
     until="vLLM passes the layer to Platform.get_attn_backend_cls or has "
     "attention_config.backend_per_kind",
-    test="tests/emulated/test_backend_choice.py",
+    test="tests/emulated/models/test_backend_choice.py",
 )
 def choose_backend(original: Any, layer: Any, *args: Any, **kwargs: Any) -> None:
     """``Attention.__init__`` with the backend that selection chose for this layer."""
@@ -214,7 +214,7 @@ WINDOW = record(
     "keep pre_tokens + 1 keys: one too many. W - 1 is passed instead. "
     "attention.window_bound = 'vllm_ascend' leaves W.",
     until="vllm-ascend passes sliding_window - 1, or hardware shows an exclusive bound",
-    test="tests/emulated/test_models.py::test_tokens_are_those_of_hugging_face",
+    test="tests/emulated/models/test_models.py::test_tokens_are_those_of_hugging_face",
 )
 
 

@@ -47,7 +47,7 @@ TABLES_OF_A_MODEL = record(
     why="The tables are one set per process: a draft with another rotary base spoils the target's "
     "or gets them.",
     until="vllm-ascend keeps rotary tables per model",
-    test="tests/emulated/test_draft_isolation.py",
+    test="tests/emulated/drafting/test_draft_isolation.py",
 )
 
 GLOBALS = tuple(target.partition(":")[2] for target in TABLES_OF_A_MODEL.targets)

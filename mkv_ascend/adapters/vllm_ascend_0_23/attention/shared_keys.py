@@ -27,7 +27,7 @@ WRITER = record(
     why="Layers that read another layer's cache (Gemma 3n, Gemma 4) have no keys. vllm-ascend "
     "writes what they pass over the owner's, and attends to it in a prefill.",
     until="vllm-ascend looks at kv_sharing_target_layer_name before it writes",
-    test="tests/emulated/test_shared_caches.py::test_stock_writes_over_the_keys_of_the_owner",
+    test="tests/emulated/models/test_shared_caches.py::test_stock_writes_over_the_keys_of_the_owner",
 )
 
 

@@ -35,7 +35,7 @@ WITH_GRAPHS = "compilation_config"
     "mkv-ascend check; the platform is asked only when vLLM has made its configuration, and what "
     "that raises is shown behind a traceback.",
     until="vLLM hands the arguments to the platform, and prints a refusal alone",
-    test="tests/emulated/test_front_check.py",
+    test="tests/emulated/platform/test_front_check.py",
 )
 def check_first(original: Any, arguments: Any, *args: Any, **kwargs: Any) -> Any:
     """``EngineArgs.create_engine_config`` behind our checks, in vLLM's own command."""

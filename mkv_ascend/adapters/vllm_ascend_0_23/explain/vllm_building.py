@@ -47,7 +47,7 @@ PRETENDED = record(
     why="explain asks what an engine would allocate, without its devices and its memory. Only the "
     "process that answers is changed, and it ends then.",
     until="vLLM plans caches without loading models",
-    test="tests/emulated/test_planner.py",
+    test="tests/emulated/layout/test_planner.py",
 )
 
 MAX_NUM_SEQS = 8

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     "first long request waits for ever. And keys of one size with values of several count as one "
     "spec, the first layer's.",
     until="vLLM groups layers of unlike pages, or the grouping is a hook of the platform",
-    test="tests/emulated/test_layout_groups.py",
+    test="tests/emulated/layout/test_layout_groups.py",
 )
 def our_groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
     """Ours, or vLLM's.

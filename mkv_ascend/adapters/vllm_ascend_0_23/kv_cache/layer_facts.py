@@ -41,7 +41,7 @@ FACTS = record(
     why="The engine core plans from specs alone, which vLLM merges, copies and sends between "
     "processes. What planning must know besides goes with each spec.",
     until="vLLM hands the layers' own facts to the engine core",
-    test="tests/emulated/test_layout_groups.py",
+    test="tests/emulated/layout/test_layout_groups.py",
 )
 
 PLANNED_SPECS = (

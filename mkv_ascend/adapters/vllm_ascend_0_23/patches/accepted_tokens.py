@@ -38,7 +38,7 @@ BUILD = record(
     "net. The others count a verification as part of a prompt, whose rejected tokens stay in the "
     "state.",
     until="vllm-ascend hands them to every builder of states",
-    test="tests/emulated/test_mamba_models.py::test_states_are_taken_back_to_what_was_accepted",
+    test="tests/emulated/recurrent/test_mamba_models.py::test_states_are_taken_back_to_what_was_accepted",
 )
 
 

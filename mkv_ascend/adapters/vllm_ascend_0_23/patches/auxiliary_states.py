@@ -248,7 +248,7 @@ LOADER = record(
     "out none are refused: Gemma3, Qwen3-Next, Granite-4, LFM2 and many others. Instances of them "
     "and of their decoders get a class derived from their own.",
     until="vLLM gathers hidden states outside of the models' classes",
-    test="tests/emulated/test_auxiliary_states.py",
+    test="tests/emulated/drafting/test_auxiliary_states.py",
 )
 
 

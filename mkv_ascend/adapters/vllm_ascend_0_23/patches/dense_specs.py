@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     why="A dense layer with a sliding window refuses when the model has MLA, and is asked about "
     "the target's configuration also where it is the draft's.",
     until="vLLM asks the layer, or hands over the draft's configuration",
-    test="tests/emulated/test_layout_engines.py",
+    test="tests/emulated/layout/test_layout_engines.py",
 )
 def spec_without_mla(original: Any, layer: Any, vllm_config: VllmConfig) -> Any:
     """``Attention.get_kv_cache_spec`` for a model without MLA."""

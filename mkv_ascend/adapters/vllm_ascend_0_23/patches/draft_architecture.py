@@ -22,7 +22,7 @@ from mkv_ascend.adapters.patching import patch, replaced
     "DeepSeek-V3, Nemotron-H), also where the method asked for is draft_model: such a model cannot "
     "be a draft of its own.",
     until="vLLM overrides a draft's architecture for the method mtp only",
-    test="tests/emulated/test_recurrent_drafts.py",
+    test="tests/emulated/recurrent/test_recurrent_drafts.py",
 )
 def keep_the_architecture(original: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
     """``SpeculativeConfig.__post_init__``, without the override for the method draft_model."""

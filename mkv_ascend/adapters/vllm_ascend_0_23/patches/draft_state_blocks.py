@@ -42,7 +42,7 @@ MANAGER = record(
     why="A draft's states are one for a request and stay in their blocks from its beginning to its "
     "end; vLLM's manager moves states to the ends of blocks and looks them up there.",
     until="vLLM lets a group have no say in prefix hits",
-    test="tests/emulated/test_draft_state_blocks.py",
+    test="tests/emulated/recurrent/test_draft_state_blocks.py",
 )
 
 
@@ -106,7 +106,7 @@ class DraftStatesManager(MambaManager):
     "there would be no hit. Here it is told that such a group has no say, by a spec with a manager "
     "of its own.",
     until="vLLM lets a group have no say in prefix hits",
-    test="tests/emulated/test_draft_state_blocks.py",
+    test="tests/emulated/recurrent/test_draft_state_blocks.py",
 )
 def block_sizes_of_others(original: Any, kv_cache_config: KVCacheConfig, vllm_config: Any) -> Any:
     """Block sizes for hits, of the groups that have a say."""

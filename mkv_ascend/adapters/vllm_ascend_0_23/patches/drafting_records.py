@@ -13,7 +13,7 @@ ASCEND_CONFIG = record(
     why="Building the draft's configuration makes the process-wide AscendConfig the draft's, for "
     "both models.",
     until="vllm-ascend keeps one AscendConfig per VllmConfig",
-    test="tests/emulated/test_draft_isolation.py",
+    test="tests/emulated/drafting/test_draft_isolation.py",
 )
 
 EXPERT_METHODS = record(
@@ -28,7 +28,7 @@ EXPERT_METHODS = record(
     "built last: a target with another number of experts than its draft gets the draft's. And the "
     "forward context names one for targets with experts only.",
     until="vllm-ascend keeps these methods per model or layer",
-    test="tests/emulated/test_drafting_reference.py",
+    test="tests/emulated/drafting/test_drafting_reference.py",
 )
 
 DRAFT_CONFIG = record(
@@ -40,7 +40,7 @@ DRAFT_CONFIG = record(
     why="Making the draft's configuration writes into the cache_config and the AscendConfig of the "
     "target.",
     until="vLLM's replace() copies the parts of a configuration",
-    test="tests/emulated/test_draft_isolation.py"
+    test="tests/emulated/drafting/test_draft_isolation.py"
     "::test_separate_draft_config_undoes_what_making_the_draft_changed",
 )
 
@@ -50,7 +50,7 @@ REJECTED_COUNTS = record(
     "AscendSpecDecodeBaseProposer.prepare_inputs_padded",
     why="Without Triton they are int64; npu_copy_and_expand_eagle_inputs documents int32.",
     until="vllm-ascend converts them",
-    test="tests/emulated/test_proposers.py::test_counts_of_rejected_tokens_are_int32",
+    test="tests/emulated/drafting/test_proposers.py::test_counts_of_rejected_tokens_are_int32",
 )
 
 NEXT_TOKENS = record(
@@ -60,7 +60,7 @@ NEXT_TOKENS = record(
     why="For eagle, eagle3 and mtp it is the last token of the whole prompt: heads keep a wrong "
     "key for each chunk.",
     until="vllm-ascend takes the token after the chunk",
-    test="tests/emulated/test_proposers.py::test_the_token_after_a_chunk_is_the_prompts_next_one",
+    test="tests/emulated/drafting/test_proposers.py::test_the_token_after_a_chunk_is_the_prompts_next_one",
 )
 
 SEVERAL_GROUPS = record(
@@ -74,7 +74,7 @@ SEVERAL_GROUPS = record(
     "last group's metadata. Kernel blocks are looked up for group 0, and layers are listed by "
     "name, not in the order in which they run.",
     until="drafts have metadata for each group",
-    test="tests/emulated/test_drafting_groups.py",
+    test="tests/emulated/drafting/test_drafting_groups.py",
 )
 
 PROPOSALS = record(
@@ -86,8 +86,8 @@ PROPOSALS = record(
     "target's positions in the first pass's metadata, and eagerly cannot draft after a verify step "
     "that was padded for a graph.",
     until="vllm-ascend plans a proposal of several groups beforehand",
-    test="tests/emulated/test_drafting_groups.py",
-    stock="tests/emulated/test_stock_draft_graphs.py"
+    test="tests/emulated/drafting/test_drafting_groups.py",
+    stock="tests/emulated/graphs/test_stock_draft_graphs.py"
     "::test_stock_cannot_draft_eagerly_after_a_padded_verify_step",
 )
 
@@ -99,7 +99,7 @@ PASSES = record(
     "before the first pass. Where sampling is split otherwise (LM head parallel, reduced sampling) "
     "it is called.",
     until="its loop takes positions and metadata of each pass from outside",
-    test="tests/emulated/test_drafting_groups.py",
+    test="tests/emulated/drafting/test_drafting_groups.py",
 )
 
 DRAFT_GRAPHS = record(
@@ -111,8 +111,8 @@ DRAFT_GRAPHS = record(
     "hands out as many rows as its graph has tokens for, also more than there may be requests, and "
     "knows one KV group, one backend, and layers in the order of their names.",
     until="vllm-ascend captures draft_model with several KV groups",
-    test="tests/emulated/test_draft_graphs.py",
-    stock="tests/emulated/test_stock_draft_graphs.py",
+    test="tests/emulated/graphs/test_draft_graphs.py",
+    stock="tests/emulated/graphs/test_stock_draft_graphs.py",
 )
 
 GRAPH_PARAMETERS = record(
@@ -127,7 +127,7 @@ GRAPH_PARAMETERS = record(
     "process, which its updates read; each graph of ours has a table of its own, put there while "
     "the graph is captured or updated.",
     until="vllm-ascend keeps these tables with their graphs",
-    test="tests/emulated/test_draft_graphs.py",
+    test="tests/emulated/graphs/test_draft_graphs.py",
 )
 
 EXTRA_CONTEXT = record(
@@ -141,7 +141,7 @@ EXTRA_CONTEXT = record(
     why="vllm-ascend's operators read from it how many tokens a pass has, and whether it is "
     "captured. Its own proposer sets them for each pass, too.",
     until="vllm-ascend's operators take them as arguments",
-    test="tests/emulated/test_draft_graphs.py",
+    test="tests/emulated/graphs/test_draft_graphs.py",
 )
 
 EAGER_REQUEST = record(
@@ -152,7 +152,7 @@ EAGER_REQUEST = record(
     why="vllm-ascend's proposer reads it in its constructor and then makes graphs of its own; ours "
     "makes them otherwise.",
     until="vllm-ascend captures draft_model with several KV groups",
-    test="tests/emulated/test_draft_graphs.py",
+    test="tests/emulated/graphs/test_draft_graphs.py",
 )
 
 MASK_TOKENS = record(
@@ -162,7 +162,7 @@ MASK_TOKENS = record(
     why="Its inputs are laid out by a Triton kernel that knows one block table; a dummy run writes "
     "the context's keys to the slots of the last proposal.",
     until="vllm-ascend's dflash proposer takes slots of several groups",
-    test="tests/emulated/test_drafting_blocks.py",
+    test="tests/emulated/drafting/test_drafting_blocks.py",
 )
 
 CONTEXT_LAYERS = record(
@@ -175,7 +175,7 @@ CONTEXT_LAYERS = record(
     why="The model writes the context's keys of all of its layers to the slots of one KV group. "
     "Each layer is given a view of itself that writes to the slots of its own.",
     until="vLLM's dflash models take slots by layer",
-    test="tests/emulated/test_drafting_blocks.py",
+    test="tests/emulated/drafting/test_drafting_blocks.py",
 )
 
 RECURRENT_SPECS = record(
@@ -185,7 +185,7 @@ RECURRENT_SPECS = record(
     why="vLLM keeps as many states of a layer as the target's verification needs; a draft's layers "
     "keep those that its own passes need to go back to what was accepted.",
     until="vLLM serves drafts with recurrent states",
-    test="tests/emulated/test_recurrent_drafts.py",
+    test="tests/emulated/recurrent/test_recurrent_drafts.py",
 )
 
 MLA_BUILDER = record(
@@ -196,6 +196,6 @@ MLA_BUILDER = record(
     why="Each run converts positions and gathers cos_sin rows into one buffer, which had to be "
     "copied; and a draft model's verified rows, one more than the target's, were prefills.",
     until="vllm-ascend's builder takes cos_sin rows from outside",
-    test="tests/emulated/test_drafting_cost.py"
+    test="tests/emulated/drafting/test_drafting_cost.py"
     "::test_an_mla_draft_takes_its_rotary_rows_once_and_verified_rows_as_decodes",
 )

@@ -31,7 +31,7 @@ EXPERT_GROUP = record(
     why="The group is made for a target with experts only: layers of a draft with experts stop in "
     "their constructor.",
     until="vLLM looks at the draft's configuration too",
-    test="tests/emulated/test_drafting_ranks.py"
+    test="tests/emulated/drafting/test_drafting_ranks.py"
     "::test_a_draft_with_experts_serves_a_target_without_on_several_ranks",
 )
 

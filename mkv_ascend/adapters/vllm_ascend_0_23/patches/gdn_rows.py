@@ -128,7 +128,7 @@ def install() -> None:
     "accepted last. Rows with fewer drafts than K, or none, and chunks of prompts of K + 1 tokens, "
     "go on from another column: wrong tokens.",
     until="vllm-ascend looks columns up by row, and keeps chunks of prompts apart",
-    test="tests/emulated/test_gated_delta_nets.py",
+    test="tests/emulated/recurrent/test_gated_delta_nets.py",
 )
 def build_of_padded_rows(
     original: Callable[..., Any],

@@ -28,7 +28,7 @@ from mkv_ascend.adapters.patching import patch
     "blocks zeroed of dense layers alone, vllm-ascend for eagle3 alone.",
     until="vLLM names new blocks of all attention layers, and vllm-ascend zeroes them for all "
     "methods",
-    test="tests/emulated/test_new_blocks.py",
+    test="tests/emulated/layout/test_new_blocks.py",
 )
 def name_new_blocks(original: Any, coordinator: Any, *args: Any, **kwargs: Any) -> Any:
     """Let groups of windows, chunks and MLA name their new blocks, too."""

@@ -28,7 +28,7 @@ from mkv_ascend.adapters.patching import patch
     "are looked up one after another; only the first is cut to the length that all agree on, the "
     "others are handed blocks beyond the hit.",
     until="vllm-ascend cuts every group that keeps all tokens to the hit",
-    test="tests/emulated/test_layout_block_sizes.py::test_no_group_is_handed_blocks_beyond_the_hit",
+    test="tests/emulated/layout/test_layout_block_sizes.py::test_no_group_is_handed_blocks_beyond_the_hit",
 )
 def cut_to_the_hit(
     original: Any, coordinator: Any, block_hashes: Any, max_cache_hit_length: int

@@ -34,7 +34,7 @@ KERNEL_BLOCK = 128
     "sizes are refused. And models that could keep states of all blocks are given that mode, in "
     "which its blocks of states are as long as the longest context: no hit.",
     until="vllm-ascend's caches need no equal sizes",
-    test="tests/emulated/test_hybrid_engines.py"
+    test="tests/emulated/recurrent/test_hybrid_engines.py"
     "::test_states_that_vllm_ascend_cannot_align_are_served",
 )
 def blocks_without_alignment(original: Any, cls: type[Any], vllm_config: VllmConfig) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     why="With prefix caching the target's states move from block to block. All groups of states "
     "are taken for the target's, and an assertion fails where a draft has states too.",
     until="vLLM tells groups of states of a draft from those of the target",
-    test="tests/emulated/test_hits_of_recurrent_drafts.py"
+    test="tests/emulated/recurrent/test_hits_of_recurrent_drafts.py"
     "::test_states_of_the_target_are_hit_and_those_of_the_draft_rebuilt",
 )
 def groups_that_move(original: Any, kv_cache_config: KVCacheConfig) -> tuple[list[int], MambaSpec]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     reads=("vllm.model_executor.models.config:Gemma4Config",),
     why="For heads of two sizes vLLM asks for Triton's backend, which is not Ascend's.",
     until="vllm-ascend serves Gemma 4",
-    test="tests/emulated/test_two_head_sizes.py",
+    test="tests/emulated/models/test_two_head_sizes.py",
 )
 def choose_no_backend(original: Any, vllm_config: VllmConfig) -> None:
     """Each layer chooses its own."""
@@ -41,7 +41,7 @@ ROTARY_ROWS = record(
     why="vllm-ascend fills rotary rows as wide as the largest head from the table of the first "
     "layer's, and ends in a RuntimeError; layers of this kind read no such rows.",
     until="vllm-ascend keeps rotary rows for each head size",
-    test="tests/emulated/test_two_head_sizes.py",
+    test="tests/emulated/models/test_two_head_sizes.py",
 )
 
 

@@ -24,7 +24,7 @@ HEAD_SIZE = record(
     why="The implementation views its output by head_size, with as many elements as values have. "
     "Where values have another head size than keys it is set to theirs.",
     until="vllm-ascend views its output by the head size of values",
-    test="tests/emulated/test_layout_engines.py::test_keys_of_192_and_values_of_128",
+    test="tests/emulated/layout/test_layout_engines.py::test_keys_of_192_and_values_of_128",
 )
 
 
@@ -53,7 +53,7 @@ def size_the_output(layer: Any, name: str) -> None:
     writes=("output_sizes",),
     why="It takes v_head_size and gives values as many rows as keys.",
     until="vllm-ascend's projection counts values by v_head_size",
-    test="tests/emulated/test_layout_engines.py::test_keys_of_192_and_values_of_128",
+    test="tests/emulated/layout/test_layout_engines.py::test_keys_of_192_and_values_of_128",
 )
 def project_values(original: Any, projection: Any, *args: Any, **kwargs: Any) -> None:
     """``AscendQKVParallelLinear.__init__`` with rows for values of their own head size."""

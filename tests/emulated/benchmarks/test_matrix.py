@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cells of the matrix (``make matrix`` runs all of them): each ends as docs/matrix.json says.
+
+A cell that works gave Hugging Face's tokens, proposed what the draft itself says after every
+context, and accepted as many of these tokens as plain loops do, with prompts in chunks and a
+request that was preempted (``benchmarks/matrix/judging.py``).
+
+Pairs that other tests judge are not run twice: these tests are listed here, so that each row and
+each column of the matrix is seen to be run at least once.
+"""
+
+import ast
+from pathlib import Path
+
+import matrix_pages
+import pytest
+
+from benchmarks.matrix import cells, running
+from tests.support import engine
+from tests.support.loop_pairs import PAIRS
+
+of_float32 = pytest.mark.skipif(
+    engine.compared_dtype() != "float32",
+    reason="in 16 bits too many choices are near ties to tell what an engine must do",
+)
+
+CELLS = [
+    "dense/window+full",
+    "dense/gdn",
+    "mla/window+full",
+    "dsa/window+full",
+    "mamba2/short conv",
+    "short conv/dense",
+]
+"""Ways in which layers of target and draft differ that no other test runs so."""
+
+BY_PLAIN_LOOPS = [
+    "dense/mla",
+    "dense/eagle",
+    "window+full/window+full",
+    "window+full/dflash",
+    "mla/mla",
+    "mla/mtp",
+    "gdn/dense",
+    "gdn/mtp",
+]
+"""Judged as here, but for the preemption, by test_drafting_reference.py."""
+
+EMULATED = Path(__file__).parents[1]
+BY_EVERY_DRAFT_TOKEN = {
+    "dense/short conv": "test_recurrent_drafts.py::test_targets_without_states_and_with_others",
+    "dense/suffix": "test_draftless_methods.py::test_suffix_decoding_says_which_package_it_needs",
+    "window+full/eagle3": "test_auxiliary_states.py"
+    "::test_states_are_hugging_faces_and_proposals_the_heads",
+    "window+full/ngram": "test_draftless_methods.py::test_ngram_proposes_what_followed_before",
+    "dsa/dense": "test_sparse_models.py::test_dense_draft_with_preemption",
+    "dsa/mla": "test_sparse_models.py::test_dense_draft_with_preemption",
+    "deepseek-v4/dense": "test_deepseek_v4.py::test_dense_draft",
+    "deepseek-v4/mtp": "test_deepseek_v4.py"
+    "::test_tokens_are_the_references_and_drafts_its_mtp_layers",
+    "gdn/mamba2": "test_recurrent_drafts.py::test_targets_without_states_and_with_others",
+    "mamba2/dense": "test_mamba_models.py::test_states_are_taken_back_to_what_was_accepted",
+    "mamba2/gdn": "test_recurrent_drafts.py::test_states_of_target_and_draft_on_several_ranks",
+    "mamba2/eagle3": "test_auxiliary_states.py"
+    "::test_states_are_hugging_faces_and_proposals_the_heads",
+}
+"""There every token is the reference's and every draft token the draft's own; acceptance is not
+counted by loops. Suffix decoding is refused, there as in the matrix."""
+
+
+@of_float32
+@pytest.mark.parametrize("name", CELLS)
+def test_a_cell_ends_as_published(name):
+    (cell,) = cells.find_cells([name])
+    (published,) = [
+        row
+        for row in matrix_pages.read()["cells"]
+        if (row["target"], row["draft"]) == (cell.target, cell.draft)
+    ]
+    verdict = running.run(cell, running.OURS)
+    assert verdict.outcome == published["ours"], verdict.reason
+    if verdict.outcome == running.WORKS and cell.draft_model is not None:
+        # Neither a hopeless draft nor one that is never rejected would show much.
+        assert 0.2 < verdict.acceptance < cells.K
+
+
+def test_each_row_and_column_is_run():
+    names = [*CELLS, *BY_PLAIN_LOOPS, *BY_EVERY_DRAFT_TOKEN]
+    assert len(set(names)) == len(names), "a cell is listed twice"
+    run, every = cells.find_cells(names), cells.find_cells([])
+    assert {cell.target for cell in run} == {cell.target for cell in every}
+    assert {cell.draft for cell in run} == {cell.draft for cell in every}
+
+
+@pytest.mark.parametrize("name", BY_PLAIN_LOOPS)
+def test_plain_loops_judge_the_models_of_the_cell(name):
+    (cell,) = cells.find_cells([name])
+    judged = [(target, draft, method) for target, draft, method, _ in PAIRS]
+    assert (cell.target_model, cell.draft_model, cell.method) in judged
+
+
+@pytest.mark.parametrize("name", BY_EVERY_DRAFT_TOKEN)
+def test_the_test_of_the_cell_exists_and_names_its_models(name):
+    (cell,) = cells.find_cells([name])
+    path, _, function = BY_EVERY_DRAFT_TOKEN[name].partition("::")
+    text = next(EMULATED.rglob(path)).read_text(encoding="utf-8")
+    assert function in {
+        node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)
+    }
+    # Heads are named after their target there.
+    models = {cell.target_model, cell.draft_model} - {None, f"{cell.target_model}_{cell.method}"}
+    assert models
+    assert {model for model in models if f'"{model}"' not in text} == set()

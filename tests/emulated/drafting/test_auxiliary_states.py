@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""eagle3 over targets whose classes hand out no hidden states: the states, and what heads propose.
+
+``make matrix`` runs such heads over each of these families, with preemption and in chunks.
+"""
+
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
+from torch import nn
+
+from mkv_ascend.adapters.vllm_ascend_0_23.patches import auxiliary_states
+from tests.support import engine, programs, prompts, reference, speculation
+from tests.support.pairs import TIES, assert_greedy_tokens_of_reference, scenario
+from tests.support.tiny_models import model_directory
+
+PROBE = Path(__file__).with_name("auxiliary_states_probe.py")
+DEFAULTS = {"engine": {"enforce_eager": False, "max_num_seqs": 3}, "traced": True}
+VERIFIED_IN_GRAPHS = {"graphs": "FULL_DECODE_ONLY", "capture_sizes": (4, 16, 24)}
+WIDTH = 8
+
+
+@pytest.mark.parametrize(
+    ("target", "depths", "fields"),
+    [
+        # Its layers add all up themselves, and hand on a residual that nobody reads. Of its states
+        # a graph keeps those that the replayed proposal joins.
+        ("granite4", [0, 1, 2], VERIFIED_IN_GRAPHS),
+        # Its layers leave the last addition to the next one. Traced by Dynamo, mixed batches in
+        # pieces, verify steps and proposals in full graphs.
+        ("gemma3", [1, 2, 3], DEFAULTS),
+    ],
+    ids=["granite4", "gemma3 with vLLM's default settings"],
+)
+def test_states_are_hugging_faces_and_proposals_the_heads(target, depths, fields):
+    directory, head = model_directory(target), model_directory(f"{target}_eagle3")
+    texts = [*prompts.text_prompts()[:3], *prompts.deck_prompts(3)]
+    case = scenario(
+        target,
+        head.name.rpartition("-")[0],
+        prompts=[reference.token_ids(directory, text) for text in texts],
+        max_tokens=20,
+        speculative={"method": "eagle3"},
+        **fields,
+    )
+    answer = programs.answer_of(PROBE, dataclasses.asdict(case))
+    true = speculation.hidden_states_of(directory, tuple(case.prompts[0]))
+    close = {"rtol": 1e-4, "atol": 1e-4} if engine.compared_dtype() == "float32" else {"rtol": 0.05}
+    for states, depth in zip(answer["states"], depths, strict=True):
+        torch.testing.assert_close(torch.tensor(states), true[depth][0], **close)
+
+    result = SimpleNamespace(**answer["result"])
+    assert_greedy_tokens_of_reference(case, result)
+    proposals = [reference.DraftProposal(**proposal) for proposal in result.proposals]
+    near_tie, _ = TIES[engine.compared_dtype()]
+    report = reference.judge(speculation.DraftHead(head, directory).rows, proposals, near_tie)
+    assert report.checked == case.num_speculative_tokens * len(proposals) > 100
+    assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
+    assert 0.3 * result.num_drafts < result.accepted_per_position[0] < result.num_drafts
+    assert result.draft_replays > 5
+
+
+class Adding(nn.Module):
+    """A layer that adds all up; the residual that it hands on is nobody's."""
+
+    def forward(self, hidden_states, residual):
+        residual = hidden_states
+        hidden_states = residual + 1
+        return hidden_states, residual * 100
+
+
+class Leaving(nn.Module):
+    """A layer that leaves its last addition to the next one, and adds in place."""
+
+    def forward(self, hidden_states, residual):
+        if residual is None:
+            residual = hidden_states
+        else:
+            residual += hidden_states
+        return torch.ones_like(hidden_states), residual
+
+
+class Plain(nn.Module):
+    def forward(self, hidden_states, residual):
+        return hidden_states + 1
+
+
+class FailingOnce(Adding):
+    """Fails in the first pass, behind layers whose states are gathered already."""
+
+    failed = False
+
+    def forward(self, hidden_states, residual):
+        if hidden_states[0, 0] == 2 and not FailingOnce.failed:
+            FailingOnce.failed = True
+            raise RuntimeError("out of memory")
+        # Not by the class above: handing on the residual would count as reading it.
+        return hidden_states + 1, hidden_states * 100
+
+
+class Streams(Adding):
+    """Several states per token, as DeepSeek-V4 has."""
+
+    def forward(self, hidden_states, residual):
+        return hidden_states[:, None].expand(-1, 4, -1), None
+
+
+class Decoder(nn.Module):
+    def __init__(self, kind, count):
+        super().__init__()
+        self.start_layer, self.end_layer = 0, count
+        self.blocks = nn.ModuleList([kind() for _ in range(count)])
+
+    def forward(self, hidden_states):
+        residual = None
+        for layer in self.blocks:
+            output = layer(hidden_states=hidden_states, residual=residual)
+            hidden_states, residual = output if isinstance(output, tuple) else (output, None)
+        return hidden_states
+
+
+class Target(nn.Module):
+    def __init__(self, kind, count=3):
+        super().__init__()
+        self.decoder = Decoder(kind, count)
+
+    def forward(self, hidden_states):
+        return self.decoder(hidden_states) * 2
+
+
+def handing_out(model, depths, count=3, stages=1):
+    """``model`` after it was asked for the states at ``depths``."""
+    config = SimpleNamespace(
+        parallel_config=SimpleNamespace(pipeline_parallel_size=stages),
+        speculative_config=SimpleNamespace(method="eagle3"),
+        model_config=SimpleNamespace(
+            get_total_num_hidden_layers=lambda: count, get_hidden_size=lambda: WIDTH
+        ),
+    )
+    auxiliary_states.hand_out(model, config)
+    model.set_aux_hidden_state_layers(depths)
+    return model
+
+
+@pytest.mark.parametrize("kind", [Adding, Leaving, Plain])
+def test_each_layer_adds_one(kind):
+    """Depth ``i`` is ``i`` more than the embedding, whichever way the layers add."""
+    model = handing_out(Target(kind), (3, 0, 2))
+    assert isinstance(model, Target)
+    for tokens in (5, 2):
+        output, states = model(torch.full((tokens, WIDTH), 7.0))
+        assert output.shape == (tokens, WIDTH), "the target's own output, not only states"
+        assert [state.unique().tolist() for state in states] == [[7.0], [9.0], [10.0]]
+        assert {state.shape for state in states} == {(tokens, WIDTH)}
+
+
+def test_other_depths_replace_those_asked_for_before():
+    model = handing_out(Target(Adding), (1, 2))
+    model.set_aux_hidden_state_layers((3,))
+    _, states = model(torch.zeros(2, WIDTH))
+    assert [state.unique().tolist() for state in states] == [[3.0]]
+    assert model.get_eagle3_default_aux_hidden_state_layers() == (2, 1, 0)
+
+
+def test_a_pass_that_fails_leaves_no_states_behind():
+    model = handing_out(Target(FailingOnce), (1, 2))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        model(torch.zeros(2, WIDTH))
+    _, states = model(torch.zeros(2, WIDTH))
+    assert [state.unique().tolist() for state in states] == [[1.0], [2.0]]
+
+
+def test_a_class_that_hands_out_states_stays_as_it_is():
+    class Own(Target):
+        supports_eagle3, has_own_lm_head, has_own_embed_tokens = True, False, False
+
+        def get_eagle3_default_aux_hidden_state_layers(self):
+            return ()
+
+        def set_aux_hidden_state_layers(self, layers):
+            self.asked = layers
+
+    model = handing_out(Own(Adding), (1,))
+    assert type(model) is Own
+    assert model.asked == (1,)
+
+
+def test_what_cannot_be_handed_out_is_refused():
+    with pytest.raises(NotImplementedError, match="2 pipeline stages"):
+        handing_out(Target(Adding), (1,), stages=2)
+    with pytest.raises(NotImplementedError, match=r"Target .* 0 of its modules hold 5 layers"):
+        handing_out(Target(Adding), (1,), count=5)
+    with pytest.raises(ValueError, match=r"depths \[1, 4\] .* depths from 0 to 3"):
+        handing_out(Target(Adding), (1, 4))
+    with pytest.raises(NotImplementedError, match=r"hand on \(2, 4, 8\) where .* 8 numbers"):
+        handing_out(Target(Streams, 1), (1,), count=1)(torch.zeros(2, WIDTH))

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Building a draft changes nothing that the target uses; its builders see the draft."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support import programs
+
+PROBE = Path(__file__).with_name("isolation_probe.py")
+
+
+@pytest.fixture(scope="module")
+def isolation():
+    """What an engine with an MLA target and a dense draft holds after start-up."""
+    from tests.support.pairs import scenario
+
+    case = scenario("deepseek_v2_target", "llama_draft", prompts=[])
+    return programs.answer_of(PROBE, {**case.engine_arguments(), "block_size": 256})
+
+
+def test_the_targets_cache_settings_are_the_users(isolation):
+    assert isolation["cache_config_changes"] == {}
+
+
+def test_the_draft_has_cache_settings_of_its_own(isolation):
+    assert isolation["draft_cache_config_is_own"]
+    assert isolation["draft_block_size"] == isolation["target_block_size"]
+
+
+def test_ascend_config_is_the_targets(isolation):
+    assert isolation["ascend_config_model"] == isolation["target_model"]
+
+
+def test_builders_of_each_model_see_its_own_model(isolation):
+    assert isolation["builder_models"] == {
+        "target": [isolation["target_model"]],
+        "draft": [isolation["draft_model"]],
+    }
+
+
+def test_the_draft_has_rotary_tables_of_its_own(isolation):
+    assert isolation["draft_rotary_table_is_own"]
+
+
+@pytest.fixture
+def rotary_embedding():
+    """vllm-ascend's module of rotary tables; its globals are put back afterwards."""
+    from vllm_ascend.ops import rotary_embedding as module
+
+    from mkv_ascend.adapters.vllm_ascend_0_23.attention.rope_tables import GLOBALS
+
+    before = {name: getattr(module, name) for name in GLOBALS}
+    yield module
+    for name, value in before.items():
+        setattr(module, name, value)
+
+
+def rope_tables():
+    from mkv_ascend.adapters.vllm_ascend_0_23.attention.rope_tables import RopeTables
+
+    return RopeTables()
+
+
+def test_rotary_tables_of_two_models_stay_apart(rotary_embedding):
+    target, draft = torch.rand(4, 2), torch.rand(4, 2)
+    rotary_embedding._record_cos_and_sin_cache(target, target)
+    tables = rope_tables()
+    with tables.active():
+        rotary_embedding._record_cos_and_sin_cache(draft, draft)
+        with tables.active():
+            assert rotary_embedding._cos_cache is draft
+    assert rotary_embedding._cos_cache is target
+    with tables.active():
+        cos, _ = rotary_embedding.get_cos_and_sin_mla(torch.tensor([1]))
+        assert torch.equal(cos.flatten(), draft[1])
+    assert rotary_embedding._cos_cache is target
+
+
+def test_a_draft_that_records_no_table_has_the_targets(rotary_embedding):
+    """vLLM makes one rotary module for both where their parameters are equal (an MTP head)."""
+    target = torch.rand(4, 2)
+    rotary_embedding._record_cos_and_sin_cache(target, target)
+    tables = rope_tables()
+    with tables.active():
+        pass  # a model that vLLM gives the target's rotary module
+    tables.share_what_was_not_recorded()
+    with tables.active():
+        assert rotary_embedding._cos_cache is target
+        assert rotary_embedding._cos_mla is None  # buffers are never shared
+
+
+def test_a_table_that_the_draft_recorded_is_kept(rotary_embedding):
+    target, draft = torch.rand(4, 2), torch.rand(4, 2)
+    rotary_embedding._record_cos_and_sin_cache(target, target)
+    tables = rope_tables()
+    with tables.active():
+        rotary_embedding._record_cos_and_sin_cache(draft, draft)
+    tables.share_what_was_not_recorded()
+    with tables.active():
+        assert rotary_embedding._cos_cache is draft
+
+
+class ProbeBuilder:
+    """A metadata builder that says what it was given and which rotary table it sees."""
+
+    def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
+        self.config = vllm_config
+
+    def build(self):
+        from types import SimpleNamespace
+
+        from vllm_ascend.ops import rotary_embedding as module
+
+        return SimpleNamespace(table=module._cos_cache)
+
+
+class ProbeBackend:
+    @staticmethod
+    def get_builder_cls():
+        return ProbeBuilder
+
+
+def test_builders_of_a_draft_see_its_configuration_and_tables(rotary_embedding):
+    from mkv_ascend.adapters.vllm_ascend_0_23.attention.backends import bound_to
+    from mkv_ascend.adapters.vllm_ascend_0_23.attention.building import TARGET, ModelBeingBuilt
+    from mkv_ascend.layout.kind import Role
+
+    target, draft = torch.rand(4, 2), torch.rand(4, 2)
+    rotary_embedding._record_cos_and_sin_cache(target, target)
+    tables = rope_tables()
+    with tables.active():
+        rotary_embedding._record_cos_and_sin_cache(draft, draft)
+    model = ModelBeingBuilt(Role.DRAFT, builder_config="the draft's", rope_tables=tables)
+
+    bound = bound_to(ProbeBackend, model)
+    builder = bound.get_builder_cls()(None, [], "the target's", "npu")
+    assert builder.config == "the draft's"
+    assert builder.build().table is draft
+    assert rotary_embedding._cos_cache is target
+
+    assert bound_to(ProbeBackend, TARGET) is ProbeBackend
+    assert bound_to(ProbeBackend, model) is bound
+    assert bound.__qualname__ != ProbeBackend.__qualname__
+
+
+def test_every_rotary_global_is_known():
+    """A table that vllm-ascend adds must be kept apart as well."""
+    from vllm_ascend.ops import rotary_embedding
+
+    from mkv_ascend.adapters.vllm_ascend_0_23.attention.rope_tables import GLOBALS
+
+    found = {
+        name
+        for name in vars(rotary_embedding)
+        if name.startswith(("_cos", "_sin")) and not callable(getattr(rotary_embedding, name))
+    }
+    assert found == set(GLOBALS)
+
+
+def test_separate_draft_config_undoes_what_making_the_draft_changed():
+    from types import SimpleNamespace
+
+    from transformers import PretrainedConfig
+
+    from mkv_ascend.drafting.draft_config import separate_draft_config
+
+    # All layers of the target have a window, of the draft none has.
+    own = {"block_size": 1024, "cache_dtype": "auto", "sliding_window": 128}
+    dense = SimpleNamespace(get_sliding_window=lambda: None, hf_text_config=PretrainedConfig())
+    target = SimpleNamespace(
+        cache_config=SimpleNamespace(**own),
+        speculative_config=SimpleNamespace(draft_model_config=dense),
+    )
+
+    def make_draft():
+        # What vllm-ascend does for a draft that is not hybrid, and for one with an indexer.
+        target.cache_config.block_size = 128
+        target.cache_config.cache_dtype = "bfloat16"
+        return copy.copy(target)
+
+    draft = separate_draft_config(target, make_draft)
+    assert vars(target.cache_config) == own
+    changed = {"cache_dtype": "bfloat16", "sliding_window": None}
+    assert vars(draft.cache_config) == {**own, **changed}

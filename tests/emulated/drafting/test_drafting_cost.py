@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a proposal costs, by exact count: launches, builder runs and host reads.
+
+Counted outside of the draft's own forward, logits, sampling and feeding back (proposal_probe.py).
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import programs
+from tests.support.pairs import scenario, text_prompts
+
+PROBE = Path(__file__).with_name("proposal_probe.py")
+MAX_LAUNCHES = 6
+REPLAY, UPDATE = "NPUGraph.replay", "graph_task_update"
+
+
+def probe(target, draft, **fields):
+    case = scenario(target, draft, record_drafts=False, **fields)
+    request = {
+        "engine": {**case.engine_arguments(), "async_scheduling": False},
+        "prompts": text_prompts(case.model, 3),
+        "max_tokens": 10,
+    }
+    return programs.answer_of(PROBE, request)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """A target of one KV group; its draft uses that and one more."""
+    return probe("llama_target", "gemma3", num_speculative_tokens=4)
+
+
+def test_a_proposal_over_two_groups_is_a_handful_of_launches(pair):
+    assert pair["proposals"]
+    for row in pair["proposals"]:
+        assert sum(row["launches"].values()) <= MAX_LAUNCHES, row
+        assert row["launches"]["mkv_ascend::draft_plan"] == 1
+        assert row["launches"]["mkv_ascend::expand_inputs"] == 1
+
+
+def test_builders_run_twice_for_all_steps_and_groups(pair):
+    assert {row["builds"] for row in pair["proposals"]} == {2}
+
+
+def test_the_host_waits_for_device_memory_once(pair):
+    assert {row["host_reads"] + row["waited_for"] for row in pair["proposals"]} == {1}
+
+
+def test_an_mla_draft_takes_its_rotary_rows_once_and_verified_rows_as_decodes():
+    """Taken for a prefill with cached context, a pass would have chunks of it uploaded."""
+    rows = probe("llama_target", "deepseek_v2_draft", num_speculative_tokens=4)["proposals"]
+    assert rows
+    for row in rows:
+        assert sum(row["launches"].values()) <= MAX_LAUNCHES, row
+        assert row["launches"]["aten::index_select"] == 2
+        assert row["builds"] == 2
+
+
+def test_a_replayed_proposal_is_four_launches_beside_its_graph():
+    """Of a head that joins several states of the target, padded from 3 requests to 4."""
+    rows = probe(
+        "gpt_oss",
+        "gpt_oss_eagle3",
+        num_speculative_tokens=3,
+        speculative={"method": "eagle3"},
+        graphs="FULL_DECODE_ONLY",
+        capture_sizes=(16,),
+    )["proposals"]
+    replayed = [row["launches"] for row in rows if REPLAY in row["launches"]]
+    assert len(replayed) > 3
+    for launches in replayed:
+        assert launches == {
+            "mkv_ascend::expand_inputs": 1,
+            "mkv_ascend::draft_plan": 1,
+            "aten::copy_": 2,  # lengths to the host, the target's states to the graph's buffer
+            REPLAY: 1,
+            UPDATE: 3,
+        }
+
+
+def test_the_targets_pass_costs_what_it_costs_without_a_draft(pair):
+    alone = probe("llama_target", None)["target"]
+    beside = pair["target"]
+    assert beside["launches"] == alone["launches"]
+    assert alone["builds"] == alone["passes"]
+    assert beside["builds"] == beside["passes"]
+
+
+def test_equal_groups_of_a_target_share_builder_and_slots():
+    alone = probe("gemma3", None)["target"]
+    assert alone["builds"] == alone["passes"], "one build serves windows and full attention"
+    assert alone["launches"]["mkv_ascend::target_slots"] == 1

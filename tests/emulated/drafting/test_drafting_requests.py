@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests of different sorts in one batch with a draft over two KV groups.
+
+Adapters (LoRA) on the target, grammars, aborted requests. All in one engine, so that each sort
+must also leave the others alone. The judge is Hugging Face: the target with the adapter merged
+into its weights, and a plain loop that lets only tokens of the grammar be chosen.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.support import engine, programs, prompts, reference
+from tests.support.pairs import TIES, assert_greedy
+from tests.support.tiny_models import model_directory
+from tests.support.tiny_models.tokenizer import EOS_TOKEN_ID
+
+PROBE = Path(__file__).with_name("requests_probe.py")
+TARGET, DRAFT = "llama_target", "gemma3_draft"
+K, NEW_TOKENS = 3, 24
+RANK, ALPHA, NOISE = 8, 16, 0.2
+ADAPTED = ("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj")
+
+# vllm-ascend pads logits to a multiple of 64 columns and takes an adapter for the output layer to
+# be that wide, which with the 264 tokens of the tiny models it is not.
+VOCABULARY_SIZE = 320
+
+LETTERS = {"regex": f"[a-z ]{{{NEW_TOKENS}}}"}
+WORDS = ["settle", "set", "sunday"]
+
+
+def letters_allowed(done):
+    """Tokens that ``LETTERS`` allows after the tokens ``done``."""
+    return [*range(ord("a"), ord("z") + 1), ord(" ")] if len(done) < NEW_TOKENS else []
+
+
+def words_allowed(done):
+    """Tokens that a choice of ``WORDS`` allows: of words that begin so, or the end."""
+    fitting = [word for word in WORDS if list(word.encode())[: len(done)] == done]
+    over = [EOS_TOKEN_ID for word in fitting if len(word) == len(done)]
+    return [*(ord(word[len(done)]) for word in fitting if len(word) > len(done)), *over]
+
+
+def constrained(target, prompt, allowed):
+    """Greedy tokens of which each is the best that ``allowed(tokens so far)`` lets through."""
+    done = []
+    while choices := allowed(done):
+        row = reference.logits_of(target, [*prompt, *done])[-1]
+        done.append(max(choices, key=lambda token, row=row: float(row[token])))
+        if done[-1] == EOS_TOKEN_ID:
+            break
+    return done
+
+
+def widened(name, folder):
+    """A tiny model with more tokens, each as unlikely as the last one it has, which is unused."""
+    source, directory = model_directory(name), folder / name
+    shutil.copytree(source, directory)
+    weights = load_file(source / "model.safetensors")
+    for matrix in ("model.embed_tokens.weight", "lm_head.weight"):
+        last = weights[matrix][-1:].expand(VOCABULARY_SIZE - len(weights[matrix]), -1)
+        weights[matrix] = torch.cat([weights[matrix], last])
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((source / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, "vocab_size": VOCABULARY_SIZE}))
+    return directory
+
+
+def make_adapter(target, folder):
+    """An adapter as PEFT saves it, and the target with it merged into its weights."""
+    generator = torch.Generator().manual_seed(5)
+    weights, adapter = load_file(target / "model.safetensors"), {}
+    for name, weight in weights.items():
+        if not name.endswith(tuple(f"{part}.weight" for part in ADAPTED)):
+            continue
+        scale = NOISE * weight.float().std() / RANK**0.5 * RANK / ALPHA
+        down = torch.randn(RANK, weight.shape[1], generator=generator)
+        up = torch.randn(weight.shape[0], RANK, generator=generator) * scale
+        path = f"base_model.model.{name.removesuffix('.weight')}"
+        adapter |= {f"{path}.lora_A.weight": down, f"{path}.lora_B.weight": up}
+        weights[name] = (weight.float() + ALPHA / RANK * up @ down).to(weight.dtype)
+    merged = folder / "merged"
+    shutil.copytree(target, merged)
+    save_file(weights, merged / "model.safetensors", metadata={"format": "pt"})
+    saved = folder / "adapter"
+    saved.mkdir()
+    save_file(adapter, saved / "adapter_model.safetensors")
+    config = {
+        "peft_type": "LORA",
+        "r": RANK,
+        "lora_alpha": ALPHA,
+        "target_modules": [part.split(".")[1] for part in ADAPTED],
+        "bias": "none",
+    }
+    (saved / "adapter_config.json").write_text(json.dumps(config))
+    return saved, merged
+
+
+def requests():
+    target = model_directory(TARGET)
+    texts = [*prompts.text_prompts()[4:9], *prompts.deck_prompts(1)]
+    ids = [reference.token_ids(target, text) for text in texts]
+    plain = {"max_tokens": NEW_TOKENS}
+    return {
+        "plain": [{"prompt": prompt, **plain} for prompt in ids[:2]],
+        "adapted": [{"prompt": prompt, "adapted": True, **plain} for prompt in ids[:3]],
+        "letters": [{"prompt": prompt, "grammar": LETTERS, **plain} for prompt in ids[:3]],
+        "words": [{"prompt": prompt, "grammar": {"choice": WORDS}, **plain} for prompt in ids[:2]],
+        "aborted": [{"prompt": ids[4], "abort_after": 7, **plain}],
+    }
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory):
+    """What one engine made of all requests; by sort."""
+    folder = tmp_path_factory.mktemp("models")
+    target, draft = widened(TARGET, folder), widened(DRAFT, folder)
+    adapter, merged = make_adapter(target, folder)
+    sorts = requests()
+    case = engine.Scenario(
+        str(target),
+        str(draft),
+        record_drafts=True,
+        num_speculative_tokens=K,
+        engine={
+            "enable_lora": True,
+            "max_lora_rank": RANK,
+            "skip_tokenizer_init": False,
+            "max_num_seqs": 6,
+        },
+    )
+    asked = {
+        "engine": case.engine_arguments(),
+        "adapter": str(adapter),
+        "requests": [request for each in sorts.values() for request in each],
+    }
+    answer = programs.answer_of(PROBE, asked)
+    tokens = iter(answer["tokens"])
+    answer["by_sort"] = {
+        sort: [(request["prompt"], next(tokens)) for request in each]
+        for sort, each in sorts.items()
+    }
+    return {**answer, "merged": merged}
+
+
+def judge(model, pairs):
+    ids, tokens = zip(*pairs, strict=True)
+    assert_greedy(model, list(ids), list(tokens), NEW_TOKENS)
+
+
+def test_the_adapter_is_the_targets_alone(session):
+    base, plain, adapted = (
+        model_directory(TARGET),
+        session["by_sort"]["plain"],
+        session["by_sort"]["adapted"],
+    )
+    judge(base, plain)
+    judge(session["merged"], adapted)
+    assert [tokens for _, tokens in adapted[: len(plain)]] != [tokens for _, tokens in plain]
+
+
+def accepted_after(session, prompts_of_sort, tokens_of_sort):
+    """(accepted, drafted) of the proposals made for requests whose tokens these are."""
+    accepted = drafted = 0
+    for prompt, tokens in zip(prompts_of_sort, tokens_of_sort, strict=True):
+        whole = [*prompt, *tokens]
+        for proposal in session["proposals"]:
+            start = len(proposal["context"])
+            if start <= len(prompt) or whole[:start] != proposal["context"]:
+                continue
+            for position, token in enumerate(proposal["tokens"], start):
+                drafted += 1
+                if whole[position : position + 1] != [token]:
+                    break
+                accepted += 1
+    return accepted, drafted
+
+
+@pytest.mark.parametrize("sort", ["adapted", "letters"])
+def test_drafts_are_accepted(session, sort):
+    """A third of what was looked at, at least: grammar and adapter are the target's alone."""
+    accepted, drafted = accepted_after(session, *zip(*session["by_sort"][sort], strict=True))
+    print(f"{sort}: accepted {accepted} of {drafted} draft tokens that were looked at")
+    assert accepted > 0.3 * drafted > 10
+
+
+def test_grammars_hold_and_tokens_are_those_without_a_draft(session):
+    target = model_directory(TARGET)
+    for sort, allowed in (("letters", letters_allowed), ("words", words_allowed)):
+        for prompt, tokens in session["by_sort"][sort]:
+            assert tokens == constrained(target, prompt, allowed)
+
+
+def test_an_aborted_request_leaves_nothing_behind(session):
+    [(prompt, tokens)] = session["by_sort"]["aborted"]
+    assert 7 <= len(tokens) < 7 + K + 1
+    assert_greedy(model_directory(TARGET), [prompt], [tokens], len(tokens))
+    assert session["blocks_kept"] == 0
+
+
+def test_every_draft_token_is_the_drafts_own(session):
+    proposals = [reference.DraftProposal(**proposal) for proposal in session["proposals"]]
+    near_tie, _ = TIES[engine.compared_dtype()]
+    report = reference.check_drafts(model_directory(DRAFT), proposals, near_tie)
+    assert report.checked == K * len(proposals) > 100
+    assert not report.wrong, "\n".join(map(str, report.wrong[:5]))

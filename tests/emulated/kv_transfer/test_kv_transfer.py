@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What KV connectors are given of planned caches, and which connectors are refused."""
+
+import functools
+import importlib
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+# Before anything else of vllm-ascend: its modules import each other in a circle.
+import vllm_ascend.ops  # noqa: F401  # isort: skip
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import (
+    OffloadingConnectorWorker,
+)
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+
+from mkv_ascend.adapters.vllm_ascend_0_23.early_checks.kv_connectors import (
+    ConnectorError,
+    check_connectors,
+)
+from tests.support import programs
+from tests.support.engine import compared_dtype
+from tests.support.pairs import scenario, text_prompts
+from tests.support.tiny_models import model_directory
+
+PROBE = Path(__file__).with_name("transfer_probe.py")
+HIDDEN_STATES = Path(__file__).with_name("hidden_states_probe.py")
+MEMORY = 48 << 20
+RECORDING = {
+    "kv_connector": "RecordingConnector",
+    "kv_connector_module_path": "tests.emulated.kv_transfer.recording_connector",
+    "kv_role": "kv_both",
+}
+PAIRS = [
+    ("deepseek_v2_target", "llama_draft"),  # one group, stock serves it
+    ("gemma3", "llama_draft"),  # several groups that share buffers
+]
+
+
+@functools.cache
+def probe(target, draft):
+    """What an engine with a recording connector registered; one engine for all tests of a pair."""
+    case = scenario(target, draft, prompts=[])
+    engine = {"kv_cache_memory_bytes": MEMORY, "kv_transfer_config": RECORDING}
+    return programs.answer_of(PROBE, {**case.engine_arguments(), **engine})
+
+
+@pytest.mark.parametrize(("target", "draft"), PAIRS)
+def test_every_buffer_is_an_aligned_allocation(target, draft):
+    result = probe(target, draft)
+    assert result["planned"]
+    for name, cache in result["registered"].items():
+        assert cache["misaligned"] == [0] * len(cache["tensors"]), name
+        assert cache["storages"] == len(cache["tensors"]), name
+        assert all(cache["contiguous"]), name
+
+
+@pytest.mark.parametrize(("target", "draft"), PAIRS)
+def test_address_and_bytes_of_a_block_are_exactly_the_block(target, draft):
+    assert probe(target, draft)["wrong_blocks"] == []
+
+
+@pytest.mark.parametrize(("target", "draft"), PAIRS)
+def test_alignment_is_part_of_the_memory_that_was_given(target, draft):
+    result = probe(target, draft)
+    assert result["held_bytes"] <= MEMORY
+
+
+def test_connectors_get_what_vllm_ascend_gives_them():
+    """Containers, shapes, dtypes, strides, alignment, and a storage of their own and its size."""
+    result = probe(*PAIRS[0])
+    assert result["registered"] == result["stock"]
+
+
+def asked(name=None, offloading_gib=None, **extra):
+    transfer = SimpleNamespace(
+        kv_connector=name, kv_connector_module_path=None, kv_connector_extra_config=extra
+    )
+    return SimpleNamespace(
+        cache_config=SimpleNamespace(
+            kv_offloading_size=offloading_gib, kv_offloading_backend="native"
+        ),
+        kv_transfer_config=transfer if name else None,
+    )
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        asked("OffloadingConnector"),
+        asked("MultiConnector", connectors=[{"kv_connector": "OffloadingConnector"}]),
+        asked(offloading_gib=4),
+    ],
+    ids=["by name", "inside another", "by size"],
+)
+def test_vllms_offloading_connector_is_refused(config):
+    with pytest.raises(ConnectorError, match=r"tuple of tensors.*SimpleCPUOffloadConnector"):
+        check_connectors(config)
+
+
+def test_others_are_not_refused(monkeypatch):
+    check_connectors(asked())
+    check_connectors(asked("MultiConnector", connectors=[{"kv_connector": "UCMConnector"}]))
+    monkeypatch.setenv("VLLM_USE_SIMPLE_KV_OFFLOAD", "1")
+    check_connectors(asked(offloading_gib=4))
+
+
+def test_vllms_offloading_connector_cannot_take_tuples():
+    """Why it is refused. The first part: vllm-ascend's handlers are of an older vLLM."""
+    with pytest.raises(ModuleNotFoundError, match="kv_offload"):
+        importlib.import_module("vllm_ascend.kv_offload.npu")
+    spec = FullAttentionSpec(block_size=128, num_kv_heads=2, head_size=64, dtype=torch.float16)
+    config = KVCacheConfig(2, [], [KVCacheGroupSpec(["a"], spec)])
+    keys = torch.zeros(2, 128, 2, 64, dtype=torch.float16)
+    worker = OffloadingConnectorWorker(SimpleNamespace(kv_cache_config=config))
+    try:
+        worker.register_kv_caches({"a": (keys, keys.clone())})
+    except AssertionError:
+        return
+    pytest.fail("vLLM's OffloadingConnector takes tuples now: it may work")
+
+
+def test_hidden_states_of_an_mla_target_are_extracted(tmp_path):
+    """Bug 10 ends the start of vllm-ascend: it compares latents with hidden states."""
+    case = scenario(
+        "deepseek_v2_target", prompts=text_prompts(model_directory("deepseek_v2_target"), 3)
+    )
+    layer = 1
+    hidden = {"hf_config": {"eagle_aux_hidden_state_layer_ids": [layer]}}
+    engine = {
+        "enable_chunked_prefill": False,
+        "speculative_config": {
+            "method": "extract_hidden_states",
+            "num_speculative_tokens": 1,
+            "draft_model_config": hidden,
+        },
+        "kv_transfer_config": {
+            "kv_connector": "ExampleHiddenStatesConnector",
+            "kv_role": "kv_producer",
+            "kv_connector_extra_config": {"shared_storage_path": str(tmp_path)},
+        },
+    }
+    argument = {
+        "engine": {**case.engine_arguments(), **engine},
+        "layer": layer,
+        "prompts": case.prompts,
+    }
+    result = programs.answer_of(HIDDEN_STATES, argument)
+    assert result["planned"]
+    tolerance = 1e-4 if compared_dtype() == "float32" else 0.02
+    for error, scale in zip(result["errors"], result["scales"], strict=True):
+        assert error < tolerance * scale

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Block sizes of each KV group, in the engine core's functions; no engine."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+import torch
+import vllm_ascend.ops  # First of vllm_ascend, or its imports go in a circle.
+import vllm_ascend.patch.platform  # noqa: F401  Before specs are registered, as in an engine.
+from vllm.v1.core import kv_cache_utils
+from vllm.v1.core.kv_cache_utils import (
+    BlockHashListWithBlockSize,
+    generate_scheduler_kv_cache_config,
+    make_block_hash_with_group_id,
+    resolve_kv_cache_block_sizes,
+)
+from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    SlidingWindowSpec,
+)
+from vllm_ascend.patch.platform.patch_kv_cache_coordinator import AscendHybridKVCacheCoordinator
+
+from benchmarks.kv_layout import plan
+from benchmarks.models import load_pair
+from benchmarks.rows import REQUEST, ROWS
+from benchmarks.stock_groups import spec_of
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import kv_groups, layer_facts
+from mkv_ascend.layout.grouping import GroupingError, Objective
+from mkv_ascend.layout.registry import LayerFacts
+from tests.support.caches.kv_configs import config
+
+MIB = 2**20
+PLANNED = [
+    row
+    for row in ROWS
+    if not any(layer.states for layer in load_pair(row.target, row.draft).layers)
+]
+SMALL_DRAFT = next(row for row in ROWS if row.name == "Llama-8B + gemma3-1b")
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    """vLLM's and our specs and functions, as an engine core has them."""
+    register_all_kvcache_specs(config())
+
+
+def pair_of(row):
+    """Specs of the benchmark's layers, tied to their facts as a worker ties them."""
+    specs = {}
+    for layer in load_pair(row.target, row.draft).layers:
+        spec = spec_of(layer)
+        latent, rope = layer.rows if len(set(layer.rows)) == 2 else (None, None)
+        layer_facts.tie(
+            spec,
+            LayerFacts(layer.name, layer.role, kernel_block=128, latent_dim=latent, rope_dim=rope),
+        )
+        specs[layer.name] = spec
+    return specs
+
+
+def long_requests(**options):
+    return config(max_model_len=REQUEST.tokens, **options)
+
+
+@pytest.mark.parametrize("objective", list(Objective), ids=str)
+@pytest.mark.parametrize("row", PLANNED, ids=lambda row: row.name)
+def test_the_engine_groups_as_the_benchmark_says(row, objective):
+    grouping = kv_groups.search(long_requests(layout={"objective": objective.value}), pair_of(row))
+    assert grouping.cost == plan(row, objective)[0]
+    groups = kv_groups.merge_groups(
+        long_requests(layout={"objective": objective.value}), pair_of(row)
+    )
+    assert [group.layer_names for group in groups] == [list(g.layers) for g in grouping.groups]
+    assert kv_cache_utils._pool_bytes_per_block(groups) == grouping.block_bytes
+
+
+def test_a_groups_specs_have_its_block_size_and_their_facts():
+    specs = pair_of(SMALL_DRAFT)
+    larger = {"max_block_size": 512}
+    groups = kv_groups.merge_groups(long_requests(layout=larger), specs)
+    assert [group.kv_cache_spec.block_size for group in groups] == [128, 512]
+    for group in groups:
+        for name, spec in group.kv_cache_spec.kv_cache_specs.items():
+            assert spec.block_size == group.kv_cache_spec.block_size
+            assert layer_facts.tied_facts(spec) == layer_facts.tied_facts(specs[name])
+            assert layer_facts.first_form(spec) is specs[name]
+    again = {n: s for group in groups for n, s in kv_groups.specs_by_layer(group).items()}
+    assert kv_groups.search(long_requests(), again) == kv_groups.search(long_requests(), specs)
+
+
+def test_hits_are_no_coarser_than_without_the_draft_unless_that_is_asked_for():
+    specs = pair_of(SMALL_DRAFT)
+    grouping = kv_groups.search(long_requests(), specs)
+    assert grouping.prefix_hit_tokens == 128
+    without_caching = long_requests()
+    without_caching.cache_config.enable_prefix_caching = False
+    for asked in (
+        long_requests(layout={"max_block_size": 512}),
+        long_requests(layout={"objective": "least_memory"}),
+        without_caching,
+    ):
+        found = kv_groups.search(asked, specs)
+        assert found.prefix_hit_tokens == 512
+        assert found.cost.held_bytes < grouping.cost.held_bytes
+
+
+def test_the_log_names_coarser_hits_and_a_search_that_was_cut_short(monkeypatch):
+    said = []
+    monkeypatch.setattr(kv_groups.logger, "info", lambda text, *given: said.append(text % given))
+    monkeypatch.setattr(kv_groups.logger, "warning", lambda text, *given: said.append(text % given))
+    specs = pair_of(SMALL_DRAFT)
+    kv_groups.merge_groups(long_requests(), specs)
+    assert any("layout.max_block_size: 512) would allow 2 groups" in line for line in said)
+    assert not any("cut short" in line for line in said)
+    found = kv_groups.search(long_requests(), specs)
+    bound = found.cost.held_bytes * 10 // 11
+    cut = dataclasses.replace(found, exhaustive=False, bound_bytes=bound)
+    monkeypatch.setattr(kv_groups, "search", lambda *_: cut)
+    kv_groups.merge_groups(long_requests(), specs)
+    assert any("was cut short: these hold at most 10.0% more than" in line for line in said)
+
+
+def test_scheduler_and_hashing_follow_the_groups():
+    """As vLLM resolves them: hits are multiples of all blocks, hashes cover the smallest."""
+    options = long_requests(layout={"max_block_size": 512})
+    options.cache_config.block_size = 128
+    specs = pair_of(SMALL_DRAFT)
+    (whole,) = kv_cache_utils.get_kv_cache_configs(options, [specs], [8192 * MIB])
+    scheduled = generate_scheduler_kv_cache_config([whole])
+    assert resolve_kv_cache_block_sizes(scheduled, options) == (512, 128)
+    bytes_per_block = sum(tensor.size for tensor in whole.kv_cache_tensors) // whole.num_blocks
+    found = kv_groups.search(options, specs)
+    assert bytes_per_block == found.block_bytes
+
+
+def test_blocks_are_no_larger_than_the_option_and_multiples_of_the_hash():
+    specs = pair_of(SMALL_DRAFT)
+    small = kv_groups.merge_groups(long_requests(layout={"max_block_size": 128}), specs)
+    assert {group.kv_cache_spec.block_size for group in small} == {128}
+    hashed = kv_groups.merge_groups(long_requests(hash_block_size=256), specs)
+    assert all(group.kv_cache_spec.block_size % 256 == 0 for group in hashed)
+    with pytest.raises(GroupingError, match="none is a multiple of hash_block_size 96"):
+        kv_groups.merge_groups(long_requests(hash_block_size=96), specs)
+
+
+def test_kv_transfer_keeps_the_layers_own_blocks():
+    connected = long_requests(kv_transfer=SimpleNamespace(kv_connector="AscendStoreConnector"))
+    groups = kv_groups.merge_groups(connected, pair_of(SMALL_DRAFT))
+    assert {group.kv_cache_spec.block_size for group in groups} == {128}
+
+
+def full(block_size, heads):
+    return FullAttentionSpec(
+        block_size=block_size, num_kv_heads=heads, head_size=64, dtype=torch.bfloat16
+    )
+
+
+def window(block_size):
+    return SlidingWindowSpec(
+        block_size=block_size,
+        num_kv_heads=2,
+        head_size=64,
+        dtype=torch.bfloat16,
+        sliding_window=128,
+    )
+
+
+BLOCKS = 64
+HASH = 128
+
+
+def coordinator_with(specs, cached):
+    """vllm-ascend's coordinator; ``cached``: for each group, which of its blocks are cached."""
+    groups = [KVCacheGroupSpec([f"layer.{gid}"], spec) for gid, spec in enumerate(specs)]
+    coordinator = AscendHybridKVCacheCoordinator(
+        KVCacheConfig(BLOCKS, [], groups),
+        max_model_len=4096,
+        use_eagle=False,
+        enable_caching=True,
+        enable_kv_cache_events=False,
+        dcp_world_size=1,
+        pcp_world_size=1,
+        hash_block_size=HASH,
+        scheduler_block_size=max(spec.block_size for spec in specs),
+    )
+    hashes = [index.to_bytes(32, "big") for index in range(8)]
+    for gid, (spec, indices) in enumerate(zip(specs, cached, strict=True)):
+        own = BlockHashListWithBlockSize(hashes, HASH, spec.block_size)
+        for index in indices:
+            (block,) = coordinator.block_pool.get_new_blocks(1)
+            block.block_hash = make_block_hash_with_group_id(
+                hashes[index] if spec.block_size == HASH else own[index], gid
+            )
+            coordinator.block_pool.cached_block_hash_to_block.insert(block.block_hash, block)
+    return coordinator, hashes
+
+
+@pytest.mark.parametrize(
+    ("specs", "cached", "hit"),
+    [
+        # The window has the third block alone: all must end there.
+        (
+            [full(128, 8), full(128, 2), window(128)],
+            [range(6), range(6), [2]],
+            384,
+        ),
+        ([full(128, 8), full(256, 2), window(128)], [range(6), range(3), [1, 3]], 512),
+        ([full(128, 8), full(512, 2), window(256)], [range(8), range(2), [1]], 512),
+    ],
+    ids=["unlike heads", "unlike blocks", "three sizes"],
+)
+def test_no_group_is_handed_blocks_beyond_the_hit(specs, cached, hit):
+    coordinator, hashes = coordinator_with(specs, cached)
+    find = AscendHybridKVCacheCoordinator.find_longest_cache_hit
+    original = find.__wrapped__
+    blocks, length = coordinator.find_longest_cache_hit(hashes, 1024)
+    assert length == hit
+    assert [len(found) * spec.block_size for found, spec in zip(blocks, specs, strict=True)] == [
+        hit
+    ] * len(specs)
+    stock, _ = original(coordinator, hashes, 1024)
+    assert len(stock[1]) * specs[1].block_size > hit, "vllm-ascend cuts all groups now"

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DeepSeek-V4's caches from specs to tensors, beside vLLM's and vllm-ascend's own; no engine.
+
+Layers, sizes and pads are those of vllm_ascend/models/deepseek_v4.py with blocks of 128 tokens, on
+A2 and A3: latents of 4 or 128 tokens each with the state of their compressor, a window of latents,
+and beside the former an indexer with a compressor of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+# Before anything else of vllm-ascend: its modules import each other in a circle.
+import vllm_ascend.ops  # noqa: F401  # isort: skip
+from vllm.model_executor.layers.attention import Attention
+from vllm.model_executor.layers.mamba.abstract import MambaBase
+from vllm.v1.kv_cache_interface import KVCacheConfig
+from vllm_ascend.attention.dsa_v1 import AscendDSABackend
+from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec, AscendSlidingWindowMLASpec
+from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
+
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import layer_facts
+from mkv_ascend.adapters.vllm_ascend_0_23.runner import MkvModelRunner
+from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.registry import LayerFacts
+from tests.support.caches.kv_configs import configs, stock_configs
+from tests.support.caches.layer_cases import BF16, GQA, MLA, dense, described
+from tests.support.caches.layer_cases import latent as mla
+from tests.support.caches.planned_runner import PlannedRunner, aliases
+from tests.support.caches.stock_caches import StandInRunner
+
+pytestmark = pytest.mark.usefixtures("installed")
+
+MIB = 2**20
+SMALL, LARGE = 16640, 131072
+"""Bytes of a page; vllm-ascend pads states to one of them."""
+OPTIONS = {"memory": 64 * MIB, "max_model_len": 256}
+
+
+def latent(ratio: int, **fields: Any) -> AscendMLAAttentionSpec:
+    values = {"head_size": 512, "dtype": BF16, **fields}
+    return AscendMLAAttentionSpec(
+        block_size=128,
+        num_kv_heads=1,
+        model_version="deepseek_v4",
+        compress_ratio=ratio,
+        cache_dtype_str="auto",
+        **values,
+    )
+
+
+def window() -> AscendSlidingWindowMLASpec:
+    return AscendSlidingWindowMLASpec(
+        block_size=128,
+        num_kv_heads=1,
+        head_size=512,
+        dtype=BF16,
+        sliding_window=128,
+        cache_dtype_str="auto",
+        model_version="deepseek_v4",
+    )
+
+
+def state(block_size: int, size: int, tokens: int, page: int) -> AscendSlidingWindowMLASpec:
+    return AscendSlidingWindowMLASpec(
+        block_size=block_size,
+        num_kv_heads=1,
+        head_size=size,
+        dtype=torch.float32,
+        sliding_window=tokens,
+        page_size_padded=page,
+    )
+
+
+def of_four() -> list[Any]:
+    indexer = {"scale_dim": 1, "scale_dtype": torch.float16, "dtype": torch.int8, "head_size": 128}
+    return [
+        latent(4),
+        latent(4, **indexer),
+        window(),
+        state(8, 2048, 8, LARGE),
+        state(8, 512, 8, SMALL),
+    ]
+
+
+def of_128() -> list[Any]:
+    return [latent(128), window(), state(32, 1024, 128, LARGE)]
+
+
+def target() -> list[Any]:
+    return [*of_four(), *of_128(), *of_four()]
+
+
+def layers(*draft: Any) -> dict[str, Any]:
+    """Specs by name, with the facts that the worker ties: DeepSeek-V4's kernels take any block."""
+    specs = {}
+    for role, of_model in ((Role.TARGET, target()), (Role.DRAFT, draft)):
+        for index, spec in enumerate(of_model):
+            name = f"{role}.layers.{index}.self_attn.attn"
+            kernel_block = min(spec.block_size, 128)
+            sizes = {"latent_dim": 512, "rope_dim": 64} if spec.head_size == 576 else {}
+            layer_facts.tie(spec, LayerFacts(name, role, kernel_block=kernel_block, **sizes))
+            specs[name] = spec
+    return specs
+
+
+class DenseLayer(Attention):
+    """A layer of vLLM's own, without weights."""
+
+    def __init__(self) -> None:
+        torch.nn.Module.__init__(self)
+        self.impl = SimpleNamespace()  # type: ignore[assignment]
+
+
+class StateLayer(MambaBase):
+    """A layer with recurrent states of vLLM's own."""
+
+    get_state_shape = get_state_dtype = mamba_type = None  # type: ignore[assignment]
+
+
+class BindingRunner(PlannedRunner, MkvModelRunner):  # type: ignore[misc]
+    """Binds caches as ``MkvModelRunner`` does, by way of vllm-ascend's."""
+
+    initialize_kv_cache_tensors = MkvModelRunner.initialize_kv_cache_tensors  # type: ignore[assignment]
+
+
+def runner(
+    config: KVCacheConfig,
+    specs: dict[str, Any],
+    kind: type[PlannedRunner] = PlannedRunner,
+    of_draft: type[Any] = GQA,
+) -> PlannedRunner:
+    drafted = [name for name in specs if name.startswith(Role.DRAFT)]
+    backends = {name: of_draft if name in drafted else AscendDSABackend for name in specs}
+    return kind(config, backends, drafted, model_type="deepseek_v4")
+
+
+def test_alone_it_is_grouped_by_vllm_and_has_at_least_its_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (ours,) = configs(layers(), **OPTIONS)
+    (stock,) = stock_configs(monkeypatch, layers(), **OPTIONS)
+    assert ours.kv_cache_groups == stock.kv_cache_groups
+    assert len(ours.kv_cache_groups) > 3
+    assert ours.num_blocks >= stock.num_blocks
+
+
+def test_alone_its_caches_are_those_of_vllm_ascend(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {**OPTIONS, "blocks": 120}
+    specs = layers()
+    (ours,) = configs(specs, **options)
+    planned = runner(ours, specs)
+    caches = {name: cache for name, (cache,) in planned.caches().items()}
+    (stock,) = stock_configs(monkeypatch, layers(), **options)
+    groups = [
+        [
+            (name, spec, AscendDSABackend)
+            for name, spec in group.kv_cache_spec.kv_cache_specs.items()
+        ]
+        for group in stock.kv_cache_groups
+    ]
+    theirs = StandInRunner(groups)
+    raw = NPUModelRunner._allocate_kv_cache_tensors(theirs, stock)
+    expected = NPUModelRunner._reshape_kv_cache_tensors(theirs, stock, raw)
+    assert {name: described(cache) for name, cache in caches.items()} == {
+        name: described(cache) for name, cache in expected.items()
+    }
+    assert aliases(caches, ours.num_blocks) == []
+
+
+@pytest.mark.parametrize(
+    ("make", "backend", "refusal"),
+    [
+        (lambda: dense(64, 2), GQA, "Some layers are not assigned to any group"),
+        (mla, MLA, "^$"),
+    ],
+    ids=["dense", "mla"],
+)
+def test_a_draft_of_another_kind_has_caches_beside_it(
+    make: Callable[[], Any], backend: type[Any], refusal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM's grouping leaves layers of other kinds out, and takes those of MLA for its own."""
+    options = {**OPTIONS, "blocks": 120}
+    with pytest.raises(AssertionError, match=refusal):
+        stock_configs(monkeypatch, layers(make()), **options)
+    specs = layers(make())
+    (config,) = configs(specs, **options)
+    planned = runner(config, specs, of_draft=backend)
+    caches = {name: cache for name, (cache,) in planned.caches().items()}
+    assert sorted(caches) == sorted(specs)
+    assert aliases(caches, config.num_blocks) == []
+
+
+@pytest.mark.parametrize("layer_class", [DenseLayer, StateLayer])
+def test_the_layer_of_a_draft_has_its_cache_itself(layer_class: type[Any]) -> None:
+    """vllm-ascend binds every layer's as DeepSeek-V4's layers take theirs, in a list."""
+    specs = layers(dense(64, 2))
+    (config,) = configs(specs, **OPTIONS, blocks=120)
+    *of_target, draft = specs
+    bound = {}
+    for kind in (PlannedRunner, BindingRunner):
+        planned = runner(config, specs, kind)
+        planned.layers[draft] = layer_class()
+        bound[kind] = planned.caches()
+    (in_a_list,) = bound[PlannedRunner][draft]
+    assert not isinstance(bound[BindingRunner][draft], list)
+    assert described(bound[BindingRunner][draft]) == described(in_a_list)
+    assert all(isinstance(bound[BindingRunner][name], list) for name in of_target)

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines on planned caches: tokens, every draft token, prefix hits, preemption, admission."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.support import engine, reference
+from tests.support.models import unequal_heads
+from tests.support.pairs import (
+    TIES,
+    assert_drafts_are_the_drafts_own,
+    assert_greedy_tokens_of_reference,
+    scenario,
+)
+from tests.support.prompts import text_prompts as texts
+from tests.support.tiny_models import model_directory
+
+MLA_WITH_WINDOW = ("deepseek_v2_target", "gemma3_window_draft")
+WINDOW_WITH_DENSE = ("gemma3", "llama_draft")
+BLOCK = 128
+MAX_MODEL_LEN = 512
+# 4 blocks of all tokens; 5 of the window, because a step may add 512 tokens and the window need
+# not start with a block; 1 that vLLM keeps for itself.
+BLOCKS_OF_ONE_REQUEST = 10
+
+
+def run_and_judge(case):
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    assert_drafts_are_the_drafts_own(case, result)
+    return result
+
+
+def long_prompts(target, lengths):
+    """Prompts of the given lengths, from the standard texts one after another."""
+    ids = reference.token_ids(model_directory(target), " ".join(texts() * 8))
+    return [ids[:1] + ids[start + 1 : start + length] for start, length in enumerate(lengths)]
+
+
+def groups_of(result):
+    """Role -> the KV groups of its layers."""
+    found = {}
+    for row in result.layers:
+        found.setdefault(row["role"], set()).add(row["kv_group"])
+    return found
+
+
+@pytest.mark.parametrize("tensor_parallel_size", [1, 2], ids=["tp1", "tp2"])
+def test_mla_target_with_window_draft(tensor_parallel_size):
+    """vLLM alone asserts that a model with MLA has no sliding window."""
+    case = scenario(*MLA_WITH_WINDOW, engine={"tensor_parallel_size": tensor_parallel_size})
+    result = run_and_judge(case)
+    assert groups_of(result) == {"target": {0}, "draft": {1}}
+    assert result.mean_acceptance_length > 1.8
+    # Of all ranks the first says what is planned.
+    assert result.log.count("KV cache plan: 2 groups") == 1
+
+
+@pytest.mark.parametrize(
+    ("pair", "caching"),
+    [
+        (MLA_WITH_WINDOW, True),
+        (MLA_WITH_WINDOW, False),
+        (WINDOW_WITH_DENSE, True),
+    ],
+)
+def test_prefix_hits_with_a_draft_are_those_without(pair, caching):
+    target, draft = pair
+    options = {
+        "prompts": long_prompts(target, [300, 280, 140]),
+        "engine": {"enable_prefix_caching": caching},
+        "max_tokens": 8,
+        "repeats": 2,
+    }
+    result = run_and_judge(scenario(target, draft, **options))
+    alone = engine.run(scenario(target, **options))
+    hits = 300 // BLOCK * BLOCK if caching else 0
+    assert result.cached_tokens == alone.cached_tokens
+    assert max(result.cached_tokens) == hits
+
+
+@pytest.mark.parametrize(
+    ("pair", "block_size"),
+    [
+        (WINDOW_WITH_DENSE, 2 * BLOCK),
+        (("gemma3", "gemma3_window_draft"), 4 * BLOCK),
+        (("llama_target", "llama_draft"), 2 * BLOCK),
+    ],
+)
+def test_large_blocks(pair, block_size):
+    """One group and several, with blocks that the block tables split in two.
+
+    vllm-ascend sets blocks to 128 where there is prefix caching or chunked prefill. Without
+    chunked prefill its MLA backend fails at the first verify step, whatever the block size.
+    """
+    options = {"enable_prefix_caching": False, "enable_chunked_prefill": False}
+    case = scenario(
+        *pair,
+        prompts=long_prompts(pair[0], [300, 200, 505]),
+        engine={
+            "block_size": block_size,
+            "max_model_len": 1024,
+            "max_num_batched_tokens": 1024,
+            **options,
+        },
+    )
+    result = run_and_judge(case)
+    assert result.mean_acceptance_length > 1.5
+    assert f"blocks of {block_size} tokens" in result.log or pair[0] == "llama_target"
+
+
+UNLIKE_BLOCKS = {
+    "mkv_ascend": {"layout": {"max_block_size": 512}},
+    "max_tokens": 40,
+    "repeats": 2,
+}
+
+
+def unlike_blocks(**options):
+    """Prompts longer than a block of 512 tokens; answers need a sixth block of 128."""
+    target, draft = "deepseek_v2_target", "gemma3_draft"
+    engine_options = {"max_model_len": 1024, **options}
+    prompts = long_prompts(target, [620, 619, 618])
+    case = scenario(target, draft, prompts=prompts, engine=engine_options, **UNLIKE_BLOCKS)
+    result = run_and_judge(case)
+    assert "blocks of 128 and 512 tokens, prefix hits in multiples of 512" in result.log
+    assert len(groups_of(result)["draft"]) == 2
+    return case, result
+
+
+def test_prefix_hits_with_blocks_of_unlike_sizes():
+    """Two groups that keep all tokens, in blocks of 128 and 512, and a window."""
+    case, result = unlike_blocks(enable_prefix_caching=True)
+    alone = engine.run(replace(case, draft=None, record_drafts=False, mkv_ascend={}))
+    assert result.cached_tokens == alone.cached_tokens == [0, 0, 0, 512, 512, 512]
+
+
+def test_preemption_with_blocks_of_unlike_sizes_and_no_prefix_caching():
+    _, result = unlike_blocks(enable_prefix_caching=False, num_gpu_blocks_override=18)
+    assert not any(result.cached_tokens)
+    assert result.preemptions > 0
+
+
+@pytest.mark.parametrize("pair", [MLA_WITH_WINDOW, WINDOW_WITH_DENSE], ids="-".join)
+def test_preemption_changes_no_token(pair):
+    case = scenario(
+        *pair,
+        prompts=long_prompts(pair[0], [250, 248, 246, 245, 244, 243]),
+        engine={"num_gpu_blocks_override": 16, "enable_prefix_caching": True},
+    )
+    result = run_and_judge(case)
+    assert result.num_gpu_blocks == 16
+    assert result.preemptions > 0
+
+
+def full_length(num_blocks):
+    target = MLA_WITH_WINDOW[0]
+    return scenario(
+        *MLA_WITH_WINDOW,
+        prompts=long_prompts(target, [MAX_MODEL_LEN - 32]),
+        engine={"num_gpu_blocks_override": num_blocks, "max_model_len": MAX_MODEL_LEN},
+    )
+
+
+def test_memory_for_one_request_of_full_length_is_enough():
+    result = run_and_judge(full_length(BLOCKS_OF_ONE_REQUEST))
+    assert result.num_gpu_blocks == BLOCKS_OF_ONE_REQUEST
+    assert f"KV cache plan: 2 groups, {BLOCKS_OF_ONE_REQUEST} blocks of " in result.log
+    assert re.search(r"One request of 512 tokens takes 9 blocks .*: 1\.00 at once", result.log)
+
+
+def test_one_block_less_is_refused_with_numbers():
+    """vLLM's own check has no block for the null block: its scheduler would wait for ever."""
+    with pytest.raises(engine.EngineFailedError) as failure:
+        engine.run(full_length(BLOCKS_OF_ONE_REQUEST - 1))
+    log = str(failure.value)
+    assert "one request of 512 tokens needs 10 KV cache blocks" in log
+    assert "there are 9 (" in log
+    assert "enough for 384 tokens" in log
+    assert "raise num_gpu_blocks_override to 10 or more" in log
+
+
+def test_padding_limit_that_nothing_keeps_to_is_an_error():
+    limited = scenario(*MLA_WITH_WINDOW, mkv_ascend={"layout": {"max_padding_fraction": 0.0}})
+    with pytest.raises(engine.EngineFailedError, match=r"layout\.max_padding_fraction is 0\.0"):
+        engine.run(limited)
+
+
+def test_the_drafts_cache_may_have_a_dtype_of_its_own():
+    """Rows of 2 bytes beside rows of 4; the draft's tokens are its own but for rounding."""
+    case = scenario(
+        "llama_target", "llama_draft", mkv_ascend={"kv_cache": {"draft_dtype": "bfloat16"}}
+    )
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    near_tie, share = TIES["bfloat16"]
+    report = reference.check_drafts(case.draft, result.proposals, near_tie)
+    assert report.checked > 0
+    assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
+    assert len(report.near_ties) <= share * report.checked
+    assert result.mean_acceptance_length > 1.8
+    item = {"float32": 4, "bfloat16": 2}[engine.compared_dtype()]
+    row = 2 * 2 * 64 * BLOCK  # Keys and values of two heads, for each of the two layers.
+    assert result.num_gpu_blocks == (64 << 20) // (2 * row * item + 2 * row * 2)
+
+
+def test_keys_of_192_and_values_of_128(tmp_path):
+    """vllm-ascend divides a buffer by a ratio of floats, and views its output with 192 elements."""
+    llama = model_directory("llama_target")
+    unequal_heads.write_checkpoint(llama, tmp_path)
+    case = scenario("llama_target", "llama_draft")
+    result = engine.run(replace(case, model=str(tmp_path)))
+    assert_greedy_tokens_of_reference(case, result)
+    assert_drafts_are_the_drafts_own(case, result)
+    assert result.mean_acceptance_length > 1.8
+    item = {"float32": 4, "bfloat16": 2}[engine.compared_dtype()]
+    rows = 2 * (192 + 128) + 2 * (64 + 64)  # Two heads; target and draft.
+    assert result.num_gpu_blocks == (64 << 20) // (2 * rows * BLOCK * item)

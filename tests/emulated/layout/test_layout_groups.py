@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's own path from specs to KV cache configurations, with our functions in it; no engine."""
+
+import pickle
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+import vllm_ascend.ops  # First of vllm_ascend, or its imports go in a circle.
+import vllm_ascend.patch.platform  # noqa: F401  Before specs are registered, as in an engine.
+from vllm.v1.core import kv_cache_utils
+from vllm.v1.kv_cache_interface import (
+    MambaSpec,
+)
+
+from mkv_ascend.adapters.vllm_ascend_0_23.early_checks.kv_connectors import ConnectorError
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import layer_facts, planned_groups
+from mkv_ascend.layout.admission import AdmissionError
+from tests.support.caches.kv_configs import (
+    MIB,
+    config,
+    configs,
+    full,
+    layers,
+    mla,
+    model,
+    window,
+)
+
+pytestmark = pytest.mark.usefixtures("installed")
+
+
+def test_pair_that_vllm_refuses_has_two_groups():
+    specs = model([mla(), mla()], [window(4), window(4), full(4)])
+    original = kv_cache_utils.get_kv_cache_groups.__wrapped__
+    with pytest.raises((NotImplementedError, AssertionError)):
+        original(config(), dict(specs))
+    (result,) = configs(specs, layout={"max_block_size": 128})
+    assert layers(result) == [
+        ["model.layers.0", "model.layers.1", "head.layers.2"],
+        ["head.layers.0", "head.layers.1"],
+    ]
+    latent, dense = 128 * 576 * 2, 128 * 4 * 64 * 2 * 2
+    # Keys and values of the window share the planes of the draft's full layer: one of two.
+    assert sum(tensor.size for tensor in result.kv_cache_tensors) == result.num_blocks * (
+        2 * latent + 2 * dense
+    )
+    shared = [tensor.shared_by for tensor in result.kv_cache_tensors]
+    assert sorted(name for names in shared for name in names) == sorted(specs)
+
+
+def test_specs_keep_their_facts_on_the_way_to_another_process():
+    specs = model([mla()], [window()])
+    for name, spec in pickle.loads(pickle.dumps(specs)).items():
+        assert layer_facts.tied_facts(spec) == layer_facts.tied_facts(specs[name])
+        assert spec == specs[name]
+    assert layer_facts.tied_facts(replace(specs["head.layers.0"], sliding_window=8)) is None
+
+
+@pytest.mark.parametrize(
+    ("target", "draft"),
+    [
+        ([full(), window()], []),
+        ([full(), full()], [full()]),
+        ([mla(), mla()], [full(4)]),
+    ],
+    ids=["no draft", "one spec", "one group"],
+)
+def test_groups_are_vllms_own_without_a_draft_or_with_one_group(target, draft):
+    specs = model(target, draft)
+    original = kv_cache_utils.get_kv_cache_groups.__wrapped__
+    ours = kv_cache_utils.get_kv_cache_groups(config(), dict(specs))
+    assert planned_groups.are_planned(ours)
+    assert planned_groups.as_vllm_has_them(ours) == original(config(), dict(specs))
+
+
+def connector(name):
+    return SimpleNamespace(
+        is_kv_consumer=False,
+        kv_connector=name,
+        kv_connector_module_path=None,
+        kv_connector_extra_config={},
+    )
+
+
+def test_groups_with_kv_transfer_are_those_without():
+    specs = model([full(), window()], [full(4)])
+    transfer = config(kv_transfer=connector("AscendStoreConnector"))
+    groups = kv_cache_utils.get_kv_cache_groups(transfer, dict(specs))
+    assert planned_groups.are_planned(groups)
+    assert groups == kv_cache_utils.get_kv_cache_groups(config(), dict(specs))
+
+
+def test_mooncake_is_refused_where_it_would_register_keys_without_values():
+    transfer = config(kv_transfer=connector("MooncakeConnectorV1"))
+    several = model([full(), window()], [full(4)])
+    with pytest.raises(ConnectorError, match=r"need 2 KV groups: .*disable_hybrid_kv_cache"):
+        kv_cache_utils.get_kv_cache_groups(transfer, several)
+    one = model([full()], [full(4)])
+    assert len(kv_cache_utils.get_kv_cache_groups(transfer, one)) == 1
+
+
+def test_offload_is_refused_where_it_would_lose_states_or_fail_later():
+    transfer = config(kv_transfer=connector("SimpleCPUOffloadConnector"))
+    state = MambaSpec(block_size=128, shapes=((128, 256),), dtypes=(torch.bfloat16,))
+    for target, draft, said in (
+        ([full(), state], [], "layers with states: it keeps one tensor"),
+        ([mla()], [full(4)], "none of the 1 groups is"),
+    ):
+        with pytest.raises(ConnectorError, match=said):
+            kv_cache_utils.get_kv_cache_groups(transfer, model(target, draft))
+    assert len(kv_cache_utils.get_kv_cache_groups(transfer, model([full()], [full()]))) == 1
+
+
+def test_states_are_planned_with_connectors_that_read_each_tensor():
+    state = MambaSpec(block_size=128, shapes=((128, 256),), dtypes=(torch.bfloat16,))
+    for name, planned in (
+        ("RecomputeCPUOffloadConnector", True),
+        ("MooncakeHybridConnector", False),
+        ("of the user", False),
+    ):
+        transfer = connector(name)
+        if name == "of the user":
+            transfer.kv_connector_module_path = "a.module"
+        specs = model([full(), state])
+        groups = kv_cache_utils.get_kv_cache_groups(config(kv_transfer=transfer), specs)
+        assert planned_groups.are_planned(groups) is planned
+
+
+@pytest.mark.parametrize("method", ["eagle", "eagle3", "mtp", "draft_model"])
+def test_only_groups_of_drafts_that_shift_their_input_give_up_a_block(method):
+    specs = model([full(), window(), window()], [full(4)])
+    (result,) = configs(specs, method=method)
+    flagged = [group.is_eagle_group for group in result.kv_cache_groups]
+    drafted = [any(name.startswith("head.") for name in names) for names in layers(result)]
+    assert sum(drafted) == 1
+    assert flagged == (drafted if method != "draft_model" else [False] * len(drafted))
+
+
+@pytest.mark.parametrize("method", ["dflash", "draft_model"])
+def test_a_draft_may_be_split_over_groups(method):
+    """Two dense and two window layers, two dense of the draft: the search splits the four."""
+    specs = model([full(), window(), full(), window()], [full(), full()])
+    (result,) = configs(specs, method=method)
+    drafted = [n for n in layers(result) if any(name.startswith("head.") for name in n)]
+    assert len(drafted) == 2
+    assert not any(names[0].startswith("head.") for names in drafted)
+
+
+# 8 blocks of the MLA layer; of the window 255 + 512 tokens in 6 blocks and 1 more; 1 for vLLM.
+ONE_REQUEST = 8 + 7 + 1
+
+
+def test_memory_of_one_request_and_vllms_block_is_needed():
+    specs = model([mla()], [window()])
+    (enough,) = configs(specs, blocks=ONE_REQUEST)
+    assert enough.num_blocks == ONE_REQUEST
+    with pytest.raises(AdmissionError) as error:
+        configs(specs, blocks=ONE_REQUEST - 1)
+    assert f"needs {ONE_REQUEST} KV cache blocks" in str(error.value)
+    assert "lower max_model_len to 896 or less" in str(error.value)
+    assert "raise num_gpu_blocks_override to 16" in str(error.value)
+    (shorter,) = configs(specs, blocks=ONE_REQUEST - 1, max_model_len=896)
+    assert shorter.num_blocks == ONE_REQUEST - 1
+
+
+@pytest.mark.parametrize("draft", [[window(4)], []], ids=["two groups", "one group"])
+def test_alignment_for_kv_transfer_is_counted(draft):
+    """2 MiB for each buffer: the latent, the rope, and for a draft keys and values."""
+    specs = model([mla()], draft)
+    transfer = connector("AscendStoreConnector")
+    (without,) = configs(specs)
+    block = sum(tensor.size for tensor in without.kv_cache_tensors) // without.num_blocks
+    one_request = ONE_REQUEST if draft else 8 + 1
+    needed = one_request * block + 2 * MIB * (2 + 2 * len(draft))
+    (enough,) = configs(specs, memory=needed, kv_transfer=transfer)
+    assert enough.num_blocks == one_request
+    with pytest.raises(AdmissionError, match="MiB that align caches for transfer"):
+        configs(specs, memory=needed - 1, kv_transfer=transfer)
+    (asked,) = configs(specs, blocks=one_request, kv_transfer=transfer)
+    assert asked.num_blocks == one_request
+
+
+def test_one_group_needs_vllms_block_too():
+    specs = model([full(), full()])
+    assert configs(specs, blocks=9)[0].num_blocks == 9
+    with pytest.raises(AdmissionError, match="needs 9 KV cache blocks"):
+        configs(specs, blocks=8)
+
+
+def test_concurrency_is_that_of_all_groups():
+    specs = model([mla()], [window()])
+    (result,) = configs(specs, blocks=150)
+    found = kv_cache_utils.get_max_concurrency_for_kv_cache_config(config(), result)
+    assert found == pytest.approx(150 / (ONE_REQUEST - 1))
+
+
+def test_a_worker_without_layers_of_a_group_is_planned_for_its_own():
+    """Pipeline stages: the draft and its window are on the last."""
+    specs = model([mla(), mla()], [window()])
+    stages = [{"model.layers.0": specs["model.layers.0"]}, dict(specs)]
+    del stages[1]["model.layers.0"]
+    first, last = kv_cache_utils.get_kv_cache_configs(config(), stages, [64 * MIB] * 2)
+    assert [name for names in layers(first) for name in names] == ["model.layers.0"]
+    assert [tensor.shared_by for tensor in first.kv_cache_tensors] == [["model.layers.0"]]
+    assert first.num_blocks == last.num_blocks

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocks that held something else: what a draft never wrote there is no number that it may meet."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import programs
+from tests.support.pairs import scenario
+
+STALE_BLOCKS = Path(__file__).with_name("stale_blocks_probe.py")
+
+
+@pytest.mark.parametrize("draft", ["gemma3_draft", "deepseek_v2_draft"])
+def test_keys_that_were_never_written_are_not_what_states_left_there(draft):
+    """Beside a target with states: a draft with dense layers and windows, and one with MLA."""
+    case = scenario("lfm2", draft, num_speculative_tokens=3, speculative={"method": "draft_model"})
+    request = {
+        "engine": {**case.engine_arguments(), "async_scheduling": False},
+        "prompts": case.prompts[:6],
+        "max_tokens": 24,
+    }
+    result = programs.answer_of(STALE_BLOCKS, request)
+    assert result["clean"]["accepted"] < result["clean"]["drafted"], "no row is rejected"
+    assert result["stale"] == result["clean"]

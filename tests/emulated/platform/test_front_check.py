@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``vllm serve`` refuses mistakes in the process that the user started, before it starts others."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mkv_ascend import cli
+from tests.support.mistakes import mkv, spec
+from tests.support.tiny_models import model_directory
+
+PROBE = Path(__file__).with_name("front_check_probe.py")
+HANG_SECONDS = 600
+
+
+def mistakes():
+    """Name -> words behind ``vllm serve``, code, and words of the message."""
+    target, draft = str(model_directory("llama_target")), str(model_directory("llama_draft"))
+    return {
+        "no layer": ([target, *mkv(attention={"layers": {"(?i)X.*": "FIA"}})], "pattern", "(?i)X"),
+        "contradictory": (
+            [target, *mkv(attention={"layers": {".*at.*": "FIA", ".*tt.*": "FA3"}})],
+            "pattern",
+            "equally specific",
+        ),
+        "endless": (
+            [target, *mkv(attention={"layers": {"a{99999999999999999999}": "FIA"}})],
+            "options",
+            "repeats too often",
+        ),
+        "fp8": ([target, "--kv-cache-dtype", "fp8"], "kv-cache-dtype", "fp8"),
+        "FLASHINFER": ([target, "--attention-backend", "FLASHINFER"], "backend-name", "FLASH_ATTN"),
+        "memory": ([target, "--kv-cache-memory-bytes", "64k"], "memory", "one request of"),
+        "ranks": ([target, "-tp", "16"], "devices", "takes 16 devices"),
+        "tokens": ([target, *spec(draft, 16)], "tokens-per-step", "1 to 15"),
+        "blocks": ([target, *mkv(layout={"max_block_size": 100})], "options", "a multiple of 128"),
+        "eager draft": ([target, *spec(draft, 3), "-pp", "2"], "pipeline", "first stages"),
+    }
+
+
+@pytest.fixture(scope="module")
+def answers():
+    """What each command said, by name; one process runs them all."""
+    commands = [["serve", *words] for words, _, _ in mistakes().values()]
+    # vLLM alone refuses this one: it is no mistake that mkv_ascend knows of.
+    commands.append(["serve", mistakes()["fp8"][0][0], "--max-num-partial-prefills", "0"])
+    done = subprocess.run(
+        [sys.executable, str(PROBE)],
+        input=json.dumps(commands),
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("probe: ")]
+    assert len(lines) == len(commands), done.stderr[-3000:]
+    found = [json.loads(line.removeprefix("probe: ")) for line in lines]
+    return dict(zip([*mistakes(), "vLLM's own"], found, strict=True))
+
+
+@pytest.mark.parametrize("name", sorted(mistakes()))
+def test_a_mistake_ends_the_command_in_one_message(answers, name):
+    _, code, says = mistakes()[name]
+    answer = answers[name]
+    assert answer["raised"] is None
+    assert answer["status"] == 1
+    assert f"[{code}]" in answer["said"]
+    assert says in answer["said"]
+    assert "Traceback" not in answer["said"]
+    assert answer["children"] == []
+    assert answer["shared"] == []
+
+
+@pytest.mark.parametrize("name", sorted(mistakes()))
+def test_check_says_the_same(answers, name, capsys):
+    words, _, _ = mistakes()[name]
+    assert cli.main(["check", "--", "vllm", "serve", *words]) == 1
+    said = capsys.readouterr().err.removeprefix("mkv-ascend check: ").strip()
+    assert said in answers[name]["said"]
+
+
+def test_what_vllm_refuses_is_said_in_its_words_without_a_traceback(answers):
+    answer = answers["vLLM's own"]
+    assert answer["raised"] is None
+    assert answer["status"] == 1
+    assert "refuses this configuration: " in answer["said"]
+    assert "Concurrent Partial Prefill" in answer["said"]
+    assert "Traceback" not in answer["said"]
+
+
+def test_the_command_itself_ends_so():
+    """As a user starts it: a process of its own, whose last words are the refusal."""
+    words, code, _ = mistakes()["tokens"]
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("vllm")), "serve", *words],
+        env={**os.environ, "VLLM_LOGGING_LEVEL": "WARNING"},
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"[{code}]" in done.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in done.stderr + done.stdout
+    assert "EngineCore" not in done.stderr + done.stdout

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vllm serve`: a server process serves a target with a draft, and refuses in one line."""
+
+import json
+import os
+
+import pytest
+from openai import DefaultHttpxClient, OpenAI
+
+from mkv_ascend.commands import demo_client
+from mkv_ascend.commands.demo_server import serve
+from tests.support import engine, programs, prompts, reference
+from tests.support.pairs import assert_greedy
+from tests.support.tiny_models import model_directory
+
+pytestmark = pytest.mark.slow
+MAX_TOKENS = 24
+OPTIONS = ["--dtype", engine.compared_dtype(), "--enforce-eager", "--max-model-len", "512"]
+
+
+def speculation(num_speculative_tokens=3):
+    return json.dumps(
+        {
+            "method": "draft_model",
+            "model": str(model_directory("llama_draft")),
+            "num_speculative_tokens": num_speculative_tokens,
+        }
+    )
+
+
+def complete(server, model, text):
+    """Token ids of a greedy completion over HTTP."""
+    client = OpenAI(
+        base_url=server.openai_address,
+        api_key="none",
+        http_client=DefaultHttpxClient(trust_env=False),
+    )
+    extra = {"return_token_ids": True, "ignore_eos": True}
+    completion = client.completions.create(
+        model=model, prompt=text, max_tokens=MAX_TOKENS, temperature=0.0, extra_body=extra
+    )
+    return completion.choices[0].token_ids
+
+
+def test_a_server_gives_the_targets_own_tokens_and_reports_acceptance(tmp_path):
+    target = model_directory("deepseek_v2_target")
+    arguments = [str(target), *OPTIONS, "--gpu-memory-utilization", "0.5"]
+    arguments += ["--speculative-config", speculation()]
+    texts = prompts.demo_prompts()
+    with serve(arguments, tmp_path / "server.log") as server:
+        tokens = [complete(server, str(target), text) for text in texts]
+        answer = demo_client.stream_answer(
+            server.openai_address, str(target), "import what?", MAX_TOKENS, None
+        )
+        rows = server.call_workers("attention_layers")[0]
+        acceptance = demo_client.acceptance(server.metrics())
+    # As the chat template has it; <bos> is put in front of each text.
+    texts.append("user: import what?\nassistant: ")
+    tokens.append(list(answer.tokens))
+    token_ids = [reference.token_ids(target, text) for text in texts]
+    assert_greedy(target, token_ids, tokens, MAX_TOKENS)
+    assert {(row["role"], row["backend"]) for row in rows} == {
+        ("target", "mla"),
+        ("draft", "fused_infer_attention"),
+    }
+    assert acceptance.proposals > 0
+    assert acceptance.mean_length > 1.8
+    log = (tmp_path / "server.log").read_text()
+    assert "Attention backends of the draft" in log
+    assert "emulated NPU" in log or "EMULATED_NPU_DEVICES" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"attention": {"targets": "mla"}}, "mkv_ascend.attention.targets"),
+        ({"attention": {"draft": "mla"}}, "every attention layer of the draft"),
+    ],
+    ids=["unknown key", "kind of the draft"],
+)
+def test_the_command_refuses_in_its_last_line_without_a_traceback(options, expected):
+    arguments = [str(model_directory("llama_target")), *OPTIONS]
+    arguments += ["--speculative-config", speculation()]
+    arguments += ["--additional-config", json.dumps({"mkv_ascend": options})]
+    done = programs.run_program("vllm.entrypoints.cli.main", ["serve", *arguments])
+    assert done.status == 1, done.errors
+    assert "Traceback" not in done.output + done.errors
+    refusal = done.errors[done.errors.index("mkv_ascend: ") :]
+    assert expected in refusal

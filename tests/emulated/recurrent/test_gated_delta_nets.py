@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trained models with gated delta nets: states across chunks, cached blocks and rejections.
+
+A state that is taken from a token too early or too late changes the tokens of these models (see
+``tiny_models.recurrent``). Proposals and acceptance are judged in ``test_drafting_reference``.
+"""
+
+from typing import Any
+
+import pytest
+
+from tests.support import engine, prompts, reference
+from tests.support.pairs import (
+    assert_drafts_are_the_drafts_own,
+    assert_greedy_tokens_of_reference,
+    scenario,
+)
+from tests.support.tiny_models import model_directory
+
+BLOCK = 128
+"""Tokens of which keys are as many bytes as a state."""
+
+NGRAM = {
+    "method": "ngram",
+    "num_speculative_tokens": 3,
+    "prompt_lookup_min": 2,
+    "prompt_lookup_max": 4,
+}
+
+
+def mixed_prompts(target: str, *others: str) -> list[list[int]]:
+    """Short and long prompts, among them decks, the longest of two blocks and a piece."""
+    texts = [
+        *(text for text in prompts.text_prompts() if len(text) in (5, 64, 300)),
+        *prompts.deck_prompts(2),
+        *others,
+    ]
+    return [reference.token_ids(model_directory(target), text) for text in texts]
+
+
+def aligned(**fields: Any) -> dict[str, Any]:
+    """Arguments of an engine with states kept beside cached blocks.
+
+    A prompt is cut where a block ends, so a step must take a block, and K + 1 tokens of each draft
+    besides.
+    """
+    return {"enable_prefix_caching": True, "max_num_batched_tokens": 192, **fields}
+
+
+def test_states_across_chunks_rejected_drafts_and_cached_blocks() -> None:
+    """Twice: in the second round the long prompts go on from the state at the end of a block."""
+    case = scenario(
+        "qwen3_next",
+        "llama_draft",
+        prompts=mixed_prompts("qwen3_next"),
+        engine=aligned(max_num_seqs=4),
+        max_tokens=24,
+        repeats=2,
+    )
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    assert_drafts_are_the_drafts_own(case, result)
+    hits = result.cached_tokens[len(case.prompts) :]
+    assert hits == [(len(prompt) - 1) // BLOCK * BLOCK for prompt in case.prompts]
+    assert 0 < result.num_accepted < result.num_draft_tokens
+    assert result.accepted_per_position[-1] > 0
+
+
+def test_a_step_of_less_than_a_block_is_refused() -> None:
+    """vLLM compares without the tokens of drafts, and waits for ever."""
+    case = scenario("qwen3_next", "llama_draft", engine=aligned(max_num_batched_tokens=128))
+    with pytest.raises(engine.EngineFailedError, match=r"blocks? of 128 tokens, .* at most 120"):
+        engine.run(case)
+
+
+def test_states_after_preemption_and_looked_up_drafts() -> None:
+    """Rows with all drafts, with fewer and without, and chunks of prompts of K + 1 tokens."""
+    text = prompts.held_out_text(2, 60)
+    mixed = [prompt for prompt in mixed_prompts("qwen3_next", text + text[:20]) if len(prompt) < 99]
+    case = scenario(
+        "qwen3_next",
+        prompts=mixed,
+        # Long enough for requests to need another block, without which none is preempted.
+        max_tokens=72,
+        engine={"speculative_config": NGRAM, "long_prefill_token_threshold": 4},
+        force_preemption=True,
+    )
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    assert result.preemptions > 0
+    assert 0 < result.num_accepted < result.num_draft_tokens
+
+
+def test_qwen3_5_without_its_vision_tower() -> None:
+    """Its attention takes an operator of vllm-ascend's that is a Triton kernel in any case."""
+    case = scenario(
+        "qwen3_5",
+        "llama_draft",
+        prompts=mixed_prompts("qwen3_5"),
+        engine={"language_model_only": True, "max_num_batched_tokens": 96, "max_num_seqs": 4},
+        max_tokens=16,
+        environment={"EMULATED_NPU_TRITON": "1"},
+    )
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    assert_drafts_are_the_drafts_own(case, result)
+    assert 0 < result.num_accepted < result.num_draft_tokens

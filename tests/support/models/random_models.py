@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small models with random weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
+
+from tests.support.tiny_models.tokenizer import BOS_TOKEN_ID, build_tokenizer
+
+
+def random_model(directory: Path, value_heads: int, kv_heads: int) -> str:
+    """Three layers with states and one with attention."""
+    torch.manual_seed(0)
+    model = Qwen3NextForCausalLM(
+        Qwen3NextConfig(
+            vocab_size=264,
+            hidden_size=128,
+            intermediate_size=256,
+            moe_intermediate_size=64,
+            shared_expert_intermediate_size=64,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=kv_heads,
+            head_dim=64,
+            num_experts=8,
+            num_experts_per_tok=2,
+            linear_num_key_heads=2,
+            linear_num_value_heads=value_heads,
+            linear_key_head_dim=64,
+            linear_value_head_dim=64,
+            max_position_embeddings=1024,
+            bos_token_id=256,
+            eos_token_id=257,
+            pad_token_id=258,
+        )
+    )
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, 0, 0.15)
+    model.save_pretrained(directory)
+    return str(directory)
+
+
+def write_model(path: Path, seed: int, *, tie: bool = False) -> Path:
+    """A random Llama whose greedy tokens vary; with ``tie`` two tokens always score the same."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=264,
+            hidden_size=16,
+            intermediate_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            bos_token_id=BOS_TOKEN_ID,
+            eos_token_id=257,
+            initializer_range=0.4,
+        )
+    )
+    if tie:
+        # Whatever the hidden state, either 7 and 8 or 9 and 10 share the largest logit.
+        row = model.lm_head.weight.data[7].clone()
+        model.lm_head.weight.data.zero_()
+        model.lm_head.weight.data[7:9] = row
+        model.lm_head.weight.data[9:11] = -row
+    model.save_pretrained(path)
+    build_tokenizer(64).save_pretrained(path)
+    return path

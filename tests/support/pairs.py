@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the engine tests share: prompts of real text, and the judgement by Hugging Face."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.support import engine, prompts, reference
+from tests.support.prompts import text_prompts as texts
+from tests.support.tiny_models import model_directory
+
+MAX_TOKENS = 32
+
+# dtype -> difference of two logits that decides nothing, and the share of tokens (at least one)
+# that may be such ties. A real device computes in bfloat16, the reference in float32.
+TIES = {"float32": (reference.NEAR_TIE, 0.0), "bfloat16": (0.05, 0.02)}
+
+
+def text_prompts(target: str | Path, count: int | None = None) -> list[list[int]]:
+    """Token ids of the standard prompts and of decks, whose continuation needs every key."""
+    texts = [*prompts.text_prompts(), *prompts.deck_prompts(4)]
+    return [reference.token_ids(target, text) for text in texts[:count]]
+
+
+def scenario(target: str, draft: str | None = None, **fields: Any) -> engine.Scenario:
+    """A scenario of tiny models by name, with the standard prompts unless others are given."""
+    directory = model_directory(target)
+    values: dict[str, Any] = {
+        "model": str(directory),
+        "draft": None if draft is None else str(model_directory(draft)),
+        "prompts": text_prompts(directory),
+        "max_tokens": MAX_TOKENS,
+        "record_drafts": draft is not None,
+        **fields,
+    }
+    return engine.Scenario(**values)
+
+
+def assert_greedy(
+    model: str | Path,
+    prompts: Sequence[list[int]],
+    completions: Sequence[list[int]],
+    max_tokens: int,
+) -> None:
+    """Every token is Hugging Face's greedy choice in float32 after the tokens before it.
+
+    Without near ties that is: the completion is Hugging Face's. A model is trained anew on each
+    machine, so a tie closer than two engines can be told apart may turn up; one is let pass, in
+    bfloat16 a small share (see TIES).
+    """
+    near_tie, share = TIES[engine.compared_dtype()]
+    assert [len(tokens) for tokens in completions] == [max_tokens] * len(prompts)
+    pairs = zip(prompts, completions, strict=True)
+    report = reference.check_drafts(
+        model, [reference.DraftProposal(prompt, tokens) for prompt, tokens in pairs], near_tie
+    )
+    assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
+    assert len(report.near_ties) <= max(1, share * report.checked), "\n".join(
+        map(str, report.near_ties)
+    )
+
+
+def assert_greedy_tokens_of_reference(case: engine.Scenario, result: engine.Result) -> None:
+    """Every token of every round is Hugging Face's greedy token in float32."""
+    prompts = case.prompts * case.repeats
+    assert_greedy(case.model, prompts, result.tokens, case.max_tokens)
+
+
+def assert_drafts_are_the_drafts_own(case: engine.Scenario, result: engine.Result) -> None:
+    """Every proposed token is what the draft itself says after the accepted context."""
+    assert result.proposals
+    assert case.draft is not None
+    near_tie, _ = TIES[engine.compared_dtype()]
+    report = reference.check_drafts(case.draft, result.proposals, near_tie)
+    assert report.checked == case.num_speculative_tokens * len(result.proposals)
+    assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
+
+
+def backends(result: engine.Result) -> dict[str, set[str]]:
+    """Role -> set of the backends of its layers."""
+    found: dict[str, set[str]] = {}
+    for row in result.layers:
+        found.setdefault(row["role"], set()).add(row["backend"])
+    return found
+
+
+def kv_groups(result: engine.Result, role: str) -> set[int]:
+    """KV groups with layers of a role."""
+    return {row["kv_group"] for row in result.layers if row["role"] == role}
+
+
+def prompts_of(target: str, lengths: Sequence[int]) -> list[list[int]]:
+    """Prompts of the given lengths, from the standard texts one after another."""
+    ids = reference.token_ids(model_directory(target), " ".join(texts() * 2))
+    return [ids[:1] + ids[start + 1 : start + length] for start, length in enumerate(lengths)]
