@@ -7,10 +7,8 @@ vLLM's command asks the platform to prepare before it reads its arguments; there
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from collections.abc import Mapping
-from enum import Enum
+from importlib.metadata import version
 from typing import Any, NoReturn
 
 from mkv_ascend.adapters.logging import get_logger
@@ -19,13 +17,13 @@ from mkv_ascend.adapters.refusal import StartUpRefused, is_vllm_command, refuse
 from mkv_ascend.attention import catalog
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.attention.request import module_is_installed
+from mkv_ascend.checks.engine_arguments import asked_of
 from mkv_ascend.checks.facts import EMULATED, DeviceFacts
 
 logger = get_logger(__name__)
 
 MOST_MEMORY = {DeviceGeneration.A2: 64 << 30, DeviceGeneration.A3: 64 << 30}
 """Bytes of a device's memory that no smaller request can exceed: asking would start the driver."""
-WITH_GRAPHS = "compilation_config"
 
 
 @patch(
@@ -77,46 +75,6 @@ def check(arguments: Any) -> bool:
     return True
 
 
-def asked_of(arguments: Any) -> dict[str, Any]:
-    """What of ``EngineArgs`` is not vLLM's default, in plain values."""
-    asked: dict[str, Any] = {"model": arguments.model}
-    for field in dataclasses.fields(arguments):
-        value = getattr(arguments, field.name)
-        if value is None or value == _default(field):
-            continue
-        plain = _plain(field.name, value)
-        if plain is not None:
-            asked[field.name] = plain
-    backend = getattr(getattr(arguments, "attention_config", None), "backend", None)
-    if backend is not None:
-        asked.setdefault("attention_backend", backend.name)
-    return asked
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
-
-
-def _plain(name: str, value: Any) -> Any:
-    """As the command line has it; None for objects that no check reads."""
-    if isinstance(value, Enum):
-        return value.name
-    if name == WITH_GRAPHS and not isinstance(value, Mapping):
-        mode = value.cudagraph_mode
-        return None if mode is None else {"cudagraph_mode": getattr(mode, "name", str(mode))}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: getattr(value, field.name)
-            for field in dataclasses.fields(value)
-            if isinstance(getattr(value, field.name), str | int | float | dict | list)
-        }
-    if isinstance(value, Mapping):
-        return dict(value)
-    return value if isinstance(value, str | int | float | list | tuple) else None
-
-
 def devices() -> DeviceFacts:
     """The devices of this process, without starting a driver's context."""
     import torch_npu
@@ -149,7 +107,7 @@ def _say_what_vllm_says(error: Exception) -> NoReturn:
     listed = error.errors() if hasattr(error, "errors") else ()
     words = "; ".join(str(one["msg"]).removeprefix("Value error, ") for one in listed)
     raise StartUpRefused(
-        f"vLLM 0.23.0 or vllm-ascend 0.23.0 refuses this configuration: "
-        f"{(words or str(error)).rstrip('. ')}. "
+        f"vLLM {version('vllm')} or vllm-ascend {version('vllm-ascend')} refuses this "
+        f"configuration: {(words or str(error)).rstrip('. ')}. "
         "VLLM_LOGGING_LEVEL=DEBUG shows where"
     ) from None
