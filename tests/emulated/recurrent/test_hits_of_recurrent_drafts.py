@@ -154,7 +154,7 @@ def test_aborted_requests_leave_the_others_as_they_were() -> None:
         "max_tokens": own.max_tokens,
         "aborts": aborts,
     }
-    result = programs.answer_of(Path(__file__).with_name("abort_probe.py"), request)
+    result = programs.answer_of(Path(__file__).parents[1] / "drafting" / "abort_probe.py", request)
     gone = {number for numbers in aborts.values() for number in numbers}
     kept = [number for number in range(len(prompts)) if number not in gone]
     assert sorted(map(int, result["tokens"])) == kept
