@@ -8,6 +8,7 @@ It reads a batch size per line from standard input and answers each with one lin
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import os
@@ -111,10 +112,11 @@ class Proposals:
         self.builder_calls = BuilderCalls()
         self.builder_calls.watch(drafter.draft_attn_groups)
         self._meter: Meter | None = None
-        drafter._runnable = self._draft_itself(drafter._runnable)
+        if hasattr(drafter, "assembly"):
+            drafter.assembly.proposal.run = self._our_passes(drafter.assembly.proposal.run)
+        else:
+            drafter._runnable = self._draft_itself(drafter._runnable)
         drafter._propose = self._measured(drafter._propose)
-        if hasattr(drafter, "_later"):
-            drafter._later = self._later(drafter._later)
 
     def _measured(self, propose: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(propose)
@@ -146,18 +148,20 @@ class Proposals:
 
         return unmeasured
 
-    def _later(self, later: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(later)
-        def with_measured_metadata(*arguments: Any, **named: Any) -> Any:
-            made = later(*arguments, **named)
+    def _our_passes(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """``Proposal.run`` unmeasured, but for the metadata of later passes."""
 
-            def measured() -> Any:
-                assert self._meter is not None
-                with self._meter.resumed():
-                    return made()
+        def measured_metadata(later: Callable[[], Any]) -> Any:
+            assert self._meter is not None
+            with self._meter.resumed():
+                return later()
 
-            return measured
+        @functools.wraps(run)
+        def with_measured_metadata(passes: Any) -> Any:
+            later = functools.partial(measured_metadata, passes.later)
+            return unmeasured(dataclasses.replace(passes, later=later))
 
+        unmeasured = self._draft_itself(run)
         return with_measured_metadata
 
 
@@ -306,9 +310,9 @@ def main(scenario: dict[str, Any]) -> None:
     target = TargetPasses(runner)
     proposals = Proposals(runner.drafter) if scenario["k"] else None
     facts: dict[str, Any] = {}
-    if proposals is not None and hasattr(runner.drafter, "metadata"):
-        facts["groups"] = len(runner.drafter.draft_groups.kv_groups)
-        facts["distinct"] = len(runner.drafter.metadata.needs)
+    if proposals is not None and hasattr(runner.drafter, "assembly"):
+        facts["groups"] = len(runner.drafter.assembly.draft.groups.kv_groups)
+        facts["distinct"] = len(runner.drafter.assembly.proposal.needs.distinct)
     print(json.dumps(facts), file=answers, flush=True)
     for line in sys.stdin:
         batch = int(line)

@@ -144,7 +144,7 @@ def main(scenario: dict[str, Any]) -> None:
     llm = start(scenario)
     drafter = llm.llm_engine.model_executor.driver_worker.worker.model_runner.drafter
     proposals = Proposals(drafter)
-    facts = {"groups": len(drafter.draft_groups.kv_groups)}
+    facts = {"groups": len(drafter.assembly.draft.groups.kv_groups)}
     print(json.dumps(facts), file=answers, flush=True)
     for line in sys.stdin:
         batch = int(line)

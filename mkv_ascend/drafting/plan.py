@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Positions, lengths and slots of a whole proposal, before its first pass runs.
 
-After the first pass positions advance by one per step whatever is sampled, so everything that the
-later steps' metadata holds is known at once. Two ops write it into buffers that live as long as the
-proposer: a captured graph keeps their addresses.
+After the first pass positions advance by one per pass whatever is sampled, so everything that the
+later passes' metadata holds is known at once. Two ops write it into buffers that live as long as
+the draft: a captured graph keeps their addresses.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
+from mkv_ascend.drafting.draft import DraftBuffers, Event, TargetOutput
 from mkv_ascend.ops.draft_plan import draft_plan
 from mkv_ascend.ops.expand_inputs import ExpandInputs, expand_inputs
 from mkv_ascend.ops.group_table import group_table
@@ -21,10 +22,10 @@ from mkv_ascend.ops.group_table import group_table
 
 @dataclass(frozen=True)
 class Sizes:
-    """Limits of one proposer.
+    """Limits of one draft.
 
     Attributes:
-        later_steps: passes after the first, K - 1; 0 where one pass drafts all tokens.
+        later_passes: passes after the first, K - 1; 0 where one pass drafts all tokens.
         max_requests, max_tokens: most requests, and most rows of a pass.
         max_model_len: tokens that a sequence may have.
         sampled_per_request: tokens that the first pass drafts for each request.
@@ -35,7 +36,7 @@ class Sizes:
             block may hold bits of something else, no slot of it may be left as it was.
     """
 
-    later_steps: int
+    later_passes: int
     max_requests: int
     max_tokens: int
     max_model_len: int
@@ -50,37 +51,16 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class FirstPassInputs:
-    """What the target hands over, and where the draft reads its inputs.
-
-    ``token_ids``, ``positions`` [T], ``next_token_ids`` [B], ``query_start_loc`` [B + 1],
-    ``num_rejected`` [B] are the target's; ``rope_positions`` [3, T] where rotary positions are not
-    those in the sequence. ``out_*`` are whole buffers of the proposer.
-    """
-
-    token_ids: torch.Tensor
-    positions: torch.Tensor
-    next_token_ids: torch.Tensor
-    query_start_loc: torch.Tensor
-    num_rejected: torch.Tensor | None
-    out_token_ids: torch.Tensor
-    out_positions: torch.Tensor
-    out_sample_indices: torch.Tensor
-    rope_positions: torch.Tensor | None = None
-    out_rope_positions: torch.Tensor | None = None
-
-
-@dataclass(frozen=True)
-class LaterSteps:
+class LaterPasses:
     """Views of the plan for ``rows`` rows, ``requests`` of them live.
 
     Attributes:
         all_positions, all_lengths, all_slots: int32 [K - 1, rows], the same, and
             [K - 1, groups, rows].
         host_lengths: for a copy of ``all_lengths``, in pinned memory of the host.
-        positions: per step, int32 [rows]; what the draft is run with.
-        request_positions, lengths: per step, int32 [requests].
-        slots: per step and KV group, int32 [requests].
+        positions: per pass, int32 [rows]; what the draft is run with.
+        request_positions, lengths: per pass, int32 [requests].
+        slots: per pass and KV group, int32 [requests].
         tables: per KV group, int32 [requests, columns].
     """
 
@@ -99,28 +79,34 @@ class DraftPlan:
     """The plan's buffers on the device, and the two op calls that fill them.
 
     Args:
-        sizes: limits of the proposer.
+        sizes: limits of the draft.
         block_tables: int32 [max requests, columns] of each KV group: the engine's own, which stay
             where they are.
         block_sizes: tokens in a block of each table.
+        copied: by which the host waits for lengths; None: copies are there when they return.
     """
 
     def __init__(
-        self, sizes: Sizes, block_tables: Sequence[torch.Tensor], block_sizes: Sequence[int]
+        self,
+        sizes: Sizes,
+        block_tables: Sequence[torch.Tensor],
+        block_sizes: Sequence[int],
+        copied: Event | None = None,
     ) -> None:
         self.sizes = sizes
+        self._copied = copied
         self.block_tables = list(block_tables)
         self._block_sizes = tuple(block_sizes)
         self._group_table = group_table(block_tables, block_sizes)
-        steps, rows, groups = sizes.later_steps, sizes.max_tokens, len(self.block_tables)
+        passes, rows, groups = sizes.later_passes, sizes.max_tokens, len(self.block_tables)
         device = block_tables[0].device
         integers = functools.partial(torch.zeros, dtype=torch.int32, device=device)
         # Flat: the plan for a number of rows is contiguous, and its address always the same.
-        self._positions = integers(steps * rows)
-        self._lengths = integers(steps * rows)
-        self._slots = integers(steps * groups * rows)
+        self._positions = integers(passes * rows)
+        self._lengths = integers(passes * rows)
+        self._slots = integers(passes * groups * rows)
         pinned = device.type != "cpu"
-        self._host_lengths = torch.zeros(steps * rows, dtype=torch.int32, pin_memory=pinned)
+        self._host_lengths = torch.zeros(passes * rows, dtype=torch.int32, pin_memory=pinned)
         self.first_slots = integers(groups, rows)
         self.first_lengths = integers(sizes.max_requests)
         self.first_query_start_loc = integers(sizes.max_requests + 1)
@@ -129,21 +115,25 @@ class DraftPlan:
         self.rejected_mask = torch.zeros(rows, dtype=torch.bool, device=device)
         self.masked_mask = torch.zeros(rows, dtype=torch.bool, device=device)
         # A count on the device without a copy at run time: a view of these.
-        self._counts = torch.arange(sizes.max_requests + 1, dtype=torch.int32, device=device)
-        self._row_numbers = torch.arange(rows, dtype=torch.int32, device=device)
-        self.later_steps = functools.lru_cache(maxsize=128)(self._later_steps)
+        self.counts = torch.arange(sizes.max_requests + 1, dtype=torch.int32, device=device)
+        self.host_counts = torch.arange(sizes.max_requests + 1, dtype=torch.int32)
+        self.row_numbers = torch.arange(rows, dtype=torch.int32, device=device)
+        self.later_passes = functools.lru_cache(maxsize=128)(self._later_passes)
         self.tables = functools.lru_cache(maxsize=128)(self._tables)
 
-    def expand(self, inputs: FirstPassInputs, padded_rows: int = 0) -> int:
+    def expand(self, target: TargetOutput, buffers: DraftBuffers, padded_rows: int = 0) -> int:
         """Lay out the first pass; one launch. Returns its number of rows.
 
         Up to ``padded_rows`` there are rows of padding after them, which write to no slot.
 
-        Writes the proposer's buffers, ``first_slots`` [G, rows], ``first_lengths`` [B],
+        Writes the draft's buffers, ``first_slots`` [G, rows], ``first_lengths`` [B],
         ``first_query_start_loc`` [B + 1] and ``next_positions`` [B].
+
+        Raises:
+            ValueError: there are more rows than the engine was started for.
         """
         sizes = self.sizes
-        requests, tokens = inputs.next_token_ids.shape[0], inputs.token_ids.shape[0]
+        requests, tokens = target.requests, target.token_ids.shape[0]
         rows = sizes.first_pass_rows(tokens, requests)
         if rows > sizes.max_tokens:
             raise ValueError(
@@ -152,29 +142,29 @@ class DraftPlan:
                 "max_num_batched_tokens or lower max_num_seqs."
             )
         rows = max(rows, padded_rows)
-        out_rope = inputs.out_rope_positions
+        out_rope = buffers.rope_positions
         arguments = ExpandInputs(
-            token_ids=inputs.token_ids,
-            positions=inputs.positions,
-            next_token_ids=inputs.next_token_ids,
-            query_start_loc=inputs.query_start_loc,
-            num_requests=self._counts[requests : requests + 1],
+            token_ids=target.token_ids,
+            positions=target.positions,
+            next_token_ids=target.next_token_ids,
+            query_start_loc=target.query_start_loc,
+            num_requests=self.counts[requests : requests + 1],
             block_tables=self.block_tables,
             group_table=self._group_table,
             sampled_per_request=sizes.sampled_per_request,
             shift=sizes.shift,
             max_model_len=sizes.max_model_len,
-            out_token_ids=inputs.out_token_ids[:rows],
-            out_positions=inputs.out_positions[:rows],
+            out_token_ids=buffers.token_ids[:rows],
+            out_positions=buffers.positions[:rows],
             rejected_mask=self.rejected_mask[:rows],
             masked_mask=self.masked_mask[:rows],
-            sample_indices=inputs.out_sample_indices[: requests * sizes.sampled_per_request],
+            sample_indices=buffers.sample_rows[: requests * sizes.sampled_per_request],
             out_query_start_loc=self.first_query_start_loc[: requests + 1],
             lengths=self.first_lengths[:requests],
             next_positions=self.next_positions[:requests],
             slots=self.first_slots[:, :rows],
-            num_rejected=inputs.num_rejected,
-            rope_positions=inputs.rope_positions,
+            num_rejected=target.num_rejected,
+            rope_positions=target.rope_positions,
             out_rope_positions=None if out_rope is None else out_rope[:, :rows],
             hidden_rows=self.hidden_rows[:tokens] if sizes.sampled_per_request > 1 else None,
             parallel_token_id=sizes.parallel_token_id,
@@ -195,7 +185,7 @@ class DraftPlan:
         They lie within what the target's pass was given blocks for; the next rows with these
         positions write there again.
         """
-        starts, row = self.first_query_start_loc[: requests + 1], self._row_numbers[:rows]
+        starts, row = self.first_query_start_loc[: requests + 1], self.row_numbers[:rows]
         request = torch.bucketize(row, starts[1:], right=True)
         live = self.rejected_mask[:rows] & (request < requests)
         request.clamp_(max=requests - 1)
@@ -214,38 +204,49 @@ class DraftPlan:
         """The first pass's slots per KV group, int32 [rows] each."""
         return tuple(self.first_slots[:, :rows])
 
-    def plan_steps(self, rows: int, requests: int) -> LaterSteps:
-        """Plan all later steps from ``next_positions``; one launch.
+    def plan_later(self, rows: int, requests: int) -> LaterPasses:
+        """Plan all later passes from ``next_positions``; one launch.
 
         Rows from ``requests`` on are padding: position 0, length 0, slot -1.
         """
-        steps = self.later_steps(rows, requests)
+        later = self.later_passes(rows, requests)
         draft_plan(
             self.next_positions[:rows],
-            self._counts[requests : requests + 1],
+            self.counts[requests : requests + 1],
             self.block_tables,
             self._group_table,
             self.sizes.max_model_len,
-            steps.all_positions,
-            steps.all_lengths,
-            steps.all_slots,
+            later.all_positions,
+            later.all_lengths,
+            later.all_slots,
         )
-        return steps
+        return later
 
-    def _later_steps(self, rows: int, requests: int) -> LaterSteps:
-        steps, groups = self.sizes.later_steps, len(self.block_tables)
-        positions = self._positions[: steps * rows].view(steps, rows)
-        lengths = self._lengths[: steps * rows].view(steps, rows)
-        slots = self._slots[: steps * groups * rows].view(steps, groups, rows)
-        return LaterSteps(
+    def copy_lengths(self, later: LaterPasses) -> None:
+        """Begin to copy the lengths of later passes to the host."""
+        later.host_lengths.copy_(later.all_lengths, non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
+
+    def wait_for_lengths(self) -> None:
+        """Until they are there. All that was launched before the copy is over then, too."""
+        if self._copied is not None:
+            self._copied.synchronize()
+
+    def _later_passes(self, rows: int, requests: int) -> LaterPasses:
+        passes, groups = self.sizes.later_passes, len(self.block_tables)
+        positions = self._positions[: passes * rows].view(passes, rows)
+        lengths = self._lengths[: passes * rows].view(passes, rows)
+        slots = self._slots[: passes * groups * rows].view(passes, groups, rows)
+        return LaterPasses(
             all_positions=positions,
             all_lengths=lengths,
             all_slots=slots,
-            host_lengths=self._host_lengths[: steps * rows].view(steps, rows),
+            host_lengths=self._host_lengths[: passes * rows].view(passes, rows),
             positions=tuple(positions),
             request_positions=tuple(positions[:, :requests]),
             lengths=tuple(lengths[:, :requests]),
-            slots=tuple(tuple(of_step) for of_step in slots[:, :, :requests]),
+            slots=tuple(tuple(of_pass) for of_pass in slots[:, :, :requests]),
             tables=self.tables(requests),
         )
 

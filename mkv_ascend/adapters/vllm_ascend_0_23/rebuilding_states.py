@@ -20,10 +20,14 @@ import torch
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm_ascend.attention.attention_v1 import AscendAttentionState
 
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.proposers import assembly_of
 from mkv_ascend.drafting.copying import shallow_copy
+from mkv_ascend.drafting.draft import TargetOutput
 from mkv_ascend.drafting.lost_states import Chunk, Lost, LostStates, rebuilding_passes
-from mkv_ascend.drafting.plan import DraftPlan, FirstPassInputs
-from mkv_ascend.drafting.recurrent import RecurrentProposing
+from mkv_ascend.drafting.plan import DraftPlan
+from mkv_ascend.drafting.planner import Planner
+from mkv_ascend.drafting.proposal import Proposal
+from mkv_ascend.drafting.recurrent_strategy import RecurrentStrategy
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -48,16 +52,17 @@ class Rebuilding:
         passes, tokens: of the draft, so far.
     """
 
-    def __init__(self, proposer: Any, most_tokens: int) -> None:
+    def __init__(self, proposal: Proposal, most_tokens: int) -> None:
         """
         Args:
-            proposer: with recurrent layers, whose groups are known and whose caches are bound.
+            proposal: of a draft with recurrent layers.
             most_tokens: of a pass.
 
         Raises:
             NotImplementedError: an attention layer of the draft keeps no keys of a hit's beginning.
         """
-        for group in proposer.draft_groups.groups:
+        draft, strategy = proposal.draft, proposal.strategy
+        for group in draft.groups.groups:
             if not isinstance(group.spec, FullAttentionSpec):
                 raise NotImplementedError(
                     f"prefix caching is on and the draft has recurrent layers and, in "
@@ -65,18 +70,20 @@ class Rebuilding:
                     "no state, and reads the hit again; keys before a window are gone then. Give "
                     "--no-enable-prefix-caching, or choose a draft of full attention"
                 )
+        assert isinstance(strategy, RecurrentStrategy)
         self.lost = LostStates()
         self.passes = self.tokens = 0
-        self._proposer = proposer
-        self._most_tokens = min(most_tokens, proposer.input_ids.shape[0])
-        plan, states = proposer.draft_plan, proposer.states
+        self._most_tokens = min(most_tokens, draft.buffers.token_ids.shape[0])
+        self._engine_plan, self._engine_states = proposal.plan, strategy.states
         # Rows of these tables are the requests that are read, not those of the batch.
         self._plan = DraftPlan(
-            replace(plan.sizes, later_steps=0),
-            [torch.zeros_like(table) for table in plan.block_tables],
-            proposer.draft_groups.block_sizes,
+            replace(proposal.plan.sizes, later_passes=0),
+            [torch.zeros_like(table) for table in proposal.plan.block_tables],
+            draft.groups.block_sizes,
         )
-        self._states = states.for_graph(states.groups, plan.sizes.max_requests)
+        states = strategy.states
+        self._states = states.for_graph(states.groups, proposal.plan.sizes.max_requests)
+        self._planner = Planner(draft, self._plan, proposal.needs)
 
     def describe(self) -> str:
         """For the log: what prefix hits cost."""
@@ -101,73 +108,56 @@ class Rebuilding:
             self._run(chunks, batch.token_ids_cpu, common)
 
     def _run(self, chunks: Sequence[Chunk], token_ids: np.ndarray, common: Any) -> None:
-        proposer, requests = self._proposer, len(chunks)
-        rows = sum(chunk.end - chunk.start for chunk in chunks)
+        planner, draft = self._planner, self._planner.draft
         self._take_tables([chunk.row for chunk in chunks])
-        self._set_inputs(chunks, token_ids)
-        input_rows, across_ranks, _ = proposer.runner._sync_metadata_across_dp(
-            rows, is_draft_model=True
-        )
-        own = self._common(common, chunks, input_rows)
-        plan = self._plan
+        target = self._rows_of(chunks, token_ids, common)
+        rows = self._plan.expand(target, draft.buffers)
+        # Each row's own token, not the next one, as heads on hidden states take it.
+        draft.buffers.token_ids[:rows] = target.token_ids
+        batch = planner.first_batch(target, rows)
+        cos_sin = planner.needs.cos_sin_rows(batch.positions, None)
         metadata = {
-            **proposer.metadata.first_pass(own, plan.slots(rows), plan.tables(requests)),
-            **self._states.catch_up(own, None),
+            **planner.needs.first_pass(batch, cos_sin),
+            **self._states.first_pass(batch, None),
         }
-        with proposer._forward_context(metadata, rows, input_rows, across_ranks):
-            proposer._forward(input_rows, proposer._get_positions(input_rows), None)
-            self._states.settle(requests)
+        with draft.running(metadata, batch):
+            draft.forward(batch.input_rows)
+            self._states.commit(len(chunks))
         self.passes += 1
         self.tokens += rows
 
     def _take_tables(self, rows: Sequence[int]) -> None:
-        proposer = self._proposer
-        index = torch.tensor(rows, dtype=torch.int64).to(proposer.device)
-        of_plan = zip(self._plan.block_tables, proposer.draft_plan.block_tables, strict=True)
+        index = torch.tensor(rows, dtype=torch.int64).to(self._plan.counts.device)
+        of_plan = zip(self._plan.block_tables, self._engine_plan.block_tables, strict=True)
         for own, table in of_plan:
             own[: len(rows)] = table[index]
-        self._states.take_rows(proposer.states, index)
+        self._states.take_rows(self._engine_states, index)
 
-    def _set_inputs(self, chunks: Sequence[Chunk], token_ids: np.ndarray) -> None:
-        """Write the pass's inputs and slots, as for the first pass of a proposal."""
-        proposer, device = self._proposer, self._proposer.device
+    def _rows_of(self, chunks: Sequence[Chunk], token_ids: np.ndarray, common: Any) -> TargetOutput:
+        """The chunks as rows of a target that has computed the tokens before them."""
+        device = self._plan.counts.device
         given = np.concatenate([token_ids[chunk.row, chunk.start : chunk.end] for chunk in chunks])
         positions = np.concatenate([np.arange(chunk.start, chunk.end) for chunk in chunks])
-        tokens = torch.from_numpy(given.astype(np.int32)).to(device)
-        self._plan.expand(
-            FirstPassInputs(
-                token_ids=tokens,
-                positions=torch.from_numpy(positions).to(proposer.positions.dtype).to(device),
-                next_token_ids=torch.zeros(len(chunks), dtype=torch.int32, device=device),
-                query_start_loc=_starts(chunks).to(device),
-                num_rejected=None,
-                out_token_ids=proposer.input_ids,
-                out_positions=proposer.positions,
-                out_sample_indices=proposer.token_indices_to_sample,
-            )
-        )
-        # Each row's own token, not the next one, as heads on hidden states take it.
-        proposer.input_ids[: len(tokens)] = tokens
-
-    def _common(self, target: Any, chunks: Sequence[Chunk], input_rows: int) -> Any:
-        requests = len(chunks)
         starts = _starts(chunks)
         lengths = torch.tensor([chunk.end for chunk in chunks], dtype=torch.int32)
-        common = shallow_copy(target)
-        common.num_reqs = requests
-        common.num_actual_tokens, common.num_input_tokens = int(starts[-1]), input_rows
-        common.query_start_loc = self._plan.first_query_start_loc[: requests + 1]
-        common.query_start_loc_cpu = starts
-        common.max_query_len = int(starts.diff().max())
-        common.max_seq_len = int(lengths.max())
-        common.seq_lens = self._plan.first_lengths[:requests]
-        common._seq_lens_cpu = common.seq_lens_cpu = common.seq_lens_cpu_upper_bound = lengths
-        before = lengths - starts.diff()
-        common.num_computed_tokens_cpu = common._num_computed_tokens_cpu = before
-        common.positions = self._proposer.positions[: common.num_actual_tokens]
-        common.attn_state = AscendAttentionState.ChunkedPrefill
-        common.graph_pad_size = -1
-        return common
+        own = shallow_copy(common)
+        own.num_computed_tokens_cpu = own._num_computed_tokens_cpu = lengths - starts.diff()
+        own.max_seq_len = int(lengths.max())
+        own.attn_state = AscendAttentionState.ChunkedPrefill
+        own.graph_pad_size = -1
+        return TargetOutput(
+            token_ids=torch.from_numpy(given.astype(np.int32)).to(device),
+            positions=torch.from_numpy(positions.astype(np.int32)).to(device),
+            next_token_ids=torch.zeros(len(chunks), dtype=torch.int32, device=device),
+            hidden_states=None,
+            num_rejected=None,
+            query_start_loc=starts.to(device),
+            query_start_loc_host=starts,
+            host_lengths=lengths,
+            length_bounds=lengths,
+            longest_row=int(starts.diff().max()),
+            common=own,
+        )
 
 
 def _starts(chunks: Sequence[Chunk]) -> torch.Tensor:
@@ -178,6 +168,9 @@ def _starts(chunks: Sequence[Chunk]) -> torch.Tensor:
 
 def make_rebuilding(drafter: Any, cache_config: Any, scheduler_config: Any) -> Rebuilding | None:
     """Of the states of a recurrent draft behind prefix hits; None where there are no hits."""
-    if not cache_config.enable_prefix_caching or not isinstance(drafter, RecurrentProposing):
+    assembly = assembly_of(drafter)
+    if not cache_config.enable_prefix_caching or assembly is None:
         return None
-    return Rebuilding(drafter, scheduler_config.max_num_batched_tokens)
+    if not isinstance(assembly.proposal.strategy, RecurrentStrategy):
+        return None
+    return Rebuilding(assembly.proposal, scheduler_config.max_num_batched_tokens)

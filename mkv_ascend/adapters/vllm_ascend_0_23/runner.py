@@ -26,6 +26,8 @@ from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import override, replaced
 from mkv_ascend.adapters.vllm_ascend_0_23 import runner_records as records
 from mkv_ascend.adapters.vllm_ascend_0_23.attention import layers
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.capture_cost import CaptureCost
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.proposers import assembly_of, create_proposer
 from mkv_ascend.adapters.vllm_ascend_0_23.early_checks import recurrent_refusals
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.block_zeroer import PlannedBlockZeroer
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.layer_facts import tie_facts
@@ -66,9 +68,6 @@ from mkv_ascend.adapters.vllm_ascend_0_23.target_pass import (
     slots_in_one_launch,
 )
 from mkv_ascend.attention.report import LayerRow, layer_rows, render
-from mkv_ascend.drafting.capture_cost import CaptureCost
-from mkv_ascend.drafting.proposers import create_proposer
-from mkv_ascend.drafting.proposing import Proposing
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.materialize import Materialized, materialize
 
@@ -149,8 +148,8 @@ class MkvModelRunner(NPUModelRunner):
         if not is_global_first_rank():
             return
         logger.info("%s", render(self.layer_rows()))
-        if isinstance(self.drafter, Proposing):
-            logger.info("%s", self.drafter.describe())
+        if (assembly := assembly_of(self.drafter)) is not None:
+            logger.info("%s", assembly.describe())
         if self._rebuilding is not None:
             logger.info("%s", self._rebuilding.describe())
         if self.cache_plan is not None:
@@ -168,8 +167,8 @@ class MkvModelRunner(NPUModelRunner):
         kept_bytes: int = super().capture_model()
         graphs = compilation_counter.num_cudagraph_captured - before
         target = CaptureCost(graphs, time.perf_counter() - start, kept_bytes)
-        of_draft = getattr(self.drafter, "graphs", None)
-        draft = CaptureCost() if of_draft is None else of_draft.cost.total
+        assembly = assembly_of(self.drafter)
+        draft = CaptureCost() if assembly is None else assembly.capturer.cost.total
         target = target.without(replace(draft, graphs=0))  # vLLM counts its own graphs
         if graphs and is_global_first_rank():
             logger.info("Graphs captured: of the target %s; of the draft %s.", target, draft)
@@ -192,7 +191,7 @@ class MkvModelRunner(NPUModelRunner):
         Not before the caches are allocated: vllm-ascend finds kernel block sizes and caches by
         way of the attention groups of all layers.
         """
-        drafts_apart = isinstance(self.drafter, Proposing) or not self._draft_layers()
+        drafts_apart = assembly_of(self.drafter) is not None or not self._draft_layers()
         tables = self.input_batch.block_table
         self._target_pass = None
         if (
@@ -375,7 +374,7 @@ class MkvModelRunner(NPUModelRunner):
         """From now on, where a draft's blocks may have held states: see ``new_blocks``."""
         if self.cache_plan is None or not self.kv_cache_config.needs_kv_cache_zeroing:
             return
-        if isinstance(self.drafter, Proposing) and not hasattr(self, "_kv_block_zeroer"):
+        if assembly_of(self.drafter) is not None and not hasattr(self, "_kv_block_zeroer"):
             self._init_kv_zero_meta()
 
     def layer_rows(self) -> tuple[LayerRow, ...]:

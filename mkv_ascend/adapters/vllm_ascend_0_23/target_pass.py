@@ -18,8 +18,12 @@ from vllm.v1.kv_cache_interface import CrossAttentionSpec, EncoderOnlyAttentionS
 from vllm.v1.worker.utils import AttentionGroup
 
 from mkv_ascend.adapters.patching import record
-from mkv_ascend.drafting.shared_states import StateSharing, need_of_states, state_sharing_of
-from mkv_ascend.drafting.sharing import Sharing, sharing_of
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.gdn_sharing import (
+    StateSharing,
+    need_of_states,
+    state_sharing_of,
+)
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.sharing import Sharing, sharing_of
 from mkv_ascend.ops.group_table import group_table
 from mkv_ascend.ops.target_slots import slot_table, target_slots
 

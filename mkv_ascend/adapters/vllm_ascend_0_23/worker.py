@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vllm_ascend.worker import worker as ascend_worker
 
 from mkv_ascend.adapters.patching import override, record
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.proposers import assembly_of
 from mkv_ascend.adapters.vllm_ascend_0_23.patches import expert_groups, in_worker
 from mkv_ascend.adapters.vllm_ascend_0_23.runner import MkvModelRunner
 
@@ -99,7 +100,8 @@ class MkvWorker(ascend_worker.NPUWorker):
 
         For ``collective_rpc("draft_replays")``.
         """
-        graphs = getattr(self.model_runner.drafter, "graphs", None)
+        assembly = assembly_of(self.model_runner.drafter)
+        graphs = None if assembly is None else assembly.graphs
         if graphs is None:
             return {"captured": [], "replays": 0}
         return {"captured": sorted(graphs.captured), "replays": graphs.replays}

@@ -14,7 +14,7 @@ def main():
     from vllm_ascend.ascend_config import get_ascend_config
     from vllm_ascend.ops import rotary_embedding
 
-    from mkv_ascend.drafting import proposers
+    from mkv_ascend.adapters.vllm_ascend_0_23.drafting import proposers
 
     before, tables = {}, []
     make_tables = proposers.RopeTables
@@ -24,7 +24,7 @@ def main():
         return tables[-1]
 
     proposers.RopeTables = noting_tables
-    load = proposers.OwnConfiguration._get_model
+    load = proposers.DraftModelProposer._get_model
 
     def noting(self):
         before.update(copy.copy(vars(self.vllm_config.cache_config)))
@@ -37,7 +37,7 @@ def main():
         }
         return model
 
-    proposers.OwnConfiguration._get_model = noting
+    proposers.DraftModelProposer._get_model = noting
     llm = LLM(**json.loads(sys.argv[1]))
     core = llm.llm_engine.engine_core.engine_core
     runner = core.model_executor.driver_worker.worker.model_runner

@@ -12,7 +12,7 @@ from collections import Counter
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
-OWN_WORK = ("_forward", "_sampled", "_feed_back")
+OWN_WORK = ("forward", "sample", "feed_back")
 
 
 class Meter:
@@ -58,14 +58,14 @@ def launches_of(snapshots):
 
 def measure_proposals(drafter):
     """Wrap the drafter's methods; returns the list that fills with one row per proposal."""
-    own, rows = Meter(), []
+    own, rows, assembly = Meter(), [], drafter.assembly
     for name in OWN_WORK:
-        own.wrap(drafter, name)
+        own.wrap(assembly.draft, name)
     propose = drafter._propose
 
     def measured(*args, **kwargs):
         own.take()
-        builds, before = drafter.metadata.builds, counts()
+        builds, before = assembly.proposal.needs.builds, counts()
         drafted = propose(*args, **kwargs)
         whole = counts() - before
         inner = own.take()
@@ -74,7 +74,7 @@ def measure_proposals(drafter):
                 "launches": dict(launches_of([whole]) - launches_of(inner)),
                 "host_reads": whole.total_host_reads - sum(c.total_host_reads for c in inner),
                 "waited_for": sum(times for times, _ in whole.asynchronous_reads.values()),
-                "builds": drafter.metadata.builds - builds,
+                "builds": assembly.proposal.needs.builds - builds,
                 "rows": list(drafted.shape),
             }
         )

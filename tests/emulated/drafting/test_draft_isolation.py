@@ -165,7 +165,7 @@ def test_separate_draft_config_undoes_what_making_the_draft_changed():
 
     from transformers import PretrainedConfig
 
-    from mkv_ascend.drafting.draft_config import separate_draft_config
+    from mkv_ascend.adapters.vllm_ascend_0_23.drafting.draft_config import separate_draft_config
 
     # All layers of the target have a window, of the draft none has.
     own = {"block_size": 1024, "cache_dtype": "auto", "sliding_window": 128}

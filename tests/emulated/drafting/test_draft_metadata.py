@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metadata of a proposal: what is built, what is copied, and what each copy holds. No engine."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import torch
 import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
-from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder, AscendMetadata
+from vllm_ascend.attention.attention_v1 import (
+    AscendAttentionMetadataBuilder,
+    AscendAttentionState,
+    AscendMetadata,
+)
 
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.common_metadata import CommonMetadata
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.sharing import GroupBuilder
+from mkv_ascend.drafting.draft import PassBatch
 from mkv_ascend.drafting.groups import DraftGroup, DraftGroups
-from mkv_ascend.drafting.metadata import MetadataMaker, distinct_needs
+from mkv_ascend.drafting.needs import Needs
 from mkv_ascend.drafting.plan import DraftPlan, Sizes
 
 REQUESTS, STEPS = 2, 3
@@ -56,7 +64,7 @@ class UnknownBuilder:
 
 
 def draft(builders, specs=(WINDOW, FULL, WINDOW)):
-    """A draft of three groups in three KV groups, and its maker."""
+    """A draft of three groups in three KV groups, and its needs."""
     groups = DraftGroups(
         tuple(
             DraftGroup(index, index, type(builder), spec, 4, (f"layers.{index}",))
@@ -65,7 +73,14 @@ def draft(builders, specs=(WINDOW, FULL, WINDOW)):
         (0, 1, 2),
         (4, 4, 4),
     )
-    return MetadataMaker(groups, distinct_needs(groups, builders))
+    common = CommonMetadata(AscendAttentionState.ChunkedPrefill)
+    return Needs(
+        groups,
+        [
+            GroupBuilder(builder, spec, common)
+            for builder, spec in zip(builders, specs, strict=True)
+        ],
+    )
 
 
 def steps():
@@ -74,13 +89,28 @@ def steps():
     tables = [columns.repeat(REQUESTS, 1) + 100 * group for group in (1, 2, 3)]
     plan = DraftPlan(Sizes(STEPS, REQUESTS, 16, 32), tables, (4, 4, 4))
     plan.next_positions[:REQUESTS] = torch.tensor([5, 9], dtype=torch.int32)
-    return plan.plan_steps(REQUESTS, REQUESTS)
+    return plan.plan_later(REQUESTS, REQUESTS)
 
 
-def common():
+def batch(planned, index=1):
+    """Rows of a pass with one token per request; what the plan has of them is its own."""
     placeholder = torch.ones(REQUESTS, dtype=torch.int32)
-    return SimpleNamespace(
-        _seq_lens_cpu=placeholder, seq_lens_cpu=placeholder, positions=placeholder
+    return PassBatch(
+        index=index,
+        requests=REQUESTS,
+        rows=REQUESTS,
+        input_rows=REQUESTS,
+        rows_across_ranks=None,
+        query_start_loc=torch.arange(REQUESTS + 1),
+        query_start_loc_host=torch.arange(REQUESTS + 1),
+        longest_row=1,
+        lengths=placeholder,
+        host_lengths=placeholder,
+        length_bounds=placeholder,
+        positions=placeholder,
+        slots=planned.slots[0],
+        tables=planned.tables,
+        common=SimpleNamespace(attn_state=None, max_query_len=1),
     )
 
 
@@ -99,18 +129,20 @@ def assert_each_layer_has_its_own(planned, later):
 
 def test_one_builder_run_serves_all_groups_and_later_steps():
     builders = [DenseBuilder() for _ in range(3)]
-    maker, planned = draft(builders), steps()
-    later = maker.later_steps(common(), planned).with_lengths(planned.all_lengths.clone())
+    needs, planned = draft(builders), steps()
+    later = needs.later_passes(batch(planned), planned, None).with_lengths(
+        planned.all_lengths.clone()
+    )
     assert_each_layer_has_its_own(planned, later)
     assert [len(builder.built) for builder in builders] == [1, 0, 0]
-    assert maker.builds_per_proposal(STEPS) == 2
+    assert needs.builds_per_proposal(STEPS) == 2
 
 
 def test_the_first_pass_is_built_once_for_all_groups():
     builders = [DenseBuilder() for _ in range(3)]
-    maker, planned = draft(builders), steps()
+    needs, planned = draft(builders), steps()
     slots = [torch.full((3,), group) for group in range(3)]
-    metadata = maker.first_pass(common(), slots, planned.tables)
+    metadata = needs.first_pass(replace(batch(planned, 0), slots=slots), None)
     assert [of_layer.slot_mapping[0] for of_layer in metadata.values()] == [0, 1, 2]
     assert [of_layer.block_tables[0, 0] for of_layer in metadata.values()] == [100, 200, 300]
     assert [len(builder.built) for builder in builders] == [1, 0, 0]
@@ -118,14 +150,14 @@ def test_the_first_pass_is_built_once_for_all_groups():
 
 def test_a_builder_of_which_nothing_is_known_runs_for_each_group_and_step():
     builders = [UnknownBuilder() for _ in range(3)]
-    maker, planned = draft(builders), steps()
-    metadata = maker.later_steps(common(), planned)
+    needs, planned = draft(builders), steps()
+    metadata = needs.later_passes(batch(planned), planned, None)
     assert [len(builder.built) for builder in builders] == [0, 0, 0], "lengths are not known yet"
     later = metadata.with_lengths(planned.all_lengths.clone())
     assert_each_layer_has_its_own(planned, later)
     assert later[1]["layers.2"].device_lengths == [8, 12]
     assert [len(builder.built) for builder in builders] == [STEPS] * 3
-    assert maker.builds_per_proposal(STEPS) == 3 * (1 + STEPS)
+    assert needs.builds_per_proposal(STEPS) == 3 * (1 + STEPS)
 
 
 def test_two_builder_classes_are_two_needs():
@@ -133,11 +165,13 @@ def test_two_builder_classes_are_two_needs():
         pass
 
     builders = [DenseBuilder(), OtherBuilder(), DenseBuilder()]
-    maker, planned = draft(builders), steps()
-    later = maker.later_steps(common(), planned).with_lengths(planned.all_lengths.clone())
+    needs, planned = draft(builders), steps()
+    later = needs.later_passes(batch(planned), planned, None).with_lengths(
+        planned.all_lengths.clone()
+    )
     assert_each_layer_has_its_own(planned, later)
-    assert [need.groups for need in maker.needs] == [(0, 2), (1,)]
-    assert maker.builds_per_proposal(0) == 2
+    assert [need.groups for need in needs.distinct] == [(0, 2), (1,)]
+    assert needs.builds_per_proposal(0) == 2
 
 
 def test_metadata_without_a_causal_mask_loses_its_mask():
@@ -148,6 +182,6 @@ def test_metadata_without_a_causal_mask_loses_its_mask():
             return metadata
 
     builders = [NotCausal() for _ in range(3)]
-    maker, planned = draft(builders), steps()
-    metadata = maker.first_pass(common(), planned.slots[0], planned.tables)
+    needs, planned = draft(builders), steps()
+    metadata = needs.first_pass(batch(planned, 0), None)
     assert [of_layer.attn_mask for of_layer in metadata.values()] == [None] * 3

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The proposers' mixins, over proposers that only say what they were given. No engine."""
+"""Members of ours, of proposers that only say what they were given. No engine."""
 
 from types import SimpleNamespace
 
@@ -10,16 +10,29 @@ import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import 
 from vllm.v1.utils import CpuGpuBuffer
 from vllm_ascend.attention.attention_v1 import AscendAttentionState
 
-from mkv_ascend.drafting.proposers import (
-    MkvDflashProposer,
-    MkvDraftModelProposer,
-    MkvEagleProposer,
-    MkvStep3p5MTPProposer,
-    OwnConfiguration,
+from mkv_ascend.adapters.vllm_ascend_0_23.attention.derived import derive
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.common_metadata import CommonMetadata
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.families import (
+    Family,
+    MaskTokensFamily,
+    RecurrentFamily,
+)
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.proposers import (
+    CONTEXT_PARALLEL_PROPOSERS,
+    PROPOSERS,
+    DflashProposer,
+    DraftModelProposer,
+    HeadProposer,
+    Step3p5MTPProposer,
     create_proposer,
+    family_of,
+    prepare_inputs_padded,
     proposer_class,
 )
-from mkv_ascend.drafting.proposing import Proposing
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.records import REJECTED_COUNTS
+from mkv_ascend.drafting.draft import DraftBuffers, TargetOutput
+from mkv_ascend.drafting.plan import DraftPlan, Sizes
+from mkv_ascend.drafting.planner import Planner
 
 
 class StockProposer:
@@ -34,13 +47,12 @@ class StockProposer:
 
 def test_counts_of_rejected_tokens_are_int32():
     """Without Triton vllm-ascend sums booleans, which gives int64; the operator reads int32."""
-
-    class Proposer(OwnConfiguration, StockProposer):
-        pass
-
+    proposer = derive(
+        StockProposer, "", {"prepare_inputs_padded": prepare_inputs_padded}, REJECTED_COUNTS
+    )
     counts = torch.tensor([True, True]).sum(dim=0, keepdim=True)
     assert counts.dtype == torch.int64
-    *_, rejected = Proposer(rejected=counts).prepare_inputs_padded()
+    *_, rejected = proposer(rejected=counts).prepare_inputs_padded()
     assert rejected.dtype == torch.int32
     assert rejected.tolist() == [2]
 
@@ -60,10 +72,10 @@ def configured(method, **sizes):
 @pytest.mark.parametrize(
     ("method", "proposer"),
     [
-        ("draft_model", MkvDraftModelProposer),
-        ("eagle3", MkvEagleProposer),
-        ("mtp", MkvEagleProposer),
-        ("dflash", MkvDflashProposer),
+        ("draft_model", DraftModelProposer),
+        ("eagle3", HeadProposer),
+        ("mtp", HeadProposer),
+        ("dflash", DflashProposer),
         ("ngram", None),
     ],
 )
@@ -72,14 +84,36 @@ def test_each_method_has_its_proposer(method, proposer):
 
 
 def test_step3p5_keeps_the_groups_that_vllm_ascend_gives_it():
-    assert proposer_class("mtp", configured("step3p5")) is MkvStep3p5MTPProposer
+    assert proposer_class("mtp", configured("step3p5")) is Step3p5MTPProposer
 
 
 @pytest.mark.parametrize("method", ["draft_model", "eagle"])
 def test_context_parallelism_keeps_vllm_ascends_own_proposal(method):
     proposer = proposer_class(method, configured(method, decode_context_parallel_size=2))
-    assert issubclass(proposer, OwnConfiguration)
-    assert not issubclass(proposer, Proposing)
+    assert proposer is CONTEXT_PARALLEL_PROPOSERS[method]
+    assert "_get_model" in vars(proposer), "its configuration is the draft's own"
+    assert "_propose" not in vars(proposer)
+
+
+@pytest.mark.parametrize("proposer", [*PROPOSERS.values(), *CONTEXT_PARALLEL_PROPOSERS.values()])
+def test_a_proposer_has_one_class_of_ours(proposer):
+    ours = [one for one in proposer.__mro__ if one.__module__.startswith("mkv_ascend")]
+    assert ours == [proposer]
+
+
+@pytest.mark.parametrize(
+    ("method", "hybrid", "family"),
+    [
+        ("draft_model", False, Family),
+        ("draft_model", True, RecurrentFamily),
+        ("eagle3", False, Family),
+        ("dflash", False, MaskTokensFamily),
+    ],
+)
+def test_each_method_has_its_strategy(method, hybrid, family):
+    config = configured(method)
+    config.speculative_config.draft_model_config.is_hybrid = hybrid
+    assert isinstance(family_of(method, config), family)
 
 
 def test_context_parallelism_with_dflash_is_refused():
@@ -92,31 +126,10 @@ def test_a_method_that_nobody_knows_is_refused_by_name():
         create_proposer("telepathy", configured("telepathy"), torch.device("cpu"), None)
 
 
-def test_rope_positions_of_several_axes_move_on_together():
-    """M-RoPE: axes need not be equal, nor the position in the sequence; past its end they are 0."""
-    steps, requests, rows, max_model_len = 2, 2, 3, 12
-    proposer = SimpleNamespace(
-        token_indices_to_sample=torch.tensor([1, 3]),
-        arange=torch.arange(8),
-        draft_plan=SimpleNamespace(
-            next_positions=torch.tensor([4, 10]),
-            sizes=SimpleNamespace(max_model_len=max_model_len),
-        ),
-        mrope_positions=torch.tensor([[7, 2, 7, 8], [7, 3, 7, 8], [7, 5, 7, 8]]),
-    )
-    planned = SimpleNamespace(positions=(torch.zeros(rows),) * steps)
-    moved = Proposing._rope_positions(proposer, planned, requests)
-    assert [step.tolist() for step in moved] == [
-        [[3, 9, 0], [4, 9, 0], [6, 9, 0]],
-        # The second request would stand at position 12, which no sequence has.
-        [[4, 0, 0], [5, 0, 0], [7, 0, 0]],
-    ]
-
-
 def test_the_token_after_a_chunk_is_the_prompts_next_one():
     """By vllm-ascend's own method: one request decodes, two are in the middle of their prompts."""
     device = torch.device("npu")
-    proposer = object.__new__(MkvEagleProposer)
+    proposer = object.__new__(HeadProposer)
     proposer.backup_next_token_ids = CpuGpuBuffer(
         3, dtype=torch.int32, device=device, pin_memory=False
     )
@@ -147,23 +160,21 @@ def test_the_token_after_a_chunk_is_the_prompts_next_one():
 @pytest.mark.parametrize("more", [0, 1])
 def test_common_metadata_of_the_first_pass_counts_the_rows_it_adds(more):
     """Rejected tokens are rows of the pass: its lengths count them, as the target's do."""
-    requests, rows = 2, 5 + 2 * more
-    buffers = SimpleNamespace(first_query_start_loc=torch.zeros(4), first_lengths=torch.zeros(3))
-    proposer = SimpleNamespace(
-        draft_plan=buffers,
-        net_num_new_slots_per_request=more,
-        parallel_drafting=False,
-        _sequence_positions=torch.arange(9),
-        _count=torch.arange(4, dtype=torch.int32),
+    table = torch.zeros(4, 8, dtype=torch.int32)
+    plan = DraftPlan(Sizes(3, 4, 32, 64, shift=not more), [table], [8])
+    target = SimpleNamespace(max_query_len=4, attn_state=AscendAttentionState.DecodeOnly)
+    starts = torch.tensor([0, 4, 5], dtype=torch.int32)
+    lengths = torch.tensor([17, 30], dtype=torch.int32)
+    none, positions = torch.zeros(2), torch.arange(9)
+    output = TargetOutput(
+        none, none, none, None, None, starts, starts, lengths, lengths, 4, common=target
     )
-    target = SimpleNamespace(
-        query_start_loc_cpu=torch.tensor([0, 4, 5], dtype=torch.int32),
-        max_query_len=4,
-        attn_state=AscendAttentionState.DecodeOnly,
-        _seq_lens_cpu=torch.tensor([17, 30], dtype=torch.int32),
-        seq_lens_cpu=None,
+    draft = SimpleNamespace(
+        buffers=DraftBuffers(none, positions, none), share_rows=lambda rows: (rows, None)
     )
-    common = Proposing._common_of_first_pass(proposer, target, requests, rows, rows)
+    rows = 5 + 2 * more
+    batch = Planner(draft, plan, None).first_batch(output, rows)
+    common = CommonMetadata(AscendAttentionState.ChunkedPrefill).of(batch)
     assert common.query_start_loc_cpu.tolist() == [0, 4 + more, 5 + 2 * more]
     assert common._seq_lens_cpu.tolist() == [17 + more, 30 + more]
     assert common.max_query_len == 4 + more

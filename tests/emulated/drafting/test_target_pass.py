@@ -15,12 +15,12 @@ from vllm.v1.kv_cache_interface import (
 from vllm.v1.worker.utils import AttentionGroup
 from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder, AscendMetadata
 
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.sharing import MLASharing, SparseMLASharing
 from mkv_ascend.adapters.vllm_ascend_0_23.target_pass import (
     Follower,
     TargetSlots,
     plan_target_pass,
 )
-from mkv_ascend.drafting.sharing import LatentSharing, SparseSharing
 
 SIZES = {"block_size": 4, "num_kv_heads": 2, "head_size": 64, "dtype": torch.float16}
 FULL = FullAttentionSpec(**SIZES)
@@ -150,7 +150,7 @@ def test_prefills_of_mla_followers_have_their_rows_of_the_block_table():
         decode=SimpleNamespace(block_table=table.rows[:1]),
         prefill=SimpleNamespace(block_table=table.rows[1:2]),
     )
-    follower = Follower(LatentSharing(), "leader", ("t",), Table(-30))
+    follower = Follower(MLASharing(), "leader", ("t",), Table(-30))
     metadata = follower.metadata(built, 2, LENGTHS)
     own = follower.table.rows
     assert metadata.decode.block_table.tolist() == own[:1].tolist()
@@ -161,7 +161,7 @@ def test_sparse_followers_have_their_own_block_table_and_slots():
     """Of every request: sparse MLA has one block table for prefills and decodes."""
     table = Table(-20)
     built = SimpleNamespace(block_table=table.rows[:2], slot_mapping=table.slot_mapping.gpu[:3])
-    follower = Follower(SparseSharing(), "leader", ("t",), Table(-30))
+    follower = Follower(SparseMLASharing(), "leader", ("t",), Table(-30))
     metadata = follower.metadata(built, 2, LENGTHS)
     assert metadata.block_table.tolist() == follower.table.rows.tolist()
     assert metadata.slot_mapping.tolist() == [30] * 3

@@ -4,6 +4,7 @@
 import json
 import os
 import sys
+from dataclasses import replace
 from unittest import mock
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -11,7 +12,7 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 def lengths_frozen():
     """While inside, each captured launch has the same lengths in every replay: of one token."""
-    from mkv_ascend.drafting.updates import Updates
+    from mkv_ascend.adapters.vllm_ascend_0_23.drafting.updates import Updates
 
     run = Updates.run
 
@@ -24,7 +25,9 @@ def lengths_frozen():
 
 def move_token_ids(drafter):
     """Give the draft's token ids another place than its graphs know, and free the old one."""
-    drafter.input_ids = drafter.input_ids.clone()
+    draft = drafter.assembly.draft
+    draft.buffers = replace(draft.buffers, token_ids=draft.buffers.token_ids.clone())
+    drafter.input_ids = draft.buffers.token_ids
 
 
 def main():
@@ -34,9 +37,9 @@ def main():
     drafter = engine.runner.drafter
 
     def generate():
-        replays = drafter.graphs.replays
+        replays = drafter.assembly.graphs.replays
         generated = engine.generate()
-        return {**generated, "replays": drafter.graphs.replays - replays}
+        return {**generated, "replays": drafter.assembly.graphs.replays - replays}
 
     result = {"whole": generate()}
     with lengths_frozen():

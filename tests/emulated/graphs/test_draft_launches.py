@@ -12,14 +12,14 @@ from vllm_ascend.attention.attention_v1 import AscendAttentionBackendImpl
 from vllm_ascend.attention.mla_v1 import AscendMLAImpl
 from vllm_ascend.compilation import acl_graph
 
-from mkv_ascend.drafting import updates
-from mkv_ascend.drafting.capture_cost import CaptureCost, CaptureMeter
-from mkv_ascend.drafting.graphs import CapturedPasses, DraftGraphs
-from mkv_ascend.drafting.launches import OneTable, launch_kind
-from mkv_ascend.drafting.plan import DraftPlan, Sizes
-from mkv_ascend.drafting.replaying import Replaying
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting import draft, updates
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.capture_adapters import (
+    CapturedGraphParams,
+    capture_adapter,
+)
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.capture_cost import CaptureCost, CaptureMeter
 
-DENSE, LATENT = launch_kind(AscendAttentionBackendImpl), launch_kind(AscendMLAImpl)
+DENSE, LATENT = capture_adapter(AscendAttentionBackendImpl), capture_adapter(AscendMLAImpl)
 
 
 def note(number, tokens, needed):
@@ -52,9 +52,9 @@ def layers_and_metadata(tokens_of_passes):
 
 
 def test_launches_of_one_pass_share_the_largest_workspace_and_each_was_captured_with_enough():
-    table, before = OneTable(), acl_graph.get_draft_graph_params()
+    table, before = CapturedGraphParams(), acl_graph.get_draft_graph_params()
     needs = [(8, 10), (8, 30), (2, 20), (2, 5)]
-    with table.in_use():
+    with table.recorded_here():
         given = [note(number, *need) for number, need in enumerate(needs)]
     assert acl_graph.get_draft_graph_params() is before
     assert given == [needed for _, needed in needs]
@@ -64,35 +64,15 @@ def test_launches_of_one_pass_share_the_largest_workspace_and_each_was_captured_
     largest = [[launch.workspace.nbytes for launch in step] for step in steps]
     assert largest == [[30, 30], [20, 20]]
     noted = [launch for step in steps for launch in step]
-    assert [launch.kind for launch in noted] == [DENSE, LATENT] * 2
+    assert [launch.adapter for launch in noted] == [DENSE, LATENT] * 2
     assert [(launch.event, launch.operands, launch.handle) for launch in noted] == [
         (f"event {number}", f"operands {number}", f"task {number}") for number in range(4)
     ]
 
 
-@pytest.mark.parametrize("reads_lengths", [False, True])
-def test_padding_is_there_before_a_replay_that_reads_it_on_the_device(reads_lengths):
-    table = torch.zeros(4, 2, dtype=torch.int32)
-    plan = DraftPlan(
-        Sizes(later_steps=0, max_requests=4, max_tokens=16, max_model_len=32), [table], [8]
-    )
-    plan.first_lengths.fill_(7)
-    seen = []
-    graph = SimpleNamespace(replay=lambda: seen.append(plan.first_lengths.tolist()))
-    proposer = SimpleNamespace(
-        draft_plan=plan, runner=SimpleNamespace(draft_token_ids_event=None), vllm_config=None
-    )
-    drafted = torch.arange(3).view(3, 1)
-    passes = CapturedPasses(
-        3, 12, graph, drafted, updates.Updates([[]]), None, None, reads_lengths=reads_lengths
-    )
-    assert DraftGraphs(proposer).replay(passes, 2, [4, 4]).tolist() == [[0], [1]]
-    assert seen == [[7, 7, 0 if reads_lengths else 7, 7]]
-
-
 def test_a_capture_with_another_number_of_launches_is_refused():
-    table = OneTable()
-    with table.in_use():
+    table = CapturedGraphParams()
+    with table.recorded_here():
         note(0, 8, 1)
     layers, metadata = layers_and_metadata([8])
     with pytest.raises(RuntimeError, match="1 launches of attention were captured, not 2"):
@@ -102,8 +82,8 @@ def test_a_capture_with_another_number_of_launches_is_refused():
 def captured(impls, tokens_of_passes):
     """Launches of layers named ``layer 0`` and so on, as one capture notes them."""
     names = [f"layer {number}" for number in range(len(impls))]
-    table = OneTable()
-    with table.in_use():
+    table = CapturedGraphParams()
+    with table.recorded_here():
         for number in range(len(names) * len(tokens_of_passes)):
             note(number, tokens_of_passes[number // len(names)], number)
     metadata = []
@@ -233,7 +213,7 @@ def test_mla_takes_rows_up_to_its_threshold_for_decodes():
     assert DENSE.why_not(17, builder) is None
     assert LATENT.why_not(16, builder) is None
     assert "17 tokens are a prefill to MLA, whose decodes have 16" in LATENT.why_not(17, builder)
-    assert launch_kind(object) is None
+    assert capture_adapter(object) is None
 
 
 def test_a_capture_costs_what_it_keeps():
@@ -251,26 +231,25 @@ def test_a_capture_costs_what_it_keeps():
     assert str(rest) == "2 in 0.0 s, 16.00 MiB"
 
 
-class Loading:
-    """Stands for a proposer of vllm-ascend: its draft joins states of 24 numbers."""
-
-    def load_model(self, model):
-        self.model = SimpleNamespace(model=SimpleNamespace(fc=SimpleNamespace(input_size=24)))
-
-
-class Head(Replaying, Loading):
-    """A head of K = 3 for up to 8 requests."""
-
-    def __init__(self, method, mode, largest, eagerly):
-        config = SimpleNamespace(cudagraph_mode=mode, max_cudagraph_capture_size=largest)
-        self.runner = SimpleNamespace(compilation_config=config)
-        self.method, self.parallel_drafting, self.asked_to_run_eagerly = method, False, eagerly
-        self.max_batch_size, self.num_speculative_tokens = 8, 3
-        self.hidden_states = torch.ones(1, 8, dtype=torch.float16)
-
-    def _draft_layers(self):
-        """None is needed."""
-        return {}
+def head(method, mode, largest):
+    """A head of K = 3 for up to 8 requests; its draft joins states of 24 numbers."""
+    config = SimpleNamespace(cudagraph_mode=CUDAGraphMode[mode], max_cudagraph_capture_size=largest)
+    states = torch.ones(1, 8, dtype=torch.float16)
+    return SimpleNamespace(
+        runner=SimpleNamespace(compilation_config=config),
+        model=SimpleNamespace(model=SimpleNamespace(fc=SimpleNamespace(input_size=24))),
+        method=method,
+        parallel_drafting=False,
+        uses_mrope=False,
+        pass_hidden_states_to_model=True,
+        max_batch_size=8,
+        num_speculative_tokens=3,
+        input_ids=None,
+        positions=None,
+        token_indices_to_sample=None,
+        hidden_states=states,
+        parallel_drafting_hidden_state_tensor=None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -287,8 +266,6 @@ def test_states_to_join_have_their_buffer_when_the_draft_is_loaded(
     method, mode, largest, eagerly, shape
 ):
     """Memory taken then is left out of the KV cache."""
-    head = Head(method, CUDAGraphMode[mode], largest, eagerly)
-    head.load_model(None)
-    buffer = head._states_to_join
+    buffer = draft.buffers_of(head(method, mode, largest), eagerly).joined_states
     assert (None if buffer is None else tuple(buffer.shape)) == shape
     assert buffer is None or buffer.dtype == torch.float16

@@ -32,8 +32,11 @@ from vllm_ascend.spec_decode.eagle_proposer import AscendEagleProposer
 from vllm_ascend.spec_decode.llm_base_proposer import AscendSpecDecodeBaseProposer
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.assembly import Assembly, target_output
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.draft import buffers_of
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.families import Family
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.proposers import DraftModelProposer
 from mkv_ascend.drafting.plan import DraftPlan, Sizes
-from mkv_ascend.drafting.proposers import MkvDraftModelProposer
 
 DEVICE = torch.device("npu:0")
 K = 3
@@ -203,13 +206,12 @@ def stock_slots(common: AscendCommonAttentionMetadata) -> list[int]:
 
 
 def our_slots(common: AscendCommonAttentionMetadata) -> list[int]:
-    ours = proposer(MkvDraftModelProposer)
+    ours = proposer(DraftModelProposer)
     sizes = Sizes(K - 1, MOST_REQUESTS, MOST_TOKENS, MAX_MODEL_LEN)
-    ours.draft_plan = DraftPlan(sizes, [common.block_table_tensor], [BLOCK])
-    ours._sequence_positions = ours.positions
-    given = list(first_pass(common).values())
-    rows = ours._set_first_pass(*given[:3], common, given[3])
-    return ours.draft_plan.first_slots[0, :rows].tolist()
+    plan = DraftPlan(sizes, [common.block_table_tensor], [BLOCK])
+    given = {**first_pass(common), "target_hidden_states": None, "common_attn_metadata": common}
+    rows = plan.expand(target_output(ours, given), buffers_of(ours, enforce_eager=True))
+    return plan.first_slots[0, :rows].tolist()
 
 
 def test_stock_cannot_draft_eagerly_after_a_padded_verify_step() -> None:
@@ -309,10 +311,11 @@ def test_stock_drafts_for_more_requests_than_there_may_be() -> None:
         with pytest.raises(RuntimeError, match=rf"\({MOST_REQUESTS}\).*\({too_many}\)"):
             stock.runner._copy_draft_token_ids_to_cpu(scheduled)
 
-    ours, captured = proposer(MkvDraftModelProposer), []
+    ours, captured = proposer(DraftModelProposer), []
     # As create_proposer makes it: graphs are not the wrapper's.
     ours.use_cuda_graph = False
-    ours.graphs = SimpleNamespace(capture=captured.append, captured=captured)
+    ours.assembly = Assembly(ours, Family(), enforce_eager=False)
+    ours.assembly.graphs = SimpleNamespace(capture=captured.append, captured=captured)
     for requests in (MOST_REQUESTS, too_many):
         dummy_run(ours, requests)
     assert captured == [MOST_REQUESTS]

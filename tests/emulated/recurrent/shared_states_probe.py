@@ -35,8 +35,8 @@ def watch():
     import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
     from vllm_ascend.ops.gdn_attn_builder import AscendGDNAttentionMetadataBuilder as Builder
 
+    from mkv_ascend.adapters.vllm_ascend_0_23.drafting.gdn_sharing import StateSharing
     from mkv_ascend.adapters.vllm_ascend_0_23.patches import gdn_rows
-    from mkv_ascend.drafting.shared_states import StateSharing
 
     gdn_rows.install()  # its guard wants the method as vllm-ascend has it
 

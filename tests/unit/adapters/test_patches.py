@@ -188,7 +188,7 @@ def of_foreign(method):
 
 
 def test_a_member_that_no_record_names_is_refused():
-    with pytest.raises(TypeError, match="the record 'foreign' does not name"):
+    with pytest.raises(TypeError, match="no record of 'foreign' names"):
         derive(Foreign, "", {"forward": lambda self: "ours"}, of_foreign("backward"))
 
 

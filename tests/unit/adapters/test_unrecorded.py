@@ -152,6 +152,8 @@ def named_overrides() -> set[str]:
 
 def records_of(path: Path) -> list[Record]:
     beside = [path, path.with_name(RUNNER)] if path.name == "runner.py" else [path]
+    if path.parent.name == "drafting":
+        beside.append(path.with_name("records.py"))
     return [placed.record for placed in foreign_names.records(beside)]
 
 

@@ -13,7 +13,10 @@ from vllm.v1.kv_cache_interface import (
     UniformTypeKVCacheSpecs,
 )
 
-from mkv_ascend.drafting.groups import find_groups, refuse_recurrent_layers
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.layer_groups import (
+    find_groups,
+    refuse_recurrent_layers,
+)
 
 
 class Dense:

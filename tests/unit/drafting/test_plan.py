@@ -6,7 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mkv_ascend.drafting.plan import DraftPlan, FirstPassInputs, Sizes
+from mkv_ascend.drafting.draft import DraftBuffers, TargetOutput
+from mkv_ascend.drafting.plan import DraftPlan, Sizes
 
 MAX_TOKENS = 96
 COLUMNS = 6
@@ -19,8 +20,8 @@ def slot(table, block_size, row, position, max_model_len):
     return table[row][column] * block_size + position % block_size
 
 
-def later_step(tables, block_sizes, row, position, max_model_len):
-    """Position, length and slots of one request in one step: the whole rule."""
+def later_pass(tables, block_sizes, row, position, max_model_len):
+    """Position, length and slots of one request in one pass: the whole rule."""
     if position >= max_model_len:
         return 0, 1, [-1] * len(tables)
     slots = [
@@ -47,7 +48,7 @@ def proposals(draw):
     block_sizes = draw(st.lists(st.sampled_from([4, 8, 16]), min_size=groups, max_size=groups))
     return {
         "shift": draw(st.booleans()),
-        "later_steps": draw(st.integers(1, 4)),
+        "later_passes": draw(st.integers(1, 4)),
         "max_model_len": max_model_len,
         "computed": computed,
         "given": given_tokens,
@@ -60,18 +61,14 @@ def proposals(draw):
 
 
 def buffers():
-    return {
-        "out_token_ids": torch.full((MAX_TOKENS,), -7, dtype=torch.int32),
-        "out_positions": torch.full((MAX_TOKENS,), -7, dtype=torch.int32),
-        "out_sample_indices": torch.full((MAX_TOKENS,), -7, dtype=torch.int32),
-    }
+    return DraftBuffers(*(torch.full((MAX_TOKENS,), -7, dtype=torch.int32) for _ in range(3)))
 
 
 def planned(case):
     """The plan for the case, its first pass's inputs, and what the target was given."""
     plan = DraftPlan(
         Sizes(
-            later_steps=case["later_steps"],
+            later_passes=case["later_passes"],
             max_requests=4,
             max_tokens=MAX_TOKENS,
             max_model_len=case["max_model_len"],
@@ -86,33 +83,38 @@ def planned(case):
     for computed, count in zip(case["computed"], case["given"], strict=True):
         positions += range(computed, computed + count)
         starts.append(len(positions))
-    out = buffers()
-    inputs = FirstPassInputs(
+    lengths = [sum(pair) for pair in zip(case["computed"], case["given"], strict=True)]
+    target = TargetOutput(
         token_ids=torch.arange(len(positions), dtype=torch.int32) + 100,
         positions=torch.tensor(positions),
         next_token_ids=torch.arange(len(case["given"])) + 900,
-        query_start_loc=torch.tensor(starts, dtype=torch.int32),
+        hidden_states=None,
         num_rejected=torch.tensor(case["rejected"], dtype=torch.int32),
-        **out,
+        query_start_loc=torch.tensor(starts, dtype=torch.int32),
+        query_start_loc_host=torch.tensor(starts, dtype=torch.int32),
+        host_lengths=torch.tensor(lengths),
+        length_bounds=torch.tensor(lengths),
+        longest_row=max(case["given"]),
     )
+    inputs = target, buffers()
     return plan, inputs, starts
 
 
 @settings(max_examples=60, deadline=None)
 @given(proposals())
-def test_later_steps_are_those_of_the_scalar_reference(case):
+def test_later_passes_are_those_of_the_scalar_reference(case):
     plan, inputs, _ = planned(case)
-    plan.expand(inputs)
+    plan.expand(*inputs)
     requests = len(case["given"])
     rows = requests + case["more_rows"]
-    steps = plan.plan_steps(rows, requests)
+    steps = plan.plan_later(rows, requests)
     for row, (computed, count, rejected) in enumerate(
         zip(case["computed"], case["given"], case["rejected"], strict=True)
     ):
         last_kept = computed + count - rejected - 1
         drafted_from = last_kept if case["shift"] else last_kept + 1
-        for step in range(case["later_steps"]):
-            position, length, slots = later_step(
+        for step in range(case["later_passes"]):
+            position, length, slots = later_pass(
                 case["tables"], case["block_sizes"], row, drafted_from + step + 1,
                 case["max_model_len"],
             )  # fmt: skip
@@ -120,7 +122,7 @@ def test_later_steps_are_those_of_the_scalar_reference(case):
             assert int(steps.request_positions[step][row]) == position
             assert int(steps.lengths[step][row]) == length
             assert [int(group[row]) for group in steps.slots[step]] == slots
-    for step in range(case["later_steps"]):
+    for step in range(case["later_passes"]):
         assert steps.positions[step].tolist()[requests:] == [0] * case["more_rows"]
         assert steps.all_slots[step, :, requests:].eq(-1).all()
 
@@ -129,7 +131,7 @@ def test_later_steps_are_those_of_the_scalar_reference(case):
 @given(proposals())
 def test_the_first_pass_is_that_of_the_scalar_reference(case):
     plan, inputs, starts = planned(case)
-    rows = plan.expand(inputs)
+    rows = plan.expand(*inputs)
     expected, shift = [], int(case["shift"])
     for row, (computed, count, rejected) in enumerate(
         zip(case["computed"], case["given"], case["rejected"], strict=True)
@@ -139,7 +141,7 @@ def test_the_first_pass_is_that_of_the_scalar_reference(case):
         behind = computed + len(shown)
         assert int(plan.first_query_start_loc[row]) == len(expected)
         assert int(plan.first_lengths[row]) == computed + count + 1 - shift
-        assert int(inputs.out_sample_indices[row]) == len(expected) + len(shown) - 1
+        assert int(inputs[1].sample_rows[row]) == len(expected) + len(shown) - 1
         for offset, token in enumerate(shown):
             expected.append((token, row, computed + offset))
         expected += [(None, row, behind + index) for index in range(rejected)]
@@ -152,8 +154,8 @@ def test_the_first_pass_is_that_of_the_scalar_reference(case):
             continue
         inside = position < case["max_model_len"]
         if token is not None:
-            assert int(inputs.out_token_ids[index]) == token
-            assert int(inputs.out_positions[index]) == (position if inside else 0)
+            assert int(inputs[1].token_ids[index]) == token
+            assert int(inputs[1].positions[index]) == (position if inside else 0)
         assert slots == [
             slot(table, size, row, position, case["max_model_len"])
             for table, size in zip(case["tables"], case["block_sizes"], strict=True)
@@ -162,7 +164,7 @@ def test_the_first_pass_is_that_of_the_scalar_reference(case):
 
 def simple_case(**changes):
     return {
-        "shift": False, "later_steps": 2, "max_model_len": 40, "computed": [3, 9], "given": [2, 4],
+        "shift": False, "later_passes": 2, "max_model_len": 40, "computed": [3, 9], "given": [2, 4],
         "rejected": [0, 1], "tables": [[[1] * COLUMNS] * 4], "block_sizes": [8], "more_rows": 0,
         "writes_rejected": False, **changes,
     }  # fmt: skip
@@ -172,21 +174,21 @@ def simple_case(**changes):
 def test_rows_of_padding_after_the_first_pass_write_to_no_slot(writes_rejected):
     """A graph has rows for more requests than there may be; they hold those of an earlier batch."""
     plan, inputs, _ = planned(simple_case(writes_rejected=writes_rejected))
-    own_rows = plan.expand(inputs)
+    own_rows = plan.expand(*inputs)
     plan.first_slots.fill_(7)
-    inputs.out_token_ids.fill_(7)
-    assert plan.expand(inputs, own_rows + 5) == own_rows + 5
+    inputs[1].token_ids.fill_(7)
+    assert plan.expand(*inputs, own_rows + 5) == own_rows + 5
     assert plan.first_slots[:, own_rows : own_rows + 5].eq(-1).all()
     assert plan.first_slots[:, own_rows + 5 :].eq(7).all()
     assert not plan.first_slots[:, :own_rows].eq(7).any()
-    assert plan.expand(inputs, own_rows - 1) == own_rows
+    assert plan.expand(*inputs, own_rows - 1) == own_rows
 
 
 def test_requests_of_padding_have_no_keys():
     """Attention that reads lengths on the device does so for all requests of its graph."""
     plan, inputs, _ = planned(simple_case(given=[3, 3], rejected=[0, 0]))
     plan.first_lengths.fill_(7)  # of an earlier batch
-    plan.expand(inputs)
+    plan.expand(*inputs)
     lengths = plan.first_lengths[:2].tolist()
     plan.pad_first_pass(2, 2)
     assert plan.first_lengths.tolist() == [*lengths, 7, 7]
@@ -197,15 +199,15 @@ def test_requests_of_padding_have_no_keys():
 def test_views_keep_their_addresses():
     """A captured graph reads where it read before."""
     plan, inputs, _ = planned(simple_case())
-    plan.expand(inputs)
-    before = plan.plan_steps(2, 2)
+    plan.expand(*inputs)
+    before = plan.plan_later(2, 2)
     addresses = [tensor.data_ptr() for tensor in (*before.positions, *before.lengths)]
-    plan.plan_steps(1, 1)
-    after = plan.plan_steps(2, 2)
+    plan.plan_later(1, 1)
+    after = plan.plan_later(2, 2)
     assert [tensor.data_ptr() for tensor in (*after.positions, *after.lengths)] == addresses
 
 
 def test_more_rows_than_the_engine_was_started_for_are_refused_with_numbers():
     plan, inputs, _ = planned(simple_case(given=[MAX_TOKENS, 4], computed=[0, 0]))
     with pytest.raises(ValueError, match=r"102 rows for 100 tokens of 2 requests; .* 96\."):
-        plan.expand(inputs)
+        plan.expand(*inputs)

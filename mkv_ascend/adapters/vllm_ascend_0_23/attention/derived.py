@@ -9,21 +9,21 @@ from typing import Any
 from mkv_ascend.adapters.patching import Record
 
 
-def derive(base: type[Any], label: str, members: dict[str, Any], record: Record) -> type[Any]:
+def derive(base: type[Any], label: str, members: dict[str, Any], *records: Record) -> type[Any]:
     """A subclass of ``base`` with these members.
 
     Args:
         label: what tells it from other subclasses of ``base``, for instance ``[draft]``.
-
-        record: names each member among its targets.
+        records: name each member among their targets.
 
     Raises:
-        TypeError: ``base`` has no such member, so that nothing would be replaced, or the record
-            does not name it.
+        TypeError: ``base`` has no such member, so that nothing would be replaced, or no record
+            names it.
     """
-    named = {target.rpartition(".")[2] for target in record.targets}
+    named = {target.rpartition(".")[2] for record in records for target in record.targets}
     if not named >= set(members):
-        raise TypeError(f"the record {record.name!r} does not name {set(members) - named}")
+        names = ", ".join(repr(record.name) for record in records)
+        raise TypeError(f"no record of {names} names {set(members) - named}")
     missing = sorted(name for name in members if not hasattr(base, name))
     if missing:
         raise TypeError(

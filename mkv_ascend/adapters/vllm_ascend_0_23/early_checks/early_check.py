@@ -132,7 +132,7 @@ def _check_recurrent(config: VllmConfig) -> None:
         SelectionError: naming the option.
     """
     # Not with this module, which the platform imports: it needs no model code.
-    from mkv_ascend.drafting.recurrent_options import (
+    from mkv_ascend.adapters.vllm_ascend_0_23.drafting.recurrent_options import (
         has_recurrent_layers,
         refuse_options_of_recurrent_drafts,
         switch_prefix_hits_off,

@@ -3,47 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 
-from mkv_ascend.drafting.states import StateCaches
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.layer_groups import kv_group_of, spec_of
+from mkv_ascend.drafting.draft import PassBatch
+from mkv_ascend.drafting.recurrent_groups import RecurrentGroup, TargetRows
+from mkv_ascend.drafting.recurrent_states import RecurrentCaches
 
-
-@dataclass(frozen=True)
-class CatchUp:
-    """The rows of the pass in which a draft sees what the target has just seen.
-
-    Attributes:
-        row_lengths: tokens of each row that is run token by token, keeping the state after each;
-            0 for rows that are run as a prefill. int32 [B] on the host.
-        ones: int32 [B] on the device: every row starts from its block 0.
-    """
-
-    row_lengths: torch.Tensor
-    ones: torch.Tensor
-
-
-class StateKind(Protocol):
-    """What differs by kind."""
-
-    def why_not(self, layer: Any, speculative: int) -> str | None:
-        """Why the layer cannot be served with so many draft tokens; None: it can."""
-
-    def caches(self, layer: Any) -> StateCaches:
-        """The layer's caches."""
-
-    def catch_up(self, builder: Any, common: Any, rows: CatchUp) -> Any:
-        """Metadata of the catch-up pass, but for ``finished``."""
-
-    def finished(self, metadata: Any, rows: CatchUp) -> Any:
-        """Metadata of the catch-up pass, as the kernels want it."""
-
-    def for_table(self, builder: Any, built: Any, table: torch.Tensor) -> Any:
-        """What ``builder`` has just built, for a group with another block table [B, columns]."""
+if TYPE_CHECKING:
+    from mkv_ascend.adapters.vllm_ascend_0_23.drafting.common_metadata import CommonMetadata
 
 
 class GatedDeltaNet:
@@ -53,12 +27,12 @@ class GatedDeltaNet:
         """Layers of other rules (KDA) have this kind's builder, but no room in their window."""
         return _without_room(layer, getattr(layer, "conv_kernel_size", None), speculative)
 
-    def caches(self, layer: Any) -> StateCaches:
+    def caches(self, layer: Any) -> RecurrentCaches:
         """vllm-ascend keeps the window as [blocks, rows, channels]."""
         window, state = layer.kv_cache
-        return StateCaches((rows_first(window),), (state,))
+        return RecurrentCaches((rows_first(window),), (state,))
 
-    def catch_up(self, builder: Any, common: Any, rows: CatchUp) -> Any:
+    def first_pass(self, builder: Any, common: Any, rows: TargetRows) -> Any:
         """Rows that are run token by token are the builder's speculative decodes."""
         return builder.build(
             0,
@@ -67,7 +41,7 @@ class GatedDeltaNet:
             num_decode_draft_tokens_cpu=rows.row_lengths - 1,
         )
 
-    def finished(self, metadata: Any, rows: CatchUp) -> Any:
+    def finished(self, metadata: Any, rows: TargetRows) -> Any:
         """The kernel wants a block for each token, the builder gives 1 + K for each row."""
         lengths = rows.row_lengths[rows.row_lengths > 0]
         table = metadata.spec_state_indices_tensor
@@ -80,7 +54,7 @@ class GatedDeltaNet:
     def for_table(self, builder: Any, built: Any, table: torch.Tensor) -> Any:
         """As between groups of the target; lengths do not matter without states of prefixes."""
         # Not with this module, whose other parts need no device.
-        from mkv_ascend.drafting.shared_states import StateSharing
+        from mkv_ascend.adapters.vllm_ascend_0_23.drafting.gdn_sharing import StateSharing
 
         return StateSharing(builder).for_table(built, table, lengths=None)
 
@@ -99,12 +73,12 @@ class Convolving:
         """Windows must hold the tokens of a row."""
         return _without_room(layer, getattr(layer, self._width, None), speculative)
 
-    def caches(self, layer: Any) -> StateCaches:
+    def caches(self, layer: Any) -> RecurrentCaches:
         """The window is always first."""
         window, *states = layer.kv_cache
-        return StateCaches((rows_first(window),), tuple(states))
+        return RecurrentCaches((rows_first(window),), tuple(states))
 
-    def catch_up(self, builder: Any, common: Any, rows: CatchUp) -> Any:
+    def first_pass(self, builder: Any, common: Any, rows: TargetRows) -> Any:
         """Rows that are run token by token are the builder's decodes, which must come first.
 
         Raises:
@@ -119,7 +93,7 @@ class Convolving:
             )
         return metadata
 
-    def finished(self, metadata: Any, rows: CatchUp) -> Any:
+    def finished(self, metadata: Any, rows: TargetRows) -> Any:
         """As it was built."""
         return metadata
 
@@ -151,7 +125,10 @@ def rows_first(window: torch.Tensor) -> torch.Tensor:
     return window.transpose(1, 2) if is_conv_state_dim_first() else window
 
 
-STATE_KINDS: dict[MambaAttentionBackendEnum, StateKind] = {
+RecurrentKind = GatedDeltaNet | Convolving
+"""How metadata of recurrent layers is built, where their states lie, and which are served."""
+
+RECURRENT_KINDS: dict[MambaAttentionBackendEnum, RecurrentKind] = {
     MambaAttentionBackendEnum.GDN_ATTN: GatedDeltaNet(),
     MambaAttentionBackendEnum.MAMBA2: Convolving("conv_kernel_size"),
     MambaAttentionBackendEnum.SHORT_CONV: Convolving("L_cache"),
@@ -159,7 +136,7 @@ STATE_KINDS: dict[MambaAttentionBackendEnum, StateKind] = {
 """vLLM's kinds of recurrent layers that a draft may have."""
 
 
-def refuse_unknown_states(layers: Mapping[str, Any], speculative: int) -> None:
+def refuse_unknown_kinds(layers: Mapping[str, Any], speculative: int) -> None:
     """Refuse recurrent layers whose state cannot follow acceptance.
 
     Args:
@@ -167,12 +144,12 @@ def refuse_unknown_states(layers: Mapping[str, Any], speculative: int) -> None:
         speculative: draft tokens of one proposal.
 
     Raises:
-        NotImplementedError: a layer is of another kind than ``STATE_KINDS``, or a form of its kind
+        NotImplementedError: a layer is of another kind than ``RECURRENT_KINDS``, or a form of it
             that is not served.
     """
     for name, layer in layers.items():
-        kind = STATE_KINDS.get(layer.mamba_type)
-        known = ", ".join(kind.name for kind in STATE_KINDS)
+        kind = RECURRENT_KINDS.get(layer.mamba_type)
+        known = ", ".join(kind.name for kind in RECURRENT_KINDS)
         reason = (
             f"its kind is {layer.mamba_type}, and this release knows {known}"
             if kind is None
@@ -183,3 +160,89 @@ def refuse_unknown_states(layers: Mapping[str, Any], speculative: int) -> None:
                 f"the draft keeps a recurrent state in {name}, which cannot be taken back where "
                 f"tokens are rejected: {reason}. Choose a draft of other layers, such as attention."
             )
+
+
+@dataclass(frozen=True)
+class KindBuilder:
+    """``RecurrentBuilder`` of one group, by vLLM's builder and the kind of its layers.
+
+    Attributes:
+        kind: how metadata is built.
+        builder: vLLM's, made with the draft's configuration.
+        spec: the layers' ``MambaSpec``.
+        common: what the builder takes for all layers.
+    """
+
+    kind: RecurrentKind
+    builder: Any
+    spec: Any
+    common: CommonMetadata
+
+    def need(self) -> Hashable:
+        """See ``RecurrentBuilder``."""
+        return type(self.builder), self.spec
+
+    def first_pass(self, batch: PassBatch, table: torch.Tensor, rows: TargetRows) -> Any:
+        """See ``RecurrentBuilder``."""
+        return self.kind.first_pass(self.builder, self._own(batch, table, rows.begins), rows)
+
+    def finished(self, built: Any, rows: TargetRows) -> Any:
+        """See ``RecurrentBuilder``."""
+        return self.kind.finished(built, rows)
+
+    def later_pass(self, batch: PassBatch, table: torch.Tensor, begins: torch.Tensor) -> Any:
+        """See ``RecurrentBuilder``."""
+        return self.builder.build(0, self._own(batch, table, begins))
+
+    def for_table(self, built: Any, table: torch.Tensor) -> Any:
+        """See ``RecurrentBuilder``."""
+        return self.kind.for_table(self.builder, built, table)
+
+    def _own(self, batch: PassBatch, table: torch.Tensor, begins: torch.Tensor) -> Any:
+        """Common metadata for builders of recurrent layers.
+
+        They treat what vLLM calls prefilling in ways that differ by the length of a row; only that
+        a state is to be begun is left of it here.
+        """
+        common = self.common.of(batch)
+        common.is_prefilling, common.block_table_tensor = begins, table
+        common._num_computed_tokens_cache = None
+        return common
+
+
+def find_recurrent_groups(
+    layers: Mapping[str, Any],
+    kv_cache_groups: Sequence[Any],
+    config: Any,
+    device: Any,
+    common: CommonMetadata,
+) -> tuple[RecurrentGroup, ...]:
+    """Sort recurrent layers into groups and make their builders.
+
+    Args:
+        layers: the draft's recurrent layers by name.
+        kv_cache_groups: vLLM's ``KVCacheGroupSpec`` of the engine.
+        config: the draft's configuration, which the builders get.
+        common: makes what builders take for all layers.
+
+    Raises:
+        ValueError: a layer lies in no KV group.
+    """
+    members: dict[Any, dict[str, Any]] = {}
+    for name, layer in layers.items():
+        kv_group = kv_group_of(name, kv_cache_groups)
+        spec = spec_of(name, kv_cache_groups[kv_group].kv_cache_spec)
+        members.setdefault((kv_group, layer.get_attn_backend(), spec), {})[name] = layer
+    groups = []
+    for (kv_group, backend, spec), found in members.items():
+        kind = RECURRENT_KINDS[spec.mamba_type]
+        builder = backend.get_builder_cls()(spec, list(found), config, device)
+        caches = functools.partial(_caches, kind, tuple(found.values()))
+        groups.append(
+            RecurrentGroup(kv_group, KindBuilder(kind, builder, spec, common), tuple(found), caches)
+        )
+    return tuple(groups)
+
+
+def _caches(kind: RecurrentKind, layers: Sequence[Any]) -> list[RecurrentCaches]:
+    return [kind.caches(layer) for layer in layers]

@@ -37,6 +37,13 @@ DRAFT_CONFIG = record(
         "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer._create_draft_vllm_config",
         "vllm_ascend.spec_decode.llm_base_proposer:AscendSpecDecodeBaseProposer._get_model",
     ),
+    writes=(
+        "_own_config",
+        "enable_prefix_caching",
+        "mamba_block_size",
+        "mamba_cache_mode",
+        "mamba_page_size_padded",
+    ),
     why="Making the draft's configuration writes into the cache_config and the AscendConfig of the "
     "target.",
     until="vLLM's replace() copies the parts of a configuration",
@@ -69,6 +76,15 @@ SEVERAL_GROUPS = record(
         "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer.validate_same_kv_cache_group",
         "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer.initialize_attn_backend",
         "vllm_ascend.spec_decode.llm_base_proposer:AscendSpecDecodeBaseProposer.load_model",
+    ),
+    writes=(
+        "attn_layer_names",
+        "draft_attn_groups",
+        "kv_cache_gid",
+        "block_size",
+        "kernel_block_size",
+        "assembly",
+        "net_num_new_slots_per_request",
     ),
     why="All of a draft's layers must lie in one KV group; of those on two backends all get the "
     "last group's metadata. Kernel blocks are looked up for group 0, and layers are listed by "
@@ -137,9 +153,16 @@ EXTRA_CONTEXT = record(
         "vllm_ascend.ascend_forward_context:_ExtraForwardContextProxy",
         "vllm_ascend.ascend_forward_context:set_ascend_forward_context",
     ),
-    writes=("num_tokens", "num_accept_tokens", "sinks", "capturing"),
-    why="vllm-ascend's operators read from it how many tokens a pass has, and whether it is "
-    "captured. Its own proposer sets them for each pass, too.",
+    writes=(
+        "num_tokens",
+        "num_accept_tokens",
+        "sinks",
+        "capturing",
+        "attn_metadata",
+        "moe_layer_index",
+    ),
+    why="vllm-ascend's operators read from it how many tokens a pass has, whether it is captured, "
+    "and its metadata. Its own proposer sets them for each pass, too.",
     until="vllm-ascend's operators take them as arguments",
     test="tests/emulated/graphs/test_draft_graphs.py",
 )
@@ -198,4 +221,49 @@ MLA_BUILDER = record(
     until="vllm-ascend's builder takes cos_sin rows from outside",
     test="tests/emulated/drafting/test_drafting_cost.py"
     "::test_an_mla_draft_takes_its_rotary_rows_once_and_verified_rows_as_decodes",
+)
+
+METADATA = record(
+    name="metadata of one group and pass for others",
+    target=(
+        "vllm_ascend.attention.attention_v1:AscendMetadata",
+        "vllm_ascend.attention.mla_v1:AscendMLAMetadata",
+        "vllm_ascend.attention.sfa_v1:AscendSFAMetadata",
+        "vllm_ascend.attention.utils:AscendCommonAttentionMetadata",
+    ),
+    writes=(
+        "_num_computed_tokens_cache",
+        "_num_computed_tokens_cpu",
+        "_seq_lens_cpu",
+        "attn_mask",
+        "attn_state",
+        "block_table_tensor",
+        "causal",
+        "cos",
+        "decode_token_per_req",
+        "graph_pad_size",
+        "input_positions",
+        "is_prefilling",
+        "max_query_len",
+        "max_seq_lens",
+        "num_actual_tokens",
+        "num_computed_tokens_cpu",
+        "num_input_tokens",
+        "num_reqs",
+        "positions",
+        "query_start_loc",
+        "query_start_loc_cpu",
+        "seq_lens",
+        "seq_lens_cpu",
+        "seq_lens_cpu_upper_bound",
+        "seq_lens_list",
+        "sin",
+        "slot_mapping",
+        "spec_state_indices_tensor",
+    ),
+    why="What differs between groups and passes of a draft is set in copies of metadata that was "
+    "built once: slots, block tables, positions, cos_sin rows and lengths. What builders take is "
+    "set in copies of the target's.",
+    until="vllm-ascend builds metadata once for several groups and passes",
+    test="tests/emulated/drafting/test_draft_metadata.py",
 )

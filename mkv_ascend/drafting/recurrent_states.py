@@ -7,7 +7,7 @@ state, the one after the last accepted token, is in block 0, and there alone. A 
 1. runs the draft over the target's own row, the drafts that are about to be rejected included. The
    state after token j of the row goes to block j; the inputs of the convolution stay in the window
    of block 0, one behind another, so that any number of them can be taken.
-2. settles: the state after the last accepted token goes to block 0, and a copy to block 1.
+2. commits: the state after the last accepted token goes to block 0, and a copy to block 1.
 3. decodes on the copy, in place. It is thrown away.
 
 So no count of accepted tokens is carried from one step to the next: rows may change their order,
@@ -26,7 +26,7 @@ COMMITTED, SCRATCH = 0, 1
 
 
 @dataclass(frozen=True)
-class StateCaches:
+class RecurrentCaches:
     """What one layer keeps of each block.
 
     Attributes:
@@ -39,7 +39,7 @@ class StateCaches:
     states: tuple[torch.Tensor, ...]
 
 
-def taken_tokens(
+def tokens_to_commit(
     query_start_loc: torch.Tensor,
     lengths: torch.Tensor,
     num_rejected: torch.Tensor | None,
@@ -63,18 +63,18 @@ def taken_tokens(
     return torch.where(token_by_token, kept, 1).clamp(min=1).to(torch.int64)
 
 
-def settle(
-    layers: Sequence[StateCaches], table: torch.Tensor, taken: torch.Tensor, speculative: int
+def commit(
+    layers: Sequence[RecurrentCaches], table: torch.Tensor, accepted: torch.Tensor, speculative: int
 ) -> None:
     """Put the state after the last accepted token into block 0 of each request, and block 1.
 
     Args:
         layers: that share the block table.
         table: int32 [B, 1 + K] or wider.
-        taken: int64 [B], see ``taken_tokens``.
+        accepted: int64 [B], see ``tokens_to_commit``.
         speculative: K, rows by which a window is longer than a convolution needs.
     """
-    last = taken - 1
+    last = accepted - 1
     source = table.gather(1, last[:, None])[:, 0].long()
     committed = table[:, COMMITTED].long()
     targets = torch.cat([committed, table[:, SCRATCH].long()])

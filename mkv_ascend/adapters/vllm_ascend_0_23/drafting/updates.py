@@ -16,7 +16,7 @@ from typing import Any
 from vllm_ascend.ascend_forward_context import _EXTRA_CTX
 from vllm_ascend.compilation import acl_graph
 
-from mkv_ascend.drafting.launches import CapturedLaunch, use
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.capture_adapters import CapturedLaunch, use
 
 Lengths = Sequence[list[int]]
 """Of each pass of a proposal, one for each request."""
@@ -110,5 +110,5 @@ def _with_lengths(launches: Sequence[CapturedLaunch], lengths: list[int]) -> dic
     copies: dict[int, Any] = {}
     for launch in launches:
         if id(launch.metadata) not in copies:
-            copies[id(launch.metadata)] = launch.kind.with_lengths(launch.metadata, lengths)
+            copies[id(launch.metadata)] = launch.adapter.with_lengths(launch.metadata, lengths)
     return {launch.layer: copies[id(launch.metadata)] for launch in launches}

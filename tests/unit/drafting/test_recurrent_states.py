@@ -8,6 +8,7 @@ or as a prefill, which leaves the last state only.
 
 from __future__ import annotations
 
+import functools
 import random
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -17,9 +18,17 @@ import pytest
 import torch
 from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 
-from mkv_ascend.drafting.state_groups import DraftStates, StateGroup
-from mkv_ascend.drafting.state_kinds import CatchUp, Convolving, refuse_unknown_states
-from mkv_ascend.drafting.states import COMMITTED, SCRATCH, StateCaches, taken_tokens
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.recurrent_kinds import (
+    Convolving,
+    refuse_unknown_kinds,
+)
+from mkv_ascend.drafting.recurrent_groups import RecurrentGroup, RecurrentGroups, TargetRows
+from mkv_ascend.drafting.recurrent_states import (
+    COMMITTED,
+    SCRATCH,
+    RecurrentCaches,
+    tokens_to_commit,
+)
 
 MODULUS = 1_000_003
 WIDTH = 4
@@ -69,27 +78,29 @@ class Layer:
         self.window[block, : WIDTH - 1, 0] = torch.tensor(inputs[1 - WIDTH :])
 
 
-class Kind:
-    """A kind of layers whose metadata is what its builder was given."""
-
-    def caches(self, layer: Any) -> StateCaches:
-        return StateCaches((layer.window,), (layer.state,))
-
-    def catch_up(self, builder: Any, common: Any, rows: CatchUp) -> Any:
-        assert rows.ones.tolist() == [1] * common.num_reqs
-        return rows.row_lengths.tolist(), common.is_prefilling.tolist(), common.block_table_tensor
-
-    def finished(self, metadata: Any, rows: CatchUp) -> Any:
-        return metadata
-
-    def for_table(self, builder: Any, built: Any, table: torch.Tensor) -> Any:
-        return (*built[:2], table) if isinstance(built, tuple) else table
+def caches_of(layer: Layer) -> list[RecurrentCaches]:
+    return [RecurrentCaches((layer.window,), (layer.state,))]
 
 
 class Builder:
-    def build(self, prefix: int, common: Any) -> Any:
-        assert not common.is_prefilling.any()
-        return common.block_table_tensor
+    """Gives for metadata what it was given."""
+
+    def need(self) -> str:
+        return "one"
+
+    def first_pass(self, batch: Any, table: torch.Tensor, rows: TargetRows) -> Any:
+        assert rows.ones.tolist() == [1] * batch.requests
+        return rows.row_lengths.tolist(), rows.begins.tolist(), table
+
+    def finished(self, built: Any, rows: TargetRows) -> Any:
+        return built
+
+    def later_pass(self, batch: Any, table: torch.Tensor, begins: torch.Tensor) -> Any:
+        assert not begins.any()
+        return table
+
+    def for_table(self, built: Any, table: torch.Tensor) -> Any:
+        return (*built[:2], table) if isinstance(built, tuple) else table
 
 
 @dataclass
@@ -100,28 +111,27 @@ class Request:
     tokens: list[int]
 
 
-class Common:
-    """The common metadata that is read."""
+class Batch:
+    """What is read of a pass's rows."""
 
     def __init__(self, rows: list[int], before: list[int], loose: int) -> None:
         starts = torch.tensor([0, *rows]).cumsum(0).to(torch.int32)
         lengths = torch.tensor([sum(pair) for pair in zip(rows, before, strict=True)])
-        self.num_reqs = len(rows)
-        self.query_start_loc = self.query_start_loc_cpu = starts
-        self.seq_lens = lengths.to(torch.int32)
+        self.requests = len(rows)
+        self.query_start_loc = self.query_start_loc_host = starts
+        self.lengths = lengths.to(torch.int32)
         # In asynchronous scheduling the host has a bound for rows that follow others.
-        self.seq_lens_cpu_upper_bound = lengths + loose * (torch.tensor(before) > 0)
-        self.is_prefilling = self.block_table_tensor = self._num_computed_tokens_cache = None
+        self.length_bounds = lengths + loose * (torch.tensor(before) > 0)
 
 
 class Graph:
     """What a graph for ``requests`` verify steps keeps: states of its own, and metadata."""
 
-    def __init__(self, engine: DraftStates, requests: int, width: int) -> None:
+    def __init__(self, engine: RecurrentGroups, requests: int, width: int) -> None:
         self.states = engine.for_graph(engine.groups, requests)
-        made_up = Common([width] * requests, [width] * requests, loose=0)
-        self.first = self.states.catch_up(made_up, None)
-        self.later = self.states.later_steps(Common([1] * requests, [1] * requests, loose=0))
+        made_up = Batch([width] * requests, [width] * requests, loose=0)
+        self.first = self.states.first_pass(made_up, None)
+        self.later = self.states.later_passes(Batch([1] * requests, [1] * requests, loose=0))
 
 
 class Engine:
@@ -138,12 +148,11 @@ class Engine:
         self.layers = [Layer(len(blocks) + 2, speculative) for _ in range(2)]
         self.tables = [torch.zeros(8, size, dtype=torch.int32) for _ in range(2)]
         groups = [
-            StateGroup(index, Kind(), Builder(), "spec", {str(index): layer})
+            RecurrentGroup(index, Builder(), (str(index),), functools.partial(caches_of, layer))
             for index, layer in enumerate(self.layers)
         ]
-        self.states = DraftStates(groups, self.tables, 8, speculative)
+        self.states = RecurrentGroups(groups, self.tables, 8, speculative)
         assert self.states.needs == ((0, 1),)
-        self.states.bind()
         self.graphs = [Graph(self.states, size, 1 + speculative) for size in range(1, 9)]
         self.rejected = torch.zeros(8, dtype=torch.int32)
 
@@ -167,13 +176,13 @@ class Engine:
         before = [len(request.tokens) for request in batch]
         for index, table in enumerate(self.tables):
             table[: len(batch)] = torch.tensor([request.blocks for request in batch]) + index
-        common = Common([len(row) for row in rows], before, loose=self.random.choice([0, self.k]))
+        common = Batch([len(row) for row in rows], before, loose=self.random.choice([0, self.k]))
         rejected = torch.tensor([len(row) - a for row, a in zip(rows, accepted, strict=True)])
         self.catch_up(common, rows, None if not rejected.any() else rejected)
         for request, row, count in zip(batch, rows, accepted, strict=True):
             request.tokens += row[:count]
-        self.states.settle(len(batch))
-        self.check(batch, self.states.later_steps(Common([1] * len(batch), [1] * len(batch), 0)))
+        self.states.commit(len(batch))
+        self.check(batch, self.states.later_passes(Batch([1] * len(batch), [1] * len(batch), 0)))
 
     def replayed_step(self) -> None:
         """All verify K drafts, in a graph for as many requests or more: the others are padding.
@@ -192,13 +201,13 @@ class Engine:
             self.rejected[index] = len(row) - count
             request.tokens += row[:count]
         live = (torch.arange(len(rows)) < len(batch)).to(torch.int32)
-        graph.states.follow(self.states, live, self.rejected[: len(rows)])
-        self.run(graph.states.again(graph.first, COMMITTED), rows)
-        graph.states.settle(len(rows))
-        self.check(batch, graph.states.again(graph.later, SCRATCH))
+        graph.states.refresh_tables(self.states, live, self.rejected[: len(rows)])
+        self.run(graph.states.rebuild_metadata(graph.first, COMMITTED), rows)
+        graph.states.commit(len(rows))
+        self.check(batch, graph.states.rebuild_metadata(graph.later, SCRATCH))
 
     def catch_up(self, common: Any, rows: Any, rejected: torch.Tensor | None) -> None:
-        self.run(self.states.catch_up(common, rejected), rows)
+        self.run(self.states.first_pass(common, rejected), rows)
 
     def run(self, metadata: Any, rows: Any) -> None:
         for group, layer in enumerate(self.layers):
@@ -242,8 +251,8 @@ def test_rows_that_begin_a_request_or_are_long_count_as_one_token() -> None:
     lengths = torch.tensor([3, 50, 14, 20], dtype=torch.int32)
     starts = torch.tensor([0, 3, 13, 17, 18], dtype=torch.int32)
     rejected = torch.tensor([0, 0, 3, 0])
-    assert taken_tokens(starts, lengths, rejected, longest_row=4).tolist() == [1, 1, 1, 1]
-    assert taken_tokens(starts, lengths, None, longest_row=4).tolist() == [1, 1, 4, 1]
+    assert tokens_to_commit(starts, lengths, rejected, longest_row=4).tolist() == [1, 1, 1, 1]
+    assert tokens_to_commit(starts, lengths, None, longest_row=4).tolist() == [1, 1, 4, 1]
 
 
 def layer(kind: Any, rows: int) -> Any:
@@ -255,14 +264,14 @@ def layer(kind: Any, rows: int) -> Any:
 def test_an_unknown_kind_is_refused_by_name() -> None:
     layers = {"model.layers.3": layer("another kind", WIDTH + 1)}
     with pytest.raises(NotImplementedError, match=r"model\.layers\.3.*another kind.*GDN_ATTN"):
-        refuse_unknown_states(layers, 2)
+        refuse_unknown_kinds(layers, 2)
 
 
 def test_a_window_without_room_for_drafts_is_refused() -> None:
     known = MambaAttentionBackendEnum.GDN_ATTN
-    refuse_unknown_states({"wide": layer(known, WIDTH - 1 + 2)}, 2)
+    refuse_unknown_kinds({"wide": layer(known, WIDTH - 1 + 2)}, 2)
     with pytest.raises(NotImplementedError, match=r"narrow.*and not those of 2 draft tokens"):
-        refuse_unknown_states({"narrow": layer(known, WIDTH - 1)}, 2)
+        refuse_unknown_kinds({"narrow": layer(known, WIDTH - 1)}, 2)
 
 
 @dataclass

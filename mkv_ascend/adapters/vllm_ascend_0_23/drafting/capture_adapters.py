@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from vllm_ascend.attention.attention_v1 import AscendAttentionBackendImpl
@@ -20,119 +20,97 @@ from vllm_ascend.attention.mla_v1 import AscendMLAImpl
 from vllm_ascend.attention.sfa_v1 import AscendSFAImpl
 from vllm_ascend.compilation import acl_graph
 
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.sharing import sharing_of
 from mkv_ascend.drafting.copying import shallow_copy
-from mkv_ascend.drafting.sharing import sharing_of
 
 
-class LaunchKind(Protocol):
-    """What differs by the class of implementation.
+class CaptureAdapter:
+    """What differs by the class of implementation; this one is that of fused_infer_attention.
 
     ``is_updated``: whether lengths are handed to it on the host, so that a replay must be given
     this proposal's. Otherwise it reads them on the device, where the plan writes them.
     """
 
-    is_updated: bool
-
-    def why_not(self, queries: int, builder: Any) -> str | None:
-        """Why passes of so many queries for each request are not captured; None: they are."""
-
-    def tokens(self, metadata: Any) -> int:
-        """Queries of a pass with this metadata: what the implementation notes its launch by."""
-
-    def with_lengths(self, metadata: Any, lengths: list[int]) -> Any:
-        """A copy of ``metadata`` with these lengths, one for each request."""
-
-    def has_sinks(self, implementation: Any) -> bool:
-        """Whether the launch is of the operator that takes sinks."""
-
-
-class DenseLaunch:
-    """fused_infer_attention: any number of queries for each request."""
-
     is_updated = True
 
     def why_not(self, queries: int, builder: Any) -> str | None:
+        """Why passes of so many queries for each request are not captured; None: they are."""
         return None
 
     def tokens(self, metadata: Any) -> int:
+        """Queries of a pass with this metadata: what the implementation notes its launch by."""
         tokens: int = metadata.actual_seq_lengths_q[-1]
         return tokens
 
     def with_lengths(self, metadata: Any, lengths: list[int]) -> Any:
+        """A copy of ``metadata`` with these lengths, one for each request."""
         given = shallow_copy(metadata)
         given.seq_lens_list = lengths
         return given
 
     def has_sinks(self, implementation: Any) -> bool:
+        """Whether the launch is of the operator that takes sinks."""
         return implementation.sinks is not None
 
 
-class LatentLaunch:
+class MLACapture(CaptureAdapter):
     """MLA: what its builder takes for decodes; prefills are launched without a task."""
 
-    is_updated = True
-
     def why_not(self, queries: int, builder: Any) -> str | None:
+        """Where a request's rows are a prefill."""
         most = builder.decode_threshold
         if queries <= most:
             return None
         return f"a request's {queries} tokens are a prefill to MLA, whose decodes have {most}"
 
     def tokens(self, metadata: Any) -> int:
-        tokens: int = metadata.decode.actual_seq_lengths_q[-1]
-        return tokens
+        """Of its decodes, which are all."""
+        return super().tokens(metadata.decode)
 
     def with_lengths(self, metadata: Any, lengths: list[int]) -> Any:
+        """They stand with the decodes."""
         given = shallow_copy(metadata)
-        given.decode = shallow_copy(metadata.decode)
-        given.decode.seq_lens_list = lengths
+        given.decode = super().with_lengths(metadata.decode, lengths)
         return given
 
     def has_sinks(self, implementation: Any) -> bool:
+        """There is one operator."""
         return False
 
 
-class SparseLaunch:
+class SparseMLACapture(CaptureAdapter):
     """Sparse MLA: nothing of it is on the host."""
 
     is_updated = False
 
     def why_not(self, queries: int, builder: Any) -> str | None:
+        """Where its builder launches."""
         if sharing_of(builder) is None:
             return "its rows are split over ranks, or its slots sorted, for each pass anew"
         return None
 
-    def tokens(self, metadata: Any) -> int:
-        raise NotImplementedError("launches of sparse attention are not updated")
 
-    def with_lengths(self, metadata: Any, lengths: list[int]) -> Any:
-        raise NotImplementedError("launches of sparse attention are not updated")
-
-    def has_sinks(self, implementation: Any) -> bool:
-        return False
-
-
-LAUNCH_KINDS: dict[type[Any], LaunchKind] = {
-    AscendAttentionBackendImpl: DenseLaunch(),
-    AscendMLAImpl: LatentLaunch(),
-    AscendSFAImpl: SparseLaunch(),
+CAPTURE_ADAPTERS: dict[type[Any], CaptureAdapter] = {
+    AscendAttentionBackendImpl: CaptureAdapter(),
+    AscendMLAImpl: MLACapture(),
+    AscendSFAImpl: SparseMLACapture(),
 }
-"""Implementation class -> its kind of launches, subclasses included."""
+"""Implementation class -> its capture adapter, subclasses included."""
 
 
-def launch_kind(implementation: type[Any]) -> LaunchKind | None:
-    """The kind of launches of this implementation class; None where they are not captured."""
+def capture_adapter(implementation: type[Any]) -> CaptureAdapter | None:
+    """The capture adapter of this implementation class; None where they are not captured."""
     for base in implementation.__mro__:
-        if base in LAUNCH_KINDS:
-            return LAUNCH_KINDS[base]
+        if base in CAPTURE_ADAPTERS:
+            return CAPTURE_ADAPTERS[base]
     return None
 
 
 def is_updated(implementation: Any) -> bool:
     """Whether a replay hands this layer's launches its lengths."""
-    kind = launch_kind(type(implementation))
-    assert kind is not None, "layers were asked for their kind before the capture"
-    return kind.is_updated
+    adapter = capture_adapter(type(implementation))
+    assert adapter is not None, "layers were asked for it before the capture"
+    return adapter.is_updated
 
 
 @dataclass(frozen=True)
@@ -141,7 +119,7 @@ class CapturedLaunch:
 
     Attributes:
         implementation: of its layer.
-        kind: of its implementation.
+        adapter: of its implementation.
         layer: its name.
         metadata: that it was captured with.
         tokens: of its pass.
@@ -149,7 +127,7 @@ class CapturedLaunch:
     """
 
     implementation: Any
-    kind: LaunchKind
+    adapter: CaptureAdapter
     layer: str
     metadata: Any
     tokens: int
@@ -162,7 +140,7 @@ class CapturedLaunch:
         """What launches have in common that one call can update: the function, whether it is for
         the operator that takes sinks, and the number of tokens."""
         update = self.implementation.update_graph_params
-        return update, self.kind.has_sinks(self.implementation), self.tokens
+        return update, self.adapter.has_sinks(self.implementation), self.tokens
 
 
 class LargestWorkspaces(dict[int, torch.Tensor]):
@@ -181,7 +159,7 @@ class LargestWorkspaces(dict[int, torch.Tensor]):
             super().__setitem__(tokens, workspace)
 
 
-class OneTable:
+class CapturedGraphParams:
     """What implementations note in one capture, in the order in which they do."""
 
     def __init__(self) -> None:
@@ -189,7 +167,7 @@ class OneTable:
         self.events, self.handles, self.parameters = noted
         self._workspaces = LargestWorkspaces()
 
-    def in_use(self) -> Any:
+    def recorded_here(self) -> Any:
         """While inside, implementations note their launches of a draft here."""
         return use(
             acl_graph.GraphParams(
@@ -225,12 +203,14 @@ class OneTable:
             for name in names:
                 event, handle, parameters = next(noted)
                 implementation = layers[name].impl
-                kind = launch_kind(type(implementation))
-                assert kind is not None, "layers were asked for their kind before the capture"
-                tokens = kind.tokens(of_step[name])
+                adapter = capture_adapter(type(implementation))
+                assert adapter is not None, "layers were asked for it before the capture"
+                tokens = adapter.tokens(of_step[name])
                 noted_of_it = (event, handle, parameters, self._workspaces[tokens])
                 launches.append(
-                    CapturedLaunch(implementation, kind, name, of_step[name], tokens, *noted_of_it)
+                    CapturedLaunch(
+                        implementation, adapter, name, of_step[name], tokens, *noted_of_it
+                    )
                 )
             steps.append(tuple(launches))
         return tuple(steps)

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What metadata of one builder may stand in for that of another group or step.
+"""What metadata of one builder may stand in for that of another group or pass.
 
-Most of what a metadata builder makes is the same for all groups and all later steps: only block
+Most of what a metadata builder makes is the same for all groups and all later passes: only block
 table, slots, positions and lengths differ. For the builders known here, one built object is copied
 shallowly and those fields are replaced. Of a builder that is not known nothing is assumed: it runs
-for each of its groups and steps.
+for each of its groups and passes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
@@ -24,28 +24,22 @@ from vllm_ascend.attention.sfa_v1 import AscendSFAMetadataBuilder
 
 from mkv_ascend.adapters.vllm_ascend_0_23.attention.backends import rope_tables_of
 from mkv_ascend.adapters.vllm_ascend_0_23.attention.rope_tables import RopeTables
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.common_metadata import CommonMetadata
 from mkv_ascend.drafting.copying import shallow_copy
-from mkv_ascend.drafting.plan import LaterSteps
+from mkv_ascend.drafting.draft import CosSinRows, HostLengths, PassBatch
+from mkv_ascend.drafting.plan import LaterPasses
 
 
 @dataclass(frozen=True)
-class StepLengths:
-    """Lengths of one later step, on the host: int32 [requests] and the same as a list."""
-
-    tensor: torch.Tensor
-    values: list[int]
-
-
-@dataclass(frozen=True)
-class RotaryRows:
+class GatheredRows:
     """Rotary rows of all passes of a proposal, for layers of MLA, sparse or not.
 
     Attributes:
-        cosines, sines: [rows, 1, 1, rope dimension], of the first pass and then of each later step.
+        cosines, sines: [rows, 1, 1, rope dimension], of the first pass and then of each later pass.
         first: rows of the first pass.
-        later: rows of each later step.
+        later: rows of each later pass.
         tables: where they come from.
-        positions: of the first pass and of the later steps, as far as there are any: buffers of
+        positions: of the first pass and of the later passes, as far as there are any: buffers of
             the proposal, int32.
     """
 
@@ -56,12 +50,12 @@ class RotaryRows:
     tables: RopeTables
     positions: tuple[torch.Tensor, ...]
 
-    def of_step(self, step: int, requests: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Those of a later step's live rows, cosines and sines."""
-        start = self.first + step * self.later
+    def of_pass(self, index: int, requests: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Those of a later pass's live rows, cosines and sines."""
+        start = self.first + index * self.later
         return self.cosines[start : start + requests], self.sines[start : start + requests]
 
-    def take_again(self) -> None:
+    def regather(self) -> None:
         """Select the rows of the positions that are there now, into the same memory: in a graph."""
         self.tables.rows(_joined(self.positions), out=(self.cosines, self.sines))
 
@@ -69,41 +63,6 @@ class RotaryRows:
 def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     flat = [part.flatten() for part in parts]
     return flat[0] if len(flat) == 1 else torch.cat(flat)
-
-
-class Sharing(Protocol):
-    """How metadata of one builder class is made from what it built once."""
-
-    def serves(self, builder: Any) -> bool:
-        """Whether this builder, as it is configured, makes what can be shared."""
-
-    def rotary_rows(
-        self, builder: Any, first: torch.Tensor | None, later: torch.Tensor | None
-    ) -> RotaryRows | None:
-        """The rows that its layers need, in three launches; None if they take none from metadata.
-
-        Args:
-            first: positions of the first pass, int32 [rows].
-            later: of the later steps, int32 [K - 1, rows].
-        """
-
-    def build(self, builder: Any, common: Any, draft_index: int, rotary: RotaryRows | None) -> Any:
-        """Run the builder for the first pass (``draft_index`` 0) or for a later one."""
-
-    def reads(self, spec: Any) -> Hashable:
-        """What the builder reads of its spec: specs equal in it give the same metadata."""
-
-    def block_table(self, built: Any) -> torch.Tensor:
-        """Of ``built``, int32 [requests, columns]; MLA has the decodes' there."""
-
-    def for_group(self, built: Any, table: torch.Tensor, slots: torch.Tensor) -> Any:
-        """``built`` for another block table [requests, columns] and slots [rows]."""
-
-    def for_steps(self, built: Any, steps: LaterSteps, rotary: RotaryRows | None) -> list[Any]:
-        """``built`` for each of the later steps."""
-
-    def with_lengths(self, built: Any, lengths: StepLengths) -> None:
-        """Write a step's host lengths into its own metadata."""
 
 
 def run_builder(builder: Any, common: Any, draft_index: int) -> Any:
@@ -125,57 +84,75 @@ def _kept_by_caller(builder: Any) -> dict[str, Any]:
     }
 
 
-class DenseSharing:
-    """fused_infer_attention and flash_attention_3: one builder, which takes lengths on the host."""
+class Sharing:
+    """How metadata of one builder class is made from what it built once.
+
+    This one is of fused_infer_attention and flash_attention_3: one builder, which takes lengths on
+    the host.
+    """
 
     def serves(self, builder: Any) -> bool:
+        """Whether this builder, as it is configured, makes what can be shared."""
         return True
 
     def reads(self, spec: Any) -> Hashable:
+        """What the builder reads of its spec: specs equal in it give the same metadata."""
         return isinstance(spec, CrossAttentionSpec)
 
-    def rotary_rows(
+    def cos_sin_rows(
         self, builder: Any, first: torch.Tensor | None, later: torch.Tensor | None
-    ) -> RotaryRows | None:
+    ) -> GatheredRows | None:
+        """The rows that its layers need, in three launches; None if they take none from metadata.
+
+        Args:
+            first: positions of the first pass, int32 [rows].
+            later: of the later passes, int32 [K - 1, rows].
+        """
         return None
 
-    def build(self, builder: Any, common: Any, draft_index: int, rotary: RotaryRows | None) -> Any:
+    def build(
+        self, builder: Any, common: Any, draft_index: int, rotary: GatheredRows | None
+    ) -> Any:
+        """Run the builder for the first pass (``draft_index`` 0) or for a later one."""
         return run_builder(builder, common, draft_index)
 
     def block_table(self, built: Any) -> torch.Tensor:
+        """Of ``built``, int32 [requests, columns]; MLA has the decodes' there."""
         table: torch.Tensor = built.block_tables
         return table
 
     def for_group(self, built: Any, table: torch.Tensor, slots: torch.Tensor) -> Any:
+        """``built`` for another block table [requests, columns] and slots [rows]."""
         other = shallow_copy(built)
         other.block_tables, other.slot_mapping = table, slots
         return other
 
-    def for_steps(self, built: Any, steps: LaterSteps, rotary: RotaryRows | None) -> list[Any]:
-        return [shallow_copy(built) for _ in steps.positions]
+    def for_later_passes(
+        self, built: Any, later: LaterPasses, rotary: GatheredRows | None
+    ) -> list[Any]:
+        """``built`` for each of the later passes."""
+        return [shallow_copy(built) for _ in later.positions]
 
-    def with_lengths(self, built: Any, lengths: StepLengths) -> None:
+    def set_lengths(self, built: Any, lengths: HostLengths) -> None:
+        """Write a later pass's host lengths into its own metadata."""
         built.seq_lens = built.seq_lens_cpu = lengths.tensor
         built.seq_lens_list = lengths.values
 
 
-class LatentSharing:
+class MLASharing(Sharing):
     """MLA: prefills and decodes have metadata of their own, decodes with their rotary rows."""
-
-    def serves(self, builder: Any) -> bool:
-        return True
 
     def reads(self, spec: Any) -> Hashable:
         hashable: Hashable = spec
         return hashable
 
-    def rotary_rows(
+    def cos_sin_rows(
         self, builder: Any, first: torch.Tensor | None, later: torch.Tensor | None
-    ) -> RotaryRows | None:
+    ) -> GatheredRows | None:
         tables = rope_tables_of(builder)
         assert tables is not None, "layers of a draft have builders bound to it"
         positions = tuple(part for part in (first, later) if part is not None)
-        return RotaryRows(
+        return GatheredRows(
             *tables.rows(_joined(positions)),
             first=0 if first is None else first.shape[0],
             later=0 if later is None else later.shape[1],
@@ -183,10 +160,12 @@ class LatentSharing:
             positions=positions,
         )
 
-    def build(self, builder: Any, common: Any, draft_index: int, rotary: RotaryRows | None) -> Any:
+    def build(
+        self, builder: Any, common: Any, draft_index: int, rotary: GatheredRows | None
+    ) -> Any:
         """Without what the builder would launch: no layer reads positions or starts from it.
 
-        The rows of later steps are put in by ``for_steps``.
+        The rows of later passes are put in by ``for_later_passes``.
         """
         tables = rope_tables_of(builder)
         assert tables is not None
@@ -202,13 +181,8 @@ class LatentSharing:
             _put_in_rows(built, common.positions, rotary)
         return built
 
-    def block_table(self, built: Any) -> torch.Tensor:
-        table: torch.Tensor = built.block_tables
-        return table
-
     def for_group(self, built: Any, table: torch.Tensor, slots: torch.Tensor) -> Any:
-        other = shallow_copy(built)
-        other.block_tables, other.slot_mapping = table, slots
+        other = super().for_group(built, table, slots)
         decodes = built.num_decodes
         if built.decode is not None:
             other.decode = shallow_copy(built.decode)
@@ -218,18 +192,20 @@ class LatentSharing:
             other.prefill.block_table = table[decodes:]
         return other
 
-    def for_steps(self, built: Any, steps: LaterSteps, rotary: RotaryRows | None) -> list[Any]:
+    def for_later_passes(
+        self, built: Any, later: LaterPasses, rotary: GatheredRows | None
+    ) -> list[Any]:
         assert rotary is not None
         made = []
-        for step, at in enumerate(steps.request_positions):
+        for index, at in enumerate(later.request_positions):
             other = shallow_copy(built)
             decode = other.decode = shallow_copy(built.decode)
             decode.input_positions = at
-            decode.cos, decode.sin = rotary.of_step(step, at.shape[0])
+            decode.cos, decode.sin = rotary.of_pass(index, at.shape[0])
             made.append(other)
         return made
 
-    def with_lengths(self, built: Any, lengths: StepLengths) -> None:
+    def set_lengths(self, built: Any, lengths: HostLengths) -> None:
         built.seq_lens = built.seq_lens_cpu = lengths.tensor
         built.decode.seq_lens = lengths.tensor
         built.decode.seq_lens_list = lengths.values
@@ -239,7 +215,7 @@ class LatentSharing:
 _HOST_ZERO = torch.zeros(1, dtype=torch.int64)
 
 
-def _put_in_rows(built: Any, positions: torch.Tensor, rotary: RotaryRows) -> None:
+def _put_in_rows(built: Any, positions: torch.Tensor, rotary: GatheredRows) -> None:
     """Give metadata of a first pass its positions and rotary rows: decodes first, then prefills."""
     decodes, rows = built.num_decode_tokens, built.num_actual_tokens
     for part, of_part in (
@@ -251,15 +227,17 @@ def _put_in_rows(built: Any, positions: torch.Tensor, rotary: RotaryRows) -> Non
             part.cos, part.sin = rotary.cosines[of_part], rotary.sines[of_part]
 
 
-class SparseSharing(LatentSharing):
+class SparseMLASharing(MLASharing):
     """Sparse MLA: one metadata for prefills and decodes, which takes lengths on the device."""
 
     def serves(self, builder: Any) -> bool:
         """Not where the builder splits rows over ranks or sorts slots, by launches of its own."""
         return not (builder.enable_dsa_cp or get_ascend_config().c8_enable_reshape_optim)
 
-    def build(self, builder: Any, common: Any, draft_index: int, rotary: RotaryRows | None) -> Any:
-        """Without the rotary rows that the builder would select; see ``for_steps``."""
+    def build(
+        self, builder: Any, common: Any, draft_index: int, rotary: GatheredRows | None
+    ) -> Any:
+        """Without the rotary rows that the builder would select; see ``for_later_passes``."""
         tables = rope_tables_of(builder)
         assert tables is not None
         assert rotary is not None
@@ -281,24 +259,26 @@ class SparseSharing(LatentSharing):
         other.block_table, other.slot_mapping = table, slots
         return other
 
-    def for_steps(self, built: Any, steps: LaterSteps, rotary: RotaryRows | None) -> list[Any]:
+    def for_later_passes(
+        self, built: Any, later: LaterPasses, rotary: GatheredRows | None
+    ) -> list[Any]:
         assert rotary is not None
         made = []
-        for step, lengths in enumerate(steps.lengths):
+        for index, lengths in enumerate(later.lengths):
             other = shallow_copy(built)
             other.seq_lens = lengths
-            other.cos, other.sin = rotary.of_step(step, lengths.shape[0])
+            other.cos, other.sin = rotary.of_pass(index, lengths.shape[0])
             made.append(other)
         return made
 
-    def with_lengths(self, built: Any, lengths: StepLengths) -> None:
+    def set_lengths(self, built: Any, lengths: HostLengths) -> None:
         built.seq_lens_cpu = lengths.tensor
 
 
 SHARING: dict[type[Any], Sharing] = {
-    AscendAttentionMetadataBuilder: DenseSharing(),
-    AscendMLAMetadataBuilder: LatentSharing(),
-    AscendSFAMetadataBuilder: SparseSharing(),
+    AscendAttentionMetadataBuilder: Sharing(),
+    AscendMLAMetadataBuilder: MLASharing(),
+    AscendSFAMetadataBuilder: SparseMLASharing(),
 }
 """Builder class -> how its metadata is shared. Subclasses made by ``derive`` only narrow what the
 builder sees, so they share as their base."""
@@ -310,3 +290,67 @@ def sharing_of(builder: Any) -> Sharing | None:
         if base in SHARING:
             return SHARING[base] if SHARING[base].serves(builder) else None
     return None
+
+
+class GroupBuilder:
+    """``Builder`` of one attention group, by vllm-ascend's builder and how its metadata is shared.
+
+    Args:
+        builder: vllm-ascend's.
+        spec: of the group's caches.
+        common: what the builder takes for all layers.
+    """
+
+    def __init__(self, builder: Any, spec: Any, common: CommonMetadata) -> None:
+        self._builder, self._spec, self._common = builder, spec, common
+        self._sharing = sharing_of(builder)
+        self.shares = self._sharing is not None
+
+    def need(self) -> Hashable:
+        """See ``Builder``."""
+        return type(self._builder), self._known.reads(self._spec)
+
+    def cos_sin_rows(
+        self, first: torch.Tensor | None, later: torch.Tensor | None
+    ) -> CosSinRows | None:
+        """See ``Builder``."""
+        sharing = self._sharing
+        return None if sharing is None else sharing.cos_sin_rows(self._builder, first, later)
+
+    def build(
+        self, batch: PassBatch, slots: torch.Tensor, table: torch.Tensor, rows: CosSinRows | None
+    ) -> Any:
+        """See ``Builder``."""
+        common = self._common.of(batch)
+        common.block_table_tensor, common.slot_mapping = table, slots
+        if self._sharing is None:
+            if batch.index:
+                computed = batch.host_lengths - 1
+                common.num_computed_tokens_cpu = common._num_computed_tokens_cpu = computed
+            built = run_builder(self._builder, common, batch.index)
+        else:
+            gathered = rows if isinstance(rows, GatheredRows) else None
+            built = self._sharing.build(self._builder, common, batch.index, gathered)
+        if batch.index == 0 and not getattr(built, "causal", True):
+            built.attn_mask = None
+        return built
+
+    def for_group(self, built: Any, slots: torch.Tensor, table: torch.Tensor) -> Any:
+        """See ``Builder``."""
+        return self._known.for_group(built, table, slots)
+
+    def for_later_passes(
+        self, built: Any, later: LaterPasses, rows: CosSinRows | None
+    ) -> list[Any]:
+        """See ``Builder``."""
+        gathered = rows if isinstance(rows, GatheredRows) else None
+        return self._known.for_later_passes(built, later, gathered)
+
+    def set_lengths(self, built: Any, lengths: HostLengths) -> None:
+        """See ``Builder``."""
+        self._known.set_lengths(built, lengths)
+
+    @property
+    def _known(self) -> Sharing:
+        assert self._sharing is not None, "it was asked whether it shares"
+        return self._sharing

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Thin adapters of vllm-ascend's proposers: foreign names in, ours out."""

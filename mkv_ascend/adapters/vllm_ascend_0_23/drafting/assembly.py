@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts a proposal together for one proposer of vllm-ascend, and speaks its words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch_npu
+from vllm.config import get_layers_from_vllm_config
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.v1.worker.utils import AttentionGroup
+from vllm_ascend.ascend_config import get_ascend_config
+from vllm_ascend.attention.attention_v1 import AscendAttentionState
+from vllm_ascend.utils import lmhead_tp_enable
+
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.capture import AscendCapturer, why_not_captured
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.common_metadata import CommonMetadata
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.draft import AscendDraft
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.families import Bound, Family, widen_decodes
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.layer_groups import find_groups
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.sharing import GroupBuilder
+from mkv_ascend.drafting.draft import Draft, PassBatch, TargetOutput
+from mkv_ascend.drafting.graph_runner import GraphRunner
+from mkv_ascend.drafting.groups import DraftGroups
+from mkv_ascend.drafting.passes import Passes, run_passes
+from mkv_ascend.drafting.plan import DraftPlan
+from mkv_ascend.drafting.proposal import Proposal
+
+
+class Assembly:
+    """What serves a proposer: a draft once its model is loaded, a proposal once there are caches.
+
+    Args:
+        proposer: vllm-ascend's, with members of ours.
+        family: what its strategy needs.
+        enforce_eager: whether ``speculative_config`` says so.
+    """
+
+    draft: AscendDraft
+    proposal: Proposal
+    capturer: AscendCapturer
+    graphs: GraphRunner | None = None
+    why_eager: str | None = None
+
+    def __init__(self, proposer: Any, family: Family, *, enforce_eager: bool) -> None:
+        self.proposer, self.family, self.enforce_eager = proposer, family, enforce_eager
+
+    def layers(self) -> dict[str, Any]:
+        """The draft's layers with caches, in the order in which they were made: they run in it."""
+        every = get_layers_from_vllm_config(self.proposer.vllm_config, AttentionLayerBase)
+        mine = self.proposer._draft_attn_layer_names
+        return {name: layer for name, layer in every.items() if name in mine}
+
+    def specs(self, layers: dict[str, Any]) -> dict[str, Any]:
+        """The KV cache spec of each of these layers."""
+        config = self.proposer.vllm_config
+        return {name: layer.get_kv_cache_spec(config) for name, layer in layers.items()}
+
+    def model_loaded(self) -> None:
+        """Take the draft's model.
+
+        Raises:
+            NotImplementedError: the draft has layers that cannot be served.
+        """
+        layers = self.layers()
+        self.family.refuse_layers(self.proposer, layers, self.specs(layers))
+        self.proposer.attn_layer_names = list(layers)
+        self.draft = self.family.draft(self.proposer, self.enforce_eager)
+
+    def bind(self, kv_cache_config: Any) -> None:
+        """Sort the draft's layers into groups; make their builders and the proposal.
+
+        vllm-ascend hands over the kernel blocks of group 0; those of each group are its block
+        table's.
+        """
+        proposer, draft = self.proposer, self.draft
+        tables = proposer.runner.input_batch.block_table
+        kv_cache_groups = kv_cache_config.kv_cache_groups
+        layers = self.layers()
+        attention = self.family.attention_layers(layers, self.specs(layers))
+        sizes = [tables[kv_group].block_size for kv_group in range(len(kv_cache_groups))]
+        groups = find_groups(attention, kv_cache_groups, sizes)
+        made = attention_groups(groups, proposer.vllm_config, proposer.device)
+        proposer.draft_attn_groups = made
+        proposer.kv_cache_gid = groups.kv_groups[0]
+        proposer.block_size = proposer.kernel_block_size = groups.block_sizes[0]
+        common = common_metadata_of(proposer)
+        builders = [group.get_metadata_builder() for group in made]
+        for builder in builders:
+            widen_decodes(builder, proposer.net_num_new_slots_per_request)
+        draft.bind(
+            groups,
+            [
+                GroupBuilder(builder, group.spec, common)
+                for builder, group in zip(builders, groups.groups, strict=True)
+            ],
+        )
+        plan = DraftPlan(
+            self.family.sizes(proposer),
+            [tables[kv_group].get_device_tensor() for kv_group in groups.kv_groups],
+            groups.block_sizes,
+            torch_npu.npu.Event(),
+        )
+        bound = Bound(proposer, draft, plan, kv_cache_groups, common)
+        strategy = self.family.strategy(bound)
+        self.proposal = Proposal(draft, strategy, plan, bound.needs, self._run)
+        self.capturer = AscendCapturer(proposer, draft, attention)
+        self.why_eager = why_not_captured(proposer, draft, made, enforce_eager=self.enforce_eager)
+        if self.why_eager is None:
+            self.graphs = GraphRunner(self.proposal, self.capturer)
+        else:
+            self.graphs = None
+            draft.run_eagerly()
+
+    def propose(self, given: dict[str, Any]) -> torch.Tensor:
+        """Draft K tokens for each of B requests; int64 [B, K].
+
+        Args:
+            given: arguments of vllm-ascend's ``_propose``.
+        """
+        target = target_output(self.proposer, given)
+        drafted = None if self.graphs is None else self.graphs.propose(target)
+        return self.proposal.propose(target) if drafted is None else drafted
+
+    def capture(self, num_tokens: int) -> None:
+        """Capture where the target was captured for verify steps of so many tokens just now."""
+        requests, rest = divmod(num_tokens, self.proposer.num_speculative_tokens + 1)
+        if self.graphs is None or rest or requests in self.graphs.captured:
+            return
+        if requests <= self.proposer.max_batch_size:
+            self.graphs.capture(requests)
+
+    def describe(self) -> str:
+        """What a proposal of this draft takes, in one sentence or two."""
+        proposal, groups = self.proposal, self.draft.groups
+        builds = proposal.needs.builds_per_proposal(proposal.strategy.later_passes)
+        return (
+            f"The draft reads {len(groups.kv_groups)} KV groups ({groups.describe()}). A proposal "
+            f"builds attention metadata {builds} times. {self._execution_mode()}"
+            f"{self.family.describe(proposal.strategy)}"
+        )
+
+    def _execution_mode(self) -> str:
+        if not self.proposer.runner._use_aclgraph():
+            return "The draft runs eagerly."
+        if self.why_eager:
+            return (
+                "The draft runs eagerly, though the target is replayed from graphs: "
+                f"{self.why_eager}."
+            )
+        return "Where all requests verify drafts, its passes are replayed from one graph."
+
+    def _run(self, draft: Draft, passes: Passes) -> torch.Tensor:
+        """Run planned passes; by vllm-ascend's own loop where sampling is split otherwise."""
+        if not samples_by_split_vocabulary():
+            return run_passes(draft, passes)
+        batch, proposer = passes.batch, self.proposer
+        drafted: torch.Tensor = proposer._runnable(
+            num_input_tokens=batch.input_rows,
+            batch_size=batch.requests,
+            token_indices_to_sample=passes.sample_rows,
+            target_positions=None,
+            inputs_embeds=embeds_of(proposer, batch.input_rows),
+            multi_steps_attn_metadata=[passes.first, *passes.later()],
+            num_tokens=batch.rows,
+        )
+        return drafted
+
+
+def attention_groups(groups: DraftGroups, config: Any, device: Any) -> list[AttentionGroup]:
+    """vLLM's attention group, with its metadata builder, for each of ``groups``."""
+    made = []
+    for group in groups.groups:
+        attention_group = AttentionGroup(
+            backend=group.backend,
+            layer_names=list(group.layer_names),
+            kv_cache_spec=group.spec,
+            kv_cache_group_id=group.kv_group,
+        )
+        attention_group.create_metadata_builders(config, device)
+        made.append(attention_group)
+    return made
+
+
+def samples_by_split_vocabulary() -> bool:
+    """Whether sampling is over a vocabulary that other ranks split: vllm-ascend's own loop does it.
+
+    It takes metadata of all passes beforehand.
+    """
+    return bool(lmhead_tp_enable() or get_ascend_config().enable_reduce_sample)
+
+
+def embeds_of(proposer: Any, rows: int) -> torch.Tensor | None:
+    """The draft's embeddings, where it takes them in the place of token ids."""
+    return proposer.inputs_embeds[:rows] if proposer.supports_mm_inputs else None
+
+
+def common_metadata_of(proposer: Any) -> CommonMetadata:
+    """Makes common metadata of this proposer's passes."""
+    state = AscendAttentionState.ChunkedPrefill
+    if proposer.method == "mtp":
+        state = AscendAttentionState.SpecDecoding
+    return CommonMetadata(state, lengths_on_host=proposer.parallel_drafting)
+
+
+def target_output(proposer: Any, given: dict[str, Any]) -> TargetOutput:
+    """What the target's step hands over, from the arguments of vllm-ascend's ``_propose``."""
+    common, next_token_ids = given["common_attn_metadata"], given["next_token_ids"]
+    token_ids, positions = given["target_token_ids"], given["target_positions"]
+    requests = next_token_ids.shape[0]
+    lengths = host_lengths(common)[:requests]
+    bounds = common.seq_lens_cpu_upper_bound
+    return TargetOutput(
+        token_ids=token_ids,
+        # M-RoPE positions are not those in the sequence, which slots and lengths follow.
+        positions=common.positions[: token_ids.shape[0]] if positions.dim() > 1 else positions,
+        next_token_ids=next_token_ids,
+        hidden_states=given["target_hidden_states"],
+        num_rejected=given.get("num_rejected_tokens_gpu"),
+        query_start_loc=common.query_start_loc[: requests + 1],
+        query_start_loc_host=common.query_start_loc_cpu[: requests + 1],
+        host_lengths=lengths,
+        length_bounds=lengths if bounds is None else bounds[:requests],
+        longest_row=common.max_query_len,
+        rope_positions=positions if proposer.uses_mrope else None,
+        multimodal=given.get("mm_embed_inputs"),
+        common=common,
+    )
+
+
+def host_lengths(common: Any) -> torch.Tensor:
+    """Lengths of the target's pass on the host, which vllm-ascend keeps right for its builders."""
+    lengths: torch.Tensor | None = common._seq_lens_cpu
+    if lengths is None:
+        lengths = common.seq_lens_cpu
+    assert lengths is not None, "vllm-ascend hands over lengths on the host in every mode"
+    return lengths
+
+
+def run_dummy_passes(
+    proposer: Any, rows: int, requests: int, sampled: torch.Tensor
+) -> torch.Tensor:
+    """The passes of a dummy run, which have no metadata; as many as those of a proposal."""
+    assembly: Assembly = proposer.assembly
+    draft, drafts_first = assembly.draft, assembly.family.first_pass_drafts
+    later = 0 if proposer.parallel_drafting else proposer.num_speculative_tokens - drafts_first
+    none = sampled.new_zeros(0)
+    batch = PassBatch(
+        index=0, requests=requests, rows=rows, input_rows=rows, rows_across_ranks=None,
+        query_start_loc=none, query_start_loc_host=none, longest_row=0, lengths=none,
+        host_lengths=none, length_bounds=none, positions=none, slots=(), tables=(), common=None,
+    )  # fmt: skip
+    later_rows = draft.later_rows(rows, requests)
+    passes = Passes(
+        batch,
+        None,
+        sampled,
+        (proposer._get_positions(later_rows),) * later,
+        later_rows,
+        lambda: [None] * later,
+        sampled=None if drafts_first else sampled[:requests].long(),
+    )
+    return run_passes(draft, passes)

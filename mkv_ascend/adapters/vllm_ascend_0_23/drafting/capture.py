@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ACL graphs of a draft's passes.
+
+vllm-ascend 0.23.0 keeps what is needed to update captured launches in a global table by number of
+tokens, for layers in the order of their names and of one backend. Here each graph has a table of
+its own, in the order of execution, and each launch is updated by its own layer's backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch_npu
+from vllm.forward_context import ForwardContext, get_forward_context, override_forward_context
+from vllm.platforms import current_platform
+from vllm_ascend.ascend_forward_context import _EXTRA_CTX
+
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.capture_adapters import (
+    CapturedGraphParams,
+    capture_adapter,
+    is_updated,
+)
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.capture_cost import CaptureMeter
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.draft import AscendDraft
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.updates import Updates
+from mkv_ascend.drafting.passes import Passes
+
+
+class AscendGraph:
+    """``Graph`` of the passes of one proposal.
+
+    Args:
+        graph: torch_npu's.
+        updates: by which the launches of attention take lengths, in the order of execution.
+        context: the forward context of the capture, in which launches are updated, too.
+        config: vLLM's.
+        reads_lengths: whether some launch reads lengths on the device.
+    """
+
+    def __init__(
+        self,
+        graph: Any,
+        updates: Updates,
+        context: ForwardContext,
+        config: Any,
+        *,
+        reads_lengths: bool,
+    ) -> None:
+        self.reads_lengths = reads_lengths
+        self.updates_lengths = bool(updates.calls)
+        self._graph, self._updates, self._context, self._config = graph, updates, context, config
+        self._stream = torch_npu.npu.Stream()
+
+    def replay(self) -> None:
+        """See ``Graph``."""
+        self._graph.replay()
+
+    def update(self, lengths: Sequence[list[int]]) -> None:
+        """See ``Graph``."""
+        with override_forward_context(self._context):
+            self._updates.run(self._stream, self._context, self._config, lengths)
+
+
+class AscendCapturer:
+    """``Capturer`` of one proposer's draft.
+
+    Args:
+        proposer: vllm-ascend's.
+        draft: its draft.
+        layers: its attention layers by name, in the order in which they run.
+
+    ``cost``: of the captures so far.
+    """
+
+    def __init__(self, proposer: Any, draft: AscendDraft, layers: dict[str, Any]) -> None:
+        self.cost = CaptureMeter()
+        self._proposer, self._draft, self._layers = proposer, draft, layers
+
+    def measuring(self) -> AbstractContextManager[None]:
+        """See ``Capturer``."""
+        return self.cost.one_graph()
+
+    def capture(self, passes: Passes, run: Callable[[], None]) -> AscendGraph:
+        """See ``Capturer``."""
+        config = self._proposer.vllm_config
+        table, graph = CapturedGraphParams(), torch_npu.npu.NPUGraph()
+        capture = torch_npu.npu.graph(graph, pool=current_platform.get_global_graph_pool())
+        # The context in the graph: it sets the mask of live rows by which experts communicate.
+        of_draft = self._draft.running(passes.first, passes.batch)
+        with capture, table.recorded_here(), of_draft:
+            context = get_forward_context()
+            _EXTRA_CTX.capturing = True
+            run()
+            _EXTRA_CTX.capturing, _EXTRA_CTX.num_tokens = False, passes.batch.rows
+            context.attn_metadata = None
+        updated = [name for name, layer in self._layers.items() if is_updated(layer.impl)]
+        metadata = [passes.first, *passes.later()]
+        return AscendGraph(
+            graph,
+            Updates(table.launches(updated, metadata, self._layers)),
+            context,
+            config,
+            reads_lengths=len(updated) < len(self._layers),
+        )
+
+    def wait_for_replay(self) -> None:
+        """See ``Capturer``."""
+        torch_npu.npu.current_stream().synchronize()
+
+    def wait_for_copied_drafts(self) -> None:
+        """See ``Capturer``.
+
+        The runner copies them on a stream of its own, when the scheduler asks for them.
+        """
+        copied = self._proposer.runner.draft_token_ids_event
+        if copied is not None:
+            torch_npu.npu.current_stream().wait_event(copied)
+
+
+def why_not_captured(
+    proposer: Any, draft: AscendDraft, attention_groups: Sequence[Any], *, enforce_eager: bool
+) -> str | None:
+    """Why a draft's passes are not captured; None: they are."""
+    runner = proposer.runner
+    if not runner.compilation_config.cudagraph_mode.has_full_cudagraphs():
+        return "the target has no full graphs"
+    if enforce_eager:
+        return "speculative_config says enforce_eager"
+    if proposer.uses_mrope or proposer.supports_mm_inputs:
+        return "it takes positions or embeddings of images"
+    if runner.dp_size > 1 or runner.dynamic_eplb or draft.later_rows(2, 1) > 1:
+        return "its passes are one with those of other ranks"
+    queries = proposer.num_speculative_tokens + 1 + proposer.net_num_new_slots_per_request
+    for group, of_group in zip(draft.groups.groups, attention_groups, strict=True):
+        adapter = capture_adapter(of_group.backend.get_impl_cls())
+        if adapter is None:
+            return f"launches of {group.backend.__name__} are not captured yet"
+        reason = adapter.why_not(queries, of_group.get_metadata_builder())
+        if reason is not None:
+            return reason
+        if proposer.parallel_drafting and not adapter.is_updated:
+            return "with parallel drafting its lengths are on the host"
+    return None

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What vllm-ascend's metadata builders take for all layers of a pass, from the pass's rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from vllm_ascend.attention.attention_v1 import AscendAttentionState
+from vllm_ascend.attention.utils import AscendCommonAttentionMetadata
+
+from mkv_ascend.drafting.copying import shallow_copy
+from mkv_ascend.drafting.draft import PassBatch
+
+
+@dataclass(frozen=True)
+class CommonMetadata:
+    """Makes common metadata of a draft's passes.
+
+    Attributes:
+        later_state: vllm-ascend's state of attention in passes with one token per request.
+        lengths_on_host: whether the builder reads lengths on the host, whatever device they are on
+            (with parallel drafting).
+    """
+
+    later_state: AscendAttentionState
+    lengths_on_host: bool = False
+
+    def of(self, batch: PassBatch) -> Any:
+        """Common metadata of a pass; block table and slots are missing.
+
+        What is not of the pass is the target's.
+        """
+        target = batch.common
+        common: Any = _of_verify_step(batch) if target is None else shallow_copy(target)
+        common.num_reqs = batch.requests
+        common.num_actual_tokens, common.num_input_tokens = batch.rows, batch.input_rows
+        common.query_start_loc = batch.query_start_loc
+        common.query_start_loc_cpu = batch.query_start_loc_host
+        common.positions = batch.positions
+        common.seq_lens = batch.lengths
+        if self.lengths_on_host and batch.index == 0:
+            common.seq_lens = batch.host_lengths
+        common._seq_lens_cpu = common.seq_lens_cpu = batch.host_lengths
+        common.seq_lens_cpu_upper_bound = batch.length_bounds
+        if batch.index == 0 and batch.causal:
+            decodes = common.attn_state is AscendAttentionState.DecodeOnly
+            if decodes and batch.longest_row > common.max_query_len:
+                # A decode has one token; here it has the sampled one besides.
+                common.attn_state = AscendAttentionState.ChunkedPrefill
+        else:
+            common.decode_token_per_req = batch.longest_row
+            common.graph_pad_size = -1
+            common.attn_state = self.later_state
+        common.max_query_len = batch.longest_row
+        if not batch.causal:
+            common.causal, common.attn_mask = False, None
+            common.attn_state = AscendAttentionState.ChunkedPrefill
+        return common
+
+
+def _of_verify_step(batch: PassBatch) -> AscendCommonAttentionMetadata:
+    """What a made-up verify step has that a graph is captured for; the pass's own rows follow."""
+    verified = int(batch.host_lengths[0]) // 2
+    return AscendCommonAttentionMetadata(
+        query_start_loc=batch.query_start_loc,
+        query_start_loc_cpu=batch.query_start_loc_host,
+        seq_lens=batch.lengths,
+        num_reqs=batch.requests,
+        num_actual_tokens=batch.rows,
+        num_input_tokens=batch.input_rows,
+        max_query_len=batch.longest_row,
+        max_seq_len=2 * verified,
+        block_table_tensor=batch.tables[0],
+        slot_mapping=batch.slots[0],
+        positions=batch.positions,
+        attn_state=AscendAttentionState.ChunkedPrefill,
+        decode_token_per_req=verified,
+        is_prefilling=torch.zeros(batch.requests, dtype=torch.bool),
+    )

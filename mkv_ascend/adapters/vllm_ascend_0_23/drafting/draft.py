@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A draft model as vllm-ascend runs it, for ``mkv_ascend.drafting``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from vllm.forward_context import get_forward_context
+from vllm_ascend.ascend_forward_context import _EXTRA_CTX, set_ascend_forward_context
+from vllm_ascend.utils import enable_sp
+
+from mkv_ascend.drafting.draft import Builder, DraftBuffers, Metadata, PassBatch, States
+from mkv_ascend.drafting.groups import DraftGroups
+
+JOINS_STATES = ("eagle3",)
+"""Methods whose draft takes the target's hidden states of several layers, joined by the draft."""
+
+
+class AscendDraft:
+    """``Draft`` of a proposer of vllm-ascend, whose model is loaded.
+
+    ``groups`` and ``builders`` are known when the KV caches are.
+    """
+
+    groups: DraftGroups
+    builders: Sequence[Builder]
+
+    def __init__(self, proposer: Any, buffers: DraftBuffers) -> None:
+        self._proposer = proposer
+        self.buffers = buffers
+        self._embeds: bool = proposer.supports_mm_inputs
+        self._takes_states: bool = proposer.pass_hidden_states_to_model
+
+    def bind(self, groups: DraftGroups, builders: Sequence[Builder]) -> None:
+        """Take the groups of its layers and their builders, when there are KV caches."""
+        self.groups, self.builders = groups, builders
+
+    def run_eagerly(self) -> None:
+        """Give up the buffer that graphs alone need."""
+        self.buffers = replace(self.buffers, joined_states=None)
+
+    def share_rows(self, rows: int) -> tuple[int, torch.Tensor | None]:
+        """See ``Draft``."""
+        input_rows, across_ranks, _mode = self._proposer.runner._sync_metadata_across_dp(
+            rows, is_draft_model=True
+        )
+        return input_rows, across_ranks
+
+    def later_rows(self, input_rows: int, requests: int) -> int:
+        """See ``Draft``."""
+        proposer = self._proposer
+        in_step = (
+            proposer.runner.dp_size > 1
+            or proposer.enable_shared_expert_dp
+            or enable_sp(proposer.vllm_config)
+        )
+        return input_rows if in_step else requests
+
+    def combine(self, states: torch.Tensor) -> torch.Tensor:
+        """See ``Draft``."""
+        if self._proposer.method in JOINS_STATES:
+            states = self._proposer.model.combine_hidden_states(states)
+        return states.view(states.shape[0], -1)
+
+    def embed(self, rows: int, multimodal: Any = None) -> None:
+        """See ``Draft``."""
+        if self._embeds:
+            embeddings, is_multimodal = multimodal or (None, None)
+            self._proposer.inputs_embeds[:rows] = self._proposer.model.embed_input_ids(
+                self.buffers.token_ids[:rows],
+                multimodal_embeddings=embeddings,
+                is_multimodal=is_multimodal,
+            )
+
+    @contextlib.contextmanager
+    def running(self, metadata: Metadata | None, batch: PassBatch) -> Iterator[None]:
+        """See ``Draft``."""
+        runner = self._proposer.runner
+        heat = runner.eplb_heat_collection_status if runner.dynamic_eplb else False
+        with set_ascend_forward_context(
+            metadata,
+            self._proposer.vllm_config,
+            num_tokens=batch.input_rows,
+            num_tokens_across_dp=batch.rows_across_ranks,
+            num_actual_tokens=batch.rows,
+            is_draft_model=True,
+            eplb_heat_collection_status=heat,
+        ):
+            get_forward_context().moe_layer_index = 0
+            yield
+
+    def use(self, metadata: Metadata | None) -> None:
+        """See ``Draft``."""
+        context: Any = get_forward_context()
+        context.moe_layer_index = 0
+        context.attn_metadata = metadata
+
+    def begin_later_passes(self, rows: int, requests: int) -> None:
+        """See ``Draft``."""
+        _EXTRA_CTX.num_tokens, _EXTRA_CTX.num_accept_tokens = rows, requests
+
+    def forward(self, rows: int, positions: torch.Tensor | None = None) -> States:
+        """See ``Draft``."""
+        proposer = self._proposer
+        self._skip_topk(positions is not None)
+        if positions is None:
+            positions = proposer._get_positions(rows)
+        inputs: dict[str, Any] = {"input_ids": self.buffers.token_ids[:rows]}
+        if self._takes_states:
+            states, positions = proposer.maybe_pad_and_reduce(
+                proposer.hidden_states[:rows], positions
+            )
+            inputs["hidden_states"] = states
+        embeds = proposer.inputs_embeds[:rows] if self._embeds else None
+        answer = proposer.model(positions=positions, inputs_embeds=embeds, **inputs)
+        last, hidden = answer if proposer.model_returns_tuple() else (answer, answer)
+        last, _, hidden = proposer.maybe_all_gather_and_unpad(last, positions, hidden)
+        return States(last, hidden)
+
+    def sample(
+        self, states: torch.Tensor, rows: torch.Tensor | slice, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """See ``Draft``."""
+        logits = self._proposer.model.compute_logits(states[rows])
+        return torch.argmax(logits, dim=-1, out=out)
+
+    def feed_back(
+        self, tokens: torch.Tensor, hidden: torch.Tensor, rows: torch.Tensor | slice
+    ) -> None:
+        """See ``Draft``."""
+        requests = tokens.shape[0]
+        self.buffers.token_ids[:requests] = tokens
+        if self._takes_states:
+            self._proposer.hidden_states[:requests] = hidden[rows].view(requests, -1)
+        if self._embeds:
+            self._proposer.inputs_embeds[:requests] = self._proposer.model.embed_input_ids(
+                self.buffers.token_ids[:requests]
+            )
+
+    def _skip_topk(self, skip: bool) -> None:
+        """Later passes of some MTP heads take over the first one's choice of keys."""
+        inner: Any = getattr(self._proposer.model, "model", None)
+        if self._proposer._share_mtp_indices and hasattr(inner, "set_skip_topk"):
+            inner.set_skip_topk(skip)
+
+
+def buffers_of(proposer: Any, enforce_eager: bool) -> DraftBuffers:
+    """The buffers of a proposer whose model is loaded.
+
+    The largest of its graphs is made here, because memory that is taken now is left out when the
+    KV cache is sized.
+    """
+    several = proposer.uses_mrope
+    takes_states = proposer.pass_hidden_states_to_model
+    return DraftBuffers(
+        token_ids=proposer.input_ids,
+        positions=torch.zeros_like(proposer.input_ids) if several else proposer.positions,
+        sample_rows=proposer.token_indices_to_sample,
+        rope_positions=proposer.mrope_positions if several else None,
+        hidden_states=proposer.hidden_states if takes_states else None,
+        masked_state=proposer.parallel_drafting_hidden_state_tensor if takes_states else None,
+        joined_states=None if enforce_eager else _buffer_of_joined_states(proposer),
+    )
+
+
+def _buffer_of_joined_states(proposer: Any) -> torch.Tensor | None:
+    """For the target's states that the draft joins in its graphs; None: it takes them as is."""
+    config = proposer.runner.compilation_config
+    if proposer.method not in JOINS_STATES or proposer.parallel_drafting:
+        return None
+    width = getattr(getattr(proposer.model.model, "fc", None), "input_size", None)
+    if width is None or not config.cudagraph_mode.has_full_cudagraphs():
+        return None
+    rows = proposer.max_batch_size * (proposer.num_speculative_tokens + 1)
+    made: torch.Tensor = proposer.hidden_states.new_zeros(
+        (min(rows, config.max_cudagraph_capture_size), width)
+    )
+    return made

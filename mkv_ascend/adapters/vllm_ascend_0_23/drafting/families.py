@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a proposer of vllm-ascend needs for each strategy of drafting."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from vllm.config import CUDAGraphMode, get_layers_from_vllm_config
+from vllm.model_executor.layers.mamba.abstract import MambaBase
+from vllm.v1.kv_cache_interface import MambaSpec
+from vllm_ascend.ascend_config import get_ascend_config
+from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
+from vllm_ascend.utils import lmhead_tp_enable
+
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.common_metadata import CommonMetadata
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.draft import AscendDraft, buffers_of
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.draft_config import builder_config
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.layer_groups import refuse_recurrent_layers
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.mask_tokens import (
+    MaskTokensDraft,
+    mask_tokens_buffers,
+    refuse_options_of_mask_tokens,
+    refuse_windows,
+)
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.recurrent_kinds import (
+    find_recurrent_groups,
+    refuse_unknown_kinds,
+)
+from mkv_ascend.drafting.attention_strategy import AttentionStrategy
+from mkv_ascend.drafting.mask_tokens_strategy import MaskTokensStrategy
+from mkv_ascend.drafting.needs import Needs
+from mkv_ascend.drafting.plan import DraftPlan, Sizes
+from mkv_ascend.drafting.planner import Planner
+from mkv_ascend.drafting.recurrent_groups import RecurrentGroups
+from mkv_ascend.drafting.recurrent_strategy import RecurrentStrategy
+from mkv_ascend.drafting.strategy import Strategy
+
+MOST_QUERIES_OF_A_DECODE = 16
+"""Of npu_fused_infer_attention_score for MLA in the TND layout (its documentation; mla_v1.py)."""
+
+Layers = Mapping[str, Any]
+
+
+class Bound:
+    """A draft whose layers lie in KV groups.
+
+    Args:
+        proposer: vllm-ascend's.
+        draft: its draft, with its groups.
+        kv_cache_groups: vLLM's, of the engine.
+        common: what metadata builders take for all layers.
+    """
+
+    def __init__(
+        self,
+        proposer: Any,
+        draft: AscendDraft,
+        plan: DraftPlan,
+        kv_cache_groups: Any,
+        common: CommonMetadata,
+    ) -> None:
+        self.proposer, self.draft, self.plan, self.common = proposer, draft, plan, common
+        self.kv_cache_groups = kv_cache_groups
+        self.needs = Needs(draft.groups, draft.builders)
+        self.planner = Planner(draft, plan, self.needs)
+
+
+class Family:
+    """What a proposer needs for its strategy; this one for attention layers, heads included.
+
+    ``first_pass_drafts``: whether the first pass drafts a token.
+    """
+
+    first_pass_drafts = True
+
+    def refuse_options(self, proposer: Any) -> None:
+        """Refuse what cannot be combined with such a draft: NotImplementedError."""
+
+    def refuse_layers(self, proposer: Any, layers: Layers, specs: Layers) -> None:
+        """Refuse layers that cannot be served: NotImplementedError."""
+        refuse_recurrent_layers(specs)
+
+    def attention_layers(self, layers: Layers, specs: Layers) -> dict[str, Any]:
+        """Of the draft's layers those that keep keys and values."""
+        return dict(layers)
+
+    def draft(self, proposer: Any, enforce_eager: bool) -> AscendDraft:
+        """The draft of a proposer whose model is loaded."""
+        return AscendDraft(proposer, buffers_of(proposer, enforce_eager))
+
+    def sizes(self, proposer: Any) -> Sizes:
+        """Limits of the draft."""
+        parallel = proposer.parallel_drafting
+        return Sizes(
+            later_passes=0 if parallel else proposer.num_speculative_tokens - 1,
+            max_requests=proposer.max_batch_size,
+            max_tokens=proposer.input_ids.shape[0],
+            # Longer sequences go on without drafts worth anything, but read no row of a rotary
+            # table that the draft does not have.
+            max_model_len=min(proposer.max_model_len, proposer.draft_model_config.max_model_len),
+            sampled_per_request=proposer.extra_slots_per_request,
+            shift=proposer.pass_hidden_states_to_model,
+            parallel_token_id=proposer.parallel_drafting_token_id,
+            # DeepSeek-V4's blocks hold states in float32 and keys in bfloat16 in turn.
+            writes_rejected=proposer.runner.use_compress,
+        )
+
+    def strategy(self, bound: Bound) -> Strategy:
+        """Its strategy, once its layers lie in KV groups."""
+        return AttentionStrategy(bound.planner)
+
+    def describe(self, strategy: Strategy) -> str:
+        """What a proposal takes besides, for the log."""
+        return ""
+
+
+class RecurrentFamily(Family):
+    """Draft models with recurrent layers."""
+
+    first_pass_drafts = False
+
+    def refuse_options(self, proposer: Any) -> None:
+        """See ``Family``."""
+        if lmhead_tp_enable() or get_ascend_config().enable_reduce_sample:
+            raise NotImplementedError(
+                "the draft has recurrent layers and sampling is over a vocabulary that is split "
+                "by other ranks (lmhead_tensor_parallel_size, enable_reduce_sample), which "
+                "vllm-ascend's own loop over passes does; it knows no recurrent drafts. Leave "
+                "these options out, or choose a draft of attention layers only."
+            )
+
+    def refuse_layers(self, proposer: Any, layers: Layers, specs: Layers) -> None:
+        """See ``Family``; attention layers are served."""
+        refuse_unknown_kinds(recurrent_layers(layers, specs), proposer.num_speculative_tokens)
+
+    def attention_layers(self, layers: Layers, specs: Layers) -> dict[str, Any]:
+        """See ``Family``."""
+        recurrent = recurrent_layers(layers, specs)
+        return {name: layer for name, layer in layers.items() if name not in recurrent}
+
+    def sizes(self, proposer: Any) -> Sizes:
+        """See ``Family``.
+
+        The first pass has the target's rows, as for a head on hidden states, and drafts nothing.
+        """
+        later = proposer.num_speculative_tokens
+        sizes = super().sizes(proposer)
+        return replace(sizes, later_passes=later, sampled_per_request=1, shift=True)
+
+    def strategy(self, bound: Bound) -> Strategy:
+        """See ``Family``."""
+        proposer = bound.proposer
+        layers = proposer.assembly.layers()
+        find = functools.partial(
+            find_recurrent_groups,
+            recurrent_layers(layers, proposer.assembly.specs(layers)),
+            bound.kv_cache_groups,
+            _eager(builder_config(proposer._create_draft_vllm_config())),
+            proposer.device,
+            bound.common,
+        )
+        groups, tables = find(), proposer.runner.input_batch.block_table
+        states = RecurrentGroups(
+            groups,
+            [tables[group.kv_group].get_device_tensor() for group in groups],
+            proposer.max_batch_size,
+            proposer.num_speculative_tokens,
+        )
+        return RecurrentStrategy(
+            bound.planner, states, lambda requests: states.for_graph(find(), requests)
+        )
+
+    def describe(self, strategy: Strategy) -> str:
+        """See ``Family``."""
+        assert isinstance(strategy, RecurrentStrategy)
+        groups, needs = strategy.states.groups, strategy.states.needs
+        return (
+            f" {sum(len(group.layers) for group in groups)} layers keep a recurrent state, in "
+            f"{len(groups)} KV groups: one pass more, and {2 * len(needs)} times metadata more."
+        )
+
+
+class MaskTokensFamily(Family):
+    """Method dflash."""
+
+    def refuse_options(self, proposer: Any) -> None:
+        """See ``Family``."""
+        refuse_options_of_mask_tokens(proposer.vllm_config)
+
+    def refuse_layers(self, proposer: Any, layers: Layers, specs: Layers) -> None:
+        """See ``Family``."""
+        refuse_recurrent_layers(specs)
+        refuse_windows(specs)
+
+    def draft(self, proposer: Any, enforce_eager: bool) -> AscendDraft:
+        """See ``Family``."""
+        return MaskTokensDraft(proposer, mask_tokens_buffers(proposer))
+
+    def sizes(self, proposer: Any) -> Sizes:
+        """See ``Family``."""
+        sizes = super().sizes(proposer)
+        return replace(
+            sizes,
+            # The positions of the draft window follow that of the last token.
+            later_passes=1 + proposer.num_speculative_tokens,
+            max_tokens=max(sizes.max_tokens, sizes.max_requests),
+            sampled_per_request=1,
+            # Row by row the context is that of a head on hidden states, its tokens apart.
+            shift=True,
+            writes_rejected=False,
+        )
+
+    def strategy(self, bound: Bound) -> Strategy:
+        """See ``Family``."""
+        draft, mask_token_id = bound.draft, bound.proposer.parallel_drafting_token_id
+        assert isinstance(draft, MaskTokensDraft)
+        draft.bind_layers()
+        return MaskTokensStrategy(draft, bound.plan, bound.needs, mask_token_id)
+
+
+def widen_decodes(builder: Any, more: int) -> None:
+    """Let MLA take a verified row of the target for a decode in the draft, where it is longer.
+
+    vllm-ascend counts K + 1 queries as a decode. A draft model's first pass has ``more`` besides,
+    so each of its proposals would be a prefill with cached context, whose chunks are uploaded.
+    """
+    if isinstance(builder, AscendMLAMetadataBuilder):
+        wide = builder.decode_threshold + more
+        if wide <= MOST_QUERIES_OF_A_DECODE:
+            builder.decode_threshold = wide
+
+
+def recurrent_layers(layers: Layers, specs: Layers) -> dict[str, Any]:
+    """Of the draft's layers those that keep a recurrent state."""
+    return {name: layers[name] for name, spec in specs.items() if isinstance(spec, MambaSpec)}
+
+
+def use_own_recurrent_specs(proposer: Any, before: Layers) -> None:
+    """Let the draft's recurrent layers give the spec that its own configuration says.
+
+    vllm-ascend asks all layers with the target's, which says nothing of states where the target has
+    none.
+
+    Args:
+        before: recurrent layers that there were before the draft was built.
+    """
+    own = proposer._create_draft_vllm_config()
+    for name, layer in get_layers_from_vllm_config(proposer.vllm_config, MambaBase).items():
+        if name not in before:
+            layer.get_kv_cache_spec = functools.partial(_own_spec, layer, own)
+
+
+def _own_spec(layer: Any, config: Any, _asked_with: Any) -> Any:
+    return type(layer).get_kv_cache_spec(layer, config)
+
+
+def _eager(config: Any) -> Any:
+    """``config`` without graphs, for which builders would fill buffers of theirs.
+
+    The draft's graphs have their own block tables.
+    """
+    eager = copy.copy(config)
+    eager.compilation_config = copy.copy(config.compilation_config)
+    eager.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
+    return eager

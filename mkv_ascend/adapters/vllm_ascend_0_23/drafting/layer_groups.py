@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The draft's layers, sorted into groups when the engine starts.
+
+vLLM 0.23.0 and vllm-ascend 0.23.0 take it that all of a draft's layers lie in one KV group. Here
+they may lie in any number, and several attention groups (backend, spec, heads) may share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vllm.v1.kv_cache_interface import MambaSpec, UniformTypeKVCacheSpecs
+
+from mkv_ascend.drafting.groups import DraftGroup, DraftGroups
+
+
+def find_groups(
+    layers: Mapping[str, Any], kv_cache_groups: Sequence[Any], kernel_block_sizes: Sequence[int]
+) -> DraftGroups:
+    """Sort the draft's layers into groups.
+
+    Args:
+        layers: attention layers of the draft by name, in the order in which it runs them.
+        kv_cache_groups: vLLM's ``KVCacheGroupSpec`` of the engine.
+        kernel_block_sizes: tokens in a block of each KV group's block table.
+
+    Raises:
+        ValueError: a layer lies in no KV group.
+    """
+    members: dict[Any, list[str]] = {}
+    kv_groups: list[int] = []
+    for name, layer in layers.items():
+        kv_group = kv_group_of(name, kv_cache_groups)
+        if kv_group not in kv_groups:
+            kv_groups.append(kv_group)
+        spec = spec_of(name, kv_cache_groups[kv_group].kv_cache_spec)
+        spec = spec.copy_with_new_block_size(kernel_block_sizes[kv_group])
+        key = (kv_group, layer.get_attn_backend(), spec, getattr(layer, "num_heads", None))
+        members.setdefault(key, []).append(name)
+    return DraftGroups(
+        groups=tuple(
+            DraftGroup(kv_group, kv_groups.index(kv_group), backend, spec, heads, tuple(names))
+            for (kv_group, backend, spec, heads), names in members.items()
+        ),
+        kv_groups=tuple(kv_groups),
+        block_sizes=tuple(kernel_block_sizes[kv_group] for kv_group in kv_groups),
+    )
+
+
+def kv_group_of(layer: str, kv_cache_groups: Sequence[Any]) -> int:
+    """The KV group that the layer lies in. ValueError: none."""
+    for index, group in enumerate(kv_cache_groups):
+        if layer in group.layer_names:
+            return index
+    raise ValueError(
+        f"the draft's layer {layer} lies in none of the engine's {len(kv_cache_groups)} KV groups; "
+        "a draft is served from layers that have a KV cache"
+    )
+
+
+def spec_of(layer: str, group_spec: Any) -> Any:
+    """The spec of one layer of a KV group with ``group_spec``."""
+    if isinstance(group_spec, UniformTypeKVCacheSpecs):
+        return group_spec.kv_cache_specs[layer]
+    return group_spec
+
+
+def refuse_recurrent_layers(specs: Mapping[str, Any]) -> None:
+    """Refuse drafts whose state cannot follow acceptance.
+
+    Args:
+        specs: the KV cache spec of each of the draft's layers.
+
+    Raises:
+        NotImplementedError: a layer keeps a recurrent state (Mamba, GDN, short convolution).
+    """
+    recurrent = [name for name, spec in specs.items() if isinstance(spec, MambaSpec)]
+    if recurrent:
+        raise NotImplementedError(
+            f"the draft keeps a recurrent state in {len(recurrent)} of its {len(specs)} layers "
+            f"(first: {recurrent[0]}). It would have to be taken back where tokens are rejected, "
+            "which this release does for drafts of method draft_model only. Choose a draft of "
+            "attention layers only, or a model of its own."
+        )

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vllm-ascend's dflash draft, whose context goes to several KV groups.
+
+vllm-ascend's proposer needs Triton, and has one table and one set of slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm_ascend.ascend_config import get_ascend_config
+from vllm_ascend.ascend_forward_context import set_ascend_forward_context
+from vllm_ascend.utils import enable_sp, lmhead_tp_enable
+
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.draft import AscendDraft
+from mkv_ascend.drafting.draft import DraftBuffers, States
+from mkv_ascend.drafting.groups import DraftGroups
+
+
+@dataclass(frozen=True)
+class LayerInGroup:
+    """Stands for an attention layer where vLLM writes the context's keys and values into it.
+
+    vLLM's draft hands the same slots to all layers; here those of all KV groups, of which the layer
+    takes its own.
+    """
+
+    layer: Any
+    table: int
+
+    @property
+    def kv_cache(self) -> Any:
+        """The layer's cache."""
+        return self.layer.kv_cache
+
+    @property
+    def impl(self) -> LayerInGroup:
+        """What ``do_kv_cache_update`` is asked of."""
+        return self
+
+    def do_kv_cache_update(
+        self, _: Any, key: torch.Tensor, value: torch.Tensor, cache: Any, slots: torch.Tensor
+    ) -> None:
+        """Write ``key`` and ``value`` [T, heads, size] to ``slots`` int32 [groups, T]."""
+        self.layer.impl.do_kv_cache_update(self.layer, key, value, cache, slots[self.table])
+
+
+class MaskTokensDraft(AscendDraft):
+    """``ContextDraft``: vLLM's model of method dflash."""
+
+    def combine(self, states: torch.Tensor) -> torch.Tensor:
+        """See ``Draft``."""
+        combined: torch.Tensor = self._proposer.model.combine_hidden_states(states)
+        return combined
+
+    def forward(self, rows: int, positions: torch.Tensor | None = None) -> States:
+        """See ``Draft``; there is one pass."""
+        states = self._proposer.model(
+            input_ids=self.buffers.token_ids[:rows],
+            positions=self.buffers.positions[:rows],
+            inputs_embeds=None,
+        )
+        return States(states, states)
+
+    def write_context(
+        self, states: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor
+    ) -> None:
+        """See ``ContextDraft``."""
+        self._proposer.model.precompute_and_store_context_kv(states, positions, slots)
+
+    def bind_layers(self) -> None:
+        """Let each layer take the slots of its own KV group, once these are known."""
+        inner = self._proposer.model.model
+        if not hasattr(inner, "_num_attn_layers"):
+            inner._build_fused_kv_buffers()
+        inner._attn_layers = [
+            LayerInGroup(_layer_itself(layer), table_of(layer, self.groups))
+            for layer in inner._attn_layers
+        ]
+
+
+def mask_tokens_buffers(proposer: Any) -> DraftBuffers:
+    """Of the draft window, and of the context of a graph."""
+    rows = proposer.max_query_tokens
+    return DraftBuffers(
+        token_ids=torch.zeros(rows, dtype=torch.int32, device=proposer.device),
+        positions=proposer.positions,
+        sample_rows=proposer.token_indices_to_sample,
+        hidden_states=proposer._dflash_hidden_states,
+    )
+
+
+def refuse_options_of_mask_tokens(config: Any) -> None:
+    """Refuse what method dflash cannot be combined with.
+
+    Raises:
+        NotImplementedError: what was asked for, why it cannot be, and what to change.
+    """
+    if lmhead_tp_enable() or get_ascend_config().enable_reduce_sample:
+        raise NotImplementedError(
+            "method dflash with lmhead_tensor_parallel_size or enable_reduce_sample: its "
+            "proposal samples from the whole vocabulary on each rank. Leave these options out."
+        )
+    if enable_sp(config):
+        raise NotImplementedError(
+            "method dflash with sequence parallelism (flashcomm): its context is written by "
+            "each rank from the hidden states of all tokens. Leave that option out."
+        )
+
+
+@torch.inference_mode()
+def run_dummy(proposer: Any, num_tokens: int, *, is_profile: bool) -> None:
+    """Run the draft for the profile, or in step with other ranks; no cache is written."""
+    rows = min(num_tokens, proposer.max_query_tokens)
+    rows, across_ranks, _mode = proposer.runner._sync_metadata_across_dp(rows, is_draft_model=True)
+    with set_ascend_forward_context(
+        None,
+        proposer.vllm_config,
+        num_tokens=rows,
+        num_tokens_across_dp=across_ranks,
+        num_actual_tokens=rows,
+        in_profile_run=is_profile,
+        is_draft_model=True,
+    ):
+        if is_profile:
+            proposer.model.precompute_and_store_context_kv(
+                proposer._dflash_hidden_states, proposer._context_positions_buffer
+            )
+        proposer.model(
+            input_ids=proposer.input_ids.new_zeros(rows),
+            positions=proposer.positions[:rows],
+            inputs_embeds=None,
+        )
+
+
+def _layer_itself(layer: Any) -> Any:
+    return layer.layer if isinstance(layer, LayerInGroup) else layer
+
+
+def table_of(layer: Any, groups: DraftGroups) -> int:
+    """Which of the draft's KV groups holds this attention layer."""
+    name = _layer_itself(layer).layer_name
+    return next(group.table for group in groups.groups if name in group.layer_names)
+
+
+def refuse_windows(specs: Mapping[str, Any]) -> None:
+    """Refuse layers that see part of the context.
+
+    Raises:
+        NotImplementedError: a layer's spec is not that of full attention.
+    """
+    for name, spec in specs.items():
+        if isinstance(spec, FullAttentionSpec) and spec.sliding_window is None:
+            continue
+        raise NotImplementedError(
+            f"the draft's layer {name} has a cache of {type(spec).__name__}, and method dflash "
+            "attends without a causal mask: vllm-ascend 0.23.0 calls its operator without a window "
+            "then, so keys that the layer must not see would be read, in blocks that may be "
+            "freed. Choose a draft of method dflash whose layers attend to all tokens."
+        )

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The token after each chunk of a prompt, which a head on hidden states takes with its last row.
+
+Of a request that is still being prefilled the target samples nothing. vllm-ascend 0.23.0 (as vLLM
+0.23.0) takes the last token of the whole prompt in the place of the sampled one. A head keeps the
+key that it makes of it: one wrong key for each chunk, for as long as the request lives.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+
+def batch_up_to_the_chunk(runner: Any, batch: Any, num_discarded: int) -> Any:
+    """A copy of the runner's input batch for ``prepare_next_token_ids_padded``.
+
+    The number of tokens of an unfinished prefill is its chunk's end and one more, since the token
+    before that number is taken.
+    """
+    if not num_discarded:
+        return batch
+    unfinished = runner.discard_request_indices.np[:num_discarded]
+    # The runner leaves out of sampling those whose length here is less than their tokens.
+    lengths = runner.optimistic_seq_lens_cpu.numpy()
+    num_tokens = batch.num_tokens_no_spec.copy()
+    num_tokens[unfinished] = lengths[unfinished] + 1
+    same = copy.copy(batch)
+    same.num_tokens_no_spec = num_tokens
+    return same

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vllm-ascend's proposers with members of ours, each in one class derived from theirs.
+
+A new method of drafting is one line in ``PROPOSERS``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.config import get_layers_from_vllm_config
+from vllm.config.compilation import CUDAGraphMode
+from vllm.model_executor.layers.mamba.abstract import MambaBase
+from vllm_ascend.ops.rotary_embedding import set_cos_and_sin
+from vllm_ascend.spec_decode import get_spec_decode_method
+from vllm_ascend.spec_decode.dflash_proposer import AscendDflashProposer
+from vllm_ascend.spec_decode.draft_proposer import AscendDraftModelProposer
+from vllm_ascend.spec_decode.eagle_proposer import AscendEagleProposer
+from vllm_ascend.spec_decode.step3p5 import AscendStep3p5MTPProposer
+
+from mkv_ascend.adapters.vllm_ascend_0_23.attention.building import ModelBeingBuilt, building
+from mkv_ascend.adapters.vllm_ascend_0_23.attention.derived import derive
+from mkv_ascend.adapters.vllm_ascend_0_23.attention.rope_tables import RopeTables
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting import records
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.assembly import (
+    Assembly,
+    run_dummy_passes,
+    samples_by_split_vocabulary,
+)
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.draft_config import (
+    ascend_config_kept,
+    builder_config,
+    separate_draft_config,
+)
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.expert_methods import (
+    expert_methods_kept,
+    use_methods,
+)
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.families import (
+    Family,
+    MaskTokensFamily,
+    RecurrentFamily,
+    use_own_recurrent_specs,
+)
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.mask_tokens import run_dummy
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.next_tokens import batch_up_to_the_chunk
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.recurrent_options import (
+    has_recurrent_layers,
+    refuse_options_of_recurrent_drafts,
+)
+from mkv_ascend.layout.kind import Role
+
+if TYPE_CHECKING:
+    from torch import nn
+    from vllm.config import VllmConfig
+
+
+def stock(proposer: Any) -> Any:
+    """vllm-ascend's members of a proposer, whose class is derived once from theirs."""
+    return super(type(proposer), proposer)
+
+
+def _create_draft_vllm_config(self: Any) -> VllmConfig:
+    own: VllmConfig | None = vars(self).get("_own_config")
+    if own is None:
+        own = self._own_config = separate_draft_config(
+            self.vllm_config,
+            stock(self)._create_draft_vllm_config,
+            recurrent=has_recurrent_layers(self.vllm_config),
+        )
+    return own
+
+
+def _get_model(self: Any) -> nn.Module:
+    """Build the draft from its own configuration, with its own rotary tables."""
+    recurrent = get_layers_from_vllm_config(self.vllm_config, MambaBase)
+    with ascend_config_kept(), expert_methods_kept() as expert_methods:
+        config = builder_config(self._create_draft_vllm_config())
+        tables = RopeTables()
+        with building(ModelBeingBuilt(Role.DRAFT, config, tables)), tables.active():
+            model: nn.Module = stock(self)._get_model()
+            _reserve_rope_buffers(self.runner, config)
+        tables.share_what_was_not_recorded()
+    use_methods(model, expert_methods)
+    if has_recurrent_layers(self.vllm_config):
+        use_own_recurrent_specs(self, recurrent)
+    return model
+
+
+def _reserve_rope_buffers(runner: Any, config: VllmConfig) -> None:
+    """Give an MLA draft the rotary buffers that its metadata builders fill.
+
+    vllm-ascend reserves them once per process, from the target's configuration. A draft of another
+    kind takes its rotary tables from its own layers and needs no buffer.
+    """
+    if config.model_config.use_mla:
+        set_cos_and_sin(
+            config,
+            runner.max_num_reqs,
+            runner.uniform_decode_query_len,
+            runner.dtype,
+            runner.device,
+        )
+
+
+def prepare_inputs_padded(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Counts of rejected tokens as int32 on every path.
+
+    Where there is no Triton, vllm-ascend 0.23.0 counts valid tokens with ``sum()``, which gives
+    int64; ``npu_copy_and_expand_eagle_inputs`` documents, and reads, int32.
+    """
+    metadata, indices, to_sample, rejected = stock(self).prepare_inputs_padded(*args, **kwargs)
+    return metadata, indices, to_sample, rejected.to(torch.int32)
+
+
+def load_model(self: Any, model: Any) -> None:
+    """Load the draft; its layers are listed in the order in which it runs them."""
+    self.assembly.family.refuse_options(self)
+    stock(self).load_model(model)
+    self.assembly.model_loaded()
+
+
+def validate_same_kv_cache_group(self: Any, kv_cache_config: Any) -> None:
+    """Layers may lie in any group."""
+
+
+def initialize_attn_backend(self: Any, kv_cache_config: Any, *_: Any) -> None:
+    """Sort the draft's layers into groups and make what proposes."""
+    self.assembly.bind(kv_cache_config)
+
+
+def _propose(self: Any, **given: Any) -> torch.Tensor:
+    """Draft K tokens for each of B requests; int64 [B, K]."""
+    drafted: torch.Tensor = self.assembly.propose(given)
+    return drafted
+
+
+def _run_merged_draft(self: Any, **given: Any) -> torch.Tensor:
+    """The passes of a dummy run; those of a proposal where sampling is split by other ranks."""
+    if samples_by_split_vocabulary():
+        drafted: torch.Tensor = stock(self)._run_merged_draft(**given)
+        return drafted
+    rows, requests = given["num_input_tokens"], given["batch_size"]
+    return run_dummy_passes(self, rows, requests, given["token_indices_to_sample"])
+
+
+def dummy_run(
+    self: Any,
+    num_tokens: int,
+    *args: Any,
+    aclgraph_runtime_mode: CUDAGraphMode = CUDAGraphMode.NONE,
+    **options: Any,
+) -> None:
+    """As vllm-ascend's; captures where the target was captured for verify steps just now."""
+    if isinstance(self.assembly.family, MaskTokensFamily):
+        run_dummy(self, num_tokens, is_profile=options.get("is_profile", False))
+    else:
+        stock(self).dummy_run(
+            num_tokens, *args, aclgraph_runtime_mode=aclgraph_runtime_mode, **options
+        )
+    if aclgraph_runtime_mode == CUDAGraphMode.FULL:
+        self.assembly.capture(num_tokens)
+
+
+def prepare_next_token_ids_padded(
+    self: Any,
+    sampled_token_ids: Any,
+    requests: Any,
+    gpu_input_batch: Any,
+    discard_request_indices: Any,
+    num_discarded_requests: int,
+) -> Any:
+    """As vllm-ascend's; the next token of a prompt's chunk is the prompt's next one."""
+    batch = batch_up_to_the_chunk(self.runner, gpu_input_batch, num_discarded_requests)
+    return stock(self).prepare_next_token_ids_padded(
+        sampled_token_ids, requests, batch, discard_request_indices, num_discarded_requests
+    )
+
+
+OWN_CONFIGURATION: dict[str, Any] = {
+    "_create_draft_vllm_config": _create_draft_vllm_config,
+    "_get_model": _get_model,
+    "prepare_inputs_padded": prepare_inputs_padded,
+}
+"""The draft's layers, metadata builders and rotary tables are the draft's own."""
+
+OWN_RECORDS = (records.DRAFT_CONFIG, records.REJECTED_COUNTS)
+
+PLANNED: dict[str, Any] = {
+    **OWN_CONFIGURATION,
+    "load_model": load_model,
+    "validate_same_kv_cache_group": validate_same_kv_cache_group,
+    "initialize_attn_backend": initialize_attn_backend,
+    "_propose": _propose,
+    "_run_merged_draft": _run_merged_draft,
+    "dummy_run": dummy_run,
+}
+"""Proposals are those of ``mkv_ascend.drafting``, over any number of KV groups."""
+
+PLANNED_RECORDS = (
+    *OWN_RECORDS,
+    records.SEVERAL_GROUPS,
+    records.PROPOSALS,
+    records.PASSES,
+    records.DRAFT_GRAPHS,
+)
+
+HEAD = {**PLANNED, "prepare_next_token_ids_padded": prepare_next_token_ids_padded}
+
+DraftModelProposer = derive(AscendDraftModelProposer, "", PLANNED, *PLANNED_RECORDS)
+HeadProposer = derive(AscendEagleProposer, "", HEAD, *PLANNED_RECORDS, records.NEXT_TOKENS)
+DflashProposer = derive(AscendDflashProposer, "", PLANNED, *PLANNED_RECORDS, records.MASK_TOKENS)
+Step3p5MTPProposer = derive(AscendStep3p5MTPProposer, "", OWN_CONFIGURATION, *OWN_RECORDS)
+"""Step3p5's heads lie in several KV groups with metadata each, which vllm-ascend gives them."""
+
+PROPOSERS: dict[str, type[Any]] = {
+    "draft_model": DraftModelProposer,
+    "eagle": HeadProposer,
+    "eagle3": HeadProposer,
+    "mtp": HeadProposer,
+    "dflash": DflashProposer,
+}
+
+CONTEXT_PARALLEL_PROPOSERS: dict[str, type[Any]] = {
+    "draft_model": derive(
+        AscendDraftModelProposer, "[context parallel]", OWN_CONFIGURATION, *OWN_RECORDS
+    ),
+    **dict.fromkeys(
+        ("eagle", "eagle3", "mtp"),
+        derive(AscendEagleProposer, "[context parallel]", OWN_CONFIGURATION, *OWN_RECORDS),
+    ),
+}
+"""vllm-ascend's own proposal, over one KV group: its block tables hold a share of each sequence,
+which the plan of a proposal knows nothing of."""
+
+
+def proposer_class(method: str, vllm_config: VllmConfig) -> type[Any] | None:
+    """Our proposer for a method of speculative decoding; None where vllm-ascend's own is kept.
+
+    That is so for methods without attention layers of their own (ngram, suffix, medusa, hidden
+    states).
+    """
+    proposer = PROPOSERS.get(method)
+    if proposer is HeadProposer and vllm_config.speculative_config.use_step3p5_mtp():
+        return Step3p5MTPProposer
+    if has_recurrent_layers(vllm_config):
+        refuse_options_of_recurrent_drafts(vllm_config)
+        return proposer
+    parallel = vllm_config.parallel_config
+    if parallel.prefill_context_parallel_size * parallel.decode_context_parallel_size > 1:
+        if proposer is DflashProposer:
+            raise NotImplementedError(
+                "method dflash under context parallelism: a rank's block tables hold a share of "
+                "each sequence, and neither vllm-ascend 0.23.0 nor this plugin lays out the "
+                "draft's context in shares. Leave context parallelism out, or choose another "
+                "method."
+            )
+        return CONTEXT_PARALLEL_PROPOSERS.get(method)
+    return proposer
+
+
+def family_of(method: str, vllm_config: VllmConfig) -> Family:
+    """What the strategy of such a draft needs."""
+    if method == "dflash":
+        return MaskTokensFamily()
+    if has_recurrent_layers(vllm_config):
+        return RecurrentFamily()
+    return Family()
+
+
+def create_proposer(method: str, vllm_config: VllmConfig, device: torch.device, runner: Any) -> Any:
+    """The proposer for a method of speculative decoding.
+
+    Raises:
+        ValueError: vllm-ascend does not know the method.
+    """
+    proposer = proposer_class(method, vllm_config)
+    if proposer is None:
+        return get_spec_decode_method(method, vllm_config, device, runner)
+    if proposer not in PROPOSERS.values():
+        return proposer(vllm_config, device, runner)
+    enforce_eager = bool(vllm_config.speculative_config.enforce_eager)
+    # Graphs of vllm-ascend's own know of one KV group; ours capture the passes.
+    vllm_config.speculative_config.enforce_eager = True
+    made = proposer(vllm_config, device, runner)
+    family = family_of(method, vllm_config)
+    made.assembly = Assembly(made, family, enforce_eager=enforce_eager)
+    if isinstance(family, RecurrentFamily):
+        # Rows of the first pass are the target's: none more for what the target sampled.
+        made.net_num_new_slots_per_request = 0
+    return made
+
+
+def assembly_of(proposer: Any) -> Assembly | None:
+    """What serves a proposer of ours; None: its proposals are vllm-ascend's own."""
+    found: Assembly | None = getattr(proposer, "assembly", None)
+    return found

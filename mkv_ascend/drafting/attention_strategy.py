@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drafts of attention layers: models of their own, and heads on the target's hidden states.
+
+The first pass sees what the target saw and what it sampled, and drafts one token; each later pass
+drafts one more. With parallel drafting the first pass drafts them all.
+"""
+
+from __future__ import annotations
+
+from mkv_ascend.drafting.draft import TargetOutput
+from mkv_ascend.drafting.hidden_states import take_states, take_states_for_graph
+from mkv_ascend.drafting.passes import Passes
+from mkv_ascend.drafting.plan import LaterPasses
+from mkv_ascend.drafting.planner import Planner
+
+
+class AttentionStrategy:
+    """``Strategy`` of a draft whose rejected keys are written over."""
+
+    def __init__(self, planner: Planner) -> None:
+        sizes = planner.plan.sizes
+        self._planner = planner
+        self.later_passes = sizes.later_passes
+        self.tokens = sizes.sampled_per_request + sizes.later_passes
+
+    def lay_out(self, target: TargetOutput, padded_rows: int = 0) -> int:
+        """See ``Strategy``."""
+        return self._planner.plan.expand(target, self._planner.draft.buffers, padded_rows)
+
+    def plan(self, target: TargetOutput, rows: int) -> Passes:
+        """See ``Strategy``."""
+        planner = self._planner
+        if target.hidden_states is not None:
+            take_states(planner.draft, planner.plan, target.hidden_states, rows)
+        planner.draft.embed(rows, target.multimodal)
+        return planner.passes(planner.first_batch(target, rows))
+
+    def plan_captured(self, target: TargetOutput, rows: int) -> Passes:
+        """See ``Strategy``."""
+        return self._planner.captured(self._planner.first_batch(target, rows))
+
+    def may_replay(self, target: TargetOutput) -> bool:
+        """See ``Strategy``."""
+        return True
+
+    def take_for_graph(self, target: TargetOutput, rows: int) -> None:
+        """See ``Strategy``."""
+        if target.hidden_states is not None:
+            take_states_for_graph(
+                self._planner.draft, self._planner.plan, target.hidden_states, rows
+            )
+
+    def lengths(
+        self, target: TargetOutput, padding: int, later: LaterPasses | None
+    ) -> list[list[int]]:
+        """See ``Strategy``."""
+        return self._planner.lengths(target, padding, later)

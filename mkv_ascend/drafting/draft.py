@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a proposal is told by the target's step, and what it asks of a draft.
+
+A host's adapter gives both. Nothing here knows vLLM: ``Draft`` and ``Builder`` are small enough for
+a fake in plain torch (``tests/unit/drafting/fake_draft.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from mkv_ascend.drafting.groups import DraftGroups
+
+if TYPE_CHECKING:
+    from mkv_ascend.drafting.plan import LaterPasses
+
+Metadata = Mapping[str, object]
+"""Layer name -> its attention metadata, which only the host looks into."""
+
+
+@dataclass(frozen=True)
+class TargetOutput:
+    """What the target's step hands over: T tokens of B requests.
+
+    Attributes:
+        token_ids: int32 [T], what the target was given.
+        positions: [T], of each token in its sequence.
+        next_token_ids: [B], what the target sampled last.
+        hidden_states: [T, width]; read by heads on hidden states.
+        num_rejected: [B], tokens at the end of each request that were rejected; None: none.
+        query_start_loc, query_start_loc_host: int32 [B + 1], where requests begin among the tokens.
+        host_lengths: int32 [B] on the host, keys of each request with its rejected tokens.
+        length_bounds: int32 [B] on the host, at least that: where scheduling is asynchronous the
+            host does not know what earlier steps rejected.
+        longest_row: most tokens of a request.
+        rope_positions: [axes, T], where rotary positions are not those in the sequence (M-RoPE).
+        multimodal: embeddings of images and where they stand, as the host has them.
+        common: what the host's metadata builders take for all layers, of the target's pass.
+    """
+
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    next_token_ids: torch.Tensor
+    hidden_states: torch.Tensor | None
+    num_rejected: torch.Tensor | None
+    query_start_loc: torch.Tensor
+    query_start_loc_host: torch.Tensor
+    host_lengths: torch.Tensor
+    length_bounds: torch.Tensor
+    longest_row: int
+    rope_positions: torch.Tensor | None = None
+    multimodal: object = None
+    common: object = None
+
+    @property
+    def requests(self) -> int:
+        """B."""
+        return self.next_token_ids.shape[0]
+
+
+@dataclass(frozen=True)
+class PassBatch:
+    """The rows of one pass of the draft, for B requests over G KV groups.
+
+    Attributes:
+        index: of the pass in its proposal; 0 is the first.
+        requests: B.
+        rows, input_rows: tokens, and the same with padding for ranks that run in step.
+        rows_across_ranks: ``input_rows`` of each rank, as the host has it.
+        query_start_loc, query_start_loc_host: int32 [B + 1].
+        longest_row: most tokens of a request.
+        lengths, host_lengths: int32 [B], keys that the last row of each request may see.
+        length_bounds: int32 [B] on the host, at least that.
+        positions: int32 [rows] in the sequence.
+        slots: int32 [rows] of each KV group.
+        tables: int32 [B, columns] of each KV group.
+        common: see ``TargetOutput``.
+        causal: whether rows see no row behind them.
+    """
+
+    index: int
+    requests: int
+    rows: int
+    input_rows: int
+    rows_across_ranks: torch.Tensor | None
+    query_start_loc: torch.Tensor
+    query_start_loc_host: torch.Tensor
+    longest_row: int
+    lengths: torch.Tensor
+    host_lengths: torch.Tensor
+    length_bounds: torch.Tensor
+    positions: torch.Tensor
+    slots: Sequence[torch.Tensor]
+    tables: Sequence[torch.Tensor]
+    common: object
+    causal: bool = True
+
+
+@dataclass(frozen=True)
+class HostLengths:
+    """Lengths of one later pass, on the host: int32 [B] and the same as a list."""
+
+    tensor: torch.Tensor
+    values: list[int]
+
+
+@dataclass(frozen=True)
+class DraftBuffers:
+    """Where the draft reads the inputs of its passes; they stay where they are.
+
+    Attributes:
+        token_ids: int32 [most rows].
+        positions: int32 [most rows], in the sequence.
+        sample_rows: int32, rows that are sampled from.
+        rope_positions: int32 [axes, most rows], if these are others.
+        hidden_states: [most rows, width], if the draft is a head on hidden states.
+        masked_state: [width], the hidden state of a row that is drafted in parallel.
+        joined_states: [most rows of a graph, width of what is joined], for states that the draft
+            combines inside its graphs; None: it takes them as they are, or outside.
+    """
+
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    sample_rows: torch.Tensor
+    rope_positions: torch.Tensor | None = None
+    hidden_states: torch.Tensor | None = None
+    masked_state: torch.Tensor | None = None
+    joined_states: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class States:
+    """Hidden states of a forward: ``last`` for logits, ``hidden`` for the next pass."""
+
+    last: torch.Tensor
+    hidden: torch.Tensor
+
+
+class Event(Protocol):
+    """A place in the device's stream that the host can wait for."""
+
+    def record(self) -> None:
+        """Take the place behind what was launched so far."""
+
+    def synchronize(self) -> None:
+        """Wait until the device is there."""
+
+
+class CosSinRows(Protocol):
+    """Rows of rotary tables for all passes, for layers that take them from their metadata."""
+
+    def regather(self) -> None:
+        """Select the rows of the positions that are there now, into the same memory."""
+
+
+class Builder(Protocol):
+    """The host's metadata builder of one attention group.
+
+    ``shares``: whether what it built for one group and pass can be made into that of others.
+    """
+
+    shares: bool
+
+    def need(self) -> Hashable:
+        """Builders equal in this, which share, build the same."""
+
+    def cos_sin_rows(
+        self, first: torch.Tensor | None, later: torch.Tensor | None
+    ) -> CosSinRows | None:
+        """The rows its layers take from metadata; None: they take none.
+
+        Args:
+            first: positions of the first pass, int32 [rows].
+            later: of the later passes, int32 [passes, rows].
+        """
+
+    def build(
+        self, batch: PassBatch, slots: torch.Tensor, table: torch.Tensor, rows: CosSinRows | None
+    ) -> object:
+        """Metadata of a pass: ``slots`` int32 [rows], ``table`` int32 [B, columns]."""
+
+    def for_group(self, built: object, slots: torch.Tensor, table: torch.Tensor) -> object:
+        """A copy of ``built`` for other slots and another table."""
+
+    def for_later_passes(
+        self, built: object, later: LaterPasses, rows: CosSinRows | None
+    ) -> list[object]:
+        """``built`` for each of the later passes, without host lengths."""
+
+    def set_lengths(self, built: object, lengths: HostLengths) -> None:
+        """Write a later pass's lengths into its own metadata."""
+
+
+class Draft(Protocol):
+    """A draft model as its host runs it."""
+
+    groups: DraftGroups
+    builders: Sequence[Builder]
+    buffers: DraftBuffers
+
+    def share_rows(self, rows: int) -> tuple[int, torch.Tensor | None]:
+        """``input_rows`` and ``rows_across_ranks`` for a pass of so many rows."""
+
+    def later_rows(self, input_rows: int, requests: int) -> int:
+        """Rows of the later passes: those of the first where ranks must run in step."""
+
+    def combine(self, states: torch.Tensor) -> torch.Tensor:
+        """The target's hidden states as the draft takes them, [T, width]."""
+
+    def embed(self, rows: int, multimodal: object = None) -> None:
+        """Embed the token ids in the buffer, where the draft takes embeddings."""
+
+    def running(self, metadata: Metadata | None, batch: PassBatch) -> AbstractContextManager[None]:
+        """The host's forward context of a proposal, with metadata of its first pass."""
+
+    def use(self, metadata: Metadata | None) -> None:
+        """Metadata of the forward that comes, inside ``running``."""
+
+    def begin_later_passes(self, rows: int, requests: int) -> None:
+        """From here on forwards have so many rows, inside ``running``."""
+
+    def forward(self, rows: int, positions: torch.Tensor | None = None) -> States:
+        """One forward over rows of the buffers.
+
+        Args:
+            positions: of a later pass; None: the first pass's, in the buffer.
+        """
+
+    def sample(
+        self, states: torch.Tensor, rows: torch.Tensor | slice, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The greedy token of each of these rows of hidden states; int64, into ``out`` if given."""
+
+    def feed_back(
+        self, tokens: torch.Tensor, hidden: torch.Tensor, rows: torch.Tensor | slice
+    ) -> None:
+        """What was drafted last becomes the input of the next pass.
+
+        Args:
+            tokens: int64 [B].
+            hidden: hidden states of the last pass, of which ``rows`` go on.
+        """
+
+
+class ContextDraft(Draft, Protocol):
+    """A draft that makes keys and values of the target's hidden states."""
+
+    def write_context(
+        self, states: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor
+    ) -> None:
+        """Write keys and values of combined states [T, width] to ``slots`` int32 [G, T]."""

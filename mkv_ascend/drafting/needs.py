@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention metadata of a proposal: built once per distinct need, shared by groups and passes.
+
+A need is what a builder reads, and the shape of the pass. A proposal has two shapes, that of the
+first pass and that of the later ones, so builders run twice per need, however many groups and
+passes there are. A builder of which nothing is known runs for each of its groups and passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from mkv_ascend.drafting.draft import (
+    Builder,
+    CosSinRows,
+    HostLengths,
+    Metadata,
+    PassBatch,
+)
+from mkv_ascend.drafting.groups import DraftGroups
+from mkv_ascend.drafting.plan import LaterPasses
+
+Tensors = Sequence[torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Need:
+    """Groups that one run of a builder serves; indices into ``DraftGroups.groups``."""
+
+    builder: Builder
+    groups: tuple[int, ...]
+
+
+def distinct_needs(builders: Sequence[Builder]) -> tuple[Need, ...]:
+    """Which groups one builder serves for all.
+
+    Args:
+        builders: of each group.
+    """
+    members: dict[Hashable, list[int]] = {}
+    for index, builder in enumerate(builders):
+        alike = builder.need() if builder.shares else index
+        members.setdefault((type(builder), builder.shares, alike), []).append(index)
+    return tuple(Need(builders[indices[0]], tuple(indices)) for indices in members.values())
+
+
+class Needs:
+    """Makes the metadata of all passes of a proposal.
+
+    ``distinct``: see ``distinct_needs``. ``builds``: how often a builder ran, in all.
+    """
+
+    def __init__(self, groups: DraftGroups, builders: Sequence[Builder]) -> None:
+        self.groups = groups
+        self.distinct = distinct_needs(builders)
+        self.builds = 0
+        self._layers = groups.layers()
+
+    def builds_per_proposal(self, later_passes: int) -> int:
+        """How often builders run in one proposal with so many later passes."""
+        sharing = sum(need.builder.shares for need in self.distinct)
+        others = len(self.distinct) - sharing
+        return sharing * (2 if later_passes else 1) + others * (1 + later_passes)
+
+    def cos_sin_rows(
+        self, first: torch.Tensor | None, later: torch.Tensor | None
+    ) -> CosSinRows | None:
+        """Rows of rotary tables for the passes, if any layer takes them from its metadata."""
+        for need in self.distinct:
+            rows = need.builder.cos_sin_rows(first, later)
+            if rows is not None:
+                return rows
+        return None
+
+    def first_pass(self, batch: PassBatch, rows: CosSinRows | None) -> Metadata:
+        """Metadata of the first pass."""
+        built: list[object] = [None] * len(self.groups.groups)
+        for need in self.distinct:
+            leader = need.groups[0]
+            built[leader] = self.build(need, batch, rows)
+            for index in need.groups[1:]:
+                built[index] = self.for_group(need, built[leader], batch.slots, batch.tables, index)
+        return self.by_layer(built)
+
+    def later_passes(
+        self, batch: PassBatch, later: LaterPasses, rows: CosSinRows | None
+    ) -> LaterMetadata:
+        """Metadata of all later passes, which still lacks the lengths on the host.
+
+        Args:
+            batch: of the first of them.
+        """
+        per_pass: list[list[object]] = [[None] * len(self.groups.groups) for _ in later.positions]
+        for need in self.distinct:
+            if need.builder.shares:
+                template = self.build(need, batch, rows)
+                made = need.builder.for_later_passes(template, later, rows)
+                for metadata, of_pass in zip(made, per_pass, strict=True):
+                    of_pass[need.groups[0]] = metadata
+        return LaterMetadata(self, batch, later, per_pass)
+
+    def build(self, need: Need, batch: PassBatch, rows: CosSinRows | None) -> object:
+        """Run the builder of ``need`` for its first group."""
+        table = self.groups.groups[need.groups[0]].table
+        self.builds += 1
+        return need.builder.build(batch, batch.slots[table], batch.tables[table], rows)
+
+    def for_group(
+        self, need: Need, built: object, slots: Tensors, tables: Tensors, group: int
+    ) -> object:
+        """What was built, for another group: ``slots`` and ``tables`` are of each KV group."""
+        table = self.groups.groups[group].table
+        return need.builder.for_group(built, slots[table], tables[table])
+
+    def by_layer(self, per_group: Sequence[object]) -> Metadata:
+        """Metadata of each group, by layer."""
+        return {name: per_group[index] for name, index in self._layers}
+
+
+@dataclass(frozen=True)
+class LaterMetadata:
+    """Metadata of the later passes, complete once the lengths are known on the host."""
+
+    needs: Needs
+    batch: PassBatch
+    later: LaterPasses
+    per_pass: list[list[object]]
+
+    def with_lengths(self, lengths: torch.Tensor) -> list[Metadata]:
+        """The metadata of each later pass.
+
+        Args:
+            lengths: int32 [passes, B] on the host.
+        """
+        return [
+            self._pass(index, HostLengths(row, row.tolist())) for index, row in enumerate(lengths)
+        ]
+
+    def _pass(self, index: int, lengths: HostLengths) -> Metadata:
+        needs, per_group = self.needs, self.per_pass[index]
+        slots, tables = self.later.slots[index], self.later.tables
+        for need in needs.distinct:
+            leader, *others = need.groups
+            if not need.builder.shares:
+                per_group[leader] = needs.build(need, self._batch_of(index, lengths), None)
+                continue
+            need.builder.set_lengths(per_group[leader], lengths)
+            if index > 0:
+                per_group[leader] = needs.for_group(need, per_group[leader], slots, tables, leader)
+            for group in others:
+                per_group[group] = needs.for_group(need, per_group[leader], slots, tables, group)
+        return needs.by_layer(per_group)
+
+    def _batch_of(self, index: int, lengths: HostLengths) -> PassBatch:
+        """This pass's own values, for a builder of which nothing is known."""
+        return replace(
+            self.batch,
+            index=index + 1,
+            lengths=self.later.lengths[index],
+            host_lengths=lengths.tensor,
+            length_bounds=lengths.tensor,
+            positions=self.later.request_positions[index],
+            slots=self.later.slots[index],
+        )

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans the passes of drafts that draft token by token: attention drafts and recurrent ones.
+
+Lengths of later passes are position + 1, on the device and on the host. Builders hand them to
+operators as lists, and the host does not know how many tokens were rejected, so they are copied to
+the host before the first pass is launched and waited for after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from mkv_ascend.drafting.draft import CosSinRows, Draft, Metadata, PassBatch, TargetOutput
+from mkv_ascend.drafting.hidden_states import join_states
+from mkv_ascend.drafting.needs import Needs
+from mkv_ascend.drafting.passes import Passes
+from mkv_ascend.drafting.plan import DraftPlan, LaterPasses
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Plans the passes of one draft.
+
+    Attributes:
+        draft: whose passes they are.
+        plan: positions, lengths and slots.
+        needs: attention metadata.
+    """
+
+    draft: Draft
+    plan: DraftPlan
+    needs: Needs
+
+    def first_batch(self, target: TargetOutput, rows: int) -> PassBatch:
+        """The first pass, which is laid out in ``rows`` rows."""
+        plan, requests = self.plan, target.requests
+        more = plan.sizes.first_pass_rows(0, 1)
+        starts, lengths = target.query_start_loc_host, target.host_lengths
+        if more:
+            starts = starts + more * plan.host_counts[: requests + 1]
+            lengths = lengths + more
+        input_rows, rows_across_ranks = self.draft.share_rows(rows)
+        return PassBatch(
+            index=0,
+            requests=requests,
+            rows=rows,
+            input_rows=input_rows,
+            rows_across_ranks=rows_across_ranks,
+            query_start_loc=plan.first_query_start_loc[: requests + 1],
+            query_start_loc_host=starts,
+            longest_row=target.longest_row + more,
+            lengths=plan.first_lengths[:requests],
+            host_lengths=lengths,
+            length_bounds=lengths,
+            positions=self.draft.buffers.positions[:rows],
+            slots=plan.slots(rows),
+            tables=plan.tables(requests),
+            common=target.common,
+        )
+
+    def passes(self, batch: PassBatch) -> Passes:
+        """All passes, given the first. Metadata of later ones is made when it is asked for."""
+        plan, needs, requests = self.plan, self.needs, batch.requests
+        sample_rows = self.draft.buffers.sample_rows[: requests * plan.sizes.sampled_per_request]
+        if not plan.sizes.later_passes:
+            rows = needs.cos_sin_rows(batch.positions, None)
+            first = needs.first_pass(batch, rows)
+            return Passes(batch, first, sample_rows, refresh=Refresh(self.draft, rows))
+        later_rows = self.draft.later_rows(batch.input_rows, requests)
+        later = plan.plan_later(later_rows, requests)
+        plan.copy_lengths(later)
+        rows = needs.cos_sin_rows(batch.positions, later.all_positions)
+        first = needs.first_pass(batch, rows)
+
+        def later_metadata() -> Sequence[Metadata]:
+            metadata = needs.later_passes(self.later_batch(batch, later, later_rows), later, rows)
+            plan.wait_for_lengths()
+            return metadata.with_lengths(later.host_lengths[:, :requests])
+
+        return Passes(
+            batch,
+            first,
+            sample_rows,
+            self.positions(later, requests),
+            later_rows,
+            later_metadata,
+            refresh=Refresh(self.draft, rows),
+        )
+
+    def captured(self, batch: PassBatch) -> Passes:
+        """The same for a graph: where rows begin is the graph's own, and all metadata is there.
+
+        Rows of all verify steps of a graph begin there, those of padding, too; in the plan's buffer
+        padding has what an earlier batch left, which may be long, or fall.
+        """
+        passes = self.passes(replace(batch, query_start_loc=batch.query_start_loc.clone()))
+        later = passes.later()
+        return replace(passes, later=lambda: later)
+
+    def lengths(
+        self, target: TargetOutput, padding: int, later: LaterPasses | None
+    ) -> list[list[int]]:
+        """Lengths of the first pass, and those that were planned; see ``Strategy``."""
+        more = self.plan.sizes.first_pass_rows(0, 1)
+        first: list[int] = (target.host_lengths + more).tolist()
+        planned: list[list[int]] = [] if later is None else later.host_lengths.tolist()
+        return [first + [0] * padding, *planned]
+
+    def later_batch(self, first: PassBatch, later: LaterPasses, rows: int) -> PassBatch:
+        """A pass with one token per request; its host lengths come later."""
+        requests = first.requests
+        starts = self.plan.host_counts[: requests + 1]
+        return PassBatch(
+            index=1,
+            requests=requests,
+            rows=requests,
+            input_rows=rows,
+            rows_across_ranks=first.rows_across_ranks,
+            query_start_loc=self.plan.counts[: requests + 1],
+            query_start_loc_host=starts,
+            longest_row=1,
+            lengths=later.lengths[0],
+            host_lengths=starts[1:],
+            length_bounds=starts[1:],
+            positions=later.request_positions[0],
+            slots=later.slots[0],
+            tables=later.tables,
+            common=first.common,
+        )
+
+    def positions(self, later: LaterPasses, requests: int) -> tuple[torch.Tensor, ...]:
+        """What later passes are run with; those of M-RoPE move on by one on every axis."""
+        buffers, plan = self.draft.buffers, self.plan
+        if buffers.rope_positions is None:
+            return later.positions
+        ahead = plan.row_numbers[1 : len(later.positions) + 1]
+        fits = plan.next_positions[:requests] + ahead[:, None] < plan.sizes.max_model_len
+        sampled = buffers.rope_positions[:, buffers.sample_rows[:requests]]
+        moved = sampled + ahead[:, None, None]
+        rows = later.positions[0].shape[0]
+        planned = moved.new_zeros((len(ahead), sampled.shape[0], rows))
+        planned[:, :, :requests] = moved * fits[:, None]
+        return tuple(planned)
+
+
+@dataclass(frozen=True)
+class Refresh:
+    """What the head of a graph brings in for attention layers."""
+
+    draft: Draft
+    rows: CosSinRows | None
+
+    def __call__(self, passes: Passes) -> Passes:
+        """Launch it; the passes stay the same."""
+        # Padding requests still hold row indices of an earlier batch: clamp them, so that the
+        # gather stays in bounds.
+        passes.sample_rows.clamp_(max=passes.batch.rows - 1)
+        join_states(self.draft, passes.batch.rows)
+        if self.rows is not None:
+            self.rows.regather()
+        return passes

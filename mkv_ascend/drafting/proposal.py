@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A proposal: K draft tokens for each request, by a draft over any number of KV groups.
+
+One launch writes inputs and slots of the first pass, one plans positions, lengths and slots of all
+later passes, metadata is built once per distinct need, and then the passes run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from mkv_ascend.drafting.draft import Draft, TargetOutput
+from mkv_ascend.drafting.needs import Needs
+from mkv_ascend.drafting.passes import Passes, run_passes
+from mkv_ascend.drafting.plan import DraftPlan
+from mkv_ascend.drafting.strategy import Strategy
+
+
+class Proposal:
+    """Drafts for one batch after another.
+
+    Args:
+        draft: the draft model.
+        strategy: how it gets from the target's step to draft tokens.
+        plan: positions, lengths and slots.
+        needs: attention metadata.
+        run: runs planned passes, where a host has its own way.
+    """
+
+    def __init__(
+        self,
+        draft: Draft,
+        strategy: Strategy,
+        plan: DraftPlan,
+        needs: Needs,
+        run: Callable[[Draft, Passes], torch.Tensor] = run_passes,
+    ) -> None:
+        self.draft, self.strategy, self.plan, self.needs = draft, strategy, plan, needs
+        self._run = run
+
+    def propose(self, target: TargetOutput) -> torch.Tensor:
+        """Draft for the B requests of the target's step; int64 [B, K]."""
+        rows = self.strategy.lay_out(target)
+        passes = self.strategy.plan(target, rows)
+        with self.draft.running(passes.first, passes.batch):
+            return self.run(passes)
+
+    def run(self, passes: Passes) -> torch.Tensor:
+        """Run planned passes, inside the draft's forward context; int64 [B, K]."""
+        return self._run(self.draft, passes)

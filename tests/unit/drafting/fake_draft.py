@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A draft, its metadata builders and a graph capturer in plain torch, all on integers.
+
+A layer keeps one number for each slot. A row's state is a sum over the keys it may see, each times
+its place; the token drafted is that modulo the vocabulary. So every wrong key, place, length, slot
+or block table gives another token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mkv_ascend.drafting.draft import DraftBuffers, HostLengths, Metadata, PassBatch, States
+from mkv_ascend.drafting.groups import DraftGroup, DraftGroups
+from mkv_ascend.drafting.passes import Passes
+
+VOCABULARY, PRIME = 997, 1_000_003
+STATE = 10_007
+"""Hidden states are numbers below this."""
+
+
+@dataclass
+class Attention:
+    """Metadata of one layer; ``lengths`` are as an operator takes them from the host."""
+
+    slots: torch.Tensor
+    table: torch.Tensor
+    starts: torch.Tensor
+    lengths: torch.Tensor
+    causal: bool
+    rotary: torch.Tensor | None
+
+
+@dataclass
+class Gathered:
+    """``CosSinRows``: what a rotary table holds at the positions of all passes."""
+
+    positions: Sequence[torch.Tensor]
+    rows: torch.Tensor
+
+    def regather(self) -> None:
+        self.rows.copy_(rotary(torch.cat([part.flatten() for part in self.positions])))
+
+
+def rotary(positions: Any) -> Any:
+    return (positions * 31 + 7) % 101
+
+
+class FakeBuilder:
+    """``Builder``; ``shares`` or runs anew each time, and may have layers with rotary rows."""
+
+    def __init__(self, shares: bool, rotates: bool = False) -> None:
+        self.shares, self.rotates = shares, rotates
+
+    def need(self) -> bool:
+        return self.rotates
+
+    def cos_sin_rows(self, first: Any, later: Any) -> Gathered | None:
+        if not (self.rotates and self.shares):
+            return None
+        parts = [part for part in (first, later) if part is not None]
+        return Gathered(parts, rotary(torch.cat([part.flatten() for part in parts])))
+
+    def build(self, batch: PassBatch, slots: Any, table: Any, rows: Any) -> Attention:
+        own = None
+        if self.rotates:
+            own = rotary(batch.positions) if rows is None else rows.rows[: batch.rows]
+        lengths = batch.host_lengths.clone()
+        return Attention(slots, table, batch.query_start_loc, lengths, batch.causal, own)
+
+    def for_group(self, built: Any, slots: Any, table: Any) -> Attention:
+        return replace(built, slots=slots, table=table)
+
+    def for_later_passes(self, built: Any, later: Any, rows: Any) -> list[object]:
+        made: list[object] = []
+        for index, positions in enumerate(later.request_positions):
+            own = None
+            if self.rotates:
+                first = rows.positions[0].numel() + index * later.all_positions.shape[1]
+                own = rows.rows[first : first + len(positions)]
+            made.append(replace(built, rotary=own))
+        return made
+
+    def set_lengths(self, built: Any, lengths: HostLengths) -> None:
+        assert lengths.tensor.tolist() == lengths.values
+        built.lengths = lengths.tensor.clone()
+
+
+class FakeDraft:
+    """``Draft`` and ``ContextDraft`` of one layer in each of the KV groups.
+
+    ``head``: whether it takes hidden states. ``recurrent``: gives what recurrent layers add to the
+    states of so many rows.
+    """
+
+    def __init__(
+        self, builders: Sequence[FakeBuilder], blocks: int, block_sizes: Sequence[int], head: bool
+    ) -> None:
+        count, most = len(builders), 160
+        self.groups = DraftGroups(
+            tuple(
+                DraftGroup(index, index, object, index, None, (f"layers.{index}",))
+                for index in range(count)
+            ),
+            tuple(range(count)),
+            tuple(block_sizes),
+        )
+        self.builders = list(builders)
+        self.caches = [torch.zeros(blocks * size + 1, dtype=torch.int64) for size in block_sizes]
+        integers = torch.int32
+        self.buffers = DraftBuffers(
+            torch.zeros(most, dtype=integers),
+            torch.zeros(most, dtype=integers),
+            torch.zeros(most, dtype=integers),
+            hidden_states=torch.zeros(most, 1, dtype=torch.int64) if head else None,
+        )
+        self.head = head
+        self.metadata: Metadata | None = None
+        self.recurrent: Callable[[int], torch.Tensor | int] = lambda rows: 0
+
+    def share_rows(self, rows: int) -> tuple[int, None]:
+        return rows, None
+
+    def later_rows(self, input_rows: int, requests: int) -> int:
+        return requests
+
+    def combine(self, states: torch.Tensor) -> torch.Tensor:
+        return states * 3 % STATE
+
+    def embed(self, rows: int, multimodal: object = None) -> None:
+        """It takes token ids."""
+
+    @contextlib.contextmanager
+    def running(self, metadata: Metadata | None, batch: PassBatch) -> Iterator[None]:
+        self.metadata = metadata
+        yield
+        self.metadata = None
+
+    def use(self, metadata: Metadata | None) -> None:
+        self.metadata = metadata
+
+    def begin_later_passes(self, rows: int, requests: int) -> None:
+        """Nothing depends on it."""
+
+    def write_context(self, states: Any, positions: Any, slots: Any) -> None:
+        for cache, of_group in zip(self.caches, slots, strict=True):
+            cache[of_group.long()] = key(states[:, 0], positions)
+
+    def forward(self, rows: int, positions: torch.Tensor | None = None) -> States:
+        assert self.metadata is not None
+        buffers = self.buffers
+        at = (buffers.positions[:rows] if positions is None else positions).long()
+        tokens = buffers.token_ids[:rows].long()
+        if self.head and buffers.hidden_states is not None:
+            tokens = tokens + VOCABULARY * buffers.hidden_states[:rows, 0]
+        state = key(tokens, at) + self.recurrent(rows)
+        for layer, (cache, size) in enumerate(
+            zip(self.caches, self.groups.block_sizes, strict=True)
+        ):
+            built: Any = self.metadata[f"layers.{layer}"]
+            cache[built.slots[:rows].long()] = key(tokens, at)
+            state = state + (layer + 2) * attended(built, cache, size, rows)
+        return States(state % STATE, state % STATE)
+
+    def sample(self, states: Any, rows: Any, out: torch.Tensor | None = None) -> torch.Tensor:
+        drafted: torch.Tensor = states[rows] % VOCABULARY
+        return drafted if out is None else out.copy_(drafted)
+
+    def feed_back(self, tokens: Any, hidden: Any, rows: Any) -> None:
+        self.buffers.token_ids[: len(tokens)] = tokens
+        if self.head and self.buffers.hidden_states is not None:
+            self.buffers.hidden_states[: len(tokens), 0] = hidden[rows]
+
+
+def key(token: Any, position: Any) -> Any:
+    """What a layer keeps of a token; ``sum_of_keys`` says it once more for one request."""
+    return (token * 1009 + position * 31 + 1) % PRIME
+
+
+def attended(built: Attention, cache: torch.Tensor, size: int, rows: int) -> torch.Tensor:
+    """For each row the sum over its keys, int64 [rows]."""
+    places = torch.arange(built.table.shape[1] * size)
+    keys = cache[built.table.long()[:, places // size] * size + places % size]
+    row = torch.arange(rows)
+    request = torch.bucketize(row, built.starts[1:].long(), right=True).clamp(max=len(keys) - 1)
+    seen = built.lengths[request].long()
+    if built.causal:
+        seen = seen - (built.starts[request + 1] - 1 - row)
+    weights = torch.where(places < seen[:, None], places + 1, 0)
+    states = (keys[request] * weights % PRIME).sum(dim=1)
+    return states if built.rotary is None else states + built.rotary[:rows]
+
+
+class Recorder(TorchDispatchMode):
+    """Notes what is launched; running it again uses the same tensors and no Python of the draft."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, out))
+        return out
+
+    def run(self) -> None:
+        for func, args, kwargs, out in self.calls:
+            again = func(*args, **kwargs)
+            if isinstance(out, torch.Tensor) and again is not out:
+                out.copy_(again)
+
+
+class FakeGraph:
+    """``Graph``: waits for lengths if there are launches that take them."""
+
+    updates_lengths, reads_lengths = True, False
+
+    def __init__(self, recorder: Recorder, metadata: Sequence[Metadata]) -> None:
+        self.recorder, self.metadata = recorder, metadata
+
+    def replay(self) -> None:
+        """Launches wait for their lengths."""
+
+    def update(self, lengths: Sequence[list[int]]) -> None:
+        for metadata, of_pass in zip(self.metadata, lengths, strict=True):
+            for built in metadata.values():
+                if isinstance(built, Attention):
+                    built.lengths.copy_(torch.tensor(of_pass))
+        self.recorder.run()
+
+
+@dataclass
+class FakeCapturer:
+    """``Capturer``; ``calls`` in their order."""
+
+    draft: FakeDraft
+    calls: list[str] = field(default_factory=list)
+
+    def measuring(self) -> Any:
+        return contextlib.nullcontext()
+
+    def capture(self, passes: Passes, run: Callable[[], None]) -> FakeGraph:
+        with self.draft.running(passes.first, passes.batch), Recorder() as recorder:
+            run()
+        assert passes.first is not None
+        later = [metadata for metadata in passes.later() if metadata is not None]
+        return FakeGraph(recorder, [passes.first, *later])
+
+    def wait_for_replay(self) -> None:
+        self.calls.append("the host waits for the replay before")
+
+    def wait_for_copied_drafts(self) -> None:
+        self.calls.append("the stream waits for copied drafts")

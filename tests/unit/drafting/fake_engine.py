@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine that steps requests through a draft, and says in plain loops what it should draft."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from mkv_ascend.drafting.attention_strategy import AttentionStrategy
+from mkv_ascend.drafting.draft import PassBatch, TargetOutput
+from mkv_ascend.drafting.graph_runner import GraphRunner
+from mkv_ascend.drafting.mask_tokens_strategy import MaskTokensStrategy
+from mkv_ascend.drafting.needs import Needs
+from mkv_ascend.drafting.plan import DraftPlan, Sizes
+from mkv_ascend.drafting.planner import Planner
+from mkv_ascend.drafting.proposal import Proposal
+from mkv_ascend.drafting.recurrent_groups import RecurrentGroup, RecurrentGroups, TargetRows
+from mkv_ascend.drafting.recurrent_states import RecurrentCaches
+from mkv_ascend.drafting.recurrent_strategy import RecurrentStrategy
+from tests.unit.drafting.fake_draft import (
+    PRIME,
+    STATE,
+    VOCABULARY,
+    FakeBuilder,
+    FakeCapturer,
+    FakeDraft,
+    key,
+    rotary,
+)
+
+MOST_REQUESTS, COLUMNS, MASK = 4, 8, 5
+MOST_LENGTH = 96
+
+
+@dataclass(frozen=True)
+class Case:
+    """``kind``: attention, head, recurrent or mask; ``k``; sizes of blocks of each KV group; for
+    each of them whether its builder shares, and whether its layers take rotary rows."""
+
+    kind: str
+    k: int
+    block_sizes: tuple[int, ...] = (4,)
+    shares: tuple[bool, ...] = (True,)
+    rotates: tuple[bool, ...] = (False,)
+    max_model_len: int = MOST_LENGTH
+    parallel: bool = False
+
+
+@dataclass
+class Request:
+    """``tokens``: all that are accepted, of which the target has seen all but the last."""
+
+    row: int
+    tokens: list[int]
+    seen: int = 0
+    drafts: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Built:
+    """Metadata of recurrent layers: rows that are run token by token, and that begin a request."""
+
+    by_token: torch.Tensor
+    begins: torch.Tensor
+    table: torch.Tensor
+    batch: PassBatch
+
+
+class RecurrentBuilder:
+    def need(self) -> str:
+        return "one"
+
+    def first_pass(self, batch: PassBatch, table: Any, rows: TargetRows) -> Built:
+        return Built(rows.row_lengths > 0, rows.begins, table, batch)
+
+    def finished(self, built: Any, rows: TargetRows) -> Built:
+        return built
+
+    def later_pass(self, batch: PassBatch, table: Any, begins: Any) -> Built:
+        return Built(torch.zeros(batch.requests, dtype=torch.bool), begins, table, batch)
+
+    def for_table(self, built: Any, table: torch.Tensor) -> Built:
+        return Built(built.by_token, built.begins, table, built.batch)
+
+
+class RecurrentLayer:
+    """A number for each block, which every token changes."""
+
+    def __init__(self, draft: FakeDraft, blocks: int) -> None:
+        self.draft = draft
+        self.state = torch.randint(1, 99, (blocks, 1))
+
+    def run(self, rows: int) -> torch.Tensor:
+        """The state after each of the rows, int64 [rows]."""
+        assert self.draft.metadata is not None
+        built: Any = self.draft.metadata["recurrent"]
+        starts, tokens = built.batch.query_start_loc.long(), self.draft.buffers.token_ids
+        table = built.table.long()
+        state = torch.where(built.begins, 0, self.state[table[:, 0], 0])
+        after = torch.zeros(rows + 1, dtype=torch.int64)
+        for place in range(built.batch.longest_row):
+            row = (starts[:-1] + place).clamp(max=rows - 1)
+            live = place < starts.diff()
+            state = torch.where(live, (31 * state + tokens[row]) % PRIME, state)
+            column = min(place, table.shape[1] - 1)
+            block = torch.where(built.by_token, table[:, column], table[:, 0])
+            self.state[torch.where(live, block, 0), 0] = state
+            after[torch.where(live, row, rows)] = state
+        return after[:rows]
+
+
+class Engine:
+    """A draft of one case, and requests in a random order of steps."""
+
+    def __init__(self, case: Case, seed: int = 0, graphs: tuple[int, ...] = ()) -> None:
+        self.case, self.random = case, random.Random(seed)
+        torch.manual_seed(seed)
+        builders = [FakeBuilder(*each) for each in zip(case.shares, case.rotates, strict=True)]
+        blocks = 1 + MOST_REQUESTS * 2 * -(-(MOST_LENGTH + 32) // min(case.block_sizes))
+        self.draft = FakeDraft(builders, blocks, case.block_sizes, case.kind == "head")
+        if case.kind == "mask":
+            self._for_mask_tokens()
+        self.tables = [
+            torch.zeros(MOST_REQUESTS, self.columns(size), dtype=torch.int32)
+            for size in case.block_sizes
+        ]
+        self.plan = DraftPlan(self._sizes(), self.tables, case.block_sizes)
+        self.needs = Needs(self.draft.groups, self.draft.builders)
+        self.proposal = Proposal(self.draft, self._strategy(), self.plan, self.needs)
+        self.capturer = FakeCapturer(self.draft)
+        self.graphs = GraphRunner(self.proposal, self.capturer)
+        for size in graphs:
+            self.graphs.capture(size)
+        self.requests: list[Request] = []
+        self.judged = 0
+        # What is drafted past the longest sequence is judged where nothing is at once.
+        self.spare = 2 * case.k + 4 if case.kind == "mask" or case.parallel else 2
+
+    def columns(self, size: int) -> int:
+        return -(-(MOST_LENGTH + 32) // size)
+
+    def _sizes(self) -> Sizes:
+        case = self.case
+        later = {"recurrent": case.k, "mask": case.k + 1}.get(case.kind, case.k - 1)
+        return Sizes(
+            later_passes=0 if case.parallel else later,
+            max_requests=MOST_REQUESTS,
+            max_tokens=160,
+            max_model_len=case.max_model_len,
+            sampled_per_request=case.k if case.parallel else 1,
+            shift=case.kind != "attention",
+            parallel_token_id=MASK,
+        )
+
+    def _for_mask_tokens(self) -> None:
+        context = torch.zeros(160, 1, dtype=torch.int64)
+        self.draft.buffers = self.draft.buffers.__class__(
+            **{**vars(self.draft.buffers), "hidden_states": context}
+        )
+
+    def _strategy(self) -> Any:
+        planner = Planner(self.draft, self.plan, self.needs)
+        if self.case.kind == "mask":
+            return MaskTokensStrategy(self.draft, self.plan, self.needs, MASK)
+        if self.case.kind != "recurrent":
+            return AttentionStrategy(planner)
+        # As many blocks for each request as it verifies tokens; block 0 is nobody's.
+        size = self.case.k + 1
+        layer = RecurrentLayer(self.draft, 1 + 2 * MOST_REQUESTS * size)
+        self.state_table = torch.zeros(MOST_REQUESTS, size, dtype=torch.int32)
+        caches = RecurrentCaches((), (layer.state,))
+        group = RecurrentGroup(0, RecurrentBuilder(), ("recurrent",), lambda: [caches])
+        states = RecurrentGroups([group], [self.state_table], MOST_REQUESTS, self.case.k)
+        self.draft.recurrent = layer.run
+        return RecurrentStrategy(
+            planner, states, lambda requests: states.for_graph([group], requests)
+        )
+
+    def table_row(self, request: Request, group: int) -> torch.Tensor:
+        """Blocks of a request, which are those of an aborted one before it."""
+        columns = self.columns(self.case.block_sizes[group])
+        return (
+            1
+            + request.row * columns
+            + torch.randperm(columns, generator=torch.Generator().manual_seed(request.row))
+        )
+
+    def step(self, verify_only: bool = False) -> None:
+        """One step of the target and the proposal after it; judges every draft token."""
+        batch = [r for r in self.requests if not verify_only or r.drafts]
+        most = min(len(batch), MOST_REQUESTS)
+        batch = self.random.sample(batch, self.random.randint(min(1, most), most))
+        free = set(range(2 * MOST_REQUESTS)) - {request.row for request in self.requests}
+        while (
+            not verify_only
+            and len(batch) < MOST_REQUESTS
+            and (self.random.random() < 0.4 or not batch)
+            and free
+        ):
+            length = self.random.randint(2, 14)
+            request = Request(free.pop(), [self.token() for _ in range(length)])
+            self.requests.append(request)
+            batch.append(request)
+        if not batch:
+            return
+        # Recurrent layers have decodes first.
+        batch.sort(key=lambda request: not request.drafts)
+        drafted = self.propose(batch)
+        assert drafted.shape == (len(batch), self.case.k)
+        for request, tokens in zip(batch, drafted.tolist(), strict=True):
+            request.drafts = []
+            if request.seen < len(request.tokens) - 1:
+                continue  # in the middle of its prompt
+            assert tokens == self.expected(request.tokens), (self.case, request.tokens)
+            self.judged += self.case.k
+            room = self.case.max_model_len - 1 - len(request.tokens)
+            request.drafts = tokens[: max(room, 0)]
+            if self.random.random() < 0.1 or room < self.spare:
+                self.requests.remove(request)  # ended or aborted
+
+    def propose(self, batch: list[Request]) -> torch.Tensor:
+        """Run the target on the batch, and propose."""
+        token_ids, positions, starts, lengths, following, rejected = [], [], [0], [], [], []
+        for index, request in enumerate(batch):
+            for group, table in enumerate(self.tables):
+                table[index] = self.table_row(request, group).to(torch.int32)
+            if self.case.kind == "recurrent":
+                own = request.row * (self.case.k + 1) + torch.arange(self.case.k + 1) + 1
+                self.state_table[index] = own.to(torch.int32)
+            row, accepted = self.row(request)
+            token_ids += row
+            positions += range(request.seen, request.seen + len(row))
+            starts.append(len(token_ids))
+            lengths.append(request.seen + len(row))
+            rejected.append(len(row) - accepted)
+            request.seen += accepted
+            following.append(request.tokens[request.seen])
+        host = torch.tensor(starts, dtype=torch.int32)
+        target = TargetOutput(
+            torch.tensor(token_ids, dtype=torch.int32),
+            torch.tensor(positions),
+            torch.tensor(following),
+            torch.tensor([[hidden(*each)] for each in zip(token_ids, positions, strict=True)]),
+            torch.tensor(rejected, dtype=torch.int32) if any(rejected) else None,
+            host.clone(),
+            host,
+            torch.tensor(lengths, dtype=torch.int32),
+            torch.tensor(lengths, dtype=torch.int32),
+            int(host.diff().max()),
+        )
+        drafted = self.graphs.propose(target)
+        return self.proposal.propose(target) if drafted is None else drafted
+
+    def row(self, request: Request) -> tuple[list[int], int]:
+        """The target's row of a request, and how many of its tokens are accepted."""
+        unseen = request.tokens[request.seen :]
+        if request.drafts:
+            count = self.random.randint(0, len(request.drafts))
+            row = [*unseen, *request.drafts]
+            request.tokens += [*request.drafts[:count], self.token()]
+            return row, 1 + count
+        if len(unseen) > 2 and self.random.random() < 0.4:
+            chunk = self.random.randint(1, len(unseen) - 1)
+            return unseen[:chunk], chunk
+        request.tokens.append(self.token())
+        return unseen, len(unseen)
+
+    def token(self) -> int:
+        return self.random.randrange(10, VOCABULARY)
+
+    # What follows judges, in plain loops over one request.
+
+    def expected(self, tokens: list[int]) -> list[int]:
+        """The K tokens that the draft says after these."""
+        if self.case.kind == "mask":
+            return self.window_of(tokens)
+        if self.case.kind == "head":
+            return self.head_after(tokens)
+        drafted: list[int] = []
+        while len(drafted) < self.case.k:
+            masks = [MASK] * (len(drafted) if self.case.parallel else 0)
+            sequence = tokens + (masks if self.case.parallel else drafted)
+            drafted.append(self.state([*enumerate(sequence)], sequence) % VOCABULARY)
+        return drafted
+
+    def state(self, keys: list[tuple[int, int]], sequence: list[int]) -> int:
+        """Of a row whose layers see these (position, token), the last of which is its own."""
+        position, own = keys[-1]
+        if position >= self.case.max_model_len:
+            # At position 0, with one key: the sequence's first.
+            position, keys = 0, keys[:1]
+        total = key(own, position) + self.recurrent_state(sequence)
+        for layer, rotates in enumerate(self.case.rotates):
+            seen = sum((at + 1) * key(token, at) % PRIME for at, token in keys)
+            total += (layer + 2) * (seen + (rotary(position) if rotates else 0))
+        return int(total) % STATE
+
+    def recurrent_state(self, sequence: list[int]) -> int:
+        state = 0
+        if self.case.kind == "recurrent":
+            for token in sequence:
+                state = (31 * state + token) % PRIME
+        return state
+
+    def head_after(self, tokens: list[int]) -> list[int]:
+        """A head sees each token one place earlier, with the hidden state there."""
+        states = [hidden(token, at) * 3 % STATE for at, token in enumerate(tokens[:-1])]
+        shown, drafted = list(tokens[1:]), []
+        while len(drafted) < self.case.k:
+            seen = [token + VOCABULARY * states[at] for at, token in enumerate(shown)]
+            states.append(self.state([*enumerate(seen)], seen))
+            drafted.append(states[-1] % VOCABULARY)
+            shown.append(drafted[-1])
+        return drafted
+
+    def window_of(self, tokens: list[int]) -> list[int]:
+        """All rows of a window see the context and all of the window."""
+        context = [(at, hidden(token, at) * 3 % STATE) for at, token in enumerate(tokens[:-1])]
+        window = [tokens[-1], *[MASK] * self.case.k]
+        window_keys = [(len(context) + at, token) for at, token in enumerate(window)]
+        inside = [pair for pair in window_keys if pair[0] < self.case.max_model_len]
+        drafted = []
+        for position, token in window_keys[1:]:
+            total = key(token, position)
+            for layer, rotates in enumerate(self.case.rotates):
+                pairs = [*context, *inside]
+                seen = sum((at + 1) * key(own, at) % PRIME for at, own in pairs)
+                total += (layer + 2) * (seen + (rotary(position) if rotates else 0))
+            drafted.append(int(total) % STATE % VOCABULARY)
+        return drafted
+
+
+def hidden(token: int, position: int) -> int:
+    """The target's hidden state."""
+    return (token * 7 + position) % STATE

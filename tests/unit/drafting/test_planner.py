@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Positions of later passes on several axes."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from mkv_ascend.drafting.draft import DraftBuffers
+from mkv_ascend.drafting.plan import DraftPlan, Sizes
+from mkv_ascend.drafting.planner import Planner
+
+
+def test_rope_positions_of_several_axes_move_on_together() -> None:
+    """M-RoPE: axes need not be equal, nor the position in the sequence; past its end they are 0."""
+    requests, rows = 2, 3
+    sizes = Sizes(later_passes=2, max_requests=rows, max_tokens=16, max_model_len=12)
+    plan = DraftPlan(sizes, [torch.zeros(rows, 4, dtype=torch.int32)], [4])
+    plan.next_positions[:requests] = torch.tensor([4, 10], dtype=torch.int32)
+    none = torch.zeros(1)
+    axes = torch.tensor([[7, 2, 7, 8], [7, 3, 7, 8], [7, 5, 7, 8]])
+    draft: Any = SimpleNamespace(
+        buffers=DraftBuffers(none, none, torch.tensor([1, 3]), rope_positions=axes)
+    )
+    needs: Any = None
+    later = plan.plan_later(rows, requests)
+    moved = Planner(draft, plan, needs).positions(later, requests)
+    assert [each.tolist() for each in moved] == [
+        [[3, 9, 0], [4, 9, 0], [6, 9, 0]],
+        # The second request would stand at position 12, which no sequence has.
+        [[4, 0, 0], [5, 0, 0], [7, 0, 0]],
+    ]

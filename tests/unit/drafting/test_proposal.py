@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every draft token of every strategy, eagerly and replayed, against plain loops."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.unit.drafting.fake_engine import Case, Engine
+
+KINDS = ("attention", "head", "recurrent", "mask")
+GROUPS = {
+    1: ((4,), (True,), (False,)),
+    2: ((4, 8), (True, True), (False, True)),
+    3: ((8, 4, 16), (True, False, True), (False, True, False)),
+    4: ((4, 4, 8, 16), (True, True, True, True), (True, False, True, False)),
+    5: ((4, 8, 16, 8, 4), (False, True, True, False, True), (False, True, False, True, False)),
+}
+
+
+@torch.inference_mode()
+def drafted_right(case: Case, seed: int, graphs: tuple[int, ...] = (), steps: int = 30) -> Engine:
+    engine = Engine(case, seed, graphs)
+    for number in range(steps):
+        engine.step(verify_only=bool(graphs) and number % 3 == 2)
+    assert engine.judged > 3 * case.k
+    return engine
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("k", [1, 3, 7])
+def test_every_draft_token_eagerly(kind: str, groups: int, k: int) -> None:
+    drafted_right(Case(kind, k, *GROUPS[groups]), seed=groups)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("k", range(1, 16))
+def test_every_number_of_draft_tokens(kind: str, k: int) -> None:
+    drafted_right(Case(kind, k, *GROUPS[2]), seed=k, steps=12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("k", [1, 2, 5, 15])
+def test_every_draft_token_replayed_with_padding(kind: str, groups: int, k: int) -> None:
+    """Graphs for 2 and 4 requests: batches of 1 and 3 are padded with rows of earlier batches."""
+    engine = drafted_right(Case(kind, k, *GROUPS[groups]), seed=k, graphs=(2, 4), steps=36)
+    assert engine.graphs.replays > 3
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("k", [2, 4])
+def test_parallel_drafting(groups: int, k: int) -> None:
+    drafted_right(Case("attention", k, *GROUPS[groups], parallel=True), seed=groups)
+
+
+@pytest.mark.parametrize("kind", ["attention", "head", "recurrent"])
+@pytest.mark.parametrize("graphs", [(), (4,)])
+def test_drafts_past_the_longest_sequence(kind: str, graphs: tuple[int, ...]) -> None:
+    """There a pass has position 0, one key, and writes nothing."""
+    drafted_right(Case(kind, 5, *GROUPS[2], max_model_len=18), seed=3, graphs=graphs, steps=60)
