@@ -15,12 +15,14 @@ from safetensors.torch import load_file
 
 from mkv_ascend import envs
 from tests.support import reference, speculation
-from tests.support.models.random_models import CONTEXTS, write_model
+from tests.support.models.random_models import write_model
 from tests.support.speculation import DraftModel, SpeculativeOutput, draft_and_verify
 from tests.support.tiny_models import derived, head_training, training
 from tests.support.tiny_models.head_sensitivity import proposals_without_keys
 from tests.support.tiny_models.heads import Head
 from tests.support.tiny_models.recipes import HeadRecipe, Recipe
+
+CONTEXTS = st.lists(st.integers(0, 255), min_size=1, max_size=12)
 
 SMALL: dict[str, Any] = {
     "hidden_size": 16,
