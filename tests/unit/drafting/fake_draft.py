@@ -69,12 +69,15 @@ class FakeBuilder:
 
     def build(self, batch: PassBatch, slots: Any, table: Any, rows: Any) -> Attention:
         own = None
+        if batch.index:
+            assert batch.lengths.tolist() == (batch.positions + 1).tolist()
         if self.rotates:
             own = rotary(batch.positions) if rows is None else rows.rows[: batch.rows]
         lengths = batch.host_lengths.clone()
         return Attention(slots, table, batch.query_start_loc, lengths, batch.causal, own)
 
     def for_group(self, built: Any, slots: Any, table: Any) -> Attention:
+        assert self.shares
         return replace(built, slots=slots, table=table)
 
     def for_later_passes(self, built: Any, later: Any, rows: Any) -> list[object]:

@@ -14,7 +14,7 @@ GROUPS = {
     2: ((4, 8), (True, True), (False, True)),
     3: ((8, 4, 16), (True, False, True), (False, True, False)),
     4: ((4, 4, 8, 16), (True, True, True, True), (True, False, True, False)),
-    5: ((4, 8, 16, 8, 4), (False, True, True, False, True), (False, True, False, True, False)),
+    5: ((4, 8, 16, 8, 4), (False, True, True, False, True), (False, True, False, False, True)),
 }
 
 
