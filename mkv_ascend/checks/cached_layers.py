@@ -35,12 +35,22 @@ KERNEL_BLOCK = 128
 
 @dataclass(frozen=True)
 class NamedLayer:
-    """A layer with its name, the model it is of, and the dtype of its cache."""
+    """A layer with its name, the model it is of, and the dtype of its cache.
+
+    ``state_dtype``: of a recurrent state, where it is not that of the cache.
+    """
 
     name: str
     role: Role
     dtype: str
     layer: ModelLayer
+    state_dtype: str | None = None
+
+    @property
+    def state_dtypes(self) -> tuple[str, ...]:
+        """Of each of its states: a convolution's window, and behind it the recurrent one."""
+        recurrent = self.state_dtype or self.dtype
+        return (self.dtype, *(recurrent for _ in self.layer.states[1:]))
 
 
 @dataclass(frozen=True)
@@ -74,8 +84,12 @@ class BlockSizes:
             attention.layer.num_kv_heads * attention.layer.head_size * dtype_bytes(attention.dtype)
         )
         sizes = [
-            math.prod(shape) * dtype_bytes(states.dtype)
-            for shape in states.layer.aligned_states or states.layer.states
+            math.prod(shape) * dtype_bytes(dtype)
+            for shape, dtype in zip(
+                states.layer.aligned_states or states.layer.states,
+                states.state_dtypes,
+                strict=True,
+            )
         ]
         block = KERNEL_BLOCK * -(-max(sizes) // (KERNEL_BLOCK * key_bytes))
         if block * key_bytes != max(sizes):
@@ -167,8 +181,8 @@ def _of_states(
     shapes = named.layer.states
     names = ("conv",) if len(shapes) == 1 else ("conv", "ssm")
     parts = [
-        Component(name, named.dtype, StateExtent(shape))
-        for name, shape in zip(names, shapes, strict=True)
+        Component(name, dtype, StateExtent(shape))
+        for name, dtype, shape in zip(names, named.state_dtypes, shapes, strict=True)
     ]
     layout = LayerLayout(
         layer=named.name,

@@ -8,6 +8,7 @@ engines.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.attention.request import Environment
 from mkv_ascend.checks.cached_layers import BlockSizes, NamedLayer, cached_layers
 from mkv_ascend.checks.model_config import (
+    QWEN_3_5,
     ExplainError,
     ModelConfig,
     NotFromNumbersError,
@@ -33,11 +35,11 @@ __all__ = ["ADMITTED_TOKENS", "WITHOUT_LAYERS", "find"]
 ADMITTED_TOKENS = 2048
 """Tokens of a step where the user names none: vLLM's for a server whose device has less than 70
 GiB (``EngineArgs.get_batch_defaults``)."""
-WITH_MODEL = frozenset({"draft_model", "eagle", "eagle3"})
+WITH_MODEL = frozenset({"draft_model", "eagle", "eagle3", "dflash"})
 """Methods whose draft is read like any model."""
 WITHOUT_LAYERS = frozenset({"ngram", "ngram_gpu", "suffix"})
 """Methods that draft without a model."""
-AFTER_TARGET = frozenset({"eagle", "eagle3", "mtp"})
+AFTER_TARGET = frozenset({"eagle", "eagle3", "mtp", "dflash"})
 """Methods whose layers vLLM names and numbers as the target's, after its last."""
 READ_BY_VLLM: dict[str, Any] = {
     "kv_cache_dtype": "auto",
@@ -189,12 +191,15 @@ def _named(
         found = draft.mtp_layers(ranks) if method == "mtp" else draft.layers(ranks, drafted)
         after = method in AFTER_TARGET
         first = len(target_layers) if after else 0
-        prefix = "" if after else f"draft_model.{draft.prefix}"
+        stem = "model.layers" if after else f"draft_model.{draft.prefix}model.layers"
+        if method == "mtp" and draft.model_type in QWEN_3_5:
+            stem, first = "mtp.layers", 0
         layers += [
-            NamedLayer(f"{prefix}model.layers.{first + index}.{x.module}", Role.DRAFT, dtype, x)
+            NamedLayer(f"{stem}.{first + index}.{x.module}", Role.DRAFT, dtype, x)
             for index, x in enumerate(found)
         ]
-    return sorted(layers, key=lambda named: bool(named.layer.states))
+    with_dtype = (replace(named, state_dtype=target.state_dtype) for named in layers)
+    return sorted(with_dtype, key=lambda named: bool(named.layer.states))
 
 
 def _dtype(asked: Asked, target: ModelConfig) -> str:

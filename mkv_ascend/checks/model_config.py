@@ -19,6 +19,7 @@ from mkv_ascend.layout.kind import Kind
 
 __all__ = [
     "FAMILIES",
+    "QWEN_3_5",
     "ExplainError",
     "ModelConfig",
     "ModelLayer",
@@ -26,6 +27,9 @@ __all__ = [
     "read_model",
     "read_models",
 ]
+
+
+QWEN_3_5 = ("qwen3_5_text", "qwen3_5_moe_text")
 
 
 class ExplainError(ValueError):
@@ -92,6 +96,16 @@ class ModelConfig:
         # vLLM's dtype "auto" computes models in float32 in the platform's dtype of 16 bits.
         return "bfloat16" if name == "float32" else name
 
+    @property
+    def state_dtype(self) -> str | None:
+        """Dtype of the recurrent states of an engine with this target; None: its caches' own.
+
+        vLLM takes it from the config of multi-modal Qwen3.5
+        (``Qwen3_5ForConditionalGenerationConfig``), for the states of both models.
+        """
+        named = self.get("mamba_ssm_dtype") if self.model_type in QWEN_3_5 else None
+        return str(named) if named and self.prefix else None
+
     def layers(self, tensor_parallel_size: int, num_draft_tokens: int) -> list[ModelLayer]:
         """The layers that keep a cache on one rank, in the order of execution."""
         return FAMILIES[self.model_type](_Reader(self, tensor_parallel_size, num_draft_tokens))
@@ -99,6 +113,8 @@ class ModelConfig:
     def mtp_layers(self, tensor_parallel_size: int) -> list[ModelLayer]:
         """The layers of its own multi-token predictor, attention as in the model's last layer."""
         counts = {"qwen3_next": self.get("num_nextn_predict_layers") or 1}
+        for name in QWEN_3_5:
+            counts[name] = self.get("mtp_num_hidden_layers") or 1
         for name in ("deepseek_v3", "deepseek_v32"):
             counts[name] = self.get("num_nextn_predict_layers") or 0
         if not counts.get(self.model_type):
@@ -261,7 +277,7 @@ def _sparse_latent(reader: _Reader) -> list[ModelLayer]:
 
 
 def _gated_delta_net(reader: _Reader) -> list[ModelLayer]:
-    """Qwen3-Next; vLLM, ``MambaStateShapeCalculator.gated_delta_net_state_shape``."""
+    """Qwen3-Next, Qwen3.5; vLLM, ``MambaStateShapeCalculator.gated_delta_net_state_shape``."""
     config = reader.config
     key = config.number("linear_num_key_heads") * config.number("linear_key_head_dim")
     value_heads, value_dim = (
@@ -345,6 +361,7 @@ FAMILIES: dict[str, Callable[[_Reader], list[ModelLayer]]] = {
     "kimi_k2": _latent,
     "deepseek_v32": _sparse_latent,
     "qwen3_next": _gated_delta_net,
+    **dict.fromkeys(QWEN_3_5, _gated_delta_net),
     "lfm2": _short_convolution,
 }
 """Model type -> how its layers are read."""

@@ -42,6 +42,8 @@ CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
         {"num_hidden_layers": 1, "layer_types": ["sliding_attention"], "sliding_window": 512},
     ),
     "v4": ("DeepSeek-V3", {"model_type": "deepseek_v4", "compress_ratios": [4, 128]}),
+    "qwen35": ("Qwen3-Next-80B-A3B", {"model_type": "qwen3_5_text"}),
+    "image-draft": ("Llama-3.1-8B", {"rope_scaling": {"mrope_section": [16, 24, 24]}}),
     "sparse": ("DeepSeek-V3", {"model_type": "deepseek_v32", "index_topk": 2048}),
 }
 """Name -> published model, and what is changed in its config.json."""
@@ -238,6 +240,7 @@ DRAFTS = (
     _one(
         "eagle3 over DeepSeek-V4", "head-states", "{v4}", *spec("{eagle3-8x128}", method="eagle3")
     ),
+    _one("M-RoPE draft", "draft-rope", LLAMA, *spec("{image-draft}"), says="M-RoPE"),
     _one("KDA target", "target-states", "{Kimi-Linear-48B-A3B}", *spec(None, method="ngram")),
     _one("KDA draft", "draft-states", LLAMA, *spec("{kimi-as-draft}"), says="KDA"),
     _one("Mamba1 draft", "draft-states", LLAMA, *spec("{mamba1}"), says="Mamba1"),
@@ -320,6 +323,13 @@ PLANNED = (
         LLAMA,
         *mkv(attention={"layers": {"(?i)LAYER.*": "FIA"}}),
         says=("matches no layer", "model.layers.0.self_attn.attn"),
+    ),
+    _one(
+        "pattern of no layer of Qwen3.5",
+        "pattern",
+        "{qwen35}",
+        *mkv(attention={"layers": {"(?i)LAYER.*": "FIA"}}),
+        says=("matches no layer", "model.layers.3.self_attn.attn"),
     ),
     _one(
         "part of a name",

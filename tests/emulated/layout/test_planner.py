@@ -7,6 +7,7 @@ from what vLLM builds without weights, and by an engine.
 
 import contextlib
 import json
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,6 +74,7 @@ PAIRS = {
     "dense, gdn": Pair("llama_target", draft="qwen3_next_draft"),
     "mamba2": Pair("granite4"),
     "short conv": Pair("lfm2", draft="gemma3_draft"),
+    "dflash": Pair("gpt_oss", "dflash", "gpt_oss_dflash"),
     "deepseek-v4": Pair("deepseek_v4_fitted", by_numbers=False, engine=V4),
     "deepseek-v4, mtp": Pair("deepseek_v4_fitted", "mtp", None, by_numbers=False, engine=V4),
     "window+full alone": Pair("gemma3", None, by_numbers=False),
@@ -134,6 +136,36 @@ def test_what_is_explained_is_what_an_engine_allocates(name, capsys):
         assert found[layer]["backend"] == engine["backends"][layer]
     admission = [group["admission_blocks"] for group in plain["groups"]]
     assert admission == engine["admission_blocks"]
+
+
+BUILT_ONLY = {
+    "qwen3.5": Pair("qwen3_5", draft="gemma3_draft"),
+    "qwen3.5, mtp": Pair("qwen3_5", "mtp", None),
+}
+
+
+@pytest.mark.parametrize("name", BUILT_ONLY)
+def test_what_numbers_tell_is_what_vllm_builds(name):
+    """Without an engine; tests/emulated/recurrent runs this family in engines of its own."""
+    asked = Asked(BUILT_ONLY[name].arguments())
+    answer = programs.answer_of(PROBE, {"engine": dict(asked.engine), "build": True})
+    found = served(plan(from_config.find(asked).inputs))
+    assert found == served(plan(from_vllm.read_answer(asked, answer).inputs))
+
+
+def test_a_config_may_name_the_dtype_of_the_targets_states(tmp_path):
+    """Published configs of Qwen3.5 keep recurrent states in float32; a draft's follow."""
+    arguments = Pair("qwen3_5", draft="qwen3_next_draft").arguments()
+    shutil.copytree(arguments["model"], tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["text_config"]["mamba_ssm_dtype"] = "float32"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    asked = Asked({**arguments, "model": str(tmp_path)})
+    answer = programs.answer_of(PROBE, {"engine": dict(asked.engine), "build": True})
+    found = served(plan(from_config.find(asked).inputs))
+    assert found == served(plan(from_vllm.read_answer(asked, answer).inputs))
+    dtypes = [x["dtype"] for layout in found["layouts"].values() for x in layout["components"]]
+    assert dtypes.count("float32") == 2
 
 
 def assert_left_to_vllm(asked):
