@@ -8,11 +8,12 @@ import pytest
 import torch
 import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
 from vllm.config import CUDAGraphMode
+from vllm.forward_context import get_forward_context
 from vllm_ascend.attention.attention_v1 import AscendAttentionBackendImpl
 from vllm_ascend.attention.mla_v1 import AscendMLAImpl
 from vllm_ascend.compilation import acl_graph
 
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting import draft, updates
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting import capture, draft, updates
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.capture_adapters import (
     CapturedGraphParams,
     capture_adapter,
@@ -269,3 +270,29 @@ def test_states_to_join_have_their_buffer_when_the_draft_is_loaded(
     buffer = draft.buffers_of(head(method, mode, largest), eagerly).joined_states
     assert (None if buffer is None else tuple(buffer.shape)) == shape
     assert buffer is None or buffer.dtype == torch.float16
+
+
+def test_graphs_of_a_draft_are_updated_on_one_stream_in_their_own_context(monkeypatch):
+    """And the device waits for draft tokens that the runner still copies."""
+    calls, streams = [], []
+    monkeypatch.setattr(
+        torch.npu, "current_stream", lambda: SimpleNamespace(wait_event=calls.append)
+    )
+    runner = SimpleNamespace(draft_token_ids_event="copied drafts")
+    proposer = SimpleNamespace(runner=runner, vllm_config="config")
+    capturer = capture.AscendCapturer(proposer, None, {})
+    capturer.wait_for_copied_drafts()
+    assert calls == ["copied drafts"]
+
+    def run(stream, context, config, lengths):
+        assert get_forward_context() is context
+        assert (config, lengths) == ("config", [[3], [4]])
+        streams.append(stream)
+
+    for calls_of_graph in (("a call",), ()):
+        made = SimpleNamespace(calls=calls_of_graph, run=run)
+        context = SimpleNamespace()
+        graph = capture.AscendGraph(None, made, context, capturer, reads_lengths=False)
+        assert graph.updates_lengths is bool(calls_of_graph)
+        graph.update([[3], [4]])
+    assert streams[0] is streams[1]

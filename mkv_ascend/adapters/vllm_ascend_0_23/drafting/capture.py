@@ -35,7 +35,7 @@ class AscendGraph:
         graph: torch_npu's.
         updates: by which the launches of attention take lengths, in the order of execution.
         context: the forward context of the capture, in which launches are updated, too.
-        config: vLLM's.
+        capturer: that captured it.
         reads_lengths: whether some launch reads lengths on the device.
     """
 
@@ -44,14 +44,14 @@ class AscendGraph:
         graph: Any,
         updates: Updates,
         context: ForwardContext,
-        config: Any,
+        capturer: AscendCapturer,
         *,
         reads_lengths: bool,
     ) -> None:
         self.reads_lengths = reads_lengths
         self.updates_lengths = bool(updates.calls)
-        self._graph, self._updates, self._context, self._config = graph, updates, context, config
-        self._stream = torch_npu.npu.Stream()
+        self._graph, self._updates, self._context = graph, updates, context
+        self._capturer = capturer
 
     def replay(self) -> None:
         """See ``Graph``."""
@@ -60,7 +60,7 @@ class AscendGraph:
     def update(self, lengths: Sequence[list[int]]) -> None:
         """See ``Graph``."""
         with override_forward_context(self._context):
-            self._updates.run(self._stream, self._context, self._config, lengths)
+            self._capturer.run_updates(self._updates, self._context, lengths)
 
 
 class AscendCapturer:
@@ -77,6 +77,7 @@ class AscendCapturer:
     def __init__(self, proposer: Any, draft: AscendDraft, layers: dict[str, Any]) -> None:
         self.cost = CaptureMeter()
         self._proposer, self._draft, self._layers = proposer, draft, layers
+        self._stream = torch_npu.npu.Stream()
 
     def measuring(self) -> AbstractContextManager[None]:
         """See ``Capturer``."""
@@ -84,7 +85,6 @@ class AscendCapturer:
 
     def capture(self, passes: Passes, run: Callable[[], None]) -> AscendGraph:
         """See ``Capturer``."""
-        config = self._proposer.vllm_config
         table, graph = CapturedGraphParams(), torch_npu.npu.NPUGraph()
         capture = torch_npu.npu.graph(graph, pool=current_platform.get_global_graph_pool())
         # The context in the graph: it sets the mask of live rows by which experts communicate.
@@ -101,9 +101,15 @@ class AscendCapturer:
             graph,
             Updates(table.launches(updated, metadata, self._layers)),
             context,
-            config,
+            self,
             reads_lengths=len(updated) < len(self._layers),
         )
+
+    def run_updates(
+        self, updates: Updates, context: ForwardContext, lengths: Sequence[list[int]]
+    ) -> None:
+        """Update a graph's launches, on the one stream of all graphs."""
+        updates.run(self._stream, context, self._proposer.vllm_config, lengths)
 
     def wait_for_replay(self) -> None:
         """See ``Capturer``."""
