@@ -9,6 +9,7 @@ from typing import Any
 
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.attention.request import PLAIN_DTYPES
+from mkv_ascend.checks import compressed_layers
 from mkv_ascend.checks.facts import ServeFacts
 from mkv_ascend.checks.refusal import Refusal
 
@@ -78,7 +79,16 @@ def length(facts: ServeFacts) -> Iterator[Refusal]:
 def block_size(facts: ServeFacts) -> Iterator[Refusal]:
     """Blocks that kernels do not divide."""
     asked = facts.whole("block_size", KERNEL_BLOCK)
-    if asked > 0 and asked % KERNEL_BLOCK and not facts.target.is_compressed:
+    if facts.target.is_compressed:
+        if asked > 0 and asked not in compressed_layers.BLOCKS:
+            yield Refusal(
+                "block-size",
+                f"--block-size is {asked}, for which vllm-ascend 0.23.0 has no pages of "
+                f"{facts.target.model_type}",
+                ", ".join(map(str, compressed_layers.BLOCKS)),
+                "leave --block-size out",
+            )
+    elif asked > 0 and asked % KERNEL_BLOCK:
         yield Refusal(
             "block-size",
             f"--block-size is {asked}, which kernel blocks of {KERNEL_BLOCK} tokens do not divide",

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from mkv_ascend.checks.facts import ServeFacts, SpeculationFacts
 from mkv_ascend.checks.model import ModelFacts
@@ -60,22 +60,6 @@ def vocabulary(facts: ServeFacts) -> Iterator[Refusal]:
         "a draft model with the target's own vocabulary and tokenizer",
         "choose a draft of the target's family, or a method without a draft model (ngram, suffix)",
     )
-
-
-def rope_of_draft(facts: ServeFacts) -> Iterator[Refusal]:
-    """A draft model with M-RoPE (vLLM, ``SpecDecodeBaseProposer._raise_if_mrope``)."""
-    pair = _pair(facts)
-    if pair is None or pair[0].method != "draft_model":
-        return
-    ropes = (pair[1].text.get(name) for name in ("rope_parameters", "rope_scaling"))
-    if any(isinstance(rope, Mapping) and "mrope_section" in rope for rope in ropes):
-        yield Refusal(
-            "draft-rope",
-            f"the draft {pair[1].name} rotates by positions in images (M-RoPE), which vLLM 0.23.0 "
-            "does not take of a draft model",
-            "a draft model of text, or the target's own multi-token predictor (method mtp)",
-            "choose one of these",
-        )
 
 
 def hidden_size(facts: ServeFacts) -> Iterator[Refusal]:
@@ -366,12 +350,11 @@ CHECKS = (
     *(
         tokens_per_step,
         vocabulary,
-        rope_of_draft,
         hidden_size,
         own_predictor,
         states_of_target,
         states_of_draft,
     ),
-    *(states_of_draft, stages, ranks_of_draft, length_of_draft, cache_of_no_draft, experts),
+    *(stages, ranks_of_draft, length_of_draft, cache_of_no_draft, experts),
     *(blocks_of_masks, states_for_heads, room_for_drafts),
 )

@@ -12,7 +12,8 @@ from mkv_ascend.attention.entry import BackendEntry
 from mkv_ascend.attention.options import AttentionOptions
 from mkv_ascend.attention.request import Environment, LayerRequest
 from mkv_ascend.attention.selection import SelectionOptions, select_backends
-from mkv_ascend.checks.model_config import ModelLayer
+from mkv_ascend.checks.compressed_layers import CompressedCache
+from mkv_ascend.checks.model_layer import ModelLayer
 from mkv_ascend.layout.component import (
     Component,
     Container,
@@ -83,13 +84,10 @@ class BlockSizes:
         key_bytes = (
             attention.layer.num_kv_heads * attention.layer.head_size * dtype_bytes(attention.dtype)
         )
+        shapes = states.layer.aligned_states or states.layer.states
         sizes = [
             math.prod(shape) * dtype_bytes(dtype)
-            for shape, dtype in zip(
-                states.layer.aligned_states or states.layer.states,
-                states.state_dtypes,
-                strict=True,
-            )
+            for shape, dtype in zip(shapes, states.state_dtypes, strict=True)
         ]
         block = KERNEL_BLOCK * -(-max(sizes) // (KERNEL_BLOCK * key_bytes))
         if block * key_bytes != max(sizes):
@@ -113,12 +111,24 @@ def cached_layers(
     asked = SelectionOptions(attention=options, vllm_target=vllm_backend)
     choices = select_backends([_request(named) for named in layers], asked, environment)
     chosen = {choice.request.name: choice.backend for choice in choices}
-    return tuple(
-        _of_states(named, sizes, num_draft_tokens, chosen[named.name])
-        if named.layer.states
-        else _of_tokens(named, sizes, chosen[named.name])
-        for named in layers
-    )
+    return tuple(_cached(named, sizes, num_draft_tokens, chosen[named.name]) for named in layers)
+
+
+def _cached(
+    named: NamedLayer, sizes: BlockSizes, num_draft_tokens: int, entry: BackendEntry
+) -> CachedLayer:
+    if named.layer.states:
+        return _of_states(named, sizes, num_draft_tokens, entry)
+    if named.layer.compressed is not None:
+        return _of_compressed(named, named.layer.compressed, sizes, entry)
+    return _of_tokens(named, sizes, entry)
+
+
+def _own_backend(layer: ModelLayer) -> BackendEntry | None:
+    """The backend that the layer itself names; None where it is chosen."""
+    if layer.compressed is not None:
+        return backends.COMPRESSED_MLA
+    return _state_backend(layer) if layer.states else None
 
 
 def _state_backend(layer: ModelLayer) -> BackendEntry:
@@ -131,6 +141,7 @@ def _request(named: NamedLayer) -> LayerRequest:
     layer = named.layer
     # The indexer's key is not part of a head of the attention itself.
     head_size = sum(layer.vectors[:2]) or layer.head_size
+    own = _own_backend(layer)
     return LayerRequest(
         name=named.name,
         role=named.role,
@@ -141,7 +152,7 @@ def _request(named: NamedLayer) -> LayerRequest:
         num_heads=layer.num_heads,
         num_kv_heads=layer.num_kv_heads,
         has_sink=layer.has_sink,
-        own_backend=_state_backend(layer).class_path if layer.states else None,
+        own_backend=None if own is None else own.class_path,
     )
 
 
@@ -167,12 +178,35 @@ def _of_tokens(named: NamedLayer, sizes: BlockSizes, entry: BackendEntry) -> Cac
         tokens_per_block=rows,
         kernel_block=largest_kernel_block(rows, entry.kernel_block_sizes),
     )
-    retention = (
-        Retention(RetentionKind.WINDOW, layer.window)
-        if layer.window
-        else Retention(RetentionKind.ALL)
+    return CachedLayer(layout, _retention(layer.window), entry.name)
+
+
+def _retention(window: int, tokens_per_row: int = 1) -> Retention:
+    if window:
+        return Retention(RetentionKind.WINDOW, window)
+    return Retention(RetentionKind.ALL, tokens_per_row=tokens_per_row)
+
+
+def _of_compressed(
+    named: NamedLayer, cache: CompressedCache, sizes: BlockSizes, entry: BackendEntry
+) -> CachedLayer:
+    """A cache of DeepSeek-V4, in a page of the size that all of its kind have."""
+    rows = sizes.attention // cache.fewer_rows
+    parts = [tokens(name, rows, 1, dim, dtype or named.dtype) for name, dtype, dim in cache.parts]
+    layout = LayerLayout(
+        layer=named.name,
+        role=named.role,
+        kind=named.layer.kind,
+        components=tuple(parts),
+        storage=Storage.PAGED,
+        page_bytes=max(
+            sum(part.bytes_per_block for part in parts), sizes.attention * cache.page_bytes
+        ),
+        tokens_per_block=rows * cache.tokens_per_row,
+        kernel_block=largest_kernel_block(rows, entry.kernel_block_sizes),
+        container=Container.LIST,
     )
-    return CachedLayer(layout, retention, entry.name)
+    return CachedLayer(layout, _retention(cache.window, cache.tokens_per_row), entry.name)
 
 
 def _of_states(

@@ -7,7 +7,7 @@ engines.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,12 @@ from typing import Any
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.attention.request import Environment
 from mkv_ascend.checks.cached_layers import BlockSizes, NamedLayer, cached_layers
-from mkv_ascend.checks.model_config import (
-    QWEN_3_5,
-    ExplainError,
-    ModelConfig,
-    NotFromNumbersError,
-    read_models,
-)
+from mkv_ascend.checks.model_config import ModelConfig, read_models
+from mkv_ascend.checks.model_layer import ExplainError, ModelLayer, NotFromNumbersError
 from mkv_ascend.checks.planning_inputs import Asked, Found
 from mkv_ascend.config import MkvConfig, parse_config
 from mkv_ascend.layout.grouping import GroupingOptions
-from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.planning import CachedLayer, PlanInputs, share_one_table
 from mkv_ascend.layout.report_text import count
 from mkv_ascend.layout.retention import Request
@@ -39,8 +34,20 @@ WITH_MODEL = frozenset({"draft_model", "eagle", "eagle3", "dflash"})
 """Methods whose draft is read like any model."""
 WITHOUT_LAYERS = frozenset({"ngram", "ngram_gpu", "suffix"})
 """Methods that draft without a model."""
-AFTER_TARGET = frozenset({"eagle", "eagle3", "mtp", "dflash"})
+AFTER_TARGET = frozenset({"eagle", "eagle3", "dflash", "mtp"})
 """Methods whose layers vLLM names and numbers as the target's, after its last."""
+PREDICTORS = {
+    "qwen3_next": "mtp.layers",
+    "qwen3_5_text": "mtp.layers",
+    "qwen3_5_moe_text": "mtp.layers",
+    "deepseek_v4": "mtp",
+}
+"""Models whose predictors' layers vLLM names and numbers by themselves."""
+ALONE = (
+    "without a draft there is nothing to merge: the engine takes vLLM's own grouping, where vLLM "
+    "has one. For these layers this plan is what planning can do, not what is served; --build asks "
+    "vLLM"
+)
 READ_BY_VLLM: dict[str, Any] = {
     "kv_cache_dtype": "auto",
     "kv_transfer_config": None,
@@ -73,6 +80,8 @@ def find(asked: Asked, environment: Environment | None = None) -> Found:
     target, draft = _models(asked)
     drafted = _drafted(asked)
     layers = _named(asked, target, draft, drafted)
+    environment = environment or Environment(DeviceGeneration.A2)
+    _refuse_other_sizes(layers, environment)
     tokens = asked.number("max_model_len", 0) or target.number("max_position_embeddings")
     sizes = _block_sizes(asked, layers, tokens)
     cached = cached_layers(
@@ -80,7 +89,7 @@ def find(asked: Asked, environment: Environment | None = None) -> Found:
         sizes,
         drafted,
         options.attention,
-        environment or Environment(DeviceGeneration.A2),
+        environment,
         asked.engine.get("attention_backend"),
     )
     groups, exact, notes = _groups(cached)
@@ -105,6 +114,13 @@ def _refuse_what_vllm_reads(asked: Asked) -> None:
             raise NotFromNumbersError(f"{name} is {value!r}, which only vLLM can read")
     if parse_config(asked.additional).kv_cache.draft_dtype is not None:
         raise NotFromNumbersError("kv_cache.draft_dtype is given, which only vLLM can read")
+
+
+def _refuse_other_sizes(layers: Sequence[NamedLayer], environment: Environment) -> None:
+    """Caches of DeepSeek-V4 have other dtypes and pages on A5."""
+    generation = environment.device_generation
+    if generation is DeviceGeneration.A5 and any(named.layer.compressed for named in layers):
+        raise NotFromNumbersError(f"sizes of DeepSeek-V4's caches on {generation} are not known")
 
 
 def _grouping_options(options: MkvConfig, limited: bool, takes_hits: bool) -> GroupingOptions:
@@ -180,26 +196,43 @@ def _named(
     """The layers of both models on one rank, as vLLM names and orders them: states come last."""
     ranks = asked.number("tensor_parallel_size", 1)
     dtype = _dtype(asked, target)
-    target_layers = target.layers(ranks, drafted)
     layers = [
-        NamedLayer(f"{target.prefix}model.layers.{index}.{x.module}", Role.TARGET, dtype, x)
-        for index, x in enumerate(target_layers)
+        NamedLayer(name, Role.TARGET, dtype, layer)
+        for name, layer in _with_names(
+            f"{target.prefix}model.layers", target.layers(ranks, drafted)
+        )
     ]
     if draft is not None:
-        method = _method(asked)
         ranks = _draft_ranks(asked, ranks)
-        found = draft.mtp_layers(ranks) if method == "mtp" else draft.layers(ranks, drafted)
-        after = method in AFTER_TARGET
-        first = len(target_layers) if after else 0
-        stem = "model.layers" if after else f"draft_model.{draft.prefix}model.layers"
-        if method == "mtp" and draft.model_type in QWEN_3_5:
-            stem, first = "mtp.layers", 0
         layers += [
-            NamedLayer(f"{stem}.{first + index}.{x.module}", Role.DRAFT, dtype, x)
-            for index, x in enumerate(found)
+            NamedLayer(name, Role.DRAFT, dtype, layer)
+            for name, layer in _of_draft(_method(asked), target, draft, ranks, drafted)
         ]
     with_dtype = (replace(named, state_dtype=target.state_dtype) for named in layers)
     return sorted(with_dtype, key=lambda named: bool(named.layer.states))
+
+
+def _of_draft(
+    method: str, target: ModelConfig, draft: ModelConfig, ranks: int, drafted: int
+) -> Iterator[tuple[str, ModelLayer]]:
+    """The layers of the draft with their names."""
+    if method == "mtp":
+        own = PREDICTORS.get(draft.model_type)
+        first = 0 if own else target.number("num_hidden_layers")
+        return _with_names(own or "model.layers", draft.mtp_layers(ranks), first)
+    layers = draft.layers(ranks, drafted)
+    if method in AFTER_TARGET:
+        return _with_names("model.layers", layers, target.number("num_hidden_layers"))
+    return _with_names(f"draft_model.{draft.prefix}model.layers", layers)
+
+
+def _with_names(
+    prefix: str, layers: Sequence[ModelLayer], first: int = 0
+) -> Iterator[tuple[str, ModelLayer]]:
+    """``first``: number of the first decoder layer."""
+    for index, layer in enumerate(layers):
+        depth = index if layer.depth is None else layer.depth
+        yield f"{prefix}.{first + depth}.{layer.module}", layer
 
 
 def _dtype(asked: Asked, target: ModelConfig) -> str:
@@ -235,12 +268,14 @@ def _groups(
     """Groups where vLLM's own are known without it, whether they are, and notes."""
     if share_one_table(layers):
         return (tuple(layer.layout.layer for layer in layers),), True, ()
-    if any(layer.layout.role is Role.DRAFT for layer in layers):
+    drafts = [layer.layout for layer in layers if layer.layout.role is Role.DRAFT]
+    if any(layout.kind is not Kind.COMPRESSED_MLA for layout in drafts):
         return None, True, ()
     note = (
-        "without a draft there is nothing to merge: the engine takes vLLM's own grouping, where "
-        "vLLM has one. For these layers this plan is what planning can do, not what is served; "
-        "--build asks vLLM"
+        "vLLM groups DeepSeek-V4's layers itself, its own predictor's among them. This plan is "
+        "what planning can do, not what is served; --build asks vLLM"
+        if drafts
+        else ALONE
     )
     return None, False, (note,)
 

@@ -58,13 +58,15 @@ def run_program(
         )
 
 
-def answer_of(program: Path, request: Any) -> Any:
+def answer_of(program: Path, request: Any, variables: Mapping[str, str] | None = None) -> Any:
     """What a program prints as JSON in its last line; it gets ``request`` as JSON.
+
+    ``variables``: of its environment, as ``run_program`` takes them.
 
     Raises:
         AssertionError: it failed; with the end of what it printed.
     """
-    done = run_program(program, [json.dumps(request)])
+    done = run_program(program, [json.dumps(request)], variables)
     if done.status != 0:
         raise AssertionError(f"{program.name} ended with {done.status}\n{done.errors[-4000:]}")
     return json.loads(done.output.strip().splitlines()[-1])

@@ -31,13 +31,14 @@ TOKENS = 512
 
 @dataclass(frozen=True)
 class Pair:
-    """``by_numbers``: whether the two config.json files tell enough."""
+    """``by_numbers``: whether both config.json files tell enough. ``variables``: of the engine."""
 
     target: str
     method: str | None = "draft_model"
     draft: str | None = "llama_draft"
     by_numbers: bool = True
     engine: dict = field(default_factory=dict)
+    variables: dict = field(default_factory=dict)
 
     def arguments(self):
         """Arguments of ``vllm.LLM``: planning needs the weights' shapes at most."""
@@ -61,6 +62,9 @@ class Pair:
 
 
 V4 = {"block_size": 128, "dtype": "bfloat16"}
+WITHOUT_IMAGES = {"language_model_only": True}
+WITH_TRITON = {"EMULATED_NPU_TRITON": "1"}
+"""Attention of Qwen3.5 takes an operator that vllm-ascend has as a Triton kernel alone."""
 PAIRS = {
     "dense": Pair("llama_target", draft="gemma3_draft"),
     "eagle3": Pair("llama_target", "eagle3", "llama_eagle3"),
@@ -74,8 +78,11 @@ PAIRS = {
     "dense, gdn": Pair("llama_target", draft="qwen3_next_draft"),
     "mamba2": Pair("granite4"),
     "short conv": Pair("lfm2", draft="gemma3_draft"),
+    "qwen3-next, mtp": Pair("qwen3_next", "mtp", "qwen3_next_mtp"),
+    "qwen3.5": Pair("qwen3_5", engine=WITHOUT_IMAGES, variables=WITH_TRITON),
     "dflash": Pair("gpt_oss", "dflash", "gpt_oss_dflash"),
-    "deepseek-v4": Pair("deepseek_v4_fitted", by_numbers=False, engine=V4),
+    "deepseek-v4": Pair("deepseek_v4_fitted", engine=V4),
+    "deepseek-v4, windows": Pair("deepseek_v4_fitted", draft="gemma3_draft", engine=V4),
     "deepseek-v4, mtp": Pair("deepseek_v4_fitted", "mtp", None, by_numbers=False, engine=V4),
     "window+full alone": Pair("gemma3", None, by_numbers=False),
 }
@@ -117,7 +124,8 @@ def printed(pair, capsys):
 def test_what_is_explained_is_what_an_engine_allocates(name, capsys):
     pair = PAIRS[name]
     asked = Asked(pair.arguments())
-    engine = programs.answer_of(PROBE, {"engine": pair.arguments(), "build": False})
+    request = {"engine": pair.arguments(), "build": False}
+    engine = programs.answer_of(PROBE, request, pair.variables)
     answer = programs.answer_of(PROBE, {"engine": pair.arguments(), "build": True})
     built = from_vllm.read_answer(asked, answer)
     assert served(plan(built.inputs)) == engine

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mkv_ascend import cli
-from tests.support.mistakes import mkv, spec
+from tests.support.mistake import mkv, spec
 from tests.support.tiny_models import model_directory
 
 PROBE = Path(__file__).with_name("front_check_probe.py")

@@ -13,7 +13,9 @@ import pytest
 import transformers  # noqa: F401 - once, or every plan asks a process of its own
 
 from mkv_ascend import cli
-from tests.support.mistakes import CHANGED, MISTAKES, Mistake
+from tests.support.mistake import Mistake
+from tests.support.mistaken_models import CHANGED
+from tests.support.mistakes import MISTAKES
 
 CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
 HANG_SECONDS = 60

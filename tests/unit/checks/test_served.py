@@ -14,7 +14,7 @@ import pytest
 import transformers  # noqa: F401 - once, or every plan asks a process of its own
 
 from mkv_ascend import cli
-from tests.support.mistakes import spec
+from tests.support.mistake import spec
 
 CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
 MIB = 2**20

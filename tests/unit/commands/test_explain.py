@@ -212,7 +212,9 @@ def test_defaults_that_a_config_leaves_out_are_filled_in(
         "num_hidden_layers": 34,
         "sliding_window": 1024,
     }
-    config = {"model_type": "gemma3", "dtype": "bfloat16", "text_config": text}
+    names = ["Gemma3ForConditionalGeneration"]
+    config = {"model_type": "gemma3", "architectures": names, "text_config": text}
+    config["dtype"] = "bfloat16"
     (tmp_path / "config.json").write_text(json.dumps(config))
     ours = explain_json(capsys, "--model", str(tmp_path), "--max-model-len", "4096")
     full = explain_json(capsys, "--model", folder("gemma-3-4b"), "--max-model-len", "4096")

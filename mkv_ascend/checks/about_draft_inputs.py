@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drafts whose tokens vLLM's proposers cannot lay out beside the target's.
+
+vLLM 0.23.0, ``v1/spec_decode/llm_base_proposer.py``: these are raised in the worker, for draft
+models and with ``parallel_drafting``, which both need more rows than the target has tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mkv_ascend.checks.facts import ServeFacts
+from mkv_ascend.checks.model import ModelFacts
+from mkv_ascend.checks.refusal import Refusal
+
+__all__ = ["CHECKS"]
+
+
+def _with_more_rows(facts: ServeFacts) -> Mapping[str, Any] | None:
+    """The options of a draft that needs them; None for another one."""
+    speculation = facts.speculation
+    if speculation is None or not speculation.has_cache or facts.draft is None:
+        return None
+    more = speculation.method == "draft_model" or speculation.options.get("parallel_drafting")
+    return speculation.options if more else None
+
+
+def _has_several_positions(model: ModelFacts) -> bool:
+    """Whether a token has a position in time, rows and columns (M-RoPE)."""
+    parts = [part.get(name) for part in (model.text, model.values) for name in ROPE]
+    return any(isinstance(part, Mapping) and "mrope_section" in part for part in parts)
+
+
+ROPE = ("rope_parameters", "rope_scaling")
+"""Where config.json files have the numbers of rotary embeddings, of transformers 5 and before."""
+
+
+def positions(facts: ServeFacts) -> Iterator[Refusal]:
+    """A draft with three positions for each token."""
+    draft = facts.draft
+    if _with_more_rows(facts) is None or draft is None or not _has_several_positions(draft):
+        return
+    yield Refusal(
+        "draft-rope",
+        f"the draft {draft.name} ({draft.model_type}) has M-RoPE, three positions for each token, "
+        "of which vLLM 0.23.0 gives a draft one",
+        "drafts without mrope_section in their config.json, heads, the target's own predictor "
+        "(method mtp), ngram",
+        "choose a text-only model of the family as the draft, or one of these methods",
+    )
+
+
+def padded_batch(facts: ServeFacts) -> Iterator[Refusal]:
+    """``disable_padded_drafter_batch``, where rows are made on the device."""
+    options, draft = _with_more_rows(facts), facts.draft
+    # The check of recurrent drafts says it of those.
+    if options is None or draft is None or draft.recurrent is not None:
+        return
+    if options.get("disable_padded_drafter_batch"):
+        yield Refusal(
+            "draft-batch",
+            f"disable_padded_drafter_batch is set, and the draft {draft.name} takes rejected "
+            "tokens as padding: vLLM 0.23.0 has no other way for draft models",
+            "the option for heads (eagle, eagle3, mtp)",
+            "leave disable_padded_drafter_batch out",
+        )
+
+
+CHECKS = (positions, padded_batch)

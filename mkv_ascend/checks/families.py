@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Families of models: how vLLM's classes make layers of the numbers of a config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mkv_ascend.checks.compressed_layers import RATIOS, CompressedNumbers, caches_of_layer
+from mkv_ascend.checks.model_layer import ExplainError, ModelLayer, NotFromNumbersError
+from mkv_ascend.layout.kind import Kind
+
+if TYPE_CHECKING:
+    from mkv_ascend.checks.model_config import ModelConfig
+
+__all__ = ["FAMILIES", "QWEN3_5", "Reader", "predictors_of_compressed"]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A config with the number of ranks, and of draft tokens that its states must allow for."""
+
+    config: ModelConfig
+    ranks: int
+    draft_tokens: int
+
+    def per_rank(self, name: str, number: int) -> int:
+        if number % self.ranks:
+            raise ExplainError(
+                f"{self.config.folder}: {name} is {number}, which --tensor-parallel-size "
+                f"{self.ranks} does not divide"
+            )
+        return number // self.ranks
+
+    def query_heads(self) -> int:
+        return self.per_rank("num_attention_heads", self.config.number("num_attention_heads"))
+
+    def attention(
+        self, window: int = 0, has_sink: bool = False, module: str = "self_attn.attn"
+    ) -> ModelLayer:
+        """Keys and values; with more ranks than heads, each rank has one (vLLM replicates it)."""
+        name = "num_key_value_heads"
+        heads = self.config.number(name if self.config.get(name) else "num_attention_heads")
+        if heads % self.ranks and self.ranks % heads:
+            raise ExplainError(
+                f"{self.config.folder}: num_key_value_heads {heads} and --tensor-parallel-size "
+                f"{self.ranks}: one must divide the other"
+            )
+        size = self.config.get("head_dim") or (
+            self.config.number("hidden_size") // self.config.number("num_attention_heads")
+        )
+        return ModelLayer(
+            Kind.SLIDING_WINDOW if window else Kind.FULL_ATTENTION,
+            self.query_heads(),
+            max(1, heads // self.ranks),
+            size,
+            window,
+            has_sink=has_sink,
+            module=module,
+        )
+
+
+def _keys_and_values(
+    reader: Reader, has_sink: bool = False, module: str = "self_attn.attn"
+) -> list[ModelLayer]:
+    """Dense layers, some or all with a window by ``layer_types``."""
+    config = reader.config
+    count = config.number("num_hidden_layers")
+    types = config.get("layer_types")
+    if types is None:
+        if config.get("sliding_window"):
+            raise NotFromNumbersError(
+                f"{config.folder}: sliding_window {config.get('sliding_window')} without "
+                "layer_types: vLLM then gives the window to layers of the draft too, which cannot "
+                "be explained; add layer_types to the config.json"
+            )
+        types = ["full_attention"] * count
+    layers = []
+    for layer_type in types[:count]:
+        if layer_type not in ("full_attention", "sliding_attention"):
+            raise NotFromNumbersError(
+                f"{config.folder}: layers of type {layer_type!r} in a {config.model_type} model "
+                "cannot be explained without loading it"
+            )
+        sliding = layer_type == "sliding_attention"
+        window = config.number("sliding_window") if sliding else 0
+        layers.append(reader.attention(window, has_sink, module))
+    return layers
+
+
+def _without_window(reader: Reader) -> list[ModelLayer]:
+    """Qwen: vLLM takes no windows for these models."""
+    types = set(reader.config.get("layer_types") or ())
+    if "sliding_attention" in types:
+        raise NotFromNumbersError(
+            f"{reader.config.folder}: use_sliding_window in a {reader.config.model_type} model "
+            "cannot be explained; set use_sliding_window to false in the config.json"
+        )
+    return [reader.attention()] * reader.config.number("num_hidden_layers")
+
+
+def _with_sinks(reader: Reader) -> list[ModelLayer]:
+    return _keys_and_values(reader, has_sink=True, module="attn.attn")
+
+
+def _latent(reader: Reader) -> list[ModelLayer]:
+    """MLA: every rank keeps the whole latent and rope."""
+    vectors = (reader.config.number("kv_lora_rank"), reader.config.number("qk_rope_head_dim"))
+    layer = ModelLayer(Kind.MLA, reader.query_heads(), 1, head_size=sum(vectors), vectors=vectors)
+    return [layer] * reader.config.number("num_hidden_layers")
+
+
+def _sparse_latent(reader: Reader) -> list[ModelLayer]:
+    """MLA with an indexer in every layer."""
+    indexer = reader.config.number("index_head_dim")
+    return [
+        ModelLayer(
+            Kind.SPARSE_MLA,
+            layer.num_heads,
+            1,
+            head_size=layer.head_size + indexer,
+            vectors=(*layer.vectors, indexer),
+        )
+        for layer in _latent(reader)
+    ]
+
+
+def _gated_delta_net(reader: Reader) -> list[ModelLayer]:
+    """Qwen3-Next, Qwen3.5; vLLM, ``MambaStateShapeCalculator.gated_delta_net_state_shape``."""
+    config = reader.config
+    key = config.number("linear_num_key_heads") * config.number("linear_key_head_dim")
+    value_heads, value_dim = (
+        config.number("linear_num_value_heads"),
+        config.number("linear_value_head_dim"),
+    )
+    width = config.number("linear_conv_kernel_dim") - 1 + reader.draft_tokens
+    conv = (
+        width,
+        reader.per_rank("channels of the convolution", 2 * key + value_heads * value_dim),
+    )
+    ssm = (
+        reader.per_rank("linear_num_value_heads", value_heads),
+        value_dim,
+        config.number("linear_key_head_dim"),
+    )
+    types = config.get("layer_types") or []
+    state = ModelLayer(Kind.MAMBA, states=(conv, ssm), module="linear_attn")
+    return [
+        state if layer_type == "linear_attention" else reader.attention() for layer_type in types
+    ]
+
+
+def _short_convolution(reader: Reader) -> list[ModelLayer]:
+    """LFM2; vLLM, ``MambaStateShapeCalculator.short_conv_state_shape``.
+
+    The window holds all tokens of a verification, too (``patches/short_convolution.py``).
+    """
+    config = reader.config
+    channels = reader.per_rank("hidden_size", config.number("hidden_size"))
+    width = config.number("conv_L_cache") - 1
+    state = ModelLayer(
+        Kind.MAMBA,
+        states=((width + reader.draft_tokens, channels),),
+        module="conv",
+        aligned_states=((width, channels),),
+    )
+    return [
+        state if layer_type == "conv" else reader.attention()
+        for layer_type in config.get("layer_types") or []
+    ]
+
+
+def _mamba2(reader: Reader) -> list[ModelLayer]:
+    """Granite 4; vLLM, ``MambaStateShapeCalculator.mamba2_state_shape``."""
+    config = reader.config
+    groups = reader.per_rank("mamba_n_groups", config.number("mamba_n_groups"))
+    heads = reader.per_rank("mamba_n_heads", config.number("mamba_n_heads"))
+    inner = config.number("mamba_expand") * config.number("hidden_size")
+    size = config.number("mamba_d_state")
+    channels = reader.per_rank("channels of the convolution", inner) + 2 * groups * size
+    width = config.number("mamba_d_conv") - 1
+    ssm = (heads, config.number("mamba_d_head"), size)
+    state = ModelLayer(
+        Kind.MAMBA,
+        states=((width + reader.draft_tokens, channels), ssm),
+        module="mixer",
+        aligned_states=((width, channels), ssm),
+    )
+    return [
+        state if layer_type == "mamba" else reader.attention()
+        for layer_type in config.get("layer_types") or []
+    ]
+
+
+def _compressed(reader: Reader) -> list[ModelLayer]:
+    """DeepSeek-V4: several caches in a decoder layer, whole on every rank."""
+    return [
+        layer
+        for depth in range(reader.config.number("num_hidden_layers"))
+        for layer in _compressed_layer(reader, depth, depth)
+    ]
+
+
+def predictors_of_compressed(reader: Reader, count: int) -> list[ModelLayer]:
+    """The layers of DeepSeek-V4's own predictors, numbered from 0; ratios go on behind the last."""
+    after = reader.config.number("num_hidden_layers")
+    return [
+        layer for depth in range(count) for layer in _compressed_layer(reader, depth, after + depth)
+    ]
+
+
+def _compressed_layer(reader: Reader, depth: int, place: int) -> list[ModelLayer]:
+    """The caches of decoder layer ``depth``, whose ratio is at ``place``."""
+    config = reader.config
+    ratios = config.get("compress_ratios") or []
+    ratio = ratios[place] if place < len(ratios) else 0
+    if type(ratio) is not int or ratio not in (0, 1, *RATIOS):
+        raise ExplainError(
+            f"{config.folder}: compress_ratios has {ratio!r} for layer {place}; vllm-ascend 0.23.0 "
+            f"takes {', '.join(map(str, RATIOS))}, and 0 for a window alone"
+        )
+    numbers = CompressedNumbers(
+        config.number("head_dim"), config.number("index_head_dim"), config.number("sliding_window")
+    )
+    return [
+        ModelLayer(
+            Kind.COMPRESSED_MLA,
+            reader.query_heads(),
+            head_size=numbers.latent,
+            window=cache.window,
+            module=f"self_attn.{cache.module}",
+            compressed=cache,
+            depth=depth,
+        )
+        for cache in caches_of_layer(numbers, ratio)
+    ]
+
+
+QWEN3_5 = ("qwen3_5_text", "qwen3_5_moe_text")
+
+FAMILIES: dict[str, Callable[[Reader], list[ModelLayer]]] = {
+    "llama": _keys_and_values,
+    "mistral": _keys_and_values,
+    "mixtral": _keys_and_values,
+    "granite": _keys_and_values,
+    "granitemoehybrid": _mamba2,
+    "gemma2": _keys_and_values,
+    "gemma3_text": _keys_and_values,
+    "gpt_oss": _with_sinks,
+    "qwen2": _without_window,
+    "qwen2_moe": _without_window,
+    "qwen3": _without_window,
+    "qwen3_moe": _without_window,
+    **dict.fromkeys(
+        ("qwen2_vl", "qwen2_5_vl", "qwen2_vl_text", "qwen2_5_vl_text"), _without_window
+    ),
+    **dict.fromkeys(("qwen3_vl_text", "qwen3_vl_moe_text"), _without_window),
+    "deepseek_v2": _latent,
+    "deepseek_v3": _latent,
+    "kimi_k2": _latent,
+    "deepseek_v32": _sparse_latent,
+    "deepseek_v4": _compressed,
+    "qwen3_next": _gated_delta_net,
+    **dict.fromkeys(QWEN3_5, _gated_delta_net),
+    "lfm2": _short_convolution,
+}
+"""Model type -> how its layers are read."""

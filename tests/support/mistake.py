@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One mistake of a user, and short ways to write its command."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """``words``: behind ``vllm serve``. ``codes``: of the refusals, none where it is unreadable."""
+
+    name: str
+    words: tuple[str, ...]
+    codes: tuple[str, ...]
+    says: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    """Of ``mkv-ascend check`` itself."""
+
+    @property
+    def status(self) -> int:
+        """Exit status of ``mkv-ascend check``."""
+        return 1 if self.codes else 2
+
+
+def spec(draft: str | None, tokens: Any = 3, **more: Any) -> tuple[str, str]:
+    """``--speculative-config`` with a draft's folder."""
+    values = {"num_speculative_tokens": tokens, **more}
+    if draft is not None:
+        values["model"] = draft
+    # Braces of JSON, but for the names of folders.
+    return "--speculative-config", json.dumps(values)
+
+
+def mkv(**options: Any) -> tuple[str, str]:
+    """``--additional-config`` with options of ours."""
+    return "--additional-config", json.dumps({"mkv_ascend": options})
+
+
+LLAMA, DRAFT = "{Llama-3.1-8B}", "{llama-draft}"
+LAYERS = "attention.layers"
+
+
+def one(name: str, code: str, *words: str, says: str | tuple[str, ...] = ()) -> Mistake:
+    return Mistake(name, words, (code,), (says,) if isinstance(says, str) else says)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes with models whose layers follow from more than the numbers of plain attention."""
+
+from __future__ import annotations
+
+from tests.support.mistake import DRAFT, LLAMA, mkv, one, spec
+
+FAMILIES = (
+    one(
+        "a layer of DeepSeek-V4 that is not there",
+        "pattern",
+        "{v4-whole}",
+        *mkv(attention={"layers": {r"model\.layers\.43\..*": "fused_infer_attention"}}),
+        says="matches no layer",
+    ),
+    one(
+        "DeepSeek-V4 in little memory",
+        "memory",
+        *("{v4-whole}", "--max-model-len", "32k", "--kv-cache-memory-bytes", "500m"),
+        *spec("{v4-draft}"),
+        says="one request of 32000 tokens",
+    ),
+    one("a ratio of 8", "model-config", "{v4-of-8}", says="compress_ratios has 8 for layer 2"),
+    one("blocks of DeepSeek-V4", "block-size", "{v4-whole}", "--block-size", "256", says="32"),
+    one(
+        "names without the language model",
+        "pattern",
+        "{qwen3.5}",
+        *mkv(attention={"layers": {r"model\.layers\..*": "fused_infer_attention"}}),
+        says="matches no layer",
+    ),
+    one(
+        "Qwen3.5 in little memory",
+        "memory",
+        *("{qwen3.5}", "--kv-cache-memory-bytes", "1g"),
+        *spec("{Qwen3-0.6B}", max_model_len=40960),
+        says="KV groups",
+    ),
+    one("M-RoPE in the draft", "draft-rope", "{qwen3.5}", *spec("{qwen3-vl}"), says="M-RoPE"),
+    one(
+        "a backend of another kind for images' model",
+        "backend",
+        "{qwen3-vl}",
+        *mkv(attention={"layers": {r"language_model\..*\.7\..*": "mla"}}),
+        says="language_model.model.layers.7.self_attn.attn",
+    ),
+    one(
+        "a layer of dflash that is not there",
+        "pattern",
+        "{gpt-oss-20b}",
+        *spec("{dflash}", method="dflash"),
+        *mkv(attention={"layers": {r"draft_model\..*": "fused_infer_attention"}}),
+        says="matches no layer",
+    ),
+    one(
+        "dflash in little memory",
+        "memory",
+        *("{gpt-oss-20b}", "--kv-cache-memory-bytes", "100m"),
+        *spec("{dflash}", method="dflash"),
+        says="KV groups",
+    ),
+    one(
+        "a draft model without padding",
+        "draft-batch",
+        LLAMA,
+        *spec(DRAFT, disable_padded_drafter_batch=True),
+    ),
+)
