@@ -107,10 +107,10 @@ def drift_problem(installed: Mapping[str, str | None], source: HostSource) -> st
         for name, version in installed.items()
         for drift in drifts(recorded[name][public_version(version or "")], source)
     ]
-    return _told(found) if found else None
+    return _drift_message(found) if found else None
 
 
-def _told(found: list[Drift]) -> str:
+def _drift_message(found: list[Drift]) -> str:
     patches = sorted({patch for drift in found for patch in drift.patches})
     names = "; ".join(
         f"{drift.name} is {'gone' if drift.found is None else 'changed'}" for drift in found

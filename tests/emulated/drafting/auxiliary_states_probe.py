@@ -18,10 +18,10 @@ def main():
     states, run = [], MkvModelRunner._model_forward
 
     def recording(runner, *args, **kwargs):
-        output, handed_out = run(runner, *args, **kwargs)
+        output, gathered = run(runner, *args, **kwargs)
         if not states and runner.input_batch.num_reqs:  # no dummy run
-            states.extend(one[: len(case.prompts[0])].tolist() for one in handed_out)
-        return output, handed_out
+            states.extend(one[: len(case.prompts[0])].tolist() for one in gathered)
+        return output, gathered
 
     MkvModelRunner._model_forward = recording
     result = dataclasses.asdict(engine._execute(case))

@@ -98,7 +98,7 @@ class RopeTables:
             self._depth -= 1
 
     @contextlib.contextmanager
-    def held_back(self) -> Iterator[None]:
+    def with_deferred_rows(self) -> Iterator[None]:
         """Let builders take ``DeferredRows`` for rows, and launch nothing for them."""
         with self.active():
             tables = _read()

@@ -87,7 +87,7 @@ def builder_config(draft: VllmConfig) -> VllmConfig:
 
 
 @contextlib.contextmanager
-def ascend_config_kept() -> Iterator[None]:
+def preserve_ascend_config() -> Iterator[None]:
     """Put vllm-ascend's process-wide AscendConfig back to the target's afterwards."""
     before = ascend_config._ASCEND_CONFIG
     try:

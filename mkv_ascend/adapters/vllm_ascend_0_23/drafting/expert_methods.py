@@ -29,7 +29,7 @@ Methods = dict[Any, Any]
 
 
 @contextlib.contextmanager
-def expert_methods_kept() -> Iterator[Methods]:
+def preserve_expert_methods() -> Iterator[Methods]:
     """Put the target's methods back at the end; yields a dict that then holds the draft's."""
     current: Methods = moe_comm_method._MoECommMethods
     target, draft = dict(current), Methods()

@@ -29,12 +29,12 @@ from mkv_ascend.adapters.vllm_ascend_0_23.drafting.assembly import (
     samples_by_split_vocabulary,
 )
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.draft_config import (
-    ascend_config_kept,
     builder_config,
+    preserve_ascend_config,
     separate_draft_config,
 )
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.expert_methods import (
-    expert_methods_kept,
+    preserve_expert_methods,
     use_methods,
 )
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.families import (
@@ -75,7 +75,7 @@ def _create_draft_vllm_config(self: Any) -> VllmConfig:
 def _get_model(self: Any) -> nn.Module:
     """Build the draft from its own configuration, with its own rotary tables."""
     recurrent = get_layers_from_vllm_config(self.vllm_config, MambaBase)
-    with ascend_config_kept(), expert_methods_kept() as expert_methods:
+    with preserve_ascend_config(), preserve_expert_methods() as expert_methods:
         config = builder_config(self._create_draft_vllm_config())
         tables = RopeTables()
         with building(ModelBeingBuilt(Role.DRAFT, config, tables)), tables.active():

@@ -68,11 +68,11 @@ def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 def run_builder(builder: Any, common: Any, draft_index: int) -> Any:
     """What vllm-ascend's builder makes for a pass of the draft."""
     if draft_index == 0:
-        return builder.build(0, common, **_kept_by_caller(builder))
+        return builder.build(0, common, **_arguments_of_caller(builder))
     return builder.build_for_drafting(common, draft_index)
 
 
-def _kept_by_caller(builder: Any) -> dict[str, Any]:
+def _arguments_of_caller(builder: Any) -> dict[str, Any]:
     """DeepSeek-V4's builders keep with their caller what layers of several ratios share. The layer
     that drafts has one ratio, so a new pass shares nothing."""
     if not isinstance(builder, AscendDSAMetadataBuilder):
@@ -174,7 +174,7 @@ class MLASharing(Sharing):
         # On the host, and long already: the builder converts one and subtracts from the other.
         own.positions = _HOST_ZERO.expand(common.num_actual_tokens)
         own.query_start_loc = common.query_start_loc_cpu
-        with tables.held_back():
+        with tables.with_deferred_rows():
             built = run_builder(builder, own, draft_index)
         built.query_start_loc = common.query_start_loc
         if draft_index == 0:
@@ -244,7 +244,7 @@ class SparseMLASharing(MLASharing):
         own = shallow_copy(common)
         # On the host, and long already: the builder converts them.
         own.positions = _HOST_ZERO.expand(common.num_actual_tokens)
-        with tables.held_back():
+        with tables.with_deferred_rows():
             built = run_builder(builder, own, draft_index)
         if draft_index == 0:
             built.cos, built.sin = rotary.cosines[: rotary.first], rotary.sines[: rotary.first]

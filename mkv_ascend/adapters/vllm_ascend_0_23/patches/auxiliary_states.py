@@ -45,7 +45,7 @@ class AuxiliaryStates:
         layers: its decoder layers, in order.
         width: numbers of a state that a head takes per token.
         gathered: states of the pass that runs, ``[tokens, width]`` each, by depth.
-        handed_out: those of the pass that ended last; empty once they were taken.
+        last_pass: those of the pass that ended last; empty once they were taken.
         hooks: what ``ask`` has put on the layers.
     """
 
@@ -53,7 +53,7 @@ class AuxiliaryStates:
     layers: list[nn.Module]
     width: int
     gathered: list[torch.Tensor] = field(default_factory=list)
-    handed_out: list[torch.Tensor] = field(default_factory=list)
+    last_pass: list[torch.Tensor] = field(default_factory=list)
     hooks: list[RemovableHandle] = field(default_factory=list)
 
     def ask(self, depths: tuple[int, ...]) -> None:
@@ -82,7 +82,7 @@ class AuxiliaryStates:
 
     def take(self) -> list[torch.Tensor]:
         """The states of the pass that ended last; they are kept no longer."""
-        states, self.handed_out = self.handed_out, []
+        states, self.last_pass = self.last_pass, []
         return states
 
     def _before_the_first(self, _layer: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
@@ -125,7 +125,7 @@ class Decoder:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the decoder returned before; its states are kept for ``take``."""
-        output, self.auxiliary_states.handed_out = super().__call__(*args, **kwargs)  # type: ignore[misc]
+        output, self.auxiliary_states.last_pass = super().__call__(*args, **kwargs)  # type: ignore[misc]
         return output
 
 
