@@ -98,8 +98,8 @@ class Needs:
             if need.builder.shares:
                 template = self.build(need, batch, rows)
                 made = need.builder.for_later_passes(template, later, rows)
-                for metadata, of_pass in zip(made, per_pass, strict=True):
-                    of_pass[need.groups[0]] = metadata
+                for metadata, pass_metadata in zip(made, per_pass, strict=True):
+                    pass_metadata[need.groups[0]] = metadata
         return LaterMetadata(self, batch, later, per_pass)
 
     def build(self, need: Need, batch: PassBatch, rows: CosSinRows | None) -> object:

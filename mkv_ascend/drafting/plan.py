@@ -246,7 +246,7 @@ class DraftPlan:
             positions=tuple(positions),
             request_positions=tuple(positions[:, :requests]),
             lengths=tuple(lengths[:, :requests]),
-            slots=tuple(tuple(of_pass) for of_pass in slots[:, :, :requests]),
+            slots=tuple(tuple(pass_slots) for pass_slots in slots[:, :, :requests]),
             tables=self.tables(requests),
         )
 

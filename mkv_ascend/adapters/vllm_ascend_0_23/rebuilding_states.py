@@ -128,8 +128,8 @@ class Rebuilding:
 
     def _take_tables(self, rows: Sequence[int]) -> None:
         index = torch.tensor(rows, dtype=torch.int64).to(self._plan.counts.device)
-        of_plan = zip(self._plan.block_tables, self._engine_plan.block_tables, strict=True)
-        for own, table in of_plan:
+        tables = zip(self._plan.block_tables, self._engine_plan.block_tables, strict=True)
+        for own, table in tables:
             own[: len(rows)] = table[index]
         self._states.take_rows(self._engine_states, index)
 

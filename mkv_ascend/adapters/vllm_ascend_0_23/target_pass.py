@@ -96,8 +96,8 @@ class TargetPass:
         """
         made = dict(metadata)
         for follower in self.followers:
-            of_group = follower.metadata(metadata[follower.leader], num_reqs, lengths)
-            made.update(dict.fromkeys(follower.layers, of_group))
+            group_metadata = follower.metadata(metadata[follower.leader], num_reqs, lengths)
+            made.update(dict.fromkeys(follower.layers, group_metadata))
         return {name: made[name] for name in self.layers}
 
 

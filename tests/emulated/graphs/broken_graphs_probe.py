@@ -17,8 +17,10 @@ def lengths_frozen():
     run = Updates.run
 
     def frozen(updates, stream, context, config, lengths):
-        of_one = [[min(length, 1) for length in of_pass] for of_pass in lengths]
-        run(updates, stream, context, config, of_one)
+        one_token_lengths = [
+            [min(length, 1) for length in pass_lengths] for pass_lengths in lengths
+        ]
+        run(updates, stream, context, config, one_token_lengths)
 
     return mock.patch.object(Updates, "run", frozen)
 

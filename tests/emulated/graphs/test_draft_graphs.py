@@ -57,7 +57,7 @@ def test_independent_drafts(target, draft, k):
     assert_drafts_are_the_drafts_own(case, result)
     assert result.mean_acceptance_length > 1.5
     assert result.draft_replays > 5
-    assert_captures_are_reported(result, of_draft=3)
+    assert_captures_are_reported(result, draft_captures=3)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_asynchronous_scheduling_and_chunks_beside_decodes(k):
     assert result.draft_replays > 5
 
 
-def assert_captures_are_reported(result, of_draft):
+def assert_captures_are_reported(result, draft_captures):
     """Numbers are those of the sizes that were asked for; seconds and bytes are measured."""
     graphs = r"(\d+) in ([\d.]+) s, ([\d.]+) MiB"
     line = re.search(
@@ -108,10 +108,10 @@ def assert_captures_are_reported(result, of_draft):
     )
     assert line is not None
     target, draft = line.groups()[:3], line.groups()[3:]
-    assert (int(target[0]), int(draft[0])) == (3, of_draft)
+    assert (int(target[0]), int(draft[0])) == (3, draft_captures)
     assert float(target[1]) > 0.0
     assert float(target[2]) > 0.0
-    assert (float(draft[1]) > 0.0) == (float(draft[2]) > 0.0) == (of_draft > 0)
+    assert (float(draft[1]) > 0.0) == (float(draft[2]) > 0.0) == (draft_captures > 0)
 
 
 def test_a_draft_may_be_asked_to_run_eagerly():
@@ -124,7 +124,7 @@ def test_a_draft_may_be_asked_to_run_eagerly():
     assert_drafts_are_the_drafts_own(case, result)
     assert result.draft_replays == 0
     assert "replayed from graphs: speculative_config says enforce_eager" in result.log
-    assert_captures_are_reported(result, of_draft=0)
+    assert_captures_are_reported(result, draft_captures=0)
 
 
 def test_default_settings_of_vllm_serve():

@@ -60,11 +60,11 @@ def test_launches_of_one_pass_share_the_largest_workspace_and_each_was_captured_
     assert acl_graph.get_draft_graph_params() is before
     assert given == [needed for _, needed in needs]
     layers, metadata = layers_and_metadata([8, 2])
-    steps = table.launches(["dense", "latent"], metadata, layers)
-    assert [[launch.tokens for launch in step] for step in steps] == [[8, 8], [2, 2]]
-    largest = [[launch.workspace.nbytes for launch in step] for step in steps]
+    passes = table.launches(["dense", "latent"], metadata, layers)
+    assert [[launch.tokens for launch in launches] for launches in passes] == [[8, 8], [2, 2]]
+    largest = [[launch.workspace.nbytes for launch in launches] for launches in passes]
     assert largest == [[30, 30], [20, 20]]
-    noted = [launch for step in steps for launch in step]
+    noted = [launch for launches in passes for launch in launches]
     assert [launch.adapter for launch in noted] == [DENSE, LATENT] * 2
     assert [(launch.event, launch.operands, launch.handle) for launch in noted] == [
         (f"event {number}", f"operands {number}", f"task {number}") for number in range(4)
@@ -117,8 +117,8 @@ class Called:
             assert (stream, context, speculative) == ("stream", "context", "speculative")
             params = acl_graph.get_draft_graph_params()
             lengths = [
-                {name: lengths_in(given, kind) for name, given in of_pass.items()}
-                for of_pass in metadata
+                {name: lengths_in(given, kind) for name, given in pass_metadata.items()}
+                for pass_metadata in metadata
             ]
             events = params.events[tokens]
             assert params.handles == {tokens: [event.replace("event", "task") for event in events]}

@@ -133,10 +133,10 @@ def runner(
     config: KVCacheConfig,
     specs: dict[str, Any],
     kind: type[PlannedRunner] = PlannedRunner,
-    of_draft: type[Any] = GQA,
+    draft_backend: type[Any] = GQA,
 ) -> PlannedRunner:
     drafted = [name for name in specs if name.startswith(Role.DRAFT)]
-    backends = {name: of_draft if name in drafted else AscendDSABackend for name in specs}
+    backends = {name: draft_backend if name in drafted else AscendDSABackend for name in specs}
     return kind(config, backends, drafted, model_type="deepseek_v4")
 
 
@@ -190,7 +190,7 @@ def test_a_draft_of_another_kind_has_caches_beside_it(
         stock_configs(monkeypatch, layers(make()), **options)
     specs = layers(make())
     (config,) = configs(specs, **options)
-    planned = runner(config, specs, of_draft=backend)
+    planned = runner(config, specs, draft_backend=backend)
     caches = {name: cache for name, (cache,) in planned.caches().items()}
     assert sorted(caches) == sorted(specs)
     assert aliases(caches, config.num_blocks) == []

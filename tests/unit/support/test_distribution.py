@@ -21,10 +21,10 @@ def draws(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def p_values(rows: torch.Tensor, tokens: torch.Tensor, drafted: torch.Tensor) -> list[float]:
-    of_draft = rows[torch.arange(len(rows)), drafted]
+    chosen_rows = rows[torch.arange(len(rows)), drafted]
     return [
         ranks_p_value(list(rows), tokens.tolist()),
-        events_p_value(of_draft.tolist(), (tokens == drafted).tolist()),
+        events_p_value(chosen_rows.tolist(), (tokens == drafted).tolist()),
     ]
 
 

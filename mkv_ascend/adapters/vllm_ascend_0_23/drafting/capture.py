@@ -88,8 +88,8 @@ class AscendCapturer:
         table, graph = CapturedGraphParams(), torch_npu.npu.NPUGraph()
         capture = torch_npu.npu.graph(graph, pool=current_platform.get_global_graph_pool())
         # The context in the graph: it sets the mask of live rows by which experts communicate.
-        of_draft = self._draft.running(passes.first, passes.batch)
-        with capture, table.recorded_here(), of_draft:
+        draft_context = self._draft.running(passes.first, passes.batch)
+        with capture, table.recorded_here(), draft_context:
             context = get_forward_context()
             _EXTRA_CTX.capturing = True
             run()
@@ -139,11 +139,11 @@ def why_not_captured(
     if runner.dp_size > 1 or runner.dynamic_eplb or draft.later_rows(2, 1) > 1:
         return "its passes are one with those of other ranks"
     queries = proposer.num_speculative_tokens + 1 + proposer.net_num_new_slots_per_request
-    for group, of_group in zip(draft.groups.groups, attention_groups, strict=True):
-        adapter = capture_adapter(of_group.backend.get_impl_cls())
+    for group, attention_group in zip(draft.groups.groups, attention_groups, strict=True):
+        adapter = capture_adapter(attention_group.backend.get_impl_cls())
         if adapter is None:
             return f"launches of {group.backend.__name__} are not captured yet"
-        reason = adapter.why_not(queries, of_group.get_metadata_builder())
+        reason = adapter.why_not(queries, attention_group.get_metadata_builder())
         if reason is not None:
             return reason
         if proposer.parallel_drafting and not adapter.is_updated:

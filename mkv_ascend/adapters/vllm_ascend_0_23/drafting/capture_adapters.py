@@ -197,23 +197,23 @@ class CapturedGraphParams:
                 f"{len(self.events)} launches of attention were captured, not {expected}: of "
                 f"{len(names)} layers in {len(metadata)} passes"
             )
-        steps = []
-        for of_step in metadata:
+        passes = []
+        for pass_metadata in metadata:
             launches = []
             for name in names:
                 event, handle, parameters = next(noted)
                 implementation = layers[name].impl
                 adapter = capture_adapter(type(implementation))
                 assert adapter is not None, "layers were asked for it before the capture"
-                tokens = adapter.tokens(of_step[name])
+                tokens = adapter.tokens(pass_metadata[name])
                 noted_of_it = (event, handle, parameters, self._workspaces[tokens])
                 launches.append(
                     CapturedLaunch(
-                        implementation, adapter, name, of_step[name], tokens, *noted_of_it
+                        implementation, adapter, name, pass_metadata[name], tokens, *noted_of_it
                     )
                 )
-            steps.append(tuple(launches))
-        return tuple(steps)
+            passes.append(tuple(launches))
+        return tuple(passes)
 
 
 @contextmanager

@@ -50,7 +50,7 @@ class GatheredRows:
     tables: RopeTables
     positions: tuple[torch.Tensor, ...]
 
-    def of_pass(self, index: int, requests: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def for_pass(self, index: int, requests: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Those of a later pass's live rows, cosines and sines."""
         start = self.first + index * self.later
         return self.cosines[start : start + requests], self.sines[start : start + requests]
@@ -201,7 +201,7 @@ class MLASharing(Sharing):
             other = shallow_copy(built)
             decode = other.decode = shallow_copy(built.decode)
             decode.input_positions = at
-            decode.cos, decode.sin = rotary.of_pass(index, at.shape[0])
+            decode.cos, decode.sin = rotary.for_pass(index, at.shape[0])
             made.append(other)
         return made
 
@@ -218,13 +218,13 @@ _HOST_ZERO = torch.zeros(1, dtype=torch.int64)
 def _put_in_rows(built: Any, positions: torch.Tensor, rotary: GatheredRows) -> None:
     """Give metadata of a first pass its positions and rotary rows: decodes first, then prefills."""
     decodes, rows = built.num_decode_tokens, built.num_actual_tokens
-    for part, of_part in (
+    for part, part_rows in (
         (built.decode, slice(0, decodes)),
         (built.prefill, slice(decodes, rows)),
     ):
         if part is not None:
-            part.input_positions = positions[of_part]
-            part.cos, part.sin = rotary.cosines[of_part], rotary.sines[of_part]
+            part.input_positions = positions[part_rows]
+            part.cos, part.sin = rotary.cosines[part_rows], rotary.sines[part_rows]
 
 
 class SparseMLASharing(MLASharing):
@@ -267,7 +267,7 @@ class SparseMLASharing(MLASharing):
         for index, lengths in enumerate(later.lengths):
             other = shallow_copy(built)
             other.seq_lens = lengths
-            other.cos, other.sin = rotary.of_pass(index, lengths.shape[0])
+            other.cos, other.sin = rotary.for_pass(index, lengths.shape[0])
             made.append(other)
         return made
 

@@ -28,14 +28,16 @@ class UpdateCall:
     ``table``: what vllm-ascend keeps for updates, of these launches alone.
     """
 
-    def __init__(self, first_pass: int, of_passes: Sequence[Sequence[CapturedLaunch]]) -> None:
+    def __init__(
+        self, first_pass: int, launches_by_pass: Sequence[Sequence[CapturedLaunch]]
+    ) -> None:
         """
         Args:
             first_pass: number of the pass that the first launches are of.
-            of_passes: launches of this pass and of those after it, all of the same layers.
+            launches_by_pass: launches of this pass and of those after it, all of the same layers.
         """
-        self.first_pass, self.of_passes = first_pass, of_passes
-        launches = [launch for of_pass in of_passes for launch in of_pass]
+        self.first_pass, self.launches_by_pass = first_pass, launches_by_pass
+        launches = [launch for pass_launches in launches_by_pass for launch in pass_launches]
         self._update, self._has_sinks, self._tokens = launches[0].updated_with()
         self.table = acl_graph.GraphParams(
             {self._tokens: [launch.event for launch in launches]},
@@ -47,8 +49,8 @@ class UpdateCall:
     def metadata(self, lengths: Lengths) -> list[dict[str, Any]]:
         """Of each pass, by layer: what was captured, with these lengths."""
         return [
-            _with_lengths(of_pass, lengths[self.first_pass + number])
-            for number, of_pass in enumerate(self.of_passes)
+            _with_lengths(pass_launches, lengths[self.first_pass + number])
+            for number, pass_launches in enumerate(self.launches_by_pass)
         ]
 
     def run(self, stream: Any, context: Any, config: Any, lengths: Lengths) -> None:
@@ -77,14 +79,16 @@ class Updates:
         runs: list[tuple[int, list[list[CapturedLaunch]]]] = []
         for number, launches in enumerate(passes):
             for common, run in groupby(launches, key=CapturedLaunch.updated_with):
-                of_pass = list(run)
+                pass_launches = list(run)
                 before = runs[-1][1][-1] if runs else []
-                whole = len(before) == len(of_pass) == len(launches)
+                whole = len(before) == len(pass_launches) == len(launches)
                 if whole and before[0].updated_with() == common:
-                    runs[-1][1].append(of_pass)
+                    runs[-1][1].append(pass_launches)
                 else:
-                    runs.append((number, [of_pass]))
-        self.calls = tuple(UpdateCall(first_pass, of_passes) for first_pass, of_passes in runs)
+                    runs.append((number, [pass_launches]))
+        self.calls = tuple(
+            UpdateCall(first_pass, launches_by_pass) for first_pass, launches_by_pass in runs
+        )
 
     def run(self, stream: Any, context: Any, config: Any, lengths: Lengths) -> None:
         """Give all launches their lengths, and let the replay go on through them.

@@ -60,8 +60,8 @@ def _get_state_shape(original: Any, layer: Any) -> tuple[tuple[int, int]]:
 @remember_drafted.also(target="vllm.model_executor.layers.mamba.short_conv:ShortConv.forward_cuda")
 def _forward(original: Any, layer: Any, hidden_states: torch.Tensor, output: torch.Tensor) -> Any:
     metadata = get_forward_context().attn_metadata
-    of_layer = metadata.get(layer.prefix) if isinstance(metadata, dict) else None
-    before = _verified.set(of_layer if getattr(layer, DRAFTED) else None)
+    layer_metadata = metadata.get(layer.prefix) if isinstance(metadata, dict) else None
+    before = _verified.set(layer_metadata if getattr(layer, DRAFTED) else None)
     try:
         return original(layer, hidden_states, output)
     finally:
