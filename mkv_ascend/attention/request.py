@@ -38,7 +38,7 @@ class LayerRequest:
     non_causal: bool = False
     block_size: int | None = None
     """Tokens per block of the KV manager, where it is known already."""
-    own_backend: str | None = None
+    layer_backend: str | None = None
     """``module:Class`` of the backend that the layer's class names itself, if it does."""
 
     @property

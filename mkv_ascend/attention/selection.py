@@ -140,8 +140,8 @@ def _asked_for(
     request: LayerRequest, options: SelectionOptions
 ) -> tuple[BackendEntry, ChosenBy, str] | None:
     pattern = _pattern_for(request, options.attention.layers)
-    if request.own_backend is not None:
-        return _own_backend(request, pattern)
+    if request.layer_backend is not None:
+        return _layer_backend(request, pattern)
     if pattern is not None:
         name = dict(options.attention.layers)[pattern]
         detail = f"{NAMESPACE}.attention.layers[{pattern!r}]"
@@ -172,20 +172,22 @@ def _pattern_for(request: LayerRequest, layers: Sequence[tuple[str, str]]) -> st
     return best[0] if best else None
 
 
-def _own_backend(request: LayerRequest, pattern: str | None) -> tuple[BackendEntry, ChosenBy, str]:
-    assert request.own_backend is not None
+def _layer_backend(
+    request: LayerRequest, pattern: str | None
+) -> tuple[BackendEntry, ChosenBy, str]:
+    assert request.layer_backend is not None
     if pattern is not None:
         raise SelectionError(
             f"its class {request.layer_class} names its backend itself "
-            f"({request.own_backend}); take it out of the pattern {pattern!r} in "
+            f"({request.layer_backend}); take it out of the pattern {pattern!r} in "
             f"{NAMESPACE}.attention.layers",
             [request],
         )
-    backend = catalog.find_class(request.own_backend)
+    backend = catalog.find_class(request.layer_backend)
     if backend is None:
         raise SelectionError(
             f"its class {request.layer_class} names the backend "
-            f"{request.own_backend}, which the catalog does not hold; register an entry for it "
+            f"{request.layer_backend}, which the catalog does not hold; register an entry for it "
             "(mkv_ascend.attention.catalog.register)",
             [request],
         )

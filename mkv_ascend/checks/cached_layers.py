@@ -124,7 +124,7 @@ def _cached(
     return _of_tokens(named, sizes, entry)
 
 
-def _own_backend(layer: ModelLayer) -> BackendEntry | None:
+def _layer_backend(layer: ModelLayer) -> BackendEntry | None:
     """The backend that the layer itself names; None where it is chosen."""
     if layer.compressed is not None:
         return backends.COMPRESSED_MLA
@@ -141,7 +141,7 @@ def _request(named: NamedLayer) -> LayerRequest:
     layer = named.layer
     # The indexer's key is not part of a head of the attention itself.
     head_size = sum(layer.vectors[:2]) or layer.head_size
-    own = _own_backend(layer)
+    own = _layer_backend(layer)
     return LayerRequest(
         name=named.name,
         role=named.role,
@@ -152,7 +152,7 @@ def _request(named: NamedLayer) -> LayerRequest:
         num_heads=layer.num_heads,
         num_kv_heads=layer.num_kv_heads,
         has_sink=layer.has_sink,
-        own_backend=None if own is None else own.class_path,
+        layer_backend=None if own is None else own.class_path,
     )
 
 

@@ -72,7 +72,7 @@ def group_layouts(
     options: GroupingOptions,
     *,
     tables: Mapping[str, str] | None = None,
-    own_blocks: bool = False,
+    keep_block_sizes: bool = False,
 ) -> Grouping:
     """Group the layers of ``layouts`` (name -> layout, in the order of execution).
 
@@ -82,7 +82,7 @@ def group_layouts(
 
     Args:
         tables: name -> table; layers of unequal tables never share a group.
-        own_blocks: whether every layer keeps its own block size.
+        keep_block_sizes: whether every layer keeps its own block size.
 
     Raises:
         GroupingError: as ``group_layers``.
@@ -93,7 +93,7 @@ def group_layouts(
         requirements_of(
             layout,
             retentions[name],
-            () if own_blocks else _block_sizes(layout, largest),
+            () if keep_block_sizes else _block_sizes(layout, largest),
             table=(tables or {}).get(name, ""),
         )
         for name, layout in layouts.items()

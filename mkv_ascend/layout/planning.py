@@ -46,7 +46,7 @@ class PlanInputs:
     ``layers``: in the order of execution. ``request``: the longest request, and the tokens that a
     decoding step adds; memory is measured with it. ``admitted_tokens``: most tokens of one step
     when the scheduler admits a request. ``groups``: names of the layers of each group where the
-    groups are given, by vLLM; None where they are searched for. ``own_blocks``: whether every layer
+    groups are given, by vLLM; None where they are searched for. ``keep_block_sizes``: whether every layer
     keeps its own block size. ``kv_transfer``: whether a KV connector registers the caches.
     ``aliases``: layers without a cache, each with the layer whose cache it reads.
     """
@@ -56,7 +56,7 @@ class PlanInputs:
     admitted_tokens: int
     options: GroupingOptions
     groups: tuple[tuple[str, ...], ...] | None = None
-    own_blocks: bool = False
+    keep_block_sizes: bool = False
     kv_transfer: bool = False
     aliases: tuple[tuple[str, str], ...] = ()
 
@@ -137,7 +137,7 @@ def _searched(inputs: PlanInputs, layouts: Mapping[str, LayerLayout]) -> Groupin
         inputs.request,
         inputs.options,
         tables={layer.layout.layer: layer.table for layer in inputs.layers},
-        own_blocks=inputs.own_blocks,
+        keep_block_sizes=inputs.keep_block_sizes,
     )
 
 

@@ -11,7 +11,7 @@ from mkv_ascend.config import MkvConfig, parse_config
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-MOST_KEPT = 4
+MAX_PARSED = 4
 """Mappings whose options are kept; vLLM has one, and copies it for the draft now and then."""
 
 _parsed: list[tuple[Any, Any, MkvConfig]] = []
@@ -29,5 +29,5 @@ def options_of(config: VllmConfig) -> MkvConfig:
             return options
     options = parse_config(given)
     _parsed.append((given, copy.deepcopy(given), options))
-    del _parsed[:-MOST_KEPT]
+    del _parsed[:-MAX_PARSED]
     return options

@@ -330,7 +330,7 @@ def state_layer(**changes: Any) -> LayerRequest:
         **{
             "kind": Kind.MAMBA,
             "layer_class": "GatedDeltaNetAttention",
-            "own_backend": GATED_DELTA_NET,
+            "layer_backend": GATED_DELTA_NET,
             "head_size": 0,
             "block_size": 1024,
         }
@@ -358,7 +358,7 @@ def test_a_pattern_cannot_change_what_a_class_names() -> None:
 
 
 def test_a_class_that_names_an_unknown_backend_is_refused() -> None:
-    message = refusal(state_layer(own_backend="other.package:Backend"))
+    message = refusal(state_layer(layer_backend="other.package:Backend"))
     assert "other.package:Backend, which the catalog does not hold" in message
 
 

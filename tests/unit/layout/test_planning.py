@@ -85,7 +85,7 @@ def test_one_table_is_of_equal_holdings_and_blocks() -> None:
 
 
 def test_transfer_takes_its_alignment_off_the_memory() -> None:
-    given = replace(inputs(dense("t")), kv_transfer=True, own_blocks=True)
+    given = replace(inputs(dense("t")), kv_transfer=True, keep_block_sizes=True)
     memory = 100 * 32 * 1024
     assert plan(inputs(dense("t"))).num_blocks(memory) == 100
     planned = plan(given)

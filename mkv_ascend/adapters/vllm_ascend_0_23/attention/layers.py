@@ -91,7 +91,7 @@ def _initialise(
 ) -> None:
     bound = _signature(original).bind(layer, *args, **kwargs)
     bound.apply_defaults()
-    given = value_head_size.own_backend(bound.arguments["attn_backend"])
+    given = value_head_size.backend_of_this_device(bound.arguments["attn_backend"])
     model = current_model()
     _set_cache_dtype(bound.arguments, model.role)
     if given is not None and type(layer) not in KINDS_OF_CLASSES:
@@ -288,13 +288,13 @@ def all_choices(config: VllmConfig, draft_layers: Collection[str]) -> list[Choic
     choices = []
     for name, layer in get_layers_from_vllm_config(config, AttentionLayerBase).items():
         role = Role.DRAFT if name in draft_layers else Role.TARGET
-        choice = getattr(layer, CHOICE, None) or _own_choice(name, layer, role)
+        choice = getattr(layer, CHOICE, None) or _choice_of_class(name, layer, role)
         if choice is not None:
             choices.append(choice)
     return choices
 
 
-def _own_choice(name: str, layer: Any, role: Role) -> Choice | None:
+def _choice_of_class(name: str, layer: Any, role: Role) -> Choice | None:
     """The choice of a layer whose class names its backend; None when the catalog lacks it."""
     backend = layer.get_attn_backend()
     path = f"{backend.__module__}:{backend.__qualname__}"
@@ -310,6 +310,6 @@ def _own_choice(name: str, layer: Any, role: Role) -> Choice | None:
         return None
     kind = min(entry.kinds)
     request = LayerRequest(
-        name, role, kind, type(layer).__name__, dtype="auto", head_size=0, own_backend=path
+        name, role, kind, type(layer).__name__, dtype="auto", head_size=0, layer_backend=path
     )
     return Choice(request, entry, selection.ChosenBy.LAYER, f"named by {type(layer).__name__}")

@@ -47,7 +47,7 @@ def separate_draft_config(
     draft = make_draft()
     draft.cache_config = copy.copy(draft.cache_config)
     draft.cache_config.block_size = before.block_size
-    draft.cache_config.sliding_window = _own_window(target)
+    draft.cache_config.sliding_window = _uniform_window(target)
     vars(target.cache_config).update(vars(before))
     if recurrent:
         _without_states_of_prefixes(draft.cache_config)
@@ -55,7 +55,7 @@ def separate_draft_config(
     return draft
 
 
-def _own_window(target: VllmConfig) -> int | None:
+def _uniform_window(target: VllmConfig) -> int | None:
     """The window of all the draft's layers, as vLLM finds it for a model that is served alone."""
     speculative = target.speculative_config
     if speculative is None or speculative.draft_model_config is None:

@@ -239,7 +239,7 @@ def recurrent_layers(layers: Layers, specs: Layers) -> dict[str, Any]:
     return {name: layers[name] for name, spec in specs.items() if isinstance(spec, MambaSpec)}
 
 
-def use_own_recurrent_specs(proposer: Any, before: Layers) -> None:
+def use_draft_recurrent_specs(proposer: Any, before: Layers) -> None:
     """Let the draft's recurrent layers give the spec that its own configuration says.
 
     vllm-ascend asks all layers with the target's, which says nothing of states where the target has
@@ -251,10 +251,10 @@ def use_own_recurrent_specs(proposer: Any, before: Layers) -> None:
     own = proposer._create_draft_vllm_config()
     for name, layer in get_layers_from_vllm_config(proposer.vllm_config, MambaBase).items():
         if name not in before:
-            layer.get_kv_cache_spec = functools.partial(_own_spec, layer, own)
+            layer.get_kv_cache_spec = functools.partial(_recurrent_spec, layer, own)
 
 
-def _own_spec(layer: Any, config: Any, _asked_with: Any) -> Any:
+def _recurrent_spec(layer: Any, config: Any, _target_config: Any) -> Any:
     return type(layer).get_kv_cache_spec(layer, config)
 
 

@@ -41,7 +41,7 @@ from mkv_ascend.adapters.vllm_ascend_0_23.drafting.families import (
     Family,
     MaskTokensFamily,
     RecurrentFamily,
-    use_own_recurrent_specs,
+    use_draft_recurrent_specs,
 )
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.mask_tokens import run_dummy
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.next_tokens import batch_up_to_the_chunk
@@ -62,9 +62,9 @@ def stock(proposer: Any) -> Any:
 
 
 def _create_draft_vllm_config(self: Any) -> VllmConfig:
-    own: VllmConfig | None = vars(self).get("_own_config")
+    own: VllmConfig | None = vars(self).get("_draft_config")
     if own is None:
-        own = self._own_config = separate_draft_config(
+        own = self._draft_config = separate_draft_config(
             self.vllm_config,
             stock(self)._create_draft_vllm_config,
             recurrent=has_recurrent_layers(self.vllm_config),
@@ -84,7 +84,7 @@ def _get_model(self: Any) -> nn.Module:
         tables.share_what_was_not_recorded()
     use_methods(model, expert_methods)
     if has_recurrent_layers(self.vllm_config):
-        use_own_recurrent_specs(self, recurrent)
+        use_draft_recurrent_specs(self, recurrent)
     return model
 
 
@@ -178,17 +178,17 @@ def prepare_next_token_ids_padded(
     )
 
 
-OWN_CONFIGURATION: dict[str, Any] = {
+SEPARATE_CONFIGURATION: dict[str, Any] = {
     "_create_draft_vllm_config": _create_draft_vllm_config,
     "_get_model": _get_model,
     "prepare_inputs_padded": prepare_inputs_padded,
 }
 """The draft's layers, metadata builders and rotary tables are the draft's own."""
 
-OWN_RECORDS = (records.DRAFT_CONFIG, records.REJECTED_COUNTS)
+CONFIGURATION_RECORDS = (records.DRAFT_CONFIG, records.REJECTED_COUNTS)
 
 PLANNED: dict[str, Any] = {
-    **OWN_CONFIGURATION,
+    **SEPARATE_CONFIGURATION,
     "load_model": load_model,
     "validate_same_kv_cache_group": validate_same_kv_cache_group,
     "initialize_attn_backend": initialize_attn_backend,
@@ -199,7 +199,7 @@ PLANNED: dict[str, Any] = {
 """Proposals are those of ``mkv_ascend.drafting``, over any number of KV groups."""
 
 PLANNED_RECORDS = (
-    *OWN_RECORDS,
+    *CONFIGURATION_RECORDS,
     records.SEVERAL_GROUPS,
     records.PROPOSALS,
     records.PASSES,
@@ -211,7 +211,9 @@ HEAD = {**PLANNED, "prepare_next_token_ids_padded": prepare_next_token_ids_padde
 DraftModelProposer = derive(AscendDraftModelProposer, "", PLANNED, *PLANNED_RECORDS)
 HeadProposer = derive(AscendEagleProposer, "", HEAD, *PLANNED_RECORDS, records.NEXT_TOKENS)
 DflashProposer = derive(AscendDflashProposer, "", PLANNED, *PLANNED_RECORDS, records.MASK_TOKENS)
-Step3p5MTPProposer = derive(AscendStep3p5MTPProposer, "", OWN_CONFIGURATION, *OWN_RECORDS)
+Step3p5MTPProposer = derive(
+    AscendStep3p5MTPProposer, "", SEPARATE_CONFIGURATION, *CONFIGURATION_RECORDS
+)
 """Step3p5's heads lie in several KV groups with metadata each, which vllm-ascend gives them."""
 
 PROPOSERS: dict[str, type[Any]] = {
@@ -224,11 +226,19 @@ PROPOSERS: dict[str, type[Any]] = {
 
 CONTEXT_PARALLEL_PROPOSERS: dict[str, type[Any]] = {
     "draft_model": derive(
-        AscendDraftModelProposer, "[context parallel]", OWN_CONFIGURATION, *OWN_RECORDS
+        AscendDraftModelProposer,
+        "[context parallel]",
+        SEPARATE_CONFIGURATION,
+        *CONFIGURATION_RECORDS,
     ),
     **dict.fromkeys(
         ("eagle", "eagle3", "mtp"),
-        derive(AscendEagleProposer, "[context parallel]", OWN_CONFIGURATION, *OWN_RECORDS),
+        derive(
+            AscendEagleProposer,
+            "[context parallel]",
+            SEPARATE_CONFIGURATION,
+            *CONFIGURATION_RECORDS,
+        ),
     ),
 }
 """vllm-ascend's own proposal, over one KV group: its block tables hold a share of each sequence,

@@ -38,7 +38,7 @@ DRAFT_CONFIG = record(
         "vllm_ascend.spec_decode.llm_base_proposer:AscendSpecDecodeBaseProposer._get_model",
     ),
     writes=(
-        "_own_config",
+        "_draft_config",
         "enable_prefix_caching",
         "mamba_block_size",
         "mamba_cache_mode",

@@ -125,7 +125,7 @@ def _inputs(
         config.scheduler_config.max_num_batched_tokens,
         options,
         groups,
-        own_blocks=transfers,
+        keep_block_sizes=transfers,
         kv_transfer=transfers,
     )
 

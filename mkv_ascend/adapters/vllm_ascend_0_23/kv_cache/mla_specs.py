@@ -37,7 +37,7 @@ def _corrected(spec: Any, layer: Any, config: VllmConfig, replicas: int) -> Any:
     sizes = _sizes(layer) if layer.use_sparse else None
     if spec.sparse_head_dim == sizes and spec.head_size == sum(sizes or (layer.head_size,)):
         return spec
-    return _own_spec(layer, sizes, config, replicas)
+    return _spec_of_layer(layer, sizes, config, replicas)
 
 
 def _sizes(layer: Any) -> tuple[int, int, int]:
@@ -53,7 +53,7 @@ def _sizes(layer: Any) -> tuple[int, int, int]:
     return latent, rope, indexer
 
 
-def _own_spec(
+def _spec_of_layer(
     layer: Any, sizes: tuple[int, int, int] | None, config: VllmConfig, replicas: int
 ) -> AscendMLAAttentionSpec:
     own = layer.get_kv_cache_spec(config)

@@ -48,7 +48,7 @@ def are_searched(config: VllmConfig, specs: Specs) -> bool:
     if config.scheduler_config.disable_hybrid_kv_cache_manager:
         return False
     first = {name: first_form(spec) for name, spec in specs.items()}
-    return not UniformTypeKVCacheSpecs.is_uniform_type(first) and _need_own_groups(first)
+    return not UniformTypeKVCacheSpecs.is_uniform_type(first) and _need_searched_groups(first)
 
 
 def inputs_of(config: VllmConfig, specs: Specs, groups: Groups) -> PlanInputs:
@@ -58,7 +58,7 @@ def inputs_of(config: VllmConfig, specs: Specs, groups: Groups) -> PlanInputs:
     return kv_groups.given_inputs(config, groups)
 
 
-def _need_own_groups(specs: Specs) -> bool:
+def _need_searched_groups(specs: Specs) -> bool:
     """Whether to group these layers, which need several groups, by our own search.
 
     Those of target and draft, and those that vLLM refuses. It keeps models whose layers all are

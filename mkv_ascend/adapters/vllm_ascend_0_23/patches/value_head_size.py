@@ -28,7 +28,7 @@ HEAD_SIZE = record(
 )
 
 
-def own_backend(given: type[Any] | None) -> type[Any] | None:
+def backend_of_this_device(given: type[Any] | None) -> type[Any] | None:
     """The backend that a layer's class or model names; None for one of another device."""
     return None if given is not None and given.__module__.startswith(OTHER_DEVICES) else given
 
