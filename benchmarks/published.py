@@ -83,7 +83,7 @@ def _chunk(reader: _Reader, facts: Facts) -> list[LayerRequirements]:
     )
 
 
-def _latent(_: _Reader, facts: Facts) -> list[LayerRequirements]:
+def _mla(_: _Reader, facts: Facts) -> list[LayerRequirements]:
     return [_tokens(Kind.MLA, Retention(RetentionKind.ALL), (facts["latent"], facts["rope"]))]
 
 
@@ -176,7 +176,7 @@ KINDS: dict[str, Callable[[_Reader, Facts], list[LayerRequirements]]] = {
     "full_attention": _full,
     "sliding_window": _window,
     "chunked_local": _chunk,
-    "mla": _latent,
+    "mla": _mla,
     "sparse_mla": _sparse,
     "gated_delta_net": _delta_net,
     "kimi_delta_attention": _kimi,

@@ -103,17 +103,17 @@ def _hidden_states(spec: Any, facts: LayerFacts) -> LayerLayout:
     )
 
 
-def _latent(spec: Any, facts: LayerFacts) -> LayerLayout:
+def _mla(spec: Any, facts: LayerFacts) -> LayerLayout:
     """MLA in all its forms; the spec's own fields say which."""
     refuse_quantisation(spec, facts)
     if getattr(spec, "model_version", None) == DEEPSEEK_V4:
         return _compressed(spec, facts)
     if getattr(spec, "sparse_head_dim", None) is not None:
         return _sparse(spec, facts)
-    return _dense_latent(spec, facts)
+    return _dense_mla(spec, facts)
 
 
-def _dense_latent(spec: Any, facts: LayerFacts) -> LayerLayout:
+def _dense_mla(spec: Any, facts: LayerFacts) -> LayerLayout:
     if facts.latent_dim is None or facts.rope_dim is None:
         raise LayoutError(
             f"layer {facts.layer}: its spec has a head size of {spec.head_size} and not how much "
@@ -195,7 +195,7 @@ def _compressed(spec: Any, facts: LayerFacts) -> LayerLayout:
     )
 
 
-def _window_of_latents(spec: Any, facts: LayerFacts) -> LayerLayout:
+def _window_mla(spec: Any, facts: LayerFacts) -> LayerLayout:
     """DeepSeek-V4's window of uncompressed tokens, and the state of its compressor."""
     refuse_quantisation(spec, facts)
     name = "latent" if spec.model_version == DEEPSEEK_V4 else "compressor_state"
@@ -232,5 +232,5 @@ register_recipe("MambaSpec", _states)
 register_recipe("HiddenStateCacheSpec", _hidden_states)
 register_recipe("EncoderOnlyAttentionSpec", _no_cache)
 register_recipe("UniformTypeKVCacheSpecs", _several)
-register_recipe("MLAAttentionSpec", _latent)
-register_recipe("SlidingWindowMLASpec", _window_of_latents)
+register_recipe("MLAAttentionSpec", _mla)
+register_recipe("SlidingWindowMLASpec", _window_mla)

@@ -20,7 +20,7 @@ from mkv_ascend.adapters.vllm_ascend_0_23.drafting.capture_adapters import (
 )
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.capture_cost import CaptureCost, CaptureMeter
 
-DENSE, LATENT = capture_adapter(AscendAttentionBackendImpl), capture_adapter(AscendMLAImpl)
+DENSE, MLA = capture_adapter(AscendAttentionBackendImpl), capture_adapter(AscendMLAImpl)
 
 
 def note(number, tokens, needed):
@@ -65,7 +65,7 @@ def test_launches_of_one_pass_share_the_largest_workspace_and_each_was_captured_
     largest = [[launch.workspace.nbytes for launch in launches] for launches in passes]
     assert largest == [[30, 30], [20, 20]]
     noted = [launch for launches in passes for launch in launches]
-    assert [launch.adapter for launch in noted] == [DENSE, LATENT] * 2
+    assert [launch.adapter for launch in noted] == [DENSE, MLA] * 2
     assert [(launch.event, launch.operands, launch.handle) for launch in noted] == [
         (f"event {number}", f"operands {number}", f"task {number}") for number in range(4)
     ]
@@ -203,7 +203,7 @@ def test_lengths_of_another_number_of_passes_are_refused():
 def test_lengths_go_into_a_copy_of_the_metadata():
     _, (metadata,) = layers_and_metadata([8])
     dense = DENSE.with_lengths(metadata["dense"], [4, 5])
-    latent = LATENT.with_lengths(metadata["latent"], [4, 5])
+    latent = MLA.with_lengths(metadata["latent"], [4, 5])
     assert dense.seq_lens_list == latent.decode.seq_lens_list == [4, 5]
     assert not hasattr(metadata["dense"], "seq_lens_list")
     assert not hasattr(metadata["latent"].decode, "seq_lens_list")
@@ -212,8 +212,8 @@ def test_lengths_go_into_a_copy_of_the_metadata():
 def test_mla_takes_rows_up_to_its_threshold_for_decodes():
     builder = SimpleNamespace(decode_threshold=16)
     assert DENSE.why_not(17, builder) is None
-    assert LATENT.why_not(16, builder) is None
-    assert "17 tokens are a prefill to MLA, whose decodes have 16" in LATENT.why_not(17, builder)
+    assert MLA.why_not(16, builder) is None
+    assert "17 tokens are a prefill to MLA, whose decodes have 16" in MLA.why_not(17, builder)
     assert capture_adapter(object) is None
 
 
