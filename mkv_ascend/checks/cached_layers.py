@@ -23,7 +23,7 @@ from mkv_ascend.layout.component import (
     dtype_bytes,
 )
 from mkv_ascend.layout.kind import Role
-from mkv_ascend.layout.planning import CachedLayer, state_table
+from mkv_ascend.layout.planning import CachedLayer, recurrent_table
 from mkv_ascend.layout.recipes import largest_kernel_block
 from mkv_ascend.layout.registry import tokens
 from mkv_ascend.layout.retention import Retention, RetentionKind
@@ -229,4 +229,4 @@ def _of_states(
         container=Container.LIST,
     )
     retention = Retention(RetentionKind.STATE, 1, extra_blocks=num_draft_tokens)
-    return CachedLayer(layout, retention, entry.name, state_table(layout, entry.name))
+    return CachedLayer(layout, retention, entry.name, recurrent_table(layout, entry.name))

@@ -64,14 +64,14 @@ class RecurrentStrategy:
         planner.draft.embed(rows, target.multimodal)
         batch = planner.first_batch(target, rows)
         passes = planner.passes(replace(batch, length_bounds=target.length_bounds))
-        return self._with_states(passes, self.states, target.num_rejected)
+        return self._with_recurrent(passes, self.states, target.num_rejected)
 
     def plan_captured(self, target: TargetOutput, rows: int) -> Passes:
         """See ``Strategy``; with states of the graph's own."""
         states = self._for_graph(target.requests)
         batch = self._planner.first_batch(target, rows)
         attention = self._planner.captured(replace(batch, length_bounds=target.length_bounds))
-        passes = self._with_states(attention, states, None)
+        passes = self._with_recurrent(attention, states, None)
         later = passes.later()
         refresh = Refresh(self, states, attention.refresh, later)
         return replace(passes, later=lambda: later, refresh=refresh)
@@ -100,7 +100,7 @@ class RecurrentStrategy:
         live = planned.all_lengths[0].clamp(max=1)
         states.refresh_tables(self.states, live, self._rejected[:requests])
 
-    def _with_states(
+    def _with_recurrent(
         self, passes: Passes, states: RecurrentGroups, num_rejected: torch.Tensor | None
     ) -> Passes:
         """``passes`` of attention layers with metadata of the recurrent ones, and the commit."""

@@ -21,7 +21,7 @@ from mkv_ascend.layout.plan import CachePlan, make_plan
 from mkv_ascend.layout.pooling import bytes_per_block
 from mkv_ascend.layout.retention import Request, Retention
 
-__all__ = ["CachedLayer", "PlanInputs", "ServingPlan", "plan", "share_one_table", "state_table"]
+__all__ = ["CachedLayer", "PlanInputs", "ServingPlan", "plan", "recurrent_table", "share_one_table"]
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,9 @@ class PlanInputs:
     ``layers``: in the order of execution. ``request``: the longest request, and the tokens that a
     decoding step adds; memory is measured with it. ``admitted_tokens``: most tokens of one step
     when the scheduler admits a request. ``groups``: names of the layers of each group where the
-    groups are given, by vLLM; None where they are searched for. ``keep_block_sizes``: whether every layer
-    keeps its own block size. ``kv_transfer``: whether a KV connector registers the caches.
+    groups are given, by vLLM; None where they are searched for. ``keep_block_sizes``: whether
+    every layer keeps its own block size. ``kv_transfer``: whether a KV connector registers the
+    caches.
     ``aliases``: layers without a cache, each with the layer whose cache it reads.
     """
 
@@ -119,7 +120,7 @@ def plan(inputs: PlanInputs) -> ServingPlan:
     return ServingPlan(inputs, grouping, pools)
 
 
-def state_table(layout: LayerLayout, state_type: str) -> str:
+def recurrent_table(layout: LayerLayout, state_type: str) -> str:
     """``CachedLayer.table`` of a layer with states. ``state_type``: what computes them."""
     parts = (f"{part.dtype}{part.extent}" for part in layout.components)
     return f"{state_type} {' '.join(parts)}"

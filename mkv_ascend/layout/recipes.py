@@ -76,7 +76,7 @@ def _state_names(shapes: tuple[tuple[int, ...], ...]) -> list[str]:
     return [*(f"conv_{index}" for index in range(len(shapes) - 1)), "ssm"]
 
 
-def _states(spec: Any, facts: LayerFacts) -> LayerLayout:
+def _recurrent(spec: Any, facts: LayerFacts) -> LayerLayout:
     shapes = tuple(tuple(int(size) for size in shape) for shape in spec.shapes)
     dtypes = [dtype_name(dtype) for dtype in spec.dtypes]
     if len(shapes) != len(dtypes):
@@ -228,7 +228,7 @@ register_recipe("FullAttentionSpec", partial(_keys_and_values, Kind.FULL_ATTENTI
 register_recipe("SlidingWindowSpec", partial(_keys_and_values, Kind.SLIDING_WINDOW))
 register_recipe("ChunkedLocalAttentionSpec", partial(_keys_and_values, Kind.CHUNKED_LOCAL))
 register_recipe("CrossAttentionSpec", partial(_keys_and_values, Kind.CROSS_ATTENTION))
-register_recipe("MambaSpec", _states)
+register_recipe("MambaSpec", _recurrent)
 register_recipe("HiddenStateCacheSpec", _hidden_states)
 register_recipe("EncoderOnlyAttentionSpec", _no_cache)
 register_recipe("UniformTypeKVCacheSpecs", _several)

@@ -19,9 +19,9 @@ from vllm.v1.worker.utils import AttentionGroup
 
 from mkv_ascend.adapters.patching import record
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.gdn_sharing import (
-    StateSharing,
-    need_of_states,
-    state_sharing_of,
+    GDNSharing,
+    gdn_need,
+    gdn_sharing_of,
 )
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.sharing import Sharing, sharing_of
 from mkv_ascend.ops.group_table import group_table
@@ -42,7 +42,7 @@ class Follower:
         table: vllm-ascend's block table of their KV group.
     """
 
-    sharing: Sharing | StateSharing
+    sharing: Sharing | GDNSharing
     leader: str
     layers: tuple[str, ...]
     table: Any
@@ -54,7 +54,7 @@ class Follower:
             num_reqs: requests of the pass.
             lengths: int32 [rows], of their sequences and of what was added to fill up the batch.
         """
-        if isinstance(self.sharing, StateSharing):
+        if isinstance(self.sharing, GDNSharing):
             rows = lengths.shape[0]
             table = self.table.get_device_tensor()[:rows]
             table[num_reqs:].fill_(0)
@@ -125,7 +125,7 @@ def plan_target_pass(
         draft_layers: layers that have no metadata in the target's pass.
         share: whether groups may share what was built.
     """
-    leaders: dict[Hashable, tuple[Sharing | StateSharing, str]] = {}
+    leaders: dict[Hashable, tuple[Sharing | GDNSharing, str]] = {}
     shown: list[tuple[int, list[AttentionGroup]]] = []
     followers: list[Follower] = []
     layers: list[str] = []
@@ -143,7 +143,7 @@ def plan_target_pass(
                 continue
             built.append(replace(group, layer_names=names))
             builder = group.get_metadata_builder()
-            sharing_here = sharing_of(builder) or state_sharing_of(builder)
+            sharing_here = sharing_of(builder) or gdn_sharing_of(builder)
             if need is not None and sharing_here is not None:
                 leaders[need] = sharing_here, names[0]
         if built:
@@ -165,8 +165,8 @@ def plan_target_pass(
 def _need_of(group: AttentionGroup) -> Hashable:
     """What groups must be equal in to share what is built; None where nothing is shared."""
     builder = group.get_metadata_builder()
-    if state_sharing_of(builder) is not None:
-        return need_of_states(builder, group.kv_cache_spec)
+    if gdn_sharing_of(builder) is not None:
+        return gdn_need(builder, group.kv_cache_spec)
     sharing = sharing_of(builder)
     if sharing is None or isinstance(group.kv_cache_spec, NEVER_SHARED):
         return None

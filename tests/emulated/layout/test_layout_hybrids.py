@@ -141,7 +141,7 @@ def test_states_of_two_specs_have_groups_of_their_own():
 def test_states_are_held_as_vllm_counts_them(mode, held):
     spec, given = state(num_speculative_blocks=3), config()
     given.cache_config.mamba_cache_mode = mode
-    found = kv_groups.holding_of(given, spec)
+    found = kv_groups.retention_of(given, spec)
     assert found == held
     pages = spec.max_memory_usage_bytes(given) // spec.page_size_bytes
     tokens = given.model_config.max_model_len

@@ -35,13 +35,13 @@ def watch():
     import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
     from vllm_ascend.ops.gdn_attn_builder import AscendGDNAttentionMetadataBuilder as Builder
 
-    from mkv_ascend.adapters.vllm_ascend_0_23.drafting.gdn_sharing import StateSharing
+    from mkv_ascend.adapters.vllm_ascend_0_23.drafting.gdn_sharing import GDNSharing
     from mkv_ascend.adapters.vllm_ascend_0_23.patches import gdn_rows
 
     gdn_rows.install()  # its guard wants the method as vllm-ascend has it
 
     seen, given = {"builds": 0, "made": Counter(), "wrong": []}, {}
-    build, share = Builder.build, StateSharing.for_table
+    build, share = Builder.build, GDNSharing.for_table
 
     @functools.wraps(build)
     def building(self, *args, **kwargs):
@@ -61,7 +61,7 @@ def watch():
         seen["made"]["+".join(kinds)] += 1
         return made
 
-    Builder.build, StateSharing.for_table = building, sharing
+    Builder.build, GDNSharing.for_table = building, sharing
     return seen
 
 

@@ -26,7 +26,7 @@ from vllm.v1.kv_cache_interface import (
 from vllm.v1.request import Request
 
 from mkv_ascend.adapters.vllm_ascend_0_23.patches.draft_state_blocks import (
-    DraftStatesSpec,
+    DraftRecurrentSpec,
     leave_hits_to_others,
 )
 from tests.support.caches.kv_configs import config
@@ -179,7 +179,7 @@ def test_states_of_the_target_keep_their_say() -> None:
     both = groups_of(full(128), states("align", 128), states())
     assert leave_hits_to_others(both) == [128, 128]
     kinds = [type(group.kv_cache_spec) for group in both.kv_cache_groups]
-    assert kinds == [FullAttentionSpec, MambaSpec, DraftStatesSpec]
+    assert kinds == [FullAttentionSpec, MambaSpec, DraftRecurrentSpec]
     assert leave_hits_to_others(groups_of(full(128), states("align", 128))) == []
 
 

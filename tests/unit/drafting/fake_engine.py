@@ -170,10 +170,10 @@ class Engine:
         # As many blocks for each request as it verifies tokens; block 0 is nobody's.
         size = self.case.k + 1
         layer = RecurrentLayer(self.draft, 1 + 2 * MOST_REQUESTS * size)
-        self.state_table = torch.zeros(MOST_REQUESTS, size, dtype=torch.int32)
+        self.recurrent_table = torch.zeros(MOST_REQUESTS, size, dtype=torch.int32)
         caches = RecurrentCaches((), (layer.state,))
         group = RecurrentGroup(0, RecurrentBuilder(), ("recurrent",), lambda: [caches])
-        states = RecurrentGroups([group], [self.state_table], MOST_REQUESTS, self.case.k)
+        states = RecurrentGroups([group], [self.recurrent_table], MOST_REQUESTS, self.case.k)
         self.draft.recurrent = layer.run
         return RecurrentStrategy(
             planner, states, lambda requests: states.for_graph([group], requests)
@@ -229,7 +229,7 @@ class Engine:
                 table[index] = self.table_row(request, group).to(torch.int32)
             if self.case.kind == "recurrent":
                 own = request.row * (self.case.k + 1) + torch.arange(self.case.k + 1) + 1
-                self.state_table[index] = own.to(torch.int32)
+                self.recurrent_table[index] = own.to(torch.int32)
             row, accepted = self.row(request)
             token_ids += row
             positions += range(request.seen, request.seen + len(row))

@@ -11,8 +11,8 @@ from mkv_ascend.layout.planning import (
     CachedLayer,
     PlanInputs,
     plan,
+    recurrent_table,
     share_one_table,
-    state_table,
 )
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 from mkv_ascend.layout.serialization import from_dict, to_dict
@@ -73,8 +73,8 @@ def test_states_of_unequal_tables_have_groups_of_their_own() -> None:
     assert len(plan(inputs(*layers)).grouping.groups) == 1
     layers[1] = replace(layers[1], table="y")
     assert len(plan(inputs(*layers)).grouping.groups) == 2
-    assert state_table(first, "mamba2") == state_table(second, "mamba2")
-    assert state_table(first, "mamba2") != state_table(first, "gdn")
+    assert recurrent_table(first, "mamba2") == recurrent_table(second, "mamba2")
+    assert recurrent_table(first, "mamba2") != recurrent_table(first, "gdn")
 
 
 def test_one_table_is_of_equal_holdings_and_blocks() -> None:

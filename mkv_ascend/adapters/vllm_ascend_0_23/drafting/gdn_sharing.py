@@ -19,7 +19,7 @@ from vllm_ascend.ops.gdn_attn_builder import AscendGDNAttentionMetadataBuilder
 
 
 @dataclass(frozen=True)
-class StateSharing:
+class GDNSharing:
     """How a group's metadata is made from what ``builder`` has just built for its own."""
 
     builder: Any
@@ -71,17 +71,17 @@ def _with_rows(part: Any, name: str, rows: torch.Tensor | None) -> Any:
     return replace(part, **{name: replace(convolution, cache_indices=rows[:count])})
 
 
-def state_sharing_of(builder: Any) -> StateSharing | None:
+def gdn_sharing_of(builder: Any) -> GDNSharing | None:
     """How what the builder makes serves other groups; None where it is built for each.
 
     So it is with full graphs: what is captured for a group are the addresses of its own builder's
     buffers.
     """
     if isinstance(builder, AscendGDNAttentionMetadataBuilder) and not builder.use_full_cuda_graph:
-        return StateSharing(builder)
+        return GDNSharing(builder)
     return None
 
 
-def need_of_states(builder: Any, spec: Any) -> Hashable:
+def gdn_need(builder: Any, spec: Any) -> Hashable:
     """What groups must be equal in to share what is built."""
     return type(builder), spec

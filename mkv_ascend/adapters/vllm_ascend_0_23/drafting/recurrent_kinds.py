@@ -54,9 +54,9 @@ class GatedDeltaNet:
     def for_table(self, builder: Any, built: Any, table: torch.Tensor) -> Any:
         """As between groups of the target; lengths do not matter without states of prefixes."""
         # Not with this module, whose other parts need no device.
-        from mkv_ascend.adapters.vllm_ascend_0_23.drafting.gdn_sharing import StateSharing
+        from mkv_ascend.adapters.vllm_ascend_0_23.drafting.gdn_sharing import GDNSharing
 
-        return StateSharing(builder).for_table(built, table, lengths=None)
+        return GDNSharing(builder).for_table(built, table, lengths=None)
 
 
 class Convolving:

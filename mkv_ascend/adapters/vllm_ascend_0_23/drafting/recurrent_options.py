@@ -69,7 +69,7 @@ def refuse_options_of_recurrent_drafts(config: VllmConfig) -> None:
         parallel.prefill_context_parallel_size * parallel.decode_context_parallel_size
     )
     cache, unread = config.cache_config, why_hits_are_not_read(config)
-    beside_states = cache.mamba_cache_mode != "none"
+    beside_recurrent_target = cache.mamba_cache_mode != "none"
     # vLLM makes a connector of the latter after the platform was asked.
     connected = config.kv_transfer_config is not None or cache.kv_offloading_size is not None
     refusals = {
@@ -78,7 +78,7 @@ def refuse_options_of_recurrent_drafts(config: VllmConfig) -> None:
         "a KV connector is asked for (--kv-transfer-config, --kv-offloading-size), which brings "
         "blocks of keys and no states of a draft. Leave it out": connected,
         f"prefix caching is on beside states of the target: after a hit {unread}. Leave out "
-        "--enable-prefix-caching": beside_states and unread is not None,
+        "--enable-prefix-caching": beside_recurrent_target and unread is not None,
         "disable_padded_drafter_batch is set: rejected tokens are then taken out of the rows "
         "before the draft sees them. Leave it out": speculative.disable_padded_drafter_batch,
         "parallel_drafting is set: all tokens are then drafted in the pass over the accepted ones. "

@@ -33,7 +33,7 @@ from mkv_ascend.adapters.vllm_ascend_0_23.options import options_of
 from mkv_ascend.layout.component import LayerLayout, Storage
 from mkv_ascend.layout.grouping import Grouping, GroupingOptions
 from mkv_ascend.layout.kind import Role
-from mkv_ascend.layout.planning import CachedLayer, PlanInputs, plan, state_table
+from mkv_ascend.layout.planning import CachedLayer, PlanInputs, plan, recurrent_table
 from mkv_ascend.layout.recipes import layout_of
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 
@@ -137,15 +137,15 @@ def _cached_layer(config: VllmConfig, spec: Any, layout: LayerLayout) -> CachedL
         computed_by = str(getattr(spec.mamba_type, "value", spec.mamba_type))
         if spec.mamba_cache_mode != config.cache_config.mamba_cache_mode:
             computed_by += f" {spec.mamba_cache_mode}"  # of a draft beside states at ends of blocks
-        table = state_table(layout, computed_by)
-    return CachedLayer(layout, holding_of(config, spec), table=table)
+        table = recurrent_table(layout, computed_by)
+    return CachedLayer(layout, retention_of(config, spec), table=table)
 
 
-def holding_of(config: VllmConfig, spec: Any) -> Retention:
+def retention_of(config: VllmConfig, spec: Any) -> Retention:
     """What a request holds, as each spec's ``max_memory_usage_bytes`` counts it."""
     rows = getattr(spec, "compress_ratio", 1)
     if isinstance(spec, MambaSpec):
-        return _holding_of_states(config, spec)
+        return _recurrent_retention(config, spec)
     if isinstance(spec, SlidingWindowSpec):
         return Retention(RetentionKind.WINDOW, spec.sliding_window)
     if isinstance(spec, ChunkedLocalAttentionSpec):
@@ -157,7 +157,7 @@ def holding_of(config: VllmConfig, spec: Any) -> Retention:
     return Retention(RetentionKind.ALL, tokens_per_row=rows)
 
 
-def _holding_of_states(config: VllmConfig, spec: MambaSpec) -> Retention:
+def _recurrent_retention(config: VllmConfig, spec: MambaSpec) -> Retention:
     mode = config.cache_config.mamba_cache_mode
     if mode == "all":
         return Retention(RetentionKind.ALL, extra_blocks=spec.num_speculative_blocks)

@@ -36,16 +36,16 @@ def check_groups(config: VllmConfig, groups: Sequence[KVCacheGroupSpec]) -> None
             SimpleCPUOffloadConnector with states or without a group that it looks for.
     """
     connectors = connector_names(config)
-    has_states = any(isinstance(group.kv_cache_spec, MambaSpec) for group in groups)
+    has_recurrent_groups = any(isinstance(group.kv_cache_spec, MambaSpec) for group in groups)
     plain = [isinstance(group.kv_cache_spec, FullAttentionSpec) for group in groups]
-    if MOONCAKE in connectors and len(groups) > 1 and not has_states and not all(plain):
+    if MOONCAKE in connectors and len(groups) > 1 and not has_recurrent_groups and not all(plain):
         raise ConnectorError(
             f"{MOONCAKE} was asked for, and the layers need {len(groups)} KV groups: it then "
             "registers one range for keys and values together, but they are allocations of their "
             "own, so values would be sent from memory that is not registered. Possible: one group "
             "(disable_hybrid_kv_cache_manager), or AscendStoreConnector"
         )
-    if SIMPLE_OFFLOAD in connectors and has_states:
+    if SIMPLE_OFFLOAD in connectors and has_recurrent_groups:
         raise ConnectorError(
             f"{SIMPLE_OFFLOAD} was asked for, and there are layers with states: it keeps one "
             "tensor of each allocation, and vllm-ascend puts states, keys and values in one. "

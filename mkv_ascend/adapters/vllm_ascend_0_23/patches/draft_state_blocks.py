@@ -20,7 +20,7 @@ from mkv_ascend.adapters.patching import patch, record
 
 
 @dataclass(frozen=True)
-class DraftStatesSpec(MambaSpec):
+class DraftRecurrentSpec(MambaSpec):
     """States of a draft for the scheduler: ``1 + num_speculative_blocks`` blocks of a request.
 
     ``block_size`` says nothing of these blocks. It is one that hits have anyway, because hits are
@@ -46,7 +46,7 @@ MANAGER = record(
 )
 
 
-class DraftStatesManager(MambaManager):
+class DraftRecurrentManager(MambaManager):
     """The blocks of one group of a draft's states: each request's own, as many from its beginning
     to its end."""
 
@@ -110,7 +110,7 @@ class DraftStatesManager(MambaManager):
 )
 def block_sizes_of_others(original: Any, kv_cache_config: KVCacheConfig, vllm_config: Any) -> Any:
     """Block sizes for hits, of the groups that have a say."""
-    KVCacheSpecRegistry.register(DraftStatesSpec, DraftStatesManager, MambaSpec)
+    KVCacheSpecRegistry.register(DraftRecurrentSpec, DraftRecurrentManager, MambaSpec)
     cache = vllm_config.cache_config
     if cache.enable_prefix_caching:
         sizes = leave_hits_to_others(kv_cache_config)
@@ -138,7 +138,7 @@ def leave_hits_to_others(config: KVCacheConfig) -> list[int]:
     for group in own:
         spec = replace(group.kv_cache_spec, block_size=min(sizes))
         values = {field.name: getattr(spec, field.name) for field in fields(MambaSpec)}
-        group.kv_cache_spec = DraftStatesSpec(**values)
+        group.kv_cache_spec = DraftRecurrentSpec(**values)
     return sizes
 
 
