@@ -30,7 +30,7 @@ test: setup ## lint, type check, unit tests, emulated tests, docs
 lint: setup ## ruff, clang-format, import-linter
 	@$(BIN)/python tools/checks.py lint
 
-format: setup ## rewrite sources in the house format
+format: setup ## rewrite sources in the repository's format
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 	@git ls-files '*.cpp' '*.h' | xargs --no-run-if-empty $(BIN)/clang-format -i

@@ -12,8 +12,8 @@ from tests.support.programs import with_repository
 
 # No deadline: a machine that runs two test processes beside something else is slow now and then,
 # which is no defect. The same examples on every run where a failure cannot be looked into at once.
-settings.register_profile("house", deadline=None, derandomize=bool(os.environ.get("CI")))
-settings.load_profile("house")
+settings.register_profile("repository", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("repository")
 
 # Programs of tests are processes of their own, some of them in other folders.
 os.environ.update(with_repository(os.environ))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an adapter offers to the rooms above it."""
+"""What an adapter offers to the packages above it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of the house that no other tool checks."""
+"""Rules of the repository that no other tool checks."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def too_long() -> dict[str, int]:
-    """Files and functions of the package over the house's limits."""
+    """Files and functions of the package over the repository's limits."""
     found = {}
     for path in package_files():
         lines = len(path.read_text(encoding="utf-8").splitlines())
@@ -104,7 +104,7 @@ def too_long() -> dict[str, int]:
 
 def test_no_file_and_no_function_is_too_long() -> None:
     excess = {place: lines for place, lines in too_long().items() if place not in LENGTH_EXCEPTIONS}
-    assert not excess, "a sign that a room is missing; split it"
+    assert not excess, "a sign that a module is missing; split it"
 
 
 def test_length_exceptions_are_still_needed() -> None:

@@ -19,8 +19,8 @@ from mkv_ascend import ops
 from mkv_ascend.ops import implementations
 
 # As in tests/conftest.py, before the tests are imported: no timing is asserted.
-settings.register_profile("house", deadline=None, derandomize=True)
-settings.load_profile("house")
+settings.register_profile("repository", deadline=None, derandomize=True)
+settings.load_profile("repository")
 
 ascendcl = ctypes.CDLL("libascendcl.so")
 
