@@ -8,7 +8,7 @@ drafts one more. With parallel drafting the first pass drafts them all.
 from __future__ import annotations
 
 from mkv_ascend.drafting.draft import TargetOutput
-from mkv_ascend.drafting.hidden_states import take_states, take_states_for_graph
+from mkv_ascend.drafting.hidden_states import take_hidden_states, take_hidden_states_for_graph
 from mkv_ascend.drafting.passes import Passes
 from mkv_ascend.drafting.plan import LaterPasses
 from mkv_ascend.drafting.planner import Planner
@@ -31,7 +31,7 @@ class AttentionStrategy:
         """See ``Strategy``."""
         planner = self._planner
         if target.hidden_states is not None:
-            take_states(planner.draft, planner.plan, target.hidden_states, rows)
+            take_hidden_states(planner.draft, planner.plan, target.hidden_states, rows)
         planner.draft.embed(rows, target.multimodal)
         return planner.passes(planner.first_batch(target, rows))
 
@@ -46,7 +46,7 @@ class AttentionStrategy:
     def take_for_graph(self, target: TargetOutput, rows: int) -> None:
         """See ``Strategy``."""
         if target.hidden_states is not None:
-            take_states_for_graph(
+            take_hidden_states_for_graph(
                 self._planner.draft, self._planner.plan, target.hidden_states, rows
             )
 

@@ -134,7 +134,7 @@ class DraftBuffers:
 
 
 @dataclass(frozen=True)
-class States:
+class HiddenStates:
     """Hidden states of a forward: ``last`` for logits, ``hidden`` for the next pass."""
 
     last: torch.Tensor
@@ -224,7 +224,7 @@ class Draft(Protocol):
     def begin_later_passes(self, rows: int, requests: int) -> None:
         """From here on forwards have so many rows, inside ``running``."""
 
-    def forward(self, rows: int, positions: torch.Tensor | None = None) -> States:
+    def forward(self, rows: int, positions: torch.Tensor | None = None) -> HiddenStates:
         """One forward over rows of the buffers.
 
         Args:

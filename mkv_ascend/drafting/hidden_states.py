@@ -9,7 +9,7 @@ from mkv_ascend.drafting.draft import Draft
 from mkv_ascend.drafting.plan import DraftPlan
 
 
-def take_states(draft: Draft, plan: DraftPlan, states: torch.Tensor, rows: int) -> None:
+def take_hidden_states(draft: Draft, plan: DraftPlan, states: torch.Tensor, rows: int) -> None:
     """Put the target's states [T, width] into the rows of a first pass of ``rows`` rows."""
     buffers = draft.buffers
     if buffers.hidden_states is None:
@@ -24,16 +24,18 @@ def take_states(draft: Draft, plan: DraftPlan, states: torch.Tensor, rows: int) 
     torch.where(plan.masked_mask[:rows, None], buffers.masked_state, out, out=out)
 
 
-def take_states_for_graph(draft: Draft, plan: DraftPlan, states: torch.Tensor, rows: int) -> None:
+def take_hidden_states_for_graph(
+    draft: Draft, plan: DraftPlan, states: torch.Tensor, rows: int
+) -> None:
     """The same before a replay: what is joined in the graph goes to a buffer of its own."""
     joined = draft.buffers.joined_states
     if joined is None:
-        take_states(draft, plan, states, rows)
+        take_hidden_states(draft, plan, states, rows)
     else:
         joined[: states.shape[0]] = states
 
 
-def join_states(draft: Draft, rows: int) -> None:
+def combine_joined_states(draft: Draft, rows: int) -> None:
     """Combine the states that are joined in the graph; captured at its head."""
     buffers = draft.buffers
     if buffers.joined_states is not None and buffers.hidden_states is not None:

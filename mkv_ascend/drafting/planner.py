@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from mkv_ascend.drafting.draft import CosSinRows, Draft, Metadata, PassBatch, TargetOutput
-from mkv_ascend.drafting.hidden_states import join_states
+from mkv_ascend.drafting.hidden_states import combine_joined_states
 from mkv_ascend.drafting.needs import Needs
 from mkv_ascend.drafting.passes import Passes
 from mkv_ascend.drafting.plan import DraftPlan, LaterPasses
@@ -158,7 +158,7 @@ class Refresh:
         # Padding requests still hold row indices of an earlier batch: clamp them, so that the
         # gather stays in bounds.
         passes.sample_rows.clamp_(max=passes.batch.rows - 1)
-        join_states(self.draft, passes.batch.rows)
+        combine_joined_states(self.draft, passes.batch.rows)
         if self.rows is not None:
             self.rows.regather()
         return passes

@@ -102,8 +102,8 @@ class Rebuilding:
             common: of the target's pass, whose rows are not read.
         """
         most = self._plan.sizes.max_model_len
-        taken = self.lost.take(batch.req_id_to_index)
-        lost = [Lost(found.row, min(found.tokens, most)) for found in taken]
+        noted = self.lost.take(batch.req_id_to_index)
+        lost = [Lost(found.row, min(found.tokens, most)) for found in noted]
         for chunks in rebuilding_passes(lost, self._most_tokens):
             self._run(chunks, batch.token_ids_cpu, common)
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mkv_ascend.drafting.draft import DraftBuffers, HostLengths, Metadata, PassBatch, States
+from mkv_ascend.drafting.draft import DraftBuffers, HiddenStates, HostLengths, Metadata, PassBatch
 from mkv_ascend.drafting.groups import DraftGroup, DraftGroups
 from mkv_ascend.drafting.passes import Passes
 
@@ -155,7 +155,7 @@ class FakeDraft:
         for cache, of_group in zip(self.caches, slots, strict=True):
             cache[of_group.long()] = key(states[:, 0], positions)
 
-    def forward(self, rows: int, positions: torch.Tensor | None = None) -> States:
+    def forward(self, rows: int, positions: torch.Tensor | None = None) -> HiddenStates:
         assert self.metadata is not None
         buffers = self.buffers
         at = (buffers.positions[:rows] if positions is None else positions).long()
@@ -169,7 +169,7 @@ class FakeDraft:
             built: Any = self.metadata[f"layers.{layer}"]
             cache[built.slots[:rows].long()] = key(tokens, at)
             state = state + (layer + 2) * attended(built, cache, size, rows)
-        return States(state % STATE, state % STATE)
+        return HiddenStates(state % STATE, state % STATE)
 
     def sample(self, states: Any, rows: Any, out: torch.Tensor | None = None) -> torch.Tensor:
         drafted: torch.Tensor = states[rows] % VOCABULARY

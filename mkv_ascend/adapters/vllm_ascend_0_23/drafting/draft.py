@@ -13,7 +13,7 @@ from vllm.forward_context import get_forward_context
 from vllm_ascend.ascend_forward_context import _EXTRA_CTX, set_ascend_forward_context
 from vllm_ascend.utils import enable_sp
 
-from mkv_ascend.drafting.draft import Builder, DraftBuffers, Metadata, PassBatch, States
+from mkv_ascend.drafting.draft import Builder, DraftBuffers, HiddenStates, Metadata, PassBatch
 from mkv_ascend.drafting.groups import DraftGroups
 
 JOINS_STATES = ("eagle3",)
@@ -103,7 +103,7 @@ class AscendDraft:
         """See ``Draft``."""
         _EXTRA_CTX.num_tokens, _EXTRA_CTX.num_accept_tokens = rows, requests
 
-    def forward(self, rows: int, positions: torch.Tensor | None = None) -> States:
+    def forward(self, rows: int, positions: torch.Tensor | None = None) -> HiddenStates:
         """See ``Draft``."""
         proposer = self._proposer
         self._skip_topk(positions is not None)
@@ -119,7 +119,7 @@ class AscendDraft:
         answer = proposer.model(positions=positions, inputs_embeds=embeds, **inputs)
         last, hidden = answer if proposer.model_returns_tuple() else (answer, answer)
         last, _, hidden = proposer.maybe_all_gather_and_unpad(last, positions, hidden)
-        return States(last, hidden)
+        return HiddenStates(last, hidden)
 
     def sample(
         self, states: torch.Tensor, rows: torch.Tensor | slice, out: torch.Tensor | None = None

@@ -17,7 +17,7 @@ from vllm_ascend.ascend_forward_context import set_ascend_forward_context
 from vllm_ascend.utils import enable_sp, lmhead_tp_enable
 
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.draft import AscendDraft
-from mkv_ascend.drafting.draft import DraftBuffers, States
+from mkv_ascend.drafting.draft import DraftBuffers, HiddenStates
 from mkv_ascend.drafting.groups import DraftGroups
 
 
@@ -57,14 +57,14 @@ class MaskTokensDraft(AscendDraft):
         combined: torch.Tensor = self._proposer.model.combine_hidden_states(states)
         return combined
 
-    def forward(self, rows: int, positions: torch.Tensor | None = None) -> States:
+    def forward(self, rows: int, positions: torch.Tensor | None = None) -> HiddenStates:
         """See ``Draft``; there is one pass."""
         states = self._proposer.model(
             input_ids=self.buffers.token_ids[:rows],
             positions=self.buffers.positions[:rows],
             inputs_embeds=None,
         )
-        return States(states, states)
+        return HiddenStates(states, states)
 
     def write_context(
         self, states: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor

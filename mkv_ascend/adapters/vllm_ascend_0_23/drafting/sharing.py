@@ -111,7 +111,7 @@ class Sharing:
         return None
 
     def build(
-        self, builder: Any, common: Any, draft_index: int, rotary: GatheredRows | None
+        self, builder: Any, common: Any, draft_index: int, cos_sin: GatheredRows | None
     ) -> Any:
         """Run the builder for the first pass (``draft_index`` 0) or for a later one."""
         return run_builder(builder, common, draft_index)
@@ -128,7 +128,7 @@ class Sharing:
         return other
 
     def for_later_passes(
-        self, built: Any, later: LaterPasses, rotary: GatheredRows | None
+        self, built: Any, later: LaterPasses, cos_sin: GatheredRows | None
     ) -> list[Any]:
         """``built`` for each of the later passes."""
         return [shallow_copy(built) for _ in later.positions]
@@ -161,7 +161,7 @@ class MLASharing(Sharing):
         )
 
     def build(
-        self, builder: Any, common: Any, draft_index: int, rotary: GatheredRows | None
+        self, builder: Any, common: Any, draft_index: int, cos_sin: GatheredRows | None
     ) -> Any:
         """Without what the builder would launch: no layer reads positions or starts from it.
 
@@ -169,7 +169,7 @@ class MLASharing(Sharing):
         """
         tables = rope_tables_of(builder)
         assert tables is not None
-        assert rotary is not None
+        assert cos_sin is not None
         own = shallow_copy(common)
         # On the host, and long already: the builder converts one and subtracts from the other.
         own.positions = _HOST_ZERO.expand(common.num_actual_tokens)
@@ -178,7 +178,7 @@ class MLASharing(Sharing):
             built = run_builder(builder, own, draft_index)
         built.query_start_loc = common.query_start_loc
         if draft_index == 0:
-            _put_in_rows(built, common.positions, rotary)
+            _put_in_rows(built, common.positions, cos_sin)
         return built
 
     def for_group(self, built: Any, table: torch.Tensor, slots: torch.Tensor) -> Any:
@@ -193,15 +193,15 @@ class MLASharing(Sharing):
         return other
 
     def for_later_passes(
-        self, built: Any, later: LaterPasses, rotary: GatheredRows | None
+        self, built: Any, later: LaterPasses, cos_sin: GatheredRows | None
     ) -> list[Any]:
-        assert rotary is not None
+        assert cos_sin is not None
         made = []
         for index, at in enumerate(later.request_positions):
             other = shallow_copy(built)
             decode = other.decode = shallow_copy(built.decode)
             decode.input_positions = at
-            decode.cos, decode.sin = rotary.for_pass(index, at.shape[0])
+            decode.cos, decode.sin = cos_sin.for_pass(index, at.shape[0])
             made.append(other)
         return made
 
@@ -215,7 +215,7 @@ class MLASharing(Sharing):
 _HOST_ZERO = torch.zeros(1, dtype=torch.int64)
 
 
-def _put_in_rows(built: Any, positions: torch.Tensor, rotary: GatheredRows) -> None:
+def _put_in_rows(built: Any, positions: torch.Tensor, cos_sin: GatheredRows) -> None:
     """Give metadata of a first pass its positions and rotary rows: decodes first, then prefills."""
     decodes, rows = built.num_decode_tokens, built.num_actual_tokens
     for part, part_rows in (
@@ -224,7 +224,7 @@ def _put_in_rows(built: Any, positions: torch.Tensor, rotary: GatheredRows) -> N
     ):
         if part is not None:
             part.input_positions = positions[part_rows]
-            part.cos, part.sin = rotary.cosines[part_rows], rotary.sines[part_rows]
+            part.cos, part.sin = cos_sin.cosines[part_rows], cos_sin.sines[part_rows]
 
 
 class SparseMLASharing(MLASharing):
@@ -235,19 +235,19 @@ class SparseMLASharing(MLASharing):
         return not (builder.enable_dsa_cp or get_ascend_config().c8_enable_reshape_optim)
 
     def build(
-        self, builder: Any, common: Any, draft_index: int, rotary: GatheredRows | None
+        self, builder: Any, common: Any, draft_index: int, cos_sin: GatheredRows | None
     ) -> Any:
         """Without the rotary rows that the builder would select; see ``for_later_passes``."""
         tables = rope_tables_of(builder)
         assert tables is not None
-        assert rotary is not None
+        assert cos_sin is not None
         own = shallow_copy(common)
         # On the host, and long already: the builder converts them.
         own.positions = _HOST_ZERO.expand(common.num_actual_tokens)
         with tables.with_deferred_rows():
             built = run_builder(builder, own, draft_index)
         if draft_index == 0:
-            built.cos, built.sin = rotary.cosines[: rotary.first], rotary.sines[: rotary.first]
+            built.cos, built.sin = cos_sin.cosines[: cos_sin.first], cos_sin.sines[: cos_sin.first]
         return built
 
     def block_table(self, built: Any) -> torch.Tensor:
@@ -260,14 +260,14 @@ class SparseMLASharing(MLASharing):
         return other
 
     def for_later_passes(
-        self, built: Any, later: LaterPasses, rotary: GatheredRows | None
+        self, built: Any, later: LaterPasses, cos_sin: GatheredRows | None
     ) -> list[Any]:
-        assert rotary is not None
+        assert cos_sin is not None
         made = []
         for index, lengths in enumerate(later.lengths):
             other = shallow_copy(built)
             other.seq_lens = lengths
-            other.cos, other.sin = rotary.for_pass(index, lengths.shape[0])
+            other.cos, other.sin = cos_sin.for_pass(index, lengths.shape[0])
             made.append(other)
         return made
 

@@ -30,7 +30,7 @@ def choose_no_backend(original: Any, vllm_config: VllmConfig) -> None:
     """Each layer chooses its own."""
 
 
-ROTARY_ROWS = record(
+COS_SIN_ROWS = record(
     name="rotary rows for heads of two sizes",
     target=(
         "vllm_ascend.ops.rotary_embedding:_cos",
