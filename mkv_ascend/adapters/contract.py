@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class HostAdapter(Protocol):
-    """The module ``host`` of an adapter. Importing it imports nothing of the host."""
+    """The module ``host`` of an adapter. It imports nothing of the host when it is imported."""
 
     @property
     def PLATFORM(self) -> str:  # noqa: N802 - a constant of the module
@@ -17,11 +17,11 @@ class HostAdapter(Protocol):
 
     @property
     def VERSIONS(self) -> Mapping[str, tuple[str, ...]]:  # noqa: N802
-        """Distribution -> the versions that the adapter serves, the first one first."""
+        """Distribution -> the versions that the adapter serves, earliest first."""
 
     @property
     def FINGERPRINTS(self) -> Path:  # noqa: N802
-        """The file with the fingerprints of what it replaces (``fingerprints.py``)."""
+        """The file with fingerprints of the code that is replaced (``fingerprints.py``)."""
 
     def start_process(self) -> None:
-        """What every process of vLLM needs first; called by the general plugin."""
+        """Prepare a process of vLLM. The general plugin calls this first in every process."""

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replacements of foreign code, each with its record: what, why, which test, until when.
+"""Replacements of foreign code, each with a record: what, why, which test, until when.
 
-A subclass or an official hook is always tried first. A record stands beside its replacement:
+Foreign code is replaced only where neither a subclass nor an official hook serves. A record stands
+beside its replacement:
 
-* ``@patch``: a function that is called in place of a foreign one, which it is handed;
-* ``@override``: a method of a subclass of ours that replaces one of its foreign base;
-* ``record``: any other change, of attributes of foreign modules, classes and objects.
+* ``@patch``: our function is called in place of a foreign one and receives the original;
+* ``@override``: a method of our subclass replaces a method of its foreign base;
+* ``record``: any other change to attributes of foreign modules, classes and objects.
 
-``target`` and ``reads`` name foreign code as ``module:qualified.name``. Its syntax trees are the
-guard: they are compared with the recorded ones before anything starts (``fingerprints.py``).
-Arguments are literals, so that tools read records without importing the host
-(``tools/foreign_names.py``); docs/patches.md is made from them.
+``target`` and ``reads`` name foreign code as ``module:qualified.name``. The syntax trees of that
+code are the guard: before anything starts they are compared with the recorded ones
+(``fingerprints.py``). Arguments are literals, so that tools can read records without importing the
+host (``tools/foreign_names.py``). docs/patches.md is generated from the records.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ class PatchRefused(StartUpRefused):
 
 
 def expect(condition: bool, patch: str, what: str) -> None:
-    """What fingerprints cannot see: how objects look that exist only at run time.
+    """Check what fingerprints cannot see: objects that exist only at run time.
 
     Raises:
-        PatchRefused: naming the patch and what is no longer as it was.
+        PatchRefused: the condition is false. The message names the patch and what changed.
     """
     if not condition:
         raise PatchRefused(
@@ -52,14 +53,14 @@ class Record:
     """What is replaced, and why.
 
     Attributes:
-        name: of the patch, in messages and in docs/patches.md.
-        target: the foreign code that is replaced; several when they change together.
-        why: what goes wrong without it.
-        until: when it can go.
-        test: file of the test that fails without it, or ``file::function``.
-        reads: other foreign code that it counts on.
-        writes: attributes that code of the record's module sets on foreign objects.
-        stock: test that shows the host's own code failing, where it is another than ``test``.
+        name: name of the patch, in messages and in docs/patches.md.
+        target: the foreign code that is replaced; several places when they change together.
+        why: what goes wrong without the patch.
+        until: when the patch can go.
+        test: the test that fails without the patch, as ``file`` or ``file::function``.
+        reads: other foreign code that the patch relies on.
+        writes: attributes that the record's module sets on foreign objects.
+        stock: the test that shows the host's own code failing, if that is not ``test``.
     """
 
     name: str
@@ -78,7 +79,7 @@ class Record:
 
     @contextlib.contextmanager
     def replaced(self, value: Any) -> Iterator[None]:
-        """The one target is ``value`` while the block runs.
+        """Replace the only target by ``value`` while the block runs.
 
         Raises:
             PatchRefused: the target is gone.
@@ -99,7 +100,7 @@ class Patch:
     functions: dict[str, Callable[..., Any]] = field(default_factory=dict)
 
     def also(self, *, target: str) -> Callable[[Function], Function]:
-        """Decorates another function of the same patch. ``target`` is one of the record's."""
+        """Decorate another function of this patch; ``target`` is one of the record's targets."""
         if target not in self.record.targets:
             raise ValueError(f"{target} is no target of {self.record.name!r}: name it there")
 
@@ -131,9 +132,9 @@ def patch(
     writes: tuple[str, ...] = (),
     stock: str = "",
 ) -> Callable[[Callable[..., Any]], Patch]:
-    """Makes a ``Patch`` of a function that takes the original and then its arguments.
+    """Make a ``Patch`` from a function that takes the original and then its arguments.
 
-    Arguments: see ``Record``. Of several targets the function replaces the first.
+    For the arguments see ``Record``. The function replaces the first target.
     """
     made = Patch(Record(name, target, why, until, test, reads, writes, stock))
 
@@ -145,10 +146,10 @@ def patch(
 
 
 def override(record: Record) -> Callable[[Function], Function]:
-    """Says that a method replaces the record's target, a method of its class's foreign base.
+    """Mark a method as the replacement of the record's target, a method of the foreign base.
 
     Raises:
-        ValueError: the record is of a method of another name.
+        ValueError: no target of the record has the method's name.
     """
 
     def keep(function: Function) -> Function:
@@ -160,9 +161,9 @@ def override(record: Record) -> Callable[[Function], Function]:
 
 
 def wrap(owner: Any, name: str, function: Callable[..., Any]) -> None:
-    """Have ``owner.name`` call ``function(original, *arguments)``. Idempotent.
+    """Make ``owner.name`` call ``function(original, *arguments)``. Idempotent.
 
-    Class methods and static methods stay what they are.
+    Class methods stay class methods, and static methods stay static.
     """
     static = inspect.getattr_static(owner, name)
     kind = type(static) if isinstance(static, classmethod | staticmethod) else None
@@ -179,7 +180,7 @@ def wrap(owner: Any, name: str, function: Callable[..., Any]) -> None:
 
 
 def _layers(function: Any) -> Iterator[Any]:
-    """A function and those that it wraps, one in the other."""
+    """The function, then the function that it wraps, and so on inwards."""
     while function is not None:
         yield function
         function = getattr(function, "__wrapped__", None)

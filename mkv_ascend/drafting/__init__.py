@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Proposals of draft tokens, independent of the host: plan, metadata, strategies and graphs."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quick copies of metadata."""
+"""Fast copies of metadata."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Copied = TypeVar("Copied")
 
 
 def shallow_copy(value: Copied) -> Copied:
-    """``copy.copy`` for a plain object, at a tenth of its time: one is made per group and step."""
+    """``copy.copy`` for a plain object in a tenth of its time; runs for each group and pass."""
     other = type(value).__new__(type(value))
     other.__dict__.update(value.__dict__)
     return other

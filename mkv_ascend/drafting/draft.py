@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a proposal is told by the target's step, and what it asks of a draft.
+"""The input of a proposal, and the protocols of the draft that it runs.
 
-A host's adapter gives both. Nothing here knows vLLM: ``Draft`` and ``Builder`` are small enough for
+A host's adapter gives both. Nothing here knows vLLM. ``Draft`` and ``Builder`` are small enough for
 a fake in plain torch (``tests/unit/drafting/fake_draft.py``).
 """
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from mkv_ascend.drafting.plan import LaterPasses
 
 Metadata = Mapping[str, object]
-"""Layer name -> its attention metadata, which only the host looks into."""
+"""Layer name -> its attention metadata; only the host reads its contents."""
 
 
 @dataclass(frozen=True)
 class TargetOutput:
-    """What the target's step hands over: T tokens of B requests.
+    """The output of the target's step: T tokens of B requests.
 
     Attributes:
-        token_ids: int32 [T], what the target was given.
-        positions: [T], of each token in its sequence.
-        next_token_ids: [B], what the target sampled last.
-        hidden_states: [T, width]; read by heads on hidden states.
-        num_rejected: [B], tokens at the end of each request that were rejected; None: none.
+        token_ids: int32 [T], the target's input.
+        positions: [T], position of each token in its sequence.
+        next_token_ids: [B], the token that the target sampled last.
+        hidden_states: [T, width]; heads on hidden states read them.
+        num_rejected: [B], rejected tokens at the end of each request; None without any.
         query_start_loc, query_start_loc_host: int32 [B + 1], where requests begin among the tokens.
-        host_lengths: int32 [B] on the host, keys of each request with its rejected tokens.
-        length_bounds: int32 [B] on the host, at least that: where scheduling is asynchronous the
-            host does not know what earlier steps rejected.
-        longest_row: most tokens of a request.
-        rope_positions: [axes, T], where rotary positions are not those in the sequence (M-RoPE).
-        multimodal: embeddings of images and where they stand, as the host has them.
-        common: what the host's metadata builders take for all layers, of the target's pass.
+        host_lengths: int32 [B] on the host, keys of each request, rejected tokens included.
+        length_bounds: int32 [B] on the host, upper bounds of these. With asynchronous scheduling
+            the host does not know how many tokens earlier steps rejected.
+        longest_row: largest number of tokens of one request.
+        rope_positions: [axes, T], rotary positions where they differ from ``positions`` (M-RoPE).
+        multimodal: the host's embeddings of images and their places.
+        common: the input that the host's metadata builders share in the target's pass.
     """
 
     token_ids: torch.Tensor
@@ -68,19 +68,20 @@ class PassBatch:
     """The rows of one pass of the draft, for B requests over G KV groups.
 
     Attributes:
-        index: of the pass in its proposal; 0 is the first.
+        index: number of the pass in its proposal; 0 is the first.
         requests: B.
-        rows, input_rows: tokens, and the same with padding for ranks that run in step.
-        rows_across_ranks: ``input_rows`` of each rank, as the host has it.
+        rows: number of tokens.
+        input_rows: ``rows`` with padding, where ranks must run equally many rows.
+        rows_across_ranks: ``input_rows`` of each rank, as the host keeps it.
         query_start_loc, query_start_loc_host: int32 [B + 1].
-        longest_row: most tokens of a request.
+        longest_row: largest number of tokens of one request.
         lengths, host_lengths: int32 [B], keys that the last row of each request may see.
-        length_bounds: int32 [B] on the host, at least that.
+        length_bounds: int32 [B] on the host, upper bounds of these.
         positions: int32 [rows] in the sequence.
-        slots: int32 [rows] of each KV group.
-        tables: int32 [B, columns] of each KV group.
+        slots: one int32 [rows] per KV group.
+        tables: one int32 [B, columns] per KV group.
         common: see ``TargetOutput``.
-        causal: whether rows see no row behind them.
+        causal: whether no row sees a later row.
     """
 
     index: int
@@ -111,17 +112,17 @@ class HostLengths:
 
 @dataclass(frozen=True)
 class DraftBuffers:
-    """Where the draft reads the inputs of its passes; they stay where they are.
+    """The inputs of the draft's passes, at addresses that never change.
 
     Attributes:
         token_ids: int32 [most rows].
         positions: int32 [most rows], in the sequence.
         sample_rows: int32, rows that are sampled from.
-        rope_positions: int32 [axes, most rows], if these are others.
+        rope_positions: int32 [axes, most rows], if they differ from ``positions``.
         hidden_states: [most rows, width], if the draft is a head on hidden states.
         masked_state: [width], the hidden state of a row that is drafted in parallel.
-        joined_states: [most rows of a graph, width of what is joined], for states that the draft
-            combines inside its graphs; None: it takes them as they are, or outside.
+        joined_states: [most rows of a graph, joined width], hidden states that the draft combines
+            inside its graphs; None if it combines none, or combines them outside of graphs.
     """
 
     token_ids: torch.Tensor
@@ -145,44 +146,44 @@ class Event(Protocol):
     """A place in the device's stream that the host can wait for."""
 
     def record(self) -> None:
-        """Take the place behind what was launched so far."""
+        """Set the place after everything that was launched so far."""
 
     def synchronize(self) -> None:
-        """Wait until the device is there."""
+        """Wait until the device reaches the place."""
 
 
 class CosSinRows(Protocol):
-    """Rows of rotary tables for all passes, for layers that take them from their metadata."""
+    """Rows of the rotary tables for all passes; some layers read them in their metadata."""
 
     def regather(self) -> None:
-        """Select the rows of the positions that are there now, into the same memory."""
+        """Select the rows at the current positions anew, into the same memory."""
 
 
 class Builder(Protocol):
     """The host's metadata builder of one attention group.
 
-    ``shares``: whether what it built for one group and pass can be made into that of others.
+    ``shares``: whether metadata for one group and pass can be turned into that of others.
     """
 
     shares: bool
 
     def need(self) -> Hashable:
-        """Builders equal in this, which share, build the same."""
+        """Builders that share and are equal in this value build the same metadata."""
 
     def cos_sin_rows(
         self, first: torch.Tensor | None, later: torch.Tensor | None
     ) -> CosSinRows | None:
-        """The rows its layers take from metadata; None: they take none.
+        """The rows that its layers read in metadata; None if they read none.
 
         Args:
             first: positions of the first pass, int32 [rows].
-            later: of the later passes, int32 [passes, rows].
+            later: positions of the later passes, int32 [passes, rows].
         """
 
     def build(
         self, batch: PassBatch, slots: torch.Tensor, table: torch.Tensor, rows: CosSinRows | None
     ) -> object:
-        """Metadata of a pass: ``slots`` int32 [rows], ``table`` int32 [B, columns]."""
+        """Build a pass's metadata for ``slots`` int32 [rows] and ``table`` int32 [B, columns]."""
 
     def for_group(self, built: object, slots: torch.Tensor, table: torch.Tensor) -> object:
         """A copy of ``built`` for other slots and another table."""
@@ -204,51 +205,52 @@ class Draft(Protocol):
     buffers: DraftBuffers
 
     def share_rows(self, rows: int) -> tuple[int, torch.Tensor | None]:
-        """``input_rows`` and ``rows_across_ranks`` for a pass of so many rows."""
+        """``input_rows`` and ``rows_across_ranks`` for a pass of ``rows`` rows."""
 
     def later_rows(self, input_rows: int, requests: int) -> int:
-        """Rows of the later passes: those of the first where ranks must run in step."""
+        """Rows of a later pass; the first pass's where ranks must run equally many rows."""
 
     def combine(self, states: torch.Tensor) -> torch.Tensor:
         """The target's hidden states as the draft takes them, [T, width]."""
 
     def embed(self, rows: int, multimodal: object = None) -> None:
-        """Embed the token ids in the buffer, where the draft takes embeddings."""
+        """Embed the token ids in the buffer, if the draft takes embeddings."""
 
     def running(self, metadata: Metadata | None, batch: PassBatch) -> AbstractContextManager[None]:
         """The host's forward context of a proposal, with metadata of its first pass."""
 
     def use(self, metadata: Metadata | None) -> None:
-        """Metadata of the forward that comes, inside ``running``."""
+        """Set the metadata of the next forward; inside ``running``."""
 
     def begin_later_passes(self, rows: int, requests: int) -> None:
-        """From here on forwards have so many rows, inside ``running``."""
+        """Let all following forwards have ``rows`` rows; inside ``running``."""
 
     def forward(self, rows: int, positions: torch.Tensor | None = None) -> HiddenStates:
         """One forward over rows of the buffers.
 
         Args:
-            positions: of a later pass; None: the first pass's, in the buffer.
+            positions: positions of a later pass; None for the first pass, whose positions are in
+                the buffer.
         """
 
     def sample(
         self, states: torch.Tensor, rows: torch.Tensor | slice, out: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The greedy token of each of these rows of hidden states; int64, into ``out`` if given."""
+        """The greedy token of each of ``rows``; int64, written to ``out`` if given."""
 
     def feed_back(
         self, tokens: torch.Tensor, hidden: torch.Tensor, rows: torch.Tensor | slice
     ) -> None:
-        """What was drafted last becomes the input of the next pass.
+        """Make the tokens drafted last the input of the next pass.
 
         Args:
             tokens: int64 [B].
-            hidden: hidden states of the last pass, of which ``rows`` go on.
+            hidden: hidden states of the last pass; ``rows`` of them go on.
         """
 
 
 class ContextDraft(Draft, Protocol):
-    """A draft that makes keys and values of the target's hidden states."""
+    """A draft that makes keys and values from the target's hidden states."""
 
     def write_context(
         self, states: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor

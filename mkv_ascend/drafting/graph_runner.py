@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The passes of a proposal in one graph of the device per number of requests.
+"""Device graphs of a proposal's passes, one per number of requests.
 
-What a step changes reaches a graph in two ways. Inputs, positions, slots and block tables lie in
-buffers that stay where they are, and a launch outside the graph fills them. Lengths are handed to
-attention as lists on the host, so each captured launch of it waits for an event, and is given this
-proposal's lengths before the event is recorded: of the first pass at once, of later passes when
-they have been copied to the host.
+Each step's data reaches a graph in two ways. Inputs, positions, slots and block tables lie in
+buffers with fixed addresses; a launch outside the graph fills them. Lengths are lists on the host
+that attention takes as arguments. So each captured launch of attention waits for an event. It is
+updated with this proposal's lengths before the event is recorded: for the first pass at once, for
+later passes when their lengths have been copied to the host.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from mkv_ascend.drafting.proposal import Proposal
 class Graph(Protocol):
     """One captured graph.
 
-    ``updates_lengths``: whether launches in it take lengths of the host in each replay.
-    ``reads_lengths``: whether launches read lengths on the device, those of padding, too.
+    ``updates_lengths``: whether its launches need lengths from the host in each replay.
+    ``reads_lengths``: whether its launches read lengths on the device, padding included.
     """
 
     updates_lengths: bool
     reads_lengths: bool
 
     def replay(self) -> None:
-        """Launch it."""
+        """Launch the graph."""
 
     def update(self, lengths: Sequence[list[int]]) -> None:
-        """Give all launches the lengths of their passes, and let the replay go on through them."""
+        """Give all launches the lengths of their passes, and let the replay continue."""
 
 
 class Capturer(Protocol):
-    """The host's way to capture."""
+    """How the host captures graphs."""
 
     def measuring(self) -> AbstractContextManager[None]:
-        """Measures what a capture costs, with what runs before it for its sake."""
+        """Measure what a capture costs, its preparation included."""
 
     def capture(self, passes: Passes, run: Callable[[], None]) -> Graph:
         """Capture ``run``, inside the draft's forward context."""
 
     def wait_for_replay(self) -> None:
-        """Have the host wait until the replay before this one is over."""
+        """Let the host wait until the replay before this one has finished."""
 
     def wait_for_copied_drafts(self) -> None:
-        """Have the device wait until its last draft tokens were copied: a replay writes there."""
+        """Let the device wait until the last draft tokens are copied; a replay overwrites them."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class CapturedPasses:
     """The passes of a proposal for ``requests`` requests.
 
     Attributes:
-        rows: of the first pass, or of the context.
-        drafted: int64 [requests, K], where a replay writes the draft tokens.
-        passes: what was captured, kept because a graph does not keep its tensors.
+        rows: rows of the first pass, or of the context.
+        drafted: int64 [requests, K]; a replay writes the draft tokens here.
+        passes: the captured passes, kept because a graph does not keep its tensors alive.
     """
 
     requests: int
@@ -75,7 +75,7 @@ class CapturedPasses:
 class GraphRunner:
     """Captures and replays the passes of a proposal.
 
-    ``captured``: by number of requests. ``replays``: how often one was replayed.
+    ``captured``: graphs by number of requests. ``replays``: number of replays so far.
     """
 
     def __init__(self, proposal: Proposal, capturer: Capturer) -> None:
@@ -86,7 +86,7 @@ class GraphRunner:
 
     @torch.inference_mode()
     def capture(self, requests: int) -> None:
-        """Capture the passes for so many requests, each of which verifies K draft tokens."""
+        """Capture the passes for ``requests`` requests that verify K draft tokens each."""
         with self.capturer.measuring():
             self.captured[requests] = self._captured(requests)
 
@@ -95,7 +95,7 @@ class GraphRunner:
         target = self._verify_step(requests)
         rows = strategy.lay_out(target)
         passes = strategy.plan_captured(target, rows)
-        # Not of the graphs' pool, whose memory other graphs write to.
+        # Not from the graphs' pool: other graphs write to its memory.
         drafted = torch.empty(
             (requests, strategy.tokens), dtype=torch.int64, device=proposal.plan.counts.device
         )
@@ -108,13 +108,13 @@ class GraphRunner:
             drafted.copy_(proposal.run(refreshed))
 
         with proposal.draft.running(passes.first, passes.batch):
-            # Once outside a graph: what is made at the first call must outlive the capture.
+            # Run once outside a graph: objects made at the first call must outlive the capture.
             run()
         graph = self.capturer.capture(passes, run)
         return CapturedPasses(requests, rows, graph, drafted, kept)
 
     def _verify_step(self, requests: int) -> TargetOutput:
-        """A made-up one, with as many tokens before it as it has: it begins no request."""
+        """A made-up verify step with as many tokens before it as in it, so it begins no request."""
         plan, each = self.proposal.plan, self.proposal.strategy.tokens + 1
         numbers = plan.row_numbers.new_tensor(range(each, 2 * each))
         lengths = torch.full((requests,), 2 * each, dtype=torch.int32)
@@ -132,7 +132,7 @@ class GraphRunner:
         )
 
     def propose(self, target: TargetOutput) -> torch.Tensor | None:
-        """Draft by a graph; int64 [B, K]. None: there is none for this batch."""
+        """Draft by a graph; int64 [B, K]. None if no graph serves this batch."""
         captured = self.graph_for(target)
         if captured is None:
             return None
@@ -153,16 +153,16 @@ class GraphRunner:
         return self.captured[min(enough)]
 
     def _replay(self, captured: CapturedPasses, target: TargetOutput) -> torch.Tensor:
-        """Replay; the requests that ``target`` does not have are padding."""
+        """Replay the graph; requests beyond those of ``target`` are padding."""
         plan, graph, capturer = self.proposal.plan, captured.graph, self.capturer
         if graph.reads_lengths:
             plan.pad_first_pass(target.requests, captured.requests)
         later = None
         if plan.sizes.later_passes:
             later = plan.plan_later(captured.requests, target.requests)
-        # Launches take lengths when the replay before this one is over.
+        # Launches may be updated once the replay before this one has finished.
         if graph.updates_lengths and later is not None:
-            plan.copy_lengths(later)  # which the host waits for
+            plan.copy_lengths(later)  # the host waits for this copy below
         elif graph.updates_lengths:
             capturer.wait_for_replay()
         capturer.wait_for_copied_drafts()

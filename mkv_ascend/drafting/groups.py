@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The draft's layers, sorted into the groups that share a block table and attention metadata."""
+"""The groups of the draft's layers that share a block table and attention metadata."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class DraftGroup:
     """Layers of the draft that share one metadata object in every pass.
 
     Attributes:
-        kv_group: id of the KV group whose block table they use.
-        table: its place among the KV groups of the draft, the row of its slots.
+        kv_group: id of the KV group whose block table the layers use.
+        table: index of that KV group among those of the draft; it selects the row of slots.
         backend: attention backend class of the layers.
-        spec: their cache's spec, in kernel blocks, as the host has it.
+        spec: the host's spec of their cache, in kernel blocks.
         heads: query heads of a layer.
-        layer_names: in the order in which the draft runs them.
+        layer_names: the layers, in the order in which the draft runs them.
     """
 
     kv_group: int
@@ -34,8 +34,8 @@ class DraftGroups:
 
     Attributes:
         groups: in the order in which the draft first runs one of their layers.
-        kv_groups: ids of the KV groups, each once; ``DraftGroup.table`` counts these.
-        block_sizes: tokens in a kernel block, for each of ``kv_groups``.
+        kv_groups: ids of the KV groups, each once; ``DraftGroup.table`` is an index into these.
+        block_sizes: tokens in a kernel block of each of ``kv_groups``.
     """
 
     groups: tuple[DraftGroup, ...]
@@ -43,7 +43,7 @@ class DraftGroups:
     block_sizes: tuple[int, ...]
 
     def layers(self) -> tuple[tuple[str, int], ...]:
-        """Each layer with the index of its group; layers of one group stand together."""
+        """Each layer with the index of its group, sorted by group."""
         return tuple(
             (name, index) for index, group in enumerate(self.groups) for name in group.layer_names
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The target's hidden states on their way into a head's first pass."""
+"""Brings the target's hidden states into a head's first pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mkv_ascend.drafting.plan import DraftPlan
 
 
 def take_hidden_states(draft: Draft, plan: DraftPlan, states: torch.Tensor, rows: int) -> None:
-    """Put the target's states [T, width] into the rows of a first pass of ``rows`` rows."""
+    """Write the target's hidden states [T, width] into the first pass of ``rows`` rows."""
     buffers = draft.buffers
     if buffers.hidden_states is None:
         return
@@ -27,7 +27,10 @@ def take_hidden_states(draft: Draft, plan: DraftPlan, states: torch.Tensor, rows
 def take_hidden_states_for_graph(
     draft: Draft, plan: DraftPlan, states: torch.Tensor, rows: int
 ) -> None:
-    """The same before a replay: what is joined in the graph goes to a buffer of its own."""
+    """Like ``take_hidden_states``, before a replay.
+
+    States that the graph combines go to a buffer of their own.
+    """
     joined = draft.buffers.joined_states
     if joined is None:
         take_hidden_states(draft, plan, states, rows)
@@ -36,7 +39,7 @@ def take_hidden_states_for_graph(
 
 
 def combine_joined_states(draft: Draft, rows: int) -> None:
-    """Combine the states that are joined in the graph; captured at its head."""
+    """Combine the joined states inside a graph; captured at its head."""
     buffers = draft.buffers
     if buffers.joined_states is not None and buffers.hidden_states is not None:
         buffers.hidden_states[:rows] = draft.combine(buffers.joined_states[:rows])

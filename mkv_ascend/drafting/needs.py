@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention metadata of a proposal: built once per distinct need, shared by groups and passes.
 
-A need is what a builder reads, and the shape of the pass. A proposal has two shapes, that of the
-first pass and that of the later ones, so builders run twice per need, however many groups and
-passes there are. A builder of which nothing is known runs for each of its groups and passes.
+A need is what a builder reads, together with the shape of the pass. A proposal has two shapes: the
+first pass and the later ones. So a builder runs twice per need, for any number of groups and
+passes. An unknown builder runs for each of its groups and passes.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Need:
 
 
 def distinct_needs(builders: Sequence[Builder]) -> tuple[Need, ...]:
-    """Which groups one builder serves for all.
+    """The fewest runs of builders that serve all groups.
 
     Args:
-        builders: of each group.
+        builders: the builder of each group.
     """
     members: dict[Hashable, list[int]] = {}
     for index, builder in enumerate(builders):
@@ -50,7 +50,7 @@ def distinct_needs(builders: Sequence[Builder]) -> tuple[Need, ...]:
 class Needs:
     """Makes the metadata of all passes of a proposal.
 
-    ``distinct``: see ``distinct_needs``. ``builds``: how often a builder ran, in all.
+    ``distinct``: see ``distinct_needs``. ``builds``: total number of runs of builders.
     """
 
     def __init__(self, groups: DraftGroups, builders: Sequence[Builder]) -> None:
@@ -60,7 +60,7 @@ class Needs:
         self._layers = groups.layers()
 
     def builds_per_proposal(self, later_passes: int) -> int:
-        """How often builders run in one proposal with so many later passes."""
+        """Number of runs of builders in a proposal with ``later_passes`` later passes."""
         sharing = sum(need.builder.shares for need in self.distinct)
         others = len(self.distinct) - sharing
         return sharing * (2 if later_passes else 1) + others * (1 + later_passes)
@@ -68,7 +68,7 @@ class Needs:
     def cos_sin_rows(
         self, first: torch.Tensor | None, later: torch.Tensor | None
     ) -> CosSinRows | None:
-        """Rows of rotary tables for the passes, if any layer takes them from its metadata."""
+        """Rows of the rotary tables for all passes; None if no layer reads them in metadata."""
         for need in self.distinct:
             rows = need.builder.cos_sin_rows(first, later)
             if rows is not None:
@@ -88,10 +88,10 @@ class Needs:
     def later_passes(
         self, batch: PassBatch, later: LaterPasses, rows: CosSinRows | None
     ) -> LaterMetadata:
-        """Metadata of all later passes, which still lacks the lengths on the host.
+        """Metadata of all later passes, still without the lengths on the host.
 
         Args:
-            batch: of the first of them.
+            batch: rows of the first later pass.
         """
         per_pass: list[list[object]] = [[None] * len(self.groups.groups) for _ in later.positions]
         for need in self.distinct:
@@ -111,12 +111,12 @@ class Needs:
     def for_group(
         self, need: Need, built: object, slots: Tensors, tables: Tensors, group: int
     ) -> object:
-        """What was built, for another group: ``slots`` and ``tables`` are of each KV group."""
+        """``built`` for another group; ``slots`` and ``tables`` hold one tensor per KV group."""
         table = self.groups.groups[group].table
         return need.builder.for_group(built, slots[table], tables[table])
 
     def by_layer(self, per_group: Sequence[object]) -> Metadata:
-        """Metadata of each group, by layer."""
+        """Metadata by layer, from metadata by group."""
         return {name: per_group[index] for name, index in self._layers}
 
 
@@ -155,7 +155,7 @@ class LaterMetadata:
         return needs.by_layer(per_group)
 
     def _batch_of(self, index: int, lengths: HostLengths) -> PassBatch:
-        """This pass's own values, for a builder of which nothing is known."""
+        """This pass's own rows, for a builder that shares nothing."""
         return replace(
             self.batch,
             index=index + 1,

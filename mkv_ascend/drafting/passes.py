@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The passes of one proposal: run the draft, sample, feed what was sampled back.
+"""The passes of one proposal: run the draft, sample, and feed the sampled tokens back.
 
-What runs here is the draft's own work. Metadata, positions and slots are planned beforehand.
+Only the draft's own work runs here. Metadata, positions and slots are planned beforehand.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from mkv_ascend.drafting.draft import Draft, Metadata, PassBatch
 
 
 def nothing() -> None:
-    """Where a strategy has nothing to do."""
+    """The default of hooks that a strategy does not need."""
 
 
 @dataclass(frozen=True)
 class Passes:
-    """A proposal's passes, planned.
+    """The planned passes of a proposal.
 
     Attributes:
-        batch: of the first pass.
-        first: metadata of the first pass; None: ``begin`` makes it.
-        sample_rows: rows of the first pass that go on, or all that are sampled from.
+        batch: rows of the first pass.
+        first: metadata of the first pass; None if ``begin`` makes it.
+        sample_rows: rows of the first pass that are sampled from; the later passes go on from
+            them.
         positions: of each later pass, int32 [rows] (M-RoPE: [axes, rows]).
         later_rows: rows of a later pass.
-        later: gives the metadata of each later pass; asked once the first pass was launched.
-        sampled: [B], tokens that the later passes begin with; None: those that the first pass
-            drafts.
+        later: returns the metadata of each later pass; called after the first pass is launched.
+        sampled: [B], first tokens of the later passes; None: the tokens that the first pass drafts.
         begin: runs before the first pass, in its forward context.
-        commit: runs after it.
-        refresh: brings in, at the head of a graph, what a replay must have anew; given these
-            passes, it gives those to run.
+        commit: runs after the first pass.
+        refresh: runs at the head of a graph and renews what each replay needs. It takes these
+            passes and returns the ones to run.
     """
 
     batch: PassBatch
@@ -50,7 +50,7 @@ class Passes:
 
 
 def run_passes(draft: Draft, passes: Passes) -> torch.Tensor:
-    """Draft K tokens for each of B requests, inside the host's forward context; int64 [B, K]."""
+    """Draft K tokens for each of B requests; int64 [B, K]. Runs in the host's forward context."""
     batch = passes.batch
     passes.begin()
     states = draft.forward(batch.input_rows)
@@ -76,7 +76,7 @@ def _run_later_passes(
     """Run the passes of one token per request; fill ``tokens`` [passes + 1, B] from row 1 on.
 
     Args:
-        hidden: the first pass's hidden states, of which ``sample_rows`` go on.
+        hidden: hidden states of the first pass; the later passes go on from ``sample_rows``.
     """
     requests, rows = passes.batch.requests, passes.later_rows
     metadata = passes.later()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Positions, lengths and slots of a whole proposal, before its first pass runs.
 
-After the first pass positions advance by one per pass whatever is sampled, so everything that the
-later passes' metadata holds is known at once. Two ops write it into buffers that live as long as
-the draft: a captured graph keeps their addresses.
+After the first pass, positions advance by one per pass, whatever is sampled. So the contents of all
+later passes' metadata are known at once. Two ops write them into buffers that live as long as the
+draft, because a captured graph keeps their addresses.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ class Sizes:
 
     Attributes:
         later_passes: passes after the first, K - 1; 0 where one pass drafts all tokens.
-        max_requests, max_tokens: most requests, and most rows of a pass.
-        max_model_len: tokens that a sequence may have.
+        max_requests: largest number of requests.
+        max_tokens: largest number of rows of a pass.
+        max_model_len: largest number of tokens of a sequence.
         sampled_per_request: tokens that the first pass drafts for each request.
         shift: whether the draft sees each token one place earlier (heads on hidden states).
-        parallel_token_id: token that stands for one to be drafted in parallel.
-        writes_rejected: whether rejected rows of the first pass write to their own slots, and not
-            to none. They are among the keys, though masked, and 0 times NaN is NaN: so where a
-            block may hold bits of something else, no slot of it may be left as it was.
+        parallel_token_id: placeholder for a token that is drafted in parallel.
+        writes_rejected: whether rejected rows of the first pass write to slots of their own;
+            otherwise they write to no slot. Rejected rows are among the keys, though masked, and
+            0 times NaN is NaN. So no slot may keep its old bits if other data may have used the
+            block before.
     """
 
     later_passes: int
@@ -46,7 +48,7 @@ class Sizes:
     writes_rejected: bool = False
 
     def first_pass_rows(self, tokens: int, requests: int) -> int:
-        """Rows of the first pass for so many of the target's."""
+        """Rows of the first pass for ``tokens`` rows of the target."""
         return tokens + (self.sampled_per_request - int(self.shift)) * requests
 
 
@@ -55,10 +57,10 @@ class LaterPasses:
     """Views of the plan for ``rows`` rows, ``requests`` of them live.
 
     Attributes:
-        all_positions, all_lengths, all_slots: int32 [K - 1, rows], the same, and
-            [K - 1, groups, rows].
-        host_lengths: for a copy of ``all_lengths``, in pinned memory of the host.
-        positions: per pass, int32 [rows]; what the draft is run with.
+        all_positions, all_lengths: int32 [K - 1, rows].
+        all_slots: int32 [K - 1, groups, rows].
+        host_lengths: pinned host memory for a copy of ``all_lengths``.
+        positions: per pass, int32 [rows]; the draft runs with these.
         request_positions, lengths: per pass, int32 [requests].
         slots: per pass and KV group, int32 [requests].
         tables: per KV group, int32 [requests, columns].
@@ -80,10 +82,10 @@ class DraftPlan:
 
     Args:
         sizes: limits of the draft.
-        block_tables: int32 [max requests, columns] of each KV group: the engine's own, which stay
-            where they are.
+        block_tables: the engine's own, int32 [max requests, columns] per KV group. Their addresses
+            never change.
         block_sizes: tokens in a block of each table.
-        copied: by which the host waits for lengths; None: copies are there when they return.
+        copied: the event by which the host waits for lengths; None if copies are synchronous.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class DraftPlan:
         passes, rows, groups = sizes.later_passes, sizes.max_tokens, len(self.block_tables)
         device = block_tables[0].device
         integers = functools.partial(torch.zeros, dtype=torch.int32, device=device)
-        # Flat: the plan for a number of rows is contiguous, and its address always the same.
+        # Flat, so that the plan for any number of rows is contiguous and its address is fixed.
         self._positions = integers(passes * rows)
         self._lengths = integers(passes * rows)
         self._slots = integers(passes * groups * rows)
@@ -114,7 +116,7 @@ class DraftPlan:
         self.hidden_rows = integers(rows)
         self.rejected_mask = torch.zeros(rows, dtype=torch.bool, device=device)
         self.masked_mask = torch.zeros(rows, dtype=torch.bool, device=device)
-        # A count on the device without a copy at run time: a view of these.
+        # A view of these is a count on the device that needs no copy at run time.
         self.counts = torch.arange(sizes.max_requests + 1, dtype=torch.int32, device=device)
         self.host_counts = torch.arange(sizes.max_requests + 1, dtype=torch.int32)
         self.row_numbers = torch.arange(rows, dtype=torch.int32, device=device)
@@ -122,15 +124,15 @@ class DraftPlan:
         self.tables = functools.lru_cache(maxsize=128)(self._tables)
 
     def expand(self, target: TargetOutput, buffers: DraftBuffers, padded_rows: int = 0) -> int:
-        """Lay out the first pass; one launch. Returns its number of rows.
+        """Lay out the first pass in one launch; return its number of rows.
 
-        Up to ``padded_rows`` there are rows of padding after them, which write to no slot.
+        Padding rows fill it up to ``padded_rows``. They write to no slot.
 
         Writes the draft's buffers, ``first_slots`` [G, rows], ``first_lengths`` [B],
         ``first_query_start_loc`` [B + 1] and ``next_positions`` [B].
 
         Raises:
-            ValueError: there are more rows than the engine was started for.
+            ValueError: the pass has more rows than the engine was started for.
         """
         sizes = self.sizes
         requests, tokens = target.requests, target.token_ids.shape[0]
@@ -175,15 +177,15 @@ class DraftPlan:
         return rows
 
     def pad_first_pass(self, requests: int, padded_requests: int) -> None:
-        """Give requests of padding no keys, for attention that reads lengths on the device."""
+        """Give padding requests length 0, for attention that reads lengths on the device."""
         if padded_requests > requests:
             self.first_lengths[requests:padded_requests].zero_()
 
     def _write_slots_of_rejected(self, requests: int, rows: int) -> None:
         """Give rejected rows of live requests the slots behind the rows that are kept.
 
-        They lie within what the target's pass was given blocks for; the next rows with these
-        positions write there again.
+        These slots lie in blocks that the target's pass was given. The next rows with these
+        positions overwrite them.
         """
         starts, row = self.first_query_start_loc[: requests + 1], self.row_numbers[:rows]
         request = torch.bucketize(row, starts[1:], right=True)
@@ -205,9 +207,9 @@ class DraftPlan:
         return tuple(self.first_slots[:, :rows])
 
     def plan_later(self, rows: int, requests: int) -> LaterPasses:
-        """Plan all later passes from ``next_positions``; one launch.
+        """Plan all later passes from ``next_positions`` in one launch.
 
-        Rows from ``requests`` on are padding: position 0, length 0, slot -1.
+        Rows from ``requests`` on are padding, with position 0, length 0 and slot -1.
         """
         later = self.later_passes(rows, requests)
         draft_plan(
@@ -223,13 +225,13 @@ class DraftPlan:
         return later
 
     def copy_lengths(self, later: LaterPasses) -> None:
-        """Begin to copy the lengths of later passes to the host."""
+        """Start to copy the lengths of later passes to the host."""
         later.host_lengths.copy_(later.all_lengths, non_blocking=True)
         if self._copied is not None:
             self._copied.record()
 
     def wait_for_lengths(self) -> None:
-        """Until they are there. All that was launched before the copy is over then, too."""
+        """Wait until the lengths are on the host. All earlier launches have then finished, too."""
         if self._copied is not None:
             self._copied.synchronize()
 
@@ -251,5 +253,5 @@ class DraftPlan:
         )
 
     def _tables(self, requests: int) -> tuple[torch.Tensor, ...]:
-        """The block tables' rows of this many requests, int32 [requests, columns] per group."""
+        """The block tables' first ``requests`` rows, int32 [requests, columns] per group."""
         return tuple(table[:requests] for table in self.block_tables)

@@ -25,7 +25,7 @@ class Planner:
     """Plans the passes of one draft.
 
     Attributes:
-        draft: whose passes they are.
+        draft: the draft that runs the passes.
         plan: positions, lengths and slots.
         needs: attention metadata.
     """
@@ -35,7 +35,7 @@ class Planner:
     needs: Needs
 
     def first_batch(self, target: TargetOutput, rows: int) -> PassBatch:
-        """The first pass, which is laid out in ``rows`` rows."""
+        """The batch of the first pass, laid out in ``rows`` rows."""
         plan, requests = self.plan, target.requests
         more = plan.sizes.first_pass_rows(0, 1)
         starts, lengths = target.query_start_loc_host, target.host_lengths
@@ -62,7 +62,7 @@ class Planner:
         )
 
     def passes(self, batch: PassBatch) -> Passes:
-        """All passes, given the first. Metadata of later ones is made when it is asked for."""
+        """All passes, given the first. Metadata of later ones is made on request."""
         plan, needs, requests = self.plan, self.needs, batch.requests
         sample_rows = self.draft.buffers.sample_rows[: requests * plan.sizes.sampled_per_request]
         if not plan.sizes.later_passes:
@@ -91,10 +91,10 @@ class Planner:
         )
 
     def captured(self, batch: PassBatch) -> Passes:
-        """The same for a graph: where rows begin is the graph's own, and all metadata is there.
+        """Like ``passes``, for a graph: it owns its ``query_start_loc``, and all metadata is made.
 
-        Rows of all verify steps of a graph begin there, those of padding, too; in the plan's buffer
-        padding has what an earlier batch left, which may be long, or fall.
+        In a graph, rows begin at the same places in every verify step, padding included. In the
+        plan's buffer, padding keeps values of an earlier batch, which may be large or decrease.
         """
         passes = self.passes(replace(batch, query_start_loc=batch.query_start_loc.clone()))
         later = passes.later()
@@ -103,14 +103,14 @@ class Planner:
     def lengths(
         self, target: TargetOutput, padding: int, later: LaterPasses | None
     ) -> list[list[int]]:
-        """Lengths of the first pass, and those that were planned; see ``Strategy``."""
+        """Lengths of the first pass, then the planned ones; see ``Strategy``."""
         more = self.plan.sizes.first_pass_rows(0, 1)
         first: list[int] = (target.host_lengths + more).tolist()
         planned: list[list[int]] = [] if later is None else later.host_lengths.tolist()
         return [first + [0] * padding, *planned]
 
     def later_batch(self, first: PassBatch, later: LaterPasses, rows: int) -> PassBatch:
-        """A pass with one token per request; its host lengths come later."""
+        """The batch of a pass with one token per request; its host lengths come later."""
         requests = first.requests
         starts = self.plan.host_counts[: requests + 1]
         return PassBatch(
@@ -132,7 +132,7 @@ class Planner:
         )
 
     def positions(self, later: LaterPasses, requests: int) -> tuple[torch.Tensor, ...]:
-        """What later passes are run with; those of M-RoPE move on by one on every axis."""
+        """Positions of the later passes; those of M-RoPE advance by one on every axis."""
         buffers, plan = self.draft.buffers, self.plan
         if buffers.rope_positions is None:
             return later.positions
@@ -148,13 +148,13 @@ class Planner:
 
 @dataclass(frozen=True)
 class Refresh:
-    """What the head of a graph brings in for attention layers."""
+    """The head of a graph for attention layers: it renews what a replay needs."""
 
     draft: Draft
     rows: CosSinRows | None
 
     def __call__(self, passes: Passes) -> Passes:
-        """Launch it; the passes stay the same."""
+        """Launch the head; the passes stay the same."""
         # Padding requests still hold row indices of an earlier batch: clamp them, so that the
         # gather stays in bounds.
         passes.sample_rows.clamp_(max=passes.batch.rows - 1)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A proposal: K draft tokens for each request, by a draft over any number of KV groups.
+"""A proposal: K draft tokens for each request, from a draft over any number of KV groups.
 
-One launch writes inputs and slots of the first pass, one plans positions, lengths and slots of all
-later passes, metadata is built once per distinct need, and then the passes run.
+One launch writes the inputs and slots of the first pass. A second plans positions, lengths and
+slots of all later passes. Metadata is built once per distinct need. Then the passes run.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Proposal:
 
     Args:
         draft: the draft model.
-        strategy: how it gets from the target's step to draft tokens.
+        strategy: how the draft makes draft tokens from the target's step.
         plan: positions, lengths and slots.
         needs: attention metadata.
-        run: runs planned passes, where a host has its own way.
+        run: runs planned passes; hosts with their own way replace it.
     """
 
     def __init__(
