@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts of attention layers: models of their own, and heads on the target's hidden states.
+"""Drafts of attention layers: separate models, and heads on the target's hidden states.
 
-The first pass sees what the target saw and what it sampled, and drafts one token; each later pass
-drafts one more. With parallel drafting the first pass drafts them all.
+The first pass sees the target's input and the token that the target sampled. It drafts one token,
+and each later pass drafts one more. With parallel drafting the first pass drafts all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mkv_ascend.drafting.planner import Planner
 
 
 class AttentionStrategy:
-    """``Strategy`` of a draft whose rejected keys are written over."""
+    """``Strategy`` of a draft whose rejected keys are simply overwritten."""
 
     def __init__(self, planner: Planner) -> None:
         sizes = planner.plan.sizes

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that begin behind tokens of which a recurrent draft has no state, and how it gets one.
+"""Requests whose first tokens a recurrent draft has not seen, and how it gets their state.
 
-The target takes prefix hits: a request begins, or goes on after it was preempted, with tokens whose
-keys are in cached blocks. Of those tokens nothing keeps the draft's recurrent state. So the draft
-reads them itself, in passes of its own, before it sees the target's rows.
+The target takes prefix hits: a request begins, or resumes after a preemption, with tokens whose keys
+are in cached blocks. The draft's recurrent state after those tokens is kept nowhere. So the draft
+reads the tokens itself, in extra passes, before it sees the target's rows.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import dataclass
 
 
 class LostStates:
-    """Requests whose first tokens the target has computed and the draft has not."""
+    """Requests whose first tokens the target has computed but the draft has not."""
 
     def __init__(self) -> None:
         self._computed: dict[str, int] = {}
 
     def note(self, begun: Iterable[tuple[str, int]], ended: Iterable[str]) -> None:
-        """A step is about to run.
+        """Note the requests of the step that is about to run.
 
         Args:
-            begun: requests that begin in this step, or begin anew in other blocks, each with the
-                number of its tokens that are computed already.
+            begun: requests that begin in this step, or begin anew in other blocks. Each comes
+                with the number of its tokens that are computed already.
             ended: requests that ended since the last step.
         """
         for request in ended:
@@ -34,7 +34,7 @@ class LostStates:
                 self._computed[request] = tokens
 
     def take(self, rows: Mapping[str, int]) -> list[Lost]:
-        """Those that are in the batch, by row; they are not handed out again.
+        """Return and forget the noted requests that are in the batch, sorted by row.
 
         Args:
             rows: the row of each request of the batch.
@@ -61,14 +61,14 @@ class Chunk:
 
 
 def rebuilding_passes(lost: Sequence[Lost], most_tokens: int) -> list[list[Chunk]]:
-    """The chunks of each pass by which the draft reads these requests.
+    """The chunks of each pass in which the draft reads these requests, in the fewest passes.
 
-    As few passes as there can be. A request that does not fit goes on as the first of the next
-    pass; so a chunk that goes on is the first of its pass, where builders of recurrent layers want
-    rows that may be short.
+    A request that does not fit continues as the first chunk of the next pass. So a continued chunk
+    is always the first of its pass, where builders of recurrent layers expect rows that may be
+    short.
 
     Args:
-        most_tokens: of a pass.
+        most_tokens: largest number of tokens of a pass.
     """
     if most_tokens < 1:
         raise ValueError(f"a pass of {most_tokens} tokens was asked for; give 1 or more")

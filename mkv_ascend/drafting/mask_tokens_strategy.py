@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drafts of mask tokens (method dflash): one pass drafts all tokens, over any number of KV groups.
 
-The draft turns the target's hidden states into keys and values of its own, the context, and writes
-them before its pass. The pass runs the draft window of each request: the token that the target
-sampled, and a mask token for each of the K to be drafted. They attend to all of the context and to
-each other, so lengths must be exact: rejected tokens are no part of the context.
+The draft turns the target's hidden states into keys and values of its own, called the context. It
+writes them before its pass. The pass runs the draft window of each request: the token that the
+target sampled, and K mask tokens, one for each token to draft. The window attends to the whole
+context and to itself. Rejected tokens are no part of the context, so lengths must be exact.
 
-The plan holds the window as K + 1 later passes: its positions follow that of the last token.
+The plan holds the window as K + 1 later passes, because its positions follow the last token's.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from mkv_ascend.drafting.plan import DraftPlan, LaterPasses
 
 
 class MaskTokensStrategy:
-    """``Strategy`` of a draft whose tokens are drafted at once.
+    """``Strategy`` of a draft that drafts all tokens in one pass.
 
-    Of the draft's buffers the window has token ids and positions; ``hidden_states`` hold the
-    context of a graph.
+    The window uses the draft's buffers of token ids and positions. The buffer ``hidden_states``
+    holds the context of a graph.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class MaskTokensStrategy:
         draft.buffers.token_ids.fill_(mask_token_id)
         self._slots = numbers.new_zeros(len(draft.groups.kv_groups) * requests * size)
         every = torch.arange(requests * size, dtype=torch.int32, device=numbers.device)
-        # The first K * B of these are right for any B.
+        # For any B, the first K * B of these are the rows to sample.
         self._sample_rows = every.view(requests, size)[:, 1:].flatten()
         self._starts = plan.counts * size
         self._host_starts = plan.host_counts * size
@@ -61,7 +61,7 @@ class MaskTokensStrategy:
         return self._plan.expand(target, self._context, padded_rows)
 
     def plan(self, target: TargetOutput, rows: int) -> Passes:
-        """See ``Strategy``; the host waits for lengths when the context was launched."""
+        """See ``Strategy``; the host waits for lengths after the context is launched."""
         later = self._plan_window(target)
         batch = self._batch(target, later)
         assert target.hidden_states is not None, "the context is made of them"
@@ -78,7 +78,7 @@ class MaskTokensStrategy:
         return Passes(batch, None, self._rows_to_sample(batch), begin=begin)
 
     def plan_captured(self, target: TargetOutput, rows: int) -> Passes:
-        """See ``Strategy``; in the graph are the context, the window's layout and the pass."""
+        """See ``Strategy``; the graph holds the context, the window's layout and the pass."""
         later = self._plan_window(target)
         self._lay_out_window(later)
         self._plan.wait_for_lengths()
@@ -96,7 +96,7 @@ class MaskTokensStrategy:
         return True
 
     def take_for_graph(self, target: TargetOutput, rows: int) -> None:
-        """See ``Strategy``; of padding nothing, which has no slots."""
+        """See ``Strategy``; takes nothing for padding, because padding has no slots."""
         states, context = target.hidden_states, self._draft.buffers.hidden_states
         assert states is not None
         assert context is not None
@@ -125,7 +125,7 @@ class MaskTokensStrategy:
         self._write_context(context[:rows], rows)
 
     def _set_sampled(self, target: TargetOutput) -> None:
-        """What the target sampled begins each window."""
+        """Begin each window with the token that the target sampled."""
         requests, size = target.requests, self._size
         window = self._draft.buffers.token_ids[: requests * size].view(requests, size)
         window[:, 0] = target.next_token_ids
@@ -146,7 +146,7 @@ class MaskTokensStrategy:
         return self._sample_rows[: batch.requests * self.tokens]
 
     def _batch(self, target: TargetOutput, later: LaterPasses) -> PassBatch:
-        """The pass over the window; its lengths come later."""
+        """The batch of the pass over the window; its lengths come later."""
         requests, size = target.requests, self._size
         rows, groups = requests * size, later.all_slots.shape[1]
         input_rows, rows_across_ranks = self._draft.share_rows(rows)
@@ -171,9 +171,9 @@ class MaskTokensStrategy:
 
 
 def with_lengths(batch: PassBatch, later: LaterPasses) -> PassBatch:
-    """``batch`` with the lengths that were planned, all of them on the host.
+    """``batch`` with the planned lengths, all of them on the host.
 
-    Past the end of a sequence the plan says 1: the window then has fewer keys.
+    Past the end of a sequence the plan has length 1, so the window then has fewer keys.
     """
     lengths = later.host_lengths.amax(dim=0)
     return replace(batch, lengths=lengths, host_lengths=lengths, length_bounds=lengths)

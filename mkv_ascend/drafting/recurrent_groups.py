@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A draft's recurrent layers: which share a block table and metadata, and what a proposal does with
-them.
-"""
+"""A draft's recurrent layers: their groups, their metadata, and the commit of their states."""
 
 from __future__ import annotations
 
@@ -22,13 +20,13 @@ from mkv_ascend.drafting.recurrent_states import (
 
 @dataclass(frozen=True)
 class TargetRows:
-    """The rows of the pass in which a draft sees what the target has just seen.
+    """The rows of the pass in which the draft runs over the target's latest input.
 
     Attributes:
         begins: bool [B] on the host, rows that begin a request.
-        row_lengths: tokens of each row that is run token by token, keeping the state after each;
-            0 for rows that are run as a prefill. int32 [B] on the host.
-        ones: int32 [B] on the device: every row starts from its block 0.
+        row_lengths: int32 [B] on the host, tokens of each row that runs token by token and keeps
+            the state after each; 0 for rows that run as a prefill.
+        ones: int32 [B] on the device; every row starts from its block 0.
     """
 
     begins: torch.Tensor
@@ -40,19 +38,19 @@ class RecurrentBuilder(Protocol):
     """The host's metadata builder of a group of recurrent layers; ``table``: int32 [B, columns]."""
 
     def need(self) -> Hashable:
-        """Builders equal in this build the same but for the rows of the block table."""
+        """Builders equal in this differ only in the rows of the block table."""
 
     def first_pass(self, batch: PassBatch, table: torch.Tensor, rows: TargetRows) -> object:
-        """Metadata of the pass over the target's own rows, without what ``finished`` does."""
+        """Metadata of the pass over the target's own rows; ``finished`` completes it."""
 
     def finished(self, built: object, rows: TargetRows) -> object:
-        """Metadata of that pass as the kernels want it."""
+        """Complete the metadata of that pass for the kernels."""
 
     def later_pass(self, batch: PassBatch, table: torch.Tensor, begins: torch.Tensor) -> object:
-        """Metadata of a pass with one token per request; ``begins``: none does."""
+        """Metadata of a pass with one token per request; ``begins`` is all False."""
 
     def for_table(self, built: object, table: torch.Tensor) -> object:
-        """What this builder has just built, for a group with another block table."""
+        """``built``, which this builder has just made, for a group with another block table."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +58,10 @@ class RecurrentGroup:
     """Recurrent layers that share one metadata object in every pass.
 
     Attributes:
-        kv_group: id of the KV group whose block table they use.
-        builder: of their metadata.
+        kv_group: id of the KV group whose block table the layers use.
+        builder: builder of their metadata.
         layers: their names.
-        caches: gives what each of them keeps, once it is allocated.
+        caches: returns the caches of each layer, once they are allocated.
     """
 
     kv_group: int
@@ -73,12 +71,12 @@ class RecurrentGroup:
 
 
 class RecurrentGroups:
-    """The recurrent layers of a draft through one proposal after another.
+    """All recurrent layers of a draft.
 
     Args:
-        groups: all of them; their caches must be allocated.
-        block_tables: the engine's, int32 [most requests, columns], for each of ``groups``.
-        requests: most requests of a batch.
+        groups: their groups; the caches must be allocated.
+        block_tables: the engine's, one int32 [most requests, columns] for each of ``groups``.
+        requests: largest number of requests of a batch.
         speculative: K.
     """
 
@@ -102,13 +100,13 @@ class RecurrentGroups:
         for index, group in enumerate(self.groups):
             alike.setdefault(group.builder.need(), []).append(index)
         self.needs = tuple(tuple(indices) for indices in alike.values())
-        """Groups, by index, that one run of a builder serves."""
+        """Indices of groups; one run of a builder serves each tuple."""
 
     def for_graph(self, groups: Sequence[RecurrentGroup], requests: int) -> RecurrentGroups:
-        """The same for a graph of ``requests`` requests, with block tables of its own.
+        """The same layers for a graph of ``requests`` requests, with block tables of its own.
 
         Args:
-            groups: the same as these, with builders of their own: a graph reads their buffers.
+            groups: the same groups with separate builders, because a graph reads their buffers.
         """
         tables = [torch.zeros_like(table[:requests]) for table in self._tables]
         return RecurrentGroups(groups, tables, requests, self.speculative)
@@ -116,13 +114,13 @@ class RecurrentGroups:
     def refresh_tables(
         self, engine: RecurrentGroups, live: torch.Tensor, rejected: torch.Tensor
     ) -> None:
-        """Take tables and counts as they are now; captured at the head of a graph.
+        """Copy the current tables and counts; captured at the head of a graph.
 
         Args:
-            engine: whose tables are those of the engine.
-            live: int32 [requests], 1 for each request that is there and 0 for padding, which
-                reads and writes block 0, as no request does.
-            rejected: int32 [requests], tokens of each verify step that were rejected.
+            engine: the layers that use the engine's tables.
+            live: int32 [requests], 1 for a live request and 0 for padding. Padding reads and
+                writes block 0, which belongs to no request.
+            rejected: int32 [requests], rejected tokens of each verify step.
         """
         requests = live.shape[0]
         for own, table in zip(self._tables, engine._tables, strict=True):
@@ -130,16 +128,16 @@ class RecurrentGroups:
         self._to_commit.copy_((self.speculative + 1 - rejected).clamp_(min=1))
 
     def take_rows(self, engine: RecurrentGroups, rows: torch.Tensor) -> None:
-        """Take these rows (int64) of the engine's tables as the first rows of these."""
+        """Copy ``rows`` (int64) of the engine's tables to the first rows of these tables."""
         for own, table in zip(self._tables, engine._tables, strict=True):
             own[: len(rows)] = table[rows]
 
     def rebuild_metadata(self, metadata: Metadata, first_column: int) -> Metadata:
-        """Metadata of recurrent layers, made again from the rows of the tables as they are now.
+        """The recurrent layers' metadata, rebuilt from the current rows of the tables.
 
         Args:
-            metadata: of a pass, by layer.
-            first_column: of the block tables, in this pass.
+            metadata: metadata of a pass, by layer.
+            first_column: first column of the block tables in this pass.
         """
         rebuilt: dict[str, object] = {}
         for need in self.needs:
@@ -150,11 +148,11 @@ class RecurrentGroups:
         return rebuilt
 
     def first_pass(self, batch: PassBatch, num_rejected: torch.Tensor | None) -> Metadata:
-        """Metadata of the pass over the target's own rows; notes what is accepted of each row.
+        """Metadata of the pass over the target's own rows; notes the accepted tokens of each row.
 
         Args:
-            batch: its lengths count rejected tokens.
-            num_rejected: [B], tokens of each row that were rejected; None: none.
+            batch: the pass; its lengths include rejected tokens.
+            num_rejected: [B], rejected tokens of each row; None without any.
         """
         requests, longest = batch.requests, self.speculative + 1
         self._to_commit[:requests] = tokens_to_commit(
@@ -174,7 +172,7 @@ class RecurrentGroups:
         return metadata
 
     def later_passes(self, batch: PassBatch) -> Metadata:
-        """Metadata of every pass with one token per request; the same for all of them."""
+        """Metadata that all passes with one token per request share."""
         begins = self._none_begins[: batch.requests]
         tables = [table[: batch.requests, SCRATCH:] for table in self._tables]
         return {
@@ -190,17 +188,17 @@ class RecurrentGroups:
         tables: Sequence[torch.Tensor],
         build: Callable[[RecurrentBuilder, torch.Tensor], object],
     ) -> Iterator[tuple[RecurrentGroup, object]]:
-        """Each group with its metadata, built once where groups differ in their table alone."""
+        """Each group with its metadata, built once for groups that differ only in their table."""
         for leader, *others in self.needs:
             group = self.groups[leader]
             built = build(group.builder, tables[leader])
-            # The leader's last: what the kernels want of it may be written into it.
+            # The leader comes last, because ``finished`` may write into its metadata.
             for index in others:
                 yield self.groups[index], group.builder.for_table(built, tables[index])
             yield group, built
 
     def commit(self, requests: int) -> None:
-        """After the pass over the target's rows: keep the states of what was accepted."""
+        """Commit the accepted states, after the pass over the target's rows."""
         accepted = self._to_commit[:requests]
         for caches, table in zip(self._caches, self._tables, strict=True):
             commit(caches, table[:requests], accepted, self.speculative)

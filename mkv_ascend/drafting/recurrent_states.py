@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent states of a draft: which of them is true once it is known what was accepted.
+"""Recurrent states of a draft: which one is true once it is known which tokens were accepted.
 
-A request has 1 + K blocks of states in each KV group of such layers. Between two proposals its true
-state, the one after the last accepted token, is in block 0, and there alone. A proposal
+A request has 1 + K blocks of states in each KV group of recurrent layers. Its true state is the one
+after the last accepted token. Between two proposals that state is in block 0 and nowhere else. A
+proposal
 
-1. runs the draft over the target's own row, the drafts that are about to be rejected included. The
-   state after token j of the row goes to block j; the inputs of the convolution stay in the window
-   of block 0, one behind another, so that any number of them can be taken.
+1. runs the draft over the target's own row, including drafts that were rejected. The state after
+   token j of the row goes to block j. The inputs of the convolution stay in the window of block 0,
+   one behind another, so that the window can end at any of them.
 2. commits: the state after the last accepted token goes to block 0, and a copy to block 1.
-3. decodes on the copy, in place. It is thrown away.
+3. decodes in place on the copy, which is then dropped.
 
-So no count of accepted tokens is carried from one step to the next: rows may change their order,
-pause, and start anew. A row without drafts is a row like any other.
+So no count of accepted tokens is carried from one step to the next. Rows may change their order,
+pause, and start anew. A row without drafts needs no special case.
 """
 
 from __future__ import annotations
@@ -22,17 +23,16 @@ from dataclasses import dataclass
 import torch
 
 COMMITTED, SCRATCH = 0, 1
-"""Columns of the block table: where the true state is, and the one that is drafted with."""
+"""Columns of the block table: the block of the true state, and that of the copy for drafting."""
 
 
 @dataclass(frozen=True)
 class RecurrentCaches:
-    """What one layer keeps of each block.
+    """The caches of one layer.
 
     Attributes:
-        windows: inputs of a convolution, [blocks, rows, channels]: the last ones of the row that
-            came last.
-        states: what one block has one of, [blocks, ...].
+        windows: the last inputs of a convolution in the latest row, [blocks, rows, channels].
+        states: states of which each block holds one, [blocks, ...].
     """
 
     windows: tuple[torch.Tensor, ...]
@@ -45,16 +45,16 @@ def tokens_to_commit(
     num_rejected: torch.Tensor | None,
     longest_row: int,
 ) -> torch.Tensor:
-    """At which token of its row a request's true state is; int64 [B], 1 for the first token.
+    """The token of its row after which a request's state is true; int64 [B], counted from 1.
 
-    That is the last token that was not rejected. A row that began a request, or that is longer than
-    K + 1 tokens, was run as a prefill, which leaves its last state where the first token's would
-    be: it counts as one token.
+    That is the last token that was not rejected. A row that begins a request, or has more than
+    K + 1 tokens, ran as a prefill. A prefill leaves its last state in the place of the first
+    token's state, so such a row counts as one token.
 
     Args:
-        query_start_loc: int32 [B + 1] of the rows.
+        query_start_loc: int32 [B + 1], where rows begin.
         lengths: int32 [B], tokens of each request after its row, rejected ones included.
-        num_rejected: [B], tokens of the row that were rejected; None: none.
+        num_rejected: [B], rejected tokens of the row; None without any.
         longest_row: K + 1.
     """
     rows = query_start_loc.diff()
@@ -66,13 +66,13 @@ def tokens_to_commit(
 def commit(
     layers: Sequence[RecurrentCaches], table: torch.Tensor, accepted: torch.Tensor, speculative: int
 ) -> None:
-    """Put the state after the last accepted token into block 0 of each request, and block 1.
+    """Copy the state after the last accepted token to blocks 0 and 1 of each request.
 
     Args:
-        layers: that share the block table.
+        layers: caches of the layers that share the block table.
         table: int32 [B, 1 + K] or wider.
         accepted: int64 [B], see ``tokens_to_commit``.
-        speculative: K, rows by which a window is longer than a convolution needs.
+        speculative: K; a window has K rows more than its convolution needs.
     """
     last = accepted - 1
     source = table.gather(1, last[:, None])[:, 0].long()

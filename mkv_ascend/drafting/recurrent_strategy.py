@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drafts that have recurrent layers, such as Qwen3-Next's.
 
-The first pass is over the target's own rows, without what the target sampled: any of their tokens
-may turn out to be the last that is accepted, and the state after it must be there
-(``recurrent_states.py`` says how that one is kept). All K tokens are then drafted by passes of one
-token per request, the first of which sees what the target sampled: one pass more than other drafts
-take.
+The first pass runs over the target's own rows, without the token that the target sampled. Any of
+these tokens may turn out to be the last accepted one, and the state after it must exist
+(``recurrent_states.py`` says how it is kept). Then passes of one token per request draft all K
+tokens. The first of them sees the token that the target sampled. That is one pass more than other
+drafts take.
 
-A graph has block tables of its own, in which rows of padding name block 0: rows of the engine's
-tables past the batch name blocks of other requests. It fills them from the engine's at its head,
-takes from a buffer how many tokens were rejected, and makes what metadata copies from the tables.
+A graph has block tables of its own, where padding rows name block 0. In the engine's tables, rows
+past the batch name blocks of other requests. The head of the graph fills its tables from the
+engine's, reads from a buffer how many tokens were rejected, and rebuilds the parts of metadata that
+are copied from the tables.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from mkv_ascend.drafting.recurrent_states import COMMITTED, SCRATCH
 
 
 class RecurrentStrategy:
-    """``Strategy`` of a draft whose states go back to what was accepted.
+    """``Strategy`` of a draft whose recurrent states return to the last accepted token.
 
     Args:
-        planner: of its attention layers.
-        states: of its recurrent layers.
-        for_graph: makes the same for a graph of so many requests.
+        planner: plans the passes for the attention layers.
+        states: the recurrent layers.
+        for_graph: makes ``states`` for a graph of the given number of requests.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class RecurrentStrategy:
         return self._with_recurrent(passes, self.states, target.num_rejected)
 
     def plan_captured(self, target: TargetOutput, rows: int) -> Passes:
-        """See ``Strategy``; with states of the graph's own."""
+        """See ``Strategy``; the graph gets tables and metadata of recurrent layers of its own."""
         states = self._for_graph(target.requests)
         batch = self._planner.first_batch(target, rows)
         attention = self._planner.captured(replace(batch, length_bounds=target.length_bounds))
@@ -77,11 +78,11 @@ class RecurrentStrategy:
         return replace(passes, later=lambda: later, refresh=refresh)
 
     def may_replay(self, target: TargetOutput) -> bool:
-        """See ``Strategy``; not where a row begins a request: that is a draft prefill."""
+        """See ``Strategy``; no if a row begins a request, because that is a draft prefill."""
         return bool((target.length_bounds > self.tokens + 1).all())
 
     def take_for_graph(self, target: TargetOutput, rows: int) -> None:
-        """See ``Strategy``; how many tokens of each row were rejected."""
+        """See ``Strategy``; takes how many tokens of each row were rejected."""
         if target.num_rejected is None:
             self._rejected[: target.requests].zero_()
         else:
@@ -94,7 +95,7 @@ class RecurrentStrategy:
         return self._planner.lengths(target, padding, later)
 
     def refresh_tables(self, states: RecurrentGroups) -> None:
-        """Bring a graph's ``states`` what the engine's tables and counts are now."""
+        """Copy the engine's current tables and counts into a graph's ``states``."""
         requests = states.requests
         planned = self._planner.plan.later_passes(requests, requests)
         live = planned.all_lengths[0].clamp(max=1)
@@ -103,7 +104,7 @@ class RecurrentStrategy:
     def _with_recurrent(
         self, passes: Passes, states: RecurrentGroups, num_rejected: torch.Tensor | None
     ) -> Passes:
-        """``passes`` of attention layers with metadata of the recurrent ones, and the commit."""
+        """Add the recurrent layers' metadata and commit to ``passes`` of the attention layers."""
         batch, planner = passes.batch, self._planner
         if num_rejected is not None:
             num_rejected = num_rejected[: batch.requests]
@@ -127,7 +128,7 @@ class RecurrentStrategy:
 
 @dataclass(frozen=True)
 class Refresh:
-    """What the head of a graph brings in for a draft with recurrent layers."""
+    """The head of a graph for a draft with recurrent layers: it renews what a replay needs."""
 
     strategy: RecurrentStrategy
     states: RecurrentGroups
@@ -135,7 +136,7 @@ class Refresh:
     later: Sequence[Metadata | None]
 
     def __call__(self, passes: Passes) -> Passes:
-        """Take tables and counts, and make metadata of recurrent layers from them."""
+        """Take tables and counts, and rebuild the recurrent layers' metadata from them."""
         passes = self.attention(passes)
         first, later = passes.first, self.later[0]
         assert first is not None
