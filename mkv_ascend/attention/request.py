@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a layer asks of a backend, and what the process offers: the inputs of selection."""
+"""The inputs of selection: what a layer needs, and what the process offers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.layout.kind import Kind, Role
 
 PLAIN_DTYPES = frozenset({"float16", "bfloat16", "float32"})
-"""Dtypes that hold a value as it is, without scales."""
+"""Dtypes that hold plain values, without scales."""
 
 
 @dataclass(frozen=True)
 class LayerRequest:
     """What one layer needs of its backend.
 
-    ``dtype`` is that of query, key and value; ``kv_cache_dtype`` that of the cache, where ``auto``
-    means ``dtype``. Head numbers are those of one rank; head sizes are in elements (for MLA the
-    latent and the rope key together).
+    ``dtype``: of query, key and value. ``kv_cache_dtype``: of the cache; ``auto`` means ``dtype``.
+    Numbers of heads count one rank. Head sizes are in elements (for MLA the latent and the rope key
+    together).
     """
 
     name: str
@@ -37,13 +37,13 @@ class LayerRequest:
     has_sink: bool = False
     non_causal: bool = False
     block_size: int | None = None
-    """Tokens per block of the KV manager, where it is known already."""
+    """Tokens per block of the KV manager, if already known."""
     layer_backend: str | None = None
     """``module:Class`` of the backend that the layer's class names itself, if it does."""
 
     @property
     def cast_dtype(self) -> str | None:
-        """The dtype that rows are cast to for the cache; None where they are kept or quantised."""
+        """The dtype to which rows are cast for the cache; None if they are kept or quantised."""
         plain = {self.dtype, self.kv_cache_dtype} <= PLAIN_DTYPES
         return self.kv_cache_dtype if plain and self.kv_cache_dtype != self.dtype else None
 
@@ -64,4 +64,4 @@ class Environment:
     acl_graphs: bool = False
     """Whether attention runs inside full ACL graphs; piecewise graphs leave it outside."""
     extra_dtypes: frozenset[str] = frozenset()
-    """Dtypes accepted beyond those documented: float32 on an emulated NPU that allows it."""
+    """Dtypes accepted beyond the documented ones: float32 on an emulated NPU that allows it."""

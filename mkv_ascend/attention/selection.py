@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which attention backend serves which layer, who chose it, and why a choice cannot work.
 
-Pure: a request, options and an environment go in, a ``Choice`` or a ``SelectionError`` comes out.
-What is asked for first in this order decides:
+Pure: a request, options and an environment go in; a ``Choice`` or a ``SelectionError`` comes out.
+The first of these that is given decides:
 
 1. the backend that the layer's own class names (mamba layers and the like);
 2. ``attention.layers``: the most specific pattern that matches the layer's name;
@@ -11,7 +11,7 @@ What is asked for first in this order decides:
    ``attention_backend`` for the draft;
 5. the best backend of the layer's kind that works in this environment.
 
-A backend that was asked for and cannot serve the layer is an error, never replaced by another.
+A backend that is asked for but cannot serve the layer is an error. No other backend replaces it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.layer_ranges import abbreviated_names
 
 VLLM_DEFAULT_NAMES = frozenset({"AUTO", "CUSTOM"})
-"""Values of vLLM's option that leave the choice to the platform: vllm-ascend registers its
-backends as ``CUSTOM``."""
+"""Values of vLLM's option that leave the choice to the platform.
+
+vllm-ascend registers its backends as ``CUSTOM``."""
 
 USE_THE_NAME = "; make one more specific, or use the layer's name"
-"""Ends the message for patterns that contradict each other."""
+"""The end of the message for patterns that contradict each other."""
 
 VLLM_OPTIONS = {
     Role.TARGET: "--attention-backend",
@@ -56,9 +57,9 @@ class ChosenBy(str, Enum):
 
 
 class SelectionError(ValueError):
-    """No backend, or not the one asked for, can serve a layer.
+    """No backend can serve a layer, or the one that was asked for cannot.
 
-    ``problem`` is the text without the layers, the same for layers that fail alike.
+    ``problem`` is the message without the layers; layers that fail alike have equal ones.
     """
 
     def __init__(self, problem: str, requests: Sequence[LayerRequest] = ()) -> None:
@@ -73,7 +74,7 @@ class SelectionError(ValueError):
 
 @dataclass(frozen=True)
 class SelectionOptions:
-    """Our options, and vLLM's own ones as text (the name of the enum member)."""
+    """Our options, and vLLM's own options as text (names of enum members)."""
 
     attention: AttentionOptions = field(default_factory=AttentionOptions)
     vllm_target: str | None = None
@@ -103,7 +104,7 @@ class Choice:
 def select_backend(
     request: LayerRequest, options: SelectionOptions, environment: Environment
 ) -> Choice:
-    """The backend of one layer; SelectionError says why none, or not the one asked for."""
+    """Choose the backend of one layer; SelectionError if none, or not the one asked for, can."""
     asked = _asked_for(request, options)
     if asked is None:
         return _default(request, environment)
@@ -121,7 +122,7 @@ def select_backend(
 def select_backends(
     requests: Iterable[LayerRequest], options: SelectionOptions, environment: Environment
 ) -> tuple[Choice, ...]:
-    """The backends of all layers; one SelectionError gathers what is wrong with any of them."""
+    """Choose the backends of all layers; one SelectionError gathers all problems."""
     choices: list[Choice] = []
     failed: dict[tuple[Role, Kind, str, str], list[LayerRequest]] = {}
     for request in requests:
@@ -195,7 +196,7 @@ def _layer_backend(
 
 
 def vllm_backend(name: str, role: Role) -> BackendEntry:
-    """The entry that a value of vLLM's own option means; SelectionError when it means none."""
+    """The entry that a value of vLLM's own option names; SelectionError if it names none."""
     try:
         return catalog.find(name)
     except catalog.CatalogError as error:
@@ -234,7 +235,7 @@ def _refusal(
 
 
 def _advice(request: LayerRequest, backend: BackendEntry, chosen_by: ChosenBy) -> str:
-    """What to write instead of one name for a role whose layers are of several kinds."""
+    """What to write instead of one name, for a role with layers of several kinds."""
     for_role = chosen_by in (ChosenBy.OPTION, ChosenBy.VLLM_OPTION)
     if not for_role or request.kind in backend.kinds:
         return ""
@@ -245,7 +246,7 @@ def _advice(request: LayerRequest, backend: BackendEntry, chosen_by: ChosenBy) -
 
 
 def fitting_backends(request: LayerRequest, environment: Environment) -> tuple[BackendEntry, ...]:
-    """The backends that can serve the layer here, best first."""
+    """The backends that can serve the layer in this environment, best first."""
     return tuple(
         entry
         for entry in catalog.entries_for(request.kind)
@@ -281,7 +282,7 @@ def unmatched_patterns(options: SelectionOptions, layer_names: Iterable[str]) ->
 
 
 def require_all_matched(options: SelectionOptions, layer_names: Iterable[str]) -> None:
-    """Raise SelectionError when a pattern matches no layer; call it when all layers are known."""
+    """Raise SelectionError if a pattern matches no layer. Call this once all layers are known."""
     messages = unmatched_patterns(options, layer_names)
     if messages:
         raise SelectionError("\n".join(messages))

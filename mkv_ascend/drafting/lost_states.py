@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests whose first tokens a recurrent draft has not seen, and how it gets their state.
 
-The target takes prefix hits: a request begins, or resumes after a preemption, with tokens whose keys
-are in cached blocks. The draft's recurrent state after those tokens is kept nowhere. So the draft
-reads the tokens itself, in extra passes, before it sees the target's rows.
+The target takes prefix hits: a request begins, or resumes after a preemption, with tokens whose
+keys are in cached blocks. The draft's recurrent state after those tokens is kept nowhere. So the
+draft reads the tokens itself, in extra passes, before it sees the target's rows.
 """
 
 from __future__ import annotations

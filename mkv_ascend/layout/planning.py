@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one plan of KV caches: from the layers of target and draft to groups, pools and blocks.
 
-The engine core, its workers, ``mkv-ascend explain`` and ``mkv-ascend check`` all plan with
-``plan``. They differ in where the layers come from: a running model, one that was built without
-memory, or the numbers of two config.json files.
+The engine core, its workers, ``mkv-ascend explain`` and ``mkv-ascend check`` all call ``plan``.
+They differ in the source of the layers: a running model, a model built without memory, or the
+numbers of two config.json files.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["CachedLayer", "PlanInputs", "ServingPlan", "plan", "recurrent_table"
 class CachedLayer:
     """One layer with a cache of its own.
 
-    ``layout``: at the layer's own block size. ``retention``: what one request holds in it.
-    ``backend``: name of the backend that serves it. ``table``: layers of unequal ``table`` never
-    share a KV group; vLLM knows a group of states by the one spec of its layers.
+    ``layout``: its cache, at the layer's own block size. ``retention``: what one request holds in
+    it. ``backend``: name of the backend that serves it. ``table``: layers with different ``table``
+    never share a KV group. vLLM recognises a group of states by the one spec of its layers.
     """
 
     layout: LayerLayout
@@ -41,15 +41,14 @@ class CachedLayer:
 
 @dataclass(frozen=True)
 class PlanInputs:
-    """All that a plan is made of.
+    """Everything that determines a plan.
 
     ``layers``: in the order of execution. ``request``: the longest request, and the tokens that a
-    decoding step adds; memory is measured with it. ``admitted_tokens``: most tokens of one step
-    when the scheduler admits a request. ``groups``: names of the layers of each group where the
-    groups are given, by vLLM; None where they are searched for. ``keep_block_sizes``: whether
-    every layer keeps its own block size. ``kv_transfer``: whether a KV connector registers the
-    caches.
-    ``aliases``: layers without a cache, each with the layer whose cache it reads.
+    decoding step adds; memory is measured with it. ``admitted_tokens``: largest number of tokens of
+    one step when the scheduler admits a request. ``groups``: the layers of each group, if vLLM
+    gives the groups; None if they are searched for. ``keep_block_sizes``: whether every layer keeps
+    its own block size. ``kv_transfer``: whether a KV connector registers the caches. ``aliases``:
+    layers without a cache, each with the layer whose cache it reads.
     """
 
     layers: tuple[CachedLayer, ...]
@@ -64,7 +63,7 @@ class PlanInputs:
 
 @dataclass(frozen=True)
 class ServingPlan:
-    """Groups and pools, and what memory holds with them. Make one with ``plan``."""
+    """Groups and pools, and how many requests fit into memory. Made by ``plan``."""
 
     inputs: PlanInputs
     grouping: Grouping
@@ -77,7 +76,7 @@ class ServingPlan:
 
     @property
     def admission_blocks(self) -> tuple[int, ...]:
-        """For each group, blocks with which the scheduler admits the longest request."""
+        """For each group, the blocks that the scheduler needs to admit the longest request."""
         request = self._admitted()
         return tuple(
             group.retention.blocks(group.block_size, request) for group in self.grouping.groups
@@ -88,11 +87,11 @@ class ServingPlan:
         return self.plan.num_blocks_in(memory_bytes)
 
     def max_concurrency(self, num_blocks: int) -> float:
-        """Requests of full length that can be admitted at once, the null block taken off."""
+        """Number of requests of full length that fit at once, without the null block."""
         return max(num_blocks - NULL_BLOCKS, 0) / max(1, sum(self.admission_blocks))
 
     def refusal(self, num_blocks: int) -> str | None:
-        """Why no engine starts with so many blocks; None where one does."""
+        """Why no engine starts with ``num_blocks`` blocks; None if one does."""
         try:
             require_one_request(self.grouping, self._admitted(), num_blocks)
         except AdmissionError as error:
@@ -107,8 +106,8 @@ def plan(inputs: PlanInputs) -> ServingPlan:
     """Groups, pools and costs of these layers.
 
     Raises:
-        GroupingError: nothing keeps to the options' limit of padding, or no block size is allowed.
-        LayoutError: something does not divide, or two blocks would share a byte.
+        GroupingError: no grouping keeps to the limit of padding, or no block size is allowed.
+        LayoutError: a size does not divide, or two blocks would share a byte.
     """
     layouts = {layer.layout.layer: layer.layout for layer in inputs.layers}
     grouping = _searched(inputs, layouts) if inputs.groups is None else _given(inputs, layouts)
@@ -121,13 +120,13 @@ def plan(inputs: PlanInputs) -> ServingPlan:
 
 
 def recurrent_table(layout: LayerLayout, state_type: str) -> str:
-    """``CachedLayer.table`` of a layer with states. ``state_type``: what computes them."""
+    """``CachedLayer.table`` of a layer with states; ``state_type`` names what computes them."""
     parts = (f"{part.dtype}{part.extent}" for part in layout.components)
     return f"{state_type} {' '.join(parts)}"
 
 
 def share_one_table(layers: Sequence[CachedLayer]) -> bool:
-    """Whether all layers hold the same tokens in blocks of one size: vLLM gives them one group."""
+    """Whether all layers hold the same tokens in equal blocks, so that vLLM makes one group."""
     return len({(x.retention, x.layout.tokens_per_block, x.table) for x in layers}) == 1
 
 
@@ -143,7 +142,7 @@ def _searched(inputs: PlanInputs, layouts: Mapping[str, LayerLayout]) -> Groupin
 
 
 def _given(inputs: PlanInputs, layouts: Mapping[str, LayerLayout]) -> Grouping:
-    """The groups that are given, as a grouping without alternatives."""
+    """The given groups, as a grouping without alternatives."""
     known = {layer.layout.layer: layer for layer in inputs.layers}
     groups = tuple(_group(inputs, [known[name] for name in names]) for names in inputs.groups or ())
     block_bytes = bytes_per_block([[layouts[name] for name in group.layers] for group in groups])
@@ -164,7 +163,7 @@ def _given(inputs: PlanInputs, layouts: Mapping[str, LayerLayout]) -> Grouping:
 
 
 def _group(inputs: PlanInputs, layers: Sequence[CachedLayer]) -> Group:
-    """A given group; of its layers the one that holds most blocks says how many."""
+    """A given group; it holds as many blocks as its layer with the most."""
     blocks, most = 0, layers[0]
     for layer in layers:
         held = layer.retention.blocks(_rows(layer), inputs.request)

@@ -36,11 +36,11 @@ WORKER = "mkv_ascend.adapters.vllm_ascend_0_23.worker.MkvWorker"
 class MkvPlatform(NPUPlatform):
     """The platform that vLLM runs on when this package and vllm-ascend are installed.
 
-    What it adds: ``--additional-config`` is checked in the front process, before any worker
-    starts, and vllm-ascend's worker is replaced by ``MkvWorker``. Everything else, the choice of
-    backend for callers outside attention layers included, is vllm-ascend's. Attention layers
-    choose in ``attention/layers.py``, because the platform's method is told no layer and its answer
-    is cached.
+    It adds two things. ``--additional-config`` is checked in the front process, before any worker
+    starts. ``MkvWorker`` replaces vllm-ascend's worker. Everything else is vllm-ascend's, even the
+    choice of a backend for callers outside attention layers. Attention layers choose in
+    ``attention/layers.py``, because the platform's method does not know the layer and its answer is
+    cached.
     """
 
     @classmethod
@@ -54,7 +54,7 @@ class MkvPlatform(NPUPlatform):
         )
     )
     def pre_register_and_update(cls, parser: Any = None) -> None:
-        """vllm-ascend's patches of the front process, and those of ours that belong there."""
+        """Apply vllm-ascend's patches of the front process, then ours."""
         super().pre_register_and_update(parser)
         recurrent_blocks.blocks_without_alignment.apply()
         two_head_sizes.choose_no_backend.apply()
@@ -75,14 +75,14 @@ class MkvPlatform(NPUPlatform):
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
         """Check our options, let vllm-ascend update the configuration, then set the worker.
 
-        Runs again whenever vLLM copies its configuration (for the draft model, for one), so it
-        must be idempotent.
+        vLLM runs this again whenever it copies its configuration, for instance for the draft. So
+        it must be idempotent.
 
         Raises:
             ConfigError: an option is unknown, of the wrong type or impossible.
             SelectionError: no backend, or not the one asked for, can serve a model.
             ConnectorError: a KV connector cannot take an Ascend NPU's caches.
-            StartUpRefused: instead of these, in vLLM's own command.
+            StartUpRefused: in place of the errors above, in vLLM's own command.
             ValueError: the options ask for something in a mode where this plugin cannot act.
         """
         try:
@@ -94,7 +94,7 @@ class MkvPlatform(NPUPlatform):
         if parallel_config is None or vllm_config.model_config is None:
             return
         if parallel_config.worker_cls == STOCK_WORKER:
-            # Not yet ours: this is the first time, for the target, in the front process.
+            # The first call: for the target, in the front process.
             try:
                 early_check.check_models(vllm_config)
                 kv_connectors.check_connectors(vllm_config)
@@ -115,14 +115,14 @@ class MkvPlatform(NPUPlatform):
         )
     )
     def register_custom_kv_cache_specs(cls, vllm_config: VllmConfig | None) -> None:
-        """Register vllm-ascend's specs; where our worker runs, let our grouping follow.
+        """Register vllm-ascend's specs, then apply our grouping if our worker runs.
 
-        vLLM calls this in the engine core, before it groups layers. It calls it too, then possibly
-        without a configuration, when a spec's manager is looked up before any registration.
+        vLLM calls this in the engine core, before it groups layers. It also calls it when it looks
+        up a spec's manager before any registration, possibly without a configuration.
         """
         super().register_custom_kv_cache_specs(vllm_config)
         if vllm_config is None:
-            # No engine core: that registers with its configuration, whatever was before.
+            # This is no engine core, which always registers with its configuration.
             return
         if vllm_config.parallel_config.worker_cls == WORKER:
             from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import engine_core
@@ -139,10 +139,10 @@ class MkvPlatform(NPUPlatform):
 
 
 def _stay_out_of(worker: str, has_options: bool) -> None:
-    """Say that a worker of another kind (310P, xlite, the user's own) is left as it is.
+    """Leave a worker of another kind (310P, xlite, the user's own) as it is, and log that.
 
     Raises:
-        ValueError: options of ours are given, which nothing would honour there.
+        ValueError: options of ours are given, but nothing would honour them there.
     """
     if has_options:
         refuse(

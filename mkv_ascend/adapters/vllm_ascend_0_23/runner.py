@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MkvModelRunner: vllm-ascend's model runner with separate choices for target and draft."""
+"""MkvModelRunner: vllm-ascend's model runner, with separate choices for target and draft."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ HOST_LENGTH_BUILDERS = (AscendAttentionMetadataBuilder, AscendMLAMetadataBuilder
 """Builders that read sequence lengths on the host."""
 
 OF_VLLM = (Attention, MLAAttention, MambaBase)
-"""Layers that take the caches themselves."""
+"""Layers that take the cache tensors themselves, not a list of them."""
 
 
 class MkvModelRunner(NPUModelRunner):
     """Runs the target and, where there is one, the draft.
 
-    ``cache_plan``: the plan of all KV caches; None while there are none, and where
+    ``cache_plan``: the plan of all KV caches; None before they are allocated, and where
     vllm-ascend allocates them.
     """
 
@@ -105,7 +105,7 @@ class MkvModelRunner(NPUModelRunner):
 
     @override(records.LOADED)
     def load_model(self) -> None:
-        """Load target and draft; every layer has its backend afterwards.
+        """Load target and draft; afterwards every layer has its backend.
 
         Raises:
             SelectionError: no backend fits a layer, or a pattern of ``attention.layers``
@@ -122,8 +122,8 @@ class MkvModelRunner(NPUModelRunner):
             self.vllm_config, {name: all_layers[name] for name in all_layers if name not in drafts}
         )
         layers.check_options(self.vllm_config)
-        # vllm-ascend asks the target's backend alone. The host lengths must be right when any
-        # layer's builder reads them, the draft's included.
+        # vllm-ascend asks only the target's backend. The lengths on the host must be exact if any
+        # layer's builder reads them, even a layer of the draft.
         self._needs_seq_lens_cpu_sync = self.use_compress or any(
             issubclass(layer.get_attn_backend().get_builder_cls(), HOST_LENGTH_BUILDERS)
             for layer in layers.chosen_layers(self.vllm_config).values()
@@ -131,7 +131,7 @@ class MkvModelRunner(NPUModelRunner):
 
     @override(records.MAMBA_KERNEL)
     def initialize_kv_cache(self, kv_cache_config: KVCacheConfig) -> None:
-        """Allocate the caches, then print the tables of layers and of the plan once."""
+        """Allocate the caches, then log the tables of layers and of the plan once."""
         super().initialize_kv_cache(kv_cache_config)
         mamba_kernels.prepare(self.vllm_config, self.kv_cache_config)
         builders = [
@@ -162,7 +162,7 @@ class MkvModelRunner(NPUModelRunner):
 
     @override(records.CAPTURE_COSTS)
     def capture_model(self) -> int:
-        """Capture graphs of target and draft, and say what each took; bytes, as vllm-ascend."""
+        """Capture graphs of target and draft, and log the cost of each; returns bytes."""
         before, start = compilation_counter.num_cudagraph_captured, time.perf_counter()
         kept_bytes: int = super().capture_model()
         graphs = compilation_counter.num_cudagraph_captured - before
@@ -176,8 +176,11 @@ class MkvModelRunner(NPUModelRunner):
 
     @override(records.BOUND_CACHES)
     def initialize_kv_cache_tensors(self, kv_cache_config: KVCacheConfig) -> dict[str, Any]:
-        """vllm-ascend binds the caches of a DeepSeek-V4 target's draft as that target's layers
-        take them, in a list; vLLM's own layers take the caches themselves."""
+        """Bind plain caches to vLLM's own layers.
+
+        Beside a DeepSeek-V4 target, vllm-ascend binds the draft's caches in a list, as that
+        target's layers take them. vLLM's own layers take the caches themselves.
+        """
         caches: dict[str, Any] = super().initialize_kv_cache_tensors(kv_cache_config)
         for name, cache in caches.items():
             layer = self.compilation_config.static_forward_context[name]
@@ -186,17 +189,17 @@ class MkvModelRunner(NPUModelRunner):
         return caches
 
     def _plan_the_targets_pass(self) -> None:
-        """Slots and metadata of the target's pass are those of its own layers, made once.
+        """Limit slots and metadata of the target's pass to its own layers, made once.
 
-        Not before the caches are allocated: vllm-ascend finds kernel block sizes and caches by
-        way of the attention groups of all layers.
+        This must follow the allocation of caches, because vllm-ascend finds kernel block sizes
+        and caches through the attention groups of all layers.
         """
         drafts_apart = assembly_of(self.drafter) is not None or not self._draft_layers()
         tables = self.input_batch.block_table
         self._target_pass = None
         if (
             not drafts_apart  # the drafter reads slots and metadata of the target's pass
-            or self.use_cp or self.use_compress  # tables of shares of a sequence, or not of tokens
+            or self.use_cp or self.use_compress  # tables hold shares of a sequence, or no tokens
             or len(tables.block_tables) != len(self.attn_groups)  # layers without a cache
         ):  # fmt: skip
             return
@@ -211,7 +214,7 @@ class MkvModelRunner(NPUModelRunner):
 
     @override(records.PREFIX_HITS)
     def _update_states(self, scheduler_output: Any) -> Any:
-        """As vllm-ascend's; notes which requests begin behind tokens that are computed."""
+        """As vllm-ascend's; also notes requests that begin behind computed tokens."""
         if self._rebuilding is not None:
             note_requests(self._rebuilding.lost, scheduler_output)
         return super()._update_states(scheduler_output)
@@ -220,14 +223,14 @@ class MkvModelRunner(NPUModelRunner):
     def propose_draft_token_ids(
         self, token_ids: Any, sampling: Any, scheduled: Any, spec: Any, common: Any, *args: Any
     ) -> Any:
-        """As vllm-ascend's, once the draft has its states behind prefix hits."""
+        """As vllm-ascend's, after the draft has rebuilt its states behind prefix hits."""
         if self._rebuilding is not None:
             self._rebuilding.run(self.input_batch, common)
         return super().propose_draft_token_ids(token_ids, sampling, scheduled, spec, common, *args)
 
     @override(records.TARGET_METADATA)
     def _build_attention_metadata(self, *args: Any, **kwargs: Any) -> Any:
-        """Metadata of the target's pass: of its own layers, built once per distinct need."""
+        """Metadata of the target's own layers, built once per distinct need."""
         if self.speculative_config is None:
             return self._build_of_target(*args, **kwargs)
         with accepted_tokens.with_accepted_tokens(self.attn_groups, self.num_accepted_tokens.gpu):
@@ -259,9 +262,10 @@ class MkvModelRunner(NPUModelRunner):
         force_uniform_decode: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """How a batch is run: chunks of prompts over recurrent layers in no graph of verify steps.
+        """As vllm-ascend's, but no chunk of a prompt runs in a graph of verify steps.
 
-        vllm-ascend judges by shape: a chunk of K + 1 tokens looks like a verify step.
+        This concerns models with recurrent layers. vllm-ascend judges by shape, and a chunk of
+        K + 1 tokens looks like a verify step.
         """
         batch, model = self.input_batch, self.model_config
         if force_uniform_decode is None and (model.is_hybrid or model.is_attention_free):
@@ -273,10 +277,10 @@ class MkvModelRunner(NPUModelRunner):
         )
 
     def _find_verifying_rows(self, asked: dict[str, Any]) -> None:
-        """Tell builders of recurrent layers of rows that verified drafts and have none now.
+        """Name the rows that verified drafts but have none now to builders of recurrent layers.
 
-        vllm-ascend tells them of rows with drafts. ``asked``: arguments of
-        ``_build_attention_metadata``, changed where there are others.
+        vllm-ascend names only rows with drafts. ``asked``: arguments of
+        ``_build_attention_metadata``; changed if there are more rows.
         """
         if not (self.speculative_config and self.model_config.is_hybrid):
             return
@@ -294,13 +298,13 @@ class MkvModelRunner(NPUModelRunner):
 
     @override(records.VERIFY_STEPS)
     def _update_full_graph_params_if_needed(self, *args: Any, **kwargs: Any) -> None:
-        """Give the launches of a replayed graph this step's lengths: K + 1 tokens per request."""
+        """Update the launches of a replayed graph for K + 1 tokens per request."""
         with replaced(self, "speculative_config", for_updates(self.speculative_config)):
             super()._update_full_graph_params_if_needed(*args, **kwargs)
 
     @override(records.SPECS)
     def get_kv_cache_spec(self) -> dict[str, Any]:
-        """The spec of every layer with a cache, tied to what planning must know besides."""
+        """The spec of every layer with a cache, with the facts that planning needs besides."""
         all_layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
         specs = corrected_specs(
             super().get_kv_cache_spec(),
@@ -315,7 +319,7 @@ class MkvModelRunner(NPUModelRunner):
     def maybe_add_kv_sharing_layers_to_kv_cache_groups(
         self, kv_cache_config: KVCacheConfig
     ) -> None:
-        """Layers that read another layer's cache join its group, with its spec."""
+        """Let layers that read another layer's cache join its group, with its spec."""
         super().maybe_add_kv_sharing_layers_to_kv_cache_groups(kv_cache_config)
         for group in kv_cache_config.kv_cache_groups:
             if isinstance(group.kv_cache_spec, UniformTypeKVCacheSpecs):
@@ -329,7 +333,7 @@ class MkvModelRunner(NPUModelRunner):
 
     @override(records.PLANNED_CACHES)
     def _allocate_kv_cache_tensors(self, kv_cache_config: KVCacheConfig) -> dict[str, Any]:
-        """Every layer's cache, in its final shape, from one plan where all kinds are planned."""
+        """Every layer's cache in its final shape, from one plan, if all kinds are planned."""
         specs = cached_specs(kv_cache_config, self.runner_only_attn_layers)
         reason = why_not_planned(self.vllm_config, specs)
         self.cache_plan = None
@@ -354,7 +358,7 @@ class MkvModelRunner(NPUModelRunner):
     def _reshape_kv_cache_tensors(
         self, kv_cache_config: KVCacheConfig, kv_cache_raw_tensors: dict[str, Any]
     ) -> dict[str, Any]:
-        """Nothing is left to do for planned caches."""
+        """As vllm-ascend's; planned caches need no reshaping."""
         if self.cache_plan is not None:
             return kv_cache_raw_tensors
         reshaped: dict[str, Any] = super()._reshape_kv_cache_tensors(
@@ -364,21 +368,21 @@ class MkvModelRunner(NPUModelRunner):
 
     @override(records.ZEROING)
     def _init_kv_zero_meta(self) -> None:
-        """Have the blocks zeroed that the scheduler asks for, in all planned caches."""
+        """Let the scheduler zero blocks in all planned caches."""
         if self.cache_plan is None:
             super()._init_kv_zero_meta()
             return
         self._kv_block_zeroer = PlannedBlockZeroer(self._cache_memory.planes)
 
     def zero_new_blocks(self) -> None:
-        """From now on, where a draft's blocks may have held states: see ``new_blocks``."""
+        """Zero new blocks from now on, where a draft's may have held states (``new_blocks``)."""
         if self.cache_plan is None or not self.kv_cache_config.needs_kv_cache_zeroing:
             return
         if assembly_of(self.drafter) is not None and not hasattr(self, "_kv_block_zeroer"):
             self._init_kv_zero_meta()
 
     def layer_rows(self) -> tuple[LayerRow, ...]:
-        """Which backend serves which layer, in which KV group; in the order of creation."""
+        """Each layer with its backend and its KV group, in the order of creation."""
         groups = {
             name: gid
             for gid, group in enumerate(self.kv_cache_config.kv_cache_groups)

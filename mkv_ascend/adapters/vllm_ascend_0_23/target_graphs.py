@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The target's verify steps in full graphs, whatever proposes the drafts.
 
-A verify step has K + 1 tokens per request. vllm-ascend 0.23.0 knows that of the methods eagle,
-eagle3 and mtp only, and of the others (draft_model, ngram, suffix) takes such a step for a decode
-with one token per request: when it captures, and in MLA when it updates a captured launch.
+A verify step has K + 1 tokens per request. vllm-ascend 0.23.0 knows this only for the methods
+eagle, eagle3 and mtp. For the others (draft_model, ngram, suffix) it takes a verify step for a
+decode with one token per request: in captures, and in MLA's updates of captured launches.
 
 Where all tokens are drafted at once (dflash, parallel drafting), its builder gives a verify step's
-lengths on the device. The operator for sinks takes those as its list when it is captured, which is
+lengths on the device. The operator for sinks needs them as a list when it is captured, and that is
 a host read.
 """
 
@@ -25,7 +25,7 @@ from mkv_ascend.adapters.patching import record
 
 
 class _Seen:
-    """A speculative configuration, but for what a subclass says of it."""
+    """A speculative configuration of which a subclass changes one answer."""
 
     def __init__(self, config: Any) -> None:
         self._config = config
@@ -44,17 +44,17 @@ class SeveralTokensPerRequest(_Seen):
     """A speculative configuration whose method is one of those that vllm-ascend looks for."""
 
     def use_eagle(self) -> bool:
-        """Asked where lengths of a verify step are made: whether it has K + 1 tokens each."""
+        """vllm-ascend asks this to learn whether requests of a verify step have K + 1 tokens."""
         return True
 
 
 def for_updates(config: Any) -> Any:
-    """The speculative configuration as updates of captured launches shall see it."""
+    """The speculative configuration that updates of captured launches see."""
     return None if config is None else SeveralTokensPerRequest(config)
 
 
 def state_of(state: AscendAttentionState, max_query_len: int) -> AscendAttentionState:
-    """The state of a step with so many tokens per request: several are a chunk, not a decode."""
+    """The attention state of a step; several tokens per request are a chunk, not a decode."""
     if state is AscendAttentionState.DecodeOnly and max_query_len > 1:
         return AscendAttentionState.ChunkedPrefill
     return state
@@ -74,9 +74,9 @@ LENGTHS = record(
 
 
 def take_lengths_on_the_host(builders: Iterable[Any]) -> None:
-    """Have the target's builders give a verify step's lengths on the host, however it is drafted.
+    """Let the target's builders give a verify step's lengths on the host, for every method.
 
-    The runner keeps them right there for every method.
+    The runner keeps the lengths on the host exact for every method.
     """
     for builder in builders:
         if isinstance(builder, AscendAttentionMetadataBuilder) and builder.speculative_config:

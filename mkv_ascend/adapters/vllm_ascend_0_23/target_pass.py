@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The target's pass: slots and metadata for the target's layers only, once per distinct need.
+"""The target's pass: slots and metadata of the target's layers only, once per distinct need.
 
-vllm-ascend computes slots and builds metadata for every KV group in the target's pass, the draft's
-included, which nobody reads there: the draft makes its own. And groups that differ in nothing but
-their block table each have their kernel launched and their builder run.
+In the target's pass vllm-ascend computes slots and builds metadata for every KV group. That
+includes the draft's groups, although the draft makes its own metadata and nothing else reads them.
+Groups that differ only in their block table each cost a kernel launch and a run of their builder.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ AttentionGroups = list[list[AttentionGroup]]
 
 @dataclass(frozen=True)
 class Follower:
-    """Layers whose metadata is that of another group, but for block table and slots.
+    """Layers that reuse another group's metadata; only block table and slots differ.
 
     Attributes:
-        sharing: how the one is made from the other.
-        leader: a layer of the group that is built for.
-        layers: the layers that follow.
+        sharing: how their metadata is made from the leader's.
+        leader: a layer of the group whose builder runs.
+        layers: the layers that follow it.
         table: vllm-ascend's block table of their KV group.
     """
 
@@ -52,7 +52,7 @@ class Follower:
 
         Args:
             num_reqs: requests of the pass.
-            lengths: int32 [rows], of their sequences and of what was added to fill up the batch.
+            lengths: int32 [rows], lengths of their sequences, then of the padding requests.
         """
         if isinstance(self.sharing, GDNSharing):
             rows = lengths.shape[0]
@@ -61,7 +61,7 @@ class Follower:
             return self.sharing.for_table(built, table, lengths)
         rows = max(self.sharing.block_table(built).shape[0], num_reqs)
         table = self.table.get_device_tensor()[:rows]
-        if rows > table.shape[0]:  # the builder made room for a request of padding
+        if rows > table.shape[0]:  # the builder added a padding request
             table = torch.cat([table, table.new_zeros((rows - table.shape[0], table.shape[1]))])
         if rows > num_reqs:
             table[num_reqs:].fill_(0)
@@ -71,11 +71,11 @@ class Follower:
 
 @dataclass(frozen=True)
 class TargetPass:
-    """What vllm-ascend is shown of the KV groups while it builds the target's metadata.
+    """The KV groups that vllm-ascend sees while it builds the target's metadata.
 
     Attributes:
-        config, attention_groups, tables: stand for the runner's ``kv_cache_config``,
-            ``attn_groups`` and ``input_batch.block_table``, all three by the same index: the KV
+        config, attention_groups, tables: replace the runner's ``kv_cache_config``,
+            ``attn_groups`` and ``input_batch.block_table``. All three have one index: the KV
             groups for whose layers a builder must run.
         followers: layers of the target that need no builder of their own.
         layers: all layers of the target, in the order in which vllm-ascend lists them.
@@ -90,9 +90,9 @@ class TargetPass:
     def complete(
         self, metadata: dict[str, Any], num_reqs: int, lengths: torch.Tensor
     ) -> dict[str, Any]:
-        """``metadata`` of the layers that were shown, and that of their followers.
+        """Add the followers' metadata to ``metadata``, which vllm-ascend built.
 
-        Arguments as of ``Follower.metadata``.
+        For the arguments see ``Follower.metadata``.
         """
         made = dict(metadata)
         for follower in self.followers:
@@ -102,7 +102,7 @@ class TargetPass:
 
 
 NEVER_SHARED = (CrossAttentionSpec, EncoderOnlyAttentionSpec)
-"""Specs of layers that attend to other tokens than those of the batch."""
+"""Specs of layers that attend to tokens outside the batch."""
 
 
 def plan_target_pass(
@@ -112,18 +112,18 @@ def plan_target_pass(
     draft_layers: Collection[str],
     share: bool = True,
 ) -> TargetPass:
-    """Which KV groups builders run for in the target's pass.
+    """Decide for which KV groups builders run in the target's pass.
 
-    vllm-ascend keeps the common metadata of the KV group in which the draft's first layer lies for
-    the draft, which reads of it what is the same for all groups; so that layer is counted to the
-    first group shown.
+    vllm-ascend keeps one group's common metadata for the draft: that of the KV group with the
+    draft's first layer. The draft reads only the parts that are equal for all groups. So the
+    draft's layers are listed in the first group shown.
 
     Args:
         config: vLLM's KV cache configuration.
         groups: attention groups per KV group.
         tables: vllm-ascend's block tables, one per KV group.
         draft_layers: layers that have no metadata in the target's pass.
-        share: whether groups may share what was built.
+        share: whether groups may share metadata.
     """
     leaders: dict[Hashable, tuple[Sharing | GDNSharing, str]] = {}
     shown: list[tuple[int, list[AttentionGroup]]] = []
@@ -163,7 +163,7 @@ def plan_target_pass(
 
 
 def _need_of(group: AttentionGroup) -> Hashable:
-    """What groups must be equal in to share what is built; None where nothing is shared."""
+    """Groups with equal values share metadata; None: the group shares none."""
     builder = group.get_metadata_builder()
     if gdn_sharing_of(builder) is not None:
         return gdn_need(builder, group.kv_cache_spec)
@@ -176,11 +176,11 @@ def _need_of(group: AttentionGroup) -> Hashable:
 class TargetSlots:
     """Slots of the target's batch in all of its KV groups, in one launch.
 
-    vllm-ascend launches a kernel for each KV group, those that only the draft uses included.
+    vllm-ascend launches a kernel for each KV group, even for those that only the draft uses.
 
     Args:
         tables: vllm-ascend's block tables of the KV groups with layers of the target.
-        max_requests: most requests of a batch.
+        max_requests: largest number of requests of a batch.
     """
 
     def __init__(self, tables: Sequence[Any], max_requests: int) -> None:
@@ -221,7 +221,7 @@ SLOTS = record(
 def slots_in_one_launch(
     tables: Any, groups: AttentionGroups, draft_layers: Collection[str], max_requests: int
 ) -> None:
-    """Let ``tables``, vllm-ascend's MultiGroupBlockTable, compute the target's slots by one op."""
+    """Let one op compute the target's slots; ``tables`` is vllm-ascend's MultiGroupBlockTable."""
     used = [
         table
         for table, kv_group in zip(tables.block_tables, groups, strict=True)

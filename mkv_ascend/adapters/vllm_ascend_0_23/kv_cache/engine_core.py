@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of ``vllm.v1.core.kv_cache_utils`` that have to follow our planning of KV caches.
+"""Replacements in ``vllm.v1.core.kv_cache_utils``, so that it follows our planning of KV caches.
 
-Applied in the engine core, from ``register_custom_kv_cache_specs``, which vLLM calls before it
-groups. Groups are our own where target and draft need several, or where vLLM cannot group
-the layers at all; otherwise vLLM's. Either way blocks, memory and concurrency are counted from the
-plan. Each replacement hands over to the original for layers that are not planned.
+``register_custom_kv_cache_specs`` applies them in the engine core; vLLM calls it before it groups.
+Groups are our own where target and draft need several, or where vLLM cannot group the layers at
+all. Otherwise they are vLLM's. Either way blocks, memory and concurrency are counted from the plan.
+For layers that are not planned each replacement calls the original.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     test="tests/emulated/layout/test_layout_groups.py",
 )
 def our_groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
-    """Ours, or vLLM's.
+    """Our groups, or vLLM's.
 
     Raises:
         ConnectorError: the KV connector cannot take that many groups.
@@ -75,7 +75,7 @@ def our_groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
 
 
 def _groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
-    """Groups with the facts of every layer, if all of them are planned."""
+    """The groups, with the facts of every layer if all layers are planned."""
     facts = {name: tied_facts(spec) for name, spec in specs.items()}
     if kv_transfer.why_not_registered(config, specs.values()) is not None or None in facts.values():
         return original(config, specs)
@@ -89,8 +89,9 @@ def _groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
 def is_kv_cache_spec_uniform(original: Any, kv_cache_spec: dict[str, Any]) -> bool:
     """Whether one spec stands for all layers; values of two sizes are two specs.
 
-    ``FullAttentionSpec.merge`` looks at all fields but this one, and gives every layer the first's.
-    ``AscendMLAAttentionSpec.merge`` reads fields that hidden states beside it do not have.
+    ``FullAttentionSpec.merge`` compares all fields except ``head_size_v``, and gives every layer
+    that of the first. ``AscendMLAAttentionSpec.merge`` reads fields that specs of hidden states
+    lack.
     """
     sizes = {getattr(spec, "head_size_v", None) for spec in kv_cache_spec.values()}
     hidden = {isinstance(spec, HiddenStateCacheSpec) for spec in kv_cache_spec.values()}
@@ -101,7 +102,7 @@ def is_kv_cache_spec_uniform(original: Any, kv_cache_spec: dict[str, Any]) -> bo
 def _pool_bytes_per_block(original: Any, groups: Groups) -> int:
     if not planned_groups.are_planned(groups):
         return int(original(groups))
-    # vLLM does not hand its configuration over, of which these bytes do not depend.
+    # vLLM does not pass its configuration here; these bytes do not depend on it.
     return bytes_per_block(
         [
             [kv_groups.layout_of_spec(spec) for spec in kv_groups.specs_by_layer(group).values()]
@@ -114,7 +115,7 @@ def _pool_bytes_per_block(original: Any, groups: Groups) -> int:
 def get_kv_cache_config_from_groups(
     original: Any, config: VllmConfig, groups: list[KVCacheGroupSpec], available_memory: int
 ) -> KVCacheConfig:
-    """Blocks and tensors from the plan: a tensor for each pool."""
+    """Blocks and tensors from the plan: one tensor for each pool."""
     if not planned_groups.are_planned(groups):
         result: KVCacheConfig = original(config, groups, available_memory)
         return result
@@ -138,7 +139,7 @@ def _blocks_of_request(config: VllmConfig, groups: Groups) -> int:
 
 @our_groups.also(target="vllm.v1.core.kv_cache_utils:_max_memory_usage_bytes_from_groups")
 def _max_memory_usage_bytes_from_groups(original: Any, config: VllmConfig, groups: Groups) -> int:
-    """What one request of full length needs, the block that vLLM keeps for itself included."""
+    """Bytes that one request of full length needs, including the block that vLLM keeps."""
     if not planned_groups.are_planned(groups):
         return int(original(config, groups))
     block = kv_cache_utils._pool_bytes_per_block(groups)
@@ -147,7 +148,7 @@ def _max_memory_usage_bytes_from_groups(original: Any, config: VllmConfig, group
 
 
 def _alignment_bytes(config: VllmConfig, groups: Groups) -> int:
-    """Beside the blocks; where a number of blocks is asked for, memory is what they take."""
+    """Bytes beside the blocks; 0 if the number of blocks is fixed by an option."""
     fixed = config.cache_config.num_gpu_blocks_override is not None
     if fixed or config.kv_transfer_config is None:
         return 0
@@ -158,7 +159,7 @@ def _alignment_bytes(config: VllmConfig, groups: Groups) -> int:
 def get_max_concurrency_for_kv_cache_config(
     original: Any, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig
 ) -> float:
-    """Requests of full length that fit at once."""
+    """Number of requests of full length that fit at once."""
     groups = kv_cache_config.kv_cache_groups
     return kv_cache_config.num_blocks / _blocks_of_request(vllm_config, groups)
 
@@ -171,13 +172,13 @@ def _check_enough_kv_cache_memory(
     max_model_len: int,
     estimate_max_model_len: Callable[[int], int],
 ) -> None:
-    """Refuse memory that cannot hold one request: the scheduler would wait for blocks for ever.
+    """Refuse memory that cannot hold one request; the scheduler would wait for blocks for ever.
 
     Raises:
-        AdmissionError: with the numbers, and what to change.
-        ValueError: vLLM's own, for groups that are not planned here.
+        AdmissionError: the memory is too small; with the numbers and what to change.
+        ValueError: vLLM's own error, for groups that are not planned here.
     """
-    # vLLM binds the configuration and the groups to the function that counts the memory.
+    # vLLM binds configuration and groups to the function that counts the memory.
     expect(
         len(getattr(get_needed_memory, "args", ())) == 2,
         our_groups.record.name,
@@ -212,7 +213,7 @@ def _check_enough_kv_cache_memory(
 
 
 def _cheaper_objective(config: VllmConfig, groups: Groups) -> str | None:
-    """The option that would need less memory, if one would."""
+    """The option that would need less memory; None if there is none."""
     specs = {
         name: spec for group in groups for name, spec in kv_groups.specs_by_layer(group).items()
     }

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What planning must know of a layer beside its spec, gathered where the layer is: in the worker.
+"""Facts about a layer that planning needs beside its spec; the worker gathers them.
 
-The engine core has specs by name and no layers. So the worker ties the facts to each spec, as an
-attribute that is no field: it survives pickling and copying, leaves equality and hashes alone, and
-is lost by ``dataclasses.replace``.
+The engine core has specs by name, but no layers. So the worker ties the facts to each spec, as an
+attribute that is not a field. The attribute survives pickling and copying, and changes neither
+equality nor hashes. ``dataclasses.replace`` loses it.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ PLANNED_SPECS = (
     SinkFullAttentionSpec,
 )
 WITHOUT_KERNEL_BLOCKS = (MambaSpec, HiddenStateCacheSpec)
-"""Whose caches are never split into the blocks of a kernel."""
+"""Specs of caches that are never split into kernel blocks."""
 
 
 def facts_of_layer(
     name: str, layer: Any, draft_layers: Collection[str], kernel_block: int | None = None
 ) -> LayerFacts:
-    """The facts of one layer of this worker. ``kernel_block``: rows per block of its backend."""
+    """The facts of a layer of this worker; ``kernel_block``: rows per block of its backend."""
     is_mla = isinstance(layer, MLAAttention)
     key_dtype, value_dtype = _quantised_dtypes(layer)
     return LayerFacts(
@@ -73,15 +73,15 @@ def facts_of_layer(
         rope_dim=layer.qk_rope_head_dim if is_mla else None,
         key_dtype=key_dtype,
         value_dtype=value_dtype,
-        # As vllm-ascend's runner decides it.
+        # vllm-ascend's runner decides it the same way.
         full_indexer_view=get_ascend_device_type() is AscendDeviceType.A5,
     )
 
 
 def _quantised_dtypes(layer: Any) -> tuple[str | None, str | None]:
-    """Dtypes of an MLA layer whose latent is quantised (fa_quant); its rope keeps the model's.
+    """Key and value dtypes of an MLA layer with a quantised latent (fa_quant), else None.
 
-    Other layers have one dtype, that of their spec.
+    Its rope keeps the model's dtype. Other layers have one dtype, which is in their spec.
     """
     implementation: Any = getattr(layer, "impl", None)
     if not getattr(implementation, "fa_quant_layer", False):
@@ -100,14 +100,14 @@ def tie_facts(
 
 
 def _kernel_block(spec: Any, layer: Any) -> int | None:
-    """Rows of the blocks that the layer's kernels take; None where blocks are never split."""
+    """Rows of a kernel block of this layer; None if blocks are never split."""
     if isinstance(spec, WITHOUT_KERNEL_BLOCKS):
         return None
     return int(select_common_block_size(spec.block_size, [layer.get_attn_backend()]))
 
 
 def with_block_size(spec: Any, block_size: int) -> Any:
-    """``spec`` with blocks of another size; its facts and its first form are tied to the copy."""
+    """``spec`` with another block size; the copy keeps its facts and its first form."""
     if spec.block_size == block_size:
         return spec
     copy = spec.copy_with_new_block_size(block_size)
@@ -122,12 +122,12 @@ def first_form(spec: Any) -> Any:
 
 
 def tie(spec: Any, facts: LayerFacts | None) -> None:
-    """Give one spec these facts: specs are frozen, but this is no field of theirs."""
+    """Tie facts to one spec. Specs are frozen, but this attribute is not a field."""
     object.__setattr__(spec, _ATTRIBUTE, facts)
 
 
 def tied_facts(spec: Any) -> LayerFacts | None:
-    """The facts that the worker gave this spec; None for specs of other origin."""
+    """The facts that the worker tied to this spec; None for other specs."""
     facts = getattr(spec, _ATTRIBUTE, None)
     assert facts is None or isinstance(facts, LayerFacts)
     return facts
@@ -136,8 +136,8 @@ def tied_facts(spec: Any) -> LayerFacts | None:
 def is_planned(spec: Any) -> bool:
     """Whether this release plans layers with this spec.
 
-    Not those of forms that no backend of vllm-ascend 0.23.0 serves (scales per token and head,
-    packed four-bit floats), which have no recipe.
+    Some forms have no recipe, because no backend of vllm-ascend 0.23.0 serves them: scales per
+    token and head, and packed four-bit floats.
     """
     mode = getattr(spec, "kv_quant_mode", KVQuantMode.NONE)
     if mode.is_per_token_head or mode.is_nvfp4:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KV groups on their way through the engine core: with the facts of every layer, then without.
+"""KV groups on their way through the engine core: first with every layer's facts, then without.
 
-vLLM's groups have one spec for all of their layers where those are equal. Between grouping and the
-configuration of the workers each layer keeps its own spec here (``UniformTypeKVCacheSpecs``), to
-which the worker tied what planning must know.
+vLLM's groups have one spec for all of their layers if these have equal specs. Between grouping and
+the configuration of the workers, each layer keeps its own spec here (``UniformTypeKVCacheSpecs``).
+The worker tied to it the facts that planning needs.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def are_searched(config: VllmConfig, specs: Specs) -> bool:
 
 
 def inputs_of(config: VllmConfig, specs: Specs, groups: Groups) -> PlanInputs:
-    """The inputs of the plan that an engine makes. ``groups``: those that it has for ``specs``."""
+    """The inputs of the engine's plan; ``groups`` are its groups for ``specs``."""
     if are_searched(config, specs):
         return kv_groups.inputs_to_search(config, specs)
     return kv_groups.given_inputs(config, groups)
@@ -61,9 +61,9 @@ def inputs_of(config: VllmConfig, specs: Specs, groups: Groups) -> PlanInputs:
 def _need_searched_groups(specs: Specs) -> bool:
     """Whether to group these layers, which need several groups, by our own search.
 
-    Those of target and draft, and those that vLLM refuses. It keeps models whose layers all are
-    DeepSeek-V4's: it knows those by class, drafts of that kind (mtp) included, and nothing beside
-    them, not even a draft with MLA.
+    We search for layers of target and draft together, and for layers that vLLM refuses. vLLM groups
+    models whose layers are all DeepSeek-V4's, their mtp drafts included. It knows those layers by
+    class, and accepts nothing beside them, not even a draft with MLA.
     """
     if any(isinstance(spec, SlidingWindowMLASpec) for spec in specs.values()):
         return not all(map(_is_of_deepseek_v4, specs.values()))
@@ -71,7 +71,7 @@ def _need_searched_groups(specs: Specs) -> bool:
 
 
 def _vllm_can_unify(specs: Specs) -> bool:
-    """Whether ``unify_kv_cache_spec_page_size`` can: by larger blocks, which states do not have."""
+    """Whether ``unify_kv_cache_spec_page_size`` works: it enlarges blocks, but not of states."""
     kept = [spec for spec in specs.values() if not isinstance(spec, HiddenStateCacheSpec)]
     largest = max((spec.page_size_bytes for spec in kept), default=0)
     return all(
@@ -82,7 +82,7 @@ def _vllm_can_unify(specs: Specs) -> bool:
 
 
 def with_facts(groups: Groups, facts: Mapping[str, LayerFacts | None]) -> list[KVCacheGroupSpec]:
-    """vLLM's groups, each layer with a spec of its own and its facts."""
+    """vLLM's groups, with a spec and facts for each layer."""
     result = []
     for group in groups:
         specs = {name: copy.copy(spec) for name, spec in kv_groups.specs_by_layer(group).items()}
@@ -94,7 +94,7 @@ def with_facts(groups: Groups, facts: Mapping[str, LayerFacts | None]) -> list[K
 
 
 def are_planned(groups: Groups) -> bool:
-    """Whether these groups, perhaps a worker's part of them, are planned layer by layer."""
+    """Whether these groups, or a worker's part of them, are planned layer by layer."""
     return bool(groups) and all(
         isinstance(group.kv_cache_spec, UniformTypeKVCacheSpecs)
         and all(
@@ -105,9 +105,9 @@ def are_planned(groups: Groups) -> bool:
 
 
 def as_vllm_has_them(groups: Groups) -> list[KVCacheGroupSpec]:
-    """Groups with one spec where all of their layers' are equal.
+    """Groups with one spec where the specs of all their layers are equal.
 
-    Block tables, the input batch and the scheduler know groups of states by the class of that spec.
+    Block tables, the input batch and the scheduler recognise groups of states by that spec's class.
     """
     return [
         KVCacheGroupSpec(group.layer_names, _one_spec(group.kv_cache_spec), group.is_eagle_group)
@@ -123,8 +123,9 @@ def _one_spec(whole: Any) -> Any:
 
 
 def _is_of_deepseek_v4(spec: Any) -> bool:
-    """Whose groups never have one spec: block tables look for compression where there are several.
+    """Whether the spec is DeepSeek-V4's; its groups never have one spec.
 
-    (vllm_ascend/worker/block_table.py.)
+    Block tables look for compression where a group has several specs
+    (vllm_ascend/worker/block_table.py).
     """
     return isinstance(spec, SlidingWindowMLASpec) or bool(getattr(spec, "model_version", None))
