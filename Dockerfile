@@ -17,7 +17,7 @@ COPY . /opt/mkv_ascend
 RUN bash -c 'source /usr/local/Ascend/ascend-toolkit/set_env.sh && \
     pip install --no-cache-dir --no-build-isolation --no-deps /opt/mkv_ascend'
 
-# Fails the build when the seat is not taken or the versions do not fit, rather than the first start.
+# Without the entry point, or with versions that do not fit, the build fails and not the first start.
 RUN python -c "from importlib.metadata import entry_points as e; \
     assert 'mkv_ascend' in {p.name for p in e(group='vllm.platform_plugins')}" \
     && mkv-ascend --version

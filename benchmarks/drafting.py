@@ -4,10 +4,10 @@
     python -m benchmarks.drafting [--json] [--k 1 4 8] [--g 1 2 4 8] [--b 1 8 64] [--repeats 5]
 
 K draft tokens, a draft with layers in G KV groups, batches of B requests. Launches, metadata builds
-and host reads of device memory (copies that are waited for later included) are counts of the
+and host reads of device memory (including copies that are waited for later) are counts of the
 emulated NPU, the same on every run. Host microseconds are of this machine and mean nothing by
-themselves; ratios are medians of repeats that take turns between the engines of one K, all of which
-run side by side. Stock vllm-ascend serves drafts of one KV group only. With the defaults this
+themselves. Ratios are medians of repeats that take turns between the engines of one K, which run
+side by side. Stock vllm-ascend serves drafts of one KV group only. With the defaults this
 starts 16 engines and takes about ten minutes.
 """
 

@@ -20,7 +20,7 @@ from typing import Any
 
 PROMPT_TOKENS = 12
 NEW_TOKENS = 6
-"""Tokens each request generates in one measurement: the first few steps settle the batch."""
+"""Tokens each request generates in one measurement: a few steps make the batch steady."""
 
 
 class Meter:
@@ -149,7 +149,7 @@ class Proposals:
         return unmeasured
 
     def _our_passes(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """``Proposal.run`` unmeasured, but for the metadata of later passes."""
+        """``Proposal.run``, unmeasured except for the metadata of later passes."""
 
         def measured_metadata(later: Callable[[], Any]) -> Any:
             assert self._meter is not None

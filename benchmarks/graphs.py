@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a proposal costs that is replayed from an ACL graph, beside the same engine run eagerly.
+"""The cost of a proposal replayed from an ACL graph, beside the same engine run eagerly.
 
     python -m benchmarks.graphs [--json] [--k 1 4] [--b 1 3 8] [--repeats 5]
 
@@ -8,12 +8,12 @@ padded. Launches are counts of the emulated NPU, the same on every run: replays 
 of captured launches of attention, and all others that the host launches between the beginning and
 the end of a proposal (of the eager engine: those of the draft's passes as well).
 
-The emulated device computes on the host, and eagerly it cannot be told apart from the host's own
-work. So the time in which it computed what the graph launches is taken from both: the device does
-the same in both. ``host_us`` and ``host_ratio_to_eager`` are without it, ``total_ratio_to_eager``
-is of all time. Microseconds are of this machine and mean nothing by themselves; ratios are medians
-of repeats that take turns between the engines of one pair of models and one K. With the defaults
-this starts 12 engines and takes about five minutes.
+The emulated device computes on the host, so eagerly its work cannot be separated from the host's.
+The device does the same in both modes. So the time in which it computed what the graph launches is
+subtracted from both: ``host_us`` and ``host_ratio_to_eager`` are without it,
+``total_ratio_to_eager`` is with it. Microseconds are of this machine and mean nothing by
+themselves. Ratios are medians of repeats that take turns between the engines of one pair of models
+and one K. With the defaults this starts 12 engines and takes about five minutes.
 """
 
 from __future__ import annotations

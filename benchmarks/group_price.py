@@ -4,10 +4,10 @@
     mkv-ascend emulate -- python -m benchmarks.group_price [--json]
 
 Runs what vLLM and vllm-ascend do on the host for every group in a decode step: the scheduler's
-``allocate_slots`` for each request, and the worker's block tables and slots. No device is in it but
-for copies, which the emulated NPU makes in host memory. The slope over the number of groups is the
-price, in microseconds of processor time; what the builders of metadata and the launches of copies
-add is not counted, so it is a lower limit.
+``allocate_slots`` for each request, and the worker's block tables and slots. The only work of a
+device in it is copies, which the emulated NPU makes in host memory. The slope over the number of
+groups is the price, in microseconds of processor time. Builders of metadata and launches of copies
+are not counted, so it is a lower limit.
 """
 
 from __future__ import annotations

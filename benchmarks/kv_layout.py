@@ -3,7 +3,7 @@
 
     python -m benchmarks.kv_layout [--json]
 
-Everything but the figures to reach is computed in the run: vLLM's by its own functions (in a
+The run computes everything except the figures to reach: vLLM's by its own functions (in a
 process of the emulated NPU), ours with every objective, with a proven bound of memory and the
 processor time that planning took. The pairs of ``published_pairs`` come after those of the table,
 without vLLM's part.

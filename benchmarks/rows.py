@@ -30,7 +30,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Row:
-    """``stock``: vLLM 0.23.0 as it was, None where it raises. ``contiguous``: draft layers folded
+    """``stock``: vLLM 0.23.0 as it was, None where it raises. ``contiguous``: draft layers merged
     into the target's groups, a slot for each page size. ``strided``: the same where groups may
     alias from the first byte of a block. ``ideal_mib``: no padding at all."""
 

@@ -50,13 +50,13 @@ class Step:
     title: str
     commands: tuple[tuple[str, ...], ...]
     inputs: tuple[Path, ...] = ()
-    # Patterns under the root, each of which must match something once the step is done.
+    # Patterns under the root; each must match something once the step is done.
     outputs: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     note: str = ""
-    # Runs beside the commands, for a later step, which does it itself should this fail.
+    # Runs beside the commands, for a later step. If it fails, that step does the work itself.
     beside: tuple[str, ...] = ()
-    # Command -> the one that does the same where it fails, such as pip's for uv's.
+    # Command -> the one that does the same where it fails: pip's for uv's.
     otherwise: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
     # Whether it is done again when an earlier step is.
     repeats: bool = True

@@ -3,7 +3,7 @@
 
 The checkout has a folder ``vllm_ascend``, and pytest puts the checkout in front of the path. So the
 installed wheel is imported before: its modules are the ones that are tested. Asking vLLM for its
-platform puts this plugin in the seat, as in any process that uses vLLM.
+platform lets this plugin claim the platform slot, as in any process that uses vLLM.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     .venv/bin/python tools/upstream_tests.py --repo DIR [--suite operators|unit] [--only PART ...]
 
 DIR is a clone of vllm-ascend at the tag of the installed wheel. What is tested is the wheel, with
-mkv_ascend in the platform's seat (or vllm-ascend itself, with --stock); of the checkout only tests/
+mkv_ascend in the platform slot (or vllm-ascend itself, with --stock). Only tests/ of the checkout
 is read, and nothing is written.
 
 operators: its on-device operator tests (tests/e2e/nightly/**/ops). unit: its unit tests (tests/ut).

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an engine must do with a cell's requests, by plain loops over Hugging Face models.
 
-Requests that were preempted are told by the engine; what must follow is not: a preempted request
-starts again with what was accepted as its prompt, and the proposal that it held is lost.
+The engine says which requests were preempted. What must follow is computed here: a preempted
+request starts again with its accepted tokens as its prompt, and the proposal that it held is lost.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Expectation:
     decided: bool = True
 
     def add(self, output: SpeculativeOutput) -> None:
-        """Count the proposals of ``output``, all of which were verified."""
+        """Count the proposals of ``output``; all of them were verified."""
         self.proposals += output.proposals
         self.verified += sum(1 for proposal in output.proposals if proposal.tokens)
         self.decided &= output.decided
@@ -93,7 +93,7 @@ class Judge:
     def expectation(
         self, requests: Sequence[list[int]], preempted: Sequence[list[int]]
     ) -> Expectation:
-        """What must come of ``requests``, of which some were preempted with those contexts."""
+        """What ``requests`` must give; some were preempted, with the contexts ``preempted``."""
         expected = Expectation()
         for prompt in requests:
             whole = self.decode(prompt, prompts.NEW_TOKENS)

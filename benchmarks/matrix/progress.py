@@ -46,7 +46,7 @@ class Batch:
         return [*emulate, triton, "--", *worker, *(cell.name for cell in self.cells)]
 
     def environment(self) -> dict[str, str]:
-        """Which plugin takes the platform's seat, and one thread for each process."""
+        """Which plugin claims the platform slot, and one thread for each process."""
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         environment.pop("VLLM_PLUGINS", None)
         if self.side == STOCK:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an engine must do with a target that computes in 16 bits alone, such as DeepSeek-V4.
+"""What an engine must do with a target that computes in 16 bits only, as DeepSeek-V4 does.
 
-Which of two nearly equal logits is larger differs there with the order of summation, so nobody can
-say beforehand which tokens come out. What came out is judged instead: every token of the target and
-every token of the draft by the reference's logits after the tokens before it, where near ties are
-let pass and counted; and from tokens and draft tokens, all of them judged, it is counted again
-after which contexts proposals were due and how many of their tokens were to be accepted.
+There the order of summation decides which of two nearly equal logits is larger, so the tokens
+cannot be known beforehand. The engine's own tokens are judged instead: every token of the target
+and of the draft, by the reference's logits after the tokens before it. Near ties pass and are
+counted.
+From the judged tokens and draft tokens it is then counted again after which contexts proposals were
+due and how many of their tokens were to be accepted.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Count:
     strays: int = 0
 
     def add(self, least: int, most: int) -> None:
-        """One proposal of which that many tokens were to be accepted."""
+        """Count one proposal; ``least`` to ``most`` of its tokens were to be accepted."""
         self.verified += 1
         for position in range(K):
             self.least[position] += position < least

@@ -70,7 +70,7 @@ def judge_of(cell: Cell) -> Judge:
 
 
 def scenario(cell: Cell, requests: list[list[int]], side: str = OURS) -> engine.Scenario:
-    """What all sides run: 8 requests at once, in chunks, of which one is preempted."""
+    """What all sides run: 8 requests at once, in chunks; one of them is preempted."""
     if cell.draft_model is None:
         speculative = {
             "speculative_config": {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verdicts on disk, so that a run that was stopped goes on where it was.
 
-A verdict is found again only while everything that decides it is as it was: the cell, the tiny
-models, the sources and native parts that the side runs, and the versions of what it stands on.
+A verdict is found again only while everything that decides it is unchanged: the cell, the tiny
+models, the sources and native parts that the side runs, and the versions of the packages below it.
 """
 
 from __future__ import annotations

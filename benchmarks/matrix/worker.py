@@ -2,7 +2,7 @@
 """One process that runs cells: ``python -m benchmarks.matrix.worker SIDE CELL...``
 
 It prints one line of JSON for each cell, after ``MATRIX``. It is started by ``benchmarks.matrix``,
-on the emulated NPU, with stock vllm-ascend or this plugin in the platform's seat.
+on the emulated NPU, with stock vllm-ascend or this plugin in the platform slot.
 """
 
 from __future__ import annotations

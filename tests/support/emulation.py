@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether tests run on the emulated NPU, known without it: on hardware it is not installed."""
+"""Whether tests run on the emulated NPU, without importing it: hardware may not have it."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 """Run one engine in a process of its own and report what it did.
 
 vLLM and vllm-ascend keep much state per process, so a test that starts an engine inside the test
-process changes the next one. ``run(Scenario(...))`` has it run in a process of its own instead,
-hands it the scenario as JSON and reads the result back (``programs`` says how the process starts).
-It has our environment: under ``mkv-ascend emulate`` it runs on the emulated NPU, on an Ascend host
+process changes the next one. ``run(Scenario(...))`` runs it in a process of its own instead, gives
+it the scenario as JSON and reads the result back (``programs`` says how the process starts). It has
+our environment: under ``mkv-ascend emulate`` it runs on the emulated NPU, on an Ascend host
 on the real one.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kimi-Linear in plain torch, and a tiny checkpoint of it: the judge of a family without another.
+"""Kimi-Linear in plain torch, and a tiny checkpoint of it: the only judge of this family.
 
 transformers 5.5.4 does not have it, so what an engine says is compared with this reading of the
 paper ("Kimi Linear", 2025) and of the names in the published checkpoints. Weights are random; the

@@ -30,7 +30,7 @@ def spec(draft: str | None, tokens: Any = 3, **more: Any) -> tuple[str, str]:
     values = {"num_speculative_tokens": tokens, **more}
     if draft is not None:
         values["model"] = draft
-    # Braces of JSON, but for the names of folders.
+    # The braces are JSON's, except those around names of folders.
     return "--speculative-config", json.dumps(values)
 
 

@@ -46,9 +46,9 @@ def assert_greedy(
 ) -> None:
     """Every token is Hugging Face's greedy choice in float32 after the tokens before it.
 
-    Without near ties that is: the completion is Hugging Face's. A model is trained anew on each
-    machine, so a tie closer than two engines can be told apart may turn up; one is let pass, in
-    bfloat16 a small share (see TIES).
+    Without near ties the completion is Hugging Face's. Weights of the tiny models depend on the
+    processor and the Python that trained them, so a tie closer than rounding may turn up. One may
+    pass, in bfloat16 a small share (see TIES).
     """
     near_tie, share = TIES[engine.compared_dtype()]
     assert [len(tokens) for tokens in completions] == [max_tokens] * len(prompts)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Force the preemption of a request, whatever the size of the pool and the number of KV groups.
 
-How many blocks a pool must have so that requests of given lengths do not fit differs with the KV
-groups of every pair of models. So the pool is not made small: once all requests decode, all free
-blocks are held back, as if other requests had them. The next request that crosses into a new block
+The size of pool in which requests of given lengths do not fit depends on the KV groups of each pair
+of models. So the pool is not made small. Once all requests decode, all free blocks are held back,
+as if other requests had them. The next request that crosses into a new block
 then finds none, and vLLM preempts. From then on the blocks are free again.
 """
 

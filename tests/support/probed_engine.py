@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine in this process, for programs that break something in it and look what comes of it.
+"""An engine in this process, for programs that break something in it and look at the result.
 
 Such a program sets ``VLLM_ENABLE_V1_MULTIPROCESSING`` to 0 before it imports vLLM.
 """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeepSeek-V3.2 by transformers under an engine's rounding: bfloat16, and 8-bit caches if asked.
 
-A layer that chooses keys turns a rounding into a jump: of two keys that score nearly alike one is
-chosen, and all that follows is another model's. So an engine in bfloat16 is not judged by a float32
-run, in which other keys are chosen, but by a run that rounds where the engine does.
+A layer that chooses keys turns a rounding into a jump: it chooses one of two keys of nearly equal
+scores, and everything after that is another model's. A float32 run chooses other keys than
+an engine in bfloat16. So the judge is a run that rounds where the engine does.
 """
 
 from __future__ import annotations

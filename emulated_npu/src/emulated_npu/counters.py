@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exact counters of what a program asks of the emulated device.
 
-They are the emulator's judgement of cost: it cannot say how fast a program is on hardware, but it
-can say how many operators it launches, how often the host waits for the device and where, and how
-many bytes cross. All of it depends on the program alone and is the same on every run.
+The emulator cannot say how fast a program is on hardware. It can say how many operators a program
+launches, how often and where the host waits for the device, and how many bytes cross. All of this
+depends on the program only and is the same on every run.
 
 ATen operators are counted by the native device (see csrc/counters.h); operators written in
 Python call ``record_launch`` themselves. ``snapshot()`` joins both.

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_stock_drafts_wrong_tokens_where_ours_drafts_none():
-    """Stock's lengths of later steps count rejected tokens; that nothing is wrong would be odd."""
+    """Stock's lengths of later passes count rejected tokens; no wrong token at all would be odd."""
     [pair] = [pair for pair in acceptance.PAIRS if pair.name == "llama+llama"]
     row = acceptance.measure(pair)
     print(acceptance.as_table([row]))

@@ -44,7 +44,7 @@ BY_PLAIN_LOOPS = [
     "gdn/dense",
     "gdn/mtp",
 ]
-"""Judged as here, but for the preemption, by test_drafting_reference.py."""
+"""Judged by test_drafting_reference.py as here, except for the preemption."""
 
 EMULATED = Path(__file__).parents[1]
 BY_EVERY_DRAFT_TOKEN = {

@@ -195,7 +195,7 @@ def test_a_weak_reference_of_host_memory_is_refused():
 
 
 def test_recording_a_write_costs_what_is_written():
-    """A cache of 512 MiB, of which a capture writes rows: neither copied nor touched."""
+    """A capture writes rows of a cache of 512 MiB; the rest is neither copied nor touched."""
     cache = torch.empty(2**17, 1024, device="npu")
     rows, values = torch.tensor([5, 77]).npu(), torch.ones(2, 1024, device="npu")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a scenario and prints as JSON its result and the hidden states that the target handed out.
+"""Runs a scenario and prints as JSON its result and the hidden states that the target gave.
 
-These are those of the pass that prefills the first prompt, ``[depths, its tokens, width]``.
+The pass that prefills the first prompt gives them: ``[depths, its tokens, width]``.
 """
 
 import dataclasses

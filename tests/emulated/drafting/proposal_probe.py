@@ -2,7 +2,7 @@
 """Runs an engine and prints, as JSON, what its proposals and its target's passes cost, by count.
 
 A proposal is ``_propose`` without the draft's own work: its forward, logits, sampling and feeding
-back. Of the target's pass what makes slots and metadata is counted.
+back. In the target's pass only the making of slots and metadata is counted.
 """
 
 import json

@@ -44,7 +44,7 @@ class DenseBuilder(AscendAttentionMetadataBuilder):
 
 
 class UnknownBuilder:
-    """A builder of which nothing is known: also its lengths must be right when it runs."""
+    """A builder that nothing is known about: its lengths must be right, too, when it runs."""
 
     def __init__(self):
         self.built = []
@@ -84,7 +84,7 @@ def draft(builders, specs=(WINDOW, FULL, WINDOW)):
 
 
 def steps():
-    """Later steps of two requests after positions 5 and 9, in tables told apart by their ids."""
+    """Later passes of two requests after positions 5 and 9; each table has ids of its own."""
     columns = torch.arange(8, dtype=torch.int32)
     tables = [columns.repeat(REQUESTS, 1) + 100 * group for group in (1, 2, 3)]
     plan = DraftPlan(Sizes(STEPS, REQUESTS, 16, 32), tables, (4, 4, 4))

@@ -2,7 +2,7 @@
 """Drafts whose layers lie in several KV groups: tokens, acceptance, and every draft token.
 
 Equal tokens alone would prove nothing, since the target corrects any draft. A model that drafts for
-itself must be accepted always; of another draft every token must be its own, accepted or not.
+itself must always be accepted. Every token of another draft must be its own, accepted or not.
 """
 
 import dataclasses

@@ -2,8 +2,8 @@
 """Drafts against draft-and-verify in plain Hugging Face loops: every proposal and its acceptance.
 
 An engine must do exactly what the loops do: propose the same tokens after the same contexts and
-accept as many of them at each position. Prompts are taken whose choices are no near ties, since
-there another order of summation may rightly go on otherwise.
+accept as many of them at each position. The prompts have no near ties among their choices: there
+another order of summation may rightly choose otherwise.
 """
 
 import pytest

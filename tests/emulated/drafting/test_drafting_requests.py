@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests of different sorts in one batch with a draft over two KV groups.
 
-Adapters (LoRA) on the target, grammars, aborted requests. All in one engine, so that each sort
-must also leave the others alone. The judge is Hugging Face: the target with the adapter merged
+Adapters (LoRA) on the target, grammars, aborted requests. All run in one engine, so each sort must
+also leave the others alone. The judge is Hugging Face: the target with the adapter merged
 into its weights, and a plain loop that lets only tokens of the grammar be chosen.
 """
 
@@ -46,7 +46,7 @@ def words_allowed(done):
 
 
 def constrained(target, prompt, allowed):
-    """Greedy tokens of which each is the best that ``allowed(tokens so far)`` lets through."""
+    """Greedy tokens: each is the best one that ``allowed(tokens so far)`` lets through."""
     done = []
     while choices := allowed(done):
         row = reference.logits_of(target, [*prompt, *done])[-1]

@@ -65,7 +65,7 @@ def test_a_model_drafting_for_itself_is_always_accepted(tensor_parallel_size):
 
 
 def test_an_mla_model_drafting_for_itself_is_always_accepted():
-    """Rotary rows of every step are the draft's own; vllm-ascend alone gives about 15 % here."""
+    """Cosines and sines of every pass are the draft's own; stock accepts about 15 % here."""
     case = scenario("deepseek_v2_target", "deepseek_v2_target")
     result = run_and_judge(case)
     assert backends(result) == {"target": {"mla"}, "draft": {"mla"}}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prefix hits with drafts that shift their input: a block fewer than without, and no wrong draft.
 
-The draft's last row of a block is made from the token after it, which is the first of the next
-block: requests that differ from there on share all rows but that one. So the last block of a hit is
+The draft's last row of a block is made from the token after it, the first of the next block. So
+requests that differ from there on share every row except that one, and the last block of a hit is
 computed again.
 """
 

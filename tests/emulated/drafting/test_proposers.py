@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Members of ours, of proposers that only say what they were given. No engine."""
+"""Our members of proposers, on stand-ins that only record what they were given. No engine."""
 
 from types import SimpleNamespace
 

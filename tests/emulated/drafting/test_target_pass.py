@@ -47,7 +47,7 @@ def group(*layers, spec=FULL, builder=None):
 
 
 class Table:
-    """A block table of ids told apart by ``base``, and its slots."""
+    """A block table with ids from ``base`` on, and its slots."""
 
     is_mamba_group = False
     block_size = 4

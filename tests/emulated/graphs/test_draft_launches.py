@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is noted of a draft's captured launches and how they are updated, what a capture costs, and
-which buffer is made before the KV cache is sized; without an engine."""
+"""A draft's captured launches: how they are noted and updated. No engine.
+
+Also what a capture costs, and which buffer is made before the KV cache is sized.
+"""
 
 from types import SimpleNamespace
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What vllm-ascend's fusion passes name exists on the emulated NPU, and is right.
 
-The passes are on by default in bfloat16. They look operators up while a model is compiled, so that
-one which is missing ends the start of an engine.
+The passes are on by default in bfloat16. They look operators up while a model is compiled, so a
+missing one ends the start of an engine.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """Recurrent layers in ACL graphs: a chunk of a prompt is not replayed as a step of decoding.
 
 Graphs are chosen by shape. A chunk of K + 1 tokens looks like a verify step, and the first token of
-a prompt like a decode, which both go on from a state that is not this request's.
+a prompt looks like a decode. Both would go on from a state that is not this request's.
 """
 
 from tests.support import engine, prompts, reference

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Four defects of vllm-ascend 0.23.0 with draft models and graphs, run in its own code; no engine.
 
-Its proposers stand on stand-ins that have only what their methods read. Each test shows where its
-method fails, that it does not where the cause is taken away, and what ours does in the same place,
-or names the test on an engine that shows it. A case that fails here by not failing is mended in the
-installed vllm-ascend: take it out, and the record that names it.
+Its proposers run on stand-ins that have only what their methods read. Each test shows three things:
+its method fails, it does not fail without the cause, and ours is right in the same place (or the
+test names one on an engine that shows this). If a defect no longer shows, the installed vllm-ascend
+has corrected it: remove the test, and the record that names it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ BLOCK = 128
 
 @contextmanager
 def forward_context(metadata: Any, _config: Any, **given: Any) -> Iterator[None]:
-    """Stands for vllm-ascend's, of which proposals and graphs read these fields."""
+    """Stands for vllm-ascend's: the fields that proposals and graphs read."""
     fields = {
         "attn_metadata": metadata,
         "cudagraph_runtime_mode": given["aclgraph_runtime_mode"],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks that held something else: what a draft never wrote there is no number that it may meet."""
+"""Blocks that held something else: a draft never reads what was left there as a number."""
 
 from pathlib import Path
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is explained before the start is what an engine plans and its worker allocates, to the byte.
 
-One pair of every family, each planned three times: from the numbers of the two config.json files,
-from what vLLM builds without weights, and by an engine.
+One pair of every family is planned three times: from the numbers of the two config.json files, from
+what vLLM builds without weights, and by an engine. Where the numbers do not tell, only the last two
+are compared; for Qwen3.5 with images only the first two.
 """
 
 import contextlib

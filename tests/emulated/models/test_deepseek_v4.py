@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeepSeek-V4: compressed keys, windows, their states and the indexer's keys; its MTP layer.
 
-It computes in bfloat16 only, so its tokens are compared with the near ties that two orders of
-summation leave in 16 bits. All else is as sharp as elsewhere: one wrong key changes many tokens.
+It computes in bfloat16 only, so the comparison of tokens allows near ties, which two orders of
+summation leave in 16 bits. Otherwise it is as sharp as elsewhere: one wrong key changes many
+tokens.
 The matrix runs it with all drafts (``benchmarks/matrix/rounded.py`` says how that is judged).
 """
 

@@ -2,8 +2,8 @@
 """Sampling on the emulated NPU, judged by Hugging Face's logits of the same context.
 
 Every token is judged by what the model says after the engine's own tokens before it, so one odd
-token does not hide the rest. One engine runs all requests. With Triton, vllm-ascend applies the
-penalties by kernels of its own, so those are run by a second engine that finds Triton.
+token does not hide the rest. One engine runs all requests. With Triton, vllm-ascend applies
+penalties by its own kernels, so a second engine that finds Triton runs them.
 """
 
 from __future__ import annotations

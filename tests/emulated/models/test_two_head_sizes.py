@@ -47,7 +47,7 @@ def random_model(directory: Path, window_head: int, full_head: int) -> str:
     )
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1:
-            # Wide projections of queries: keys are told apart, and most of a context counts.
+            # Wide projections of queries: keys give different scores, and most of a context counts.
             torch.nn.init.normal_(parameter, 0, 0.5 if "lm_head" in name else 0.15)
     model.save_pretrained(directory)
     return str(directory)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plain ``vllm serve MODEL --speculative-config ...``: one model of every family.
 
-What vLLM and vllm-ascend choose by themselves is left alone: bfloat16, the graph mode
+The choices of vLLM and vllm-ascend are left alone: bfloat16, the graph mode
 FULL_AND_PIECEWISE with Dynamo's tracing and vllm-ascend's fusion passes, asynchronous scheduling
 (which vLLM has without a draft model), and prefix caching where vLLM switches it on. Only sizes are
 small. Tokens are the target's with a draft or without, so one engine shows both.
@@ -88,7 +88,7 @@ def rows_of(model: str) -> Rows:
 
 
 def assert_choices(rows: Rows, said: list[reference.DraftProposal]) -> None:
-    """Each token is the choice after those before it, but for a small share of near ties."""
+    """Each token is the choice after those before it, except for a few near ties."""
     report = reference.judge(rows, said, NEAR_TIE)
     assert report.checked > 0
     assert not report.wrong, "\n".join(map(str, report.wrong[:5]))

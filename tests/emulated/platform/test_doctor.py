@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The doctor sees the device and the seat as vLLM does."""
+"""The doctor sees the device and the platform slot as vLLM does."""
 
 import json
 import os

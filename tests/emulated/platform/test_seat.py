@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin takes vllm-ascend's seat, says so when it cannot, and leaves nothing behind."""
+"""The plugin claims the platform slot, says so when it cannot, and leaves nothing behind."""
 
 import json
 import os

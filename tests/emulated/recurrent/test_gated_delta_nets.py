@@ -18,7 +18,7 @@ from tests.support.pairs import (
 from tests.support.tiny_models import model_directory
 
 BLOCK = 128
-"""Tokens of which keys are as many bytes as a state."""
+"""So many tokens have keys as large as a state."""
 
 NGRAM = {
     "method": "ngram",

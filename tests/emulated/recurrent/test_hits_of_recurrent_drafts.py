@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prefix hits beside a draft with recurrent layers: the target's, as without the draft.
 
-The draft has no state at the end of a hit and reads its tokens itself. Were it not to, or one token
-less, output tokens would be the same: so every draft token is compared with what Hugging Face's run
-of the draft says after the accepted context.
+The draft has no state at the end of a hit and reads its tokens itself. If it did not, or read one
+token less, the output tokens would be the same. So every draft token is compared with what Hugging
+Face's run of the draft says after the accepted context.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def assert_right(drafted: engine.Scenario, result: engine.Result) -> None:
         # Of three prompts that begin alike two hit the blocks that the first one fills in that very
         # step; the draft then reads 512 tokens in one pass.
         ("qwen3_moe", "qwen3_next_draft", {}),
-        # A hit is read in several passes, of which one ends in the middle of a request and one has
-        # a single token, beside chunks of other prompts; drafts come from graphs in between.
+        # A hit is read in several passes, beside chunks of other prompts. One pass ends in the
+        # middle of a request, and one has a single token. In between, drafts come from graphs.
         (
             "llama_target",
             "lfm2",

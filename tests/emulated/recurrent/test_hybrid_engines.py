@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engines with a target that has recurrent states: Qwen3-Next, and drafts of other page sizes.
 
-The target's weights are random, so it accepts next to nothing of what a trained draft says: every
-step takes its states back to the last token that was accepted.
+The target's weights are random, so it accepts almost no token of a trained draft: in every step its
+states go back to the last accepted token.
 """
 
 from __future__ import annotations

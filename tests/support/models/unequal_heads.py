@@ -2,10 +2,10 @@
 """A Llama as a MiMo-V2 whose keys have 192 elements and whose values have 128.
 
 transformers has no MiMo-V2, but vLLM's can be given weights with which it computes what the Llama
-does. The 64 elements of a key that are rotated stay as they are (``partial_rotary_factor``); of the
-others the query has numbers in the first half and the key in the second, which multiply to nothing.
-Values are turned into 128 elements by a matrix that the output projection takes back. So no element
-of the cache is zero, and the Llama, run by Hugging Face, is the reference.
+does. The 64 elements of a key that are rotated stay as they are (``partial_rotary_factor``). In the
+others the query has numbers in the first half and the key in the second half, so their product is
+zero. A matrix turns values into 128 elements, and the output projection undoes it. So no element of
+the cache is zero, and the Llama, run by Hugging Face, is the reference.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def draft_plan(
     max_model_len: int,
     steps: int,
 ) -> tuple[list[list[int]], list[list[int]], list[list[list[int]]]]:
-    """Positions [K - 1][R], lengths [K - 1][R] and slots [K - 1][G][R] of the later steps."""
+    """Positions [K - 1][R], lengths [K - 1][R] and slots [K - 1][G][R] of the later passes."""
     all_positions, all_lengths, all_slots = [], [], []
     for step in range(1, steps + 1):
         step_positions: list[int] = []

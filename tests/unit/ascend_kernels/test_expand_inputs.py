@@ -93,7 +93,7 @@ class Example:
 
 SINGLES = [1] * 300
 EXAMPLES = {
-    # A tile of 256 rows has as many requests; of five groups four have room at once.
+    # A tile of 256 rows has as many requests; four of five groups fit at once.
     "a request per row": Example(SINGLES, [0] * 300, [(80, 128)] * 5, shift=True, axes=5),
     # The first positions of a tile's requests fill their buffer to the last.
     "behind a long one": Example([769, *SINGLES], [0] * 301, [(80, 128)], shift=True),

@@ -51,7 +51,7 @@ def following(context: Sequence[int]) -> int:
 
 
 def drafted(context: Sequence[int]) -> list[int]:
-    """A draft's proposal: right but for contexts whose length is a multiple of 3, or of 4."""
+    """A draft's proposal: wrong where the context's length is a multiple of 3, or of 4."""
     tokens: list[int] = []
     for _ in range(K):
         known = [*context, *tokens]

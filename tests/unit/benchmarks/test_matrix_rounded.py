@@ -29,7 +29,7 @@ def target_row(context: Sequence[int]) -> torch.Tensor:
 
 
 def draft_row(context: Sequence[int]) -> torch.Tensor:
-    """As the target, but for contexts whose length is a multiple of 3."""
+    """As the target, except where the context's length is a multiple of 3."""
     row = torch.zeros(7)
     row[(int(target_row(context).argmax()) + (len(context) % 3 == 0)) % 7] = 1.0
     return row

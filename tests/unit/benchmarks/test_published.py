@@ -72,7 +72,7 @@ def test_hits_are_those_that_vllm_has_where_pages_of_the_target_differ(
 
 @pytest.mark.parametrize("tokens", [8_192, 131_072])
 def test_layers_of_one_spec_share_groups_evenly(tokens: int) -> None:
-    """Cohere2 + Granite-4: no group has one layer of a kind of which another has three."""
+    """Cohere2 + Granite-4: no group has one layer of a kind where another has three."""
     request = Request(tokens, tokens_per_step=4)
     needs = pair_needs("Command-R7B", "Granite-4.0-H-Tiny", request)
     kind_of = {need.name: (need.retention, need.row_bytes, need.state_bytes) for need in needs}

@@ -53,7 +53,7 @@ def rotary(positions: Any) -> Any:
 
 
 class FakeBuilder:
-    """``Builder``; ``shares`` or runs anew each time, and may have layers with rotary rows."""
+    """``Builder``; ``shares`` or runs anew each time; its layers may take cos_sin rows."""
 
     def __init__(self, shares: bool, rotates: bool = False) -> None:
         self.shares, self.rotates = shares, rotates

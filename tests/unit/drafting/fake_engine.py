@@ -37,8 +37,8 @@ MOST_LENGTH = 96
 
 @dataclass(frozen=True)
 class Case:
-    """``kind``: attention, head, recurrent or mask; ``k``; sizes of blocks of each KV group; for
-    each of them whether its builder shares, and whether its layers take rotary rows."""
+    """``kind``: attention, head, recurrent or mask. For each KV group: the size of its blocks,
+    whether its builder shares, and whether its layers take cos_sin rows."""
 
     kind: str
     k: int
@@ -51,7 +51,7 @@ class Case:
 
 @dataclass
 class Request:
-    """``tokens``: all that are accepted, of which the target has seen all but the last."""
+    """``tokens``: all accepted ones. The target has seen them, except the last."""
 
     row: int
     tokens: list[int]
@@ -287,7 +287,7 @@ class Engine:
         return drafted
 
     def state(self, keys: list[tuple[int, int]], sequence: list[int]) -> int:
-        """Of a row whose layers see these (position, token), the last of which is its own."""
+        """The state of a row whose layers see these (position, token); the last is its own."""
         position, own = keys[-1]
         if position >= self.case.max_model_len:
             # At position 0, with one key: the sequence's first.

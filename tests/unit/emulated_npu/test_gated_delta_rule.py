@@ -89,7 +89,7 @@ def test_convolution_of_prompts(seed, lengths, silu, has_bias, width):
 @few
 @given(seeds, st.lists(st.integers(1, 4), min_size=1, max_size=5))
 def test_convolution_goes_on_from_what_was_accepted(seed, accepted_counts):
-    """Rounds of four draft tokens, of which some are accepted, as one sequence of the accepted."""
+    """Rounds of four draft tokens, some of them accepted, are one sequence of those accepted."""
     width, drafted = 4, 4
     weight, state = (
         random_tensor(seed, (width, 3), BF16),

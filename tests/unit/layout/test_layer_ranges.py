@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folding of layer names, checked against an expansion written here."""
+"""Abbreviated layer names, checked against an expansion written here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ layer_names = st.lists(words | numbers, min_size=1, max_size=4).map(".".join)
 
 
 def expand(folded: str) -> list[str]:
-    """The names that a folded text stands for."""
+    """The names that an abbreviated text stands for."""
     match = re.search(r"\[(.*?)\]|(?<![^.])(\d+-\d+)(?![^.])", folded)
     if match is None:
         return [folded]

@@ -18,7 +18,7 @@ INDEX_DTYPES = (torch.int32, torch.int64)
 
 
 def arguments(**changes: Any) -> dict[str, Any]:
-    """Right arguments for 3 requests, 2 groups and 2 later steps, some replaced."""
+    """Right arguments for 3 requests, 2 groups and 2 later passes, some replaced."""
     made = make_groups(seeded(0), 3, [4, 2], [16, 3])
     right: dict[str, Any] = {
         "positions": torch.tensor([3, 30, 61], dtype=torch.int32),

@@ -47,7 +47,7 @@ def test_every_version_that_is_served_has_its_fingerprints():
 
 @pytest.fixture
 def other_source(tmp_path):
-    """The installed host, but for one file of vllm-ascend, which a test may change."""
+    """The installed host with a copy of vllm-ascend, and a file of it that a test may change."""
     source = versions.installed_source()
     theirs = source.folders["vllm_ascend"]
     ours = tmp_path / "vllm_ascend"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How outcomes of vllm-ascend's own tests are told apart. None of its tests is run here."""
+"""How outcomes of vllm-ascend's own tests are sorted. None of its tests is run here."""
 
 from __future__ import annotations
 

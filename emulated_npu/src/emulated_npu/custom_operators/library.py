@@ -34,10 +34,9 @@ def install() -> None:
     """Define all operators of the installed vllm-ascend; a second call does nothing.
 
     npu tensors reach a kernel through its wrapper in the registry, which counts the launch and runs
-    the strict check. There is no kernel for CPU tensors, as in the real extension, but for
-    operators all of whose tensors are on the host. Raises
-    SchemaError if the wheel does not hold the schemas, or not those that the kernels are written
-    for.
+    the strict check. As in the real extension, only operators whose tensors are all on the host
+    have a kernel for CPU tensors. Raises SchemaError if the wheel does not hold the schemas, or
+    holds other ones than the kernels are written for.
     """
     global _library
     if _library is not None:

@@ -4,7 +4,7 @@
 Source of the semantics: torch_npu's documentation of torch.npu.NPUGraph and torch.npu.graph, CANN's
 of aclmdlRI (capture, task groups, task update), and PyTorch's of torch.cuda.CUDAGraph, which
 torch_npu follows. A capture runs nothing that lasts: arguments are frozen by value, tensors by
-address. See docs/emulated_npu.md for what is punished and what is not modelled.
+address. docs/emulated_npu.md lists the mistakes that fail here and what is not modelled.
 """
 
 from __future__ import annotations

@@ -25,9 +25,10 @@ def gather_request(
 ) -> torch.Tensor:
     """The first `length` tokens of a request, (length, heads, head size), copied from `cache`.
 
-    cache, told apart by its rank as op-plugin's documentation of npu_fused_infer_attention_score
-    does: (blocks, block size, heads * head size), (blocks, heads, block size, head size), or NZ:
-    (blocks, heads, head size / 16, block size, 16), with 32 in the place of 16 for int8.
+    cache: its rank says which form it has, as in op-plugin's documentation of
+    npu_fused_infer_attention_score: (blocks, block size, heads * head size), (blocks, heads, block
+    size, head size), or NZ: (blocks, heads, head size / 16, block size, 16), with 32 in the place
+    of 16 for int8.
     block_ids: the request's row of the block table. Errors: a block id outside the cache.
     """
     block_size = cache_block_size(cache)

@@ -191,7 +191,7 @@ def npu_vllm_quant_lightning_indexer(
     cmp_ratio: int = 1,
     return_value: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As npu_lightning_indexer_quant over keys each of which stands for cmp_ratio tokens."""
+    """As npu_lightning_indexer_quant; each key stands for cmp_ratio tokens."""
     if return_value or layout_key != PAGED or actual_seq_lengths_key is None:
         raise NotImplementedError(
             "emulated NPU: npu_vllm_quant_lightning_indexer is emulated for paged keys with their "

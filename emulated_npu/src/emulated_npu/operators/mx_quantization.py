@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantisation to microscaling formats (MX): 8-bit floats, one power of two for 32 of them.
 
-Documented for Ascend 950 only. vllm-ascend's fusion pass names these operators, and takes them on
-such a device alone, so they compute here, and strict mode, whose device is an Atlas A2, refuses
+Documented for Ascend 950 only. vllm-ascend's fusion pass names these operators, and uses them on
+such a device only. So they compute here, but strict mode, whose device is an Atlas A2, refuses
 them.
 """
 
@@ -36,11 +36,11 @@ def quantise_groups(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantise groups of 32 along the last dimension.
 
-    The scale of a group is two to the power of floor(log2(largest magnitude)) - emax; what is past
-    the dtype's largest number is cut to it (OCP Microscaling Formats 1.0, section 6.3).
+    The scale of a group is two to the power of floor(log2(largest magnitude)) - emax. Larger
+    numbers than the dtype's largest are cut to it (OCP Microscaling Formats 1.0, section 6.3).
 
     Returns values of ``wide``'s shape, and the scales' biased exponents, uint8, with pairs of
-    groups as the last two dimensions; the place of a group that is not there holds 0.
+    groups as the last two dimensions. The place of a missing group holds 0.
     """
     if dst_type not in LARGEST_EXPONENT:
         raise NotImplementedError(

@@ -3,8 +3,8 @@
 
 Dynamo cannot trace a Python object that counts launches and lends memory. The operators below stand
 in code that vLLM compiles, so they get a schema, a kernel for npu tensors, and a fake kernel, which
-says the shapes of their results. Their CPU kernels are plain functions of torch without a question
-to their data, so the fake kernel is the kernel itself, on tensors without memory.
+gives the shapes of their results. Their CPU kernels are plain functions of torch that never branch
+on values, so the fake kernel is the kernel itself, on tensors without memory.
 
 Attention and mixtures of experts are not traced: vLLM calls these through operators of its own,
 which Dynamo does not look into.

@@ -3,7 +3,7 @@
 
 Some kernels of vllm-ascend run even where vLLM says that there is no Triton (the slot mapping of
 the block table), so they are interpreted in both settings. The setting ``has_triton`` decides only
-what vLLM's ``HAS_TRITON`` says, and with it which way vllm-ascend takes where it has two.
+what vLLM's ``HAS_TRITON`` says, and so which code vllm-ascend takes where it has two.
 
 - ``executor``: runs a kernel's grid on zero-copy aliases and counts the launch
 - ``language``: what triton-ascend's language has beyond Triton 3.4.0's

@@ -2,9 +2,9 @@
 """Triton kernels that vllm-ascend's fusion passes put into graphs without asking for Triton.
 
 ``fuse_qknorm_rope`` and ``fuse_muls_add`` are on by default and replace what they find by
-``torch.ops.vllm.qkv_rmsnorm_rope`` and ``muls_add``, whose kernels need what vllm-ascend sets up
+``torch.ops.vllm.qkv_rmsnorm_rope`` and ``muls_add``. vllm-ascend sets up what their kernels need
 only where vLLM finds Triton: the number of cores, the slices of triton-ascend's language, and the
-first operator itself. On a device that has Triton anyway; here it is given where vLLM finds none.
+first operator itself. A device always has Triton; here the set-up is done where vLLM finds none.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Triton wrappers that stand in code which Dynamo traces, as operators that it need not look into.
 
-On a device Dynamo takes a Triton kernel into the graph as it is. It knows no interpreted kernels,
-nor what runs in their place here. So each wrapper below is an operator of ``torch.ops`` here, with
-a fake kernel that says the shapes of its results, and its launch stays what it was.
+On a device Dynamo takes a Triton kernel into the graph as it is. It knows neither interpreted
+kernels nor their replacements here. So each wrapper below is an operator of ``torch.ops`` here,
+with a fake kernel that gives the shapes of its results. Its launch stays what it was.
 """
 
 from __future__ import annotations

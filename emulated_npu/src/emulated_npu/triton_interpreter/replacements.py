@@ -2,8 +2,8 @@
 """Triton wrappers of recurrent layers, replaced by CPU kernels at the same boundary.
 
 Everything else is interpreted. These are not, each for the reason given in ``REPLACEMENTS``. A
-replacement takes what the wrapper takes and counts one launch, where the wrapper starts several
-kernels: launches of prefills with such layers are counted too low.
+replacement takes the wrapper's arguments and counts one launch, but the wrapper starts several
+kernels. So the counts of launches are too low for prefills with such layers.
 """
 
 from __future__ import annotations

@@ -42,8 +42,7 @@ def causal_conv1d_fn(
 
     Args:
         x: [channels, tokens]; weight: [channels, width]; bias: [channels].
-        conv_states: [blocks, channels, rows], of which the first width - 1 rows are read and
-            written.
+        conv_states: [blocks, channels, rows]; the first width - 1 rows are read and written.
         query_start_loc: [requests + 1]; cache_indices: block of each request, [requests].
         has_initial_state: whether the block holds the inputs before the first token, [requests].
 
