@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captured launches of attention: what each backend's implementation notes and is updated with.
+"""Captured launches of attention: what each backend's implementation notes, and its updates.
 
-An implementation of vllm-ascend that takes lengths on the host captures each launch as a task that
-waits for an event, and notes event, task and operands by the number of tokens. Later its
-``update_graph_params`` hands the task the lengths that it finds in metadata.
+Implementations of vllm-ascend that take lengths on the host capture each launch as a task that
+waits for an event. They note event, task and operands by the number of tokens. Later
+``update_graph_params`` gives the task the lengths that it finds in metadata.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from mkv_ascend.drafting.copying import shallow_copy
 
 
 class CaptureAdapter:
-    """What differs by the class of implementation; this one is that of fused_infer_attention.
+    """What differs between classes of implementations; this class serves fused_infer_attention.
 
-    ``is_updated``: whether lengths are handed to it on the host, so that a replay must be given
-    this proposal's. Otherwise it reads them on the device, where the plan writes them.
+    ``is_updated``: whether it takes lengths on the host, so that each replay needs new ones.
+    Otherwise it reads them on the device, where the plan writes them.
     """
 
     is_updated = True
 
     def why_not(self, queries: int, builder: Any) -> str | None:
-        """Why passes of so many queries for each request are not captured; None: they are."""
+        """Why passes with ``queries`` queries per request are not captured; None if they are."""
         return None
 
     def tokens(self, metadata: Any) -> int:
-        """Queries of a pass with this metadata: what the implementation notes its launch by."""
+        """Queries of a pass with this metadata; the implementation notes its launch by them."""
         tokens: int = metadata.actual_seq_lengths_q[-1]
         return tokens
 
@@ -49,42 +49,42 @@ class CaptureAdapter:
         return given
 
     def has_sinks(self, implementation: Any) -> bool:
-        """Whether the launch is of the operator that takes sinks."""
+        """Whether the launch uses the operator that takes sinks."""
         return implementation.sinks is not None
 
 
 class MLACapture(CaptureAdapter):
-    """MLA: what its builder takes for decodes; prefills are launched without a task."""
+    """MLA: only decodes are captured; prefills are launched without a task."""
 
     def why_not(self, queries: int, builder: Any) -> str | None:
-        """Where a request's rows are a prefill."""
+        """A reason if the rows of a request count as a prefill."""
         most = builder.decode_threshold
         if queries <= most:
             return None
         return f"a request's {queries} tokens are a prefill to MLA, whose decodes have {most}"
 
     def tokens(self, metadata: Any) -> int:
-        """Of its decodes, which are all."""
+        """Queries of its decodes; there are no others."""
         return super().tokens(metadata.decode)
 
     def with_lengths(self, metadata: Any, lengths: list[int]) -> Any:
-        """They stand with the decodes."""
+        """As for the base class; lengths are part of the decodes' metadata."""
         given = shallow_copy(metadata)
         given.decode = super().with_lengths(metadata.decode, lengths)
         return given
 
     def has_sinks(self, implementation: Any) -> bool:
-        """There is one operator."""
+        """No; there is one operator."""
         return False
 
 
 class SparseMLACapture(CaptureAdapter):
-    """Sparse MLA: nothing of it is on the host."""
+    """Sparse MLA: it takes nothing on the host."""
 
     is_updated = False
 
     def why_not(self, queries: int, builder: Any) -> str | None:
-        """Where its builder launches."""
+        """A reason if its builder launches kernels."""
         if sharing_of(builder) is None:
             return "its rows are split over ranks, or its slots sorted, for each pass anew"
         return None
@@ -99,7 +99,7 @@ CAPTURE_ADAPTERS: dict[type[Any], CaptureAdapter] = {
 
 
 def capture_adapter(implementation: type[Any]) -> CaptureAdapter | None:
-    """The capture adapter of this implementation class; None where they are not captured."""
+    """The capture adapter of this implementation class; None if it is not captured."""
     for base in implementation.__mro__:
         if base in CAPTURE_ADAPTERS:
             return CAPTURE_ADAPTERS[base]
@@ -107,7 +107,7 @@ def capture_adapter(implementation: type[Any]) -> CaptureAdapter | None:
 
 
 def is_updated(implementation: Any) -> bool:
-    """Whether a replay hands this layer's launches its lengths."""
+    """Whether a replay must update the lengths of this layer's launches."""
     adapter = capture_adapter(type(implementation))
     assert adapter is not None, "layers were asked for it before the capture"
     return adapter.is_updated
@@ -118,12 +118,12 @@ class CapturedLaunch:
     """One launch of attention in a graph.
 
     Attributes:
-        implementation: of its layer.
-        adapter: of its implementation.
-        layer: its name.
-        metadata: that it was captured with.
-        tokens: of its pass.
-        event, handle, operands, workspace: what vllm-ascend notes of it for updates.
+        implementation: implementation of its layer.
+        adapter: capture adapter of the implementation.
+        layer: name of its layer.
+        metadata: metadata of the capture.
+        tokens: number of tokens of its pass.
+        event, handle, operands, workspace: what vllm-ascend notes for updates.
     """
 
     implementation: Any
@@ -137,8 +137,10 @@ class CapturedLaunch:
     workspace: torch.Tensor
 
     def updated_with(self) -> tuple[Callable[..., None], bool, int]:
-        """What launches have in common that one call can update: the function, whether it is for
-        the operator that takes sinks, and the number of tokens."""
+        """Launches with equal values can be updated by one call.
+
+        The values are the function, whether the operator takes sinks, and the number of tokens.
+        """
         update = self.implementation.update_graph_params
         return update, self.adapter.has_sinks(self.implementation), self.tokens
 
@@ -146,21 +148,22 @@ class CapturedLaunch:
 class LargestWorkspaces(dict[int, torch.Tensor]):
     """The largest workspace of all launches with a number of tokens.
 
-    vllm-ascend asks for the first launch's and takes it for the others, whatever those need.
+    vllm-ascend asks for the first launch's workspace and uses it for all others, whatever they
+    need.
     """
 
     def get(self, tokens: int, default: Any = None) -> Any:
-        """None: each launch asks what it needs."""
+        """None, so that each launch asks for the size that it needs."""
         return default
 
     def __setitem__(self, tokens: int, workspace: torch.Tensor) -> None:
-        """Keep the larger one."""
+        """Keep the larger workspace."""
         if tokens not in self or workspace.nbytes > self[tokens].nbytes:
             super().__setitem__(tokens, workspace)
 
 
 class CapturedGraphParams:
-    """What implementations note in one capture, in the order in which they do."""
+    """The notes of implementations in one capture, in the order of execution."""
 
     def __init__(self) -> None:
         noted: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
@@ -168,7 +171,7 @@ class CapturedGraphParams:
         self._workspaces = LargestWorkspaces()
 
     def recorded_here(self) -> Any:
-        """While inside, implementations note their launches of a draft here."""
+        """Let implementations note the draft's launches here while the block runs."""
         return use(
             acl_graph.GraphParams(
                 defaultdict(lambda: self.events),
@@ -181,11 +184,11 @@ class CapturedGraphParams:
     def launches(
         self, names: Sequence[str], metadata: Sequence[Any], layers: dict[str, Any]
     ) -> tuple[tuple[CapturedLaunch, ...], ...]:
-        """What was noted, sorted by pass.
+        """The noted launches of each pass.
 
         Args:
-            names: of the draft's layers whose launches are updated, in the order in which they run.
-            metadata: of each pass, by layer.
+            names: layers of the draft whose launches are updated, in the order of execution.
+            metadata: metadata of each pass, by layer.
 
         Raises:
             RuntimeError: the capture noted another number of launches.
@@ -218,7 +221,7 @@ class CapturedGraphParams:
 
 @contextmanager
 def use(table: acl_graph.GraphParams) -> Iterator[None]:
-    """Have vllm-ascend's implementations read and write this table as that of the draft."""
+    """Let vllm-ascend's implementations use ``table`` for the draft while the block runs."""
     before = acl_graph._draft_graph_params
     acl_graph._draft_graph_params = table
     try:

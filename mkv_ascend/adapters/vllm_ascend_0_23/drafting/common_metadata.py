@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vllm-ascend's metadata builders take for all layers of a pass, from the pass's rows."""
+"""Makes the input that vllm-ascend's metadata builders share in a pass, from the pass's rows."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ class CommonMetadata:
     """Makes common metadata of a draft's passes.
 
     Attributes:
-        later_state: vllm-ascend's state of attention in passes with one token per request.
-        lengths_on_host: whether the builder reads lengths on the host, whatever device they are on
-            (with parallel drafting).
+        later_state: vllm-ascend's attention state for passes with one token per request.
+        lengths_on_host: whether the builder must get lengths on the host (with parallel drafting).
     """
 
     later_state: AscendAttentionState
     lengths_on_host: bool = False
 
     def of(self, batch: PassBatch) -> Any:
-        """Common metadata of a pass; block table and slots are missing.
+        """Common metadata of a pass, without block table and slots.
 
-        What is not of the pass is the target's.
+        Values that do not depend on the pass are the target's.
         """
         target = batch.common
         common: Any = _of_verify_step(batch) if target is None else shallow_copy(target)
@@ -47,7 +46,7 @@ class CommonMetadata:
         if batch.index == 0 and batch.causal:
             decodes = common.attn_state is AscendAttentionState.DecodeOnly
             if decodes and batch.longest_row > common.max_query_len:
-                # A decode has one token; here it has the sampled one besides.
+                # A decode has one token; this one also has the sampled token.
                 common.attn_state = AscendAttentionState.ChunkedPrefill
         else:
             common.decode_token_per_req = batch.longest_row
@@ -61,7 +60,7 @@ class CommonMetadata:
 
 
 def _of_verify_step(batch: PassBatch) -> AscendCommonAttentionMetadata:
-    """What a made-up verify step has that a graph is captured for; the pass's own rows follow."""
+    """Common metadata of the made-up verify step of a capture; the caller adds the pass's rows."""
     verified = int(batch.host_lengths[0]) // 2
     return AscendCommonAttentionMetadata(
         query_start_loc=batch.query_start_loc,

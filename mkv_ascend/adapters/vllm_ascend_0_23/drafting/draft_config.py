@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The draft's configuration, kept apart from the target's.
+"""The draft's configuration, separate from the target's.
 
-vLLM makes the draft's ``VllmConfig`` by copying the target's with ``replace()``. The copy shares
-its parts by reference, and making it runs the platform's ``check_and_update_config`` again, now
-for the draft. In vllm-ascend 0.23.0 that writes into what the target uses:
+vLLM makes the draft's ``VllmConfig`` by copying the target's with ``replace()``. The copy shares its
+parts by reference. Making it runs the platform's ``check_and_update_config`` again, now for the
+draft. In vllm-ascend 0.23.0 that changes objects that the target uses:
 
 * ``cache_config``: ``block_size`` (a draft that is not hybrid resets a hybrid target's 1024 to
-  128), ``cache_dtype`` (a draft with ``index_topk``), the Mamba page size;
-  and what the target's says holds for the draft too: ``sliding_window``, of a target all of whose
-  layers are windows, makes windows of a dense draft's layers;
+  128), ``cache_dtype`` (a draft with ``index_topk``), the Mamba page size. And the draft takes over
+  values of the target's: if all of the target's layers have windows, its ``sliding_window`` makes
+  windows of a dense draft's layers;
 * the process-wide ``AscendConfig``, which afterwards is the draft's for both models.
 """
 
@@ -35,11 +35,11 @@ def separate_draft_config(
         target: the target's configuration; its ``cache_config`` is the same before and after.
         make_draft: vLLM's own way to make the draft's.
         recurrent: whether the draft has recurrent layers. Their states are then as without prefix
-            caching, one for a request, whatever the target does.
+            caching, one per request, whatever the target does.
 
     Returns:
         The draft's configuration with a ``cache_config`` of its own. Its block size is the
-        target's: that is what the scheduler counts in and what the draft's specs are made with.
+        target's, because the scheduler counts in it and the draft's specs are made with it.
     """
     before = copy.copy(target.cache_config)
     if recurrent:
@@ -56,7 +56,7 @@ def separate_draft_config(
 
 
 def _uniform_window(target: VllmConfig) -> int | None:
-    """The window of all the draft's layers, as vLLM finds it for a model that is served alone."""
+    """The window of all the draft's layers, as vLLM finds it for a model served alone."""
     speculative = target.speculative_config
     if speculative is None or speculative.draft_model_config is None:
         window: int | None = target.cache_config.sliding_window
@@ -72,7 +72,7 @@ def _without_states_of_prefixes(cache: CacheConfig) -> None:
 
 
 def builder_config(draft: VllmConfig) -> VllmConfig:
-    """What the draft's metadata builders see: the draft's configuration with its own model.
+    """The configuration for the draft's metadata builders: the draft's, with its own model.
 
     For the eagle, eagle3, mtp and dflash methods vLLM leaves the target's ``model_config`` in
     the draft's configuration. A shallow copy is made without ``replace()``, which would run the
@@ -88,7 +88,7 @@ def builder_config(draft: VllmConfig) -> VllmConfig:
 
 @contextlib.contextmanager
 def preserve_ascend_config() -> Iterator[None]:
-    """Put vllm-ascend's process-wide AscendConfig back to the target's afterwards."""
+    """Restore the target's process-wide AscendConfig of vllm-ascend afterwards."""
     before = ascend_config._ASCEND_CONFIG
     try:
         yield

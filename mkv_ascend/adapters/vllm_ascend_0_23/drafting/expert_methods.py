@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each model's own methods of bringing tokens to its experts.
+"""Each model's own methods of sending tokens to its experts.
 
-vllm-ascend 0.23.0 keeps one set of MoE communication methods per process, made anew by each layer
-with experts. What counts is the last one built, and that is the draft's: a target with another
-number of experts or of experts per token then deals out its tokens with the draft's numbers, or
-stops where an expert's index is past them.
+vllm-ascend 0.23.0 keeps one set of MoE communication methods per process. Each layer with experts
+replaces it, so the last layer built counts, and that is the draft's. A target with another number
+of experts, or of experts per token, then distributes its tokens with the draft's numbers, or stops
+where an expert's index exceeds them.
 
-Which method of them a pass takes is asked of the target's configuration too: none where the target
-has no experts. Such a draft takes what vllm-ascend takes without expert parallelism.
+vllm-ascend also asks the target's configuration which of the methods a pass takes: none if the
+target has no experts. A draft with experts then takes the method that vllm-ascend takes without
+expert parallelism.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Methods = dict[Any, Any]
 
 @contextlib.contextmanager
 def preserve_expert_methods() -> Iterator[Methods]:
-    """Put the target's methods back at the end; yields a dict that then holds the draft's."""
+    """Restore the target's methods at the end; yields a dict that then holds the draft's."""
     current: Methods = moe_comm_method._MoECommMethods
     target, draft = dict(current), Methods()
     try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metadata of one group of gated delta nets (GDN) for another that has a block table of its own.
+"""How groups of gated delta nets (GDN) with different block tables share metadata.
 
-vllm-ascend's builder makes it anew for each KV group, some thirty small tensors and lists each
-time, of which the rows of the block table alone differ between groups of one spec. Source:
+vllm-ascend's builder makes metadata anew for each KV group: some thirty small tensors and lists.
+Between groups of one spec only the rows of the block table differ. Source:
 ``AscendGDNAttentionMetadataBuilder.build`` of vllm-ascend 0.23.0 (ops/gdn_attn_builder.py).
 """
 
@@ -20,7 +20,7 @@ from vllm_ascend.ops.gdn_attn_builder import AscendGDNAttentionMetadataBuilder
 
 @dataclass(frozen=True)
 class GDNSharing:
-    """How a group's metadata is made from what ``builder`` has just built for its own."""
+    """Makes a group's metadata from the metadata that ``builder`` has just made."""
 
     builder: Any
 
@@ -29,7 +29,8 @@ class GDNSharing:
 
         Args:
             table: int32 [requests, columns], padded like the builder's own.
-            lengths: int32 [requests], of the sequences; None where no states of prefixes are kept.
+            lengths: int32 [requests], lengths of the sequences; None if states of prefixes are not
+                kept.
         """
         builder = self.builder
         states = mamba_get_block_table_tensor(
@@ -47,7 +48,7 @@ class GDNSharing:
         if built.non_spec_state_indices_tensor is not None:
             other.non_spec_state_indices_tensor = first
         if built.prefill_state_indices is not None:
-            # Prefills stand behind decodes.
+            # Prefills come after decodes.
             other.prefill_state_indices = first[len(first) - len(built.prefill_state_indices) :]
         other.non_spec_prefill_metadata = _with_rows(
             built.non_spec_prefill_metadata, "causal_conv1d", windows
@@ -72,10 +73,10 @@ def _with_rows(part: Any, name: str, rows: torch.Tensor | None) -> Any:
 
 
 def gdn_sharing_of(builder: Any) -> GDNSharing | None:
-    """How what the builder makes serves other groups; None where it is built for each.
+    """How the builder's metadata serves other groups; None if each group must build its own.
 
-    So it is with full graphs: what is captured for a group are the addresses of its own builder's
-    buffers.
+    With full graphs each group builds its own, because a capture keeps the addresses of the
+    buffers of that group's builder.
     """
     if isinstance(builder, AscendGDNAttentionMetadataBuilder) and not builder.use_full_cuda_graph:
         return GDNSharing(builder)
@@ -83,5 +84,5 @@ def gdn_sharing_of(builder: Any) -> GDNSharing | None:
 
 
 def gdn_need(builder: Any, spec: Any) -> Hashable:
-    """What groups must be equal in to share what is built."""
+    """Groups with equal values share metadata."""
     return type(builder), spec

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What metadata of one builder may stand in for that of another group or pass.
+"""How metadata that a builder made once serves other groups and passes.
 
-Most of what a metadata builder makes is the same for all groups and all later passes: only block
-table, slots, positions and lengths differ. For the builders known here, one built object is copied
-shallowly and those fields are replaced. Of a builder that is not known nothing is assumed: it runs
-for each of its groups and passes.
+Most of a builder's metadata is equal for all groups and all later passes. Only block table, slots,
+positions and lengths differ. For the builders known here, one built object is copied shallowly and
+those fields are replaced. An unknown builder runs for each of its groups and passes.
 """
 
 from __future__ import annotations
@@ -32,15 +31,14 @@ from mkv_ascend.drafting.plan import LaterPasses
 
 @dataclass(frozen=True)
 class GatheredRows:
-    """Rotary rows of all passes of a proposal, for layers of MLA, sparse or not.
+    """Rows of cosines and sines for all passes of a proposal, for layers of MLA, sparse or not.
 
     Attributes:
         cosines, sines: [rows, 1, 1, rope dimension], of the first pass and then of each later pass.
         first: rows of the first pass.
         later: rows of each later pass.
-        tables: where they come from.
-        positions: of the first pass and of the later passes, as far as there are any: buffers of
-            the proposal, int32.
+        tables: the tables that the rows come from.
+        positions: int32 buffers of the proposal, of the first pass and of the later passes, if any.
     """
 
     cosines: torch.Tensor
@@ -51,12 +49,12 @@ class GatheredRows:
     positions: tuple[torch.Tensor, ...]
 
     def for_pass(self, index: int, requests: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Those of a later pass's live rows, cosines and sines."""
+        """Cosines and sines of the live rows of a later pass."""
         start = self.first + index * self.later
         return self.cosines[start : start + requests], self.sines[start : start + requests]
 
     def regather(self) -> None:
-        """Select the rows of the positions that are there now, into the same memory: in a graph."""
+        """Select the rows at the current positions anew, into the same memory; runs in a graph."""
         self.tables.rows(_joined(self.positions), out=(self.cosines, self.sines))
 
 
@@ -66,15 +64,17 @@ def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def run_builder(builder: Any, common: Any, draft_index: int) -> Any:
-    """What vllm-ascend's builder makes for a pass of the draft."""
+    """Run vllm-ascend's builder for a pass of the draft."""
     if draft_index == 0:
         return builder.build(0, common, **_arguments_of_caller(builder))
     return builder.build_for_drafting(common, draft_index)
 
 
 def _arguments_of_caller(builder: Any) -> dict[str, Any]:
-    """DeepSeek-V4's builders keep with their caller what layers of several ratios share. The layer
-    that drafts has one ratio, so a new pass shares nothing."""
+    """Arguments in which DeepSeek-V4's builders keep what layers of several ratios share.
+
+    The layer that drafts has one ratio, so a new pass shares nothing.
+    """
     if not isinstance(builder, AscendDSAMetadataBuilder):
         return {}
     shared = ("prefill", "decode", "common")
@@ -87,26 +87,26 @@ def _arguments_of_caller(builder: Any) -> dict[str, Any]:
 class Sharing:
     """How metadata of one builder class is made from what it built once.
 
-    This one is of fused_infer_attention and flash_attention_3: one builder, which takes lengths on
-    the host.
+    This class is for fused_infer_attention and flash_attention_3. They have one builder, which
+    takes lengths on the host.
     """
 
     def serves(self, builder: Any) -> bool:
-        """Whether this builder, as it is configured, makes what can be shared."""
+        """Whether the metadata of this builder, as configured, can be shared."""
         return True
 
     def reads(self, spec: Any) -> Hashable:
-        """What the builder reads of its spec: specs equal in it give the same metadata."""
+        """The part of the spec that the builder reads; equal parts give equal metadata."""
         return isinstance(spec, CrossAttentionSpec)
 
     def cos_sin_rows(
         self, builder: Any, first: torch.Tensor | None, later: torch.Tensor | None
     ) -> GatheredRows | None:
-        """The rows that its layers need, in three launches; None if they take none from metadata.
+        """The rows that its layers need, in three launches; None if metadata holds none.
 
         Args:
             first: positions of the first pass, int32 [rows].
-            later: of the later passes, int32 [K - 1, rows].
+            later: positions of the later passes, int32 [K - 1, rows].
         """
         return None
 
@@ -117,7 +117,7 @@ class Sharing:
         return run_builder(builder, common, draft_index)
 
     def block_table(self, built: Any) -> torch.Tensor:
-        """Of ``built``, int32 [requests, columns]; MLA has the decodes' there."""
+        """The block table in ``built``, int32 [requests, columns]; for MLA that of the decodes."""
         table: torch.Tensor = built.block_tables
         return table
 
@@ -140,7 +140,7 @@ class Sharing:
 
 
 class MLASharing(Sharing):
-    """MLA: prefills and decodes have metadata of their own, decodes with their rotary rows."""
+    """MLA: prefills and decodes have separate metadata, each with its rows of cosines and sines."""
 
     def reads(self, spec: Any) -> Hashable:
         hashable: Hashable = spec
@@ -163,15 +163,15 @@ class MLASharing(Sharing):
     def build(
         self, builder: Any, common: Any, draft_index: int, cos_sin: GatheredRows | None
     ) -> Any:
-        """Without what the builder would launch: no layer reads positions or starts from it.
+        """Build without the builder's launches; no layer reads positions or starts from metadata.
 
-        The rows of later passes are put in by ``for_later_passes``.
+        ``for_later_passes`` inserts the rows of later passes.
         """
         tables = rope_tables_of(builder)
         assert tables is not None
         assert cos_sin is not None
         own = shallow_copy(common)
-        # On the host, and long already: the builder converts one and subtracts from the other.
+        # Both on the host, positions as int64: the builder converts these and subtracts starts.
         own.positions = _HOST_ZERO.expand(common.num_actual_tokens)
         own.query_start_loc = common.query_start_loc_cpu
         with tables.with_deferred_rows():
@@ -216,7 +216,7 @@ _HOST_ZERO = torch.zeros(1, dtype=torch.int64)
 
 
 def _put_in_rows(built: Any, positions: torch.Tensor, cos_sin: GatheredRows) -> None:
-    """Give metadata of a first pass its positions and rotary rows: decodes first, then prefills."""
+    """Insert positions, cosines and sines of a first pass; decodes come before prefills."""
     decodes, rows = built.num_decode_tokens, built.num_actual_tokens
     for part, part_rows in (
         (built.decode, slice(0, decodes)),
@@ -228,21 +228,21 @@ def _put_in_rows(built: Any, positions: torch.Tensor, cos_sin: GatheredRows) -> 
 
 
 class SparseMLASharing(MLASharing):
-    """Sparse MLA: one metadata for prefills and decodes, which takes lengths on the device."""
+    """Sparse MLA: one metadata object for prefills and decodes, with lengths on the device."""
 
     def serves(self, builder: Any) -> bool:
-        """Not where the builder splits rows over ranks or sorts slots, by launches of its own."""
+        """No if the builder splits rows over ranks or sorts slots, by launches of its own."""
         return not (builder.enable_dsa_cp or get_ascend_config().c8_enable_reshape_optim)
 
     def build(
         self, builder: Any, common: Any, draft_index: int, cos_sin: GatheredRows | None
     ) -> Any:
-        """Without the rotary rows that the builder would select; see ``for_later_passes``."""
+        """Build without selecting rows of cosines and sines; see ``for_later_passes``."""
         tables = rope_tables_of(builder)
         assert tables is not None
         assert cos_sin is not None
         own = shallow_copy(common)
-        # On the host, and long already: the builder converts them.
+        # On the host and int64 already, because the builder converts them.
         own.positions = _HOST_ZERO.expand(common.num_actual_tokens)
         with tables.with_deferred_rows():
             built = run_builder(builder, own, draft_index)
@@ -280,12 +280,13 @@ SHARING: dict[type[Any], Sharing] = {
     AscendMLAMetadataBuilder: MLASharing(),
     AscendSFAMetadataBuilder: SparseMLASharing(),
 }
-"""Builder class -> how its metadata is shared. Subclasses made by ``derive`` only narrow what the
-builder sees, so they share as their base."""
+"""Builder class -> how its metadata is shared.
+
+Subclasses made by ``derive`` only narrow what the builder sees, so they share like their base."""
 
 
 def sharing_of(builder: Any) -> Sharing | None:
-    """How the builder's metadata is shared; None where nothing is known of it."""
+    """How the builder's metadata is shared; None for an unknown builder."""
     for base in type(builder).__mro__:
         if base in SHARING:
             return SHARING[base] if SHARING[base].serves(builder) else None
@@ -293,12 +294,12 @@ def sharing_of(builder: Any) -> Sharing | None:
 
 
 class GroupBuilder:
-    """``Builder`` of one attention group, by vllm-ascend's builder and how its metadata is shared.
+    """``Builder`` of one attention group, around vllm-ascend's builder.
 
     Args:
-        builder: vllm-ascend's.
-        spec: of the group's caches.
-        common: what the builder takes for all layers.
+        builder: vllm-ascend's builder.
+        spec: the spec of the group's caches.
+        common: makes the builder's input that all layers share.
     """
 
     def __init__(self, builder: Any, spec: Any, common: CommonMetadata) -> None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls by which captured launches of attention take the lengths of a proposal.
+"""The calls that give captured launches of attention the lengths of a proposal.
 
-vllm-ascend's ``update_graph_params`` updates all launches of a table, of several passes too, where
-they are of one class and have one number of tokens. So a proposal needs a call for its first pass
-and one for all later passes, or as many more as backends take turns. What a call costs beside its
-launches, a stream and a look at the configuration, is paid that often and not for every launch.
+vllm-ascend's ``update_graph_params`` updates all launches of a table. These may belong to several
+passes, if they have one class and one number of tokens. So a proposal needs one call for its first
+pass and one for all later passes, or more where backends alternate. Beside its launches a call
+costs a stream and a look at the configuration. That is paid per call, not per launch.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from vllm_ascend.compilation import acl_graph
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.capture_adapters import CapturedLaunch, use
 
 Lengths = Sequence[list[int]]
-"""Of each pass of a proposal, one for each request."""
+"""For each pass of a proposal, a length for each request."""
 
 
 class UpdateCall:
     """Launches that one call updates, in the order of execution.
 
-    ``table``: what vllm-ascend keeps for updates, of these launches alone.
+    ``table``: what vllm-ascend keeps for updates, for these launches only.
     """
 
     def __init__(
@@ -33,8 +33,8 @@ class UpdateCall:
     ) -> None:
         """
         Args:
-            first_pass: number of the pass that the first launches are of.
-            launches_by_pass: launches of this pass and of those after it, all of the same layers.
+            first_pass: number of the first pass.
+            launches_by_pass: launches of this pass and of the following ones, of the same layers.
         """
         self.first_pass, self.launches_by_pass = first_pass, launches_by_pass
         launches = [launch for pass_launches in launches_by_pass for launch in pass_launches]
@@ -47,7 +47,7 @@ class UpdateCall:
         )
 
     def metadata(self, lengths: Lengths) -> list[dict[str, Any]]:
-        """Of each pass, by layer: what was captured, with these lengths."""
+        """The captured metadata of each pass, by layer, with these lengths."""
         return [
             _with_lengths(pass_launches, lengths[self.first_pass + number])
             for number, pass_launches in enumerate(self.launches_by_pass)
@@ -66,8 +66,8 @@ class UpdateCall:
 class Updates:
     """The fewest calls that update all launches of a graph in the order of execution.
 
-    A call takes launches of one pass that follow one another, or several whole passes: vllm-ascend
-    looks for the same layers in each pass that it is given.
+    A call takes consecutive launches of one pass, or several whole passes, because vllm-ascend
+    looks for the same layers in each pass of a call.
     """
 
     def __init__(self, passes: Sequence[Sequence[CapturedLaunch]]) -> None:
@@ -91,15 +91,15 @@ class Updates:
         )
 
     def run(self, stream: Any, context: Any, config: Any, lengths: Lengths) -> None:
-        """Give all launches their lengths, and let the replay go on through them.
+        """Give all launches their lengths, and let the replay continue.
 
         Args:
-            stream: on which tasks are updated.
+            stream: the stream on which tasks are updated.
             context: the forward context of the capture, which is the current one.
-            config: of vLLM.
+            config: vLLM's configuration.
 
         Raises:
-            ValueError: these are lengths of more or fewer passes.
+            ValueError: the number of passes differs from the graph's.
         """
         if len(lengths) != self._passes:
             raise ValueError(
