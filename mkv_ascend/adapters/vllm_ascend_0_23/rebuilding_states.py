@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent drafts read what the target took from the prefix cache.
+"""Recurrent drafts read the tokens that the target took from the prefix cache.
 
-Their states at the end of a hit are nowhere, so the draft runs over the tokens of the hit, in
-passes like the first one of a proposal, but without drafts and without sampling. A pass reads and
-writes the cached blocks of its request: layers of attention find the keys before a chunk there, and
-write the chunk's own again. That changes nothing for others who have these blocks, since keys
-follow from the tokens before them alone (up to rounding, where chunks are cut elsewhere). They are
-written all the same: blocks may be hit in the step that fills them, when the draft has not run yet.
+Their states at the end of a hit are kept nowhere, so the draft runs over the tokens of the hit. Its
+passes are like the first pass of a proposal, but without drafts and without sampling. A pass reads
+and writes the cached blocks of its request. Attention layers read the keys before a chunk there,
+and write the chunk's own keys again. Other requests with these blocks do not notice: a key depends
+only on the tokens before it (up to rounding, if chunks are cut elsewhere). The keys must be written
+all the same, because blocks may be hit in the step that fills them, before the draft has run.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ def note_requests(lost: LostStates, step: SchedulerOutput) -> None:
 
 
 class Rebuilding:
-    """Runs a draft over tokens of which it has no state.
+    """Runs a draft over tokens that its state does not include.
 
     Attributes:
-        passes, tokens: of the draft, so far.
+        passes, tokens: numbers of extra passes and of their tokens so far.
     """
 
     def __init__(self, proposal: Proposal, most_tokens: int) -> None:
         """
         Args:
-            proposal: of a draft with recurrent layers.
-            most_tokens: of a pass.
+            proposal: the proposal of a draft with recurrent layers.
+            most_tokens: largest number of tokens of a pass.
 
         Raises:
             NotImplementedError: an attention layer of the draft keeps no keys of a hit's beginning.
@@ -75,7 +75,7 @@ class Rebuilding:
         self.passes = self.tokens = 0
         self._most_tokens = min(most_tokens, draft.buffers.token_ids.shape[0])
         self._engine_plan, self._engine_states = proposal.plan, strategy.states
-        # Rows of these tables are the requests that are read, not those of the batch.
+        # A row of these tables is a request that is read, not a row of the batch.
         self._plan = DraftPlan(
             replace(proposal.plan.sizes, later_passes=0),
             [torch.zeros_like(table) for table in proposal.plan.block_tables],
@@ -86,7 +86,7 @@ class Rebuilding:
         self._planner = Planner(draft, self._plan, proposal.needs)
 
     def describe(self) -> str:
-        """For the log: what prefix hits cost."""
+        """The cost of prefix hits, for the log."""
         return (
             "Prefix hits are the target's: the draft has no state at the end of one, so it reads "
             f"the tokens of the hit itself, in passes of at most {self._most_tokens} tokens, "
@@ -94,12 +94,13 @@ class Rebuilding:
         )
 
     def run(self, batch: Any, common: Any) -> None:
-        """Rebuild the states of requests of this batch that have none; they are then as after the
-        last token that the target had computed before this step.
+        """Rebuild the missing states of requests in this batch.
+
+        Each is then the state after the last token that the target computed before this step.
 
         Args:
             batch: the runner's input batch.
-            common: of the target's pass, whose rows are not read.
+            common: common metadata of the target's pass; its rows are not read.
         """
         most = self._plan.sizes.max_model_len
         noted = self.lost.take(batch.req_id_to_index)
@@ -112,7 +113,7 @@ class Rebuilding:
         self._take_tables([chunk.row for chunk in chunks])
         target = self._rows_of(chunks, token_ids, common)
         rows = self._plan.expand(target, draft.buffers)
-        # Each row's own token, not the next one, as heads on hidden states take it.
+        # Each row takes its own token, not the next one as with heads on hidden states.
         draft.buffers.token_ids[:rows] = target.token_ids
         batch = planner.first_batch(target, rows)
         cos_sin = planner.needs.cos_sin_rows(batch.positions, None)
@@ -134,7 +135,7 @@ class Rebuilding:
         self._states.take_rows(self._engine_states, index)
 
     def _rows_of(self, chunks: Sequence[Chunk], token_ids: np.ndarray, common: Any) -> TargetOutput:
-        """The chunks as rows of a target that has computed the tokens before them."""
+        """The chunks, as rows of a target that has computed the tokens before them."""
         device = self._plan.counts.device
         given = np.concatenate([token_ids[chunk.row, chunk.start : chunk.end] for chunk in chunks])
         positions = np.concatenate([np.arange(chunk.start, chunk.end) for chunk in chunks])
@@ -167,7 +168,7 @@ def _starts(chunks: Sequence[Chunk]) -> torch.Tensor:
 
 
 def make_rebuilding(drafter: Any, cache_config: Any, scheduler_config: Any) -> Rebuilding | None:
-    """Of the states of a recurrent draft behind prefix hits; None where there are no hits."""
+    """Make the ``Rebuilding`` of a recurrent draft; None if there are no prefix hits."""
     assembly = assembly_of(drafter)
     if not cache_config.enable_prefix_caching or assembly is None:
         return None

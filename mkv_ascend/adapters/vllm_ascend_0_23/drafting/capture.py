@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """ACL graphs of a draft's passes.
 
-vllm-ascend 0.23.0 keeps what is needed to update captured launches in a global table by number of
-tokens, for layers in the order of their names and of one backend. Here each graph has a table of
-its own, in the order of execution, and each launch is updated by its own layer's backend.
+vllm-ascend 0.23.0 keeps the data for updates of captured launches in one global table, by number of
+tokens. It assumes one backend, and layers in the order of their names. Here each graph has a table
+of its own, in the order of execution. Each launch is updated by its own layer's backend.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class AscendGraph:
     """``Graph`` of the passes of one proposal.
 
     Args:
-        graph: torch_npu's.
-        updates: by which the launches of attention take lengths, in the order of execution.
-        context: the forward context of the capture, in which launches are updated, too.
-        capturer: that captured it.
-        reads_lengths: whether some launch reads lengths on the device.
+        graph: torch_npu's graph.
+        updates: give the launches of attention their lengths, in the order of execution.
+        context: the forward context of the capture; launches are also updated in it.
+        capturer: the capturer that captured it.
+        reads_lengths: whether any launch reads lengths on the device.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class AscendCapturer:
     """``Capturer`` of one proposer's draft.
 
     Args:
-        proposer: vllm-ascend's.
+        proposer: vllm-ascend's proposer.
         draft: its draft.
-        layers: its attention layers by name, in the order in which they run.
+        layers: its attention layers by name, in the order of execution.
 
-    ``cost``: of the captures so far.
+    ``cost``: the cost of all captures so far.
     """
 
     def __init__(self, proposer: Any, draft: AscendDraft, layers: dict[str, Any]) -> None:
@@ -87,7 +87,7 @@ class AscendCapturer:
         """See ``Capturer``."""
         table, graph = CapturedGraphParams(), torch_npu.npu.NPUGraph()
         capture = torch_npu.npu.graph(graph, pool=current_platform.get_global_graph_pool())
-        # The context in the graph: it sets the mask of live rows by which experts communicate.
+        # The graph includes entering the context: it sets the mask of live rows for experts.
         draft_context = self._draft.running(passes.first, passes.batch)
         with capture, table.recorded_here(), draft_context:
             context = get_forward_context()
@@ -108,7 +108,7 @@ class AscendCapturer:
     def run_updates(
         self, updates: Updates, context: ForwardContext, lengths: Sequence[list[int]]
     ) -> None:
-        """Update a graph's launches, on the one stream of all graphs."""
+        """Update a graph's launches, on the stream that all graphs share."""
         updates.run(self._stream, context, self._proposer.vllm_config, lengths)
 
     def wait_for_replay(self) -> None:
@@ -118,7 +118,7 @@ class AscendCapturer:
     def wait_for_copied_drafts(self) -> None:
         """See ``Capturer``.
 
-        The runner copies them on a stream of its own, when the scheduler asks for them.
+        The runner copies them on a separate stream, if the scheduler asks for them.
         """
         copied = self._proposer.runner.draft_token_ids_event
         if copied is not None:
@@ -128,7 +128,7 @@ class AscendCapturer:
 def why_not_captured(
     proposer: Any, draft: AscendDraft, attention_groups: Sequence[Any], *, enforce_eager: bool
 ) -> str | None:
-    """Why a draft's passes are not captured; None: they are."""
+    """Why a draft's passes are not captured; None if they are."""
     runner = proposer.runner
     if not runner.compilation_config.cudagraph_mode.has_full_cudagraphs():
         return "the target has no full graphs"

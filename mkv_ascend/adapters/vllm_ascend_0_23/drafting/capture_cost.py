@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What captures of graphs cost when the engine starts."""
+"""The cost of graph captures when the engine starts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch_npu
 
 @dataclass(frozen=True)
 class CaptureCost:
-    """Numbers of graphs, seconds, and bytes of device memory that they keep."""
+    """Number of graphs, seconds, and bytes of device memory that the graphs keep."""
 
     graphs: int = 0
     seconds: float = 0.0
@@ -27,7 +27,7 @@ class CaptureCost:
         )
 
     def without(self, part: CaptureCost) -> CaptureCost:
-        """The rest, where ``part`` is in it."""
+        """The remaining cost without ``part``, which it includes."""
         return CaptureCost(
             self.graphs - part.graphs,
             self.seconds - part.seconds,
@@ -39,21 +39,21 @@ class CaptureCost:
 
 
 class CaptureMeter:
-    """Adds up what captures cost; ``total``: so far."""
+    """Adds up the cost of captures; ``total``: the cost so far."""
 
     def __init__(self) -> None:
         self.total = CaptureCost()
 
     @contextmanager
     def one_graph(self) -> Iterator[None]:
-        """Measure the capture of a graph, and what runs before it for its sake."""
+        """Measure the capture of a graph, its preparation included."""
         start, free = time.perf_counter(), _free_bytes()
         yield
         self.total += CaptureCost(1, time.perf_counter() - start, free - _free_bytes())
 
 
 def _free_bytes() -> int:
-    """Free memory of the device, without what the allocator keeps for later."""
+    """Free memory of the device, after the allocator has released its cache."""
     torch_npu.npu.synchronize()
     torch_npu.npu.empty_cache()
     free: int = torch_npu.npu.mem_get_info()[0]

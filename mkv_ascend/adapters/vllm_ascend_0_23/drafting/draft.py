@@ -17,13 +17,13 @@ from mkv_ascend.drafting.draft import Builder, DraftBuffers, HiddenStates, Metad
 from mkv_ascend.drafting.groups import DraftGroups
 
 JOINS_STATES = ("eagle3",)
-"""Methods whose draft takes the target's hidden states of several layers, joined by the draft."""
+"""Methods whose draft joins hidden states of several layers of the target."""
 
 
 class AscendDraft:
-    """``Draft`` of a proposer of vllm-ascend, whose model is loaded.
+    """``Draft`` of a proposer of vllm-ascend whose model is loaded.
 
-    ``groups`` and ``builders`` are known when the KV caches are.
+    ``groups`` and ``builders`` are known once the KV caches exist.
     """
 
     groups: DraftGroups
@@ -36,11 +36,11 @@ class AscendDraft:
         self._takes_states: bool = proposer.pass_hidden_states_to_model
 
     def bind(self, groups: DraftGroups, builders: Sequence[Builder]) -> None:
-        """Take the groups of its layers and their builders, when there are KV caches."""
+        """Take the groups of its layers and their builders, once the KV caches exist."""
         self.groups, self.builders = groups, builders
 
     def run_eagerly(self) -> None:
-        """Give up the buffer that graphs alone need."""
+        """Release the buffer that only graphs need."""
         self.buffers = replace(self.buffers, joined_states=None)
 
     def share_rows(self, rows: int) -> tuple[int, torch.Tensor | None]:
@@ -142,7 +142,7 @@ class AscendDraft:
             )
 
     def _skip_topk(self, skip: bool) -> None:
-        """Later passes of some MTP heads take over the first one's choice of keys."""
+        """Let later passes of some MTP heads reuse the first pass's choice of keys."""
         inner: Any = getattr(self._proposer.model, "model", None)
         if self._proposer._share_mtp_indices and hasattr(inner, "set_skip_topk"):
             inner.set_skip_topk(skip)
@@ -151,8 +151,7 @@ class AscendDraft:
 def buffers_of(proposer: Any, enforce_eager: bool) -> DraftBuffers:
     """The buffers of a proposer whose model is loaded.
 
-    The largest of its graphs is made here, because memory that is taken now is left out when the
-    KV cache is sized.
+    The buffer for its largest graph is allocated here, so that sizing the KV cache accounts for it.
     """
     several = proposer.uses_mrope
     takes_states = proposer.pass_hidden_states_to_model
@@ -168,7 +167,7 @@ def buffers_of(proposer: Any, enforce_eager: bool) -> DraftBuffers:
 
 
 def _buffer_of_joined_states(proposer: Any) -> torch.Tensor | None:
-    """For the target's states that the draft joins in its graphs; None: it takes them as is."""
+    """The buffer of hidden states that the draft joins in its graphs; None if it joins none."""
     config = proposer.runner.compilation_config
     if proposer.method not in JOINS_STATES or proposer.parallel_drafting:
         return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The draft's configuration, separate from the target's.
 
-vLLM makes the draft's ``VllmConfig`` by copying the target's with ``replace()``. The copy shares its
-parts by reference. Making it runs the platform's ``check_and_update_config`` again, now for the
+vLLM makes the draft's ``VllmConfig`` by copying the target's with ``replace()``. The copy shares
+its parts by reference. Making it runs the platform's ``check_and_update_config`` again, now for the
 draft. In vllm-ascend 0.23.0 that changes objects that the target uses:
 
 * ``cache_config``: ``block_size`` (a draft that is not hybrid resets a hybrid target's 1024 to

@@ -40,7 +40,7 @@ from mkv_ascend.drafting.recurrent_strategy import RecurrentStrategy
 from mkv_ascend.drafting.strategy import Strategy
 
 MOST_QUERIES_OF_A_DECODE = 16
-"""Of npu_fused_infer_attention_score for MLA in the TND layout (its documentation; mla_v1.py)."""
+"""Limit of npu_fused_infer_attention_score for MLA in the TND layout (its docs; mla_v1.py)."""
 
 Layers = Mapping[str, Any]
 
@@ -49,10 +49,10 @@ class Bound:
     """A draft whose layers lie in KV groups.
 
     Args:
-        proposer: vllm-ascend's.
+        proposer: vllm-ascend's proposer.
         draft: its draft, with its groups.
-        kv_cache_groups: vLLM's, of the engine.
-        common: what metadata builders take for all layers.
+        kv_cache_groups: vLLM's KV groups of the engine.
+        common: makes the input that metadata builders share.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Bound:
 
 
 class Family:
-    """What a proposer needs for its strategy; this one for attention layers, heads included.
+    """What a proposer needs for its strategy; this class serves attention layers and heads.
 
     ``first_pass_drafts``: whether the first pass drafts a token.
     """
@@ -78,14 +78,14 @@ class Family:
     first_pass_drafts = True
 
     def refuse_options(self, proposer: Any) -> None:
-        """Refuse what cannot be combined with such a draft: NotImplementedError."""
+        """Raise NotImplementedError for options that such a draft cannot serve."""
 
     def refuse_layers(self, proposer: Any, layers: Layers, specs: Layers) -> None:
-        """Refuse layers that cannot be served: NotImplementedError."""
+        """Raise NotImplementedError for layers that cannot be served."""
         refuse_recurrent_layers(specs)
 
     def attention_layers(self, layers: Layers, specs: Layers) -> dict[str, Any]:
-        """Of the draft's layers those that keep keys and values."""
+        """The draft's layers that keep keys and values."""
         return dict(layers)
 
     def draft(self, proposer: Any, enforce_eager: bool) -> AscendDraft:
@@ -99,13 +99,13 @@ class Family:
             later_passes=0 if parallel else proposer.num_speculative_tokens - 1,
             max_requests=proposer.max_batch_size,
             max_tokens=proposer.input_ids.shape[0],
-            # Longer sequences go on without drafts worth anything, but read no row of a rotary
-            # table that the draft does not have.
+            # Longer sequences continue with useless drafts, but never read past the end of the
+            # draft's rotary tables.
             max_model_len=min(proposer.max_model_len, proposer.draft_model_config.max_model_len),
             sampled_per_request=proposer.extra_slots_per_request,
             shift=proposer.pass_hidden_states_to_model,
             parallel_token_id=proposer.parallel_drafting_token_id,
-            # DeepSeek-V4's blocks hold states in float32 and keys in bfloat16 in turn.
+            # DeepSeek-V4's blocks alternately hold states in float32 and keys in bfloat16.
             writes_rejected=proposer.runner.use_compress,
         )
 
@@ -114,7 +114,7 @@ class Family:
         return AttentionStrategy(bound.planner)
 
     def describe(self, strategy: Strategy) -> str:
-        """What a proposal takes besides, for the log."""
+        """The extra cost of a proposal, for the log."""
         return ""
 
 
@@ -145,7 +145,7 @@ class RecurrentFamily(Family):
     def sizes(self, proposer: Any) -> Sizes:
         """See ``Family``.
 
-        The first pass has the target's rows, as for a head on hidden states, and drafts nothing.
+        The first pass has the target's rows, as with a head on hidden states, and drafts no token.
         """
         later = proposer.num_speculative_tokens
         sizes = super().sizes(proposer)
@@ -209,7 +209,7 @@ class MaskTokensFamily(Family):
             later_passes=1 + proposer.num_speculative_tokens,
             max_tokens=max(sizes.max_tokens, sizes.max_requests),
             sampled_per_request=1,
-            # Row by row the context is that of a head on hidden states, its tokens apart.
+            # Except for its tokens, the context has the rows of a head on hidden states.
             shift=True,
             writes_rejected=False,
         )
@@ -223,10 +223,11 @@ class MaskTokensFamily(Family):
 
 
 def widen_decodes(builder: Any, more: int) -> None:
-    """Let MLA take a verified row of the target for a decode in the draft, where it is longer.
+    """Let MLA treat a verified row of the target as a decode in the draft, where it is longer.
 
-    vllm-ascend counts K + 1 queries as a decode. A draft model's first pass has ``more`` besides,
-    so each of its proposals would be a prefill with cached context, whose chunks are uploaded.
+    vllm-ascend counts up to K + 1 queries as a decode. A draft model's first pass has ``more``
+    queries on top. So each of its proposals would be a prefill with cached context, whose chunks
+    are uploaded.
     """
     if isinstance(builder, AscendMLAMetadataBuilder):
         wide = builder.decode_threshold + more
@@ -235,18 +236,18 @@ def widen_decodes(builder: Any, more: int) -> None:
 
 
 def recurrent_layers(layers: Layers, specs: Layers) -> dict[str, Any]:
-    """Of the draft's layers those that keep a recurrent state."""
+    """The draft's layers that keep a recurrent state."""
     return {name: layers[name] for name, spec in specs.items() if isinstance(spec, MambaSpec)}
 
 
 def use_draft_recurrent_specs(proposer: Any, before: Layers) -> None:
-    """Let the draft's recurrent layers give the spec that its own configuration says.
+    """Let the draft's recurrent layers take their spec from the draft's own configuration.
 
-    vllm-ascend asks all layers with the target's, which says nothing of states where the target has
-    none.
+    vllm-ascend asks all layers with the target's configuration. If the target has no states, that
+    configuration does not describe any.
 
     Args:
-        before: recurrent layers that there were before the draft was built.
+        before: recurrent layers that existed before the draft was built.
     """
     own = proposer._create_draft_vllm_config()
     for name, layer in get_layers_from_vllm_config(proposer.vllm_config, MambaBase).items():
@@ -259,7 +260,7 @@ def _recurrent_spec(layer: Any, config: Any, _target_config: Any) -> Any:
 
 
 def _eager(config: Any) -> Any:
-    """``config`` without graphs, for which builders would fill buffers of theirs.
+    """``config`` without graphs, for which builders would fill buffers of their own.
 
     The draft's graphs have their own block tables.
     """

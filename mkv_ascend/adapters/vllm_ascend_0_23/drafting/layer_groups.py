@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The draft's layers, sorted into groups when the engine starts.
 
-vLLM 0.23.0 and vllm-ascend 0.23.0 take it that all of a draft's layers lie in one KV group. Here
-they may lie in any number, and several attention groups (backend, spec, heads) may share one.
+vLLM 0.23.0 and vllm-ascend 0.23.0 assume that all of a draft's layers lie in one KV group. Here
+they may lie in any number of KV groups, and several attention groups (backend, spec, heads) may
+share one.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def find_groups(
 
 
 def kv_group_of(layer: str, kv_cache_groups: Sequence[Any]) -> int:
-    """The KV group that the layer lies in. ValueError: none."""
+    """The KV group that holds the layer; ValueError if none does."""
     for index, group in enumerate(kv_cache_groups):
         if layer in group.layer_names:
             return index
@@ -67,7 +68,7 @@ def spec_of(layer: str, group_spec: Any) -> Any:
 
 
 def refuse_recurrent_layers(specs: Mapping[str, Any]) -> None:
-    """Refuse drafts whose state cannot follow acceptance.
+    """Refuse drafts whose state cannot return to the last accepted token.
 
     Args:
         specs: the KV cache spec of each of the draft's layers.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vllm-ascend's dflash draft, whose context goes to several KV groups.
+"""vllm-ascend's dflash draft, with a context in several KV groups.
 
-vllm-ascend's proposer needs Triton, and has one table and one set of slots.
+vllm-ascend's own proposer needs Triton, and has one block table and one set of slots.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from mkv_ascend.drafting.groups import DraftGroups
 
 @dataclass(frozen=True)
 class LayerInGroup:
-    """Stands for an attention layer where vLLM writes the context's keys and values into it.
+    """Replaces an attention layer where vLLM writes the context's keys and values into it.
 
-    vLLM's draft hands the same slots to all layers; here those of all KV groups, of which the layer
-    takes its own.
+    vLLM's draft gives the same slots to all layers. Here these are the slots of all KV groups, and
+    the layer takes those of its own group.
     """
 
     layer: Any
@@ -39,7 +39,7 @@ class LayerInGroup:
 
     @property
     def impl(self) -> LayerInGroup:
-        """What ``do_kv_cache_update`` is asked of."""
+        """The object whose ``do_kv_cache_update`` vLLM calls."""
         return self
 
     def do_kv_cache_update(
@@ -73,7 +73,7 @@ class MaskTokensDraft(AscendDraft):
         self._proposer.model.precompute_and_store_context_kv(states, positions, slots)
 
     def bind_layers(self) -> None:
-        """Let each layer take the slots of its own KV group, once these are known."""
+        """Let each layer take the slots of its own KV group, once the groups are known."""
         inner = self._proposer.model.model
         if not hasattr(inner, "_num_attn_layers"):
             inner._build_fused_kv_buffers()
@@ -84,7 +84,7 @@ class MaskTokensDraft(AscendDraft):
 
 
 def mask_tokens_buffers(proposer: Any) -> DraftBuffers:
-    """Of the draft window, and of the context of a graph."""
+    """The buffers of the draft window, and of the context of a graph."""
     rows = proposer.max_query_tokens
     return DraftBuffers(
         token_ids=torch.zeros(rows, dtype=torch.int32, device=proposer.device),
@@ -114,7 +114,7 @@ def refuse_options_of_mask_tokens(config: Any) -> None:
 
 @torch.inference_mode()
 def run_dummy(proposer: Any, num_tokens: int, *, is_profile: bool) -> None:
-    """Run the draft for the profile, or in step with other ranks; no cache is written."""
+    """Run the draft for the profile or together with other ranks; no cache is written."""
     rows = min(num_tokens, proposer.max_query_tokens)
     rows, across_ranks, _mode = proposer.runner._sync_metadata_across_dp(rows, is_draft_model=True)
     with set_ascend_forward_context(
@@ -142,13 +142,13 @@ def _layer_itself(layer: Any) -> Any:
 
 
 def table_of(layer: Any, groups: DraftGroups) -> int:
-    """Which of the draft's KV groups holds this attention layer."""
+    """The index of the KV group, among the draft's, that holds this attention layer."""
     name = _layer_itself(layer).layer_name
     return next(group.table for group in groups.groups if name in group.layer_names)
 
 
 def refuse_windows(specs: Mapping[str, Any]) -> None:
-    """Refuse layers that see part of the context.
+    """Refuse layers that see only part of the context.
 
     Raises:
         NotImplementedError: a layer's spec is not that of full attention.

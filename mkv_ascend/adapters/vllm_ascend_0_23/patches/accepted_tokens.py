@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many draft tokens were accepted, for layers whose states must be taken back to them.
+"""Gives the number of accepted tokens to builders of states that must return to that token.
 
-A verification leaves several states, one after each token or a window that holds them all; the next
-step starts from that of the last accepted token. vllm-ascend (0.23.0, ``model_runner_v1.py``) tells
-the number to the builder of the gated delta net alone, and only in steps that verify drafts.
-Without it vLLM's other builders count a verification as part of a prompt, whose rejected tokens
-stay in the state.
+A verification leaves several states: one after each token, or a window that holds them all. The
+next step starts from the state after the last accepted token. vllm-ascend (0.23.0,
+``model_runner_v1.py``) gives the number only to the builder of the gated delta net, and only in
+steps that verify drafts. Without it vLLM's other builders treat a verification as part of a prompt,
+and rejected tokens stay in the state.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from vllm.v1.worker.utils import AttentionGroup
 from mkv_ascend.adapters.patching import record
 
 BUILDERS = (Mamba2AttentionMetadataBuilder, ShortConvAttentionMetadataBuilder)
-"""vLLM's builders of states that can be taken back, apart from that of the gated delta net."""
+"""vLLM's builders of states that can go back, except that of the gated delta net."""
 
 
 BUILD = record(
@@ -46,11 +46,11 @@ BUILD = record(
 def with_accepted_tokens(
     groups: Sequence[Sequence[AttentionGroup]], accepted: torch.Tensor
 ) -> Iterator[None]:
-    """Inside the block, ``build`` of those builders is given ``accepted``.
+    """Pass ``accepted`` to ``build`` of those builders while the block runs.
 
     Args:
         groups: attention groups per KV group.
-        accepted: tokens taken in each request's last step, int32 [requests].
+        accepted: tokens accepted in each request's last step, int32 [requests].
     """
     builders: list[Any] = [
         builder
@@ -60,7 +60,7 @@ def with_accepted_tokens(
         if isinstance(builder, BUILDERS)
     ]
     if builders:
-        # Chunks of prompts accept none of their tokens, and start from the same state as one does.
+        # Chunks of prompts accept no token, and start from the same state as one accepted token.
         accepted = accepted.clamp(min=1)
     for builder in builders:
         # An attribute of the instance hides the method of the class.

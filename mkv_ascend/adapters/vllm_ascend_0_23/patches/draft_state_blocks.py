@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocks of a draft's recurrent states beside prefix caching.
 
-A state at the end of a prefix is kept nowhere: the draft reads a hit itself
-(``rebuilding_states.py``). So its groups of states have no say in how long a hit is, and none of
-their blocks is ever cached. The scheduler knows a group by its spec, and finds its manager by the
-spec's class; here both are ours. Workers keep the spec that the layers gave.
+A draft's state at the end of a prefix is kept nowhere; the draft reads a hit itself
+(``rebuilding_states.py``). So its recurrent groups do not limit the length of a hit, and their
+blocks are never cached. The scheduler identifies a group by its spec, and finds its manager by the
+spec's class. Here both classes are ours. Workers keep the spec that the layers gave.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from mkv_ascend.adapters.patching import patch, record
 class DraftRecurrentSpec(MambaSpec):
     """States of a draft for the scheduler: ``1 + num_speculative_blocks`` blocks of a request.
 
-    ``block_size`` says nothing of these blocks. It is one that hits have anyway, because hits are
-    looked for in common multiples of all groups' blocks.
+    ``block_size`` does not describe these blocks. It is a size that divides hits anyway, because
+    hits are looked for in common multiples of all groups' blocks.
     """
 
 
@@ -47,8 +47,10 @@ MANAGER = record(
 
 
 class DraftRecurrentManager(MambaManager):
-    """The blocks of one group of a draft's states: each request's own, as many from its beginning
-    to its end."""
+    """The blocks of one recurrent group of a draft.
+
+    A request has its own blocks, and as many from its beginning to its end.
+    """
 
     def _missing(self, request_id: str) -> int:
         held = len(self.req_to_blocks.get(request_id, ()))
@@ -65,19 +67,19 @@ class DraftRecurrentManager(MambaManager):
         *_: Any,
         **__: Any,
     ) -> tuple[list[Any], ...]:
-        """Whatever the other groups agree on: null blocks up to ``max_length``."""
+        """Accept any hit of the other groups: null blocks up to ``max_length``."""
         blocks = max_length // kv_cache_spec.block_size
         return tuple([block_pool.null_block] * blocks for _ in kv_cache_group_ids)
 
     def get_num_blocks_to_allocate(self, request_id: str, *_: Any, **__: Any) -> int:
-        """Those that the request does not have yet."""
+        """Number of blocks that the request does not have yet."""
         return self._missing(request_id)
 
     def allocate_new_computed_blocks(self, request_id: str, *_: Any, **__: Any) -> None:
-        """Nothing of a hit is taken."""
+        """Take no block of a hit."""
 
     def allocate_new_blocks(self, request_id: str, *_: Any, **__: Any) -> list[Any]:
-        """All of a request's blocks, at its beginning."""
+        """Allocate all of a request's blocks at its beginning."""
         missing = self._missing(request_id)
         if not missing:
             return []
@@ -86,7 +88,7 @@ class DraftRecurrentManager(MambaManager):
         return blocks
 
     def cache_blocks(self, *_: Any, **__: Any) -> None:
-        """A state is the request's own, and changes in its place."""
+        """Cache no block; a state belongs to one request and changes in place."""
 
     def remove_skipped_blocks(self, *_: Any, **__: Any) -> None:
         """All are needed to the end."""

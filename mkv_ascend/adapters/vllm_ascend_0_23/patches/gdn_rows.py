@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of gated delta nets whose state stands where a verification of drafts left it.
+"""Rows of gated delta nets whose state is where a verification of drafts left it.
 
 While ``K`` draft tokens are verified, a layer writes a state after each of the ``1 + K`` tokens,
-into as many columns of the request's block table; the next step goes on from the column of the
-token that was accepted last. vllm-ascend (0.23.0, ``ops/gdn_attn_builder.py``) knows this for rows
-that have ``K`` drafts again. Three others get a wrong state:
+into as many columns of the request's block table. The next step goes on from the column of the last
+accepted token. vllm-ascend (0.23.0, ``ops/gdn_attn_builder.py``) handles this for rows that have
+``K`` drafts again. Three other kinds of rows get a wrong state:
 
 - a row with fewer drafts: its tokens' columns are looked up as if every row had ``1 + K`` tokens;
-- a row without drafts: it goes on from column 0 whatever was accepted;
+- a row without drafts: it goes on from column 0, whatever was accepted;
 - a chunk of a prompt of ``1 + K`` tokens: it counts as a verification with its last token accepted,
   so it goes on from column ``K``, while the chunk before it left its state in column 0.
 
-Here the first two become rows of ``1 + K`` tokens: the last token is repeated, and what comes of
-the repetitions is dropped (states after them stand in columns that are not read). The third stays a
-chunk of a prompt. Batches that a captured graph replays have none of the three: the first two are
-shorter than a verify step, and the runner keeps batches with the third from graphs of such steps.
+Here the first two become rows of ``1 + K`` tokens: the last token is repeated, and the results of
+the repetitions are dropped (their states lie in columns that are not read). The third stays a chunk
+of a prompt. Batches that a captured graph replays have none of the three. The first two are shorter
+than a verify step, and the runner keeps batches with the third out of graphs of such steps.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ import torch
 from mkv_ascend.adapters.patching import patch
 
 ROWS = "mkv_ascend_rows"
-"""Attribute of metadata whose rows were padded_verify_rows."""
+"""Attribute of metadata whose verify rows were padded."""
 
 OF_THE_TARGET = "mkv_ascend_of_the_target"
-"""Attribute of builders for the target; drafts build metadata of rows of their own."""
+"""Attribute of the target's builders; drafts build metadata for other rows."""
 
 
 @dataclass(frozen=True)
 class PaddedVerifyRows:
-    """Rows of a batch padded_verify_rows by repeating their last token.
+    """Verify rows of a batch, padded by repeating their last token.
 
     Attributes:
         starts: first token of each row, and the end, int32 ``[rows + 1]``.
-        source: for each token now, the token that it was or repeats, int64.
-        kept: for each token before, where it is now, int64.
+        source: for each padded token, the original token that it is or repeats, int64.
+        kept: for each original token, its place among the padded ones, int64.
     """
 
     starts: torch.Tensor
@@ -58,10 +58,9 @@ class PaddedVerifyRows:
 def padded_verify_rows(
     starts: torch.Tensor, verifying: torch.Tensor, width: int
 ) -> PaddedVerifyRows | None:
-    """Rows ``verifying`` (bool ``[rows]``) with ``width`` tokens each, where they have fewer.
+    """Pad the rows ``verifying`` (bool ``[rows]``) to ``width`` tokens; None if none is shorter.
 
-    ``starts``: int ``[rows + 1]`` on the host. Rows without tokens stay so. None where no row is
-    shorter.
+    ``starts``: int ``[rows + 1]`` on the host. Rows without tokens stay empty.
     """
     lengths = starts.diff().to(torch.int64)
     short = verifying & (lengths > 0) & (lengths < width)
@@ -80,10 +79,10 @@ def padded_verify_rows(
 def verifying_rows(
     drafts: np.ndarray, accepted: np.ndarray, computed: np.ndarray, prompts: np.ndarray
 ) -> np.ndarray:
-    """Number of drafts of each row that goes on from more than column 0, -1 for the others.
+    """Number of drafts of each row that may go on from a column past 0; -1 for other rows.
 
-    All int ``[rows]``: ``drafts`` to verify (0 for none), tokens ``accepted`` by the last step, its
-    own included, tokens ``computed``, and tokens of ``prompts``.
+    All are int ``[rows]``: ``drafts`` to verify (0 for none), tokens ``accepted`` by the last step
+    with its own token, tokens ``computed``, and tokens of ``prompts``.
     """
     decoding = ~in_prompts(computed, prompts)
     found: np.ndarray = np.where(decoding & ((drafts > 0) | (accepted > 1)), drafts, -1)
@@ -91,13 +90,13 @@ def verifying_rows(
 
 
 def in_prompts(computed: np.ndarray, prompts: np.ndarray) -> np.ndarray:
-    """Which rows are chunks of prompts; both int ``[rows]``: tokens computed, and of prompts."""
+    """Whether each row is a chunk of a prompt, from tokens computed and tokens of the prompt."""
     found: np.ndarray = computed < prompts
     return found
 
 
 def mark_builders(builders: Iterable[Any]) -> None:
-    """Have ``builders`` lengthen rows."""
+    """Let ``builders`` pad verify rows."""
     for builder in builders:
         setattr(builder, OF_THE_TARGET, True)
 
@@ -154,7 +153,7 @@ def build_of_padded_rows(
         query_start_loc_cpu=rows.starts,
         num_actual_tokens=len(rows.source),
         max_query_len=int(rows.starts.diff().max()),
-        # Of the rows as they are: lengths choose columns, and stay.
+        # Of the original rows: lengths choose columns and must not change.
         _num_computed_tokens_cache=common.compute_num_computed_tokens(),
     )
     metadata = original(builder, common_prefix_len, longer, *rest)
