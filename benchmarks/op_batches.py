@@ -116,7 +116,7 @@ def expand_inputs(rows: int, length: int, rejected: int, groups: int = 4) -> Cas
             )
         )  # fmt: skip
 
-    # Of positions only each request's first is wanted; an id for each row that is kept.
+    # Only the first position of each request is wanted, and an id for each row that is kept.
     kept = length - rejected + 1
     first = torch.unique(torch.arange(rows) * length * 4 // SECTOR).numel() * SECTOR
     reads = _sectors(tokens, rows, rows + 1, rows) + first + _table_sectors(groups)

@@ -243,7 +243,7 @@ def child_environment() -> dict[str, str]:
     environment = dict(os.environ)
     environment.update(PYTHONUNBUFFERED="1", PIP_NO_INPUT="1", PIP_ROOT_USER_ACTION="ignore")
     environment["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
-    # cmake and ninja of the virtual environment, which nobody has activated.
+    # cmake and ninja of the virtual environment, which is not activated.
     environment["PATH"] = os.pathsep.join(
         [str(ROOT / ".venv" / "bin"), environment.get("PATH", os.defpath)]
     )

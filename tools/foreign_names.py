@@ -128,7 +128,7 @@ def _imported(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             source = bound.get(node.value.id)
-            # Of a class such attributes may be inherited or set at run time; of a module not.
+            # Attributes of a class may be inherited or set at run time; those of a module are not.
             if source is not None and node.value.id[0].islower():
                 module, _, name = source.partition(":")
                 yield f"{module}:{name}.{node.attr}" if name else f"{module}:{node.attr}"

@@ -17,7 +17,7 @@ from kernel_syntax import Finding, functions, is_ours, runs_on_cores
 
 Kind = cindex.CursorKind
 STACK_BYTES = 32 * 1024
-"""Of a core: CANN's build gives -cce-aicore-stack-size=0x8000, and the same for one function."""
+"""Stack of a core, and of one function: CANN's build gives -cce-aicore-stack-size=0x8000."""
 WIDE_FLOATS = {cindex.TypeKind.DOUBLE, cindex.TypeKind.LONGDOUBLE, cindex.TypeKind.FLOAT128}
 NOT_ON_CORES = {
     Kind.CXX_NEW_EXPR: "new",

@@ -15,7 +15,7 @@ WORKS = "works"
 NOT_RUN = "not run"
 
 EMPTY = ""
-"""Of a family without a head of this method."""
+"""The cell of a family without a head of this method."""
 
 
 def read(path: Path = PATH) -> dict[str, Any]:

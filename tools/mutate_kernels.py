@@ -154,7 +154,7 @@ def prepare(sources: Path) -> None:
 
 
 def judge(mutant: Mutant, kernels: Sequence[str], output: Path, repeat: int) -> tuple[bool, str]:
-    """Whether what becomes of a mutant is as expected, and what that is."""
+    """Whether the tests judge a mutant as expected, and their verdict."""
     status = in_child(kernels, mutant.switch, output)
     if status != PASSED:
         return True, f"caught: {telling_line(output, status)}"
@@ -174,7 +174,7 @@ def judge(mutant: Mutant, kernels: Sequence[str], output: Path, repeat: int) -> 
 
 
 def examine(file: str, mutants: Sequence[Mutant], repeat: int) -> int:
-    """Try the mutants of a file and print what becomes of each; how many nobody expected."""
+    """Try the mutants of a file and print each verdict; returns how many were not expected."""
     kernels = kernels_of(file)
     unexpected = 0
     with tempfile.TemporaryDirectory(prefix="mutants_") as name:

@@ -22,7 +22,7 @@ _NAMES = {
     "default-timeout": "UV_HTTP_TIMEOUT",
     "timeout": "UV_HTTP_TIMEOUT",
 }
-# Of two settings with one name the later of these wins, as in pip.
+# The later of two settings with one name wins, as in pip.
 _PRECEDENCE = ("global", "install", ":env:")
 
 

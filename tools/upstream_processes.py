@@ -36,7 +36,7 @@ TESTS_OF_A_FILE = 6
 DEVICES = 2
 """As many as the tests for two cards ask for."""
 MEMORY = 8 * 2**30
-"""Of each device, in bytes; some tests make a cache of 4 GiB."""
+"""Bytes of each device; some tests make a cache of 4 GiB."""
 
 
 @dataclass(frozen=True)

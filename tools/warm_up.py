@@ -5,8 +5,8 @@
     .venv/bin/python tools/warm_up.py --tiny-models     all that were trained
 
 Imports in one emulated process what `vllm serve` imports, so that Python keeps its bytecode (set-up
-installs without). Of each checkpoint's model class it has vLLM note what it asks of it, which vLLM
-otherwise finds out in a process of its own for each class, some 10 s each, and then keeps as well.
+installs without it). Also lets vLLM note what it must know about each checkpoint's model class.
+vLLM otherwise finds this out in a process for each class, some 10 s each, and keeps it too.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def publish(chosen: Sequence[cells.Cell], verdicts: table.Verdicts) -> int:
 
 
 def make_models(chosen: Sequence[cells.Cell], jobs: int) -> None:
-    """Train the tiny models that are not there yet, before two engines wait for the same one."""
+    """Train the missing tiny models, before two engines wait for the same one."""
     names = dict.fromkeys(model for cell in chosen for model in cell.models)
     command = [sys.executable, "-m", "tests.support.tiny_models", "--jobs", str(jobs)]
     subprocess.run([*command, *names], stdout=subprocess.DEVNULL, check=True)

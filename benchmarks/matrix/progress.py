@@ -25,7 +25,7 @@ CELLS_OF_A_PROCESS = 8
 """A process imports vLLM once for that many cells; the next one starts anew."""
 
 KEPT_LINES = 30
-"""Of a process's output, printed when it ends early."""
+"""Last lines of a process's output, printed when it ends early."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Batch:
 
 
 def plugins_but_ours() -> list[str]:
-    """Names of all installed plugins of vLLM but this one: vllm-ascend's models are one of its own.
+    """Names of all installed plugins of vLLM except this one; vllm-ascend has several.
 
     vLLM loads only what ``VLLM_PLUGINS`` names, of every kind.
     """

@@ -21,7 +21,7 @@ DRAFT_EAGER = "draft eager"
 """In graphs: all is right, the target's verify steps are replayed, the draft's passes are not."""
 
 EAGER = "eager"
-"""In graphs: all is right, but no step was of the kind that graphs are captured for."""
+"""In graphs: everything is right, but no step fitted the captured graphs."""
 
 OURS, GRAPH, STOCK = "ours", "graph", "stock"
 SIDES = (OURS, GRAPH, STOCK)

@@ -19,7 +19,7 @@ FIELDS = (
     "target", "draft", "method", "ours", "stock", "acceptance", "reference_acceptance", "reason",
     "stock_acceptance", "stock_reason", "graph", "graph_reason", "target_model", "draft_model",
 )  # fmt: skip
-"""Of a cell."""
+"""Fields of a cell."""
 
 Verdicts = Mapping[tuple[str, str], Verdict]
 """(name of the cell, side) -> verdict."""

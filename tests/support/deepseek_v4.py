@@ -2,7 +2,7 @@
 """DeepSeek-V4's logits in plain torch: the judge of engines, for transformers does not have it.
 
 Written from the formulas of DeepSeek-V4's published inference code as vLLM documents them, over
-whole sequences and without any cache. It rounds where the model does, to bfloat16 after each
+whole sequences and without any cache. It rounds where the model does, to bfloat16 behind each
 module and to 8 bits in the indexer, because vllm-ascend runs the family in bfloat16 only. The
 checkpoint is ``tiny_models.deepseek_v4``'s.
 """

@@ -110,10 +110,10 @@ def with_repository(environment: Mapping[str, str]) -> dict[str, str]:
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:
     environment = {
         **with_repository(os.environ),
-        # Keeps the scheduler in reach of the recorder; workers of TP 2 are processes still.
+        # Keeps the scheduler in reach of the recorder; workers of TP 2 are still processes.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "OMP_NUM_THREADS": "1",
-        # Of vLLM's look-up of drafts; numba would set torch's number of threads to the cores'.
+        # numba, which vLLM's look-up of drafts uses, would set torch's threads to the cores.
         "NUMBA_NUM_THREADS": "1",
         **variables,
     }

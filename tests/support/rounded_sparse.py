@@ -21,7 +21,7 @@ from transformers.models.glm_moe_dsa.modeling_glm_moe_dsa import apply_rotary_po
 from tests.support.tiny_models import deepseek_v32
 
 LARGEST = 127
-"""Of an 8-bit integer; a token's scale is its largest value over it."""
+"""The largest 8-bit integer; a token's scale is its largest value over it."""
 
 
 TILE_SIZE = 128

@@ -41,7 +41,7 @@ def tracked_files() -> list[Path]:
 
 
 def package_files() -> list[Path]:
-    """Of the plugin, of the emulated NPU, and what supports tests."""
+    """Files of the plugin, of the emulated NPU, and of what supports tests."""
     folders = (ROOT / "mkv_ascend", ROOT / "emulated_npu" / "src", ROOT / "tests" / "support")
     return sorted(path for folder in folders for path in folder.rglob("*.py"))
 

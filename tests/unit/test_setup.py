@@ -90,7 +90,7 @@ def test_the_chip_is_that_of_vllm_ascend() -> None:
     message = refusal("npu_chip()", SOC_VERSION="ascend910b")
     assert "SOC_VERSION is ascend910b, of which CANN makes a build for the first Ascend" in message
     assert "MKV_ASCEND_BUILD_OPS=0 installs without native parts" in message
-    # PATH without npu-smi: nobody is there to ask.
+    # PATH without npu-smi: the chip is unknown.
     assert "SOC_VERSION is not set and there is no npu-smi" in refusal("npu_chip()", PATH="/none")
 
 

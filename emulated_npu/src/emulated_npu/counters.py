@@ -118,7 +118,7 @@ class _State:
         self.clear()
 
     def clear(self) -> None:
-        # A new lock each time: after a fork the old one may be held by a thread that is not there.
+        # A new lock each time: after a fork a thread that no longer exists may hold the old one.
         self.lock = threading.Lock()
         self.launches: Counter[str] = Counter()
         self.graph_launches: Counter[str] = Counter()

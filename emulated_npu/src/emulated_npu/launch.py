@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts a command as an emulated process: sets its environment and replaces this process by it.
 
-Everything is handed over in environment variables, so that all children of the command (engine
+All settings are environment variables, so that all children of the command (engine
 core, workers) are emulated processes too. Standard library only, so that the command starts fast.
 """
 

@@ -154,7 +154,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 class FrozenCall:
-    """A call as a launch keeps it: npu tensors by address, all else by value.
+    """A call as a launch keeps it: npu tensors by address, everything else by value.
 
     arguments, named: as the kernel gets them, npu tensors as CPU tensors over the same memory.
     operands: the npu tensors among them.

@@ -67,7 +67,7 @@ def add_up(source, of_rows, of_all, ROWS: tl.constexpr, COUNT: tl.constexpr):  #
 
 
 def test_bfloat16_is_summed_as_numbers() -> None:
-    """Of values whose sums are exact in float32, so that their order decides nothing."""
+    """The values have exact sums in float32, so their order decides nothing."""
     values = (torch.randint(-64, 64, (4, 512)) / 16).bfloat16()
     of_rows, of_all = torch.empty(4).bfloat16().npu(), torch.empty(1).bfloat16().npu()
     add_up[(1,)](values.npu(), of_rows, of_all, ROWS=4, COUNT=512)

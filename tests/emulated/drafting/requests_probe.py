@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one engine on requests of several sorts at once, and prints what came of them as JSON.
+"""Runs one engine on requests of several sorts at once, and prints the results as JSON.
 
 Sorts: plain, with an adapter (LoRA) on the target, with a grammar, and aborted inside a proposal.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""eagle3 over targets whose classes hand out no hidden states: the states, and what heads propose.
+"""eagle3 over targets whose classes give no hidden states: the states, and what heads propose.
 
 ``make matrix`` runs such heads over each of these families, with preemption and in chunks.
 """
@@ -27,8 +27,8 @@ WIDTH = 8
 @pytest.mark.parametrize(
     ("target", "depths", "fields"),
     [
-        # Its layers add all up themselves, and hand on a residual that nobody reads. Of its states
-        # a graph keeps those that the replayed proposal joins.
+        # Its layers add everything up themselves, and nothing reads the residual that they give. A
+        # graph keeps those of its states that the replayed proposal joins.
         ("granite4", [0, 1, 2], VERIFIED_IN_GRAPHS),
         # Its layers leave the last addition to the next one. Traced by Dynamo, mixed batches in
         # pieces, verify steps and proposals in full graphs.
@@ -65,7 +65,7 @@ def test_states_are_hugging_faces_and_proposals_the_heads(target, depths, fields
 
 
 class Adding(nn.Module):
-    """A layer that adds all up; the residual that it hands on is nobody's."""
+    """A layer that adds everything up; nothing reads the residual that it gives."""
 
     def forward(self, hidden_states, residual):
         residual = hidden_states

@@ -59,7 +59,7 @@ def test_an_mla_draft_takes_its_rotary_rows_once_and_verified_rows_as_decodes():
 
 
 def test_a_replayed_proposal_is_four_launches_beside_its_graph():
-    """Of a head that joins several states of the target, padded from 3 requests to 4."""
+    """For a head that joins several states of the target, padded from 3 requests to 4."""
     rows = probe(
         "gpt_oss",
         "gpt_oss_eagle3",

@@ -38,9 +38,9 @@ def sampled_tokens(draft):
 
 
 def judged(prompt, tokens):
-    """(target's probabilities, draft's choice, token) of all tokens but the first.
+    """(target's probabilities, draft's choice, token) of all tokens except the first.
 
-    No proposal is there yet when the first one is sampled.
+    There is no proposal yet when the first token is sampled.
     """
     context = [*prompt, *tokens[:-1]]
     target, draft = (

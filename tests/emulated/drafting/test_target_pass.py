@@ -158,7 +158,7 @@ def test_prefills_of_mla_followers_have_their_rows_of_the_block_table():
 
 
 def test_sparse_followers_have_their_own_block_table_and_slots():
-    """Of every request: sparse MLA has one block table for prefills and decodes."""
+    """Those of all requests: sparse MLA has one block table for prefills and decodes."""
     table = Table(-20)
     built = SimpleNamespace(block_table=table.rows[:2], slot_mapping=table.slot_mapping.gpu[:3])
     follower = Follower(SparseMLASharing(), "leader", ("t",), Table(-30))

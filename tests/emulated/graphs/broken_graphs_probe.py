@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs an engine in graphs, then breaks those of its draft, and prints as JSON what came of it."""
+"""Runs an engine in graphs, then breaks those of its draft, and prints the result as JSON."""
 
 import json
 import os

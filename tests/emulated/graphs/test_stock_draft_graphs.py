@@ -186,7 +186,7 @@ def padded_verify_step(live: int, rows: int) -> AscendCommonAttentionMetadata:
 
 
 def first_pass(common: AscendCommonAttentionMetadata) -> dict[str, Any]:
-    """What the runner hands over after it verified: tokens, positions and counts of rejected."""
+    """What the runner passes after it verified: tokens, positions and counts of rejected tokens."""
     requests = common.num_reqs
     ends = common.seq_lens_cpu[:requests, None]
     positions = (ends - VERIFIED + torch.arange(VERIFIED)).flatten()
@@ -291,10 +291,10 @@ def drafted_in_a_graph(stock: Any, requests: int) -> torch.Tensor:
 
 
 def test_stock_drafts_for_more_requests_than_there_may_be() -> None:
-    """A graph of more tokens than requests may verify hands out as many rows; the host has fewer.
+    """A graph of more tokens than requests may verify returns as many rows; the host has fewer.
 
     The draft model is given the wrapper that it lacks (the first test). Ours captures no such
-    graph, and of a replay hands out the rows of live requests.
+    graph, and returns only the rows of live requests from a replay.
     """
     stock = proposer(AscendDraftModelProposer)
     AscendSpecDecodeBaseProposer._maybe_share_lm_head(stock, SimpleNamespace())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts twice, the second time in blocks full of NaN; prints as JSON what came of both."""
+"""Drafts twice, the second time in blocks full of NaN; prints both results as JSON."""
 
 import json
 import os

@@ -54,7 +54,7 @@ def test_mla_target_with_window_draft(tensor_parallel_size):
     result = run_and_judge(case)
     assert groups_of(result) == {"target": {0}, "draft": {1}}
     assert result.mean_acceptance_length > 1.8
-    # Of all ranks the first says what is planned.
+    # Only the first rank says what is planned.
     assert result.log.count("KV cache plan: 2 groups") == 1
 
 

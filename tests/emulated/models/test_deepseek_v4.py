@@ -27,7 +27,7 @@ def random_prompts(lengths=LENGTHS):
 
 
 def text_prompts(lengths=LENGTHS):
-    """Of text, so that drafts are accepted."""
+    """Prompts of text, so that drafts are accepted."""
     texts = [prompts.held_out_text(place, length - 1) for place, length in enumerate(lengths)]
     return [reference.token_ids(model_directory("deepseek_v4_fitted"), text) for text in texts]
 

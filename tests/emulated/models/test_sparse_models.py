@@ -88,8 +88,8 @@ def deviations(report):
 def test_keys_of_the_indexer_choose_as_well_in_8_bits(eight_bit_keys):
     """C8: half the bytes and a scale per token. vllm-ascend rotates them in bfloat16 only.
 
-    Of two keys that score alike to 8 bits, bfloat16 chooses one and float32 the other, and the
-    tokens behind are another model's. So Hugging Face in bfloat16 is a judge beside float32.
+    Where two keys score alike to 8 bits, bfloat16 chooses one and float32 the other, and the
+    tokens after that are another model's. So Hugging Face in bfloat16 is a judge beside float32.
     """
     options = {"enable_sparse_li_c8": eight_bit_keys}
     case = scenario(TARGET, engine={**LIMITS, "additional_config": options})

@@ -130,7 +130,7 @@ def test_without_a_draft() -> None:
 
 @pytest.mark.parametrize("draft", ["lfm2", "granite4", "qwen3_next_draft"])
 def test_a_recurrent_draft_leaves_the_target_its_prefix_hits(draft: str) -> None:
-    """Of a hit the draft has no state: it reads the hit itself, and drafts what it would have."""
+    """The draft has no state of a hit. It reads the hit itself, and drafts as without a cache."""
     result = run("llama_target", draft, record_drafts=True)
     assert result.cached_tokens == [0, 0, 0, BLOCK]
     assert "Prefix hits are the target's" in result.log

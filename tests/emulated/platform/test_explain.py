@@ -88,9 +88,9 @@ def test_what_vllm_builds_is_what_the_numbers_say_within_a_minute_and_4_gib() ->
     draft = ["--draft", str(CONFIGS / "gpt-oss-20b"), "--tensor-parallel-size", "8"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     built = explain_in_a_process_of_ours("DeepSeek-V3", *draft, "--build")
-    # Of one processor, not of the clock: other tests run beside this one.
+    # Time of one processor, not of the clock: other tests run beside this one.
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 60
-    # Of the largest of all processes that this one waited for, in KiB.
+    # KiB of the largest process that this one waited for.
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 4 * 2**20
     numbers = explain("DeepSeek-V3", *draft, "--no-build", "--no-vllm-grouping")
     assert kept(built) == kept(numbers)

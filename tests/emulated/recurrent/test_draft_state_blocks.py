@@ -127,7 +127,7 @@ def begin(manager: KVCacheManager, asked: Request) -> int:
     ids=lambda specs: " ".join(f"{type(spec).__name__[:4]}{spec.block_size}" for spec in specs),
 )
 def test_hits_are_as_without_the_states(of_target: list[Any]) -> None:
-    """Of every length, first with nothing cached, then beside or after others."""
+    """Requests of every length, first with nothing cached, then beside or after others."""
     beside, alone = manager_of(*of_target, states()), manager_of(*of_target)
     found = []
     for place, length in enumerate((700, 700, 513, 512, 385, 300, 128, 100)):

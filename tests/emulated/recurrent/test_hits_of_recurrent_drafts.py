@@ -53,8 +53,8 @@ def assert_right(drafted: engine.Scenario, result: engine.Result) -> None:
 @pytest.mark.parametrize(
     ("target", "draft", "fields"),
     [
-        # Of three prompts that begin alike two hit the blocks that the first one fills in that very
-        # step; the draft then reads 512 tokens in one pass.
+        # Three prompts begin alike. Two hit the blocks that the first one fills in that very step;
+        # the draft then reads 512 tokens in one pass.
         ("qwen3_moe", "qwen3_next_draft", {}),
         # A hit is read in several passes, beside chunks of other prompts. One pass ends in the
         # middle of a request, and one has a single token. In between, drafts come from graphs.

@@ -133,9 +133,9 @@ def test_asynchronous_scheduling_accepts_what_the_reference_does() -> None:
 @pytest.mark.parametrize(
     ("target", "draft", "limits"),
     [
-        # Chunks of prompts have any length up to K + 1, several of them in one step. Of three rows
-        # one begins a request with K + 1 tokens beside two that verify, in blocks in which another
-        # left its states: no graph may take that for a verify step.
+        # Chunks of prompts have any length up to K + 1, several of them in one step. One of
+        # three rows begins a request with K + 1 tokens, in blocks where another one left its
+        # states. Two verify. No graph may take that for a verify step.
         (
             "qwen3_moe",
             DRAFT,

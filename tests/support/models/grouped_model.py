@@ -20,9 +20,9 @@ LAYERS = ["mamba", "attention", "mamba"]
 def make(directory: Path, tokenizer_of: str) -> Path:
     """Write the checkpoint, with the tokenizer of a tiny model. Returns the directory.
 
-    Of this family because transformers' code normalises its gated output by groups, as vLLM does
-    for all families and as Mamba2's authors do. That of Bamba and Granite, whose published models
-    have one group, normalises all groups together.
+    It is of this family because transformers' code for it normalises the gated output by groups, as
+    vLLM does for all families and as Mamba2's authors do. Its code for Bamba and Granite, whose
+    published models have one group, normalises all groups together.
     """
     sizes = {
         "layers_block_type": LAYERS,

@@ -21,7 +21,7 @@ SANITIZED = "MKV_KERNEL_TEST_SANITIZED" in os.environ
 """Set for the run under AddressSanitizer, by test_sanitized.py."""
 
 if SOURCES:
-    # Of a mutant only is asked that something fails, not the smallest example of it.
+    # For a mutant it is enough that something fails; the smallest example is not needed.
     settings.register_profile("mutants", deadline=None, phases=(Phase.explicit, Phase.generate))
     settings.load_profile("mutants")
 examples = settings(

@@ -54,7 +54,7 @@ class Layer:
     """Caches as the kernels keep them, and the two ways in which they run a row."""
 
     def __init__(self, blocks: int, speculative: int) -> None:
-        # What lies in blocks that nobody wrote is not defined.
+        # The content of blocks that were never written is not defined.
         self.window = torch.randint(1, 99, (blocks, WIDTH - 1 + speculative, 1))
         self.state = torch.randint(1, 99, (blocks, 1))
 
@@ -187,7 +187,7 @@ class Engine:
     def replayed_step(self) -> None:
         """All verify K drafts, in a graph for as many requests or more: the others are padding.
 
-        Of those the engine's tables and counts hold what earlier batches left.
+        The engine's tables and counts hold what earlier batches left in padding.
         """
         begun = [request for request in self.requests if request.tokens]
         batch = self.random.sample(begun, self.random.randint(0, len(begun)))

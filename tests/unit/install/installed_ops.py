@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run in a process of its own on a stand-in host: the ops that are installed there.
 
-What a launch may touch is told to the stand-in of CANN before: its checker stops at all else.
+Before a launch the stand-in of CANN gets the list of what it may touch; anything else stops it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def compare() -> None:
 
 
 def launch_once() -> None:
-    """One block of a cache to zero; prints what came of it."""
+    """One block of a cache to zero; prints the result."""
     from mkv_ascend.ops.zero_blocks import page_table, zero_blocks
 
     cache = torch.ones((4, 8))

@@ -252,7 +252,7 @@ def plan_role(plan: CachePlan, pool: Pool) -> Role:
 
 @pytest.mark.parametrize("kind", LAYOUTS)
 def test_pages_have_strides_exactly_where_the_catalog_says_so(kind: str) -> None:
-    """Of every backend that serves the kind: a recipe does not know which it will be."""
+    """For every backend that serves the kind: a recipe does not know which it will be."""
     layout, _ = layers_of(kind, kind)["target.0"]
     serving = [entry for entry in ASCEND_BACKENDS if layout.kind in entry.kinds]
     # No backend of vllm-ascend 0.23.0 serves chunks.

@@ -130,7 +130,7 @@ def _key_of(pages: StatePages, group: int, ratio: int, coff: int, size: int) -> 
     own = torch.stack([pages.row(position) for position in positions])
     keys, scores = own[:, size:width], own[:, width + size :]
     if group > 0:
-        # Of the group before the first features, of this one the second.
+        # The first features of the group before, and the second features of this one.
         before = torch.stack([pages.row(position - ratio) for position in positions])
         keys = torch.cat((before[:, :size], keys))
         scores = torch.cat((before[:, width : width + size], scores))

@@ -2,7 +2,7 @@
 """The module ``torch.npu``: names of torch_npu's runtime, gathered from the files beside this one.
 
 A name that is not here fails with an AttributeError that says so; programs that probe with
-``hasattr`` then take their way without it.
+``hasattr`` then do without it.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ class Operator(Generic[P, R]):
 
     def _record(self, tape: recording.Tape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Put the call on a tape, running the kernel to learn the shapes of its results."""
-        # Of an update with `out` it is known where the results are, so the kernel need not run.
+        # An update with `out` says where the results are, so the kernel need not run.
         known = tape.kind is recording.RecordingKind.UPDATE and self.entry.overload == "out"
         lending_class = _CheckingLending if known else _RecordingLending
         lending = lending_class(self.entry, settings().strict, tape)
