@@ -16,12 +16,13 @@ import pytest
 
 from mkv_ascend import cli
 from mkv_ascend.checks import from_config
-from mkv_ascend.checks.model_config import NotFromNumbersError
+from mkv_ascend.checks.language_part import PREFIXES
+from mkv_ascend.checks.model_layer import NotFromNumbersError
 from mkv_ascend.checks.planning_inputs import Asked
 from mkv_ascend.commands import from_vllm
 from mkv_ascend.layout.planning import plan
 from mkv_ascend.layout.serialization import to_dict
-from tests.support import programs
+from tests.support import image_models, programs
 from tests.support.tiny_models import model_directory
 
 PROBE = Path(__file__).parent / "planner_probe.py"
@@ -175,6 +176,30 @@ def test_a_config_may_name_the_dtype_of_the_targets_states(tmp_path):
     assert found == served(plan(from_vllm.read_answer(asked, answer).inputs))
     dtypes = [x["dtype"] for layout in found["layouts"].values() for x in layout["components"]]
     assert dtypes.count("float32") == 2
+
+
+def test_every_class_of_multimodal_models_is_tried():
+    assert set(image_models.CONFIGS) == set(PREFIXES)
+
+
+@pytest.mark.parametrize("architecture", image_models.CONFIGS)
+def test_a_language_model_inside_is_planned_as_vllm_builds_it(architecture, tmp_path):
+    """Its layers have the names that the class of the whole model gives them."""
+    model = image_models.write_config(architecture, tmp_path)
+    asked = Asked({**Pair("llama_target").arguments(), "model": str(model)})
+    answer = programs.answer_of(PROBE, {"engine": dict(asked.engine), "build": True})
+    found = from_config.find(asked)
+    assert found.exact
+    assert served(plan(found.inputs)) == served(plan(from_vllm.read_answer(asked, answer).inputs))
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_a_language_model_inside_is_planned_as_an_engine_allocates_it(role, tmp_path):
+    arguments = Pair("llama_target", engine=WITHOUT_IMAGES).arguments()
+    of_role = arguments if role == "target" else arguments["speculative_config"]
+    of_role["model"] = str(image_models.write_config("Gemma3ForConditionalGeneration", tmp_path))
+    engine = programs.answer_of(PROBE, {"engine": arguments, "build": False})
+    assert served(plan(from_config.find(Asked(arguments)).inputs)) == engine
 
 
 def assert_left_to_vllm(asked):
