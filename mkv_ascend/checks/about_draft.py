@@ -9,7 +9,7 @@ from mkv_ascend.checks.facts import ServeFacts, SpeculationFacts
 from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.checks.refusal import Refusal
 
-__all__ = ["CHECKS", "MOST_TOKENS_PER_STEP"]
+__all__ = ["CHECKS", "MOST_TOKENS_PER_STEP", "OF_CONFIGURATION"]
 
 MOST_TOKENS_PER_STEP = 16
 """Tokens of a request that attention verifies at once, K + 1: the limit of
@@ -346,15 +346,11 @@ def room_for_drafts(facts: ServeFacts) -> Iterator[Refusal]:
     )
 
 
+OF_CONFIGURATION = (tokens_per_step, stages, ranks_of_draft, cache_of_no_draft, experts)
+"""Those that programs which call ``vllm.LLM`` are judged by too: what vLLM makes of options and
+models tells enough (``adapters/.../early_checks/facts_of_config.py``)."""
+
 CHECKS = (
-    *(
-        tokens_per_step,
-        vocabulary,
-        hidden_size,
-        own_predictor,
-        states_of_target,
-        states_of_draft,
-    ),
-    *(stages, ranks_of_draft, length_of_draft, cache_of_no_draft, experts),
-    *(blocks_of_masks, states_for_heads, room_for_drafts),
+    *(*OF_CONFIGURATION, vocabulary, hidden_size, own_predictor, states_of_target),
+    *(states_of_draft, length_of_draft, blocks_of_masks, states_for_heads, room_for_drafts),
 )

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import vllm_ascend.ops  # noqa: F401 - first of vllm-ascend: its modules import each other in circles
+from transformers import PretrainedConfig
 from vllm.v1 import kv_cache_spec_registry
 from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
 from vllm.v1.kv_cache_interface import FullAttentionSpec
@@ -113,20 +114,19 @@ def dense_model(**fields):
         model="a model",
         architectures=["LlamaForCausalLM"],
         dtype="torch.bfloat16",
-        hf_text_config=SimpleNamespace(),
+        hf_config=PretrainedConfig(),
+        hf_text_config=PretrainedConfig(),
         attention_chunk_size=None,
         is_attention_free=False,
         is_hybrid=False,
-        is_moe=False,
         use_mla=False,
         get_head_size=lambda: 64,
-        get_num_experts=lambda: 8,
         **fields,
     )
 
 
 def configuration(
-    attention, draft=None, kv_cache=None, method="draft_model", ranks=(1, 1), stages=1
+    attention, draft=None, kv_cache=None, method="draft_model", ranks=(1, 1), stages=1, tokens=3
 ):
     speculative = SimpleNamespace(
         method=method,
@@ -134,7 +134,9 @@ def configuration(
         attention_backend=None,
         use_eagle=lambda: method == "eagle",
         uses_draft_model=lambda: method == "draft_model",
-        target_parallel_config=SimpleNamespace(tensor_parallel_size=ranks[0]),
+        num_speculative_tokens=tokens,
+        disable_padded_drafter_batch=False,
+        parallel_drafting=False,
         draft_parallel_config=SimpleNamespace(tensor_parallel_size=ranks[1]),
     )
     return SimpleNamespace(
@@ -143,7 +145,9 @@ def configuration(
         compilation_config=SimpleNamespace(cudagraph_mode=None),
         model_config=dense_model(),
         speculative_config=speculative,
-        parallel_config=SimpleNamespace(pipeline_parallel_size=stages),
+        parallel_config=SimpleNamespace(
+            pipeline_parallel_size=stages, tensor_parallel_size=ranks[0]
+        ),
         kv_transfer_config=None,
     )
 
@@ -168,6 +172,8 @@ def test_patterns_are_left_to_the_layers_whose_names_they_need():
 )
 def test_a_dtype_for_the_cache_of_no_draft_is_refused(draft, method):
     config = configuration({}, draft, {"draft_dtype": "float16"}, method)
+    if draft is None:
+        config.speculative_config = None
     with pytest.raises(SelectionError, match="there is no draft with a KV cache"):
         early_check.check_models(config)
 
@@ -176,7 +182,7 @@ def test_the_drafts_cache_dtype_must_be_one_that_its_backend_takes():
     early_check.check_models(configuration({}, dense_model(), {"draft_dtype": "float16"}))
     draft = dense_model(index_topk=None)
     draft.use_mla = True
-    draft.hf_text_config = SimpleNamespace(kv_lora_rank=512, qk_rope_head_dim=64)
+    draft.hf_text_config = PretrainedConfig(kv_lora_rank=512, qk_rope_head_dim=64)
     early_check.check_models(configuration({}, draft, {"draft_dtype": "bfloat16"}))
     with pytest.raises(SelectionError, match="the model's dtype, bfloat16, not float16"):
         early_check.check_models(configuration({}, draft, {"draft_dtype": "float16"}))
@@ -184,12 +190,12 @@ def test_the_drafts_cache_dtype_must_be_one_that_its_backend_takes():
 
 def test_sequence_parallelism_is_refused_where_only_the_draft_has_experts(monkeypatch):
     draft = dense_model()
-    draft.is_moe = True
-    early_check.check_models(configuration({}, draft))
+    draft.hf_text_config = PretrainedConfig(num_experts=8)
+    early_check.check_models(configuration({}, draft, ranks=(2, 2)))
     monkeypatch.setattr("vllm_ascend.utils._ENABLE_SP", True)
     with pytest.raises(SelectionError, match=r"enable_flashcomm1.* a model has 8 experts"):
-        early_check.check_models(configuration({}, draft))
-    early_check.check_models(configuration({}, dense_model()))
+        early_check.check_models(configuration({}, draft, ranks=(2, 2)))
+    early_check.check_models(configuration({}, dense_model(), ranks=(2, 2)))
 
 
 def test_experts_of_a_draft_are_shared_by_the_ranks_of_a_pipeline_stage():
@@ -208,7 +214,7 @@ def test_a_draft_model_on_fewer_ranks_than_its_target_is_refused():
     """A head on hidden states may be whole on every rank, in a group of its own."""
     early_check.check_models(configuration({}, dense_model(), method="eagle", ranks=(2, 1)))
     early_check.check_models(configuration({}, dense_model(), ranks=(2, 2)))
-    with pytest.raises(SelectionError, match="draft_tensor_parallel_size is 1 and the target's"):
+    with pytest.raises(SelectionError, match="draft_tensor_parallel_size is 1 and --tensor"):
         early_check.check_models(configuration({}, dense_model(), ranks=(2, 1)))
 
 
@@ -217,8 +223,17 @@ def test_a_draft_over_several_pipeline_stages_is_refused():
     prefills = configuration({}, dense_model(), method="eagle", stages=2)
     prefills.kv_transfer_config = SimpleNamespace(kv_role="kv_producer")
     early_check.check_models(prefills)
-    with pytest.raises(SelectionError, match="pipeline_parallel_size is 2 and there is a draft"):
+    with pytest.raises(SelectionError, match="--pipeline-parallel-size is 2 and there is a draft"):
         early_check.check_models(configuration({}, dense_model(), stages=2))
+
+
+def test_a_program_is_told_what_the_command_is_told():
+    """One list for both: more tokens to verify than attention takes, besides."""
+    early_check.check_models(configuration({}, dense_model(), tokens=15))
+    with pytest.raises(SelectionError, match="for 2 reasons") as refusal:
+        early_check.check_models(configuration({}, dense_model(), ranks=(2, 1), tokens=16))
+    for code in ("[tokens-per-step]", "[draft-ranks]"):
+        assert code in str(refusal.value)
 
 
 def test_specs_are_registered_without_a_configuration_and_without_our_grouping(monkeypatch):

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.vllm_ascend_0_23.attention import selection_inputs
 from mkv_ascend.adapters.vllm_ascend_0_23.early_checks.chunk_refusal import refuse_chunks
+from mkv_ascend.adapters.vllm_ascend_0_23.early_checks.facts_of_config import facts_of
 from mkv_ascend.adapters.vllm_ascend_0_23.options import options_of
 from mkv_ascend.attention.request import LayerRequest
 from mkv_ascend.attention.selection import SelectionError, select_backend
+from mkv_ascend.checks import about_draft
+from mkv_ascend.checks.refusal import text_of
 from mkv_ascend.layout.kind import Kind, Role
 
 if TYPE_CHECKING:
-    from vllm.config import ModelConfig, SpeculativeConfig, VllmConfig
+    from vllm.config import ModelConfig, VllmConfig
 
 
 logger = get_logger(__name__)
@@ -37,17 +40,10 @@ def check_models(config: VllmConfig) -> None:
     """
     speculative = config.speculative_config
     has_draft = speculative is not None and speculative.draft_model_config is not None
-    draft_dtype = options_of(config).kv_cache.draft_dtype
-    if draft_dtype is not None and not (has_draft and _has_layers(speculative)):
-        raise SelectionError(
-            f"kv_cache.draft_dtype is {draft_dtype!r}, but there is no draft with a KV cache: give "
-            "--speculative-config a draft, or leave the option out"
-        )
+    _check_draft(config)
     refuse_chunks(config.model_config)
     if has_draft:
         refuse_chunks(speculative.draft_model_config)
-        _check_experts(config)
-        _check_ranks(config)
         _check_recurrent(config)
     if selection_inputs.options(config, Role.TARGET).attention.layers:
         return
@@ -59,7 +55,7 @@ def check_models(config: VllmConfig) -> None:
         return
     draft = _request(speculative.draft_model_config, Role.DRAFT)
     if draft is not None:
-        draft = replace(draft, kv_cache_dtype=draft_dtype or "auto")
+        draft = replace(draft, kv_cache_dtype=options_of(config).kv_cache.draft_dtype or "auto")
         asked = getattr(speculative.attention_backend, "name", None)
         options = replace(
             selection_inputs.options(config, Role.TARGET), vllm_target=None, vllm_draft=asked
@@ -67,62 +63,16 @@ def check_models(config: VllmConfig) -> None:
         select_backend(draft, options, environment)
 
 
-def _has_layers(speculative: SpeculativeConfig) -> bool:
-    """Whether the method drafts with a model that has a KV cache."""
-    return speculative.use_eagle() or speculative.uses_draft_model()
-
-
-def _check_experts(config: VllmConfig) -> None:
-    """vllm-ascend's sequence parallelism gathers tokens for experts as the target's layers need it.
+def _check_draft(config: VllmConfig) -> None:
+    """Refuse what ``mkv-ascend check`` refuses of a draft, as far as vLLM's configuration tells.
 
     Raises:
-        SelectionError: it is on, the draft has experts and the target has none.
+        SelectionError: with every refusal.
     """
-    # Not with this module: it needs torch.distributed.
-    from vllm_ascend.utils import enable_sp
-
-    from mkv_ascend.adapters.vllm_ascend_0_23.patches.expert_groups import only_draft_has_experts
-
-    if only_draft_has_experts(config) and enable_sp(config):
-        draft = config.speculative_config.draft_model_config
-        raise SelectionError(
-            f"sequence parallelism (enable_flashcomm1) is on, and the draft {draft.model} has "
-            f"{draft.get_num_experts()} experts where the target {config.model_config.model} has "
-            "none: vllm-ascend 0.23.0 takes sequence parallelism with experts for expert "
-            "parallelism, which vLLM refuses with such a target. Leave enable_flashcomm1 out, or "
-            "choose a draft without experts"
-        )
-
-
-def _check_ranks(config: VllmConfig) -> None:
-    """Refuse a draft where target and draft cannot be spread over these ranks.
-
-    Raises:
-        SelectionError: a pipeline of several stages, or a draft model with another
-            tensor-parallel size. Heads on hidden states may be whole on every rank: vllm-ascend
-            gives them a group of their own.
-    """
-    speculative, stages = config.speculative_config, config.parallel_config.pipeline_parallel_size
-    # A node that only prefills samples one token per request and verifies nothing.
-    only_prefills = getattr(config.kv_transfer_config, "kv_role", None) == "kv_producer"
-    if stages > 1 and _has_layers(speculative) and not only_prefills:
-        raise SelectionError(
-            f"pipeline_parallel_size is {stages} and there is a draft ({speculative.method}): "
-            "vLLM's models take a draft for a stage of the target's pipeline, its engine hands out "
-            "draft tokens before it knows the token sampled, and the first stages are never told "
-            "which were accepted, so the target's tokens would be wrong. Spread the target by "
-            "tensor parallelism instead, or leave the draft out"
-        )
-    if not speculative.uses_draft_model():
-        return
-    draft = speculative.draft_parallel_config.tensor_parallel_size
-    target = speculative.target_parallel_config.tensor_parallel_size
-    if draft != target:
-        raise SelectionError(
-            f"draft_tensor_parallel_size is {draft} and the target's tensor-parallel size "
-            f"{target}: vLLM 0.23.0 runs a draft model on all ranks of its target. Leave "
-            "draft_tensor_parallel_size out (with method eagle or eagle3 it may be 1)"
-        )
+    facts = facts_of(config)
+    refusals = [refusal for check in about_draft.OF_CONFIGURATION for refusal in check(facts)]
+    if refusals:
+        raise SelectionError(text_of(refusals))
 
 
 def _check_recurrent(config: VllmConfig) -> None:
