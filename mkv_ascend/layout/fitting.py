@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Between layouts and grouping: what a layout needs, and the layout that a group gives it.
+"""Between layouts and grouping: what a layout requires, and the layout that fits its group.
 
-A recipe makes a layer's layout for the layer's own block size. Grouping may choose another: the
-layout then has to follow.
+A recipe makes a layer's layout for the layer's own block size. If grouping chooses another block
+size, the layout must follow.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def requirements_of(
     *,
     table: str = "",
 ) -> LayerRequirements:
-    """What grouping has to know of the layer of ``layout``.
+    """What grouping must know about the layer of ``layout``.
 
     ``block_sizes``: tokens per block that its kernels accept beside its own, counted as its spec
     counts them: rows, where a row stands for several tokens (``retention.tokens_per_row``). A page
@@ -81,7 +81,7 @@ def group_layouts(
     layers whose kernels take the block as it is.
 
     Args:
-        tables: name -> table; layers of unequal tables never share a group.
+        tables: name -> table; layers with different tables never share a group.
         keep_block_sizes: whether every layer keeps its own block size.
 
     Raises:

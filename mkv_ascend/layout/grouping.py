@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers to KV groups, with an explicit objective whose price is part of the answer.
+"""Sorts layers into KV groups by an explicit objective, and gives the price of the answer.
 
-Layers share a block table when they keep the same tokens (``Retention``) in blocks of one size;
-their pages may differ. So a draft's layers merge into the target's groups. ``search`` finds the
-groups; here the objective chooses among them, and the layers are assigned.
+Layers share a block table if they keep the same tokens (``Retention``) in blocks of one size; their
+pages may differ. So a draft's layers merge into the target's groups. ``search`` finds groupings.
+Here the objective chooses one of them, and the layers are assigned.
 """
 
 from __future__ import annotations

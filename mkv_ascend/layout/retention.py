@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many blocks one request holds in a layer: the rule that decides who may share a block table.
+"""How many blocks one request holds in a layer, which decides who may share a block table.
 
-Two layers can share a block table exactly when they hold the same blocks at every moment, that is
-when their ``Retention`` and their block size are equal. The formulas are those by which vLLM admits
-requests (``vllm/v1/kv_cache_interface.py``, ``max_memory_usage_bytes`` of each spec), so that a
-plan counts what the scheduler will take.
+Two layers can share a block table exactly when they hold the same blocks at every moment. That is
+so when their ``Retention`` and their block size are equal. The formulas are those by which vLLM
+admits requests (``vllm/v1/kv_cache_interface.py``, ``max_memory_usage_bytes`` of each spec), so
+that a plan counts what the scheduler will take.
 """
 
 from __future__ import annotations

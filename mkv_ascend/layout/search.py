@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The search for KV groups: the least memory for every number of groups, and its proof.
 
-A block id is one number for every group: whoever owns block b owns it in every pool. A request
-therefore holds (bytes of one block over all pools) x (blocks of all groups), and that product is
-what is minimised.
+A block id means the same block in every pool, and one group owns it in all of them. So a request
+holds (bytes of one block over all pools) x (blocks of all groups). The search minimises that
+product.
 
-Contiguous components cannot be padded (the operators take no strides), so two components can share
-a plane of the pool only when they have equally many bytes per block. A block hence costs, for every
-size of component, that size times the most components of it that any one group has. Layers whose
-operators take strides have one plane for a page as a whole.
+Contiguous components cannot be padded, because the operators take no strides. So two components can
+share a plane of the pool only if they have equally many bytes per block. For every size of
+component, a block then costs that size times the largest number of such components in any one
+group. Layers whose operators take strides have one plane for a whole page.
 
 The choices (``search_options``): which types of layer that may share a block table go together, the
 block size of each such bundle, and into how many groups it is split. Layers of one type are alike,
 so they get blocks of one size.
 
-The search is branch and bound, on integers only and in a fixed order: the same layers always give
-the same answer. At every node the bundles that are left are asked how few blocks they could do with
-if a block grew by at most d bytes: at each d, the bytes of a block and the fewest blocks bound what
-the node can lead to, and the same choices, put together, are an answer. So good answers come before
-the first branch. What a search that is cut short has not seen is bounded in the same way.
+The search is branch and bound, on integers only and in a fixed order, so the same layers always
+give the same answer. At every node it asks the remaining bundles for the fewest blocks that they
+need if a block grows by at most d bytes. For each d, the bytes of a block and these fewest blocks
+bound what the node can lead to. The same choices, put together, are an answer, so good answers come
+before the first branch. If the search is cut short, the part it has not seen is bounded in the same
+way.
 """
 
 from __future__ import annotations

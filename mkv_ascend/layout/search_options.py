@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The choices of the search for KV groups: which layers go together, and in how many groups.
 
-Layers may share a block table when their retentions, their kernel blocks and their ``table`` are
-equal: they belong to one table here. All layers of one table that have blocks of one size are
-assigned to their groups round-robin, type after type; or, where types share planes and that is
-better, by load: each layer to the group that grows least by it. Any other way to
-put them into as many groups needs at least ``planes`` of some group, the average rounded up to
-whole layers, which is what the bound counts; ``assigned`` is what the assignment needs, which is
-what the result counts.
+Layers may share a block table if their retentions, their kernel blocks and their ``table`` are
+equal; they then belong to one table here. Layers of one table with blocks of one size are assigned
+to their groups round-robin, type after type. If types share planes and it is better, they are
+assigned by load: each layer goes to the group that grows least by it. Any assignment to as many
+groups needs at least ``planes`` in some group, the average rounded up to whole layers; the bound
+counts these. The chosen assignment needs ``assigned``; the result counts these.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``draft_plan``: positions, lengths and slots of all later steps of a proposal, in one launch.
+"""``draft_plan``: positions, lengths and slots of all later passes of a proposal, in one launch.
 
-After the first pass of a proposal, positions advance by one per step whatever is sampled, so
-everything that the later steps' attention metadata holds is known before the first of them runs.
+After the first pass of a proposal, positions advance by one per pass whatever is sampled, so
+everything that the later passes' attention metadata holds is known before the first of them runs.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ def draft_plan(
     lengths: torch.Tensor,
     slots: torch.Tensor,
 ) -> None:
-    """Plan the later steps of a proposal, K - 1 of them over G KV groups for R rows.
+    """Plan the later passes of a proposal, K - 1 of them over G KV groups for R rows.
 
-    Step s (1 to K - 1; row s - 1 of the outputs) puts a request's token at ``position + s``:
+    Later pass s (1 to K - 1; row s - 1 of the outputs) puts a request's token at ``position + s``:
 
     - within the maximum length: length ``position + s + 1``, slot from each group's block table;
       -1 where the position lies past the table's columns;

@@ -56,8 +56,8 @@ class MkvWorker(ascend_worker.NPUWorker):
     def init_device(self) -> None:
         """Set the device up and create the model runner.
 
-        vllm-ascend's method names the runner's class by a global of its module and does much
-        else besides. Replacing the global for the length of the call keeps all of it.
+        vllm-ascend's method takes the runner's class from a global of its module, and does much
+        more. Replacing the global during the call keeps all of it.
         """
         with RUNNER.replaced(MkvModelRunner):
             super().init_device()
@@ -87,7 +87,7 @@ class MkvWorker(ascend_worker.NPUWorker):
         )
     )
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
-        """Allocate the caches; have new blocks zeroed if a draft reads them behind states."""
+        """Allocate the caches, and zero new blocks if a draft may read them after states."""
         super().initialize_from_config(kv_cache_config)
         self.model_runner.zero_new_blocks()
 

@@ -3,10 +3,10 @@
 
 vllm-ascend 0.23.0 calls ``flash_attn_with_kvcache`` once for decodes, without a causal mask, and
 once for prefills, with block tables cut at the number of decode *tokens* and query offsets that do
-not start at 0. All of it is right only while every decode has one token, so not for the verify
-step of speculation, nor for a draft's first pass.
+not start at 0. That is right only if every decode has one token. So it is wrong for verify steps
+and for a draft's first pass.
 
-The operator takes mixed batches as they are: queries by ``cu_seqlens_q``, keys by ``page_table``
+The operator takes mixed batches directly: queries by ``cu_seqlens_q``, keys by ``page_table``
 and ``cache_seqlens``, the causal mask aligned to the last key of each request (flash-attention 3,
 documentation of ``flash_attn_with_kvcache``).
 """

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a catalog entry to the class that a layer is given.
+"""Makes the backend class of a layer from a catalog entry.
 
-vllm-ascend's classes are used as they are, but for what they lack:
+vllm-ascend's classes are used unchanged, except for these gaps:
 
 * vLLM's ``MLAAttention`` takes an explicit backend only if it answers ``is_mla()``; none of
   vllm-ascend's does.
-* A cache of another dtype than the model needs rows of its dtype (``cache_dtype``).
-* The builders of MLA's metadata take the block size of another group (``group_blocks``).
-* The implementations of MLA and of flash_attention_3 need mending (``adapted_mla``,
+* A cache with another dtype than the model needs rows of its dtype (``cache_dtype``).
+* The metadata builders of MLA take the block size of another group (``group_blocks``).
+* The implementations of MLA and of flash_attention_3 need corrections (``adapted_mla``,
   ``adapted_flash_attention_3``).
 * A draft's metadata builders must see the draft's configuration and rotary tables, whoever
   creates them (``bound_to``).
 
-The classes are made once per process and backend, because vllm-ascend groups layers by the full
-name of their backend class.
+Each class is made once per process and backend, because vllm-ascend groups layers by the full name
+of their backend class.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ ADAPTED_IMPLEMENTATIONS: dict[str, Callable[..., type[Any]]] = {
     "vllm_ascend.attention.mla_v1:AscendMLABackend": adapted_mla.implementation,
     "vllm_ascend.attention.fa3_v1:AscendFABackend": adapted_flash_attention_3.implementation,
 }
-"""Class path of a backend -> what makes our implementation from vllm-ascend's."""
+"""Class path of a backend -> function that makes our implementation from vllm-ascend's."""
 
 MLA_KINDS = frozenset({Kind.MLA, Kind.SPARSE_MLA, Kind.COMPRESSED_MLA})
 
@@ -113,7 +113,7 @@ def _adapted(class_path: str, serves_mla: bool, one_block_size: bool) -> type[An
     members: dict[str, Any] = {}
     if serves_mla and not backend.is_mla():
         members["is_mla"] = classmethod(lambda cls: True)
-    # Asked for late: which classes vllm-ascend gives depends on the parallel setting.
+    # Called late, because vllm-ascend's classes depend on the parallel setting.
     if one_block_size:
         members["get_builder_cls"] = staticmethod(
             lambda: group_blocks.builder(backend.get_builder_cls())
@@ -135,8 +135,8 @@ def _casting(backend: Any) -> type[Any]:
 def bound_to(backend: type[Any], model: ModelBeingBuilt) -> type[Any]:
     """A subclass of ``backend`` whose metadata builders see ``model``'s own configuration.
 
-    The target's backends are returned unchanged: their builders are created with its
-    configuration already. The name of the class differs from the target's, so that layers of
+    The target's backends are returned unchanged, because their builders are created with its
+    configuration anyway. The name of the class differs from the target's, so that layers of
     two models never share a metadata builder.
     """
     if model.builder_config is None and model.rope_tables is None:
@@ -148,7 +148,7 @@ def bound_to(backend: type[Any], model: ModelBeingBuilt) -> type[Any]:
 
 
 _BOUND: dict[tuple[type[Any], ModelBeingBuilt], type[Any]] = {}
-"""One class per backend and model: vllm-ascend tells groups of layers apart by their class."""
+"""One class per backend and model, because vllm-ascend separates groups of layers by class."""
 
 
 def _bound(backend: type[Any], model: ModelBeingBuilt) -> type[Any]:
@@ -162,10 +162,10 @@ def _bound(backend: type[Any], model: ModelBeingBuilt) -> type[Any]:
 
 
 def _with_own_rope(metadata: Any) -> Any:
-    """Metadata whose rotary rows are its own.
+    """Metadata with its own rows of cosines and sines.
 
-    vllm-ascend's MLA builder returns views of one buffer per process. Metadata of all draft steps
-    is built before the first of them runs, so all would see the rows of the last step.
+    vllm-ascend's MLA builder returns views of one buffer per process. Metadata of all passes is
+    built before the first of them runs, so all would see the rows of the last pass.
     """
     decode = getattr(metadata, "decode", None)
     if decode is not None and hasattr(getattr(decode, "cos", None), "clone"):

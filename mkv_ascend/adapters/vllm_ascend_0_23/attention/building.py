@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which model is being built: what every attention layer made in the meantime belongs to.
+"""The model that is being built; attention layers created meanwhile belong to it.
 
-vLLM builds the target first and then the draft, both through the same layer classes and into the
-same table of layers. A layer's name does not say whose it is (an eagle head is
-``model.layers.36``), so the model is set around the building of each instead.
+vLLM builds the target first and then the draft, with the same layer classes and into the same table
+of layers. A layer's name does not reveal its model (an eagle head is ``model.layers.36``). So the
+model is set while each is built.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class ModelBeingBuilt:
 
     Attributes:
         role: target or draft.
-        builder_config: the configuration that metadata builders of its layers are given,
-            whatever their caller passes; None leaves the caller's (right for the target).
-        rope_tables: rotary tables to make active while its builders work; None leaves those
-            of the process (right for the target).
+        builder_config: the configuration for metadata builders of its layers, whatever their
+            caller passes; None keeps the caller's (right for the target).
+        rope_tables: rotary tables that are active while its builders work; None keeps the
+            process's (right for the target).
     """
 
     role: Role
@@ -45,13 +45,13 @@ _model: contextvars.ContextVar[ModelBeingBuilt] = contextvars.ContextVar("model"
 
 
 def current_model() -> ModelBeingBuilt:
-    """The model that is being built now; the target unless said otherwise."""
+    """The model that is being built now; the target by default."""
     return _model.get()
 
 
 @contextlib.contextmanager
 def building(model: ModelBeingBuilt) -> Iterator[None]:
-    """Attention layers created inside belong to this model."""
+    """Assign attention layers that are created while the block runs to this model."""
     token = _model.set(model)
     try:
         yield

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention in the dtype of the cache, where that is another than the model's.
+"""Attention in the dtype of the cache, where it differs from the model's.
 
 The operators take queries, keys and values of one dtype (npu_fused_infer_attention_score,
-flash_attn_with_kvcache), and the operator that writes the cache one for rows and cache. vllm-ascend
-0.23.0 hands them what the model computes, so a float16 cache of a bfloat16 model is refused.
+flash_attn_with_kvcache). The operator that writes the cache takes one dtype for rows and cache.
+vllm-ascend 0.23.0 passes them rows in the model's dtype, so a float16 cache of a bfloat16 model is
+refused.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """MLA's metadata builders with the block size of their own KV group.
 
-vllm-ascend 0.23.0 takes it from the cache configuration, which has one for all groups: chunks of a
-cached context are then cut at places, and workspaces reserved for blocks, that are another group's.
+vllm-ascend 0.23.0 takes it from the cache configuration, which has one block size for all groups.
+So chunks of a cached context are cut, and workspaces reserved, by the blocks of another group.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BUILDERS = record(
 
 @functools.cache
 def builder(base: type[Any]) -> type[Any]:
-    """A subclass of the metadata builder ``base`` that is given its group's block size."""
+    """A subclass of the metadata builder ``base`` that sees its group's block size."""
 
     def initialise(
         self: Any, kv_cache_spec: Any, layer_names: Any, vllm_config: Any, *args: Any, **kwargs: Any
@@ -41,7 +41,7 @@ def builder(base: type[Any]) -> type[Any]:
 
 
 def _with_block_size(config: Any, block_size: int) -> Any:
-    """A view of ``config`` with blocks of that many tokens."""
+    """A copy of ``config`` with blocks of ``block_size`` tokens."""
     if config.cache_config.block_size == block_size:
         return config
     view, cache = copy.copy(config), copy.copy(config.cache_config)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every attention layer gets the backend that the options, or its kind, give it.
+"""Gives every attention layer the backend that the options, or its kind, select.
 
-vLLM's layers take a backend as the argument ``attn_backend``; models do not pass it, and the
-layer then asks the platform, which is told neither the layer nor the model. Both
-constructors are wrapped so that the argument is filled in from ``attention/selection.py``. What was
-decided stays with the layer, in ``layer.mkv_ascend_choice``.
+vLLM's layers take a backend as the argument ``attn_backend``, but models do not pass it. The layer
+then asks the platform, which knows neither the layer nor the model. Both constructors are wrapped,
+so that ``attention/selection.py`` fills in the argument. The layer keeps the choice in
+``layer.mkv_ascend_choice``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ KINDS_OF_CLASSES = {
     CrossAttention: Kind.CROSS_ATTENTION,
     EncoderOnlyAttention: Kind.FULL_ATTENTION,
 }
-"""Layer classes that make a variant of the platform's backend for themselves -> their kind."""
+"""Layer classes that make their own variant of the platform's backend -> their kind."""
 
 
 @patch(
@@ -130,7 +130,7 @@ def _set_cache_dtype(arguments: dict[str, Any], role: Role) -> None:
 
 
 def _require_no_cast(arguments: dict[str, Any]) -> None:
-    """Layers whose class names their backend keep its implementation.
+    """Refuse a cache of another dtype for layers whose class names their backend.
 
     Raises:
         SelectionError: their cache would have another plain dtype than the model.
@@ -244,17 +244,17 @@ def _bound_the_window(layer: Any, choice: Choice) -> None:
 
 
 def chosen_layers(config: VllmConfig) -> dict[str, Any]:
-    """Name -> layer, for every layer whose backend was chosen here; in the order of creation."""
+    """Name -> layer, for every layer whose backend was chosen here, in the order of creation."""
     layers = get_layers_from_vllm_config(config, AttentionLayerBase)
     return {name: layer for name, layer in layers.items() if hasattr(layer, CHOICE)}
 
 
 def check_options(config: VllmConfig) -> None:
-    """After all models are built: every option must have met a layer.
+    """Check, after all models are built, that every option applies to a layer.
 
     Raises:
         SelectionError: a pattern of ``attention.layers`` matches no layer of either model, or
-            ``kv_cache.draft_dtype`` is for no layer.
+            ``kv_cache.draft_dtype`` applies to no layer.
     """
     requests = [getattr(layer, CHOICE).request for layer in chosen_layers(config).values()]
     if config.parallel_config.pipeline_parallel_size > 1:
@@ -272,7 +272,7 @@ def check_options(config: VllmConfig) -> None:
 
 
 def _of_all_stages(requests: list[LayerRequest]) -> list[LayerRequest]:
-    """The requests of every pipeline stage: each holds some of the layers only."""
+    """The requests of all pipeline stages; each stage holds only some of the layers."""
     group = get_pp_group()
     stages: list[list[LayerRequest]] = [[] for _ in range(group.world_size)]
     torch.distributed.all_gather_object(stages, requests, group=group.cpu_group)
@@ -280,10 +280,10 @@ def _of_all_stages(requests: list[LayerRequest]) -> list[LayerRequest]:
 
 
 def all_choices(config: VllmConfig, draft_layers: Collection[str]) -> list[Choice]:
-    """The backend of every attention layer, those named by the layer's own class included.
+    """The backend of every attention layer, including backends that a layer's class names.
 
     Args:
-        draft_layers: names of the draft's layers, for layers that were not built through here.
+        draft_layers: names of the draft's layers; needed for layers that were not built here.
     """
     choices = []
     for name, layer in get_layers_from_vllm_config(config, AttentionLayerBase).items():
@@ -295,7 +295,7 @@ def all_choices(config: VllmConfig, draft_layers: Collection[str]) -> list[Choic
 
 
 def _choice_of_class(name: str, layer: Any, role: Role) -> Choice | None:
-    """The choice of a layer whose class names its backend; None when the catalog lacks it."""
+    """The choice of a layer whose class names its backend; None if the catalog lacks it."""
     backend = layer.get_attn_backend()
     path = f"{backend.__module__}:{backend.__qualname__}"
     entry = catalog.find_class(path)

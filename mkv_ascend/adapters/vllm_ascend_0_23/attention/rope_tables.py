@@ -8,8 +8,8 @@ them (``_record_cos_and_sin_cache``) and is ignored by others
 draft with another rotary base or dimension either spoils the target's tables or gets them.
 
 ``RopeTables`` is one model's set. Inside ``with tables.active():`` the module's globals are that
-model's; afterwards those of before are back. The tensors themselves are never copied: their
-addresses stay what a captured graph has seen.
+model's; afterwards the previous ones are restored. The tensors themselves are never copied, because
+a captured graph keeps their addresses.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ GLOBALS = tuple(target.partition(":")[2] for target in TABLES_OF_A_MODEL.targets
 """Every module global of vllm-ascend's rotary embedding that belongs to one model."""
 
 TABLES = ("_cos_cache", "_sin_cache", "_cos_sin_cache")
-"""Those that rotary modules record when they are made; the others are buffers."""
+"""The globals that rotary modules record when they are made; the others are buffers."""
 
 
 class DeferredRows:
-    """Stands for tables and rows that are filled in later: any part of it is itself."""
+    """Placeholder for tables and rows that are filled in later; any part of it is itself."""
 
     def __getitem__(self, _: Any) -> DeferredRows:
         return self
 
     def __setitem__(self, _: Any, __: Any) -> None:
-        """Nothing is kept."""
+        """Ignore the value."""
 
     def unsqueeze(self, _: int) -> DeferredRows:
-        """As of a tensor."""
+        """Like a tensor's method."""
         return self
 
 
@@ -113,10 +113,11 @@ class RopeTables:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines at ``positions`` int32 [n], each [n, 1, 1, rope dimension], for MLA.
 
-        By a selection, which takes int32: an index is converted first, for each table anew.
+        This uses ``index_select``, which takes int32. Indexing would first convert the positions,
+        once for each table.
 
         Args:
-            out: where to write them; None: new tensors.
+            out: tensors to write to; None for new ones.
         """
         with self.active():
             tables = rotary_embedding._cos_cache, rotary_embedding._sin_cache
@@ -128,10 +129,11 @@ class RopeTables:
         return cosines[:, None, None], sines[:, None, None]
 
     def share_what_was_not_recorded(self) -> None:
-        """Take the tables of the process where building the model recorded none.
+        """Take the process's tables where building the model recorded none.
 
-        vLLM makes one rotary module for all layers of equal rotary parameters, in either model.
-        Such a draft (an MTP head, for one) records nothing: its tables are the target's.
+        vLLM makes one rotary module for all layers with equal rotary parameters, in either model.
+        A draft that shares it (for instance an MTP head) records nothing and uses the target's
+        tables.
         """
         for name in TABLES:
             if self._values[name] is None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers that attend to the cache of another layer and have no keys of their own.
 
-vLLM leaves the cache of such a layer (``kv_sharing_target_layer_name``; Gemma 3n, Gemma 4) to the
-layer that owns it, and attends to what is in there. vllm-ascend 0.23.0 does not look at the name:
-the layer writes what it calls its keys and values over those of the owner, and a prefill without
-context attends to them.
+Such a layer names the cache's owner in ``kv_sharing_target_layer_name`` (Gemma 3n, Gemma 4). In
+vLLM only the owner writes the cache, and the layer attends to its contents. vllm-ascend 0.23.0
+ignores the name: the layer overwrites the owner's keys and values with its own meaningless ones,
+and a prefill without context attends to these.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def read_the_owners(
     attn_metadata: Any,
     output: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """In place of ``AscendAttentionBackendImpl.reshape_and_cache``: nothing is written.
+    """Replace ``AscendAttentionBackendImpl.reshape_and_cache`` without writing anything.
 
-    The owner's layer ran before this one, so the cache holds its keys and values of this step's
-    tokens. They are only handed on where the operator is not given the cache.
+    The owner ran before this layer, so the cache holds its keys and values of this step's tokens.
+    They are returned only if the operator does not take the cache.
 
     Args:
         query, output: [tokens, heads, head_size]; tokens may be padded.
-        key, value: [tokens, kv_heads, head_size], without a meaning.
+        key, value: [tokens, kv_heads, head_size], meaningless.
         kv_cache: keys and values, [blocks, block_size, kv_heads, head_size] each.
     """
     if attn_metadata.attn_state == AscendAttentionState.PrefillNoCache:
@@ -68,7 +68,7 @@ def read_the_owners(
 
 
 def _rows(cache: torch.Tensor, slots: torch.Tensor, num_tokens: int) -> torch.Tensor:
-    """Rows of ``cache`` at ``slots``; zeros for the tokens of the padding."""
+    """Rows of ``cache`` at ``slots``; zeros for padding tokens."""
     rows = cache.new_zeros(num_tokens, *cache.shape[2:])
     rows[: slots.shape[0]] = cache.flatten(0, 1)[slots]
     return rows

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts a proposal together for one proposer of vllm-ascend, and speaks its words."""
+"""Builds a proposal for one proposer of vllm-ascend, and translates between the two."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from mkv_ascend.drafting.proposal import Proposal
 
 
 class Assembly:
-    """What serves a proposer: a draft once its model is loaded, a proposal once there are caches.
+    """Serves a proposer: with a draft once its model is loaded, with a proposal once caches exist.
 
     Args:
-        proposer: vllm-ascend's, with members of ours.
+        proposer: vllm-ascend's proposer, with members of ours.
         family: what its strategy needs.
-        enforce_eager: whether ``speculative_config`` says so.
+        enforce_eager: the value in ``speculative_config``.
     """
 
     draft: AscendDraft
@@ -47,7 +47,7 @@ class Assembly:
         self.proposer, self.family, self.enforce_eager = proposer, family, enforce_eager
 
     def layers(self) -> dict[str, Any]:
-        """The draft's layers with caches, in the order in which they were made: they run in it."""
+        """The draft's layers with caches, in the order of creation, which is that of execution."""
         every = get_layers_from_vllm_config(self.proposer.vllm_config, AttentionLayerBase)
         mine = self.proposer._draft_attn_layer_names
         return {name: layer for name, layer in every.items() if name in mine}
@@ -71,8 +71,8 @@ class Assembly:
     def bind(self, kv_cache_config: Any) -> None:
         """Sort the draft's layers into groups; make their builders and the proposal.
 
-        vllm-ascend hands over the kernel blocks of group 0; those of each group are its block
-        table's.
+        vllm-ascend passes only the kernel block size of group 0. Each group takes that of its own
+        block table.
         """
         proposer, draft = self.proposer, self.draft
         tables = proposer.runner.input_batch.block_table
@@ -124,7 +124,7 @@ class Assembly:
         return self.proposal.propose(target) if drafted is None else drafted
 
     def capture(self, num_tokens: int) -> None:
-        """Capture where the target was captured for verify steps of so many tokens just now."""
+        """Capture if the target was just captured for verify steps of this many tokens."""
         requests, rest = divmod(num_tokens, self.proposer.num_speculative_tokens + 1)
         if self.graphs is None or rest or requests in self.graphs.captured:
             return
@@ -132,7 +132,7 @@ class Assembly:
             self.graphs.capture(requests)
 
     def describe(self) -> str:
-        """What a proposal of this draft takes, in one sentence or two."""
+        """The cost of a proposal of this draft, in one or two sentences."""
         proposal, groups = self.proposal, self.draft.groups
         builds = proposal.needs.builds_per_proposal(proposal.strategy.later_passes)
         return (
@@ -152,7 +152,7 @@ class Assembly:
         return "Where all requests verify drafts, its passes are replayed from one graph."
 
     def _run(self, draft: Draft, passes: Passes) -> torch.Tensor:
-        """Run planned passes; by vllm-ascend's own loop where sampling is split otherwise."""
+        """Run planned passes; by vllm-ascend's own loop if other ranks split the vocabulary."""
         if not samples_by_split_vocabulary():
             return run_passes(draft, passes)
         batch, proposer = passes.batch, self.proposer
@@ -184,20 +184,20 @@ def attention_groups(groups: DraftGroups, config: Any, device: Any) -> list[Atte
 
 
 def samples_by_split_vocabulary() -> bool:
-    """Whether sampling is over a vocabulary that other ranks split: vllm-ascend's own loop does it.
+    """Whether other ranks split the vocabulary of sampling, so that vllm-ascend's own loop runs.
 
-    It takes metadata of all passes beforehand.
+    That loop takes the metadata of all passes beforehand.
     """
     return bool(lmhead_tp_enable() or get_ascend_config().enable_reduce_sample)
 
 
 def embeds_of(proposer: Any, rows: int) -> torch.Tensor | None:
-    """The draft's embeddings, where it takes them in the place of token ids."""
+    """The draft's embeddings, if it takes them in place of token ids."""
     return proposer.inputs_embeds[:rows] if proposer.supports_mm_inputs else None
 
 
 def common_metadata_of(proposer: Any) -> CommonMetadata:
-    """Makes common metadata of this proposer's passes."""
+    """The maker of common metadata for this proposer's passes."""
     state = AscendAttentionState.ChunkedPrefill
     if proposer.method == "mtp":
         state = AscendAttentionState.SpecDecoding
@@ -205,7 +205,7 @@ def common_metadata_of(proposer: Any) -> CommonMetadata:
 
 
 def target_output(proposer: Any, given: dict[str, Any]) -> TargetOutput:
-    """What the target's step hands over, from the arguments of vllm-ascend's ``_propose``."""
+    """The output of the target's step, from the arguments of vllm-ascend's ``_propose``."""
     common, next_token_ids = given["common_attn_metadata"], given["next_token_ids"]
     token_ids, positions = given["target_token_ids"], given["target_positions"]
     requests = next_token_ids.shape[0]
@@ -213,7 +213,7 @@ def target_output(proposer: Any, given: dict[str, Any]) -> TargetOutput:
     bounds = common.seq_lens_cpu_upper_bound
     return TargetOutput(
         token_ids=token_ids,
-        # M-RoPE positions are not those in the sequence, which slots and lengths follow.
+        # Slots and lengths follow positions in the sequence, and M-RoPE has others.
         positions=common.positions[: token_ids.shape[0]] if positions.dim() > 1 else positions,
         next_token_ids=next_token_ids,
         hidden_states=given["target_hidden_states"],
@@ -230,7 +230,7 @@ def target_output(proposer: Any, given: dict[str, Any]) -> TargetOutput:
 
 
 def host_lengths(common: Any) -> torch.Tensor:
-    """Lengths of the target's pass on the host, which vllm-ascend keeps right for its builders."""
+    """Lengths of the target's pass on the host; vllm-ascend keeps them exact for its builders."""
     lengths: torch.Tensor | None = common._seq_lens_cpu
     if lengths is None:
         lengths = common.seq_lens_cpu
@@ -241,7 +241,7 @@ def host_lengths(common: Any) -> torch.Tensor:
 def run_dummy_passes(
     proposer: Any, rows: int, requests: int, sampled: torch.Tensor
 ) -> torch.Tensor:
-    """The passes of a dummy run, which have no metadata; as many as those of a proposal."""
+    """The passes of a dummy run: as many as a proposal has, without metadata."""
     assembly: Assembly = proposer.assembly
     draft, drafts_first = assembly.draft, assembly.family.first_pass_drafts
     later = 0 if proposer.parallel_drafting else proposer.num_speculative_tokens - drafts_first

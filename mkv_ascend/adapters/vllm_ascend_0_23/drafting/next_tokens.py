@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The token after each chunk of a prompt, which a head on hidden states takes with its last row.
+"""The token after each chunk of a prompt; a head on hidden states takes it with its last row.
 
-Of a request that is still being prefilled the target samples nothing. vllm-ascend 0.23.0 (as vLLM
-0.23.0) takes the last token of the whole prompt in the place of the sampled one. A head keeps the
-key that it makes of it: one wrong key for each chunk, for as long as the request lives.
+The target samples no token for a request that is still in prefill. vllm-ascend 0.23.0 (like vLLM
+0.23.0) uses the last token of the whole prompt in place of the sampled one. A head keeps the key
+that it makes from it. So each chunk leaves one wrong key for the life of the request.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 def batch_up_to_the_chunk(runner: Any, batch: Any, num_discarded: int) -> Any:
     """A copy of the runner's input batch for ``prepare_next_token_ids_padded``.
 
-    The number of tokens of an unfinished prefill is its chunk's end and one more, since the token
-    before that number is taken.
+    For an unfinished prefill the number of tokens is the end of its chunk plus one, because the
+    token before that number is taken.
     """
     if not num_discarded:
         return batch

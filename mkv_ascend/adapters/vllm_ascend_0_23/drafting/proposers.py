@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vllm-ascend's proposers with members of ours, each in one class derived from theirs.
+"""vllm-ascend's proposers with members of ours; each is one class derived from theirs.
 
 A new method of drafting is one line in ``PROPOSERS``.
 """
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 
 def stock(proposer: Any) -> Any:
-    """vllm-ascend's members of a proposer, whose class is derived once from theirs."""
+    """vllm-ascend's own members of a proposer, whose class is derived once from theirs."""
     return super(type(proposer), proposer)
 
 
@@ -107,26 +107,26 @@ def _reserve_rope_buffers(runner: Any, config: VllmConfig) -> None:
 def prepare_inputs_padded(self: Any, *args: Any, **kwargs: Any) -> Any:
     """Counts of rejected tokens as int32 on every path.
 
-    Where there is no Triton, vllm-ascend 0.23.0 counts valid tokens with ``sum()``, which gives
-    int64; ``npu_copy_and_expand_eagle_inputs`` documents, and reads, int32.
+    Without Triton, vllm-ascend 0.23.0 counts valid tokens with ``sum()``, which gives int64. But
+    ``npu_copy_and_expand_eagle_inputs`` documents, and reads, int32.
     """
     metadata, indices, to_sample, rejected = stock(self).prepare_inputs_padded(*args, **kwargs)
     return metadata, indices, to_sample, rejected.to(torch.int32)
 
 
 def load_model(self: Any, model: Any) -> None:
-    """Load the draft; its layers are listed in the order in which it runs them."""
+    """Load the draft, and list its layers in the order of execution."""
     self.assembly.family.refuse_options(self)
     stock(self).load_model(model)
     self.assembly.model_loaded()
 
 
 def validate_same_kv_cache_group(self: Any, kv_cache_config: Any) -> None:
-    """Layers may lie in any group."""
+    """Accept layers in any group."""
 
 
 def initialize_attn_backend(self: Any, kv_cache_config: Any, *_: Any) -> None:
-    """Sort the draft's layers into groups and make what proposes."""
+    """Sort the draft's layers into groups and build the proposal."""
     self.assembly.bind(kv_cache_config)
 
 
@@ -137,7 +137,7 @@ def _propose(self: Any, **given: Any) -> torch.Tensor:
 
 
 def _run_merged_draft(self: Any, **given: Any) -> torch.Tensor:
-    """The passes of a dummy run; those of a proposal where sampling is split by other ranks."""
+    """Run a dummy run's passes, or a proposal's if other ranks split the vocabulary."""
     if samples_by_split_vocabulary():
         drafted: torch.Tensor = stock(self)._run_merged_draft(**given)
         return drafted
@@ -152,7 +152,7 @@ def dummy_run(
     aclgraph_runtime_mode: CUDAGraphMode = CUDAGraphMode.NONE,
     **options: Any,
 ) -> None:
-    """As vllm-ascend's; captures where the target was captured for verify steps just now."""
+    """As vllm-ascend's; also captures if the target was just captured for verify steps."""
     if isinstance(self.assembly.family, MaskTokensFamily):
         run_dummy(self, num_tokens, is_profile=options.get("is_profile", False))
     else:
@@ -171,7 +171,7 @@ def prepare_next_token_ids_padded(
     discard_request_indices: Any,
     num_discarded_requests: int,
 ) -> Any:
-    """As vllm-ascend's; the next token of a prompt's chunk is the prompt's next one."""
+    """As vllm-ascend's, but the token after a prompt's chunk is the prompt's next token."""
     batch = batch_up_to_the_chunk(self.runner, gpu_input_batch, num_discarded_requests)
     return stock(self).prepare_next_token_ids_padded(
         sampled_token_ids, requests, batch, discard_request_indices, num_discarded_requests
@@ -241,15 +241,16 @@ CONTEXT_PARALLEL_PROPOSERS: dict[str, type[Any]] = {
         ),
     ),
 }
-"""vllm-ascend's own proposal, over one KV group: its block tables hold a share of each sequence,
-which the plan of a proposal knows nothing of."""
+"""Proposers that keep vllm-ascend's own proposal, over one KV group.
+
+Their block tables hold a share of each sequence, and the plan of a proposal does not know shares.
+"""
 
 
 def proposer_class(method: str, vllm_config: VllmConfig) -> type[Any] | None:
-    """Our proposer for a method of speculative decoding; None where vllm-ascend's own is kept.
+    """Our proposer for a method of speculative decoding; None if vllm-ascend's own is kept.
 
-    That is so for methods without attention layers of their own (ngram, suffix, medusa, hidden
-    states).
+    Methods without attention layers of their own keep it (ngram, suffix, medusa, hidden states).
     """
     proposer = PROPOSERS.get(method)
     if proposer is HeadProposer and vllm_config.speculative_config.use_step3p5_mtp():
@@ -303,6 +304,6 @@ def create_proposer(method: str, vllm_config: VllmConfig, device: torch.device, 
 
 
 def assembly_of(proposer: Any) -> Assembly | None:
-    """What serves a proposer of ours; None: its proposals are vllm-ascend's own."""
+    """The assembly of our proposer; None if vllm-ascend makes its proposals."""
     found: Assembly | None = getattr(proposer, "assembly", None)
     return found

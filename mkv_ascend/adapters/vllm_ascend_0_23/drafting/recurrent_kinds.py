@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of recurrent layers a draft may have: how metadata is built and where its states lie."""
+"""Kinds of recurrent layers that a draft may have: their metadata and their states."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class GatedDeltaNet:
     """Gated delta rule (Qwen3-Next, Qwen3.5): a convolution and a matrix per head."""
 
     def why_not(self, layer: Any, speculative: int) -> str | None:
-        """Layers of other rules (KDA) have this kind's builder, but no room in their window."""
+        """Layers of other rules (KDA) share this kind's builder, but their window has no room."""
         return _without_room(layer, getattr(layer, "conv_kernel_size", None), speculative)
 
     def caches(self, layer: Any) -> RecurrentCaches:
@@ -33,7 +33,7 @@ class GatedDeltaNet:
         return RecurrentCaches((rows_first(window),), (state,))
 
     def first_pass(self, builder: Any, common: Any, rows: TargetRows) -> Any:
-        """Rows that are run token by token are the builder's speculative decodes."""
+        """Treat rows that run token by token as the builder's speculative decodes."""
         return builder.build(
             0,
             common,
@@ -42,7 +42,7 @@ class GatedDeltaNet:
         )
 
     def finished(self, metadata: Any, rows: TargetRows) -> Any:
-        """The kernel wants a block for each token, the builder gives 1 + K for each row."""
+        """Give the kernel one block per token, from the builder's 1 + K per row."""
         lengths = rows.row_lengths[rows.row_lengths > 0]
         table = metadata.spec_state_indices_tensor
         if table is not None and bool((lengths < table.shape[1]).any()):
@@ -52,7 +52,7 @@ class GatedDeltaNet:
         return metadata
 
     def for_table(self, builder: Any, built: Any, table: torch.Tensor) -> Any:
-        """As between groups of the target; lengths do not matter without states of prefixes."""
+        """Share as groups of the target do; without states of prefixes, lengths do not matter."""
         # Not with this module, whose other parts need no device.
         from mkv_ascend.adapters.vllm_ascend_0_23.drafting.gdn_sharing import GDNSharing
 
@@ -74,15 +74,15 @@ class Convolving:
         return _without_room(layer, getattr(layer, self._width, None), speculative)
 
     def caches(self, layer: Any) -> RecurrentCaches:
-        """The window is always first."""
+        """The first cache is always the window."""
         window, *states = layer.kv_cache
         return RecurrentCaches((rows_first(window),), tuple(states))
 
     def first_pass(self, builder: Any, common: Any, rows: TargetRows) -> Any:
-        """Rows that are run token by token are the builder's decodes, which must come first.
+        """Treat rows that run token by token as the builder's decodes.
 
         Raises:
-            RuntimeError: they do not.
+            RuntimeError: these rows do not come first.
         """
         metadata = builder.build(0, common, num_accepted_tokens=rows.ones)
         if metadata.num_decodes != int((rows.row_lengths > 0).sum()):
@@ -94,11 +94,11 @@ class Convolving:
         return metadata
 
     def finished(self, metadata: Any, rows: TargetRows) -> Any:
-        """As it was built."""
+        """Nothing to complete."""
         return metadata
 
     def for_table(self, builder: Any, built: Any, table: torch.Tensor) -> Any:
-        """Decodes have all columns they may use, prefills the first."""
+        """Decodes get all columns that they may use, prefills only the first."""
         decodes = built.num_decodes
         return replace(
             built,
@@ -108,7 +108,7 @@ class Convolving:
 
 
 def _without_room(layer: Any, width: int | None, speculative: int) -> str | None:
-    """What is wrong if the layer's window has no room for draft tokens."""
+    """The reason if the layer's window has no room for draft tokens."""
     if width is not None and width - 1 + speculative in next(iter(layer.get_state_shape())):
         return None
     return (
@@ -118,7 +118,7 @@ def _without_room(layer: Any, width: int | None, speculative: int) -> str | None
 
 
 def rows_first(window: torch.Tensor) -> torch.Tensor:
-    """A convolution's cache as [blocks, rows, channels], whichever way it is kept."""
+    """A convolution's cache as [blocks, rows, channels], however it is stored."""
     # Not with this module, whose other parts need no device.
     from vllm.model_executor.layers.mamba.mamba_utils import is_conv_state_dim_first
 
@@ -137,7 +137,7 @@ RECURRENT_KINDS: dict[MambaAttentionBackendEnum, RecurrentKind] = {
 
 
 def refuse_unknown_kinds(layers: Mapping[str, Any], speculative: int) -> None:
-    """Refuse recurrent layers whose state cannot follow acceptance.
+    """Refuse recurrent layers whose state cannot return to the last accepted token.
 
     Args:
         layers: the draft's recurrent layers by name.
@@ -167,10 +167,10 @@ class KindBuilder:
     """``RecurrentBuilder`` of one group, by vLLM's builder and the kind of its layers.
 
     Attributes:
-        kind: how metadata is built.
-        builder: vLLM's, made with the draft's configuration.
+        kind: builds the metadata.
+        builder: vLLM's builder, made with the draft's configuration.
         spec: the layers' ``MambaSpec``.
-        common: what the builder takes for all layers.
+        common: makes the builder's input that all layers share.
     """
 
     kind: RecurrentKind
@@ -201,8 +201,8 @@ class KindBuilder:
     def _own(self, batch: PassBatch, table: torch.Tensor, begins: torch.Tensor) -> Any:
         """Common metadata for builders of recurrent layers.
 
-        They treat what vLLM calls prefilling in ways that differ by the length of a row; only that
-        a state is to be begun is left of it here.
+        Their treatment of rows that vLLM calls prefilling depends on the length of a row. Here
+        only rows that begin a state count as prefilling.
         """
         common = self.common.of(batch)
         common.is_prefilling, common.block_table_tensor = begins, table

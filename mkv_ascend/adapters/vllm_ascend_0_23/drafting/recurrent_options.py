@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which drafts have recurrent layers, and with what options those cannot run."""
+"""Which drafts have recurrent layers, and the options that they refuse."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def has_recurrent_layers(config: VllmConfig) -> bool:
-    """Whether the draft is a model of its own whose architecture keeps recurrent states."""
+    """Whether the draft is a separate model whose architecture keeps recurrent states."""
     speculative = config.speculative_config
     if speculative is None or not speculative.uses_draft_model():
         return False
@@ -19,12 +19,12 @@ def has_recurrent_layers(config: VllmConfig) -> bool:
 
 
 def switch_prefix_hits_off(config: VllmConfig) -> str | None:
-    """Take no prefix hits where a recurrent draft cannot read the tokens of one itself.
+    """Switch prefix hits off where a recurrent draft cannot read the tokens of a hit itself.
 
-    Of a hit the target finds its keys; the draft's state at its end is kept nowhere, and is made
-    again from the hit's tokens (``drafting/lost_states.py``).
+    The target finds its keys of a hit. The draft's state at its end is kept nowhere, and is rebuilt
+    from the hit's tokens (``drafting/lost_states.py``).
 
-    Returns what that costs, for the log; None where nothing was changed.
+    Returns the cost, for the log; None if nothing was changed.
     """
     cache = config.cache_config
     reason = why_hits_are_not_read(config)
@@ -40,7 +40,7 @@ def switch_prefix_hits_off(config: VllmConfig) -> str | None:
 
 
 def why_hits_are_not_read(config: VllmConfig) -> str | None:
-    """Why a recurrent draft cannot read the tokens of a prefix hit itself; None: it does."""
+    """Why a recurrent draft cannot read the tokens of a prefix hit itself; None if it can."""
     target, draft = config.model_config, config.speculative_config.draft_model_config
     if target.is_multimodal_model or target.uses_mrope:
         return "it cannot read the images of that prefix again"
@@ -59,7 +59,7 @@ def _has_windows(draft: ModelConfig) -> bool:
 
 
 def refuse_options_of_recurrent_drafts(config: VllmConfig) -> None:
-    """Refuse what a draft with recurrent layers cannot be combined with.
+    """Refuse options that a draft with recurrent layers cannot be combined with.
 
     Raises:
         NotImplementedError: what was asked for, why it cannot be, and what to change.

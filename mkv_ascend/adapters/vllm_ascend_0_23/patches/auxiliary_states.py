@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hidden states of a target's layers, for heads of eagle3 and dflash, where its class has none.
+"""Hidden states of a target's layers for heads of eagle3 and dflash, where its class gives none.
 
-vLLM asks the target's class for them (``SupportsEagle3``), and many classes do not hand any out. A
-model of such a class gets a class derived from its own: hooks on its decoder layers gather what is
-asked for, and a pass returns it beside what the model returned before. The decoder, which Dynamo
-traces, returns the states too, so that they are results of its graphs and no side effect.
+vLLM asks the target's class for them (``SupportsEagle3``), but many classes return none. A model of
+such a class gets a class derived from its own. Hooks on its decoder layers gather the states, and a
+forward returns them beside its previous output. The decoder, which Dynamo traces, also returns the
+states, so that they are results of its graphs and no side effect.
 
-Depth ``i`` is what enters layer ``i``, the embedding for 0, and the number of layers is what leaves
-the last one, as in ``vllm.model_executor.models.interfaces.EagleModelMixin`` (vLLM 0.23.0).
+Depth ``i`` is the input of layer ``i``: for 0 the embedding. The depth that equals the number of
+layers is the output of the last layer, as in
+``vllm.model_executor.models.interfaces.EagleModelMixin`` (vLLM 0.23.0).
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ from mkv_ascend.adapters.vllm_ascend_0_23.patches.read_arguments import reads_ar
 logger = get_logger(__name__)
 
 RESIDUAL = "residual"
-"""What vLLM's decoder layers call the part of a state that they have not added yet."""
+"""vLLM's name for the part of a state that a decoder layer has not added yet."""
 
 
 @dataclass
 class AuxiliaryStates:
-    """What the hooks of one decoder have gathered.
+    """Hidden states that the hooks of one decoder gather.
 
     Attributes:
         decoder: name of its class, for messages.
         layers: its decoder layers, in order.
-        width: numbers of a state that a head takes per token.
-        gathered: states of the pass that runs, ``[tokens, width]`` each, by depth.
-        last_pass: those of the pass that ended last; empty once they were taken.
-        hooks: what ``ask`` has put on the layers.
+        width: elements of a state per token.
+        gathered: states of the running forward, ``[tokens, width]`` each, by depth.
+        last_pass: states of the last finished forward; empty once they are taken.
+        hooks: the hooks that ``ask`` put on the layers.
     """
 
     decoder: str
@@ -57,10 +58,10 @@ class AuxiliaryStates:
     hooks: list[RemovableHandle] = field(default_factory=list)
 
     def ask(self, depths: tuple[int, ...]) -> None:
-        """Have the states at ``depths`` gathered from now on, and no others.
+        """Gather the states at ``depths``, and no others, from now on.
 
         Raises:
-            ValueError: for depths that the decoder does not have.
+            ValueError: the decoder does not have these depths.
         """
         last = len(self.layers)
         beyond = [depth for depth in depths if not 0 <= depth <= last]
@@ -81,7 +82,7 @@ class AuxiliaryStates:
             self.hooks.append(hook)
 
     def take(self) -> list[torch.Tensor]:
-        """The states of the pass that ended last; they are kept no longer."""
+        """Return and forget the states of the last finished forward."""
         states, self.last_pass = self.last_pass, []
         return states
 
@@ -94,8 +95,8 @@ class AuxiliaryStates:
         self._gather(states, adds=False)
 
     def _behind(self, layer: nn.Module) -> Callable[[nn.Module, Any, Any], None]:
-        """A hook for what leaves ``layer``."""
-        # Some layers add all up themselves and hand on a residual that nobody reads.
+        """A hook for the output of ``layer``."""
+        # Some layers add everything themselves and return a residual that is never read.
         adds = reads_argument(type(layer).forward, RESIDUAL)
 
         def gather(_layer: nn.Module, _args: Any, output: Any) -> None:
@@ -105,7 +106,7 @@ class AuxiliaryStates:
         return gather
 
     def _gather(self, parts: list[torch.Tensor], adds: bool) -> None:
-        """Keep the state that ``parts`` are: hidden states, and what is still to be added."""
+        """Keep the sum of ``parts``: hidden states, and a residual if it is still to be added."""
         whole = len(parts) == 1 or (len(parts) == 2 and parts[0].shape == parts[1].shape)
         if not whole or parts[0].dim() != 2 or parts[0].shape[1] != self.width:
             shapes = " and ".join(str(tuple(part.shape)) for part in parts)
@@ -114,25 +115,26 @@ class AuxiliaryStates:
                 f"on {shapes or 'none'} where a head takes one state of {self.width} numbers per "
                 "token. Use a draft model, or the target's own MTP layer."
             )
-        # A copy, since a layer may add to what it was handed in place.
+        # A copy, because a layer may change its input in place.
         self.gathered.append(parts[0] + parts[1] if adds and len(parts) == 2 else parts[0].clone())
 
 
 class Decoder:
-    """Stands before the class of a decoder. Shapes: states are ``[tokens, width]``."""
+    """Mixed in before a decoder's class. States are ``[tokens, width]``."""
 
     auxiliary_states: AuxiliaryStates
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the decoder returned before; its states are kept for ``take``."""
+        """Return the decoder's previous output; keep its states for ``take``."""
         output, self.auxiliary_states.last_pass = super().__call__(*args, **kwargs)  # type: ignore[misc]
         return output
 
 
 class Model:
-    """Stands before the class of a target and returns its output and a list of states.
+    """Mixed in before a target's class; returns its output and a list of states.
 
-    What ``SupportsEagle3`` asks for stands here; an instance cannot become one of that class.
+    The members of ``SupportsEagle3`` are written here, because an instance cannot be made one of
+    that class.
     """
 
     supports_eagle3 = True
@@ -141,7 +143,7 @@ class Model:
     auxiliary_states: AuxiliaryStates
 
     def set_aux_hidden_state_layers(self, layers: tuple[int, ...]) -> None:
-        """Have the states at these depths handed out."""
+        """Return the states at these depths from now on."""
         self.auxiliary_states.ask(layers)
 
     def get_eagle3_default_aux_hidden_state_layers(self) -> tuple[int, ...]:
@@ -155,10 +157,10 @@ class Model:
 
 
 def gathering(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``forward`` of a decoder: what ``original`` returns, and the states it gathered.
+    """``forward`` of a decoder: the result of ``original``, and the gathered states.
 
-    It has the signature of ``original``, by which vLLM finds the dynamic dimensions, and no free
-    variables, since vLLM exchanges its code for the traced one.
+    It has the signature of ``original``, because vLLM finds the dynamic dimensions by it. It has no
+    free variables, because vLLM exchanges its code for the traced one.
     """
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> tuple[Any, list[torch.Tensor]]:
@@ -173,7 +175,7 @@ def gathering(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def hand_out(model: nn.Module, vllm_config: VllmConfig) -> None:
-    """Let ``model`` hand out hidden states of its layers, unless its class does.
+    """Let ``model`` return hidden states of its layers, unless its class does already.
 
     Raises:
         NotImplementedError: under pipeline parallelism, and where its layers are not found.
@@ -201,7 +203,7 @@ def hand_out(model: nn.Module, vllm_config: VllmConfig) -> None:
     )
     _derive(model, Model, auxiliary_states=states)
     if isinstance(decoder, TorchCompileWithNoGuardsWrapper) and not decoder.do_not_compile:
-        # It was made to trace the method that was replaced.
+        # It was set up to trace the method that is now replaced.
         with set_current_vllm_config(vllm_config):
             TorchCompileWithNoGuardsWrapper.__init__(
                 decoder, decoder._compile_prefix, decoder._is_encoder
@@ -210,9 +212,9 @@ def hand_out(model: nn.Module, vllm_config: VllmConfig) -> None:
 
 
 def decoder_of(model: nn.Module, count: int) -> tuple[nn.Module, list[nn.Module]]:
-    """The module that runs the ``count`` layers of a target, and these.
+    """The module that runs the ``count`` layers of a target, and these layers.
 
-    It is the one that holds what vLLM's ``make_layers`` returns: first layer, last and the list.
+    It holds the results of vLLM's ``make_layers``: first layer, last layer and the list.
 
     Raises:
         NotImplementedError: there is no such module, or several.
@@ -254,7 +256,7 @@ LOADER = record(
 
 @contextlib.contextmanager
 def with_auxiliary_states(asked: bool, vllm_config: VllmConfig) -> Iterator[None]:
-    """While vllm-ascend's runner loads the target: it hands out hidden states if they are asked."""
+    """Let a target that is loaded while the block runs return hidden states, if ``asked``."""
     if not asked:
         yield
         return

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Short convolutions (LFM2) whose windows can be taken back to the last accepted token.
+"""Short convolutions (LFM2) whose windows can return to the last accepted token.
 
-vLLM 0.23.0 keeps as many inputs as the filter needs, and a verification of drafts leaves the
-rejected ones in them. Here the window also holds all tokens of a verification, as that of Mamba2
-does, and the update is told how many of them were accepted.
+vLLM 0.23.0 keeps only as many inputs as the filter needs. A verification of drafts leaves rejected
+inputs among them. Here the window also holds all tokens of a verification, as Mamba2's does, and
+the update knows how many of them were accepted.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def remember_drafted(original: Any, layer: Any, *args: Any, **kwargs: Any) -> No
     target="vllm.model_executor.layers.mamba.short_conv:ShortConv.get_state_shape"
 )
 def _get_state_shape(original: Any, layer: Any) -> tuple[tuple[int, int]]:
-    """The window and, behind it, the draft tokens of a step."""
+    """The shape of the window with the draft tokens of a step behind it."""
     ((first, second),) = original(layer)
     drafted = getattr(layer, DRAFTED)
     if is_conv_state_dim_first():
@@ -70,7 +70,7 @@ def _forward(original: Any, layer: Any, hidden_states: torch.Tensor, output: tor
 
 @remember_drafted.also(target="vllm.model_executor.layers.mamba.short_conv:causal_conv1d_update")
 def _update(original: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """``causal_conv1d_update``, told what was accepted where the step knows."""
+    """``causal_conv1d_update`` with the accepted tokens, if the step knows them."""
     metadata = _verified.get()
     if metadata is not None and metadata.num_accepted_tokens is not None:
         assert metadata.state_indices_tensor_d is not None

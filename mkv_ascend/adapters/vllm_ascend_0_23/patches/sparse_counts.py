@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many keys a sparse layer chooses: its model's ``index_topk``.
 
-vllm-ascend 0.23.0 chooses 2048 whatever the model says, which is what the published models say. The
+vllm-ascend 0.23.0 always chooses 2048, whatever the model says; the published models say 2048. The
 layer's indexer holds the number (``topk_tokens``).
 """
 

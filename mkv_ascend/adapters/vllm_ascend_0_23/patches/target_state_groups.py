@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of the target's recurrent states among those of a draft.
+"""Separates the target's groups of recurrent states from the draft's.
 
-With prefix caching the target's states move from block to block, so that those at the ends of
+With prefix caching the target's states move from block to block, so that states at the ends of
 blocks stay. vLLM 0.23.0's code for that takes all groups of states, and asserts that they have one
-spec. A draft's states stay where they are (``draft_state_blocks.py``), and are left out here.
+spec. A draft's states never move (``draft_state_blocks.py``), so they are left out here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     "::test_states_of_the_target_are_hit_and_those_of_the_draft_rebuilt",
 )
 def groups_that_move(original: Any, kv_cache_config: KVCacheConfig) -> tuple[list[int], MambaSpec]:
-    """Groups of states that move; vLLM's answer where none does."""
+    """The groups of states that move; vLLM's answer if none does."""
     moving = {
         index: group.kv_cache_spec
         for index, group in enumerate(kv_cache_config.kv_cache_groups)

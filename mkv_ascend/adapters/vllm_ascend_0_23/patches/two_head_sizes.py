@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models whose layers have heads of two sizes (Gemma 4: windows of 256, full attention of 512).
 
-vLLM asks for a backend of another vendor's devices there, so that all layers have the same one.
-vllm-ascend forgets what was asked for; who reads it before must not take it for the user's. And it
-fills rotary rows for the whole process in every step, as wide as the model's largest head, from the
-table of the rotary module that was made first, which may be another layer's: the step ends in a
-RuntimeError. Layers that are not latent attention rotate by their own tables and read none of it.
+For such models vLLM asks for a backend of another vendor's devices, so that all layers have the
+same one. vllm-ascend drops that request later; code that reads it earlier must not take it for the
+user's. In every step vllm-ascend also fills rows of cosines and sines for the whole process. They
+are as wide as the model's largest head, but come from the rotary module that was made first, which
+may belong to another layer. The step then ends in a RuntimeError. Layers other than MLA rotate by
+their own tables and never read these rows.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     test="tests/emulated/models/test_two_head_sizes.py",
 )
 def choose_no_backend(original: Any, vllm_config: VllmConfig) -> None:
-    """Each layer chooses its own."""
+    """Choose no backend for the model, so that each layer chooses its own."""
 
 
 COS_SIN_ROWS = record(
@@ -46,7 +47,7 @@ COS_SIN_ROWS = record(
 
 
 def drop_rows_of_other_sizes() -> None:
-    """Fill no rows of a size that the recorded table does not have; after a model was loaded."""
+    """Stop filling rows of a size that the recorded table lacks; call this after a load."""
     from vllm_ascend.ops import rotary_embedding
 
     table, rows = rotary_embedding._cos_sin_cache, rotary_embedding._cos

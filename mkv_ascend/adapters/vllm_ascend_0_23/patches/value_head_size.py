@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers whose values have another head size than their keys, MiMo-V2's for one (192 and 128).
+"""Layers with values of another head size than their keys, such as MiMo-V2's (192 and 128).
 
-Three things keep vllm-ascend 0.23.0 from running them: such models of vLLM name a backend for
-CUDA, the projection to queries, keys and values is made as if values had the size of keys, and the
-attention's output is viewed with the size of keys.
+Three things keep vllm-ascend 0.23.0 from running them. vLLM's classes of such models name a backend
+for CUDA. The projection to queries, keys and values gives values the size of keys. The attention's
+output is viewed with the size of keys.
 """
 
 from __future__ import annotations
