@@ -3,7 +3,7 @@
 
 One pair of every family is planned three times: from the numbers of the two config.json files, from
 what vLLM builds without weights, and by an engine. Where the numbers do not tell, only the last two
-are compared; for Qwen3.5 with images only the first two.
+are compared; for models with images only the first two.
 """
 
 import contextlib
