@@ -35,7 +35,7 @@ DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 DYNAMIC = "__getattr__"
 """The function of a module that serves names without a definition (``vllm.envs``)."""
 LINKS = 12
-"""Re-exports that are followed at most."""
+"""Largest number of re-exports that are followed."""
 
 
 @dataclass(frozen=True)
@@ -185,10 +185,10 @@ def _absolute(module: str, node: ast.ImportFrom, file: Path | None) -> str:
 
 
 def fingerprint(node: ast.AST | None) -> str:
-    """Of a syntax tree, without documentation; "module" for None.
+    """The fingerprint of a syntax tree without documentation; "module" for None.
 
-    The same for all versions of Python that parse the source: fields without a value, which differ
-    between versions, are left out.
+    It is equal for all versions of Python that parse the source: fields without a value differ
+    between versions, so they are left out.
     """
     if node is None:
         return "module"
@@ -222,7 +222,7 @@ def _dump(value: Any) -> str:
 
 
 def _is_documentation(node: ast.AST) -> bool:
-    """A string that nobody uses."""
+    """Whether a statement is a bare string, which nothing uses."""
     return (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
@@ -246,14 +246,14 @@ class Drift:
 
 
 def drifts(recorded: Mapping[str, Any], source: HostSource) -> list[Drift]:
-    """What differs from the record of one version of one distribution.
+    """The differences from the record of one version of one distribution.
 
     Args:
         recorded: ``files``: module -> digest of its file; ``names``: name -> ``print``, its
             fingerprint, ``module`` that defines it, ``use`` (replaced, read or imported) and
             ``patches``.
 
-    A file whose bytes are the recorded ones is not parsed.
+    A file is not parsed if its bytes are the recorded ones.
     """
     changed = {
         module for module, digest in recorded["files"].items()
@@ -271,7 +271,7 @@ def drifts(recorded: Mapping[str, Any], source: HostSource) -> list[Drift]:
 
 
 def digest_of(path: Path | None) -> str | None:
-    """Of a file's bytes; None where there is no file."""
+    """The digest of a file's bytes; None without a file."""
     if path is None:
         return None
     return hashlib.sha256(path.read_bytes()).hexdigest()[:DIGITS]

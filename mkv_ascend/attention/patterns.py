@@ -53,7 +53,7 @@ def specificity(pattern: str, layer_name: str) -> tuple[bool, int]:
 
 
 def most_specific(patterns: Sequence[str], layer_name: str) -> tuple[str, ...]:
-    """Of the patterns that match, those of the greatest specificity, in the order given."""
+    """The most specific of the matching patterns, in the order given."""
     matching = [pattern for pattern in patterns if matches(pattern, layer_name)]
     if not matching:
         return ()

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 def abbreviated_names(names: Iterable[str]) -> tuple[str, ...]:
     """The names with their first number written as ranges, in order of first appearance.
 
-    Names that are equal but for the first component that is a number share one text. One range is
+    Names that differ only in their first numeric component share one text. One range is
     written ``0-11``, several ``[0-4, 6-10]``.
     """
     numbers: dict[tuple[str, str] | str, set[int]] = {}

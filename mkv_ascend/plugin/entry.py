@@ -2,23 +2,23 @@
 """Entry points, and how the plugin claims the platform slot.
 
 vLLM allows one out-of-tree platform. With vllm-ascend and this package installed there are two,
-and vLLM would refuse both. What decides is the order of three steps inside vLLM 0.23.0:
+and vLLM would refuse both. The order of three steps inside vLLM 0.23.0 decides:
 
 1. it *loads* (imports) every platform entry point that ``VLLM_PLUGINS`` allows,
 2. it *calls* each loaded function, swallowing every ``Exception``,
 3. it calls the single function that answered, once more.
 
 So importing this module (step 1) makes ``vllm_ascend.register`` answer None
-(``adapters/platform_slot.py``), and our own function answers in its place (steps 2 and 3), in
-either order of discovery. When ``VLLM_PLUGINS`` names ``ascend`` but not us, this
-module is never imported and stock vllm-ascend runs; when this package is uninstalled, nothing
-of it remains. docs/plugin.md lists the alternatives that were tried.
+(``adapters/platform_slot.py``). Our own function answers in its place (steps 2 and 3), in either
+order of discovery. When ``VLLM_PLUGINS`` names ``ascend`` but not us, this module is never imported
+and stock vllm-ascend runs. Uninstalling this package leaves nothing behind. docs/plugin.md lists
+the alternatives that were tried.
 
 Rules that keep failures loud:
 
 * Importing this module must not raise: vLLM would log that and go on with stock vllm-ascend.
-  Whatever goes wrong is remembered and raised by ``register_platform`` as ``SystemExit``.
-* Nothing but vLLM's plugin loader may import this module: importing it has the effect above.
+  An error is remembered instead, and ``register_platform`` raises it as ``SystemExit``.
+* Only vLLM's plugin loader may import this module, because importing it has the effect above.
 * ``register_general`` runs in every process and checks that the slot was really claimed.
 """
 

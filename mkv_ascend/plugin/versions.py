@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which adapter serves the installed vLLM and vllm-ascend.
 
-The plugin subclasses and patches internals of both, which change with every release. Running on
-versions, or on sources, that it was not tested with would go wrong in ways that a user sees as
-wrong tokens, so it is refused.
+The plugin subclasses and patches internals of both, and these change with every release. On
+versions or sources that it was not tested with, users could get wrong tokens. So it refuses to run
+there.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def adapters() -> tuple[HostAdapter, ...]:
 
 
 def installed_versions() -> dict[str, str | None]:
-    """Distribution -> installed version, or None, for all that an adapter looks at."""
+    """Distribution -> installed version or None, for all distributions that adapters name."""
     return {name: installed_version(name) for name in PACKAGES}
 
 
 def adapter_for(installed: Mapping[str, str | None]) -> HostAdapter | None:
-    """The adapter that serves these versions; None where there is none."""
+    """The adapter that serves these versions; None if there is none."""
     for adapter in adapters():
         if all(
             version is not None and public_version(version) in adapter.VERSIONS[name]
@@ -47,10 +47,10 @@ def adapter_for(installed: Mapping[str, str | None]) -> HostAdapter | None:
 
 
 def adapter() -> HostAdapter:
-    """The adapter for what is installed.
+    """The adapter for the installed versions.
 
     Raises:
-        StartUpRefused: there is none, with the versions that there are adapters for.
+        StartUpRefused: there is none; the message names the versions that have adapters.
     """
     installed = installed_versions()
     found = adapter_for(installed)
@@ -130,7 +130,7 @@ def _folder() -> str:
 
 
 def installed_source() -> HostSource:
-    """The sources of the installed packages, which are not imported."""
+    """The sources of the installed packages, without importing them."""
     folders = {}
     for package in PACKAGES.values():
         spec = importlib.util.find_spec(package)
@@ -144,7 +144,8 @@ def check_host() -> None:
     """Refuse to start on versions or sources that no adapter knows.
 
     Raises:
-        StartUpRefused: naming installed and supported versions, or the patches that do not fit.
+        StartUpRefused: the message names installed and supported versions, or the patches that do
+            not fit.
     """
     installed = installed_versions()
     problem = version_problem(installed)

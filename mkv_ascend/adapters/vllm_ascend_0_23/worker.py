@@ -96,7 +96,7 @@ class MkvWorker(ascend_worker.NPUWorker):
         return [asdict(row) for row in self.model_runner.layer_rows()]
 
     def draft_replays(self) -> dict[str, Any]:
-        """Of how many requests the draft's passes were captured, and how often they were replayed.
+        """Numbers of requests for which the draft's passes are captured, and the number of replays.
 
         For ``collective_rpc("draft_replays")``.
         """
