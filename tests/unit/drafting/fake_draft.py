@@ -231,10 +231,10 @@ class FakeGraph:
         """Launches wait for their lengths."""
 
     def update(self, lengths: Sequence[list[int]]) -> None:
-        for metadata, of_pass in zip(self.metadata, lengths, strict=True):
+        for metadata, pass_lengths in zip(self.metadata, lengths, strict=True):
             for built in metadata.values():
                 if isinstance(built, Attention):
-                    built.lengths.copy_(torch.tensor(of_pass))
+                    built.lengths.copy_(torch.tensor(pass_lengths))
         self.recorder.run()
 
 
