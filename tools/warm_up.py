@@ -39,6 +39,8 @@ def main(arguments: list[str]) -> int:
     if os.environ.get("TRITON_INTERPRET") == "1":
         return warm_up([Path(argument) for argument in arguments])
     if arguments == ["--tiny-models"]:
+        # A file that is run has its own folder on the path, not the repository.
+        sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
         from tests.support.tiny_models.store import default_directory
 
         arguments = [str(default_directory())]
