@@ -162,7 +162,7 @@ def cann_options() -> list[str]:
 class OpsBuild(CMakeBuild):
     """Builds the custom ops."""
 
-    root, distribution_name, way_out = ROOT, "mkv_ascend", WITHOUT
+    root, project, way_out = ROOT, "mkv_ascend", WITHOUT
 
     def run(self) -> None:
         on_ascend = NPU_OPS_EXTENSION in {extension.name for extension in self.extensions}

@@ -57,18 +57,18 @@ def choose_ninja() -> list[str]:
 class CMakeBuild(build_ext):
     """Builds all extensions in one CMake project. No Python headers are needed.
 
-    A subclass says where (``root``), who (``distribution_name``, for messages) and how to do without
+    A subclass says where (``root``), who (``project``, for messages) and how to do without
     (``way_out``).
     """
 
     root: Path
     # Not `package`: build_ext of setuptools has an attribute of that name, and empties it.
-    distribution_name: str
+    project: str
     way_out = ""
     first_errors = staticmethod(first_errors)
 
     def say(self, text: str) -> None:
-        print(f"{self.distribution_name}: {text}", flush=True)
+        print(f"{self.project}: {text}", flush=True)
 
     def build_with_cmake(self, kind: str, options: Sequence[str]) -> None:
         """Configure and build in a folder for ``kind`` of build, and place the libraries.
@@ -95,7 +95,7 @@ class CMakeBuild(build_ext):
         if finished.returncode != 0:
             # Last in pip's output, so that it is seen; the thousands of other lines are in the log.
             raise PlatformError(
-                f"{self.distribution_name}: the native build failed (exit status {finished.returncode} of "
+                f"{self.project}: the native build failed (exit status {finished.returncode} of "
                 f"`{' '.join(words[:2])} ...`):\n{self.first_errors(log)}\n"
                 f"All output: {log}. The build needs g++ 12 or later and about 2 GB of memory per "
                 f"core. {self.way_out}".rstrip()

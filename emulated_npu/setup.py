@@ -26,7 +26,7 @@ from native_build import Build, CMakeBuild, choose_ninja  # noqa: E402
 class DeviceBuild(CMakeBuild):
     """Builds the device."""
 
-    root, distribution_name = ROOT, "emulated_npu"
+    root, project = ROOT, "emulated_npu"
 
     def run(self) -> None:
         self.build_with_cmake("native", choose_ninja())
