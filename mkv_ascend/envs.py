@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 PREFIX = "MKV_ASCEND_"
+FORMER_EMULATOR_PREFIX = "MKV_ASCEND_EMULATOR_"
+"""Variables of the emulated NPU began so before it became a distribution of its own."""
 
 Value = TypeVar("Value")
 
@@ -211,6 +213,8 @@ def unknown_variables(environment: Mapping[str, str] | None = None) -> list[str]
             continue
         near = difflib.get_close_matches(name, VARIABLES, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(VARIABLES)}"
+        if name.startswith(FORMER_EMULATOR_PREFIX):
+            hint = f"set EMULATED_NPU_{name.removeprefix(FORMER_EMULATOR_PREFIX)} instead"
         messages.append(f"{name} is set, but mkv_ascend has no such variable; {hint}")
     return messages
 

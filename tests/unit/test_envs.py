@@ -72,6 +72,11 @@ def test_variables_are_read_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> N
     assert not envs.OPS_CHECKS.get()
 
 
+def test_former_names_of_the_emulated_npus_variables_are_reported_with_todays() -> None:
+    (message,) = envs.unknown_variables({"MKV_ASCEND_EMULATOR_DEVICES": "2"})
+    assert message.endswith("; set EMULATED_NPU_DEVICES instead")
+
+
 def test_unknown_variables_are_reported_with_the_nearest_name() -> None:
     environment = {"MKV_ASCEND_OP": "2", "MKV_ASCEND_CACHE": "/c", "PATH": "/bin"}
     (message,) = envs.unknown_variables(environment)
