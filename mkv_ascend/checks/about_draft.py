@@ -87,11 +87,7 @@ def own_predictor(facts: ServeFacts) -> Iterator[Refusal]:
     pair = _pair(facts)
     if pair is None or pair[0].method != "mtp" or pair[0].options.get("model") is not None:
         return
-    if facts.target.mtp_layers or facts.target.model_type in (
-        "qwen3_next",
-        "mimo",
-        "longcat_flash",
-    ):
+    if facts.target.has_predictor:
         return
     yield Refusal(
         "mtp",

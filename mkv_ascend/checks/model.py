@@ -133,6 +133,11 @@ class ModelFacts:
         names = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "n_predict")
         return next((number for name in names if (number := self.number(name))), 0)
 
+    @property
+    def has_predictor(self) -> bool:
+        """Whether it has a multi-token predictor; configs of some families do not count layers."""
+        return self.mtp_layers > 0 or self.model_type in ("qwen3_next", "mimo", "longcat_flash")
+
 
 def read_model_facts(role: Role, name: str) -> ModelFacts:
     """The facts of a model's folder. Raises ConfigFileError."""

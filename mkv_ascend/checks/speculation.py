@@ -43,7 +43,7 @@ def read_speculation(
     _check_names(given)
     model = given.get("model")
     draft = _read_draft(str(model)) if model is not None and _is_model(given) else None
-    method = _method(given, draft)
+    method = _method(given, draft, target)
     if method not in METHODS:
         raise refused(
             "speculation-method",
@@ -153,8 +153,8 @@ def _read_draft(name: str) -> ModelFacts:
         ) from None
 
 
-def _method(given: Mapping[str, Any], draft: ModelFacts | None) -> str:
-    """As ``SpeculativeConfig.__post_init__`` of vLLM 0.23.0 finds it."""
+def _method(given: Mapping[str, Any], draft: ModelFacts | None, target: ModelFacts) -> str:
+    """As ``SpeculativeConfig.__post_init__`` of vLLM 0.23.0 finds it, as patched (below)."""
     asked = given.get("method")
     method = str(asked) if asked is not None else "draft_model"
     if asked is None and draft is None:
@@ -169,6 +169,7 @@ def _method(given: Mapping[str, Any], draft: ModelFacts | None) -> str:
             return meant
     if found in ("medusa", "mlp_speculator"):
         return found
-    # Asked for as a model of its own it keeps its architecture (patches/draft_architecture.py).
-    is_predictor = found.endswith("_mtp") or (asked is None and draft.mtp_layers > 0)
+    # Another model without such layers keeps its architecture (patches/draft_architecture.py).
+    has_head = draft.has_predictor if draft.name == target.name else draft.mtp_layers > 0
+    is_predictor = found.endswith("_mtp") or (asked is None and has_head)
     return "mtp" if is_predictor else method

@@ -63,6 +63,14 @@ def test_a_model_accepts_all_of_its_own_drafts(name: str) -> None:
     assert "2 layers keep a recurrent state, in 1 KV groups: one pass more" in result.log
 
 
+def test_a_model_without_prediction_layers_drafts_as_a_model_if_no_method_is_given() -> None:
+    """vLLM would make an MTP head of every Qwen3-Next."""
+    plain = case(DRAFT, (1, 40, 130), target="qwen3_moe", speculative={"method": None})
+    result = engine.run(plain)
+    assert_right(plain, result)
+    assert "1 layers keep a recurrent state" in result.log
+
+
 def test_states_in_several_kv_groups(tmp_path: Path) -> None:
     """Metadata is built once for all of them; rows of unlike lengths in one batch."""
     model = random_model(tmp_path, value_heads=4, kv_heads=1)

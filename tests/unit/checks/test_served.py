@@ -14,6 +14,9 @@ import pytest
 import transformers  # noqa: F401 - once, or every plan asks a process of its own
 
 from mkv_ascend import cli
+from mkv_ascend.checks.model import read_model_facts
+from mkv_ascend.checks.speculation import read_speculation
+from mkv_ascend.layout.kind import Role
 from tests.support.mistake import spec
 
 CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
@@ -29,6 +32,19 @@ def check(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     answer: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert answer["answer"] == "served"
     return answer
+
+
+@pytest.mark.parametrize(
+    ("target", "method"), [("Qwen3-Next-80B-A3B", "mtp"), ("Qwen3-0.6B", "draft_model")]
+)
+def test_without_a_method_the_targets_own_checkpoint_is_its_head(target: str, method: str) -> None:
+    draft = folder("Qwen3-Next-80B-A3B")
+    speculative = {"model": draft, "num_speculative_tokens": 1}
+    speculation, _ = read_speculation(
+        {"speculative_config": speculative}, read_model_facts(Role.TARGET, folder(target))
+    )
+    assert speculation is not None
+    assert speculation.method == method
 
 
 def test_memory_is_counted_as_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
