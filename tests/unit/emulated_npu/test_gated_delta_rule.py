@@ -28,26 +28,16 @@ from tests.support.operators.operator_testing import (
     refused,
     seeds,
 )
+from tests.support.operators.recurrent_reference import (
+    BF16,
+    F32,
+    convolved,
+    int32,
+    layer_inputs,
+    recurrence,
+)
 
-BF16, F32 = torch.bfloat16, torch.float32
 PAD = -1
-
-
-def int32(values):
-    return torch.tensor(values, dtype=torch.int32)
-
-
-def convolved(tokens, weight, bias, silu):
-    """The outputs of tokens[width - 1:], each from itself and the width - 1 before it."""
-    width, channels = weight.shape
-    result = torch.zeros(len(tokens) - width + 1, channels, dtype=torch.float64)
-    for t in range(len(result)):
-        for c in range(channels):
-            total = 0.0 if bias is None else float(bias[c])
-            for i in range(width):
-                total += float(weight[i, c]) * float(tokens[t + i][c])
-            result[t, c] = total / (1 + math.exp(-total)) if silu else total
-    return result
 
 
 @few
@@ -130,37 +120,6 @@ def test_convolution_refuses_what_the_kernel_does_not_do():
         call(conv_state=torch.zeros(2, 3, 3, dtype=BF16))
     with refused("x is float64"):
         call(x=torch.zeros(2, 3, dtype=torch.float64))
-
-
-def recurrence(state, query, key, value, log_decay, beta, scale):
-    """States after each token and outputs, head by head and element by element; float64."""
-    heads, shared_by = value.shape[1], value.shape[1] // query.shape[1]
-    state, states, outputs = state.double().clone(), [], []
-    for t in range(len(value)):
-        rows = []
-        for h in range(heads):
-            q, k = query[t, h // shared_by].double() * scale, key[t, h // shared_by].double()
-            decayed = state[h] * math.exp(float(log_decay[t, h]))
-            error = (value[t, h].double() - decayed @ k) * float(beta[t, h])
-            state[h] = decayed + torch.outer(error, k)
-            rows.append(state[h] @ q)
-        states.append(state.clone())
-        outputs.append(torch.stack(rows))
-    return states, torch.stack(outputs)
-
-
-def layer_inputs(seed, tokens, dtype=BF16, key_heads=1, heads=2, key_size=4, value_size=3):
-    shapes = {
-        "query": (tokens, key_heads, key_size),
-        "key": (tokens, key_heads, key_size),
-        "value": (tokens, heads, value_size),
-    }
-    inputs = {
-        name: random_tensor(seed + len(name), shape, dtype, 1) for name, shape in shapes.items()
-    }
-    inputs["g"] = -random_tensor(seed + 7, (tokens, heads), spread=0.5).abs()
-    inputs["beta"] = random_tensor(seed + 8, (tokens, heads), spread=1).abs().to(dtype)
-    return inputs
 
 
 @few

@@ -171,6 +171,12 @@ def advance(
 
 @npu_recurrent_gated_delta_rule.check
 def _check_recurrent_gated_delta_rule(given: Arguments) -> None:
+    check_recurrent_arguments(given)
+    require_contiguous("state", given.state)
+
+
+def check_recurrent_arguments(given: Arguments) -> None:
+    """What the operators of this rule ask alike, wherever the states lie."""
     for name, tensor in (("query", given.query), ("key", given.key), ("value", given.value)):
         require_rank(name, tensor, 3)
         require_dtype(name, tensor, (torch.bfloat16,))
@@ -182,7 +188,6 @@ def _check_recurrent_gated_delta_rule(given: Arguments) -> None:
     require_shape("key", given.key, (tokens, key_heads, key_size))
     require_shape("beta", given.beta, (tokens, value_heads))
     require_shape("state", given.state, (None, value_heads, value_size, key_size))
-    require_contiguous("state", given.state)
     for name, size in (("key", key_heads), ("value", value_heads)):
         require_range(f"the number of {name} heads", size, 1, MAXIMUM_HEADS)
     for name, size in (("key", key_size), ("value", value_size)):

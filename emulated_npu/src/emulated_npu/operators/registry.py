@@ -379,8 +379,8 @@ def load_all() -> None:
     Importing an operator module registers kernels here and does nothing else: no device, no
     torch.library registration (that is a function of its module, called by the emulator's start).
     """
-    for package_name in ("emulated_npu.operators", "emulated_npu.custom_operators"):
-        for module_name in _module_names(package_name):
+    for package in ("operators", "custom_operators", "linear_attention"):
+        for module_name in _module_names(f"emulated_npu.{package}"):
             importlib.import_module(module_name)
 
 
