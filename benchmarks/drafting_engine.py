@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tests.support import hosts
+
 PROMPT_TOKENS = 12
 NEW_TOKENS = 6
 """Tokens each request generates in one measurement: a few steps make the batch steady."""
@@ -254,16 +256,16 @@ def start(scenario: dict[str, Any]) -> Any:
 
 
 def _spread_when_loaded(groups: int) -> None:
-    from mkv_ascend.adapters.vllm_ascend_0_23.worker import MkvWorker
+    worker_class = hosts.module("worker").MkvWorker
 
-    load = MkvWorker.load_model
+    load = worker_class.load_model
 
     def load_and_spread(self: Any, *arguments: Any, **named: Any) -> Any:
         result = load(self, *arguments, **named)
         spread_over_groups(self, groups)
         return result
 
-    MkvWorker.load_model = load_and_spread
+    worker_class.load_model = load_and_spread
 
 
 def generate(llm: Any, batch: int, new_tokens: int) -> None:

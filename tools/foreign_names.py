@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Foreign names in an adapter, read from its sources: records of patches, imports, class paths.
+"""Foreign names in adapters, read from their sources: records of patches, imports, class paths.
 
 Nothing of the adapter or of its host is imported, so this works on any machine.
 """
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mkv_ascend.adapters.contract import HostAdapter
 from mkv_ascend.adapters.patching import Record
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,9 +33,20 @@ class Placed:
     file: Path
 
 
-def sources(adapter: str = "vllm_ascend_0_23") -> list[Path]:
-    """Files of one adapter and those that all adapters share."""
-    return sorted([*ADAPTERS.glob("*.py"), *(ADAPTERS / adapter).rglob("*.py")])
+def sources(adapter: str) -> list[Path]:
+    """Files of one adapter, by the name of its folder, and those that all adapters share."""
+    own, common = (ADAPTERS / adapter).rglob("*.py"), (ADAPTERS / "common").rglob("*.py")
+    return sorted([*ADAPTERS.glob("*.py"), *common, *own])
+
+
+def all_sources() -> list[Path]:
+    """Files of all adapters."""
+    return sorted(ADAPTERS.rglob("*.py"))
+
+
+def name_of(adapter: HostAdapter) -> str:
+    """The name of an adapter's folder."""
+    return adapter.FINGERPRINTS.parent.name
 
 
 @functools.cache
@@ -43,14 +55,14 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def records(files: Iterable[Path] | None = None) -> list[Placed]:
-    """Every record that stands in these files, an adapter's if left out.
+def records(files: Iterable[Path]) -> list[Placed]:
+    """Every record that stands in these files.
 
     Raises:
         ValueError: an argument of a record is no literal.
     """
     found = []
-    for path in sources() if files is None else files:
+    for path in files:
         if path.name == "patching.py":
             continue
         texts = constants(tree_of(path))
@@ -94,10 +106,10 @@ def constants(tree: ast.Module) -> dict[str, str]:
     }
 
 
-def imports(files: Iterable[Path] | None = None) -> dict[str, set[Path]]:
+def imports(files: Iterable[Path]) -> dict[str, set[Path]]:
     """``module:name`` of the host -> our files that import or read it."""
     found: dict[str, set[Path]] = {}
-    for path in sources() if files is None else files:
+    for path in files:
         for name in _imported(tree_of(path)):
             found.setdefault(name, set()).add(path)
     for path in sorted(CATALOG.glob("*.py")):

@@ -11,7 +11,7 @@ def markdown() -> str:
     """One section for each record, by the folder of the adapter that it stands in."""
     parts: list[str] = []
     folder = None
-    for placed in foreign_names.records():
+    for placed in foreign_names.records(foreign_names.all_sources()):
         here = placed.file.parent.relative_to(foreign_names.ADAPTERS).as_posix()
         if here != folder:
             folder = here

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare the foreign code that the adapter replaces, overrides or imports with any host.
+"""Compare the foreign code that an adapter replaces, overrides or imports with any host.
 
     python tools/port_report.py                               the host of this environment
     python tools/port_report.py --host /path/to/site-packages another environment
@@ -10,6 +10,7 @@ For each name it says: same, changed (with the difference to the recorded source
 hand) or gone. Exit status 0: every replaced or overridden name is the same and none is gone.
 Status 1: some are not. Status 2: the host could not be read.
 
+The adapter is the one that serves this environment, or ``--adapter`` names its folder.
 ``--record VERSION`` writes the fingerprints of the host's vllm-ascend, as that version, into the
 adapter's fingerprints.json: for a version that was tested, not before.
 """
@@ -30,9 +31,10 @@ from typing import Any
 
 import foreign_names
 import host_release
+from mkv_ascend.adapters.contract import HostAdapter
 from mkv_ascend.adapters.fingerprints import HostSource, digest_of, print_of, read
+from mkv_ascend.plugin import versions
 
-RECORDED = foreign_names.ADAPTERS / "vllm_ascend_0_23" / "fingerprints.json"
 DISTRIBUTIONS = {"vllm": "vllm", "vllm_ascend": "vllm-ascend"}
 """Package -> distribution."""
 
@@ -56,15 +58,16 @@ class Line:
     difference: str = ""
 
 
-def names_in_use(host: HostSource) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Every foreign name of the adapter -> how it is used, and the patches that name it."""
+def names_in_use(host: HostSource, adapter: HostAdapter) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Every foreign name of an adapter -> how it is used, and the patches that name it."""
     uses: dict[str, tuple[str, tuple[str, ...]]] = {}
-    for name in foreign_names.imports():
+    files = foreign_names.sources(foreign_names.name_of(adapter))
+    for name in foreign_names.imports(files):
         owner = host.find(name.rpartition(".")[0]) if "." in name.partition(":")[2] else None
         # What our code reads of a class or an object may exist at run time only.
         if owner is None or owner.node is None:
             uses[name] = ("imported", ())
-    for placed in foreign_names.records():
+    for placed in foreign_names.records(files):
         record = placed.record
         for use, names in (("read", record.reads), ("replaced", record.targets)):
             for name in names:
@@ -74,12 +77,14 @@ def names_in_use(host: HostSource) -> dict[str, tuple[str, tuple[str, ...]]]:
     return dict(sorted(uses.items()))
 
 
-def compare(host: HostSource, base: HostSource | None, packages: Iterable[str]) -> list[Line]:
-    """One line for each recorded name in ``packages``.
+def compare(
+    adapter: HostAdapter, host: HostSource, base: HostSource | None, packages: Iterable[str]
+) -> list[Line]:
+    """One line for each name in ``packages`` that is recorded of the adapter.
 
     ``base``: a host whose source is the recorded one, for differences; None: none is at hand.
     """
-    recorded, lines = read(RECORDED), []
+    recorded, lines = read(adapter.FINGERPRINTS), []
     for package in packages:
         first = next(iter(recorded[DISTRIBUTIONS[package]].values()))
         for name, entry in first["names"].items():
@@ -107,14 +112,14 @@ def _text(source: HostSource, name: str) -> list[str]:
     return ast.unparse(definition.node).splitlines()
 
 
-def record(host: HostSource, package: str) -> dict[str, Any]:
+def record(adapter: HostAdapter, host: HostSource, package: str) -> dict[str, Any]:
     """What ``fingerprints.json`` holds of one distribution in one version.
 
     Raises:
         LookupError: names that the host does not have.
     """
     names, modules, missing = {}, set(), []
-    for name, (use, patches) in names_in_use(host).items():
+    for name, (use, patches) in names_in_use(host, adapter).items():
         asked = name.partition(":")[0]
         if asked.partition(".")[0] != package:
             continue
@@ -136,21 +141,22 @@ def record(host: HostSource, package: str) -> dict[str, Any]:
     return {"files": files, "names": names}
 
 
-def write_record(host: HostSource, versions: dict[str, str]) -> None:
+def write_record(adapter: HostAdapter, host: HostSource, as_versions: dict[str, str]) -> None:
     """Write what is recorded of these packages' versions anew; others stay."""
-    found = read(RECORDED) if RECORDED.exists() else {}
-    for package, version in versions.items():
+    path = adapter.FINGERPRINTS
+    found = read(path) if path.exists() else {}
+    for package, version in as_versions.items():
         entries = found.setdefault(DISTRIBUTIONS[package], {})
-        entries[version] = record(host, package)
-    RECORDED.write_text(_compact(found), encoding="utf-8")
+        entries[version] = record(adapter, host, package)
+    path.write_text(_compact(found), encoding="utf-8")
 
 
 def _compact(found: dict[str, dict[str, Any]]) -> str:
     """JSON with one name a line."""
     parts = []
-    for distribution, versions in found.items():
+    for distribution, recorded in found.items():
         entries = []
-        for version, kept in versions.items():
+        for version, kept in recorded.items():
             files = ",\n".join(
                 f"    {json.dumps(k)}: {json.dumps(v)}" for k, v in kept["files"].items()
             )
@@ -208,6 +214,11 @@ def parser() -> argparse.ArgumentParser:
     where.add_argument(
         "--release", choices=sorted(host_release.RELEASES), help="fetch this release"
     )
+    made.add_argument(
+        "--adapter",
+        choices=[foreign_names.name_of(adapter) for adapter in versions.adapters()],
+        help="this adapter, by the name of its folder",
+    )
     made.add_argument("--patch", help="only this patch, with its differences")
     made.add_argument("--all", action="store_true", help="list names that are the same, too")
     made.add_argument("--json", action="store_true", help="print JSON")
@@ -236,18 +247,24 @@ def _asked(options: argparse.Namespace) -> dict[str, Path]:
     return found
 
 
+def _adapter(name: str | None) -> HostAdapter:
+    if name is None:
+        return versions.adapter()
+    return next(x for x in versions.adapters() if foreign_names.name_of(x) == name)
+
+
 def _report(options: argparse.Namespace) -> int:
-    asked, here = _asked(options), environment()
+    asked, here, adapter = _asked(options), environment(), _adapter(options.adapter)
     # One of the two alone imports from the other: that is this environment's.
     host = HostSource({**here, **asked})
     if options.record:
-        versions = dict.fromkeys(asked, options.record)
-        if "vllm" in versions:
-            versions["vllm"] = metadata.version("vllm").partition("+")[0]
-        write_record(host, versions)
-        print(f"wrote {RECORDED}")
+        as_versions = dict.fromkeys(asked, options.record)
+        if "vllm" in as_versions:
+            as_versions["vllm"] = metadata.version("vllm").partition("+")[0]
+        write_record(adapter, host, as_versions)
+        print(f"wrote {adapter.FINGERPRINTS}")
         return 0
-    lines = compare(host, HostSource(here) if asked != here else None, asked)
+    lines = compare(adapter, host, HostSource(here) if asked != here else None, asked)
     if options.patch:
         lines = [line for line in lines if options.patch in line.patches]
     if options.json:

@@ -30,7 +30,6 @@ MODULES = (
     "torch._dynamo",
     "torch._inductor.compile_fx",
     "torch.fx.experimental.symbolic_shapes",
-    "mkv_ascend.adapters.vllm_ascend_0_23.worker",
 )
 """What a server's processes import that some of them import late."""
 
@@ -55,7 +54,9 @@ def main(arguments: list[str]) -> int:
 
 def warm_up(folders: list[Path]) -> int:
     """Import the modules and inspect the checkpoints' model classes; returns 0."""
-    for name in MODULES:
+    from mkv_ascend.plugin.versions import adapter
+
+    for name in (*MODULES, f"{adapter().PACKAGE}.worker"):
         importlib.import_module(name)
     configurations = (file for path in folders for file in configurations_in(path))
     classes = {name for file in configurations for name in architectures(file)}

@@ -16,6 +16,14 @@ class HostAdapter(Protocol):
         """Qualified name of the platform class for vLLM."""
 
     @property
+    def PACKAGE(self) -> str:  # noqa: N802
+        """Qualified name of the package that holds the adapter's modules.
+
+        ``worker``, and ``explain.vllm_groups`` and ``explain.vllm_building``, which answer
+        questions of commands in a process of their own (``questions.py``), are among them.
+        """
+
+    @property
     def VERSIONS(self) -> Mapping[str, tuple[str, ...]]:  # noqa: N802
         """Distribution -> the versions that the adapter serves, earliest first."""
 

@@ -16,16 +16,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from mkv_ascend.adapters.questions import MARK
+from mkv_ascend.adapters.refusal import StartUpRefused
 from mkv_ascend.ascend_host import find_ascend
 from mkv_ascend.commands import emulator
+from mkv_ascend.plugin.versions import adapter
 
-__all__ = ["ProcessError", "ask"]
+__all__ = ["ProcessError", "ask", "ask_host"]
 
 SECONDS = 300
 
 
 class ProcessError(RuntimeError):
     """vLLM could not be asked; the message says why."""
+
+
+def ask_host(module: str, question: Mapping[str, Any], environment: Mapping[str, str]) -> Any:
+    """What this module of the adapter for the installed versions answers; see ``ask``."""
+    try:
+        package = adapter().PACKAGE
+    except StartUpRefused as refusal:
+        raise ProcessError(str(refusal)) from None
+    return ask(f"{package}.{module}", question, environment)
 
 
 def ask(module: str, question: Mapping[str, Any], environment: Mapping[str, str]) -> Any:

@@ -13,12 +13,13 @@ from typing import Any
 from mkv_ascend.checks.config_file import ConfigFileError, read_config_file
 from mkv_ascend.checks.model_config import ExplainError
 from mkv_ascend.checks.planning_inputs import Asked, Found
-from mkv_ascend.commands.explain_process import ProcessError, ask
+from mkv_ascend.commands.explain_process import ProcessError, ask_host
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.planning import PlanInputs
 from mkv_ascend.layout.report import OtherGrouping
 from mkv_ascend.layout.report_text import count
 from mkv_ascend.layout.serialization import from_dict
+from mkv_ascend.plugin.versions import installed_versions
 
 __all__ = ["find", "read_answer"]
 
@@ -32,7 +33,7 @@ def find(asked: Asked, *, vllm_grouping: bool = False) -> Found:
     question = {"engine": _plain(asked.engine), "vllm_grouping": vllm_grouping}
     _check_files(asked)
     try:
-        answer = ask("mkv_ascend.adapters.vllm_ascend_0_23.explain.vllm_building", question, {})
+        answer = ask_host("explain.vllm_building", question, {})
     except ProcessError as error:
         raise ExplainError(f"vLLM could not be asked to build the models: {error}") from error
     return read_answer(asked, answer)
@@ -41,7 +42,10 @@ def find(asked: Asked, *, vllm_grouping: bool = False) -> Found:
 def read_answer(asked: Asked, answer: Mapping[str, Any]) -> Found:
     """What the process answered (``vllm_building.build``)."""
     if "error" in answer:
-        raise ExplainError(f"vLLM 0.23.0 with vllm-ascend 0.23.0 refuses this: {answer['error']}")
+        installed = " with ".join(
+            f"{name} {version}" for name, version in installed_versions().items()
+        )
+        raise ExplainError(f"{installed} refuses this: {answer['error']}")
     inputs = from_dict(PlanInputs, answer["inputs"])
     if not inputs.layers:
         raise ExplainError("no layer of these models keeps a KV cache")

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mkv_ascend.commands.explain_process import ask
+from mkv_ascend.commands.explain_process import ask_host
 from mkv_ascend.layout.planning import CachedLayer
 from mkv_ascend.layout.report import OtherGrouping
 from mkv_ascend.layout.retention import Request
 from mkv_ascend.layout.serialization import to_dict
-
-ANSWERED_BY = "mkv_ascend.adapters.vllm_ascend_0_23.explain.vllm_groups"
 
 
 def ask_vllm(
@@ -34,7 +32,7 @@ def ask_vllm(
         "tokens": request.tokens,
         "tokens_per_step": request.tokens_per_step,
     }
-    found = ask(ANSWERED_BY, question, {"VLLM_PLUGINS": "ascend"})
+    found = ask_host("explain.vllm_groups", question, {"VLLM_PLUGINS": "ascend"})
     return OtherGrouping(**found)
 
 

@@ -19,8 +19,14 @@ from mkv_ascend.adapters.contract import HostAdapter
 from mkv_ascend.adapters.fingerprints import Drift, HostSource, drifts, read
 from mkv_ascend.adapters.refusal import StartUpRefused
 
-ADAPTERS = ("mkv_ascend.adapters.vllm_ascend_0_23.host",)
-"""Modules of the adapters; importing one imports nothing of its host."""
+ADAPTERS = (
+    "mkv_ascend.adapters.vllm_ascend_0_30.host",
+    "mkv_ascend.adapters.vllm_ascend_0_23.host",
+)
+"""Modules of the adapters; importing one imports nothing of its host.
+
+The last is the one that a user is told to install.
+"""
 PACKAGES = {"vllm": "vllm", "vllm-ascend": "vllm_ascend"}
 """Distribution -> package."""
 

@@ -26,13 +26,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tests.support import hosts
+
 IMPORTED_FIRST = ("torch", "transformers", "vllm", "vllm.entrypoints.llm", "vllm.platforms")
 """What every engine imports first, in that order."""
-WORKERS = {
-    "mkv_ascend": "mkv_ascend.adapters.vllm_ascend_0_23.worker",
-    "vllm_ascend": "vllm_ascend.worker.worker",
-}
-"""The worker's module by the package of the platform."""
 
 
 class ProgramStarter:
@@ -107,7 +104,9 @@ def import_what_engines_import() -> None:
     from vllm.plugins import load_general_plugins
 
     load_general_plugins()
-    importlib.import_module(WORKERS[type(current_platform).__module__.split(".")[0]])
+    is_ours = type(current_platform).__module__.startswith("mkv_ascend.")
+    package = hosts.ADAPTER.PACKAGE if is_ours else "vllm_ascend.worker"
+    importlib.import_module(f"{package}.worker")
 
 
 def main() -> None:

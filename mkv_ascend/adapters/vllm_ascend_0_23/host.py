@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+PACKAGE = "mkv_ascend.adapters.vllm_ascend_0_23"
 PLATFORM = "mkv_ascend.adapters.vllm_ascend_0_23.platform.MkvPlatform"
 VERSIONS = {"vllm": ("0.23.0",), "vllm-ascend": ("0.23.0", "0.23.0.post1")}
 FINGERPRINTS = Path(__file__).with_name("fingerprints.json")

@@ -7,20 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_ascend.platform import NPUPlatform
 
+from mkv_ascend.adapters.common.early_checks import early_check, front_check, kv_connectors
+from mkv_ascend.adapters.common.options import options_of
+from mkv_ascend.adapters.common.patches import recurrent_blocks, two_head_sizes
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import override, record
 from mkv_ascend.adapters.refusal import refuse
-from mkv_ascend.adapters.vllm_ascend_0_23.early_checks import (
-    early_check,
-    front_check,
-    kv_connectors,
-)
-from mkv_ascend.adapters.vllm_ascend_0_23.options import options_of
-from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
-    draft_architecture,
-    recurrent_blocks,
-    two_head_sizes,
-)
+from mkv_ascend.adapters.vllm_ascend_0_23.patches import draft_architecture
 from mkv_ascend.attention.selection import SelectionError
 from mkv_ascend.config import ConfigError, MkvConfig
 
@@ -125,12 +118,9 @@ class MkvPlatform(NPUPlatform):
             # This is no engine core, which always registers with its configuration.
             return
         if vllm_config.parallel_config.worker_cls == WORKER:
+            from mkv_ascend.adapters.common.patches import new_blocks
             from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import engine_core
-            from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
-                draft_state_blocks,
-                new_blocks,
-                prefix_hits,
-            )
+            from mkv_ascend.adapters.vllm_ascend_0_23.patches import draft_state_blocks, prefix_hits
 
             engine_core.our_groups.apply()
             new_blocks.name_new_blocks.apply()

@@ -8,14 +8,14 @@ import dataclasses
 import json
 import sys
 
-from tests.support import engine
+from tests.support import engine, hosts
 
 
 def main():
-    from mkv_ascend.adapters.vllm_ascend_0_23.runner import MkvModelRunner
+    runner = hosts.module("runner").MkvModelRunner
 
     case = engine.Scenario(**json.loads(sys.argv[1]))
-    states, run = [], MkvModelRunner._model_forward
+    states, run = [], runner._model_forward
 
     def recording(runner, *args, **kwargs):
         output, gathered = run(runner, *args, **kwargs)
@@ -23,7 +23,7 @@ def main():
             states.extend(one[: len(case.prompts[0])].tolist() for one in gathered)
         return output, gathered
 
-    MkvModelRunner._model_forward = recording
+    runner._model_forward = recording
     result = dataclasses.asdict(engine._execute(case))
     print(json.dumps({"states": states, "result": result}))
 

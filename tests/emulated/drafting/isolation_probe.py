@@ -6,6 +6,8 @@ import json
 import os
 import sys
 
+from tests.support import hosts
+
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 
@@ -14,7 +16,7 @@ def main():
     from vllm_ascend.ascend_config import get_ascend_config
     from vllm_ascend.ops import rotary_embedding
 
-    from mkv_ascend.adapters.vllm_ascend_0_23.drafting import proposers
+    proposers = hosts.module("drafting.proposers")
 
     before, tables = {}, []
     make_tables = proposers.RopeTables

@@ -13,7 +13,7 @@ import torch
 import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
 from torch import nn
 
-from mkv_ascend.adapters.vllm_ascend_0_23.patches import auxiliary_states
+from mkv_ascend.adapters.common.patches import auxiliary_states
 from tests.support import engine, programs, prompts, reference, speculation
 from tests.support.pairs import TIES, assert_greedy_tokens_of_reference, scenario
 from tests.support.tiny_models import model_directory

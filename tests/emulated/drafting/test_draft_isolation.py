@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support import programs
+from tests.support import hosts, programs
 
 PROBE = Path(__file__).with_name("isolation_probe.py")
 
@@ -50,7 +50,7 @@ def rotary_embedding():
     """vllm-ascend's module of rotary tables; its globals are put back afterwards."""
     from vllm_ascend.ops import rotary_embedding as module
 
-    from mkv_ascend.adapters.vllm_ascend_0_23.attention.rope_tables import GLOBALS
+    from mkv_ascend.adapters.common.attention.rope_tables import GLOBALS
 
     before = {name: getattr(module, name) for name in GLOBALS}
     yield module
@@ -59,7 +59,7 @@ def rotary_embedding():
 
 
 def rope_tables():
-    from mkv_ascend.adapters.vllm_ascend_0_23.attention.rope_tables import RopeTables
+    from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
 
     return RopeTables()
 
@@ -124,8 +124,8 @@ class ProbeBackend:
 
 
 def test_builders_of_a_draft_see_its_configuration_and_tables(rotary_embedding):
-    from mkv_ascend.adapters.vllm_ascend_0_23.attention.backends import bound_to
-    from mkv_ascend.adapters.vllm_ascend_0_23.attention.building import TARGET, ModelBeingBuilt
+    from mkv_ascend.adapters.common.attention.backends import bound_to
+    from mkv_ascend.adapters.common.attention.building import TARGET, ModelBeingBuilt
     from mkv_ascend.layout.kind import Role
 
     target, draft = torch.rand(4, 2), torch.rand(4, 2)
@@ -150,7 +150,7 @@ def test_every_rotary_global_is_known():
     """A table that vllm-ascend adds must be kept apart as well."""
     from vllm_ascend.ops import rotary_embedding
 
-    from mkv_ascend.adapters.vllm_ascend_0_23.attention.rope_tables import GLOBALS
+    from mkv_ascend.adapters.common.attention.rope_tables import GLOBALS
 
     found = {
         name
@@ -165,7 +165,7 @@ def test_separate_draft_config_undoes_what_making_the_draft_changed():
 
     from transformers import PretrainedConfig
 
-    from mkv_ascend.adapters.vllm_ascend_0_23.drafting.draft_config import separate_draft_config
+    separate_draft_config = hosts.module("drafting.draft_config").separate_draft_config
 
     # All layers of the target have a window, of the draft none has.
     own = {"block_size": 1024, "cache_dtype": "auto", "sliding_window": 128}

@@ -13,12 +13,14 @@ from vllm_ascend.attention.attention_v1 import (
     AscendMetadata,
 )
 
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.common_metadata import CommonMetadata
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.sharing import GroupBuilder
 from mkv_ascend.drafting.draft import PassBatch
 from mkv_ascend.drafting.groups import DraftGroup, DraftGroups
 from mkv_ascend.drafting.needs import Needs
 from mkv_ascend.drafting.plan import DraftPlan, Sizes
+from tests.support import hosts
+
+CommonMetadata = hosts.module("drafting.common_metadata").CommonMetadata
+GroupBuilder = hosts.module("drafting.sharing").GroupBuilder
 
 REQUESTS, STEPS = 2, 3
 SIZES = {"block_size": 4, "num_kv_heads": 2, "head_size": 64, "dtype": torch.float16}

@@ -6,10 +6,11 @@ import torch
 import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.mask_tokens import refuse_windows
-from tests.support import engine, speculation
+from tests.support import engine, hosts, speculation
 from tests.support.pairs import assert_greedy, kv_groups, prompts_of, scenario
 from tests.support.tiny_models import model_directory
+
+refuse_windows = hosts.module("drafting.mask_tokens").refuse_windows
 
 
 @pytest.mark.skipif(

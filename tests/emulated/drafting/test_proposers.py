@@ -10,29 +10,29 @@ import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import 
 from vllm.v1.utils import CpuGpuBuffer
 from vllm_ascend.attention.attention_v1 import AscendAttentionState
 
-from mkv_ascend.adapters.vllm_ascend_0_23.attention.derived import derive
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.common_metadata import CommonMetadata
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.families import (
-    Family,
-    MaskTokensFamily,
-    RecurrentFamily,
-)
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.proposers import (
-    CONTEXT_PARALLEL_PROPOSERS,
-    PROPOSERS,
-    DflashProposer,
-    DraftModelProposer,
-    HeadProposer,
-    Step3p5MTPProposer,
-    create_proposer,
-    family_of,
-    prepare_inputs_padded,
-    proposer_class,
-)
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.records import REJECTED_COUNTS
+from mkv_ascend.adapters.common.attention.derived import derive
 from mkv_ascend.drafting.draft import DraftBuffers, TargetOutput
 from mkv_ascend.drafting.plan import DraftPlan, Sizes
 from mkv_ascend.drafting.planner import Planner
+from tests.support import hosts
+
+CommonMetadata = hosts.module("drafting.common_metadata").CommonMetadata
+_families = hosts.module("drafting.families")
+Family = _families.Family
+MaskTokensFamily = _families.MaskTokensFamily
+RecurrentFamily = _families.RecurrentFamily
+_proposers = hosts.module("drafting.proposers")
+CONTEXT_PARALLEL_PROPOSERS = _proposers.CONTEXT_PARALLEL_PROPOSERS
+PROPOSERS = _proposers.PROPOSERS
+DflashProposer = _proposers.DflashProposer
+DraftModelProposer = _proposers.DraftModelProposer
+HeadProposer = _proposers.HeadProposer
+Step3p5MTPProposer = _proposers.Step3p5MTPProposer
+create_proposer = _proposers.create_proposer
+family_of = _proposers.family_of
+prepare_inputs_padded = _proposers.prepare_inputs_padded
+proposer_class = _proposers.proposer_class
+REJECTED_COUNTS = hosts.module("drafting.records").REJECTED_COUNTS
 
 
 class StockProposer:

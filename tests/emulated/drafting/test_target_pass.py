@@ -15,12 +15,15 @@ from vllm.v1.kv_cache_interface import (
 from vllm.v1.worker.utils import AttentionGroup
 from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder, AscendMetadata
 
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.sharing import MLASharing, SparseMLASharing
-from mkv_ascend.adapters.vllm_ascend_0_23.target_pass import (
-    Follower,
-    TargetSlots,
-    plan_target_pass,
-)
+from tests.support import hosts
+
+_sharing = hosts.module("drafting.sharing")
+MLASharing = _sharing.MLASharing
+SparseMLASharing = _sharing.SparseMLASharing
+_target_pass = hosts.module("target_pass")
+Follower = _target_pass.Follower
+TargetSlots = _target_pass.TargetSlots
+plan_target_pass = _target_pass.plan_target_pass
 
 SIZES = {"block_size": 4, "num_kv_heads": 2, "head_size": 64, "dtype": torch.float16}
 FULL = FullAttentionSpec(**SIZES)

@@ -7,14 +7,16 @@ import sys
 from dataclasses import replace
 from unittest import mock
 
+from tests.support import hosts
+
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 
 def lengths_frozen():
     """While inside, each captured launch has the same lengths in every replay: of one token."""
-    from mkv_ascend.adapters.vllm_ascend_0_23.drafting.updates import Updates
+    updates = hosts.module("drafting.updates").Updates
 
-    run = Updates.run
+    run = updates.run
 
     def frozen(updates, stream, context, config, lengths):
         one_token_lengths = [
@@ -22,7 +24,7 @@ def lengths_frozen():
         ]
         run(updates, stream, context, config, one_token_lengths)
 
-    return mock.patch.object(Updates, "run", frozen)
+    return mock.patch.object(updates, "run", frozen)
 
 
 def move_token_ids(drafter):

@@ -15,12 +15,17 @@ from vllm_ascend.attention.attention_v1 import AscendAttentionBackendImpl
 from vllm_ascend.attention.mla_v1 import AscendMLAImpl
 from vllm_ascend.compilation import acl_graph
 
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting import capture, draft, updates
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.capture_adapters import (
-    CapturedGraphParams,
-    capture_adapter,
-)
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.capture_cost import CaptureCost, CaptureMeter
+from tests.support import hosts
+
+capture = hosts.module("drafting.capture")
+draft = hosts.module("drafting.draft")
+updates = hosts.module("drafting.updates")
+_capture_adapters = hosts.module("drafting.capture_adapters")
+CapturedGraphParams = _capture_adapters.CapturedGraphParams
+capture_adapter = _capture_adapters.capture_adapter
+_capture_cost = hosts.module("drafting.capture_cost")
+CaptureCost = _capture_cost.CaptureCost
+CaptureMeter = _capture_cost.CaptureMeter
 
 DENSE, MLA = capture_adapter(AscendAttentionBackendImpl), capture_adapter(AscendMLAImpl)
 

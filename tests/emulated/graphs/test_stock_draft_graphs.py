@@ -32,11 +32,15 @@ from vllm_ascend.spec_decode.eagle_proposer import AscendEagleProposer
 from vllm_ascend.spec_decode.llm_base_proposer import AscendSpecDecodeBaseProposer
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.assembly import Assembly, target_output
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.draft import buffers_of
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.families import Family
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.proposers import DraftModelProposer
 from mkv_ascend.drafting.plan import DraftPlan, Sizes
+from tests.support import hosts
+
+_assembly = hosts.module("drafting.assembly")
+Assembly = _assembly.Assembly
+target_output = _assembly.target_output
+buffers_of = hosts.module("drafting.draft").buffers_of
+Family = hosts.module("drafting.families").Family
+DraftModelProposer = hosts.module("drafting.proposers").DraftModelProposer
 
 DEVICE = torch.device("npu:0")
 K = 3

@@ -5,8 +5,10 @@ import pytest
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import engine_core
+from tests.support import hosts
 from tests.support.caches.kv_configs import FUNCTIONS, config
+
+engine_core = hosts.module("kv_cache.engine_core")
 
 
 @pytest.fixture

@@ -9,10 +9,12 @@ import json
 import os
 import sys
 
+from tests.support import hosts
+
 
 def describe(runner):
     """What an engine serves from: groups, layouts, pools, blocks, and those of one request."""
-    from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.planned_caches import blocks_of_request
+    blocks_of_request = hosts.module("kv_cache.planned_caches").blocks_of_request
     from mkv_ascend.layout.serialization import to_dict
 
     config, plan = runner.kv_cache_config, runner.cache_plan
@@ -51,7 +53,7 @@ def start(engine):
 def main():
     request = json.loads(sys.argv[1])
     if request["build"]:
-        from mkv_ascend.adapters.vllm_ascend_0_23.explain.vllm_building import build
+        build = hosts.module("explain.vllm_building").build
 
         result = build({"engine": request["engine"], "vllm_grouping": False})
     else:

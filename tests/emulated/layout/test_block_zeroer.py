@@ -15,10 +15,9 @@ import vllm_ascend.ops  # noqa: F401  # isort: skip
 from vllm_ascend.ops.triton import triton_utils
 from vllm_ascend.worker.utils import AscendKVBlockZeroer
 
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.block_zeroer import PlannedBlockZeroer
-from mkv_ascend.adapters.vllm_ascend_0_23.runner import MkvModelRunner
 from mkv_ascend.layout.materialize import Materialized, materialize
 from mkv_ascend.layout.plan import make_plan
+from tests.support import hosts
 from tests.support.caches.layer_cases import (
     CASES,
     GQA,
@@ -32,6 +31,9 @@ from tests.support.caches.layer_cases import (
     sparse,
 )
 from tests.support.caches.stock_caches import NUM_BLOCKS, Layers
+
+PlannedBlockZeroer = hosts.module("kv_cache.block_zeroer").PlannedBlockZeroer
+MkvModelRunner = hosts.module("runner").MkvModelRunner
 
 DEVICE = torch.device("npu:0")
 STATES: Layers = [("model.9.linear_attn", mamba(), None)]

@@ -28,10 +28,13 @@ from benchmarks.kv_layout import plan
 from benchmarks.models import load_pair
 from benchmarks.rows import REQUEST, ROWS
 from benchmarks.stock_groups import spec_of
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import kv_groups, layer_facts
 from mkv_ascend.layout.grouping import GroupingError, Objective
 from mkv_ascend.layout.registry import LayerFacts
+from tests.support import hosts
 from tests.support.caches.kv_configs import config
+
+kv_groups = hosts.module("kv_cache.kv_groups")
+layer_facts = hosts.module("kv_cache.layer_facts")
 
 MIB = 2**20
 PLANNED = [

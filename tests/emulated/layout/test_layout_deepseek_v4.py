@@ -24,15 +24,17 @@ from vllm_ascend.attention.dsa_v1 import AscendDSABackend
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec, AscendSlidingWindowMLASpec
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import layer_facts
-from mkv_ascend.adapters.vllm_ascend_0_23.runner import MkvModelRunner
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.registry import LayerFacts
+from tests.support import hosts
 from tests.support.caches.kv_configs import configs, stock_configs
 from tests.support.caches.layer_cases import BF16, GQA, MLA, dense, described
 from tests.support.caches.layer_cases import latent as mla
 from tests.support.caches.planned_runner import PlannedRunner, aliases
 from tests.support.caches.stock_caches import StandInRunner
+
+layer_facts = hosts.module("kv_cache.layer_facts")
+MkvModelRunner = hosts.module("runner").MkvModelRunner
 
 pytestmark = pytest.mark.usefixtures("installed")
 

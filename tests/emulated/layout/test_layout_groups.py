@@ -14,9 +14,9 @@ from vllm.v1.kv_cache_interface import (
     MambaSpec,
 )
 
-from mkv_ascend.adapters.vllm_ascend_0_23.early_checks.kv_connectors import ConnectorError
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import layer_facts, planned_groups
+from mkv_ascend.adapters.common.early_checks.kv_connectors import ConnectorError
 from mkv_ascend.layout.admission import AdmissionError
+from tests.support import hosts
 from tests.support.caches.kv_configs import (
     MIB,
     config,
@@ -27,6 +27,9 @@ from tests.support.caches.kv_configs import (
     model,
     window,
 )
+
+layer_facts = hosts.module("kv_cache.layer_facts")
+planned_groups = hosts.module("kv_cache.planned_groups")
 
 pytestmark = pytest.mark.usefixtures("installed")
 

@@ -15,15 +15,10 @@ from benchmarks.kv_layout import plan
 from benchmarks.models import KERNEL_BLOCK_SIZE, load_pair
 from benchmarks.rows import REQUEST, ROWS, whole_mib
 from benchmarks.stock_groups import spec_of
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import (
-    engine_core,
-    kv_groups,
-    layer_facts,
-    planned_groups,
-)
 from mkv_ascend.layout.grouping import Objective
 from mkv_ascend.layout.registry import LayerFacts
 from mkv_ascend.layout.retention import Retention, RetentionKind
+from tests.support import hosts
 from tests.support.caches.kv_configs import (
     config,
     configs,
@@ -31,6 +26,11 @@ from tests.support.caches.kv_configs import (
     model,
     stock_configs,
 )
+
+engine_core = hosts.module("kv_cache.engine_core")
+kv_groups = hosts.module("kv_cache.kv_groups")
+layer_facts = hosts.module("kv_cache.layer_facts")
+planned_groups = hosts.module("kv_cache.planned_groups")
 
 pytestmark = pytest.mark.usefixtures("installed")
 

@@ -32,7 +32,6 @@ from vllm_ascend._310p.model_runner_310p import NPUModelRunner310
 from vllm_ascend.attention.attention_v1 import AscendAttentionBackend
 from vllm_ascend.worker import model_runner_v1
 
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import engine_core
 from mkv_ascend.layout.fitting import fitted_groups, requirements_of
 from mkv_ascend.layout.grouping import group_layers
 from mkv_ascend.layout.kind import Role
@@ -40,12 +39,15 @@ from mkv_ascend.layout.materialize import materialize
 from mkv_ascend.layout.plan import make_plan
 from mkv_ascend.layout.recipes import LayerFacts, layout_of
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
+from tests.support import hosts
 from tests.support.caches import kv_configs
 from tests.support.caches.kv_configs import configs, model
 from tests.support.caches.layer_cases import BF16, GQA, HYBRID_PAGE, attn, dense, latent, planned
 from tests.support.caches.layout_probe import aliases
 from tests.support.caches.planned_runner import PlannedRunner
 from tests.support.caches.stock_caches import NUM_BLOCKS, StandInRunner, stock_caches
+
+engine_core = hosts.module("kv_cache.engine_core")
 
 NPU = torch.device("npu:0")
 MIB = 1 << 20

@@ -7,9 +7,9 @@ import pytest
 import torch
 import vllm_ascend.ops  # noqa: F401 - first of vllm-ascend: its modules import each other in circles
 
-from mkv_ascend.adapters.vllm_ascend_0_23.attention import adapted_flash_attention_3, adapted_mla
-from mkv_ascend.adapters.vllm_ascend_0_23.attention.backends import backend_class
-from mkv_ascend.adapters.vllm_ascend_0_23.attention.building import TARGET
+from mkv_ascend.adapters.common.attention import adapted_flash_attention_3, adapted_mla
+from mkv_ascend.adapters.common.attention.backends import backend_class
+from mkv_ascend.adapters.common.attention.building import TARGET
 from mkv_ascend.attention import catalog
 
 

@@ -20,8 +20,10 @@ from vllm_ascend.attention.sfa_v1 import AscendSFABackend
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.layer_facts import tied_facts
-from mkv_ascend.adapters.vllm_ascend_0_23.runner import MkvModelRunner
+from tests.support import hosts
+
+tied_facts = hosts.module("kv_cache.layer_facts").tied_facts
+MkvModelRunner = hosts.module("runner").MkvModelRunner
 
 BF16 = torch.bfloat16
 

@@ -19,13 +19,14 @@ from vllm.v1.kv_cache_interface import (
 from vllm_ascend.attention.attention_v1 import AscendAttentionBackendImpl, AscendAttentionState
 from vllm_ascend.worker import model_runner_v1
 
-from mkv_ascend.adapters.vllm_ascend_0_23.attention.shared_keys import read_the_owners
-from mkv_ascend.adapters.vllm_ascend_0_23.runner import MkvModelRunner
-from tests.support import engine
+from tests.support import engine, hosts
 from tests.support.caches.layer_cases import GQA, dense
 from tests.support.caches.planned_runner import PlannedRunner
 from tests.support.models import shared_model
 from tests.support.pairs import TIES, assert_drafts_are_the_drafts_own, scenario, text_prompts
+
+read_the_owners = hosts.module("attention.shared_keys").read_the_owners
+MkvModelRunner = hosts.module("runner").MkvModelRunner
 
 NUM_BLOCKS = 5
 DRAFT = "llama_draft"

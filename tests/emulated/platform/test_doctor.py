@@ -9,10 +9,11 @@ import sys
 import pytest
 
 from mkv_ascend import ops
+from tests.support import hosts
 from tests.support.emulation import ON_EMULATOR
 from tests.support.programs import HANG_SECONDS
 
-MKV = "mkv_ascend.adapters.vllm_ascend_0_23.platform.MkvPlatform"
+MKV = hosts.ADAPTER.PLATFORM
 
 
 def doctor(*arguments, **variables):

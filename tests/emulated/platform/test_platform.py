@@ -12,14 +12,19 @@ from vllm.v1 import kv_cache_spec_registry
 from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
-from mkv_ascend.adapters.vllm_ascend_0_23 import runner as model_runner
-from mkv_ascend.adapters.vllm_ascend_0_23.attention import layers
-from mkv_ascend.adapters.vllm_ascend_0_23.early_checks import early_check
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import engine_core
-from mkv_ascend.adapters.vllm_ascend_0_23.patches import expert_groups
-from mkv_ascend.adapters.vllm_ascend_0_23.platform import STOCK_WORKER, WORKER, MkvPlatform
+from mkv_ascend.adapters.common.attention import layers
+from mkv_ascend.adapters.common.early_checks import early_check
+from mkv_ascend.adapters.common.patches import expert_groups
 from mkv_ascend.attention.selection import SelectionError
 from mkv_ascend.config import ConfigError
+from tests.support import hosts
+
+model_runner = hosts.module("runner")
+engine_core = hosts.module("kv_cache.engine_core")
+_platform = hosts.module("platform")
+STOCK_WORKER = _platform.STOCK_WORKER
+WORKER = _platform.WORKER
+MkvPlatform = _platform.MkvPlatform
 
 XLITE = "vllm_ascend.xlite.xlite_worker.XliteWorker"
 OPTIONS = {"mkv_ascend": {"attention": {"draft": "flash_attention_3"}}}
@@ -40,10 +45,10 @@ def configure(monkeypatch):
 
         monkeypatch.setattr(MkvPlatform.__mro__[1], "check_and_update_config", classmethod(stock))
         monkeypatch.setattr(
-            "mkv_ascend.adapters.vllm_ascend_0_23.early_checks.early_check.check_models",
+            "mkv_ascend.adapters.common.early_checks.early_check.check_models",
             lambda config: None,
         )
-        check = "mkv_ascend.adapters.vllm_ascend_0_23.early_checks.kv_connectors.check_connectors"
+        check = "mkv_ascend.adapters.common.early_checks.kv_connectors.check_connectors"
         monkeypatch.setattr(check, lambda config: None)
         MkvPlatform.check_and_update_config(config)
         return parallel.worker_cls

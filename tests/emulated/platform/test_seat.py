@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import hosts
 from tests.support.emulation import ON_EMULATOR
 from tests.support.programs import HANG_SECONDS
 
 PROBE = Path(__file__).with_name("plugin_probe.py")
-MKV = "mkv_ascend.adapters.vllm_ascend_0_23.platform.MkvPlatform"
+MKV = hosts.ADAPTER.PLATFORM
 STOCK = "vllm_ascend.platform.NPUPlatform"
 ASCEND_GENERAL = [
     "ascend_kv_connector",

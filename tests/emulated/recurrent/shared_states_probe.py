@@ -12,6 +12,8 @@ import os
 import sys
 from collections import Counter
 
+from tests.support import hosts
+
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 
@@ -35,13 +37,13 @@ def watch():
     import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
     from vllm_ascend.ops.gdn_attn_builder import AscendGDNAttentionMetadataBuilder as Builder
 
-    from mkv_ascend.adapters.vllm_ascend_0_23.drafting.gdn_sharing import GDNSharing
-    from mkv_ascend.adapters.vllm_ascend_0_23.patches import gdn_rows
+    sharing_class = hosts.module("drafting.gdn_sharing").GDNSharing
+    gdn_rows = hosts.module("patches.gdn_rows")
 
     gdn_rows.install()  # its guard wants the method as vllm-ascend has it
 
     seen, given = {"builds": 0, "made": Counter(), "wrong": []}, {}
-    build, share = Builder.build, GDNSharing.for_table
+    build, share = Builder.build, sharing_class.for_table
 
     @functools.wraps(build)
     def building(self, *args, **kwargs):
@@ -61,7 +63,7 @@ def watch():
         seen["made"]["+".join(kinds)] += 1
         return made
 
-    Builder.build, GDNSharing.for_table = building, sharing
+    Builder.build, sharing_class.for_table = building, sharing
     return seen
 
 

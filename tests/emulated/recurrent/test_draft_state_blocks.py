@@ -25,11 +25,12 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.request import Request
 
-from mkv_ascend.adapters.vllm_ascend_0_23.patches.draft_state_blocks import (
-    DraftRecurrentSpec,
-    leave_hits_to_others,
-)
+from tests.support import hosts
 from tests.support.caches.kv_configs import config
+
+_draft_state_blocks = hosts.module("patches.draft_state_blocks")
+DraftRecurrentSpec = _draft_state_blocks.DraftRecurrentSpec
+leave_hits_to_others = _draft_state_blocks.leave_hits_to_others
 
 K = 3
 MAX_LENGTH = 1000

@@ -10,7 +10,7 @@ import torch
 from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 from vllm.v1.kv_cache_interface import MambaSpec
 
-from mkv_ascend.adapters.vllm_ascend_0_23.patches import mamba_kernels
+from mkv_ascend.adapters.common.patches import mamba_kernels
 from tests.support import engine
 from tests.support.models import grouped_model, shared_model
 from tests.support.pairs import (

@@ -18,9 +18,11 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import layer_facts
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.registry import LayerFacts
+from tests.support import hosts
+
+layer_facts = hosts.module("kv_cache.layer_facts")
 
 MIB = 2**20
 
@@ -53,7 +55,7 @@ def config(
         parallel_config=SimpleNamespace(
             decode_context_parallel_size=1,
             prefill_context_parallel_size=1,
-            worker_cls="mkv_ascend.adapters.vllm_ascend_0_23.worker.MkvWorker",
+            worker_cls=f"{hosts.ADAPTER.PACKAGE}.worker.MkvWorker",
         ),
         scheduler_config=SimpleNamespace(
             disable_hybrid_kv_cache_manager=False, max_num_batched_tokens=512

@@ -22,8 +22,10 @@ from vllm.v1.worker.utils import select_common_block_size
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.kv_groups import specs_by_layer
-from mkv_ascend.adapters.vllm_ascend_0_23.runner import MkvModelRunner
+from tests.support import hosts
+
+specs_by_layer = hosts.module("kv_cache.kv_groups").specs_by_layer
+MkvModelRunner = hosts.module("runner").MkvModelRunner
 
 LATENT, ROPE = 512, 64
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mkv_ascend.adapters.vllm_ascend_0_23.early_checks.chunk_refusal import refuse_chunks
+from mkv_ascend.adapters.common.early_checks.chunk_refusal import refuse_chunks
 from mkv_ascend.attention.selection import SelectionError
 
 

@@ -8,7 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mkv_ascend.adapters.vllm_ascend_0_23.patches.gdn_rows import padded_verify_rows, verifying_rows
+from tests.support import hosts
+
+_gdn_rows = hosts.module("patches.gdn_rows")
+padded_verify_rows = _gdn_rows.padded_verify_rows
+verifying_rows = _gdn_rows.verifying_rows
 
 
 @given(

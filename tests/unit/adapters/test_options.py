@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 import foreign_names
-from mkv_ascend.adapters.vllm_ascend_0_23 import options
+from mkv_ascend.adapters.common import options
 from mkv_ascend.config import ConfigError, MkvConfig
 
 
@@ -48,7 +48,7 @@ def test_a_mistake_is_raised_every_time():
 def test_no_other_file_of_an_adapter_parses_options():
     parsing = [
         path.name
-        for path in foreign_names.sources()
+        for path in foreign_names.all_sources()
         if "parse_config" in path.read_text(encoding="utf-8")
     ]
     assert parsing == ["options.py"]

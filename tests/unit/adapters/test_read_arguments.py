@@ -5,7 +5,7 @@ import functools
 
 import pytest
 
-from mkv_ascend.adapters.vllm_ascend_0_23.patches.read_arguments import reads_argument
+from mkv_ascend.adapters.common.patches.read_arguments import reads_argument
 
 
 def adds(states, residual):

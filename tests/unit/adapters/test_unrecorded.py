@@ -15,9 +15,12 @@ import foreign_names
 import port_report
 from mkv_ascend.adapters.fingerprints import Definition, HostSource
 from mkv_ascend.adapters.patching import Record
+from tests.support import hosts
 
+SOURCES = foreign_names.sources(hosts.NAME)
+"""Of the adapter for the installed host, whose classes they are compared with."""
 HOST = HostSource(port_report.environment())
-FILES = [path for path in foreign_names.sources() if path.name not in ("patching.py", "logging.py")]
+FILES = [path for path in SOURCES if path.name not in ("patching.py", "logging.py")]
 RUNNER = "runner_records.py"
 """Holds the records of ``runner.py``."""
 SETTER = re.compile(r"setattr|object\.__setattr__")
@@ -145,7 +148,7 @@ def _writes(scope: ast.AST) -> Iterator[tuple[str, str]]:
 def named_overrides() -> set[str]:
     return {
         ".".join(target.partition(":")[2].split(".")[-2:])
-        for placed in foreign_names.records()
+        for placed in foreign_names.records(SOURCES)
         for target in placed.record.targets
     }
 
@@ -153,7 +156,7 @@ def named_overrides() -> set[str]:
 def records_of(path: Path) -> list[Record]:
     beside = [path, path.with_name(RUNNER)] if path.name == "runner.py" else [path]
     if path.parent.name == "drafting":
-        beside.append(path.with_name("records.py"))
+        beside += [x for x in SOURCES if (x.parent.name, x.name) == ("drafting", "records.py")]
     return [placed.record for placed in foreign_names.records(beside)]
 
 

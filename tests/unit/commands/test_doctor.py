@@ -7,8 +7,10 @@ import subprocess
 
 import pytest
 
-from mkv_ascend.adapters.vllm_ascend_0_23.host import PLATFORM
 from mkv_ascend.commands import doctor
+from tests.support import hosts
+
+PLATFORM = hosts.module("host").PLATFORM
 
 FOUND = {
     "device": "emulated",

@@ -64,7 +64,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
         questions.append(question)
         return ANSWER
 
-    monkeypatch.setattr(from_vllm, "ask", ask)
+    monkeypatch.setattr(from_vllm, "ask_host", ask)
     return questions
 
 
@@ -124,7 +124,7 @@ def test_groups_that_an_engine_was_given_are_kept(
 ) -> None:
     given = replace(INPUTS, groups=(("t.0",), ("d.0",), ("t.1",)))
     answer = {**ANSWER, "inputs": to_dict(given)}
-    monkeypatch.setattr(from_vllm, "ask", lambda *_: answer)
+    monkeypatch.setattr(from_vllm, "ask_host", lambda *_: answer)
     plain = explain(capsys, "--model", str(jamba), "--max-model-len", "4096")
     assert [[x["name"] for x in g["layers"]] for g in plain["groups"]] == [
         ["t.0"],
@@ -171,7 +171,7 @@ def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
 def test_what_vllm_says_is_the_refusal(
     jamba: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(from_vllm, "ask", lambda *_: {"error": "KeyError: 'experts' (x.py:1)"})
+    monkeypatch.setattr(from_vllm, "ask_host", lambda *_: {"error": "KeyError: 'experts' (x.py:1)"})
     said = refused(capsys, "--model", str(jamba))
     assert "models of type 'jamba' cannot be explained by their numbers alone" in said
     assert "refuses this: KeyError: 'experts' (x.py:1)" in said
@@ -179,7 +179,7 @@ def test_what_vllm_says_is_the_refusal(
     def broken(*_: object) -> None:
         raise ProcessError("no device")
 
-    monkeypatch.setattr(from_vllm, "ask", broken)
+    monkeypatch.setattr(from_vllm, "ask_host", broken)
     assert "could not be asked to build the models: no device" in refused(
         capsys, "--model", str(jamba)
     )
@@ -198,7 +198,7 @@ def test_layers_without_a_cache_are_noted(
     jamba: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer = {**ANSWER, "shared": [["t.5", "t.1"]]}
-    monkeypatch.setattr(from_vllm, "ask", lambda *_: answer)
+    monkeypatch.setattr(from_vllm, "ask_host", lambda *_: answer)
     notes = explain(capsys, "--model", str(jamba))["notes"]
     assert any(
         "1 layer without a cache of its own, such as t.5, which reads t.1's" in n for n in notes

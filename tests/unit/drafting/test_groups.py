@@ -13,10 +13,11 @@ from vllm.v1.kv_cache_interface import (
     UniformTypeKVCacheSpecs,
 )
 
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.layer_groups import (
-    find_groups,
-    refuse_recurrent_layers,
-)
+from tests.support import hosts
+
+_layer_groups = hosts.module("drafting.layer_groups")
+find_groups = _layer_groups.find_groups
+refuse_recurrent_layers = _layer_groups.refuse_recurrent_layers
 
 
 class Dense:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.recurrent_options import (
+from mkv_ascend.adapters.common.drafting.recurrent_options import (
     has_recurrent_layers,
     refuse_options_of_recurrent_drafts,
     switch_prefix_hits_off,

@@ -18,10 +18,6 @@ import pytest
 import torch
 from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.recurrent_kinds import (
-    Convolving,
-    refuse_unknown_kinds,
-)
 from mkv_ascend.drafting.recurrent_groups import RecurrentGroup, RecurrentGroups, TargetRows
 from mkv_ascend.drafting.recurrent_states import (
     COMMITTED,
@@ -29,6 +25,11 @@ from mkv_ascend.drafting.recurrent_states import (
     RecurrentCaches,
     tokens_to_commit,
 )
+from tests.support import hosts
+
+_recurrent_kinds = hosts.module("drafting.recurrent_kinds")
+Convolving = _recurrent_kinds.Convolving
+refuse_unknown_kinds = _recurrent_kinds.refuse_unknown_kinds
 
 MODULUS = 1_000_003
 WIDTH = 4

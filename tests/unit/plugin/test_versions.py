@@ -12,8 +12,15 @@ from mkv_ascend.plugin import versions
 COORDINATOR = "vllm_ascend/patch/platform/patch_kv_cache_coordinator.py"
 
 
-@pytest.mark.parametrize("vllm", ["0.23.0", "0.23.0+empty", "0.23.0+cu129"])
-@pytest.mark.parametrize("vllm_ascend", ["0.23.0", "0.23.0.post1"])
+@pytest.mark.parametrize(
+    ("vllm", "vllm_ascend"),
+    [
+        ("0.23.0", "0.23.0"),
+        ("0.23.0+empty", "0.23.0.post1"),
+        ("0.23.0+cu129", "0.23.0"),
+        ("0.30.0+empty", "0.30.0rc2"),
+    ],
+)
 def test_supported_versions_have_an_adapter(vllm, vllm_ascend):
     installed = {"vllm": vllm, "vllm-ascend": vllm_ascend}
     assert versions.version_problem(installed) is None
@@ -26,7 +33,8 @@ def test_supported_versions_have_an_adapter(vllm, vllm_ascend):
         ("0.23.1", "0.23.0"),
         ("0.23.0", "0.23.0rc1"),
         ("0.23.0", "0.23.0.post2"),
-        ("0.30.0", "0.30.0rc2"),
+        ("0.23.0", "0.30.0rc2"),
+        ("0.30.0", "0.23.0"),
         (None, "0.23.0"),
     ],
 )
@@ -35,6 +43,7 @@ def test_other_versions_are_refused_with_what_is_known(vllm, vllm_ascend):
     assert problem is not None
     assert f"vllm {vllm or 'missing'}" in problem
     assert f"vllm-ascend {vllm_ascend}" in problem
+    assert "vllm 0.30.0 and vllm-ascend 0.30.0rc2, or " in problem
     assert "vllm 0.23.0 and vllm-ascend 0.23.0 or 0.23.0.post1" in problem
     assert "Install vllm==0.23.0 vllm-ascend==0.23.0," in problem
 

@@ -14,6 +14,7 @@ import pytest
 import host_release
 import port_report
 from mkv_ascend.adapters.fingerprints import HostSource, fingerprint, read
+from mkv_ascend.plugin import versions
 
 WORKER = "vllm_ascend.worker.worker:NPUWorker.init_device"
 
@@ -45,11 +46,11 @@ def test_the_environment_is_what_is_recorded(capsys):
 
 
 def test_what_is_recorded_is_what_the_adapter_names_today():
-    host = HostSource(port_report.environment())
+    host, adapter = HostSource(port_report.environment()), versions.adapter()
     for package, distribution in port_report.DISTRIBUTIONS.items():
         version = metadata.version(distribution).partition("+")[0]
-        recorded = read(port_report.RECORDED)[distribution][version]
-        assert port_report.record(host, package) == recorded, "see CONTRIBUTING.md"
+        recorded = read(adapter.FINGERPRINTS)[distribution][version]
+        assert port_report.record(adapter, host, package) == recorded, "see CONTRIBUTING.md"
 
 
 def test_comments_and_documentation_are_the_same(unpacked, capsys):

@@ -19,9 +19,13 @@ from vllm_ascend.spec_decode.draft_proposer import AscendDraftModelProposer
 from vllm_ascend.spec_decode.eagle_proposer import AscendEagleProposer
 from vllm_ascend.spec_decode.step3p5 import AscendStep3p5MTPProposer
 
-from mkv_ascend.adapters.vllm_ascend_0_23.attention.building import ModelBeingBuilt, building
-from mkv_ascend.adapters.vllm_ascend_0_23.attention.derived import derive
-from mkv_ascend.adapters.vllm_ascend_0_23.attention.rope_tables import RopeTables
+from mkv_ascend.adapters.common.attention.building import ModelBeingBuilt, building
+from mkv_ascend.adapters.common.attention.derived import derive
+from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
+from mkv_ascend.adapters.common.drafting.recurrent_options import (
+    has_recurrent_layers,
+    refuse_options_of_recurrent_drafts,
+)
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting import records
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.assembly import (
     Assembly,
@@ -45,10 +49,6 @@ from mkv_ascend.adapters.vllm_ascend_0_23.drafting.families import (
 )
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.mask_tokens import run_dummy
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.next_tokens import batch_up_to_the_chunk
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.recurrent_options import (
-    has_recurrent_layers,
-    refuse_options_of_recurrent_drafts,
-)
 from mkv_ascend.layout.kind import Role
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from vllm_ascend.attention.dsa_v1 import AscendDSAMetadataBuilder
 from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
 from vllm_ascend.attention.sfa_v1 import AscendSFAMetadataBuilder
 
-from mkv_ascend.adapters.vllm_ascend_0_23.attention.backends import rope_tables_of
-from mkv_ascend.adapters.vllm_ascend_0_23.attention.rope_tables import RopeTables
+from mkv_ascend.adapters.common.attention.backends import rope_tables_of
+from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.common_metadata import CommonMetadata
 from mkv_ascend.drafting.copying import shallow_copy
 from mkv_ascend.drafting.draft import CosSinRows, HostLengths, PassBatch

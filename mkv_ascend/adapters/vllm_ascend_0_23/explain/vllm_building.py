@@ -115,7 +115,7 @@ def _backends(config: VllmConfig, runner: Any) -> dict[str, str]:
     from vllm.config import get_layers_from_vllm_config
     from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
-    from mkv_ascend.adapters.vllm_ascend_0_23.attention import layers
+    from mkv_ascend.adapters.common.attention import layers
 
     chosen = {
         choice.request.name: choice.backend.name
@@ -198,7 +198,8 @@ def _pretend_ranks(config: VllmConfig) -> None:
     from vllm_ascend.distributed.parallel_state import init_ascend_model_parallel
     from vllm_ascend.utils import adapt_patch, register_ascend_customop
 
-    from mkv_ascend.adapters.vllm_ascend_0_23.patches import expert_groups, in_worker
+    from mkv_ascend.adapters.common.patches import expert_groups
+    from mkv_ascend.adapters.vllm_ascend_0_23.patches import in_worker
 
     in_worker.apply()
     adapt_patch()

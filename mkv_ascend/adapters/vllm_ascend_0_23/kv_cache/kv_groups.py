@@ -23,13 +23,13 @@ from vllm.v1.kv_cache_interface import (
     UniformTypeKVCacheSpecs,
 )
 
+from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.layer_facts import (
     first_form,
     tied_facts,
     with_block_size,
 )
-from mkv_ascend.adapters.vllm_ascend_0_23.options import options_of
 from mkv_ascend.layout.component import LayerLayout, Storage
 from mkv_ascend.layout.grouping import Grouping, GroupingOptions
 from mkv_ascend.layout.kind import Role

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec
 
-from mkv_ascend.adapters.vllm_ascend_0_23.early_checks.kv_connectors import (
+from mkv_ascend.adapters.common.early_checks.kv_connectors import (
     ConnectorError,
     connector_names,
 )

@@ -3,22 +3,22 @@
 
 from __future__ import annotations
 
-from mkv_ascend.adapters.vllm_ascend_0_23.attention import layers
-from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
+from mkv_ascend.adapters.common.attention import layers
+from mkv_ascend.adapters.common.patches import (
     dense_specs,
-    gdn_rows,
     recurrent_blocks,
-    short_convolution,
-    sparse_counts,
     target_state_groups,
     two_head_sizes,
     value_head_size,
 )
+from mkv_ascend.adapters.vllm_ascend_0_23.attention import shared_keys
+from mkv_ascend.adapters.vllm_ascend_0_23.patches import gdn_rows, short_convolution, sparse_counts
 
 
 def apply() -> None:
     """Apply them. Idempotent."""
     layers.choose_backend.apply()
+    layers.also_change(shared_keys.leave_the_cache_to_its_owner)
     dense_specs.spec_without_mla.apply()
     value_head_size.project_values.apply()
     sparse_counts.install()

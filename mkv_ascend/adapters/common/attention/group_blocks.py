@@ -11,8 +11,8 @@ import copy
 import functools
 from typing import Any
 
+from mkv_ascend.adapters.common.attention.derived import derive
 from mkv_ascend.adapters.patching import record
-from mkv_ascend.adapters.vllm_ascend_0_23.attention.derived import derive
 
 BUILDERS = record(
     name="MLA builders take their group's block size",

@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from mkv_ascend.adapters.common.attention import selection_inputs
+from mkv_ascend.adapters.common.early_checks.chunk_refusal import refuse_chunks
+from mkv_ascend.adapters.common.early_checks.facts_of_config import facts_of
+from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.logging import get_logger
-from mkv_ascend.adapters.vllm_ascend_0_23.attention import selection_inputs
-from mkv_ascend.adapters.vllm_ascend_0_23.early_checks.chunk_refusal import refuse_chunks
-from mkv_ascend.adapters.vllm_ascend_0_23.early_checks.facts_of_config import facts_of
-from mkv_ascend.adapters.vllm_ascend_0_23.options import options_of
 from mkv_ascend.attention.request import LayerRequest
 from mkv_ascend.attention.selection import SelectionError, select_backend
 from mkv_ascend.checks import about_draft
@@ -82,7 +82,7 @@ def _check_recurrent(config: VllmConfig) -> None:
         SelectionError: naming the option.
     """
     # Not with this module, which the platform imports: it needs no model code.
-    from mkv_ascend.adapters.vllm_ascend_0_23.drafting.recurrent_options import (
+    from mkv_ascend.adapters.common.drafting.recurrent_options import (
         has_recurrent_layers,
         refuse_options_of_recurrent_drafts,
         switch_prefix_hits_off,

@@ -19,7 +19,7 @@ from mkv_ascend.layout.kind import Role
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-    from mkv_ascend.adapters.vllm_ascend_0_23.attention.rope_tables import RopeTables
+    from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
 
 
 @dataclass(frozen=True, eq=False)

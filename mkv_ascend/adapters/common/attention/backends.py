@@ -23,20 +23,20 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mkv_ascend.adapters.patching import record
-from mkv_ascend.adapters.vllm_ascend_0_23.attention import (
+from mkv_ascend.adapters.common.attention import (
     adapted_flash_attention_3,
     adapted_mla,
     cache_dtype,
     group_blocks,
 )
-from mkv_ascend.adapters.vllm_ascend_0_23.attention.building import ModelBeingBuilt
-from mkv_ascend.adapters.vllm_ascend_0_23.attention.derived import derive
+from mkv_ascend.adapters.common.attention.building import ModelBeingBuilt
+from mkv_ascend.adapters.common.attention.derived import derive
+from mkv_ascend.adapters.patching import record
 from mkv_ascend.attention.catalog import BackendEntry
 from mkv_ascend.layout.kind import Kind
 
 if TYPE_CHECKING:
-    from mkv_ascend.adapters.vllm_ascend_0_23.attention.rope_tables import RopeTables
+    from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
 
 ANSWERS = record(
     name="MLA backends say that they are MLA",

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 import torch_npu
 
+from mkv_ascend.adapters.common.attention.derived import derive
 from mkv_ascend.adapters.patching import record
-from mkv_ascend.adapters.vllm_ascend_0_23.attention.derived import derive
 
 PREFILL = record(
     name="MLA prefill keeps its dtype",

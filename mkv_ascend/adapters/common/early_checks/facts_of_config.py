@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mkv_ascend.adapters.vllm_ascend_0_23.attention import selection_inputs
-from mkv_ascend.adapters.vllm_ascend_0_23.options import options_of
+from mkv_ascend.adapters.common.attention import selection_inputs
+from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.checks.facts import DeviceFacts, ServeFacts, SpeculationFacts
 from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.layout.kind import Role

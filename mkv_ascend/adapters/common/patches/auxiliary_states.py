@@ -27,9 +27,9 @@ from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.models.interfaces import supports_eagle3
 from vllm_ascend.worker import model_runner_v1
 
+from mkv_ascend.adapters.common.patches.read_arguments import reads_argument
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import record
-from mkv_ascend.adapters.vllm_ascend_0_23.patches.read_arguments import reads_argument
 
 logger = get_logger(__name__)
 

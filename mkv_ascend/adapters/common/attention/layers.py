@@ -24,14 +24,13 @@ from vllm.model_executor.layers.attention.encoder_only_attention import EncoderO
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.attention.backend import AttentionType
 
+from mkv_ascend.adapters.common.attention import selection_inputs
+from mkv_ascend.adapters.common.attention.backends import backend_class, bound_to
+from mkv_ascend.adapters.common.attention.building import current_model
+from mkv_ascend.adapters.common.options import options_of
+from mkv_ascend.adapters.common.patches import value_head_size
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import expect, patch, record
-from mkv_ascend.adapters.vllm_ascend_0_23.attention import selection_inputs
-from mkv_ascend.adapters.vllm_ascend_0_23.attention.backends import backend_class, bound_to
-from mkv_ascend.adapters.vllm_ascend_0_23.attention.building import current_model
-from mkv_ascend.adapters.vllm_ascend_0_23.attention.shared_keys import leave_the_cache_to_its_owner
-from mkv_ascend.adapters.vllm_ascend_0_23.options import options_of
-from mkv_ascend.adapters.vllm_ascend_0_23.patches import value_head_size
 from mkv_ascend.attention import catalog, selection
 from mkv_ascend.attention.options import WindowBound
 from mkv_ascend.attention.request import PLAIN_DTYPES, LayerRequest
@@ -112,10 +111,19 @@ def _initialise(
     setattr(layer, CHOICE, choice)
     _bound_the_window(layer, choice)
     value_head_size.size_the_output(layer, choice.request.name)
-    leave_the_cache_to_its_owner(layer)
+    for change in _of_this_host:
+        change(layer)
 
 
 _signature = functools.cache(inspect.signature)
+
+_of_this_host: list[Callable[[Any], None]] = []
+
+
+def also_change(change: Callable[[Any], None]) -> None:
+    """Call ``change`` with each layer once its backend is chosen: what one host alone needs."""
+    if change not in _of_this_host:
+        _of_this_host.append(change)
 
 
 def _set_cache_dtype(arguments: dict[str, Any], role: Role) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from mkv_ascend.adapters.common.attention.derived import derive
 from mkv_ascend.adapters.patching import record
-from mkv_ascend.adapters.vllm_ascend_0_23.attention.derived import derive
 
 FORWARD = record(
     name="rows are cast to the cache's dtype",

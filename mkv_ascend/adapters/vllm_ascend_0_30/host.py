@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the plugin asks of this adapter: vllm-ascend 0.30.0rc2 with model runner V1.
+
+Importing this module imports neither vLLM nor vllm-ascend.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PACKAGE = "mkv_ascend.adapters.vllm_ascend_0_30.v1"
+PLATFORM = "mkv_ascend.adapters.vllm_ascend_0_30.v1.platform.MkvPlatform"
+VERSIONS = {"vllm": ("0.30.0",), "vllm-ascend": ("0.30.0rc2",)}
+FINGERPRINTS = Path(__file__).with_name("fingerprints.json")
+
+
+def start_process() -> None:
+    """Apply vllm-ascend's process-wide patches.
+
+    Otherwise only its own general plugins apply them in the engine core's process, and
+    ``VLLM_PLUGINS`` may leave those out.
+    """
+    from vllm_ascend.utils import adapt_patch
+
+    adapt_patch(is_global_patch=True)

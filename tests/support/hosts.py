@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host of this environment: all that tests know of which vLLM and vllm-ascend are installed."""
+
+from __future__ import annotations
+
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+from mkv_ascend.plugin import versions
+
+ADAPTER = versions.adapter()
+"""The adapter of the installed pair."""
+NAME = ADAPTER.FINGERPRINTS.parent.name
+"""The name of its folder, for instance ``vllm_ascend_0_23``."""
+COMMON = "mkv_ascend.adapters.common"
+VLLM_ASCEND = metadata.version("vllm-ascend")
+
+
+def path(name: str) -> str:
+    """The qualified name of a module, for instance of ``runner`` or ``kv_cache.layer_facts``.
+
+    It is the adapter's own module, or the one that adapters share.
+
+    Raises:
+        ModuleNotFoundError: neither has one of that name.
+    """
+    for package in (ADAPTER.PACKAGE, COMMON):
+        room, _, _ = f"{package}.{name}".rpartition(".")
+        if find_spec(room) is not None and find_spec(f"{package}.{name}") is not None:
+            return f"{package}.{name}"
+    raise ModuleNotFoundError(f"neither {ADAPTER.PACKAGE} nor {COMMON} has a module {name}")
+
+
+def module(name: str) -> Any:
+    """The module of that name; see ``path``."""
+    return import_module(path(name))
+
+
+def only_on(host: str, reason: str) -> pytest.MarkDecorator:
+    """Mark a test that holds on one host alone.
+
+    Args:
+        host: name of its adapter's folder.
+        reason: what differs between the hosts.
+    """
+    known = {adapter.FINGERPRINTS.parent.name for adapter in versions.adapters()}
+    assert host in known, f"{host} is none of {sorted(known)}"
+    return pytest.mark.skipif(host != NAME, reason=f"only on {host}: {reason}")
