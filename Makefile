@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # `make` lists what there is. Each target sets up what it needs first (tools/bootstrap.py).
 PYTHON ?= python3
-BIN := .venv/bin
+# Which host (tools/hosts.py). From the command line only: csh has a variable HOST of its own.
+ifneq ($(origin HOST),command line)
+HOST := 0.23
+endif
+BIN := .venv$(patsubst %,-%,$(filter-out 0.23,$(HOST)))/bin
+CHECKS := $(BIN)/python tools/checks.py --host '$(HOST)'
 
 # More than one thread per process makes the emulated NPU slower, not faster.
 export OMP_NUM_THREADS ?= 1
@@ -15,20 +20,21 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "HOST=0.30 sets up and tests the second host: setup, demo, test, port, unit, emulated"
 
-setup: ## virtual environment in .venv, requirements, vLLM, vllm-ascend, native parts
+setup: ## virtual environment, requirements, vLLM, vllm-ascend, native parts
 	@command -v $(PYTHON) >/dev/null || \
 		{ echo "Set-up stopped: no $(PYTHON): apt-get install python3"; exit 1; }
-	@$(PYTHON) tools/bootstrap.py
+	@$(PYTHON) tools/bootstrap.py --host '$(HOST)'
 
 demo: setup ## serve a target with a draft on the emulated NPU, and compare every token
 	@$(BIN)/mkv-ascend demo
 
 test: setup ## lint, type check, unit tests, emulated tests, docs
-	@$(BIN)/python tools/checks.py
+	@$(CHECKS)
 
 lint: setup ## ruff, clang-format, import-linter
-	@$(BIN)/python tools/checks.py lint
+	@$(CHECKS) lint
 
 format: setup ## rewrite sources in the repository's format
 	@$(BIN)/ruff check --fix-only --quiet .
@@ -36,16 +42,16 @@ format: setup ## rewrite sources in the repository's format
 	@git ls-files '*.cpp' '*.h' | xargs --no-run-if-empty $(BIN)/clang-format -i
 
 typecheck: setup ## mypy
-	@$(BIN)/python tools/checks.py types
+	@$(CHECKS) types
 
 port: setup ## compare what is replaced of vllm-ascend with its post-release, which is fetched
-	@$(BIN)/python tools/checks.py port
+	@$(CHECKS) port
 
 unit: setup ## tests that need no device and no engine
-	@$(BIN)/python tools/checks.py unit
+	@$(CHECKS) unit
 
 emulated: setup ## tests that run vLLM on the emulated NPU
-	@$(BIN)/python tools/checks.py emulated
+	@$(CHECKS) emulated
 
 bench: setup ## KV groups and memory of pairs of models, beside vLLM's own grouping; custom ops
 	@$(BIN)/python -m benchmarks.kv_layout
@@ -56,21 +62,24 @@ matrix: setup ## every draft family with every target family, here, in graphs an
 	@$(BIN)/python tools/generate_docs.py
 
 docs: setup ## build the documentation into site-docs/
-	@$(BIN)/python tools/checks.py docs
+	@$(CHECKS) docs
 
 generate: setup ## write the generated pages and parts of docs/ anew
 	@$(BIN)/python tools/generate_docs.py
 	@$(BIN)/python -m emulated_npu.operators.table
 
-lock: setup ## resolve requirements/*.in anew into requirements/constraints.txt
-	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-annotate \
-		--overrides requirements/overrides.txt --excludes requirements/excludes.txt \
-		--custom-compile-command "make lock" --output-file requirements/constraints.txt \
-		requirements/build.in requirements/emulator.in requirements/test.in \
-		requirements/dev.in requirements/docs.in
+LOCK = @$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-annotate \
+	--overrides requirements/overrides.txt --excludes requirements/excludes.txt \
+	--custom-compile-command "make lock"
 
-clean: ## remove what these targets made, .venv included
-	rm -rf .venv build dist site-docs .cache *.egg-info mkv_ascend/ops/_*.so \
+lock: setup ## resolve requirements/*.in anew into requirements/constraints*.txt
+	$(LOCK) --output-file requirements/constraints.txt $(addprefix requirements/, \
+		build.in emulator.in host_0_23.in test.in dev.in docs.in)
+	$(LOCK) --output-file requirements/constraints_0_30.txt $(addprefix requirements/, \
+		build.in emulator.in host_0_30.in test.in)
+
+clean: ## remove what these targets made, .venv and those beside it included
+	rm -rf .venv .venv-* build dist site-docs .cache *.egg-info mkv_ascend/ops/_*.so \
 		emulated_npu/build emulated_npu/src/*.egg-info emulated_npu/src/emulated_npu/_native.so
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find mkv_ascend emulated_npu tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Set up .venv: everything that `make demo` and `make test` need, from the package index.
+"""Set up one host: everything that `make demo` and `make test` need, from the package index.
 
 Each step leaves a stamp keyed by what it was made from, so a second run has nothing to do and
 returns at once. Standard library only, and readable by Python 3.9, so that an interpreter that is
 too old gets a sentence instead of a syntax error.
 
-    python3 tools/bootstrap.py            set up what is missing
-    python3 tools/bootstrap.py --check    exit status 1 if something is missing, change nothing
+    python3 tools/bootstrap.py                set up what is missing in .venv
+    python3 tools/bootstrap.py --host 0.30    another host, in an environment beside it
+    python3 tools/bootstrap.py --check        exit status 1 if something is missing, change nothing
 """
 
 from __future__ import annotations
@@ -28,13 +29,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pip_wheel
+from hosts import DEFAULT, Host, UnknownHostError, host_named
 from package_index import uv_environment
 from step_runner import SetupError, run_logged
 
 ROOT = Path(__file__).resolve().parent.parent
 SUPPORTED = ((3, 10), (3, 11), (3, 12))
-VLLM_VERSION = "0.23.0"
-VLLM_ASCEND_VERSION = "0.23.0"
 BUILD_TOOLS = ("pip", "uv", "setuptools", "wheel", "cmake", "ninja")
 STAMP_NAME = ".mkv_ascend_setup.json"
 LOG = Path(".cache") / "setup.log"
@@ -82,14 +82,14 @@ def source_files(root: Path) -> tuple[Path, ...]:
     return tuple(path for path in files if path.exists()) + tuple(sorted(native))
 
 
-def make_steps(root: Path, python: str) -> list[Step]:
+def make_steps(root: Path, python: str, host: Host) -> list[Step]:
     """The steps after the virtual environment exists; ``python`` is its interpreter."""
     # Only a part of what is installed is ever imported; the last step compiles that part.
     pip = (python, "-m", "pip", "install", "--no-compile")
-    constraints = root / "requirements" / "constraints.txt"
+    constraints = root / host.constraints
     torch = root / "requirements" / "torch.txt"
     editable = ("-e", str(root), "-e", str(root / EMULATOR))
-    return [
+    steps = [
         Step(
             name="pip",
             title="pip and build tools",
@@ -104,7 +104,7 @@ def make_steps(root: Path, python: str) -> list[Step]:
             inputs=(torch,),
             note="a CPU build is enough; PIP_EXTRA_INDEX_URL can name an index that has one",
         ),
-        _packages(python, pip, constraints),
+        _packages(python, pip, constraints, host),
         Step(
             name="mkv_ascend",
             title="mkv_ascend, the emulated NPU, and their native parts",
@@ -124,26 +124,28 @@ def make_steps(root: Path, python: str) -> list[Step]:
             repeats=False,
         ),
     ]
+    # The emulated NPU does not start on the second host yet, so there is nothing to warm up.
+    return steps if host.environment == ".venv" else steps[:-1]
 
 
-def _packages(python: str, pip: tuple[str, ...], constraints: Path) -> Step:
+def _packages(python: str, pip: tuple[str, ...], constraints: Path, host: Host) -> Step:
     """All that comes from the package index but torch. uv takes half of pip's time."""
     uv = (python, "-m", "uv", "pip", "install", "--quiet", "--python", python)
     # Complete and pinned, hence no resolver: it would object to triton beside a CUDA torch.
     pinned = ("--no-deps", "-r", str(constraints))
-    vllm = ("--no-deps", "--no-build-isolation", "--no-binary", "vllm", f"vllm=={VLLM_VERSION}")
+    built = ("--no-deps", "--no-build-isolation", "--no-binary")
+    vllm = (*built, "vllm", f"vllm=={host.vllm}")
     # Its own dependencies include torch-npu and CANN packages: not wanted here.
-    wheel_only = ("--only-binary", "vllm-ascend")
-    ascend = ("--no-deps", *wheel_only, f"vllm-ascend=={VLLM_ASCEND_VERSION}")
+    how = built if host.from_sources else ("--no-deps", "--only-binary")
+    ascend = (*how, "vllm-ascend", f"vllm-ascend=={host.vllm_ascend}")
     by_pip = {(*uv, *what): (*pip, *what) for what in (pinned, vllm, ascend)}
     return Step(
         name="packages",
-        title=f"vLLM {VLLM_VERSION}, vllm-ascend {VLLM_ASCEND_VERSION}, pinned requirements",
+        title=f"vLLM {host.vllm}, vllm-ascend {host.vllm_ascend}, pinned requirements",
         commands=tuple(by_pip),
         otherwise=by_pip,
         inputs=(constraints,),
-        # Pure Python. Without the override the version would read 0.23.0+empty, which is refused.
-        environment={"VLLM_VERSION_OVERRIDE": VLLM_VERSION, "VLLM_TARGET_DEVICE": "empty"},
+        environment=host.build_variables(),
         # Mostly waits for the network, while the native parts take as long to compile. The next
         # step finds them in the folder of the build.
         beside=(python, "tools/build_native.py"),
@@ -189,7 +191,9 @@ def check_machine() -> None:
         raise SetupError("no C++ compiler: apt-get install g++ (or name one in CXX)")
 
 
-def create_environment(venv: Path, root: Path, environment: dict[str, str], log: Path) -> None:
+def create_environment(
+    venv: Path, root: Path, host: Host, environment: dict[str, str], log: Path
+) -> None:
     """Make the virtual environment with pip in it, also where python3-venv is not installed."""
     python = choose_python()
     interpreter = str(venv / "bin" / "python")
@@ -199,7 +203,7 @@ def create_environment(venv: Path, root: Path, environment: dict[str, str], log:
     if seeds.returncode == 0:
         run_logged([interpreter, "-m", "ensurepip", "--upgrade"], environment, root, log)
         return
-    lock = (root / "requirements" / "constraints.txt").read_text(encoding="utf-8")
+    lock = (root / host.constraints).read_text(encoding="utf-8")
     wheel = pip_wheel.download(pip_wheel.pinned_version(lock), root / ".cache")
     install = [interpreter, f"{wheel}/pip", "install", "--no-index", str(wheel)]
     run_logged(install, environment, root, log)
@@ -238,16 +242,14 @@ def pending_steps(
             yield step, key
 
 
-def child_environment() -> dict[str, str]:
+def child_environment(venv: Path) -> dict[str, str]:
     """The environment of the commands; what the user set for pip passes through."""
     environment = dict(os.environ)
     environment.update(PYTHONUNBUFFERED="1", PIP_NO_INPUT="1", PIP_ROOT_USER_ACTION="ignore")
     environment["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
     # cmake and ninja of the virtual environment, which is not activated.
-    environment["PATH"] = os.pathsep.join(
-        [str(ROOT / ".venv" / "bin"), environment.get("PATH", os.defpath)]
-    )
-    # Many containers set PYTHONDONTWRITEBYTECODE. In .venv, which is ours, bytecode is kept: else
+    environment["PATH"] = os.pathsep.join([str(venv / "bin"), environment.get("PATH", os.defpath)])
+    # Many containers set PYTHONDONTWRITEBYTECODE. In venv, which is ours, bytecode is kept: else
     # each of a server's processes would compile torch, transformers and vLLM anew.
     for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE"):
         environment.pop(name, None)
@@ -285,15 +287,16 @@ def running_beside(
             process.wait()
 
 
-def set_up(root: Path, venv: Path, log: Path) -> int:
+def set_up(root: Path, host: Host, log: Path) -> int:
     """Run what is pending; return the number of steps that were run."""
-    environment = child_environment()
-    steps = make_steps(root, str(venv / "bin" / "python"))
+    venv = root / host.environment
+    environment = child_environment(venv)
+    steps = make_steps(root, str(venv / "bin" / "python"), host)
     total = len(steps) + 1
     ran = 0
     if existing_version(venv) is None:
         print(f"[1/{total}] virtual environment in {venv.name}", flush=True)
-        create_environment(venv, root, environment, log)
+        create_environment(venv, root, host, environment, log)
         ran += 1
     stamps = read_stamps(venv)
     for step, key in pending_steps(steps, stamps, root):
@@ -327,22 +330,24 @@ def run_commands(step: Step, environment: dict[str, str], root: Path, log: Path)
             run_logged(other, settings, root, log)
 
 
-def is_complete(root: Path, venv: Path) -> bool:
+def is_complete(root: Path, host: Host) -> bool:
     """Whether nothing is left to do."""
+    venv = root / host.environment
     if existing_version(venv) is None:
         return False
-    steps = make_steps(root, str(venv / "bin" / "python"))
+    steps = make_steps(root, str(venv / "bin" / "python"), host)
     return not list(pending_steps(steps, read_stamps(venv), root))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--host", default=DEFAULT, help="what to set up (default: %(default)s)")
     parser.add_argument("--check", action="store_true", help="change nothing, only tell")
     options = parser.parse_args(arguments)
-    venv = ROOT / ".venv"
     log = ROOT / LOG
     try:
-        if is_complete(ROOT, venv):
+        host = host_named(options.host)
+        if is_complete(ROOT, host):
             return 0
         if options.check:
             print("set-up is not complete: run `make setup`")
@@ -352,9 +357,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with (log.parent / "setup.lock").open("w") as lock:
             # Two `make` at once: the second waits, then finds nothing to do.
             fcntl.flock(lock, fcntl.LOCK_EX)
-            ran = set_up(ROOT, venv, log)
+            ran = set_up(ROOT, host, log)
         print(f"Set-up is complete ({ran} steps run; log: {LOG}).", flush=True)
-    except SetupError as error:
+    except (SetupError, UnknownHostError) as error:
         print(f"Set-up stopped: {error}", file=sys.stderr)
         return 1
     except OSError as error:

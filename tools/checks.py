@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the checks of `make test`: print each command, then a summary with times.
 
-    .venv/bin/python tools/checks.py             all of them
-    .venv/bin/python tools/checks.py lint unit   the named ones
+    .venv/bin/python tools/checks.py                   all of them
+    .venv/bin/python tools/checks.py lint unit         the named ones
+    .venv-0.30/bin/python tools/checks.py --host 0.30  on another host
 
 All are run even when one fails; the exit status is 1 if any did. Checks of two lanes run side by
 side, and each line of theirs then begins with its lane's name: the code is read, by one process,
-beside the tests.
+beside the tests. What looks at sources alone needs no host, so it is run on the default one only.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from hosts import DEFAULT, HOSTS, UnknownHostError, host_named
+
 ROOT = Path(__file__).resolve().parent.parent
-NEWEST_HOST = ("--release", "0.23.0.post1")
-"""The supported release of vllm-ascend that set-up does not install."""
+HOSTLESS = frozenset({"lint", "types", "docs"})
+"""Groups of checks that look at sources alone; mypy follows no import into a host."""
 GIB_PER_WORKER = 4
 """Memory that one process with tests on the emulated NPU, and the engine it runs, must find."""
 
@@ -69,8 +72,9 @@ def memory_gib() -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
 
 
-def all_checks(root: Path, bin_folder: Path) -> list[Check]:
-    """Every check, cheapest first."""
+def all_checks(root: Path, host: str = DEFAULT) -> list[Check]:
+    """Every check on a host of tools/hosts.py, cheapest first."""
+    bin_folder = root / HOSTS[host].environment / "bin"
 
     def tool(name: str) -> str:
         return str(bin_folder / name)
@@ -86,13 +90,15 @@ def all_checks(root: Path, bin_folder: Path) -> list[Check]:
     tiny_models = (tool("python"), "-m", "tests.support.tiny_models")
     # Strict, with its one named relaxation: the tests compare tokens with a float32 reference.
     emulate = (tool("mkv-ascend"), "emulate", "--strict", "--float32-compute", "--")
+    # The supported release of vllm-ascend that set-up does not install.
+    port = ("--release", "0.23.0.post1") if host == DEFAULT else ()
     checks = [
         Check("lint", "ruff check", (tool("ruff"), "check", ".")),
         Check("lint", "ruff format", (tool("ruff"), "format", "--check", ".")),
         Check("lint", "import-linter", (tool("lint-imports"),)),
         Check("lint", "commit messages", (tool("python"), "tools/commit_messages.py")),
         Check("types", "mypy", (tool("mypy"),)),
-        Check("port", "port report", (tool("python"), "tools/port_report.py", *NEWEST_HOST)),
+        Check("port", "port report", (tool("python"), "tools/port_report.py", *port)),
         Check("docs", "mkdocs", (tool("mkdocs"), "build", "--strict", "--quiet")),
         Check("unit", "unit tests", (*pytest(max(2, cores)), "tests/unit"), lane="tests"),
         # Before the tests, which would wait for each other while one of them trains.
@@ -115,7 +121,7 @@ def all_checks(root: Path, bin_folder: Path) -> list[Check]:
     if sources:
         clang_format = (tool("clang-format"), "--dry-run", "--Werror", *sources)
         checks.insert(2, Check("lint", "clang-format", clang_format))
-    return checks
+    return [check for check in checks if host == DEFAULT or check.group not in HOSTLESS]
 
 
 def child_environment() -> dict[str, str]:
@@ -191,14 +197,20 @@ def summary(outcomes: Sequence[Outcome], seconds: float) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    checks = all_checks(ROOT, ROOT / ".venv" / "bin")
-    groups = list(dict.fromkeys(check.group for check in checks))
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("groups", nargs="*", metavar="group", help=f"of {', '.join(groups)}")
-    wanted = parser.parse_args(arguments).groups
+    parser.add_argument("--host", default=DEFAULT, help="of tools/hosts.py (%(default)s)")
+    parser.add_argument("groups", nargs="*", metavar="group", help="all, if none is named")
+    options = parser.parse_args(arguments)
+    wanted = options.groups
+    try:
+        host_named(options.host)
+    except UnknownHostError as error:
+        parser.error(str(error))
+    checks = all_checks(ROOT, options.host)
+    groups = list(dict.fromkeys(check.group for check in checks))
     unknown = [name for name in wanted if name not in groups]
     if unknown:
-        parser.error(f"no group {unknown[0]!r}; there are {', '.join(groups)}")
+        parser.error(f"no group {unknown[0]!r} on {options.host}; there are {', '.join(groups)}")
     started = time.monotonic()
     outcomes = run_lanes([c for c in checks if not wanted or c.group in wanted], ROOT)
     print(summary(outcomes, time.monotonic() - started), flush=True)

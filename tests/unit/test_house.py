@@ -120,13 +120,13 @@ def test_version_numbers_agree() -> None:
 
 
 def test_the_set_up_installs_the_pair_that_the_plugin_supports() -> None:
-    import bootstrap
+    from hosts import DEFAULT, HOSTS
     from mkv_ascend.plugin.versions import adapter_for
 
-    installed = {"vllm": bootstrap.VLLM_VERSION, "vllm-ascend": bootstrap.VLLM_ASCEND_VERSION}
-    assert adapter_for(installed) is not None
+    host = HOSTS[DEFAULT]
+    assert adapter_for({"vllm": host.vllm, "vllm-ascend": host.vllm_ascend}) is not None
     for path in ("Dockerfile", ".github/workflows/npu.yml"):
-        image = f"quay.io/ascend/vllm-ascend:v{bootstrap.VLLM_ASCEND_VERSION}"
+        image = f"quay.io/ascend/vllm-ascend:v{host.vllm_ascend}"
         assert image in (ROOT / path).read_text(encoding="utf-8"), path
 
 

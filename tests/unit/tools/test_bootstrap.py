@@ -13,7 +13,10 @@ import pytest
 
 import bootstrap
 from bootstrap import Step, make_steps, pending_steps, read_stamps
+from hosts import DEFAULT, HOSTS, Host
 from step_runner import SetupError
+
+HOST = HOSTS[DEFAULT]
 
 
 @pytest.fixture
@@ -78,7 +81,7 @@ def test_unreadable_stamps_count_as_nothing_done(tmp_path: Path, text: str) -> N
 
 
 def test_torch_comes_before_whatever_could_choose_another() -> None:
-    order = [step.name for step in make_steps(bootstrap.ROOT, "python")]
+    order = [step.name for step in make_steps(bootstrap.ROOT, "python", HOST)]
     assert order == ["pip", "torch", "packages", "mkv_ascend", "warm-up"]
 
 
@@ -97,8 +100,9 @@ def test_a_command_that_fails_is_done_the_other_way_and_said(
         )
 
 
-def test_every_command_of_uv_has_one_of_pip_that_installs_the_same() -> None:
-    packages = next(s for s in make_steps(bootstrap.ROOT, "python") if s.name == "packages")
+@pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)
+def test_every_command_of_uv_has_one_of_pip_that_installs_the_same(host: Host) -> None:
+    packages = next(s for s in make_steps(bootstrap.ROOT, "python", host) if s.name == "packages")
     assert len(packages.commands) == 3
     for command in packages.commands:
         what = command[command.index("--no-deps") :]
@@ -107,7 +111,7 @@ def test_every_command_of_uv_has_one_of_pip_that_installs_the_same() -> None:
 
 def test_bytecode_is_kept_whatever_the_container_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    assert "PYTHONDONTWRITEBYTECODE" not in bootstrap.child_environment()
+    assert "PYTHONDONTWRITEBYTECODE" not in bootstrap.child_environment(Path(".venv"))
 
 
 def test_native_sources_are_inputs_of_the_last_step(tmp_path: Path) -> None:
@@ -144,10 +148,12 @@ def test_broken_environment_is_named(tmp_path: Path) -> None:
         bootstrap.existing_version(tmp_path / ".venv")
 
 
-def test_what_the_user_set_for_pip_passes_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_user_set_for_pip_passes_through(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://example.org/cpu")
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    environment = bootstrap.child_environment()
+    environment = bootstrap.child_environment(tmp_path)
     assert environment["PIP_EXTRA_INDEX_URL"] == "https://example.org/cpu"
     assert "PYTHONPATH" not in environment
 
@@ -171,15 +177,35 @@ def test_only_pending_steps_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         Step("one", "first", ((sys.executable, "-c", "open('one', 'w')"),), outputs=("one",)),
         Step("two", "second", ((sys.executable, "-c", "raise SystemExit(3)"),)),
     ]
-    monkeypatch.setattr(bootstrap, "make_steps", lambda root, python: made)
+    monkeypatch.setattr(bootstrap, "make_steps", lambda root, python, host: made)
     monkeypatch.setattr(bootstrap, "existing_version", lambda venv: (3, 11))
     with pytest.raises(SetupError):
-        bootstrap.set_up(tmp_path, venv, tmp_path / "log")
+        bootstrap.set_up(tmp_path, HOST, tmp_path / "log")
     # The finished step is kept, the failed one is not.
     assert list(json.loads((venv / bootstrap.STAMP_NAME).read_text())) == ["one"]
     made[1] = Step("two", "second", ((sys.executable, "-c", ""),))
-    assert bootstrap.set_up(tmp_path, venv, tmp_path / "log") == 1
-    assert bootstrap.set_up(tmp_path, venv, tmp_path / "log") == 0
+    assert bootstrap.set_up(tmp_path, HOST, tmp_path / "log") == 1
+    assert bootstrap.set_up(tmp_path, HOST, tmp_path / "log") == 0
+
+
+def test_an_unknown_host_is_refused_in_one_sentence_that_lists_the_hosts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert bootstrap.main(["--host", "0.31"]) == 1
+    said = capsys.readouterr().err
+    assert said == (
+        "Set-up stopped: there is no host '0.31': HOST is one of 0.23 (vLLM 0.23.0 with "
+        "vllm-ascend 0.23.0) and 0.30 (vLLM 0.30.0 with vllm-ascend 0.30.0rc2)\n"
+    )
+
+
+def test_each_host_has_an_environment_and_a_lock_of_its_own() -> None:
+    assert len({host.environment for host in HOSTS.values()}) == len(HOSTS)
+    for host in HOSTS.values():
+        lock = (bootstrap.ROOT / host.constraints).read_text()
+        assert "transformers==" in lock
+        # They come by themselves: no lock may choose another.
+        assert not [line for line in lock.splitlines() if line.startswith(("torch==", "vllm"))]
 
 
 def test_what_runs_beside_a_step_is_waited_for_and_may_fail(
@@ -198,9 +224,9 @@ def test_what_runs_beside_a_step_is_waited_for_and_may_fail(
         outputs=("built",),
         beside=(sys.executable, "-c", slow, "b", "a"),
     )
-    monkeypatch.setattr(bootstrap, "make_steps", lambda root, python: [step])
+    monkeypatch.setattr(bootstrap, "make_steps", lambda root, python, host: [step])
     monkeypatch.setattr(bootstrap, "existing_version", lambda venv: (3, 11))
-    assert bootstrap.set_up(tmp_path, venv, tmp_path / "log") == 1
+    assert bootstrap.set_up(tmp_path, HOST, tmp_path / "log") == 1
 
 
 def test_what_runs_beside_a_step_that_fails_is_ended(tmp_path: Path) -> None:

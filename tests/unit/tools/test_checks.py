@@ -17,7 +17,7 @@ FAILS = Check("bad", "fails", (sys.executable, "-c", "raise SystemExit(5)"))
 
 @pytest.fixture
 def two_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "all_checks", lambda root, bin_folder: [FAILS, PASSES])
+    monkeypatch.setattr(checks, "all_checks", lambda root, host: [FAILS, PASSES])
 
 
 @pytest.mark.usefixtures("two_checks")
@@ -41,6 +41,19 @@ def test_an_unknown_group_is_named() -> None:
         checks.main(["goood"])
 
 
+def test_an_unknown_host_is_refused_with_the_hosts(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        checks.main(["--host", "0.31"])
+    assert "no host '0.31': HOST is one of 0.23 (" in capsys.readouterr().err
+
+
+def test_sources_are_looked_at_on_one_host_and_tests_run_on_each_in_its_environment() -> None:
+    first, second = (all_checks(Path("."), host) for host in ("0.23", "0.30"))
+    assert {c.group for c in first} - {c.group for c in second} == {"lint", "types", "docs"}
+    assert {c.command[0].partition("/")[0] for c in first} == {".venv"}
+    assert {c.command[0].partition("/")[0] for c in second} == {".venv-0.30"}
+
+
 def test_a_missing_tool_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     outcome = checks.run(Check("x", "x", (str(tmp_path / "absent"),)), tmp_path)
     assert outcome.status != 0
@@ -51,7 +64,7 @@ def test_emulated_tests_run_strict_and_one_thread_each(monkeypatch: pytest.Monke
     for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
         assert checks.child_environment()[name] == "1"
-    (emulated,) = (c for c in all_checks(Path("."), Path("bin")) if c.group == "emulated")
+    (emulated,) = (c for c in all_checks(Path(".")) if c.group == "emulated")
     assert "--strict" in emulated.command
 
 
@@ -81,7 +94,7 @@ def test_lanes_run_side_by_side_and_say_whose_line_it_is(
         Check("bad", "fails", FAILS.command),
         Check("more", "meets too", (sys.executable, "-c", wait, *paths[::-1]), lane="engines"),
     ]
-    monkeypatch.setattr(checks, "all_checks", lambda root, bin_folder: chosen)
+    monkeypatch.setattr(checks, "all_checks", lambda root, host: chosen)
     assert checks.main([]) == 1
     lines = capfd.readouterr().out.splitlines()
     assert sorted(line for line in lines if line.endswith("met")) == [
