@@ -24,6 +24,14 @@ from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.early_checks import recurrent_refusals
+from mkv_ascend.adapters.common.kv_cache.block_zeroer import PlannedBlockZeroer
+from mkv_ascend.adapters.common.kv_cache.layer_facts import tie_facts
+from mkv_ascend.adapters.common.kv_cache.planned_caches import (
+    cached_specs,
+    kernel_blocks_of,
+    plan_caches,
+    served_plan,
+)
 from mkv_ascend.adapters.common.patches import accepted_tokens, auxiliary_states, mamba_kernels
 from mkv_ascend.adapters.common.patches.identity_rope import record_identity_rope
 from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
@@ -32,16 +40,8 @@ from mkv_ascend.adapters.patching import override, replaced
 from mkv_ascend.adapters.vllm_ascend_0_23 import runner_records as records
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.capture_cost import CaptureCost
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.proposers import assembly_of, create_proposer
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.block_zeroer import PlannedBlockZeroer
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.layer_facts import tie_facts
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.kv_transfer import why_not_planned
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.mla_specs import corrected_specs
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.planned_caches import (
-    cached_specs,
-    kernel_blocks_of,
-    plan_caches,
-    served_plan,
-    why_not_planned,
-)
 from mkv_ascend.adapters.vllm_ascend_0_23.patches.gdn_rows import (
     in_prompts,
     mark_builders,

@@ -27,7 +27,7 @@ from tests.support.caches.kv_configs import (
     stock_configs,
 )
 
-engine_core = hosts.module("kv_cache.engine_core")
+engine_planning = hosts.module("kv_cache.engine_planning")
 kv_groups = hosts.module("kv_cache.kv_groups")
 layer_facts = hosts.module("kv_cache.layer_facts")
 planned_groups = hosts.module("kv_cache.planned_groups")
@@ -177,7 +177,7 @@ def test_groups_in_the_engine_core_cost_what_the_benchmark_says(row):
     groups = kv_cache_utils.get_kv_cache_groups(given, row_specs(row))
     assert planned_groups.are_planned(groups)
     given.scheduler_config.max_num_batched_tokens = REQUEST.tokens_per_step
-    blocks = engine_core._blocks_of_request(given, groups)
+    blocks = engine_planning.blocks_of_one_request(given, groups)
     held = blocks * kv_cache_utils._pool_bytes_per_block(groups)
     cost, _ = plan(row, Objective.BALANCED)
     assert (len(groups), whole_mib(held)) == (cost.groups, whole_mib(cost.held_bytes))

@@ -80,8 +80,8 @@ def _built(question: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     from vllm.v1.core import kv_cache_utils
     from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 
+    from mkv_ascend.adapters.common.kv_cache import planned_groups
     from mkv_ascend.adapters.vllm_ascend_0_23.explain.vllm_groups import group_specs
-    from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import planned_groups
     from mkv_ascend.layout.serialization import to_dict
 
     config, notes = _configure(question["engine"], folder)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From vLLM's cache specs to KV groups, a plan and the allocated caches."""
+"""KV caches on vllm-ascend 0.23.0: the engine core's planning, and specs of MLA layers."""

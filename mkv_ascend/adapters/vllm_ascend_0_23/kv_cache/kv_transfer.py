@@ -8,7 +8,7 @@ allocation for each buffer, starting at a multiple of 2 MiB.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec
@@ -73,3 +73,9 @@ def why_not_registered(config: VllmConfig, specs: Iterable[Any]) -> str | None:
                 f"{type(spec).__name__}"
             )
     return None
+
+
+def why_not_planned(config: VllmConfig, specs: Sequence[Mapping[str, Any]]) -> str | None:
+    """What leaves the caches to vllm-ascend's own allocation; ``specs``: by group and layer."""
+    reasons = (why_not_registered(config, group.values()) for group in specs)
+    return next((reason for reason in reasons if reason is not None), None)

@@ -20,8 +20,8 @@ from vllm.v1.kv_cache_interface import (
     UniformTypeKVCacheSpecs,
 )
 
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import kv_groups
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.layer_facts import first_form, tie, tied_facts
+from mkv_ascend.adapters.common.kv_cache import kv_groups
+from mkv_ascend.adapters.common.kv_cache.layer_facts import first_form, tie, tied_facts
 from mkv_ascend.layout.planning import PlanInputs
 from mkv_ascend.layout.registry import LayerFacts
 

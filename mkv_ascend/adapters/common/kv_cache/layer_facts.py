@@ -12,18 +12,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from vllm.model_executor.layers.attention import MLAAttention
-from vllm.v1.kv_cache_interface import (
-    ChunkedLocalAttentionSpec,
-    CrossAttentionSpec,
-    FullAttentionSpec,
-    HiddenStateCacheSpec,
-    KVQuantMode,
-    MambaSpec,
-    SinkFullAttentionSpec,
-    SlidingWindowSpec,
-)
+from vllm.v1.kv_cache_interface import HiddenStateCacheSpec, MambaSpec
 from vllm.v1.worker.utils import select_common_block_size
-from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec, AscendSlidingWindowMLASpec
 from vllm_ascend.utils import AscendDeviceType, get_ascend_device_type
 
 from mkv_ascend.adapters.patching import record
@@ -44,17 +34,6 @@ FACTS = record(
     test="tests/emulated/layout/test_layout_groups.py",
 )
 
-PLANNED_SPECS = (
-    FullAttentionSpec,
-    SlidingWindowSpec,
-    ChunkedLocalAttentionSpec,
-    CrossAttentionSpec,
-    MambaSpec,
-    AscendMLAAttentionSpec,
-    AscendSlidingWindowMLASpec,
-    HiddenStateCacheSpec,
-    SinkFullAttentionSpec,
-)
 WITHOUT_KERNEL_BLOCKS = (MambaSpec, HiddenStateCacheSpec)
 """Specs of caches that are never split into kernel blocks."""
 
@@ -131,15 +110,3 @@ def tied_facts(spec: Any) -> LayerFacts | None:
     facts = getattr(spec, _ATTRIBUTE, None)
     assert facts is None or isinstance(facts, LayerFacts)
     return facts
-
-
-def is_planned(spec: Any) -> bool:
-    """Whether this release plans layers with this spec.
-
-    Some forms have no recipe, because no backend of vllm-ascend 0.23.0 serves them: scales per
-    token and head, and packed four-bit floats.
-    """
-    mode = getattr(spec, "kv_quant_mode", KVQuantMode.NONE)
-    if mode.is_per_token_head or mode.is_nvfp4:
-        return False
-    return type(spec) in PLANNED_SPECS

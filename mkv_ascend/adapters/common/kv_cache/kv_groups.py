@@ -23,13 +23,13 @@ from vllm.v1.kv_cache_interface import (
     UniformTypeKVCacheSpecs,
 )
 
-from mkv_ascend.adapters.common.options import options_of
-from mkv_ascend.adapters.logging import get_logger
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.layer_facts import (
+from mkv_ascend.adapters.common.kv_cache.layer_facts import (
     first_form,
     tied_facts,
     with_block_size,
 )
+from mkv_ascend.adapters.common.options import options_of
+from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.layout.component import LayerLayout, Storage
 from mkv_ascend.layout.grouping import Grouping, GroupingOptions
 from mkv_ascend.layout.kind import Role
@@ -122,12 +122,21 @@ def _inputs(
     return PlanInputs(
         layers,
         Request(config.model_config.max_model_len, 1 + drafted),
-        config.scheduler_config.max_num_batched_tokens,
+        _tokens_in_flight(config),
         options,
         groups,
         keep_block_sizes=transfers,
         kv_transfer=transfers,
     )
+
+
+def _tokens_in_flight(config: VllmConfig) -> int:
+    """Most tokens that are scheduled while those before them are held.
+
+    Newer versions of vLLM count every batch that is under way, older ones a single batch.
+    """
+    single = config.scheduler_config.max_num_batched_tokens
+    return int(getattr(config, "max_in_flight_tokens", single))
 
 
 def _cached_layer(config: VllmConfig, spec: Any, layout: LayerLayout) -> CachedLayer:
@@ -143,11 +152,13 @@ def _cached_layer(config: VllmConfig, spec: Any, layout: LayerLayout) -> CachedL
 
 def retention_of(config: VllmConfig, spec: Any) -> Retention:
     """What a request holds, as each spec's ``max_memory_usage_bytes`` counts it."""
-    rows = getattr(spec, "compress_ratio", 1)
     if isinstance(spec, MambaSpec):
         return _recurrent_retention(config, spec)
+    rows = getattr(spec, "compress_ratio", 1)
     if isinstance(spec, SlidingWindowSpec):
-        return Retention(RetentionKind.WINDOW, spec.sliding_window)
+        # Tokens below the window that newer versions of vLLM keep for drafts of several modules.
+        below = getattr(spec, "extra_retained_tokens", 0)
+        return Retention(RetentionKind.WINDOW, spec.sliding_window + below)
     if isinstance(spec, ChunkedLocalAttentionSpec):
         return Retention(RetentionKind.CHUNK, spec.attention_chunk_size)
     if isinstance(spec, CrossAttentionSpec):
@@ -161,7 +172,7 @@ def _recurrent_retention(config: VllmConfig, spec: MambaSpec) -> Retention:
     mode = config.cache_config.mamba_cache_mode
     if mode == "all":
         return Retention(RetentionKind.ALL, extra_blocks=spec.num_speculative_blocks)
-    states = 2 if mode == "align" else 1
+    states = 2 + getattr(spec, "num_prefill_checkpoint_blocks", 0) if mode == "align" else 1
     return Retention(RetentionKind.STATE, states, extra_blocks=spec.num_speculative_blocks)
 
 

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 from vllm.utils.math_utils import cdiv
 from vllm.v1.kv_cache_interface import EncoderOnlyAttentionSpec, UniformTypeKVCacheSpecs
 
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.kv_groups import (
+from mkv_ascend.adapters.common.kv_cache.kv_groups import (
     inputs_of_layouts,
     specs_by_layer,
 )
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.kv_transfer import why_not_registered
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.layer_facts import (
+from mkv_ascend.adapters.common.kv_cache.layer_facts import (
     WITHOUT_KERNEL_BLOCKS,
     facts_of_layer,
 )
@@ -39,12 +38,6 @@ def cached_specs(kv_cache_config: KVCacheConfig, without_cache: Collection[str])
         own = [name for name in group.layer_names if name not in without_cache]
         specs.append(specs_by_layer(type(group)(own, group.kv_cache_spec)))
     return specs
-
-
-def why_not_planned(config: VllmConfig, specs: LayerSpecs) -> str | None:
-    """What leaves the caches to vllm-ascend's own allocation; None when they are planned."""
-    reasons = (why_not_registered(config, group.values()) for group in specs)
-    return next((reason for reason in reasons if reason is not None), None)
 
 
 def kernel_blocks_of(
