@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replacements in ``vllm.v1.core.kv_cache_utils``, so that it follows our planning of KV caches.
+
+``register_custom_kv_cache_specs`` applies them in the engine core; vLLM calls it before it groups.
+What they do stands in ``common/kv_cache/engine_planning.py``. vLLM 0.30.0 itself counts the memory
+of one request and the requests at once from the bytes of a block.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from vllm.v1.core import kv_cache_utils
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheTensor
+
+from mkv_ascend.adapters.common.kv_cache import engine_planning, planned_groups
+from mkv_ascend.adapters.common.kv_cache.layer_facts import tie, tied_facts
+from mkv_ascend.adapters.patching import patch, replaced
+from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.left_alone import why_not_planned
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheGroupSpec
+
+    Groups = Sequence[KVCacheGroupSpec]
+
+
+@patch(
+    name="KV groups of target and draft",
+    target=(
+        "vllm.v1.core.kv_cache_utils:get_kv_cache_groups",
+        "vllm.v1.core.kv_cache_utils:get_kv_cache_configs",
+        "vllm.v1.engine.core:get_kv_cache_configs",
+        "vllm.v1.core.kv_cache_utils:_pool_bytes_per_block",
+        "vllm.v1.core.kv_cache_utils:get_kv_cache_config_from_groups",
+        "vllm.v1.core.kv_cache_utils:_check_enough_kv_cache_memory",
+    ),
+    reads=(
+        "vllm.v1.core.kv_cache_utils:may_override_num_blocks",
+        "vllm.v1.core.kv_cache_utils:validate_kv_cache_layout",
+        "vllm.v1.core.kv_cache_utils:_max_memory_usage_bytes_from_groups",
+        "vllm_ascend.patch.platform.patch_kv_cache_utils:_ascend_get_kv_cache_config_from_groups",
+    ),
+    writes=("num_blocks", "kv_cache_tensors", "replace"),
+    why="vLLM's grouping wants one page size: it refuses pairs, splits all groups to single "
+    "layers, or holds every token of a window. Groups of unlike pages need their own counting of "
+    "blocks and memory, which comes from the plan. vLLM makes specs of windows anew on the way, "
+    "without the facts that are tied to them. Its memory check names no number of blocks.",
+    until="vLLM groups layers of unlike pages in layouts that Ascend's backends take",
+    test="tests/emulated/layout/test_layout_groups.py",
+)
+def our_groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
+    """Our groups, or vLLM's."""
+    return engine_planning.our_groups(original, config, specs, why_not_planned)
+
+
+@our_groups.also(target="vllm.v1.core.kv_cache_utils:get_kv_cache_configs")
+def _get_kv_cache_configs(original: Any, *args: Any) -> Any:
+    """As vLLM's, with facts tied to the specs of windows that it makes anew."""
+    with replaced(kv_cache_utils, "replace", _replace_with_facts):
+        return original(*args)
+
+
+@our_groups.also(target="vllm.v1.engine.core:get_kv_cache_configs")
+def _get_kv_cache_configs_in_engine(original: Any, *args: Any) -> Any:
+    return _get_kv_cache_configs(original, *args)
+
+
+def _replace_with_facts(spec: Any, **changes: Any) -> Any:
+    made = dataclasses.replace(spec, **changes)
+    if (facts := tied_facts(spec)) is not None:
+        tie(made, facts)
+    return made
+
+
+@our_groups.also(target="vllm.v1.core.kv_cache_utils:_pool_bytes_per_block")
+def _pool_bytes_per_block(original: Any, groups: Groups) -> int:
+    return engine_planning.pool_bytes_per_block(original, groups)
+
+
+@our_groups.also(target="vllm.v1.core.kv_cache_utils:get_kv_cache_config_from_groups")
+def get_kv_cache_config_from_groups(
+    original: Any, config: VllmConfig, groups: list[KVCacheGroupSpec], available_memory: int
+) -> KVCacheConfig:
+    """Blocks and tensors from the plan: one tensor for each pool, which all its layers alias."""
+    if not planned_groups.are_planned(groups):
+        result: KVCacheConfig = original(config, groups, available_memory)
+        return result
+    planned, num_blocks = engine_planning.plan_for(config, groups, available_memory)
+    with replaced(kv_cache_utils, "validate_kv_cache_layout", lambda *_: None):
+        # Everything else that vLLM and vllm-ascend tell workers and scheduler with it.
+        result = original(config, planned_groups.as_vllm_has_them(groups), available_memory)
+    result.num_blocks = num_blocks
+    result.kv_cache_tensors = [
+        KVCacheTensor(
+            size=pool.bytes_per_block * num_blocks,
+            layers=[placed.layer for placed in pool.layers],
+            layer_stride=0,
+            block_stride=pool.bytes_per_block,
+        )
+        for pool in planned.plan.pools
+    ]
+    return result
+
+
+@our_groups.also(target="vllm.v1.core.kv_cache_utils:_check_enough_kv_cache_memory")
+def _check_enough_kv_cache_memory(original: Any, *args: Any) -> None:
+    """Refuse memory that cannot hold one request, and say how many blocks it needs."""
+    engine_planning.check_memory(our_groups.record.name, original, *args)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Caches that stay in vllm-ascend's own arrangement.
+
+vllm-ascend 0.30.0rc2 arranges the caches of some models and options in ways that other parts of it
+count on: families with pools of their own, connectors that read the descriptors of the caches,
+offload. Layers of such caches are grouped, counted and allocated by vllm-ascend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from vllm import envs
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    FullAttentionSpec,
+    HiddenStateCacheSpec,
+    MambaSpec,
+    SinkFullAttentionSpec,
+    SlidingWindowSpec,
+)
+from vllm_ascend.ascend_config import get_ascend_config
+from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec, AscendSFAIndexerCacheSpec
+from vllm_ascend.utils import is_c8_mxfp_kv_quant
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+PLANNED_SPECS = frozenset(
+    {
+        FullAttentionSpec,
+        SlidingWindowSpec,
+        ChunkedLocalAttentionSpec,
+        CrossAttentionSpec,
+        SinkFullAttentionSpec,
+        MambaSpec,
+        HiddenStateCacheSpec,
+        AscendMLAAttentionSpec,
+        AscendSFAIndexerCacheSpec,
+    }
+)
+"""Classes of specs whose layers are planned. A subclass may keep something else."""
+
+HEADS_BEFORE_TOKENS = ("LBHNC", "HND")
+"""Values of VLLM_KV_CACHE_LAYOUT with which vllm-ascend's attention reads blocks by head."""
+
+
+def why_not_planned(config: VllmConfig, specs: Iterable[Any]) -> str | None:
+    """What leaves the caches of ``specs`` to vllm-ascend; None where they are planned."""
+    if config.kv_transfer_config is not None:
+        return "KV transfer is on, and connectors count on vllm-ascend's descriptors of the caches"
+    if envs.VLLM_KV_CACHE_LAYOUT in HEADS_BEFORE_TOKENS:
+        return f"VLLM_KV_CACHE_LAYOUT is {envs.VLLM_KV_CACHE_LAYOUT}: blocks are stored by head"
+    if is_c8_mxfp_kv_quant(config):
+        return "keys and values are quantised with scales of their own (C8_MXFP)"
+    return _why_not_these(specs) or _why_not_this_option()
+
+
+def why_not_planned_groups(config: VllmConfig, specs: Sequence[Mapping[str, Any]]) -> str | None:
+    """As ``why_not_planned``; ``specs``: by group and layer."""
+    return why_not_planned(config, [spec for group in specs for spec in group.values()])
+
+
+def _why_not_these(specs: Iterable[Any]) -> str | None:
+    for spec in specs:
+        if type(spec) not in PLANNED_SPECS:
+            return f"vllm-ascend has an arrangement of its own for a {type(spec).__name__}"
+        if version := getattr(spec, "model_version", None):
+            return f"vllm-ascend has an arrangement of its own for {version}"
+        if getattr(spec, "cache_sparse_sfa_turboquant", False):
+            return "vllm-ascend has an arrangement of its own for TurboQuant"
+    return None
+
+
+def _why_not_this_option() -> str | None:
+    options = get_ascend_config()
+    if options.kvpp_config.size > 1:
+        return "kvpp_config spreads the caches over ranks"
+    if options.sparse_kv_offload_config.enabled:
+        return "sparse_kv_offload_config keeps caches in the host's memory"
+    if options.xlite_graph_config.enabled:
+        return "xlite_graph_config reads caches in vllm-ascend's arrangement"
+    return None

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The spec of an MLA layer from the layer itself.
+
+vllm-ascend's runner (0.30.0rc2, ``get_kv_cache_spec``) takes the sizes of every MLA layer from the
+target's configuration where that target has sparse attention, also for layers of the draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from vllm.model_executor.layers.attention import MLAAttention
+from vllm_ascend.attention.utils import get_sfa_qsfa_packed_head_dim
+from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
+
+
+def corrected_specs(specs: Mapping[str, Any], layers: Mapping[str, Any]) -> dict[str, Any]:
+    """``specs``, those of MLA layers with the sizes of their layer."""
+    return {name: _corrected(spec, layers[name]) for name, spec in specs.items()}
+
+
+def _corrected(spec: Any, layer: Any) -> Any:
+    if type(spec) is not AscendMLAAttentionSpec or not isinstance(layer, MLAAttention):
+        return spec
+    if getattr(layer.impl, "fa_quant_layer", False):
+        return spec
+    latent, rope = layer.kv_lora_rank, layer.qk_rope_head_dim
+    size = latent + rope
+    if getattr(layer.impl, "enable_sparse_sfa_c8", False):
+        size = get_sfa_qsfa_packed_head_dim(latent, rope)
+    return spec if spec.head_size == size else replace(spec, head_size=size)
