@@ -81,7 +81,7 @@ def test_a_missing_operator_fails_by_name_when_called_not_when_named() -> None:
 
 
 def test_a_name_that_is_no_operator_does_not_exist() -> None:
-    assert not hasattr(torch_npu, "float4_e2m1fn_x2")
+    assert not hasattr(torch_npu, "float4_e1m2fn_x2")
     with pytest.raises(AttributeError, match="no_such_thing"):
         _ = torch_npu.no_such_thing
 
@@ -119,3 +119,13 @@ def test_a_child_process_is_emulated_too() -> None:
         "'import torch; print(torch.ones(2).npu().device.type)'], check=True)"
     )
     assert run_python(script).stdout.strip() == "npu"
+
+
+def test_fla_npu_names_what_it_has_no_kernel_for() -> None:
+    script = (
+        "from fla_npu.ops import ascendc\n"
+        "assert not hasattr(ascendc, 'npu_of_tomorrow')\n"
+        "ascendc.solve_tri(1)"
+    )
+    finished = run_python(script)
+    assert "emulated NPU has no fla_npu.ops.ascendc.solve_tri;" in finished.stderr

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schemas in the installed wheel, and the operators that are defined from them."""
+"""The schemas of the installed vllm-ascend, and the operators that are defined from them."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
+import torch
 
-from emulated_npu.custom_operators import library, schemas
+from emulated_npu.custom_operators import library, schemas, sources
 from emulated_npu.operators import registry, traced
 
 GOOD = b"npu_twice(Tensor x, *, float scale=1.0) -> (Tensor y, Tensor z)"
@@ -28,7 +31,7 @@ def write(tmp_path: Path):
 
 @pytest.fixture(scope="module")
 def installed() -> dict[str, str]:
-    path = schemas.find_extension()
+    path = schemas.find_schemas()
     if path is None:
         pytest.skip("vllm-ascend is not installed")
     return schemas.read_schemas(path)
@@ -60,38 +63,149 @@ def test_two_schemas_of_one_name_are_refused(write):
     assert list(schemas.read_schemas(write(GOOD, GOOD))) == ["npu_twice"]
 
 
-def test_a_package_without_its_extension_is_named(tmp_path, monkeypatch):
-    (tmp_path / "empty_ascend").mkdir()
-    (tmp_path / "empty_ascend" / "__init__.py").touch()
+@pytest.fixture
+def without_extension(tmp_path, monkeypatch):
+    """A package installed from sources; its folder."""
+    folder = tmp_path / "empty_ascend"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(schemas, "PACKAGE", "empty_ascend")
-    with pytest.raises(schemas.SchemaError, match=r"no vllm_ascend_C\*.so in .*empty_ascend"):
-        schemas.find_extension()
+    monkeypatch.setattr(schemas, "installed_version", lambda: "1.2")
+    monkeypatch.setattr(sources, "installed_version", lambda: "1.2")
+    return folder
+
+
+def test_a_package_without_its_extension_is_named(without_extension, monkeypatch):
+    with pytest.raises(
+        schemas.SchemaError, match=r"no vllm_ascend_C\*.so in .*empty_ascend"
+    ) as info:
+        schemas.find_schemas()
+    assert "python -m emulated_npu.custom_operators.sources vllm_ascend-1.2.tar.gz" in str(
+        info.value
+    )
     monkeypatch.setattr(schemas, "PACKAGE", "no_such_package_at_all")
-    assert schemas.find_extension() is None
+    assert schemas.find_schemas() is None
 
 
-def test_the_installed_wheel_has_the_schemas(installed):
-    assert len(installed) == 65
+BINDING = """
+#ifdef ASCEND_PLATFORM_310P
+TORCH_LIBRARY_EXPAND(CONCAT(_C, _ascend), ops)
+{
+    ops.def("npu_of_another_device(Tensor x) -> Tensor");
+}
+#else
+TORCH_LIBRARY_EXPAND(CONCAT(_C, _ascend), ops)
+{
+#ifdef SOME_PART
+    ops.def("bgmv_shrink(Tensor! x, float scale) -> ()");
+#endif
+    // ops.def("npu_left_out(Tensor x) -> Tensor");
+    ops.def(
+        "npu_twice(Tensor x, "
+        "          *, str mode=\\"a\\\\n\\") -> Tensor"
+    );
+    ops.impl("npu_twice", torch::kPrivateUse1, &twice);
+    ops.def("npu_twice.list(Tensor[] x) -> Tensor");
+}
+#endif
+"""
+
+
+@pytest.fixture
+def source_folder(tmp_path) -> Path:
+    folder = tmp_path / "vllm_ascend-1.2"
+    (folder / "csrc").mkdir(parents=True)
+    (folder / "csrc" / "torch_binding.cpp").write_text(BINDING)
+    (folder / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: vllm_ascend\nVersion: 1.2\n")
+    return folder
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_schemas_are_kept_from_sources(without_extension, source_folder, tmp_path, packed, capsys):
+    path = source_folder
+    if packed:
+        path = tmp_path / "vllm_ascend-1.2.tar.gz"
+        with tarfile.open(path, "w:gz") as archive:
+            archive.add(source_folder, source_folder.name)
+    assert sources.main([str(path)]) == 0
+    kept = without_extension.parent / "empty_ascend-1.2.operators.txt"
+    assert capsys.readouterr().out == f"wrote {kept}\n"
+    assert schemas.find_schemas() == kept
+    assert schemas.read_schemas(kept) == {
+        "bgmv_shrink": "bgmv_shrink(Tensor! x, float scale) -> ()",
+        "npu_twice": 'npu_twice(Tensor x, *, str mode="a\\n") -> Tensor',
+        "npu_twice.list": "npu_twice.list(Tensor[] x) -> Tensor",
+    }
+
+
+def test_other_sources_are_refused(without_extension, source_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sources, "installed_version", lambda: "1.3")
+    assert sources.main([str(source_folder)]) == 1
+    assert "holds vllm-ascend 1.2, installed is 1.3" in capsys.readouterr().err
+    assert sources.main([str(tmp_path)]) == 1
+    assert "does not hold the sources of vllm-ascend" in capsys.readouterr().err
+    monkeypatch.setattr(schemas, "PACKAGE", "no_such_package_at_all")
+    assert sources.main([str(source_folder)]) == 1
+    assert "not installed here" in capsys.readouterr().err
+
+
+def test_the_installed_package_has_the_schemas(installed):
+    assert len(installed) >= 65
     assert "npu_add_rms_norm_bias" in installed
+
+
+ABSENT = {
+    # In vllm-ascend 0.23.0 and its post-releases, and no more in 0.30.
+    "chunk_fwd_o": {
+        "batch_matmul_transpose",
+        "chunk_fwd_o",
+        "chunk_gated_delta_rule_fwd_h",
+        "get_masked_input_and_mask",
+        "matmul_allreduce_add_rmsnorm",
+        "npu_causal_conv1d_custom",
+        "npu_fused_gdn_gating",
+        "npu_kv_quant_sparse_flash_attention",
+        "npu_lightning_indexer",
+        "npu_moe_init_routing_custom",
+        "npu_ngram_spec_decode",
+        "npu_recurrent_gated_delta_rule",
+        "npu_scatter_nd_update_v2",
+        "npu_vllm_quant_lightning_indexer",
+        "npu_vllm_quant_lightning_indexer_metadata",
+    },
+    # Since 0.30.
+    "npu_rms_norm_cast": set(),
+}
+"""An operator that tells one set of versions -> kernels that only this set has a schema for."""
 
 
 def test_kernels_fit_the_installed_schemas(installed):
     registry.load_all()
     kernels = registry.namespace_functions("_C_ascend")
-    assert len(kernels) >= 13
-    library.require_matching(kernels, installed)
+    for name in set(kernels) & set(installed):
+        library.kernel_for(kernels[name], installed[name])
+    absent = set().union(*(names for told_by, names in ABSENT.items() if told_by not in installed))
+    assert set(kernels) - set(installed) == absent
 
 
-def test_a_kernel_that_does_not_fit_is_named(installed):
+def test_a_kernel_that_does_not_fit_is_named():
     registry.load_all()
-    kernels = registry.namespace_functions("_C_ascend")
-    changed = dict(installed, npu_gemma_rms_norm="npu_gemma_rms_norm(Tensor x) -> Tensor")
-    with pytest.raises(schemas.SchemaError, match=r"npu_gemma_rms_norm has the parameters \['x'\]"):
-        library.require_matching(kernels, changed)
-    del changed["npu_gemma_rms_norm"]
-    with pytest.raises(schemas.SchemaError, match="no operators npu_gemma_rms_norm"):
-        library.require_matching(kernels, changed)
+    kernel = registry.namespace_functions("_C_ascend")["npu_gemma_rms_norm"]
+    for schema in ("(Tensor x) -> Tensor", "(Tensor x, Tensor gamma, int other) -> Tensor"):
+        with pytest.raises(schemas.SchemaError, match="npu_gemma_rms_norm has the parameters"):
+            library.kernel_for(kernel, f"npu_gemma_rms_norm{schema}")
+
+
+def test_a_kernel_serves_schemas_with_fewer_parameters():
+    registry.load_all()
+    kernel = registry.namespace_functions("_C_ascend")["npu_gemma_rms_norm"]
+    x, gamma = torch.randn(2, 8), torch.randn(8)
+    fewer = library.kernel_for(kernel, "npu_gemma_rms_norm(Tensor gamma, *, Tensor x) -> Tensor")
+    # The kernel itself, since a call of the operator needs the device.
+    with mock.patch.object(type(kernel), "__call__", lambda self, **named: self.kernel(**named)):
+        got = fewer(gamma, x=x)
+    torch.testing.assert_close(got, kernel.kernel(x, gamma))
 
 
 INSTALL = """
@@ -107,7 +221,7 @@ def attempt(name, function, *arguments):
     except Exception as error:
         messages[name] = [type(error).__name__, str(error)]
 attempt("string", torch.ops._C_ascend.device_print, "text")
-attempt("tensors", torch.ops._C_ascend.npu_load_index_kv_cache, *[torch.zeros(1)] * 2)
+attempt("tensors", torch.ops._C_ascend.npu_sign_bits_pack, torch.zeros(1), 1)
 attempt("cpu", torch.ops._C_ascend.npu_gemma_rms_norm, torch.zeros(1, 2), torch.zeros(2))
 stub = sys.modules["vllm_ascend.vllm_ascend_C"]
 attempt("stub", stub.init_module)
@@ -131,7 +245,7 @@ def test_install_defines_every_operator_once(installed):
     assert count == len(installed)
     for name, operator_name in (
         ("string", "torch.ops._C_ascend.device_print"),
-        ("tensors", "torch.ops._C_ascend.npu_load_index_kv_cache"),
+        ("tensors", "torch.ops._C_ascend.npu_sign_bits_pack"),
         ("stub", "vllm_ascend.vllm_ascend_C.init_module"),
     ):
         assert messages[name][0] == "NotImplementedError"
@@ -139,6 +253,6 @@ def test_install_defines_every_operator_once(installed):
     # No kernel for CPU tensors, as in the real extension.
     assert "arguments from the 'CPU' backend" in messages["cpu"][1]
     # Others are vllm_ascend.meta_registration's to give.
-    given = (*traced.TRACED_CUSTOM, *traced.SHAPES)
+    given = set(installed) & {*traced.TRACED_CUSTOM, *traced.SHAPES}
     assert sorted(meta) == [f"_C_ascend::{name}" for name in sorted(given)]
     assert shape == [2, 3]

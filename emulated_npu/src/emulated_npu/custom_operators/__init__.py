@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.ops._C_ascend: the custom operators of vllm-ascend, as CPU reference kernels.
 
-Their schemas are read from the installed wheel; a schema without a kernel here raises
+Their schemas are those of the installed vllm-ascend; a schema without a kernel here raises
 NotImplementedError with its name when it is called.
 """
 

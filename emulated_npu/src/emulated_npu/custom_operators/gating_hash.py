@@ -31,7 +31,7 @@ MOST_EXPERTS = 2048
     both or none; norm_type 2, group_count 1, renorm 0, at most 2048 experts. The scores of the
     chosen are divided by their sum plus eps and multiplied by routed_scaling_factor, as the
     kernel does.""",
-    missing="norm_type 0 and 1, groups, out_flag",
+    missing="norm_type 0 and 1, groups, out_flag, bias_vl (tokens of images)",
 )
 def moe_gating_top_k_hash(
     x: torch.Tensor,
@@ -47,16 +47,20 @@ def moe_gating_top_k_hash(
     renorm: int = 0,
     norm_type: int = 0,
     out_flag: bool = False,
+    bias_vl: torch.Tensor | None = None,
+    image_sentinel_lo: int = 129257,
+    image_sentinel_count: int = 5,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Weights (T, k) as x and experts (T, k) int32 for router logits x (T, experts).
 
     The k experts of highest score plus bias, best first; with tid2eid (vocabulary, k) those of the
-    token's row. The bias chooses and does not weigh.
+    token's row. The bias chooses and does not weigh. The last three parameters are of vllm-ascend
+    0.30.0rc2 and mean nothing without bias_vl.
     """
-    if norm_type != ROOT_OF_SOFTPLUS or group_count != 1 or out_flag:
+    if norm_type != ROOT_OF_SOFTPLUS or group_count != 1 or out_flag or bias_vl is not None:
         raise NotImplementedError(
             "emulated NPU: moe_gating_top_k_hash is emulated for norm_type 2, group_count 1 and "
-            "without out_flag"
+            "without out_flag and bias_vl"
         )
     scores = softplus(x.float()).sqrt()
     if tid2eid is not None and input_ids is not None:

@@ -7,12 +7,14 @@ import inspect
 import logging
 import sys
 import types
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from emulated_npu.custom_operators.schemas import (
     SchemaError,
-    find_extension,
+    find_schemas,
     parameter_names,
     read_schemas,
 )
@@ -20,6 +22,7 @@ from emulated_npu.operators import registry, traced
 
 NAMESPACE = "_C_ascend"
 DISPLAY_NAMESPACE = f"torch.ops.{NAMESPACE}"
+SERVED = "It serves vllm-ascend 0.23.0 and 0.30.0rc2"
 STUB_MODULE = "vllm_ascend.vllm_ascend_C"
 # What vllm-ascend imports from the extension module, for its sleep mode.
 STUB_FUNCTIONS = ("init_module", "python_create_and_map", "python_unmap_and_release")
@@ -35,52 +38,61 @@ def install() -> None:
 
     npu tensors reach a kernel through its wrapper in the registry, which counts the launch and runs
     the strict check. As in the real extension, only operators whose tensors are all on the host
-    have a kernel for CPU tensors. Raises SchemaError if the wheel does not hold the schemas, or
-    holds other ones than the kernels are written for.
+    have a kernel for CPU tensors. Kernels of operators that this vllm-ascend does not have are
+    left out: they are another version's. Raises SchemaError if there are no schemas, or if one asks
+    for parameters that its kernel does not have.
     """
     global _library
     if _library is not None:
         return
-    path = find_extension()
+    path = find_schemas()
     if path is None:
         logger.info("vllm-ascend is not installed: %s is left undefined", DISPLAY_NAMESPACE)
         return
     schemas = read_schemas(path)
     registry.load_all()
     kernels = registry.namespace_functions(NAMESPACE)
-    require_matching(kernels, schemas)
     library = torch.library.Library(NAMESPACE, "DEF")
     for name, schema in schemas.items():
         library.define(schema)
         if name in kernels:
-            library.impl(name, kernels[name], _dispatch_key(kernels[name], schema))
+            kernel = kernel_for(kernels[name], schema)
+            library.impl(name, kernel, _dispatch_key(kernels[name], schema))
         else:
             # Reached whatever the tensors are on, and by operators that take no tensor.
             refuse = registry.missing(name, DISPLAY_NAMESPACE)
             library.impl(name, refuse, "CompositeExplicitAutograd")
-    traced.give_fakes(library, NAMESPACE)
+    traced.give_fakes(library, NAMESPACE, schemas)
     _library = library
     sys.modules[STUB_MODULE] = make_stub()
 
 
-def require_matching(
-    kernels: dict[str, registry.Operator[..., object]], schemas: dict[str, str]
-) -> None:
-    """Refuse kernels that the installed wheel has no schema for, or with other parameters."""
-    unknown = sorted(set(kernels) - set(schemas))
-    if unknown:
+def kernel_for(kernel: registry.Operator[..., Any], schema: str) -> Callable[..., Any]:
+    """What runs for an operator of this schema: the kernel, given its arguments by name.
+
+    A kernel may have more parameters than a schema: those that other versions of vllm-ascend have,
+    or have no more. They keep their defaults. Raises SchemaError if the schema has a parameter that
+    the kernel does not know, or lacks one without a default.
+    """
+    expected = parameter_names(schema)
+    parameters = inspect.signature(kernel.kernel).parameters
+    if list(parameters) == expected:
+        return kernel
+    unset = [
+        name
+        for name, parameter in parameters.items()
+        if name not in expected and parameter.default is inspect.Parameter.empty
+    ]
+    if unset or not set(expected) <= set(parameters):
         raise SchemaError(
-            f"the installed vllm-ascend has no operators {', '.join(unknown)} for which the "
-            f"emulated NPU has kernels; it serves vllm-ascend 0.23.0"
+            f"{DISPLAY_NAMESPACE}.{kernel.entry.name} has the parameters {expected} in the "
+            f"installed vllm-ascend, {list(parameters)} in the emulated NPU. {SERVED}"
         )
-    for name, kernel in kernels.items():
-        expected = parameter_names(schemas[name])
-        got = list(inspect.signature(kernel.kernel).parameters)
-        if got != expected:
-            raise SchemaError(
-                f"{DISPLAY_NAMESPACE}.{name} has the parameters {expected} in the installed "
-                f"vllm-ascend, {got} in the emulated NPU, which serves vllm-ascend 0.23.0"
-            )
+
+    def run(*positional: Any, **named: Any) -> Any:
+        return kernel(**dict(zip(expected, positional, strict=False)), **named)
+
+    return run
 
 
 def _dispatch_key(kernel: registry.Operator[..., object], schema: str) -> str:

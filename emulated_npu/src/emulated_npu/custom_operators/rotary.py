@@ -22,11 +22,20 @@ MODES = ("interleave",)
     writes=("x",),
 )
 def inplace_partial_rotary_mul(
-    x: torch.Tensor, r1: torch.Tensor, r2: torch.Tensor, rotary_mode: str, partial_slice: list[int]
+    x: torch.Tensor,
+    r1: torch.Tensor,
+    r2: torch.Tensor,
+    rotary_mode: str,
+    partial_slice: list[int],
+    negate_sin: bool = False,
 ) -> None:
-    """x[..., first:end] = x * r1 + (-x1, x0, -x3, x2, ...) * r2 of that slice."""
+    """x[..., first:end] = x * r1 + (-x1, x0, -x3, x2, ...) * r2 of that slice.
+
+    negate_sin (of vllm-ascend 0.30.0rc2) takes -r2 for r2: the rotation back.
+    """
     part = x[..., partial_slice[0] : partial_slice[1]]
-    part.copy_(rotate_pairs(part.float(), r1.float(), r2.float()).to(x.dtype))
+    sine = -r2.float() if negate_sin else r2.float()
+    part.copy_(rotate_pairs(part.float(), r1.float(), sine).to(x.dtype))
 
 
 @inplace_partial_rotary_mul.check

@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator schemas that stand in the read-only data of vllm-ascend's extension module.
+"""The operator schemas of the installed vllm-ascend.
 
-That module links CANN, so it cannot be loaded on a machine without an NPU; the strings with which
-it would register its operators can be read from the file all the same, and they are always those
-of the version that is installed.
+They are always those of the version that is installed, and come from the first of these:
+
+- the read-only data of its extension module. That module links CANN, so it cannot be loaded on a
+  machine without an NPU; the strings with which it would register its operators can be read all the
+  same;
+- the file that ``emulated_npu.custom_operators.sources`` wrote beside the installed package, where
+  vllm-ascend was installed from its sources and has no extension module.
 """
 
 from __future__ import annotations
 
 import importlib.machinery
+import importlib.metadata
 import importlib.util
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -25,18 +31,15 @@ _SCHEMA = re.compile(
 
 
 class SchemaError(RuntimeError):
-    """The installed wheel does not hold the schemas in the form that is known."""
+    """The installed vllm-ascend does not hold the schemas in a form that is known."""
 
 
-def find_extension() -> Path | None:
-    """The extension module's file in the installed wheel; None if vllm-ascend is not installed.
+def find_schemas() -> Path | None:
+    """The file that holds the installed vllm-ascend's schemas; None if it is not installed.
 
-    Does not import vllm_ascend. Raises SchemaError if the package is there and the file is not.
+    Does not import vllm_ascend. Raises SchemaError if the package is there and no such file is.
     """
-    found = importlib.util.find_spec(PACKAGE)
-    if found is None or not found.submodule_search_locations:
-        return None
-    folders = [Path(location) for location in found.submodule_search_locations]
+    folders = installed_folders()
     for folder in folders:
         for suffix in importlib.machinery.EXTENSION_SUFFIXES:
             if (folder / f"{EXTENSION}{suffix}").is_file():
@@ -44,33 +47,72 @@ def find_extension() -> Path | None:
         # Not loaded, only read: a file for another Python holds the same strings.
         for path in sorted(folder.glob(f"{EXTENSION}*.so")):
             return path
+        if written_file(folder).is_file():
+            return written_file(folder)
+    if not folders:
+        return None
+    version = installed_version()
     raise SchemaError(
-        f"no {EXTENSION}*.so in {', '.join(map(str, folders))}: vllm-ascend is installed without "
-        f"its extension module, whose operator schemas the emulated NPU needs. Install the wheel "
-        f"of vllm-ascend, not its sources"
+        f"no {EXTENSION}*.so in {', '.join(map(str, folders))}: vllm-ascend is installed from its "
+        f"sources, without the extension module whose operator schemas the emulated NPU needs. "
+        f"Give it the sources once: `pip download --no-deps --no-binary :all: "
+        f"vllm-ascend=={version}`, then `python -m emulated_npu.custom_operators.sources "
+        f"vllm_ascend-{version}.tar.gz`"
     )
 
 
+def installed_folders() -> list[Path]:
+    """The folders of the installed package, which is not imported; none if it is not there."""
+    found = importlib.util.find_spec(PACKAGE)
+    if found is None or not found.submodule_search_locations:
+        return []
+    return [Path(location) for location in found.submodule_search_locations]
+
+
+def installed_version() -> str:
+    """The version of the installed vllm-ascend; ``VERSION`` where its metadata are missing."""
+    try:
+        return importlib.metadata.version(PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        return "VERSION"
+
+
+def written_file(package_folder: Path) -> Path:
+    """Where ``emulated_npu.custom_operators.sources`` keeps the schemas: one on each line."""
+    return package_folder.parent / f"{PACKAGE}-{installed_version()}.operators.txt"
+
+
 def read_schemas(path: Path) -> dict[str, str]:
-    """Operator name -> schema, in the order of the file.
+    """Operator name (``name`` or ``name.overload``) -> schema, in the order of the file.
+
+    Raises SchemaError as ``collect`` does.
+    """
+    if path.suffix == ".txt":
+        return collect(path.read_text(encoding="ascii").splitlines(), path)
+    matches = _SCHEMA.finditer(path.read_bytes())
+    return collect((match.group(1).decode("ascii") for match in matches), path)
+
+
+def collect(found: Iterable[str], origin: Path) -> dict[str, str]:
+    """Operator name -> schema, of schemas found in ``origin``, with single spaces.
 
     Raises SchemaError if there are none, if one does not parse, or if two of one name differ.
     """
     schemas: dict[str, str] = {}
-    for match in _SCHEMA.finditer(path.read_bytes()):
-        schema = " ".join(match.group(1).decode("ascii").split())
-        name = schema[: schema.index("(")]
-        _require_parses(schema, path)
+    for text in found:
+        schema = " ".join(text.split())
+        name = schema[: schema.index("(")] if "(" in schema else schema
+        _require_parses(schema, origin)
         if schemas.setdefault(name, schema) != schema:
             raise SchemaError(
-                f"two schemas of {name} in {path}: {schemas[name]!r} and {schema!r}; the emulated "
-                f"NPU cannot tell which one is meant"
+                f"two schemas of {name} in {origin}: {schemas[name]!r} and {schema!r}; the "
+                f"emulated NPU cannot tell which one is meant"
             )
     if not schemas:
         raise SchemaError(
-            f"no operator schema in {path} ({path.stat().st_size} bytes): the file is not the "
-            f"extension module of vllm-ascend, or keeps its schemas in a form that is not known. "
-            f"Install vllm-ascend 0.23.0"
+            f"no operator schema in {origin} ({origin.stat().st_size} bytes): the file does not "
+            f"come from vllm-ascend, or keeps its schemas in a form that is not known. Install "
+            f"vllm-ascend 0.23.0 or 0.30.0rc2"
         )
     return schemas
 
@@ -80,10 +122,10 @@ def parameter_names(schema: str) -> list[str]:
     return [argument.name for argument in torch._C.parse_schema(schema).arguments]
 
 
-def _require_parses(schema: str, path: Path) -> None:
+def _require_parses(schema: str, origin: Path) -> None:
     try:
         torch._C.parse_schema(schema)
     except RuntimeError as error:
         raise SchemaError(
-            f"{path} holds what looks like an operator schema and is none: {schema!r} ({error})"
+            f"{origin} holds what looks like an operator schema and is none: {schema!r} ({error})"
         ) from error

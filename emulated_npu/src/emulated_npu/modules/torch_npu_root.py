@@ -42,6 +42,16 @@ COMPILER_MODULES = {
 """The same for the package that comes with torch_npu and compiles graphs."""
 
 
+DTYPE_CODES = {
+    "hifloat8": 290,
+    "float8_e8m0fnu": 293,
+    "float4_e2m1fn_x2": 296,
+}
+"""Dtypes that PyTorch 2.10 lacks: torch_npu names each by a number, CANN's own plus 256.
+
+vllm-ascend evaluates some at import; no operator here takes one."""
+
+
 def install(torch_npu: ModuleType) -> None:
     """Turn this process into an emulated one and fill the module ``torch_npu``.
 
@@ -88,6 +98,8 @@ def _install_operators(torch_npu: ModuleType) -> None:
     torch_npu.atb = _operator_namespace("atb")  # type: ignore[attr-defined]
     formats = importlib.import_module("emulated_npu.modules.formats")
     torch_npu.Format = formats.Format  # type: ignore[attr-defined]
+    for name, code in DTYPE_CODES.items():
+        setattr(torch_npu, name, code)
 
 
 def _operator_namespace(namespace: str) -> ModuleType:

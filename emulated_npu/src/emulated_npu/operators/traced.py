@@ -12,7 +12,7 @@ which Dynamo does not look into.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -40,7 +40,7 @@ UNTRACED = ("npu_fused_infer_attention_score",)
 traced: the namespace has torch_npu's Python object."""
 
 TRACED_CUSTOM = ("npu_add_rms_norm_bias", "npu_gemma_rms_norm")
-"""The same of torch.ops._C_ascend, whose schemas come from the installed wheel."""
+"""The same of torch.ops._C_ascend, whose schemas come from the installed vllm-ascend."""
 
 
 # Kept for the life of the process: torch forgets the operators when the Library goes.
@@ -70,13 +70,13 @@ def _define(
     torch.library.register_fake(f"{NAMESPACE}::{name}", operator.kernel, lib=library)
 
 
-def give_fakes(library: torch.library.Library, namespace: str) -> None:
-    """Fake kernels for the traced operators of vllm-ascend's own namespace."""
+def give_fakes(library: torch.library.Library, namespace: str, defined: Collection[str]) -> None:
+    """Fake kernels for the traced operators of vllm-ascend's own namespace that are defined."""
     kernels = registry.namespace_functions(namespace)
-    for name in TRACED_CUSTOM:
-        torch.library.register_fake(f"{namespace}::{name}", kernels[name].kernel, lib=library)
-    for name, shapes in SHAPES.items():
-        torch.library.register_fake(f"{namespace}::{name}", shapes, lib=library)
+    fakes = {**{name: kernels[name].kernel for name in TRACED_CUSTOM}, **SHAPES}
+    for name, fake in fakes.items():
+        if name in defined:
+            torch.library.register_fake(f"{namespace}::{name}", fake, lib=library)
 
 
 def _shapes_of_all_reduce(

@@ -136,14 +136,18 @@ REPLACEMENTS = (
         l2norm_fwd,
         "interpreted, it takes long for little: its grid is all 40 cores, whatever the size",
     ),
-    Replacement(
-        "vllm.model_executor.layers.fla.ops.l2norm",
-        "l2norm_fwd",
-        l2norm_fwd,
-        "as that of vllm-ascend",
+    *(
+        Replacement(module, "l2norm_fwd", l2norm_fwd, "as that of vllm-ascend")
+        for module in (
+            "vllm.model_executor.layers.fla.ops.l2norm",  # vLLM 0.23
+            "vllm.third_party.flash_linear_attention.ops.l2norm",
+        )
     ),
     *(Replacement(*row) for row in (*replacements_kda.ROWS, *replacements_mamba.ROWS)),
 )
+
+ONLY_IN_SOME_VERSIONS = frozenset({"causal_conv1d_update_npu"})
+"""Functions that not every served version of vllm-ascend has."""
 
 
 def install() -> None:
@@ -154,10 +158,12 @@ def install() -> None:
 
 def _replace(replacement: Replacement, module: ModuleType) -> None:
     original = getattr(module, replacement.name, None)
+    if original is None and replacement.name in ONLY_IN_SOME_VERSIONS:
+        return
     if not callable(original):
         raise ImportError(
             f"{replacement.module} has no function {replacement.name}; the emulated NPU serves "
-            "vllm-ascend 0.23.0 with vLLM 0.23.0"
+            "vllm-ascend 0.23.0 and 0.30.0rc2, each with the vLLM of its number"
         )
     wrapper = _on_device(replacement)
     wrapper.emulated_npu_original = original  # type: ignore[attr-defined]

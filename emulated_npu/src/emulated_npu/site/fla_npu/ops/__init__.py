@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators of fla_npu; vllm-ascend imports those in ``ascendc``."""
