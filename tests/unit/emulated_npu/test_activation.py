@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulated_npu.operators import format as formats
-from emulated_npu.operators.activation import npu_fast_gelu, npu_swiglu
+from emulated_npu.operators.activation import npu_clipped_swiglu, npu_fast_gelu, npu_swiglu
 from tests.support.operators.operator_testing import (
     assert_near,
     few,
@@ -35,6 +35,25 @@ def test_swiglu(seed, dtype, num_rows, half):
 
 
 @few
+@given(seeds, float_dtypes, st.integers(1, 4), st.integers(1, 20), st.booleans())
+def test_clipped_swiglu(seed, dtype, num_rows, half, interleaved):
+    x = random_tensor(seed, (num_rows, 2 * half), dtype, spread=6)
+    alpha, limit, bias = 1.3, 2.5, 0.5
+    expected = []
+    for row in x.double().tolist():
+        gates, ups = (row[::2], row[1::2]) if interleaved else (row[:half], row[half:])
+        gates = [min(gate, limit) for gate in gates]
+        ups = [max(-limit, min(up, limit)) for up in ups]
+        expected.append(
+            [g / (1 + math.exp(-alpha * g)) * (u + bias) for g, u in zip(gates, ups, strict=True)]
+        )
+    options = {"alpha": alpha, "limit": limit, "bias": bias, "interleaved": interleaved}
+    assert_near(npu_clipped_swiglu.checked(x, **options), expected)
+    turned = npu_clipped_swiglu.checked(x.t().contiguous(), dim=0, **options)
+    assert_near(turned.t(), expected)
+
+
+@few
 @given(seeds, float_dtypes, st.integers(1, 40))
 def test_fast_gelu(seed, dtype, size):
     x = random_tensor(seed, (size,), dtype, spread=6)
@@ -51,6 +70,12 @@ def test_activation_refusals():
         npu_swiglu.checked(torch.zeros(2, 4, dtype=torch.int32))
     with refused("input is empty"):
         npu_swiglu.checked(torch.zeros(0, 4))
+    with refused("npu_clipped_swiglu: x has size 3 along dim 0; it must be even"):
+        npu_clipped_swiglu.checked(torch.zeros(3, 4), dim=0)
+    with refused("x has 1 dimensions"):
+        npu_clipped_swiglu.checked(torch.zeros(4))
+    with pytest.raises(NotImplementedError, match="group_index"):
+        npu_clipped_swiglu.kernel(torch.zeros(2, 4), group_index=torch.tensor([1]))
     with refused("npu_fast_gelu: input is float64"):
         npu_fast_gelu.checked(torch.zeros(4, dtype=torch.float64))
 

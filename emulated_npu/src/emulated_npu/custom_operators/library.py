@@ -18,7 +18,7 @@ from emulated_npu.custom_operators.schemas import (
     parameter_names,
     read_schemas,
 )
-from emulated_npu.operators import registry, traced
+from emulated_npu.operators import cache_strides, registry, traced
 
 NAMESPACE = "_C_ascend"
 DISPLAY_NAMESPACE = f"torch.ops.{NAMESPACE}"
@@ -50,6 +50,7 @@ def install() -> None:
         logger.info("vllm-ascend is not installed: %s is left undefined", DISPLAY_NAMESPACE)
         return
     schemas = read_schemas(path)
+    cache_strides.learn(schemas)
     registry.load_all()
     kernels = registry.namespace_functions(NAMESPACE)
     library = torch.library.Library(NAMESPACE, "DEF")

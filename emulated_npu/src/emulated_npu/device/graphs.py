@@ -131,6 +131,11 @@ class NPUGraph:
             raise RuntimeError("emulated NPU: this graph holds no capture, so it has no pool")
         return self._pool
 
+    def super_kernel_optimize(self, optimize_options: dict[str, Any] | None = None) -> None:
+        """Fuse launches of the capture; which ones changes no value, so here they stay apart."""
+        if not self._captured:
+            raise RuntimeError("emulated NPU: super_kernel_optimize of a graph without a capture")
+
     def update(self, *arguments: Any, **options: Any) -> NoReturn:
         _refuse("NPUGraph.update", "update with graph_task_update_begin and _end")
 

@@ -85,7 +85,13 @@ from emulated_npu.device.streams import (
     set_stream,
     stream,
 )
-from emulated_npu.device.switches import config, conv, matmul
+from emulated_npu.device.switches import (
+    config,
+    conv,
+    matmul,
+    super_kernel_scope_begin,
+    super_kernel_scope_end,
+)
 
 # Not of torch_npu: says that an op without a kernel of its own runs the CPU's on this memory.
 runs_cpu_kernels = True

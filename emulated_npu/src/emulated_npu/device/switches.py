@@ -23,3 +23,11 @@ class ReducedPrecision:
 config = Config()
 matmul = ReducedPrecision()
 conv = ReducedPrecision()
+
+
+def super_kernel_scope_begin(scope: str) -> None:
+    """What follows may be fused into one kernel; see ``NPUGraph.super_kernel_optimize``."""
+
+
+def super_kernel_scope_end(scope: str) -> None:
+    """The end of what super_kernel_scope_begin began."""

@@ -18,6 +18,7 @@ from emulated_npu.operators.attention_lengths import (
 )
 from emulated_npu.operators.attention_mask import check_mask
 from emulated_npu.operators.attention_paging import cache_head_size
+from emulated_npu.operators.cache_strides import require_blocks
 from emulated_npu.operators.requirements import (
     HALF_FLOATS,
     require,
@@ -134,10 +135,11 @@ def _check_kv_heads(call: FusedInferCall, name: str, tensor: torch.Tensor) -> No
 def _check_contiguity(call: FusedInferCall) -> None:
     # Documented for all tensors. vllm-ascend 0.23.0 passes strided slices for query and
     # query_rope (MLA), and for key and value of a prefill without cache (sliding window), on
-    # hardware: those pass here. A cache must be contiguous.
+    # hardware: those pass here. A cache must be contiguous, but see cache_strides.
     if call.paged:
-        require_contiguous("key", call.key)
-        require_contiguous("value", call.value)
+        require_cache = require_contiguous if call.query_rope is not None else require_blocks
+        require_cache("key", call.key)
+        require_cache("value", call.value)
     for name, tensor in (("key_rope", call.key_rope), ("atten_mask", call.mask)):
         if tensor is not None:
             require_contiguous(name, tensor)

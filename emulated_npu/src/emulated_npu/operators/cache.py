@@ -12,6 +12,7 @@ import torch
 from emulated_npu.operators.attention_call import host_integers
 from emulated_npu.operators.attention_paging import select_pages
 from emulated_npu.operators.binding import Arguments
+from emulated_npu.operators.cache_strides import require_blocks
 from emulated_npu.operators.registry import OperatorArgumentError, operator
 from emulated_npu.operators.requirements import (
     INTEGERS,
@@ -105,8 +106,9 @@ def _check_reshape_and_cache(
     source="op-plugin docs: torch_npu.npu_scatter_pa_kv_cache",
     limits="""one dtype; key and value (tokens, heads, head size); slot_mapping int32 or int64;
     cache_mode PA_NZ: caches (blocks, heads * head size / c, block size, c), c = 16 (32 for 8-bit
-    types); Norm: (blocks, block size, heads, head size); all contiguous. Slot -1 is skipped, as in
-    op-plugin's golden test; the documentation starts at 0.""",
+    types); Norm: (blocks, block size, heads, head size); all contiguous, but for the distance of
+    blocks in Norm where vllm-ascend documents it (0.30, "Non-Contiguous KV Cache"). Slot -1 is
+    skipped, as in op-plugin's golden test; the documentation starts at 0.""",
     missing="compress_lens, compress_seq_offsets, seq_lens",
     writes=("key_cache", "value_cache"),
 )
@@ -152,14 +154,15 @@ def _check_scatter_pa(
     width = 32 if key.element_size() == 1 else 16
     for name, tensor, cache in (("key", key, key_cache), ("value", value, value_cache)):
         require_contiguous(name, tensor)
-        require_contiguous(f"{name}_cache", cache)
         require_rank(name, tensor, 3)
         features = tensor.shape[1] * tensor.shape[2]
         if cache_mode == "PA_NZ":
+            require_contiguous(f"{name}_cache", cache)
             require_multiple(f"heads * head size of {name}", features, width)
             require_shape(f"{name}_cache", cache, (None, features // width, None, width))
         else:
             require_shape(f"{name}_cache", cache, (None, None, *tensor.shape[1:]))
+            require_blocks(f"{name}_cache", cache)
 
 
 @operator(
