@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """KV groups and memory of one request: vLLM's grouping, ours, and the figures to reach.
 
-    python -m benchmarks.kv_layout [--json]
+    python -m benchmarks.kv_layout [--json | --costs]
 
 The run computes everything except the figures to reach: vLLM's by its own functions (in a
 process of the emulated NPU), ours with every objective, with a proven bound of memory and the
@@ -12,6 +12,7 @@ without vLLM's part.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
 from collections.abc import Sequence
@@ -72,9 +73,17 @@ def _planned(needs: Sequence[LayerRequirements], request: Request) -> dict[str, 
     """``over_ideal``: memory by that without padding, and the rest, of what is chosen by default.
 
     ``bound_mib``: no grouping with as few groups, and as fine prefix hits, holds less.
+    ``same_hits``: the least memory with as fine prefix hits, however many groups it takes.
+    ``cost_mib``: what memory the price of groups costs; what the fine hits cost on top of the least
+    memory; and what no grouping saves. All that is above the ideal.
+    ``coarser``: what the program proposes where coarser prefix hits are worth something.
     """
     planned = {objective: _group(needs, request, objective) for objective in Objective}
     chosen, milliseconds = planned[Objective.BALANCED]
+    same_hits, least = chosen.alternatives[-1], planned[Objective.LEAST_MEMORY][0].cost
+    held = (chosen.cost.held_bytes, same_hits.held_bytes, least.held_bytes, least.needed_bytes)
+    costs = [round((more - less) / MIB, 1) for more, less in itertools.pairwise(held)]
+    coarser = chosen.coarser
     return {
         "layers": len(needs),
         "ideal_mib": whole_mib(chosen.cost.needed_bytes),
@@ -84,16 +93,24 @@ def _planned(needs: Sequence[LayerRequirements], request: Request) -> dict[str, 
         "exhaustive": chosen.exhaustive,
         "nodes": chosen.nodes,
         "plan_ms": round(milliseconds, 2),
+        "same_hits": _memory(same_hits),
+        "cost_mib": dict(zip(("groups", "hits", "layout"), costs, strict=True)),
+        "coarser": coarser and {"max_block_size": coarser.max_block_size, **_memory(coarser.cost)},
         **{str(objective): _part(*found) for objective, found in planned.items()},
     }
 
 
-def _part(grouping: Grouping, milliseconds: float) -> dict[str, Any]:
-    cost = grouping.cost
+def _memory(cost: Cost) -> dict[str, Any]:
     return {
         "groups": cost.groups,
         "mib": whole_mib(cost.held_bytes),
         "over_ideal": round(cost.held_bytes / cost.needed_bytes, 4),
+    }
+
+
+def _part(grouping: Grouping, milliseconds: float) -> dict[str, Any]:
+    return {
+        **_memory(grouping.cost),
         "prefix_hit_tokens": grouping.prefix_hit_tokens,
         "bound_mib": round(grouping.bound_bytes / MIB, 2),
         "gap": round(grouping.gap, 6),
@@ -141,17 +158,49 @@ def _line(row: dict[str, Any], width: int) -> str:
     )
 
 
+NEAR_IDEAL = 1.05
+"""Memory by the ideal up to which a row is near it."""
+
+
+def as_costs(result: dict[str, Any]) -> str:
+    """Rows that are not near the ideal, in Markdown: what each constraint costs."""
+    lines = [
+        "| pair | ideal | chosen | hits | the same hits, any groups | any hits, any groups "
+        "| price of groups | fine hits | no grouping saves | with `max_block_size` |",
+        "|" + " --- |" * 10,
+    ]
+    for row in result["rows"]:
+        if row["over_ideal"] > NEAR_IDEAL:
+            cost, coarser = row["cost_mib"], row["coarser"]
+            parts = [row["balanced"], row["same_hits"], row["least_memory"]]
+            chosen, same, least = (f"{_pair(part)}, {part['over_ideal']:.3f}" for part in parts)
+            larger = f"{coarser['max_block_size']}: {_pair(coarser)}" if coarser else "-"
+            lines.append(
+                f"| {row['name']} | {row['ideal_mib']} | {chosen} | "
+                f"{row['balanced']['prefix_hit_tokens']} | {same} | {least} | "
+                f"{cost['groups']:.0f} | {cost['hits']:.0f} | {cost['layout']:.0f} | {larger} |"
+            )
+    return "\n".join(lines)
+
+
 def _pair(part: dict[str, Any]) -> str:
     return f"{part['groups']}, {part['mib']}"
 
 
 def main() -> None:
-    """Print the result as a table, or with ``--json`` as JSON."""
+    """Print the result as a table, as JSON, or what its constraints cost."""
     parser = argparse.ArgumentParser(prog="benchmarks.kv_layout", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON")
+    form.add_argument(
+        "--costs", action="store_true", help="print what is over the ideal, and by which constraint"
+    )
     arguments = parser.parse_args()
     result = run()
-    print(json.dumps(result, indent=2) if arguments.json else as_table(result))
+    if arguments.json:
+        print(json.dumps(result, indent=2))
+    else:
+        print(as_costs(result) if arguments.costs else as_table(result))
 
 
 if __name__ == "__main__":
