@@ -128,8 +128,8 @@ def _starter() -> ProgramStarter:
 
 def _starter_for(environment: Mapping[str, str]) -> ProgramStarter | None:
     """The process to fork; None where the program must import everything itself."""
-    if not ON_EMULATOR:
+    # Variables may be read while modules are imported.
+    if not ON_EMULATOR or environment != _environment({}):
         return None
     starter = _starter()
-    # Variables may be read while modules are imported.
     return starter if starter.environment == environment else None

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeepSeek-V3.2 for transformers, which (5.5.4) has its attention as GLM-5's (``glm_moe_dsa``).
+"""DeepSeek-V3.2 for transformers 5.5.4, which has its attention as GLM-5's (``glm_moe_dsa``).
 
-The two families differ in the order of the rotary features alone: DeepSeek's checkpoints hold those
-of queries and keys in pairs (the indexer's in halves), transformers' GLM-5 takes all in halves. So
-the modules are GLM-5's, and what two projections give is put in halves behind them.
+Transformers 5.14.1 has the family, and is used as it is. In 5.5.4 two families differ in the order
+of the rotary features alone: DeepSeek's checkpoints hold those of queries and keys in pairs (the
+indexer's in halves), GLM-5 takes all in halves. So the modules are GLM-5's there, and what two
+projections give is put in halves behind them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from transformers.conversion_mapping import (
     get_checkpoint_conversion_mapping,
     register_checkpoint_conversion_mapping,
 )
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 MODEL_TYPE = "deepseek_v32"
 
@@ -56,7 +58,9 @@ def _in_halves(
 
 @functools.cache
 def register() -> None:
-    """Let transformers' Auto classes know the family. Once per process."""
+    """Let transformers' Auto classes know the family, if they do not. Once per process."""
+    if MODEL_TYPE in CONFIG_MAPPING_NAMES:
+        return
     register_checkpoint_conversion_mapping(
         MODEL_TYPE, get_checkpoint_conversion_mapping("glm_moe_dsa")
     )

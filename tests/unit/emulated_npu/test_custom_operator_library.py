@@ -175,7 +175,15 @@ ABSENT = {
         "npu_vllm_quant_lightning_indexer_metadata",
     },
     # Since 0.30.
-    "npu_rms_norm_cast": set(),
+    "npu_rms_norm_cast": {
+        "chunk_fwd_o_vllm",
+        "chunk_gated_delta_rule_fwd_h_vllm",
+        "npu_kv_quant_sparse_flash_attention_vllm",
+        "npu_quant_lightning_indexer_v2",
+        "npu_quant_lightning_indexer_v2_metadata",
+        "npu_rms_norm_cast",
+        "npu_scatter_nd_update_sk",
+    },
 }
 """An operator that tells one set of versions -> kernels that only this set has a schema for."""
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulated_npu.custom_operators.cache import npu_scatter_nd_update_v2
+from emulated_npu.custom_operators.cache import npu_scatter_nd_update_sk, npu_scatter_nd_update_v2
 from emulated_npu.custom_operators.embedding import get_masked_input_and_mask
 from emulated_npu.custom_operators.lora import (
     bgmv_expand,
@@ -55,8 +55,13 @@ def test_masked_input(seed, dtype, padding):
 
 
 @few
-@given(seeds, st.integers(1, 2), st.booleans())
-def test_scatter_nd_update(seed, indexed_dims, strided):
+@given(
+    st.sampled_from([npu_scatter_nd_update_v2, npu_scatter_nd_update_sk]),
+    seeds,
+    st.integers(1, 2),
+    st.booleans(),
+)
+def test_scatter_nd_update(scatter, seed, indexed_dims, strided):
     var = random_tensor(seed, (4, 3, 2 * 5))[..., :: 2 if strided else 1]
     before = var.clone()
     places = torch.randperm(4 * 3, generator=torch.Generator().manual_seed(seed))[:3]
@@ -64,7 +69,7 @@ def test_scatter_nd_update(seed, indexed_dims, strided):
     if indexed_dims == 1:
         indices = torch.tensor([[3], [0], [2]])
     update = random_tensor(seed + 1, (3, *var.shape[indexed_dims:]))
-    assert npu_scatter_nd_update_v2.checked(var, indices, update) is None
+    assert scatter.checked(var, indices, update) is None
     for index, rows in zip(indices.tolist(), update, strict=True):
         before[tuple(index)] = rows
     assert torch.equal(var, before)

@@ -22,6 +22,10 @@ from emulated_npu.custom_operators.hyper_connections import npu_hc_post, npu_hc_
 from emulated_npu.custom_operators.rotary import inplace_partial_rotary_mul
 from emulated_npu.custom_operators.shared_kv_attention import npu_sparse_attn_sharedkv
 from emulated_npu.operators.lightning_indexer_quant import npu_vllm_quant_lightning_indexer
+from emulated_npu.operators.lightning_indexer_quant_v2 import (
+    npu_quant_lightning_indexer_v2,
+    npu_quant_lightning_indexer_v2_metadata,
+)
 from tests.support.operators.attention_reference import (
     PagedCache,
     assert_close,
@@ -201,7 +205,57 @@ def test_attention_to_window_and_compressed_keys(ratio, choose):
             assert_close(output[row : row + 1], expected)
 
 
-def test_compressed_8_bit_keys_are_chosen_once_complete():
+def choose_as_0_23(tensors, starts, tokens, table, count):
+    chosen, _ = npu_vllm_quant_lightning_indexer.checked(
+        *tensors, actual_seq_lengths_query=int32(starts[1:]), actual_seq_lengths_key=int32(tokens),
+        block_table=table, cmp_ratio=4, metadata=torch.zeros(1024, dtype=torch.int32),
+        layout_query="TND", layout_key="PA_BSND", sparse_count=count,
+    )  # fmt: skip
+    return chosen
+
+
+def choose_as_0_30(tensors, starts, tokens, table, count):
+    lengths = {
+        "cu_seqlens_q": int32(starts),
+        "seqused_k": int32([length // 4 for length in tokens]),
+        "cmp_residual_k": int32([length % 4 for length in tokens]),
+        "cmp_ratio": 4,
+    }
+    metadata = npu_quant_lightning_indexer_v2_metadata.checked(64, 1, 128, count, 2, **lengths)
+    chosen, values = npu_quant_lightning_indexer_v2.checked(
+        *tensors, count, 2, block_table=table, metadata=metadata, **lengths
+    )
+    assert values.shape == (0,)
+    return chosen
+
+
+def test_the_indexer_of_0_30_refuses_what_it_does_not_do():
+    def call(starts=(0, 1), **changed):
+        named = {"seqused_k": int32([4]), "cmp_residual_k": int32([3]), **changed}
+        key = torch.zeros(1, 16, 1, 128, dtype=torch.int8)
+        half = torch.zeros(1, 64, dtype=torch.float16)
+        npu_quant_lightning_indexer_v2.checked(
+            torch.zeros(1, named.pop("heads", 64), 128, dtype=torch.int8), key, half, half,
+            torch.zeros(1, 16, 1, dtype=torch.float16), 6, named.pop("quant_mode", 2),
+            cu_seqlens_q=int32(starts), block_table=int32([[0]]),
+            metadata=torch.zeros(1024, dtype=torch.int32), **named,
+        )  # fmt: skip
+
+    call()
+    with refused("quant_mode is 1"):
+        call(quant_mode=1)
+    with refused("not from 0 to 3"):
+        call(cmp_residual_k=int32([4]))
+    with refused("cu_seqlens_q begins with 1"):
+        call(starts=(1, 1))
+    with refused("query has 32 heads"):
+        call(heads=32)
+    with pytest.raises(NotImplementedError, match="return_value"):
+        call(return_value=1)
+
+
+@pytest.mark.parametrize("choose", [choose_as_0_23, choose_as_0_30])
+def test_compressed_8_bit_keys_are_chosen_once_complete(choose):
     generator = torch.Generator().manual_seed(4)
     keys = PagedCache(generator, [9, 5], 1, 128, 16)
     key = (keys.cache * 30).clamp(-127, 127).round().to(torch.int8)
@@ -209,12 +263,8 @@ def test_compressed_8_bit_keys_are_chosen_once_complete():
     query = torch.randint(-127, 128, (4, 64, 128), generator=generator).to(torch.int8)
     weights, scale = (torch.rand(4, 64, generator=generator).to(torch.float16) for _ in range(2))
     tokens, queries = [38, 23], [3, 1]
-    chosen, _ = npu_vllm_quant_lightning_indexer.checked(
-        query, key, weights, scale, key_scale, actual_seq_lengths_query=int32([3, 4]),
-        actual_seq_lengths_key=int32(tokens), block_table=keys.table, cmp_ratio=4,
-        metadata=torch.zeros(1024, dtype=torch.int32), layout_query="TND", layout_key="PA_BSND",
-        sparse_count=6,
-    )  # fmt: skip
+    tensors = (query, key, weights, scale, key_scale)
+    chosen = choose(tensors, [0, 3, 4], tokens, keys.table, 6)
     row = 0
     for index, (count, length) in enumerate(zip(queries, tokens, strict=True)):
         for position in range(length - count, length):

@@ -18,7 +18,9 @@ from emulated_npu.custom_operators.gated_delta_rule import (
 )
 from emulated_npu.custom_operators.gated_delta_rule_chunks import (
     chunk_fwd_o,
+    chunk_fwd_o_vllm,
     chunk_gated_delta_rule_fwd_h,
+    chunk_gated_delta_rule_fwd_h_vllm,
 )
 from emulated_npu.triton_interpreter import replacements
 from tests.support.operators.operator_testing import (
@@ -192,9 +194,16 @@ def written_in_wy_form(inputs, chunk):
     return w, u, sums
 
 
+NAMES_OF_CHUNKS = (
+    (chunk_gated_delta_rule_fwd_h, chunk_fwd_o),
+    (chunk_gated_delta_rule_fwd_h_vllm, chunk_fwd_o_vllm),
+)
+"""As vllm-ascend 0.23 and 0.30 call them."""
+
+
 @few
-@given(seeds, st.integers(1, 9))
-def test_chunks_give_what_the_recurrence_gives(seed, tokens):
+@given(st.sampled_from(NAMES_OF_CHUNKS), seeds, st.integers(1, 9))
+def test_chunks_give_what_the_recurrence_gives(names, seed, tokens):
     inputs = layer_inputs(seed, tokens, F32)
     w, u, sums = written_in_wy_form(inputs, chunk=4)
     start = random_tensor(seed, (1, 2, 4, 3), spread=1)
@@ -203,11 +212,12 @@ def test_chunks_give_what_the_recurrence_gives(seed, tokens):
         return tensor.float().transpose(0, 1).unsqueeze(0).contiguous()
 
     key, query = by_head(inputs["key"]), by_head(inputs["query"])
-    h, values, final = chunk_gated_delta_rule_fwd_h.kernel(
+    states_of, outputs_of = names
+    h, values, final = states_of.kernel(
         key, by_head(w), by_head(u), by_head(sums), initial_state=start, output_final_state=True,
         chunk_size=4, cu_seqlens=[0, tokens],
     )  # fmt: skip
-    output = chunk_fwd_o.kernel(
+    output = outputs_of.kernel(
         query, key, values, h, 0.5, g=by_head(sums), cu_seqlens=[0, tokens], chunk_size=4
     )
     ordered = (inputs[name] for name in ("query", "key", "value", "g", "beta"))

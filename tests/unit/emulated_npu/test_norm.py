@@ -9,13 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulated_npu.custom_operators.norm import npu_add_rms_norm_bias
+from emulated_npu.custom_operators.norm import npu_add_rms_norm_bias, npu_rms_norm_cast
 from emulated_npu.custom_operators.norm import npu_gemma_rms_norm as custom_gemma_rms_norm
 from emulated_npu.operators.norm import (
     npu_add_rms_norm,
     npu_gemma_rms_norm,
     npu_rms_norm,
 )
+from emulated_npu.operators.requirements import HALF_FLOATS
 from tests.support.operators.operator_testing import (
     assert_near,
     few,
@@ -97,6 +98,19 @@ def test_add_rms_norm_bias(seed, dtype, num_rows, columns, with_bias):
     bias = beta.double() if with_bias else torch.zeros(columns, dtype=torch.float64)
     assert_near(y, torch.tensor(expected, dtype=torch.float64) + bias)
     assert_near(root, roots)
+
+
+@few
+@given(seeds, st.sampled_from(HALF_FLOATS), st.integers(1, 5), st.integers(1, 40))
+def test_rms_norm_cast(seed, dtype, num_rows, columns):
+    """The float32 result is the rounded one, since experts are chosen by it."""
+    x = random_tensor(seed, (2, num_rows, columns), dtype)
+    gamma = random_tensor(seed + 1, (columns,), dtype)
+    y, wide = npu_rms_norm_cast.checked(x, gamma, EPSILON)
+    expected, _ = reference_rms_norm(rows_of(x, columns), gamma.double().tolist())
+    assert (y.dtype, wide.dtype) == (dtype, torch.float32)
+    assert_near(y, expected)
+    assert torch.equal(wide, y.float())
 
 
 @few

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from emulated_npu.operators.sparse_attention_quant import (
     npu_kv_quant_sparse_flash_attention,
+    npu_kv_quant_sparse_flash_attention_vllm,
 )
 from tests.support.operators.attention_reference import assert_close, reference_attention
 from tests.support.operators.operator_testing import few, refused, seeds
@@ -39,8 +40,16 @@ def random_tokens(generator):
 
 
 @few
-@given(seeds, st.sampled_from([1, 4]), st.sampled_from([1, 4]), st.sampled_from([0, 3]))
-def test_values_are_those_that_the_bytes_say(seed, num_heads, block_size, mode):
+@given(
+    st.sampled_from(
+        [npu_kv_quant_sparse_flash_attention, npu_kv_quant_sparse_flash_attention_vllm]
+    ),
+    seeds,
+    st.sampled_from([1, 4]),
+    st.sampled_from([1, 4]),
+    st.sampled_from([0, 3]),
+)
+def test_values_are_those_that_the_bytes_say(attend, seed, num_heads, block_size, mode):
     generator = torch.Generator().manual_seed(seed)
     tokens = random_tokens(generator)
     pages = torch.zeros(5, PAGE, 1, 656, dtype=torch.int8)
@@ -50,7 +59,7 @@ def test_values_are_those_that_the_bytes_say(seed, num_heads, block_size, mode):
     queries = 3
     query = torch.randn(queries, num_heads, 576, generator=generator).half()
     chosen = torch.randperm(-(-LENGTH // block_size), generator=generator)[:7].int()
-    output, row_max, row_sum = npu_kv_quant_sparse_flash_attention.checked(
+    output, row_max, row_sum = attend.checked(
         query, pages, pages, torch.stack([chosen] * queries).unsqueeze(1).contiguous(), 0.05,
         key_quant_mode=2, value_quant_mode=2,
         block_table=torch.tensor([table], dtype=torch.int32),

@@ -24,6 +24,17 @@ UPDATE_DTYPES = (
     torch.int8,
 )
 
+SPLIT_KERNEL_DTYPES = (
+    torch.float16,
+    torch.float32,
+    torch.bfloat16,
+    torch.bool,
+    torch.int64,
+    torch.int8,
+    torch.uint8,
+)
+"""Of the operator that vllm-ascend 0.30 has; 8-bit floats, of later devices, apart."""
+
 
 @operator(
     "npu_scatter_nd_update_v2",
@@ -60,6 +71,27 @@ def _check_scatter_nd_update(
     var: torch.Tensor, indices: torch.Tensor, update: torch.Tensor
 ) -> None:
     require_dtype("var", var, UPDATE_DTYPES)
+    _check_update(var, indices, update)
+
+
+npu_scatter_nd_update_sk = operator(
+    "npu_scatter_nd_update_sk",
+    namespace="_C_ascend",
+    source="vllm-ascend 0.30: definition of the ScatterNdUpdateSk kernel",
+    limits="as npu_scatter_nd_update_v2, in whose place it is, without int32 and int16",
+    writes=("var",),
+)(npu_scatter_nd_update_v2.kernel)
+
+
+@npu_scatter_nd_update_sk.check
+def _check_scatter_nd_update_sk(
+    var: torch.Tensor, indices: torch.Tensor, update: torch.Tensor
+) -> None:
+    require_dtype("var", var, SPLIT_KERNEL_DTYPES)
+    _check_update(var, indices, update)
+
+
+def _check_update(var: torch.Tensor, indices: torch.Tensor, update: torch.Tensor) -> None:
     require_same_dtype(var=var, update=update)
     require_dtype("indices", indices, INTEGERS)
     indexed_dims = indices.shape[-1]

@@ -207,3 +207,19 @@ def _check_shapes(
             rises and cu_seqlens[0] == 0 and cu_seqlens[-1] == tokens,
             f"cu_seqlens {list(cu_seqlens)} does not rise from 0 to {tokens}",
         )
+
+
+OF_0_30 = "vllm-ascend 0.30: binding of the kernel, in the place of that of 0.23"
+
+chunk_gated_delta_rule_fwd_h_vllm = operator(
+    "chunk_gated_delta_rule_fwd_h_vllm",
+    namespace="_C_ascend",
+    source=OF_0_30,
+    limits="as chunk_gated_delta_rule_fwd_h",
+)(chunk_gated_delta_rule_fwd_h.kernel)
+chunk_gated_delta_rule_fwd_h_vllm.check(_check_fwd_h)
+
+chunk_fwd_o_vllm = operator(
+    "chunk_fwd_o_vllm", namespace="_C_ascend", source=OF_0_30, limits="as chunk_fwd_o"
+)(chunk_fwd_o.kernel)
+chunk_fwd_o_vllm.check(_check_fwd_o)

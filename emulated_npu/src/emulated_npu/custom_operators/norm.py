@@ -12,7 +12,12 @@ from emulated_npu.operators.norm import (
     normalise,
 )
 from emulated_npu.operators.registry import operator
-from emulated_npu.operators.requirements import require_same_dtype, require_shape
+from emulated_npu.operators.requirements import (
+    HALF_FLOATS,
+    require_dtype,
+    require_same_dtype,
+    require_shape,
+)
 
 
 @operator(
@@ -65,3 +70,31 @@ def npu_gemma_rms_norm(
 
 
 npu_gemma_rms_norm.check(check_gemma_rms_norm)
+
+
+@operator(
+    "npu_rms_norm_cast",
+    namespace="_C_ascend",
+    source="vllm-ascend 0.30: definition of the RmsNormCast kernel, and what DeepSeek-V4 computes "
+    "where there is none",
+    limits="x and gamma of one 16-bit float; gamma as the last axis of x.",
+)
+def npu_rms_norm_cast(
+    x: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """rms_norm(x) * gamma, in x's dtype and, rounded to it, as float32.
+
+    In float16 the quotient is rounded before gamma as well, as in the kernel.
+    """
+    quotient, _ = normalise(x, gamma.dim(), epsilon)
+    if x.dtype is torch.float16:
+        quotient = quotient.to(x.dtype).float()
+    y = (quotient * gamma.float()).to(x.dtype)
+    return y, y.float()
+
+
+@npu_rms_norm_cast.check
+def _check_rms_norm_cast(x: torch.Tensor, gamma: torch.Tensor) -> None:
+    require_dtype("x", x, HALF_FLOATS)
+    require_same_dtype(x=x, gamma=gamma)
+    require_shape("gamma", gamma, tuple(x.shape[-1:]))

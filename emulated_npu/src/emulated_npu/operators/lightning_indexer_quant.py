@@ -94,7 +94,7 @@ def _check_quant(given: Arguments) -> None:
     check_batch(batch, given.query, given.key)
     check_choice(given.query, given.key, given.sparse_count, given.sparse_mode)
     require_range("sparse_count", given.sparse_count, 1, MOST_KEYS)
-    _check_quantised(
+    check_quantised(
         given.query, given.key, given.weights, given.query_dequant_scale, given.key_dequant_scale
     )
     for name, tensor in (("key", given.key), ("key_dequant_scale", given.key_dequant_scale)):
@@ -106,13 +106,14 @@ def _check_quant(given: Arguments) -> None:
         require(mode == PER_TOKEN_AND_HEAD, f"{name} is {mode}; it must be 0")
 
 
-def _check_quantised(
+def check_quantised(
     query: torch.Tensor,
     key: torch.Tensor,
     weights: torch.Tensor,
     query_dequant_scale: torch.Tensor,
     key_dequant_scale: torch.Tensor,
 ) -> None:
+    """Refuse other dtypes and shapes than 8-bit query and key with a scale per token and head."""
     halves = {
         "weights": weights,
         "query_dequant_scale": query_dequant_scale,
@@ -199,19 +200,44 @@ def npu_vllm_quant_lightning_indexer(
         )
     compressed = actual_seq_lengths_key // cmp_ratio
     batch = SparseBatch(layout_query, layout_key, actual_seq_lengths_query, compressed, block_table)
+    factors = (query_dequant_scale, key_dequant_scale)
+    chosen = choose_compressed_keys(
+        batch, query, key, weights, factors, actual_seq_lengths_key,
+        sparse_count, sparse_mode == CAUSAL, cmp_ratio,
+    )  # fmt: skip
+    return chosen, torch.empty(0)
+
+
+def choose_compressed_keys(
+    batch: SparseBatch,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    weights: torch.Tensor,
+    factors: tuple[torch.Tensor, torch.Tensor],
+    lengths: torch.Tensor,
+    count: int,
+    causal: bool,
+    ratio: int,
+) -> torch.Tensor:
+    """int32 positions of compressed keys in the request, (..., 1, count).
+
+    factors: the scales of query and key. lengths: of the requests, before compression. A query sees
+    the keys whose ``ratio`` tokens are all at its position or before.
+    """
+    query_factors, key_factors = factors
     rows = query.flatten(0, -3)
-    row_weights = (weights.float() * query_dequant_scale.float()).view(-1, query.shape[-2])
-    chosen = torch.full((rows.shape[0], sparse_count), NO_KEY, dtype=torch.int32)
-    lengths = actual_seq_lengths_key.tolist()
+    row_weights = (weights.float() * query_factors.float()).view(-1, query.shape[-2])
+    chosen = torch.full((rows.shape[0], count), NO_KEY, dtype=torch.int32)
     for index, part in enumerate(batch.query_rows(query)):
-        scales = batch.keys(key_dequant_scale.unsqueeze(-1), index).float()
+        scales = batch.keys(key_factors.unsqueeze(-1), index).float()
         scores = index_scores(rows[part], batch.keys(key, index), row_weights[part]) * scales.T
-        count, num_keys = scores.shape
-        ends = torch.arange(lengths[index] - count, lengths[index]) + 1
-        limits = ends // cmp_ratio if sparse_mode == CAUSAL else torch.full((count,), num_keys)
+        num_queries, num_keys = scores.shape
+        length = int(lengths[index])
+        ends = torch.arange(length - num_queries, length) + 1
+        limits = ends // ratio if causal else torch.full((num_queries,), num_keys)
         visible = torch.arange(num_keys) < limits.unsqueeze(1)
-        chosen[part] = choose_keys(scores, visible, sparse_count)
-    return chosen.view(*query.shape[:-2], 1, sparse_count), torch.empty(0)
+        chosen[part] = choose_keys(scores, visible, count)
+    return chosen.view(*query.shape[:-2], 1, count)
 
 
 @npu_vllm_quant_lightning_indexer.check
@@ -241,7 +267,7 @@ def _check_vllm_quant(given: Arguments) -> None:
         f"cmp_ratio is {given.cmp_ratio}; it must be a power of two up to 128",
     )
     require(given.metadata is not None, "metadata is None; it must be given")
-    _check_quantised(
+    check_quantised(
         given.query, given.key, given.weights, given.query_dequant_scale, given.key_dequant_scale
     )
     for name, mode in (

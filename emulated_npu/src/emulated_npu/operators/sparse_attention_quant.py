@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention to chosen keys of 8 bits: npu_kv_quant_sparse_flash_attention of vllm-ascend.
 
+Since vllm-ascend 0.30 its name ends with _vllm.
+
 A cached token is one row of bytes: the latent as int8, the rotary key in the query's dtype, and a
 float32 scale for each tile of the latent.
 """
@@ -104,6 +106,15 @@ def npu_kv_quant_sparse_flash_attention(
     return call.run(query, sparse_indices, keys_and_values)
 
 
+npu_kv_quant_sparse_flash_attention_vllm = operator(
+    "npu_kv_quant_sparse_flash_attention_vllm",
+    namespace="_C_ascend",
+    source="vllm-ascend 0.30: README of kv_quant_sparse_flash_attention_vllm",
+    limits="as npu_kv_quant_sparse_flash_attention, in whose place it is",
+)(npu_kv_quant_sparse_flash_attention.kernel)
+
+
+@npu_kv_quant_sparse_flash_attention_vllm.check
 @npu_kv_quant_sparse_flash_attention.check
 def _check_kv_quant(given: Arguments) -> None:
     batch = SparseBatch(
