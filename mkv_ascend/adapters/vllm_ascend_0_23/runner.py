@@ -23,6 +23,8 @@ from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
 from mkv_ascend.adapters.common.attention import layers
+from mkv_ascend.adapters.common.drafting.capture_cost import CaptureCost
+from mkv_ascend.adapters.common.drafting.proposers import assembly_of, create_proposer
 from mkv_ascend.adapters.common.early_checks import recurrent_refusals
 from mkv_ascend.adapters.common.kv_cache.block_zeroer import PlannedBlockZeroer
 from mkv_ascend.adapters.common.kv_cache.layer_facts import tie_facts
@@ -35,11 +37,25 @@ from mkv_ascend.adapters.common.kv_cache.planned_caches import (
 from mkv_ascend.adapters.common.patches import accepted_tokens, auxiliary_states, mamba_kernels
 from mkv_ascend.adapters.common.patches.identity_rope import record_identity_rope
 from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
+from mkv_ascend.adapters.common.rebuilding_states import (
+    Rebuilding,
+    make_rebuilding,
+    note_requests,
+)
+from mkv_ascend.adapters.common.target_graphs import (
+    for_updates,
+    state_of,
+    take_lengths_on_the_host,
+)
+from mkv_ascend.adapters.common.target_pass import (
+    AttentionGroups,
+    TargetPass,
+    plan_target_pass,
+)
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import override, replaced
 from mkv_ascend.adapters.vllm_ascend_0_23 import runner_records as records
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.capture_cost import CaptureCost
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.proposers import assembly_of, create_proposer
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.host import HOST
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.kv_transfer import why_not_planned
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.mla_specs import corrected_specs
 from mkv_ascend.adapters.vllm_ascend_0_23.patches.gdn_rows import (
@@ -47,22 +63,7 @@ from mkv_ascend.adapters.vllm_ascend_0_23.patches.gdn_rows import (
     mark_builders,
     verifying_rows,
 )
-from mkv_ascend.adapters.vllm_ascend_0_23.rebuilding_states import (
-    Rebuilding,
-    make_rebuilding,
-    note_requests,
-)
-from mkv_ascend.adapters.vllm_ascend_0_23.target_graphs import (
-    for_updates,
-    state_of,
-    take_lengths_on_the_host,
-)
-from mkv_ascend.adapters.vllm_ascend_0_23.target_pass import (
-    AttentionGroups,
-    TargetPass,
-    plan_target_pass,
-    slots_in_one_launch,
-)
+from mkv_ascend.adapters.vllm_ascend_0_23.target_slots import slots_in_one_launch
 from mkv_ascend.attention.report import LayerRow, layer_rows, render
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.materialize import Materialized, materialize
@@ -97,7 +98,7 @@ class MkvModelRunner(NPUModelRunner):
     @override(records.DRAFTER)
     def _get_drafter(self) -> Any:
         method = self.speculative_config.method
-        return create_proposer(method, self.vllm_config, self.device, self)
+        return create_proposer(method, self.vllm_config, self.device, self, HOST)
 
     @override(records.LOADED)
     def load_model(self) -> None:
@@ -204,6 +205,7 @@ class MkvModelRunner(NPUModelRunner):
             self.attn_groups,
             tables.block_tables,
             self._draft_layers(),
+            HOST.sharing_of,
             share=not self.enable_hamming_sparse,  # whose metadata differs by group
         )
         slots_in_one_launch(tables, self.attn_groups, self._draft_layers(), self.max_num_reqs)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_ascend.worker import worker as ascend_worker
 
+from mkv_ascend.adapters.common.drafting.proposers import assembly_of
 from mkv_ascend.adapters.common.patches import expert_groups
 from mkv_ascend.adapters.patching import override, record
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.proposers import assembly_of
 from mkv_ascend.adapters.vllm_ascend_0_23.patches import in_worker
 from mkv_ascend.adapters.vllm_ascend_0_23.runner import MkvModelRunner
 

@@ -22,6 +22,7 @@ from tests.support import hosts
 CommonMetadata = hosts.module("drafting.common_metadata").CommonMetadata
 GroupBuilder = hosts.module("drafting.sharing").GroupBuilder
 
+HOST = hosts.module("drafting.host").HOST
 REQUESTS, STEPS = 2, 3
 SIZES = {"block_size": 4, "num_kv_heads": 2, "head_size": 64, "dtype": torch.float16}
 WINDOW = SlidingWindowSpec(sliding_window=8, **SIZES)
@@ -79,7 +80,7 @@ def draft(builders, specs=(WINDOW, FULL, WINDOW)):
     return Needs(
         groups,
         [
-            GroupBuilder(builder, spec, common)
+            GroupBuilder(builder, spec, common, HOST.sharing_of(builder))
             for builder, spec in zip(builders, specs, strict=True)
         ],
     )

@@ -32,6 +32,7 @@ create_proposer = _proposers.create_proposer
 family_of = _proposers.family_of
 prepare_inputs_padded = _proposers.prepare_inputs_padded
 proposer_class = _proposers.proposer_class
+HOST = hosts.module("drafting.host").HOST
 REJECTED_COUNTS = hosts.module("drafting.records").REJECTED_COUNTS
 
 
@@ -123,7 +124,7 @@ def test_context_parallelism_with_dflash_is_refused():
 
 def test_a_method_that_nobody_knows_is_refused_by_name():
     with pytest.raises(ValueError, match="telepathy"):
-        create_proposer("telepathy", configured("telepathy"), torch.device("cpu"), None)
+        create_proposer("telepathy", configured("telepathy"), torch.device("cpu"), None, HOST)
 
 
 def test_the_token_after_a_chunk_is_the_prompts_next_one():

@@ -22,9 +22,9 @@ MLASharing = _sharing.MLASharing
 SparseMLASharing = _sharing.SparseMLASharing
 _target_pass = hosts.module("target_pass")
 Follower = _target_pass.Follower
-TargetSlots = _target_pass.TargetSlots
 plan_target_pass = _target_pass.plan_target_pass
 
+SHARING_OF = hosts.module("drafting.host").HOST.sharing_of
 SIZES = {"block_size": 4, "num_kv_heads": 2, "head_size": 64, "dtype": torch.float16}
 FULL = FullAttentionSpec(**SIZES)
 WINDOW = SlidingWindowSpec(sliding_window=8, **SIZES)
@@ -83,7 +83,11 @@ GROUPS = (
 def planned(**options):
     tables = [Table(base) for base in TABLES]
     config = configuration(*LAYERS)
-    return plan_target_pass(config, GROUPS, tables, ["d.0", "d.1"], **options), tables, config
+    return (
+        plan_target_pass(config, GROUPS, tables, ["d.0", "d.1"], SHARING_OF, **options),
+        tables,
+        config,
+    )
 
 
 def shown_layers(plan):
@@ -112,7 +116,9 @@ def test_nothing_is_shared_where_that_is_not_wanted():
 def test_attention_to_other_tokens_is_not_shared():
     spec = CrossAttentionSpec(**SIZES)
     groups = [[group("a", spec=spec)], [group("b", spec=spec)]]
-    plan = plan_target_pass(configuration(["a"], ["b"]), groups, [Table(10), Table(20)], [])
+    plan = plan_target_pass(
+        configuration(["a"], ["b"]), groups, [Table(10), Table(20)], [], SHARING_OF
+    )
     assert shown_layers(plan) == [[["a"]], [["b"]]]
 
 
@@ -171,6 +177,7 @@ def test_sparse_followers_have_their_own_block_table_and_slots():
     assert built.slot_mapping.tolist() == [20] * 3, "the leader's metadata was changed"
 
 
+@hosts.only_on("vllm_ascend_0_23", "0.30 computes the slots of all groups in one launch")
 def test_slots_of_all_groups_in_one_call():
     tables = [
         SimpleNamespace(
@@ -182,7 +189,7 @@ def test_slots_of_all_groups_in_one_call():
         )
         for base in (10, 20)
     ]
-    slots = TargetSlots(tables, 2)
+    slots = hosts.module("target_slots").TargetSlots(tables, 2)
     slots.compute(2, torch.tensor([0, 2, 3], dtype=torch.int32), torch.tensor([3, 4, 9]))
     for table, base in zip(tables, (10, 20), strict=True):
         expected = [base * 4 + 3, (base + 1) * 4, (base + 2) * 4 + 1]

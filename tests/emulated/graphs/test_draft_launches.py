@@ -29,6 +29,8 @@ CaptureMeter = _capture_cost.CaptureMeter
 
 DENSE, MLA = capture_adapter(AscendAttentionBackendImpl), capture_adapter(AscendMLAImpl)
 
+HOST = hosts.module("drafting.host").HOST
+
 
 def note(number, tokens, needed):
     """What implementations of vllm-ascend do in a capture, with a workspace of ``needed`` bytes."""
@@ -287,7 +289,7 @@ def test_graphs_of_a_draft_are_updated_on_one_stream_in_their_own_context(monkey
     )
     runner = SimpleNamespace(draft_token_ids_event="copied drafts")
     proposer = SimpleNamespace(runner=runner, vllm_config="config")
-    capturer = capture.AscendCapturer(proposer, None, {})
+    capturer = capture.AscendCapturer(proposer, None, {}, HOST)
     capturer.wait_for_copied_drafts()
     assert calls == ["copied drafts"]
 
@@ -296,8 +298,17 @@ def test_graphs_of_a_draft_are_updated_on_one_stream_in_their_own_context(monkey
         assert (config, lengths) == ("config", [[3], [4]])
         streams.append(stream)
 
+    class Made:
+        """Updates of ``calls`` calls."""
+
+        def __init__(self, calls):
+            self.calls, self.run = calls, run
+
+        def __bool__(self):
+            return bool(self.calls)
+
     for calls_of_graph in (("a call",), ()):
-        made = SimpleNamespace(calls=calls_of_graph, run=run)
+        made = Made(calls_of_graph)
         context = SimpleNamespace()
         graph = capture.AscendGraph(None, made, context, capturer, reads_lengths=False)
         assert graph.updates_lengths is bool(calls_of_graph)

@@ -38,6 +38,7 @@ from tests.support import hosts
 _assembly = hosts.module("drafting.assembly")
 Assembly = _assembly.Assembly
 target_output = _assembly.target_output
+HOST = hosts.module("drafting.host").HOST
 buffers_of = hosts.module("drafting.draft").buffers_of
 Family = hosts.module("drafting.families").Family
 DraftModelProposer = hosts.module("drafting.proposers").DraftModelProposer
@@ -318,7 +319,8 @@ def test_stock_drafts_for_more_requests_than_there_may_be() -> None:
     ours, captured = proposer(DraftModelProposer), []
     # As create_proposer makes it: graphs are not the wrapper's.
     ours.use_cuda_graph = False
-    ours.assembly = Assembly(ours, Family(), enforce_eager=False)
+    ours.draft_host = HOST
+    ours.assembly = Assembly(ours, Family(), HOST, enforce_eager=False)
     ours.assembly.graphs = SimpleNamespace(capture=captured.append, captured=captured)
     for requests in (MOST_REQUESTS, too_many):
         dummy_run(ours, requests)

@@ -22,8 +22,25 @@ from vllm.model_executor.layers.fused_moe import FusedMoE
 from vllm_ascend.ascend_forward_context import MoECommType
 from vllm_ascend.ops.fused_moe import moe_comm_method
 
+from mkv_ascend.adapters.patching import record
+
 if TYPE_CHECKING:
     from torch import nn
+
+EXPERT_METHODS = record(
+    name="expert methods per model",
+    target=(
+        "vllm_ascend.ops.fused_moe.moe_comm_method:_MoECommMethods",
+        "vllm_ascend.ops.fused_moe.fused_moe_0_23_0:AscendMoERunner._forward_impl",
+    ),
+    reads=("vllm_ascend.ops.fused_moe.moe_comm_method:setup_moe_comm_method",),
+    writes=("_forward_impl", "moe_comm_type", "moe_comm_method"),
+    why="Methods of assigning tokens to experts are one set per process, made from the layer "
+    "built last: a target with another number of experts than its draft gets the draft's. And the "
+    "forward context names one for targets with experts only.",
+    until="vllm-ascend keeps these methods per model or layer",
+    test="tests/emulated/drafting/test_drafting_reference.py",
+)
 
 Methods = dict[Any, Any]
 """Kind of communication -> its method."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """ACL graphs of a draft's passes.
 
-vllm-ascend 0.23.0 keeps the data for updates of captured launches in one global table, by number of
-tokens. It assumes one backend, and layers in the order of their names. Here each graph has a table
-of its own, in the order of execution. Each launch is updated by its own layer's backend.
+vllm-ascend keeps the data for updates of captured launches by number of tokens. It assumes one
+backend, and layers in the order of their names. Here each graph has its data, in the order of
+execution. Each launch is updated by its own layer's backend.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from vllm.forward_context import ForwardContext, get_forward_context, override_f
 from vllm.platforms import current_platform
 from vllm_ascend.ascend_forward_context import _EXTRA_CTX
 
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.capture_adapters import (
+from mkv_ascend.adapters.common.drafting.capture_adapters import (
     CapturedGraphParams,
     capture_adapter,
     is_updated,
 )
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.capture_cost import CaptureMeter
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.draft import AscendDraft
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.updates import Updates
+from mkv_ascend.adapters.common.drafting.capture_cost import CaptureMeter
+from mkv_ascend.adapters.common.drafting.draft import AscendDraft
+from mkv_ascend.adapters.common.drafting.host import DraftHost, LaunchUpdates
 from mkv_ascend.drafting.passes import Passes
 
 
@@ -42,14 +42,14 @@ class AscendGraph:
     def __init__(
         self,
         graph: Any,
-        updates: Updates,
+        updates: LaunchUpdates,
         context: ForwardContext,
         capturer: AscendCapturer,
         *,
         reads_lengths: bool,
     ) -> None:
         self.reads_lengths = reads_lengths
-        self.updates_lengths = bool(updates.calls)
+        self.updates_lengths = bool(updates)
         self._graph, self._updates, self._context = graph, updates, context
         self._capturer = capturer
 
@@ -70,12 +70,16 @@ class AscendCapturer:
         proposer: vllm-ascend's proposer.
         draft: its draft.
         layers: its attention layers by name, in the order of execution.
+        host: makes graphs, and says how their launches are updated.
 
     ``cost``: the cost of all captures so far.
     """
 
-    def __init__(self, proposer: Any, draft: AscendDraft, layers: dict[str, Any]) -> None:
+    def __init__(
+        self, proposer: Any, draft: AscendDraft, layers: dict[str, Any], host: DraftHost
+    ) -> None:
         self.cost = CaptureMeter()
+        self._host = host
         self._proposer, self._draft, self._layers = proposer, draft, layers
         self._stream = torch_npu.npu.Stream()
 
@@ -85,7 +89,7 @@ class AscendCapturer:
 
     def capture(self, passes: Passes, run: Callable[[], None]) -> AscendGraph:
         """See ``Capturer``."""
-        table, graph = CapturedGraphParams(), torch_npu.npu.NPUGraph()
+        table, graph = CapturedGraphParams(), self._host.new_graph()
         capture = torch_npu.npu.graph(graph, pool=current_platform.get_global_graph_pool())
         # The graph includes entering the context: it sets the mask of live rows for experts.
         draft_context = self._draft.running(passes.first, passes.batch)
@@ -96,17 +100,17 @@ class AscendCapturer:
             _EXTRA_CTX.capturing, _EXTRA_CTX.num_tokens = False, passes.batch.rows
             context.attn_metadata = None
         updated = [name for name, layer in self._layers.items() if is_updated(layer.impl)]
-        metadata = [passes.first, *passes.later()]
+        metadata: list[Any] = [passes.first, *passes.later()]
         return AscendGraph(
             graph,
-            Updates(table.launches(updated, metadata, self._layers)),
+            self._host.updates(graph, table, updated, metadata, self._layers),
             context,
             self,
             reads_lengths=len(updated) < len(self._layers),
         )
 
     def run_updates(
-        self, updates: Updates, context: ForwardContext, lengths: Sequence[list[int]]
+        self, updates: LaunchUpdates, context: ForwardContext, lengths: Sequence[list[int]]
     ) -> None:
         """Update a graph's launches, on the stream that all graphs share."""
         updates.run(self._stream, context, self._proposer.vllm_config, lengths)
@@ -139,11 +143,14 @@ def why_not_captured(
     if runner.dp_size > 1 or runner.dynamic_eplb or draft.later_rows(2, 1) > 1:
         return "its passes are one with those of other ranks"
     queries = proposer.num_speculative_tokens + 1 + proposer.net_num_new_slots_per_request
-    for group, attention_group in zip(draft.groups.groups, attention_groups, strict=True):
+    groups = zip(draft.groups.groups, attention_groups, draft.builders, strict=True)
+    for group, attention_group, builder in groups:
         adapter = capture_adapter(attention_group.backend.get_impl_cls())
         if adapter is None:
             return f"launches of {group.backend.__name__} are not captured yet"
-        reason = adapter.why_not(queries, attention_group.get_metadata_builder())
+        reason = adapter.why_not(
+            queries, attention_group.get_metadata_builder(), shares=builder.shares
+        )
         if reason is not None:
             return reason
         if proposer.parallel_drafting and not adapter.is_updated:

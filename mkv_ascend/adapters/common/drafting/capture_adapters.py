@@ -9,7 +9,7 @@ waits for an event. They note event, task and operands by the number of tokens. 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,6 @@ from vllm_ascend.attention.mla_v1 import AscendMLAImpl
 from vllm_ascend.attention.sfa_v1 import AscendSFAImpl
 from vllm_ascend.compilation import acl_graph
 
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.sharing import sharing_of
 from mkv_ascend.drafting.copying import shallow_copy
 
 
@@ -33,8 +32,12 @@ class CaptureAdapter:
 
     is_updated = True
 
-    def why_not(self, queries: int, builder: Any) -> str | None:
-        """Why passes with ``queries`` queries per request are not captured; None if they are."""
+    def why_not(self, queries: int, builder: Any, *, shares: bool = True) -> str | None:
+        """Why passes with ``queries`` queries per request are not captured; None if they are.
+
+        Args:
+            shares: whether the builder's metadata is shared by groups and passes.
+        """
         return None
 
     def tokens(self, metadata: Any) -> int:
@@ -56,7 +59,7 @@ class CaptureAdapter:
 class MLACapture(CaptureAdapter):
     """MLA: only decodes are captured; prefills are launched without a task."""
 
-    def why_not(self, queries: int, builder: Any) -> str | None:
+    def why_not(self, queries: int, builder: Any, *, shares: bool = True) -> str | None:
         """A reason if the rows of a request count as a prefill."""
         most = builder.decode_threshold
         if queries <= most:
@@ -83,9 +86,9 @@ class SparseMLACapture(CaptureAdapter):
 
     is_updated = False
 
-    def why_not(self, queries: int, builder: Any) -> str | None:
+    def why_not(self, queries: int, builder: Any, *, shares: bool = True) -> str | None:
         """A reason if its builder launches kernels."""
-        if sharing_of(builder) is None:
+        if not shares:
             return "its rows are split over ranks, or its slots sorted, for each pass anew"
         return None
 
@@ -182,7 +185,10 @@ class CapturedGraphParams:
         )
 
     def launches(
-        self, names: Sequence[str], metadata: Sequence[Any], layers: dict[str, Any]
+        self,
+        names: Sequence[str],
+        metadata: Sequence[Mapping[str, Any]],
+        layers: Mapping[str, Any],
     ) -> tuple[tuple[CapturedLaunch, ...], ...]:
         """The noted launches of each pass.
 

@@ -52,13 +52,12 @@ class AscendDraft:
 
     def later_rows(self, input_rows: int, requests: int) -> int:
         """See ``Draft``."""
+        return input_rows if self.runs_in_step() else requests
+
+    def runs_in_step(self) -> bool:
+        """Whether ranks must run equally many rows in each pass."""
         proposer = self._proposer
-        in_step = (
-            proposer.runner.dp_size > 1
-            or proposer.enable_shared_expert_dp
-            or enable_sp(proposer.vllm_config)
-        )
-        return input_rows if in_step else requests
+        return proposer.runner.dp_size > 1 or enable_sp(proposer.vllm_config)
 
     def combine(self, states: torch.Tensor) -> torch.Tensor:
         """See ``Draft``."""
@@ -111,15 +110,22 @@ class AscendDraft:
             positions = proposer._get_positions(rows)
         inputs: dict[str, Any] = {"input_ids": self.buffers.token_ids[:rows]}
         if self._takes_states:
-            states, positions = proposer.maybe_pad_and_reduce(
-                proposer.hidden_states[:rows], positions
-            )
+            states, positions = self.share_of_rank(proposer.hidden_states[:rows], positions)
             inputs["hidden_states"] = states
         embeds = proposer.inputs_embeds[:rows] if self._embeds else None
         answer = proposer.model(positions=positions, inputs_embeds=embeds, **inputs)
         last, hidden = answer if proposer.model_returns_tuple() else (answer, answer)
-        last, _, hidden = proposer.maybe_all_gather_and_unpad(last, positions, hidden)
-        return HiddenStates(last, hidden)
+        return self.of_all_ranks(HiddenStates(last, hidden), positions)
+
+    def share_of_rank(
+        self, states: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rows of hidden states and positions that this rank runs; all of them by default."""
+        return states, positions
+
+    def of_all_ranks(self, states: HiddenStates, positions: torch.Tensor) -> HiddenStates:
+        """Hidden states of all rows, from those that this rank has run."""
+        return states
 
     def sample(
         self, states: torch.Tensor, rows: torch.Tensor | slice, out: torch.Tensor | None = None

@@ -12,11 +12,10 @@ from typing import Any
 
 import torch
 from vllm.v1.kv_cache_interface import FullAttentionSpec
-from vllm_ascend.ascend_config import get_ascend_config
 from vllm_ascend.ascend_forward_context import set_ascend_forward_context
-from vllm_ascend.utils import enable_sp, lmhead_tp_enable
+from vllm_ascend.utils import enable_sp
 
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.draft import AscendDraft
+from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.drafting.draft import DraftBuffers, HiddenStates
 from mkv_ascend.drafting.groups import DraftGroups
 
@@ -94,13 +93,16 @@ def mask_tokens_buffers(proposer: Any) -> DraftBuffers:
     )
 
 
-def refuse_options_of_mask_tokens(config: Any) -> None:
+def refuse_options_of_mask_tokens(config: Any, *, splits_vocabulary: bool) -> None:
     """Refuse what method dflash cannot be combined with.
+
+    Args:
+        splits_vocabulary: whether other ranks split the vocabulary of sampling.
 
     Raises:
         NotImplementedError: what was asked for, why it cannot be, and what to change.
     """
-    if lmhead_tp_enable() or get_ascend_config().enable_reduce_sample:
+    if splits_vocabulary:
         raise NotImplementedError(
             "method dflash with lmhead_tensor_parallel_size or enable_reduce_sample: its "
             "proposal samples from the whole vocabulary on each rank. Leave these options out."
@@ -158,7 +160,7 @@ def refuse_windows(specs: Mapping[str, Any]) -> None:
             continue
         raise NotImplementedError(
             f"the draft's layer {name} has a cache of {type(spec).__name__}, and method dflash "
-            "attends without a causal mask: vllm-ascend 0.23.0 calls its operator without a window "
+            "attends without a causal mask: vllm-ascend calls its operator without a window "
             "then, so keys that the layer must not see would be read, in blocks that may be "
             "freed. Choose a draft of method dflash whose layers attend to all tokens."
         )

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.layer_groups import kv_group_of, spec_of
+from mkv_ascend.adapters.common.drafting.layer_groups import kv_group_of, spec_of
 from mkv_ascend.drafting.draft import PassBatch
 from mkv_ascend.drafting.recurrent_groups import RecurrentGroup, TargetRows
 from mkv_ascend.drafting.recurrent_states import RecurrentCaches
 
 if TYPE_CHECKING:
-    from mkv_ascend.adapters.vllm_ascend_0_23.drafting.common_metadata import CommonMetadata
+    from mkv_ascend.adapters.common.drafting.common_metadata import CommonMetadata
 
 
 class GatedDeltaNet:
@@ -54,7 +54,7 @@ class GatedDeltaNet:
     def for_table(self, builder: Any, built: Any, table: torch.Tensor) -> Any:
         """Share as groups of the target do; without states of prefixes, lengths do not matter."""
         # Not with this module, whose other parts need no device.
-        from mkv_ascend.adapters.vllm_ascend_0_23.drafting.gdn_sharing import GDNSharing
+        from mkv_ascend.adapters.common.drafting.gdn_sharing import GDNSharing
 
         return GDNSharing(builder).for_table(built, table, lengths=None)
 

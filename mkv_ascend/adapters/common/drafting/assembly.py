@@ -10,16 +10,15 @@ import torch_npu
 from vllm.config import get_layers_from_vllm_config
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.worker.utils import AttentionGroup
-from vllm_ascend.ascend_config import get_ascend_config
 from vllm_ascend.attention.attention_v1 import AscendAttentionState
-from vllm_ascend.utils import lmhead_tp_enable
 
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.capture import AscendCapturer, why_not_captured
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.common_metadata import CommonMetadata
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.draft import AscendDraft
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.families import Bound, Family, widen_decodes
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.layer_groups import find_groups
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.sharing import GroupBuilder
+from mkv_ascend.adapters.common.drafting.capture import AscendCapturer, why_not_captured
+from mkv_ascend.adapters.common.drafting.common_metadata import CommonMetadata
+from mkv_ascend.adapters.common.drafting.draft import AscendDraft
+from mkv_ascend.adapters.common.drafting.families import Bound, Family, widen_decodes
+from mkv_ascend.adapters.common.drafting.host import DraftHost
+from mkv_ascend.adapters.common.drafting.layer_groups import find_groups
+from mkv_ascend.adapters.common.drafting.sharing import GroupBuilder
 from mkv_ascend.drafting.draft import Draft, PassBatch, TargetOutput
 from mkv_ascend.drafting.graph_runner import GraphRunner
 from mkv_ascend.drafting.groups import DraftGroups
@@ -34,6 +33,7 @@ class Assembly:
     Args:
         proposer: vllm-ascend's proposer, with members of ours.
         family: what its strategy needs.
+        host: what the host does in its own way.
         enforce_eager: the value in ``speculative_config``.
     """
 
@@ -43,8 +43,16 @@ class Assembly:
     graphs: GraphRunner | None = None
     why_eager: str | None = None
 
-    def __init__(self, proposer: Any, family: Family, *, enforce_eager: bool) -> None:
-        self.proposer, self.family, self.enforce_eager = proposer, family, enforce_eager
+    def __init__(
+        self, proposer: Any, family: Family, host: DraftHost, *, enforce_eager: bool
+    ) -> None:
+        self.proposer, self.family, self.host = proposer, family, host
+        self.enforce_eager = enforce_eager
+
+    def refuse_options(self) -> None:
+        """Raise NotImplementedError for options that the draft cannot serve."""
+        self.host.refuse_options(self.proposer.vllm_config)
+        self.family.refuse_options(self.proposer)
 
     def layers(self) -> dict[str, Any]:
         """The draft's layers with caches, in the order of creation, which is that of execution."""
@@ -92,7 +100,7 @@ class Assembly:
         draft.bind(
             groups,
             [
-                GroupBuilder(builder, group.spec, common)
+                GroupBuilder(builder, group.spec, common, self.host.sharing_of(builder))
                 for builder, group in zip(builders, groups.groups, strict=True)
             ],
         )
@@ -105,7 +113,7 @@ class Assembly:
         bound = Bound(proposer, draft, plan, kv_cache_groups, common)
         strategy = self.family.strategy(bound)
         self.proposal = Proposal(draft, strategy, plan, bound.needs, self._run)
-        self.capturer = AscendCapturer(proposer, draft, attention)
+        self.capturer = AscendCapturer(proposer, draft, attention, self.host)
         self.why_eager = why_not_captured(proposer, draft, made, enforce_eager=self.enforce_eager)
         if self.why_eager is None:
             self.graphs = GraphRunner(self.proposal, self.capturer)
@@ -152,8 +160,11 @@ class Assembly:
         return "Where all requests verify drafts, its passes are replayed from one graph."
 
     def _run(self, draft: Draft, passes: Passes) -> torch.Tensor:
-        """Run planned passes; by vllm-ascend's own loop if other ranks split the vocabulary."""
-        if not samples_by_split_vocabulary():
+        """Run planned passes; by vllm-ascend's own loop if other ranks split the vocabulary.
+
+        That loop takes the metadata of all passes beforehand.
+        """
+        if not self.host.splits_vocabulary():
             return run_passes(draft, passes)
         batch, proposer = passes.batch, self.proposer
         drafted: torch.Tensor = proposer._runnable(
@@ -181,14 +192,6 @@ def attention_groups(groups: DraftGroups, config: Any, device: Any) -> list[Atte
         attention_group.create_metadata_builders(config, device)
         made.append(attention_group)
     return made
-
-
-def samples_by_split_vocabulary() -> bool:
-    """Whether other ranks split the vocabulary of sampling, so that vllm-ascend's own loop runs.
-
-    That loop takes the metadata of all passes beforehand.
-    """
-    return bool(lmhead_tp_enable() or get_ascend_config().enable_reduce_sample)
 
 
 def embeds_of(proposer: Any, rows: int) -> torch.Tensor | None:

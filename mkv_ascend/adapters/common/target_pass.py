@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The target's pass: slots and metadata of the target's layers only, once per distinct need.
+"""The target's pass: metadata of the target's layers only, once per distinct need.
 
-In the target's pass vllm-ascend computes slots and builds metadata for every KV group. That
-includes the draft's groups, although the draft makes its own metadata and nothing else reads them.
-Groups that differ only in their block table each cost a kernel launch and a run of their builder.
+In the target's pass vllm-ascend builds metadata for every KV group. That includes the draft's
+groups, although the draft makes its own metadata and nothing else reads them. Groups that differ
+only in their block table each cost a run of their builder.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,15 +17,15 @@ import torch
 from vllm.v1.kv_cache_interface import CrossAttentionSpec, EncoderOnlyAttentionSpec
 from vllm.v1.worker.utils import AttentionGroup
 
-from mkv_ascend.adapters.patching import record
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.gdn_sharing import (
+from mkv_ascend.adapters.common.drafting.gdn_sharing import (
     GDNSharing,
     gdn_need,
     gdn_sharing_of,
 )
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.sharing import Sharing, sharing_of
-from mkv_ascend.ops.group_table import group_table
-from mkv_ascend.ops.target_slots import slot_table, target_slots
+from mkv_ascend.adapters.common.drafting.sharing import Sharing
+
+SharingOf = Callable[[Any], Sharing | None]
+"""How the metadata of a builder is shared (``DraftHost.sharing_of``)."""
 
 AttentionGroups = list[list[AttentionGroup]]
 """vllm-ascend's ``attn_groups``: per KV group its attention groups."""
@@ -110,6 +110,7 @@ def plan_target_pass(
     groups: AttentionGroups,
     tables: Sequence[Any],
     draft_layers: Collection[str],
+    sharing_of: SharingOf,
     share: bool = True,
 ) -> TargetPass:
     """Decide for which KV groups builders run in the target's pass.
@@ -123,6 +124,7 @@ def plan_target_pass(
         groups: attention groups per KV group.
         tables: vllm-ascend's block tables, one per KV group.
         draft_layers: layers that have no metadata in the target's pass.
+        sharing_of: how metadata is shared.
         share: whether groups may share metadata.
     """
     leaders: dict[Hashable, tuple[Sharing | GDNSharing, str]] = {}
@@ -136,7 +138,7 @@ def plan_target_pass(
             if not names:
                 continue
             layers += names
-            need = _need_of(group) if share else None
+            need = _need_of(group, sharing_of) if share else None
             if need is not None and need in leaders:
                 sharing, leader = leaders[need]
                 followers.append(Follower(sharing, leader, tuple(names), tables[index]))
@@ -162,7 +164,7 @@ def plan_target_pass(
     )
 
 
-def _need_of(group: AttentionGroup) -> Hashable:
+def _need_of(group: AttentionGroup, sharing_of: SharingOf) -> Hashable:
     """Groups with equal values share metadata; None: the group shares none."""
     builder = group.get_metadata_builder()
     if gdn_sharing_of(builder) is not None:
@@ -171,62 +173,3 @@ def _need_of(group: AttentionGroup) -> Hashable:
     if sharing is None or isinstance(group.kv_cache_spec, NEVER_SHARED):
         return None
     return type(builder), sharing.reads(group.kv_cache_spec)
-
-
-class TargetSlots:
-    """Slots of the target's batch in all of its KV groups, in one launch.
-
-    vllm-ascend launches a kernel for each KV group, even for those that only the draft uses.
-
-    Args:
-        tables: vllm-ascend's block tables of the KV groups with layers of the target.
-        max_requests: largest number of requests of a batch.
-    """
-
-    def __init__(self, tables: Sequence[Any], max_requests: int) -> None:
-        self._tables = [table.get_device_tensor() for table in tables]
-        self._slots = [table.slot_mapping.gpu for table in tables]
-        self._group_table = group_table(self._tables, [table.block_size for table in tables])
-        self._slot_table = slot_table(self._slots)
-        device = self._tables[0].device
-        self._counts = torch.arange(max_requests + 1, dtype=torch.int32, device=device)
-
-    def compute(
-        self, num_reqs: int, query_start_loc: torch.Tensor, positions: torch.Tensor
-    ) -> None:
-        """Write the slots of a batch; the name and the order of arguments are vllm-ascend's."""
-        target_slots(
-            positions,
-            query_start_loc,
-            self._counts[num_reqs : num_reqs + 1],
-            self._tables,
-            self._group_table,
-            self._slots,
-            self._slot_table,
-        )
-
-
-SLOTS = record(
-    name="slots of the target in one launch",
-    target="vllm_ascend.worker.block_table:MultiGroupBlockTable.compute_slot_mapping",
-    reads=("vllm_ascend.worker.block_table:BlockTable.compute_slot_mapping",),
-    writes=("compute_slot_mapping",),
-    why="A kernel is launched for each KV group, those that only the draft uses included.",
-    until="vllm-ascend computes the slots of all groups in one launch",
-    test="tests/emulated/drafting/test_drafting_cost.py"
-    "::test_equal_groups_of_a_target_share_builder_and_slots",
-)
-
-
-def slots_in_one_launch(
-    tables: Any, groups: AttentionGroups, draft_layers: Collection[str], max_requests: int
-) -> None:
-    """Let one op compute the target's slots; ``tables`` is vllm-ascend's MultiGroupBlockTable."""
-    used = [
-        table
-        for table, kv_group in zip(tables.block_tables, groups, strict=True)
-        if not table.is_mamba_group
-        and any(set(group.layer_names) - set(draft_layers) for group in kv_group)
-    ]
-    if used:
-        tables.compute_slot_mapping = TargetSlots(used, max_requests).compute

@@ -3,7 +3,7 @@
 
 vLLM makes the draft's ``VllmConfig`` by copying the target's with ``replace()``. The copy shares
 its parts by reference. Making it runs the platform's ``check_and_update_config`` again, now for the
-draft. In vllm-ascend 0.23.0 that changes objects that the target uses:
+draft. In vllm-ascend that changes objects that the target uses:
 
 * ``cache_config``: ``block_size`` (a draft that is not hybrid resets a hybrid target's 1024 to
   128), ``cache_dtype`` (a draft with ``index_topk``), the Mamba page size. And the draft takes over
@@ -19,7 +19,6 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from vllm.transformers_utils.config import is_interleaved
 from vllm_ascend import ascend_config
 
 if TYPE_CHECKING:
@@ -62,7 +61,8 @@ def _uniform_window(target: VllmConfig) -> int | None:
         window: int | None = target.cache_config.sliding_window
         return window
     model = speculative.draft_model_config
-    return None if is_interleaved(model.hf_text_config) else model.get_sliding_window()
+    kinds = getattr(model.hf_text_config, "layer_types", None) or ()
+    return None if len(set(kinds)) > 1 else model.get_sliding_window()
 
 
 def _without_states_of_prefixes(cache: CacheConfig) -> None:

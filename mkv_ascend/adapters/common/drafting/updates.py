@@ -16,7 +16,7 @@ from typing import Any
 from vllm_ascend.ascend_forward_context import _EXTRA_CTX
 from vllm_ascend.compilation import acl_graph
 
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.capture_adapters import CapturedLaunch, use
+from mkv_ascend.adapters.common.drafting.capture_adapters import CapturedLaunch, use
 
 Lengths = Sequence[list[int]]
 """For each pass of a proposal, a length for each request."""
@@ -54,7 +54,7 @@ class UpdateCall:
         ]
 
     def run(self, stream: Any, context: Any, config: Any, lengths: Lengths) -> None:
-        """As ``Updates.run``, for these launches."""
+        """As ``LaunchUpdates.run``, for these launches."""
         _EXTRA_CTX.sinks = self._has_sinks
         given = self.metadata(lengths)
         with use(self.table):
@@ -90,17 +90,12 @@ class Updates:
             UpdateCall(first_pass, launches_by_pass) for first_pass, launches_by_pass in runs
         )
 
+    def __bool__(self) -> bool:
+        """Whether there are launches to update."""
+        return bool(self.calls)
+
     def run(self, stream: Any, context: Any, config: Any, lengths: Lengths) -> None:
-        """Give all launches their lengths, and let the replay continue.
-
-        Args:
-            stream: the stream on which tasks are updated.
-            context: the forward context of the capture, which is the current one.
-            config: vLLM's configuration.
-
-        Raises:
-            ValueError: the number of passes differs from the graph's.
-        """
+        """See ``LaunchUpdates``."""
         if len(lengths) != self._passes:
             raise ValueError(
                 f"lengths of {len(lengths)} passes for a graph of {self._passes}; give as many"

@@ -12,21 +12,19 @@ from typing import Any
 from vllm.config import CUDAGraphMode, get_layers_from_vllm_config
 from vllm.model_executor.layers.mamba.abstract import MambaBase
 from vllm.v1.kv_cache_interface import MambaSpec
-from vllm_ascend.ascend_config import get_ascend_config
 from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
-from vllm_ascend.utils import lmhead_tp_enable
 
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.common_metadata import CommonMetadata
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.draft import AscendDraft, buffers_of
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.draft_config import builder_config
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.layer_groups import refuse_recurrent_layers
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.mask_tokens import (
+from mkv_ascend.adapters.common.drafting.common_metadata import CommonMetadata
+from mkv_ascend.adapters.common.drafting.draft import AscendDraft, buffers_of
+from mkv_ascend.adapters.common.drafting.draft_config import builder_config
+from mkv_ascend.adapters.common.drafting.layer_groups import refuse_recurrent_layers
+from mkv_ascend.adapters.common.drafting.mask_tokens import (
     MaskTokensDraft,
     mask_tokens_buffers,
     refuse_options_of_mask_tokens,
     refuse_windows,
 )
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.recurrent_kinds import (
+from mkv_ascend.adapters.common.drafting.recurrent_kinds import (
     find_recurrent_groups,
     refuse_unknown_kinds,
 )
@@ -90,7 +88,8 @@ class Family:
 
     def draft(self, proposer: Any, enforce_eager: bool) -> AscendDraft:
         """The draft of a proposer whose model is loaded."""
-        return AscendDraft(proposer, buffers_of(proposer, enforce_eager))
+        made: AscendDraft = proposer.draft_host.draft(proposer, buffers_of(proposer, enforce_eager))
+        return made
 
     def sizes(self, proposer: Any) -> Sizes:
         """Limits of the draft."""
@@ -125,7 +124,7 @@ class RecurrentFamily(Family):
 
     def refuse_options(self, proposer: Any) -> None:
         """See ``Family``."""
-        if lmhead_tp_enable() or get_ascend_config().enable_reduce_sample:
+        if proposer.draft_host.splits_vocabulary():
             raise NotImplementedError(
                 "the draft has recurrent layers and sampling is over a vocabulary that is split "
                 "by other ranks (lmhead_tensor_parallel_size, enable_reduce_sample), which "
@@ -189,7 +188,9 @@ class MaskTokensFamily(Family):
 
     def refuse_options(self, proposer: Any) -> None:
         """See ``Family``."""
-        refuse_options_of_mask_tokens(proposer.vllm_config)
+        refuse_options_of_mask_tokens(
+            proposer.vllm_config, splits_vocabulary=proposer.draft_host.splits_vocabulary()
+        )
 
     def refuse_layers(self, proposer: Any, layers: Layers, specs: Layers) -> None:
         """See ``Family``."""

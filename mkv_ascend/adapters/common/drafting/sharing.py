@@ -8,22 +8,20 @@ those fields are replaced. An unknown builder runs for each of its groups and pa
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
 from vllm.v1.kv_cache_interface import CrossAttentionSpec
-from vllm_ascend.ascend_config import get_ascend_config
 from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder
 from vllm_ascend.attention.dsa_v1 import AscendDSAMetadataBuilder
 from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
-from vllm_ascend.attention.sfa_v1 import AscendSFAMetadataBuilder
 
 from mkv_ascend.adapters.common.attention.backends import rope_tables_of
 from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.common_metadata import CommonMetadata
+from mkv_ascend.adapters.common.drafting.common_metadata import CommonMetadata
 from mkv_ascend.drafting.copying import shallow_copy
 from mkv_ascend.drafting.draft import CosSinRows, HostLengths, PassBatch
 from mkv_ascend.drafting.plan import LaterPasses
@@ -65,9 +63,10 @@ def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def run_builder(builder: Any, common: Any, draft_index: int) -> Any:
     """Run vllm-ascend's builder for a pass of the draft."""
+    arguments = _arguments_of_caller(builder)
     if draft_index == 0:
-        return builder.build(0, common, **_arguments_of_caller(builder))
-    return builder.build_for_drafting(common, draft_index)
+        return builder.build(0, common, **arguments)
+    return builder.build_for_drafting(common, draft_index, **arguments)
 
 
 def _arguments_of_caller(builder: Any) -> dict[str, Any]:
@@ -230,10 +229,6 @@ def _put_in_rows(built: Any, positions: torch.Tensor, cos_sin: GatheredRows) -> 
 class SparseMLASharing(MLASharing):
     """Sparse MLA: one metadata object for prefills and decodes, with lengths on the device."""
 
-    def serves(self, builder: Any) -> bool:
-        """No if the builder splits rows over ranks or sorts slots, by launches of its own."""
-        return not (builder.enable_dsa_cp or get_ascend_config().c8_enable_reshape_optim)
-
     def build(
         self, builder: Any, common: Any, draft_index: int, cos_sin: GatheredRows | None
     ) -> Any:
@@ -278,18 +273,17 @@ class SparseMLASharing(MLASharing):
 SHARING: dict[type[Any], Sharing] = {
     AscendAttentionMetadataBuilder: Sharing(),
     AscendMLAMetadataBuilder: MLASharing(),
-    AscendSFAMetadataBuilder: SparseMLASharing(),
 }
-"""Builder class -> how its metadata is shared.
+"""Builder class -> how its metadata is shared, on all hosts.
 
 Subclasses made by ``derive`` only narrow what the builder sees, so they share like their base."""
 
 
-def sharing_of(builder: Any) -> Sharing | None:
-    """How the builder's metadata is shared; None for an unknown builder."""
+def find(sharing: Mapping[type[Any], Sharing], builder: Any) -> Sharing | None:
+    """How the builder's metadata is shared, by its class; None for an unknown builder."""
     for base in type(builder).__mro__:
-        if base in SHARING:
-            return SHARING[base] if SHARING[base].serves(builder) else None
+        if base in sharing:
+            return sharing[base] if sharing[base].serves(builder) else None
     return None
 
 
@@ -300,12 +294,15 @@ class GroupBuilder:
         builder: vllm-ascend's builder.
         spec: the spec of the group's caches.
         common: makes the builder's input that all layers share.
+        sharing: how the builder's metadata is shared; None for an unknown builder.
     """
 
-    def __init__(self, builder: Any, spec: Any, common: CommonMetadata) -> None:
+    def __init__(
+        self, builder: Any, spec: Any, common: CommonMetadata, sharing: Sharing | None
+    ) -> None:
         self._builder, self._spec, self._common = builder, spec, common
-        self._sharing = sharing_of(builder)
-        self.shares = self._sharing is not None
+        self._sharing = sharing
+        self.shares = sharing is not None
 
     def need(self) -> Hashable:
         """See ``Builder``."""

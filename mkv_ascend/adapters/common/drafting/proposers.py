@@ -22,33 +22,29 @@ from vllm_ascend.spec_decode.step3p5 import AscendStep3p5MTPProposer
 from mkv_ascend.adapters.common.attention.building import ModelBeingBuilt, building
 from mkv_ascend.adapters.common.attention.derived import derive
 from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
-from mkv_ascend.adapters.common.drafting.recurrent_options import (
-    has_recurrent_layers,
-    refuse_options_of_recurrent_drafts,
-)
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting import records
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.assembly import (
+from mkv_ascend.adapters.common.drafting import records
+from mkv_ascend.adapters.common.drafting.assembly import (
     Assembly,
     run_dummy_passes,
-    samples_by_split_vocabulary,
 )
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.draft_config import (
+from mkv_ascend.adapters.common.drafting.draft_config import (
     builder_config,
     preserve_ascend_config,
     separate_draft_config,
 )
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.expert_methods import (
-    preserve_expert_methods,
-    use_methods,
-)
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.families import (
+from mkv_ascend.adapters.common.drafting.families import (
     Family,
     MaskTokensFamily,
     RecurrentFamily,
     use_draft_recurrent_specs,
 )
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.mask_tokens import run_dummy
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.next_tokens import batch_up_to_the_chunk
+from mkv_ascend.adapters.common.drafting.host import DraftHost
+from mkv_ascend.adapters.common.drafting.mask_tokens import run_dummy
+from mkv_ascend.adapters.common.drafting.next_tokens import batch_up_to_the_chunk
+from mkv_ascend.adapters.common.drafting.recurrent_options import (
+    has_recurrent_layers,
+    refuse_options_of_recurrent_drafts,
+)
 from mkv_ascend.layout.kind import Role
 
 if TYPE_CHECKING:
@@ -75,14 +71,14 @@ def _create_draft_vllm_config(self: Any) -> VllmConfig:
 def _get_model(self: Any) -> nn.Module:
     """Build the draft from its own configuration, with its own rotary tables."""
     recurrent = get_layers_from_vllm_config(self.vllm_config, MambaBase)
-    with preserve_ascend_config(), preserve_expert_methods() as expert_methods:
+    with preserve_ascend_config(), self.draft_host.building() as built:
         config = builder_config(self._create_draft_vllm_config())
         tables = RopeTables()
         with building(ModelBeingBuilt(Role.DRAFT, config, tables)), tables.active():
             model: nn.Module = stock(self)._get_model()
             _reserve_rope_buffers(self.runner, config)
         tables.share_what_was_not_recorded()
-    use_methods(model, expert_methods)
+    built(model)
     if has_recurrent_layers(self.vllm_config):
         use_draft_recurrent_specs(self, recurrent)
     return model
@@ -116,7 +112,7 @@ def prepare_inputs_padded(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 def load_model(self: Any, model: Any) -> None:
     """Load the draft, and list its layers in the order of execution."""
-    self.assembly.family.refuse_options(self)
+    self.assembly.refuse_options()
     stock(self).load_model(model)
     self.assembly.model_loaded()
 
@@ -131,14 +127,14 @@ def initialize_attn_backend(self: Any, kv_cache_config: Any, *_: Any) -> None:
 
 
 def _propose(self: Any, **given: Any) -> torch.Tensor:
-    """Draft K tokens for each of B requests; int64 [B, K]."""
+    """Draft K tokens for each of B requests, or fewer if a step asks for fewer; int64 [B, K]."""
     drafted: torch.Tensor = self.assembly.propose(given)
-    return drafted
+    return drafted[:, : given.get("num_speculative_tokens")]
 
 
 def _run_merged_draft(self: Any, **given: Any) -> torch.Tensor:
     """Run a dummy run's passes, or a proposal's if other ranks split the vocabulary."""
-    if samples_by_split_vocabulary():
+    if self.draft_host.splits_vocabulary():
         drafted: torch.Tensor = stock(self)._run_merged_draft(**given)
         return drafted
     rows, requests = given["num_input_tokens"], given["batch_size"]
@@ -198,19 +194,13 @@ PLANNED: dict[str, Any] = {
 }
 """Proposals are those of ``mkv_ascend.drafting``, over any number of KV groups."""
 
-PLANNED_RECORDS = (
-    *CONFIGURATION_RECORDS,
-    records.SEVERAL_GROUPS,
-    records.PROPOSALS,
-    records.PASSES,
-    records.DRAFT_GRAPHS,
-)
+PLANNED_RECORDS = (*CONFIGURATION_RECORDS, records.PROPOSALS)
 
 HEAD = {**PLANNED, "prepare_next_token_ids_padded": prepare_next_token_ids_padded}
 
 DraftModelProposer = derive(AscendDraftModelProposer, "", PLANNED, *PLANNED_RECORDS)
 HeadProposer = derive(AscendEagleProposer, "", HEAD, *PLANNED_RECORDS, records.NEXT_TOKENS)
-DflashProposer = derive(AscendDflashProposer, "", PLANNED, *PLANNED_RECORDS, records.MASK_TOKENS)
+DflashProposer = derive(AscendDflashProposer, "", PLANNED, *PLANNED_RECORDS)
 Step3p5MTPProposer = derive(
     AscendStep3p5MTPProposer, "", SEPARATE_CONFIGURATION, *CONFIGURATION_RECORDS
 )
@@ -263,7 +253,7 @@ def proposer_class(method: str, vllm_config: VllmConfig) -> type[Any] | None:
         if proposer is DflashProposer:
             raise NotImplementedError(
                 "method dflash under context parallelism: a rank's block tables hold a share of "
-                "each sequence, and neither vllm-ascend 0.23.0 nor this plugin lays out the "
+                "each sequence, and neither vllm-ascend nor this plugin lays out the "
                 "draft's context in shares. Leave context parallelism out, or choose another "
                 "method."
             )
@@ -280,23 +270,29 @@ def family_of(method: str, vllm_config: VllmConfig) -> Family:
     return Family()
 
 
-def create_proposer(method: str, vllm_config: VllmConfig, device: torch.device, runner: Any) -> Any:
+def create_proposer(
+    method: str, vllm_config: VllmConfig, device: torch.device, runner: Any, host: DraftHost
+) -> Any:
     """The proposer for a method of speculative decoding.
 
     Raises:
         ValueError: vllm-ascend does not know the method.
     """
-    proposer = proposer_class(method, vllm_config)
+    kept = host.keeps_proposer(method, vllm_config)
+    proposer = None if kept else proposer_class(method, vllm_config)
     if proposer is None:
         return get_spec_decode_method(method, vllm_config, device, runner)
     if proposer not in PROPOSERS.values():
-        return proposer(vllm_config, device, runner)
+        made = proposer(vllm_config, device, runner)
+        made.draft_host = host
+        return made
     enforce_eager = bool(vllm_config.speculative_config.enforce_eager)
     # Graphs of vllm-ascend's own know of one KV group; ours capture the passes.
     vllm_config.speculative_config.enforce_eager = True
     made = proposer(vllm_config, device, runner)
     family = family_of(method, vllm_config)
-    made.assembly = Assembly(made, family, enforce_eager=enforce_eager)
+    made.draft_host = host
+    made.assembly = Assembly(made, family, host, enforce_eager=enforce_eager)
     if isinstance(family, RecurrentFamily):
         # Rows of the first pass are the target's: none more for what the target sampled.
         made.net_num_new_slots_per_request = 0

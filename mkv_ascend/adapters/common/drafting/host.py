@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What differs between hosts where drafts are run. The adapter of a host gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from torch import nn
+    from vllm.config import VllmConfig
+
+    from mkv_ascend.adapters.common.drafting.capture_adapters import CapturedGraphParams
+    from mkv_ascend.adapters.common.drafting.draft import AscendDraft
+    from mkv_ascend.adapters.common.drafting.sharing import Sharing
+
+
+class LaunchUpdates(Protocol):
+    """Gives the captured launches of a graph their lengths; false if there are no such launches."""
+
+    def __bool__(self) -> bool: ...
+
+    def run(self, stream: Any, context: Any, config: Any, lengths: Sequence[list[int]]) -> None:
+        """Give all launches their lengths, and let the replay continue.
+
+        Args:
+            stream: the stream on which tasks are updated.
+            context: the forward context of the capture, which is the current one.
+            config: vLLM's configuration.
+            lengths: for each pass, a length for each request.
+
+        Raises:
+            ValueError: the number of passes differs from the graph's.
+        """
+
+
+class DraftHost(Protocol):
+    """The parts of drafting that one host does in its own way."""
+
+    @property
+    def draft(self) -> type[AscendDraft]:
+        """The class of drafts, except those of mask tokens."""
+
+    def keeps_proposer(self, method: str, config: VllmConfig) -> bool:
+        """Whether a draft of one of our methods is left to the host's own proposer."""
+
+    def refuse_options(self, config: VllmConfig) -> None:
+        """Raise NotImplementedError for options of the host that our proposals do not serve."""
+
+    def splits_vocabulary(self) -> bool:
+        """Whether other ranks split the vocabulary of sampling."""
+
+    def building(self) -> AbstractContextManager[Callable[[nn.Module], None]]:
+        """Keep the target's process-wide state while a draft is built.
+
+        Gives a function that is called with the built draft afterwards.
+        """
+
+    def sharing_of(self, builder: Any) -> Sharing | None:
+        """How the metadata of a builder is shared; None for an unknown builder."""
+
+    def new_graph(self) -> Any:
+        """A device graph for a capture."""
+
+    def updates(
+        self,
+        graph: Any,
+        table: CapturedGraphParams,
+        names: Sequence[str],
+        metadata: Sequence[Mapping[str, Any]],
+        layers: Mapping[str, Any],
+    ) -> LaunchUpdates:
+        """How the launches of a capture that has ended are updated.
+
+        Args:
+            graph: the graph of the capture, from ``new_graph``.
+            table: what implementations noted outside of the graph.
+            names: layers of the draft whose launches are updated, in the order of execution.
+            metadata: metadata of each pass, by layer.
+            layers: the draft's attention layers.
+        """

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How vllm-ascend 0.23.0 does what differs between hosts where drafts are run."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch_npu
+from vllm_ascend.ascend_config import get_ascend_config
+from vllm_ascend.attention.sfa_v1 import AscendSFAMetadataBuilder
+from vllm_ascend.utils import lmhead_tp_enable
+
+from mkv_ascend.adapters.common.drafting.capture_adapters import CapturedGraphParams
+from mkv_ascend.adapters.common.drafting.sharing import SHARING, Sharing, SparseMLASharing, find
+from mkv_ascend.adapters.common.drafting.updates import Updates
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.expert_methods import (
+    preserve_expert_methods,
+    use_methods,
+)
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.ranked_draft import RankedDraft
+
+if TYPE_CHECKING:
+    from torch import nn
+    from vllm.config import VllmConfig
+
+
+class SparseSharing(SparseMLASharing):
+    """Sparse MLA, whose builder also makes the metadata of the indexer."""
+
+    def serves(self, builder: Any) -> bool:
+        """No if the builder splits rows over ranks or sorts slots, by launches of its own."""
+        return not (builder.enable_dsa_cp or get_ascend_config().c8_enable_reshape_optim)
+
+
+class Host:
+    """``DraftHost`` of vllm-ascend 0.23.0."""
+
+    draft = RankedDraft
+
+    def keeps_proposer(self, method: str, config: VllmConfig) -> bool:
+        """None of our methods."""
+        return False
+
+    def refuse_options(self, config: VllmConfig) -> None:
+        """See ``DraftHost``; there are none."""
+
+    def splits_vocabulary(self) -> bool:
+        """See ``DraftHost``."""
+        return bool(lmhead_tp_enable() or get_ascend_config().enable_reduce_sample)
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[Callable[[nn.Module], None]]:
+        """See ``DraftHost``; the methods of sending tokens to experts."""
+        with preserve_expert_methods() as methods:
+            yield functools.partial(use_methods, methods=methods)
+
+    def sharing_of(self, builder: Any) -> Sharing | None:
+        """See ``DraftHost``."""
+        return find({**SHARING, AscendSFAMetadataBuilder: SparseSharing()}, builder)
+
+    def new_graph(self) -> Any:
+        """See ``DraftHost``."""
+        return torch_npu.npu.NPUGraph()
+
+    def updates(
+        self,
+        graph: Any,
+        table: CapturedGraphParams,
+        names: Sequence[str],
+        metadata: Sequence[Mapping[str, Any]],
+        layers: Mapping[str, Any],
+    ) -> Updates:
+        """See ``DraftHost``; all launches are noted in the table."""
+        return Updates(table.launches(names, metadata, layers))
+
+
+HOST = Host()

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How vllm-ascend 0.30.0 does what differs between hosts where drafts are run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from vllm_ascend.ascend_config import get_ascend_config
+from vllm_ascend.attention.sfa_v1 import AscendSFAMetadataBuilder
+from vllm_ascend.spec_decode.dflash2_proposer import is_dflash2_draft
+from vllm_ascend.spec_decode.multi_kv_cache_group_proposer import is_multi_kv_cache_group_mtp
+from vllm_ascend.utils import lmhead_tp_enable
+
+from mkv_ascend.adapters.common.drafting.capture_adapters import CapturedGraphParams
+from mkv_ascend.adapters.common.drafting.sharing import SHARING, Sharing, SparseMLASharing, find
+from mkv_ascend.adapters.vllm_ascend_0_30.v1.drafting.mixed_draft import Draft
+from mkv_ascend.adapters.vllm_ascend_0_30.v1.drafting.options import refuse_options
+from mkv_ascend.adapters.vllm_ascend_0_30.v1.drafting.task_updates import (
+    DraftGraph,
+    TaskUpdates,
+)
+
+if TYPE_CHECKING:
+    from torch import nn
+    from vllm.config import VllmConfig
+
+
+class SparseSharing(SparseMLASharing):
+    """Sparse MLA, whose indexer has metadata and a builder of its own."""
+
+    def serves(self, builder: Any) -> bool:
+        """No for builders that split rows over ranks, by launches of their own."""
+        split = type(builder)._prepare_parallel_metadata
+        return split is AscendSFAMetadataBuilder._prepare_parallel_metadata and not builder.nope
+
+
+class Host:
+    """``DraftHost`` of vllm-ascend 0.30.0."""
+
+    draft = Draft
+
+    def keeps_proposer(self, method: str, config: VllmConfig) -> bool:
+        """Drafts of three families, whose proposers lay out several KV groups themselves."""
+        speculative = config.speculative_config
+        if method == "dflash":
+            return bool(is_dflash2_draft(speculative))
+        if method == "mtp":
+            return bool(speculative.use_gemma4_mtp() or is_multi_kv_cache_group_mtp(config))
+        return False
+
+    def refuse_options(self, config: VllmConfig) -> None:
+        """See ``DraftHost``."""
+        refuse_options(config, get_ascend_config().draft_window_size)
+
+    def splits_vocabulary(self) -> bool:
+        """See ``DraftHost``."""
+        return bool(lmhead_tp_enable())
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[Callable[[nn.Module], None]]:
+        """See ``DraftHost``; there is no such state."""
+        yield lambda _: None
+
+    def sharing_of(self, builder: Any) -> Sharing | None:
+        """See ``DraftHost``."""
+        return find({**SHARING, AscendSFAMetadataBuilder: SparseSharing()}, builder)
+
+    def new_graph(self) -> DraftGraph:
+        """See ``DraftHost``."""
+        return DraftGraph()
+
+    def updates(
+        self,
+        graph: DraftGraph,
+        table: CapturedGraphParams,
+        names: Sequence[str],
+        metadata: Sequence[Mapping[str, Any]],
+        layers: Mapping[str, Any],
+    ) -> TaskUpdates:
+        """See ``DraftHost``; MLA's launches are noted in the table, others in the graph."""
+        return TaskUpdates(graph, table, names, metadata, layers)
+
+
+HOST = Host()

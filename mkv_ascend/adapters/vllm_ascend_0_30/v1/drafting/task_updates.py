@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lengths of captured launches: tasks of their graph, and what MLA notes beside it.
+
+vllm-ascend 0.30.0 keeps launches of fused_infer_attention as tasks of the graph that captures them.
+A task asks a source for what changes. Its own source for drafts takes layers in any order but
+knows one block table, and its wrapper asks one backend for all launches. MLA still notes its
+launches in one table of the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_ascend.attention.attention_v1 import AscendAttentionBackendImpl
+from vllm_ascend.compilation.updatable_graph import UpdatableGraph
+
+from mkv_ascend.adapters.common.drafting.capture_adapters import (
+    CAPTURE_ADAPTERS,
+    CapturedGraphParams,
+)
+from mkv_ascend.adapters.common.drafting.updates import Lengths, Updates
+
+TASKS = CAPTURE_ADAPTERS[AscendAttentionBackendImpl]
+"""The capture adapter of launches that are tasks of their graph."""
+
+
+class DraftGraph(UpdatableGraph):
+    """vllm-ascend's graph; all launches of an operator get the largest workspace of any of them.
+
+    It asks for the first launch's workspace and uses it for all others, whatever they need, except
+    for models that it knows.
+    """
+
+    def get_capture_resource(
+        self, key: Hashable, factory: Callable[[], Any], use_max_workspace: bool = False
+    ) -> Any:
+        """As vllm-ascend's."""
+        return super().get_capture_resource(key, factory, use_max_workspace=True)
+
+
+@dataclass(frozen=True)
+class MetadataOfPasses:
+    """The source of what tasks take, in the order of the passes.
+
+    Attributes:
+        passes: metadata of each pass, by layer.
+    """
+
+    passes: Sequence[Mapping[str, Any]]
+
+    def get(self, provider: Any) -> list[dict[str, Any]]:
+        """What each launch of a layer takes; ``provider`` finds it in metadata."""
+        return [provider.resolve(metadata) for metadata in self.passes]
+
+
+class TaskUpdates:
+    """``LaunchUpdates`` of one graph."""
+
+    def __init__(
+        self,
+        graph: UpdatableGraph,
+        table: CapturedGraphParams,
+        names: Sequence[str],
+        metadata: Sequence[Mapping[str, Any]],
+        layers: Mapping[str, Any],
+    ) -> None:
+        """
+        Args: see ``DraftHost.updates``.
+
+        Raises:
+            RuntimeError: the capture noted another number of launches.
+        """
+        tasks = [
+            name for name in names if isinstance(layers[name].impl, AscendAttentionBackendImpl)
+        ]
+        expected = len(tasks) * len(metadata)
+        if len(graph.tasks) != expected:
+            raise RuntimeError(
+                f"{len(graph.tasks)} tasks of attention were captured, not {expected}: of "
+                f"{len(tasks)} layers in {len(metadata)} passes"
+            )
+        self._graph, self._tasks, self._metadata = graph, tasks, metadata
+        noted = [name for name in names if name not in tasks]
+        self._noted = Updates(table.launches(noted, metadata, layers))
+
+    def __bool__(self) -> bool:
+        """Whether there are launches to update."""
+        return bool(self._tasks) or bool(self._noted)
+
+    def run(self, stream: Any, context: Any, config: Any, lengths: Lengths) -> None:
+        """See ``LaunchUpdates``."""
+        if len(lengths) != len(self._metadata):
+            raise ValueError(
+                f"lengths of {len(lengths)} passes for a graph of {len(self._metadata)}; give as "
+                "many"
+            )
+        if self._tasks:
+            given = [
+                self._with_lengths(metadata, pass_lengths)
+                for metadata, pass_lengths in zip(self._metadata, lengths, strict=True)
+            ]
+            tasks = self._graph.resolve_tasks(MetadataOfPasses(given))
+            self._graph.update(stream, tasks)
+        if self._noted:
+            self._noted.run(stream, context, config, lengths)
+
+    def _with_lengths(self, metadata: Mapping[str, Any], lengths: list[int]) -> dict[str, Any]:
+        """The tasks' metadata by layer, copied once where layers share it."""
+        copies: dict[int, Any] = {}
+        for name in self._tasks:
+            built = metadata[name]
+            if id(built) not in copies:
+                copies[id(built)] = TASKS.with_lengths(built, lengths)
+        return {name: copies[id(metadata[name])] for name in self._tasks}
