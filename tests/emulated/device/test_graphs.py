@@ -277,6 +277,49 @@ def test_a_refusal_by_name():
         torch.npu.make_graphed_callables(None, ())
 
 
+def test_functions_of_the_host_run_at_each_replay():
+    source, seen = on_npu(1, 2), []
+    host = torch.empty(2).pin_memory()
+    stream = torch.npu.current_stream()
+    with pytest.raises(RuntimeError, match="nobody serves"):
+        torch.npu._launch_host_func(stream, seen.append, 0)
+    torch.npu._subscribe_report(stream)
+    torch.npu._launch_host_func(stream, seen.append, "at once")
+    assert seen.pop() == "at once"
+    torch.npu._unsubscribe_report(stream)
+
+    def capture():
+        stream = torch.npu.current_stream()
+        torch.npu._subscribe_report(stream)
+        host.copy_(source * 10, non_blocking=True)
+        torch.npu._launch_host_func(stream, lambda memory: seen.append(memory.tolist()), host)
+        torch.npu._unsubscribe_report(stream)
+
+    graph, _ = captured(capture)
+    assert not seen
+    for values in ([3.0, 4.0], [5.0, 6.0]):
+        source.copy_(torch.tensor(values))
+        graph.replay()
+    assert seen == [[30, 40], [50, 60]]
+
+
+def test_a_super_kernel_changes_no_value():
+    source = on_npu(1, 2)
+    with pytest.raises(RuntimeError, match="without a capture"):
+        torch.npu.NPUGraph().super_kernel_optimize()
+
+    def capture():
+        torch.npu.super_kernel_scope_begin("all")
+        result = source + 1
+        torch.npu.super_kernel_scope_end("all")
+        return result
+
+    graph, result = captured(capture)
+    graph.super_kernel_optimize(optimize_options={})
+    graph.replay()
+    assert result.tolist() == [2, 3]
+
+
 def test_a_convolution():
     source, weight, bias = (torch.randn(shape).npu() for shape in ((1, 2, 8), (3, 2, 3), (3,)))
     graph, result = captured(lambda: torch.nn.functional.conv1d(source, weight, bias, padding=1))

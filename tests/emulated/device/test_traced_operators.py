@@ -20,6 +20,7 @@ def calls():
         "npu_rms_norm": (x, weight, 1e-5),
         "npu_add_rms_norm": (x, y, weight),
         "npu_swiglu": (x,),
+        "npu_clipped_swiglu": (x,),
         "npu_fast_gelu": (x,),
         "npu_rotary_mul": (torch.randn(1, 3, 2, HIDDEN).half().npu(), rope, rope),
         "npu_gemma_rms_norm": (x, weight, 1e-5),

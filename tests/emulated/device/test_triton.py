@@ -122,6 +122,8 @@ def test_vllm_finds_triton_as_the_setting_says_and_kernels_run_either_way(has_tr
         "from vllm_ascend.ops.triton import triton_utils\n"
         "triton_utils.init_device_properties_triton()\n"
         "print('cores', triton_utils._NUM_AICORE, triton_utils._NUM_VECTORCORE)\n"
+        "import torch, vllm_ascend.ops\n"
+        "print('fused', torch.ops.vllm.triton_split_qkv_rmsnorm_mrope.default)\n"
     )
     finished = subprocess.run(
         [sys.executable, "-c", script],
@@ -133,6 +135,8 @@ def test_vllm_finds_triton_as_the_setting_says_and_kernels_run_either_way(has_tr
     assert f"found {has_triton} triton triton.language" in finished.stdout, finished.stderr
     # Without Triton too: vllm-ascend's fusion passes put kernels into graphs that ask for them.
     assert "cores 20 40" in finished.stdout
+    # As does the attention of some models, whatever vLLM finds.
+    assert "fused vllm.triton_split_qkv_rmsnorm_mrope.default" in finished.stdout, finished.stderr
 
 
 def test_vllm_ascends_slot_mapping_kernel() -> None:

@@ -99,7 +99,6 @@ def test_qwen3_5_without_its_vision_tower() -> None:
         prompts=mixed_prompts("qwen3_5"),
         engine={"language_model_only": True, "max_num_batched_tokens": 96, "max_num_seqs": 4},
         max_tokens=16,
-        environment={"EMULATED_NPU_TRITON": "1"},
     )
     result = engine.run(case)
     assert_greedy_tokens_of_reference(case, result)

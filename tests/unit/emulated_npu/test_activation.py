@@ -86,6 +86,7 @@ def test_formats_change_nothing():
     assert formats.npu_format_cast.checked(x, nz) is x
     assert formats.npu_format_cast_.checked(x, 29) is x
     assert formats.get_npu_format.kernel(x) == formats.Format.ND == 2
+    assert formats.get_storage_size.kernel(x[1:, ::2]) == 32
     empty = formats.empty_with_format.kernel([2, 3], dtype=torch.int8, acl_format=nz)
     assert empty.shape == (2, 3)
     assert empty.dtype == torch.int8

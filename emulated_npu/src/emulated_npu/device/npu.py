@@ -47,6 +47,11 @@ from emulated_npu.device.graphs import (
     is_current_stream_capturing,
     make_graphed_callables,
 )
+from emulated_npu.device.host_functions import (
+    _launch_host_func,
+    _subscribe_report,
+    _unsubscribe_report,
+)
 from emulated_npu.device.memory import (
     empty_cache,
     ipc_collect,

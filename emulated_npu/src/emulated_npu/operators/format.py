@@ -54,6 +54,17 @@ def _check_format_cast_(acl_format: int) -> None:
 
 
 @operator(
+    "get_storage_size",
+    source="torch_npu: get_storage_size, elements of a tensor's memory in its format",
+    limits="Always that of ND.",
+    launches=False,
+)
+def get_storage_size(tensor: torch.Tensor) -> int:
+    """Elements that the tensor's storage holds, whatever part of it the tensor shows."""
+    return tensor.untyped_storage().nbytes() // tensor.element_size()
+
+
+@operator(
     "get_npu_format",
     source="op-plugin docs: torch_npu.get_npu_format",
     limits="Always ND.",

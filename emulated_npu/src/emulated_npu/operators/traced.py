@@ -24,6 +24,7 @@ TRACED = (
     "npu_rms_norm",
     "npu_add_rms_norm",
     "npu_swiglu",
+    "npu_clipped_swiglu",
     "npu_rotary_mul",
     "npu_fast_gelu",
     # What vllm-ascend's fusion passes look for in traced graphs, and what they put there instead.

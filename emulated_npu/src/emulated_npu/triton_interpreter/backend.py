@@ -13,6 +13,9 @@ CUBE_CORES = 20
 VECTOR_CORES = 40
 """Cores of an Ascend910B4; vllm-ascend sizes the grids of its kernels by them."""
 
+UNIFIED_BUFFER_BYTES = 192 << 10
+"""Local memory of a vector core; vllm-ascend 0.30 sizes the blocks of its kernels by it."""
+
 
 def _npu() -> ModuleType:
     """The module torch.npu, which exists once torch_npu was imported."""
