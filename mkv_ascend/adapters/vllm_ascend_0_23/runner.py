@@ -15,17 +15,10 @@ from vllm.model_executor.layers.attention import Attention, MLAAttention
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.layers.mamba.abstract import MambaBase
 from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
-from vllm_ascend.attention.attention_v1 import (
-    AscendAttentionMetadataBuilder,
-    AscendAttentionState,
-)
-from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
-from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
+from vllm_ascend.attention.attention_v1 import AscendAttentionState
 
-from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.drafting.capture_cost import CaptureCost
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of, create_proposer
-from mkv_ascend.adapters.common.early_checks import recurrent_refusals
 from mkv_ascend.adapters.common.kv_cache.block_zeroer import PlannedBlockZeroer
 from mkv_ascend.adapters.common.kv_cache.layer_facts import tie_facts
 from mkv_ascend.adapters.common.kv_cache.planned_caches import (
@@ -34,14 +27,13 @@ from mkv_ascend.adapters.common.kv_cache.planned_caches import (
     plan_caches,
     served_plan,
 )
-from mkv_ascend.adapters.common.patches import accepted_tokens, auxiliary_states, mamba_kernels
-from mkv_ascend.adapters.common.patches.identity_rope import record_identity_rope
-from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
+from mkv_ascend.adapters.common.patches import accepted_tokens, mamba_kernels
 from mkv_ascend.adapters.common.rebuilding_states import (
     Rebuilding,
     make_rebuilding,
     note_requests,
 )
+from mkv_ascend.adapters.common.runner import HostRunner
 from mkv_ascend.adapters.common.target_graphs import (
     for_updates,
     state_of,
@@ -64,7 +56,7 @@ from mkv_ascend.adapters.vllm_ascend_0_23.patches.gdn_rows import (
     verifying_rows,
 )
 from mkv_ascend.adapters.vllm_ascend_0_23.target_slots import slots_in_one_launch
-from mkv_ascend.attention.report import LayerRow, layer_rows, render
+from mkv_ascend.attention.report import render
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.materialize import Materialized, materialize
 
@@ -73,14 +65,11 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-HOST_LENGTH_BUILDERS = (AscendAttentionMetadataBuilder, AscendMLAMetadataBuilder)
-"""Builders that read sequence lengths on the host."""
-
 OF_VLLM = (Attention, MLAAttention, MambaBase)
 """Layers that take the cache tensors themselves, not a list of them."""
 
 
-class MkvModelRunner(NPUModelRunner):
+class MkvModelRunner(HostRunner):
     """Runs the target and, where there is one, the draft.
 
     ``cache_plan``: the plan of all KV caches; None before they are allocated, and where
@@ -88,7 +77,6 @@ class MkvModelRunner(NPUModelRunner):
     """
 
     cache_plan: BoundPlan | None = None
-    kv_cache_config: KVCacheConfig
     attn_groups: AttentionGroups
     attn_state: AscendAttentionState
     _target_pass: TargetPass | None = None
@@ -99,32 +87,6 @@ class MkvModelRunner(NPUModelRunner):
     def _get_drafter(self) -> Any:
         method = self.speculative_config.method
         return create_proposer(method, self.vllm_config, self.device, self, HOST)
-
-    @override(records.LOADED)
-    def load_model(self) -> None:
-        """Load target and draft; afterwards every layer has its backend.
-
-        Raises:
-            SelectionError: no backend fits a layer, or a pattern of ``attention.layers``
-                matches none.
-        """
-        asked = self.use_aux_hidden_state_outputs or self._eagle3_uses_aux_hidden_state()
-        with auxiliary_states.with_auxiliary_states(asked, self.vllm_config):
-            super().load_model()
-        record_identity_rope(self.vllm_config, self.device)
-        drop_rows_of_other_sizes()
-        all_layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
-        drafts = self._draft_layers()
-        recurrent_refusals.refuse(
-            self.vllm_config, {name: all_layers[name] for name in all_layers if name not in drafts}
-        )
-        layers.check_options(self.vllm_config)
-        # vllm-ascend asks only the target's backend. The lengths on the host must be exact if any
-        # layer's builder reads them, even a layer of the draft.
-        self._needs_seq_lens_cpu_sync = self.use_compress or any(
-            issubclass(layer.get_attn_backend().get_builder_cls(), HOST_LENGTH_BUILDERS)
-            for layer in layers.chosen_layers(self.vllm_config).values()
-        )
 
     @override(records.MAMBA_KERNEL)
     def initialize_kv_cache(self, kv_cache_config: KVCacheConfig) -> None:
@@ -326,9 +288,6 @@ class MkvModelRunner(NPUModelRunner):
                     if name not in specs:
                         specs[name] = specs[self.shared_kv_cache_layers[name]]
 
-    def _draft_layers(self) -> frozenset[str]:
-        return frozenset(getattr(self.drafter, "_draft_attn_layer_names", ()))
-
     @override(records.PLANNED_CACHES)
     def _allocate_kv_cache_tensors(self, kv_cache_config: KVCacheConfig) -> dict[str, Any]:
         """Every layer's cache in its final shape, from one plan, if all kinds are planned."""
@@ -371,19 +330,3 @@ class MkvModelRunner(NPUModelRunner):
             super()._init_kv_zero_meta()
             return
         self._kv_block_zeroer = PlannedBlockZeroer(self._cache_memory.planes)
-
-    def zero_new_blocks(self) -> None:
-        """Zero new blocks from now on, where a draft's may have held states (``new_blocks``)."""
-        if self.cache_plan is None or not self.kv_cache_config.needs_kv_cache_zeroing:
-            return
-        if assembly_of(self.drafter) is not None and not hasattr(self, "_kv_block_zeroer"):
-            self._init_kv_zero_meta()
-
-    def layer_rows(self) -> tuple[LayerRow, ...]:
-        """Each layer with its backend and its KV group, in the order of creation."""
-        groups = {
-            name: gid
-            for gid, group in enumerate(self.kv_cache_config.kv_cache_groups)
-            for name in group.layer_names
-        }
-        return layer_rows(layers.all_choices(self.vllm_config, self._draft_layers()), groups)

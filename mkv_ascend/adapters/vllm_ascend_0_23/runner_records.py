@@ -14,17 +14,6 @@ DRAFTER = record(
     test="tests/emulated/drafting/test_drafting_groups.py",
 )
 
-LOADED = record(
-    name="checks after the models are loaded",
-    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.load_model",
-    why="Backends, states and rotary tables of both models are known only then. And whether "
-    "lengths are kept right on the host is decided by the target's backend alone; a draft's "
-    "builder may read lengths on the host when the target's does not.",
-    until="vllm-ascend asks the backends of all layers",
-    test="tests/emulated/platform/test_platform.py"
-    "::test_host_lengths_are_kept_right_when_any_layer_reads_them",
-)
-
 MAMBA_KERNEL = record(
     name="kernel of Mamba's state update",
     target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.initialize_kv_cache",
@@ -150,7 +139,6 @@ ATTRIBUTES = record(
     name="attributes of the runner",
     target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.__init__",
     writes=(
-        "_needs_seq_lens_cpu_sync",
         "_kv_block_zeroer",
         "attn_state",
         "attn_groups",

@@ -1,108 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MkvWorker: vllm-ascend's worker with MkvModelRunner."""
+"""MkvWorker: the worker of vllm-ascend 0.23.0, with our model runner and our patches."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
-
-from vllm_ascend.worker import worker as ascend_worker
-
-from mkv_ascend.adapters.common.drafting.proposers import assembly_of
-from mkv_ascend.adapters.common.patches import expert_groups
-from mkv_ascend.adapters.patching import override, record
+from mkv_ascend.adapters.common.worker import HostWorker
 from mkv_ascend.adapters.vllm_ascend_0_23.patches import in_worker
 from mkv_ascend.adapters.vllm_ascend_0_23.runner import MkvModelRunner
 
-if TYPE_CHECKING:
-    from vllm.v1.kv_cache_interface import KVCacheConfig
 
-
-RUNNER = record(
-    name="model runner of the worker",
-    target="vllm_ascend.worker.worker:NPUModelRunner",
-    reads=("vllm_ascend.worker.worker:NPUWorker.init_device",),
-    why="NPUWorker.init_device names the runner's class by a global of its module.",
-    until="NPUWorker takes the runner's class from an overridable method",
-    test="tests/emulated/models/test_backend_choice.py",
-)
-
-
-class MkvWorker(ascend_worker.NPUWorker):
+class MkvWorker(HostWorker):
     """One NPU's worker process."""
 
-    @override(
-        record(
-            name="patches of the worker",
-            target="vllm_ascend.worker.worker:NPUWorker.__init__",
-            why="Patches of layers must be there before a model is built; vLLM builds the worker "
-            "right after its process has started and loaded the general plugins.",
-            until="no patch of ours belongs in the worker",
-            test="tests/emulated/models/test_backend_choice.py",
-        )
-    )
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def apply_patches(self) -> None:
+        """See the base."""
         in_worker.apply()
-        super().__init__(*args, **kwargs)
 
-    @override(
-        record(
-            name="device of the worker",
-            target="vllm_ascend.worker.worker:NPUWorker.init_device",
-            why='Its model runner is ours: see "model runner of the worker".',
-            until="NPUWorker takes the runner's class from an overridable method",
-            test="tests/emulated/models/test_backend_choice.py",
-        )
-    )
-    def init_device(self) -> None:
-        """Set the device up and create the model runner.
-
-        vllm-ascend's method takes the runner's class from a global of its module, and does much
-        more. Replacing the global during the call keeps all of it.
-        """
-        with RUNNER.replaced(MkvModelRunner):
-            super().init_device()
-
-    @override(
-        record(
-            name="processes of the worker",
-            target="vllm_ascend.worker.worker:NPUWorker._init_worker_distributed_environment",
-            why="A draft with experts beside a target without needs a group of processes more.",
-            until="vLLM looks at the draft's configuration too",
-            test="tests/emulated/drafting/test_drafting_ranks.py"
-            "::test_a_draft_with_experts_serves_a_target_without_on_several_ranks",
-        )
-    )
-    def _init_worker_distributed_environment(self) -> None:
-        super()._init_worker_distributed_environment()
-        expert_groups.make_for_draft(self.vllm_config)
-
-    @override(
-        record(
-            name="zeroing of new blocks in the worker",
-            target="vllm_ascend.worker.worker:NPUWorker.initialize_from_config",
-            why="A draft may read blocks that held recurrent states before: the runner zeroes "
-            "them, once its caches are allocated.",
-            until="vllm-ascend zeroes new blocks for all methods",
-            test="tests/emulated/layout/test_new_blocks.py",
-        )
-    )
-    def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
-        """Allocate the caches, and zero new blocks if a draft may read them after states."""
-        super().initialize_from_config(kv_cache_config)
-        self.model_runner.zero_new_blocks()
-
-    def attention_layers(self) -> list[dict[str, Any]]:
-        """Which backend serves which layer; for ``collective_rpc("attention_layers")``."""
-        return [asdict(row) for row in self.model_runner.layer_rows()]
-
-    def draft_replays(self) -> dict[str, Any]:
-        """Numbers of requests for which the draft's passes are captured, and the number of replays.
-
-        For ``collective_rpc("draft_replays")``.
-        """
-        assembly = assembly_of(self.model_runner.drafter)
-        graphs = None if assembly is None else assembly.graphs
-        if graphs is None:
-            return {"captured": [], "replays": 0}
-        return {"captured": sorted(graphs.captured), "replays": graphs.replays}
+    def runner_class(self) -> type[MkvModelRunner]:
+        """See the base."""
+        return MkvModelRunner

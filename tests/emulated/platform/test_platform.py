@@ -11,20 +11,21 @@ from transformers import PretrainedConfig
 from vllm.v1 import kv_cache_spec_registry
 from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
 from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm_ascend.platform import NPUPlatform
 
+from mkv_ascend.adapters.common import runner as shared_runner
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.early_checks import early_check
 from mkv_ascend.adapters.common.patches import expert_groups
+from mkv_ascend.adapters.common.platform import STOCK_WORKER
 from mkv_ascend.attention.selection import SelectionError
 from mkv_ascend.config import ConfigError
 from tests.support import hosts
 
-model_runner = hosts.module("runner")
+MkvModelRunner = hosts.module("runner").MkvModelRunner
 engine_core = hosts.module("kv_cache.engine_core")
-_platform = hosts.module("platform")
-STOCK_WORKER = _platform.STOCK_WORKER
-WORKER = _platform.WORKER
-MkvPlatform = _platform.MkvPlatform
+MkvPlatform = hosts.module("platform").MkvPlatform
+WORKER = MkvPlatform.WORKER
 
 XLITE = "vllm_ascend.xlite.xlite_worker.XliteWorker"
 OPTIONS = {"mkv_ascend": {"attention": {"draft": "flash_attention_3"}}}
@@ -43,7 +44,7 @@ def configure(monkeypatch):
         def stock(cls, config):
             config.parallel_config.worker_cls = worker
 
-        monkeypatch.setattr(MkvPlatform.__mro__[1], "check_and_update_config", classmethod(stock))
+        monkeypatch.setattr(NPUPlatform, "check_and_update_config", classmethod(stock))
         monkeypatch.setattr(
             "mkv_ascend.adapters.common.early_checks.early_check.check_models",
             lambda config: None,
@@ -76,7 +77,7 @@ def test_options_are_checked_before_anything_else(configure):
         configure(STOCK_WORKER, {"mkv_ascend": {"attention": {"targets": "mla"}}})
 
 
-class HostLengths(model_runner.AscendAttentionMetadataBuilder):
+class HostLengths(shared_runner.AscendAttentionMetadataBuilder):
     pass
 
 
@@ -99,14 +100,14 @@ def test_host_lengths_are_kept_right_when_any_layer_reads_them(monkeypatch, buil
         return SimpleNamespace(get_attn_backend=lambda: backend)
 
     chosen = {str(index): layer(builder) for index, builder in enumerate(builders)}
-    monkeypatch.setattr(model_runner.NPUModelRunner, "load_model", lambda self: None)
+    monkeypatch.setattr(shared_runner.NPUModelRunner, "load_model", lambda self: None)
     monkeypatch.setattr(layers, "check_options", lambda config: None)
     monkeypatch.setattr(layers, "chosen_layers", lambda config: chosen)
-    monkeypatch.setattr(model_runner, "record_identity_rope", lambda config, device: None)
-    monkeypatch.setattr(model_runner, "get_layers_from_vllm_config", lambda config, kind: {})
-    monkeypatch.setattr(model_runner.MkvModelRunner, "_draft_layers", lambda self: {})
-    monkeypatch.setattr(model_runner.recurrent_refusals, "refuse", lambda config, chosen: None)
-    runner = object.__new__(model_runner.MkvModelRunner)
+    monkeypatch.setattr(shared_runner, "record_identity_rope", lambda config, device: None)
+    monkeypatch.setattr(shared_runner, "get_layers_from_vllm_config", lambda config, kind: {})
+    monkeypatch.setattr(MkvModelRunner, "_draft_layers", lambda self: {})
+    monkeypatch.setattr(shared_runner.recurrent_refusals, "refuse", lambda config, chosen: None)
+    runner = object.__new__(MkvModelRunner)
     runner.vllm_config, runner.device, runner.use_compress = None, None, False
     runner.use_aux_hidden_state_outputs, runner.speculative_config = False, None
     runner._needs_seq_lens_cpu_sync = not expected

@@ -40,11 +40,26 @@ def foreign_bases(node: ast.ClassDef, tree: ast.Module) -> list[Definition]:
     bound, found = foreign_names.bound_names(tree), []
     for base in node.bases:
         first, _, rest = ast.unparse(base).partition(".")
+        for module, ours in classes_of_ours(tree, first):
+            found += foreign_bases(ours, module)
         if first in bound:
             name = bound[first] if not rest else f"{bound[first]}.{rest}".replace(":.", ":")
             definition = HOST.find(name)
             found += list(lineage(definition)) if definition else []
     return found
+
+
+def classes_of_ours(tree: ast.Module, name: str) -> Iterator[tuple[ast.Module, ast.ClassDef]]:
+    """The class that a file imports by this name from another file of ours, with that file."""
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mkv_ascend."):
+            if name not in [alias.asname or alias.name for alias in node.names]:
+                continue
+            path = foreign_names.ROOT / f"{(node.module or '').replace('.', '/')}.py"
+            module = foreign_names.tree_of(path) if path.is_file() else ast.Module([], [])
+            for item in module.body:
+                if isinstance(item, ast.ClassDef) and item.name == name:
+                    yield module, item
 
 
 def methods(definition: Definition) -> set[str]:
@@ -154,7 +169,9 @@ def named_overrides() -> set[str]:
 
 
 def records_of(path: Path) -> list[Record]:
-    beside = [path, path.with_name(RUNNER)] if path.name == "runner.py" else [path]
+    beside = [path]
+    if path.name == "runner.py":
+        beside += [x for x in SOURCES if x.name == RUNNER]
     if path.parent.name == "drafting":
         beside += [x for x in SOURCES if (x.parent.name, x.name) == ("drafting", "records.py")]
     return [placed.record for placed in foreign_names.records(beside)]
@@ -177,6 +194,11 @@ CASES = {
         from vllm_ascend.worker import model_runner_v1
         class Runner(model_runner_v1.NPUModelRunner):
             def capture_model(self): ...
+        """,
+    "MkvWorker.init_device": """
+        from mkv_ascend.adapters.common.worker import HostWorker
+        class MkvWorker(HostWorker):
+            def init_device(self): ...
         """,
     "acl_graph._draft_graph_params": """
         from vllm_ascend.compilation import acl_graph

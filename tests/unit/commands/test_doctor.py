@@ -10,7 +10,7 @@ import pytest
 from mkv_ascend.commands import doctor
 from tests.support import hosts
 
-PLATFORM = hosts.module("host").PLATFORM
+PLATFORM = hosts.ADAPTER.PLATFORM
 
 FOUND = {
     "device": "emulated",

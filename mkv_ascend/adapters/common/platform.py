@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vllm-ascend's platform with our worker and configuration; an adapter derives from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from vllm_ascend.platform import NPUPlatform
+
+from mkv_ascend.adapters.common.early_checks import early_check, front_check, kv_connectors
+from mkv_ascend.adapters.common.options import options_of
+from mkv_ascend.adapters.common.patches import recurrent_blocks, two_head_sizes
+from mkv_ascend.adapters.logging import get_logger
+from mkv_ascend.adapters.patching import Patch, override, record
+from mkv_ascend.adapters.refusal import refuse
+from mkv_ascend.attention.selection import SelectionError
+from mkv_ascend.config import ConfigError, MkvConfig
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+logger = get_logger(__name__)
+
+STOCK_WORKER = "vllm_ascend.worker.worker.NPUWorker"
+
+
+class HostPlatform(NPUPlatform):
+    """The platform that vLLM runs on when this package and vllm-ascend are installed.
+
+    It adds two things. ``--additional-config`` is checked in the front process, before any worker
+    starts. Our worker replaces vllm-ascend's. Everything else is vllm-ascend's, even the
+    choice of a backend for callers outside attention layers. Attention layers choose in
+    ``attention/layers.py``, because the platform's method does not know the layer and its answer is
+    cached.
+
+    Attributes:
+        WORKER: qualified name of the adapter's worker class.
+    """
+
+    WORKER: ClassVar[str]
+
+    @classmethod
+    def patches_of_the_front_process(cls) -> Iterable[Patch]:
+        """Patches of this host alone for the process that the user started."""
+        return ()
+
+    @classmethod
+    def patches_of_the_engine_core(cls) -> Iterable[Patch]:
+        """Patches of this host alone for the process that groups layers and schedules."""
+        return ()
+
+    @classmethod
+    @override(
+        record(
+            name="patches of the front process",
+            target="vllm_ascend.platform:NPUPlatform.pre_register_and_update",
+            why="vLLM's command calls it before it reads its arguments; ours are applied there.",
+            until="no patch of ours belongs in the front process",
+            test="tests/emulated/platform/test_platform.py",
+        )
+    )
+    def pre_register_and_update(cls, parser: Any = None) -> None:
+        """Apply vllm-ascend's patches of the front process, then ours."""
+        super().pre_register_and_update(parser)
+        recurrent_blocks.blocks_without_alignment.apply()
+        two_head_sizes.choose_no_backend.apply()
+        front_check.check_first.apply()
+        for patch in cls.patches_of_the_front_process():
+            patch.apply()
+
+    @classmethod
+    @override(
+        record(
+            name="our options and our worker",
+            target="vllm_ascend.platform:NPUPlatform.check_and_update_config",
+            writes=("worker_cls",),
+            why="Options are checked in the process that the user started, and the worker is ours.",
+            until="vllm-ascend takes the class of its worker from an option",
+            test="tests/emulated/platform/test_platform.py",
+        )
+    )
+    def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
+        """Check our options, let vllm-ascend update the configuration, then set the worker.
+
+        vLLM runs this again whenever it copies its configuration, for instance for the draft. So
+        it must be idempotent.
+
+        Raises:
+            ConfigError: an option is unknown, of the wrong type or impossible.
+            SelectionError: no backend, or not the one asked for, can serve a model.
+            ConnectorError: a KV connector cannot take an Ascend NPU's caches.
+            StartUpRefused: in place of the errors above, in vLLM's own command.
+            ValueError: the options ask for something in a mode where this plugin cannot act.
+        """
+        try:
+            config = options_of(vllm_config)
+        except ConfigError as error:
+            refuse(error)
+        super().check_and_update_config(vllm_config)
+        parallel_config = vllm_config.parallel_config
+        if parallel_config is None or vllm_config.model_config is None:
+            return
+        if parallel_config.worker_cls == STOCK_WORKER:
+            # The first call: for the target, in the front process.
+            try:
+                early_check.check_models(vllm_config)
+                kv_connectors.check_connectors(vllm_config)
+            except (SelectionError, kv_connectors.ConnectorError) as error:
+                refuse(error)
+            parallel_config.worker_cls = cls.WORKER
+        elif parallel_config.worker_cls not in (cls.WORKER, "auto"):
+            _stay_out_of(parallel_config.worker_cls, config != MkvConfig())
+
+    @classmethod
+    @override(
+        record(
+            name="patches of the engine core",
+            target="vllm_ascend.platform:NPUPlatform.register_custom_kv_cache_specs",
+            why="vLLM calls it in the engine core before it groups layers; ours are applied there.",
+            until="no patch of ours belongs in the engine core",
+            test="tests/emulated/layout/test_layout_groups.py",
+        )
+    )
+    def register_custom_kv_cache_specs(cls, vllm_config: VllmConfig | None) -> None:
+        """Register vllm-ascend's specs, then apply our grouping if our worker runs.
+
+        vLLM calls this in the engine core, before it groups layers. It also calls it when it looks
+        up a spec's manager before any registration, possibly without a configuration.
+        """
+        super().register_custom_kv_cache_specs(vllm_config)
+        if vllm_config is None:
+            # This is no engine core, which always registers with its configuration.
+            return
+        if vllm_config.parallel_config.worker_cls == cls.WORKER:
+            from mkv_ascend.adapters.common.patches import new_blocks
+
+            for patch in (new_blocks.name_new_blocks, *cls.patches_of_the_engine_core()):
+                patch.apply()
+
+
+def _stay_out_of(worker: str, has_options: bool) -> None:
+    """Leave a worker of another kind (310P, xlite, the user's own) as it is, and log that.
+
+    Raises:
+        ValueError: options of ours are given, but nothing would honour them there.
+    """
+    if has_options:
+        refuse(
+            ValueError(
+                f'additional_config["mkv_ascend"] was given, but the worker is {worker}: '
+                f"mkv_ascend extends {STOCK_WORKER} only. Remove the mkv_ascend options, or the "
+                "setting that selects the other worker (worker_cls, xlite_graph_config, a 310P "
+                "device)."
+            )
+        )
+    logger.warning(
+        "mkv_ascend leaves the worker %s as it is: backends and layouts are vllm-ascend's own.",
+        worker,
+    )

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which patches a worker process needs before a model is built."""
+
+from __future__ import annotations
+
+from mkv_ascend.adapters.common.attention import layers
+from mkv_ascend.adapters.common.patches import (
+    dense_specs,
+    recurrent_blocks,
+    target_state_groups,
+    two_head_sizes,
+    value_head_size,
+)
+
+
+def apply() -> None:
+    """Apply them. Idempotent."""
+    layers.choose_backend.apply()
+    dense_specs.spec_without_mla.apply()
+    value_head_size.project_values.apply()
+    recurrent_blocks.blocks_without_alignment.apply()
+    two_head_sizes.choose_no_backend.apply()
+    target_state_groups.groups_that_move.apply()
