@@ -19,6 +19,12 @@ def unit(vector: list[float]) -> list[float]:
     return [element / length for element in vector]
 
 
+def log_decay(x: float, speed: float, bound: float | None) -> float:
+    if bound is None:
+        return -speed * math.log1p(math.exp(x))
+    return bound / (1 + math.exp(-speed * x))
+
+
 def expected(
     state: list[list[float]],
     rows: list[tuple[list[float], list[float], list[float], list[float], float]],
@@ -39,9 +45,12 @@ def expected(
     lengths=st.lists(st.integers(0, 4), min_size=1, max_size=3),
     seed=st.integers(0, 999),
     decoding=st.booleans(),
+    bound=st.sampled_from([None, -5.0]),
 )
 @settings(max_examples=25, deadline=None)
-def test_states_and_outputs(lengths: list[int], seed: int, decoding: bool) -> None:
+def test_states_and_outputs(
+    lengths: list[int], seed: int, decoding: bool, bound: float | None
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     lengths = [min(length, 1) for length in lengths] if decoding else lengths
     tokens, rows = sum(lengths), len(lengths)
@@ -52,7 +61,7 @@ def test_states_and_outputs(lengths: list[int], seed: int, decoding: bool) -> No
     states = torch.randn(rows + 1, HEADS, SIZE, SIZE, generator=generator)
     before = states.double().tolist()
     if decoding:
-        decay = kda.fused_kda_gate(raw[0].flatten(1), rate, SIZE, bias)[None]
+        decay = kda.fused_kda_gate(raw[0].flatten(1), rate, SIZE, bias, lower_bound=bound)[None]
         blocks = torch.arange(1, rows + 1)
         output, after = kda.fused_recurrent_kda(
             q, k, v, decay, beta, None, states, cu_seqlens=starts, ssm_state_indices=blocks
@@ -72,6 +81,7 @@ def test_states_and_outputs(lengths: list[int], seed: int, decoding: bool) -> No
             True,
             True,
             starts,
+            lower_bound=bound,
         )
         assert found is not None
         after = torch.cat([states[:1], found])
@@ -79,11 +89,10 @@ def test_states_and_outputs(lengths: list[int], seed: int, decoding: bool) -> No
         for head in range(HEADS):
             inputs = []
             for token in range(int(starts[row]), int(starts[row + 1])):
-                steps = [
-                    -math.exp(float(rate[head]))
-                    * math.log1p(math.exp(float(raw[0, token, head, j] + bias[head * SIZE + j])))
-                    for j in range(SIZE)
+                shifted = [
+                    float(raw[0, token, head, j] + bias[head * SIZE + j]) for j in range(SIZE)
                 ]
+                steps = [log_decay(x, math.exp(float(rate[head])), bound) for x in shifted]
                 vectors = [part[0, token, head].tolist() for part in (q, k, v)]
                 inputs.append((*vectors, steps, float(beta[0, token, head])))
             state, outputs = expected(before[row + 1][head], inputs)

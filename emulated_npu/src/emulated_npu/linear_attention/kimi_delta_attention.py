@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as functional
 
 from emulated_npu.linear_attention import NAMESPACE
 from emulated_npu.linear_attention.gated_delta_rule import LONGEST_REQUEST
@@ -28,7 +27,7 @@ from emulated_npu.operators.requirements import (
     require_same_dtype,
     require_shape,
 )
-from emulated_npu.triton_interpreter.replacements_kda import run
+from emulated_npu.triton_interpreter import replacements_kda
 
 LOWER_BOUND = -5.0
 """Default of the smallest decay of a safe gate."""
@@ -49,16 +48,10 @@ def decay_of(
     Args:
         g: [tokens, heads, key size]; rate: A_log [heads]; bias: [heads * key size] or by head.
     """
-    wide = g.float()
     if not in_kernel:
-        return wide
+        return g.float()
     assert rate is not None
-    speed = rate.float().reshape(-1, 1).exp()
-    if bias is not None:
-        wide = wide + bias.float().reshape(wide.shape[1:])
-    if lower_bound is None:
-        return -speed * functional.softplus(wide)
-    return lower_bound * (speed * wide).sigmoid()
+    return replacements_kda.decay_of(g, rate, bias, g.shape[-1], lower_bound)
 
 
 @operator(
@@ -150,7 +143,7 @@ def _run(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One sequence's rows of ``tokens``: its state afterwards and its outputs."""
     q, k, v, decay, beta = (part[rows] for part in tokens)
-    return run(state, q, k, v, decay, beta, scale, normalise)
+    return replacements_kda.run(state, q, k, v, decay, beta, scale, normalise)
 
 
 def _blocks(indices: torch.Tensor | None, sequence: int, start: int, end: int) -> list[int]:

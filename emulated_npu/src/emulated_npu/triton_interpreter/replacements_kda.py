@@ -3,7 +3,8 @@
 
 Per head, with state S [value, key], decay a = exp(g) in [key], step size beta, and normalised
 query and key (paper "Kimi Linear", 2025):  S = S diag(a);  S = S + beta (v - S k) k^T;  o = S q.
-The decay is made of a projection x: g = -exp(A_log) softplus(x + bias).
+The decay is made of a projection x: g = -exp(A_log) softplus(x + bias), or, with a lower bound,
+g = bound sigmoid(exp(A_log) (x + bias)).
 """
 
 from __future__ import annotations
@@ -16,19 +17,29 @@ import torch
 import torch.nn.functional as functional
 
 NORM_EPSILON = 1e-6
-MODULE = "vllm.model_executor.layers.fla.ops.kda"
+MODULES = (
+    "vllm.model_executor.layers.fla.ops.kda",  # vLLM 0.23
+    "vllm.third_party.flash_linear_attention.ops.kda",
+)
 WHY = "its chunk kernels are tuned for GPUs by running them, which interpreted takes minutes"
 
 
 def decay_of(
-    projected: torch.Tensor, rate: torch.Tensor, bias: torch.Tensor | None, size: int
+    projected: torch.Tensor,
+    rate: torch.Tensor,
+    bias: torch.Tensor | None,
+    size: int,
+    lower_bound: float | None = None,
 ) -> torch.Tensor:
     """Log of the decay, float32 ``[tokens, heads, size]``; ``projected`` has as many elements."""
     heads = rate.numel()
     wide = projected.float().reshape(-1, heads, size)
     if bias is not None:
         wide = wide + bias.float().reshape(heads, size)
-    return -rate.float().reshape(heads, 1).exp() * functional.softplus(wide)
+    speed = rate.float().reshape(heads, 1).exp()
+    if lower_bound is None:
+        return -speed * functional.softplus(wide)
+    return lower_bound * (speed * wide).sigmoid()
 
 
 def fused_kda_gate(
@@ -36,10 +47,11 @@ def fused_kda_gate(
     A: torch.Tensor,  # noqa: N803 (the wrapper's own parameter name)
     head_k_dim: int,
     g_bias: torch.Tensor | None = None,
+    lower_bound: float | None = None,
     **_others: Any,
 ) -> torch.Tensor:
     """``decay_of`` for ``g`` [tokens, heads * head_k_dim]."""
-    return decay_of(g, A, g_bias, head_k_dim)
+    return decay_of(g, A, g_bias, head_k_dim, lower_bound)
 
 
 def chunk_kda_with_fused_gate(
@@ -55,6 +67,7 @@ def chunk_kda_with_fused_gate(
     output_final_state: bool = False,
     use_qk_l2norm_in_kernel: bool = False,
     cu_seqlens: torch.Tensor | None = None,
+    lower_bound: float | None = None,
     **_others: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Whole prompts, token by token and in float32.
@@ -67,7 +80,7 @@ def chunk_kda_with_fused_gate(
         Outputs as v, and the final states, float32, as initial_state.
     """
     size = k.shape[-1]
-    g = decay_of(raw_g[0].flatten(1), A_log, g_bias, size)
+    g = decay_of(raw_g[0].flatten(1), A_log, g_bias, size, lower_bound)
     bounds = [0, q.shape[1]] if cu_seqlens is None else cu_seqlens.tolist()
     output = torch.zeros(v.shape[1:])
     final = []
@@ -151,14 +164,16 @@ def unit(vectors: torch.Tensor) -> torch.Tensor:
     return vectors * torch.rsqrt(vectors.square().sum(-1, keepdim=True) + NORM_EPSILON)
 
 
-ROWS: tuple[tuple[str, str, Callable[..., Any], str], ...] = (
-    (MODULE, "fused_kda_gate", fused_kda_gate, WHY),
-    (MODULE, "chunk_kda_with_fused_gate", chunk_kda_with_fused_gate, WHY),
+FUNCTIONS: tuple[tuple[str, Callable[..., Any], str], ...] = (
+    ("fused_kda_gate", fused_kda_gate, WHY),
+    ("chunk_kda_with_fused_gate", chunk_kda_with_fused_gate, WHY),
     (
-        MODULE,
         "fused_recurrent_kda",
         fused_recurrent_kda,
         "interpreted, each head and eight values are a program of their own",
     ),
 )
+"""Name, kernel, reason."""
+
+ROWS = tuple((module, *function) for module in MODULES for function in FUNCTIONS)
 """As ``replacements.Replacement``."""
