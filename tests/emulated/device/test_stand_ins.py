@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -121,8 +122,18 @@ def test_a_child_process_is_emulated_too() -> None:
     assert run_python(script).stdout.strip() == "npu"
 
 
+def test_an_installed_fla_npu_is_not_hidden(tmp_path: Path) -> None:
+    """Wherever on the path it stands, as one that is installed stands behind our folder."""
+    (tmp_path / "fla_npu").mkdir()
+    (tmp_path / "fla_npu" / "__init__.py").write_text("ORIGIN = 'installed'\n")
+    path = os.pathsep.join([os.environ["PYTHONPATH"], str(tmp_path)])
+    finished = run_python("import torch, fla_npu; print(fla_npu.ORIGIN)", PYTHONPATH=path)
+    assert finished.stdout.strip() == "installed", finished.stderr
+
+
 def test_fla_npu_names_what_it_has_no_kernel_for() -> None:
     script = (
+        "import torch\n"
         "from fla_npu.ops import ascendc\n"
         "assert not hasattr(ascendc, 'npu_of_tomorrow')\n"
         "ascendc.solve_tri(1)"

@@ -6,17 +6,22 @@ delta nets and Kimi delta attention. Its kernels here are operators of namespace
 
     @operator("causal_conv1d_update", namespace="fla_npu", source="...")
     def causal_conv1d_update(...): ...
+
+An installed fla_npu is never hidden: the names are offered only where there is none.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from types import ModuleType
 from typing import Any
 
 from emulated_npu.operators import registry
 
-NAMESPACE = "fla_npu"
+NAMESPACE = PACKAGE = "fla_npu"
 MODULE = "fla_npu.ops.ascendc"
+PARENTS = (PACKAGE, "fla_npu.ops")
 
 FORWARD_NAMES = (
     "causal_conv1d",
@@ -39,14 +44,28 @@ FORWARD_NAMES = (
 vllm-ascend imports several whatever the model, and raises NotImplementedError when it is called."""
 
 
-def install(module: ModuleType) -> None:
-    """Fill ``fla_npu.ops.ascendc``."""
-    registry.load_all()
+def install() -> None:
+    """Make ``fla_npu.ops.ascendc`` importable, unless a distribution or a program offers it."""
+    if PACKAGE in sys.modules or importlib.util.find_spec(PACKAGE) is not None:
+        return
+    for name in (*PARENTS, MODULE):
+        module = ModuleType(name, "Stand-in of the emulated NPU; see emulated_npu.")
+        module.__spec__ = importlib.util.spec_from_loader(name, loader=None, is_package=True)
+        module.__path__ = []
+        sys.modules[name] = module
+        parent, _, own_name = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], own_name, module)
+    _fill(sys.modules[MODULE])
+
+
+def _fill(module: ModuleType) -> None:
     kernels = registry.namespace_functions(NAMESPACE)
     for name in {*FORWARD_NAMES, *kernels}:
         setattr(module, name, kernels.get(name) or registry.missing(name, MODULE))
+    module.__getattr__ = _missing_attribute  # type: ignore[method-assign]
 
 
-def missing_attribute(name: str) -> Any:
+def _missing_attribute(name: str) -> Any:
     """``fla_npu.ops.ascendc.<name>`` that the real one lacks too, or has for training."""
     raise AttributeError(f"emulated NPU has no {MODULE}.{name}")
