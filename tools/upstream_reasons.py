@@ -5,6 +5,9 @@ An entry of ``REASONS`` is for tests whose id matches ``tests`` and which end wi
 matches ``error`` (regular expressions, searched for). The first that matches counts. A test that
 passes although an entry names it says nothing against the entry: the error must match too.
 
+Reasons of three kinds are counted apart. A test that shows that the emulated NPU deviates from a
+device has none: it has failed, and what deviates is to be mended.
+
 A file of ``NOT_RUN`` is not run at all: its tests start processes that would wait for one another.
 """
 
@@ -13,14 +16,23 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+CANNOT_RUN = "cannot run here"
+"""It needs what a machine without an NPU cannot have, or more time than there is."""
+GAP = "gap of the emulated NPU"
+"""It needs what the emulated NPU could have."""
+FAULT = "fault of the test"
+"""It ends so on any device, with vllm-ascend alone too."""
+KINDS = (CANNOT_RUN, GAP, FAULT)
+
 
 @dataclass(frozen=True)
 class Reason:
-    """``why`` the tests do not apply to the emulated NPU, or to this plugin."""
+    """``why`` the tests do not apply to the emulated NPU, or to this plugin; one of KINDS."""
 
     tests: str
     error: str
     why: str
+    kind: str
 
 
 ANY = ""
@@ -40,102 +52,114 @@ REASONS = (
         ANY,
         rf"emulated NPU has no torch(_npu|\.ops\._C_ascend)\.({'|'.join(NO_OPERATOR)});",
         "the emulated NPU does not have this operator",
+        GAP,
     ),
     Reason(
         r"test_grouped_matmul_swiglu_quant",
         r"emulated NPU has no torch_npu\.npu_quantize with dtype torch\.quint4x2",
         "the emulated NPU does not have this type of this operator",
+        GAP,
     ),
     Reason(
         r"test_w4a8",
         r"emulated NPU has no torch_npu\.npu_weight_quant_batchmatmul with weight torch\.int32",
         "the emulated NPU does not have this type of this operator",
+        GAP,
     ),
     Reason(
         r"test_fused_qkvzba_split_reshape_cat",
         r"Can't instantiate abstract class GatedDeltaNetAttention",
         "vLLM 0.23.0's class is abstract: the test ends so without this plugin, too",
+        FAULT,
     ),
     Reason(
         r"test_chunk_kda",
         r"'int' object has no attribute 'to'",
         "Triton's interpreter counts loops in Python's integers; no layer calls this kernel, and "
         "for vLLM's, which Kimi-Linear calls, the emulated NPU has CPU kernels",
+        GAP,
     ),
     Reason(
         r"test_chunk_kda",
         r"Timeout \(>",
         "interpreted, one call takes many minutes; no layer calls this kernel",
+        CANNOT_RUN,
     ),
     Reason(
         r"test_fused_sigmoid_gating_delta_rule",
         r"Did you forget to add @triton\.jit",
         "Triton's interpreter does not reach an `exp` that a module keeps under a name of its own; "
         "vllm-ascend's layers call npu_recurrent_gated_delta_rule in place of this kernel",
+        GAP,
     ),
     Reason(
         r"test_apply_penalties\[npu:0-42-dtype\d-3-",
         r"AssertionError: assert False",
         "the test lets its first request have drafts before it: the kernel reads in front of its "
         "buffer, which its reference leaves out",
+        FAULT,
     ),
     Reason(
         r"test_hash_encoder",
         r"\"geqrf_cpu\" not implemented for 'Half'",
         "PyTorch has no QR decomposition in float16 for the CPU, in whose memory the device is",
+        CANNOT_RUN,
     ),
     Reason(
         r"test_moe_init_routing_custom",
         r"emulated NPU has no \S+\.npu_moe_init_routing_custom with drop_pad_mode 1",
         "the emulated NPU does not have this mode of this operator",
+        GAP,
     ),
     Reason(
         r"test_torch_npu_profiler",
         r"emulated NPU has no torch_npu\.profiler\.ProfilerActivity",
         "the emulated NPU has no times to measure, so it has no profiler",
+        CANNOT_RUN,
     ),
     Reason(
         r"test_dequant_swiglu_quant",
         r"emulated NPU has no torch\.npu\.graph\(auto_dispatch_capture=True\)",
         "the test captures a graph in a way that vllm-ascend does not, and that is refused by name",
+        GAP,
     ),
     Reason(
         r"test_(reshape_and_cache_bnsd|hamming_dist_top_k)",
         r"No module named 'npugraph_ex\.core'",
         "the test imports the inside of npugraph_ex, which is a stand-in here, and is about an "
         "operator that the emulated NPU does not have",
-    ),
-    Reason(
-        r"test_select_experts_with_grouped_topk",
-        r"moe_gating_top_k: group_count is 4; it must divide the 8 experts into groups",
-        "strict mode refuses groups of two experts, as torch_npu documents its operator; that of "
-        "vllm-ascend takes them",
+        GAP,
     ),
     Reason(
         r"triton\.test_causal_conv1d$",
         r"cannot import name 'causal_conv1d_fn' from 'vllm_ascend\.ops\.triton\.mamba",
         "the test imports a function that v0.23.0 of vllm-ascend does not have there",
+        FAULT,
     ),
     Reason(
         r"test_npu_ipc_engine",
         r"No module named 'ray'",
         "the test needs Ray, an optional dependency of vLLM that is not installed here",
+        CANNOT_RUN,
     ),
     Reason(
         r"test_chunk_fwd_o_310",
         r"chunk_fwd_o: h has shape",
         "on a 310P this operator takes states of another shape; the emulated NPU is an A2",
+        CANNOT_RUN,
     ),
     Reason(
         r"test_recurrent_gated_delta_rule_v310",
         r"libnnopbase\.so: cannot open",
         "the test loads libraries of CANN by itself",
+        CANNOT_RUN,
     ),
     Reason(
         r"compilation\.a2\.test_acl_graph",
         r"does not have the attribute '_npu_setStream'",
         "the test patches a function of torch_npu's native module, on which the emulated "
         "torch.npu.stream is not built",
+        GAP,
     ),
 )
 
@@ -163,21 +187,22 @@ NOT_RUN = (
 )
 
 
-def reason_not_to_run(file: str) -> str | None:
+def reason_not_to_run(file: str) -> Reason | None:
     """Why ``file`` (its path in the checkout) is not run; None if it is."""
     stem = file.rsplit("/", 1)[-1].removesuffix(".py")
     for entry in NOT_RUN:
         if entry.file == stem:
             if entry.why:
-                return f"not run: {entry.why}"
+                return Reason(file, ANY, f"not run: {entry.why}", CANNOT_RUN)
             names = ", ".join(entry.operators)
-            return f"not run: the emulated NPU has no {names}, which computes and communicates"
+            why = f"not run: the emulated NPU has no {names}, which computes and communicates"
+            return Reason(file, ANY, why, GAP)
     return None
 
 
-def reason_for(test: str, error: str) -> str | None:
+def reason_for(test: str, error: str) -> Reason | None:
     """The reason why ``test`` ends with ``error``; None if none is known."""
     for reason in REASONS:
         if re.search(reason.tests, test) and re.search(reason.error, error):
-            return reason.why
+            return reason
     return None

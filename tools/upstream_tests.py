@@ -10,8 +10,9 @@ is read, and nothing is written.
 operators: its on-device operator tests (tests/e2e/nightly/**/ops). unit: its unit tests (tests/ut).
 All run strict, with Triton, each file in a process of its own.
 
-A test ends as passed, skipped (by itself), not applicable (with the reason, from
-tools/upstream_reasons.py) or failed. The exit status is 1 if one failed.
+A test ends as passed, skipped (by itself), failed, or for a reason that is known
+(tools/upstream_reasons.py): it cannot run here, the emulated NPU has a gap, or the test itself is
+at fault. The exit status is 1 if one failed.
 
 With --results FILE the outcomes of each file are kept as they come. A run that was broken off goes
 on with the files that are not in FILE; what was kept is judged by the reasons of today.
@@ -35,15 +36,14 @@ import upstream_processes
 import upstream_reasons
 from upstream_processes import FAILED, PASSED, SKIPPED, Outcome, Runner, Setting
 
-NOT_APPLICABLE = "not applicable"
-ORDER = (PASSED, SKIPPED, NOT_APPLICABLE, FAILED)
+ORDER = (PASSED, SKIPPED, *upstream_reasons.KINDS, FAILED)
 
 SUITES = ("operators", "unit")
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a test's outcome counts as; ``reason`` is its error or, where it does not apply, why."""
+    """What a test's outcome counts as; ``reason`` is its error or, where one is known, why."""
 
     file: str
     test: str
@@ -55,10 +55,10 @@ def judged(outcome: Outcome) -> Judgement:
     """The outcome, with the written reason where a failed test has one."""
     if outcome.outcome != FAILED:
         return Judgement(outcome.file, outcome.test, outcome.outcome, outcome.error)
-    why = upstream_reasons.reason_for(outcome.test, outcome.error)
-    if why is None:
+    known = upstream_reasons.reason_for(outcome.test, outcome.error)
+    if known is None:
         return Judgement(outcome.file, outcome.test, FAILED, outcome.error)
-    return Judgement(outcome.file, outcome.test, NOT_APPLICABLE, why)
+    return Judgement(outcome.file, outcome.test, known.kind, known.why)
 
 
 def kept(results: Path | None) -> dict[str, list[Outcome]]:
@@ -80,8 +80,8 @@ def keep(results: Path, file: str, outcomes: Sequence[Outcome]) -> None:
 
 def outcomes_of(file: str, runner: Runner) -> list[Outcome]:
     """Run ``file``, unless there is a reason not to: that stands for all of its tests."""
-    why = upstream_reasons.reason_not_to_run(file)
-    return runner.run(file) if why is None else [Outcome(file, file, NOT_APPLICABLE, why)]
+    known = upstream_reasons.reason_not_to_run(file)
+    return runner.run(file) if known is None else [Outcome(file, file, known.kind, known.why)]
 
 
 def run_all(
@@ -144,8 +144,10 @@ def table_of(judgements: Sequence[Judgement]) -> list[str]:
 def report_of(judgements: Sequence[Judgement]) -> str:
     """The closing report: sums by folder, reasons with how many tests they are for, failures."""
     lines = [*table_of(judgements), ""]
-    reasons = Counter(one.reason for one in judgements if one.outcome == NOT_APPLICABLE)
-    lines += [f"not applicable ({number}): {reason}" for reason, number in reasons.most_common()]
+    reasons = Counter(
+        (one.outcome, one.reason) for one in judgements if one.outcome in upstream_reasons.KINDS
+    )
+    lines += [f"{kind} ({number}): {why}" for (kind, why), number in reasons.most_common()]
     for one in judgements:
         if one.outcome == FAILED:
             first = next(iter(one.reason.strip().splitlines()), "")

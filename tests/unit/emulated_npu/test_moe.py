@@ -61,7 +61,7 @@ def reference_choice(
 @given(
     seeds,
     float_dtypes,
-    st.sampled_from([(8, 1, 1), (12, 4, 2), (16, 4, 3), (16, 2, 1)]),
+    st.sampled_from([(8, 1, 1), (8, 4, 3), (12, 4, 2), (16, 4, 3), (16, 2, 1)]),
     st.integers(1, 4),
     st.integers(0, 1),
     st.integers(0, 1),
@@ -244,7 +244,7 @@ def test_gating_refusals():
         npu_moe_gating_top_k.checked(x, 2, renorm=1)
     with refused("k is 9; it must be from 1 to 8"):
         npu_moe_gating_top_k.checked(x, 9)
-    with refused("group_count is 4; it must divide the 8 experts into groups of more than 2"):
+    with refused("group_count is 4; it must divide the 8 experts into groups of 3 or more"):
         npu_moe_gating_top_k.checked(x, 2, group_count=4)
     with refused("x is float32, bias is float16"):
         npu_moe_gating_top_k.checked(x, 2, bias=torch.zeros(8).half())
@@ -252,6 +252,9 @@ def test_gating_refusals():
         npu_moe_gating_top_k.checked(torch.zeros(1, 2049), 2)
     with refused("padded to 32, is 3200"):
         npu_moe_gating_top_k.checked(torch.zeros(1, 300), 2, group_count=100)
+    moe_gating_top_k.checked(x, 2, 2, 4, 1, 1, 0, False, 1.0, EPSILON)
+    with refused("_C_ascend.moe_gating_top_k: group_count is 8; .* groups of 2 or more"):
+        moe_gating_top_k.checked(x, 2, 2, 8, 1, 1, 0, False, 1.0, EPSILON)
     with refused("_C_ascend.moe_gating_top_k: k_group is 3; it must be from 1 to 2"):
         moe_gating_top_k.checked(x, 2, 3, 2, 0, 1, 0, False, 1.0, EPSILON)
     with refused("npu_moe_gating_top_k_softmax: x is int32"):

@@ -15,8 +15,8 @@ import upstream_processes
 import upstream_reasons
 import upstream_tests
 from upstream_processes import FAILED, PASSED, SKIPPED, Outcome, Runner, Setting
-from upstream_reasons import Reason
-from upstream_tests import NOT_APPLICABLE, Judgement
+from upstream_reasons import CANNOT_RUN, FAULT, GAP, Reason
+from upstream_tests import Judgement
 
 from emulated_npu.operators import registry
 from emulated_npu.settings import EmulatorSettings
@@ -73,12 +73,14 @@ def test_outcomes_are_read_from_pytests_report(tmp_path: Path) -> None:
 
 
 def test_a_reason_needs_its_test_and_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upstream_reasons, "REASONS", (Reason(r"test_b", r"no card", "one card"),))
+    monkeypatch.setattr(
+        upstream_reasons, "REASONS", (Reason(r"test_b", r"no card", "one card", GAP),)
+    )
 
     def judged(test: str, outcome: str, error: str) -> Judgement:
         return upstream_tests.judged(Outcome("b.py", test, outcome, error))
 
-    assert judged("test_b::x", FAILED, "boom: no card").outcome == NOT_APPLICABLE
+    assert judged("test_b::x", FAILED, "boom: no card").outcome == GAP
     assert judged("test_b::x", FAILED, "boom: no card").reason == "one card"
     assert judged("test_b::x", FAILED, "other").outcome == FAILED
     assert judged("test_a::x", FAILED, "boom: no card").outcome == FAILED
@@ -89,22 +91,25 @@ def test_the_report_names_failures_and_counts_reasons_and_folders() -> None:
     text = upstream_tests.report_of(
         [
             Judgement(f"{UNIT}/ops/a2/test_a.py", "a", PASSED),
-            Judgement(f"{UNIT}/ops/test_a.py", "b", NOT_APPLICABLE, "one card"),
-            Judgement(f"{UNIT}/test_b.py", "c", NOT_APPLICABLE, "one card"),
+            Judgement(f"{UNIT}/ops/test_a.py", "b", CANNOT_RUN, "one card"),
+            Judgement(f"{UNIT}/test_b.py", "c", CANNOT_RUN, "one card"),
+            Judgement(f"{UNIT}/test_b.py", "e", FAULT, "one card"),
             Judgement(f"{NIGHTLY}/single/ops/test_c.py", "d", FAILED, "E: wrong\nmore"),
         ]
     )
     assert text.splitlines() == [
-        "| folder | passed | skipped | not applicable | failed |",
-        "| --- | ---: | ---: | ---: | ---: |",
-        "| tests/ut/ops | 1 | 0 | 1 | 0 |",
-        "| tests/ut | 0 | 0 | 1 | 0 |",
-        "| tests/e2e/nightly/single/ops | 0 | 0 | 0 | 1 |",
+        "| folder | passed | skipped | cannot run here | gap of the emulated NPU | "
+        "fault of the test | failed |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| tests/ut/ops | 1 | 0 | 1 | 0 | 0 | 0 |",
+        "| tests/ut | 0 | 0 | 1 | 0 | 1 | 0 |",
+        "| tests/e2e/nightly/single/ops | 0 | 0 | 0 | 0 | 0 | 1 |",
         "",
-        "not applicable (2): one card",
+        "cannot run here (2): one card",
+        "fault of the test (1): one card",
         "FAILED d",
         "    E: wrong",
-        "1 passed, 2 not applicable, 1 failed",
+        "1 passed, 2 cannot run here, 1 fault of the test, 1 failed",
     ]
 
 
@@ -184,7 +189,7 @@ def test_what_is_not_run_is_about_operators_that_are_not_there() -> None:
     file = f"{NIGHTLY}/ops/test_dispatch_ffn_combine.py"
     (outcome,) = upstream_tests.outcomes_of(file, runner)
     judged = upstream_tests.judged(outcome)
-    assert judged.outcome == NOT_APPLICABLE
+    assert judged.outcome == GAP
     assert "has no dispatch_ffn_combine" in judged.reason
 
 
@@ -216,7 +221,7 @@ def test_a_run_goes_on_with_what_is_not_kept(
     assert ran == ["test_b", "test_c", "test_d"]
     assert capsys.readouterr().out.endswith("3 failed\n")
     # The reasons of today judge what was kept: nothing is run.
-    monkeypatch.setattr(upstream_reasons, "REASONS", (Reason("", "boom", "why"),))
+    monkeypatch.setattr(upstream_reasons, "REASONS", (Reason("", "boom", "why", GAP),))
     assert upstream_tests.main(line) == 0
     assert len(ran) == 3
     assert upstream_tests.main([*line, "--again"]) == 0

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from emulated_npu.operators.binding import Arguments
-from emulated_npu.operators.moe_gating import check_gating_top_k, gating_top_k
+from emulated_npu.operators.moe_gating import SUM_OF_TWO, check_gating_top_k, gating_top_k
 from emulated_npu.operators.moe_routing import (
     RoutingRequest,
     check_init_routing_arguments,
@@ -22,8 +22,8 @@ from emulated_npu.operators.requirements import require_range
     "moe_gating_top_k",
     namespace="_C_ascend",
     source="vllm-ascend tests: test_npu_moe_gating_top_k; limits of op-plugin docs: "
-    "torch_npu.npu_moe_gating_top_k",
-    limits="x (tokens, at most 2048 experts), groups of more than 2 experts.",
+    "torch_npu.npu_moe_gating_top_k, and of vllm-ascend's tiling for the size of groups",
+    limits="x (tokens, at most 2048 experts); groups of one expert, or of two for their sum.",
 )
 def moe_gating_top_k(
     x: torch.Tensor,
@@ -64,6 +64,7 @@ def _check_moe_gating_top_k(given: Arguments) -> None:
         group_count=given.group_count,
         group_select_mode=given.group_select_mode,
         norm_type=given.norm_type,
+        smallest_group=2 if given.group_select_mode == SUM_OF_TWO else 1,
     )
 
 

@@ -81,8 +81,9 @@ def check_gating_top_k(
     group_count: int,
     group_select_mode: int,
     norm_type: int,
+    smallest_group: int = 3,
 ) -> None:
-    """What op-plugin's page of npu_moe_gating_top_k asks."""
+    """What op-plugin's page of npu_moe_gating_top_k asks; others may take smaller groups."""
     require_rank("x", x, 2)
     require_dtype("x", x, FLOATS)
     experts = x.shape[1]
@@ -95,9 +96,9 @@ def check_gating_top_k(
         f"group_select_mode is {group_select_mode}; it must be 0 (maximum) or 1 (sum of two)",
     )
     require(
-        group_count > 0 and experts % group_count == 0 and experts // group_count > 2,
-        f"group_count is {group_count}; it must divide the {experts} experts into groups of more "
-        f"than 2",
+        group_count > 0 and experts % group_count == 0 and experts // group_count >= smallest_group,
+        f"group_count is {group_count}; it must divide the {experts} experts into groups of "
+        f"{smallest_group} or more",
     )
     size = experts // group_count
     padded = -(-size // GROUP_ALIGNMENT) * GROUP_ALIGNMENT * group_count
