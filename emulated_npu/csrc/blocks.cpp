@@ -4,14 +4,15 @@
 #include "aliasing.h"
 #include "device_state.h"
 #include "memory_ledger.h"
+#include "pool_memory.h"
 #include "recording.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <vector>
 
 namespace emulated_npu {
@@ -34,29 +35,35 @@ struct Block {
   c10::DeviceIndex device;
   size_t charged;
   c10::Storage adopted;    // owns the memory, when it is not ours
-  int64_t pool = 0;        // 0: of no pool
-  int64_t born_in = 0;     // tape during which it was handed out
-  int64_t owners = 1;      // storages
+  int64_t born_in = 0;     // tape during which it was handed out; 0 for a segment of a pool
+  int64_t owners = 1;      // storages, and the pool of a segment
   int64_t references = 0;  // those that know its address only
-  bool pooled = false;     // waits in its pool for the next owner
 };
 
 // A block that nobody knows any more. Its memory is freed when the lock is not held: memory that
 // was adopted may need Python for that.
 using DeadBlock = std::unique_ptr<Block>;
 
-// A block serves a request of a pool when it is at most this much larger.
-constexpr double kLargestWaste = 1.5;
-
+// Memory that graphs share. Its segments are blocks.
 struct Pool {
   int64_t graphs = 0;
-  std::set<std::pair<size_t, Block*>> free;
+  std::map<std::pair<c10::DeviceIndex, bool>, PoolMemory> free;  // by device and is_small_request
+  std::vector<Block*> segments;
+  int64_t tape = 0;                           // that was recorded last
+  std::map<const char*, size_t> tape_ranges;  // handed out while it was recorded
+};
+
+// A part of a segment that a storage owns. It goes back to its pool unless that is closed.
+struct PoolRange {
+  Range range;
+  Block* segment;
+  std::weak_ptr<Pool> pool;
 };
 
 struct Memory {
   std::mutex mutex;
-  std::map<const char*, Block*> blocks;  // by address
-  std::map<int64_t, Pool> pools;
+  std::map<const char*, Block*> blocks;            // by address
+  std::map<int64_t, std::shared_ptr<Pool>> pools;  // those that are open
 };
 
 Memory& memory() {
@@ -76,7 +83,7 @@ Block* find_block(const void* address) {
 }
 
 bool is_freed(const Block& block) {
-  return block.owners == 0 && !block.pooled;
+  return block.owners == 0;
 }
 
 void poison(Block* block) {
@@ -86,10 +93,16 @@ void poison(Block* block) {
   }
 }
 
-// Takes a block without owner from the device. The lock is held.
-DeadBlock retire(Block* block) {
+void poison(Range range) {
+  std::memset(range.data, kPoison, range.size);
+}
+
+// Takes one owner from a block; without owners it leaves the device. The lock is held.
+DeadBlock disown(Block* block) {
+  if (--block->owners > 0) {
+    return nullptr;
+  }
   MemoryLedger::discharge(block->device, block->charged);
-  block->pooled = false;
   if (block->references > 0) {
     poison(block);
     return nullptr;
@@ -99,19 +112,21 @@ DeadBlock retire(Block* block) {
 }
 
 void release_block(void* context) {
-  auto* block = static_cast<Block*>(context);
   DeadBlock dead;
   std::lock_guard<std::mutex> lock(memory().mutex);
-  if (--block->owners > 0) {
-    return;
+  dead = disown(static_cast<Block*>(context));
+}
+
+void release_range(void* context) {
+  const std::unique_ptr<PoolRange> released(static_cast<PoolRange*>(context));
+  DeadBlock dead;
+  std::lock_guard<std::mutex> lock(memory().mutex);
+  auto* segment = released->segment;
+  if (const auto pool = released->pool.lock()) {
+    const bool small = segment->size == segment_bytes(1);
+    pool->free[{segment->device, small}].give_back(released->range);
   }
-  const auto pool = memory().pools.find(block->pool);
-  if (pool != memory().pools.end() && pool->second.graphs > 0) {
-    block->pooled = true;
-    pool->second.free.emplace(block->size, block);
-  } else {
-    dead = retire(block);
-  }
+  dead = disown(segment);
 }
 
 void drop_reference(void* context) {
@@ -126,21 +141,6 @@ void drop_reference(void* context) {
 
 void no_block(void* /*context*/) {}
 
-Block* take_from_pool(int64_t pool, size_t bytes, int64_t tape) {
-  std::lock_guard<std::mutex> lock(memory().mutex);
-  auto& free = memory().pools[pool].free;
-  const auto found = free.lower_bound({bytes, nullptr});
-  if (found == free.end() || static_cast<double>(found->first) > kLargestWaste * bytes) {
-    return nullptr;
-  }
-  auto* block = found->second;
-  free.erase(found);
-  block->owners = 1;
-  block->pooled = false;
-  block->born_in = tape;
-  return block;
-}
-
 char* host_memory(size_t bytes, c10::DeviceIndex device) {
   void* data = nullptr;
   if (posix_memalign(&data, kAllocationGranularity, bytes) != 0) {
@@ -154,32 +154,59 @@ char* host_memory(size_t bytes, c10::DeviceIndex device) {
   return static_cast<char*>(data);
 }
 
+Block* new_block(size_t bytes, c10::DeviceIndex device) {
+  const size_t charged = MemoryLedger::charge(device, bytes);
+  return new Block(host_memory(charged, device), charged, device, charged, {});
+}
+
+// Memory for what is allocated while `tape` is recorded.
+c10::DataPtr allocate_in_pool(const Tape& tape, size_t bytes, c10::DeviceIndex device) {
+  std::lock_guard<std::mutex> lock(memory().mutex);
+  const auto pool = memory().pools.at(tape.pool);
+  auto& free = pool->free[{device, is_small_request(bytes)}];
+  auto range = free.take(bytes);
+  if (range.data == nullptr) {
+    auto* segment = new_block(segment_bytes(bytes), device);
+    memory().blocks.emplace(segment->data, segment);
+    pool->segments.push_back(segment);
+    free.add_segment({segment->data, segment->size});
+    range = free.take(bytes);
+  }
+  if (pool->tape != tape.id) {
+    pool->tape = tape.id;
+    pool->tape_ranges.clear();
+  }
+  auto& handed_out = pool->tape_ranges[range.data];
+  handed_out = std::max(handed_out, range.size);
+  auto* segment = find_block(range.data);
+  ++segment->owners;
+  return {range.data, new PoolRange{range, segment, pool}, &release_range, npu(device)};
+}
+
 }  // namespace
 
 c10::DataPtr allocate_block(size_t bytes, c10::DeviceIndex device) {
-  const c10::Device on = npu(device);
   if (bytes == 0) {
-    return {nullptr, nullptr, &no_block, on};
+    return {nullptr, nullptr, &no_block, npu(device)};
   }
-  const auto tape = current_tape();
-  const int64_t id = tape == nullptr ? 0 : tape->id;
-  const int64_t pool = tape == nullptr ? 0 : tape->pool;
   const size_t size =
       (bytes + kAllocationGranularity - 1) / kAllocationGranularity * kAllocationGranularity;
-  Block* block = pool == 0 ? nullptr : take_from_pool(pool, size, id);
-  if (block == nullptr) {
-    const size_t charged = MemoryLedger::charge(device, bytes);
-    block = new Block(host_memory(charged, device), charged, device, charged, {});
-    block->pool = pool;
-    block->born_in = id;
+  const auto tape = current_tape();
+  c10::DataPtr data;
+  if (tape != nullptr && tape->pool != 0) {
+    data = allocate_in_pool(*tape, size, device);
+  } else {
+    auto* block = new_block(size, device);
+    block->born_in = tape == nullptr ? 0 : tape->id;
+    data = {block->data, block, &release_block, npu(device)};
     std::lock_guard<std::mutex> lock(memory().mutex);
     memory().blocks.emplace(block->data, block);
   }
-  if (id != 0) {
+  if (tape != nullptr) {
     // An index that is not computed at capture is a valid one then.
-    std::memset(block->data, 0, block->size);
+    std::memset(data.get(), 0, size);
   }
-  return {block->data, block, &release_block, on};
+  return data;
 }
 
 c10::DataPtr adopt_block(const c10::Storage& cpu_storage, c10::DeviceIndex device) {
@@ -229,35 +256,51 @@ bool is_freed_block(const c10::Storage& storage) {
 
 bool is_block_of_tape(const void* address, int64_t tape) {
   std::lock_guard<std::mutex> lock(memory().mutex);
+  for (const auto& [id, pool] : memory().pools) {
+    if (pool->tape == tape && pool->tape_ranges.count(static_cast<const char*>(address)) > 0) {
+      return true;
+    }
+  }
   const auto* block = find_block(address);
   return block != nullptr && block->born_in == tape;
 }
 
 void poison_blocks_of(int64_t tape) {
   std::lock_guard<std::mutex> lock(memory().mutex);
-  for (const auto& entry : memory().blocks) {
-    if (entry.second->born_in == tape) {
-      poison(entry.second);
+  for (const auto& [address, block] : memory().blocks) {
+    if (block->born_in == tape) {
+      poison(block);
+    }
+  }
+  for (const auto& [id, pool] : memory().pools) {
+    if (pool->tape == tape) {
+      for (const auto& [data, size] : pool->tape_ranges) {
+        poison({const_cast<char*>(data), size});
+      }
     }
   }
 }
 
 void open_pool(int64_t pool) {
   std::lock_guard<std::mutex> lock(memory().mutex);
-  ++memory().pools[pool].graphs;
+  auto& opened = memory().pools[pool];
+  if (opened == nullptr) {
+    opened = std::make_shared<Pool>();
+  }
+  ++opened->graphs;
 }
 
 void close_pool(int64_t pool) {
   std::vector<DeadBlock> dead;
   std::lock_guard<std::mutex> lock(memory().mutex);
-  auto& closing = memory().pools[pool];
-  if (--closing.graphs > 0) {
+  const auto closing = memory().pools.find(pool);
+  if (--closing->second->graphs > 0) {
     return;
   }
-  for (const auto& entry : closing.free) {
-    dead.push_back(retire(entry.second));
+  for (auto* segment : closing->second->segments) {
+    dead.push_back(disown(segment));
   }
-  closing.free.clear();
+  memory().pools.erase(closing);
 }
 
 }  // namespace emulated_npu

@@ -4,8 +4,8 @@
 // A graph and a weak reference know an address without owning it. On a device, freed memory gets a
 // new owner, and they read his data. Here a freed block that somebody still knows is filled with
 // 0xFF (NaN, -1) and kept, so that its address is never given away and a replay can say whose it
-// was. Blocks of a graph's pool go back to the pool instead: graphs that share a pool overwrite
-// each other's intermediate results, as on a device.
+// was. Memory of a graph's pool goes back to the pool instead (pool_memory.h): graphs that share a
+// pool overwrite each other's intermediate results, as on a device.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -157,20 +157,25 @@ class FrozenCall:
     """A call as a launch keeps it: npu tensors by address, everything else by value.
 
     arguments, named: as the kernel gets them, npu tensors as CPU tensors over the same memory.
-    operands: the npu tensors among them.
     """
 
     def __init__(self, tape: Tape, arguments: Iterable[Any], named: dict[str, Any]) -> None:
-        self.operands: list[torch.Tensor] = []
+        self._tape = tape
+        self._operands: list[torch.Tensor] = []
 
         def freeze(tensor: torch.Tensor) -> torch.Tensor:
             if tensor.device.type != "npu":
                 return tensor.clone()
-            self.operands.append(tensor)
+            self._operands.append(tensor)
             return tape.kept(tensor)
 
         self.arguments = [map_tensors(value, freeze) for value in arguments]
         self.named = {name: map_tensors(value, freeze) for name, value in named.items()}
+
+    def append(self, name: str, action: Action) -> None:
+        """Add the call to the tape; ``action`` runs it again."""
+        operands, self._operands = self._operands, []  # a graph keeps no tensor alive
+        self._tape.append(name, operands, action)
 
 
 class RecordedResults:
@@ -214,7 +219,7 @@ def record_call(
     def run() -> None:
         kernel(*call.arguments, **call.named)
 
-    tape.append(name, call.operands, run)
+    call.append(name, run)
     return True
 
 
@@ -241,7 +246,7 @@ def record_results(
         with torch.no_grad():
             results.put(kernel(*call.arguments, **call.named))
 
-    tape.append(name, call.operands, run)
+    call.append(name, run)
     return result, True
 
 

@@ -2,7 +2,10 @@
 """Capture and replay: what lasts, what is frozen, and whose memory it is."""
 
 import gc
+import itertools
+import random
 import resource
+import weakref
 
 import pytest
 import torch
@@ -155,6 +158,67 @@ def torch_weak(tensor):
     import torch_npu
 
     return torch_npu._C._weak_ref_tensor(tensor)
+
+
+def test_a_graph_keeps_no_operand_of_an_operator_that_python_runs():
+    """It keeps addresses: temporaries go back to the pool, for the next graph."""
+    import torch_npu
+
+    source, weight = torch.ones(512, 64, device="npu"), torch.ones(64, device="npu")
+    kept = []
+
+    def launches():
+        hidden = source + 1
+        kept.append(weakref.ref(hidden))
+        return torch_weak(torch_npu.npu_rms_norm(hidden, weight)[0])
+
+    graph, result = captured(launches)
+    assert kept[0]() is None
+    graph.replay()
+    assert torch.allclose(result.cpu(), torch.ones(512, 64), atol=1e-3)
+
+
+def test_graphs_for_fewer_tokens_lie_in_the_memory_of_the_largest(memory_in_use):
+    """As in torch_npu's allocator: 64 graphs of one pool, captured from the largest on."""
+    source, weight = torch.ones(512, 1024, device="npu"), torch.eye(1024).npu()
+    before, pool, graphs = torch.npu.memory_allocated(), torch.npu.graph_pool_handle(), []
+    used = []
+    for tokens in range(512, 0, -8):
+
+        def launches(tokens=tokens):
+            hidden = source[:tokens] @ weight
+            return torch_weak((hidden + 1).relu() @ weight)
+
+        graphs.append(captured(launches, pool))
+        used.append(torch.npu.memory_allocated() - before)
+    # Two results of 2 MiB at once, in a segment of 20 MiB; results of at most 1 MiB in segments of
+    # 2 MiB, two or three at once.
+    assert used[0] == 20 << 20
+    assert used[-1] <= 24 << 20
+    for graph, result in graphs:
+        graph.replay()
+        assert (result == 2).all()
+    del graphs, graph, result
+    gc.collect()
+    assert torch.npu.memory_allocated() == before
+
+
+def test_ranges_of_a_pool_are_split_and_become_one_again():
+    """Graphs with live results between free ranges; every result keeps its own memory."""
+    source, pool, kept = torch.arange(1 << 16, device="npu"), torch.npu.graph_pool_handle(), []
+    generator = random.Random(7)
+    for step in range(60):
+        size = generator.randrange(1, 1 << 16)
+        graph, result = captured(lambda size=size, step=step: (source[:size] + step) * 2, pool)
+        kept.append((graph, result, size, step))
+        if len(kept) > 6:
+            kept.pop(generator.randrange(6))
+    ranges = sorted((r.data_ptr(), r.data_ptr() + r.numel() * 8) for _, r, _, _ in kept)
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ranges))
+    for graph, _, _, _ in kept:
+        graph.replay()
+    for _, result, size, step in kept:
+        assert torch.equal(result.cpu(), (torch.arange(size) + step) * 2)
 
 
 def test_a_result_that_is_kept_is_not_given_to_another_graph():

@@ -179,9 +179,7 @@ class Operator(Generic[P, R]):
                 result = lending.give_back(self.kernel(*host_args, **host_kwargs))
             results = lending.results
         if self.entry.launches:
-            tape.append(
-                self.entry.key, call.operands, functools.partial(self._rerun, call, results)
-            )
+            call.append(self.entry.key, functools.partial(self._rerun, call, results))
         return result
 
     def _rerun(self, call: recording.FrozenCall, results: recording.RecordedResults | None) -> None:
