@@ -7,6 +7,10 @@ The run computes everything except the figures to reach: vLLM's by its own funct
 process of the emulated NPU), ours with every objective, with a proven bound of memory and the
 processor time that planning took. The pairs of ``published_pairs`` come after those of the table,
 without vLLM's part.
+
+vllm-ascend 0.30.0rc2 gives every layer a buffer of its own, so it is compared by requests at once
+from the same memory, in the environment that ``make setup HOST=0.30`` makes. The last line names
+rows where it serves more of them than we do, or we not G times as many where it has G equal groups.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -21,8 +26,8 @@ from typing import Any
 from benchmarks.models import load_pair
 from benchmarks.published import pair_needs
 from benchmarks.published_pairs import PAIRS, PublishedPair
-from benchmarks.rows import REQUEST, ROWS, Row, whole_mib
-from benchmarks.stock_groups import run_stock
+from benchmarks.rows import MEMORY_GIB, REQUEST, ROWS, Row, whole_mib
+from benchmarks.stock_groups import interpreter_with, run_stock
 from mkv_ascend.layout.grouping import (
     Cost,
     Grouping,
@@ -34,6 +39,8 @@ from mkv_ascend.layout.requirements import LayerRequirements
 from mkv_ascend.layout.retention import Request
 
 MIB = 2**20
+STABLE, CANDIDATE = "0.23.0", "0.30.0rc2"
+"""vllm-ascend whose layers share buffers, and with a buffer for each layer."""
 
 
 def plan(row: Row, objective: Objective, takes_strides: bool = False) -> tuple[Cost, float]:
@@ -52,21 +59,33 @@ def _group(
     return grouping, (time.process_time() - start) * 1000
 
 
-def figures(row: Row, stock: dict[str, Any]) -> dict[str, Any]:
-    """One row of the result; ``stock`` is vLLM's part of it."""
+def figures(
+    row: Row, stock: dict[str, Any], candidate: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """One row of the result; ``stock`` is vLLM's part of it, ``candidate`` that of 0.30.0rc2."""
+    planned = _planned(load_pair(row.target, row.draft).needs(), REQUEST)
     return {
         "name": row.name,
         "table": {"groups": row.goal.groups, "mib": row.goal.mib},
         "vllm": stock,
-        **_planned(load_pair(row.target, row.draft).needs(), REQUEST),
+        "candidate": candidate,
+        **planned,
     }
+
+
+def below(row: dict[str, Any]) -> bool:
+    """Whether we serve fewer requests at once than the candidate, or than G times with G groups."""
+    candidate = row["candidate"]
+    if candidate is None or candidate["error"]:
+        return False
+    return bool(row["requests"] < (candidate["equal_groups"] or 1) * candidate["requests"])
 
 
 def published_figures(pair: PublishedPair) -> dict[str, Any]:
     """One row of the result for a pair of published models: no figure to reach, no vLLM."""
     needs = pair_needs(pair.target, pair.draft, pair.request, pair.ranks)
     planned = _planned(needs, pair.request)
-    return {"name": pair.name, "table": None, "vllm": None, **planned}
+    return {"name": pair.name, "table": None, "vllm": None, "candidate": None, **planned}
 
 
 def _planned(needs: Sequence[LayerRequirements], request: Request) -> dict[str, Any]:
@@ -86,6 +105,7 @@ def _planned(needs: Sequence[LayerRequirements], request: Request) -> dict[str, 
     coarser = chosen.coarser
     return {
         "layers": len(needs),
+        "requests": MEMORY_GIB * 2**30 / chosen.cost.held_bytes,
         "ideal_mib": whole_mib(chosen.cost.needed_bytes),
         "over_ideal": round(chosen.cost.held_bytes / chosen.cost.needed_bytes, 4),
         "bound_mib": round(chosen.bound_bytes / MIB, 2),
@@ -121,8 +141,12 @@ def _part(grouping: Grouping, milliseconds: float) -> dict[str, Any]:
 
 def run() -> dict[str, Any]:
     """``{"rows": [...]}``, in the order of the table, then the published pairs."""
-    stock = run_stock()
-    rows = [figures(row, stock[row.name]) for row in ROWS]
+    stock, python = (
+        run_stock(interpreter_with(STABLE) or sys.executable),
+        interpreter_with(CANDIDATE),
+    )
+    candidate = {} if python is None else run_stock(python)
+    rows = [figures(row, stock[row.name], candidate.get(row.name)) for row in ROWS]
     return {"rows": rows + [published_figures(pair) for pair in PAIRS]}
 
 
@@ -156,6 +180,31 @@ def _line(row: dict[str, Any], width: int) -> str:
         f"{_pair(least):>14}{least['prefix_hit_tokens']:>6}"
         f"{max(row[str(objective)]['plan_ms'] for objective in Objective):>9.1f}"
     )
+
+
+def as_requests(result: dict[str, Any]) -> str:
+    """Requests at once beside those of vllm-ascend 0.30.0rc2, and the rows where we serve fewer."""
+    rows = [row for row in result["rows"] if row["candidate"]]
+    if not rows:
+        return f"Without stock {CANDIDATE}: `make setup HOST=0.30` makes its environment."
+    width, stock_name = max(len(row["name"]) for row in rows) + 2, f"stock {CANDIDATE}"
+    lines = [
+        f"Requests of {REQUEST.tokens} tokens at once in {MEMORY_GIB} GiB for KV caches; of stock "
+        "how many equal groups",
+        "do not share memory: we must serve as many times its requests.",
+        "",
+        f"{'target + draft':<{width}}{stock_name:>17}{'equal':>7}{'here':>12}{'times':>8}",
+    ]
+    for row in rows:
+        stock, here = row["candidate"], f"{row['balanced']['groups']}, {row['requests']:.1f}"
+        shown, times = "raises", "-"
+        if not stock["error"]:
+            shown = f"{stock['groups']}, {stock['requests']:.1f}"
+            times = f"{row['requests'] / stock['requests']:.2f}"
+        equal = stock.get("equal_groups") or "-"
+        lines.append(f"{row['name']:<{width}}{shown:>17}{equal:>7}{here:>12}{times:>8}")
+    fewer = [row["name"] for row in rows if below(row)]
+    return "\n".join([*lines, "", f"Fewer than they must be: {', '.join(fewer) or 'none'}"])
 
 
 NEAR_IDEAL = 1.05
@@ -199,8 +248,10 @@ def main() -> None:
     result = run()
     if arguments.json:
         print(json.dumps(result, indent=2))
+    elif arguments.costs:
+        print(as_costs(result))
     else:
-        print(as_costs(result) if arguments.costs else as_table(result))
+        print(f"{as_table(result)}\n\n{as_requests(result)}")
 
 
 if __name__ == "__main__":

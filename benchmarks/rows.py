@@ -15,6 +15,10 @@ REQUEST = Request(tokens=32768, tokens_per_step=4)
 """The request of every figure; a step adds one token and three draft tokens."""
 
 
+MEMORY_GIB = 64
+"""Memory for KV caches, where requests at once are counted."""
+
+
 def whole_mib(num_bytes: int) -> int:
     """Whole MiB, rounded as the figures below are: a half goes to the even neighbour."""
     return round(num_bytes / 2**20)

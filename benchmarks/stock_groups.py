@@ -4,6 +4,7 @@
 Run in a process of the emulated NPU, because vllm-ascend cannot be imported without torch_npu;
 ``VLLM_PLUGINS=ascend`` keeps mkv_ascend out of it. No engine and no model is built: the specs come
 from the numbers of the configs, as vllm-ascend's ``NPUModelRunner.get_kv_cache_spec`` makes them.
+It runs on each host; on vllm-ascend 0.30.0rc2 it counts requests (``benchmarks.stock_requests``).
 
     VLLM_PLUGINS=ascend mkv-ascend emulate -- python -m benchmarks.stock_groups RESULT.json
 """
@@ -16,22 +17,36 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.models import ModelLayer, load_pair
 from benchmarks.rows import REQUEST, ROWS, whole_mib
+from benchmarks.stock_requests import PRIVATE_BUFFERS, complete, requests_at_once
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def run_stock() -> dict[str, dict[str, Any]]:
-    """``{row name: {"groups", "mib", "error"}}``, computed in a process of its own."""
+def interpreter_with(version: str) -> str | None:
+    """Python of the environment that set-up made with this vllm-ascend; None if there is none."""
+    if metadata.version("vllm-ascend") == version:
+        return sys.executable
+    installed = ROOT.glob(f".venv*/lib/python*/site-packages/vllm_ascend-{version}.dist-info")
+    return next((str(found.parents[3] / "bin" / "python") for found in installed), None)
+
+
+def run_stock(python: str = sys.executable) -> dict[str, dict[str, Any]]:
+    """``{row name: {"groups", "mib", "error"}}``, computed by ``python`` in a process of its own.
+
+    Where layers have buffers of their own (0.30.0rc2), ``"requests"`` and ``"equal_groups"`` stand
+    in place of ``"mib"``; see ``requests_at_once``.
+    """
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "stock.json"
-        command = [sys.executable, "-m", "mkv_ascend.cli", "emulate", "--"]
-        command += [sys.executable, "-m", "benchmarks.stock_groups", str(result)]
+        command = [python, "-m", "mkv_ascend.cli", "emulate", "--"]
+        command += [python, "-m", "benchmarks.stock_groups", str(result)]
         environment = {**os.environ, "VLLM_PLUGINS": "ascend", "VLLM_LOGGING_LEVEL": "ERROR"}
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
@@ -53,6 +68,7 @@ def vllm_config() -> Any:
         parallel_config=SimpleNamespace(
             decode_context_parallel_size=1, prefill_context_parallel_size=1
         ),
+        max_in_flight_tokens=REQUEST.tokens_per_step,
         scheduler_config=SimpleNamespace(
             disable_hybrid_kv_cache_manager=False,
             max_num_batched_tokens=REQUEST.tokens_per_step,
@@ -90,16 +106,20 @@ def spec_of(layer: ModelLayer) -> Any:
     return FullAttentionSpec(**common)
 
 
-def stock_row(target: str, draft: str) -> dict[str, Any]:
-    """Groups and MiB of one request, or the error that vLLM raises instead."""
+def stock_row(target: str, draft: str, private_buffers: bool) -> dict[str, Any]:
+    """Groups and MiB of one request, or requests at once, or the error that vLLM raises instead."""
     from vllm.v1.core import kv_cache_utils
 
     config = vllm_config()
+    if private_buffers:
+        complete(config)
     specs = {layer.name: spec_of(layer) for layer in load_pair(target, draft).layers}
     try:
-        groups = kv_cache_utils.get_kv_cache_groups(config, specs)
+        groups = kv_cache_utils.get_kv_cache_groups(config, dict(specs))
     except (NotImplementedError, AssertionError, ValueError) as error:
         return {"groups": None, "mib": None, "error": _describe(error)}
+    if private_buffers:
+        return {"groups": len(groups), **requests_at_once(config, specs, groups), "error": None}
     held = kv_cache_utils._max_memory_usage_bytes_from_groups(config, groups)
     return {"groups": len(groups), "mib": whole_mib(held), "error": None}
 
@@ -119,7 +139,8 @@ def main(result: str) -> None:
 
     adapt_patch(is_global_patch=True)
     register_all_kvcache_specs(vllm_config())
-    figures = {row.name: stock_row(row.target, row.draft) for row in ROWS}
+    private_buffers = metadata.version("vllm-ascend") in PRIVATE_BUFFERS
+    figures = {row.name: stock_row(row.target, row.draft, private_buffers) for row in ROWS}
     Path(result).write_text(json.dumps(figures))
 
 

@@ -7,7 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.kv_layout import NEAR_IDEAL, as_costs, as_table, figures, published_figures
+from benchmarks.kv_layout import (
+    NEAR_IDEAL,
+    as_costs,
+    as_requests,
+    as_table,
+    below,
+    figures,
+    published_figures,
+)
 from benchmarks.models import load_pair
 from benchmarks.published_pairs import PAIRS
 from benchmarks.rows import REQUEST, ROWS, Row
@@ -90,3 +98,22 @@ def test_two_block_sizes_for_layers_that_are_alike_would_save_next_to_nothing(ro
             found = search(divided, REQUEST, options.node_limit)
             assert found.exhaustive
             assert found.candidates[-1].held_bytes > 0.997 * least
+
+
+@pytest.mark.parametrize(
+    ("requests", "equal_groups", "is_below"),
+    [(10.0, None, False), (15.0, None, True), (7.0, 2, False), (7.5, 2, True), (14.0, 2, True)],
+)
+def test_rows_that_serve_fewer_requests_than_they_must_are_named(
+    requests: float, equal_groups: int | None, is_below: bool
+) -> None:
+    """We serve 14.08 of this pair."""
+    stock = {"groups": 15, "requests": requests, "equal_groups": equal_groups, "error": None}
+    row = figures(ROWS[0], RAISES, stock)
+    assert below(row) is is_below
+    last = as_requests({"rows": [row]}).splitlines()[-1]
+    assert last == f"Fewer than they must be: {ROWS[0].name if is_below else 'none'}"
+
+
+def test_without_the_second_environment_it_says_how_to_make_it() -> None:
+    assert "make setup HOST=0.30" in as_requests({"rows": [figures(ROWS[0], RAISES)]})
