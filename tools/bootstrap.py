@@ -38,6 +38,7 @@ SUPPORTED = ((3, 10), (3, 11), (3, 12))
 BUILD_TOOLS = ("pip", "uv", "setuptools", "wheel", "cmake", "ninja")
 STAMP_NAME = ".mkv_ascend_setup.json"
 LOG = Path(".cache") / "setup.log"
+SOURCES = Path(".cache") / "hosts"
 EMULATOR = Path("emulated_npu")
 DEMO_MODELS = EMULATOR / "src" / "emulated_npu" / "example_models" / "checkpoints"
 
@@ -89,7 +90,7 @@ def make_steps(root: Path, python: str, host: Host) -> list[Step]:
     constraints = root / host.constraints
     torch = root / "requirements" / "torch.txt"
     editable = ("-e", str(root), "-e", str(root / EMULATOR))
-    steps = [
+    return [
         Step(
             name="pip",
             title="pip and build tools",
@@ -116,6 +117,7 @@ def make_steps(root: Path, python: str, host: Host) -> list[Step]:
                 "mkv_ascend/ops/_ascendc_host.so",
             ),
         ),
+        *([_schemas(root, python, host)] if host.from_sources else []),
         Step(
             name="warm-up",
             title="bytecode of what a server imports, and the demo's model classes",
@@ -124,8 +126,6 @@ def make_steps(root: Path, python: str, host: Host) -> list[Step]:
             repeats=False,
         ),
     ]
-    # The emulated NPU does not start on the second host yet, so there is nothing to warm up.
-    return steps if host.environment == ".venv" else steps[:-1]
 
 
 def _packages(python: str, pip: tuple[str, ...], constraints: Path, host: Host) -> Step:
@@ -149,6 +149,21 @@ def _packages(python: str, pip: tuple[str, ...], constraints: Path, host: Host) 
         # Mostly waits for the network, while the native parts take as long to compile. The next
         # step finds them in the folder of the build.
         beside=(python, "tools/build_native.py"),
+    )
+
+
+def _schemas(root: Path, python: str, host: Host) -> Step:
+    """The schemas of custom operators: a wheel brings them in its library, sources in C++."""
+    name, folder = f"vllm_ascend-{host.vllm_ascend}.tar.gz", root / SOURCES
+    download = (python, "-m", "pip", "download", "--no-deps", "--no-build-isolation")
+    what = ("--no-binary", "vllm-ascend", f"vllm-ascend=={host.vllm_ascend}")
+    keep = (python, "-m", "emulated_npu.custom_operators.sources", str(folder / name))
+    return Step(
+        name="schemas",
+        title="schemas of vllm-ascend's operators, for the emulated NPU",
+        commands=((*download, "--dest", str(folder), *what), keep),
+        inputs=(root / EMULATOR / "src/emulated_npu/custom_operators/sources.py",),
+        environment=host.build_variables(),
     )
 
 

@@ -31,7 +31,7 @@ MODULES = (
     "torch._inductor.compile_fx",
     "torch.fx.experimental.symbolic_shapes",
 )
-"""What a server's processes import that some of them import late."""
+"""What a server's processes import that some of them import late, beside our own worker."""
 
 
 def main(arguments: list[str]) -> int:

@@ -80,9 +80,10 @@ def test_unreadable_stamps_count_as_nothing_done(tmp_path: Path, text: str) -> N
     assert read_stamps(tmp_path) == {}
 
 
-def test_torch_comes_before_whatever_could_choose_another() -> None:
-    order = [step.name for step in make_steps(bootstrap.ROOT, "python", HOST)]
-    assert order == ["pip", "torch", "packages", "mkv_ascend", "warm-up"]
+@pytest.mark.parametrize(("host", "more"), [("0.23", []), ("0.30", ["schemas"])])
+def test_torch_comes_before_whatever_could_choose_another(host: str, more: list[str]) -> None:
+    order = [step.name for step in make_steps(bootstrap.ROOT, "python", HOSTS[host])]
+    assert order == ["pip", "torch", "packages", "mkv_ascend", *more, "warm-up"]
 
 
 def test_a_command_that_fails_is_done_the_other_way_and_said(
