@@ -102,6 +102,12 @@ def inputs_of_layouts(
     return replace(given, aliases=tuple(aliases.items()))
 
 
+def _tokens_hashed_at_a_time(cache: Any) -> int | None:
+    """What the user has set for prefix hits; vLLM 0.30 has renamed the option."""
+    found: int | None = getattr(cache, "prefix_match_unit", None)
+    return found or getattr(cache, "hash_block_size", None)
+
+
 def _inputs(
     config: VllmConfig,
     layers: tuple[CachedLayer, ...],
@@ -112,7 +118,7 @@ def _inputs(
         layout.objective,
         layout.max_padding_fraction,
         max_block_size=layout.max_block_size,
-        hash_block_size=config.cache_config.hash_block_size,
+        hash_block_size=_tokens_hashed_at_a_time(config.cache_config),
         prefix_caching=config.cache_config.enable_prefix_caching,
     )
     speculative = config.speculative_config

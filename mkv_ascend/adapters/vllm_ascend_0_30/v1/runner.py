@@ -95,9 +95,11 @@ class MkvModelRunner(HostRunner, CachingRunner):
         return create_proposer(method, self.vllm_config, self.device, self, HOST)
 
     @override(ALLOCATED)
-    def initialize_kv_cache(self, kv_cache_config: KVCacheConfig, *args: Any) -> None:
+    def initialize_kv_cache(
+        self, kv_cache_config: KVCacheConfig, *args: Any, **kwargs: Any
+    ) -> None:
         """Allocate the caches, then log the tables of layers and of the plan once."""
-        super().initialize_kv_cache(kv_cache_config, *args)
+        super().initialize_kv_cache(kv_cache_config, *args, **kwargs)
         mamba_kernels.prepare(self.vllm_config, self.kv_cache_config)
         if self.compilation_config.cudagraph_mode.has_full_cudagraphs():
             groups = [group for groups in self.attn_groups for group in groups]
