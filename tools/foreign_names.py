@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ADAPTERS = ROOT / "mkv_ascend" / "adapters"
 CATALOG = ROOT / "mkv_ascend" / "attention"
 HOSTS = ("vllm", "vllm_ascend")
-"""Packages of a host. torch_npu is not among them: its sources are not in vllm-ascend's release."""
+"""Packages of a host. torch_npu is not among them; see torch_npu_names."""
 CLASS_PATH = re.compile(r"(?:vllm|vllm_ascend)\.[\w.]+:[\w.]+")
 
 

@@ -8,7 +8,8 @@
 
 For each name it says: same, changed (with the difference to the recorded source where that is at
 hand) or gone. Exit status 0: every replaced or overridden name is the same and none is gone.
-Status 1: some are not. Status 2: the host could not be read.
+Status 1: some are not. Status 2: the host could not be read. Names of torch_npu, whose sources are
+in neither package, are looked up in the stand-in of the emulated NPU.
 
 The adapter is the one that serves this environment, or ``--adapter`` names its folder.
 ``--record VERSION`` writes the fingerprints of the host's vllm-ascend, as that version, into the
@@ -31,6 +32,7 @@ from typing import Any
 
 import foreign_names
 import host_release
+import torch_npu_names
 from mkv_ascend.adapters.contract import HostAdapter
 from mkv_ascend.adapters.fingerprints import HostSource, digest_of, print_of, read
 from mkv_ascend.plugin import versions
@@ -98,6 +100,15 @@ def compare(
                 difference = "" if base is None else _difference(name, base, host)
                 lines.append(Line(name, "changed", use, patches, difference))
     return lines
+
+
+def of_torch_npu(adapter: HostAdapter) -> list[Line]:
+    """One line for each name of torch_npu that the adapter uses; none without the emulated NPU."""
+    if not torch_npu_names.is_at_hand():
+        return []
+    used = torch_npu_names.used(foreign_names.sources(foreign_names.name_of(adapter)))
+    states = ("same" if torch_npu_names.is_offered(name) else "gone" for name in used)
+    return [Line(name, state, "imported", ()) for name, state in zip(used, states, strict=True)]
 
 
 def _difference(name: str, base: HostSource, host: HostSource) -> str:
@@ -265,6 +276,7 @@ def _report(options: argparse.Namespace) -> int:
         print(f"wrote {adapter.FINGERPRINTS}")
         return 0
     lines = compare(adapter, host, HostSource(here) if asked != here else None, asked)
+    lines += of_torch_npu(adapter)
     if options.patch:
         lines = [line for line in lines if options.patch in line.patches]
     if options.json:
