@@ -26,7 +26,7 @@ OURS = (
         "a recurrent state would have to be taken back where tokens are rejected",
     ),
     Refusal(
-        r"its layers hand on .* where a head takes one state",
+        r"layers hand on .* where a head takes one",
         "heads of eagle3 are trained on one hidden state of a layer, and DeepSeek-V4's layers hand "
         "on several residual streams",
     ),

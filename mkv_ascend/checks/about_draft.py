@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mkv_ascend.checks import about_draft_inputs
 from mkv_ascend.checks.facts import ServeFacts, SpeculationFacts
 from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.checks.refusal import Refusal
 
-__all__ = ["CHECKS", "MOST_TOKENS_PER_STEP", "OF_CONFIGURATION"]
+__all__ = ["CHECKS", "MOST_TOKENS_PER_STEP"]
 
 MOST_TOKENS_PER_STEP = 16
 """Tokens of a request that attention verifies at once, K + 1: the limit of
@@ -123,7 +124,7 @@ def states_of_draft(facts: ServeFacts) -> Iterator[Refusal]:
         # The predictor's own layers are attention layers.
         return
     possible = f"draft models of attention layers, {', '.join(sorted(ROLLED_BACK))}"
-    if kind not in ROLLED_BACK or speculation.method in HEADS:
+    if kind in NEVER_ROLLED_BACK or speculation.method in HEADS:
         yield Refusal(
             "draft-states",
             f"the draft {draft.name} ({speculation.method}) has layers of {kind}, whose state "
@@ -144,18 +145,20 @@ def states_of_draft(facts: ServeFacts) -> Iterator[Refusal]:
 
 
 def why_hits_are_not_read(facts: ServeFacts, draft: ModelFacts) -> str | None:
-    """Why a recurrent draft cannot read the tokens of a prefix hit itself; None: it does.
-
-    As ``drafting/recurrent_options.py`` says.
-    """
+    """Why a recurrent draft cannot read the tokens of a prefix hit itself; None: it does."""
     types = draft.text.get("layer_types")
     windows = bool(draft.text.get("sliding_window"))
     if types:
         windows = any("sliding" in kind or "chunked" in kind for kind in types)
     reasons = {
-        "it cannot read images": facts.target.values.get("vision_config") is not None,
-        "it has windows": windows,
-        "ranks would have to run in step": facts.whole("data_parallel_size", 1) > 1,
+        "it cannot read the images of a prefix again": (
+            facts.target.values.get("vision_config") is not None
+            or about_draft_inputs.has_several_positions(facts.target)
+        ),
+        "keys before its windows, which it would need to read a prefix again, are gone": windows,
+        "the passes that read a prefix again would have to be those of all ranks": (
+            facts.whole("data_parallel_size", 1) > 1
+        ),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 
@@ -163,7 +166,11 @@ def why_hits_are_not_read(facts: ServeFacts, draft: ModelFacts) -> str | None:
 def _options_of_recurrent(
     facts: ServeFacts, speculation: SpeculationFacts, draft: ModelFacts
 ) -> Iterator[Refusal]:
-    """See ``drafting/recurrent_options.py``."""
+    """Options that a draft with recurrent layers cannot be combined with.
+
+    A KV connector brings blocks of keys and no states of a draft. Without padding, or with parallel
+    drafting, rejected tokens are not in the rows of the pass over the accepted ones.
+    """
     asked = {
         "disable_padded_drafter_batch": speculation.options.get("disable_padded_drafter_batch"),
         "parallel_drafting": speculation.options.get("parallel_drafting"),
@@ -172,14 +179,16 @@ def _options_of_recurrent(
         "--kv-transfer-config": facts.engine.get("kv_transfer_config"),
         "--kv-offloading-size": facts.engine.get("kv_offloading_size"),
     }
-    if facts.target.recurrent is not None and why_hits_are_not_read(facts, draft) is not None:
+    why = "their states could not follow"
+    unread = None if facts.target.recurrent is None else why_hits_are_not_read(facts, draft)
+    if unread is not None:
         asked["--enable-prefix-caching"] = facts.engine.get("enable_prefix_caching") is True
     for option, given in asked.items():
         if given:
+            reason = unread if option == "--enable-prefix-caching" else why
             yield Refusal(
                 "recurrent-draft-option",
-                f"the draft {draft.name} has recurrent layers, and {option} is set: their states "
-                "could not follow",
+                f"the draft {draft.name} has recurrent layers, and {option} is set: {reason}",
                 "the same draft without this option, or a draft of attention layers",
                 f"leave {option} out",
             )
@@ -342,11 +351,8 @@ def room_for_drafts(facts: ServeFacts) -> Iterator[Refusal]:
     )
 
 
-OF_CONFIGURATION = (tokens_per_step, stages, ranks_of_draft, cache_of_no_draft, experts)
-"""Those that programs which call ``vllm.LLM`` are judged by too: what vLLM makes of options and
-models tells enough (``adapters/.../early_checks/facts_of_config.py``)."""
-
 CHECKS = (
-    *(*OF_CONFIGURATION, vocabulary, hidden_size, own_predictor, states_of_target),
-    *(states_of_draft, length_of_draft, blocks_of_masks, states_for_heads, room_for_drafts),
+    *(tokens_per_step, stages, ranks_of_draft, cache_of_no_draft, experts, vocabulary),
+    *(hidden_size, own_predictor, states_of_target, states_of_draft, length_of_draft),
+    *(blocks_of_masks, states_for_heads, room_for_drafts, *about_draft_inputs.CHECKS),
 )

@@ -14,7 +14,7 @@ from mkv_ascend.checks.facts import ServeFacts
 from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.checks.refusal import Refusal
 
-__all__ = ["CHECKS"]
+__all__ = ["CHECKS", "has_several_positions"]
 
 
 def _with_more_rows(facts: ServeFacts) -> Mapping[str, Any] | None:
@@ -26,7 +26,7 @@ def _with_more_rows(facts: ServeFacts) -> Mapping[str, Any] | None:
     return speculation.options if more else None
 
 
-def _has_several_positions(model: ModelFacts) -> bool:
+def has_several_positions(model: ModelFacts) -> bool:
     """Whether a token has a position in time, rows and columns (M-RoPE)."""
     parts = [part.get(name) for part in (model.text, model.values) for name in ROPE]
     return any(isinstance(part, Mapping) and "mrope_section" in part for part in parts)
@@ -39,7 +39,7 @@ ROPE = ("rope_parameters", "rope_scaling")
 def positions(facts: ServeFacts) -> Iterator[Refusal]:
     """A draft with three positions for each token."""
     draft = facts.draft
-    if _with_more_rows(facts) is None or draft is None or not _has_several_positions(draft):
+    if _with_more_rows(facts) is None or draft is None or not has_several_positions(draft):
         return
     yield Refusal(
         "draft-rope",

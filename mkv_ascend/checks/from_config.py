@@ -137,7 +137,7 @@ def _grouping_options(options: MkvConfig, limited: bool, takes_hits: bool) -> Gr
 def _takes_hits(asked: Asked, layers: Sequence[NamedLayer], target: ModelConfig) -> bool:
     """Whether vLLM looks for prefix hits: not beside states of the target, unless it is told to.
 
-    Nor beside states of a draft that cannot read a hit itself (``drafting/recurrent_options.py``).
+    Nor beside states of a draft that cannot read a hit itself (``about_draft``).
     """
     if any(named.layer.states and named.role is Role.TARGET for named in layers):
         return False

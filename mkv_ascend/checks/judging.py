@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from mkv_ascend.checks import about_command, about_draft, about_draft_inputs, about_layers
+from mkv_ascend.checks import about_command, about_draft, about_layers
 from mkv_ascend.checks.facts import DeviceFacts, ServeFacts
 from mkv_ascend.checks.gathering import gather, with_plan
 from mkv_ascend.checks.model_folders import with_model_folders
@@ -19,7 +19,6 @@ Check = Callable[[ServeFacts], Iterator[Refusal]]
 CHECKS: tuple[Check, ...] = (
     *about_command.CHECKS,
     *about_draft.CHECKS,
-    *about_draft_inputs.CHECKS,
     *about_layers.CHECKS,
 )
 

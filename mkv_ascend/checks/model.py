@@ -48,6 +48,8 @@ class ModelFacts:
     name: str
     values: Mapping[str, Any] = field(hash=False)
     text: Mapping[str, Any] = field(hash=False)
+    other_recurrent: str | None = None
+    """What its recurrent layers are, of a model type that is not in ``RECURRENT_TYPES``."""
 
     def number(self, name: str) -> int | None:
         """A whole number of the language model; None where the file has none of this name."""
@@ -86,7 +88,7 @@ class ModelFacts:
         types = self.text.get("layer_types") or ()
         if self.model_type == "granitemoehybrid" and types and "mamba" not in types:
             return None
-        return RECURRENT_TYPES.get(self.model_type)
+        return RECURRENT_TYPES.get(self.model_type, self.other_recurrent)
 
     @property
     def has_attention(self) -> bool:

@@ -91,11 +91,11 @@ def test_how_the_drafts_passes_run(
     ("words", "changes", "said"),
     [
         ([], {}, "the draft has recurrent layers: it reads the tokens of each prefix hit itself"),
-        (["-dp", "2"], {}, "will be off: the draft has recurrent layers, and ranks"),
+        (["-dp", "2"], {}, "will be off: the draft has recurrent layers, and the passes"),
         (
             [],
             {"layer_types": ["conv", "sliding_attention"] * 8},
-            "recurrent layers, and it has windows",
+            "recurrent layers, and keys before its windows",
         ),
         (["--no-enable-prefix-caching"], {}, None),
     ],

@@ -1,135 +1,192 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a draft with recurrent layers cannot be combined with is refused, each by its name."""
+"""Programs that call ``vllm.LLM`` are refused what ``mkv-ascend check`` refuses of a draft."""
 
+import re
+import sys
 from types import SimpleNamespace
 
 import pytest
 
 from mkv_ascend.adapters.common.drafting.recurrent_options import (
     has_recurrent_layers,
-    refuse_options_of_recurrent_drafts,
     switch_prefix_hits_off,
 )
+from mkv_ascend.adapters.common.early_checks import facts_of_config
+from mkv_ascend.attention.entry import DeviceGeneration
+from mkv_ascend.checks import about_draft
+from mkv_ascend.checks.refusal import text_of
 
 
-def config(**changes):
-    draft = SimpleNamespace(
-        model="a-draft",
-        is_attention_free=changes.get("is_attention_free", False),
-        is_hybrid=changes.get("is_hybrid", True),
-        hf_text_config=SimpleNamespace(layer_types=changes.get("layer_types")),
-        get_sliding_window=lambda: changes.get("window"),
-    )
-    target = SimpleNamespace(
-        is_multimodal_model=changes.get("images", False), uses_mrope=changes.get("mrope", False)
-    )
-    speculative = SimpleNamespace(
-        draft_model_config=draft,
-        uses_draft_model=lambda: changes.get("method", "draft_model") == "draft_model",
-        disable_padded_drafter_batch=changes.get("disable_padded_drafter_batch", False),
-        parallel_drafting=changes.get("parallel_drafting", False),
-    )
-    cache = SimpleNamespace(
-        enable_prefix_caching=changes.get("enable_prefix_caching", False),
-        mamba_cache_mode=changes.get("mamba_cache_mode", "none"),
-        kv_offloading_size=changes.get("kv_offloading_size"),
-    )
-    parallel = SimpleNamespace(
-        prefill_context_parallel_size=1,
-        decode_context_parallel_size=changes.get("decode_context_parallel_size", 1),
-        data_parallel_size=changes.get("data_parallel_size", 1),
-    )
+def model(name, hybrid=False, attention_free=False, **values):
+    config = SimpleNamespace(to_dict=lambda: values)
     return SimpleNamespace(
-        model_config=target,
-        kv_transfer_config=changes.get("connector"),
-        speculative_config=speculative,
-        cache_config=cache,
-        parallel_config=parallel,
+        model=name,
+        hf_config=config,
+        hf_text_config=config,
+        is_hybrid=hybrid,
+        is_attention_free=attention_free,
+        max_model_len=4096,
     )
 
 
-def test_a_plain_configuration_is_served():
-    refuse_options_of_recurrent_drafts(config())
+LLAMA = {"model_type": "llama", "vocab_size": 100, "hidden_size": 64, "num_hidden_layers": 8}
+RECURRENT = {"model_type": "qwen3_next", "vocab_size": 100}
+NEW_RECURRENT = {"model_type": "of_next_year", "vocab_size": 100}
+
+
+def config(draft=RECURRENT, target=LLAMA, **changes):
+    """What vLLM makes of a command with a recurrent draft model; ``changes``: what is unlike it."""
+    hybrid = draft in (RECURRENT, NEW_RECURRENT)
+    attention_free = draft.get("model_type") == "mamba2"
+    draft = {**draft, **changes.pop("draft_values", {})}
+    target = {**target, **changes.pop("target_values", {})}
+    speculative = {
+        "method": "draft_model",
+        "num_speculative_tokens": 3,
+        "model": "a-draft",
+        "draft_model_config": model("a-draft", hybrid, attention_free, **draft),
+        "draft_parallel_config": SimpleNamespace(tensor_parallel_size=1),
+        "disable_padded_drafter_batch": False,
+        "parallel_drafting": False,
+        "max_model_len": None,
+    }
+    cache = {"enable_prefix_caching": False, "mamba_cache_mode": "none", "kv_offloading_size": None}
+    ranks = dict.fromkeys(facts_of_config.SPREAD, 1)
+    scheduler = {"max_num_batched_tokens": 2048, "max_num_seqs": 64}
+    others = {"kv_transfer_config": None, "additional_config": None}
+    parts = (speculative, cache, ranks, scheduler, others)
+    for name, value in changes.items():
+        (part,) = (part for part in parts if name in part)
+        part[name] = value
+    made = SimpleNamespace(**speculative)
+    made.uses_draft_model = lambda: made.method == "draft_model"
+    return SimpleNamespace(
+        model_config=model("a-target", **target),
+        speculative_config=made,
+        cache_config=SimpleNamespace(**cache),
+        parallel_config=SimpleNamespace(**ranks),
+        scheduler_config=SimpleNamespace(**scheduler),
+        **others,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _without_vllm_ascend(monkeypatch):
+    monkeypatch.setitem(
+        sys.modules, "vllm_ascend.utils", SimpleNamespace(enable_sp=lambda config: False)
+    )
+
+
+def facts_of(config):
+    return facts_of_config.facts_of(config, DeviceGeneration.A2)
+
+
+def refused(config):
+    """What is refused of a draft, in the words that users read; empty if nothing is."""
+    facts = facts_of(config)
+    found = [refusal for check in about_draft.CHECKS for refusal in check(facts)]
+    return text_of(found) if found else ""
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         {},
-        {"layer_types": ["linear_attention", "full_attention"]},
-        # Layers that are named decide, not a window that none of them has.
-        {"layer_types": ["conv", "full_attention"], "window": 4096},
+        {"draft": LLAMA},
+        {"draft": NEW_RECURRENT},
+        {"draft": LLAMA, "method": "eagle3"},
+        # For these vLLM names the target as the draft: nothing of the target's is refused.
+        {"draft": RECURRENT, "method": "ngram", "disable_padded_drafter_batch": True},
+        {"enable_prefix_caching": True},
+        {"enable_prefix_caching": True, "mamba_cache_mode": "align", "target": RECURRENT},
     ],
 )
-def test_prefix_hits_stay_on_where_the_draft_can_read_them(changes):
-    served = config(enable_prefix_caching=True, **changes)
-    assert switch_prefix_hits_off(served) is None
-    assert served.cache_config.enable_prefix_caching is True
-    refuse_options_of_recurrent_drafts(served)
+def test_what_can_be_served_is(changes):
+    served = config(**changes)
+    assert not refused(served)
+    assert switch_prefix_hits_off(served, facts_of(served)) is None
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("changes", "says"),
     [
-        ({"window": 4096}, "windows"),
-        ({"layer_types": ["mamba", "sliding_attention", "full_attention"]}, "windows"),
-        ({"layer_types": ["mamba", "chunked_attention"]}, "windows"),
-        ({"images": True}, "images"),
-        ({"mrope": True}, "images"),
-        ({"data_parallel_size": 2}, "all ranks"),
+        ({"disable_padded_drafter_batch": True}, "disable_padded_drafter_batch is set"),
+        ({"parallel_drafting": True}, "parallel_drafting is set"),
+        ({"decode_context_parallel_size": 2}, "decode_context_parallel_size is set"),
+        ({"kv_transfer_config": SimpleNamespace(kv_role="kv_both")}, "--kv-transfer-config is set"),
+        ({"kv_offloading_size": 4.0}, "--kv-offloading-size is set"),
+        ({"additional_config": {"enable_reduce_sample": True}}, "enable_reduce_sample is set"),
+        ({"draft": NEW_RECURRENT, "parallel_drafting": True}, "parallel_drafting is set"),
+        ({"draft": {"model_type": "mamba2", "vocab_size": 100}}, "no attention layer"),
+        ({"draft": {"model_type": "jamba", "vocab_size": 100}}, "Mamba1"),
+        ({"target": {"model_type": "kimi_linear", "vocab_size": 100}}, "KDA"),
+        ({"draft": {**LLAMA, "vocab_size": 99}}, "vocabulary of 99"),
+        ({"draft": {**LLAMA, "hidden_size": 32}, "method": "eagle"}, "hidden states of 32"),
+        ({"draft": LLAMA, "method": "mtp", "model": "a-target"}, "no multi-token predictor"),
+        ({"draft": LLAMA, "max_model_len": 8192}, "max_model_len of --speculative-config is 8192"),
+        ({"draft": LLAMA, "method": "dflash", "decode_context_parallel_size": 2}, "dflash"),
+        (
+            {
+                "draft": {**LLAMA, "eagle_aux_hidden_state_layer_ids": [2, 9]},
+                "method": "eagle3",
+            },
+            r"has \[9\]",
+        ),
+        ({"draft": LLAMA, "max_num_batched_tokens": 64}, "leave none to schedule"),
+        ({"draft": LLAMA, "disable_padded_drafter_batch": True}, "rejected tokens as padding"),
+        (
+            {"draft": {**LLAMA, "rope_scaling": {"mrope_section": [1, 2, 3]}}},
+            "three positions for each token",
+        ),
     ],
 )
+def test_each_mistake_is_refused_with_the_words_of_check(changes, says):
+    assert re.search(says, refused(config(**changes)))
+
+
+UNREAD = [
+    ({"draft_values": {"sliding_window": 4096}}, "windows"),
+    ({"draft_values": {"layer_types": ["linear_attention", "sliding_attention"]}}, "windows"),
+    ({"draft_values": {"layer_types": ["linear_attention", "chunked_attention"]}}, "windows"),
+    ({"target_values": {"vision_config": {}}}, "images"),
+    ({"target_values": {"rope_parameters": {"mrope_section": [1]}}}, "images"),
+    ({"data_parallel_size": 2}, "all ranks"),
+]
+
+
+@pytest.mark.parametrize(("changes", "reason"), UNREAD)
 def test_prefix_hits_are_switched_off_where_the_draft_cannot_read_them(changes, reason):
     """vLLM switches them on by itself; beside states only who asks for them has them."""
     plain = config(enable_prefix_caching=True, **changes)
-    said = switch_prefix_hits_off(plain)
+    facts = facts_of(plain)
+    assert not refused(plain)
+    said = switch_prefix_hits_off(plain, facts)
     assert "a-draft has recurrent layers" in said
     assert reason in said
     assert plain.cache_config.enable_prefix_caching is False
-    refuse_options_of_recurrent_drafts(plain)
-    assert switch_prefix_hits_off(plain) is None
+    assert switch_prefix_hits_off(plain, facts) is None
 
-    aligned = config(enable_prefix_caching=True, mamba_cache_mode="align", **changes)
-    assert switch_prefix_hits_off(aligned) is None
+    aligned = config(
+        target=RECURRENT, enable_prefix_caching=True, mamba_cache_mode="align", **changes
+    )
+    assert re.search(f"--enable-prefix-caching is set: .*{reason}", refused(aligned))
+    assert switch_prefix_hits_off(aligned, facts_of(aligned)) is None
     assert aligned.cache_config.enable_prefix_caching is True
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "advice"),
-    [
-        ("disable_padded_drafter_batch", True, "disable_padded_drafter_batch is set"),
-        ("parallel_drafting", True, "parallel_drafting is set"),
-        ("decode_context_parallel_size", 2, "decode_context_parallel_size"),
-        ("is_attention_free", True, "no attention layer"),
-        ("connector", "a connector", "no states of a draft. Leave it out"),
-        ("kv_offloading_size", 4.0, "no states of a draft. Leave it out"),
-    ],
-)
-def test_each_option_is_refused_with_what_to_change(option, value, advice):
-    with pytest.raises(NotImplementedError, match=f"a-draft has recurrent layers.*{advice}"):
-        refuse_options_of_recurrent_drafts(config(**{option: value}))
-
-
-@pytest.mark.parametrize(
-    ("changes", "advice"),
-    [
-        ({"window": 4096}, "keys before its windows.*Leave out --enable-prefix-caching"),
-        ({"data_parallel_size": 2}, "all ranks. Leave out --enable-prefix-caching"),
-    ],
-)
-def test_what_cannot_be_beside_states_of_the_target_at_ends_of_blocks(changes, advice):
-    aligned = {"enable_prefix_caching": True, "mamba_cache_mode": "align"}
-    refuse_options_of_recurrent_drafts(config(**aligned))
-    with pytest.raises(NotImplementedError, match=advice):
-        refuse_options_of_recurrent_drafts(config(**aligned, **changes))
+def test_layers_that_are_named_decide_not_a_window_that_none_of_them_has():
+    values = {"layer_types": ["conv", "full_attention"], "sliding_window": 4096}
+    served = config(enable_prefix_caching=True, draft_values=values)
+    assert not refused(served)
+    assert switch_prefix_hits_off(served, facts_of(served)) is None
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
         ({}, True),
-        ({"is_hybrid": False}, False),
-        ({"is_hybrid": False, "is_attention_free": True}, True),
+        ({"draft": LLAMA}, False),
+        ({"draft": {"model_type": "mamba2"}}, True),
         ({"method": "mtp"}, False),
     ],
 )

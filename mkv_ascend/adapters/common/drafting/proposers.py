@@ -43,7 +43,6 @@ from mkv_ascend.adapters.common.drafting.mask_tokens import run_dummy
 from mkv_ascend.adapters.common.drafting.next_tokens import batch_up_to_the_chunk
 from mkv_ascend.adapters.common.drafting.recurrent_options import (
     has_recurrent_layers,
-    refuse_options_of_recurrent_drafts,
 )
 from mkv_ascend.layout.kind import Role
 
@@ -246,7 +245,6 @@ def proposer_class(method: str, vllm_config: VllmConfig) -> type[Any] | None:
     if proposer is HeadProposer and vllm_config.speculative_config.use_step3p5_mtp():
         return Step3p5MTPProposer
     if has_recurrent_layers(vllm_config):
-        refuse_options_of_recurrent_drafts(vllm_config)
         return proposer
     parallel = vllm_config.parallel_config
     if parallel.prefill_context_parallel_size * parallel.decode_context_parallel_size > 1:

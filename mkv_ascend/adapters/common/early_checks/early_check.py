@@ -12,6 +12,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mkv_ascend.adapters.common.attention import selection_inputs
+from mkv_ascend.adapters.common.drafting.recurrent_options import (
+    has_recurrent_layers,
+    switch_prefix_hits_off,
+)
 from mkv_ascend.adapters.common.early_checks.chunk_refusal import refuse_chunks
 from mkv_ascend.adapters.common.early_checks.facts_of_config import facts_of
 from mkv_ascend.adapters.common.options import options_of
@@ -44,7 +48,6 @@ def check_models(config: VllmConfig) -> None:
     refuse_chunks(config.model_config)
     if has_draft:
         refuse_chunks(speculative.draft_model_config)
-        _check_recurrent(config)
     if selection_inputs.options(config, Role.TARGET).attention.layers:
         return
     environment = selection_inputs.environment(config)
@@ -64,38 +67,17 @@ def check_models(config: VllmConfig) -> None:
 
 
 def _check_draft(config: VllmConfig) -> None:
-    """Refuse what ``mkv-ascend check`` refuses of a draft, as far as vLLM's configuration tells.
+    """Refuse what ``mkv-ascend check`` refuses of a draft; a recurrent one may take no hits.
 
     Raises:
         SelectionError: with every refusal.
     """
-    facts = facts_of(config)
-    refusals = [refusal for check in about_draft.OF_CONFIGURATION for refusal in check(facts)]
+    facts = facts_of(config, selection_inputs.environment(config).device_generation)
+    refusals = [refusal for check in about_draft.CHECKS for refusal in check(facts)]
     if refusals:
         raise SelectionError(text_of(refusals))
-
-
-def _check_recurrent(config: VllmConfig) -> None:
-    """Refuse options that a draft with recurrent layers cannot be combined with; take no hits.
-
-    Raises:
-        SelectionError: naming the option.
-    """
-    # Not with this module, which the platform imports: it needs no model code.
-    from mkv_ascend.adapters.common.drafting.recurrent_options import (
-        has_recurrent_layers,
-        refuse_options_of_recurrent_drafts,
-        switch_prefix_hits_off,
-    )
-
-    if not has_recurrent_layers(config):
-        return
-    if cost := switch_prefix_hits_off(config):
+    if has_recurrent_layers(config) and (cost := switch_prefix_hits_off(config, facts)):
         logger.warning(cost)
-    try:
-        refuse_options_of_recurrent_drafts(config)
-    except NotImplementedError as error:
-        raise SelectionError(str(error)) from None
 
 
 def _request(model: ModelConfig, role: Role) -> LayerRequest | None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mkv_ascend.adapters.common.attention import selection_inputs
 from mkv_ascend.adapters.common.options import options_of
+from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.checks.facts import DeviceFacts, ServeFacts, SpeculationFacts
 from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.layout.kind import Role
@@ -20,21 +20,28 @@ from mkv_ascend.layout.kind import Role
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, SpeculativeConfig, VllmConfig
 
-SPREAD = ("tensor_parallel_size", "pipeline_parallel_size")
+SPREAD = (
+    *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
+    *("prefill_context_parallel_size", "decode_context_parallel_size"),
+)
 """Numbers of ranks that checks of drafts read."""
 
+OWN_DRAFTS = ("draft_model", "eagle", "eagle3", "mtp", "dflash")
+"""Methods whose draft is a model: for others vLLM names the target."""
 
-def facts_of(config: VllmConfig) -> ServeFacts:
+
+def facts_of(config: VllmConfig, generation: DeviceGeneration) -> ServeFacts:
     """The facts of drafts; of memory, lengths and layers nothing is said."""
     speculative = config.speculative_config
-    draft = None if speculative is None else speculative.draft_model_config
-    environment = selection_inputs.environment(config)
+    draft = None
+    if speculative is not None and speculative.method in OWN_DRAFTS:
+        draft = speculative.draft_model_config
     return ServeFacts(
         _engine(config),
         options_of(config),
         _model(config.model_config, Role.TARGET),
-        DeviceFacts(None, None, environment.device_generation, "the devices of this process"),
-        None if speculative is None else _speculation(speculative),
+        DeviceFacts(None, None, generation, "the devices of this process"),
+        None if speculative is None else _speculation(speculative, config.model_config),
         None if draft is None else _model(draft, Role.DRAFT),
     )
 
@@ -45,19 +52,37 @@ def _engine(config: VllmConfig) -> dict[str, Any]:
     from vllm_ascend.utils import enable_sp
 
     found = {name: getattr(config.parallel_config, name) for name in SPREAD}
-    transfer = config.kv_transfer_config
+    transfer, cache, scheduler = (
+        config.kv_transfer_config,
+        config.cache_config,
+        config.scheduler_config,
+    )
     if transfer is not None:
         found["kv_transfer_config"] = {"kv_role": transfer.kv_role}
-    found["additional_config"] = {"enable_flashcomm1": enable_sp(config)}
-    return found
+    given = config.additional_config or {}
+    return {
+        **found,
+        "kv_offloading_size": cache.kv_offloading_size,
+        # vLLM switches them on by itself; beside states only who asks for them has them.
+        "enable_prefix_caching": cache.enable_prefix_caching and cache.mamba_cache_mode != "none",
+        "max_model_len": config.model_config.max_model_len,
+        "max_num_batched_tokens": scheduler.max_num_batched_tokens,
+        "max_num_seqs": scheduler.max_num_seqs,
+        "additional_config": {
+            "enable_flashcomm1": enable_sp(config),
+            "enable_reduce_sample": given.get("enable_reduce_sample", False),
+        },
+    }
 
 
-def _speculation(speculative: SpeculativeConfig) -> SpeculationFacts:
+def _speculation(speculative: SpeculativeConfig, target: ModelConfig) -> SpeculationFacts:
     ranks = speculative.draft_parallel_config
     options = {
         "draft_tensor_parallel_size": None if ranks is None else ranks.tensor_parallel_size,
         "disable_padded_drafter_batch": speculative.disable_padded_drafter_batch,
         "parallel_drafting": speculative.parallel_drafting,
+        "max_model_len": speculative.max_model_len,
+        "model": None if speculative.model == target.model else speculative.model,
     }
     return SpeculationFacts(
         str(speculative.method), speculative.num_speculative_tokens or 0, options
@@ -65,7 +90,9 @@ def _speculation(speculative: SpeculativeConfig) -> SpeculationFacts:
 
 
 def _model(model: ModelConfig, role: Role) -> ModelFacts:
-    return ModelFacts(role, model.model, _values(model.hf_config), _values(model.hf_text_config))
+    states = "recurrent layers" if model.is_hybrid or model.is_attention_free else None
+    values, text = _values(model.hf_config), _values(model.hf_text_config)
+    return ModelFacts(role, model.model, values, text, states)
 
 
 def _values(config: Any) -> Mapping[str, Any]:
