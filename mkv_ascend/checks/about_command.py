@@ -171,12 +171,19 @@ def cache_dtype(facts: ServeFacts) -> Iterator[Refusal]:
 
 
 def dtype(facts: ServeFacts) -> Iterator[Refusal]:
-    """A model's dtype that no operator takes."""
+    """A model's dtype that no operator takes.
+
+    DeepSeek-V4's windows of latents and the matrix that turns its indexer's queries and keys are
+    bfloat16 in vllm-ascend 0.23.0 (models/deepseek_v4.py, attention/dsa_v1.py), whatever the model.
+    """
     taken = {"float16", "bfloat16"} | facts.device.extra_dtypes
+    if facts.target.is_compressed:
+        taken = {"bfloat16"}
     if facts.dtype not in taken:
         yield Refusal(
             "dtype",
-            f"--dtype is {facts.dtype}",
+            f"--dtype is {facts.dtype}"
+            + (", for DeepSeek-V4's layers" if facts.target.is_compressed else ""),
             ", ".join(sorted(taken)),
             "write --dtype bfloat16, or leave it out",
         )

@@ -37,6 +37,7 @@ MODELS = (
     one("quantization of the draft", "quantization", LLAMA, *spec(DRAFT, quantization="awq")),
     one("heads of 72", "backend", "{heads-72}", says="head sizes are"),
     one("float32", "dtype", LLAMA, "--dtype", "float32", says="bfloat16"),
+    one("DeepSeek-V4 in half", "dtype", "{v4}", "--dtype", "half", says="is float16"),
 )
 
 NUMBERS = (
