@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from emulated_npu.operators import requirements
 from emulated_npu.operators.cache import (
+    npu_gather_pa_kv_cache,
     npu_paged_cache_load,
     npu_reshape_and_cache,
     npu_scatter_nd_update_,
@@ -201,6 +202,11 @@ def test_paged_cache_load(requests, given_outputs, seed):
         assert key is outputs["key"]
         assert value is outputs["value"]
         assert key[-1].eq(7).all()
+    gathered = torch.full((sum(lengths), 1, 8), 7.0), torch.full((sum(lengths), 1, 4), 7.0)
+    npu_gather_pa_kv_cache.checked(
+        key_cache, value_cache, table, torch.tensor(lengths), *gathered,
+        seq_offset=torch.tensor(starts),
+    )  # fmt: skip
     row = 0
     for request, (length, start) in enumerate(requests):
         for token in range(length):
@@ -208,6 +214,8 @@ def test_paged_cache_load(requests, given_outputs, seed):
             block = int(table[request, position // 16])
             assert key[row].equal(key_cache[block, position % 16])
             assert value[row].equal(value_cache[block, position % 16])
+            assert gathered[0][row].equal(key[row])
+            assert gathered[1][row].equal(value[row])
             row += 1
 
 
@@ -235,6 +243,31 @@ def test_paged_cache_load_refuses():
             npu_paged_cache_load.run_check(**arguments)
     with pytest.raises(ValueError, match="block_table has 1 columns"):
         npu_paged_cache_load.kernel(cache, cache, table, lengths + 16)
+
+
+def test_gather_pa_kv_cache_refuses():
+    cache, table = torch.zeros(3, 16, 1, 8), torch.zeros(2, 1, dtype=torch.int32)
+    lengths, rows = torch.ones(2, dtype=torch.int32), torch.zeros(2, 1, 8)
+    arguments = {
+        "key_cache": cache, "value_cache": cache, "block_tables": table, "seq_lens": lengths,
+        "key": rows, "value": rows,
+    }  # fmt: skip
+    for change, message in (
+        ({"block_tables": table.float()}, "block_tables is float32"),
+        ({"block_tables": table.flatten()}, "block_tables has 1 dimensions"),
+        ({"seq_lens": lengths[:1]}, r"seq_lens has shape \(1,\)"),
+        ({"seq_offset": lengths.float()}, "seq_offset is float32"),
+        ({"seq_lens": torch.ones(4, dtype=torch.int32)[::2]}, "seq_lens .* is not contiguous"),
+        ({"value_cache": cache[0]}, "value_cache has 3 dimensions"),
+        ({"key": rows[:1]}, "key has 1 rows; seq_lens sums to 2"),
+        ({"key": rows[..., :4].contiguous()}, r"key has shape \(2, 1, 4\)"),
+        ({"value": rows.half()}, "value is float16"),
+        ({"key_cache": cache.transpose(0, 1)}, "key_cache .* is not contiguous"),
+    ):
+        with refused(message):
+            npu_gather_pa_kv_cache.run_check(**{**arguments, **change})
+    with pytest.raises(NotImplementedError, match="is_seq_lens_cumsum"):
+        npu_gather_pa_kv_cache.kernel(**arguments, is_seq_lens_cumsum=True)
 
 
 def norm_and_rotate(row, gamma, cos, sin, epsilon):

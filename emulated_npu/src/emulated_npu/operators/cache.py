@@ -234,20 +234,31 @@ def npu_paged_cache_load(
     context_lens (requests,): tokens to load; seq_starts (requests,): first token of each. Returns
     key and value, (tokens, heads, head size), which are written in place where they are given.
     """
-    lengths = host_integers(context_lens) or []
-    starts = host_integers(seq_starts) or [0] * len(lengths)
-    total = sum(lengths)
+    total = sum(host_integers(context_lens) or [])
     if key is None:
         key = key_cache.new_empty(total, *key_cache.shape[2:])
     if value is None:
         value = value_cache.new_empty(total, *value_cache.shape[2:])
     for cache, target in ((key_cache, key), (value_cache, value)):
-        first_row = 0
-        for table_row, length, start in zip(block_table, lengths, starts, strict=True):
-            rows = slice(first_row, first_row + length)
-            target[rows] = _load(cache, table_row, start, length).reshape(target[rows].shape)
-            first_row = rows.stop
+        _gather(cache, target, block_table, context_lens, seq_starts)
     return key, value
+
+
+def _gather(
+    cache: torch.Tensor,
+    target: torch.Tensor,
+    block_table: torch.Tensor,
+    context_lens: torch.Tensor,
+    seq_starts: torch.Tensor | None,
+) -> None:
+    """Write the cached tokens of each request into the rows of target, one after the other."""
+    lengths = host_integers(context_lens) or []
+    starts = host_integers(seq_starts) or [0] * len(lengths)
+    first_row = 0
+    for table_row, length, start in zip(block_table, lengths, starts, strict=True):
+        rows = slice(first_row, first_row + length)
+        target[rows] = _load(cache, table_row, start, length).reshape(target[rows].shape)
+        first_row = rows.stop
 
 
 def _load(cache: torch.Tensor, table_row: torch.Tensor, start: int, length: int) -> torch.Tensor:
@@ -284,3 +295,61 @@ def _check_paged_cache_load(given: Arguments) -> None:
                 target.shape[0] >= total,
                 f"{name} has {target.shape[0]} rows; context_lens sums to {total}",
             )
+
+
+@operator(
+    "npu_gather_pa_kv_cache",
+    source="op-plugin test: test_npu_gather_pa_kv_cache",
+    limits="""caches (blocks, block size, heads, head size), contiguous; block_tables, seq_lens and
+    seq_offset int32 or int64; an offset counts whole blocks, as for npu_paged_cache_load, which
+    vllm-ascend 0.23.0 calls in its place; key and value have the dtype of their cache.""",
+    missing="is_seq_lens_cumsum, NZ format",
+    writes=("key", "value"),
+)
+def npu_gather_pa_kv_cache(
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    seq_offset: torch.Tensor | None = None,
+    is_seq_lens_cumsum: bool = False,
+) -> None:
+    """Gather the cached tokens of each request into key and value, (tokens, heads, head size).
+
+    seq_lens (requests,): tokens to load; seq_offset (requests,): first token of each.
+    """
+    if is_seq_lens_cumsum:
+        raise NotImplementedError(
+            "emulated NPU: npu_gather_pa_kv_cache with is_seq_lens_cumsum is not emulated; give "
+            "the length of each request"
+        )
+    _gather(key_cache, key, block_tables, seq_lens, seq_offset)
+    _gather(value_cache, value, block_tables, seq_lens, seq_offset)
+
+
+@npu_gather_pa_kv_cache.check
+def _check_gather_pa(given: Arguments) -> None:
+    require_dtype("block_tables", given.block_tables, INTEGERS)
+    require_rank("block_tables", given.block_tables, 2)
+    requests = (given.block_tables.shape[0],)
+    for name in ("seq_lens", "seq_offset"):
+        tensor = getattr(given, name)
+        if tensor is not None:
+            require_dtype(name, tensor, INTEGERS)
+            require_shape(name, tensor, requests)
+            require_contiguous(name, tensor)
+    total = int(given.seq_lens.sum())
+    for name in ("key", "value"):
+        cache, target = getattr(given, f"{name}_cache"), getattr(given, name)
+        require_rank(f"{name}_cache", cache, 4)
+        require_contiguous(f"{name}_cache", cache)
+        require_same_dtype(**{name: target, f"{name}_cache": cache})
+        require_contiguous(name, target)
+        require_shape(name, target, (None, *cache.shape[2:]))
+        require(
+            target.shape[0] >= total,
+            f"{name} has {target.shape[0]} rows; seq_lens sums to {total}",
+        )
