@@ -144,6 +144,11 @@ def patterns(facts: ServeFacts) -> Iterator[Refusal]:
         )
 
 
+def share_of_memory(facts: ServeFacts) -> float:
+    """The share of a device's memory that weights, activations and KV caches take together."""
+    return float(facts.engine.get("gpu_memory_utilization") or DEFAULT_UTILIZATION)
+
+
 def memory_for_caches(facts: ServeFacts) -> tuple[int, str] | None:
     """Bytes for KV caches on a device, or at most so many, and how that is known.
 
@@ -155,9 +160,9 @@ def memory_for_caches(facts: ServeFacts) -> tuple[int, str] | None:
         return exact, "--kv-cache-memory-bytes"
     if facts.device.memory_bytes is None:
         return None
-    share = facts.engine.get("gpu_memory_utilization") or DEFAULT_UTILIZATION
+    share = share_of_memory(facts)
     ranks = max(1, facts.tensor_parallel * facts.whole("pipeline_parallel_size", 1))
-    left = int(facts.device.memory_bytes * float(share)) - facts.weight_bytes // ranks
+    left = int(facts.device.memory_bytes * share) - facts.weight_bytes // ranks
     return max(left, 0), "at most: the device's share less the weights; activations take more"
 
 

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mkv_ascend.checks.about_draft import MOST_TOKENS_PER_STEP, why_hits_are_not_read
-from mkv_ascend.checks.about_layers import memory_for_caches
+from mkv_ascend.checks.about_layers import memory_for_caches, share_of_memory
 from mkv_ascend.checks.facts import ServeFacts
 from mkv_ascend.checks.model import ModelFacts
 
@@ -88,7 +89,7 @@ def served(facts: ServeFacts, unplanned: str) -> Served:
 
 
 def _notes(facts: ServeFacts) -> tuple[str, ...]:
-    notes = [facts.device.source]
+    notes = [facts.device.source, *_note_of_graphs(facts)]
     draft = facts.draft
     if (
         draft is not None
@@ -100,6 +101,21 @@ def _notes(facts: ServeFacts) -> tuple[str, ...]:
     ):
         notes.append(_note_of_hits(facts, draft))
     return tuple(notes)
+
+
+def _note_of_graphs(facts: ServeFacts) -> Iterator[str]:
+    """That graphs have no part in the figures: they are captured when the caches have theirs."""
+    if facts.graph_mode == "NONE":
+        return
+    if facts.whole("kv_cache_memory_bytes", 0) or facts.device.memory_bytes is None:
+        place = "what weights, activations and caches leave of a device"
+    else:
+        left = (1 - share_of_memory(facts)) * facts.device.memory_bytes / 2**20
+        place = f"the {left:.0f} MiB of a device that --gpu-memory-utilization leaves"
+    yield (
+        "the memory of graphs is not counted: vllm-ascend captures them when the KV caches have "
+        f"theirs, in {place}, and logs what they take"
+    )
 
 
 def _note_of_hits(facts: ServeFacts, draft: ModelFacts) -> str:

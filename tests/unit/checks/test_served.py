@@ -132,6 +132,24 @@ def test_an_emulated_npu_is_judged_by_its_own_options(capsys: pytest.CaptureFixt
     assert "there are 2 (the emulated NPU" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "in the 5243 MiB of a device that --gpu-memory-utilization leaves"),
+        (["--gpu-memory-utilization", "0.75"], "in the 16384 MiB"),
+        (["--kv-cache-memory-bytes", "8G"], "in what weights, activations and caches leave"),
+        (["--enforce-eager"], None),
+    ],
+)
+def test_a_note_says_that_the_memory_of_graphs_is_not_counted(
+    words: list[str], said: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = check(capsys, folder("Qwen3-0.6B"), *words)
+    found = [note for note in answer["notes"] if "graphs" in note]
+    assert len(found) == (said is not None)
+    assert said is None or said in found[0]
+
+
 def test_a_check_takes_seconds_and_imports_neither_torch_nor_vllm() -> None:
     """The goal is 5 s of a processor; the limit is one that a loaded machine does not reach."""
     program = (
