@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch_npu
+from vllm.config import set_current_vllm_config
 from vllm.forward_context import ForwardContext, get_forward_context, override_forward_context
 from vllm.platforms import current_platform
 from vllm_ascend.ascend_forward_context import _EXTRA_CTX
@@ -99,7 +100,7 @@ class AscendCapturer:
             run()
             _EXTRA_CTX.capturing, _EXTRA_CTX.num_tokens = False, passes.batch.rows
             context.attn_metadata = None
-        updated = [name for name, layer in self._layers.items() if is_updated(layer.impl)]
+        updated = [name for name, layer in self._layers.items() if is_updated(layer)]
         metadata: list[Any] = [passes.first, *passes.later()]
         return AscendGraph(
             graph,
@@ -145,7 +146,11 @@ def why_not_captured(
     queries = proposer.num_speculative_tokens + 1 + proposer.net_num_new_slots_per_request
     groups = zip(draft.groups.groups, attention_groups, draft.builders, strict=True)
     for group, attention_group, builder in groups:
-        adapter = capture_adapter(attention_group.backend.get_impl_cls())
+        with set_current_vllm_config(proposer.vllm_config):  # some backends ask it
+            implementation = attention_group.backend.get_impl_cls()
+        if implementation is None and builder.shares:
+            continue  # a cache without attention of its own, that of an indexer
+        adapter = None if implementation is None else capture_adapter(implementation)
         if adapter is None:
             return f"launches of {group.backend.__name__} are not captured yet"
         reason = adapter.why_not(

@@ -109,8 +109,11 @@ def capture_adapter(implementation: type[Any]) -> CaptureAdapter | None:
     return None
 
 
-def is_updated(implementation: Any) -> bool:
-    """Whether a replay must update the lengths of this layer's launches."""
+def is_updated(layer: Any) -> bool:
+    """Whether a replay must update the lengths of this layer's launches, if it has any."""
+    implementation = getattr(layer, "impl", None)
+    if implementation is None:
+        return False
     adapter = capture_adapter(type(implementation))
     assert adapter is not None, "layers were asked for it before the capture"
     return adapter.is_updated

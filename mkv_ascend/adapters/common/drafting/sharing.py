@@ -171,7 +171,7 @@ class MLASharing(Sharing):
         assert cos_sin is not None
         own = shallow_copy(common)
         # Both on the host, positions as int64: the builder converts these and subtracts starts.
-        own.positions = _HOST_ZERO.expand(common.num_actual_tokens)
+        own.positions = host_zeros(common.num_actual_tokens)
         own.query_start_loc = common.query_start_loc_cpu
         with tables.with_deferred_rows():
             built = run_builder(builder, own, draft_index)
@@ -211,6 +211,11 @@ class MLASharing(Sharing):
         built.decode.max_seq_lens = max(lengths.values)
 
 
+def host_zeros(count: int) -> torch.Tensor:
+    """Positions for builders that convert them and select rows: on the host, int64 [count]."""
+    return _HOST_ZERO.expand(count)
+
+
 _HOST_ZERO = torch.zeros(1, dtype=torch.int64)
 
 
@@ -238,7 +243,7 @@ class SparseMLASharing(MLASharing):
         assert cos_sin is not None
         own = shallow_copy(common)
         # On the host and int64 already, because the builder converts them.
-        own.positions = _HOST_ZERO.expand(common.num_actual_tokens)
+        own.positions = host_zeros(common.num_actual_tokens)
         with tables.with_deferred_rows():
             built = run_builder(builder, own, draft_index)
         if draft_index == 0:

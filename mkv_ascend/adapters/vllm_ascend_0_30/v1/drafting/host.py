@@ -8,15 +8,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vllm_ascend.ascend_config import get_ascend_config
+from vllm_ascend.attention.indexer import AscendSFAIndexerMetadataBuilder
 from vllm_ascend.attention.sfa_v1 import AscendSFAMetadataBuilder
 from vllm_ascend.spec_decode.dflash2_proposer import is_dflash2_draft
 from vllm_ascend.spec_decode.multi_kv_cache_group_proposer import is_multi_kv_cache_group_mtp
 from vllm_ascend.utils import lmhead_tp_enable
 
 from mkv_ascend.adapters.common.drafting.capture_adapters import CapturedGraphParams
-from mkv_ascend.adapters.common.drafting.sharing import SHARING, Sharing, SparseMLASharing, find
+from mkv_ascend.adapters.common.drafting.sharing import SHARING, Sharing, find
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.drafting.mixed_draft import Draft
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.drafting.options import refuse_options
+from mkv_ascend.adapters.vllm_ascend_0_30.v1.drafting.sparse_sharing import (
+    IndexerSharing,
+    SparseSharing,
+)
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.drafting.task_updates import (
     DraftGraph,
     TaskUpdates,
@@ -25,15 +30,6 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v1.drafting.task_updates import (
 if TYPE_CHECKING:
     from torch import nn
     from vllm.config import VllmConfig
-
-
-class SparseSharing(SparseMLASharing):
-    """Sparse MLA, whose indexer has metadata and a builder of its own."""
-
-    def serves(self, builder: Any) -> bool:
-        """No for builders that split rows over ranks, by launches of their own."""
-        split = type(builder)._prepare_parallel_metadata
-        return split is AscendSFAMetadataBuilder._prepare_parallel_metadata and not builder.nope
 
 
 class Host:
@@ -65,7 +61,11 @@ class Host:
 
     def sharing_of(self, builder: Any) -> Sharing | None:
         """See ``DraftHost``."""
-        return find({**SHARING, AscendSFAMetadataBuilder: SparseSharing()}, builder)
+        sparse = {
+            AscendSFAMetadataBuilder: SparseSharing(),
+            AscendSFAIndexerMetadataBuilder: IndexerSharing(),
+        }
+        return find({**SHARING, **sparse}, builder)
 
     def new_graph(self) -> DraftGraph:
         """See ``DraftHost``."""
