@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lengths of captured launches that vllm-ascend 0.30.0 keeps as tasks of their graph. No engine."""
+
+from types import SimpleNamespace
+
+import pytest
+import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
+from vllm_ascend.attention.attention_v1 import AscendAttentionBackendImpl, AscendMetadata
+
+from tests.support import hosts
+
+if hosts.NAME != "vllm_ascend_0_30":
+    pytest.skip("0.23.0 notes launches in tables of the process", allow_module_level=True)
+
+from vllm_ascend.attention.attention_v1 import FIAParamProvider
+from vllm_ascend.compilation.updatable_graph import GraphUpdateTask, UpdatableGraph
+
+CapturedGraphParams = hosts.module("drafting.capture_adapters").CapturedGraphParams
+TaskUpdates = hosts.module("drafting.task_updates").TaskUpdates
+NAMES = ("layers.10", "layers.9")
+"""Layers in the order of execution, which is not that of their names."""
+
+
+class Implementation(AscendAttentionBackendImpl):
+    def __init__(self):
+        pass
+
+
+LAYERS = {name: SimpleNamespace(impl=Implementation()) for name in NAMES}
+
+
+def captured(passes):
+    """A graph whose launches of ``passes`` were noted, and their metadata."""
+    metadata = [
+        {
+            name: AscendMetadata(
+                block_tables=f"table of {name}", actual_seq_lengths_q=[1, 2], seq_lens_list=[0, 0]
+            )
+            for name in NAMES
+        }
+        for _ in range(passes)
+    ]
+    graph = SimpleNamespace(tasks=[], provider_sizes={}, applied=[])
+    for number in range(passes):
+        for name in NAMES:
+            provider = FIAParamProvider(name, None, is_draft_model=True)
+            task = GraphUpdateTask(None, {"launch": (number, name)}, provider, number, None, None)
+            graph.tasks.append(task)
+            graph.provider_sizes[provider] = number + 1
+    graph.resolve_tasks = lambda source: UpdatableGraph.resolve_tasks(graph, source)
+    graph.update = lambda stream, tasks: graph.applied.extend(task.kwargs for task in tasks)
+    return graph, metadata
+
+
+def test_each_launch_gets_the_lengths_of_its_pass_and_its_layers_table():
+    graph, metadata = captured(3)
+    updates = TaskUpdates(graph, CapturedGraphParams(), NAMES, metadata, LAYERS)
+    assert updates
+    updates.run("stream", None, None, [[5, 6], [7, 8], [9, 10]])
+    assert [(given["launch"], given["actual_seq_lengths_kv"]) for given in graph.applied] == [
+        ((number, name), lengths)
+        for number, lengths in enumerate(([5, 6], [7, 8], [9, 10]))
+        for name in NAMES
+    ]
+    assert {given["block_table"] for given in graph.applied} == {
+        f"table of {name}" for name in NAMES
+    }
+    assert metadata[0]["layers.9"].seq_lens_list == [0, 0], "the captured metadata was changed"
+
+
+def test_a_missing_task_or_length_is_an_error():
+    graph, metadata = captured(2)
+    updates = TaskUpdates(graph, CapturedGraphParams(), NAMES, metadata, LAYERS)
+    with pytest.raises(ValueError, match="lengths of 1 passes for a graph of 2"):
+        updates.run("stream", None, None, [[5, 6]])
+    graph.tasks.pop()
+    with pytest.raises(RuntimeError, match="3 tasks of attention were captured, not 4"):
+        TaskUpdates(graph, CapturedGraphParams(), NAMES, metadata, LAYERS)
