@@ -7,11 +7,13 @@ The first of these that is given decides:
 1. the backend that the layer's own class names (mamba layers and the like);
 2. ``attention.layers``: the most specific pattern that matches the layer's name;
 3. ``attention.target`` or ``attention.draft``: by kind, or for the whole role;
-4. vLLM's own option: ``--attention-backend`` for the target, the speculative configuration's
-   ``attention_backend`` for the draft;
+4. vLLM's own options: ``backend_per_kind`` of ``--attention-config`` for layers of a kind;
+   ``--attention-backend`` for the target, the speculative configuration's ``attention_backend`` for
+   the draft;
 5. the best backend of the layer's kind that works in this environment.
 
 A backend that is asked for but cannot serve the layer is an error. No other backend replaces it.
+Nor may 3 and 4 name different backends, unless 3 says more exactly which layers it means.
 """
 
 from __future__ import annotations
@@ -40,6 +42,17 @@ VLLM_OPTIONS = {
     Role.DRAFT: "--speculative-config attention_backend",
 }
 """How a user spells vLLM's own option for a role."""
+
+
+VLLM_KINDS = {
+    Kind.FULL_ATTENTION: "full_attention",
+    Kind.SLIDING_WINDOW: "sliding_window",
+    Kind.CROSS_ATTENTION: "cross_attention",
+    Kind.MLA: "mla_attention",
+    Kind.SPARSE_MLA: "mla_attention",
+    Kind.COMPRESSED_MLA: "mla_attention",
+}
+"""vLLM's name of a kind in ``backend_per_kind`` (vLLM 0.30.0, ``KVCacheSpecKind``)."""
 
 
 class ChosenBy(str, Enum):
@@ -79,6 +92,8 @@ class SelectionOptions:
     attention: AttentionOptions = field(default_factory=AttentionOptions)
     vllm_target: str | None = None
     vllm_draft: str | None = None
+    vllm_by_kind: tuple[tuple[str, str], ...] = ()
+    """``backend_per_kind`` of ``--attention-config``, which holds for both models."""
 
     def role(self, role: Role) -> RoleOptions:
         """Our options for one role."""
@@ -150,14 +165,45 @@ def _asked_for(
     role_options = options.role(request.role)
     by_role = role_options.backend_of(request.kind)
     if by_role is not None:
-        suffix = "" if role_options.every_kind is not None else f".{request.kind}"
+        by_kind = role_options.every_kind is None
+        suffix = f".{request.kind}" if by_kind else ""
         detail = f"{NAMESPACE}.attention.{request.role}{suffix}"
+        _require_no_other(request, options, catalog.find(by_role), detail, by_kind)
         return catalog.find(by_role), ChosenBy.OPTION, detail
-    from_vllm = options.vllm(request.role)
-    if from_vllm is not None:
-        backend = vllm_backend(from_vllm, request.role)
-        return backend, ChosenBy.VLLM_OPTION, f"{VLLM_OPTIONS[request.role]} {from_vllm}"
-    return None
+    found = _vllm_option(request, options)
+    return None if found is None else (found[0], ChosenBy.VLLM_OPTION, found[1])
+
+
+def _vllm_option(
+    request: LayerRequest, options: SelectionOptions
+) -> tuple[BackendEntry, str, bool] | None:
+    """What vLLM's own options name, how a user writes it, and whether it is for this kind alone."""
+    kind = VLLM_KINDS.get(request.kind, "")
+    name = dict(options.vllm_by_kind).get(kind)
+    if name is not None and name.upper() not in VLLM_DEFAULT_NAMES:
+        spelled = f"--attention-config backend_per_kind.{kind}"
+        return vllm_backend(name, request.role, spelled), f"{spelled} {name}", True
+    name = options.vllm(request.role)
+    if name is None:
+        return None
+    detail = f"{VLLM_OPTIONS[request.role]} {name}"
+    return vllm_backend(name, request.role), detail, False
+
+
+def _require_no_other(
+    request: LayerRequest, options: SelectionOptions, ours: BackendEntry, detail: str, exact: bool
+) -> None:
+    """Refuse a backend of ours for a role where vLLM's option, as exact as ours, names another."""
+    found = _vllm_option(request, options)
+    if found is None:
+        return
+    theirs, spelled, theirs_exact = found
+    if theirs.name != ours.name and (theirs_exact or not exact):
+        raise SelectionError(
+            f"{detail} asks for {ours.name} and {spelled} for {theirs.name}. Possible: one of the "
+            "two, or one backend in both. Leave one out",
+            [request],
+        )
 
 
 def _pattern_for(request: LayerRequest, layers: Sequence[tuple[str, str]]) -> str | None:
@@ -195,15 +241,19 @@ def _layer_backend(
     return backend, ChosenBy.LAYER, f"named by {request.layer_class}"
 
 
-def vllm_backend(name: str, role: Role) -> BackendEntry:
-    """The entry that a value of vLLM's own option names; SelectionError if it names none."""
+def vllm_backend(name: str, role: Role, spelled: str | None = None) -> BackendEntry:
+    """The entry that a value of vLLM's own option names; SelectionError if it names none.
+
+    Args:
+        spelled: the option as a user writes it; the role's own if left out.
+    """
     try:
         return catalog.find(name)
     except catalog.CatalogError as error:
         # Names of Ascend backends that vLLM's closed enum has.
         usable = sorted(alias for entry in catalog.entries() for alias in entry.vllm_names)
         raise SelectionError(
-            f"{VLLM_OPTIONS[role]} {name}: not a backend of Ascend NPUs; usable there: "
+            f"{spelled or VLLM_OPTIONS[role]} {name}: not a backend of Ascend NPUs; usable there: "
             f"{', '.join(usable)}, or leave it out. All backends can be named in "
             f"{NAMESPACE}.attention.{role}"
         ) from error

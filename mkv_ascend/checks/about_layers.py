@@ -37,11 +37,14 @@ def options_of(facts: ServeFacts) -> SelectionOptions:
     """Our options, and vLLM's own of both models."""
     speculation = facts.speculation
     draft_backend = None if speculation is None else speculation.options.get("attention_backend")
-    target_backend = facts.engine.get("attention_backend")
+    asked = facts.engine.get("attention_config") or {}
+    target_backend = facts.engine.get("attention_backend") or asked.get("backend")
+    by_kind = asked.get("backend_per_kind") or {}
     return SelectionOptions(
         facts.options.attention,
         vllm_target=None if target_backend is None else str(target_backend),
         vllm_draft=None if draft_backend is None else str(draft_backend),
+        vllm_by_kind=tuple((kind, getattr(x, "name", str(x))) for kind, x in by_kind.items()),
     )
 
 

@@ -10,10 +10,15 @@ from vllm_ascend.platform import NPUPlatform
 
 from mkv_ascend.adapters.common.early_checks import early_check, front_check, kv_connectors
 from mkv_ascend.adapters.common.options import options_of
-from mkv_ascend.adapters.common.patches import recurrent_blocks, two_head_sizes
+from mkv_ascend.adapters.common.patches import (
+    draft_architecture,
+    recurrent_blocks,
+    two_head_sizes,
+)
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import Patch, override, record
 from mkv_ascend.adapters.refusal import refuse
+from mkv_ascend.attention import catalog
 from mkv_ascend.attention.selection import SelectionError
 from mkv_ascend.config import ConfigError, MkvConfig
 
@@ -41,11 +46,6 @@ class HostPlatform(NPUPlatform):
     WORKER: ClassVar[str]
 
     @classmethod
-    def patches_of_the_front_process(cls) -> Iterable[Patch]:
-        """Patches of this host alone for the process that the user started."""
-        return ()
-
-    @classmethod
     def patches_of_the_engine_core(cls) -> Iterable[Patch]:
         """Patches of this host alone for the process that groups layers and schedules."""
         return ()
@@ -65,17 +65,17 @@ class HostPlatform(NPUPlatform):
         super().pre_register_and_update(parser)
         recurrent_blocks.blocks_without_alignment.apply()
         two_head_sizes.choose_no_backend.apply()
+        draft_architecture.keep_the_architecture.apply()
         front_check.check_first.apply()
-        for patch in cls.patches_of_the_front_process():
-            patch.apply()
 
     @classmethod
     @override(
         record(
             name="our options and our worker",
             target="vllm_ascend.platform:NPUPlatform.check_and_update_config",
-            writes=("worker_cls",),
-            why="Options are checked in the process that the user started, and the worker is ours.",
+            writes=("worker_cls", "backend"),
+            why="Options are checked in the process that the user started, and the worker is ours. "
+            "vllm-ascend forgets the backend that vLLM's own option names.",
             until="vllm-ascend takes the class of its worker from an option",
             test="tests/emulated/platform/test_platform.py",
         )
@@ -97,7 +97,10 @@ class HostPlatform(NPUPlatform):
             config = options_of(vllm_config)
         except ConfigError as error:
             refuse(error)
+        asked = vllm_config.attention_config.backend
         super().check_and_update_config(vllm_config)
+        if asked is not None and asked.name in _names_of_backends():
+            vllm_config.attention_config.backend = asked
         parallel_config = vllm_config.parallel_config
         if parallel_config is None or vllm_config.model_config is None:
             return
@@ -137,6 +140,11 @@ class HostPlatform(NPUPlatform):
 
             for patch in (new_blocks.name_new_blocks, *cls.patches_of_the_engine_core()):
                 patch.apply()
+
+
+def _names_of_backends() -> frozenset[str]:
+    """Values of vLLM's own option that mean a backend of Ascend."""
+    return frozenset(name for entry in catalog.entries() for name in entry.vllm_names)
 
 
 def _stay_out_of(worker: str, has_options: bool) -> None:

@@ -7,18 +7,12 @@ from collections.abc import Iterable
 
 from mkv_ascend.adapters.common.platform import HostPlatform
 from mkv_ascend.adapters.patching import Patch
-from mkv_ascend.adapters.vllm_ascend_0_23.patches import draft_architecture
 
 
 class MkvPlatform(HostPlatform):
     """The platform that vLLM runs on when this package and vllm-ascend 0.23.0 are installed."""
 
     WORKER = "mkv_ascend.adapters.vllm_ascend_0_23.worker.MkvWorker"
-
-    @classmethod
-    def patches_of_the_front_process(cls) -> Iterable[Patch]:
-        """See the base."""
-        return (draft_architecture.keep_the_architecture,)
 
     @classmethod
     def patches_of_the_engine_core(cls) -> Iterable[Patch]:

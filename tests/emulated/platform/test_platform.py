@@ -35,14 +35,18 @@ OPTIONS = {"mkv_ascend": {"attention": {"draft": "flash_attention_3"}}}
 def configure(monkeypatch):
     """Runs our part of ``check_and_update_config``; vllm-ascend's sets the worker given."""
 
-    def run(worker, additional_config=None, model="a model"):
+    def run(worker, additional_config=None, model="a model", asked="FLASH_ATTN"):
         parallel = SimpleNamespace(worker_cls="auto")
         config = SimpleNamespace(
-            additional_config=additional_config, parallel_config=parallel, model_config=model
+            additional_config=additional_config,
+            parallel_config=parallel,
+            model_config=model,
+            attention_config=SimpleNamespace(backend=SimpleNamespace(name=asked)),
         )
 
         def stock(cls, config):
             config.parallel_config.worker_cls = worker
+            config.attention_config.backend = None
 
         monkeypatch.setattr(NPUPlatform, "check_and_update_config", classmethod(stock))
         monkeypatch.setattr(
@@ -52,6 +56,10 @@ def configure(monkeypatch):
         check = "mkv_ascend.adapters.common.early_checks.kv_connectors.check_connectors"
         monkeypatch.setattr(check, lambda config: None)
         MkvPlatform.check_and_update_config(config)
+        kept = config.attention_config.backend
+        assert (None if kept is None else kept.name) == (
+            "FLASH_ATTN" if asked == "FLASH_ATTN" else None
+        )
         return parallel.worker_cls
 
     return run
@@ -60,6 +68,8 @@ def configure(monkeypatch):
 def test_vllm_ascends_worker_becomes_ours_and_stays_ours(configure):
     assert configure(STOCK_WORKER) == WORKER
     assert configure(WORKER, OPTIONS) == WORKER
+    # vLLM itself asks for backends of other devices for some models.
+    assert configure(WORKER, asked="TRITON_ATTN") == WORKER
 
 
 def test_another_worker_is_left_alone_without_options(configure):

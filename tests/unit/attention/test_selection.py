@@ -32,7 +32,7 @@ EVERYTHING = Environment(DeviceGeneration.A2, module_available=lambda name: True
 GATED_DELTA_NET = "vllm_ascend.ops.gdn_attn_builder:AscendGDNAttentionBackend"
 
 
-def options(attention: dict[str, Any] | None = None, **vllm: str) -> SelectionOptions:
+def options(attention: dict[str, Any] | None = None, **vllm: Any) -> SelectionOptions:
     parsed = parse_config({"mkv_ascend": {"attention": attention or {}}})
     return SelectionOptions(parsed.attention, **vllm)
 
@@ -106,7 +106,7 @@ def test_the_default_depends_on_the_device() -> None:
 def test_who_decides() -> None:
     """Each more particular way of asking wins over the one before."""
     attention: dict[str, Any] = {}
-    vllm: dict[str, str] = {}
+    vllm: dict[str, Any] = {}
 
     def chosen() -> tuple[str, ChosenBy]:
         choice = select_backend(layer(3), options(attention, **vllm), EVERYTHING)
@@ -115,6 +115,10 @@ def test_who_decides() -> None:
     assert chosen() == ("fused_infer_attention", ChosenBy.DEFAULT)
     vllm["vllm_target"] = "FLASH_ATTN"
     assert chosen() == ("flash_attention_3", ChosenBy.VLLM_OPTION)
+    vllm["vllm_by_kind"] = (("full_attention", "FLASH_ATTN"), ("mla_attention", "NONE_SUCH"))
+    vllm["vllm_target"] = "NONE_SUCH"
+    assert chosen() == ("flash_attention_3", ChosenBy.VLLM_OPTION)
+    del vllm["vllm_by_kind"], vllm["vllm_target"]
     attention["target"] = "fused_infer_attention"
     assert chosen() == ("fused_infer_attention", ChosenBy.OPTION)
     attention["target"] = {"full_attention": "FA3"}
@@ -123,6 +127,38 @@ def test_who_decides() -> None:
     assert chosen() == ("fused_infer_attention", ChosenBy.PATTERN)
     attention["layers"]["model.layers.3.self_attn.attn"] = "FA3"
     assert chosen() == ("flash_attention_3", ChosenBy.PATTERN)
+
+
+@pytest.mark.parametrize(
+    ("attention", "vllm", "spelled"),
+    [
+        ({"target": "FIA"}, {"vllm_target": "FLASH_ATTN"}, "--attention-backend FLASH_ATTN"),
+        (
+            {"target": "FIA"},
+            {"vllm_by_kind": (("full_attention", "FLASH_ATTN"),)},
+            "--attention-config backend_per_kind.full_attention FLASH_ATTN",
+        ),
+        (
+            {"target": {"full_attention": "FIA"}},
+            {"vllm_by_kind": (("full_attention", "FLASH_ATTN"),)},
+            "--attention-config backend_per_kind.full_attention FLASH_ATTN",
+        ),
+    ],
+)
+def test_options_of_ours_and_of_vllm_that_contradict_each_other_are_refused(
+    attention: dict[str, Any], vllm: dict[str, Any], spelled: str
+) -> None:
+    message = refusal(layer(), options(attention, **vllm), EVERYTHING)
+    assert "asks for fused_infer_attention and" in message
+    assert f"{spelled} for flash_attention_3. Possible: one of the two" in message
+    assert "Leave one out" in message
+    # The same backend twice, and a more exact option of ours, are no contradiction.
+    select_backend(layer(), options({"target": "FA3"}, **vllm), EVERYTHING)
+    finer = {"target": {"full_attention": "FIA"}}
+    if "vllm_target" in vllm:
+        select_backend(layer(), options(finer, **vllm), EVERYTHING)
+    patterned = options({**attention, "layers": {".*": "FIA"}}, **vllm)
+    assert select_backend(layer(), patterned, EVERYTHING).chosen_by is ChosenBy.PATTERN
 
 
 @pytest.mark.parametrize("role", Role)

@@ -28,10 +28,13 @@ def options(config: VllmConfig, role: Role) -> SelectionOptions:
     """
     asked = config.attention_config.backend
     name = None if asked is None else asked.name
+    # vLLM 0.23 has no such option.
+    by_kind = getattr(config.attention_config, "backend_per_kind", {})
     return SelectionOptions(
         attention=options_of(config).attention,
         vllm_target=name if role is Role.TARGET else None,
         vllm_draft=name if role is Role.DRAFT else None,
+        vllm_by_kind=tuple((kind, backend.name) for kind, backend in by_kind.items()),
     )
 
 

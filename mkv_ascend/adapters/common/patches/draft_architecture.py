@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A draft that is asked for as a model of its own keeps its architecture.
 
-vLLM 0.23.0 reads every draft's configuration through ``SpeculativeConfig.hf_config_override``. That
+vLLM reads every draft's configuration through ``SpeculativeConfig.hf_config_override``. That
 makes of some families (Qwen3-Next, Qwen3.5, DeepSeek-V3, Nemotron-H and others) their MTP heads,
 and the method becomes ``mtp``, whatever was asked for and whether there are layers of such a head.
 """
