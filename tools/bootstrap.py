@@ -28,6 +28,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+# These two stay beside uv: without pip something must fetch the first wheel, and uv has one for
+# each machine; and builds by uv or pip say nothing for minutes, and fail at length.
 import pip_wheel
 from hosts import DEFAULT, Host, UnknownHostError, host_named
 from package_index import uv_environment

@@ -49,9 +49,20 @@ def test_an_unknown_host_is_refused_with_the_hosts(capsys: pytest.CaptureFixture
 
 def test_sources_are_looked_at_on_one_host_and_tests_run_on_each_in_its_environment() -> None:
     first, second = (all_checks(Path("."), host) for host in ("0.23", "0.30"))
-    assert {c.group for c in first} - {c.group for c in second} == {"lint", "types", "docs"}
+    assert {c.group for c in first} - {c.group for c in second} == {
+        *("lint", "types", "docs"),
+        "models",
+    }
     assert {c.command[0].partition("/")[0] for c in first} == {".venv"}
     assert {c.command[0].partition("/")[0] for c in second} == {".venv-0.30"}
+
+
+def test_every_folder_of_tests_that_a_host_is_given_exists() -> None:
+    named = [
+        path for tests in (checks.UNIT, checks.EMULATED) for host in tests for path in tests[host]
+    ]
+    for path in named:
+        assert (checks.ROOT / path.removeprefix("--ignore=")).exists(), path
 
 
 def test_a_missing_tool_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
