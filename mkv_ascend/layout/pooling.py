@@ -121,14 +121,14 @@ class _Pages:
 
 
 def _paged_pools(groups: Groups) -> list[_Pages]:
-    pools: dict[tuple[int, int, int], _Pages] = {}
+    pools: dict[tuple[int, int], _Pages] = {}
     for group, layouts in enumerate(groups):
-        seen: Counter[tuple[int, int]] = Counter()
+        seen: Counter[int] = Counter()
         for layout in layouts:
             if layout.storage is not Storage.PAGED:
                 continue
-            size = (layout.page_bytes, layout.kernel_splits)
-            pool = pools.setdefault((*size, seen[size]), _Pages(layout.page_bytes))
+            size = layout.page_bytes
+            pool = pools.setdefault((size, seen[size]), _Pages(size))
             pool.members.append((layout, group))
             seen[size] += 1
     return list(pools.values())

@@ -110,6 +110,10 @@ def _mla(spec: Any, facts: LayerFacts) -> LayerLayout:
         return _compressed(spec, facts)
     if getattr(spec, "sparse_head_dim", None) is not None:
         return _sparse(spec, facts)
+    if getattr(spec, "cache_sparse_sfa_c8", False):
+        # Since 0.30.0rc2 the indexer is a layer of its own.
+        packed = tokens("latent", spec.block_size, spec.num_kv_heads, spec.head_size, spec.dtype)
+        return build_layout(spec, facts, Kind.SPARSE_MLA, [packed])
     return _dense_mla(spec, facts)
 
 
@@ -151,6 +155,16 @@ def _sparse(spec: Any, facts: LayerFacts) -> LayerLayout:
     if indexer:
         components += _indexer(spec, indexer)
     return build_layout(spec, facts, Kind.SPARSE_MLA, components)
+
+
+def _indexer_layer(spec: Any, facts: LayerFacts) -> LayerLayout:
+    """The indexer of DeepSeek sparse attention where it is a layer of its own (0.30.0rc2)."""
+    rows, heads, replicas = spec.block_size, spec.num_kv_heads, spec.sfa_dcp_replicated_indexer_size
+    parts = [tokens("indexer_k", rows, heads, spec.head_size, spec.dtype, replicas=replicas)]
+    if spec.scale_dim:
+        scale = spec.scale_dim, spec.scale_dtype
+        parts.append(tokens("indexer_scale", rows, heads, *scale, replicas=replicas))
+    return build_layout(spec, facts, Kind.SPARSE_MLA, parts)
 
 
 def _indexer(spec: Any, dim: int) -> list[Component]:
@@ -233,4 +247,5 @@ register_recipe("HiddenStateCacheSpec", _hidden_states)
 register_recipe("EncoderOnlyAttentionSpec", _no_cache)
 register_recipe("UniformTypeKVCacheSpecs", _several)
 register_recipe("MLAAttentionSpec", _mla)
+register_recipe("AscendSFAIndexerCacheSpec", _indexer_layer)
 register_recipe("SlidingWindowMLASpec", _window_mla)

@@ -56,8 +56,7 @@ class LayerType:
         parts = self.component_bytes(block_size)
         if not self.takes_strides:
             return Counter((size, 0) for size in parts)
-        kernel_blocks = block_size // self.kernel_block if self.kernel_block else 1
-        return Counter([(sum(parts), max(1, kernel_blocks))])
+        return Counter([(sum(parts), 1)])
 
     @property
     def sort_key(self) -> tuple[object, ...]:

@@ -195,10 +195,14 @@ def coordinator_with(specs, cached):
         own = BlockHashListWithBlockSize(hashes, HASH, spec.block_size)
         for index in indices:
             (block,) = coordinator.block_pool.get_new_blocks(1)
-            block.block_hash = make_block_hash_with_group_id(
+            found = make_block_hash_with_group_id(
                 hashes[index] if spec.block_size == HASH else own[index], gid
             )
-            coordinator.block_pool.cached_block_hash_to_block.insert(block.block_hash, block)
+            if hasattr(block, "set_block_hash"):
+                block.set_block_hash(found, (index + 1) * spec.block_size)
+            else:
+                block.block_hash = found
+            coordinator.block_pool.cached_block_hash_to_block.insert(found, block)
     return coordinator, hashes
 
 
@@ -219,11 +223,11 @@ def coordinator_with(specs, cached):
 def test_no_group_is_handed_blocks_beyond_the_hit(specs, cached, hit):
     coordinator, hashes = coordinator_with(specs, cached)
     find = AscendHybridKVCacheCoordinator.find_longest_cache_hit
-    original = find.__wrapped__
-    blocks, length = coordinator.find_longest_cache_hit(hashes, 1024)
+    blocks, length, *_ = coordinator.find_longest_cache_hit(hashes, 1024)
     assert length == hit
     assert [len(found) * spec.block_size for found, spec in zip(blocks, specs, strict=True)] == [
         hit
     ] * len(specs)
-    stock, _ = original(coordinator, hashes, 1024)
-    assert len(stock[1]) * specs[1].block_size > hit, "vllm-ascend cuts all groups now"
+    if hosts.NAME == "vllm_ascend_0_23":  # 0.30.0rc2 cuts all groups itself
+        stock, _ = find.__wrapped__(coordinator, hashes, 1024)
+        assert len(stock[1]) * specs[1].block_size > hit, "vllm-ascend cuts all groups now"

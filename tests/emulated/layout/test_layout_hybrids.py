@@ -78,7 +78,9 @@ def test_target_alone_is_configured_as_by_vllm(monkeypatch):
     (stock,) = stock_configs(monkeypatch, model(hybrid()), GIB, method="eagle3")
     assert ours.kv_cache_groups == stock.kv_cache_groups
     assert ours.num_blocks == stock.num_blocks
-    assert sum(t.size for t in ours.kv_cache_tensors) == sum(t.size for t in stock.kv_cache_tensors)
+    if hosts.NAME == "vllm_ascend_0_23":  # in 0.30.0 the size of each is that of all together
+        sizes = [[t.size for t in one.kv_cache_tensors] for one in (ours, stock)]
+        assert sum(sizes[0]) == sum(sizes[1])
     assert ours.has_mamba_layers
 
 
@@ -116,8 +118,9 @@ def test_latents_beside_states_are_grouped_though_vllm_cannot(monkeypatch):
         page_size_padded=128 * 576 * 2 + 3072,
     )
     specs = model([states, mla(128 * 576 * 2 + 3072)])
-    with pytest.raises(NotImplementedError, match="not divisible by the maximum page size"):
-        stock_configs(monkeypatch, specs, GIB)
+    if hosts.NAME == "vllm_ascend_0_23":  # 0.30.0rc2 counts it
+        with pytest.raises(NotImplementedError, match="not divisible by the maximum page size"):
+            stock_configs(monkeypatch, specs, GIB)
     (result,) = configs(specs, memory=GIB)
     kinds = sorted(type(group.kv_cache_spec).__name__ for group in result.kv_cache_groups)
     assert kinds == ["AscendMLAAttentionSpec", "MambaSpec"]
@@ -177,6 +180,7 @@ def test_groups_in_the_engine_core_cost_what_the_benchmark_says(row):
     groups = kv_cache_utils.get_kv_cache_groups(given, row_specs(row))
     assert planned_groups.are_planned(groups)
     given.scheduler_config.max_num_batched_tokens = REQUEST.tokens_per_step
+    given.max_in_flight_tokens = REQUEST.tokens_per_step
     blocks = engine_planning.blocks_of_one_request(given, groups)
     held = blocks * kv_cache_utils._pool_bytes_per_block(groups)
     cost, _ = plan(row, Objective.BALANCED)

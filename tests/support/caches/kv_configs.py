@@ -26,15 +26,12 @@ layer_facts = hosts.module("kv_cache.layer_facts")
 
 MIB = 2**20
 
-FUNCTIONS = (
-    "get_kv_cache_groups",
-    "is_kv_cache_spec_uniform",
-    "_pool_bytes_per_block",
-    "get_kv_cache_config_from_groups",
-    "_max_memory_usage_bytes_from_groups",
-    "get_max_concurrency_for_kv_cache_config",
-    "_check_enough_kv_cache_memory",
+FUNCTIONS = tuple(
+    target.rpartition(":")[2]
+    for target in hosts.module("kv_cache.engine_core").our_groups.record.targets
+    if target.startswith(f"{kv_cache_utils.__name__}:")
 )
+"""Functions of ``kv_cache_utils`` that are replaced."""
 
 
 def config(
@@ -49,6 +46,8 @@ def config(
     return SimpleNamespace(
         additional_config={"mkv_ascend": {"layout": layout or {}}},
         max_concurrent_batches=1,
+        max_in_flight_tokens=512,
+        attention_config=SimpleNamespace(hisparse_config=None),
         model_config=SimpleNamespace(
             max_model_len=max_model_len, original_max_model_len=max_model_len
         ),
@@ -61,10 +60,14 @@ def config(
             disable_hybrid_kv_cache_manager=False, max_num_batched_tokens=512
         ),
         cache_config=SimpleNamespace(
+            cache_dtype="auto",
             mamba_cache_mode="none",
             num_gpu_blocks_override=blocks,
             hash_block_size=hash_block_size,
+            prefix_match_unit=hash_block_size,
             enable_prefix_caching=True,
+            prefix_cache_retention_interval=None,
+            get_resolved_kv_cache_layout=kv_cache_layout,
         ),
         kv_transfer_config=kv_transfer,
         quant_config=None,
@@ -72,8 +75,23 @@ def config(
             method=method,
             num_speculative_tokens=3,
             use_eagle=lambda: method in ("eagle", "eagle3", "mtp"),
+            use_eagle_block_drop=lambda: method in ("eagle", "eagle3", "mtp"),
+            use_multi_module_mtp=lambda: False,
         ),
     )
+
+
+def kv_cache_layout() -> Any:
+    """The layout that vLLM 0.30.0 stores caches in on an Ascend NPU, by default."""
+    from vllm.v1.kv_cache_layout import KVCacheLayout
+
+    return KVCacheLayout.LBNHC
+
+
+def layers_of(tensor: Any) -> list[str]:
+    """The layers that share one tensor of a configuration."""
+    named: list[str] = getattr(tensor, "shared_by", None) or tensor.layers
+    return named
 
 
 def full(heads: int = 2, dim: int = 64) -> FullAttentionSpec:

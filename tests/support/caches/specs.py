@@ -105,6 +105,20 @@ class AscendMLAAttentionSpec(MLAAttentionSpec):
 
 
 @dataclass(frozen=True)
+class AscendSFAIndexerCacheSpec(MLAAttentionSpec):
+    scale_dim: int = 0
+    scale_dtype: str = "int8"
+    sfa_dcp_replicated_indexer_size: int = 1
+
+    @property
+    def page_size_bytes(self) -> int:
+        row = (
+            self.head_size * ITEM_BYTES[self.dtype] + self.scale_dim * ITEM_BYTES[self.scale_dtype]
+        )
+        return self.sfa_dcp_replicated_indexer_size * self.block_size * self.num_kv_heads * row
+
+
+@dataclass(frozen=True)
 class SlidingWindowMLASpec(SlidingWindowSpec):
     cache_dtype_str: str | None = None
     compress_ratio: int = 1

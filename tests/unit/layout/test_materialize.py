@@ -61,9 +61,38 @@ def rows_of_block(plan: CachePlan, layer: str, part: int, block: int) -> slice:
     return slice(block * count, (block + 1) * count)
 
 
+def hybrid_in_pages() -> list[list[LayerLayout]]:
+    """Keys and values in three kernel blocks beside a state that is padded to their page."""
+
+    def page(layer: str, spec: object, kernel_block: int | None = None) -> LayerLayout:
+        facts = LayerFacts(layer, Role.TARGET, kernel_block, takes_strides=True)
+        return layout_of(spec, facts)
+
+    attention = specs.FullAttentionSpec(24, 2, 32)
+    state = specs.MambaSpec(
+        24, ((3, 32), (4, 8, 32)), ("bfloat16", "float32"), attention.page_size_bytes
+    )
+    return [
+        [page("s0", state), page("s1", state)],
+        [page("a0", attention, 8), page("a1", attention, 8)],
+    ]
+
+
+def test_pages_of_states_and_of_split_blocks_share_their_bytes() -> None:
+    groups = hybrid_in_pages()
+    plan = make_plan(groups)
+    assert plan.bytes_per_block == 2 * groups[0][0].page_bytes
+    caches = materialize(plan.bind(NUM_BLOCKS), CPU).caches
+    assert [tuple(part.shape) for part in tensors_of(caches["a0"])] == [(15, 8, 2, 32)] * 2
+    assert not tensors_of(caches["s0"])[0].is_contiguous()
+
+
 @pytest.mark.parametrize("kv_transfer", [False, True])
-def test_filling_a_block_of_a_layer_touches_no_other_block(kv_transfer: bool) -> None:
-    plan = make_plan(small_hybrid(), kv_transfer=kv_transfer)
+@pytest.mark.parametrize("groups", [small_hybrid(), hybrid_in_pages()], ids=["several", "pages"])
+def test_filling_a_block_of_a_layer_touches_no_other_block(
+    groups: list[list[LayerLayout]], kv_transfer: bool
+) -> None:
+    plan = make_plan(groups, kv_transfer=kv_transfer)
     made = materialize(plan.bind(NUM_BLOCKS), CPU)
     for layer, cache in made.caches.items():
         for block in range(NUM_BLOCKS):

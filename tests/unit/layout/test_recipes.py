@@ -213,6 +213,25 @@ def test_l4_to_l9_sparse_attention(form: str) -> None:
     assert_contiguous(made)
 
 
+def test_sparse_attention_whose_indexer_is_a_layer_of_its_own() -> None:
+    """As vllm-ascend 0.30.0rc2 has it: the main cache packed or not, keys alone or with scales."""
+    packed = specs.AscendMLAAttentionSpec(ROWS, 1, 656, "int8", cache_sparse_sfa_c8=True)
+    assert tensors(layout(packed)) == {"latent": ("int8", (3, ROWS, 1, 656))}
+    keys = specs.AscendSFAIndexerCacheSpec(
+        ROWS, 1, 128, "bfloat16", sfa_dcp_replicated_indexer_size=2
+    )
+    assert tensors(layout(keys)) == {"indexer_k": ("bfloat16", (6, ROWS, 1, 128))}
+    scaled = specs.AscendSFAIndexerCacheSpec(
+        ROWS, 1, 128, "int8", scale_dim=1, scale_dtype="float16"
+    )
+    assert tensors(layout(scaled)) == {
+        "indexer_k": ("int8", (3, ROWS, 1, 128)),
+        "indexer_scale": ("float16", (3, ROWS, 1, 1)),
+    }
+    assert layout(scaled).kind is Kind.SPARSE_MLA
+    assert_contiguous(layout(scaled))
+
+
 GATED_DELTA_NET = specs.MambaSpec(
     1024, ((3, 8192), (32, 128, 128)), ("bfloat16", "bfloat16"), page_size_padded=3 << 20
 )

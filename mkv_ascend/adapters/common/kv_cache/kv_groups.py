@@ -32,7 +32,7 @@ from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.layout.component import LayerLayout, Storage
 from mkv_ascend.layout.grouping import Grouping, GroupingOptions
-from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.planning import CachedLayer, PlanInputs, plan, recurrent_table
 from mkv_ascend.layout.recipes import layout_of
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
@@ -239,8 +239,14 @@ def merge_groups(config: VllmConfig, specs: Specs) -> list[KVCacheGroupSpec]:
 
 
 def _unpadded(spec: Any) -> Any:
-    """``spec`` without what vLLM's grouping pads its page by: pools share planes instead."""
-    if not getattr(spec, "page_size_padded", None) or layout_of_spec(spec).storage is Storage.PAGED:
+    """``spec`` without what vLLM's grouping pads its page by: pools share planes instead.
+
+    Pages of states and of DeepSeek-V4 are shared by their padded size.
+    """
+    if not getattr(spec, "page_size_padded", None):
+        return spec
+    layout = layout_of_spec(spec)
+    if layout.storage is Storage.PAGED and layout.kind in (Kind.MAMBA, Kind.COMPRESSED_MLA):
         return spec
     bare = copy.copy(spec)
     object.__setattr__(bare, "page_size_padded", None)

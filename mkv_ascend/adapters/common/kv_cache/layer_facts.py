@@ -39,15 +39,25 @@ WITHOUT_KERNEL_BLOCKS = (MambaSpec, HiddenStateCacheSpec)
 
 
 def facts_of_layer(
-    name: str, layer: Any, draft_layers: Collection[str], kernel_block: int | None = None
+    name: str,
+    layer: Any,
+    draft_layers: Collection[str],
+    kernel_block: int | None = None,
+    strided: Collection[str] = (),
 ) -> LayerFacts:
-    """The facts of a layer of this worker; ``kernel_block``: rows per block of its backend."""
+    """The facts of a layer of this worker.
+
+    Args:
+        kernel_block: rows per block of its backend.
+        strided: names of the layers whose operators take strides beside those of all hosts.
+    """
     is_mla = isinstance(layer, MLAAttention)
     key_dtype, value_dtype = _quantised_dtypes(layer)
     return LayerFacts(
         layer=name,
         role=Role.DRAFT if name in draft_layers else Role.TARGET,
         kernel_block=kernel_block,
+        takes_strides=True if name in strided else None,
         latent_dim=layer.kv_lora_rank if is_mla else None,
         rope_dim=layer.qk_rope_head_dim if is_mla else None,
         key_dtype=key_dtype,
@@ -70,12 +80,16 @@ def _quantised_dtypes(layer: Any) -> tuple[str | None, str | None]:
 
 
 def tie_facts(
-    specs: Mapping[str, Any], layers: Mapping[str, Any], draft_layers: Collection[str]
+    specs: Mapping[str, Any],
+    layers: Mapping[str, Any],
+    draft_layers: Collection[str],
+    strided: Collection[str] = (),
 ) -> None:
-    """Give each spec the facts of its layer."""
+    """Give each spec the facts of its layer. ``strided``: as for ``facts_of_layer``."""
     for name, spec in specs.items():
         layer = layers[name]
-        tie(spec, facts_of_layer(name, layer, draft_layers, _kernel_block(spec, layer)))
+        block = _kernel_block(spec, layer)
+        tie(spec, facts_of_layer(name, layer, draft_layers, block, strided))
 
 
 def _kernel_block(spec: Any, layer: Any) -> int | None:

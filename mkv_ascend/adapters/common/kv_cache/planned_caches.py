@@ -59,12 +59,14 @@ def plan_caches(
     draft_layers: Collection[str],
     kernel_blocks: Sequence[int | None],
     shared: Mapping[str, str],
+    strided: Collection[str] = (),
 ) -> BoundPlan:
     """The plan of this worker's caches, for the number of blocks that the engine core gave it.
 
     Args:
         kernel_blocks: for each KV group, the rows that its block table splits blocks into.
         shared: layers without a cache, and the layers whose cache they read.
+        strided: as the facts were tied with (``tie_facts``).
 
     Raises:
         LayoutError: something does not divide, two blocks would share a byte, or the plan takes
@@ -78,6 +80,7 @@ def plan_caches(
                 layers[name],
                 draft_layers,
                 None if isinstance(spec, WITHOUT_KERNEL_BLOCKS) else kernel_block or None,
+                strided,
             ),
         )
         for group, kernel_block in zip(specs, kernel_blocks, strict=True)

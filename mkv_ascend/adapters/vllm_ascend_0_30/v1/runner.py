@@ -19,7 +19,6 @@ from mkv_ascend.adapters.common.rebuilding_states import (
     make_rebuilding,
     note_requests,
 )
-from mkv_ascend.adapters.common.runner import HostRunner
 from mkv_ascend.adapters.common.target_graphs import (
     for_updates,
     state_of,
@@ -81,7 +80,7 @@ TARGET_METADATA = record(
 )
 
 
-class MkvModelRunner(HostRunner, CachingRunner):
+class MkvModelRunner(CachingRunner):
     """Runs the target and, where there is one, the draft."""
 
     attn_groups: AttentionGroups

@@ -10,7 +10,6 @@ from vllm.model_executor.layers.attention import Attention, MLAAttention
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.layers.mamba.abstract import MambaBase
 from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
-from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
 from mkv_ascend.adapters.common.kv_cache.block_zeroer import PlannedBlockZeroer
 from mkv_ascend.adapters.common.kv_cache.layer_facts import tie_facts
@@ -19,11 +18,12 @@ from mkv_ascend.adapters.common.kv_cache.planned_caches import (
     kernel_blocks_of,
     plan_caches,
 )
+from mkv_ascend.adapters.common.runner import HostRunner
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import override, record
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.left_alone import why_not_planned_groups
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.mla_specs import corrected_specs
-from mkv_ascend.layout.bound import BoundPlan
+from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.strides import layers_with_strides
 from mkv_ascend.layout.materialize import Materialized, materialize
 
 if TYPE_CHECKING:
@@ -67,26 +67,19 @@ SPECS = record(
 )
 
 
-class CachingRunner(NPUModelRunner):
-    """vllm-ascend's runner with planned KV caches.
+class CachingRunner(HostRunner):
+    """vllm-ascend's runner with planned KV caches."""
 
-    ``cache_plan``: the plan of all KV caches; None before they are allocated, and where
-    vllm-ascend allocates them.
-    """
-
-    cache_plan: BoundPlan | None = None
-    kv_cache_config: KVCacheConfig
     _cache_memory: Materialized
-
-    def _draft_layers(self) -> frozenset[str]:
-        return frozenset(getattr(self.drafter, "_draft_attn_layer_names", ()))
+    _strided: frozenset[str] = frozenset()
 
     @override(SPECS)
     def get_kv_cache_spec(self) -> dict[str, Any]:
         """The spec of every layer with a cache, with the facts that planning needs besides."""
         all_layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
         specs = corrected_specs(super().get_kv_cache_spec(), all_layers)
-        tie_facts(specs, all_layers, self._draft_layers())
+        self._strided = layers_with_strides(specs)
+        tie_facts(specs, all_layers, self._draft_layers(), self._strided)
         return specs
 
     @override(SPECS)
@@ -130,6 +123,7 @@ class CachingRunner(NPUModelRunner):
             self._draft_layers(),
             kernel_blocks_of(kv_cache_config, [[size] for size in self.kernel_block_sizes]),
             self.shared_kv_cache_layers,
+            self._strided,
         )
         self.hybrid_with_attn_and_mamba = False
         self._cache_memory = materialize(self.cache_plan, self.device)

@@ -21,7 +21,6 @@ from vllm.v1.kv_cache_interface import (
     SinkFullAttentionSpec,
     SlidingWindowSpec,
 )
-from vllm_ascend.ascend_config import get_ascend_config
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec, AscendSFAIndexerCacheSpec
 from vllm_ascend.utils import is_c8_mxfp_kv_quant
 
@@ -55,7 +54,7 @@ def why_not_planned(config: VllmConfig, specs: Iterable[Any]) -> str | None:
         return f"VLLM_KV_CACHE_LAYOUT is {envs.VLLM_KV_CACHE_LAYOUT}: blocks are stored by head"
     if is_c8_mxfp_kv_quant(config):
         return "keys and values are quantised with scales of their own (C8_MXFP)"
-    return _why_not_these(specs) or _why_not_this_option()
+    return _why_not_these(specs) or _why_not_this_option(config)
 
 
 def why_not_planned_groups(config: VllmConfig, specs: Sequence[Mapping[str, Any]]) -> str | None:
@@ -69,17 +68,18 @@ def _why_not_these(specs: Iterable[Any]) -> str | None:
             return f"vllm-ascend has an arrangement of its own for a {type(spec).__name__}"
         if version := getattr(spec, "model_version", None):
             return f"vllm-ascend has an arrangement of its own for {version}"
-        if getattr(spec, "cache_sparse_sfa_turboquant", False):
-            return "vllm-ascend has an arrangement of its own for TurboQuant"
+        for form in ("cache_sparse_sfa_turboquant", "cache_sparse_li_c4"):
+            if getattr(spec, form, False):
+                return f"vllm-ascend has an arrangement of its own for {form}"
     return None
 
 
-def _why_not_this_option() -> str | None:
-    options = get_ascend_config()
-    if options.kvpp_config.size > 1:
-        return "kvpp_config spreads the caches over ranks"
-    if options.sparse_kv_offload_config.enabled:
-        return "sparse_kv_offload_config keeps caches in the host's memory"
-    if options.xlite_graph_config.enabled:
-        return "xlite_graph_config reads caches in vllm-ascend's arrangement"
+def _why_not_this_option(config: VllmConfig) -> str | None:
+    # As given: a worker's parsed options are not those of the engine core's process.
+    options = config.additional_config or {}
+    if options.get("enable_kvpp"):
+        return "enable_kvpp spreads the caches over ranks"
+    for section in ("sparse_kv_offload_config", "xlite_graph_config"):
+        if (options.get(section) or {}).get("enabled"):
+            return f"{section} counts on vllm-ascend's arrangement"
     return None

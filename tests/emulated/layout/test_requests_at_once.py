@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests at once from the same memory: stock vllm-ascend 0.30.0rc2 beside planned caches.
+
+Stock's number comes from its own functions: its worker scales the memory, vLLM makes the
+configuration of it and counts.
+"""
+
+from types import SimpleNamespace
+
+import pytest
+import vllm_ascend.ops  # noqa: F401  First of vllm_ascend, or its imports go in a circle.
+from vllm.v1.core import kv_cache_utils
+from vllm_ascend.worker.worker import NPUWorker
+
+from tests.support import hosts
+from tests.support.caches.kv_configs import (
+    MIB,
+    config,
+    configs,
+    full,
+    model,
+    stock_configs,
+    window,
+)
+
+pytestmark = [
+    pytest.mark.usefixtures("installed"),
+    hosts.only_on("vllm_ascend_0_30", "0.23.0 lets layers of all groups share bytes"),
+]
+
+MEMORY = 512 * MIB
+
+
+def worker(specs, **options):
+    """What the scaling of memory reads of a worker."""
+    return SimpleNamespace(
+        get_kv_cache_spec=lambda: dict(specs),
+        vllm_config=config(**options),
+        model_config=SimpleNamespace(hf_text_config=SimpleNamespace(model_type="any")),
+        model_runner=SimpleNamespace(
+            supports_standardized_shared_kv_backing=True, use_sparse=False, use_compress=False
+        ),
+    )
+
+
+def concurrency(result):
+    return kv_cache_utils.get_max_concurrency_for_kv_cache_config(config(), result)
+
+
+@pytest.mark.parametrize(
+    ("target", "groups"),
+    [("ff", 1), ("fwfw", 2), ("fwwwww", 6)],
+    ids=["one", "two", "six"],
+)
+def test_equal_groups_hold_as_many_times_the_requests(monkeypatch, target, groups):
+    specs = model([full() if kind == "f" else window() for kind in target])
+    offered = NPUWorker._scale_kv_cache_memory_for_multi_group(worker(specs), MEMORY)
+    (stock,) = stock_configs(monkeypatch, dict(specs), offered)
+    (ours,) = configs(specs, MEMORY)
+    assert len(stock.kv_cache_groups) == len(ours.kv_cache_groups) == groups
+    assert concurrency(ours) >= groups * concurrency(stock)
+    counted = sum(tensor.size for tensor in ours.kv_cache_tensors)
+    assert MEMORY - counted < MIB
+
+
+def test_memory_is_not_scaled_where_caches_are_planned():
+    mkv_worker = hosts.module("worker").MkvWorker
+    specs = model([full(), window(), full(), window()])
+
+    def offered(**options):
+        made = mkv_worker.__new__(mkv_worker)
+        vars(made).update(vars(worker(specs, **options)))
+        return made._scale_kv_cache_memory_for_multi_group(MEMORY)
+
+    assert offered() == MEMORY
+    connector = SimpleNamespace(kv_connector="any", kv_connector_extra_config={})
+    assert offered(kv_transfer=connector) == MEMORY // 2
