@@ -134,7 +134,7 @@ def run(cell: Cell, side: str) -> Verdict:
 
 def replayed(cell: Cell, result: engine.Result) -> tuple[str, str]:
     """Outcome and reason of a run in graphs in which everything is right."""
-    if "Replaying aclgraph" not in result.log:
+    if not engine.replayed(result.log):
         if cell.draft_model is None:
             return EAGER, f"lookup found {K} tokens for every request in no step"
         return FAILS, "no step of the target was replayed from a graph"

@@ -151,6 +151,11 @@ class Result:
         return 1 + self.num_accepted / self.num_drafts if self.num_drafts else 1.0
 
 
+def replayed(log: str) -> bool:
+    """Whether an engine's log says that graphs were replayed; hosts say it in other words."""
+    return "Replaying aclgraph" in log or "ACL graph replay is active" in log
+
+
 def compared_dtype() -> str:
     """The dtype nearest to the float32 reference that this process's device takes."""
     import torch_npu

@@ -37,7 +37,7 @@ BROKEN_GRAPHS = Path(__file__).with_name("broken_graphs_probe.py")
 
 def run_replayed(case):
     result = engine.run(case)
-    assert "Replaying aclgraph" in result.log
+    assert engine.replayed(result.log)
     return result
 
 
