@@ -38,6 +38,23 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def model_type(facts: ServeFacts) -> Iterator[Refusal]:
+    """A config.json that does not say whose it is: transformers' AutoConfig refuses it.
+
+    Classes beside the model (``auto_map``) and speculators' format say it in another way.
+    """
+    values = facts.target.values
+    if any(name in values for name in ("auto_map", "speculators_config")):
+        return
+    if not values.get("model_type"):
+        yield Refusal(
+            "model-config",
+            f"{facts.target.name}/config.json names no model_type",
+            "the config.json of a published model",
+            "correct the file, or the name of the model",
+        )
+
+
 def numbers(facts: ServeFacts) -> Iterator[Refusal]:
     """Numbers below 1, and a share of memory beyond 0 to 1."""
     for name in AT_LEAST_ONE:
@@ -264,6 +281,17 @@ def _names(connector: dict[str, Any], depth: int = 0) -> set[str]:
 
 
 CHECKS = (
-    *(numbers, length, block_size, step_size, ranks, heads, cache_dtype, dtype, quantization),
+    *(
+        model_type,
+        numbers,
+        length,
+        block_size,
+        step_size,
+        ranks,
+        heads,
+        cache_dtype,
+        dtype,
+        quantization,
+    ),
     *(adapters, connectors),
 )

@@ -100,6 +100,7 @@ CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
         {"architectures": ["DFlashDraftModel"], "num_hidden_layers": 8, "vocab_size": 201088},
     ),
     "qwen35": ("Qwen3-Next-80B-A3B", {"model_type": "qwen3_5_text"}),
+    "nameless": ("Llama-3.1-8B", {"model_type": ""}),
     "image-draft": ("Llama-3.1-8B", {"rope_scaling": {"mrope_section": [16, 24, 24]}}),
     "sparse": ("DeepSeek-V3", {"model_type": "deepseek_v32", "index_topk": 2048}),
 }

@@ -26,6 +26,7 @@ COMMANDS = (
 
 MODELS = (
     one("no such model", "model-config", "/nowhere/model", says="there is no file"),
+    one("no model type", "model-config", "{nameless}", says="names no model_type"),
     one("-4 heads", "model-config", "{no-heads}", says="num_attention_heads is -4"),
     one("0 layers", "model-config", "{no-layers}", says="num_hidden_layers is 0"),
     one("text_config null", "model-config", "{null-text}", says="text_config is null"),
