@@ -127,8 +127,8 @@ class RecurrentFamily(Family):
         if proposer.draft_host.splits_vocabulary():
             raise NotImplementedError(
                 "the draft has recurrent layers and sampling is over a vocabulary that is split "
-                "by other ranks (lmhead_tensor_parallel_size, enable_reduce_sample), which "
-                "vllm-ascend's own loop over passes does; it knows no recurrent drafts. Leave "
+                "by other ranks (lmhead_tensor_parallel_size), which vllm-ascend's "
+                "own loop over passes does; it knows no recurrent drafts. Leave "
                 "these options out, or choose a draft of attention layers only."
             )
 

@@ -104,8 +104,8 @@ def refuse_options_of_mask_tokens(config: Any, *, splits_vocabulary: bool) -> No
     """
     if splits_vocabulary:
         raise NotImplementedError(
-            "method dflash with lmhead_tensor_parallel_size or enable_reduce_sample: its "
-            "proposal samples from the whole vocabulary on each rank. Leave these options out."
+            "method dflash with lmhead_tensor_parallel_size: its proposal samples from the "
+            "whole vocabulary on each rank. Leave that option out."
         )
     if enable_sp(config):
         raise NotImplementedError(

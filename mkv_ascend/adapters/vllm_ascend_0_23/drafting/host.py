@@ -49,7 +49,7 @@ class Host:
 
     def splits_vocabulary(self) -> bool:
         """See ``DraftHost``."""
-        return bool(lmhead_tp_enable() or get_ascend_config().enable_reduce_sample)
+        return bool(lmhead_tp_enable())
 
     @contextlib.contextmanager
     def building(self) -> Iterator[Callable[[nn.Module], None]]:

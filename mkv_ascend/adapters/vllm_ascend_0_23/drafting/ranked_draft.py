@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A draft of vllm-ascend 0.23.0: its rows may be shared by the ranks of tensor parallelism."""
+"""A draft of vllm-ascend 0.23.0: ranks of tensor parallelism may share its rows and logits."""
 
 from __future__ import annotations
 
 import torch
+from vllm_ascend.ascend_config import get_ascend_config
 
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.drafting.draft import HiddenStates
@@ -29,3 +30,16 @@ class RankedDraft(AscendDraft):
             states.last, positions, states.hidden
         )
         return HiddenStates(last, hidden)
+
+    def sample(
+        self, states: torch.Tensor, rows: torch.Tensor | slice, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """See ``Draft``; with reduced sampling each rank has logits of a share of the vocabulary.
+
+        vllm-ascend's own loop over passes asks draft models, and heads of method eagle, for a part
+        that their classes do not have. Its own choice among all shares serves every method.
+        """
+        if not get_ascend_config().enable_reduce_sample:
+            return super().sample(states, rows, out)
+        tokens: torch.Tensor = self._proposer.compute_draft_token_ids(states[rows])
+        return tokens if out is None else out.copy_(tokens)
