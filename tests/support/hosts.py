@@ -49,3 +49,9 @@ def only_on(host: str, reason: str) -> pytest.MarkDecorator:
     known = {adapter.FINGERPRINTS.parent.name for adapter in versions.adapters()}
     assert host in known, f"{host} is none of {sorted(known)}"
     return pytest.mark.skipif(host != NAME, reason=f"only on {host}: {reason}")
+
+
+def skip_module_unless(host: str, reason: str) -> None:
+    """Leave out the module of tests that calls this, on other hosts; see ``only_on``."""
+    if host != NAME:
+        pytest.skip(f"only on {host}: {reason}", allow_module_level=True)

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that vLLM builds without memory (``common/explain/vllm_building.py``), on this host."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from mkv_ascend.adapters.common.explain import vllm_building
+from mkv_ascend.adapters.questions import answer
+from mkv_ascend.adapters.vllm_ascend_0_30.v1.explain.vllm_groups import group_specs
+
+__all__ = ["apply_patches", "build", "group_specs", "runner_class"]
+
+
+def apply_patches() -> None:
+    """Apply what a worker process needs before a model is built."""
+    from mkv_ascend.adapters.vllm_ascend_0_30.v1.patches import in_worker
+
+    in_worker.apply()
+
+
+def runner_class() -> type[Any]:
+    """The class of our model runner."""
+    from mkv_ascend.adapters.vllm_ascend_0_30.v1.runner import MkvModelRunner
+
+    return MkvModelRunner
+
+
+def build(question: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer to ``mkv_ascend.commands.from_vllm``."""
+    return vllm_building.build(question, sys.modules[__name__])
+
+
+if __name__ == "__main__":
+    answer(build)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's own grouping of layers (``common/explain/vllm_groups.py``), on this host."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from mkv_ascend.adapters.common.explain import vllm_groups
+from mkv_ascend.adapters.questions import answer
+
+__all__ = ["block_bytes", "complete", "group_by_vllm", "group_specs", "spec_of_mla"]
+
+
+def spec_of_mla(fields: dict[str, Any], sparse: tuple[int, ...] | None) -> Any:
+    """The spec of an MLA layer. Keys of an indexer have a spec of their own, and are counted in."""
+    from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
+
+    return AscendMLAAttentionSpec(**fields)
+
+
+def complete(config: Any) -> None:
+    """Add what vLLM 0.30.0 reads besides."""
+    from vllm.v1.kv_cache_layout import KVCacheLayout
+
+    config.max_in_flight_tokens = config.scheduler_config.max_num_batched_tokens
+    config.attention_config = SimpleNamespace(hisparse_config=None)
+    # What engines resolve on an NPU: layers outside, blocks inside.
+    config.cache_config.get_resolved_kv_cache_layout = lambda: KVCacheLayout.LBNHC
+    config.cache_config.prefix_cache_retention_interval = None
+
+
+def block_bytes(groups: list[Any]) -> tuple[int, int]:
+    """Bytes of one block id as vLLM counts them, and those of all layers' own buffers for it."""
+    from vllm.v1.core import kv_cache_utils
+    from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
+
+    kept = 0
+    for group in groups:
+        spec = group.kv_cache_spec
+        whole = isinstance(spec, UniformTypeKVCacheSpecs)
+        kept += spec.page_size_bytes * (1 if whole else len(group.layer_names))
+    return kv_cache_utils._pool_bytes_per_block(groups), kept
+
+
+def group_by_vllm(question: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer to ``mkv_ascend.commands.vllm_groups``."""
+    return vllm_groups.group_by_vllm(question, sys.modules[__name__])
+
+
+def group_specs(*args: Any) -> dict[str, Any]:
+    """The same for vLLM's own specs; see the shared function."""
+    return vllm_groups.group_specs(sys.modules[__name__], *args)
+
+
+if __name__ == "__main__":
+    answer(group_by_vllm)
