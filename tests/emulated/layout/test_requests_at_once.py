@@ -5,11 +5,14 @@ Stock's number comes from its own functions: its worker scales the memory, vLLM 
 configuration of it and counts.
 """
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 import vllm_ascend.ops  # noqa: F401  First of vllm_ascend, or its imports go in a circle.
 from vllm.v1.core import kv_cache_utils
+from vllm.v1.kv_cache_interface import MambaSpec
 from vllm_ascend.worker.worker import NPUWorker
 
 from tests.support import hosts
@@ -27,6 +30,9 @@ pytestmark = [
     pytest.mark.usefixtures("installed"),
     hosts.only_on("vllm_ascend_0_30", "0.23.0 lets layers of all groups share bytes"),
 ]
+
+layer_facts = hosts.module("kv_cache.layer_facts")
+strides = hosts.module("kv_cache.strides") if hosts.NAME == "vllm_ascend_0_30" else None
 
 MEMORY = 512 * MIB
 
@@ -61,6 +67,36 @@ def test_equal_groups_hold_as_many_times_the_requests(monkeypatch, target, group
     assert concurrency(ours) >= groups * concurrency(stock)
     counted = sum(tensor.size for tensor in ours.kv_cache_tensors)
     assert MEMORY - counted < MIB
+
+
+def hybrid(strided):
+    """A full layer and three with states, padded to its page as vLLM 0.30.0 pads them."""
+    attention = replace(full(2, 256), block_size=1152)
+    state = MambaSpec(
+        block_size=1024,
+        shapes=((3, 8192), (32, 128, 128)),
+        dtypes=(torch.bfloat16, torch.bfloat16),
+        page_size_padded=attention.page_size_bytes,
+    )
+    specs = model([replace(state), replace(state), replace(state), attention])
+    assert strides.layers_with_strides(specs) == set(specs)
+    for name, spec in specs.items():
+        facts = layer_facts.tied_facts(spec)
+        kernel_block = None if isinstance(spec, MambaSpec) else 128
+        changed = replace(facts, takes_strides=strided or None, kernel_block=kernel_block)
+        layer_facts.tie(spec, changed)
+        assert changed.layer == name
+    return specs
+
+
+def test_a_hybrid_model_serves_as_many_requests_as_stock(monkeypatch):
+    """Its groups share pages in stock, too; contiguous components of these sizes share nothing."""
+    offered = NPUWorker._scale_kv_cache_memory_for_multi_group(worker(hybrid(True)), MEMORY)
+    assert offered == MEMORY
+    (stock,) = stock_configs(monkeypatch, hybrid(True), offered)
+    (ours,) = configs(hybrid(True), MEMORY)
+    (contiguous,) = configs(hybrid(False), MEMORY)
+    assert concurrency(ours) >= concurrency(stock) > concurrency(contiguous)
 
 
 def test_memory_is_not_scaled_where_caches_are_planned():

@@ -196,8 +196,15 @@ def _common(layer: Any, arguments: dict[str, Any]) -> dict[str, Any]:
         "layer_class": type(layer).__name__,
         "dtype": _dtype_name(torch.get_default_dtype()),
         "kv_cache_dtype": "auto" if cache_config is None else _cache_dtype(cache_config),
-        "block_size": None if cache_config is None else cache_config.block_size,
+        "block_size": None if cache_config is None else _block_size(cache_config),
     }
+
+
+def _block_size(cache_config: Any) -> int | None:
+    """Tokens of a block; None where vLLM 0.30 chooses it only when a hybrid model is built."""
+    size: int = cache_config.block_size
+    default = size == getattr(cache_config, "DEFAULT_BLOCK_SIZE", None)
+    return None if default and not cache_config.user_specified_block_size else size
 
 
 def _dtype_name(dtype: torch.dtype) -> str:
