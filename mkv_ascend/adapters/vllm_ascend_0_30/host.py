@@ -15,11 +15,14 @@ FINGERPRINTS = Path(__file__).with_name("fingerprints.json")
 
 
 def start_process() -> None:
-    """Apply vllm-ascend's process-wide patches.
+    """Apply vllm-ascend's process-wide patches, and let it accept our options.
 
-    Otherwise only its own general plugins apply them in the engine core's process, and
+    Otherwise only its own general plugins apply its patches in the engine core's process, and
     ``VLLM_PLUGINS`` may leave those out.
     """
     from vllm_ascend.utils import adapt_patch
 
+    from mkv_ascend.adapters.vllm_ascend_0_30.v1.patches import own_options
+
     adapt_patch(is_global_patch=True)
+    own_options.accept()
