@@ -20,9 +20,14 @@ import upstream_models
 
 from emulated_npu.launch import EmulatedProcess
 from emulated_npu.settings import EmulatorSettings
-from tests.support.program_starter import ProgramStarter
 
 TOOLS = Path(__file__).resolve().parent
+# Our own `tests`, which is no part of what is installed.
+sys.path.insert(0, str(TOOLS.parent))
+
+from tests.support.program_starter import ProgramStarter  # noqa: E402
+from tests.support.programs import with_repository  # noqa: E402
+
 PROGRAM = TOOLS / "upstream_pytest.py"
 
 PASSED, SKIPPED, FAILED = "passed", "skipped", "failed"
@@ -106,6 +111,7 @@ def environment(stand_ins: Path, stock: bool) -> dict[str, str]:
     }
     made = EmulatedProcess((sys.executable,), settings).environment(base)
     made["PATH"] = f"{stand_ins}{os.pathsep}{made['PATH']}"
+    made = with_repository(made)
     return {**made, "VLLM_PLUGINS": "ascend"} if stock else made
 
 

@@ -14,6 +14,9 @@ if __name__ == "__main__":
     os.chdir(folder)
     os.environ["TMPDIR"] = folder
     tempfile.tempdir = folder
-    # The package ``tests`` is the checkout's; vllm_ascend was imported before.
+    # The package ``tests`` is the checkout's; vllm_ascend was imported before, and our ``tests``
+    # by what started this process.
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+        del sys.modules[name]
     sys.path.insert(0, checkout)
     sys.exit(pytest.main(sys.argv[3:]))
