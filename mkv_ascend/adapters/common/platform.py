@@ -46,6 +46,11 @@ class HostPlatform(NPUPlatform):
     WORKER: ClassVar[str]
 
     @classmethod
+    def why_not_served(cls, config: VllmConfig) -> str | None:
+        """What of a configuration this host's adapter cannot serve, and what to change."""
+        return None
+
+    @classmethod
     def patches_of_the_engine_core(cls) -> Iterable[Patch]:
         """Patches of this host alone for the process that groups layers and schedules."""
         return ()
@@ -106,6 +111,8 @@ class HostPlatform(NPUPlatform):
             return
         if parallel_config.worker_cls == STOCK_WORKER:
             # The first call: for the target, in the front process.
+            if (reason := cls.why_not_served(vllm_config)) is not None:
+                refuse(ValueError(reason))
             try:
                 early_check.check_models(vllm_config)
                 kv_connectors.check_connectors(vllm_config)

@@ -35,12 +35,13 @@ OPTIONS = {"mkv_ascend": {"attention": {"draft": "flash_attention_3"}}}
 def configure(monkeypatch):
     """Runs our part of ``check_and_update_config``; vllm-ascend's sets the worker given."""
 
-    def run(worker, additional_config=None, model="a model", asked="FLASH_ATTN"):
+    def run(worker, additional_config=None, model="a model", asked="FLASH_ATTN", v2=False):
         parallel = SimpleNamespace(worker_cls="auto")
         config = SimpleNamespace(
             additional_config=additional_config,
             parallel_config=parallel,
             model_config=model,
+            use_v2_model_runner=v2,
             attention_config=SimpleNamespace(backend=SimpleNamespace(name=asked)),
         )
 
@@ -80,6 +81,12 @@ def test_another_worker_is_refused_with_options_that_nothing_would_honour(config
     with pytest.raises(ValueError, match="mkv_ascend") as refusal:
         configure(XLITE, OPTIONS)
     assert XLITE in str(refusal.value)
+
+
+@hosts.only_on("vllm_ascend_0_30", "0.23.0 itself falls back to model runner V1")
+def test_another_model_runner_than_ours_is_refused(configure):
+    with pytest.raises(ValueError, match=r"V2 is asked for .* Set VLLM_USE_V2_MODEL_RUNNER=0"):
+        configure(STOCK_WORKER, v2=True)
 
 
 def test_options_are_checked_before_anything_else(configure):

@@ -4,15 +4,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from mkv_ascend.adapters.common.platform import HostPlatform
 from mkv_ascend.adapters.patching import Patch
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
 
 
 class MkvPlatform(HostPlatform):
     """The platform that vLLM runs on when this package and vllm-ascend 0.30.0rc2 are installed."""
 
     WORKER = "mkv_ascend.adapters.vllm_ascend_0_30.v1.worker.MkvWorker"
+
+    @classmethod
+    def why_not_served(cls, config: VllmConfig) -> str | None:
+        """See the base: model runner V2."""
+        if not config.use_v2_model_runner:
+            return None
+        return (
+            "model runner V2 is asked for (VLLM_USE_V2_MODEL_RUNNER=1, or what needs it): "
+            "mkv_ascend serves model runner V1 of vllm-ascend 0.30.0rc2 only. Set "
+            "VLLM_USE_V2_MODEL_RUNNER=0, or uninstall mkv_ascend to run V2 without it"
+        )
 
     @classmethod
     def patches_of_the_engine_core(cls) -> Iterable[Patch]:
