@@ -25,9 +25,12 @@ OPTIONS = record(
 
 def accept() -> None:
     """Let vllm-ascend's configuration be made beside our key. Idempotent."""
+    from pydantic.dataclasses import rebuild_dataclass
     from vllm_ascend.ascend_config import AscendConfig
 
-    # Its __init__ is generated, so there is no source to name as a target.
+    # Its __init__ is generated, so there is no source to name as a target; and once more at the
+    # first use, if the class is not complete by then.
+    rebuild_dataclass(AscendConfig, raise_errors=False)
     wrap(AscendConfig, "__init__", _without_ours)
 
 
