@@ -60,6 +60,9 @@ TABLES = ("_cos_cache", "_sin_cache", "_cos_sin_cache")
 class DeferredRows:
     """Placeholder for tables and rows that are filled in later; any part of it is itself."""
 
+    shape = (1,)
+    """vllm-ascend 0.30.0 asks whether rows have any size."""
+
     def __getitem__(self, _: Any) -> DeferredRows:
         return self
 
