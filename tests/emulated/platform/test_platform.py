@@ -139,6 +139,7 @@ def dense_model(**fields):
         dtype="torch.bfloat16",
         hf_config=PretrainedConfig(),
         hf_text_config=PretrainedConfig(),
+        max_model_len=1024,
         attention_chunk_size=None,
         is_attention_free=False,
         is_hybrid=False,
@@ -153,7 +154,6 @@ def configuration(
 ):
     speculative = SimpleNamespace(
         method=method,
-        draft_model_config=draft,
         attention_backend=None,
         use_eagle=lambda: method == "eagle",
         uses_draft_model=lambda: method == "draft_model",
@@ -161,6 +161,9 @@ def configuration(
         disable_padded_drafter_batch=False,
         parallel_drafting=False,
         draft_parallel_config=SimpleNamespace(tensor_parallel_size=ranks[1]),
+        draft_model_config=draft,
+        max_model_len=None,
+        model="another model",
     )
     return SimpleNamespace(
         additional_config={"mkv_ascend": {"attention": attention, "kv_cache": kv_cache or {}}},
@@ -169,8 +172,16 @@ def configuration(
         model_config=dense_model(),
         speculative_config=speculative,
         parallel_config=SimpleNamespace(
-            pipeline_parallel_size=stages, tensor_parallel_size=ranks[0]
+            pipeline_parallel_size=stages,
+            tensor_parallel_size=ranks[0],
+            data_parallel_size=1,
+            prefill_context_parallel_size=1,
+            decode_context_parallel_size=1,
         ),
+        cache_config=SimpleNamespace(
+            kv_offloading_size=None, enable_prefix_caching=True, mamba_cache_mode="none"
+        ),
+        scheduler_config=SimpleNamespace(max_num_batched_tokens=8192, max_num_seqs=256),
         kv_transfer_config=None,
     )
 
