@@ -2,17 +2,19 @@
 """Separates the target's groups of recurrent states from the draft's.
 
 With prefix caching the target's states move from block to block, so that states at the ends of
-blocks stay. vLLM 0.23.0's code for that takes all groups of states, and asserts that they have one
-spec. A draft's states never move (``draft_state_blocks.py``), so they are left out here.
+blocks stay. vLLM's code for that takes all groups of states (that of 0.23.0 asserts that they have
+one spec; that of 0.30.0 asks the target's model how states of each kind are copied). A draft's
+states never move (``draft_state_blocks.py``), so they are left out here.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from vllm.v1.kv_cache_interface import MambaSpec
+from vllm.v1.kv_cache_interface import KVCacheGroupSpec, KVCacheSpec, MambaSpec
 
-from mkv_ascend.adapters.patching import expect, patch
+from mkv_ascend.adapters.patching import patch
 
 if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -27,23 +29,21 @@ if TYPE_CHECKING:
     test="tests/emulated/recurrent/test_hits_of_recurrent_drafts.py"
     "::test_states_of_the_target_are_hit_and_those_of_the_draft_rebuilt",
 )
-def groups_that_move(original: Any, kv_cache_config: KVCacheConfig) -> tuple[list[int], MambaSpec]:
-    """The groups of states that move; vLLM's answer if none does."""
-    moving = {
-        index: group.kv_cache_spec
-        for index, group in enumerate(kv_cache_config.kv_cache_groups)
-        if _moves(group.kv_cache_spec)
-    }
-    if not moving:
-        found: tuple[list[int], MambaSpec] = original(kv_cache_config)
-        return found
-    first = next(iter(moving.values()))
-    expect(
-        all(spec == first for spec in moving.values()),
-        groups_that_move.record.name,
-        "specs of groups differ",
-    )
-    return list(moving), first
+def groups_that_move(original: Any, kv_cache_config: KVCacheConfig) -> Any:
+    """vLLM's answer, in the form of its release, as if other groups had no states.
+
+    If no states move, it is the answer for all of them.
+    """
+    groups = kv_cache_config.kv_cache_groups
+    if not any(_moves(group.kv_cache_spec) for group in groups):
+        return original(kv_cache_config)
+    # Groups are told by their place, so that none can be taken out.
+    seen = [group if _moves(group.kv_cache_spec) else _without_states(group) for group in groups]
+    return original(dataclasses.replace(kv_cache_config, kv_cache_groups=seen))
+
+
+def _without_states(group: KVCacheGroupSpec) -> KVCacheGroupSpec:
+    return KVCacheGroupSpec([], KVCacheSpec(group.kv_cache_spec.block_size))
 
 
 def _moves(spec: Any) -> bool:
