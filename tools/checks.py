@@ -34,10 +34,16 @@ UNIT = {
     "0.30": ("tests/unit", "--ignore=tests/unit/adapters/test_gdn_rows.py"),
 }
 """Host -> its unit tests."""
+GROUPS = "tests/emulated/drafting/test_drafting_groups.py"
+PAIRS = "tests/emulated/drafting/test_pairs.py"
+REFERENCE = (
+    "tests/emulated/drafting/test_drafting_reference.py"
+    "::test_proposals_and_acceptance_are_the_references"
+)
 EMULATED = {
     "0.23": ("tests/emulated",),
-    # The emulated NPU, what was shown of stock, and models that need more than attention. Add a
-    # folder when all of it passes there.
+    # The emulated NPU, what was shown of stock, models that need more than attention, and drafts.
+    # Add a folder when all of it passes there.
     "0.30": (
         "tests/emulated/device",
         "tests/emulated/support",
@@ -45,6 +51,12 @@ EMULATED = {
         "tests/emulated/models/test_models.py::test_tokens_are_those_of_hugging_face[gpt_oss]",
         "tests/emulated/recurrent/test_gated_delta_nets.py"
         "::test_states_across_chunks_rejected_drafts_and_cached_blocks",
+        # Drafts: eagle3 by plain loops, MLA's, one in two groups, vLLM's default graphs.
+        f"{REFERENCE}[llama_target-llama_eagle3-eagle3-3]",
+        f"{PAIRS}::test_mla_target_with_dense_draft[tp1]",
+        f"{PAIRS}::test_an_mla_model_drafting_for_itself_is_always_accepted",
+        f"{GROUPS}::test_a_draft_in_more_groups_than_its_target[1-fused_infer_attention]",
+        "tests/emulated/graphs/test_draft_graphs.py::test_default_settings_of_vllm_serve",
     ),
 }
 """Host -> its tests on the emulated NPU."""

@@ -9,6 +9,7 @@ PAIRS = [
     ("llama_target", "deepseek_v2_draft", "draft_model", 3),
     ("deepseek_v2_target", "deepseek_v2_draft", "draft_model", 2),
     ("llama_target", "llama_eagle", "eagle", 2),
+    ("llama_target", "llama_eagle3", "eagle3", 3),
     ("gpt_oss", "gpt_oss_eagle3", "eagle3", 3),
     ("deepseek_v3_mtp", "deepseek_v3_mtp", "mtp", 3),
     ("gpt_oss", "gpt_oss_dflash", "dflash", 3),

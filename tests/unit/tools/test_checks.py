@@ -57,12 +57,16 @@ def test_sources_are_looked_at_on_one_host_and_tests_run_on_each_in_its_environm
     assert {c.command[0].partition("/")[0] for c in second} == {".venv-0.30"}
 
 
-def test_every_folder_of_tests_that_a_host_is_given_exists() -> None:
+def test_all_tests_that_a_host_is_given_exist() -> None:
     named = [
         path for tests in (checks.UNIT, checks.EMULATED) for host in tests for path in tests[host]
     ]
-    for path in named:
-        assert (checks.ROOT / path.removeprefix("--ignore=")).exists(), path
+    for name in named:
+        path, _, test = name.removeprefix("--ignore=").partition("::")
+        assert (checks.ROOT / path).exists(), name
+        if test:
+            function = test.partition("[")[0]
+            assert f"def {function}(" in (checks.ROOT / path).read_text(), name
 
 
 def test_a_missing_tool_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
