@@ -82,7 +82,9 @@ def source_files(root: Path) -> tuple[Path, ...]:
     files = [folder / name for folder in (root, root / EMULATOR) for name in names]
     folders = (root / "cmake", root / "csrc", root / EMULATOR / "csrc")
     native = (path for folder in folders for path in folder.rglob("*") if path.is_file())
-    return tuple(path for path in files if path.exists()) + tuple(sorted(native))
+    # The first build compiles modules of cmake/ to bytecode, which nothing is built from.
+    sources = (path for path in native if path.parent.name != "__pycache__")
+    return tuple(path for path in files if path.exists()) + tuple(sorted(sources))
 
 
 def make_steps(root: Path, python: str, host: Host) -> list[Step]:

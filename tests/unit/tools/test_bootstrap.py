@@ -122,6 +122,14 @@ def test_native_sources_are_inputs_of_the_last_step(tmp_path: Path) -> None:
     assert source in bootstrap.source_files(tmp_path)
 
 
+def test_bytecode_that_a_build_leaves_is_no_source(tmp_path: Path) -> None:
+    """Else the set-up after the first one, of another host too, would build all anew."""
+    bytecode = tmp_path / "cmake" / "__pycache__" / "native_build.pyc"
+    bytecode.parent.mkdir(parents=True)
+    bytecode.touch()
+    assert bootstrap.source_files(tmp_path) == ()
+
+
 def test_unsupported_python_is_refused_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 9, 2))
     monkeypatch.setattr("shutil.which", lambda name: None)
