@@ -20,7 +20,16 @@ from mkv_ascend.attention.ascend_backends import ASCEND_BACKENDS
 from mkv_ascend.attention.entry import BackendEntry, GraphSupport, HeadSizes
 from mkv_ascend.config import parse_config
 from mkv_ascend.layout.kind import Kind
+from tests.support import hosts
 
+OF_OTHERS = {
+    # Where a drafter of method dspark adapts how many of its tokens are verified.
+    ("vllm_ascend_0_30", "sparse_mla"): {GraphSupport.ALWAYS},
+    ("vllm_ascend_0_30", "compressed_mla"): {GraphSupport.ALWAYS},
+    # The builder of Bailing's linear attention, which is a second class in the module.
+    ("vllm_ascend_0_30", "linear_attention"): {GraphSupport.UNIFORM_BATCH},
+}
+"""Host and backend -> answers in the backend's module that are not the backend's own."""
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
@@ -65,9 +74,11 @@ def test_kernel_block_sizes_are_those_of_the_class(entry: BackendEntry) -> None:
     if method is None:
         assert entry.chosen_by_layer, "a backend that can be chosen should say its block sizes"
         return
-    (returned,) = [node.value for node in ast.walk(method) if isinstance(node, ast.Return)]
-    assert returned is not None
-    assert ast.literal_eval(returned) == list(entry.kernel_block_sizes)
+    # The last statement: a branch before it is for one model that has caches of its own.
+    answer = method.body[-1]
+    assert isinstance(answer, ast.Return)
+    assert answer.value is not None
+    assert ast.literal_eval(answer.value) == list(entry.kernel_block_sizes)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +106,9 @@ def test_graph_support_is_what_the_builder_answers(entry_name: str, module_name:
         and isinstance(node.value, ast.Name)
         and node.value.id == "AttentionCGSupport"
     }
-    assert found == {catalog.find(entry_name).graphs}
+    assert found - OF_OTHERS.get((hosts.NAME, entry_name), set()) == {
+        catalog.find(entry_name).graphs
+    }
 
 
 def test_required_module_is_the_one_that_flash_attention_3_imports() -> None:

@@ -11,6 +11,7 @@ from mkv_ascend.commands import doctor
 from tests.support import hosts
 
 PLATFORM = hosts.ADAPTER.PLATFORM
+SERVED = tuple(hosts.ADAPTER.VERSIONS[name][0] for name in ("vllm", "vllm-ascend"))
 
 FOUND = {
     "device": "emulated",
@@ -26,7 +27,7 @@ FOUND = {
 def examine(monkeypatch):
     """Diagnoses an environment whose probe finds this, with these versions."""
 
-    def run(versions=("0.23.0", "0.23.0"), **found):
+    def run(versions=SERVED, **found):
         installed = dict(zip(("vllm", "vllm-ascend"), versions, strict=True))
         monkeypatch.setattr(doctor, "_probe", lambda: {**FOUND, **found})
         monkeypatch.setattr(doctor, "installed_version", installed.get)

@@ -8,8 +8,12 @@ import pytest
 from mkv_ascend.adapters.fingerprints import HostSource, read
 from mkv_ascend.adapters.refusal import StartUpRefused
 from mkv_ascend.plugin import versions
+from tests.support import hosts
 
 COORDINATOR = "vllm_ascend/patch/platform/patch_kv_cache_coordinator.py"
+COORDINATOR_IS_PATCHED = hosts.only_on(
+    "vllm_ascend_0_23", "0.30.0rc2 cuts prefix hits of all groups itself, so nothing replaces them"
+)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +87,7 @@ def test_comments_and_formatting_are_no_drift(other_source):
     assert problem_of(source) is None
 
 
+@COORDINATOR_IS_PATCHED
 def test_a_drifted_source_is_refused_by_the_name_of_its_patch(other_source):
     source, file = other_source
     text = file.read_text(encoding="utf-8")
@@ -98,6 +103,7 @@ def test_a_drifted_source_is_refused_by_the_name_of_its_patch(other_source):
     assert "python tools/port_report.py" in problem
 
 
+@COORDINATOR_IS_PATCHED
 def test_a_replaced_name_that_is_gone_is_refused(other_source):
     source, file = other_source
     text = file.read_text(encoding="utf-8")

@@ -21,6 +21,7 @@ from mkv_ascend.adapters.common.drafting.capture_adapters import (
     CapturedGraphParams,
 )
 from mkv_ascend.adapters.common.drafting.updates import Lengths, Updates
+from mkv_ascend.adapters.patching import override, record
 
 TASKS = CAPTURE_ADAPTERS[AscendAttentionBackendImpl]
 """The capture adapter of launches that are tasks of their graph."""
@@ -33,6 +34,16 @@ class DraftGraph(UpdatableGraph):
     for models that it knows.
     """
 
+    @override(
+        record(
+            name="workspaces of a draft's captured launches",
+            target="vllm_ascend.compilation.updatable_graph:UpdatableGraph.get_capture_resource",
+            why="vllm-ascend gives every launch of a graph the workspace that the first one asks "
+            "for, except for models that it knows. A later pass or layer of a draft may need more.",
+            until="vllm-ascend takes the largest workspace for every model",
+            test="tests/emulated/graphs/test_task_updates.py",
+        )
+    )
     def get_capture_resource(
         self, key: Hashable, factory: Callable[[], Any], use_max_workspace: bool = False
     ) -> Any:
