@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mkv_ascend.adapters.common.platform import HostPlatform
 from mkv_ascend.adapters.patching import Patch
+from mkv_ascend.adapters.vllm_ascend_0_30.v1.early_checks import states
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -17,12 +18,13 @@ class MkvPlatform(HostPlatform):
     """The platform that vLLM runs on when this package and vllm-ascend 0.30.0rc2 are installed."""
 
     WORKER = "mkv_ascend.adapters.vllm_ascend_0_30.v1.worker.MkvWorker"
+    WHY_RECURRENT_DRAFTS_READ_NO_HITS = states.HITS
 
     @classmethod
     def why_not_served(cls, config: VllmConfig) -> str | None:
-        """See the base: model runner V2."""
+        """See the base: model runner V2, and drafts beside states."""
         if not config.use_v2_model_runner:
-            return None
+            return states.why_not_served(config)
         return (
             "model runner V2 is asked for (VLLM_USE_V2_MODEL_RUNNER=1, or what needs it): "
             "mkv_ascend serves model runner V1 of vllm-ascend 0.30.0rc2 only. Set "

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drafts beside states that 0.30.0rc2's adapter cannot take back are refused before the start."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from mkv_ascend.adapters.vllm_ascend_0_30.v1.early_checks import states
+
+DENSE = SimpleNamespace(
+    model="dense", is_hybrid=False, is_attention_free=False, hf_text_config=SimpleNamespace()
+)
+MAMBA2 = SimpleNamespace(
+    model="granite", is_hybrid=True, is_attention_free=False, hf_text_config=SimpleNamespace()
+)
+GDN = SimpleNamespace(
+    model="qwen3-next",
+    is_hybrid=True,
+    is_attention_free=False,
+    hf_text_config=SimpleNamespace(linear_num_value_heads=4),
+)
+
+
+def reason(target, draft=DENSE, method="draft_model", prefix_caching=True, mode="none"):
+    speculative = SimpleNamespace(
+        method=method,
+        draft_model_config=draft,
+        uses_draft_model=lambda: method == "draft_model",
+    )
+    cache = SimpleNamespace(enable_prefix_caching=prefix_caching, mamba_cache_mode=mode)
+    return states.why_not_served(
+        SimpleNamespace(
+            speculative_config=speculative if draft is not None else None,
+            model_config=target,
+            cache_config=cache,
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "method"),
+    [
+        (MAMBA2, None, "draft_model"),
+        (DENSE, DENSE, "draft_model"),
+        (DENSE, GDN, "draft_model"),
+        (DENSE, DENSE, "ngram"),
+        (GDN, DENSE, "draft_model"),
+        (GDN, DENSE, "mtp"),
+    ],
+)
+def test_what_tests_show_to_be_right_is_served(target, draft, method):
+    assert reason(target, draft, method) is None
+
+
+@pytest.mark.parametrize("method", ["draft_model", "eagle3", "ngram"])
+def test_drafts_beside_other_states_are_refused(method):
+    assert f"{method} drafts are asked for beside granite" in reason(MAMBA2, DENSE, method)
+
+
+def test_drafts_of_unlike_numbers_beside_gated_delta_nets_are_refused():
+    assert "or a draft model" in reason(GDN, DENSE, "ngram")
+
+
+def test_hits_of_a_recurrent_draft_beside_states_are_refused():
+    assert "--no-enable-prefix-caching" in reason(GDN, GDN, mode="align")
+    assert reason(GDN, GDN, prefix_caching=False) is None
