@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
+JUDGED_BY_VLLM = (about_draft.vocabulary, about_draft.own_predictor)
+"""What vLLM refuses itself when it makes a configuration. ``explain`` plans such pairs with a note,
+and some families' classes in vLLM count no layers of a predictor."""
+
 
 def check_models(config: VllmConfig, why_no_hits: str | None = None) -> None:
     """Select a backend for the kind of layer that the target, and the draft, are known to have.
@@ -77,7 +81,8 @@ def _check_draft(config: VllmConfig, why_no_hits: str | None) -> None:
         SelectionError: with every refusal.
     """
     facts = facts_of(config, selection_inputs.environment(config).device_generation)
-    refusals = [refusal for check in about_draft.CHECKS for refusal in check(facts)]
+    checks = [check for check in about_draft.CHECKS if check not in JUDGED_BY_VLLM]
+    refusals = [refusal for check in checks for refusal in check(facts)]
     if refusals:
         raise SelectionError(text_of(refusals))
     if not has_recurrent_layers(config):
