@@ -1,56 +1,120 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vllm-ascend's model runner with what hosts share of ours; an adapter derives from it."""
+"""vllm-ascend's model runner V1 with ours in it, as all hosts have it; an adapter derives from it.
+
+What a host does in its own way are the methods that raise NotImplementedError here, or do nothing.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from vllm.compilation.counter import compilation_counter
 from vllm.config import get_layers_from_vllm_config
+from vllm.distributed.parallel_state import is_global_first_rank
+from vllm.model_executor.layers.attention import Attention, MLAAttention
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.model_executor.layers.mamba.abstract import MambaBase
+from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
 from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder
 from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
+from mkv_ascend.adapters.common import runner_records as records
 from mkv_ascend.adapters.common.attention import layers
+from mkv_ascend.adapters.common.drafting.capture_cost import CaptureCost
+from mkv_ascend.adapters.common.drafting.proposers import assembly_of, create_proposer
 from mkv_ascend.adapters.common.early_checks import recurrent_refusals
-from mkv_ascend.adapters.common.patches import auxiliary_states
+from mkv_ascend.adapters.common.kv_cache.block_zeroer import PlannedBlockZeroer
+from mkv_ascend.adapters.common.kv_cache.planned_caches import (
+    cached_specs,
+    kernel_blocks_of,
+    plan_caches,
+    served_plan,
+)
+from mkv_ascend.adapters.common.patches import accepted_tokens, auxiliary_states, mamba_kernels
 from mkv_ascend.adapters.common.patches.identity_rope import record_identity_rope
 from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
-from mkv_ascend.adapters.patching import override, record
-from mkv_ascend.attention.report import LayerRow, layer_rows
+from mkv_ascend.adapters.common.rebuilding_states import (
+    Rebuilding,
+    make_rebuilding,
+    note_requests,
+)
+from mkv_ascend.adapters.common.target_graphs import (
+    for_updates,
+    state_of,
+    take_lengths_on_the_host,
+)
+from mkv_ascend.adapters.common.target_pass import AttentionGroups, TargetPass, plan_target_pass
+from mkv_ascend.adapters.logging import get_logger
+from mkv_ascend.adapters.patching import override, replaced
+from mkv_ascend.attention.report import LayerRow, layer_rows, render
 from mkv_ascend.layout.bound import BoundPlan
+from mkv_ascend.layout.materialize import Materialized, materialize
 
 if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm_ascend.attention.attention_v1 import AscendAttentionState
+
+    from mkv_ascend.adapters.common.drafting.host import DraftHost
+
+logger = get_logger(__name__)
 
 HOST_LENGTH_BUILDERS = (AscendAttentionMetadataBuilder, AscendMLAMetadataBuilder)
 """Builders that read sequence lengths on the host."""
-
-
-LOADED = record(
-    name="checks after the models are loaded",
-    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.load_model",
-    writes=("_needs_seq_lens_cpu_sync",),
-    why="Backends, states and rotary tables of both models are known only then. And whether "
-    "lengths are kept right on the host is decided by the target's backend alone; a draft's "
-    "builder may read lengths on the host when the target's does not.",
-    until="vllm-ascend asks the backends of all layers",
-    test="tests/emulated/platform/test_platform.py"
-    "::test_host_lengths_are_kept_right_when_any_layer_reads_them",
-)
+OF_VLLM = (Attention, MLAAttention, MambaBase)
+"""Layers that take the cache tensors themselves, not a list of them."""
 
 
 class HostRunner(NPUModelRunner):
     """Runs the target and, where there is one, the draft.
 
-    ``cache_plan``: the plan of all KV caches; None before they are allocated, and where
-    vllm-ascend allocates them.
+    Attributes:
+        DRAFT_HOST: what the host does in its own way where drafts are run.
+        cache_plan: the plan of all KV caches; None before they are allocated, and where vllm-ascend
+            allocates them.
     """
+
+    DRAFT_HOST: ClassVar[DraftHost]
 
     cache_plan: BoundPlan | None = None
     kv_cache_config: KVCacheConfig
+    attn_groups: AttentionGroups
+    attn_state: AscendAttentionState
+    _target_pass: TargetPass | None = None
+    _rebuilding: Rebuilding | None = None
+    _cache_memory: Materialized
+    _strided: Collection[str] = ()
 
-    @override(LOADED)
+    def why_not_planned(self, specs: Sequence[Mapping[str, Any]]) -> str | None:
+        """What leaves caches to vllm-ascend; None where they are planned.
+
+        Args:
+            specs: by KV group and layer.
+        """
+        raise NotImplementedError
+
+    def kernel_block_sizes_of_groups(self) -> Sequence[Sequence[int]]:
+        """For each KV group, the sizes that its block tables may split blocks into."""
+        raise NotImplementedError
+
+    def plan_the_targets_pass(self) -> None:
+        """Limit the target's pass to its own layers; calls ``limit_the_targets_pass``."""
+        raise NotImplementedError
+
+    def prepare_builders(self, builders: Iterable[Any]) -> None:
+        """What the host's metadata builders need before the first batch."""
+
+    def name_verifying_rows(self, asked: dict[str, Any]) -> None:
+        """Name rows that verify drafts to builders of recurrent layers.
+
+        Args:
+            asked: arguments of ``_build_attention_metadata``; changed if there are more rows.
+        """
+
+    @override(records.LOADED)
     def load_model(self) -> None:
         """Load target and draft; afterwards every layer has its backend.
 
@@ -96,3 +160,201 @@ class HostRunner(NPUModelRunner):
             self, "_kv_block_zeroer"
         ):
             self._init_kv_zero_meta()
+
+    @override(records.DRAFTER)
+    def _get_drafter(self) -> Any:
+        method = self.speculative_config.method
+        return create_proposer(method, self.vllm_config, self.device, self, self.DRAFT_HOST)
+
+    @override(records.MAMBA_KERNEL)
+    def initialize_kv_cache(
+        self, kv_cache_config: KVCacheConfig, *args: Any, **kwargs: Any
+    ) -> None:
+        """Allocate the caches, then log the tables of layers and of the plan once."""
+        super().initialize_kv_cache(kv_cache_config, *args, **kwargs)
+        mamba_kernels.prepare(self.vllm_config, self.kv_cache_config)
+        builders = [
+            builder
+            for groups in self.attn_groups
+            for group in groups
+            for builder in group.metadata_builders
+        ]
+        self.prepare_builders(builders)
+        if self.compilation_config.cudagraph_mode.has_full_cudagraphs():
+            take_lengths_on_the_host(builders)
+        self._target_pass = None
+        self.plan_the_targets_pass()
+        self._rebuilding = make_rebuilding(self.drafter, self.cache_config, self.scheduler_config)
+        if is_global_first_rank():
+            self._log_tables()
+
+    def _log_tables(self) -> None:
+        logger.info("%s", render(self.layer_rows()))
+        for part in (assembly_of(self.drafter), self._rebuilding):
+            if part is not None:
+                logger.info("%s", part.describe())
+        if self.cache_plan is not None:
+            specs = cached_specs(self.kv_cache_config, self.runner_only_attn_layers)
+            backends = {row.name: row.backend for row in self.layer_rows()}
+            config = self.vllm_config
+            served = served_plan(self.cache_plan, self.kv_cache_config, specs, config, backends)
+            logger.info("%s", served)
+
+    @override(records.CAPTURE_COSTS)
+    def capture_model(self) -> int:
+        """Capture graphs of target and draft, and log the cost of each; returns bytes."""
+        before, start = compilation_counter.num_cudagraph_captured, time.perf_counter()
+        kept_bytes: int = super().capture_model()
+        graphs = compilation_counter.num_cudagraph_captured - before
+        target = CaptureCost(graphs, time.perf_counter() - start, kept_bytes)
+        assembly = assembly_of(self.drafter)
+        draft = CaptureCost() if assembly is None else assembly.capturer.cost.total
+        target = target.without(replace(draft, graphs=0))  # vLLM counts its own graphs
+        if graphs and is_global_first_rank():
+            logger.info("Graphs captured: of the target %s; of the draft %s.", target, draft)
+        return kept_bytes
+
+    def limit_the_targets_pass(self, tables_hold_shares: bool, share: bool = True) -> None:
+        """Limit the metadata of the target's pass to its own layers, made once.
+
+        This must follow the allocation of caches, because vllm-ascend finds kernel block sizes
+        and caches through the attention groups of all layers.
+
+        Args:
+            tables_hold_shares: each rank's block tables hold a share of a sequence.
+            share: groups that differ by nothing but their block table share metadata.
+        """
+        drafts_apart = assembly_of(self.drafter) is not None or not self._draft_layers()
+        tables = self.input_batch.block_table
+        if (
+            not drafts_apart  # the drafter reads metadata of the target's pass
+            or tables_hold_shares or self.use_compress  # whose tables hold no tokens
+            or len(tables.block_tables) != len(self.attn_groups)  # layers without a cache
+        ):  # fmt: skip
+            return
+        self._target_pass = plan_target_pass(
+            self.kv_cache_config,
+            self.attn_groups,
+            tables.block_tables,
+            self._draft_layers(),
+            self.DRAFT_HOST.sharing_of,
+            share=share,
+        )
+
+    @override(records.PREFIX_HITS)
+    def _update_states(self, scheduler_output: Any) -> Any:
+        """As vllm-ascend's; also notes requests that begin behind computed tokens."""
+        if self._rebuilding is not None:
+            note_requests(self._rebuilding.lost, scheduler_output)
+        return super()._update_states(scheduler_output)
+
+    @override(records.PREFIX_HITS)
+    def propose_draft_token_ids(
+        self, token_ids: Any, sampling: Any, scheduled: Any, spec: Any, common: Any, *args: Any
+    ) -> Any:
+        """As vllm-ascend's, after the draft has rebuilt its states behind prefix hits."""
+        if self._rebuilding is not None:
+            self._rebuilding.run(self.input_batch, common)
+        return super().propose_draft_token_ids(token_ids, sampling, scheduled, spec, common, *args)
+
+    @override(records.TARGET_METADATA)
+    def _build_attention_metadata(self, *args: Any, **kwargs: Any) -> Any:
+        """Metadata of the target's own layers, built once per distinct need."""
+        if self.speculative_config is None:
+            return self._build_of_target(*args, **kwargs)
+        with accepted_tokens.with_accepted_tokens(self.attn_groups, self.num_accepted_tokens.gpu):
+            return self._build_of_target(*args, **kwargs)
+
+    def _build_of_target(self, *args: Any, **kwargs: Any) -> Any:
+        self.attn_state = state_of(self.attn_state, kwargs["max_query_len"])
+        plan, batch = self._target_pass, self.input_batch
+        self.name_verifying_rows(kwargs)
+        if plan is None or kwargs.get("ubatch_slices") is not None:
+            return super()._build_attention_metadata(*args, **kwargs)
+        whole = self.kv_cache_config, self.attn_groups, batch.block_table
+        self.kv_cache_config, self.attn_groups = plan.config, plan.attention_groups
+        batch.block_table = plan.tables
+        try:
+            metadata, common = super()._build_attention_metadata(*args, **kwargs)
+        finally:
+            self.kv_cache_config, self.attn_groups, batch.block_table = whole
+        requests = kwargs["num_reqs"]
+        lengths = self.seq_lens[: kwargs.get("num_reqs_padded") or requests]
+        return plan.complete(metadata, requests, lengths), common
+
+    @override(records.VERIFY_STEPS)
+    def _update_full_graph_params_if_needed(self, *args: Any, **kwargs: Any) -> None:
+        """Update the launches of a replayed graph for K + 1 tokens per request."""
+        with replaced(self, "speculative_config", for_updates(self.speculative_config)):
+            super()._update_full_graph_params_if_needed(*args, **kwargs)
+
+    @override(records.SHARING_LAYERS)
+    def maybe_add_kv_sharing_layers_to_kv_cache_groups(
+        self, kv_cache_config: KVCacheConfig
+    ) -> None:
+        """Let layers that read another layer's cache join its group, with its spec."""
+        super().maybe_add_kv_sharing_layers_to_kv_cache_groups(kv_cache_config)
+        for group in kv_cache_config.kv_cache_groups:
+            if isinstance(group.kv_cache_spec, UniformTypeKVCacheSpecs):
+                specs = group.kv_cache_spec.kv_cache_specs
+                for name in group.layer_names:
+                    if name not in specs:
+                        specs[name] = specs[self.shared_kv_cache_layers[name]]
+
+    @override(records.BOUND_CACHES)
+    def initialize_kv_cache_tensors(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Bind plain caches to vLLM's own layers.
+
+        Beside a DeepSeek-V4 target, vllm-ascend binds the draft's caches in a list, as that
+        target's layers take them. vLLM's own layers take the caches themselves.
+        """
+        caches: dict[str, Any] = super().initialize_kv_cache_tensors(*args, **kwargs)
+        for name, cache in caches.items():
+            layer = self.compilation_config.static_forward_context[name]
+            if isinstance(layer, OF_VLLM) and isinstance(layer.kv_cache, list):
+                layer.kv_cache = cache
+        return caches
+
+    @override(records.PLANNED_CACHES)
+    def _allocate_kv_cache_tensors(self, kv_cache_config: KVCacheConfig) -> dict[str, Any]:
+        """Every layer's cache in its final shape, from one plan, if all kinds are planned."""
+        specs = cached_specs(kv_cache_config, self.runner_only_attn_layers)
+        reason = self.why_not_planned(specs)
+        self.cache_plan = None
+        if reason is not None:
+            logger.warning("KV caches are allocated by vllm-ascend, not planned: %s", reason)
+            raw: dict[str, Any] = super()._allocate_kv_cache_tensors(kv_cache_config)
+            return raw
+        self.cache_plan = plan_caches(
+            self.vllm_config,
+            kv_cache_config,
+            specs,
+            get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase),
+            self._draft_layers(),
+            kernel_blocks_of(kv_cache_config, self.kernel_block_sizes_of_groups()),
+            self.shared_kv_cache_layers,
+            self._strided,
+        )
+        self.hybrid_with_attn_and_mamba = False
+        self._cache_memory = materialize(self.cache_plan, self.device)
+        return self._cache_memory.caches
+
+    @override(records.PLANNED_CACHES)
+    def _reshape_kv_cache_tensors(
+        self, kv_cache_config: KVCacheConfig, kv_cache_raw_tensors: dict[str, Any], *args: Any
+    ) -> dict[str, Any]:
+        """As vllm-ascend's; planned caches need no reshaping."""
+        if self.cache_plan is not None:
+            return kv_cache_raw_tensors
+        reshaped: dict[str, Any] = super()._reshape_kv_cache_tensors(
+            kv_cache_config, kv_cache_raw_tensors, *args
+        )
+        return reshaped
+
+    @override(records.ZEROING)
+    def _init_kv_zero_meta(self) -> None:
+        """Let the scheduler zero blocks in all planned caches."""
+        if self.cache_plan is None:
+            super()._init_kv_zero_meta()
+            return
+        self._kv_block_zeroer = PlannedBlockZeroer(self._cache_memory.planes)

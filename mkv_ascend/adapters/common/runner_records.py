@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of the methods of vllm-ascend's model runner that ``runner.py`` replaces on all hosts."""
+
+from __future__ import annotations
+
+from mkv_ascend.adapters.patching import record
+
+LOADED = record(
+    name="checks after the models are loaded",
+    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.load_model",
+    writes=("_needs_seq_lens_cpu_sync",),
+    why="Backends, states and rotary tables of both models are known only then. And whether "
+    "lengths are kept right on the host is decided by the target's backend alone; a draft's "
+    "builder may read lengths on the host when the target's does not.",
+    until="vllm-ascend asks the backends of all layers",
+    test="tests/emulated/platform/test_platform.py"
+    "::test_host_lengths_are_kept_right_when_any_layer_reads_them",
+)
+
+DRAFTER = record(
+    name="proposers of ours",
+    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner._get_drafter",
+    why="vllm-ascend's proposers draft over one KV group; create_proposer makes ours for the "
+    "methods that draft with a model.",
+    until="vllm-ascend's proposers draft over several KV groups",
+    test="tests/emulated/drafting/test_drafting_groups.py",
+)
+
+PREFIX_HITS = record(
+    name="a recurrent draft reads prefix hits",
+    target=(
+        "vllm_ascend.worker.model_runner_v1:NPUModelRunner._update_states",
+        "vllm_ascend.worker.model_runner_v1:NPUModelRunner.propose_draft_token_ids",
+    ),
+    why="Of tokens that were not computed in a step of its request a recurrent draft has no state; "
+    "the draft reads them before it proposes (rebuilding_states.py).",
+    until="vLLM serves drafts with recurrent layers behind prefix hits",
+    test="tests/emulated/recurrent/test_hits_of_recurrent_drafts.py",
+)
+
+CAPTURE_COSTS = record(
+    name="costs of captured graphs",
+    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.capture_model",
+    why="The log says what the graphs of target and draft each took; vllm-ascend knows the sum.",
+    until="vllm-ascend logs both",
+    test="tests/emulated/graphs/test_draft_graphs.py",
+)
+
+MAMBA_KERNEL = record(
+    name="kernel of Mamba's state update",
+    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.initialize_kv_cache",
+    reads=("vllm.model_executor.layers.mamba.ops.ssu_dispatch:initialize_mamba_ssu_backend",),
+    why="vLLM's runner chooses the kernel there, vllm-ascend's never does: every decode of a "
+    "Mamba2 model stops. The tables of layers and of the plan are logged then, too.",
+    until="vllm-ascend calls initialize_mamba_ssu_backend",
+    test="tests/emulated/recurrent/test_mamba_models.py",
+)
+
+TARGET_METADATA = record(
+    name="the target's pass without the draft",
+    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner._build_attention_metadata",
+    writes=("attn_state", "attn_groups", "kv_cache_config", "block_table"),
+    why="Metadata is built for the draft's layers too, which nobody reads in the target's pass, "
+    "and for each KV group anew where groups differ by nothing but their block table. And "
+    "before capture vllm-ascend runs dummy verify steps in the state of a decode, except "
+    "for mtp: layers with sinks then count one query per request and refuse the rest; real "
+    "verify steps are in the state of a chunk.",
+    until="vllm-ascend leaves the draft's groups out, builds once per distinct need, and "
+    "_dummy_run takes the state of a verify step",
+    test="tests/emulated/drafting/test_drafting_cost.py"
+    "::test_the_targets_pass_costs_what_it_costs_without_a_draft",
+)
+
+VERIFY_STEPS = record(
+    name="verify steps of any method in full graphs",
+    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner._update_full_graph_params_if_needed",
+    reads=("vllm_ascend.attention.mla_v1:AscendMLAImpl.update_graph_params",),
+    writes=("speculative_config",),
+    why="A verify step has K + 1 tokens per request. Where a captured launch of MLA is given "
+    "this step's lengths, vllm-ascend knows so of the methods eagle, eagle3 and mtp, and "
+    "otherwise pads the lengths to one for each token.",
+    until="AscendMLAImpl.update_graph_params looks at the number of draft tokens",
+    test="tests/emulated/graphs/test_draft_graphs.py::test_independent_drafts",
+)
+
+PLANNED_CACHES = record(
+    name="caches from a plan",
+    target=(
+        "vllm_ascend.worker.model_runner_v1:NPUModelRunner._allocate_kv_cache_tensors",
+        "vllm_ascend.worker.model_runner_v1:NPUModelRunner._reshape_kv_cache_tensors",
+    ),
+    reads=("vllm_ascend.worker.model_runner_v1:NPUModelRunner.initialize_kv_cache",),
+    writes=("hybrid_with_attn_and_mamba",),
+    why="vllm-ascend has tensors of one size for a KV group (0.23.0), where a draft's layers with "
+    "other pages find no place, or a buffer for each layer (0.30.0rc2), where groups that take "
+    "turns in a block share no bytes. Ours come from the plan, in their final shapes.",
+    until="vllm-ascend allocates each layer's cache from its own spec, and groups share bytes",
+    test="tests/emulated/layout/test_planned_runner.py",
+)
+
+BOUND_CACHES = record(
+    name="caches of a draft beside DeepSeek-V4",
+    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.initialize_kv_cache_tensors",
+    writes=("kv_cache",),
+    why="With that target the caches of all layers are bound in a list, as its own take them; "
+    "the draft's find no keys in it.",
+    until="vllm-ascend asks the layer how it takes its cache",
+    test="tests/emulated/models/test_deepseek_v4.py::test_dense_draft",
+)
+
+SHARING_LAYERS = record(
+    name="layers that share in groups of unlike pages",
+    target="vllm.v1.worker.gpu_model_runner:GPUModelRunner."
+    "maybe_add_kv_sharing_layers_to_kv_cache_groups",
+    why="Such layers join the group of their owner, whose specs by layer then lack them.",
+    until="vLLM's method adds the spec",
+    test="tests/emulated/models/test_shared_caches.py"
+    "::test_a_layer_that_shares_joins_a_group_of_unlike_pages",
+)
+
+ZEROING = record(
+    name="zeroing of blocks",
+    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner._init_kv_zero_meta",
+    writes=("_kv_block_zeroer",),
+    why="vllm-ascend's zeroer takes layers of two tensors with pages of one size, and leaves "
+    "out the padding and the states of a block.",
+    until="vllm-ascend zeroes by the bytes of a block",
+    test="tests/emulated/layout/test_block_zeroer.py"
+    "::test_exactly_these_blocks_become_zero_in_every_layer",
+)
