@@ -162,6 +162,7 @@ METADATA = record(
         "_num_computed_tokens_cache",
         "_num_computed_tokens_cpu",
         "_seq_lens_cpu",
+        "actual_seq_lengths_key",
         "attn_mask",
         "attn_state",
         "block_table_tensor",

@@ -238,17 +238,21 @@ class SparseMLASharing(MLASharing):
         self, builder: Any, common: Any, draft_index: int, cos_sin: GatheredRows | None
     ) -> Any:
         """Build without selecting rows of cosines and sines; see ``for_later_passes``."""
-        tables = rope_tables_of(builder)
-        assert tables is not None
         assert cos_sin is not None
         own = shallow_copy(common)
         # On the host and int64 already, because the builder converts them.
-        own.positions = host_zeros(common.num_actual_tokens)
-        with tables.with_deferred_rows():
-            built = run_builder(builder, own, draft_index)
+        own.positions = host_zeros(common.num_input_tokens)
+        built = self.run(builder, own, draft_index)
         if draft_index == 0:
             built.cos, built.sin = cos_sin.cosines[: cos_sin.first], cos_sin.sines[: cos_sin.first]
         return built
+
+    def run(self, builder: Any, common: Any, draft_index: int) -> Any:
+        """Run the builder, which selects no rows of cosines and sines then."""
+        tables = rope_tables_of(builder)
+        assert tables is not None, "layers of a draft have builders bound to it"
+        with tables.with_deferred_rows():
+            return run_builder(builder, common, draft_index)
 
     def block_table(self, built: Any) -> torch.Tensor:
         table: torch.Tensor = built.block_table

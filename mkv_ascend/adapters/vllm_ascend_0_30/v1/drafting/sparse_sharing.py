@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -11,13 +10,7 @@ from vllm_ascend.ascend_config import get_ascend_config
 from vllm_ascend.attention.sfa_v1 import AscendSFAMetadataBuilder
 
 from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
-from mkv_ascend.adapters.common.drafting.sharing import (
-    GatheredRows,
-    Sharing,
-    SparseMLASharing,
-    host_zeros,
-)
-from mkv_ascend.drafting.copying import shallow_copy
+from mkv_ascend.adapters.common.drafting.sharing import GatheredRows, SparseMLASharing
 from mkv_ascend.drafting.draft import HostLengths
 from mkv_ascend.drafting.plan import LaterPasses
 
@@ -31,7 +24,7 @@ class SparseSharing(SparseMLASharing):
         return split is AscendSFAMetadataBuilder._prepare_parallel_metadata and not builder.nope
 
 
-class IndexerSharing(Sharing):
+class IndexerSharing(SparseMLASharing):
     """The indexer of sparse MLA: its keys lie beside those of its layer, under the same rows."""
 
     def serves(self, builder: Any) -> bool:
@@ -39,46 +32,24 @@ class IndexerSharing(Sharing):
         split = builder.use_dcp or builder.use_pcp or builder.use_dsa_cp
         return not (split or get_ascend_config().c8_reshape_optim_enabled)
 
-    def reads(self, spec: Any) -> Hashable:
-        """See ``Sharing``."""
-        hashable: Hashable = spec
-        return hashable
+    def cos_sin_rows(
+        self, builder: Any, first: torch.Tensor | None, later: torch.Tensor | None
+    ) -> GatheredRows | None:
+        """None of its own; it is given those of its layer's metadata."""
+        return None
 
-    def build(
-        self, builder: Any, common: Any, draft_index: int, cos_sin: GatheredRows | None
-    ) -> Any:
-        """Build without rows of cosines and sines; they are those of the layers' own metadata."""
-        assert cos_sin is not None, "the layers of an indexer have such rows"
-        own = shallow_copy(common)
-        own.positions = host_zeros(common.num_input_tokens)
+    def run(self, builder: Any, common: Any, draft_index: int) -> Any:
+        """Run the builder, which selects no rows of cosines and sines then."""
         with RopeTables().with_deferred_rows():
-            built = builder._build(own, None, use_cached_rope=True, copy_rope=False)
-        if draft_index == 0:
-            built.cos, built.sin = cos_sin.cosines[: cos_sin.first], cos_sin.sines[: cos_sin.first]
-        return built
-
-    def block_table(self, built: Any) -> torch.Tensor:
-        """See ``Sharing``."""
-        table: torch.Tensor = built.block_table
-        return table
-
-    def for_group(self, built: Any, table: torch.Tensor, slots: torch.Tensor) -> Any:
-        """See ``Sharing``."""
-        other = shallow_copy(built)
-        other.block_table, other.slot_mapping = table, slots
-        return other
+            return builder._build(common, None, use_cached_rope=True, copy_rope=False)
 
     def for_later_passes(
         self, built: Any, later: LaterPasses, cos_sin: GatheredRows | None
     ) -> list[Any]:
-        """See ``Sharing``; lengths are read on the device."""
-        assert cos_sin is not None
-        made = []
-        for index, lengths in enumerate(later.lengths):
-            other = shallow_copy(built)
-            other.seq_lens = other.actual_seq_lengths_key = lengths
-            other.cos, other.sin = cos_sin.for_pass(index, lengths.shape[0])
-            made.append(other)
+        """See ``Sharing``; keys are counted by a name of their own."""
+        made = super().for_later_passes(built, later, cos_sin)
+        for other in made:
+            other.actual_seq_lengths_key = other.seq_lens
         return made
 
     def set_lengths(self, built: Any, lengths: HostLengths) -> None:
