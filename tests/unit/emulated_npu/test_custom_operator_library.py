@@ -151,7 +151,8 @@ def test_other_sources_are_refused(without_extension, source_folder, tmp_path, m
 
 
 def test_the_installed_package_has_the_schemas(installed):
-    assert len(installed) >= 65
+    # All of 0.23.0, and those of 0.30.0rc2 that are not for 310P alone.
+    assert len(installed) == (65 if "chunk_fwd_o" in installed else 82)
     assert "npu_add_rms_norm_bias" in installed
 
 
