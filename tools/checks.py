@@ -50,8 +50,9 @@ EMULATED = {
         "tests/emulated/models/test_models.py::test_tokens_are_those_of_hugging_face[gpt_oss]",
         "tests/emulated/recurrent/test_gated_delta_nets.py"
         "::test_states_across_chunks_rejected_drafts_and_cached_blocks",
-        # Drafts: eagle3 by plain loops, MLA's, one in two groups, vLLM's default graphs.
+        # Drafts: eagle3 and dflash by plain loops, MLA's, one in two groups, vLLM's default graphs.
         f"{REFERENCE}[llama_target-llama_eagle3-eagle3-3]",
+        f"{REFERENCE}[gpt_oss-gpt_oss_dflash-dflash-3]",
         f"{PAIRS}::test_mla_target_with_dense_draft[tp1]",
         f"{PAIRS}::test_an_mla_model_drafting_for_itself_is_always_accepted",
         f"{GROUPS}::test_a_draft_in_more_groups_than_its_target[1-fused_infer_attention]",

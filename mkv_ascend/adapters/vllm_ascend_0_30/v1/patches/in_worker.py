@@ -11,7 +11,7 @@ from mkv_ascend.adapters.common.patches import (
     two_head_sizes,
     value_head_size,
 )
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.patches import sparse_counts
+from mkv_ascend.adapters.vllm_ascend_0_30.v1.patches import context_keys, sparse_counts
 
 
 def apply() -> None:
@@ -20,6 +20,7 @@ def apply() -> None:
     dense_specs.spec_without_mla.apply()
     value_head_size.project_values.apply()
     sparse_counts.number_of_keys.apply()
+    context_keys.rotate_in_place.apply()
     recurrent_blocks.blocks_without_alignment.apply()
     two_head_sizes.choose_no_backend.apply()
     target_state_groups.groups_that_move.apply()
