@@ -30,8 +30,13 @@ HOSTLESS = frozenset({"lint", "types", "docs"})
 """Groups of checks that look at sources alone; mypy follows no import into a host."""
 UNIT = {
     "0.23": ("tests/unit",),
-    # No adapter module of 0.30.0rc2 is what this file tests.
-    "0.30": ("tests/unit", "--ignore=tests/unit/adapters/test_gdn_rows.py"),
+    "0.30": (
+        "tests/unit",
+        # No adapter module of 0.30.0rc2 is what this file tests.
+        "--ignore=tests/unit/adapters/test_gdn_rows.py",
+        # What is built and shipped is the same for each host, and so are the tools that read it.
+        "--ignore=tests/unit/install",
+    ),
 }
 """Host -> its unit tests."""
 GROUPS = "tests/emulated/drafting/test_drafting_groups.py"
