@@ -31,6 +31,7 @@ DEFAULTS = {
     "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
     "TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING": "0",
     "VLLM_DISABLE_COMPILE_CACHE": "1",
+    "VLLM_USE_AOT_COMPILE": "1",
 }
 """Variables that a user may override.
 
@@ -38,7 +39,9 @@ More threads were 10 to 18 times slower on shared cores. PyTorch 2.13 keeps comp
 Inductor only and fails on those of vllm-ascend's compiler, which is written for an earlier one. It
 also warns of operators that return their input, as some of vllm-ascend's do, and fails where the
 variable CI is set. And what vLLM keeps of a compiled model for the next start cannot be run again
-where the compiler is the stand-in of ``npugraph_ex``.
+where the compiler is the stand-in of ``npugraph_ex``. By default vLLM compiles ahead of time; where
+nothing is kept it does so only if it is told to. Its other way of tracing refuses the class of
+DeepSeek-V2 in vllm-ascend 0.30.0rc2.
 """
 
 
