@@ -2,6 +2,7 @@
 """What a proposal costs outside the draft's own work, beside stock vllm-ascend.
 
     python -m benchmarks.drafting [--json] [--k 1 4 8] [--g 1 2 4 8] [--b 1 8 64] [--repeats 5]
+                                [--host 0.30]
 
 K draft tokens, a draft with layers in G KV groups, batches of B requests. Launches, metadata builds
 and host reads of device memory (including copies that are waited for later) are counts of the
@@ -23,6 +24,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks import host
 from benchmarks.progress import say
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -192,7 +194,7 @@ EXTRA = ("launches", "builds")
 
 
 def run(ks: list[int], groups: list[int], batches: list[int], repeats: int) -> dict[str, Any]:
-    """``{"rows": [...], "target_pass": {...}}``."""
+    """``{"host": ..., "rows": [...], "target_pass": {...}}``."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         models = save_models(Path(folder))
@@ -204,13 +206,14 @@ def run(ks: list[int], groups: list[int], batches: list[int], repeats: int) -> d
                 for batch in batches
             ]
         passes = target_pass(found, batches, models)
-    return {"rows": rows, "target_pass": passes}
+    return {"host": host.installed(), "rows": rows, "target_pass": passes}
 
 
 def as_table(result: dict[str, Any]) -> str:
     """The result for a terminal."""
     lines = [
-        "Per proposal, outside the draft's forward, logits, sampling and feeding back",
+        f"On vllm-ascend {result['host']}, per proposal, outside the draft's forward, logits, "
+        "sampling and feeding back",
         "",
         f"{'K':>3}{'G':>3}{'B':>4}{'launches':>10}{'builds':>8}{'distinct':>10}{'host reads':>12}"
         f"{'stock launches, builds, reads':>31}{'host / stock':>14}{'host / own G=1':>16}",
@@ -247,7 +250,12 @@ def main() -> None:
     parser.add_argument("--g", type=int, nargs="+", default=[1, 2, 4, 8], help="KV groups")
     parser.add_argument("--b", type=int, nargs="+", default=[1, 8, 64], help="requests")
     parser.add_argument("--repeats", type=int, default=5, help="measurements of each")
+    host.add_option(parser)
     arguments = parser.parse_args()
+    try:
+        host.go_on_with(arguments.host, "benchmarks.drafting", sys.argv[1:])
+    except LookupError as error:
+        parser.error(str(error))
     result = run(arguments.k, arguments.g, arguments.b, arguments.repeats)
     print(json.dumps(result, indent=2) if arguments.json else as_table(result))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cost of a proposal replayed from an ACL graph, beside the same engine run eagerly.
 
-    python -m benchmarks.graphs [--json] [--k 1 4] [--b 1 3 8] [--repeats 5]
+    python -m benchmarks.graphs [--json] [--k 1 4] [--b 1 3 8] [--repeats 5] [--host 0.30]
 
 K draft tokens, batches of B requests, graphs for 1, 4 and 8 requests: a batch of another size is
 padded. Launches are counts of the emulated NPU, the same on every run: replays of graphs, updates
@@ -21,9 +21,11 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks import host
 from benchmarks.drafting import Engine, ratio
 from benchmarks.graphs_engine import EAGER
 from benchmarks.progress import say
@@ -94,7 +96,7 @@ def rows(
         RuntimeError: a count was not the same in all repeats.
     """
     in_graphs = found[MODE][batch]
-    host = {mode: host_times(of_mode[batch], in_graphs) for mode, of_mode in found.items()}
+    beside = {mode: host_times(of_mode[batch], in_graphs) for mode, of_mode in found.items()}
     return [
         {
             "method": method,
@@ -103,8 +105,8 @@ def rows(
             "b": batch,
             "mode": mode,
             **{name: count(name, of_mode[batch]) for name in COUNTS},
-            "host_us": round(statistics.median(one["host_us"] for one in host[mode])),
-            "host_ratio_to_eager": ratio(host[mode], host[EAGER]),
+            "host_us": round(statistics.median(one["host_us"] for one in beside[mode])),
+            "host_ratio_to_eager": ratio(beside[mode], beside[EAGER]),
             "total_ratio_to_eager": ratio(totals(of_mode[batch]), totals(found[EAGER][batch])),
         }
         for mode, of_mode in found.items()
@@ -135,10 +137,10 @@ def count(name: str, repeats: list[dict[str, Any]]) -> int:
     return int(values.pop())
 
 
-def as_table(found: list[dict[str, Any]]) -> str:
-    """The rows for a terminal."""
+def as_table(result: dict[str, Any]) -> str:
+    """The result for a terminal."""
     lines = [
-        "Per proposal, the draft's passes included",
+        f"On vllm-ascend {result['host']}, per proposal, the draft's passes included",
         "",
         f"{'method':<12}{'K':>3}{'G':>3}{'B':>4}  {'mode':<18}{'replays':>8}"
         f"{'other launches':>16}{'updates':>9}{'host us':>9}{'host / eager':>14}",
@@ -147,20 +149,20 @@ def as_table(found: list[dict[str, Any]]) -> str:
         f"{one['method']:<12}{one['k']:>3}{one['g']:>3}{one['b']:>4}  {one['mode']:<18}"
         f"{one['replays']:>8}{one['launches_outside_graph']:>16}{one['updates']:>9}"
         f"{one['host_us']:>9}{one['host_ratio_to_eager']:>14}"
-        for one in found
+        for one in result["rows"]
     ]
     return "\n".join(lines)
 
 
 def run(ks: list[int], batches: list[int], repeats: int) -> dict[str, Any]:
-    """``{"rows": [...]}``."""
+    """``{"host": ..., "rows": [...]}``."""
     found = []
     for pair in PAIRS:
         for k in ks:
             measured, groups = measure(pair, k, batches, repeats)
             for batch in batches:
                 found += rows(pair.method, groups, k, batch, measured)
-    return {"rows": found}
+    return {"host": host.installed(), "rows": found}
 
 
 def main() -> None:
@@ -174,11 +176,16 @@ def main() -> None:
     parser.add_argument("--k", type=int, nargs="+", default=[1, 4], help="draft tokens")
     parser.add_argument("--b", type=int, nargs="+", default=[1, 3, 8], help="requests, at most 8")
     parser.add_argument("--repeats", type=int, default=5, help="measurements of each")
+    host.add_option(parser)
     arguments = parser.parse_args()
+    try:
+        host.go_on_with(arguments.host, "benchmarks.graphs", sys.argv[1:])
+    except LookupError as error:
+        parser.error(str(error))
     if not all(1 <= batch <= max(CAPTURED) for batch in arguments.b):
         parser.error(f"--b {arguments.b}: batches of 1 to {max(CAPTURED)} requests")
     result = run(arguments.k, arguments.b, arguments.repeats)
-    print(json.dumps(result, indent=2) if arguments.json else as_table(result["rows"]))
+    print(json.dumps(result, indent=2) if arguments.json else as_table(result))
 
 
 if __name__ == "__main__":

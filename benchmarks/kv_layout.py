@@ -23,11 +23,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.host import interpreter_with
 from benchmarks.models import load_pair
 from benchmarks.published import pair_needs
 from benchmarks.published_pairs import PAIRS, PublishedPair
 from benchmarks.rows import MEMORY_GIB, REQUEST, ROWS, Row, whole_mib
-from benchmarks.stock_groups import interpreter_with, run_stock
+from benchmarks.stock_groups import run_stock
 from mkv_ascend.layout.grouping import (
     Cost,
     Grouping,

@@ -29,14 +29,6 @@ from benchmarks.stock_requests import PRIVATE_BUFFERS, complete, requests_at_onc
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def interpreter_with(version: str) -> str | None:
-    """Python of the environment that set-up made with this vllm-ascend; None if there is none."""
-    if metadata.version("vllm-ascend") == version:
-        return sys.executable
-    installed = ROOT.glob(f".venv*/lib/python*/site-packages/vllm_ascend-{version}.dist-info")
-    return next((str(found.parents[3] / "bin" / "python") for found in installed), None)
-
-
 def run_stock(python: str = sys.executable) -> dict[str, dict[str, Any]]:
     """``{row name: {"groups", "mib", "error"}}``, computed by ``python`` in a process of its own.
 

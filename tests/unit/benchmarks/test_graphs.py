@@ -52,5 +52,7 @@ def test_replays_and_updates_are_not_launches_outside_the_graph():
 
 
 def test_table_names_every_row():
-    table = graphs.as_table(graphs.rows("draft_model", 2, 4, 8, FOUND))
+    found = graphs.rows("draft_model", 2, 4, 8, FOUND)
+    table = graphs.as_table({"host": "0.23.0", "rows": found})
+    assert table.startswith("On vllm-ascend 0.23.0, ")
     assert [line.split()[4] for line in table.splitlines()[3:]] == [EAGER, graphs.MODE]

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which host a benchmark runs on: vllm-ascend of this environment, or of one that set-up made."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+from benchmarks.progress import say
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def installed() -> str:
+    """The version of vllm-ascend in this environment."""
+    return metadata.version("vllm-ascend")
+
+
+def interpreter_with(version: str) -> str | None:
+    """Python of the environment with this vllm-ascend, this one or one that set-up made.
+
+    Args:
+        version: whole, or how it begins: ``0.30`` is 0.30.0rc2 where no other 0.30 is installed.
+
+    Returns:
+        Its path; None if there is no such environment.
+    """
+    if _is(version, installed()):
+        return sys.executable
+    for found in sorted(ROOT.glob(".venv*/lib/python*/site-packages/vllm_ascend-*.dist-info")):
+        if _is(version, found.name.removeprefix("vllm_ascend-").removesuffix(".dist-info")):
+            return str(found.parents[3] / "bin" / "python")
+    return None
+
+
+def _is(version: str, whole: str) -> bool:
+    return f"{whole}.".startswith(f"{version}.")
+
+
+def add_option(parser: argparse.ArgumentParser) -> None:
+    """Give ``parser`` the option ``--host``."""
+    parser.add_argument(
+        "--host",
+        metavar="VERSION",
+        help="run in the environment with this vllm-ascend, such as 0.30 (default: this one)",
+    )
+
+
+def go_on_with(host: str | None, program: str, arguments: Sequence[str]) -> None:
+    """Replace this process by the same program in the environment of ``host``, if that is another.
+
+    Args:
+        host: of ``--host``.
+        program: the module that runs.
+        arguments: of the program.
+
+    Raises:
+        LookupError: there is no such environment; the message says how it is made.
+    """
+    if host is None:
+        return
+    python = interpreter_with(host)
+    if python is None:
+        raise LookupError(
+            f"--host {host}: no environment here has a vllm-ascend of this version, this one has "
+            f"{installed()}; `make setup HOST={host}` makes one, for the hosts in tools/hosts.py"
+        )
+    if python != sys.executable:
+        say(f"host {host}: {python}")
+        os.execv(python, [python, "-m", program, *arguments])
