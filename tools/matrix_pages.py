@@ -45,22 +45,47 @@ def both(cell: Mapping[str, Any]) -> str:
 
 def details(matrix: Mapping[str, Any]) -> str:
     """One line for each cell, with acceptance and reasons."""
+    others = other_hosts(matrix)
     head = ["target", "draft", "method", "ours", "in graphs", "accepted (reference)", "stock"]
+    head += [f"{host}: ours, in graphs" for host in others]
     head.append("reason")
     lines = [row(head), row(["---"] * len(head))]
     for cell in matrix["cells"]:
         accepted = EMPTY
         if cell["acceptance"] is not None:
             accepted = f"{cell['acceptance']:.2f} ({cell['reference_acceptance']:.2f})"
-        reasons = [cell["reason"]] if cell["reason"] else []
-        for side, title in (("graph", "in graphs"), ("stock", "stock")):
-            reason = cell.get(f"{side}_reason")
-            if reason and reason != cell["reason"]:
-                reasons.append(f"{title}: {reason}")
         columns = [cell["target"], cell["draft"], cell["method"], cell["ours"]]
-        columns.append(cell["graph"] or NOT_RUN)
-        lines.append(row([*columns, accepted, cell["stock"], escaped("; ".join(reasons))]))
+        columns += [cell["graph"] or NOT_RUN, accepted, cell["stock"]]
+        columns += [on_host(cell, host) for host in others]
+        lines.append(row([*columns, escaped("; ".join(reasons(cell)))]))
     return "\n".join(lines)
+
+
+def other_hosts(matrix: Mapping[str, Any]) -> list[str]:
+    """Versions of vllm-ascend that some cells were run on beside the first."""
+    return sorted({host for cell in matrix["cells"] for host in cell.get("hosts") or {}})
+
+
+def on_host(cell: Mapping[str, Any], host: str) -> str:
+    """What came of a cell on another host: here eagerly, and in graphs."""
+    found = (cell.get("hosts") or {}).get(host)
+    if not found:
+        return NOT_RUN
+    return f"{found.get('ours') or NOT_RUN}, {found.get('graph') or NOT_RUN}"
+
+
+def reasons(cell: Mapping[str, Any]) -> list[str]:
+    """Why a cell does not work; what was said before is not said again."""
+    found = {"": cell["reason"], "in graphs: ": cell.get("graph_reason")}
+    found["stock: "] = cell.get("stock_reason")
+    for host, there in (cell.get("hosts") or {}).items():
+        found[f"{host}: "] = there.get("reason")
+        found[f"{host} in graphs: "] = there.get("graph_reason")
+    first: dict[str, str] = {}
+    for title, reason in found.items():
+        if reason:
+            first.setdefault(reason, f"{title}{reason}")
+    return list(first.values())
 
 
 def row(columns: Sequence[str]) -> str:

@@ -5,21 +5,29 @@ Every cell is run on this plugin, eagerly and in ACL graphs, and on stock vllm-a
 emulated NPU, and compared with plain loops over Hugging Face models: tokens, every draft token,
 what is accepted. Verdicts are kept in .cache/matrix, so that a run that was stopped goes on. When
 all cells have one, docs/matrix.json and the pages made from it are written.
+
+With ``--host 0.30`` it runs in the environment with that vllm-ascend, and there on this plugin
+alone unless ``--side`` says otherwise. It publishes columns beside those of the first host.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
+import signal
 import sys
 from collections import Counter
 from collections.abc import Sequence
 
+from benchmarks import host
 from benchmarks.matrix import cells, store, table
-from benchmarks.matrix.progress import run_tasks
-from benchmarks.matrix.running import FAILS, SIDES, STOCK, Verdict
+from benchmarks.matrix.progress import Task, run_tasks
+from benchmarks.matrix.running import FAILS, GRAPH, OURS, SIDES, STOCK, Verdict
+from benchmarks.matrix.workers import Workers
 from benchmarks.progress import say
+
+STOPPED = 130
+"""Exit status of a run that was stopped by a signal, as shells have it."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -44,6 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="write docs/matrix.json from what is known; cells that were not run stay as they are",
     )
+    host.add_option(parser)
     parser.add_argument("--list", action="store_true", help="list the cells and what is known")
     return parser
 
@@ -52,11 +61,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status is 1 if a cell fails or could not be run."""
     parser = build_parser()
     options = parser.parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
     try:
+        host.go_on_with(options.host, "benchmarks.matrix", given)
         chosen = cells.find_cells(options.only)
-    except ValueError as error:
+    except (LookupError, ValueError) as error:
         parser.error(str(error))
-    sides = [options.side] if options.side else list(SIDES)
+    sides = [options.side] if options.side else sides_by_default()
     verdicts = {
         (cell.name, side): verdict
         for cell in chosen
@@ -72,11 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (cell, side) for side in sides for cell in chosen if (cell.name, side) not in verdicts
     ]
     say(f"{len(chosen)} cells; of {len(chosen) * len(sides)} runs {len(pending)} are to be done")
-    if pending:
-        make_models([cell for cell, _ in pending], options.jobs)
-    for cell, side, verdict in run_tasks(pending, options.jobs):
-        store.keep(cell, side, verdict)
-        verdicts[cell.name, side] = verdict
+    if pending and not run_pending(pending, options.jobs, verdicts):
+        return STOPPED
     print_verdicts(chosen, sides, verdicts)
     if len(verdicts) < len(chosen) * len(sides):
         say("some cells could not be run; their output is above")
@@ -85,6 +93,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         publish(chosen, verdicts)
     failed = [name for (name, side), verdict in verdicts.items() if is_failure(side, verdict)]
     return int(bool(failed))
+
+
+def sides_by_default() -> list[str]:
+    """All on the host that the rows of docs/matrix.json are of; on others, this plugin."""
+    return list(SIDES) if table.is_first_host() else [OURS, GRAPH]
+
+
+def run_pending(
+    pending: Sequence[Task], jobs: int, verdicts: dict[tuple[str, str], Verdict]
+) -> bool:
+    """Run tasks, keep their verdicts and add them to ``verdicts``; False if that was stopped."""
+    # Like Ctrl-C: whatever was started is ended first.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    workers = Workers()
+    try:
+        make_models([cell for cell, _ in pending], jobs, workers)
+        for cell, side, verdict in run_tasks(pending, jobs, workers):
+            store.keep(cell, side, verdict)
+            verdicts[cell.name, side] = verdict
+    except KeyboardInterrupt:
+        say("stopped; the next run goes on where this one was")
+        return False
+    finally:
+        workers.end()
+    return True
 
 
 def is_failure(side: str, verdict: Verdict) -> bool:
@@ -101,11 +134,17 @@ def publish(chosen: Sequence[cells.Cell], verdicts: table.Verdicts) -> int:
     return 0
 
 
-def make_models(chosen: Sequence[cells.Cell], jobs: int) -> None:
-    """Train the missing tiny models, before two engines wait for the same one."""
+def make_models(chosen: Sequence[cells.Cell], jobs: int, workers: Workers) -> None:
+    """Train the missing tiny models, before two engines wait for the same one.
+
+    Raises RuntimeError, with what the training printed, if one could not be made.
+    """
     names = dict.fromkeys(model for cell in chosen for model in cell.models)
     command = [sys.executable, "-m", "tests.support.tiny_models", "--jobs", str(jobs)]
-    subprocess.run([*command, *names], stdout=subprocess.DEVNULL, check=True)
+    with workers.started([*command, *names]) as process:
+        printed, _ = process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"tiny models could not be made:\n{printed[-3000:]}")
 
 
 def print_verdicts(

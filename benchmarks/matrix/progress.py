@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from importlib.metadata import entry_points
 from benchmarks.matrix.cells import Cell
 from benchmarks.matrix.running import GRAPH, STOCK, Verdict
 from benchmarks.matrix.worker import MARK
+from benchmarks.matrix.workers import Workers
 from benchmarks.progress import say
 
 Task = tuple[Cell, str]
@@ -82,13 +82,15 @@ def batches(tasks: Sequence[Task]) -> list[Batch]:
     return sorted(made, key=lambda one: order[one.cells[0].name] + lag.get(one.side, 0))
 
 
-def run_tasks(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Cell, str, Verdict]]:
+def run_tasks(
+    tasks: Sequence[Task], jobs: int, workers: Workers
+) -> Iterator[tuple[Cell, str, Verdict]]:
     """Verdicts as they come, from ``jobs`` processes; a task whose process dies has none."""
     waiting: queue.SimpleQueue[Batch] = queue.SimpleQueue()
     for batch in batches(tasks):
         waiting.put(batch)
     done: queue.SimpleQueue[tuple[Cell, str, Verdict] | None] = queue.SimpleQueue()
-    threads = [threading.Thread(target=_work, args=(waiting, done)) for _ in range(jobs)]
+    threads = [threading.Thread(target=_work, args=(waiting, done, workers)) for _ in range(jobs)]
     for thread in threads:
         thread.start()
     finished, ended = 0, 0
@@ -106,11 +108,12 @@ def run_tasks(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Cell, str, Ver
 def _work(
     waiting: queue.SimpleQueue[Batch],
     done: queue.SimpleQueue[tuple[Cell, str, Verdict] | None],
+    workers: Workers,
 ) -> None:
     try:
-        while True:
+        while not workers.ended:
             batch = waiting.get_nowait()
-            for cell, verdict in verdicts_of(batch):
+            for cell, verdict in verdicts_of(batch, workers):
                 done.put((cell, batch.side, verdict))
     except queue.Empty:
         pass
@@ -118,22 +121,14 @@ def _work(
         done.put(None)
 
 
-def verdicts_of(batch: Batch) -> Iterator[tuple[Cell, Verdict]]:
+def verdicts_of(batch: Batch, workers: Workers) -> Iterator[tuple[Cell, Verdict]]:
     """Run ``batch``. A cell in which the process itself dies has no verdict; the rest goes on."""
     left = {cell.name: cell for cell in batch.cells}
     while left:
         current = ""
         output: list[str] = []
         rest = Batch(batch.side, batch.triton, tuple(left.values()))
-        with subprocess.Popen(
-            rest.command(),
-            env=rest.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        ) as process:
+        with workers.started(rest.command(), rest.environment()) as process:
             assert process.stdout is not None
             for line in process.stdout:
                 if not line.startswith(MARK):
@@ -143,7 +138,7 @@ def verdicts_of(batch: Batch) -> Iterator[tuple[Cell, Verdict]]:
                 current = str(told.get("started", current))
                 if "outcome" in told:
                     yield left.pop(current), _verdict(told)
-        if not left:
+        if not left or workers.ended:
             return
         if not current or current not in left:
             current = next(iter(left))

@@ -27,7 +27,9 @@ FOLDER = ROOT / ".cache" / "matrix"
 MODELS = "tiny_models"
 """Folder of sources that decide the tiny models alone, which are part of the question."""
 
-NOT_JUDGED = ("cells.py", "store.py", "table.py", "progress.py", "__main__.py")
+NOT_JUDGED = (
+    "cells.py", "store.py", "table.py", "progress.py", "workers.py", "__main__.py",
+)  # fmt: skip
 """Sources of this package that change no verdict; the cell itself is part of the question."""
 
 JUDGES = ("emulated_npu/src/emulated_npu", "tests/support")

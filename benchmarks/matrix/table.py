@@ -11,18 +11,27 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.matrix.cells import Cell, K
-from benchmarks.matrix.running import GRAPH, OURS, STOCK, Verdict
+from benchmarks.matrix.running import OURS, SIDES, Verdict
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "matrix.json"
 
 FIELDS = (
     "target", "draft", "method", "ours", "stock", "acceptance", "reference_acceptance", "reason",
     "stock_acceptance", "stock_reason", "graph", "graph_reason", "target_model", "draft_model",
+    "hosts",
 )  # fmt: skip
-"""Fields of a cell."""
+"""Fields of a cell. ``hosts``: version of another vllm-ascend -> what came of the cell there."""
+
+FIRST_HOST = "0.23.0"
+"""The vllm-ascend that the fields of a cell are of."""
 
 Verdicts = Mapping[tuple[str, str], Verdict]
 """(name of the cell, side) -> verdict."""
+
+
+def is_first_host() -> bool:
+    """Whether the vllm-ascend of this environment is the one that the fields of a cell are of."""
+    return version("vllm-ascend") == FIRST_HOST
 
 
 def as_json(
@@ -31,7 +40,8 @@ def as_json(
     """The matrix.
 
     ``acceptance`` is accepted draft tokens per proposal of ``k`` tokens. ``graph`` is this plugin
-    in ACL graphs, None where that was not run.
+    in ACL graphs, None where that was not run. On another host than the first, what came of a cell
+    goes into its ``hosts``, and nothing else changes.
 
     Args:
         cells: in the order of the rows. One that was not run eagerly on both sides is left out.
@@ -48,11 +58,20 @@ def as_json(
             "target_model": cell.target_model,
             "draft_model": cell.draft_model,
         }
-        row = kept.get(_place(row), {}) | row
-        row |= _of_sides({side: verdicts.get((cell.name, side)) for side in (OURS, GRAPH, STOCK)})
+        row = kept.get(_place(row), {"hosts": {}}) | row
+        found = _of_sides({side: verdicts.get((cell.name, side)) for side in SIDES})
+        if is_first_host():
+            row |= found
+        elif found:
+            here = version("vllm-ascend")
+            hosts = row.get("hosts") or {}
+            found = {name: found[name] for name in FIELDS if name in found}
+            row["hosts"] = {**hosts, here: {**hosts.get(here, {}), **found}}
         if {"ours", "stock"} <= row.keys():
             rows.append({name: row.get(name) for name in FIELDS})
     versions = {name: version(name) for name in ("vllm", "vllm-ascend")}
+    if not is_first_host():
+        versions = (before or {}).get("versions", {})
     return {"k": K, "versions": versions, "cells": rows}
 
 

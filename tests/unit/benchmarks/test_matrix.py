@@ -17,6 +17,7 @@ from benchmarks.matrix.lookup import proposed_by_lookup
 from benchmarks.matrix.progress import Batch, batches, verdicts_of
 from benchmarks.matrix.running import GRAPH, OURS, STOCK, Verdict, replayed
 from benchmarks.matrix.worker import MARK
+from benchmarks.matrix.workers import Workers
 from tests.support.engine import Result
 from tests.support.reference import DraftProposal
 from tests.support.speculation import SpeculativeOutput
@@ -233,7 +234,7 @@ def test_a_process_that_dies_takes_only_its_cell_along(monkeypatch: pytest.Monke
         lambda batch: [sys.executable, "-c", DYING, *(cell.name for cell in batch.cells)],
     )
     chosen = find_cells(["dense/dense", "dense/mla", "mla/dense"])
-    found = verdicts_of(Batch(OURS, False, tuple(chosen)))
+    found = verdicts_of(Batch(OURS, False, tuple(chosen)), Workers())
     assert [(cell.name, verdict.outcome) for cell, verdict in found] == [
         ("dense/dense", "works"),
         ("mla/dense", "works"),
@@ -254,6 +255,13 @@ def test_the_published_matrix_says_why() -> None:
             assert cell["acceptance"] == cell["reference_acceptance"]
 
 
+@pytest.fixture
+def _first_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever vllm-ascend runs the tests."""
+    monkeypatch.setattr(table, "version", lambda _: table.FIRST_HOST)
+
+
+@pytest.mark.usefixtures("_first_host")
 def test_the_json_has_all_sides_of_a_cell() -> None:
     (cell,) = find_cells(["dense/dense"])
     verdicts = {
@@ -270,6 +278,7 @@ def test_the_json_has_all_sides_of_a_cell() -> None:
     )
 
 
+@pytest.mark.usefixtures("_first_host")
 def test_what_was_not_run_stays_as_it_was() -> None:
     chosen = find_cells(["dense/dense", "dense/mla"])
     first, second = chosen
@@ -285,6 +294,34 @@ def test_what_was_not_run_stays_as_it_was() -> None:
     never = {(second.name, side): Verdict("works", "", 1.0, 1.0) for side in (OURS, STOCK)}
     (row,) = table.as_json(chosen, never, before)["cells"]
     assert (row["draft"], row["graph"]) == ("mla", None)
+
+
+def test_what_came_of_a_cell_on_another_host_stands_beside_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen = find_cells(["dense/dense", "dense/mla"])
+    (name, side), works = (chosen[0].name, OURS), Verdict("works", "", 1.5, 1.5)
+    first = {(name, one): works for one in (OURS, GRAPH, STOCK)}
+    monkeypatch.setattr(table, "version", lambda _: table.FIRST_HOST)
+    before = table.as_json(chosen, first)
+    monkeypatch.setattr(table, "version", lambda _: "0.30.0rc2")
+    there = {(name, side): works, (name, GRAPH): Verdict("fails", "other tokens")}
+    after = table.as_json(chosen, there, before)
+    assert after["versions"] == before["versions"]
+    (row,) = after["cells"]
+    found = row.pop("hosts")["0.30.0rc2"]
+    assert row == {field: kept for field, kept in before["cells"][0].items() if field != "hosts"}
+    assert (found["ours"], found["graph"], found["graph_reason"]) == (
+        "works",
+        "fails",
+        "other tokens",
+    )
+    row["hosts"] = {"0.30.0rc2": found}
+    line = matrix_pages.details(after).splitlines()[-1]
+    assert "| works, fails | 0.30.0rc2 in graphs: other tokens |" in line
+    monkeypatch.setattr(table, "version", lambda _: table.FIRST_HOST)
+    (row,) = table.as_json(chosen, {(name, OURS): Verdict("fails", "late")}, after)["cells"]
+    assert (row["ours"], row["hosts"]["0.30.0rc2"]["ours"]) == ("fails", "works")
 
 
 REPLAYING = "INFO Replaying aclgraph\n"

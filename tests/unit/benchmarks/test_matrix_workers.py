@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run of the matrix that is stopped leaves no process behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from benchmarks.matrix.workers import Workers
+
+ROOT = Path(__file__).resolve().parents[3]
+
+ENGINE = "import os, time; os.setsid(); print(os.getpid(), flush=True); time.sleep(600)"
+"""Like an engine: in a session of its own."""
+WORKER = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {ENGINE!r}])"
+"""Like a process that runs cells: it waits for an engine."""
+
+RUN = f"""
+import sys
+from benchmarks.matrix import __main__ as program, store
+from benchmarks.matrix.progress import Batch
+
+Batch.command = lambda batch: [sys.executable, "-c", {WORKER!r}]
+program.make_models = lambda *_: None
+store.find = lambda *_: None
+sys.exit(program.main(["--only", "dense/dense", "--side", "ours", "--jobs", "1"]))
+"""
+
+
+def waited_for(told: Callable[[], bool], seconds: float = 60.0) -> bool:
+    """Whether ``told`` becomes true."""
+    end = time.monotonic() + seconds
+    while not (done := told()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return done
+
+
+def is_gone(process: int) -> bool:
+    """Whether a process has ended, though nobody may have asked for its status yet."""
+    if not psutil.pid_exists(process):
+        return True
+    return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
+
+
+def test_engines_end_with_the_process_that_started_them() -> None:
+    workers = Workers()
+    with workers.started([sys.executable, "-c", WORKER]) as process:
+        assert process.stdout is not None
+        engine = int(process.stdout.readline())
+        workers.end()
+    assert process.returncode == -signal.SIGKILL
+    assert waited_for(lambda: is_gone(engine))
+
+
+def test_nothing_is_started_after_the_end() -> None:
+    workers = Workers()
+    workers.end()
+    with pytest.raises(RuntimeError, match="all are to end"), workers.started(["true"]):
+        pass
+
+
+def test_a_run_that_is_stopped_ends_its_engines() -> None:
+    run = subprocess.Popen(
+        [sys.executable, "-c", RUN], cwd=ROOT, stderr=subprocess.PIPE, text=True, env=os.environ
+    )
+    assert run.stderr is not None
+    started: list[psutil.Process] = []
+
+    def engine_runs() -> bool:
+        children = psutil.Process(run.pid).children(recursive=True)
+        started[:] = [one for one in children if os.getsid(one.pid) == one.pid]
+        return bool(started)
+
+    assert waited_for(engine_runs)
+    run.send_signal(signal.SIGTERM)
+    assert run.wait(timeout=60) == 130
+    assert "stopped; the next run goes on where this one was" in run.stderr.read()
+    run.stderr.close()
+    assert waited_for(lambda: all(is_gone(one.pid) for one in started))
