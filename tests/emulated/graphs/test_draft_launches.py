@@ -4,6 +4,7 @@
 Also what a capture costs, and which buffer is made before the KV cache is sized.
 """
 
+import inspect
 from types import SimpleNamespace
 
 import pytest
@@ -122,8 +123,14 @@ class Called:
         monkeypatch.setattr(updates, "_EXTRA_CTX", self.context)
 
     def noting(self, kind):
-        def update(stream, context, tokens, config, speculative, _, metadata):
-            assert (stream, context, speculative) == ("stream", "context", "speculative")
+        taken = inspect.signature(kind.update_graph_params)
+
+        def update(*args, **kwargs):
+            given = taken.bind(*args, **kwargs).arguments
+            assert given["update_stream"] == "stream"
+            assert given["forward_context"] == "context"
+            assert given["speculative_config"] == "speculative"
+            tokens, metadata = given["num_tokens"], given["draft_attn_metadatas"]
             params = acl_graph.get_draft_graph_params()
             lengths = [
                 {name: lengths_in(given, kind) for name, given in pass_metadata.items()}

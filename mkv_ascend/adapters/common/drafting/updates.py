@@ -58,8 +58,14 @@ class UpdateCall:
         _EXTRA_CTX.sinks = self._has_sinks
         given = self.metadata(lengths)
         with use(self.table):
+            # By name: hosts take other arguments before it.
             self._update(
-                stream, context, self._tokens, config, config.speculative_config, None, given
+                stream,
+                context,
+                self._tokens,
+                config,
+                config.speculative_config,
+                draft_attn_metadatas=given,
             )
 
 
