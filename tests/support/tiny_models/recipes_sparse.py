@@ -8,11 +8,16 @@ on an engine as a learned one, for the rest of the model is trained on what it c
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import version
 
 from tests.support.tiny_models.recipe import FittedRecipe, Recipe
 
 INDEX_TOPK = 32
 """Keys that a sparse layer attends to. A deck is shorter, so all of one is seen in training."""
+
+# Of transformers 5.14.1's own modules the indexer's random choice is harder to learn.
+STEPS = 300 if version("transformers") == "5.5.4" else 400
+"""Steps after which single keys decide the next token often enough."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ SPARSE = (
             "routed_scaling_factor": 1.0,
             "norm_topk_prob": True,
         },
-        steps=300,
+        steps=STEPS,
         learning_rate=0.025,
     ),
 )
