@@ -163,9 +163,11 @@ class Builder(Protocol):
     """The host's metadata builder of one attention group.
 
     ``shares``: whether metadata for one group and pass can be turned into that of others.
+    ``reads_host_lengths``: whether its layers take the lengths of later passes from the host.
     """
 
     shares: bool
+    reads_host_lengths: bool
 
     def need(self) -> Hashable:
         """Builders that share and are equal in this value build the same metadata."""

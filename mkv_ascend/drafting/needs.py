@@ -51,11 +51,13 @@ class Needs:
     """Makes the metadata of all passes of a proposal.
 
     ``distinct``: see ``distinct_needs``. ``builds``: total number of runs of builders.
+    ``read_host_lengths``: whether any layer takes the lengths of later passes from the host.
     """
 
     def __init__(self, groups: DraftGroups, builders: Sequence[Builder]) -> None:
         self.groups = groups
         self.distinct = distinct_needs(builders)
+        self.read_host_lengths = any(builder.reads_host_lengths for builder in builders)
         self.builds = 0
         self._layers = groups.layers()
 
@@ -122,7 +124,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class LaterMetadata:
-    """Metadata of the later passes, complete once the lengths are known on the host."""
+    """Metadata of the later passes, complete once the lengths are known where they are read."""
 
     needs: Needs
     batch: PassBatch
@@ -139,15 +141,22 @@ class LaterMetadata:
             self._pass(index, HostLengths(row, row.tolist())) for index, row in enumerate(lengths)
         ]
 
-    def _pass(self, index: int, lengths: HostLengths) -> Metadata:
+    def without_lengths(self) -> list[Metadata]:
+        """The metadata of each later pass, where no layer takes lengths from the host."""
+        return [self._pass(index, None) for index in range(len(self.per_pass))]
+
+    def _pass(self, index: int, lengths: HostLengths | None) -> Metadata:
         needs, per_group = self.needs, self.per_pass[index]
         slots, tables = self.later.slots[index], self.later.tables
         for need in needs.distinct:
             leader, *others = need.groups
             if not need.builder.shares:
+                assert lengths is not None, "a builder that runs anew reads them"
                 per_group[leader] = needs.build(need, self._batch_of(index, lengths), None)
                 continue
-            need.builder.set_lengths(per_group[leader], lengths)
+            if need.builder.reads_host_lengths:
+                assert lengths is not None, "it was asked whether any layer reads them"
+                need.builder.set_lengths(per_group[leader], lengths)
             if index > 0:
                 per_group[leader] = needs.for_group(need, per_group[leader], slots, tables, leader)
             for group in others:

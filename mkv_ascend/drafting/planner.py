@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans the passes of drafts that draft token by token: attention drafts and recurrent ones.
 
-Lengths of later passes are position + 1, on the device and on the host. Builders hand them to
-operators as lists, and the host does not know how many tokens were rejected, so they are copied to
-the host before the first pass is launched and waited for after it.
+Lengths of later passes are position + 1. Most operators take them as lists, and the host does not
+know how many tokens were rejected, so they are copied to the host before the first pass is launched
+and waited for after it. Where all operators take them as tensors, nothing is copied or waited for.
 """
 
 from __future__ import annotations
@@ -71,12 +71,15 @@ class Planner:
             return Passes(batch, first, sample_rows, refresh=Refresh(self.draft, rows))
         later_rows = self.draft.later_rows(batch.input_rows, requests)
         later = plan.plan_later(later_rows, requests)
-        plan.copy_lengths(later)
+        if needs.read_host_lengths:
+            plan.copy_lengths(later)
         rows = needs.cos_sin_rows(batch.positions, later.all_positions)
         first = needs.first_pass(batch, rows)
 
         def later_metadata() -> Sequence[Metadata]:
             metadata = needs.later_passes(self.later_batch(batch, later, later_rows), later, rows)
+            if not needs.read_host_lengths:
+                return metadata.without_lengths()
             plan.wait_for_lengths()
             return metadata.with_lengths(later.host_lengths[:, :requests])
 

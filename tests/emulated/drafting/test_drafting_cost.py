@@ -68,16 +68,37 @@ def test_a_replayed_proposal_is_four_launches_beside_its_graph():
         graphs="FULL_DECODE_ONLY",
         capture_sizes=(16,),
     )["proposals"]
-    replayed = [row["launches"] for row in rows if REPLAY in row["launches"]]
+    replayed = [row for row in rows if REPLAY in row["launches"]]
     assert len(replayed) > 3
-    for launches in replayed:
-        assert launches == {
+    for row in replayed:
+        # Attention with sinks takes lengths as integers: they are copied, and waited for once.
+        assert (row["host_reads"], row["waited_for"]) == (0, 1)
+        assert row["launches"] == {
             "mkv_ascend::expand_inputs": 1,
             "mkv_ascend::draft_plan": 1,
             "aten::copy_": 2,  # lengths to the host, the target's states to the graph's buffer
             REPLAY: 1,
             UPDATE: 3,
         }
+
+
+SPARSE, ON_DEVICE = "deepseek_v32_target", {"attention": {"draft": "flash_attention_3"}}
+
+
+@pytest.mark.parametrize(
+    ("draft", "fields"),
+    [
+        (SPARSE, {}),
+        (SPARSE, {"graphs": "FULL_DECODE_ONLY", "capture_sizes": (12,)}),
+        ("llama_draft", {"mkv_ascend": ON_DEVICE}),
+    ],
+    ids=["sparse", "sparse_replayed", "flash_attention_3"],
+)
+def test_the_host_reads_nothing_where_operators_take_lengths_as_tensors(draft, fields):
+    rows = probe("llama_target", draft, num_speculative_tokens=3, **fields)["proposals"]
+    assert len(rows) > 3
+    assert any(REPLAY in row["launches"] for row in rows) == ("graphs" in fields)
+    assert {row["host_reads"] + row["waited_for"] for row in rows} == {0}
 
 
 def test_the_targets_pass_costs_what_it_costs_without_a_draft(pair):

@@ -51,6 +51,17 @@ def test_dense_draft_with_preemption(draft):
     assert_drafts_are_the_drafts_own(case, result)
 
 
+def test_drafting_for_itself_is_always_accepted():
+    """Every pass chooses keys anew; its lengths stay on the device."""
+    case = scenario(TARGET, TARGET, prompts=long_prompts(), engine={"max_num_batched_tokens": 64})
+    result = engine.run(case)
+    assert backends(result) == {"target": {"sparse_mla"}, "draft": {"sparse_mla"}}
+    assert_greedy_tokens_of_reference(case, result)
+    assert_drafts_are_the_drafts_own(case, result)
+    assert result.num_drafts > 0
+    assert result.accepted_per_position == [result.num_drafts] * case.num_speculative_tokens
+
+
 LIMITS = {"dtype": "bfloat16", "max_num_batched_tokens": 64, "max_num_seqs": 4}
 
 

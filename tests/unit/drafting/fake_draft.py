@@ -27,7 +27,7 @@ STATE = 10_007
 
 @dataclass
 class Attention:
-    """Metadata of one layer; ``lengths`` are as an operator takes them from the host."""
+    """Metadata of one layer; ``lengths`` are as an operator takes them, wherever they are."""
 
     slots: torch.Tensor
     table: torch.Tensor
@@ -55,11 +55,12 @@ def rotary(positions: Any) -> Any:
 class FakeBuilder:
     """``Builder``; ``shares`` or runs anew each time; its layers may take cos_sin rows."""
 
-    def __init__(self, shares: bool, rotates: bool = False) -> None:
+    def __init__(self, shares: bool, rotates: bool, reads_host_lengths: bool = True) -> None:
         self.shares, self.rotates = shares, rotates
+        self.reads_host_lengths = reads_host_lengths
 
-    def need(self) -> bool:
-        return self.rotates
+    def need(self) -> tuple[bool, bool]:
+        return self.rotates, self.reads_host_lengths
 
     def cos_sin_rows(self, first: Any, later: Any) -> Gathered | None:
         if not (self.rotates and self.shares):
@@ -87,10 +88,12 @@ class FakeBuilder:
             if self.rotates:
                 first = rows.positions[0].numel() + index * later.all_positions.shape[1]
                 own = rows.rows[first : first + len(positions)]
-            made.append(replace(built, rotary=own))
+            lengths = built.lengths if self.reads_host_lengths else later.lengths[index]
+            made.append(replace(built, rotary=own, lengths=lengths))
         return made
 
     def set_lengths(self, built: Any, lengths: HostLengths) -> None:
+        assert self.reads_host_lengths
         assert lengths.tensor.tolist() == lengths.values
         built.lengths = lengths.tensor.clone()
 

@@ -38,7 +38,8 @@ MOST_LENGTH = 96
 @dataclass(frozen=True)
 class Case:
     """``kind``: attention, head, recurrent or mask. For each KV group: the size of its blocks,
-    whether its builder shares, and whether its layers take cos_sin rows."""
+    whether its builder shares, and whether its layers take cos_sin rows. ``on_device``: as many of
+    the groups take the lengths of later passes from the device."""
 
     kind: str
     k: int
@@ -47,6 +48,21 @@ class Case:
     rotates: tuple[bool, ...] = (False,)
     max_model_len: int = MOST_LENGTH
     parallel: bool = False
+    on_device: int = 0
+
+
+@dataclass
+class CopyEvent:
+    """``Event`` of the plan; says how often the host waited for it."""
+
+    recorded: int = 0
+    waited_for: int = 0
+
+    def record(self) -> None:
+        self.recorded += 1
+
+    def synchronize(self) -> None:
+        self.waited_for += 1
 
 
 @dataclass
@@ -118,7 +134,10 @@ class Engine:
     def __init__(self, case: Case, seed: int = 0, graphs: tuple[int, ...] = ()) -> None:
         self.case, self.random = case, random.Random(seed)
         torch.manual_seed(seed)
-        builders = [FakeBuilder(*each) for each in zip(case.shares, case.rotates, strict=True)]
+        builders = [
+            FakeBuilder(shares, rotates, reads_host_lengths=index >= case.on_device)
+            for index, (shares, rotates) in enumerate(zip(case.shares, case.rotates, strict=True))
+        ]
         blocks = 1 + MOST_REQUESTS * 2 * -(-(MOST_LENGTH + 32) // min(case.block_sizes))
         self.draft = FakeDraft(builders, blocks, case.block_sizes, case.kind == "head")
         if case.kind == "mask":
@@ -127,7 +146,8 @@ class Engine:
             torch.zeros(MOST_REQUESTS, self.columns(size), dtype=torch.int32)
             for size in case.block_sizes
         ]
-        self.plan = DraftPlan(self._sizes(), self.tables, case.block_sizes)
+        self.copied = CopyEvent()
+        self.plan = DraftPlan(self._sizes(), self.tables, case.block_sizes, self.copied)
         self.needs = Needs(self.draft.groups, self.draft.builders)
         self.proposal = Proposal(self.draft, self._strategy(), self.plan, self.needs)
         self.capturer = FakeCapturer(self.draft)

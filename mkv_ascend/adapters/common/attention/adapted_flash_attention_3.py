@@ -38,6 +38,11 @@ def implementation(base: type[Any]) -> type[Any]:
     return derive(base, "", {"forward_impl": _forward}, FORWARD)
 
 
+def is_adapted(implementation: type[Any]) -> bool:
+    """Whether this is such an implementation, which takes lengths as a tensor."""
+    return getattr(implementation, "forward_impl", None) is _forward
+
+
 def _forward(
     self: Any,
     query: torch.Tensor,
@@ -47,7 +52,10 @@ def _forward(
     attn_metadata: Any,
     output: torch.Tensor,
 ) -> torch.Tensor:
-    """Attend for all requests. query, output [tokens, heads, head_size], tokens may be padded."""
+    """Attend for all requests. query, output [tokens, heads, head_size], tokens may be padded.
+
+    Lengths of later passes of a draft are on the device already.
+    """
     requests = len(attn_metadata.actual_seq_lengths_q)
     tokens = attn_metadata.actual_seq_lengths_q[-1]
     output[:tokens] = self._flash_attn_with_kvcache(

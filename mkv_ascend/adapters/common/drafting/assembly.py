@@ -7,18 +7,20 @@ from typing import Any
 
 import torch
 import torch_npu
-from vllm.config import get_layers_from_vllm_config
+from vllm.config import get_layers_from_vllm_config, set_current_vllm_config
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.worker.utils import AttentionGroup
 from vllm_ascend.attention.attention_v1 import AscendAttentionState
 
+from mkv_ascend.adapters.common.attention import adapted_flash_attention_3
 from mkv_ascend.adapters.common.drafting.capture import AscendCapturer, why_not_captured
 from mkv_ascend.adapters.common.drafting.common_metadata import CommonMetadata
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.adapters.common.drafting.families import Bound, Family, widen_decodes
+from mkv_ascend.adapters.common.drafting.flash_attention_3_sharing import FlashAttention3Sharing
 from mkv_ascend.adapters.common.drafting.host import DraftHost
 from mkv_ascend.adapters.common.drafting.layer_groups import find_groups
-from mkv_ascend.adapters.common.drafting.sharing import GroupBuilder
+from mkv_ascend.adapters.common.drafting.sharing import GroupBuilder, Sharing
 from mkv_ascend.drafting.draft import Draft, PassBatch, TargetOutput
 from mkv_ascend.drafting.graph_runner import GraphRunner
 from mkv_ascend.drafting.groups import DraftGroups
@@ -100,7 +102,7 @@ class Assembly:
         draft.bind(
             groups,
             [
-                GroupBuilder(builder, group.spec, common, self.host.sharing_of(builder))
+                GroupBuilder(builder, group.spec, common, self._sharing_of(builder, group.backend))
                 for builder, group in zip(builders, groups.groups, strict=True)
             ],
         )
@@ -120,6 +122,14 @@ class Assembly:
         else:
             self.graphs = None
             draft.run_eagerly()
+
+    def _sharing_of(self, builder: Any, backend: Any) -> Sharing | None:
+        """How metadata of one group is shared; two backends have one class of builders."""
+        with set_current_vllm_config(self.proposer.vllm_config):  # some backends ask it
+            implementation = backend.get_impl_cls()
+        if implementation is not None and adapted_flash_attention_3.is_adapted(implementation):
+            return FlashAttention3Sharing()
+        return self.host.sharing_of(builder)
 
     def propose(self, given: dict[str, Any]) -> torch.Tensor:
         """Draft K tokens for each of B requests; int64 [B, K].

@@ -86,9 +86,12 @@ def _arguments_of_caller(builder: Any) -> dict[str, Any]:
 class Sharing:
     """How metadata of one builder class is made from what it built once.
 
-    This class is for fused_infer_attention and flash_attention_3. They have one builder, which
-    takes lengths on the host.
+    This class is for fused_infer_attention, which takes lengths on the host.
+
+    ``reads_host_lengths``: whether layers take the lengths of later passes from the host.
     """
+
+    reads_host_lengths = True
 
     def serves(self, builder: Any) -> bool:
         """Whether the metadata of this builder, as configured, can be shared."""
@@ -234,6 +237,8 @@ def _put_in_rows(built: Any, positions: torch.Tensor, cos_sin: GatheredRows) -> 
 class SparseMLASharing(MLASharing):
     """Sparse MLA: one metadata object for prefills and decodes, with lengths on the device."""
 
+    reads_host_lengths = False
+
     def build(
         self, builder: Any, common: Any, draft_index: int, cos_sin: GatheredRows | None
     ) -> Any:
@@ -270,13 +275,11 @@ class SparseMLASharing(MLASharing):
         made = []
         for index, lengths in enumerate(later.lengths):
             other = shallow_copy(built)
-            other.seq_lens = lengths
+            # Nothing reads those on the host: they are not copied there.
+            other.seq_lens, other.seq_lens_cpu = lengths, None
             other.cos, other.sin = cos_sin.for_pass(index, lengths.shape[0])
             made.append(other)
         return made
-
-    def set_lengths(self, built: Any, lengths: HostLengths) -> None:
-        built.seq_lens_cpu = lengths.tensor
 
 
 SHARING: dict[type[Any], Sharing] = {
@@ -312,6 +315,7 @@ class GroupBuilder:
         self._builder, self._spec, self._common = builder, spec, common
         self._sharing = sharing
         self.shares = sharing is not None
+        self.reads_host_lengths = sharing is None or sharing.reads_host_lengths
 
     def need(self) -> Hashable:
         """See ``Builder``."""

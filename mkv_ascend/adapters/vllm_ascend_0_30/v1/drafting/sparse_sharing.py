@@ -11,7 +11,6 @@ from vllm_ascend.attention.sfa_v1 import AscendSFAMetadataBuilder
 
 from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
 from mkv_ascend.adapters.common.drafting.sharing import GatheredRows, SparseMLASharing
-from mkv_ascend.drafting.draft import HostLengths
 from mkv_ascend.drafting.plan import LaterPasses
 
 
@@ -51,6 +50,3 @@ class IndexerSharing(SparseMLASharing):
         for other in made:
             other.actual_seq_lengths_key = other.seq_lens
         return made
-
-    def set_lengths(self, built: Any, lengths: HostLengths) -> None:
-        """See ``Sharing``; there are none on the host."""
