@@ -124,9 +124,29 @@ class Pair:
 
     def needs(self, takes_strides: bool = False) -> list[LayerRequirements]:
         """The pair as grouping takes it."""
+        return [_need(layer, self._largest, takes_strides) for layer in self.layers]
+
+    def needs_of_pages(self) -> list[LayerRequirements]:
+        """The pair as grouping takes it on 0.30.0rc2, where vLLM pads the pages of a hybrid model.
+
+        Its layers take strides there, unless some are MLA: a page with its padding is one component
+        (``layers_with_strides`` of the adapter). Others are as on 0.23.0.
+        """
+        has_states = any(layer.states for layer in self.layers)
+        if not has_states or any(layer.kind is Kind.MLA for layer in self.layers):
+            return self.needs()
+        return [_with_padding(layer, _need(layer, self._largest, True)) for layer in self.layers]
+
+    @property
+    def _largest(self) -> int:
         own = [layer.block_size for layer in self.layers]
-        largest = GroupingOptions().largest_block_size(own, REQUEST)
-        return [_need(layer, largest, takes_strides) for layer in self.layers]
+        return GroupingOptions().largest_block_size(own, REQUEST)
+
+
+def _with_padding(layer: ModelLayer, need: LayerRequirements) -> LayerRequirements:
+    """``need`` with the bytes that its page is padded by."""
+    padding = layer.padded_page_bytes - layer.page_bytes
+    return replace(need, state_bytes=(*need.state_bytes, padding)) if padding > 0 else need
 
 
 def _need(layer: ModelLayer, largest: int, takes_strides: bool) -> LayerRequirements:
@@ -177,6 +197,24 @@ def load_pair(target: str, draft: str) -> Pair:
     layers = model_layers(target, Role.TARGET, block_size)
     layers += model_layers(draft, Role.DRAFT, block_size)
     return Pair(tuple(_padded(layer, page_bytes) for layer in layers))
+
+
+def load_pair_of_pages(target: str, draft: str) -> Pair:
+    """Target and draft as on 0.30.0rc2, where attention and states have pages of one size.
+
+    Where the target has states, vLLM makes the attention block the least multiple of the kernel
+    block whose page holds one layer's states (``Platform._align_hybrid_block_size``), and pads the
+    states; vllm-ascend pads smaller pages of attention too (``NPUModelRunner.get_kv_cache_spec``).
+    """
+    target_layers = model_layers(target, Role.TARGET)
+    mamba = next((layer for layer in target_layers if layer.states), None)
+    if mamba is None:
+        return Pair((*target_layers, *model_layers(draft, Role.DRAFT)))
+    attention = next(layer for layer in target_layers if layer.rows)
+    blocks = -(-mamba.page_bytes // attention.page_bytes)
+    layers = model_layers(target, Role.TARGET, blocks * KERNEL_BLOCK_SIZE)
+    layers += model_layers(draft, Role.DRAFT, blocks * KERNEL_BLOCK_SIZE)
+    return Pair(tuple(_padded(layer, blocks * attention.page_bytes) for layer in layers))
 
 
 def _padded(layer: ModelLayer, page_bytes: int) -> ModelLayer:

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.models import ModelLayer, load_pair
+from benchmarks.models import ModelLayer, load_pair, load_pair_of_pages
 from benchmarks.rows import REQUEST, ROWS, whole_mib
 from benchmarks.stock_requests import PRIVATE_BUFFERS, complete, requests_at_once
 
@@ -105,7 +105,8 @@ def stock_row(target: str, draft: str, private_buffers: bool) -> dict[str, Any]:
     config = vllm_config()
     if private_buffers:
         complete(config)
-    specs = {layer.name: spec_of(layer) for layer in load_pair(target, draft).layers}
+    pair = (load_pair_of_pages if private_buffers else load_pair)(target, draft)
+    specs = {layer.name: spec_of(layer) for layer in pair.layers}
     try:
         groups = kv_cache_utils.get_kv_cache_groups(config, dict(specs))
     except (NotImplementedError, AssertionError, ValueError) as error:

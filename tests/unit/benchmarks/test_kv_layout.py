@@ -16,7 +16,7 @@ from benchmarks.kv_layout import (
     figures,
     published_figures,
 )
-from benchmarks.models import load_pair
+from benchmarks.models import load_pair, load_pair_of_pages
 from benchmarks.published_pairs import PAIRS
 from benchmarks.rows import REQUEST, ROWS, Row
 from mkv_ascend.layout import grouping
@@ -111,8 +111,25 @@ def test_rows_that_serve_fewer_requests_than_they_must_are_named(
     stock = {"groups": 15, "requests": requests, "equal_groups": equal_groups, "error": None}
     row = figures(ROWS[0], RAISES, stock)
     assert below(row) is is_below
-    last = as_requests({"rows": [row]}).splitlines()[-1]
-    assert last == f"Fewer than they must be: {ROWS[0].name if is_below else 'none'}"
+    default, least = as_requests({"rows": [row]}).splitlines()[-2:]
+    assert default.endswith(f", by default: {ROWS[0].name if is_below else 'none'}")
+    # The least memory serves 15.4.
+    assert below(row, "least_requests") is (requests * (equal_groups or 1) > 15.4)
+    assert least.endswith(": none") is not below(row, "least_requests")
+
+
+def test_pages_of_one_size_are_those_that_the_second_host_makes() -> None:
+    """Figures of Platform._align_hybrid_block_size for states of 1072 KiB and keys of 1 KiB."""
+    pair = load_pair_of_pages("Qwen3-Next-80B-A3B", "eagle3-2x128")
+    assert {layer.block_size for layer in pair.layers} == {640}
+    for layer, need in zip(pair.layers, pair.needs_of_pages(), strict=True):
+        assert max(layer.page_bytes, layer.padded_page_bytes) == 640 * 2048
+        assert need.takes_strides
+        assert need.page_bytes(640) == 640 * 2048
+    assert not any(need.takes_strides for need in pair.needs())
+    without = load_pair_of_pages("Llama-3.1-8B", "gemma-3-1b")
+    assert without == load_pair("Llama-3.1-8B", "gemma-3-1b")
+    assert without.needs_of_pages() == without.needs()
 
 
 def test_without_the_second_environment_it_says_how_to_make_it() -> None:
