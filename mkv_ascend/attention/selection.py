@@ -22,6 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from mkv_ascend import host_versions
 from mkv_ascend.attention import catalog, compatibility, matching, patterns
 from mkv_ascend.attention.entry import BackendEntry
 from mkv_ascend.attention.options import NAMESPACE, AttentionOptions, RoleOptions
@@ -307,7 +308,7 @@ def fitting_backends(request: LayerRequest, environment: Environment) -> tuple[B
 def _why_none(request: LayerRequest, environment: Environment) -> str:
     candidates = catalog.entries_for(request.kind)
     if not candidates:
-        return f"vllm-ascend 0.23.0 has no backend for {request.kind}"
+        return f"{host_versions.vllm_ascend()} has no backend for {request.kind}"
     return "; ".join(
         f"{entry.name}: " + ", ".join(compatibility.reasons_against(entry, request, environment))
         for entry in candidates

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from mkv_ascend import host_versions
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.attention.request import PLAIN_DTYPES
 from mkv_ascend.checks import compressed_layers
@@ -100,7 +101,7 @@ def block_size(facts: ServeFacts) -> Iterator[Refusal]:
         if asked > 0 and asked not in compressed_layers.BLOCKS:
             yield Refusal(
                 "block-size",
-                f"--block-size is {asked}, for which vllm-ascend 0.23.0 has no pages of "
+                f"--block-size is {asked}, for which {host_versions.vllm_ascend()} has no pages of "
                 f"{facts.target.model_type}",
                 ", ".join(map(str, compressed_layers.BLOCKS)),
                 "leave --block-size out",
@@ -224,7 +225,7 @@ def quantization(facts: ServeFacts) -> Iterator[Refusal]:
         yield Refusal(
             "quantization",
             f"the weights of the {model.role} {model.name} are quantised by {method}, which "
-            "vllm-ascend 0.23.0 does not read",
+            f"mkv_ascend does not serve on {host_versions.vllm_ascend()}",
             f"plain weights, or {', '.join(QUANTIZATIONS)}",
             "choose a model with such weights",
         )
@@ -245,8 +246,9 @@ def adapters(facts: ServeFacts) -> Iterator[Refusal]:
     if vocabulary is not None and vocabulary % LORA_MULTIPLE:
         yield Refusal(
             "lora-vocabulary",
-            f"--enable-lora with a vocabulary of {vocabulary} tokens: vllm-ascend 0.23.0 pads "
-            f"logits to a multiple of {LORA_MULTIPLE}, and reads past the end of each adapter",
+            f"--enable-lora with a vocabulary of {vocabulary} tokens: "
+            f"{host_versions.vllm_ascend()} pads logits to a multiple of {LORA_MULTIPLE}, and "
+            "reads past the end of each adapter",
             f"vocabularies that are multiples of {LORA_MULTIPLE}",
             "merge the adapter into the weights, and leave --enable-lora out",
         )

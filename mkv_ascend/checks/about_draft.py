@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mkv_ascend import host_versions
 from mkv_ascend.checks import about_draft_inputs
 from mkv_ascend.checks.facts import ServeFacts, SpeculationFacts
 from mkv_ascend.checks.model import ModelFacts
@@ -14,7 +15,7 @@ __all__ = ["CHECKS", "MOST_TOKENS_PER_STEP"]
 
 MOST_TOKENS_PER_STEP = 16
 """Tokens of a request that attention verifies at once, K + 1: the limit of
-npu_fused_infer_attention_score in TND layout, asserted by every builder of vllm-ascend 0.23.0."""
+npu_fused_infer_attention_score in TND layout, asserted by every builder of vllm-ascend."""
 
 ROLLED_BACK = frozenset({"gated delta rule", "Mamba2", "short convolution"})
 """Recurrent layers of a draft whose state can be taken back to the last accepted token."""
@@ -39,8 +40,8 @@ def tokens_per_step(facts: ServeFacts) -> Iterator[Refusal]:
     yield Refusal(
         "tokens-per-step",
         f"num_speculative_tokens is {speculation.tokens}: a step verifies "
-        f"{speculation.tokens + 1} tokens of a request, and attention of vllm-ascend 0.23.0 takes "
-        f"at most {MOST_TOKENS_PER_STEP}",
+        f"{speculation.tokens + 1} tokens of a request, and attention of "
+        f"{host_versions.vllm_ascend()} takes at most {MOST_TOKENS_PER_STEP}",
         f"1 to {most}",
         f"write num_speculative_tokens {most} or less",
     )
@@ -106,8 +107,8 @@ def states_of_target(facts: ServeFacts) -> Iterator[Refusal]:
         return
     yield Refusal(
         "target-states",
-        f"drafts are asked for, and {facts.target.name} has layers of {kind}, whose state vLLM "
-        "0.23.0 cannot take back to the last accepted token",
+        f"drafts are asked for, and {facts.target.name} has layers of {kind}, whose state "
+        f"mkv_ascend cannot take back to the last accepted token on {host_versions.vllm()}",
         f"speculation over attention layers, {', '.join(sorted(ROLLED_BACK))}",
         "leave --speculative-config out for this model",
     )
@@ -224,7 +225,8 @@ def ranks_of_draft(facts: ServeFacts) -> Iterator[Refusal]:
     yield Refusal(
         "draft-ranks",
         f"draft_tensor_parallel_size is {asked!r} and --tensor-parallel-size "
-        f"{facts.tensor_parallel}: vLLM 0.23.0 runs a draft model on all ranks of its target",
+        f"{facts.tensor_parallel}: {host_versions.vllm()} runs a draft model on all ranks of its "
+        "target",
         possible,
         "leave draft_tensor_parallel_size out",
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from mkv_ascend import host_versions
 from mkv_ascend.checks.facts import ServeFacts
 from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.checks.refusal import Refusal
@@ -44,7 +45,7 @@ def positions(facts: ServeFacts) -> Iterator[Refusal]:
     yield Refusal(
         "draft-rope",
         f"the draft {draft.name} ({draft.model_type}) has M-RoPE, three positions for each token, "
-        "of which vLLM 0.23.0 gives a draft one",
+        f"of which {host_versions.vllm()} gives a draft one",
         "drafts without mrope_section in their config.json, heads, the target's own predictor "
         "(method mtp), ngram",
         "choose a text-only model of the family as the draft, or one of these methods",
@@ -61,7 +62,7 @@ def padded_batch(facts: ServeFacts) -> Iterator[Refusal]:
         yield Refusal(
             "draft-batch",
             f"disable_padded_drafter_batch is set, and the draft {draft.name} takes rejected "
-            "tokens as padding: vLLM 0.23.0 has no other way for draft models",
+            f"tokens as padding: {host_versions.vllm()} has no other way for draft models",
             "the option for heads (eagle, eagle3, mtp)",
             "leave disable_padded_drafter_batch out",
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mkv_ascend import host_versions
 from mkv_ascend.checks.compressed_layers import RATIOS, CompressedNumbers, caches_of_layer
 from mkv_ascend.checks.model_layer import ExplainError, ModelLayer, NotFromNumbersError
 from mkv_ascend.layout.kind import Kind
@@ -217,8 +218,9 @@ def _compressed_layer(reader: Reader, depth: int, place: int) -> list[ModelLayer
     ratio = ratios[place] if place < len(ratios) else 0
     if type(ratio) is not int or ratio not in (0, 1, *RATIOS):
         raise ExplainError(
-            f"{config.folder}: compress_ratios has {ratio!r} for layer {place}; vllm-ascend 0.23.0 "
-            f"takes {', '.join(map(str, RATIOS))}, and 0 for a window alone"
+            f"{config.folder}: compress_ratios has {ratio!r} for layer {place}; "
+            f"{host_versions.vllm_ascend()} takes {', '.join(map(str, RATIOS))}, and 0 for a "
+            "window alone"
         )
     numbers = CompressedNumbers(
         config.number("head_dim"), config.number("index_head_dim"), config.number("sliding_window")

@@ -18,10 +18,10 @@ from typing import Any
 import mkv_ascend
 from mkv_ascend import envs
 from mkv_ascend.commands import emulator
+from mkv_ascend.host_versions import installed_version
 from mkv_ascend.plugin.versions import (
     PACKAGES,
     adapter_for,
-    installed_version,
     version_problem,
 )
 

@@ -28,9 +28,11 @@ import importlib.util
 import os
 from importlib.metadata import entry_points
 
+from mkv_ascend import host_versions
 from mkv_ascend.adapters import host_probe, platform_slot
 from mkv_ascend.adapters.refusal import StartUpRefused
-from mkv_ascend.plugin.versions import adapter, check_host, installed_version
+from mkv_ascend.host_versions import installed_version
+from mkv_ascend.plugin.versions import adapter, check_host
 
 PLATFORM_GROUP = "vllm.platform_plugins"
 GENERAL_GROUP = "vllm.general_plugins"
@@ -67,8 +69,8 @@ def register_platform() -> str | None:
     if importlib.util.find_spec("torch_npu") is None:
         raise StartUpRefused(
             "torch_npu is not installed, so there is no NPU to run on. On an Ascend host install "
-            "torch-npu as vllm-ascend 0.23.0 documents; on any other machine start the same "
-            "command on the emulated NPU: mkv-ascend emulate -- vllm serve ..."
+            f"torch-npu as {host_versions.vllm_ascend()} documents; on any other machine start the "
+            "same command on the emulated NPU: mkv-ascend emulate -- vllm serve ..."
         )
     return adapter().PLATFORM
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import functools
 import importlib.util
 from collections.abc import Mapping
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from typing import cast
 
 from mkv_ascend.adapters.contract import HostAdapter
 from mkv_ascend.adapters.fingerprints import Drift, HostSource, drifts, read
 from mkv_ascend.adapters.refusal import StartUpRefused
+from mkv_ascend.host_versions import installed_version
 
 ADAPTERS = (
     "mkv_ascend.adapters.vllm_ascend_0_30.host",
@@ -63,14 +64,6 @@ def adapter() -> HostAdapter:
     if found is None:
         raise StartUpRefused(version_problem(installed) or "")
     return found
-
-
-def installed_version(distribution: str) -> str | None:
-    """The installed version of a distribution, or None when it is not installed."""
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def public_version(version: str) -> str:

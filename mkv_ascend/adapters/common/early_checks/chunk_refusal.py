@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention in chunks (Llama 4), refused in the process that the user started.
 
-vLLM's metadata builder for chunks makes metadata anew, without what vllm-ascend 0.23.0's reads.
+vLLM's metadata builder for chunks makes metadata anew, without what vllm-ascend's reads.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mkv_ascend import host_versions
 from mkv_ascend.attention.selection import SelectionError
 from mkv_ascend.layout.kind import Kind
 
@@ -25,6 +26,7 @@ def refuse_chunks(model: ModelConfig) -> None:
     if chunk is not None:
         raise SelectionError(
             f"layers of {model.model} attend in chunks of {chunk} tokens ({Kind.CHUNKED_LOCAL}), "
-            "which no backend of vllm-ascend 0.23.0 serves: its backends attend to all tokens or "
-            "to a sliding window. Choose a model without attention_chunk_size in its configuration"
+            f"which no backend of {host_versions.vllm_ascend()} serves: its backends attend to all "
+            "tokens or to a sliding window. Choose a model without attention_chunk_size in its "
+            "configuration"
         )

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from vllm import envs as vllm_envs
 
+from mkv_ascend import host_versions
+
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
@@ -30,8 +32,8 @@ def check_connectors(config: VllmConfig) -> None:
     if OFFLOADING in connector_names(config):
         raise ConnectorError(
             f"{OFFLOADING} was asked for (by kv_transfer_config or kv_offloading_size): it takes "
-            "one tensor per layer, and caches on an Ascend NPU are a tuple of tensors; the "
-            "handlers of vllm-ascend 0.23.0 for it are of an older vLLM and cannot be imported. "
+            "one tensor per layer, and caches on an Ascend NPU are a tuple of tensors, for which "
+            f"{host_versions.vllm_ascend()} has no handlers that can be imported. "
             f"Possible: {USE_INSTEAD}"
         )
 

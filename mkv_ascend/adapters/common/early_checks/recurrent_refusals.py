@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mkv_ascend import host_versions
+
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
@@ -25,8 +27,9 @@ def refuse(config: VllmConfig, target_layers: dict[str, Any]) -> None:
             if isinstance(layer, KimiGatedDeltaNetAttention):
                 raise NotImplementedError(
                     f"drafts are asked for, but the target's layer {name} is a "
-                    "KimiGatedDeltaNetAttention, whose state vLLM 0.23.0 cannot take back to the "
-                    "last accepted token. Leave speculation out for this model"
+                    "KimiGatedDeltaNetAttention, whose state mkv_ascend cannot take back to the "
+                    f"last accepted token on {host_versions.vllm()}. Leave speculation out for "
+                    "this model"
                 )
     cache, scheduler = config.cache_config, config.scheduler_config
     most = scheduler.max_num_scheduled_tokens or scheduler.max_num_batched_tokens
