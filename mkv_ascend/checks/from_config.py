@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.attention.request import Environment
 from mkv_ascend.checks.cached_layers import BlockSizes, NamedLayer, cached_layers
+from mkv_ascend.checks.groups_of_vllm import groups_of_compressed, groups_of_equal_pages
 from mkv_ascend.checks.model_config import ModelConfig, read_models
 from mkv_ascend.checks.model_layer import ExplainError, ModelLayer, NotFromNumbersError
 from mkv_ascend.checks.planning_inputs import Asked, Found
@@ -43,11 +45,6 @@ PREDICTORS = {
     "deepseek_v4": "mtp",
 }
 """Models whose predictors' layers vLLM names and numbers by themselves."""
-ALONE = (
-    "without a draft there is nothing to merge: the engine takes vLLM's own grouping, where vLLM "
-    "has one. For these layers this plan is what planning can do, not what is served; --build asks "
-    "vLLM"
-)
 READ_BY_VLLM: dict[str, Any] = {
     "kv_cache_dtype": "auto",
     "kv_transfer_config": None,
@@ -92,19 +89,19 @@ def find(asked: Asked, environment: Environment | None = None) -> Found:
         environment,
         asked.engine.get("attention_backend"),
     )
-    groups, exact, notes = _groups(cached)
+    groups = _groups(cached, sizes.padded)
     inputs = PlanInputs(
-        cached,
+        cached if groups is None else tuple(chain.from_iterable(groups)),
         Request(tokens, 1 + drafted),
         asked.number("max_num_batched_tokens", ADMITTED_TOKENS),
-        _grouping_options(options, exact, _takes_hits(asked, layers, target)),
-        groups,
+        _grouping_options(options, _takes_hits(asked, layers, target)),
+        None if groups is None else tuple(tuple(x.layout.layer for x in group) for group in groups),
     )
     models = [("target", _described(target, layers, Role.TARGET))]
     if draft is not None:
         models.append(("draft", _described(draft, layers, Role.DRAFT)))
-    notes += _other_vocabulary(asked, target, draft)
-    return Found(inputs, tuple(models), notes, exact=exact, padded_bytes=sizes.padded)
+    notes = _other_vocabulary(asked, target, draft)
+    return Found(inputs, tuple(models), notes, padded_bytes=sizes.padded)
 
 
 def _refuse_what_vllm_reads(asked: Asked) -> None:
@@ -123,12 +120,11 @@ def _refuse_other_sizes(layers: Sequence[NamedLayer], environment: Environment) 
         raise NotFromNumbersError(f"sizes of DeepSeek-V4's caches on {generation} are not known")
 
 
-def _grouping_options(options: MkvConfig, limited: bool, takes_hits: bool) -> GroupingOptions:
-    """``limited``: whether the limit of padding holds; vLLM's own grouping knows none."""
+def _grouping_options(options: MkvConfig, takes_hits: bool) -> GroupingOptions:
     layout = options.layout
     return GroupingOptions(
         layout.objective,
-        layout.max_padding_fraction if limited else None,
+        layout.max_padding_fraction,
         max_block_size=layout.max_block_size,
         prefix_caching=takes_hits,
     )
@@ -198,9 +194,7 @@ def _named(
     dtype = _dtype(asked, target)
     layers = [
         NamedLayer(name, Role.TARGET, dtype, layer)
-        for name, layer in _with_names(
-            f"{target.prefix}model.layers", target.layers(ranks, drafted)
-        )
+        for name, layer in _with_names(f"{target.prefix}model.layers", target.layers(ranks, drafted))
     ]
     if draft is not None:
         ranks = _draft_ranks(asked, ranks)
@@ -263,21 +257,22 @@ def _block_sizes(asked: Asked, layers: Sequence[NamedLayer], tokens: int) -> Blo
 
 
 def _groups(
-    layers: tuple[CachedLayer, ...],
-) -> tuple[tuple[tuple[str, ...], ...] | None, bool, tuple[str, ...]]:
-    """Groups where vLLM's own are known without it, whether they are, and notes."""
+    layers: Sequence[CachedLayer], padded: int | None
+) -> list[Sequence[CachedLayer]] | None:
+    """vLLM's groups where an engine takes them; None where it searches for groups of its own.
+
+    Raises NotFromNumbersError where vLLM fails to group layers of DeepSeek-V4.
+    """
     if share_one_table(layers):
-        return (tuple(layer.layout.layer for layer in layers),), True, ()
-    drafts = [layer.layout for layer in layers if layer.layout.role is Role.DRAFT]
-    if any(layout.kind is not Kind.COMPRESSED_MLA for layout in drafts):
-        return None, True, ()
-    note = (
-        "vLLM groups DeepSeek-V4's layers itself, its own predictor's among them. This plan is "
-        "what planning can do, not what is served; --build asks vLLM"
-        if drafts
-        else ALONE
-    )
-    return None, False, (note,)
+        return [layers]
+    if all(layer.layout.kind is Kind.COMPRESSED_MLA for layer in layers):
+        found = groups_of_compressed(layers)
+        if found is None:
+            raise NotFromNumbersError("vllm-ascend has no groups for these layers of DeepSeek-V4")
+        return found
+    if any(layer.layout.role is Role.DRAFT for layer in layers):
+        return None
+    return groups_of_equal_pages(layers, padded)
 
 
 def _other_vocabulary(

@@ -55,10 +55,8 @@ class Asked:
 class Found:
     """``models``: role and description of each. ``notes``: what a reader should know.
 
-    ``other``: vLLM's own grouping, None with the reason in ``other_absent``. ``exact``: whether an
-    engine has these groups; without a draft they may be vLLM's own, which only vLLM can tell.
-    ``padded_bytes``: bytes that vllm-ascend pads smaller pages to, which only its own grouping
-    needs.
+    ``other``: vLLM's own grouping, None with the reason in ``other_absent``. ``padded_bytes``:
+    bytes that vllm-ascend pads smaller pages to, which only its own grouping needs.
     """
 
     inputs: PlanInputs
@@ -66,5 +64,4 @@ class Found:
     notes: tuple[str, ...] = ()
     other: OtherGrouping | None = None
     other_absent: str = "it was not asked for"
-    exact: bool = True
     padded_bytes: int | None = None

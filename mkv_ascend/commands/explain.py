@@ -106,7 +106,7 @@ def _add_vllm_arguments(parser: argparse.ArgumentParser) -> None:
         "--build",
         action=argparse.BooleanOptionalAction,
         help="let vLLM build the models, without weights (default: where their numbers do not "
-        "tell, and without a draft where vLLM groups layers itself)",
+        "tell)",
     )
     parser.add_argument("--kv-cache-dtype", default="auto", metavar="DTYPE", help="as vllm serve")
     parser.add_argument(
@@ -266,10 +266,7 @@ def _find(arguments: argparse.Namespace, asked: Asked) -> Found:
     if arguments.build:
         return _with_absence(from_vllm.find(asked, vllm_grouping=wanted), wanted)
     try:
-        found = from_config.find(asked)
-        if found.exact or arguments.build is False:
-            return _with_vllm(found, wanted)
-        reason = "without a draft, layers of several kinds are grouped by vLLM"
+        return _with_vllm(from_config.find(asked), wanted)
     except NotFromNumbersError as error:
         if arguments.build is False:
             raise ExplainError(f"{error}; leave out --no-build to have vLLM build it") from error

@@ -107,16 +107,17 @@ def test_known_types_are_built_when_asked_for(
     assert cache_dtype == ("int8" if "int8" in options else "auto")
 
 
-def test_what_vllm_groups_itself_is_built(
+def test_what_vllm_groups_itself_is_told_by_numbers(
     asked: list[Mapping[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without a draft, layers of several kinds: an engine takes vLLM's groups."""
-    notes = explain(capsys, "--model", str(CONFIGS / "gpt-oss-20b"))["notes"]
-    assert len(asked) == 1
-    assert any("built by vLLM: without a draft" in note for note in notes)
+    """Without a draft an engine takes vLLM's groups, and nothing is built to know them."""
+    plain = explain(capsys, "--model", str(CONFIGS / "gpt-oss-20b"), "--no-vllm-grouping")
+    windows, full = ([x["name"] for x in group["layers"]] for group in plain["groups"])
+    assert windows == [f"model.layers.{layer}.attn.attn" for layer in range(0, 24, 2)]
+    assert full == [f"model.layers.{layer}.attn.attn" for layer in range(1, 24, 2)]
     plain = explain(capsys, "--model", str(CONFIGS / "Qwen3-0.6B"), "--no-vllm-grouping")
-    assert len(asked) == 1
     assert [len(group["layers"]) for group in plain["groups"]] == [28]
+    assert not asked
 
 
 def test_groups_that_an_engine_was_given_are_kept(
