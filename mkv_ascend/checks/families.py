@@ -38,17 +38,25 @@ class Reader:
         return self.per_rank("num_attention_heads", self.config.number("num_attention_heads"))
 
     def attention(
-        self, window: int = 0, has_sink: bool = False, module: str = "self_attn.attn"
+        self,
+        window: int = 0,
+        has_sink: bool = False,
+        module: str = "self_attn.attn",
+        *,
+        heads_by: str = "num_key_value_heads",
+        size_by: str = "head_dim",
     ) -> ModelLayer:
-        """Keys and values; with more ranks than heads, each rank has one (vLLM replicates it)."""
-        name = "num_key_value_heads"
-        heads = self.config.number(name if self.config.get(name) else "num_attention_heads")
+        """Keys and values; with more ranks than heads, each rank has one (vLLM replicates it).
+
+        ``heads_by``, ``size_by``: names of the numbers.
+        """
+        heads = self.config.number(heads_by if self.config.get(heads_by) else "num_attention_heads")
         if heads % self.ranks and self.ranks % heads:
             raise ExplainError(
-                f"{self.config.folder}: num_key_value_heads {heads} and --tensor-parallel-size "
+                f"{self.config.folder}: {heads_by} {heads} and --tensor-parallel-size "
                 f"{self.ranks}: one must divide the other"
             )
-        size = self.config.get("head_dim") or (
+        size = self.config.get(size_by) or (
             self.config.number("hidden_size") // self.config.number("num_attention_heads")
         )
         return ModelLayer(
@@ -99,6 +107,25 @@ def _without_window(reader: Reader) -> list[ModelLayer]:
             "cannot be explained; set use_sliding_window to false in the config.json"
         )
     return [reader.attention()] * reader.config.number("num_hidden_layers")
+
+
+def _two_head_sizes(reader: Reader) -> list[ModelLayer]:
+    """Gemma 4: full attention has heads of its own size and, where values are its keys, number.
+
+    The last layers may read the caches of earlier ones (``num_kv_shared_layers``).
+    """
+    config = reader.config
+    if config.get("use_bidirectional_attention") == "all":
+        raise NotFromNumbersError(
+            f"{config.folder}: use_bidirectional_attention is 'all', which changes the windows"
+        )
+    own_heads = config.get("attention_k_eq_v") and config.get("num_global_key_value_heads")
+    full = reader.attention(
+        heads_by="num_global_key_value_heads" if own_heads else "num_key_value_heads",
+        size_by="global_head_dim" if config.get("global_head_dim") else "head_dim",
+    )
+    layers = [layer if layer.window else full for layer in _keys_and_values(reader)]
+    return layers[: len(layers) - (config.get("num_kv_shared_layers") or 0)]
 
 
 def _with_sinks(reader: Reader) -> list[ModelLayer]:
@@ -249,6 +276,8 @@ FAMILIES: dict[str, Callable[[Reader], list[ModelLayer]]] = {
     "granitemoehybrid": _mamba2,
     "gemma2": _keys_and_values,
     "gemma3_text": _keys_and_values,
+    "gemma4_text": _two_head_sizes,
+    "cohere2": _keys_and_values,
     "gpt_oss": _with_sinks,
     "qwen2": _without_window,
     "qwen2_moe": _without_window,

@@ -140,7 +140,7 @@ def _takes_hits(asked: Asked, layers: Sequence[NamedLayer], target: ModelConfig)
     draft = [named.layer for named in layers if named.role is Role.DRAFT]
     if any(layer.states for layer in draft):
         windows = any(layer.window for layer in draft)
-        if windows or target.prefix or asked.number("data_parallel_size", 1) > 1:
+        if windows or target.is_multimodal or asked.number("data_parallel_size", 1) > 1:
             return False
     return asked.engine.get("enable_prefix_caching") is not False
 
@@ -194,7 +194,7 @@ def _named(
     dtype = _dtype(asked, target)
     layers = [
         NamedLayer(name, Role.TARGET, dtype, layer)
-        for name, layer in _with_names(f"{target.prefix}model.layers", target.layers(ranks, drafted))
+        for name, layer in _with_names(target.decoder, target.layers(ranks, drafted))
     ]
     if draft is not None:
         ranks = _draft_ranks(asked, ranks)
@@ -217,7 +217,7 @@ def _of_draft(
     layers = draft.layers(ranks, drafted)
     if method in AFTER_TARGET:
         return _with_names("model.layers", layers, target.number("num_hidden_layers"))
-    return _with_names(f"draft_model.{draft.prefix}model.layers", layers)
+    return _with_names(f"draft_model.{draft.decoder}", layers)
 
 
 def _with_names(

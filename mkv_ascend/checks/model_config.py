@@ -21,7 +21,7 @@ from mkv_ascend.checks.families import (
     Reader,
     predictors_of_compressed,
 )
-from mkv_ascend.checks.language_part import PREFIXES, prefix_of_layers
+from mkv_ascend.checks.language_part import DECODERS, OF_LANGUAGE_ALONE, decoder_of
 from mkv_ascend.checks.model_layer import ExplainError, ModelLayer, NotFromNumbersError
 
 __all__ = [
@@ -38,13 +38,13 @@ __all__ = [
 class ModelConfig:
     """The config.json of a model (of a multi-modal one, its text part), defaults filled in.
 
-    ``prefix``: of the names of its layers, ``language_model.`` in a multi-modal model.
+    ``decoder``: what stands before the number in the names of its layers.
     """
 
     folder: Path
     model_type: str
     values: Mapping[str, Any]
-    prefix: str = ""
+    decoder: str = OF_LANGUAGE_ALONE
 
     def number(self, name: str) -> int:
         """A whole number of the config; ExplainError where it has none of this name."""
@@ -69,6 +69,11 @@ class ModelConfig:
         return "bfloat16" if name == "float32" else name
 
     @property
+    def is_multimodal(self) -> bool:
+        """Whether the language model is a part of the whole model."""
+        return self.decoder != OF_LANGUAGE_ALONE
+
+    @property
     def state_dtype(self) -> str | None:
         """Dtype of the recurrent states of an engine with this target; None: its caches' own.
 
@@ -76,7 +81,7 @@ class ModelConfig:
         (``Qwen3_5ForConditionalGenerationConfig``), for the states of both models.
         """
         named = self.get("mamba_ssm_dtype") if self.model_type in QWEN3_5 else None
-        return str(named) if named and self.prefix else None
+        return str(named) if named and self.is_multimodal else None
 
     def layers(self, tensor_parallel_size: int, num_draft_tokens: int) -> list[ModelLayer]:
         """The layers that keep a cache on one rank, in the order of execution."""
@@ -114,13 +119,13 @@ def read_models(folders: Sequence[Path]) -> list[ModelConfig]:
         paths = " or ".join(str(folder / "config.json") for folder in folders)
         raise ExplainError(f"{paths}: transformers refuses it: {error}") from error
     return [
-        ModelConfig(folder, text["model_type"], whole, prefix)
-        for folder, (text, prefix), whole in zip(folders, texts, values, strict=True)
+        ModelConfig(folder, text["model_type"], whole, decoder)
+        for folder, (text, decoder), whole in zip(folders, texts, values, strict=True)
     ]
 
 
 def _text_of(folder: Path) -> tuple[dict[str, Any], str]:
-    """The numbers of the language model, with the prefix of its layers' names."""
+    """The numbers of the language model, with what its layers' names begin with."""
     path = folder / "config.json"
     try:
         config = read_config_file(folder)
@@ -139,10 +144,10 @@ def _text_of(folder: Path) -> tuple[dict[str, Any], str]:
     dtype = config.get("dtype") or config.get("torch_dtype")
     if dtype is not None:
         text.setdefault("dtype", dtype)
-    prefix = prefix_of_layers(config)
-    if prefix is None:
+    decoder = decoder_of(config)
+    if decoder is None:
         raise NotFromNumbersError(
             f"{path}: how layers are named in {config.get('architectures')} is not known; known "
-            f"multi-modal classes: {', '.join(sorted(PREFIXES))}"
+            f"multi-modal classes: {', '.join(sorted(DECODERS))}"
         )
-    return text, prefix
+    return text, decoder

@@ -83,7 +83,63 @@ def _qwen_3_5(model_type: str, **more: Any) -> dict[str, Any]:
     return {"model_type": model_type, "text_config": text, "vision_config": tower}
 
 
+LATENT = {
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+    "q_lora_rank": None,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "n_group": 1,
+    "topk_group": 1,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}
+MOON_TOWER = {
+    "patch_size": 14,
+    "init_pos_emb_height": 4,
+    "init_pos_emb_width": 4,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 1,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+}
+KINDS = ["sliding_attention", "full_attention"]
+WITH_WINDOWS = {"layer_types": KINDS, "sliding_window": 32}
+IDEFICS_TOWER = {**TOWER, "image_size": 56}
+
+
+def _cohere(model_type: str) -> dict[str, Any]:
+    return {
+        "model_type": model_type,
+        "text_config": _text("cohere2", **WITH_WINDOWS),
+        "vision_config": {**TOWER, "model_type": "siglip_vision_model"},
+    }
+
+
+def _gemma_4() -> dict[str, Any]:
+    """Heads of two sizes; the last two of six layers read the caches of the two before them."""
+    numbers = {
+        "num_hidden_layers": 6,
+        "layer_types": 3 * KINDS,
+        "sliding_window": 32,
+        "num_kv_shared_layers": 2,
+        "global_head_dim": 128,
+        "num_global_key_value_heads": 1,
+        "attention_k_eq_v": True,
+        "hidden_size_per_layer_input": 32,
+        "vocab_size_per_layer_input": 264,
+    }
+    tower = {**TOWER, "model_type": "gemma4_vision", "num_key_value_heads": 2, "head_dim": 16}
+    text = _text("gemma4_text", **numbers)
+    return {"model_type": "gemma4", "text_config": text, "vision_config": tower}
+
+
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
+    "AyaVisionForConditionalGeneration": _cohere("aya_vision"),
+    "Cohere2VisionForConditionalGeneration": _cohere("cohere2_vision"),
     "Gemma3ForConditionalGeneration": {
         "model_type": "gemma3",
         "text_config": _text(
@@ -93,6 +149,17 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         ),
         "vision_config": {**TOWER, "model_type": "siglip_vision_model"},
         "mm_tokens_per_image": 4,
+    },
+    "Gemma4ForConditionalGeneration": _gemma_4(),
+    "Idefics3ForConditionalGeneration": {
+        "model_type": "idefics3",
+        "text_config": _text("llama"),
+        "vision_config": {**IDEFICS_TOWER, "model_type": "idefics3_vision"},
+    },
+    "SmolVLMForConditionalGeneration": {
+        "model_type": "smolvlm",
+        "text_config": _text("llama"),
+        "vision_config": {**IDEFICS_TOWER, "model_type": "smolvlm_vision"},
     },
     "InternVLForConditionalGeneration": {
         "model_type": "internvl",
@@ -106,31 +173,25 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     },
     "KimiVLForConditionalGeneration": {
         "model_type": "kimi_vl",
+        "text_config": _text("deepseek_v3", **LATENT),
+        "vision_config": {**MOON_TOWER, "model_type": "moonvit"},
+    },
+    "KimiK25ForConditionalGeneration": {
+        "model_type": "kimi_k25",
+        "text_config": _text("kimi_k2", **LATENT),
+        "vision_config": {**MOON_TOWER, "mm_hidden_size": 32},
+    },
+    "Lfm2VlForConditionalGeneration": {
+        "model_type": "lfm2_vl",
         "text_config": _text(
-            "deepseek_v3",
-            kv_lora_rank=512,
-            qk_rope_head_dim=64,
-            qk_nope_head_dim=128,
-            v_head_dim=128,
-            q_lora_rank=None,
-            n_routed_experts=4,
-            num_experts_per_tok=2,
-            moe_intermediate_size=64,
-            n_group=1,
-            topk_group=1,
-            n_shared_experts=1,
-            first_k_dense_replace=1,
-        ),
-        "vision_config": {
-            "model_type": "moonvit",
-            "patch_size": 14,
-            "init_pos_emb_height": 4,
-            "init_pos_emb_width": 4,
-            "num_attention_heads": 2,
-            "num_hidden_layers": 1,
-            "hidden_size": 32,
-            "intermediate_size": 32,
-        },
+            "lfm2",
+            layer_types=["conv", "full_attention"],
+            conv_L_cache=3,
+            conv_dim=256,
+            block_dim=256,
+        )
+        | {"architectures": ["Lfm2ForCausalLM"]},
+        "vision_config": {**TOWER, "model_type": "siglip2_vision_model"},
     },
     "LlavaForConditionalGeneration": _llava("llava"),
     "LlavaNextForConditionalGeneration": _llava("llava_next"),

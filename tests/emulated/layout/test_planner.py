@@ -15,7 +15,7 @@ import pytest
 
 from mkv_ascend import cli
 from mkv_ascend.checks import from_config
-from mkv_ascend.checks.language_part import PREFIXES
+from mkv_ascend.checks.language_part import DECODERS
 from mkv_ascend.checks.planning_inputs import Asked
 from mkv_ascend.commands import from_vllm
 from mkv_ascend.layout.planning import plan
@@ -213,7 +213,7 @@ def test_a_config_may_name_the_dtype_of_the_targets_states(tmp_path):
 
 
 def test_every_class_of_multimodal_models_is_tried():
-    assert set(image_models.CONFIGS) == set(PREFIXES)
+    assert set(image_models.CONFIGS) == set(DECODERS)
 
 
 @pytest.mark.parametrize("architecture", image_models.CONFIGS)
