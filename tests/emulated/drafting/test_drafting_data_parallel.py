@@ -4,6 +4,8 @@
 import socket
 from pathlib import Path
 
+import pytest
+
 from tests.support import programs
 from tests.support.pairs import assert_greedy, scenario, text_prompts
 
@@ -18,12 +20,21 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def test_a_rank_drafts_on_while_the_other_is_idle():
+SPLIT_HEAD = {"finegrained_tp_config": {"lmhead_tensor_parallel_size": 2}}
+"""Each rank keeps half of the head's vocabulary, and has the other half from the other rank."""
+
+
+@pytest.mark.parametrize("additional", [{}, SPLIT_HEAD], ids=["whole", "split_head"])
+def test_a_rank_drafts_on_while_the_other_is_idle(additional):
     """Experts make the ranks run in step: each pass of a draft is one of all ranks."""
     case = scenario("qwen3_moe", "qwen3_moe", record_drafts=False)
     texts = text_prompts(case.model)
     asked = {
-        "engine": {**case.engine_arguments(), "async_scheduling": False},
+        "engine": {
+            **case.engine_arguments(),
+            "async_scheduling": False,
+            "additional_config": additional,
+        },
         "port": free_port(),
         "ranks": [
             {"prompts": texts[:count], "max_tokens": max_tokens} for count, max_tokens in RANKS
