@@ -146,7 +146,7 @@ def _check_page(spec: Any, facts: LayerFacts, used: int) -> None:
 
 
 def refuse_quantisation(spec: Any, facts: LayerFacts) -> None:
-    """Packed and per-token-head caches of vLLM, which no backend of vllm-ascend 0.23.0 serves."""
+    """Packed and per-token-head caches of vLLM, which no backend of vllm-ascend serves."""
     mode = getattr(spec, "kv_quant_mode", None)
     if getattr(mode, "is_per_token_head", False) or getattr(mode, "is_nvfp4", False):
         raise NotImplementedError(

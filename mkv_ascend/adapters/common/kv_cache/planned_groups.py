@@ -37,7 +37,7 @@ def require_layouts(specs: Specs) -> None:
 
     Raises:
         LayoutError: a spec of a class without a recipe, or one that does not add up.
-        NotImplementedError: a form of cache that no backend of vllm-ascend 0.23.0 serves.
+        NotImplementedError: a form of cache that no backend of vllm-ascend serves.
     """
     for spec in specs.values():
         kv_groups.layout_of_spec(spec)
