@@ -32,8 +32,6 @@ UNIT = {
     "0.23": ("tests/unit",),
     "0.30": (
         "tests/unit",
-        # No adapter module of 0.30.0rc2 is what this file tests.
-        "--ignore=tests/unit/adapters/test_gdn_rows.py",
         # What is built and shipped is the same for each host, and so are the tools that read it.
         "--ignore=tests/unit/install",
     ),
@@ -47,6 +45,7 @@ REFERENCE = (
     "tests/emulated/drafting/test_drafting_reference.py"
     "::test_proposals_and_acceptance_are_the_references"
 )
+STATES = "tests/emulated/recurrent/test_gated_delta_nets.py"
 EMULATED = {
     "0.23": ("tests/emulated",),
     # The emulated NPU, models that need more than attention, and drafts. Add a folder when all of
@@ -55,8 +54,10 @@ EMULATED = {
         "tests/emulated/device",
         "tests/emulated/benchmarks/test_benchmark_kv_layout.py",
         "tests/emulated/models/test_models.py::test_tokens_are_those_of_hugging_face[gpt_oss]",
-        "tests/emulated/recurrent/test_gated_delta_nets.py"
-        "::test_states_across_chunks_rejected_drafts_and_cached_blocks",
+        f"{STATES}::test_states_across_chunks_rejected_drafts_and_cached_blocks",
+        f"{STATES}::test_states_after_preemption_and_looked_up_drafts",
+        "tests/emulated/recurrent/test_mamba_models.py"
+        "::test_states_are_taken_back_to_what_was_accepted",
         # Drafts: eagle3 and dflash by plain loops, MLA's, one in two groups, vLLM's default graphs.
         f"{REFERENCE}[llama_target-llama_eagle3-eagle3-3]",
         f"{REFERENCE}[gpt_oss-gpt_oss_dflash-dflash-3]",

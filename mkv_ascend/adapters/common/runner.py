@@ -7,7 +7,7 @@ What a host does in its own way are the methods that raise NotImplementedError h
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -34,7 +34,12 @@ from mkv_ascend.adapters.common.kv_cache.planned_caches import (
     plan_caches,
     served_plan,
 )
-from mkv_ascend.adapters.common.patches import accepted_tokens, auxiliary_states, mamba_kernels
+from mkv_ascend.adapters.common.patches import (
+    accepted_tokens,
+    auxiliary_states,
+    gdn_rows,
+    mamba_kernels,
+)
 from mkv_ascend.adapters.common.patches.identity_rope import record_identity_rope
 from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
 from mkv_ascend.adapters.common.rebuilding_states import (
@@ -103,9 +108,6 @@ class HostRunner(NPUModelRunner):
     def plan_the_targets_pass(self) -> None:
         """Limit the target's pass to its own layers; calls ``limit_the_targets_pass``."""
         raise NotImplementedError
-
-    def prepare_builders(self, builders: Iterable[Any]) -> None:
-        """What the host's metadata builders need before the first batch."""
 
     def name_verifying_rows(self, asked: dict[str, Any]) -> None:
         """Name rows that verify drafts to builders of recurrent layers.
@@ -179,7 +181,7 @@ class HostRunner(NPUModelRunner):
             for group in groups
             for builder in group.metadata_builders
         ]
-        self.prepare_builders(builders)
+        gdn_rows.mark_builders(builders)
         if self.compilation_config.cudagraph_mode.has_full_cudagraphs():
             take_lengths_on_the_host(builders)
         self._target_pass = None

@@ -3,24 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from vllm.config import get_layers_from_vllm_config
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
 from mkv_ascend.adapters.common.kv_cache.layer_facts import tie_facts
 from mkv_ascend.adapters.common.runner import HostRunner
+from mkv_ascend.adapters.common.verifying_rows import in_prompts, name_rows
 from mkv_ascend.adapters.patching import override, record
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.host import HOST
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.kv_transfer import why_not_planned
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.mla_specs import corrected_specs
-from mkv_ascend.adapters.vllm_ascend_0_23.patches.gdn_rows import (
-    in_prompts,
-    mark_builders,
-    verifying_rows,
-)
 from mkv_ascend.adapters.vllm_ascend_0_23.target_slots import slots_in_one_launch
 
 
@@ -37,10 +32,6 @@ class MkvModelRunner(HostRunner):
         """See the base."""
         sizes: Sequence[Sequence[int]] = self.kernel_block_sizes
         return sizes
-
-    def prepare_builders(self, builders: Iterable[Any]) -> None:
-        """See the base; builders of gated delta nets are told of rows without drafts."""
-        mark_builders(builders)
 
     def plan_the_targets_pass(self) -> None:
         """See the base; also computes the slots of all groups in one launch."""
@@ -86,23 +77,8 @@ class MkvModelRunner(HostRunner):
         )
 
     def name_verifying_rows(self, asked: dict[str, Any]) -> None:
-        """See the base; vllm-ascend names only rows with drafts.
-
-        Those that verified drafts but have none now are named, too.
-        """
-        if not (self.speculative_config and self.model_config.is_hybrid):
-            return
-        if asked.get("for_cudagraph_capture") or asked.get("num_scheduled_tokens") is None:
-            return
-        count, batch = asked["num_reqs"], self.input_batch
-        drafts = self.num_decode_draft_tokens.np[:count]
-        if not asked.get("use_spec_decode"):
-            self.num_decode_draft_tokens.np.fill(-1)
-        accepted = self.num_accepted_tokens.np[:count]
-        computed, prompts = batch.num_computed_tokens_cpu[:count], batch.num_prompt_tokens[:count]
-        found = verifying_rows(np.maximum(drafts, 0), accepted, computed, prompts)
-        drafts[:] = np.maximum(drafts, found)
-        asked["use_spec_decode"] = bool((drafts >= 0).any())
+        """See the base."""
+        name_rows(self, asked)
 
     @override(
         record(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of recurrent layers that go on from what a verification of drafts left."""
+"""Rows of gated delta nets that are padded to the width of a verification."""
 
 from __future__ import annotations
 
@@ -8,14 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support import hosts
-
-hosts.skip_module_unless(
-    "vllm_ascend_0_23", "0.30.0rc2 has another builder of these rows, which is not patched"
-)
-_gdn_rows = hosts.module("patches.gdn_rows")
-padded_verify_rows = _gdn_rows.padded_verify_rows
-verifying_rows = _gdn_rows.verifying_rows
+from mkv_ascend.adapters.common.patches.gdn_rows import padded_verify_rows
 
 
 @given(
@@ -40,14 +33,3 @@ def test_short_rows_repeat_their_last_token(rows: list[tuple[int, bool]], width:
     assert found.starts.diff().tolist() == [len(row) for row in expected]
     assert found.starts.dtype == starts.dtype
     assert [longer[index] for index in found.kept.tolist()] == flat
-
-
-def test_rows_that_go_on_from_another_column_than_the_first() -> None:
-    """Drafts; accepted drafts and none now; neither; a prompt whose chunk has "drafts"; its end."""
-    found = verifying_rows(
-        drafts=np.array([2, 0, 0, 3, 0]),
-        accepted=np.array([1, 3, 1, 1, 1]),
-        computed=np.array([9, 9, 9, 4, 5]),
-        prompts=np.array([5, 5, 5, 5, 5]),
-    )
-    assert found.tolist() == [2, 0, -1, -1, -1]

@@ -11,7 +11,25 @@ DENSE = SimpleNamespace(
     model="dense", is_hybrid=False, is_attention_free=False, hf_text_config=SimpleNamespace()
 )
 MAMBA2 = SimpleNamespace(
-    model="granite", is_hybrid=True, is_attention_free=False, hf_text_config=SimpleNamespace()
+    model="granite",
+    is_hybrid=True,
+    is_attention_free=False,
+    hf_text_config=SimpleNamespace(mamba_chunk_size=256),
+)
+WINDOWS = SimpleNamespace(
+    model="lfm2",
+    is_hybrid=True,
+    is_attention_free=False,
+    hf_text_config=SimpleNamespace(conv_L_cache=3),
+)
+OTHER = SimpleNamespace(
+    model="kimi", is_hybrid=True, is_attention_free=False, hf_text_config=SimpleNamespace()
+)
+ALONE = SimpleNamespace(
+    model="mamba",
+    is_hybrid=False,
+    is_attention_free=True,
+    hf_text_config=SimpleNamespace(chunk_size=256),
 )
 GDN = SimpleNamespace(
     model="qwen3-next",
@@ -46,6 +64,9 @@ def reason(target, draft=DENSE, method="draft_model", prefix_caching=True, mode=
         (DENSE, DENSE, "ngram"),
         (GDN, DENSE, "draft_model"),
         (GDN, DENSE, "mtp"),
+        (GDN, DENSE, "ngram"),
+        (MAMBA2, DENSE, "draft_model"),
+        (MAMBA2, DENSE, "suffix"),
     ],
 )
 def test_what_tests_show_to_be_right_is_served(target, draft, method):
@@ -54,11 +75,18 @@ def test_what_tests_show_to_be_right_is_served(target, draft, method):
 
 @pytest.mark.parametrize("method", ["draft_model", "eagle3", "ngram"])
 def test_drafts_beside_other_states_are_refused(method):
-    assert f"{method} drafts are asked for beside granite" in reason(MAMBA2, DENSE, method)
+    assert f"{method} drafts are asked for beside kimi" in reason(OTHER, DENSE, method)
 
 
-def test_drafts_of_unlike_numbers_beside_gated_delta_nets_are_refused():
-    assert "or a draft model" in reason(GDN, DENSE, "ngram")
+@pytest.mark.parametrize("has_triton", [True, False])
+def test_drafts_beside_windows_are_refused_where_the_update_is_replaced(monkeypatch, has_triton):
+    monkeypatch.setattr(states, "HAS_TRITON", has_triton)
+    found = reason(WINDOWS)
+    assert ("cannot verify drafts" in found) if has_triton else found is None
+
+
+def test_drafts_beside_states_alone_are_refused():
+    assert "that have attention, too" in reason(ALONE)
 
 
 def test_hits_of_a_recurrent_draft_beside_states_are_refused():

@@ -36,5 +36,6 @@ class MkvPlatform(HostPlatform):
         """See the base."""
         # Not with this module: the front process needs none of it.
         from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache import engine_core
+        from mkv_ascend.adapters.vllm_ascend_0_30.v1.patches import placeholder_drafts
 
-        return (engine_core.our_groups,)
+        return (engine_core.our_groups, placeholder_drafts.schedule_no_placeholders)

@@ -11,6 +11,7 @@ from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
 from mkv_ascend.adapters.common.kv_cache.layer_facts import tie_facts
 from mkv_ascend.adapters.common.runner import HostRunner
+from mkv_ascend.adapters.common.verifying_rows import name_rows
 from mkv_ascend.adapters.patching import override, record
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.drafting.host import HOST
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.left_alone import why_not_planned_groups
@@ -34,6 +35,10 @@ class MkvModelRunner(HostRunner):
     def plan_the_targets_pass(self) -> None:
         """See the base; vllm-ascend computes the slots of all groups in one launch itself."""
         self.limit_the_targets_pass(self.use_dcp)
+
+    def name_verifying_rows(self, asked: dict[str, Any]) -> None:
+        """See the base; the builder sees no verification where all rows have 0 drafts."""
+        name_rows(self, asked, least=1)
 
     @override(
         record(

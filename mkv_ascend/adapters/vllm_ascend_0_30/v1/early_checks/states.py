@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recurrent states beside drafts: what this adapter does not serve right yet.
 
-Tests of 0.23.0 that fail here are the reason for each refusal: tokens of a Mamba2 target were wrong
-after drafts were rejected, and so were those of gated delta nets beside drafts that are looked up,
-whose number differs by request.
+Gated delta nets, Mamba2 layers and short convolutions are served as targets with drafts of any
+method; tests judge their tokens. Of others no test knows. Where vLLM finds Triton, vllm-ascend
+replaces the update of short convolutions by one that cannot verify drafts.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vllm.triton_utils import HAS_TRITON
+
 from mkv_ascend.adapters.common.drafting.recurrent_options import has_recurrent_layers
-from mkv_ascend.adapters.common.early_checks.facts_of_config import OWN_DRAFTS
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 HITS = "its groups of blocks cannot leave prefix hits to the target's on vllm-ascend 0.30.0rc2 yet"
 """Why a recurrent draft reads no prefix hits."""
 INSTEAD = "Possible: no speculation, or vllm-ascend 0.23.0 with vLLM 0.23.0"
+OF_KINDS = ("linear_num_value_heads", "mamba_chunk_size", "chunk_size", "conv_L_cache")
+"""Of configurations with gated delta nets, with Mamba2 layers (two names), and with short
+convolutions."""
 
 
 def why_not_served(config: VllmConfig) -> str | None:
@@ -26,19 +30,25 @@ def why_not_served(config: VllmConfig) -> str | None:
     speculative, model = config.speculative_config, config.model_config
     if speculative is None:
         return None
-    if model.is_hybrid or model.is_attention_free:
-        asked = f"{speculative.method} drafts are asked for beside {model.model}, which keeps"
-        if not hasattr(model.hf_text_config, "linear_num_value_heads"):
-            return (
-                f"{asked} recurrent states other than gated delta nets: mkv_ascend does not take "
-                f"these back right on vllm-ascend 0.30.0rc2 yet. {INSTEAD}"
-            )
-        if speculative.method not in OWN_DRAFTS:
-            return (
-                f"{asked} states of gated delta nets: with other numbers of drafts by request "
-                "mkv_ascend does not take these back right on vllm-ascend 0.30.0rc2 yet. "
-                f"{INSTEAD}, or a draft model"
-            )
+    asked = f"{speculative.method} drafts are asked for beside {model.model}, which keeps"
+    if model.is_attention_free:
+        return (
+            f"{asked} recurrent states alone: vLLM 0.30.0 counts accepted tokens only for models "
+            "that have attention, too, so that rejected ones would stay in the states. Possible: "
+            "no speculation"
+        )
+    if model.is_hybrid and not any(hasattr(model.hf_text_config, name) for name in OF_KINDS):
+        return (
+            f"{asked} recurrent states other than gated delta nets, Mamba2 and short "
+            "convolutions: mkv_ascend has not been tested to take these back on vllm-ascend "
+            f"0.30.0rc2. {INSTEAD}"
+        )
+    if HAS_TRITON and hasattr(model.hf_text_config, "conv_L_cache"):
+        return (
+            f"{asked} windows of short convolutions: vllm-ascend 0.30.0rc2 looks for a Triton "
+            "kernel of its own that it no longer has, and the PyTorch code that it takes in its "
+            f"place (vllm_ascend/ops/causal_conv1d.py) cannot verify drafts. {INSTEAD}"
+        )
     cache = config.cache_config
     by_prefix = cache.enable_prefix_caching and cache.mamba_cache_mode != "none"
     if by_prefix and has_recurrent_layers(config):

@@ -11,7 +11,11 @@ from mkv_ascend.adapters.common.patches import (
     two_head_sizes,
     value_head_size,
 )
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.patches import context_keys, sparse_counts
+from mkv_ascend.adapters.vllm_ascend_0_30.v1.patches import (
+    context_keys,
+    gdn_rows,
+    sparse_counts,
+)
 
 
 def apply() -> None:
@@ -23,4 +27,5 @@ def apply() -> None:
     context_keys.rotate_in_place.apply()
     recurrent_blocks.blocks_without_alignment.apply()
     two_head_sizes.choose_no_backend.apply()
+    gdn_rows.install()
     target_state_groups.groups_that_move.apply()

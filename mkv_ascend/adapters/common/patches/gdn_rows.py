@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of gated delta nets whose state is where a verification of drafts left it.
+
+While ``K`` draft tokens are verified, a layer writes a state after each of the ``1 + K`` tokens,
+into as many columns of the request's block table. The next step goes on from the column of the last
+accepted token. vllm-ascend (``ops/gdn_attn_builder.py``) handles this for rows that have ``K``
+drafts again. Two other kinds of rows get a wrong state:
+
+- a row with fewer drafts: its tokens' columns are looked up as if every row had ``1 + K`` tokens;
+- a row without drafts: it goes on from column 0, whatever was accepted.
+
+Here both become rows of ``1 + K`` tokens: the last token is repeated, and the results of the
+repetitions are dropped (their states lie in columns that are not read). Batches that a captured
+graph replays have neither: both are shorter than a verify step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mkv_ascend.adapters.patching import patch
+
+ROWS = "mkv_ascend_rows"
+"""Attribute of metadata whose verify rows were padded."""
+
+OF_THE_TARGET = "mkv_ascend_of_the_target"
+"""Attribute of the target's builders; drafts build metadata for other rows."""
+
+
+@dataclass(frozen=True)
+class PaddedVerifyRows:
+    """Verify rows of a batch, padded by repeating their last token.
+
+    Attributes:
+        starts: first token of each row, and the end, int32 ``[rows + 1]``.
+        source: for each padded token, the original token that it is or repeats, int64.
+        kept: for each original token, its place among the padded ones, int64.
+    """
+
+    starts: torch.Tensor
+    source: torch.Tensor
+    kept: torch.Tensor
+
+    def to(self, device: torch.device) -> PaddedVerifyRows:
+        """The same on ``device``."""
+        parts = (self.starts, self.source, self.kept)
+        return PaddedVerifyRows(*(part.to(device, non_blocking=True) for part in parts))
+
+
+def padded_verify_rows(
+    starts: torch.Tensor, verifying: torch.Tensor, width: int
+) -> PaddedVerifyRows | None:
+    """Pad the rows ``verifying`` (bool ``[rows]``) to ``width`` tokens; None if none is shorter.
+
+    ``starts``: int ``[rows + 1]`` on the host. Rows without tokens stay empty.
+    """
+    lengths = starts.diff().to(torch.int64)
+    short = verifying & (lengths > 0) & (lengths < width)
+    if not bool(short.any()):
+        return None
+    longer = torch.where(short, width, lengths)
+    new_starts = torch.zeros(len(lengths) + 1, dtype=torch.int64)
+    torch.cumsum(longer, 0, out=new_starts[1:])
+    row = torch.repeat_interleave(torch.arange(len(lengths)), longer)
+    place = torch.arange(int(new_starts[-1])) - new_starts[row]
+    source = starts[row].to(torch.int64) + torch.minimum(place, lengths[row] - 1)
+    kept = (place < lengths[row]).nonzero().flatten()
+    return PaddedVerifyRows(new_starts.to(starts.dtype), source, kept)
+
+
+def mark_builders(builders: Iterable[Any]) -> None:
+    """Let ``builders`` pad verify rows."""
+    for builder in builders:
+        setattr(builder, OF_THE_TARGET, True)
+
+
+def apply() -> None:
+    """Replace vllm-ascend's methods. Idempotent."""
+    import vllm_ascend.patch.worker  # noqa: F401  (it gives the layers their core)
+
+    build_of_padded_rows.apply()
+
+
+@patch(
+    name="rows of gated delta nets",
+    target=(
+        "vllm_ascend.ops.gdn_attn_builder:AscendGDNAttentionMetadataBuilder.build",
+        "vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn:"
+        "QwenGatedDeltaNetAttention._forward_core",
+    ),
+    reads=("vllm_ascend.ops.gdn:AscendGatedDeltaNetAttention._forward_core",),
+    writes=(OF_THE_TARGET, ROWS),
+    why="After a verification of drafts a state stands in the column of the token that was "
+    "accepted last. Rows with fewer drafts than K, or none, go on from another column: wrong "
+    "tokens.",
+    until="vllm-ascend looks columns up by row",
+    test="tests/emulated/recurrent/test_gated_delta_nets.py"
+    "::test_states_after_preemption_and_looked_up_drafts",
+)
+def build_of_padded_rows(
+    original: Callable[..., Any],
+    builder: Any,
+    common_prefix_len: int,
+    common_attn_metadata: Any,
+    num_accepted_tokens: torch.Tensor | None = None,
+    num_decode_draft_tokens_cpu: torch.Tensor | None = None,
+    **others: Any,
+) -> Any:
+    rest = (num_accepted_tokens, num_decode_draft_tokens_cpu)
+    common = common_attn_metadata
+    rows = None
+    if getattr(builder, OF_THE_TARGET, False) and num_decode_draft_tokens_cpu is not None:
+        rows = padded_verify_rows(
+            common.query_start_loc_cpu, num_decode_draft_tokens_cpu >= 0, builder.num_spec + 1
+        )
+    if rows is None:
+        return original(builder, common_prefix_len, common, *rest, **others)
+    on_device = rows.to(common.query_start_loc.device)
+    longer = common.replace(
+        query_start_loc=on_device.starts,
+        query_start_loc_cpu=rows.starts,
+        num_actual_tokens=len(rows.source),
+        max_query_len=int(rows.starts.diff().max()),
+        # Of the original rows: lengths choose columns and must not change.
+        _num_computed_tokens_cache=common.compute_num_computed_tokens(),
+    )
+    metadata = original(builder, common_prefix_len, longer, *rest, **others)
+    setattr(metadata, ROWS, on_device)
+    return metadata
+
+
+@build_of_padded_rows.also(
+    target="vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn:"
+    "QwenGatedDeltaNetAttention._forward_core"
+)
+def _forward_core(
+    original: Callable[..., None],
+    layer: Any,
+    mixed_qkv: torch.Tensor,
+    b: torch.Tensor,
+    a: torch.Tensor,
+    core_attn_out: torch.Tensor,
+) -> None:
+    from vllm.forward_context import get_forward_context
+
+    metadata = get_forward_context().attn_metadata
+    rows: PaddedVerifyRows | None = None
+    if isinstance(metadata, dict):
+        rows = getattr(metadata[layer.prefix], ROWS, None)
+    if rows is None:
+        original(layer, mixed_qkv, b, a, core_attn_out)
+        return
+    longer = core_attn_out.new_zeros((len(rows.source), *core_attn_out.shape[1:]))
+    inputs = (part.index_select(0, rows.source) for part in (mixed_qkv, b, a))
+    original(layer, *inputs, longer)
+    core_attn_out[: len(rows.kept)] = longer.index_select(0, rows.kept)

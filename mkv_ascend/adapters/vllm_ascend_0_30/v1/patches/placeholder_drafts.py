@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps drafts that nobody made away from recurrent states.
+
+vLLM (0.30.0, ``Scheduler.schedule``) fills a request that begins with one token up to ``1 + K``
+tokens with placeholders, so that its step looks like a verification: behind a prefix hit that ends
+at the prompt's last token, for instance. All placeholders are rejected, but the row is part of a
+prompt, whose layers keep one state: that after the placeholders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mkv_ascend.adapters.common.drafting.recurrent_options import has_recurrent_layers
+from mkv_ascend.adapters.patching import patch
+
+
+@patch(
+    name="no placeholders beside states",
+    target="vllm.v1.core.sched.scheduler:Scheduler.__init__",
+    reads=("vllm.v1.core.sched.scheduler:Scheduler.schedule",),
+    writes=("dynamic_sd_lookup",),
+    why="A request that begins with one token is filled up to a verification's K + 1 with "
+    "placeholders. vllm-ascend computes it as a part of a prompt: the state after the placeholders "
+    "stays, and the tokens that follow are wrong.",
+    until="vllm-ascend takes back states of rows that vLLM has filled up",
+    test="tests/emulated/recurrent/test_mamba_models.py"
+    "::test_states_are_taken_back_to_what_was_accepted",
+)
+def schedule_no_placeholders(
+    original: Callable[..., None], scheduler: Any, *args: Any, **kwargs: Any
+) -> None:
+    """Give a number of drafts for every number of requests: vLLM then fills no request up.
+
+    The number is the same for all, so that nothing else changes.
+    """
+    original(scheduler, *args, **kwargs)
+    config = scheduler.vllm_config
+    model = config.model_config
+    states = model.is_hybrid or model.is_attention_free or has_recurrent_layers(config)
+    if states and scheduler.num_spec_tokens > 0 and scheduler.dynamic_sd_lookup is None:
+        requests = config.scheduler_config.max_num_seqs
+        scheduler.dynamic_sd_lookup = [scheduler.num_spec_tokens] * (requests + 1)
