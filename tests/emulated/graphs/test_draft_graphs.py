@@ -112,8 +112,9 @@ def assert_captures_are_reported(result, draft_captures):
     assert float(target[1]) > 0.0
     assert float(target[2]) > 0.0
     assert (float(draft[1]) > 0.0) == (draft_captures > 0)
-    # Graphs of one pool: the draft's may lie in the memory of the target's.
-    assert 0.0 <= float(draft[2]) <= 24.0
+    # Graphs of one pool: most of what the draft's need lies in the memory of the target's.
+    assert (float(draft[2]) > 0.0) == (draft_captures > 0)
+    assert float(draft[2]) < float(target[2])
 
 
 def test_a_draft_may_be_asked_to_run_eagerly():

@@ -4,6 +4,7 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
 from vllm_ascend.attention.attention_v1 import AscendAttentionBackendImpl, AscendMetadata
 
@@ -16,7 +17,9 @@ from vllm_ascend.attention.attention_v1 import FIAParamProvider
 from vllm_ascend.compilation.updatable_graph import GraphUpdateTask, UpdatableGraph
 
 CapturedGraphParams = hosts.module("drafting.capture_adapters").CapturedGraphParams
-TaskUpdates = hosts.module("drafting.task_updates").TaskUpdates
+_task_updates = hosts.module("drafting.task_updates")
+DraftGraph = _task_updates.DraftGraph
+TaskUpdates = _task_updates.TaskUpdates
 NAMES = ("layers.10", "layers.9")
 """Layers in the order of execution, which is not that of their names."""
 
@@ -76,3 +79,47 @@ def test_a_missing_task_or_length_is_an_error():
     graph.tasks.pop()
     with pytest.raises(RuntimeError, match="3 tasks of attention were captured, not 4"):
         TaskUpdates(graph, CapturedGraphParams(), NAMES, metadata, LAYERS)
+
+
+def test_launches_of_one_operator_share_the_largest_workspace_of_any():
+    """vllm-ascend's own graph keeps the first launch's, which is too small for the second."""
+    sizes = {}
+    for kind in (DraftGraph, UpdatableGraph):
+        graph = object.__new__(kind)
+        graph.capture_resources = {}
+        for size in (512, 2048, 1024):
+            given = graph.get_capture_resource("key", lambda size=size: torch.empty(size))
+        sizes[kind] = given.numel()
+    assert sizes == {DraftGraph: 2048, UpdatableGraph: 512}
+
+
+class Noted(list):
+    """Launches that MLA noted beside the graph's tasks."""
+
+    def launches(self, names, metadata, layers):
+        self.extend(names)
+        return ((),) * len(metadata)
+
+
+def test_launches_of_mla_are_updated_with_the_graphs_tasks(monkeypatch):
+    runs = []
+
+    class NotedUpdates:
+        def __init__(self, passes):
+            self.passes = len(passes)
+
+        def __bool__(self):
+            return True
+
+        def run(self, stream, context, config, lengths):
+            runs.append((stream, context, config, lengths))
+
+    monkeypatch.setattr(_task_updates, "Updates", NotedUpdates)
+    graph, metadata = captured(2)
+    latent = {"layers.11": SimpleNamespace(impl=SimpleNamespace())}
+    noted = Noted()
+    updates = TaskUpdates(graph, noted, (*NAMES, *latent), metadata, LAYERS | latent)
+    assert noted == ["layers.11"]
+    updates.run("stream", "context", "config", [[5, 6], [7, 8]])
+    assert len(graph.applied) == 4
+    assert runs == [("stream", "context", "config", [[5, 6], [7, 8]])]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import engine
+from tests.support import engine, hosts
 from tests.support.pairs import assert_greedy_tokens_of_reference, scenario, text_prompts
 from tests.support.tiny_models import model_directory
 
@@ -42,3 +42,12 @@ def test_in_graphs_of_decoding(name: str) -> None:
 
 def test_in_graphs_of_pieces_and_of_decoding() -> None:
     assert_stock_gives_the_tokens("llama_target", graphs="FULL_AND_PIECEWISE", traced=True)
+
+
+@hosts.only_on("vllm_ascend_0_30", "0.23.0 starts the kernels of Mamba2 itself")
+def test_mamba2_is_not_served_by_model_runner_v1() -> None:
+    """A fault of the host, which the plugin mends: the runner starts no backend of the kernels."""
+    with pytest.raises(
+        engine.EngineFailedError, match="Mamba SSU backend has not been initialized"
+    ):
+        assert_stock_gives_the_tokens("granite4")

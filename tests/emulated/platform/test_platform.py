@@ -41,6 +41,7 @@ def configure(monkeypatch):
             additional_config=additional_config,
             parallel_config=parallel,
             model_config=model,
+            speculative_config=None,
             use_v2_model_runner=v2,
             attention_config=SimpleNamespace(backend=SimpleNamespace(name=asked)),
         )
@@ -177,6 +178,7 @@ def configuration(
             data_parallel_size=1,
             prefill_context_parallel_size=1,
             decode_context_parallel_size=1,
+            use_sequence_parallel_moe=False,
         ),
         cache_config=SimpleNamespace(
             kv_offloading_size=None, enable_prefix_caching=True, mamba_cache_mode="none"
@@ -226,7 +228,7 @@ def test_sequence_parallelism_is_refused_where_only_the_draft_has_experts(monkey
     draft = dense_model()
     draft.hf_text_config = PretrainedConfig(num_experts=8)
     early_check.check_models(configuration({}, draft, ranks=(2, 2)))
-    monkeypatch.setattr("vllm_ascend.utils._ENABLE_SP", True)
+    monkeypatch.setattr("vllm_ascend.utils.enable_sp", lambda config: True)
     with pytest.raises(SelectionError, match=r"enable_flashcomm1.* a model has 8 experts"):
         early_check.check_models(configuration({}, draft, ranks=(2, 2)))
     early_check.check_models(configuration({}, dense_model(), ranks=(2, 2)))

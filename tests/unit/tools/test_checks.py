@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -67,6 +68,17 @@ def test_all_tests_that_a_host_is_given_exist() -> None:
         if test:
             function = test.partition("[")[0]
             assert f"def {function}(" in (checks.ROOT / path).read_text(), name
+
+
+def test_what_only_one_host_can_run_is_run_on_it() -> None:
+    """Else such a test would run nowhere: the default host leaves it out."""
+    of_adapter = {f"vllm_ascend_{host.replace('.', '_')}": host for host in checks.EMULATED}
+    only = re.compile(r'(?:only_on\(|skip_module_unless\(|NAME !=)\s*"(\w+)"')
+    for path in (checks.ROOT / "tests" / "emulated").rglob("test_*.py"):
+        name = path.relative_to(checks.ROOT).as_posix()
+        for adapter in only.findall(path.read_text()):
+            run = checks.EMULATED[of_adapter[adapter]]
+            assert any(name.startswith(given) for given in run), f"{name} on {adapter}"
 
 
 def test_a_missing_tool_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
