@@ -9,20 +9,10 @@ from typing import TYPE_CHECKING, Any
 from vllm_ascend.worker import worker as ascend_worker
 
 from mkv_ascend.adapters.common.patches import expert_groups
-from mkv_ascend.adapters.patching import override, record
+from mkv_ascend.adapters.patching import override, record, replaced
 
 if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
-
-
-RUNNER = record(
-    name="model runner of the worker",
-    target="vllm_ascend.worker.worker:NPUModelRunner",
-    reads=("vllm_ascend.worker.worker:NPUWorker.init_device",),
-    why="NPUWorker.init_device names the runner's class by a global of its module.",
-    until="NPUWorker takes the runner's class from an overridable method",
-    test="tests/emulated/models/test_backend_choice.py",
-)
 
 
 class HostWorker(ascend_worker.NPUWorker):
@@ -52,9 +42,12 @@ class HostWorker(ascend_worker.NPUWorker):
 
     @override(
         record(
-            name="device of the worker",
-            target="vllm_ascend.worker.worker:NPUWorker.init_device",
-            why='Its model runner is ours: see "model runner of the worker".',
+            name="model runner of the worker",
+            target=(
+                "vllm_ascend.worker.worker:NPUWorker.init_device",
+                "vllm_ascend.worker.worker:NPUModelRunner",
+            ),
+            why="NPUWorker.init_device names the runner's class by a global of its module.",
             until="NPUWorker takes the runner's class from an overridable method",
             test="tests/emulated/models/test_backend_choice.py",
         )
@@ -65,19 +58,10 @@ class HostWorker(ascend_worker.NPUWorker):
         vllm-ascend's method takes the runner's class from a global of its module, and does much
         more. Replacing the global during the call keeps all of it.
         """
-        with RUNNER.replaced(self.runner_class()):
+        with replaced(ascend_worker, "NPUModelRunner", self.runner_class()):
             super().init_device()
 
-    @override(
-        record(
-            name="processes of the worker",
-            target="vllm_ascend.worker.worker:NPUWorker._init_worker_distributed_environment",
-            why="A draft with experts beside a target without needs a group of processes more.",
-            until="vLLM looks at the draft's configuration too",
-            test="tests/emulated/drafting/test_drafting_ranks.py"
-            "::test_a_draft_with_experts_serves_a_target_without_on_several_ranks",
-        )
-    )
+    @override(expert_groups.EXPERT_GROUP)
     def _init_worker_distributed_environment(self) -> None:
         super()._init_worker_distributed_environment()
         expert_groups.make_for_draft(self.vllm_config)

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 EXPERT_GROUP = record(
     name="experts of a draft alone",
-    target="vllm.distributed.parallel_state:_EP",
+    target=(
+        "vllm_ascend.worker.worker:NPUWorker._init_worker_distributed_environment",
+        "vllm.distributed.parallel_state:_EP",
+    ),
     reads=(
         "vllm.distributed.parallel_state:initialize_model_parallel",
         "vllm.distributed.parallel_state:init_model_parallel_group",

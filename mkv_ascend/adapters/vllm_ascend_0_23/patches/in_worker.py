@@ -5,14 +5,18 @@ from __future__ import annotations
 
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.patches import (
-    dense_specs,
     recurrent_blocks,
     target_state_groups,
     two_head_sizes,
     value_head_size,
 )
 from mkv_ascend.adapters.vllm_ascend_0_23.attention import shared_keys
-from mkv_ascend.adapters.vllm_ascend_0_23.patches import gdn_rows, short_convolution, sparse_counts
+from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
+    dense_specs,
+    gdn_rows,
+    short_convolution,
+    sparse_counts,
+)
 
 
 def apply() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.patches import (
-    dense_specs,
     recurrent_blocks,
     target_state_groups,
     two_head_sizes,
@@ -21,7 +20,6 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v1.patches import (
 def apply() -> None:
     """Apply them. Idempotent."""
     layers.choose_backend.apply()
-    dense_specs.spec_without_mla.apply()
     value_head_size.project_values.apply()
     sparse_counts.number_of_keys.apply()
     context_keys.rotate_in_place.apply()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The spec of a dense layer that is drafted with beside an MLA target.
 
-vLLM's dense layer with a sliding window asks the configuration that it is given whether the model
-has MLA, and refuses. The configuration is the target's, also when the layer is the draft's.
+vLLM 0.23.0's dense layer with a sliding window asks the configuration that it is given whether the
+model has MLA, and refuses. The configuration is the target's, also when the layer is the draft's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     target="vllm.model_executor.layers.attention.attention:Attention.get_kv_cache_spec",
     why="A dense layer with a sliding window refuses when the model has MLA, and is asked about "
     "the target's configuration also where it is the draft's.",
-    until="vLLM asks the layer, or hands over the draft's configuration",
+    until="vLLM asks the layer, or hands over the draft's configuration (0.30.0 asks neither)",
     test="tests/emulated/layout/test_layout_engines.py",
 )
 def spec_without_mla(original: Any, layer: Any, vllm_config: VllmConfig) -> Any:
