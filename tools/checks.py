@@ -53,7 +53,11 @@ EMULATED = {
     "0.30": (
         "tests/emulated/device",
         "tests/emulated/benchmarks/test_benchmark_kv_layout.py",
+        "tests/emulated/layout/test_block_zeroer.py",
+        "tests/emulated/layout/test_planned_runner.py",
         "tests/emulated/layout/test_requests_at_once.py",
+        "tests/emulated/models/test_shared_caches.py"
+        "::test_a_layer_that_shares_joins_a_group_of_unlike_pages",
         "tests/emulated/models/test_stock.py",
         "tests/emulated/platform/test_platform.py",
         "tests/emulated/models/test_models.py::test_tokens_are_those_of_hugging_face[gpt_oss]",

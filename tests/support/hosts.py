@@ -17,6 +17,15 @@ NAME = ADAPTER.FINGERPRINTS.parent.name
 """The name of its folder, for instance ``vllm_ascend_0_23``."""
 COMMON = "mkv_ascend.adapters.common"
 VLLM_ASCEND = metadata.version("vllm-ascend")
+INDEXER_IS_A_LAYER = NAME == "vllm_ascend_0_30"
+"""Whether sparse attention's indexer has a cache of its own, not one in the latent's spec."""
+PLANS_DEEPSEEK_V4 = NAME == "vllm_ascend_0_23"
+"""Whether DeepSeek-V4's caches are planned, not left to vllm-ascend."""
+OWN_BUFFERS = (
+    "there a layer has a buffer of its own, with keys and values of a block side by side; the "
+    "caches of a plan lie otherwise"
+)
+"""Why caches of a plan are compared with vllm-ascend's on 0.23.0 alone."""
 
 
 def path(name: str) -> str:
@@ -37,6 +46,20 @@ def path(name: str) -> str:
 def module(name: str) -> Any:
     """The module of that name; see ``path``."""
     return import_module(path(name))
+
+
+def kv_cache_tensor(size: int, layers: list[str]) -> Any:
+    """vLLM's ``KVCacheTensor`` of ``size`` bytes; with 0.30.0 it also says where pages begin."""
+    from vllm.v1.kv_cache_interface import KVCacheTensor
+
+    if NAME == "vllm_ascend_0_23":
+        return KVCacheTensor(size, layers)
+    return KVCacheTensor(size, layers, layer_stride=0, block_stride=0)
+
+
+def kernel_block_sizes(sizes: list[int]) -> list[Any]:
+    """A runner's ``kernel_block_sizes`` from one size for each KV group."""
+    return [[size] for size in sizes] if NAME == "vllm_ascend_0_23" else sizes
 
 
 def only_on(host: str, reason: str) -> pytest.MarkDecorator:

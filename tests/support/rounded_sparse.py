@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
-from transformers.models.glm_moe_dsa.modeling_glm_moe_dsa import apply_rotary_pos_emb
 
 from tests.support.tiny_models import deepseek_v32
 
@@ -92,14 +91,19 @@ def chosen_by_8_bits(
     q_resid: torch.Tensor,
     position_embeddings: tuple[torch.Tensor, torch.Tensor],
     attention_mask: torch.Tensor,
+    *_positions: torch.Tensor,
     use_cache: bool = False,
+    past_key_values: Any = None,
 ) -> torch.Tensor:
-    """``GlmMoeDsaIndexer.forward`` with queries and keys of 8 bits: int64 ``[B, S, topk]``.
+    """``forward`` of the family's indexer with queries and keys of 8 bits: int64 ``[B, S, topk]``.
+
+    Transformers 5.14.1 gives it the positions too, and the model's cache where 5.5.4 says whether
+    the indexer keeps one.
 
     The paper's index score is the sum over heads of ``weight * relu(query . key)``; DeepSeek's
     inference code rotates both by a Hadamard matrix and stores them in 8 bits with a scale each.
     """
-    if use_cache:
+    if use_cache or past_key_values is not None:
         raise ValueError("the reference keeps no cache of the indexer's keys: use_cache=False")
     batch, length, _ = hidden_states.shape
     queries = indexer.wq_b(q_resid).view(batch, length, indexer.n_heads, indexer.head_dim)
@@ -119,8 +123,12 @@ def chosen_by_8_bits(
 def _rotary(
     states: torch.Tensor, rope: int, position_embeddings: tuple[torch.Tensor, torch.Tensor]
 ) -> torch.Tensor:
-    turned = apply_rotary_pos_emb(states[..., :rope], *position_embeddings, unsqueeze_dim=2)
-    return torch.cat((turned, states[..., rope:]), dim=-1)
+    """The first ``rope`` features of ``[B, S, heads, D]`` turned in halves, as RoFormer's (34)."""
+    cos, sin = (table.unsqueeze(2) for table in position_embeddings)
+    turning, plain = states.split([rope, states.shape[-1] - rope], dim=-1)
+    first, second = turning.chunk(2, dim=-1)
+    turned = turning * cos + torch.cat((-second, first), dim=-1) * sin
+    return torch.cat((turned, plain), dim=-1)
 
 
 def in_8_bits(states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

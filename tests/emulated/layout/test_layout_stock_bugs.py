@@ -45,7 +45,7 @@ BUGS: dict[str, tuple[Sequence[Layers], Sequence[Sequence[str]], type[Exception]
         "invalid for input of size",
     ),
     "3: a dense draft beside sparse attention": (
-        [[*attn(sparse((512, 64, 128)), backend=SFA), *attn(dense(), backend=GQA, prefix="d")]],
+        [[*attn(*sparse((512, 64, 128)), backend=SFA), *attn(dense(), backend=GQA, prefix="d")]],
         [["model.0.self_attn.attn"], ["d.0.self_attn.attn"]],
         AssertionError,
         "",

@@ -20,15 +20,14 @@ from vllm.v1.kv_cache_interface import (
     HiddenStateCacheSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
-    KVCacheTensor,
     MambaSpec,
     SlidingWindowSpec,
     UniformTypeKVCacheSpecs,
 )
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
-from vllm_ascend.quantization.modelslim_config import AscendModelSlimConfig
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
+from tests.support import hosts
 from tests.support.caches import stock_caches
 from tests.support.caches.kv_configs import configs, model
 from tests.support.caches.layer_cases import (
@@ -59,9 +58,13 @@ def kv_cache_config(groups: Any, counted: int) -> KVCacheConfig:
         if any(spec != first for spec in of_group.values()):
             whole = UniformTypeKVCacheSpecs(first.block_size, of_group)
         specs.append(KVCacheGroupSpec([*of_group], whole))
-    return KVCacheConfig(NUM_BLOCKS, [KVCacheTensor(counted, [])], specs)
+    return KVCacheConfig(NUM_BLOCKS, [hosts.kv_cache_tensor(counted, [])], specs)
 
 
+beside_stock = hosts.only_on("vllm_ascend_0_23", hosts.OWN_BUFFERS)
+
+
+@beside_stock
 @pytest.mark.parametrize("case", CASES)
 def test_the_runners_caches_are_those_of_vllm_ascend(case: str) -> None:
     groups, shared = CASES[case]
@@ -95,6 +98,10 @@ BACKENDS = {
     HiddenStateCacheSpec: CacheOnlyAttentionBackend,
     MambaSpec: None,
 }
+if hosts.INDEXER_IS_A_LAYER:
+    from vllm_ascend.core.kv_cache_interface import AscendSFAIndexerCacheSpec
+
+    BACKENDS[AscendSFAIndexerCacheSpec] = MLA
 SHORT = MambaSpec(block_size=128, shapes=((2, 2048),), dtypes=(BF16,))
 KDA = MambaSpec(
     block_size=128,
@@ -109,7 +116,7 @@ def delta() -> MambaSpec:
     return MambaSpec(block_size=512, shapes=((3, 1024), (4, 128, 128)), dtypes=(BF16, BF16))
 
 
-def indexed() -> AscendMLAAttentionSpec:
+def indexed() -> list[Any]:
     return sparse((512, 64, 128))
 
 
@@ -132,17 +139,17 @@ PAIRS: dict[str, tuple[list[Any], list[Any]]] = {
     "short convolutions": ([SHORT, dense(64, 8), SHORT], []),
     "short convolutions, dense": ([SHORT, dense(64, 8), SHORT], [dense(64, 4)]),
     "two kinds of states": ([delta(), MAMBA_2, dense(256, 2)], [dense(128, 8)]),
-    "indexer, dense": ([indexed(), sparse((512, 64, 0))], [dense(64, 8)]),
-    "indexer, window": ([indexed(), indexed()], [WINDOW, dense()]),
-    "indexer, latents": ([indexed(), indexed()], [latent()]),
+    "indexer, dense": ([*indexed(), *sparse((512, 64, 0))], [dense(64, 8)]),
+    "indexer, window": ([*indexed(), *indexed()], [WINDOW, dense()]),
+    "indexer, latents": ([*indexed(), *indexed()], [latent()]),
     "quantised indexer, dense": (
-        [sparse((656, 0, 128), cache_sparse_sfa_c8=True, cache_sparse_li_c8=True)],
+        sparse((656, 0, 128), packed=True, quantised_indexer=True),
         [dense()],
     ),
-    "dense, indexer": ([dense()], [indexed()]),
+    "dense, indexer": ([dense()], indexed()),
     "hidden states of latents": (
         [latent(), latent()],
-        [replace(HIDDEN, head_size=576, head_size_v=576)],
+        [HiddenStateCacheSpec(block_size=128, num_kv_heads=3, head_size=576, dtype=BF16)],
     ),
     "hidden states of a dense target": ([dense(), dense()], [HIDDEN]),
     "hidden states of states": (
@@ -178,6 +185,7 @@ def test_hidden_states_are_not_split_into_blocks_of_a_kernel() -> None:
     assert [part.shape[:2] for part in _tensors(caches)] == [(16, 128), (16, 128), (8, 256)]
 
 
+@beside_stock
 def test_quantised_latents_are_those_of_vllm_ascend(monkeypatch: pytest.MonkeyPatch) -> None:
     """fa_quant: the latent of some layers in int8, their rope in the model's dtype."""
     quantised, plain = latent(head_size=512 + 2 * 64, dtype=torch.int8), latent()
@@ -207,6 +215,8 @@ def test_quantised_latents_are_those_of_vllm_ascend(monkeypatch: pytest.MonkeyPa
 
 def quantising(transfer: Any) -> type[stock_caches.StandInRunner]:
     """vllm-ascend's runner with a quantisation of the first layer's latent."""
+    from vllm_ascend.quantization.modelslim_config import AscendModelSlimConfig
+
     quantisation = AscendModelSlimConfig({})
     quantisation.enable_fa_quant, quantisation.kvcache_quant_layers = True, [0]
 

@@ -14,6 +14,7 @@ from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
     FullAttentionSpec,
+    KVCacheSpec,
     MambaSpec,
     SlidingWindowSpec,
 )
@@ -25,6 +26,7 @@ from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec, AscendSl
 
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.recipes import LayerFacts, layout_of
+from tests.support import hosts
 from tests.support.caches.stock_caches import Layers, stock_caches
 
 BF16 = torch.bfloat16
@@ -56,8 +58,47 @@ def latent(**fields: Any) -> AscendMLAAttentionSpec:
     return AscendMLAAttentionSpec(**values)
 
 
-def sparse(dims: tuple[int, int, int], **fields: Any) -> AscendMLAAttentionSpec:
-    return latent(head_size=sum(dims), sparse_head_dim=dims, **fields)
+def sparse(
+    dims: tuple[int, int, int],
+    packed: bool = False,
+    quantised_indexer: bool = False,
+    replicas: int = 1,
+) -> list[KVCacheSpec]:
+    """The specs of a layer with sparse attention: one, or two where the indexer has its own.
+
+    Args:
+        dims: features of latent, rope and indexer; (packed, 0, indexer) if packed.
+        packed: latent and rope are one row of bytes (``enable_sparse_sfa_c8``).
+        quantised_indexer: its keys are int8, with a scale (``enable_sparse_li_c8``).
+        replicas: of the indexer's keys.
+    """
+    if not hosts.INDEXER_IS_A_LAYER:
+        return [
+            latent(
+                head_size=sum(dims),
+                sparse_head_dim=dims,
+                cache_sparse_sfa_c8=packed,
+                cache_sparse_li_c8=quantised_indexer,
+                sfa_dcp_replicated_indexer_size=replicas,
+            )
+        ]
+    from vllm_ascend.core.kv_cache_interface import AscendSFAIndexerCacheSpec
+
+    dtype = torch.int8 if packed else BF16
+    main = latent(head_size=dims[0] + dims[1], cache_sparse_sfa_c8=packed, dtype=dtype)
+    if not dims[2]:
+        return [main]
+    indexer = AscendSFAIndexerCacheSpec(
+        block_size=128,
+        num_kv_heads=1,
+        head_size=dims[2],
+        dtype=torch.int8 if quantised_indexer else BF16,
+        scale_dim=int(quantised_indexer),
+        scale_dtype=torch.float16,
+        cache_sparse_li_c8=quantised_indexer,
+        sfa_dcp_replicated_indexer_size=replicas,
+    )
+    return [main, indexer]
 
 
 def mamba(**fields: Any) -> MambaSpec:
@@ -126,24 +167,24 @@ CASES: dict[str, tuple[Sequence[Layers], bool]] = {
         [[*attn(latent(), backend=MLA), *attn(dense(), backend=GQA, prefix="draft")]],
         False,
     ),
-    "L4": ([attn(sparse((512, 64, 128)), backend=SFA)], False),
+    "L4": ([attn(*sparse((512, 64, 128)), backend=SFA)], False),
     "L4 replicas": (
-        [attn(sparse((512, 64, 128), sfa_dcp_replicated_indexer_size=2), backend=SFA)],
+        [attn(*sparse((512, 64, 128), replicas=2), backend=SFA)],
         False,
     ),
-    "L5": ([attn(sparse((512, 64, 0)), backend=SFA)], False),
-    "L6": ([attn(sparse((512, 64, 128), cache_sparse_li_c8=True), backend=SFA)], False),
-    "L7": ([attn(sparse((656, 0, 128), cache_sparse_sfa_c8=True), backend=SFA)], False),
+    "L5": ([attn(*sparse((512, 64, 0)), backend=SFA)], False),
+    "L6": ([attn(*sparse((512, 64, 128), quantised_indexer=True), backend=SFA)], False),
+    "L7": ([attn(*sparse((656, 0, 128), packed=True), backend=SFA)], False),
     "L8": (
         [
             attn(
-                sparse((656, 0, 128), cache_sparse_sfa_c8=True, cache_sparse_li_c8=True),
+                *sparse((656, 0, 128), packed=True, quantised_indexer=True),
                 backend=SFA,
             )
         ],
         False,
     ),
-    "L9": ([attn(sparse((656, 0, 0), cache_sparse_sfa_c8=True), backend=SFA)], False),
+    "L9": ([attn(*sparse((656, 0, 0), packed=True), backend=SFA)], False),
     "L10, L11 states and attention": (
         [
             [("model.0.linear_attn", mamba(), None)],
@@ -169,6 +210,9 @@ CASES: dict[str, tuple[Sequence[Layers], bool]] = {
         ],
         True,
     ),
+}
+
+OF_DEEPSEEK_V4: dict[str, tuple[Sequence[Layers], bool]] = {
     "L14 compressed": ([attn(latent(head_size=512, **COMPRESSED), backend=DSA)], False),
     "L15 window of latents": (
         [
@@ -196,6 +240,9 @@ CASES: dict[str, tuple[Sequence[Layers], bool]] = {
         True,
     ),
 }
+
+if hosts.PLANS_DEEPSEEK_V4:
+    CASES.update(OF_DEEPSEEK_V4)
 
 
 def planned(groups: Sequence[Layers]) -> list[list[Any]]:

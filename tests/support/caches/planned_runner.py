@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 # Before anything else of vllm-ascend: its modules import each other in a circle.
-import vllm_ascend.ops  # noqa: F401  # isort: skip
+import vllm_ascend.ops  # isort: skip
 from vllm.model_executor.layers.attention import MLAAttention
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
@@ -23,6 +23,9 @@ from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
 from tests.support import hosts
+
+if hosts.NAME == "vllm_ascend_0_30":
+    import vllm_ascend.patch.worker  # noqa: F401  As in a worker: it binds caches its own way.
 
 specs_by_layer = hosts.module("kv_cache.kv_groups").specs_by_layer
 MkvModelRunner = hosts.module("runner").MkvModelRunner
@@ -103,6 +106,7 @@ class PlannedRunner:
             additional_config=None,
             kv_transfer_config=kv_transfer_config,
             cache_config=SimpleNamespace(
+                cache_dtype="auto",
                 kv_offloading_size=None,
                 hash_block_size=None,
                 enable_prefix_caching=False,
@@ -116,9 +120,12 @@ class PlannedRunner:
             model_config=self.model_config,
         )
         self.drafter = SimpleNamespace(_draft_attn_layer_names=frozenset(draft_layers))
-        self.kernel_block_sizes = [
-            [_kernel_block(group, specs, backends)] for group in config.kv_cache_groups
-        ]
+        self.kernel_block_sizes = hosts.kernel_block_sizes(
+            [_kernel_block(group, specs, backends) for group in config.kv_cache_groups]
+        )
+
+    def _fill_c8_mxfp_v_scale_caches(self, caches: dict[str, Any]) -> None:
+        """For a form of quantised caches that is not planned."""
 
     def caches(self) -> dict[str, Any]:
         """What every layer is bound to."""

@@ -19,11 +19,12 @@ from vllm.v1.kv_cache_interface import (
     KVCacheConfig,
     KVCacheGroupSpec,
     KVCacheSpec,
-    KVCacheTensor,
     UniformTypeKVCacheSpecs,
 )
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
+
+from tests.support import hosts
 
 NUM_BLOCKS = 5
 Layers = Sequence[tuple[str, KVCacheSpec, Any]]
@@ -79,7 +80,7 @@ def stock_caches(
             whole = UniformTypeKVCacheSpecs(block_size=first.block_size, kv_cache_specs=of_group)
         group_specs.append(KVCacheGroupSpec([*of_group], whole))
     raw = [
-        KVCacheTensor(specs[names[0]].page_size_bytes * NUM_BLOCKS, list(names))
+        hosts.kv_cache_tensor(specs[names[0]].page_size_bytes * NUM_BLOCKS, list(names))
         for names in sharers
     ]
     config = KVCacheConfig(NUM_BLOCKS, raw, group_specs)
