@@ -80,7 +80,7 @@ def test_drafts_beside_other_states_are_refused(method):
 
 @pytest.mark.parametrize("has_triton", [True, False])
 def test_drafts_beside_windows_are_refused_where_the_update_is_replaced(monkeypatch, has_triton):
-    monkeypatch.setattr(states, "HAS_TRITON", has_triton)
+    monkeypatch.setattr("vllm.triton_utils.HAS_TRITON", has_triton)
     found = reason(WINDOWS)
     assert ("cannot verify drafts" in found) if has_triton else found is None
 

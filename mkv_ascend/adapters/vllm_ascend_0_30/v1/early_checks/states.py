@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vllm.triton_utils import HAS_TRITON
-
 from mkv_ascend.adapters.common.drafting.recurrent_options import has_recurrent_layers
 
 if TYPE_CHECKING:
@@ -27,6 +25,9 @@ convolutions."""
 
 def why_not_served(config: VllmConfig) -> str | None:
     """What is asked for beside states that this adapter cannot take back; None: nothing."""
+    # It asks for the platform, of which this module is a part.
+    from vllm.triton_utils import HAS_TRITON
+
     speculative, model = config.speculative_config, config.model_config
     if speculative is None:
         return None
