@@ -202,6 +202,25 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
         setattr(owner, name, before)
 
 
+@contextlib.contextmanager
+def lent(config: Any, name: str, value: Any) -> Iterator[None]:
+    """Let ``config`` answer for an attribute while the block runs, if it has none of its own.
+
+    Args:
+        config: a configuration of vLLM or Transformers.
+        name: the attribute.
+        value: its value.
+    """
+    if hasattr(config, name):
+        yield
+        return
+    setattr(config, name, value)
+    try:
+        yield
+    finally:
+        delattr(config, name)
+
+
 def _owner(target: str, patch: str) -> tuple[Any, str]:
     """The module or class that holds a target, and the target's name in it."""
     module, _, qualified = target.partition(":")

@@ -184,3 +184,21 @@ def test_common_metadata_of_the_first_pass_counts_the_rows_it_adds(more):
     # A decode has one token; with one more it is none.
     decodes = common.attn_state is AscendAttentionState.DecodeOnly
     assert decodes == (more == 0)
+
+
+class MultiModal:
+    """A target whose configuration names its image token as newer ones do."""
+
+    def __init__(self):
+        self.config = SimpleNamespace(image_token_id=7)
+
+
+def test_a_target_that_names_its_image_token_otherwise_gets_a_draft(monkeypatch):
+    """vllm-ascend 0.23.0 asks Gemma 4's configuration for ``image_token_index``."""
+    seen, target = [], MultiModal()
+    stock = SimpleNamespace(load_model=lambda model: seen.append(model.config.image_token_index))
+    monkeypatch.setattr(_proposers, "stock", lambda proposer: stock)
+    assembly = SimpleNamespace(refuse_options=lambda: None, model_loaded=lambda: None)
+    _proposers.load_model(SimpleNamespace(assembly=assembly), target)
+    assert seen == [7]
+    assert vars(target.config) == {"image_token_id": 7}

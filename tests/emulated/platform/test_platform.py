@@ -2,6 +2,8 @@
 """What platform and runner do beside vllm-ascend's own, without an engine."""
 
 import functools
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -72,6 +74,16 @@ def test_vllm_ascends_worker_becomes_ours_and_stays_ours(configure):
     assert configure(WORKER, OPTIONS) == WORKER
     # vLLM itself asks for backends of other devices for some models.
     assert configure(WORKER, asked="TRITON_ATTN") == WORKER
+
+
+@pytest.mark.parametrize("first", ["vllm", "vllm_ascend"])
+def test_the_platform_is_there_whichever_module_is_imported_first(first):
+    """vLLM loads the platform while its own modules are not complete yet."""
+    script = f"import {first}; from vllm.platforms import current_platform as c; print(type(c))"
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert finished.stdout.split()[-1] == f"'{MkvPlatform.__module__}.MkvPlatform'>", (
+        finished.stderr
+    )
 
 
 def test_another_worker_is_left_alone_without_options(configure):

@@ -73,12 +73,15 @@ def test_all_tests_that_a_host_is_given_exist() -> None:
 def test_what_only_one_host_can_run_is_run_on_it() -> None:
     """Else such a test would run nowhere: the default host leaves it out."""
     of_adapter = {f"vllm_ascend_{host.replace('.', '_')}": host for host in checks.EMULATED}
-    only = re.compile(r'(?:only_on\(|skip_module_unless\(|NAME !=)\s*"(\w+)"')
+    only = re.compile(
+        r'(?:only_on\(|skip_module_unless\(|NAME !=)\s*"(\w+)".*?def (test_\w+)', re.DOTALL
+    )
     for path in (checks.ROOT / "tests" / "emulated").rglob("test_*.py"):
         name = path.relative_to(checks.ROOT).as_posix()
-        for adapter in only.findall(path.read_text()):
+        for adapter, test in only.findall(path.read_text()):
             run = checks.EMULATED[of_adapter[adapter]]
-            assert any(name.startswith(given) for given in run), f"{name} on {adapter}"
+            found = any(f"{name}::{test}".startswith(given) for given in run)
+            assert found, f"{name}::{test} on {adapter}"
 
 
 def test_a_missing_tool_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -44,6 +44,7 @@ from mkv_ascend.adapters.common.drafting.next_tokens import batch_up_to_the_chun
 from mkv_ascend.adapters.common.drafting.recurrent_options import (
     has_recurrent_layers,
 )
+from mkv_ascend.adapters.patching import lent
 from mkv_ascend.layout.kind import Role
 
 if TYPE_CHECKING:
@@ -110,9 +111,15 @@ def prepare_inputs_padded(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def load_model(self: Any, model: Any) -> None:
-    """Load the draft, and list its layers in the order of execution."""
+    """Load the draft, and list its layers in the order of execution.
+
+    vllm-ascend 0.23.0 asks a multi-modal target for ``image_token_index``, which newer
+    configurations call ``image_token_id``. Our drafts read neither.
+    """
     self.assembly.refuse_options()
-    stock(self).load_model(model)
+    image_token = getattr(model.config, "image_token_id", None)
+    with lent(model.config, "image_token_index", image_token):
+        stock(self).load_model(model)
     self.assembly.model_loaded()
 
 

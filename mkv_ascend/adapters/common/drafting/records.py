@@ -55,6 +55,7 @@ PROPOSALS = record(
         "draft_host",
         "net_num_new_slots_per_request",
         "enforce_eager",
+        "image_token_index",
     ),
     why="All of a draft's layers must lie in one KV group; of those on two backends all get the "
     "last group's metadata. Kernel blocks are looked up for group 0, and layers are listed by "

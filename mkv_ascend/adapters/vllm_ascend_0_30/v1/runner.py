@@ -12,10 +12,13 @@ from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from mkv_ascend.adapters.common.kv_cache.layer_facts import tie_facts
 from mkv_ascend.adapters.common.runner import HostRunner
 from mkv_ascend.adapters.common.verifying_rows import name_rows
-from mkv_ascend.adapters.patching import override, record
+from mkv_ascend.adapters.patching import lent, override, record
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.drafting.host import HOST
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.left_alone import why_not_planned_groups
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.mla_specs import corrected_specs
+from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.mla_specs import (
+    corrected_specs,
+    size_of_index_keys,
+)
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.strides import layers_with_strides
 
 
@@ -44,8 +47,10 @@ class MkvModelRunner(HostRunner):
         record(
             name="specs of layers",
             target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.get_kv_cache_spec",
+            writes=("index_head_dim",),
             why="Beside a target with sparse attention, the sizes of the draft's MLA layers are "
-            "the target's.",
+            "the target's. The size of the draft's index keys is asked of the target, which may "
+            "have none.",
             until="vllm-ascend asks the layer",
             test="tests/emulated/models/test_latent_specs.py",
         )
@@ -53,7 +58,9 @@ class MkvModelRunner(HostRunner):
     def get_kv_cache_spec(self) -> dict[str, Any]:
         """The spec of every layer with a cache, with the facts that planning needs besides."""
         all_layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
-        specs = corrected_specs(super().get_kv_cache_spec(), all_layers)
+        asked = self.model_config.hf_text_config
+        with lent(asked, "index_head_dim", size_of_index_keys(self.vllm_config)):
+            specs = corrected_specs(super().get_kv_cache_spec(), all_layers)
         self._strided = layers_with_strides(specs)
         tie_facts(specs, all_layers, self._draft_layers(), self._strided)
         return specs

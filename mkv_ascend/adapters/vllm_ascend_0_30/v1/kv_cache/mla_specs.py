@@ -2,18 +2,30 @@
 """The spec of an MLA layer from the layer itself.
 
 vllm-ascend's runner (0.30.0rc2, ``get_kv_cache_spec``) takes the sizes of every MLA layer from the
-target's configuration where that target has sparse attention, also for layers of the draft.
+target's configuration where that target has sparse attention, also for layers of the draft. It asks
+the target for the size of every indexer's keys, whether or not the target has indexers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vllm.model_executor.layers.attention import MLAAttention
 from vllm_ascend.attention.utils import get_sfa_qsfa_packed_head_dim
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+
+def size_of_index_keys(config: VllmConfig) -> int | None:
+    """Numbers in a key of the draft's indexers; None without a draft, or if it has none."""
+    speculative = config.speculative_config
+    draft = None if speculative is None else speculative.draft_model_config
+    size: int | None = getattr(getattr(draft, "hf_text_config", None), "index_head_dim", None)
+    return size
 
 
 def corrected_specs(specs: Mapping[str, Any], layers: Mapping[str, Any]) -> dict[str, Any]:
