@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mkv_ascend import host_versions
 from mkv_ascend.checks.compressed_layers import RATIOS, CompressedNumbers, caches_of_layer
@@ -13,16 +13,34 @@ from mkv_ascend.checks.model_layer import ExplainError, ModelLayer, NotFromNumbe
 from mkv_ascend.layout.kind import Kind
 
 if TYPE_CHECKING:
-    from mkv_ascend.checks.model_config import ModelConfig
+    from pathlib import Path
 
 __all__ = ["FAMILIES", "QWEN3_5", "Reader", "predictors_of_compressed"]
+
+
+class Numbers(Protocol):
+    """What families read of a config.json; ``model_config.ModelConfig`` has it."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies; messages name it."""
+
+    @property
+    def model_type(self) -> str:
+        """Its ``model_type``."""
+
+    def number(self, name: str) -> int:
+        """A whole number; ExplainError where there is none of this name."""
+
+    def get(self, name: str) -> Any:
+        """A value, None where there is none."""
 
 
 @dataclass(frozen=True)
 class Reader:
     """A config with the number of ranks, and of draft tokens that its states must allow for."""
 
-    config: ModelConfig
+    config: Numbers
     ranks: int
     draft_tokens: int
 

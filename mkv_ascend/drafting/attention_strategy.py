@@ -7,10 +7,9 @@ and each later pass drafts one more. With parallel drafting the first pass draft
 
 from __future__ import annotations
 
-from mkv_ascend.drafting.draft import TargetOutput
+from mkv_ascend.drafting.draft import LaterPasses, TargetOutput
 from mkv_ascend.drafting.hidden_states import take_hidden_states, take_hidden_states_for_graph
 from mkv_ascend.drafting.passes import Passes
-from mkv_ascend.drafting.plan import LaterPasses
 from mkv_ascend.drafting.planner import Planner
 
 

@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 
 from mkv_ascend.drafting.groups import DraftGroups
-
-if TYPE_CHECKING:
-    from mkv_ascend.drafting.plan import LaterPasses
 
 Metadata = Mapping[str, object]
 """Layer name -> its attention metadata; only the host reads its contents."""
@@ -100,6 +97,31 @@ class PassBatch:
     tables: Sequence[torch.Tensor]
     common: object
     causal: bool = True
+
+
+@dataclass(frozen=True)
+class LaterPasses:
+    """Views of a plan (``plan.py``) for ``rows`` rows, ``requests`` of them live.
+
+    Attributes:
+        all_positions, all_lengths: int32 [K - 1, rows].
+        all_slots: int32 [K - 1, groups, rows].
+        host_lengths: pinned host memory for a copy of ``all_lengths``.
+        positions: per pass, int32 [rows]; the draft runs with these.
+        request_positions, lengths: per pass, int32 [requests].
+        slots: per pass and KV group, int32 [requests].
+        tables: per KV group, int32 [requests, columns].
+    """
+
+    all_positions: torch.Tensor
+    all_lengths: torch.Tensor
+    all_slots: torch.Tensor
+    host_lengths: torch.Tensor
+    positions: tuple[torch.Tensor, ...]
+    request_positions: tuple[torch.Tensor, ...]
+    lengths: tuple[torch.Tensor, ...]
+    slots: tuple[tuple[torch.Tensor, ...], ...]
+    tables: tuple[torch.Tensor, ...]
 
 
 @dataclass(frozen=True)

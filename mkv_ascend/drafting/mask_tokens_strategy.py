@@ -20,12 +20,13 @@ from mkv_ascend.drafting.draft import (
     ContextDraft,
     CosSinRows,
     DraftBuffers,
+    LaterPasses,
     PassBatch,
     TargetOutput,
 )
 from mkv_ascend.drafting.needs import Needs
 from mkv_ascend.drafting.passes import Passes
-from mkv_ascend.drafting.plan import DraftPlan, LaterPasses
+from mkv_ascend.drafting.plan import DraftPlan
 
 
 class MaskTokensStrategy:

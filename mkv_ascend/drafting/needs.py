@@ -17,11 +17,11 @@ from mkv_ascend.drafting.draft import (
     Builder,
     CosSinRows,
     HostLengths,
+    LaterPasses,
     Metadata,
     PassBatch,
 )
 from mkv_ascend.drafting.groups import DraftGroups
-from mkv_ascend.drafting.plan import LaterPasses
 
 Tensors = Sequence[torch.Tensor]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mkv_ascend.drafting.draft import DraftBuffers, Event, TargetOutput
+from mkv_ascend.drafting.draft import DraftBuffers, Event, LaterPasses, TargetOutput
 from mkv_ascend.ops.draft_plan import draft_plan
 from mkv_ascend.ops.expand_inputs import ExpandInputs, expand_inputs
 from mkv_ascend.ops.group_table import group_table
@@ -50,31 +50,6 @@ class Sizes:
     def first_pass_rows(self, tokens: int, requests: int) -> int:
         """Rows of the first pass for ``tokens`` rows of the target."""
         return tokens + (self.sampled_per_request - int(self.shift)) * requests
-
-
-@dataclass(frozen=True)
-class LaterPasses:
-    """Views of the plan for ``rows`` rows, ``requests`` of them live.
-
-    Attributes:
-        all_positions, all_lengths: int32 [K - 1, rows].
-        all_slots: int32 [K - 1, groups, rows].
-        host_lengths: pinned host memory for a copy of ``all_lengths``.
-        positions: per pass, int32 [rows]; the draft runs with these.
-        request_positions, lengths: per pass, int32 [requests].
-        slots: per pass and KV group, int32 [requests].
-        tables: per KV group, int32 [requests, columns].
-    """
-
-    all_positions: torch.Tensor
-    all_lengths: torch.Tensor
-    all_slots: torch.Tensor
-    host_lengths: torch.Tensor
-    positions: tuple[torch.Tensor, ...]
-    request_positions: tuple[torch.Tensor, ...]
-    lengths: tuple[torch.Tensor, ...]
-    slots: tuple[tuple[torch.Tensor, ...], ...]
-    tables: tuple[torch.Tensor, ...]
 
 
 class DraftPlan:

@@ -13,11 +13,18 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from mkv_ascend.drafting.draft import CosSinRows, Draft, Metadata, PassBatch, TargetOutput
+from mkv_ascend.drafting.draft import (
+    CosSinRows,
+    Draft,
+    LaterPasses,
+    Metadata,
+    PassBatch,
+    TargetOutput,
+)
 from mkv_ascend.drafting.hidden_states import combine_joined_states
 from mkv_ascend.drafting.needs import Needs
 from mkv_ascend.drafting.passes import Passes
-from mkv_ascend.drafting.plan import DraftPlan, LaterPasses
+from mkv_ascend.drafting.plan import DraftPlan
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from mkv_ascend.drafting.draft import Metadata, TargetOutput
+from mkv_ascend.drafting.draft import LaterPasses, Metadata, TargetOutput
 from mkv_ascend.drafting.passes import Passes
-from mkv_ascend.drafting.plan import LaterPasses
 from mkv_ascend.drafting.planner import Planner
 from mkv_ascend.drafting.recurrent_groups import RecurrentGroups
 from mkv_ascend.drafting.recurrent_states import COMMITTED, SCRATCH

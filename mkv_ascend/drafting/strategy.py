@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from mkv_ascend.drafting.draft import TargetOutput
+from mkv_ascend.drafting.draft import LaterPasses, TargetOutput
 from mkv_ascend.drafting.passes import Passes
-from mkv_ascend.drafting.plan import LaterPasses
 
 
 class Strategy(Protocol):

@@ -8,7 +8,7 @@ from typing import Any
 
 from mkv_ascend.adapters.common.drafting.sharing import GatheredRows, Sharing
 from mkv_ascend.drafting.copying import shallow_copy
-from mkv_ascend.drafting.plan import LaterPasses
+from mkv_ascend.drafting.draft import LaterPasses
 
 
 class FlashAttention3Sharing(Sharing):

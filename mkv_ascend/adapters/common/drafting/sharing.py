@@ -23,8 +23,7 @@ from mkv_ascend.adapters.common.attention.backends import rope_tables_of
 from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
 from mkv_ascend.adapters.common.drafting.common_metadata import CommonMetadata
 from mkv_ascend.drafting.copying import shallow_copy
-from mkv_ascend.drafting.draft import CosSinRows, HostLengths, PassBatch
-from mkv_ascend.drafting.plan import LaterPasses
+from mkv_ascend.drafting.draft import CosSinRows, HostLengths, LaterPasses, PassBatch
 
 
 @dataclass(frozen=True)

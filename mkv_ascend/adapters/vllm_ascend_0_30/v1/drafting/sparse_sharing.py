@@ -11,7 +11,7 @@ from vllm_ascend.attention.sfa_v1 import AscendSFAMetadataBuilder
 
 from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
 from mkv_ascend.adapters.common.drafting.sharing import GatheredRows, SparseMLASharing
-from mkv_ascend.drafting.plan import LaterPasses
+from mkv_ascend.drafting.draft import LaterPasses
 
 
 class SparseSharing(SparseMLASharing):
