@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 
 from mkv_ascend.drafting.draft import TargetOutput
-from mkv_ascend.drafting.passes import Passes
+from mkv_ascend.drafting.passes import Passes, with_copied_metadata
 from mkv_ascend.drafting.proposal import Proposal
 
 
@@ -101,7 +101,7 @@ class GraphRunner:
         )
         kept = [passes]
 
-        def run() -> None:
+        def run(passes: Passes = passes) -> None:
             refreshed = passes.refresh(passes)
             kept.append(refreshed)
             proposal.draft.use(refreshed.first)
@@ -109,7 +109,8 @@ class GraphRunner:
 
         with proposal.draft.running(passes.first, passes.batch):
             # Run once outside a graph: objects made at the first call must outlive the capture.
-            run()
+            # Not what layers keep in metadata, such as converted slots: the graph computes that.
+            run(with_copied_metadata(passes))
         graph = self.capturer.capture(passes, run)
         return CapturedPasses(requests, rows, graph, drafted, kept)
 

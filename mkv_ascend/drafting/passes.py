@@ -6,8 +6,9 @@ Only the draft's own work runs here. Metadata, positions and slots are planned b
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -47,6 +48,19 @@ class Passes:
     begin: Callable[[], None] = nothing
     commit: Callable[[], None] = nothing
     refresh: Callable[[Passes], Passes] = lambda passes: passes
+
+
+def with_copied_metadata(passes: Passes) -> Passes:
+    """``passes`` whose metadata is a shallow copy; layers that share metadata share the copy."""
+    later = [_copied(metadata) for metadata in passes.later()]
+    return replace(passes, first=_copied(passes.first), later=lambda: later)
+
+
+def _copied(metadata: Metadata | None) -> Metadata | None:
+    if metadata is None:
+        return None
+    copies = {id(built): copy.copy(built) for built in metadata.values()}
+    return {layer: copies[id(built)] for layer, built in metadata.items()}
 
 
 def run_passes(draft: Draft, passes: Passes) -> torch.Tensor:

@@ -73,7 +73,7 @@ class RecurrentStrategy:
         attention = self._planner.captured(replace(batch, length_bounds=target.length_bounds))
         passes = self._with_recurrent(attention, states, None)
         later = passes.later()
-        refresh = Refresh(self, states, attention.refresh, later)
+        refresh = Refresh(self, states, attention.refresh)
         return replace(passes, later=lambda: later, refresh=refresh)
 
     def may_replay(self, target: TargetOutput) -> bool:
@@ -132,16 +132,15 @@ class Refresh:
     strategy: RecurrentStrategy
     states: RecurrentGroups
     attention: Callable[[Passes], Passes]
-    later: Sequence[Metadata | None]
 
     def __call__(self, passes: Passes) -> Passes:
         """Take tables and counts, and rebuild the recurrent layers' metadata from them."""
         passes = self.attention(passes)
-        first, later = passes.first, self.later[0]
+        first, later = passes.first, passes.later()
         assert first is not None
-        assert later is not None
+        assert later[0] is not None
         self.strategy.refresh_tables(self.states)
         rebuilt = {**first, **self.states.rebuild_metadata(first, COMMITTED)}
-        recurrent = self.states.rebuild_metadata(later, SCRATCH)
-        made = [{**(metadata or {}), **recurrent} for metadata in self.later]
+        recurrent = self.states.rebuild_metadata(later[0], SCRATCH)
+        made = [{**(metadata or {}), **recurrent} for metadata in later]
         return replace(passes, first=rebuilt, later=lambda: made)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import hosts, programs
+from tests.support import programs
 from tests.support.pairs import scenario, text_prompts
 
 PROBE = Path(__file__).with_name("proposal_probe.py")
@@ -89,10 +89,7 @@ SPARSE, ON_DEVICE = "deepseek_v32_target", {"attention": {"draft": "flash_attent
     ("draft", "fields"),
     [
         (SPARSE, {}),
-        pytest.param(
-            *(SPARSE, {"graphs": "FULL_DECODE_ONLY", "capture_sizes": (12,)}),
-            marks=hosts.only_on("vllm_ascend_0_23", "why_not_captured says why not on 0.30"),
-        ),
+        (SPARSE, {"graphs": "FULL_DECODE_ONLY", "capture_sizes": (12,)}),
         ("llama_draft", {"mkv_ascend": ON_DEVICE}),
     ],
     ids=["sparse", "sparse_replayed", "flash_attention_3"],

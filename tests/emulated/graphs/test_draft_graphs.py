@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import engine, hosts, programs
+from tests.support import engine, programs
 from tests.support.pairs import (
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
@@ -47,10 +47,7 @@ def run_replayed(case):
         ("deepseek_v2_target", "deepseek_v2_draft", 3),  # MLA, another rotary base in the draft
         ("gemma3", "gemma3_draft", 2),  # both in several KV groups
         ("llama_target", "gemma3_draft", 4),  # the draft alone in several
-        pytest.param(
-            *("llama_target", "deepseek_v32_target", 3),  # sparse: lengths on the device
-            marks=hosts.only_on("vllm_ascend_0_23", "why_not_captured says why not on 0.30"),
-        ),
+        ("llama_target", "deepseek_v32_target", 3),  # sparse: lengths on the device
     ],
 )
 def test_independent_drafts(target, draft, k):
@@ -78,17 +75,6 @@ def test_heads_propose_as_in_eager_mode(target, draft, method, k):
     assert result.proposals == eager.proposals
     assert result.accepted_per_position == eager.accepted_per_position
     assert result.draft_replays > 5
-
-
-@hosts.only_on("vllm_ascend_0_30", "0.23.0 replays sparse drafts: test_independent_drafts")
-def test_a_sparse_draft_runs_eagerly_beside_a_target_in_graphs():
-    case = case_in_graphs("llama_target", "deepseek_v32_target", 3)
-    result = run_replayed(case)
-    assert "its indexers have caches of their own" in result.log
-    assert_greedy_tokens_of_reference(case, result)
-    assert_drafts_are_the_drafts_own(case, result)
-    assert result.mean_acceptance_length > 1.5
-    assert result.draft_replays == 0
 
 
 def test_two_ranks():

@@ -35,6 +35,13 @@ class Attention:
     lengths: torch.Tensor
     causal: bool
     rotary: torch.Tensor | None
+    kept: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def long_slots(self) -> torch.Tensor:
+        """Kept, as layers of vllm-ascend 0.30.0rc2 keep them for the next layer of a pass."""
+        if self.kept is None or self.kept[0] is not self.slots:
+            self.kept = self.slots, self.slots.long()
+        return self.kept[1]
 
 
 @dataclass
@@ -170,7 +177,7 @@ class FakeDraft:
             zip(self.caches, self.groups.block_sizes, strict=True)
         ):
             built: Any = self.metadata[f"layers.{layer}"]
-            cache[built.slots[:rows].long()] = key(tokens, at)
+            cache[built.long_slots()[:rows]] = key(tokens, at)
             state = state + (layer + 2) * attended(built, cache, size, rows)
         return HiddenStates(state % STATE, state % STATE)
 
