@@ -14,7 +14,10 @@ from mkv_ascend.adapters.common.runner import HostRunner
 from mkv_ascend.adapters.common.verifying_rows import name_rows
 from mkv_ascend.adapters.patching import lent, override, record
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.drafting.host import HOST
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.left_alone import why_not_planned_groups
+from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.left_alone import (
+    why_not_planned,
+    why_not_planned_groups,
+)
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.mla_specs import (
     corrected_specs,
     size_of_index_keys,
@@ -62,5 +65,7 @@ class MkvModelRunner(HostRunner):
         with lent(asked, "index_head_dim", size_of_index_keys(self.vllm_config)):
             specs = corrected_specs(super().get_kv_cache_spec(), all_layers)
         self._strided = layers_with_strides(specs)
-        tie_facts(specs, all_layers, self._draft_layers(), self._strided)
+        # Specs with facts are what the engine core takes for planned ones.
+        if why_not_planned(self.vllm_config, specs.values()) is None:
+            tie_facts(specs, all_layers, self._draft_layers(), self._strided)
         return specs
