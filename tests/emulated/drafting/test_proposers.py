@@ -189,6 +189,8 @@ def test_common_metadata_of_the_first_pass_counts_the_rows_it_adds(more):
 class MultiModal:
     """A target whose configuration names its image token as newer ones do."""
 
+    supports_multimodal = True
+
     def __init__(self):
         self.config = SimpleNamespace(image_token_id=7)
 
@@ -202,3 +204,11 @@ def test_a_target_that_names_its_image_token_otherwise_gets_a_draft(monkeypatch)
     _proposers.load_model(SimpleNamespace(assembly=assembly), target)
     assert seen == [7]
     assert vars(target.config) == {"image_token_id": 7}
+
+
+def test_a_target_of_language_alone_is_asked_for_nothing(monkeypatch):
+    seen, target = [], object()
+    monkeypatch.setattr(_proposers, "stock", lambda _: SimpleNamespace(load_model=seen.append))
+    assembly = SimpleNamespace(refuse_options=lambda: None, model_loaded=lambda: None)
+    _proposers.load_model(SimpleNamespace(assembly=assembly), target)
+    assert seen == [target]

@@ -13,6 +13,7 @@ import torch
 import vllm_ascend.ops  # noqa: F401  First of vllm_ascend, or its imports go in a circle.
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import MambaSpec
+from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 from vllm_ascend.worker.worker import NPUWorker
 
 from tests.support import hosts
@@ -111,3 +112,23 @@ def test_memory_is_not_scaled_where_caches_are_planned():
     assert offered() == MEMORY
     connector = SimpleNamespace(kv_connector="any", kv_connector_extra_config={})
     assert offered(kv_transfer=connector) == MEMORY // 2
+
+
+@pytest.mark.parametrize("connected", [False, True])
+def test_specs_that_vllm_ascend_arranges_get_no_facts(monkeypatch, connected):
+    """The engine core takes specs with facts for planned ones, and counts blocks by the plan."""
+    module, specs, tied = hosts.module("runner"), model([full(), window()]), []
+    monkeypatch.setattr(module, "get_layers_from_vllm_config", lambda *_: dict.fromkeys(specs))
+    monkeypatch.setattr(module, "tie_facts", lambda found, *_: tied.extend(found))
+    monkeypatch.setattr(NPUModelRunner, "get_kv_cache_spec", lambda self: dict(specs))
+    connector = SimpleNamespace(kv_connector="any", kv_connector_extra_config={})
+    options = config(**({"kv_transfer": connector} if connected else {}))
+    options.speculative_config = None
+    runner = module.MkvModelRunner.__new__(module.MkvModelRunner)
+    vars(runner).update(
+        vllm_config=options,
+        model_config=SimpleNamespace(hf_text_config=SimpleNamespace()),
+        _draft_layers=frozenset,
+    )
+    assert runner.get_kv_cache_spec() == specs
+    assert tied == ([] if connected else list(specs))

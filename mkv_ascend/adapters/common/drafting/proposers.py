@@ -6,12 +6,14 @@ A new method of drafting is one line in ``PROPOSERS``.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from vllm.config import get_layers_from_vllm_config
 from vllm.config.compilation import CUDAGraphMode
 from vllm.model_executor.layers.mamba.abstract import MambaBase
+from vllm.model_executor.models import supports_multimodal
 from vllm_ascend.ops.rotary_embedding import set_cos_and_sin
 from vllm_ascend.spec_decode import get_spec_decode_method
 from vllm_ascend.spec_decode.dflash_proposer import AscendDflashProposer
@@ -41,9 +43,7 @@ from mkv_ascend.adapters.common.drafting.families import (
 from mkv_ascend.adapters.common.drafting.host import DraftHost
 from mkv_ascend.adapters.common.drafting.mask_tokens import run_dummy
 from mkv_ascend.adapters.common.drafting.next_tokens import batch_up_to_the_chunk
-from mkv_ascend.adapters.common.drafting.recurrent_options import (
-    has_recurrent_layers,
-)
+from mkv_ascend.adapters.common.drafting.recurrent_options import has_recurrent_layers
 from mkv_ascend.adapters.patching import lent
 from mkv_ascend.layout.kind import Role
 
@@ -111,16 +111,22 @@ def prepare_inputs_padded(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def load_model(self: Any, model: Any) -> None:
-    """Load the draft, and list its layers in the order of execution.
-
-    vllm-ascend 0.23.0 asks a multi-modal target for ``image_token_index``, which newer
-    configurations call ``image_token_id``. Our drafts read neither.
-    """
+    """Load the draft, and list its layers in the order of execution."""
     self.assembly.refuse_options()
-    image_token = getattr(model.config, "image_token_id", None)
-    with lent(model.config, "image_token_index", image_token):
+    with _image_token_named(model):
         stock(self).load_model(model)
     self.assembly.model_loaded()
+
+
+def _image_token_named(model: Any) -> AbstractContextManager[None]:
+    """Let a multi-modal target answer for ``image_token_index`` while the draft is loaded.
+
+    vllm-ascend 0.23.0 asks for it; newer configurations call it ``image_token_id``. Our drafts read
+    neither.
+    """
+    if not supports_multimodal(model):
+        return nullcontext()
+    return lent(model.config, "image_token_index", getattr(model.config, "image_token_id", None))
 
 
 def validate_same_kv_cache_group(self: Any, kv_cache_config: Any) -> None:
