@@ -61,6 +61,22 @@ def test_bfloat16_is_computed_and_rounded_as_torch_does() -> None:
 
 
 @triton.jit
+def choose(values, factors, output, COUNT: tl.constexpr):  # noqa: N803
+    index = tl.arange(0, COUNT)
+    factor = tl.load(factors)
+    chosen = (index < COUNT - 1) & (factor != 0.0)
+    tl.store(output + index, tl.where(chosen, tl.load(values + index) * factor, -1.0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
+def test_a_scalar_is_compared_beside_a_block(dtype: torch.dtype) -> None:
+    values, output = torch.arange(4).to(dtype).npu(), torch.zeros(4).npu()
+    for factor, wanted in ((2, [0, 2, 4, -1]), (0, [-1] * 4)):
+        choose[(1,)](values, torch.tensor([factor]).to(dtype).npu(), output, COUNT=4)
+        assert output.cpu().tolist() == wanted
+
+
+@triton.jit
 def add_up(source, of_rows, of_all, ROWS: tl.constexpr, COUNT: tl.constexpr):  # noqa: N803
     places = tl.arange(0, ROWS)[:, None] * COUNT + tl.arange(0, COUNT)[None, :]
     values = tl.load(source + places)

@@ -7,6 +7,7 @@ what vLLM's ``HAS_TRITON`` says, and so which code vllm-ascend takes where it ha
 
 - ``executor``: runs a kernel's grid on zero-copy aliases and counts the launch
 - ``language``: what triton-ascend's language has beyond Triton 3.4.0's
+- ``corrections``: what Triton's interpreter does wrong or too often
 - ``bfloat16``: arithmetic that Triton's interpreter does not have
 - ``backend``: the Triton driver of the emulated device
 - ``fused``: kernels that fusion passes put into graphs where vLLM finds no Triton
@@ -24,6 +25,7 @@ from emulated_npu.settings import EmulatorSettings
 from emulated_npu.triton_interpreter import (
     backend,
     bfloat16,
+    corrections,
     executor,
     fused,
     language,
@@ -40,6 +42,7 @@ def install(settings: EmulatorSettings) -> None:
     after_import("triton._utils", language.lift_power_of_two_rule)
     after_import("triton.language.semantic", language.lift_arange_rule)
     after_import("triton.runtime.interpreter", executor.install)
+    after_import("triton.runtime.interpreter", corrections.install)
     after_import("triton.runtime.interpreter", bfloat16.install)
     replacements.install()
     opaque.install()

@@ -71,10 +71,8 @@ def _widening(operate: Callable[..., Any], place: int, interpreter: ModuleType) 
             handle(widened(one.data), tl.float32) if is_narrow(one) else one for one in operands
         ]
         result = operate(self, *wide)
-        if not is_narrow(operands[place]):
+        if not is_narrow(operands[place]) or result.dtype == tl.int1:  # a comparison's
             return result
-        if result.data.dtype == np.bool_:  # a comparison's
-            return handle(result.data, tl.int1)
         return handle(narrowed(result.data), tl.bfloat16)
 
     return wrapper
