@@ -30,13 +30,8 @@ from benchmarks.published import pair_needs
 from benchmarks.published_pairs import PAIRS, PublishedPair
 from benchmarks.rows import MEMORY_GIB, REQUEST, ROWS, Row, whole_mib
 from benchmarks.stock_groups import run_stock
-from mkv_ascend.layout.grouping import (
-    Cost,
-    Grouping,
-    GroupingOptions,
-    Objective,
-    group_layers,
-)
+from mkv_ascend.layout.grouping import Grouping, GroupingOptions, group_layers
+from mkv_ascend.layout.objective import Cost, Objective
 from mkv_ascend.layout.requirements import LayerRequirements
 from mkv_ascend.layout.retention import Request
 

@@ -17,21 +17,8 @@ from mkv_ascend.attention import catalog
 from mkv_ascend.attention.matching import PatternError, read_pattern
 from mkv_ascend.attention.options import NAMESPACE, AttentionOptions, RoleOptions, WindowBound
 from mkv_ascend.attention.request import PLAIN_DTYPES
-from mkv_ascend.layout.grouping import Objective
 from mkv_ascend.layout.kind import Kind
-
-__all__ = [
-    "NAMESPACE",
-    "AttentionOptions",
-    "ConfigError",
-    "KvCacheOptions",
-    "LayoutOptions",
-    "MkvConfig",
-    "RoleOptions",
-    "WindowBound",
-    "parse_config",
-]
-
+from mkv_ascend.layout.objective import Objective
 
 KERNEL_BLOCK = 128
 """Tokens of a block of vllm-ascend's attention kernels: every block of the cache is a multiple."""

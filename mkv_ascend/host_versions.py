@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from importlib import metadata
 
-__all__ = ["installed_version", "vllm", "vllm_ascend"]
-
 
 def installed_version(distribution: str) -> str | None:
     """The installed version of a distribution, or None when it is not installed."""

@@ -18,17 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "Definition",
-    "Drift",
-    "HostSource",
-    "digest_of",
-    "drifts",
-    "fingerprint",
-    "print_of",
-    "read",
-]
-
 DIGITS = 16
 """Hexadecimal digits of a fingerprint."""
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

@@ -15,16 +15,6 @@ from mkv_ascend.attention.ascend_backends import ASCEND_BACKENDS
 from mkv_ascend.attention.entry import BackendEntry
 from mkv_ascend.layout.kind import Kind
 
-__all__ = [
-    "BackendEntry",
-    "CatalogError",
-    "entries",
-    "entries_for",
-    "find",
-    "find_class",
-    "register",
-]
-
 
 class CatalogError(ValueError):
     """A backend was asked for by a name that no entry has."""

@@ -14,6 +14,7 @@ from mkv_ascend.attention.request import Environment, LayerRequest
 from mkv_ascend.attention.selection import SelectionOptions, select_backends
 from mkv_ascend.checks.compressed_layers import CompressedCache
 from mkv_ascend.checks.model_layer import ModelLayer
+from mkv_ascend.layout.building import tokens
 from mkv_ascend.layout.component import (
     Component,
     Container,
@@ -25,7 +26,6 @@ from mkv_ascend.layout.component import (
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.planning import CachedLayer, recurrent_table
 from mkv_ascend.layout.recipes import largest_kernel_block
-from mkv_ascend.layout.registry import tokens
 from mkv_ascend.layout.retention import Retention, RetentionKind
 
 __all__ = ["KERNEL_BLOCK", "BlockSizes", "NamedLayer", "cached_layers"]

@@ -14,7 +14,7 @@ from mkv_ascend.checks.about_layers import environment_of, of_selection
 from mkv_ascend.checks.config_file import ConfigFileError
 from mkv_ascend.checks.facts import DeviceFacts, ServeFacts
 from mkv_ascend.checks.model import read_model_facts
-from mkv_ascend.checks.model_config import ExplainError, NotFromNumbersError
+from mkv_ascend.checks.model_layer import ExplainError, NotFromNumbersError
 from mkv_ascend.checks.planning_inputs import Asked
 from mkv_ascend.checks.refusal import Refusal, RefusedError, refused
 from mkv_ascend.checks.speculation import read_speculation

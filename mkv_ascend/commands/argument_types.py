@@ -7,8 +7,6 @@ import argparse
 
 from mkv_ascend import envs
 
-__all__ = ["memory_size", "positive"]
-
 
 def positive(text: str) -> int:
     """A whole number from 1 on.

@@ -18,8 +18,6 @@ from mkv_ascend.checks.facts import EMULATED, DeviceFacts
 from mkv_ascend.commands import emulator
 from mkv_ascend.commands.serve_arguments import CommandError
 
-__all__ = ["devices_of", "split_emulate"]
-
 MEMORY = 64 << 30
 """Bytes: what an Atlas A2, and a die of an A3, has at most."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import importlib.util
 
-__all__ = ["HOW_TO_INSTALL", "is_installed"]
-
 HOW_TO_INSTALL = (
     "the emulated NPU is not installed: pip install 'mkv-ascend[emulator]', or run `make setup` in "
     "a clone of mkv_ascend"

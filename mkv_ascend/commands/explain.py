@@ -133,7 +133,7 @@ def _json_object(text: str) -> dict[str, Any]:
 def run(arguments: argparse.Namespace) -> int:
     """Print or write the plan; returns 2 with a sentence when it cannot be explained."""
     from mkv_ascend.attention.selection import SelectionError
-    from mkv_ascend.checks.model_config import ExplainError
+    from mkv_ascend.checks.model_layer import ExplainError
     from mkv_ascend.layout.component import LayoutError
     from mkv_ascend.layout.grouping import GroupingError
 
@@ -157,7 +157,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check_format(form: str) -> None:
     """Raise ExplainError where what the format needs is not installed."""
-    from mkv_ascend.checks.model_config import ExplainError
+    from mkv_ascend.checks.model_layer import ExplainError
 
     if form == "html" and importlib.util.find_spec("jinja2") is None:
         raise ExplainError("--format html needs jinja2, which is not here: pip install jinja2")
@@ -206,7 +206,7 @@ def explain(arguments: argparse.Namespace) -> PlanReport:
 
 def _speculation(arguments: argparse.Namespace) -> dict[str, Any] | None:
     """What ``--draft`` and ``--speculative-config`` ask for together; None for no draft."""
-    from mkv_ascend.checks.model_config import ExplainError
+    from mkv_ascend.checks.model_layer import ExplainError
 
     draft, given = arguments.draft, arguments.speculative_config
     if given is None:
@@ -234,8 +234,9 @@ def _additional(arguments: argparse.Namespace) -> dict[str, Any]:
 
     Raises ExplainError where it cannot be honoured.
     """
-    from mkv_ascend.checks.model_config import ExplainError
-    from mkv_ascend.config import NAMESPACE, ConfigError, parse_config
+    from mkv_ascend.attention.options import NAMESPACE
+    from mkv_ascend.checks.model_layer import ExplainError
+    from mkv_ascend.config import ConfigError, parse_config
 
     given: dict[str, Any] = arguments.additional_config or {}
     try:
@@ -259,7 +260,7 @@ def _find(arguments: argparse.Namespace, asked: Asked) -> Found:
     from dataclasses import replace
 
     from mkv_ascend.checks import from_config
-    from mkv_ascend.checks.model_config import ExplainError, NotFromNumbersError
+    from mkv_ascend.checks.model_layer import ExplainError, NotFromNumbersError
     from mkv_ascend.commands import from_vllm
 
     wanted = arguments.vllm_grouping

@@ -21,8 +21,6 @@ from mkv_ascend.ascend_host import find_ascend
 from mkv_ascend.commands import emulator
 from mkv_ascend.plugin.versions import adapter
 
-__all__ = ["ProcessError", "ask", "ask_host"]
-
 SECONDS = 300
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mkv_ascend.checks.config_file import ConfigFileError, read_config_file
-from mkv_ascend.checks.model_config import ExplainError
+from mkv_ascend.checks.model_layer import ExplainError
 from mkv_ascend.checks.planning_inputs import Asked, Found
 from mkv_ascend.commands.explain_process import ProcessError, ask_host
 from mkv_ascend.layout.kind import Role
@@ -20,8 +20,6 @@ from mkv_ascend.layout.report import OtherGrouping
 from mkv_ascend.layout.report_text import count
 from mkv_ascend.layout.serialization import from_dict
 from mkv_ascend.plugin.versions import installed_versions
-
-__all__ = ["find", "read_answer"]
 
 
 def find(asked: Asked, *, vllm_grouping: bool = False) -> Found:

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-__all__ = ["CommandError", "read_command"]
-
 OPTIONS_FILE = Path(__file__).with_name("serve_options.json")
 
 MULTIPLIERS = {

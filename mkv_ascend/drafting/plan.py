@@ -16,7 +16,8 @@ import torch
 
 from mkv_ascend.drafting.draft import DraftBuffers, Event, LaterPasses, TargetOutput
 from mkv_ascend.ops.draft_plan import draft_plan
-from mkv_ascend.ops.expand_inputs import ExpandInputs, expand_inputs
+from mkv_ascend.ops.expand_arguments import ExpandInputs
+from mkv_ascend.ops.expand_inputs import expand_inputs
 from mkv_ascend.ops.group_table import group_table
 
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from mkv_ascend.layout.component import Component, LayerLayout, LayoutError, Storage, exact_quotient
 from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
 
-__all__ = ["BlockPlane", "BoundPlan", "LayerViews", "TensorView"]
-
 
 @dataclass(frozen=True)
 class TensorView:

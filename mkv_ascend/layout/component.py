@@ -13,19 +13,6 @@ from enum import Enum
 
 from mkv_ascend.layout.kind import Kind, Role
 
-__all__ = [
-    "DTYPE_BYTES",
-    "Component",
-    "Container",
-    "LayerLayout",
-    "LayoutError",
-    "StateExtent",
-    "Storage",
-    "TokenExtent",
-    "dtype_bytes",
-    "exact_quotient",
-]
-
 DTYPE_BYTES = {
     "int8": 1,
     "uint8": 1,

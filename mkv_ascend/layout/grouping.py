@@ -13,22 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from mkv_ascend.layout.kind import Role
-from mkv_ascend.layout.objective import MIB, Cost, Objective, choose
+from mkv_ascend.layout.objective import Cost, Objective, choose
 from mkv_ascend.layout.requirements import LayerRequirements
 from mkv_ascend.layout.retention import Request, Retention
-from mkv_ascend.layout.search import NODE_LIMIT, Candidate, Frontier, LayerType, search
-
-__all__ = [
-    "MIB",
-    "CoarserHits",
-    "Cost",
-    "Group",
-    "Grouping",
-    "GroupingError",
-    "GroupingOptions",
-    "Objective",
-    "group_layers",
-]
+from mkv_ascend.layout.search import NODE_LIMIT, Candidate, Frontier, search
+from mkv_ascend.layout.search_options import LayerType
 
 NO_COST = Cost(0, 0, 0)
 LEAST_GAIN = 0.01

@@ -18,8 +18,6 @@ from mkv_ascend.layout.bound import BoundPlan, LayerViews, TensorView
 from mkv_ascend.layout.component import Container
 from mkv_ascend.layout.plan import BUFFER_ALIGNMENT
 
-__all__ = ["LayerCache", "Materialized", "materialize"]
-
 LayerCache = torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor]
 
 

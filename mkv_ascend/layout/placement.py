@@ -16,8 +16,6 @@ from dataclasses import dataclass
 
 from mkv_ascend.layout.component import Storage
 
-__all__ = ["PlacedLayer", "Placement", "Pool"]
-
 
 @dataclass(frozen=True)
 class Placement:

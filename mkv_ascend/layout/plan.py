@@ -19,15 +19,6 @@ from mkv_ascend.layout.placement import PlacedLayer, Pool
 from mkv_ascend.layout.pooling import make_pools
 from mkv_ascend.layout.proof import prove_pool
 
-__all__ = [
-    "BUFFER_ALIGNMENT",
-    "TRANSFER_ALIGNMENT",
-    "CachePlan",
-    "GroupCapacity",
-    "KVGroup",
-    "make_plan",
-]
-
 BUFFER_ALIGNMENT = 512
 """Bytes; what a tensor of its own gets from torch_npu's allocator, as from CUDA's."""
 TRANSFER_ALIGNMENT = 2 * 1024 * 1024

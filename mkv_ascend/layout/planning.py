@@ -15,13 +15,12 @@ from functools import cached_property
 from mkv_ascend.layout.admission import NULL_BLOCKS, AdmissionError, require_one_request
 from mkv_ascend.layout.component import LayerLayout, exact_quotient
 from mkv_ascend.layout.fitting import fitted_groups, group_layouts, requirements_of
-from mkv_ascend.layout.grouping import Cost, Group, Grouping, GroupingOptions
+from mkv_ascend.layout.grouping import Group, Grouping, GroupingOptions
 from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.objective import Cost
 from mkv_ascend.layout.plan import CachePlan, make_plan
 from mkv_ascend.layout.pooling import bytes_per_block
 from mkv_ascend.layout.retention import Request, Retention
-
-__all__ = ["CachedLayer", "PlanInputs", "ServingPlan", "plan", "recurrent_table", "share_one_table"]
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from mkv_ascend.layout.component import Component, LayerLayout, Storage, exact_quotient
 from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
 
-__all__ = ["bytes_per_block", "make_pools"]
-
 Groups = Sequence[Sequence[LayerLayout]]
 
 Sizes = Counter[int]

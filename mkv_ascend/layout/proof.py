@@ -25,8 +25,6 @@ from itertools import combinations, pairwise
 from mkv_ascend.layout.component import LayoutError
 from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
 
-__all__ = ["OverlapError", "prove_pool"]
-
 Plane = tuple[int, int, int]
 """Buffer; first byte and the one behind the last, per block."""
 

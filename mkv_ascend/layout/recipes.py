@@ -1,7 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the spec of a layer to its layout: one recipe for each kind of spec.
 
-How a spec finds its recipe is in ``registry.py``. Shapes, dtypes and the order of components are
+A spec is anything with the attributes of vLLM's ``KVCacheSpec`` classes (vllm/v1/
+kv_cache_interface.py) or vllm-ascend's (vllm_ascend/core/kv_cache_interface.py); nothing is
+imported. The recipe is found by the names of the spec's class and its bases, most derived first,
+never by the name of the layer. Another package adds a kind with one recipe and one call:
+
+    register_recipe("MySpec", my_recipe)
+
+Shapes, dtypes and the order of components are
 those that vllm-ascend 0.23.0 gives its backends: vllm_ascend/worker/model_runner_v1.py
 (_reshape_kv_cache_tensors), vllm_ascend/core/kv_cache_interface.py, and for DeepSeek-V4 also
 vllm_ascend/models/deepseek_v4.py.
@@ -9,9 +16,17 @@ vllm_ascend/models/deepseek_v4.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from mkv_ascend.layout.building import (
+    LayerFacts,
+    build_layout,
+    dtype_name,
+    refuse_quantisation,
+    tokens,
+)
 from mkv_ascend.layout.component import (
     Component,
     Container,
@@ -23,27 +38,10 @@ from mkv_ascend.layout.component import (
     exact_quotient,
 )
 from mkv_ascend.layout.kind import Kind
-from mkv_ascend.layout.registry import (
-    LayerFacts,
-    Recipe,
-    build_layout,
-    dtype_name,
-    layout_of,
-    refuse_quantisation,
-    register_recipe,
-    tokens,
-)
-
-__all__ = [
-    "LayerFacts",
-    "Recipe",
-    "build_layout",
-    "largest_kernel_block",
-    "layout_of",
-    "register_recipe",
-]
 
 DEEPSEEK_V4 = "deepseek_v4"
+
+Recipe = Callable[[Any, LayerFacts], LayerLayout]
 
 
 def largest_kernel_block(block_size: int, supported: tuple[int, ...]) -> int | None:
@@ -238,14 +236,35 @@ def _several(spec: Any, facts: LayerFacts) -> LayerLayout:
     )
 
 
-register_recipe("FullAttentionSpec", partial(_keys_and_values, Kind.FULL_ATTENTION))
-register_recipe("SlidingWindowSpec", partial(_keys_and_values, Kind.SLIDING_WINDOW))
-register_recipe("ChunkedLocalAttentionSpec", partial(_keys_and_values, Kind.CHUNKED_LOCAL))
-register_recipe("CrossAttentionSpec", partial(_keys_and_values, Kind.CROSS_ATTENTION))
-register_recipe("MambaSpec", _recurrent)
-register_recipe("HiddenStateCacheSpec", _hidden_states)
-register_recipe("EncoderOnlyAttentionSpec", _no_cache)
-register_recipe("UniformTypeKVCacheSpecs", _several)
-register_recipe("MLAAttentionSpec", _mla)
-register_recipe("AscendSFAIndexerCacheSpec", _indexer_layer)
-register_recipe("SlidingWindowMLASpec", _window_mla)
+_RECIPES: dict[str, Recipe] = {
+    "FullAttentionSpec": partial(_keys_and_values, Kind.FULL_ATTENTION),
+    "SlidingWindowSpec": partial(_keys_and_values, Kind.SLIDING_WINDOW),
+    "ChunkedLocalAttentionSpec": partial(_keys_and_values, Kind.CHUNKED_LOCAL),
+    "CrossAttentionSpec": partial(_keys_and_values, Kind.CROSS_ATTENTION),
+    "MambaSpec": _recurrent,
+    "HiddenStateCacheSpec": _hidden_states,
+    "EncoderOnlyAttentionSpec": _no_cache,
+    "UniformTypeKVCacheSpecs": _several,
+    "MLAAttentionSpec": _mla,
+    "AscendSFAIndexerCacheSpec": _indexer_layer,
+    "SlidingWindowMLASpec": _window_mla,
+}
+"""Name of a class of specs -> its recipe."""
+
+
+def register_recipe(spec_class: str, recipe: Recipe) -> None:
+    """Use ``recipe`` for specs of the class of this name; ValueError when the name is taken."""
+    if spec_class in _RECIPES:
+        raise ValueError(f"there is a recipe for {spec_class} already")
+    _RECIPES[spec_class] = recipe
+
+
+def layout_of(spec: Any, facts: LayerFacts) -> LayerLayout:
+    """The layout of one layer; LayoutError when its spec has no recipe or does not add up."""
+    for kind in type(spec).__mro__:
+        if kind.__name__ in _RECIPES:
+            return _RECIPES[kind.__name__](spec, facts)
+    raise LayoutError(
+        f"layer {facts.layer}: no recipe for a spec of class {type(spec).__name__}; known: "
+        f"{', '.join(sorted(_RECIPES))}. Add one with register_recipe"
+    )

@@ -13,23 +13,14 @@ from typing import Any
 
 from mkv_ascend.layout.admission import NULL_BLOCKS
 from mkv_ascend.layout.component import LayerLayout
-from mkv_ascend.layout.grouping import Cost, Grouping
+from mkv_ascend.layout.grouping import Grouping
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.layer_ranges import abbreviated_names
+from mkv_ascend.layout.objective import Cost
 from mkv_ascend.layout.placement import PlacedLayer, Pool
 from mkv_ascend.layout.plan import CachePlan, make_plan
 from mkv_ascend.layout.planning import ServingPlan
 from mkv_ascend.layout.retention import Request
-
-__all__ = [
-    "GroupPart",
-    "OtherGrouping",
-    "PlanReport",
-    "PoolPart",
-    "WithoutDraft",
-    "group_parts",
-    "pool_parts",
-]
 
 FORMAT_VERSION = 1
 

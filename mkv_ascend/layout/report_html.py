@@ -32,8 +32,6 @@ from mkv_ascend.layout.report_text import (
     pools_of,
 )
 
-__all__ = ["BarPart", "DrawnPool", "bar_parts", "drawn_pools", "html"]
-
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
 SHADES = 3
 """Later components of a layer are paler; so many shades are told apart."""

@@ -19,21 +19,6 @@ from mkv_ascend.layout.report import (
 )
 from mkv_ascend.layout.retention import RetentionKind
 
-__all__ = [
-    "aligned",
-    "answer",
-    "closing_lines",
-    "comparison",
-    "count",
-    "format_bytes",
-    "group_rows",
-    "group_table",
-    "measured_with",
-    "pools_of",
-    "served_text",
-    "text",
-]
-
 KIB = 1024
 MOST_ALTERNATIVES = 4
 Row = tuple[str, ...]

@@ -39,8 +39,6 @@ from mkv_ascend.layout.search_options import (
     most_bytes,
 )
 
-__all__ = ["NODE_LIMIT", "Bundle", "Candidate", "Frontier", "LayerType", "search"]
-
 NODE_LIMIT = 1_500
 """Nodes looked at before the search stops with the best so far: about 300 ms."""
 LARGEST_COST = 2**63

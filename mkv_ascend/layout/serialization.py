@@ -10,8 +10,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar
 
-__all__ = ["from_dict", "to_dict"]
-
 Value = TypeVar("Value")
 
 

@@ -12,11 +12,9 @@ from collections.abc import Sequence
 import torch
 
 from mkv_ascend.ops import checks
-from mkv_ascend.ops.group_table import BLOCK_SIZE, group_table, slots_of
+from mkv_ascend.ops.group_table import BLOCK_SIZE, slots_of
 from mkv_ascend.ops.registration import CustomOp, register
 from mkv_ascend.ops.schema import Written, arguments_of
-
-__all__ = ["draft_plan", "group_table"]
 
 NAME = "draft_plan"
 

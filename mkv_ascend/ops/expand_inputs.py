@@ -15,11 +15,8 @@ import torch
 
 from mkv_ascend.ops import checks, expand_reference
 from mkv_ascend.ops.expand_arguments import ExpandInputs
-from mkv_ascend.ops.group_table import group_table
 from mkv_ascend.ops.registration import CustomOp, register
 from mkv_ascend.ops.schema import arguments_of
-
-__all__ = ["ExpandInputs", "expand_inputs", "group_table"]
 
 NAME = "expand_inputs"
 

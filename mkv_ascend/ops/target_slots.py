@@ -8,11 +8,9 @@ from collections.abc import Sequence
 import torch
 
 from mkv_ascend.ops import checks
-from mkv_ascend.ops.group_table import BLOCK_SIZE, PADDING_SLOT, group_table, slots_of
+from mkv_ascend.ops.group_table import BLOCK_SIZE, PADDING_SLOT, slots_of
 from mkv_ascend.ops.registration import CustomOp, register
 from mkv_ascend.ops.schema import Written, arguments_of
-
-__all__ = ["group_table", "slot_table", "target_slots"]
 
 NAME = "target_slots"
 

@@ -11,8 +11,6 @@ from mkv_ascend.ops import checks
 from mkv_ascend.ops.registration import CustomOp, register
 from mkv_ascend.ops.schema import Written, arguments_of
 
-__all__ = ["page_table", "zero_blocks"]
-
 NAME = "zero_blocks"
 
 

@@ -14,18 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mkv_ascend.attention import catalog
-from mkv_ascend.config import (
-    AttentionOptions,
-    ConfigError,
-    KvCacheOptions,
-    LayoutOptions,
-    MkvConfig,
-    RoleOptions,
-    WindowBound,
-    parse_config,
-)
-from mkv_ascend.layout.grouping import Objective
+from mkv_ascend.attention.options import AttentionOptions, RoleOptions, WindowBound
+from mkv_ascend.config import ConfigError, KvCacheOptions, LayoutOptions, MkvConfig, parse_config
 from mkv_ascend.layout.kind import Kind
+from mkv_ascend.layout.objective import Objective
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OPTIONS = ("target", "draft", "layers", "window_bound")

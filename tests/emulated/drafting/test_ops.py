@@ -15,7 +15,8 @@ from vllm_ascend.utils import enable_custom_op
 
 from mkv_ascend import envs
 from mkv_ascend.ops.draft_plan import draft_plan
-from mkv_ascend.ops.expand_inputs import ExpandInputs, expand_inputs
+from mkv_ascend.ops.expand_arguments import ExpandInputs
+from mkv_ascend.ops.expand_inputs import expand_inputs
 from mkv_ascend.ops.group_table import group_table
 from mkv_ascend.ops.target_slots import slot_table, target_slots
 from tests.support import engine

@@ -28,8 +28,9 @@ from benchmarks.kv_layout import plan
 from benchmarks.models import load_pair
 from benchmarks.rows import REQUEST, ROWS
 from benchmarks.stock_groups import spec_of
-from mkv_ascend.layout.grouping import GroupingError, Objective
-from mkv_ascend.layout.registry import LayerFacts
+from mkv_ascend.layout.building import LayerFacts
+from mkv_ascend.layout.grouping import GroupingError
+from mkv_ascend.layout.objective import Objective
 from tests.support import hosts
 from tests.support.caches.kv_configs import config
 

@@ -15,8 +15,8 @@ from benchmarks.kv_layout import plan
 from benchmarks.models import KERNEL_BLOCK_SIZE, load_pair
 from benchmarks.rows import REQUEST, ROWS, whole_mib
 from benchmarks.stock_groups import spec_of
-from mkv_ascend.layout.grouping import Objective
-from mkv_ascend.layout.registry import LayerFacts
+from mkv_ascend.layout.building import LayerFacts
+from mkv_ascend.layout.objective import Objective
 from mkv_ascend.layout.retention import Retention, RetentionKind
 from tests.support import hosts
 from tests.support.caches.kv_configs import (

@@ -32,12 +32,13 @@ from vllm_ascend._310p.model_runner_310p import NPUModelRunner310
 from vllm_ascend.attention.attention_v1 import AscendAttentionBackend
 from vllm_ascend.worker import model_runner_v1
 
+from mkv_ascend.layout.building import LayerFacts
 from mkv_ascend.layout.fitting import fitted_groups, requirements_of
 from mkv_ascend.layout.grouping import group_layers
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.materialize import materialize
 from mkv_ascend.layout.plan import make_plan
-from mkv_ascend.layout.recipes import LayerFacts, layout_of
+from mkv_ascend.layout.recipes import layout_of
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 from tests.support import hosts
 from tests.support.caches import kv_configs

@@ -8,9 +8,9 @@ import pytest
 from benchmarks.kv_grid import broken_rules, plan
 from benchmarks.published import NotServedError, layers_of, pair_needs, published_names, read_facts
 from benchmarks.published_pairs import PAIRS, PublishedPair
-from mkv_ascend.layout.grouping import GroupingOptions, Objective, group_layers
+from mkv_ascend.layout.grouping import GroupingOptions, group_layers
 from mkv_ascend.layout.kind import Role
-from mkv_ascend.layout.objective import MOST_GROUPS
+from mkv_ascend.layout.objective import MOST_GROUPS, Objective
 from mkv_ascend.layout.retention import Request
 
 MIB = 2**20

@@ -18,14 +18,16 @@ import torch
 
 from mkv_ascend.attention.ascend_backends import ASCEND_BACKENDS
 from mkv_ascend.layout.bound import TensorView
+from mkv_ascend.layout.building import LayerFacts
 from mkv_ascend.layout.component import LayerLayout, Storage
 from mkv_ascend.layout.fitting import fitted_groups, group_layouts
-from mkv_ascend.layout.grouping import GroupingOptions, Objective
+from mkv_ascend.layout.grouping import GroupingOptions
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.materialize import Materialized, materialize
+from mkv_ascend.layout.objective import Objective
 from mkv_ascend.layout.placement import Pool
 from mkv_ascend.layout.plan import CachePlan, make_plan
-from mkv_ascend.layout.recipes import LayerFacts, layout_of
+from mkv_ascend.layout.recipes import layout_of
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 from tests.support.caches import specs
 

@@ -16,8 +16,9 @@ from mkv_ascend.layout.component import (
     TokenExtent,
 )
 from mkv_ascend.layout.fitting import fitted, fitted_groups, requirements_of
-from mkv_ascend.layout.grouping import GroupingOptions, Objective, group_layers
+from mkv_ascend.layout.grouping import GroupingOptions, group_layers
 from mkv_ascend.layout.kind import Kind, Role
+from mkv_ascend.layout.objective import Objective
 from mkv_ascend.layout.plan import make_plan
 from mkv_ascend.layout.retention import Retention, RetentionKind
 

@@ -17,15 +17,15 @@ from mkv_ascend.layout.grouping import (
     Grouping,
     GroupingError,
     GroupingOptions,
-    Objective,
     _by_type,
     group_layers,
 )
 from mkv_ascend.layout.kind import Kind, Role
+from mkv_ascend.layout.objective import Objective
 from mkv_ascend.layout.requirements import LayerRequirements, block_size_choices
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
-from mkv_ascend.layout.search import LayerType, search
-from mkv_ascend.layout.search_options import Choices
+from mkv_ascend.layout.search import search
+from mkv_ascend.layout.search_options import Choices, LayerType
 
 REQUEST = Request(tokens=1024, tokens_per_step=4)
 HOLDINGS = (

@@ -8,8 +8,9 @@ import pytest
 from benchmarks.kv_layout import plan
 from benchmarks.models import load_pair
 from benchmarks.rows import REQUEST, ROWS, Row, whole_mib
-from mkv_ascend.layout.grouping import GroupingOptions, Objective, group_layers
+from mkv_ascend.layout.grouping import GroupingOptions, group_layers
 from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.objective import Objective
 from mkv_ascend.layout.retention import Request
 
 MORE_THAN_VLLM = {"LFM2-1.2B + LFM2-350M": 795}

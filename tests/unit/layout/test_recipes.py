@@ -9,18 +9,12 @@ from typing import Any
 
 import pytest
 
-from mkv_ascend.layout import registry
+from mkv_ascend.layout import recipes
+from mkv_ascend.layout.building import LayerFacts, build_layout, tokens
 from mkv_ascend.layout.component import Container, LayerLayout, LayoutError, Storage
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.plan import make_plan
-from mkv_ascend.layout.recipes import (
-    LayerFacts,
-    build_layout,
-    largest_kernel_block,
-    layout_of,
-    register_recipe,
-)
-from mkv_ascend.layout.registry import tokens
+from mkv_ascend.layout.recipes import largest_kernel_block, layout_of, register_recipe
 from tests.support.caches import specs
 
 NUM_BLOCKS = 3
@@ -408,7 +402,7 @@ class ConvolutionCacheSpec:
 def test_a_new_kind_is_one_recipe_and_one_registration(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(registry, "_RECIPES", dict(registry._RECIPES))
+    monkeypatch.setattr(recipes, "_RECIPES", dict(recipes._RECIPES))
     with pytest.raises(LayoutError, match=r"no recipe .* ConvolutionCacheSpec; .* register_recipe"):
         layout(ConvolutionCacheSpec())
 

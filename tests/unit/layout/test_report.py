@@ -18,14 +18,9 @@ from mkv_ascend.layout.component import (
     TokenExtent,
 )
 from mkv_ascend.layout.fitting import requirements_of
-from mkv_ascend.layout.grouping import (
-    CoarserHits,
-    Cost,
-    GroupingOptions,
-    Objective,
-    group_layers,
-)
+from mkv_ascend.layout.grouping import CoarserHits, GroupingOptions, group_layers
 from mkv_ascend.layout.kind import Kind, Role
+from mkv_ascend.layout.objective import Cost, Objective
 from mkv_ascend.layout.plan import make_plan
 from mkv_ascend.layout.planning import CachedLayer, PlanInputs, plan
 from mkv_ascend.layout.report import OtherGrouping, PlanReport

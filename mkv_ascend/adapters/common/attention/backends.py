@@ -32,7 +32,7 @@ from mkv_ascend.adapters.common.attention import (
 from mkv_ascend.adapters.common.attention.building import ModelBeingBuilt
 from mkv_ascend.adapters.common.attention.derived import derive
 from mkv_ascend.adapters.patching import record
-from mkv_ascend.attention.catalog import BackendEntry
+from mkv_ascend.attention.entry import BackendEntry
 from mkv_ascend.layout.kind import Kind
 
 if TYPE_CHECKING:

@@ -1,12 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes by class of spec: how a layer's spec finds the recipe of its layout.
-
-A spec is anything with the attributes of vLLM's ``KVCacheSpec`` classes (vllm/v1/
-kv_cache_interface.py) or vllm-ascend's (vllm_ascend/core/kv_cache_interface.py); nothing is
-imported. The recipe is found by the names of the spec's class and its bases, most derived first,
-never by the name of the layer. Another package adds a kind with one recipe and one call:
-
-    register_recipe("MySpec", my_recipe)
+"""What recipes share: the facts that they need of a layer, and how its layout is put together.
 
 Contiguous components are not padded: specs are padded to make pages equal, and pools share planes
 instead. PAGED layouts keep the page that the spec asks for.
@@ -14,7 +7,6 @@ instead. PAGED layouts keep the page that the spec asks for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,17 +19,6 @@ from mkv_ascend.layout.component import (
     TokenExtent,
 )
 from mkv_ascend.layout.kind import Kind, Role
-
-__all__ = [
-    "LayerFacts",
-    "Recipe",
-    "build_layout",
-    "dtype_name",
-    "layout_of",
-    "refuse_quantisation",
-    "register_recipe",
-    "tokens",
-]
 
 
 @dataclass(frozen=True)
@@ -62,29 +43,6 @@ class LayerFacts:
     key_dtype: str | None = None
     value_dtype: str | None = None
     full_indexer_view: bool = False
-
-
-Recipe = Callable[[Any, LayerFacts], LayerLayout]
-
-_RECIPES: dict[str, Recipe] = {}
-
-
-def register_recipe(spec_class: str, recipe: Recipe) -> None:
-    """Use ``recipe`` for specs of the class of this name; ValueError when the name is taken."""
-    if spec_class in _RECIPES:
-        raise ValueError(f"there is a recipe for {spec_class} already")
-    _RECIPES[spec_class] = recipe
-
-
-def layout_of(spec: Any, facts: LayerFacts) -> LayerLayout:
-    """The layout of one layer; LayoutError when its spec has no recipe or does not add up."""
-    for kind in type(spec).__mro__:
-        if kind.__name__ in _RECIPES:
-            return _RECIPES[kind.__name__](spec, facts)
-    raise LayoutError(
-        f"layer {facts.layer}: no recipe for a spec of class {type(spec).__name__}; known: "
-        f"{', '.join(sorted(_RECIPES))}. Add one with register_recipe"
-    )
 
 
 def dtype_name(dtype: object) -> str:
