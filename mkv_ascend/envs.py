@@ -8,7 +8,7 @@ is read when asked for, never at import::
     from mkv_ascend import envs
 
     envs.OPS_CHECKS.get()      # bool, or EnvironmentVariableError naming variable and value
-    child = {envs.OPS_CHECKS.name: envs.OPS_CHECKS.format(True)}
+    child = {envs.OPS_CHECKS.name: "1"}
 
 ``python -m mkv_ascend.envs`` prints the table of the documentation. Standard library only, because
 ``setup.py`` loads this module before anything else is installed.
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -40,27 +39,23 @@ class EnvironmentVariableError(ValueError):
 class Variable(Generic[Value]):
     """One environment variable: where its value comes from and what it may be.
 
-    ``parse`` raises ValueError for a text that is not allowed; ``format`` is its inverse, for
-    handing a value to a child process.
+    ``default`` is a text, as a user would give it. ``parse`` raises ValueError for a text that is
+    not allowed.
     """
 
     name: str
     type_name: str
-    default: Value
+    default: str
     allowed: str
     help: str
     parse: Callable[[str], Value]
-    format: Callable[[Value], str]
 
     def get(self, environment: Mapping[str, str] | None = None) -> Value:
         """The value in ``environment`` (default: of this process), or the default when unset.
 
         An empty text counts as unset. Raises EnvironmentVariableError for a bad value.
         """
-        text = (os.environ if environment is None else environment).get(self.name, "").strip()
-        if not text:
-            # Through parse as well, so that the ~ of a default path is expanded when asked for.
-            return self.parse(self.format(self.default))
+        text = self._text(environment) or self.default
         try:
             return self.parse(text)
         except ValueError as error:
@@ -70,90 +65,21 @@ class Variable(Generic[Value]):
 
     def is_set(self, environment: Mapping[str, str] | None = None) -> bool:
         """Whether a value other than the empty text was given."""
-        return bool((os.environ if environment is None else environment).get(self.name, "").strip())
+        return bool(self._text(environment))
+
+    def _text(self, environment: Mapping[str, str] | None) -> str:
+        return (os.environ if environment is None else environment).get(self.name, "").strip()
 
 
-VARIABLES: dict[str, Variable[Any]] = {}
-"""All variables by name, in the order of the documentation."""
-
-
-def _register(variable: Variable[Value]) -> Variable[Value]:
-    if not variable.name.startswith(PREFIX) or variable.name in VARIABLES:
-        raise ValueError(f"{variable.name} must be new and start with {PREFIX}")
-    VARIABLES[variable.name] = variable
-    return variable
-
-
-_TRUE_WORDS = ("1", "true", "yes", "on")
-_FALSE_WORDS = ("0", "false", "no", "off")
+_SWITCH_WORDS = {"1": True, "true": True, "yes": True, "on": True}
+_SWITCH_WORDS |= {"0": False, "false": False, "no": False, "off": False}
+_SWITCH_ALLOWED = "1, true, yes, on or 0, false, no, off"
 
 
 def _parse_switch(text: str) -> bool:
-    word = text.lower()
-    if word in _TRUE_WORDS:
-        return True
-    if word in _FALSE_WORDS:
-        return False
-    raise ValueError(text)
-
-
-def _switch(name: str, default: bool, help: str) -> Variable[bool]:
-    return _register(
-        Variable(
-            name=PREFIX + name,
-            type_name="switch",
-            default=default,
-            allowed=f"{', '.join(_TRUE_WORDS)} or {', '.join(_FALSE_WORDS)}",
-            help=help,
-            parse=_parse_switch,
-            format=lambda value: "1" if value else "0",
-        )
-    )
-
-
-def _choice(name: str, default: str, words: tuple[str, ...], help: str) -> Variable[str]:
-    def parse(text: str) -> str:
-        if text not in words:
-            raise ValueError(text)
-        return text
-
-    return _register(
-        Variable(
-            name=PREFIX + name,
-            type_name="word",
-            default=default,
-            allowed=", ".join(words[:-1]) + f" or {words[-1]}",
-            help=help,
-            parse=parse,
-            format=str,
-        )
-    )
-
-
-_BYTE_UNITS = {
-    "": 1,
-    "B": 1,
-    "KIB": 2**10,
-    "MIB": 2**20,
-    "GIB": 2**30,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-}
-
-
-def parse_bytes(text: str) -> int:
-    """Number of bytes of ``"4GiB"``, ``"512 MiB"`` or ``"1048576"``; ValueError otherwise.
-
-    The result is at least 1 and exact: a fraction such as ``"1.5GiB"`` is refused.
-    """
-    match = re.fullmatch(r"([0-9]+)\s*([A-Za-z]*)", text.strip())
-    if match is None or match.group(2).upper() not in _BYTE_UNITS or int(match.group(1)) == 0:
-        raise ValueError(
-            f"{text!r} is not a number of bytes; allowed: a whole number over 0 with an optional "
-            "unit B, KiB, MiB, GiB, KB, MB or GB"
-        )
-    return int(match.group(1)) * _BYTE_UNITS[match.group(2).upper()]
+    if text.lower() not in _SWITCH_WORDS:
+        raise ValueError(text)
+    return _SWITCH_WORDS[text.lower()]
 
 
 def _parse_path(text: str) -> Path:
@@ -164,45 +90,54 @@ def _parse_path(text: str) -> Path:
     return path
 
 
-def _path(name: str, default: Path, help: str) -> Variable[Path]:
-    return _register(
-        Variable(
-            name=PREFIX + name,
-            type_name="path",
-            default=default,
-            allowed="an absolute path (a leading ~ is the home folder)",
-            help=help,
-            parse=_parse_path,
-            format=str,
-        )
-    )
-
-
-BUILD_OPS = _switch(
-    "BUILD_OPS",
-    True,
-    "Build the native parts when the package is installed. Off: Python only, for tools and docs.",
-)
-CACHE = _path(
-    "CACHE",
-    Path("~/.cache/mkv_ascend"),
-    "Folder for what is made once and kept: tiny trained models, built stand-ins.",
-)
 OPS_REFERENCE, OPS_NATIVE, OPS_ASCENDC_HOST = "reference", "native", "ascendc_host"
-OPS = _choice(
-    "OPS",
+
+
+def _parse_ops(text: str) -> str:
+    if text not in (OPS_REFERENCE, OPS_NATIVE, OPS_ASCENDC_HOST):
+        raise ValueError(text)
+    return text
+
+
+BUILD_OPS = Variable(
+    "MKV_ASCEND_BUILD_OPS",
+    "switch",
+    "1",
+    _SWITCH_ALLOWED,
+    "Build the native parts when the package is installed. Off: Python only, for tools and docs.",
+    _parse_switch,
+)
+CACHE = Variable(
+    "MKV_ASCEND_CACHE",
+    "path",
+    "~/.cache/mkv_ascend",
+    "an absolute path (a leading ~ is the home folder)",
+    "Folder for what is made once and kept: tiny trained models, built stand-ins.",
+    _parse_path,
+)
+OPS = Variable(
+    "MKV_ASCEND_OPS",
+    "word",
     OPS_NATIVE,
-    (OPS_REFERENCE, OPS_NATIVE, OPS_ASCENDC_HOST),
+    f"{OPS_REFERENCE}, {OPS_NATIVE} or {OPS_ASCENDC_HOST}",
     "How custom ops run: as plain torch operations, by native kernels, or, on the CPU and the "
     "emulated NPU, by the AscendC kernels under a checker. Unset: native where they are built, "
     "else the reference, with a warning.",
+    _parse_ops,
 )
-OPS_CHECKS = _switch(
-    "OPS_CHECKS",
-    False,
+OPS_CHECKS = Variable(
+    "MKV_ASCEND_OPS_CHECKS",
+    "switch",
+    "0",
+    _SWITCH_ALLOWED,
     "Check the values in the arguments of custom ops before each call on the CPU or the emulated "
     "NPU: block ids, positions, slots, addresses.",
+    _parse_switch,
 )
+VARIABLES: dict[str, Variable[Any]] = {
+    variable.name: variable for variable in (BUILD_OPS, CACHE, OPS, OPS_CHECKS)
+}
+"""All variables by name, in the order of the documentation."""
 
 
 def unknown_variables(environment: Mapping[str, str] | None = None) -> list[str]:
@@ -226,10 +161,9 @@ def markdown_table() -> str:
         "| --- | --- | --- | --- | --- |",
     ]
     for variable in VARIABLES.values():
-        default = variable.format(variable.default)
         lines.append(
-            f"| `{variable.name}` | {variable.type_name} | `{default}` | {variable.allowed} | "
-            f"{variable.help} |"
+            f"| `{variable.name}` | {variable.type_name} | `{variable.default}` | "
+            f"{variable.allowed} | {variable.help} |"
         )
     return "\n".join(lines) + "\n"
 

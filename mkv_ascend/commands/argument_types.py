@@ -4,8 +4,16 @@
 from __future__ import annotations
 
 import argparse
+import json
+import re
+from typing import Any
 
-from mkv_ascend import envs
+BYTE_UNITS = {
+    "": 1,
+    "B": 1,
+    **{unit: 1024 ** (place + 1) for place, unit in enumerate(("KIB", "MIB", "GIB"))},
+    **{unit: 1000 ** (place + 1) for place, unit in enumerate(("KB", "MB", "GB"))},
+}
 
 
 def positive(text: str) -> int:
@@ -20,12 +28,40 @@ def positive(text: str) -> int:
 
 
 def memory_size(text: str) -> int:
-    """Bytes of a size such as ``64GiB``.
+    """Bytes of ``64GiB``, ``512 MiB`` or ``1048576``: at least 1, and exact.
 
     Raises:
-        argparse.ArgumentTypeError: it cannot be read; with what is allowed.
+        argparse.ArgumentTypeError: it cannot be read, or is a fraction; with what is allowed.
+    """
+    match = re.fullmatch(r"([0-9]+)\s*([A-Za-z]*)", text.strip())
+    unit = match and BYTE_UNITS.get(match.group(2).upper())
+    if match is None or unit is None or int(match.group(1)) == 0:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of bytes; allowed: a whole number over 0 with an optional "
+            "unit B, KiB, MiB, GiB, KB, MB or GB"
+        )
+    return int(match.group(1)) * unit
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """A JSON object.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none, or no JSON; with what is wrong.
+    """
+    value = json_value(text)
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
+    return value
+
+
+def json_value(text: str) -> Any:
+    """Any JSON.
+
+    Raises:
+        argparse.ArgumentTypeError: it cannot be read; with what is wrong.
     """
     try:
-        return envs.parse_bytes(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from None

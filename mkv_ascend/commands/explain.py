@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mkv_ascend.commands.argument_types import memory_size, positive
+from mkv_ascend.commands.argument_types import json_object, memory_size, positive
 
 if TYPE_CHECKING:
     from mkv_ascend.checks.planning_inputs import Asked, Found
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draft", type=Path, metavar="DIR", help="directory of the draft")
     parser.add_argument(
         "--speculative-config",
-        type=_json_object,
+        type=json_object,
         metavar="JSON",
         help="as for vllm serve (with --draft alone: method draft_model, 3 tokens)",
     )
@@ -110,7 +110,7 @@ def _add_vllm_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--kv-cache-dtype", default="auto", metavar="DTYPE", help="as vllm serve")
     parser.add_argument(
-        "--additional-config", type=_json_object, metavar="JSON", help="as for vllm serve"
+        "--additional-config", type=json_object, metavar="JSON", help="as for vllm serve"
     )
     parser.add_argument(
         "--vllm-grouping",
@@ -118,16 +118,6 @@ def _add_vllm_arguments(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="ask vLLM for its own grouping too, which takes most of the time (default: on)",
     )
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{text!r}; allowed: a JSON object")
-    return value
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from mkv_ascend.commands.argument_types import json_object, json_value
+
 OPTIONS_FILE = Path(__file__).with_name("serve_options.json")
 
 MULTIPLIERS = {
@@ -200,22 +202,8 @@ def _number_or_auto(text: str) -> int:
     return -1 if text.strip().lower() in ("-1", "auto") else human_number(text)
 
 
-def _object(text: str) -> dict[str, Any]:
-    value = _json(text)
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
-    return value
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from None
-
-
 def _json_or_word(text: str) -> Any:
-    return _json(text) if re.match(r"(?s)^\s*{.*}\s*$", text) else text
+    return json_value(text) if re.match(r"(?s)^\s*{.*}\s*$", text) else text
 
 
 FORMS: Mapping[str, Callable[[str], Any]] = {
@@ -224,9 +212,9 @@ FORMS: Mapping[str, Callable[[str], Any]] = {
     "float": float,
     "number": human_number,
     "number or auto": _number_or_auto,
-    "json": _json,
+    "json": json_value,
     "json or word": _json_or_word,
-    "object": _object,
+    "object": json_object,
 }
 """Forms of values, by their names in ``serve_options.json``."""
 
