@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
-from mkv_ascend.layout.kind import Kind
+from mkv_ascend.layout.kind import Kind, Word
 
 
-class DeviceGeneration(str, Enum):
+class DeviceGeneration(Word):
     """Generations of Ascend NPUs, as vllm-ascend tells them apart."""
 
     A2 = "A2"
@@ -17,20 +16,14 @@ class DeviceGeneration(str, Enum):
     A5 = "A5"
     ATLAS_310P = "310P"
 
-    def __str__(self) -> str:
-        return str(self.value)
 
-
-class GraphSupport(str, Enum):
+class GraphSupport(Word):
     """Which batches a backend can run inside a full ACL graph."""
 
     ALWAYS = "always"
     UNIFORM_BATCH = "uniform batches"
     SINGLE_TOKEN_DECODE = "decode of one token"
     NEVER = "never"
-
-    def __str__(self) -> str:
-        return str(self.value)
 
 
 @dataclass(frozen=True)

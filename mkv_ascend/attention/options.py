@@ -4,24 +4,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
-from mkv_ascend.layout.kind import Kind
+from mkv_ascend.layout.kind import Kind, Word
 
 NAMESPACE = "mkv_ascend"
 """The key of ``--additional-config`` that holds our options."""
 
 
-class WindowBound(str, Enum):
+class WindowBound(Word):
     """What a sliding window of W tokens passes to operators whose left bound is inclusive."""
 
     EXACT = "exact"
     """W - 1, so that a token sees W tokens, itself included, as the model was trained."""
     VLLM_ASCEND = "vllm_ascend"
     """What vllm-ascend 0.23.0 passes, W, so that a token sees W + 1."""
-
-    def __str__(self) -> str:
-        return str(self.value)
 
 
 @dataclass(frozen=True)

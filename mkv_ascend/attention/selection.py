@@ -20,14 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
 from mkv_ascend import host_versions
 from mkv_ascend.attention import catalog, compatibility, matching, patterns
 from mkv_ascend.attention.entry import BackendEntry
 from mkv_ascend.attention.options import NAMESPACE, AttentionOptions, RoleOptions
 from mkv_ascend.attention.request import Environment, LayerRequest
-from mkv_ascend.layout.kind import Kind, Role
+from mkv_ascend.layout.kind import Kind, Role, Word
 from mkv_ascend.layout.layer_ranges import abbreviated_names
 
 VLLM_DEFAULT_NAMES = frozenset({"AUTO", "CUSTOM"})
@@ -56,7 +55,7 @@ VLLM_KINDS = {
 """vLLM's name of a kind in ``backend_per_kind`` (vLLM 0.30.0, ``KVCacheSpecKind``)."""
 
 
-class ChosenBy(str, Enum):
+class ChosenBy(Word):
     """Who chose a backend."""
 
     DEFAULT = "default"
@@ -65,9 +64,6 @@ class ChosenBy(str, Enum):
     VLLM_OPTION = "vllm option"
     BATCH_INVARIANT = "batch invariant"
     LAYER = "layer"
-
-    def __str__(self) -> str:
-        return str(self.value)
 
 
 class SelectionError(ValueError):

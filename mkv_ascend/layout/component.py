@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import Enum
 
-from mkv_ascend.layout.kind import Kind, Role
+from mkv_ascend.layout.kind import Kind, Role, Word
 
 DTYPE_BYTES = {
     "int8": 1,
@@ -48,7 +47,7 @@ def exact_quotient(dividend: int, divisor: int, what: str) -> int:
     return dividend // divisor
 
 
-class Storage(str, Enum):
+class Storage(Word):
     """How the components of a layer, or of the layers of a pool, lie in memory."""
 
     SPLIT = "split"
@@ -58,19 +57,13 @@ class Storage(str, Enum):
     PAGED = "paged"
     """One buffer, page after page; the operators must take strides."""
 
-    def __str__(self) -> str:
-        return str(self.value)
 
-
-class Container(str, Enum):
+class Container(Word):
     """What a backend takes as its cache."""
 
     TUPLE = "tuple"
     LIST = "list"
     TENSOR = "tensor"
-
-    def __str__(self) -> str:
-        return str(self.value)
 
 
 @dataclass(frozen=True)
