@@ -8,6 +8,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from mkv_ascend.ascend_host import DEVICE_FOLDER
@@ -59,19 +60,14 @@ def devices_of(
         found = _emulated({**os.environ, **emulated})
     else:
         found = _real(device_folder)
-    count = arguments.devices or found.count
-    memory = arguments.memory or found.memory_bytes
-    source = found.source
-    if arguments.devices or arguments.memory:
-        source = f"{source}; --devices or --memory are given"
-    return DeviceFacts(
-        count,
-        memory,
-        found.generation,
-        source,
-        found.extra_dtypes,
-        found.modules,
-        found.batch_invariant,
+    given = arguments.devices or arguments.memory
+    return replace(
+        found,
+        count=arguments.devices or found.count,
+        memory_bytes=arguments.memory or found.memory_bytes,
+        source=f"{found.source}; --devices or --memory are given" if given else found.source,
+        modules=found.modules | _modules(),
+        batch_invariant=_batch_invariant(),
     )
 
 
@@ -99,8 +95,7 @@ def _emulated(environment: Mapping[str, str]) -> DeviceFacts:
         DeviceGeneration.A2,
         EMULATED,
         frozenset({"float32"}) if relaxed else frozenset(),
-        _modules() | (frozenset({"flash_attn_npu_v3"}) if has_fa3 else frozenset()),
-        _batch_invariant(),
+        frozenset({"flash_attn_npu_v3"}) if has_fa3 else frozenset(),
     )
 
 
@@ -110,24 +105,12 @@ def _real(device_folder: Path) -> DeviceFacts:
     generation = _generation()
     memory = MEMORY if generation in (DeviceGeneration.A2, DeviceGeneration.A3) else None
     if not nodes:
-        return DeviceFacts(
-            None,
-            memory,
-            generation,
-            f"there is no NPU here; judged for an Ascend {generation} of at most 64 GiB",
-            modules=_modules(),
-            batch_invariant=_batch_invariant(),
-        )
+        source = f"there is no NPU here; judged for an Ascend {generation} of at most 64 GiB"
+        return DeviceFacts(None, memory, generation, source)
     listed = [index for index in visible.split(",") if index.strip().isdecimal()]
     count = min(nodes, len(listed)) if listed else nodes
-    return DeviceFacts(
-        count,
-        memory,
-        generation,
-        f"NPUs of this machine, Ascend {generation} of at most 64 GiB",
-        modules=_modules(),
-        batch_invariant=_batch_invariant(),
-    )
+    source = f"NPUs of this machine, Ascend {generation} of at most 64 GiB"
+    return DeviceFacts(count, memory, generation, source)
 
 
 def _batch_invariant() -> bool:

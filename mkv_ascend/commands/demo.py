@@ -206,8 +206,6 @@ def _environment(emulated: bool, dtype: str) -> Mapping[str, str]:
     if not emulated:
         return os.environ
     from emulated_npu import variables
-    from emulated_npu.launch import EmulatedProcess, LaunchError
-    from emulated_npu.settings import EmulatorSettings
 
     environment = {
         variables.STRICT.name: "1",
@@ -217,11 +215,9 @@ def _environment(emulated: bool, dtype: str) -> Mapping[str, str]:
         **os.environ,
     }
     try:
-        process = EmulatedProcess((sys.executable,), EmulatorSettings.from_environment(environment))
-        process.check(os.environ)
-    except (LaunchError, variables.VariableError) as error:
+        return emulator.environment_for((sys.executable,), environment)
+    except emulator.EmulatorError as error:
         raise DemoError(str(error)) from error
-    return process.environment(environment)
 
 
 def _model(name: str) -> Path:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real ``vllm serve`` process on loopback, for the demo and for tests."""
+"""A real ``vllm serve`` process on loopback."""
 
 from __future__ import annotations
 
@@ -84,28 +84,6 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def serve(
-    arguments: list[str],
-    log: Path,
-    environment: Mapping[str, str] | None = None,
-    on_wait: Callable[[float], None] = lambda seconds: None,
-    start_seconds: float = START_SECONDS,
-) -> Iterator[Server]:
-    """``started``, once it is healthy.
-
-    Args:
-        on_wait: called about once a second while waiting, with the seconds waited.
-        start_seconds: within which it must be healthy.
-
-    Raises:
-        ServerFailedError: with the end of the log.
-    """
-    with started(arguments, log, environment) as server:
-        wait_until_healthy(server, on_wait, start_seconds)
-        yield server
-
-
-@contextlib.contextmanager
 def started(
     arguments: list[str], log: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator[Server]:
@@ -143,7 +121,15 @@ def wait_until_healthy(
     on_wait: Callable[[float], None] = lambda seconds: None,
     start_seconds: float = START_SECONDS,
 ) -> None:
-    """Wait until ``server`` answers; arguments and errors are those of ``serve``."""
+    """Wait until ``server`` answers.
+
+    Args:
+        on_wait: called about once a second while waiting, with the seconds waited.
+        start_seconds: within which it must be healthy.
+
+    Raises:
+        ServerFailedError: with the end of the log.
+    """
     start = time.monotonic()
     while True:
         waited = time.monotonic() - start

@@ -70,13 +70,7 @@ def _environment(command: tuple[str, ...], more: Mapping[str, str]) -> dict[str,
         return base
     if not emulator.is_installed():
         raise ProcessError(f"there is no Ascend NPU here, and {emulator.HOW_TO_INSTALL}")
-    from emulated_npu.launch import EmulatedProcess, LaunchError
-    from emulated_npu.settings import EmulatorSettings
-    from emulated_npu.variables import VariableError
-
     try:
-        process = EmulatedProcess(command, EmulatorSettings.from_environment(os.environ))
-        process.check(base)
-    except (LaunchError, VariableError) as error:
+        return emulator.environment_for(command, base)
+    except emulator.EmulatorError as error:
         raise ProcessError(f"without an Ascend NPU it needs the emulated one: {error}") from error
-    return process.environment(base)

@@ -8,9 +8,9 @@ import pytest
 from openai import DefaultHttpxClient, OpenAI
 
 from mkv_ascend.commands import demo_client
-from mkv_ascend.commands.demo_server import serve
 from tests.support import engine, programs, prompts, reference
 from tests.support.pairs import assert_greedy
+from tests.support.server import serve
 from tests.support.tiny_models import model_directory
 
 pytestmark = pytest.mark.slow

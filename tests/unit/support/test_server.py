@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from mkv_ascend.commands.demo_server import ServerFailedError, serve
+from mkv_ascend.commands.demo_server import ServerFailedError
+from tests.support.server import serve
 
 
 def program(tmp_path, text):
