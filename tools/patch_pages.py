@@ -28,7 +28,7 @@ def _section(placed: Placed) -> str:
         *([("Sets", _listed(record.writes))] if record.writes else []),
         ("Why", record.why),
         ("Where", f"`{placed.file.relative_to(foreign_names.ROOT).as_posix()}`"),
-        ("Test", f"`{record.test}`"),
+        ("Test" if len(record.tests) == 1 else "Tests", _listed(record.tests)),
         *([("Fails in the host's code", f"`{record.stock}`")] if record.stock else []),
         ("Can go when", record.until),
     ]

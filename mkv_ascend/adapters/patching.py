@@ -57,7 +57,8 @@ class Record:
         target: the foreign code that is replaced; several places when they change together.
         why: what goes wrong without the patch.
         until: when the patch can go.
-        test: the test that fails without the patch, as ``file`` or ``file::function``.
+        test: the test that fails without the patch, as ``file`` or ``file::function``; several
+            where one does not notice every target.
         reads: other foreign code that the patch relies on.
         writes: attributes that the record's module sets on foreign objects.
         stock: the test that shows the host's own code failing, if that is not ``test``.
@@ -67,10 +68,15 @@ class Record:
     target: str | tuple[str, ...]
     why: str
     until: str
-    test: str
+    test: str | tuple[str, ...]
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     stock: str = ""
+
+    @property
+    def tests(self) -> tuple[str, ...]:
+        """``test`` as a tuple."""
+        return (self.test,) if isinstance(self.test, str) else self.test
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -127,7 +133,7 @@ def patch(
     target: str | tuple[str, ...],
     why: str,
     until: str,
-    test: str,
+    test: str | tuple[str, ...],
     reads: tuple[str, ...] = (),
     writes: tuple[str, ...] = (),
     stock: str = "",

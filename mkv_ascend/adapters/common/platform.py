@@ -10,13 +10,14 @@ from vllm_ascend.platform import NPUPlatform
 
 from mkv_ascend.adapters.common.early_checks import early_check, front_check, kv_connectors
 from mkv_ascend.adapters.common.options import options_of
+from mkv_ascend.adapters.common.own_classes import OURS
 from mkv_ascend.adapters.common.patches import (
     draft_architecture,
     recurrent_blocks,
     two_head_sizes,
 )
 from mkv_ascend.adapters.logging import get_logger
-from mkv_ascend.adapters.patching import Patch, override, record
+from mkv_ascend.adapters.patching import Patch, override
 from mkv_ascend.adapters.refusal import refuse
 from mkv_ascend.attention import catalog
 from mkv_ascend.attention.selection import SelectionError
@@ -58,15 +59,7 @@ class HostPlatform(NPUPlatform):
         return ()
 
     @classmethod
-    @override(
-        record(
-            name="patches of the front process",
-            target="vllm_ascend.platform:NPUPlatform.pre_register_and_update",
-            why="vLLM's command calls it before it reads its arguments; ours are applied there.",
-            until="no patch of ours belongs in the front process",
-            test="tests/emulated/platform/test_platform.py",
-        )
-    )
+    @override(OURS)
     def pre_register_and_update(cls, parser: Any = None) -> None:
         """Apply vllm-ascend's patches of the front process, then ours."""
         super().pre_register_and_update(parser)
@@ -76,17 +69,7 @@ class HostPlatform(NPUPlatform):
         front_check.check_first.apply()
 
     @classmethod
-    @override(
-        record(
-            name="our options and our worker",
-            target="vllm_ascend.platform:NPUPlatform.check_and_update_config",
-            writes=("worker_cls", "backend"),
-            why="Options are checked in the process that the user started, and the worker is ours. "
-            "vllm-ascend forgets the backend that vLLM's own option names.",
-            until="vllm-ascend takes the class of its worker from an option",
-            test="tests/emulated/platform/test_platform.py",
-        )
-    )
+    @override(OURS)
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
         """Check our options, let vllm-ascend update the configuration, then set the worker.
 
@@ -125,15 +108,7 @@ class HostPlatform(NPUPlatform):
             _stay_out_of(parallel_config.worker_cls, config != MkvConfig())
 
     @classmethod
-    @override(
-        record(
-            name="patches of the engine core",
-            target="vllm_ascend.platform:NPUPlatform.register_custom_kv_cache_specs",
-            why="vLLM calls it in the engine core before it groups layers; ours are applied there.",
-            until="no patch of ours belongs in the engine core",
-            test="tests/emulated/layout/test_layout_groups.py",
-        )
-    )
+    @override(OURS)
     def register_custom_kv_cache_specs(cls, vllm_config: VllmConfig | None) -> None:
         """Register vllm-ascend's specs, then apply our grouping if our worker runs.
 

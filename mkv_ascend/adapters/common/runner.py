@@ -26,6 +26,7 @@ from mkv_ascend.adapters.common import runner_records as records
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.drafting.capture_cost import CaptureCost
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of, create_proposer
+from mkv_ascend.adapters.common.drafting.records import PROPOSALS
 from mkv_ascend.adapters.common.early_checks import recurrent_refusals
 from mkv_ascend.adapters.common.kv_cache.block_zeroer import PlannedBlockZeroer
 from mkv_ascend.adapters.common.kv_cache.planned_caches import (
@@ -39,6 +40,8 @@ from mkv_ascend.adapters.common.patches import (
     auxiliary_states,
     gdn_rows,
     mamba_kernels,
+    new_blocks,
+    target_state_groups,
 )
 from mkv_ascend.adapters.common.patches.identity_rope import record_identity_rope
 from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
@@ -48,6 +51,7 @@ from mkv_ascend.adapters.common.rebuilding_states import (
     note_requests,
 )
 from mkv_ascend.adapters.common.target_graphs import (
+    VERIFY_STEPS,
     for_updates,
     state_of,
     take_lengths_on_the_host,
@@ -163,7 +167,7 @@ class HostRunner(NPUModelRunner):
         ):
             self._init_kv_zero_meta()
 
-    @override(records.DRAFTER)
+    @override(PROPOSALS)
     def _get_drafter(self) -> Any:
         method = self.speculative_config.method
         return create_proposer(method, self.vllm_config, self.device, self, self.DRAFT_HOST)
@@ -187,6 +191,7 @@ class HostRunner(NPUModelRunner):
         self._target_pass = None
         self.plan_the_targets_pass()
         self._rebuilding = make_rebuilding(self.drafter, self.cache_config, self.scheduler_config)
+        self.zero_new_blocks()
         if is_global_first_rank():
             self._log_tables()
 
@@ -243,14 +248,14 @@ class HostRunner(NPUModelRunner):
             share=share,
         )
 
-    @override(records.PREFIX_HITS)
+    @override(target_state_groups.groups_that_move.record)
     def _update_states(self, scheduler_output: Any) -> Any:
         """As vllm-ascend's; also notes requests that begin behind computed tokens."""
         if self._rebuilding is not None:
             note_requests(self._rebuilding.lost, scheduler_output)
         return super()._update_states(scheduler_output)
 
-    @override(records.PREFIX_HITS)
+    @override(target_state_groups.groups_that_move.record)
     def propose_draft_token_ids(
         self, token_ids: Any, sampling: Any, scheduled: Any, spec: Any, common: Any, *args: Any
     ) -> Any:
@@ -284,13 +289,13 @@ class HostRunner(NPUModelRunner):
         lengths = self.seq_lens[: kwargs.get("num_reqs_padded") or requests]
         return plan.complete(metadata, requests, lengths), common
 
-    @override(records.VERIFY_STEPS)
+    @override(VERIFY_STEPS)
     def _update_full_graph_params_if_needed(self, *args: Any, **kwargs: Any) -> None:
         """Update the launches of a replayed graph for K + 1 tokens per request."""
         with replaced(self, "speculative_config", for_updates(self.speculative_config)):
             super()._update_full_graph_params_if_needed(*args, **kwargs)
 
-    @override(records.SHARING_LAYERS)
+    @override(records.PLANNED_CACHES)
     def maybe_add_kv_sharing_layers_to_kv_cache_groups(
         self, kv_cache_config: KVCacheConfig
     ) -> None:
@@ -353,7 +358,7 @@ class HostRunner(NPUModelRunner):
         )
         return reshaped
 
-    @override(records.ZEROING)
+    @override(new_blocks.name_new_blocks.record)
     def _init_kv_zero_meta(self) -> None:
         """Let the scheduler zero blocks in all planned caches."""
         if self.cache_plan is None:

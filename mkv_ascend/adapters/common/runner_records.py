@@ -17,27 +17,6 @@ LOADED = record(
     "::test_host_lengths_are_kept_right_when_any_layer_reads_them",
 )
 
-DRAFTER = record(
-    name="proposers of ours",
-    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner._get_drafter",
-    why="vllm-ascend's proposers draft over one KV group; create_proposer makes ours for the "
-    "methods that draft with a model.",
-    until="vllm-ascend's proposers draft over several KV groups",
-    test="tests/emulated/drafting/test_drafting_groups.py",
-)
-
-PREFIX_HITS = record(
-    name="a recurrent draft reads prefix hits",
-    target=(
-        "vllm_ascend.worker.model_runner_v1:NPUModelRunner._update_states",
-        "vllm_ascend.worker.model_runner_v1:NPUModelRunner.propose_draft_token_ids",
-    ),
-    why="Of tokens that were not computed in a step of its request a recurrent draft has no state; "
-    "the draft reads them before it proposes (rebuilding_states.py).",
-    until="vLLM serves drafts with recurrent layers behind prefix hits",
-    test="tests/emulated/recurrent/test_hits_of_recurrent_drafts.py",
-)
-
 CAPTURE_COSTS = record(
     name="costs of captured graphs",
     target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.capture_model",
@@ -71,31 +50,27 @@ TARGET_METADATA = record(
     "::test_the_targets_pass_costs_what_it_costs_without_a_draft",
 )
 
-VERIFY_STEPS = record(
-    name="verify steps of any method in full graphs",
-    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner._update_full_graph_params_if_needed",
-    reads=("vllm_ascend.attention.mla_v1:AscendMLAImpl.update_graph_params",),
-    writes=("speculative_config",),
-    why="A verify step has K + 1 tokens per request. Where a captured launch of MLA is given "
-    "this step's lengths, vllm-ascend knows so of the methods eagle, eagle3 and mtp, and "
-    "otherwise pads the lengths to one for each token.",
-    until="AscendMLAImpl.update_graph_params looks at the number of draft tokens",
-    test="tests/emulated/graphs/test_draft_graphs.py::test_independent_drafts",
-)
-
 PLANNED_CACHES = record(
     name="caches from a plan",
     target=(
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner._allocate_kv_cache_tensors",
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner._reshape_kv_cache_tensors",
+        "vllm.v1.worker.gpu_model_runner:GPUModelRunner."
+        "maybe_add_kv_sharing_layers_to_kv_cache_groups",
     ),
     reads=("vllm_ascend.worker.model_runner_v1:NPUModelRunner.initialize_kv_cache",),
     writes=("hybrid_with_attn_and_mamba",),
     why="vllm-ascend has tensors of one size for a KV group (0.23.0), where a draft's layers with "
     "other pages find no place, or a buffer for each layer (0.30.0rc2), where groups that take "
-    "turns in a block share no bytes. Ours come from the plan, in their final shapes.",
-    until="vllm-ascend allocates each layer's cache from its own spec, and groups share bytes",
-    test="tests/emulated/layout/test_planned_runner.py",
+    "turns in a block share no bytes. Ours come from the plan, in their final shapes. Its groups "
+    "of unlike pages have specs by layer, and lack those of layers that join to share a cache.",
+    until="vllm-ascend allocates each layer's cache from its own spec, groups share bytes, and "
+    "vLLM adds the specs of layers that share",
+    test=(
+        "tests/emulated/layout/test_planned_runner.py",
+        "tests/emulated/models/test_shared_caches.py"
+        "::test_a_layer_that_shares_joins_a_group_of_unlike_pages",
+    ),
 )
 
 BOUND_CACHES = record(
@@ -106,25 +81,4 @@ BOUND_CACHES = record(
     "the draft's find no keys in it.",
     until="vllm-ascend asks the layer how it takes its cache",
     test="tests/emulated/models/test_deepseek_v4.py::test_dense_draft",
-)
-
-SHARING_LAYERS = record(
-    name="layers that share in groups of unlike pages",
-    target="vllm.v1.worker.gpu_model_runner:GPUModelRunner."
-    "maybe_add_kv_sharing_layers_to_kv_cache_groups",
-    why="Such layers join the group of their owner, whose specs by layer then lack them.",
-    until="vLLM's method adds the spec",
-    test="tests/emulated/models/test_shared_caches.py"
-    "::test_a_layer_that_shares_joins_a_group_of_unlike_pages",
-)
-
-ZEROING = record(
-    name="zeroing of blocks",
-    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner._init_kv_zero_meta",
-    writes=("_kv_block_zeroer",),
-    why="vllm-ascend's zeroer takes layers of two tensors with pages of one size, and leaves "
-    "out the padding and the states of a block.",
-    until="vllm-ascend zeroes by the bytes of a block",
-    test="tests/emulated/layout/test_block_zeroer.py"
-    "::test_exactly_these_blocks_become_zero_in_every_layer",
 )

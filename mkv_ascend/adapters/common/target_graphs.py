@@ -60,16 +60,29 @@ def state_of(state: AscendAttentionState, max_query_len: int) -> AscendAttention
     return state
 
 
-LENGTHS = record(
-    name="host lengths of verify steps of tokens drafted at once",
-    target="vllm_ascend.attention.attention_v1:AscendAttentionMetadataBuilder.__init__",
-    reads=("vllm_ascend.attention.attention_v1:AscendAttentionMetadataBuilder.build",),
+VERIFY_STEPS = record(
+    name="verify steps of any method in full graphs",
+    target=(
+        "vllm_ascend.worker.model_runner_v1:NPUModelRunner._update_full_graph_params_if_needed",
+        "vllm_ascend.attention.attention_v1:AscendAttentionMetadataBuilder.__init__",
+    ),
+    reads=(
+        "vllm_ascend.attention.mla_v1:AscendMLAImpl.update_graph_params",
+        "vllm_ascend.attention.attention_v1:AscendAttentionMetadataBuilder.build",
+    ),
     writes=("speculative_config",),
-    why="With parallel drafting, which dflash is, the builder gives lengths on the device. The "
-    "launch of layers with sinks takes them as a list on the host, so its capture fails.",
-    until="the builder gives the target's lengths on the host, as for other methods",
-    test="tests/emulated/drafting/test_drafting_blocks.py"
-    "::test_one_group_chunks_prefix_hits_and_the_maximum_length",
+    why="A verify step has K + 1 tokens per request. Where a captured launch of MLA is given "
+    "this step's lengths, vllm-ascend knows so of the methods eagle, eagle3 and mtp, and "
+    "otherwise pads the lengths to one for each token. With parallel drafting, which dflash is, "
+    "the builder gives lengths on the device; the launch of layers with sinks takes them as a "
+    "list on the host, so its capture fails.",
+    until="AscendMLAImpl.update_graph_params looks at the number of draft tokens, and the builder "
+    "gives the target's lengths on the host for every method",
+    test=(
+        "tests/emulated/graphs/test_draft_graphs.py::test_independent_drafts",
+        "tests/emulated/drafting/test_drafting_blocks.py"
+        "::test_one_group_chunks_prefix_hits_and_the_maximum_length",
+    ),
 )
 
 

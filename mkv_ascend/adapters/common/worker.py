@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vllm_ascend.worker import worker as ascend_worker
 
+from mkv_ascend.adapters.common.own_classes import OURS
 from mkv_ascend.adapters.common.patches import expert_groups
-from mkv_ascend.adapters.patching import override, record, replaced
-
-if TYPE_CHECKING:
-    from vllm.v1.kv_cache_interface import KVCacheConfig
+from mkv_ascend.adapters.patching import override, replaced
 
 
 class HostWorker(ascend_worker.NPUWorker):
@@ -26,32 +24,12 @@ class HostWorker(ascend_worker.NPUWorker):
         """The class of our model runner."""
         raise NotImplementedError
 
-    @override(
-        record(
-            name="patches of the worker",
-            target="vllm_ascend.worker.worker:NPUWorker.__init__",
-            why="Patches of layers must be there before a model is built; vLLM builds the worker "
-            "right after its process has started and loaded the general plugins.",
-            until="no patch of ours belongs in the worker",
-            test="tests/emulated/models/test_backend_choice.py",
-        )
-    )
+    @override(OURS)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.apply_patches()
         super().__init__(*args, **kwargs)
 
-    @override(
-        record(
-            name="model runner of the worker",
-            target=(
-                "vllm_ascend.worker.worker:NPUWorker.init_device",
-                "vllm_ascend.worker.worker:NPUModelRunner",
-            ),
-            why="NPUWorker.init_device names the runner's class by a global of its module.",
-            until="NPUWorker takes the runner's class from an overridable method",
-            test="tests/emulated/models/test_backend_choice.py",
-        )
-    )
+    @override(OURS)
     def init_device(self) -> None:
         """Set the device up and create the model runner.
 
@@ -65,21 +43,6 @@ class HostWorker(ascend_worker.NPUWorker):
     def _init_worker_distributed_environment(self) -> None:
         super()._init_worker_distributed_environment()
         expert_groups.make_for_draft(self.vllm_config)
-
-    @override(
-        record(
-            name="zeroing of new blocks in the worker",
-            target="vllm_ascend.worker.worker:NPUWorker.initialize_from_config",
-            why="A draft may read blocks that held recurrent states before: the runner zeroes "
-            "them, once its caches are allocated.",
-            until="vllm-ascend zeroes new blocks for all methods",
-            test="tests/emulated/layout/test_new_blocks.py",
-        )
-    )
-    def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
-        """Allocate the caches, and zero new blocks if a draft may read them after states."""
-        super().initialize_from_config(kv_cache_config)
-        self.model_runner.zero_new_blocks()
 
     def attention_layers(self) -> list[dict[str, Any]]:
         """Which backend serves which layer; for ``collective_rpc("attention_layers")``."""

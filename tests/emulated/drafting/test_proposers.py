@@ -33,7 +33,7 @@ family_of = _proposers.family_of
 prepare_inputs_padded = _proposers.prepare_inputs_padded
 proposer_class = _proposers.proposer_class
 HOST = hosts.module("drafting.host").HOST
-REJECTED_COUNTS = hosts.module("drafting.records").REJECTED_COUNTS
+PREPARED = hosts.module("drafting.records").PREPARED
 
 
 class StockProposer:
@@ -48,9 +48,7 @@ class StockProposer:
 
 def test_counts_of_rejected_tokens_are_int32():
     """Without Triton vllm-ascend sums booleans, which gives int64; the operator reads int32."""
-    proposer = derive(
-        StockProposer, "", {"prepare_inputs_padded": prepare_inputs_padded}, REJECTED_COUNTS
-    )
+    proposer = derive(StockProposer, "", {"prepare_inputs_padded": prepare_inputs_padded}, PREPARED)
     counts = torch.tensor([True, True]).sum(dim=0, keepdim=True)
     assert counts.dtype == torch.int64
     *_, rejected = proposer(rejected=counts).prepare_inputs_padded()

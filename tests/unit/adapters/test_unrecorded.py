@@ -21,8 +21,8 @@ SOURCES = foreign_names.sources(hosts.NAME)
 """Of the adapter for the installed host, whose classes they are compared with."""
 HOST = HostSource(port_report.environment())
 FILES = [path for path in SOURCES if path.name not in ("patching.py", "logging.py")]
-RUNNER = "runner_records.py"
-"""Holds the records of ``runner.py``."""
+OWN = "mkv_ascend_"
+"""How the names of attributes begin that are ours, on whose objects they may be."""
 SETTER = re.compile(r"setattr|object\.__setattr__")
 COPIES = ("copy.copy", "shallow_copy", "copy.deepcopy", "replace", "type", "SimpleNamespace")
 """What makes objects of our own, which code may write to."""
@@ -105,6 +105,8 @@ def unrecorded_writes(path: Path, tree: ast.Module, records: list[Record]) -> It
                 continue
             if own is not None and root == "self" and (rest or variable) not in own:
                 continue
+            if constants.get(variable, attribute).lstrip("_").startswith(OWN):
+                continue  # it replaces nothing of the host's
             # Names in a variable: of a module whose globals a record of this file names.
             whole = bound.get(owner, "").replace(":", ".").strip(".")
             if attribute.startswith("<") and whole in modules:
@@ -169,12 +171,17 @@ def named_overrides() -> set[str]:
 
 
 def records_of(path: Path) -> list[Record]:
-    beside = [path]
-    if path.name == "runner.py":
-        beside += [x for x in SOURCES if x.name == RUNNER]
+    """Those of a file and of the files that it imports from; a folder may have one for all."""
+    imported = {
+        f"{module.replace('.', '/')}.py"
+        for node in ast.walk(foreign_names.tree_of(path))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mkv_ascend.")
+        for module in [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
+    }
+    beside = [x for x in SOURCES if x.relative_to(foreign_names.ROOT).as_posix() in imported]
     if path.parent.name == "drafting":
         beside += [x for x in SOURCES if (x.parent.name, x.name) == ("drafting", "records.py")]
-    return [placed.record for placed in foreign_names.records(beside)]
+    return [placed.record for placed in foreign_names.records({path, *beside})]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

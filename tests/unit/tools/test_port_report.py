@@ -67,7 +67,7 @@ def test_a_changed_method_is_shown_with_its_difference(unpacked, capsys):
     assert status == 1
     assert lines[WORKER]["state"] == "changed"
     assert "+def init_device(self, again=True):" in lines[WORKER]["difference"]
-    assert lines[WORKER]["patches"] == ["model runner of the worker"]
+    assert lines[WORKER]["patches"] == ["our platform, worker and model runner"]
     assert changed_of(lines) == {WORKER}
 
 

@@ -19,20 +19,7 @@ import torch
 import torch_npu
 
 from mkv_ascend.adapters.common.attention.derived import derive
-from mkv_ascend.adapters.patching import record
-
-PREFILL = record(
-    name="MLA prefill keeps its dtype",
-    target=(
-        "vllm_ascend.attention.mla_v1:AscendMLAImpl._compute_prefill_context",
-        "vllm_ascend.attention.mla_v1:AscendMLAImpl._forward_prefill",
-    ),
-    why="A prefill is converted to bfloat16, and the cached context is gathered into a buffer of "
-    "that dtype whatever the cache's is.",
-    until="vllm-ascend gathers the context in the cache's dtype",
-    test="tests/emulated/models/test_adapted_backends.py"
-    "::test_cached_context_is_attended_to_in_the_dtype_of_the_cache",
-)
+from mkv_ascend.adapters.common.attention.records import IN_DTYPE_OF_CACHE
 
 
 @functools.cache
@@ -61,7 +48,7 @@ def implementation(base: type[Any]) -> type[Any]:
         "_compute_prefill_context": compute_prefill_context,
         "_forward_prefill": forward_prefill,
     }
-    return derive(base, "", members, PREFILL)
+    return derive(base, "", members, IN_DTYPE_OF_CACHE)
 
 
 def _forward_prefill_in_float32(

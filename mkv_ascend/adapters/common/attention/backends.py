@@ -31,47 +31,12 @@ from mkv_ascend.adapters.common.attention import (
 )
 from mkv_ascend.adapters.common.attention.building import ModelBeingBuilt
 from mkv_ascend.adapters.common.attention.derived import derive
-from mkv_ascend.adapters.patching import record
+from mkv_ascend.adapters.common.attention.records import BACKEND_PER_LAYER, OF_ONE_MODEL
 from mkv_ascend.attention.entry import BackendEntry
 from mkv_ascend.layout.kind import Kind
 
 if TYPE_CHECKING:
     from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
-
-ANSWERS = record(
-    name="MLA backends say that they are MLA",
-    target=(
-        "vllm.v1.attention.backend:AttentionBackend.is_mla",
-        "vllm_ascend.attention.attention_v1:AscendAttentionBackend.get_impl_cls",
-        "vllm_ascend.attention.mla_v1:AscendMLABackend.get_impl_cls",
-        "vllm_ascend.attention.mla_v1:AscendMLABackend.get_builder_cls",
-        "vllm_ascend.attention.sfa_v1:AscendSFABackend.get_builder_cls",
-        "vllm_ascend.attention.fa3_v1:AscendFABackend.get_impl_cls",
-    ),
-    why="vLLM's MLAAttention takes an explicit backend only if it answers is_mla(). The other "
-    "methods answer with the classes that are derived here.",
-    until="vllm-ascend's MLA backends answer is_mla()",
-    test="tests/emulated/models/test_adapted_backends.py"
-    "::test_backends_of_mla_answer_what_vllms_layer_asks",
-)
-
-BUILDERS_OF_A_DRAFT = record(
-    name="metadata builders of a draft",
-    target=(
-        "vllm_ascend.attention.attention_v1:AscendAttentionBackend.get_builder_cls",
-        "vllm_ascend.attention.attention_v1:AscendAttentionMetadataBuilder.__init__",
-        "vllm_ascend.attention.attention_v1:AscendAttentionMetadataBuilder.build",
-        "vllm_ascend.attention.mla_v1:AscendMLAMetadataBuilder.build",
-        "vllm_ascend.attention.sfa_v1:AscendSFAMetadataBuilder.build",
-        "vllm.v1.attention.backends.mamba_attn:BaseMambaAttentionMetadataBuilder.__init__",
-    ),
-    writes=("cos", "sin"),
-    why="Their caller gives them the target's configuration, the rotary tables are the process's, "
-    "and the rotary rows of an MLA decode are views of one buffer for all passes.",
-    until="vllm-ascend creates a draft's builders with the draft's configuration and tables",
-    test="tests/emulated/drafting/test_draft_isolation.py"
-    "::test_builders_of_a_draft_see_its_configuration_and_tables",
-)
 
 ADAPTED_IMPLEMENTATIONS: dict[str, Callable[..., type[Any]]] = {
     "vllm_ascend.attention.mla_v1:AscendMLABackend": adapted_mla.implementation,
@@ -121,7 +86,7 @@ def _adapted(class_path: str, serves_mla: bool, one_block_size: bool) -> type[An
     adapt = ADAPTED_IMPLEMENTATIONS.get(class_path)
     if adapt is not None:
         members["get_impl_cls"] = staticmethod(lambda: adapt(backend.get_impl_cls()))
-    return derive(backend, "", members, ANSWERS) if members else backend
+    return derive(backend, "", members, BACKEND_PER_LAYER) if members else backend
 
 
 @functools.cache
@@ -129,7 +94,7 @@ def _casting(backend: Any) -> type[Any]:
     members = {
         "get_impl_cls": staticmethod(lambda: cache_dtype.implementation(backend.get_impl_cls()))
     }
-    return derive(backend, "[cast]", members, ANSWERS)
+    return derive(backend, "[cast]", members, BACKEND_PER_LAYER)
 
 
 def bound_to(backend: type[Any], model: ModelBeingBuilt) -> type[Any]:
@@ -156,9 +121,7 @@ def _bound(backend: type[Any], model: ModelBeingBuilt) -> type[Any]:
         return _bound_builder(backend.get_builder_cls(), model)
 
     label = f"[{model.role.value}]"
-    return derive(
-        backend, label, {"get_builder_cls": staticmethod(get_builder_cls)}, BUILDERS_OF_A_DRAFT
-    )
+    return derive(backend, label, {"get_builder_cls": staticmethod(get_builder_cls)}, OF_ONE_MODEL)
 
 
 def _with_own_rope(metadata: Any) -> Any:
@@ -188,7 +151,7 @@ def _bound_builder(builder: Any, model: ModelBeingBuilt) -> type[Any]:
             return _with_own_rope(builder.build(self, *args, **kwargs))
 
     members = {"__init__": initialise, "build": build}
-    bound = derive(builder, f"[{model.role.value}]", members, BUILDERS_OF_A_DRAFT)
+    bound = derive(builder, f"[{model.role.value}]", members, OF_ONE_MODEL)
     if model.rope_tables is not None:
         _ROPE_TABLES[bound] = model.rope_tables
     return bound

@@ -15,19 +15,7 @@ from typing import Any
 import torch
 
 from mkv_ascend.adapters.common.attention.derived import derive
-from mkv_ascend.adapters.patching import record
-
-FORWARD = record(
-    name="rows are cast to the cache's dtype",
-    target=(
-        "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.forward",
-        "vllm_ascend.attention.fa3_v1:AscendFAImpl.forward",
-    ),
-    why="Queries, keys and values are handed over in the model's dtype; the operators take one "
-    "dtype, the cache's.",
-    until="vllm-ascend casts them",
-    test="tests/emulated/layout/test_layout_engines.py::test_the_drafts_cache_may_have_a_dtype_of_its_own",
-)
+from mkv_ascend.adapters.common.attention.records import IN_DTYPE_OF_CACHE
 
 
 @functools.cache
@@ -67,4 +55,4 @@ def implementation(base: type[Any]) -> type[Any]:
         )
         return output.copy_(inside)
 
-    return derive(base, "[cast]", {"forward": forward}, FORWARD)
+    return derive(base, "[cast]", {"forward": forward}, IN_DTYPE_OF_CACHE)

@@ -27,10 +27,11 @@ from vllm.v1.attention.backend import AttentionType
 from mkv_ascend.adapters.common.attention import selection_inputs
 from mkv_ascend.adapters.common.attention.backends import backend_class, bound_to
 from mkv_ascend.adapters.common.attention.building import current_model
+from mkv_ascend.adapters.common.attention.records import BACKEND_PER_LAYER
 from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.common.patches import value_head_size
 from mkv_ascend.adapters.logging import get_logger
-from mkv_ascend.adapters.patching import expect, patch, record
+from mkv_ascend.adapters.patching import Patch, expect, record
 from mkv_ascend.attention import catalog, selection
 from mkv_ascend.attention.options import WindowBound
 from mkv_ascend.attention.request import PLAIN_DTYPES, LayerRequest
@@ -56,20 +57,11 @@ KINDS_OF_CLASSES = {
 """Layer classes that make their own variant of the platform's backend -> their kind."""
 
 
-@patch(
-    name="backend per layer",
-    target=(
-        "vllm.model_executor.layers.attention.attention:Attention.__init__",
-        "vllm.model_executor.layers.attention.mla_attention:MLAAttention.__init__",
-    ),
-    writes=(CHOICE, "attn_backend"),
-    why="The platform's method that chooses a backend is told no layer, and its answer is cached "
-    "for all of them. Both constructors take attn_backend; models do not pass it.",
-    until="vLLM passes the layer to Platform.get_attn_backend_cls or has "
-    "attention_config.backend_per_kind",
-    test="tests/emulated/models/test_backend_choice.py",
-)
-def choose_backend(original: Any, layer: Any, *args: Any, **kwargs: Any) -> None:
+choose_backend = Patch(BACKEND_PER_LAYER)
+
+
+@choose_backend.also(target="vllm.model_executor.layers.attention.attention:Attention.__init__")
+def _choose_backend(original: Any, layer: Any, *args: Any, **kwargs: Any) -> None:
     """``Attention.__init__`` with the backend that selection chose for this layer."""
     _initialise(_attention_request, original, layer, *args, **kwargs)
 

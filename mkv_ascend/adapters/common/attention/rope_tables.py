@@ -21,36 +21,11 @@ from typing import Any
 import torch
 from vllm_ascend.ops import rotary_embedding
 
-from mkv_ascend.adapters.patching import record
+from mkv_ascend.adapters.common.attention.records import OF_ONE_MODEL
 
-TABLES_OF_A_MODEL = record(
-    name="rotary tables per model",
-    target=(
-        "vllm_ascend.ops.rotary_embedding:_cos_mla",
-        "vllm_ascend.ops.rotary_embedding:_sin_mla",
-        "vllm_ascend.ops.rotary_embedding:_cos_cache",
-        "vllm_ascend.ops.rotary_embedding:_sin_cache",
-        "vllm_ascend.ops.rotary_embedding:_cos_sin_cache",
-        "vllm_ascend.ops.rotary_embedding:_cos",
-        "vllm_ascend.ops.rotary_embedding:_sin",
-        "vllm_ascend.ops.rotary_embedding:_cos_slice",
-        "vllm_ascend.ops.rotary_embedding:_sin_slice",
-    ),
-    reads=(
-        "vllm_ascend.ops.rotary_embedding:set_cos_and_sin",
-        "vllm_ascend.ops.rotary_embedding:get_cos_and_sin_mla",
-        "vllm_ascend.ops.rotary_embedding:_record_cos_sin_cache",
-        "vllm_ascend.ops.rotary_embedding:_record_cos_and_sin_cache",
-        "vllm_ascend.ops.rotary_embedding:_record_cos_and_sin_cache_interleaved",
-        "vllm_ascend.ops.rotary_embedding:update_cos_sin",
-    ),
-    why="The tables are one set per process: a draft with another rotary base spoils the target's "
-    "or gets them.",
-    until="vllm-ascend keeps rotary tables per model",
-    test="tests/emulated/drafting/test_draft_isolation.py",
+GLOBALS = tuple(
+    target.partition(":")[2] for target in OF_ONE_MODEL.targets if ".rotary_embedding:" in target
 )
-
-GLOBALS = tuple(target.partition(":")[2] for target in TABLES_OF_A_MODEL.targets)
 """Every module global of vllm-ascend's rotary embedding that belongs to one model."""
 
 TABLES = ("_cos_cache", "_sin_cache", "_cos_sin_cache")

@@ -193,7 +193,7 @@ SEPARATE_CONFIGURATION: dict[str, Any] = {
 }
 """The draft's layers, metadata builders and rotary tables are the draft's own."""
 
-CONFIGURATION_RECORDS = (records.DRAFT_CONFIG, records.REJECTED_COUNTS)
+CONFIGURATION_RECORDS = (records.DRAFT_CONFIG, records.PREPARED)
 
 PLANNED: dict[str, Any] = {
     **SEPARATE_CONFIGURATION,
@@ -211,7 +211,7 @@ PLANNED_RECORDS = (*CONFIGURATION_RECORDS, records.PROPOSALS)
 HEAD = {**PLANNED, "prepare_next_token_ids_padded": prepare_next_token_ids_padded}
 
 DraftModelProposer = derive(AscendDraftModelProposer, "", PLANNED, *PLANNED_RECORDS)
-HeadProposer = derive(AscendEagleProposer, "", HEAD, *PLANNED_RECORDS, records.NEXT_TOKENS)
+HeadProposer = derive(AscendEagleProposer, "", HEAD, *PLANNED_RECORDS)
 DflashProposer = derive(AscendDflashProposer, "", PLANNED, *PLANNED_RECORDS)
 Step3p5MTPProposer = derive(
     AscendStep3p5MTPProposer, "", SEPARATE_CONFIGURATION, *CONFIGURATION_RECORDS

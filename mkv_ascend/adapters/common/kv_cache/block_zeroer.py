@@ -8,6 +8,7 @@ two tensors with pages of one size, and refuses others.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -25,10 +26,14 @@ class PlannedBlockZeroer:
 
     def __init__(self, planes: Sequence[torch.Tensor]) -> None:
         self._planes = tuple(planes)
-        self._page_table = page_table(self._planes) if self._planes else None
+
+    @functools.cached_property
+    def _page_table(self) -> torch.Tensor:
+        # Made at the first use: caches are allocated in a pool that sleep mode forgets (0.23.0).
+        return page_table(self._planes)
 
     def zero_block_ids(self, block_ids: Sequence[int]) -> None:
         """Set every byte of these blocks to zero, padding included, in one launch."""
-        if block_ids and self._page_table is not None:
+        if block_ids and self._planes:
             ids = torch.tensor(block_ids, dtype=torch.int64).to(self._page_table.device)
             zero_blocks(ids, self._planes, self._page_table)

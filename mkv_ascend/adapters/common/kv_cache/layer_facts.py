@@ -16,23 +16,11 @@ from vllm.v1.kv_cache_interface import HiddenStateCacheSpec, MambaSpec
 from vllm.v1.worker.utils import select_common_block_size
 from vllm_ascend.utils import AscendDeviceType, get_ascend_device_type
 
-from mkv_ascend.adapters.patching import record
 from mkv_ascend.layout.building import LayerFacts, dtype_name
 from mkv_ascend.layout.kind import Role
 
 _ATTRIBUTE = "mkv_ascend_facts"
 _FIRST_FORM = "mkv_ascend_first_form"
-
-FACTS = record(
-    name="facts of layers on their specs",
-    target="vllm.v1.kv_cache_interface:KVCacheSpec",
-    reads=("vllm.v1.core.kv_cache_utils:get_kv_cache_configs",),
-    writes=(_ATTRIBUTE, _FIRST_FORM),
-    why="The engine core plans from specs alone, which vLLM merges, copies and sends between "
-    "processes. What planning must know besides goes with each spec.",
-    until="vLLM hands the layers' own facts to the engine core",
-    test="tests/emulated/layout/test_layout_groups.py",
-)
 
 WITHOUT_KERNEL_BLOCKS = (MambaSpec, HiddenStateCacheSpec)
 """Specs of caches that are never split into kernel blocks."""

@@ -13,37 +13,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mkv_ascend.adapters.patching import patch, record
+from mkv_ascend.adapters.patching import patch
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 
 @patch(
-    name="a backend for heads of two sizes",
-    target="vllm.model_executor.models.config:Gemma4Config.verify_and_update_config",
-    reads=("vllm.model_executor.models.config:Gemma4Config",),
-    why="For heads of two sizes vLLM asks for Triton's backend, which is not Ascend's.",
-    until="vllm-ascend serves Gemma 4",
+    name="heads of two sizes",
+    target=(
+        "vllm.model_executor.models.config:Gemma4Config.verify_and_update_config",
+        "vllm_ascend.ops.rotary_embedding:_cos",
+        "vllm_ascend.ops.rotary_embedding:_sin",
+    ),
+    reads=(
+        "vllm.model_executor.models.config:Gemma4Config",
+        "vllm_ascend.ops.rotary_embedding:update_cos_sin",
+    ),
+    writes=("_cos", "_sin"),
+    why="For heads of two sizes vLLM asks for Triton's backend, which is not Ascend's. And "
+    "vllm-ascend fills rotary rows as wide as the largest head from the table of the first "
+    "layer's, and ends in a RuntimeError; layers of this kind read no such rows.",
+    until="vllm-ascend serves Gemma 4, with rotary rows for each head size",
     test="tests/emulated/models/test_two_head_sizes.py",
 )
 def choose_no_backend(original: Any, vllm_config: VllmConfig) -> None:
     """Choose no backend for the model, so that each layer chooses its own."""
-
-
-COS_SIN_ROWS = record(
-    name="rotary rows for heads of two sizes",
-    target=(
-        "vllm_ascend.ops.rotary_embedding:_cos",
-        "vllm_ascend.ops.rotary_embedding:_sin",
-    ),
-    reads=("vllm_ascend.ops.rotary_embedding:update_cos_sin",),
-    writes=("_cos", "_sin"),
-    why="vllm-ascend fills rotary rows as wide as the largest head from the table of the first "
-    "layer's, and ends in a RuntimeError; layers of this kind read no such rows.",
-    until="vllm-ascend keeps rotary rows for each head size",
-    test="tests/emulated/models/test_two_head_sizes.py",
-)
 
 
 def drop_rows_of_other_sizes() -> None:

@@ -11,21 +11,10 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from mkv_ascend.adapters.patching import expect, patch, record, replaced
+from mkv_ascend.adapters.patching import expect, patch, replaced
 
 OTHER_DEVICES = "vllm.v1.attention.backends."
 """Modules of vLLM's own backends, none of which runs on an NPU."""
-
-HEAD_SIZE = record(
-    name="head size of values",
-    target="vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.__init__",
-    reads=("vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.forward",),
-    writes=("head_size",),
-    why="The implementation views its output by head_size, with as many elements as values have. "
-    "Where values have another head size than keys it is set to theirs.",
-    until="vllm-ascend views its output by the head size of values",
-    test="tests/emulated/layout/test_layout_engines.py::test_keys_of_192_and_values_of_128",
-)
 
 
 def backend_of_this_device(given: type[Any] | None) -> type[Any] | None:
@@ -40,19 +29,27 @@ def size_the_output(layer: Any, name: str) -> None:
         return
     expect(
         getattr(layer.impl, "head_size", None) == layer.head_size,
-        HEAD_SIZE.name,
+        project_values.record.name,
         f"{type(layer.impl).__name__}.head_size is not the layer's, for {name}",
     )
     layer.impl.head_size = head_size_v
 
 
 @patch(
-    name="projection with values of another size",
-    target="vllm_ascend.ops.linear:AscendQKVParallelLinear.__init__",
-    reads=("vllm_ascend.ops.linear:AscendColumnParallelLinear.__init__",),
-    writes=("output_sizes",),
-    why="It takes v_head_size and gives values as many rows as keys.",
-    until="vllm-ascend's projection counts values by v_head_size",
+    name="values of another head size than keys",
+    target=(
+        "vllm_ascend.ops.linear:AscendQKVParallelLinear.__init__",
+        "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.__init__",
+    ),
+    reads=(
+        "vllm_ascend.ops.linear:AscendColumnParallelLinear.__init__",
+        "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.forward",
+    ),
+    writes=("output_sizes", "head_size"),
+    why="The projection takes v_head_size and gives values as many rows as keys. The "
+    "implementation views its output, with as many elements as values have, by the head size of "
+    "keys.",
+    until="vllm-ascend counts values, and views its output, by the head size of values",
     test="tests/emulated/layout/test_layout_engines.py::test_keys_of_192_and_values_of_128",
 )
 def project_values(original: Any, projection: Any, *args: Any, **kwargs: Any) -> None:

@@ -12,8 +12,9 @@ from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from mkv_ascend.adapters.common.kv_cache.layer_facts import tie_facts
 from mkv_ascend.adapters.common.runner import HostRunner
 from mkv_ascend.adapters.common.verifying_rows import name_rows
-from mkv_ascend.adapters.patching import lent, override, record
+from mkv_ascend.adapters.patching import lent, override
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.drafting.host import HOST
+from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.engine_core import our_groups
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.left_alone import (
     why_not_planned,
     why_not_planned_groups,
@@ -46,18 +47,7 @@ class MkvModelRunner(HostRunner):
         """See the base; the builder sees no verification where all rows have 0 drafts."""
         name_rows(self, asked, least=1)
 
-    @override(
-        record(
-            name="specs of layers",
-            target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.get_kv_cache_spec",
-            writes=("index_head_dim",),
-            why="Beside a target with sparse attention, the sizes of the draft's MLA layers are "
-            "the target's. The size of the draft's index keys is asked of the target, which may "
-            "have none.",
-            until="vllm-ascend asks the layer",
-            test="tests/emulated/models/test_latent_specs.py",
-        )
-    )
+    @override(our_groups.record)
     def get_kv_cache_spec(self) -> dict[str, Any]:
         """The spec of every layer with a cache, with the facts that planning needs besides."""
         all_layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)

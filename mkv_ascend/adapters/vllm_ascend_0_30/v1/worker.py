@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from mkv_ascend.adapters.common.worker import HostWorker
-from mkv_ascend.adapters.patching import override, record
+from mkv_ascend.adapters.patching import override
+from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.engine_core import our_groups
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.left_alone import why_not_planned
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.patches import in_worker
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.runner import MkvModelRunner
@@ -21,18 +22,7 @@ class MkvWorker(HostWorker):
         """See the base."""
         return MkvModelRunner
 
-    @override(
-        record(
-            name="budget of KV caches",
-            target="vllm_ascend.worker.worker:NPUWorker._scale_kv_cache_memory_for_multi_group",
-            reads=("vllm_ascend.worker.worker:NPUWorker.determine_available_memory",),
-            why="Because layers of all groups have buffers of their own, the memory is scaled down "
-            "to that of the largest group: with two equal groups, half of it stays free beside a "
-            "plan whose groups share bytes.",
-            until="vllm-ascend lets layers of all groups share bytes",
-            test="tests/emulated/layout/test_requests_at_once.py",
-        )
-    )
+    @override(our_groups.record)
     def _scale_kv_cache_memory_for_multi_group(self, available_memory: int) -> int:
         """All of the memory where caches come from a plan, which counts every byte itself."""
         if why_not_planned(self.vllm_config, self.get_kv_cache_spec().values()) is None:

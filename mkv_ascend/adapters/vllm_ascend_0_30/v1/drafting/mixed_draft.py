@@ -10,19 +10,7 @@ from vllm_ascend.ascend_forward_context import _EXTRA_CTX, MoECommType
 from vllm_ascend.spec_decode.utils import compact_mtp_topk_indices
 
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
-from mkv_ascend.adapters.patching import record
 from mkv_ascend.drafting.draft import HiddenStates
-
-EXPERT_TOKENS = record(
-    name="how tokens reach the experts of a dense target's draft",
-    target="vllm_ascend.ascend_forward_context:_EXTRA_CTX",
-    reads=("vllm_ascend.ascend_forward_context:set_ascend_forward_context",),
-    writes=("moe_comm_type",),
-    why="vllm-ascend asks the target's configuration how tokens reach their experts; a draft with "
-    "experts behind a target without any finds none, and ends in an assertion.",
-    until="vllm-ascend asks the model that runs",
-    test="tests/emulated/drafting/test_drafting_reference.py",
-)
 
 
 class Draft(AscendDraft):

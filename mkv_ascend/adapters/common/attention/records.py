@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of what is replaced in attention by more than one file of this folder."""
+
+from __future__ import annotations
+
+from mkv_ascend.adapters.patching import record
+
+BACKEND_PER_LAYER = record(
+    name="backend per layer",
+    target=(
+        "vllm.model_executor.layers.attention.attention:Attention.__init__",
+        "vllm.model_executor.layers.attention.mla_attention:MLAAttention.__init__",
+        "vllm.v1.attention.backend:AttentionBackend.is_mla",
+        "vllm_ascend.attention.attention_v1:AscendAttentionBackend.get_impl_cls",
+        "vllm_ascend.attention.mla_v1:AscendMLABackend.get_impl_cls",
+        "vllm_ascend.attention.mla_v1:AscendMLABackend.get_builder_cls",
+        "vllm_ascend.attention.sfa_v1:AscendSFABackend.get_builder_cls",
+        "vllm_ascend.attention.fa3_v1:AscendFABackend.get_impl_cls",
+    ),
+    writes=("mkv_ascend_choice", "attn_backend"),
+    why="The platform's method that chooses a backend is told no layer, and its answer is cached "
+    "for all of them. Both constructors take attn_backend; models do not pass it. MLAAttention "
+    "takes one only if it answers is_mla(). The other methods answer with the classes that are "
+    "derived here.",
+    until="vLLM passes the layer to Platform.get_attn_backend_cls or vllm-ascend heeds "
+    "attention_config.backend_per_kind, and its MLA backends answer is_mla()",
+    test=(
+        "tests/emulated/models/test_backend_choice.py",
+        "tests/emulated/models/test_adapted_backends.py"
+        "::test_backends_of_mla_answer_what_vllms_layer_asks",
+    ),
+)
+
+OF_ONE_MODEL = record(
+    name="rotary tables and metadata builders of a draft",
+    target=(
+        "vllm_ascend.ops.rotary_embedding:_cos_mla",
+        "vllm_ascend.ops.rotary_embedding:_sin_mla",
+        "vllm_ascend.ops.rotary_embedding:_cos_cache",
+        "vllm_ascend.ops.rotary_embedding:_sin_cache",
+        "vllm_ascend.ops.rotary_embedding:_cos_sin_cache",
+        "vllm_ascend.ops.rotary_embedding:_cos",
+        "vllm_ascend.ops.rotary_embedding:_sin",
+        "vllm_ascend.ops.rotary_embedding:_cos_slice",
+        "vllm_ascend.ops.rotary_embedding:_sin_slice",
+        "vllm_ascend.attention.attention_v1:AscendAttentionBackend.get_builder_cls",
+        "vllm_ascend.attention.attention_v1:AscendAttentionMetadataBuilder.__init__",
+        "vllm_ascend.attention.attention_v1:AscendAttentionMetadataBuilder.build",
+        "vllm_ascend.attention.mla_v1:AscendMLAMetadataBuilder.build",
+        "vllm_ascend.attention.sfa_v1:AscendSFAMetadataBuilder.build",
+        "vllm.v1.attention.backends.mamba_attn:BaseMambaAttentionMetadataBuilder.__init__",
+    ),
+    writes=("cos", "sin"),
+    reads=(
+        "vllm_ascend.ops.rotary_embedding:set_cos_and_sin",
+        "vllm_ascend.ops.rotary_embedding:get_cos_and_sin_mla",
+        "vllm_ascend.ops.rotary_embedding:_record_cos_sin_cache",
+        "vllm_ascend.ops.rotary_embedding:_record_cos_and_sin_cache",
+        "vllm_ascend.ops.rotary_embedding:_record_cos_and_sin_cache_interleaved",
+        "vllm_ascend.ops.rotary_embedding:update_cos_sin",
+    ),
+    why="The tables are one set per process: a draft with another rotary base spoils the target's "
+    "or gets them. A draft's metadata builders are given the target's configuration, read the "
+    "process's tables, and return rows of an MLA decode as views of one buffer for all passes.",
+    until="vllm-ascend creates a draft's builders with its configuration, and keeps rotary tables "
+    "per model",
+    test="tests/emulated/drafting/test_draft_isolation.py",
+)
+
+IN_DTYPE_OF_CACHE = record(
+    name="attention in the dtype of the cache",
+    target=(
+        "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.forward",
+        "vllm_ascend.attention.fa3_v1:AscendFAImpl.forward",
+        "vllm_ascend.attention.mla_v1:AscendMLAImpl._compute_prefill_context",
+        "vllm_ascend.attention.mla_v1:AscendMLAImpl._forward_prefill",
+    ),
+    why="Queries, keys and values are handed over in the model's dtype, and those of a prefill of "
+    "MLA in bfloat16, with a buffer of that dtype for the cached context; the operators take one "
+    "dtype, the cache's.",
+    until="vllm-ascend casts them to the dtype of the cache",
+    test=(
+        "tests/emulated/layout/test_layout_engines.py"
+        "::test_the_drafts_cache_may_have_a_dtype_of_its_own",
+        "tests/emulated/models/test_adapted_backends.py"
+        "::test_cached_context_is_attended_to_in_the_dtype_of_the_cache",
+    ),
+)
