@@ -13,12 +13,12 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 def main():
     from vllm import LLM
-    from vllm_ascend.ascend_config import get_ascend_config
+    from vllm_ascend import ascend_config
     from vllm_ascend.ops import rotary_embedding
 
     proposers = hosts.module("drafting.proposers")
 
-    before, tables = {}, []
+    before, tables, of_target = {}, [], []
     make_tables = proposers.RopeTables
 
     def noting_tables():
@@ -29,6 +29,7 @@ def main():
     load = proposers.DraftModelProposer._get_model
 
     def noting(self):
+        of_target.append(ascend_config.get_ascend_config())
         before.update(copy.copy(vars(self.vllm_config.cache_config)))
         model = load(self)
         after = vars(self.vllm_config.cache_config)
@@ -53,6 +54,8 @@ def main():
     (draft_tables,) = tables
     with draft_tables.active():
         draft_cache = rotary_embedding._cos_sin_cache
+    # On 0.23.0 it is the configuration's own; 0.30.0rc2 keeps it beside the configuration.
+    made_from = getattr(ascend_config, "_INIT_VLLM_CONFIG", None) or of_target[0].vllm_config
     result = {
         "draft_rotary_table_is_own": draft_cache is not rotary_embedding._cos_sin_cache,
         "cache_config_changes": before["changes"],
@@ -61,7 +64,8 @@ def main():
         "draft_block_size": draft.cache_config.block_size,
         "target_model": target.model_config.model,
         "draft_model": target.speculative_config.draft_model_config.model,
-        "ascend_config_model": get_ascend_config().vllm_config.model_config.model,
+        "ascend_config_is_the_targets": ascend_config.get_ascend_config() is of_target[0],
+        "ascend_config_model": made_from.model_config.model,
         "builder_models": {role: sorted(found) for role, found in models.items()},
     }
     print(json.dumps(result))

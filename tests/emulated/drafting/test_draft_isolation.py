@@ -31,6 +31,7 @@ def test_the_draft_has_cache_settings_of_its_own(isolation):
 
 
 def test_ascend_config_is_the_targets(isolation):
+    assert isolation["ascend_config_is_the_targets"]
     assert isolation["ascend_config_model"] == isolation["target_model"]
 
 

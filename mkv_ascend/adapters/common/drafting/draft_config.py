@@ -24,6 +24,9 @@ from vllm_ascend import ascend_config
 if TYPE_CHECKING:
     from vllm.config import CacheConfig, VllmConfig
 
+OF_THE_PROCESS = frozenset({"_ASCEND_CONFIG", "_INIT_VLLM_CONFIG"})
+"""Globals of vllm-ascend that are one model's; 0.23.0 has the first one alone."""
+
 
 def separate_draft_config(
     target: VllmConfig, make_draft: Callable[[], VllmConfig], *, recurrent: bool = False
@@ -88,9 +91,13 @@ def builder_config(draft: VllmConfig) -> VllmConfig:
 
 @contextlib.contextmanager
 def preserve_ascend_config() -> Iterator[None]:
-    """Restore the target's process-wide AscendConfig of vllm-ascend afterwards."""
-    before = ascend_config._ASCEND_CONFIG
+    """Restore the target's process-wide AscendConfig of vllm-ascend afterwards.
+
+    vllm-ascend 0.30.0rc2 also keeps the configuration that it was made from, and makes another one
+    for whoever asks with another.
+    """
+    before = {name: vars(ascend_config)[name] for name in OF_THE_PROCESS & set(vars(ascend_config))}
     try:
         yield
     finally:
-        ascend_config._ASCEND_CONFIG = before
+        vars(ascend_config).update(before)
