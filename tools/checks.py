@@ -56,6 +56,8 @@ EMULATED = {
         "tests/emulated/layout/test_block_zeroer.py",
         "tests/emulated/layout/test_planned_runner.py",
         "tests/emulated/layout/test_requests_at_once.py",
+        "tests/emulated/models/test_adapted_backends.py",
+        "tests/emulated/models/test_mla_specs.py",
         "tests/emulated/models/test_shared_caches.py"
         "::test_a_layer_that_shares_joins_a_group_of_unlike_pages",
         "tests/emulated/models/test_stock.py",
@@ -83,6 +85,9 @@ EMULATED = {
         f"{GROUPS}::test_preemption_with_asynchronous_scheduling",
         f"{GROUPS}::test_aborted_requests_leave_the_others_as_they_were",
         "tests/emulated/drafting/test_drafting_sampling.py",
+        "tests/emulated/drafting/test_proposers.py",
+        # What of the process is the target's, and what the draft's.
+        "tests/emulated/drafting/test_draft_isolation.py",
         # What the host reads, by count, and how metadata is shared.
         f"{COST}::test_a_replayed_proposal_is_four_launches_beside_its_graph",
         f"{COST}::test_the_host_reads_nothing_where_operators_take_lengths_as_tensors"

@@ -11,6 +11,7 @@ from mkv_ascend.adapters.common.attention import adapted_flash_attention_3, adap
 from mkv_ascend.adapters.common.attention.backends import backend_class
 from mkv_ascend.adapters.common.attention.building import TARGET
 from mkv_ascend.attention import catalog
+from tests.support import hosts
 
 
 class StockMLA:
@@ -78,14 +79,31 @@ def test_backends_of_mla_answer_what_vllms_layer_asks():
             assert backend_class(entry, TARGET).is_mla(), entry.name
 
 
+mended = hosts.only_on(
+    "vllm_ascend_0_23", "0.30.0rc2's builder of sparse MLA reads the block size of its spec"
+)
+ASKED_OF_PARALLELISM = (
+    "enable_cp",
+    "enable_dcp",
+    "enable_dsa_cp",
+    "enable_sfa_dcp_replicated_indexer",
+    "is_pcp_decode_sharding_enabled",
+)
+"""What a builder's module asks of it, by any host."""
+
+
 @pytest.mark.parametrize(
-    ("name", "module"), [("mla", "mla_v1"), ("sparse_mla", "sfa_v1")], ids=["mla", "sparse_mla"]
+    ("name", "module"),
+    [
+        pytest.param("mla", "mla_v1", id="mla"),
+        pytest.param("sparse_mla", "sfa_v1", id="sparse_mla", marks=mended),
+    ],
 )
 def test_builders_of_mla_take_the_block_size_of_their_group(name, module, monkeypatch):
     """Stock beside ours: vllm-ascend reads the one block size of the cache configuration."""
-    for parallel in ("enable_cp", "enable_dsa_cp", "enable_sfa_dcp_replicated_indexer"):
+    for parallel in ASKED_OF_PARALLELISM:
         place = f"vllm_ascend.attention.{module}.{parallel}"
-        monkeypatch.setattr(place, lambda: False, raising=False)
+        monkeypatch.setattr(place, lambda *_: False, raising=False)
     adapted = backend_class(catalog.find(name), TARGET).get_builder_cls()
     stock = adapted.__mro__[1]
 
@@ -116,8 +134,12 @@ def mla_config(block_size):
             enable_chunked_prefill=True, max_num_seqs=8, max_num_batched_tokens=512
         ),
         speculative_config=None,
-        parallel_config=SimpleNamespace(),
-        compilation_config=SimpleNamespace(),
+        parallel_config=SimpleNamespace(prefill_context_parallel_size=1),
+        compilation_config=SimpleNamespace(
+            static_forward_context={
+                "layer": SimpleNamespace(impl=SimpleNamespace(use_mla_rope=True))
+            }
+        ),
     )
 
 

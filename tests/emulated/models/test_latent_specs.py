@@ -22,6 +22,10 @@ from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
 from tests.support import hosts
 
+hosts.skip_module_unless(
+    "vllm_ascend_0_23", "0.30.0rc2 has a spec for each indexer: test_mla_specs"
+)
+
 tied_facts = hosts.module("kv_cache.layer_facts").tied_facts
 MkvModelRunner = hosts.module("runner").MkvModelRunner
 
