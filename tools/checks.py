@@ -45,6 +45,9 @@ REFERENCE = (
     "tests/emulated/drafting/test_drafting_reference.py"
     "::test_proposals_and_acceptance_are_the_references"
 )
+PLANNED = (
+    "tests/emulated/layout/test_planner.py::test_what_is_explained_is_what_an_engine_allocates"
+)
 STATES = "tests/emulated/recurrent/test_gated_delta_nets.py"
 EMULATED = {
     "0.23": ("tests/emulated",),
@@ -54,6 +57,14 @@ EMULATED = {
         "tests/emulated/device",
         "tests/emulated/benchmarks/test_benchmark_kv_layout.py",
         "tests/emulated/layout/test_block_zeroer.py",
+        # Plans from numbers, from built models and of engines: experts, states, indexers, heads.
+        f"{PLANNED}[gdn]",
+        f"{PLANNED}[gdn alone]",
+        f"{PLANNED}[qwen3-next, mtp]",
+        f"{PLANNED}[sparse mla]",
+        f"{PLANNED}[eagle3]",
+        "tests/emulated/platform/test_explain.py"
+        "::test_what_vllm_builds_is_what_the_numbers_say_within_a_minute_and_4_gib",
         "tests/emulated/layout/test_planned_runner.py",
         "tests/emulated/layout/test_requests_at_once.py",
         "tests/emulated/models/test_adapted_backends.py",

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from mkv_ascend.checks.host_rules import HostRules
+
 
 class HostAdapter(Protocol):
     """The module ``host`` of an adapter. It imports nothing of the host when it is imported."""
@@ -30,6 +32,10 @@ class HostAdapter(Protocol):
     @property
     def FINGERPRINTS(self) -> Path:  # noqa: N802
         """The file with fingerprints of the code that is replaced (``fingerprints.py``)."""
+
+    @property
+    def RULES(self) -> HostRules:  # noqa: N802
+        """What checks, and plans from numbers, must know of the host."""
 
     def start_process(self) -> None:
         """Prepare a process of vLLM. The general plugin calls this first in every process."""

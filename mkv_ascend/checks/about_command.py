@@ -17,8 +17,6 @@ from mkv_ascend.checks.refusal import Refusal
 __all__ = ["CHECKS"]
 
 KERNEL_BLOCK = 128
-QUANTIZATIONS = ("ascend", "compressed-tensors", "fp8", "deepseek_v4_fp8")
-"""What vllm-ascend 0.23.0 takes (vllm_ascend/platform.py, supported_quantization)."""
 LORA_MULTIPLE = 64
 """vllm-ascend pads logits to it with adapters, and its kernel reads past an adapter's end."""
 AT_LEAST_ONE = (
@@ -209,6 +207,9 @@ def dtype(facts: ServeFacts) -> Iterator[Refusal]:
 
 def quantization(facts: ServeFacts) -> Iterator[Refusal]:
     """Weights whose quantisation vllm-ascend does not know, of either model."""
+    if facts.rules is None:
+        return
+    taken = facts.rules.quantizations
     options = {} if facts.speculation is None else facts.speculation.options
     asked = {
         "target": facts.engine.get("quantization"),
@@ -220,13 +221,13 @@ def quantization(facts: ServeFacts) -> Iterator[Refusal]:
         models.append(facts.draft)
     for model in models:
         method = asked[model.role.value] or model.quantization
-        if method is None or method in QUANTIZATIONS:
+        if method is None or method in taken:
             continue
         yield Refusal(
             "quantization",
             f"the weights of the {model.role} {model.name} are quantised by {method}, which "
             f"mkv_ascend does not serve on {host_versions.vllm_ascend()}",
-            f"plain weights, or {', '.join(QUANTIZATIONS)}",
+            f"plain weights, or {', '.join(taken)}",
             "choose a model with such weights",
         )
 

@@ -151,7 +151,10 @@ def why_hits_are_not_read(facts: ServeFacts, draft: ModelFacts) -> str | None:
     windows = bool(draft.text.get("sliding_window"))
     if types:
         windows = any("sliding" in kind or "chunked" in kind for kind in types)
+    may_read = facts.rules is None or facts.rules.recurrent_drafts_read_hits
     reasons = {
+        "its groups of blocks cannot leave prefix hits to the target's on "
+        f"{host_versions.vllm_ascend()} yet": not may_read,
         "it cannot read the images of a prefix again": (
             facts.target.values.get("vision_config") is not None
             or about_draft_inputs.has_several_positions(facts.target)
@@ -181,18 +184,30 @@ def _options_of_recurrent(
         "--kv-offloading-size": facts.engine.get("kv_offloading_size"),
     }
     why = "their states could not follow"
-    unread = None if facts.target.recurrent is None else why_hits_are_not_read(facts, draft)
-    if unread is not None:
-        asked["--enable-prefix-caching"] = facts.engine.get("enable_prefix_caching") is True
     for option, given in asked.items():
         if given:
-            reason = unread if option == "--enable-prefix-caching" else why
             yield Refusal(
                 "recurrent-draft-option",
-                f"the draft {draft.name} has recurrent layers, and {option} is set: {reason}",
+                f"the draft {draft.name} has recurrent layers, and {option} is set: {why}",
                 "the same draft without this option, or a draft of attention layers",
                 f"leave {option} out",
             )
+    unread = None if facts.target.recurrent is None else why_hits_are_not_read(facts, draft)
+    if unread is not None and _has_hits_beside_states(facts):
+        yield Refusal(
+            "recurrent-draft-option",
+            f"the draft {draft.name} has recurrent layers, and prefix caching "
+            f"(--enable-prefix-caching) is on beside states of the target: {unread}",
+            "the same draft without prefix caching, or a draft of attention layers",
+            "write --no-enable-prefix-caching",
+        )
+
+
+def _has_hits_beside_states(facts: ServeFacts) -> bool:
+    """Whether vLLM looks for prefix hits beside states of the target, asked or by itself."""
+    given = facts.engine.get("enable_prefix_caching")
+    by_itself = facts.rules is not None and facts.rules.hits_beside_states
+    return by_itself if given is None else given is True
 
 
 def stages(facts: ServeFacts) -> Iterator[Refusal]:

@@ -3,17 +3,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from mkv_ascend.attention import ascend_backends as backends
 from mkv_ascend.attention.entry import BackendEntry
 from mkv_ascend.attention.options import AttentionOptions
 from mkv_ascend.attention.request import Environment, LayerRequest
 from mkv_ascend.attention.selection import SelectionOptions, select_backends
+from mkv_ascend.checks.block_sizes import KERNEL_BLOCK, BlockSizes
 from mkv_ascend.checks.compressed_layers import CompressedCache
-from mkv_ascend.checks.model_layer import ModelLayer
+from mkv_ascend.checks.model_layer import ModelLayer, NamedLayer
 from mkv_ascend.layout.building import tokens
 from mkv_ascend.layout.component import (
     Component,
@@ -21,79 +21,17 @@ from mkv_ascend.layout.component import (
     LayerLayout,
     StateExtent,
     Storage,
-    dtype_bytes,
 )
-from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.kind import Kind
 from mkv_ascend.layout.planning import CachedLayer, recurrent_table
 from mkv_ascend.layout.recipes import largest_kernel_block
 from mkv_ascend.layout.retention import Retention, RetentionKind
 
-__all__ = ["KERNEL_BLOCK", "BlockSizes", "NamedLayer", "cached_layers"]
+__all__ = ["cached_layers", "with_indexers_apart"]
 
-KERNEL_BLOCK = 128
-"""Tokens of a block where vllm-ascend is not told otherwise, and of a block of its kernels."""
-
-
-@dataclass(frozen=True)
-class NamedLayer:
-    """A layer with its name, the model it is of, and the dtype of its cache.
-
-    ``state_dtype``: of a recurrent state, where it is not that of the cache.
-    """
-
-    name: str
-    role: Role
-    dtype: str
-    layer: ModelLayer
-    state_dtype: str | None = None
-
-    @property
-    def state_dtypes(self) -> tuple[str, ...]:
-        """Of each of its states: a convolution's window, and behind it the recurrent one."""
-        recurrent = self.state_dtype or self.dtype
-        return (self.dtype, *(recurrent for _ in self.layer.states[1:]))
-
-
-@dataclass(frozen=True)
-class BlockSizes:
-    """Tokens that a block of attention and one of states stands for.
-
-    ``padded``: bytes that vllm-ascend pads smaller pages to; None where it pads none. Plans do
-    without, vLLM's own grouping does not.
-    """
-
-    attention: int
-    states: int
-    padded: int | None = None
-
-    @classmethod
-    def of_target(
-        cls, target: Sequence[NamedLayer], asked: int | None, max_model_len: int
-    ) -> BlockSizes:
-        """As vllm-ascend 0.23.0 sets them (``patch/platform/patch_mamba_config.py``).
-
-        Where the target has states, blocks of attention are so large that their keys are as many
-        bytes as the largest state, if that can be (where it cannot:
-        ``patches/recurrent_blocks.py``).
-        """
-        states = next((named for named in target if named.layer.states), None)
-        attention = next((named for named in target if not named.layer.states), None)
-        own = asked or KERNEL_BLOCK
-        if states is None or attention is None:
-            return cls(own, max_model_len)
-        key_bytes = (
-            attention.layer.num_kv_heads * attention.layer.head_size * dtype_bytes(attention.dtype)
-        )
-        shapes = states.layer.aligned_states or states.layer.states
-        sizes = [
-            math.prod(shape) * dtype_bytes(dtype)
-            for shape, dtype in zip(shapes, states.state_dtypes, strict=True)
-        ]
-        block = KERNEL_BLOCK * -(-max(sizes) // (KERNEL_BLOCK * key_bytes))
-        if block * key_bytes != max(sizes):
-            return cls(own if own % KERNEL_BLOCK == 0 else KERNEL_BLOCK, max_model_len)
-        block = max(block, asked or 0)
-        return cls(block, max_model_len, 2 * block * key_bytes + min(sizes))
+MLA_PARTS = ("latent", "rope")
+INDEXER_BACKEND = "AscendSFAIndexerBackend"
+"""Class of vllm-ascend 0.30.0rc2 for the caches of indexers; none is chosen."""
 
 
 def cached_layers(
@@ -109,14 +47,35 @@ def cached_layers(
     Raises SelectionError where no backend can serve a layer, or the options' does not.
     """
     asked = SelectionOptions(attention=options, vllm_target=vllm_backend)
-    choices = select_backends([_request(named) for named in layers], asked, environment)
+    requests = [_request(named) for named in layers if not named.layer.is_indexer]
+    choices = select_backends(requests, asked, environment)
     chosen = {choice.request.name: choice.backend for choice in choices}
-    return tuple(_cached(named, sizes, num_draft_tokens, chosen[named.name]) for named in layers)
+    return tuple(
+        _cached(named, sizes, num_draft_tokens, chosen.get(named.name)) for named in layers
+    )
+
+
+def with_indexers_apart(layers: Iterable[NamedLayer]) -> Iterator[NamedLayer]:
+    """Layers of sparse attention without the keys of their indexers, each a layer before them.
+
+    As vLLM names and orders them, and vllm-ascend 0.30.0rc2 keeps them.
+    """
+    for named in layers:
+        *attended, key = named.layer.vectors or (0,)
+        if len(attended) < len(MLA_PARTS):
+            yield named
+            continue
+        module = named.name.removesuffix(named.layer.module)
+        indexer = replace(named.layer, vectors=(key,), is_indexer=True)
+        yield replace(named, name=f"{module}self_attn.indexer.k_cache", layer=indexer)
+        yield replace(named, layer=replace(named.layer, vectors=tuple(attended)))
 
 
 def _cached(
-    named: NamedLayer, sizes: BlockSizes, num_draft_tokens: int, entry: BackendEntry
+    named: NamedLayer, sizes: BlockSizes, num_draft_tokens: int, entry: BackendEntry | None
 ) -> CachedLayer:
+    if entry is None:
+        return _of_indexer(named, sizes)
     if named.layer.states:
         return _of_states(named, sizes, num_draft_tokens, entry)
     if named.layer.compressed is not None:
@@ -160,7 +119,7 @@ def _of_tokens(named: NamedLayer, sizes: BlockSizes, entry: BackendEntry) -> Cac
     """Keys and values, or the vectors of MLA, as the recipes of ``layout`` make them of specs."""
     layer, rows = named.layer, sizes.attention
     if layer.vectors:
-        names = ("latent", "rope", "indexer_k")[: len(layer.vectors)]
+        names = (*MLA_PARTS, "indexer_k")[: len(layer.vectors)]
         parts = [
             tokens(name, rows, 1, dim, named.dtype)
             for name, dim in zip(names, layer.vectors, strict=True)
@@ -171,14 +130,32 @@ def _of_tokens(named: NamedLayer, sizes: BlockSizes, entry: BackendEntry) -> Cac
     layout = LayerLayout(
         layer=named.name,
         role=named.role,
-        kind=layer.kind,
+        # As the spec tells it: without the indexer's keys it is that of any MLA layer.
+        kind=Kind.MLA if len(layer.vectors) == len(MLA_PARTS) else layer.kind,
         components=tuple(parts),
-        storage=Storage.SPLIT,
+        storage=Storage.PAGED if sizes.paged else Storage.SPLIT,
         page_bytes=sum(part.bytes_per_block for part in parts),
         tokens_per_block=rows,
         kernel_block=largest_kernel_block(rows, entry.kernel_block_sizes),
     )
     return CachedLayer(layout, _retention(layer.window), entry.name)
+
+
+def _of_indexer(named: NamedLayer, sizes: BlockSizes) -> CachedLayer:
+    rows = sizes.attention
+    (dim,) = named.layer.vectors
+    part = tokens("indexer_k", rows, 1, dim, named.dtype)
+    layout = LayerLayout(
+        layer=named.name,
+        role=named.role,
+        kind=named.layer.kind,
+        components=(part,),
+        storage=Storage.SPLIT,
+        page_bytes=part.bytes_per_block,
+        tokens_per_block=rows,
+        kernel_block=largest_kernel_block(rows, (KERNEL_BLOCK,)),
+    )
+    return CachedLayer(layout, _retention(0), INDEXER_BACKEND)
 
 
 def _retention(window: int, tokens_per_row: int = 1) -> Retention:
@@ -218,15 +195,16 @@ def _of_states(
         Component(name, dtype, StateExtent(shape))
         for name, dtype, shape in zip(names, named.state_dtypes, shapes, strict=True)
     ]
+    used = sum(part.bytes_per_block for part in parts)
     layout = LayerLayout(
         layer=named.name,
         role=named.role,
         kind=named.layer.kind,
         components=tuple(parts),
-        storage=Storage.PLANAR,
-        page_bytes=sum(part.bytes_per_block for part in parts),
+        storage=Storage.PAGED if sizes.paged else Storage.PLANAR,
+        page_bytes=max(used, sizes.padded or 0) if sizes.paged else used,
         tokens_per_block=sizes.states,
         container=Container.LIST,
     )
-    retention = Retention(RetentionKind.STATE, 1, extra_blocks=num_draft_tokens)
+    retention = Retention(RetentionKind.STATE, sizes.kept_states, extra_blocks=num_draft_tokens)
     return CachedLayer(layout, retention, entry.name, recurrent_table(layout, entry.name))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mkv_ascend.attention.entry import DeviceGeneration
+from mkv_ascend.checks.host_rules import HostRules
 from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.config import MkvConfig
 from mkv_ascend.layout.planning import PlanInputs, ServingPlan
@@ -72,6 +73,8 @@ class ServeFacts:
     plan: ServingPlan | None = None
     weight_bytes: int = 0
     """Bytes of the files of weights of both models, as far as they are there."""
+    rules: HostRules | None = None
+    """Of the host that would run the command; None where vLLM has made a configuration on it."""
 
     def whole(self, name: str, default: int) -> int:
         """A whole number of the command."""

@@ -13,12 +13,20 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from mkv_ascend import host_versions
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.attention.request import Environment
-from mkv_ascend.checks.cached_layers import BlockSizes, NamedLayer, cached_layers
+from mkv_ascend.checks.block_sizes import BlockSizes
+from mkv_ascend.checks.cached_layers import cached_layers, with_indexers_apart
 from mkv_ascend.checks.groups_of_vllm import groups_of_compressed, groups_of_equal_pages
+from mkv_ascend.checks.host_rules import HostRules
 from mkv_ascend.checks.model_config import ModelConfig, read_models
-from mkv_ascend.checks.model_layer import ExplainError, ModelLayer, NotFromNumbersError
+from mkv_ascend.checks.model_layer import (
+    ExplainError,
+    ModelLayer,
+    NamedLayer,
+    NotFromNumbersError,
+)
 from mkv_ascend.checks.planning_inputs import Asked, Found
 from mkv_ascend.config import MkvConfig, parse_config
 from mkv_ascend.layout.grouping import GroupingOptions
@@ -65,8 +73,10 @@ READ_BY_VLLM: dict[str, Any] = {
 """Fields whose effect on caches only vLLM knows, and the values with which they have none."""
 
 
-def find(asked: Asked, environment: Environment | None = None) -> Found:
-    """What an engine with these fields would plan. ``environment``: Ascend A2 when left out.
+def find(asked: Asked, rules: HostRules, environment: Environment | None = None) -> Found:
+    """What an engine with these fields would plan on a host with these rules.
+
+    ``environment``: Ascend A2 when left out.
 
     Raises:
         NotFromNumbersError: only vLLM's classes can tell.
@@ -77,10 +87,13 @@ def find(asked: Asked, environment: Environment | None = None) -> Found:
     target, draft = _models(asked)
     drafted = _drafted(asked)
     layers = _named(asked, target, draft, drafted)
+    if rules.indexer_is_a_layer:
+        layers = list(with_indexers_apart(layers))
     environment = environment or Environment(DeviceGeneration.A2)
     _refuse_other_sizes(layers, environment)
+    _refuse_unplanned(layers, rules)
     tokens = asked.number("max_model_len", 0) or target.number("max_position_embeddings")
-    sizes = _block_sizes(asked, layers, tokens)
+    sizes = _block_sizes(asked, layers, tokens, rules)
     cached = cached_layers(
         layers,
         sizes,
@@ -94,7 +107,7 @@ def find(asked: Asked, environment: Environment | None = None) -> Found:
         cached if groups is None else tuple(chain.from_iterable(groups)),
         Request(tokens, 1 + drafted),
         asked.number("max_num_batched_tokens", ADMITTED_TOKENS),
-        _grouping_options(options, _takes_hits(asked, layers, target)),
+        _grouping_options(options, _takes_hits(asked, layers, target, rules)),
         None if groups is None else tuple(tuple(x.layout.layer for x in group) for group in groups),
     )
     models = [("target", _described(target, layers, Role.TARGET))]
@@ -120,6 +133,14 @@ def _refuse_other_sizes(layers: Sequence[NamedLayer], environment: Environment) 
         raise NotFromNumbersError(f"sizes of DeepSeek-V4's caches on {generation} are not known")
 
 
+def _refuse_unplanned(layers: Sequence[NamedLayer], rules: HostRules) -> None:
+    """Caches that vllm-ascend arranges itself, counted by no plan."""
+    if any(named.layer.compressed for named in layers) and not rules.plans_compressed:
+        raise NotFromNumbersError(
+            f"{host_versions.vllm_ascend()} groups and arranges the caches of DeepSeek-V4 itself"
+        )
+
+
 def _grouping_options(options: MkvConfig, takes_hits: bool) -> GroupingOptions:
     layout = options.layout
     return GroupingOptions(
@@ -130,19 +151,31 @@ def _grouping_options(options: MkvConfig, takes_hits: bool) -> GroupingOptions:
     )
 
 
-def _takes_hits(asked: Asked, layers: Sequence[NamedLayer], target: ModelConfig) -> bool:
-    """Whether vLLM looks for prefix hits: not beside states of the target, unless it is told to.
+def _takes_hits(
+    asked: Asked, layers: Sequence[NamedLayer], target: ModelConfig, rules: HostRules
+) -> bool:
+    """Whether vLLM looks for prefix hits.
 
-    Nor beside states of a draft that cannot read a hit itself (``about_draft``).
+    Not beside states of a draft that cannot read a hit itself (``about_draft``).
     """
-    if any(named.layer.states and named.role is Role.TARGET for named in layers):
-        return False
+    if _has_states(layers, Role.TARGET):
+        return _hits_beside_states(asked, rules)
     draft = [named.layer for named in layers if named.role is Role.DRAFT]
     if any(layer.states for layer in draft):
-        windows = any(layer.window for layer in draft)
-        if windows or target.is_multimodal or asked.number("data_parallel_size", 1) > 1:
+        unread = any(layer.window for layer in draft) or not rules.recurrent_drafts_read_hits
+        if unread or target.is_multimodal or asked.number("data_parallel_size", 1) > 1:
             return False
     return asked.engine.get("enable_prefix_caching") is not False
+
+
+def _has_states(layers: Sequence[NamedLayer], role: Role) -> bool:
+    return any(named.layer.states for named in layers if named.role is role)
+
+
+def _hits_beside_states(asked: Asked, rules: HostRules) -> bool:
+    """Whether vLLM looks for prefix hits beside states of the target, asked or by itself."""
+    given = asked.engine.get("enable_prefix_caching")
+    return rules.hits_beside_states if given is None else bool(given)
 
 
 def _drafted(asked: Asked) -> int:
@@ -247,13 +280,16 @@ def _draft_ranks(asked: Asked, ranks: int) -> int:
     return int(wanted)
 
 
-def _block_sizes(asked: Asked, layers: Sequence[NamedLayer], tokens: int) -> BlockSizes:
-    target = [named for named in layers if named.role is Role.TARGET]
-    sizes = BlockSizes.of_target(target, asked.engine.get("block_size"), tokens)
-    with_states = any(named.layer.states for named in target)
-    if with_states and asked.engine.get("enable_prefix_caching"):
+def _block_sizes(
+    asked: Asked, layers: Sequence[NamedLayer], tokens: int, rules: HostRules
+) -> BlockSizes:
+    given = asked.engine.get("block_size")
+    sizes = BlockSizes.of_layers(layers, given, tokens, rules.equal_pages)
+    if not _has_states(layers, Role.TARGET) or not _hits_beside_states(asked, rules):
+        return sizes
+    if not rules.hits_beside_states:
         raise NotFromNumbersError("with prefix caching vLLM chooses which states are kept")
-    return sizes
+    return sizes.with_hits_beside_states()
 
 
 def _groups(

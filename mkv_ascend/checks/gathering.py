@@ -13,6 +13,7 @@ from mkv_ascend.checks import from_config
 from mkv_ascend.checks.about_layers import environment_of, of_selection
 from mkv_ascend.checks.config_file import ConfigFileError
 from mkv_ascend.checks.facts import DeviceFacts, ServeFacts
+from mkv_ascend.checks.host_rules import HostRules
 from mkv_ascend.checks.model import read_model_facts
 from mkv_ascend.checks.model_layer import ExplainError, NotFromNumbersError
 from mkv_ascend.checks.planning_inputs import Asked
@@ -27,12 +28,13 @@ from mkv_ascend.layout.planning import plan
 __all__ = ["gather", "with_plan"]
 
 
-def gather(engine: Mapping[str, Any], device: DeviceFacts) -> ServeFacts:
+def gather(engine: Mapping[str, Any], device: DeviceFacts, rules: HostRules) -> ServeFacts:
     """Options and config.json files, read; nothing is planned yet.
 
     Args:
         engine: the options that were given, by the names of vLLM's ``EngineArgs``.
         device: what the command would run on.
+        rules: of the host that would run it.
 
     Raises:
         RefusedError: what is given cannot be read.
@@ -51,7 +53,9 @@ def gather(engine: Mapping[str, Any], device: DeviceFacts) -> ServeFacts:
     speculation, draft = read_speculation(engine, target)
     folders = {model.name for model in (target, draft) if model is not None}
     weights = sum(_weight_bytes(Path(folder)) for folder in folders)
-    return ServeFacts(engine, options, target, device, speculation, draft, weight_bytes=weights)
+    return ServeFacts(
+        engine, options, target, device, speculation, draft, weight_bytes=weights, rules=rules
+    )
 
 
 def _options(engine: Mapping[str, Any]) -> MkvConfig:
@@ -101,14 +105,14 @@ def _for_layers(facts: ServeFacts) -> dict[str, Any]:
     return engine
 
 
-def with_plan(facts: ServeFacts) -> tuple[ServeFacts, str]:
+def with_plan(facts: ServeFacts, rules: HostRules) -> tuple[ServeFacts, str]:
     """The facts with layers and plan; where they are not known, as they were, and why.
 
     Raises:
         RefusedError: no backend serves a layer, or nothing can be planned.
     """
     try:
-        found = from_config.find(Asked(_for_layers(facts)), environment_of(facts))
+        found = from_config.find(Asked(_for_layers(facts)), rules, environment_of(facts))
         return replace(facts, inputs=found.inputs, plan=plan(found.inputs)), ""
     except NotFromNumbersError as error:
         return facts, str(error)

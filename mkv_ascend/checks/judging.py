@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from mkv_ascend.checks import about_command, about_draft, about_layers
+from mkv_ascend.checks import about_command, about_compressed, about_draft, about_layers
 from mkv_ascend.checks.facts import DeviceFacts, ServeFacts
 from mkv_ascend.checks.gathering import gather, with_plan
+from mkv_ascend.checks.host_rules import HostRules
 from mkv_ascend.checks.model_folders import with_model_folders
 from mkv_ascend.checks.refusal import Refusal, RefusedError
 
@@ -18,6 +19,7 @@ Check = Callable[[ServeFacts], Iterator[Refusal]]
 
 CHECKS: tuple[Check, ...] = (
     *about_command.CHECKS,
+    *about_compressed.CHECKS,
     *about_draft.CHECKS,
     *about_layers.CHECKS,
 )
@@ -28,18 +30,20 @@ def refusals(facts: ServeFacts) -> tuple[Refusal, ...]:
     return tuple(dict.fromkeys(refusal for check in CHECKS for refusal in check(facts)))
 
 
-def judge(engine: Mapping[str, Any], device: DeviceFacts) -> tuple[ServeFacts, str]:
+def judge(
+    engine: Mapping[str, Any], device: DeviceFacts, rules: HostRules
+) -> tuple[ServeFacts, str]:
     """Facts and plan of a command that can be served, and why there is no plan where there is none.
 
     Raises:
         RefusedError: with every refusal that can be told.
     """
-    facts = gather(with_model_folders(engine), device)
+    facts = gather(with_model_folders(engine), device, rules)
     found = refusals(facts)
     if found:
         # Planning would say the same in other words.
         raise RefusedError(found)
-    facts, unplanned = with_plan(facts)
+    facts, unplanned = with_plan(facts, rules)
     found = refusals(facts)
     if found:
         raise RefusedError(found)

@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mkv_ascend.checks.compressed_layers import CompressedCache
-from mkv_ascend.layout.kind import Kind
+from mkv_ascend.layout.kind import Kind, Role
 
-__all__ = ["ExplainError", "ModelLayer", "NotFromNumbersError"]
+__all__ = ["ExplainError", "ModelLayer", "NamedLayer", "NotFromNumbersError"]
 
 
 class ExplainError(ValueError):
@@ -28,6 +28,7 @@ class ModelLayer:
     its decoder layer, as vLLM's class of the model has it. ``aligned_states``: shapes by which
     vllm-ascend aligns blocks, where they are not those of the states. ``compressed``: the cache, in
     layers of DeepSeek-V4. ``depth``: number of its decoder layer, where those have several caches.
+    ``is_indexer``: whether it keeps the keys of a sparse layer's indexer, and nothing attends.
     """
 
     kind: Kind
@@ -42,3 +43,24 @@ class ModelLayer:
     aligned_states: tuple[tuple[int, ...], ...] = ()
     compressed: CompressedCache | None = None
     depth: int | None = None
+    is_indexer: bool = False
+
+
+@dataclass(frozen=True)
+class NamedLayer:
+    """A layer with its name, the model it is of, and the dtype of its cache.
+
+    ``state_dtype``: of a recurrent state, where it is not that of the cache.
+    """
+
+    name: str
+    role: Role
+    dtype: str
+    layer: ModelLayer
+    state_dtype: str | None = None
+
+    @property
+    def state_dtypes(self) -> tuple[str, ...]:
+        """Of each of its states: a convolution's window, and behind it the recurrent one."""
+        recurrent = self.state_dtype or self.dtype
+        return (self.dtype, *(recurrent for _ in self.layer.states[1:]))

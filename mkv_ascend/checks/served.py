@@ -96,11 +96,16 @@ def _notes(facts: ServeFacts) -> tuple[str, ...]:
         and draft.recurrent is not None
         and facts.speculation is not None
         and facts.speculation.method == "draft_model"
-        # vLLM's default is on, but beside states of the target.
-        and facts.engine.get("enable_prefix_caching", facts.target.recurrent is None)
+        # By itself vLLM looks for hits; of earlier versions not beside states of the target.
+        and facts.engine.get("enable_prefix_caching", _hits_by_default(facts))
     ):
         notes.append(_note_of_hits(facts, draft))
     return tuple(notes)
+
+
+def _hits_by_default(facts: ServeFacts) -> bool:
+    beside_states = facts.rules is not None and facts.rules.hits_beside_states
+    return facts.target.recurrent is None or beside_states
 
 
 def _note_of_graphs(facts: ServeFacts) -> Iterator[str]:

@@ -68,6 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     from mkv_ascend.checks.served import served
     from mkv_ascend.commands.check_devices import devices_of, split_emulate
     from mkv_ascend.commands.serve_arguments import CommandError, read_command
+    from mkv_ascend.plugin.versions import rules
 
     words = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     try:
@@ -77,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     except (CommandError, envs.EnvironmentVariableError) as error:
         return _say_unreadable(str(error), arguments.json)
     try:
-        facts, unplanned = judge(engine, device)
+        facts, unplanned = judge(engine, device, rules())
     except RefusedError as error:
         return _say_refused(error.refusals, arguments.json)
     return _say_served(served(facts, unplanned), facts_models(facts), arguments.json)

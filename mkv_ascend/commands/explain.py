@@ -252,12 +252,13 @@ def _find(arguments: argparse.Namespace, asked: Asked) -> Found:
     from mkv_ascend.checks import from_config
     from mkv_ascend.checks.model_layer import ExplainError, NotFromNumbersError
     from mkv_ascend.commands import from_vllm
+    from mkv_ascend.plugin.versions import rules
 
     wanted = arguments.vllm_grouping
     if arguments.build:
         return _with_absence(from_vllm.find(asked, vllm_grouping=wanted), wanted)
     try:
-        return _with_vllm(from_config.find(asked), wanted)
+        return _with_vllm(from_config.find(asked, rules()), wanted)
     except NotFromNumbersError as error:
         if arguments.build is False:
             raise ExplainError(f"{error}; leave out --no-build to have vLLM build it") from error

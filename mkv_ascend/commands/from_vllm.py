@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mkv_ascend import host_versions
 from mkv_ascend.checks.config_file import ConfigFileError, read_config_file
 from mkv_ascend.checks.model_layer import ExplainError
 from mkv_ascend.checks.planning_inputs import Asked, Found
@@ -44,6 +45,12 @@ def read_answer(asked: Asked, answer: Mapping[str, Any]) -> Found:
             f"{name} {version}" for name, version in installed_versions().items()
         )
         raise ExplainError(f"{installed} refuses this: {answer['error']}")
+    if "unplanned" in answer:
+        raise ExplainError(
+            "these caches have no plan of mkv_ascend to be shown: an engine leaves them to "
+            f"{host_versions.vllm_ascend()}, because {answer['unplanned']}. Its log says how many "
+            "tokens they hold"
+        )
     inputs = from_dict(PlanInputs, answer["inputs"])
     if not inputs.layers:
         raise ExplainError("no layer of these models keeps a KV cache")

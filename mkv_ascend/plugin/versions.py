@@ -18,6 +18,7 @@ from typing import cast
 from mkv_ascend.adapters.contract import HostAdapter
 from mkv_ascend.adapters.fingerprints import Drift, HostSource, drifts, read
 from mkv_ascend.adapters.refusal import StartUpRefused
+from mkv_ascend.checks.host_rules import HostRules
 from mkv_ascend.host_versions import installed_version
 
 ADAPTERS = (
@@ -64,6 +65,11 @@ def adapter() -> HostAdapter:
     if found is None:
         raise StartUpRefused(version_problem(installed) or "")
     return found
+
+
+def rules() -> HostRules:
+    """What checks must know of the installed host; of the one to install where none is served."""
+    return (adapter_for(installed_versions()) or adapters()[-1]).RULES
 
 
 def public_version(version: str) -> str:

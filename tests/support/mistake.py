@@ -39,6 +39,8 @@ def mkv(**options: Any) -> tuple[str, str]:
     return "--additional-config", json.dumps({"mkv_ascend": options})
 
 
+OWN_PROCESS = ("--distributed-executor-backend", "mp")
+"""A worker beside the engine core's process, which DeepSeek-V4 needs on vllm-ascend 0.30.0rc2."""
 LLAMA, DRAFT = "{Llama-3.1-8B}", "{llama-draft}"
 LAYERS = "attention.layers"
 

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from tests.support.mistake import DRAFT, LLAMA, Mistake, mkv, one, spec
+from tests.support.mistake import DRAFT, LLAMA, OWN_PROCESS, Mistake, mkv, one, spec
 from tests.support.mistakes_of_families import FAMILIES
 
 COMMANDS = (
@@ -38,7 +38,7 @@ MODELS = (
     one("quantization of the draft", "quantization", LLAMA, *spec(DRAFT, quantization="awq")),
     one("heads of 72", "backend", "{heads-72}", says="head sizes are"),
     one("float32", "dtype", LLAMA, "--dtype", "float32", says="bfloat16"),
-    one("DeepSeek-V4 in half", "dtype", "{v4}", "--dtype", "half", says="is float16"),
+    one("DeepSeek-V4 in half", "dtype", "{v4}", *OWN_PROCESS, "--dtype", "half", says="is float16"),
 )
 
 NUMBERS = (
@@ -161,7 +161,12 @@ DRAFTS = (
     one("no own predictor", "mtp", LLAMA, *spec(None, method="mtp")),
     one("a narrow head", "hidden-size", LLAMA, *spec("{eagle-narrow}", method="eagle")),
     one("depths beyond", "head-depths", LLAMA, *spec("{eagle3-deep}", method="eagle3"), says="99"),
-    one("eagle3 over DeepSeek-V4", "head-states", "{v4}", *spec("{eagle3-8x128}", method="eagle3")),
+    one(
+        "eagle3 over DeepSeek-V4",
+        "head-states",
+        *("{v4}", *OWN_PROCESS),
+        *spec("{eagle3-8x128}", method="eagle3"),
+    ),
     one("M-RoPE draft", "draft-rope", LLAMA, *spec("{image-draft}"), says="M-RoPE"),
     one("KDA target", "target-states", "{Kimi-Linear-48B-A3B}", *spec(None, method="ngram")),
     one("KDA draft", "draft-states", LLAMA, *spec("{kimi-as-draft}"), says="KDA"),

@@ -5,33 +5,41 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from tests.support.mistake import DRAFT, LLAMA, mkv, one, spec
+from tests.support import hosts
+from tests.support.mistake import DRAFT, LLAMA, OWN_PROCESS, mkv, one, spec
 
 KNOWS_DEEPSEEK_V4 = find_spec("transformers.models.deepseek_v4") is not None
 
-FAMILIES = (
+WHOLE = ("{v4-whole}", *OWN_PROCESS)
+
+PLANNED = (
     one(
         "a layer of DeepSeek-V4 that is not there",
         "pattern",
-        "{v4-whole}",
+        *WHOLE,
         *mkv(attention={"layers": {r"model\.layers\.43\..*": "fused_infer_attention"}}),
         says="matches no layer",
     ),
     one(
         "DeepSeek-V4 in little memory",
         "memory",
-        *("{v4-whole}", "--max-model-len", "32k", "--kv-cache-memory-bytes", "500m"),
+        *(*WHOLE, "--max-model-len", "32k", "--kv-cache-memory-bytes", "500m"),
         *spec("{v4-draft}"),
         says="one request of 32000 tokens",
     ),
+)
+"""Of caches of DeepSeek-V4, where they are planned."""
+
+FAMILIES = (
+    *(PLANNED if hosts.PLANS_DEEPSEEK_V4 else ()),
     one(
         "a ratio of 8",
         "model-config",
-        "{v4-of-8}",
+        *("{v4-of-8}", *OWN_PROCESS),
         # A transformers that knows the family refuses it first.
         says="KeyError: 8" if KNOWS_DEEPSEEK_V4 else "compress_ratios has 8 for layer 2",
     ),
-    one("blocks of DeepSeek-V4", "block-size", "{v4-whole}", "--block-size", "256", says="32"),
+    one("blocks of DeepSeek-V4", "block-size", *WHOLE, "--block-size", "256", says="32"),
     one(
         "names without the language model",
         "pattern",

@@ -21,6 +21,7 @@ from mkv_ascend.adapters.patching import Patch, override
 from mkv_ascend.adapters.refusal import refuse
 from mkv_ascend.attention import catalog
 from mkv_ascend.attention.selection import SelectionError
+from mkv_ascend.checks.host_rules import HostRules
 from mkv_ascend.config import ConfigError, MkvConfig
 
 if TYPE_CHECKING:
@@ -42,10 +43,12 @@ class HostPlatform(NPUPlatform):
 
     Attributes:
         WORKER: qualified name of the adapter's worker class.
+        RULES: what checks must know of the host.
         WHY_RECURRENT_DRAFTS_READ_NO_HITS: the reason on this host; None where they do.
     """
 
     WORKER: ClassVar[str]
+    RULES: ClassVar[HostRules]
     WHY_RECURRENT_DRAFTS_READ_NO_HITS: ClassVar[str | None] = None
 
     @classmethod

@@ -8,10 +8,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mkv_ascend.checks.host_rules import HostRules
+
 PACKAGE = "mkv_ascend.adapters.vllm_ascend_0_23"
 PLATFORM = "mkv_ascend.adapters.vllm_ascend_0_23.platform.MkvPlatform"
 VERSIONS = {"vllm": ("0.23.0",), "vllm-ascend": ("0.23.0", "0.23.0.post1")}
 FINGERPRINTS = Path(__file__).with_name("fingerprints.json")
+RULES = HostRules(
+    quantizations=("ascend", "compressed-tensors", "fp8", "deepseek_v4_fp8"),
+    equal_pages=False,
+    indexer_is_a_layer=False,
+    plans_compressed=True,
+    compressed_in_one_process=True,
+    recurrent_drafts_read_hits=True,
+    hits_beside_states=False,
+)
 
 
 def start_process() -> None:

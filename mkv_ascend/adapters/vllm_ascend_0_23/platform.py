@@ -7,11 +7,13 @@ from collections.abc import Iterable
 
 from mkv_ascend.adapters.common.platform import HostPlatform
 from mkv_ascend.adapters.patching import Patch
+from mkv_ascend.adapters.vllm_ascend_0_23 import host
 
 
 class MkvPlatform(HostPlatform):
     """The platform that vLLM runs on when this package and vllm-ascend 0.23.0 are installed."""
 
+    RULES = host.RULES
     WORKER = "mkv_ascend.adapters.vllm_ascend_0_23.worker.MkvWorker"
 
     @classmethod

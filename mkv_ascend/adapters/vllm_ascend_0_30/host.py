@@ -8,10 +8,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mkv_ascend.checks.host_rules import HostRules
+
 PACKAGE = "mkv_ascend.adapters.vllm_ascend_0_30.v1"
 PLATFORM = "mkv_ascend.adapters.vllm_ascend_0_30.v1.platform.MkvPlatform"
 VERSIONS = {"vllm": ("0.30.0",), "vllm-ascend": ("0.30.0rc2",)}
 FINGERPRINTS = Path(__file__).with_name("fingerprints.json")
+RULES = HostRules(
+    quantizations=(
+        *("ascend", "compressed-tensors", "fp8", "deepseek_v4_fp8"),
+        *("modelopt_mxfp8", "mxfp8"),
+    ),
+    equal_pages=True,
+    indexer_is_a_layer=True,
+    plans_compressed=False,
+    compressed_in_one_process=False,
+    recurrent_drafts_read_hits=False,
+    hits_beside_states=True,
+)
 
 
 def start_process() -> None:

@@ -20,7 +20,7 @@ from mkv_ascend.checks.planning_inputs import Asked
 from mkv_ascend.commands import from_vllm
 from mkv_ascend.layout.planning import plan
 from mkv_ascend.layout.serialization import to_dict
-from tests.support import image_models, programs
+from tests.support import hosts, image_models, programs
 from tests.support.tiny_models import model_directory
 
 PROBE = Path(__file__).parent / "planner_probe.py"
@@ -64,6 +64,9 @@ V4 = {"block_size": 128, "dtype": "bfloat16"}
 WITHOUT_IMAGES = {"language_model_only": True}
 WITH_TRITON = {"EMULATED_NPU_TRITON": "1"}
 """Attention of Qwen3.5 takes an operator that vllm-ascend has as a Triton kernel alone."""
+ROTARY_OF_16 = {"EMULATED_NPU_STRICT": "0"} if hosts.INDEXER_IS_A_LAYER else {}
+"""The tiny model rotates 16 numbers of a head. The operator that vllm-ascend 0.30.0rc2 takes where
+there is no Triton documents multiples of 32 in bfloat16. Plans do not depend on it."""
 PAIRS = {
     "dense": Pair("llama_target", draft="gemma3_draft"),
     "eagle3": Pair("llama_target", "eagle3", "llama_eagle3"),
@@ -72,12 +75,12 @@ PAIRS = {
     "mla": Pair("deepseek_v2_target"),
     "mla, windows": Pair("deepseek_v2_target", draft="gemma3_draft"),
     "sparse mla": Pair("deepseek_v32_target", draft="gemma3_draft"),
-    "gdn": Pair("qwen3_next", draft="gemma3_draft"),
-    "gdn, gdn": Pair("qwen3_next", draft="qwen3_next_draft"),
-    "dense, gdn": Pair("llama_target", draft="qwen3_next_draft"),
+    "gdn": Pair("qwen3_next", draft="gemma3_draft", variables=ROTARY_OF_16),
+    "gdn, gdn": Pair("qwen3_next", draft="qwen3_next_draft", variables=ROTARY_OF_16),
+    "dense, gdn": Pair("llama_target", draft="qwen3_next_draft", variables=ROTARY_OF_16),
     "mamba2": Pair("granite4"),
     "short conv": Pair("lfm2", draft="gemma3_draft"),
-    "qwen3-next, mtp": Pair("qwen3_next", "mtp", "qwen3_next_mtp"),
+    "qwen3-next, mtp": Pair("qwen3_next", "mtp", "qwen3_next_mtp", variables=ROTARY_OF_16),
     "qwen3.5": Pair("qwen3_5", engine=WITHOUT_IMAGES, variables=WITH_TRITON),
     "dflash": Pair("gpt_oss", "dflash", "gpt_oss_dflash"),
     "deepseek-v4": Pair("deepseek_v4_fitted", engine=V4),
@@ -85,9 +88,23 @@ PAIRS = {
     "deepseek-v4, mtp": Pair("deepseek_v4_fitted", "mtp", None, engine=V4),
     "deepseek-v4 alone": Pair("deepseek_v4_fitted", None, None, engine=V4),
     "window+full alone": Pair("gemma3", None, None),
-    "gdn alone": Pair("qwen3_next", None, None),
+    "gdn alone": Pair("qwen3_next", None, None, variables=ROTARY_OF_16),
     "mamba2 alone": Pair("granite4", None, None),
 }
+
+
+if not hosts.PLANS_DEEPSEEK_V4:
+    PAIRS = {name: pair for name, pair in PAIRS.items() if not name.startswith("deepseek-v4")}
+
+
+def by_numbers(asked):
+    """What the numbers of the config.json files tell of an engine on this host."""
+    return from_config.find(asked, hosts.ADAPTER.RULES)
+
+
+def is_unnamed(layer):
+    """Whether the layer's own class names a backend there that the catalog does not have."""
+    return hosts.INDEXER_IS_A_LAYER and layer.endswith(("indexer.k_cache", "linear_attn"))
 
 
 def served(planned):
@@ -98,7 +115,9 @@ def served(planned):
         "groups": [list(group.layers) for group in planned.plan.groups],
         "admission_blocks": list(planned.admission_blocks),
         "layouts": {layout.layer: to_dict(layout) for layout in planned.plan.layers},
-        "backends": dict(planned.backends),
+        "backends": {
+            name: backend for name, backend in planned.backends.items() if not is_unnamed(name)
+        },
         "pools": [to_dict(pool) for pool in planned.plan.pools],
         "num_blocks": blocks,
         "counted_bytes": blocks * planned.plan.bytes_per_block,
@@ -131,7 +150,7 @@ def test_what_is_explained_is_what_an_engine_allocates(name, capsys):
     answer = programs.answer_of(PROBE, {"engine": pair.arguments(), "build": True})
     built = from_vllm.read_answer(asked, answer)
     assert served(plan(built.inputs)) == engine
-    assert served(plan(from_config.find(asked).inputs)) == engine
+    assert served(plan(by_numbers(asked).inputs)) == engine
     plain = printed(pair, capsys)
     assert plain["num_blocks"] == engine["num_blocks"]
     assert plain["num_blocks"] * plain["bytes_per_block"] == engine["counted_bytes"]
@@ -140,7 +159,8 @@ def test_what_is_explained_is_what_an_engine_allocates(name, capsys):
     found = {layer["name"]: layer for group in plain["groups"] for layer in group["layers"]}
     for layer, layout in engine["layouts"].items():
         assert found[layer]["page_bytes"] == layout["page_bytes"]
-        assert found[layer]["backend"] == engine["backends"][layer]
+        if not is_unnamed(layer):
+            assert found[layer]["backend"] == engine["backends"][layer]
     admission = [group["admission_blocks"] for group in plain["groups"]]
     assert admission == engine["admission_blocks"]
 
@@ -156,7 +176,7 @@ def test_what_numbers_tell_is_what_vllm_builds(name):
     """Without an engine; tests/emulated/recurrent runs this family in engines of its own."""
     asked = Asked(BUILT_ONLY[name].arguments())
     answer = programs.answer_of(PROBE, {"engine": dict(asked.engine), "build": True})
-    found = served(plan(from_config.find(asked).inputs))
+    found = served(plan(by_numbers(asked).inputs))
     assert found == served(plan(from_vllm.read_answer(asked, answer).inputs))
 
 
@@ -164,6 +184,7 @@ RATIOS = ([128, 128, 4, 128, 4, 128, 4, 0], [4, 128, 4, 128, 4], [4, 4, 4, 128, 
 """Of DeepSeek-V4's layers: as published, then with windows that are split, and one kind alone."""
 
 
+@hosts.only_on("vllm_ascend_0_23", "caches of DeepSeek-V4 are planned there alone")
 @pytest.mark.parametrize("ratios", RATIOS, ids=str)
 @pytest.mark.parametrize("method", [None, "mtp"])
 def test_deepseek_v4_of_other_depths_is_planned_as_vllm_builds_it(ratios, method, tmp_path):
@@ -194,7 +215,7 @@ def assert_as_built(arguments):
     asked = Asked(arguments)
     answer = programs.answer_of(PROBE, {"engine": arguments, "build": True})
     built = from_vllm.read_answer(asked, answer)
-    assert served(plan(from_config.find(asked).inputs)) == served(plan(built.inputs))
+    assert served(plan(by_numbers(asked).inputs)) == served(plan(built.inputs))
 
 
 def test_a_config_may_name_the_dtype_of_the_targets_states(tmp_path):
@@ -206,7 +227,7 @@ def test_a_config_may_name_the_dtype_of_the_targets_states(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     asked = Asked({**arguments, "model": str(tmp_path)})
     answer = programs.answer_of(PROBE, {"engine": dict(asked.engine), "build": True})
-    found = served(plan(from_config.find(asked).inputs))
+    found = served(plan(by_numbers(asked).inputs))
     assert found == served(plan(from_vllm.read_answer(asked, answer).inputs))
     dtypes = [x["dtype"] for layout in found["layouts"].values() for x in layout["components"]]
     assert dtypes.count("float32") == 2
@@ -222,7 +243,7 @@ def test_a_language_model_inside_is_planned_as_vllm_builds_it(architecture, tmp_
     model = image_models.write_config(architecture, tmp_path)
     asked = Asked({**Pair("llama_target").arguments(), "model": str(model)})
     answer = programs.answer_of(PROBE, {"engine": dict(asked.engine), "build": True})
-    found = from_config.find(asked)
+    found = by_numbers(asked)
     assert served(plan(found.inputs)) == served(plan(from_vllm.read_answer(asked, answer).inputs))
 
 
@@ -232,4 +253,4 @@ def test_a_language_model_inside_is_planned_as_an_engine_allocates_it(role, tmp_
     of_role = arguments if role == "target" else arguments["speculative_config"]
     of_role["model"] = str(image_models.write_config("Gemma3ForConditionalGeneration", tmp_path))
     engine = programs.answer_of(PROBE, {"engine": arguments, "build": False})
-    assert served(plan(from_config.find(Asked(arguments)).inputs)) == engine
+    assert served(plan(by_numbers(Asked(arguments)).inputs)) == engine

@@ -14,24 +14,9 @@ import transformers  # noqa: F401 - once, or every plan asks a process of its ow
 
 from mkv_ascend import cli
 from tests.support.mistake import Mistake
-from tests.support.mistaken_models import CHANGED
 from tests.support.mistakes import MISTAKES
 
-CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
 HANG_SECONDS = 60
-
-
-@pytest.fixture(scope="session")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Name -> folder, of published models and changed ones."""
-    folders = {path.parent.name: str(path.parent) for path in CONFIGS.glob("*/config.json")}
-    for name, (base, changes) in CHANGED.items():
-        folder = tmp_path_factory.mktemp("models") / name
-        folder.mkdir()
-        values = json.loads((CONFIGS / base / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps({**values, **changes}))
-        folders[name] = str(folder)
-    return folders
 
 
 def with_folders(word: str, models: dict[str, str]) -> str:

@@ -97,6 +97,16 @@ def test_a_type_that_is_not_known_is_built(
     assert any("built by vLLM" in note and "'jamba'" in note for note in plain["notes"])
 
 
+def test_caches_that_are_left_to_the_host_are_not_explained(
+    jamba: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(from_vllm, "ask_host", lambda *_: {"unplanned": "KV transfer is on"})
+    assert cli.main(["explain", "--model", str(jamba)]) == 2
+    said = capsys.readouterr().err
+    assert "no plan of mkv_ascend" in said
+    assert "because KV transfer is on" in said
+
+
 @pytest.mark.parametrize("options", [["--build"], ["--kv-cache-dtype", "int8"]])
 def test_known_types_are_built_when_asked_for(
     options: list[str], asked: list[Mapping[str, Any]], capsys: pytest.CaptureFixture[str]

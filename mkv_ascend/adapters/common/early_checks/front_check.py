@@ -59,6 +59,8 @@ def check(arguments: Any) -> bool:
     Raises:
         StartUpRefused: in vLLM's command, with every refusal.
     """
+    from vllm.platforms import current_platform
+
     from mkv_ascend.checks.judging import judge
     from mkv_ascend.checks.model_folders import names_without_folder
     from mkv_ascend.checks.refusal import RefusedError
@@ -69,7 +71,7 @@ def check(arguments: Any) -> bool:
         logger.info("%s: judged when vLLM has fetched the configuration", ", ".join(absent))
         return False
     try:
-        judge(engine, devices())
+        judge(engine, devices(), current_platform.RULES)
     except RefusedError as error:
         refuse(error)
     return True

@@ -42,6 +42,7 @@ PRETENDED = record(
         "_draft_attn_layer_names",
         "model",
         "current_platform",
+        "npu",
     ),
     why="explain asks what an engine would allocate, without its devices and its memory. Only the "
     "process that answers is changed, and it ends then.",
@@ -59,6 +60,9 @@ class ExplainHost(Protocol):
     def runner_class(self) -> type[Any]:
         """The class of our model runner."""
 
+    def prepare_grouping(self, config: VllmConfig, specs: Mapping[str, Any]) -> None:
+        """Do what an engine core does with the models' specs before it groups them."""
+
     def group_specs(
         self, specs: dict[str, Any], tokens: int, tokens_per_step: int, encoder_tokens: int = 0
     ) -> dict[str, Any]:
@@ -72,7 +76,8 @@ MAX_NUM_SEQS = 8
 def build(question: Mapping[str, Any], host: ExplainHost) -> dict[str, Any]:
     """What ``from_vllm.find`` reads: the inputs of the plan, notes, vLLM's own grouping.
 
-    ``{"error": ...}`` with vLLM's or vllm-ascend's words where they refuse the models.
+    ``{"error": ...}`` with vLLM's or vllm-ascend's words where they refuse the models,
+    ``{"unplanned": ...}`` with the reason where the caches are left to vllm-ascend.
     """
     try:  # Whatever they raise is the answer.
         with tempfile.TemporaryDirectory() as folder:
@@ -103,6 +108,8 @@ def _built(question: Mapping[str, Any], folder: Path, host: ExplainHost) -> dict
     _pretend_ranks(config)
     runner = _runner_with_models(config, host.runner_class())
     specs = runner.get_kv_cache_spec()
+    if (reason := runner.why_not_planned([specs])) is not None:
+        return {"unplanned": reason}
     backends = _backends(config, runner)
     stock = None
     if question["vllm_grouping"]:
@@ -113,6 +120,7 @@ def _built(question: Mapping[str, Any], folder: Path, host: ExplainHost) -> dict
         )
     # As in an engine core, whose functions are replaced when specs are registered.
     register_all_kvcache_specs(config)
+    host.prepare_grouping(config, specs)
     groups = kv_cache_utils.get_kv_cache_groups(config, specs)
     inputs = planned_groups.inputs_of(config, specs, groups)
     layers = tuple(replace(layer, backend=backends[layer.layout.layer]) for layer in inputs.layers)
@@ -249,19 +257,22 @@ def _runner_with_models(config: VllmConfig, runner_class: type[Any]) -> Any:
     from vllm.config import get_layers_from_vllm_config, set_current_vllm_config
     from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
     from vllm.model_executor.model_loader import get_model
+    from vllm.platforms import current_platform
 
     _rotary_tables_where_needed()
+    _copy_nothing_without_memory()
     with set_current_vllm_config(config):
         runner = runner_class(config, torch.device("npu:0"))
         runner.model = _on_meta(vllm_config=config)
         target = set(get_layers_from_vllm_config(config, AttentionLayerBase))
         drafter: Any = getattr(runner, "drafter", None)
-        if not hasattr(drafter, "_get_model"):
-            return runner
-        _replace_everywhere(get_model, _on_meta)
-        drafter.model = drafter._get_model()
-    both = get_layers_from_vllm_config(config, AttentionLayerBase)
-    drafter._draft_attn_layer_names = set(both) - target
+        if hasattr(drafter, "_get_model"):
+            _replace_everywhere(get_model, _on_meta)
+            drafter.model = drafter._get_model()
+            both = get_layers_from_vllm_config(config, AttentionLayerBase)
+            drafter._draft_attn_layer_names = set(both) - target
+    # As executors do once the models are there: backends may ask for other blocks (vLLM 0.30.0).
+    current_platform.update_block_size_for_backend(config)
     return runner
 
 
@@ -284,6 +295,20 @@ def _replace_everywhere(original: Any, replacement: Any) -> None:
         package = getattr(module, "__name__", "").split(".")[0]
         if package in ("vllm", "vllm_ascend") and vars(module).get(name) is original:
             vars(module)[name] = replacement
+
+
+def _copy_nothing_without_memory() -> None:
+    """Layers with experts put counters on the device when they are made (0.30.0rc2)."""
+    import torch
+
+    tensors: Any = torch.Tensor
+    put = tensors.npu
+
+    @functools.wraps(put)
+    def put_what_is_there(tensor: Any, *args: Any, **options: Any) -> Any:
+        return tensor if tensor.is_meta else put(tensor, *args, **options)
+
+    tensors.npu = put_what_is_there
 
 
 def _rotary_tables_where_needed() -> None:

@@ -11,7 +11,7 @@ from mkv_ascend.adapters.common.explain import vllm_building
 from mkv_ascend.adapters.questions import answer
 from mkv_ascend.adapters.vllm_ascend_0_23.explain.vllm_groups import group_specs
 
-__all__ = ["apply_patches", "build", "group_specs", "runner_class"]
+__all__ = ["apply_patches", "build", "group_specs", "prepare_grouping", "runner_class"]
 
 
 def apply_patches() -> None:
@@ -19,6 +19,10 @@ def apply_patches() -> None:
     from mkv_ascend.adapters.vllm_ascend_0_23.patches import in_worker
 
     in_worker.apply()
+
+
+def prepare_grouping(config: Any, specs: Mapping[str, Any]) -> None:
+    """Nothing: vLLM 0.23.0 knows one arrangement of caches."""
 
 
 def runner_class() -> type[Any]:

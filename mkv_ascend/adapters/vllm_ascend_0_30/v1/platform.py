@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mkv_ascend.adapters.common.platform import HostPlatform
 from mkv_ascend.adapters.patching import Patch
+from mkv_ascend.adapters.vllm_ascend_0_30 import host
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.early_checks import states
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 class MkvPlatform(HostPlatform):
     """The platform that vLLM runs on when this package and vllm-ascend 0.30.0rc2 are installed."""
 
+    RULES = host.RULES
     WORKER = "mkv_ascend.adapters.vllm_ascend_0_30.v1.worker.MkvWorker"
     WHY_RECURRENT_DRAFTS_READ_NO_HITS = states.HITS
 

@@ -11,7 +11,7 @@ from mkv_ascend.adapters.common.explain import vllm_building
 from mkv_ascend.adapters.questions import answer
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.explain.vllm_groups import group_specs
 
-__all__ = ["apply_patches", "build", "group_specs", "runner_class"]
+__all__ = ["apply_patches", "build", "group_specs", "prepare_grouping", "runner_class"]
 
 
 def apply_patches() -> None:
@@ -19,6 +19,15 @@ def apply_patches() -> None:
     from mkv_ascend.adapters.vllm_ascend_0_30.v1.patches import in_worker
 
     in_worker.apply()
+
+
+def prepare_grouping(config: Any, specs: Mapping[str, Any]) -> None:
+    """Resolve the arrangement of caches, as vLLM 0.30.0 does with all workers' backends."""
+    from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
+    from vllm.v1.attention.backends import utils
+
+    found = utils.get_supported_kv_cache_layouts(get_current_attn_backends(config))
+    utils.resolve_kv_cache_layout(config, [[layout.name for layout in found]], specs.values())
 
 
 def runner_class() -> type[Any]:

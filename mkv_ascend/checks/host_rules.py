@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of checks and plans from numbers differs between hosts. Each adapter's ``host`` has one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["HostRules"]
+
+
+@dataclass(frozen=True)
+class HostRules:
+    """What a host does with models, as far as options and config.json files tell.
+
+    ``quantizations``: of weights, as its platform names them (``supported_quantization``).
+    ``equal_pages``: whether vLLM makes attention and states of a target equal pages, by padding,
+    and their operators take strides. Else blocks of attention have keys of as many bytes as a
+    state, where that can be. ``indexer_is_a_layer``: whether the indexer of sparse attention has a
+    cache of its own. ``plans_compressed``: whether caches of DeepSeek-V4 are planned, not left to
+    vllm-ascend. ``compressed_in_one_process``: whether a worker in the engine core's own process
+    serves them. ``recurrent_drafts_read_hits``: whether a draft with recurrent layers may read the
+    tokens of a prefix hit itself. ``hits_beside_states``: whether vLLM looks for prefix hits beside
+    states of the target by itself; it then keeps the states at ends of blocks, too.
+    """
+
+    quantizations: tuple[str, ...]
+    equal_pages: bool
+    indexer_is_a_layer: bool
+    plans_compressed: bool
+    compressed_in_one_process: bool
+    recurrent_drafts_read_hits: bool
+    hits_beside_states: bool

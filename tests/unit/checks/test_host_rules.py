@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What checks know of a host, against its sources, and what follows from it on either host."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers  # noqa: F401 - once, or every plan asks a process of its own
+
+from mkv_ascend.attention.entry import DeviceGeneration
+from mkv_ascend.checks import from_config
+from mkv_ascend.checks.facts import DeviceFacts
+from mkv_ascend.checks.gathering import gather
+from mkv_ascend.checks.host_rules import HostRules
+from mkv_ascend.checks.judging import refusals
+from mkv_ascend.checks.planning_inputs import Asked
+from mkv_ascend.layout.component import Storage
+from mkv_ascend.layout.kind import Kind
+from mkv_ascend.plugin import versions
+from tests.support.mistaken_models import CHANGED
+
+DEVICE = DeviceFacts(8, 64 << 30, DeviceGeneration.A2, "a test")
+RULES = {adapter.FINGERPRINTS.parent.name: adapter.RULES for adapter in versions.adapters()}
+SHARED = RULES["vllm_ascend_0_23"]
+EQUAL_PAGES = RULES["vllm_ascend_0_30"]
+
+
+def constants(module: str) -> dict[str, Any]:
+    """Names that an installed module sets to literals, without importing it."""
+    found = find_spec(module.partition(".")[0])
+    assert found is not None
+    assert found.submodule_search_locations
+    parts = module.split(".")[1:]
+    path = Path(found.submodule_search_locations[0], *parts).with_suffix(".py")
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {
+        target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def test_quantisations_are_those_of_the_installed_platform() -> None:
+    found = find_spec("vllm_ascend")
+    assert found is not None
+    assert found.submodule_search_locations
+    tree = ast.parse(Path(found.submodule_search_locations[0], "platform.py").read_text())
+    (listed,) = (
+        node.value.elts
+        for node in ast.walk(tree)
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and node.target.id == "supported_quantization"
+        and isinstance(node.value, ast.List)
+    )
+    named = constants("vllm_ascend.utils")
+    names = [named[x.id] if isinstance(x, ast.Name) else ast.literal_eval(x) for x in listed]
+    assert versions.rules().quantizations == tuple(names)
+
+
+def refused(engine: dict[str, Any], rules: HostRules) -> dict[str, str]:
+    """Code -> what is said."""
+    return {found.code: str(found) for found in refusals(gather(engine, DEVICE, rules))}
+
+
+def test_quantised_weights_are_refused_by_the_hosts_list(
+    models: dict[str, str],
+) -> None:
+    engine = {"model": models["Llama-3.1-8B"], "quantization": "mxfp8"}
+    assert set(refused(engine, SHARED)) == {"quantization"}
+    assert refused(engine, EQUAL_PAGES) == {}
+    assert "mxfp8" in refused({**engine, "quantization": "gptq"}, EQUAL_PAGES)["quantization"]
+
+
+@pytest.mark.parametrize(
+    ("options", "is_refused"),
+    [
+        ({}, True),
+        ({"block_size": 64}, True),
+        ({"distributed_executor_backend": "uni", "tensor_parallel_size": 1}, True),
+        ({"data_parallel_size": 2}, True),
+        ({"distributed_executor_backend": "mp"}, False),
+        ({"tensor_parallel_size": 8}, False),
+    ],
+    ids=str,
+)
+def test_deepseek_v4_needs_a_process_of_its_own_on_one_host(
+    options: dict[str, Any],
+    is_refused: bool,
+    models: dict[str, str],
+) -> None:
+    engine = {"model": models["v4-whole"], **options}
+    assert "v4-whole" in CHANGED
+    assert ("executor" in refused(engine, EQUAL_PAGES)) is is_refused
+    assert "executor" not in refused(engine, SHARED)
+    if is_refused:
+        assert "--distributed-executor-backend mp" in refused(engine, EQUAL_PAGES)["executor"]
+
+
+@pytest.mark.parametrize(
+    ("speculative", "is_refused"),
+    [
+        ({"method": "draft_model", "model": "v4-draft"}, True),
+        ({"model": "v4-draft"}, True),
+        ({"method": "mtp"}, False),
+        ({"method": "ngram", "prompt_lookup_max": 4}, False),
+        (None, False),
+    ],
+    ids=str,
+)
+def test_deepseek_v4_takes_no_layers_of_other_models_on_one_host(
+    speculative: dict[str, Any] | None,
+    is_refused: bool,
+    models: dict[str, str],
+) -> None:
+    engine: dict[str, Any] = {"model": models["v4-whole"], "distributed_executor_backend": "mp"}
+    if speculative is not None:
+        draft = {"model": models["v4-draft"]} if "model" in speculative else {}
+        engine["speculative_config"] = {**speculative, "num_speculative_tokens": 3, **draft}
+    assert set(refused(engine, EQUAL_PAGES)) == ({"draft-caches"} if is_refused else set())
+    assert refused(engine, SHARED) == {}
+
+
+def test_caches_that_a_host_arranges_itself_are_not_planned_by_numbers(
+    models: dict[str, str],
+) -> None:
+    asked = Asked({"model": models["v4-whole"], "max_model_len": 4096})
+    with pytest.raises(from_config.NotFromNumbersError, match="DeepSeek-V4 itself"):
+        from_config.find(asked, EQUAL_PAGES)
+    assert from_config.find(asked, SHARED).inputs.layers
+
+
+def test_pages_of_a_hybrid_model_are_equal_where_the_host_pads_them(models: dict[str, str]) -> None:
+    """Qwen3-Next on 0.30.0: Platform._align_hybrid_block_size gives 640 tokens of 2 KiB."""
+    asked = Asked({"model": models["Qwen3-Next-80B-A3B"], "max_model_len": 32768})
+    found = from_config.find(asked, EQUAL_PAGES).inputs.layers
+    assert {layer.layout.storage for layer in found} == {Storage.PAGED}
+    assert {layer.layout.page_bytes for layer in found} == {640 * 2048}
+    attention = [layer.layout for layer in found if layer.layout.kind is not Kind.MAMBA]
+    assert {layout.tokens_per_block for layout in attention} == {640}
+    contiguous = from_config.find(asked, SHARED).inputs.layers
+    assert Storage.PAGED not in {layer.layout.storage for layer in contiguous}
+    # Only pages differ: a dense draft's layers are not padded to them.
+    draft = {"method": "eagle3", "model": models["eagle3-2x128"]}
+    engine = {**asked.engine, "speculative_config": {**draft, "num_speculative_tokens": 3}}
+    both = from_config.find(Asked(engine), EQUAL_PAGES).inputs.layers
+    small = min(layer.layout.page_bytes for layer in both)
+    assert small == 640 * 1024
+
+
+def test_every_rule_differs_between_hosts() -> None:
+    """One that does not is no rule of a host."""
+    for field in dataclasses.fields(HostRules):
+        assert getattr(SHARED, field.name) != getattr(EQUAL_PAGES, field.name)
+
+
+def test_hits_that_a_recurrent_draft_cannot_read_are_refused_where_they_are_on_by_default(
+    models: dict[str, str],
+) -> None:
+    draft = {"model": models["LFM2-350M"], "num_speculative_tokens": 3}
+    engine = {"model": models["LFM2-1.2B"], "speculative_config": draft}
+    assert refused(engine, SHARED) == {}
+    said = refused(engine, EQUAL_PAGES)
+    assert set(said) == {"recurrent-draft-option"}
+    assert "--no-enable-prefix-caching" in said["recurrent-draft-option"]
+    assert refused({**engine, "enable_prefix_caching": False}, EQUAL_PAGES) == {}
