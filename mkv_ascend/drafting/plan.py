@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 
 from mkv_ascend.drafting.draft import DraftBuffers, Event, LaterPasses, TargetOutput
+from mkv_ascend.ops.arguments import DraftPlanArguments, ExpandInputs
 from mkv_ascend.ops.draft_plan import draft_plan
-from mkv_ascend.ops.expand_arguments import ExpandInputs
 from mkv_ascend.ops.expand_inputs import expand_inputs
 from mkv_ascend.ops.group_table import group_table
 
@@ -188,7 +188,7 @@ class DraftPlan:
         Rows from ``requests`` on are padding, with position 0, length 0 and slot -1.
         """
         later = self.later_passes(rows, requests)
-        draft_plan(
+        arguments = DraftPlanArguments(
             self.next_positions[:rows],
             self.counts[requests : requests + 1],
             self.block_tables,
@@ -198,6 +198,7 @@ class DraftPlan:
             later.all_lengths,
             later.all_slots,
         )
+        draft_plan(arguments)
         return later
 
     def copy_lengths(self, later: LaterPasses) -> None:

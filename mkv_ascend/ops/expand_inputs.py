@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from mkv_ascend.ops import checks, expand_reference
-from mkv_ascend.ops.expand_arguments import ExpandInputs
+from mkv_ascend.ops.arguments import ExpandInputs
 from mkv_ascend.ops.registration import CustomOp, register
-from mkv_ascend.ops.schema import arguments_of
+from mkv_ascend.ops.schema import arguments_of, named_tensors
 
 NAME = "expand_inputs"
 
@@ -33,14 +33,11 @@ def check(*arguments: Any) -> None:
         NAME,
         "rope_positions and out_rope_positions must be given together or not at all",
     )
-    named = [("group_table", given.group_table)]
-    named += [(f"block_tables[{index}]", table) for index, table in enumerate(given.block_tables)]
     for name, (dtypes, shape) in _expected(given).items():
         tensor = getattr(given, name)
         if tensor is not None:
             checks.require_tensor(NAME, name, tensor, dtypes, shape)
-            named.append((name, tensor))
-    checks.require_one_device(NAME, named)
+    checks.require_one_device(NAME, named_tensors(given))
 
 
 def _expected(

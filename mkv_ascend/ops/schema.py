@@ -46,3 +46,14 @@ def _type_of(name: str, hint: Any, letters: Iterator[str]) -> str:
     if len(inner) == 2 and inner[1] is NoneType:
         return f"{_type_of(name, inner[0], letters)}?"
     raise TypeError(f"{name} is annotated as {hint}; a schema has tensors, int and bool")
+
+
+def named_tensors(arguments: Any) -> list[tuple[str, torch.Tensor]]:
+    """Every tensor among the arguments of a named tuple, those in lists too, with its name."""
+    found: list[tuple[str, torch.Tensor]] = []
+    for name, value in arguments._asdict().items():
+        if isinstance(value, torch.Tensor):
+            found.append((name, value))
+        elif isinstance(value, list | tuple):
+            found += [(f"{name}[{index}]", tensor) for index, tensor in enumerate(value)]
+    return found

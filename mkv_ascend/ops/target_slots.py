@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from mkv_ascend.ops import checks
+from mkv_ascend.ops.arguments import TargetSlotsArguments
 from mkv_ascend.ops.group_table import BLOCK_SIZE, PADDING_SLOT, slots_of
 from mkv_ascend.ops.registration import CustomOp, register
-from mkv_ascend.ops.schema import Written, arguments_of
+from mkv_ascend.ops.schema import arguments_of, named_tensors
 
 NAME = "target_slots"
 
@@ -39,96 +41,57 @@ def slot_table(slots: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.tensor(rows, dtype=torch.int64).to(slots[0].device)
 
 
-def check(
-    positions: torch.Tensor,
-    query_start_loc: torch.Tensor,
-    num_requests: torch.Tensor,
-    block_tables: Sequence[torch.Tensor],
-    group_table: torch.Tensor,
-    slots: Sequence[Written],
-    slot_table: torch.Tensor,
-) -> None:
-    """Refuse wrong dtypes, shapes, strides and devices; see ``target_slots``."""
+def check(*arguments: Any) -> None:
+    """Refuse wrong dtypes, shapes, strides and devices; see ``TargetSlotsArguments``."""
+    given = TargetSlotsArguments(*arguments)
     int32 = (torch.int32,)
-    checks.require_tensor(NAME, "positions", positions, checks.INDEX_DTYPES, (None,))
-    checks.require_tensor(NAME, "query_start_loc", query_start_loc, int32, (None,))
+    checks.require_tensor(NAME, "positions", given.positions, checks.INDEX_DTYPES, (None,))
+    checks.require_tensor(NAME, "query_start_loc", given.query_start_loc, int32, (None,))
     checks.require(
-        query_start_loc.shape[0] > 0, NAME, "query_start_loc is empty; it must be requests + 1 long"
+        given.query_start_loc.shape[0] > 0,
+        NAME,
+        "query_start_loc is empty; it must be requests + 1 long",
     )
-    checks.require_tensor(NAME, "num_requests", num_requests, int32, (1,))
-    checks.require_groups(NAME, block_tables, group_table)
-    groups = len(block_tables)
+    checks.require_tensor(NAME, "num_requests", given.num_requests, int32, (1,))
+    checks.require_groups(NAME, given.block_tables, given.group_table)
+    groups, slots = len(given.block_tables), given.slots
     checks.require(
         len(slots) == groups, NAME, f"slots holds {len(slots)} tensors for {groups} block_tables"
     )
     for index, tensor in enumerate(slots):
         checks.require_tensor(NAME, f"slots[{index}]", tensor, int32, (None,))
-    checks.require_tensor(NAME, "slot_table", slot_table, (torch.int64,), (groups, 2))
-    tensors = [
-        ("positions", positions), ("query_start_loc", query_start_loc),
-        ("num_requests", num_requests),
-        *((f"block_tables[{index}]", table) for index, table in enumerate(block_tables)),
-        ("group_table", group_table),
-        *((f"slots[{index}]", tensor) for index, tensor in enumerate(slots)),
-        ("slot_table", slot_table),
-    ]  # fmt: skip
-    checks.require_one_device(NAME, tensors)
+    checks.require_tensor(NAME, "slot_table", given.slot_table, (torch.int64,), (groups, 2))
+    checks.require_one_device(NAME, named_tensors(given))
 
 
-def reference(
-    positions: torch.Tensor,
-    query_start_loc: torch.Tensor,
-    num_requests: torch.Tensor,
-    block_tables: Sequence[torch.Tensor],
-    group_table: torch.Tensor,
-    slots: Sequence[torch.Tensor],
-    slot_table: torch.Tensor,
-) -> None:
+def reference(*arguments: Any) -> None:
     """The op in plain torch operations; see ``target_slots``."""
-    num_rows = query_start_loc.shape[0] - 1
+    given = TargetSlotsArguments(*arguments)
+    positions, starts = given.positions, given.query_start_loc
+    num_rows = starts.shape[0] - 1
     device = positions.device
     tokens = torch.arange(positions.shape[0], device=device)
-    last = num_requests.to(torch.int64).clamp(0, num_rows)
+    last = given.num_requests.to(torch.int64).clamp(0, num_rows)
     live = torch.arange(num_rows, device=device) < last
-    requests = ((tokens[:, None] >= query_start_loc[:-1]) & live).sum(1) - 1
-    written = (tokens < query_start_loc[last]) & (positions >= 0)
-    for group, table in enumerate(block_tables):
-        block_size = group_table[group, BLOCK_SIZE]
+    requests = ((tokens[:, None] >= starts[:-1]) & live).sum(1) - 1
+    written = (tokens < starts[last]) & (positions >= 0)
+    for group, (table, slots) in enumerate(zip(given.block_tables, given.slots, strict=True)):
+        block_size = given.group_table[group, BLOCK_SIZE]
         found = slots_of(positions.to(torch.int64), requests, written, table, block_size)
-        count = min(slots[group].shape[0], found.shape[0])
-        slots[group][:count].copy_(found[:count])
-        slots[group][count:].fill_(PADDING_SLOT)
+        count = min(slots.shape[0], found.shape[0])
+        slots[:count].copy_(found[:count])
+        slots[count:].fill_(PADDING_SLOT)
 
 
-_op = register(CustomOp(NAME, arguments_of(check), check, reference))
+_op = register(CustomOp(NAME, arguments_of(TargetSlotsArguments), check, reference))
 
 
-def target_slots(
-    positions: torch.Tensor,
-    query_start_loc: torch.Tensor,
-    num_requests: torch.Tensor,
-    block_tables: Sequence[torch.Tensor],
-    group_table: torch.Tensor,
-    slots: Sequence[torch.Tensor],
-    slot_table: torch.Tensor,
-) -> None:
+def target_slots(arguments: TargetSlotsArguments) -> None:
     """Write each token's slot in each KV group, and -1 behind the last token.
 
     A token whose position lies past its block table's columns gets -1 as well.
 
-    Args:
-        positions: int32 or int64 [T], of each token in its sequence.
-        query_start_loc: int32 [R + 1], where each request begins.
-        num_requests: int32 [1], on the device; requests from there on are padding.
-        block_tables: G int32 [rows, columns], ids of kernel blocks. Every live request has a row.
-        group_table: int64 [G, 4], ``group_table(block_tables, block_sizes)``.
-        slots: out, G int32 [size]; all of each is written. A slot must fit int32.
-        slot_table: int64 [G, 2], ``slot_table(slots)``.
-
     Raises:
         ValueError: a wrong dtype, shape, stride or device, named by argument.
     """
-    _op(
-        positions, query_start_loc, num_requests, list(block_tables), group_table, list(slots),
-        slot_table,
-    )  # fmt: skip
+    _op(*arguments)

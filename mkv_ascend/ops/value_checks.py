@@ -12,32 +12,24 @@ from typing import Any
 
 import torch
 
+from mkv_ascend.ops.arguments import DraftPlanArguments, ExpandInputs, TargetSlotsArguments
 from mkv_ascend.ops.checks import require
-from mkv_ascend.ops.expand_arguments import ExpandInputs
 
 SLOTS = 2**31
 
 
-def draft_plan(
-    positions: torch.Tensor,
-    num_requests: torch.Tensor,
-    block_tables: Sequence[torch.Tensor],
-    group_table: torch.Tensor,
-    max_model_len: int,
-    step_positions: torch.Tensor,
-    *_outputs: torch.Tensor,
-) -> None:
+def draft_plan(*arguments: Any) -> None:
     """Refuse negative positions, and block ids that have no slots."""
-    op = "draft_plan"
-    live = _live(op, num_requests, positions.shape[0])
-    first = positions[:live].to(torch.int64)
+    op, given = "draft_plan", DraftPlanArguments(*arguments)
+    live = _live(op, given.num_requests, given.positions.shape[0])
+    first = given.positions[:live].to(torch.int64)
     _require_none(op, "positions", first < 0, first, "a live request's position is 0 or more")
-    _check_groups(op, block_tables, group_table, live)
-    steps = torch.arange(1, step_positions.shape[0] + 1)[:, None]
+    _check_groups(op, given.block_tables, given.group_table, live)
+    steps = torch.arange(1, given.step_positions.shape[0] + 1)[:, None]
     moved = (first + steps).flatten()
     requests = torch.arange(live).repeat(steps.shape[0])
-    written = moved < max_model_len
-    _check_block_ids(op, block_tables, group_table, moved[written], requests[written])
+    written = moved < given.max_model_len
+    _check_block_ids(op, given.block_tables, given.group_table, moved[written], requests[written])
 
 
 def expand_inputs(*arguments: Any) -> None:
@@ -77,33 +69,23 @@ def expand_inputs(*arguments: Any) -> None:
     _check_block_ids(op, given.block_tables, given.group_table, moved[written], requests[written])
 
 
-def target_slots(
-    positions: torch.Tensor,
-    query_start_loc: torch.Tensor,
-    num_requests: torch.Tensor,
-    block_tables: Sequence[torch.Tensor],
-    group_table: torch.Tensor,
-    slots: Sequence[torch.Tensor],
-    slot_table: torch.Tensor,
-) -> None:
+def target_slots(*arguments: Any) -> None:
     """Refuse negative positions, outputs that are too short, and wrong block ids."""
-    op = "target_slots"
-    live = _live(op, num_requests, query_start_loc.shape[0] - 1)
-    _check_groups(op, block_tables, group_table, live)
-    starts = _starts(op, query_start_loc, live, positions.shape[0])
-    for index, tensor in enumerate(slots):
-        _check_row(op, "slot_table", slot_table, index, [tensor.data_ptr(), tensor.shape[0]])
+    op, given = "target_slots", TargetSlotsArguments(*arguments)
+    live = _live(op, given.num_requests, given.query_start_loc.shape[0] - 1)
+    _check_groups(op, given.block_tables, given.group_table, live)
+    starts = _starts(op, given.query_start_loc, live, given.positions.shape[0])
+    for index, tensor in enumerate(given.slots):
+        _check_row(op, "slot_table", given.slot_table, index, [tensor.data_ptr(), tensor.shape[0]])
         require(
             tensor.shape[0] >= int(starts[-1]),
             op,
             f"slots[{index}] has {tensor.shape[0]} places for {int(starts[-1])} tokens",
         )
-    live_positions = positions[: int(starts[-1])].to(torch.int64)
-    _require_none(
-        op, "positions", live_positions < 0, live_positions, "a token's position is 0 or more"
-    )
+    positions = given.positions[: int(starts[-1])].to(torch.int64)
+    _require_none(op, "positions", positions < 0, positions, "a token's position is 0 or more")
     requests = torch.repeat_interleave(torch.arange(live), starts[1:] - starts[:-1])
-    _check_block_ids(op, block_tables, group_table, live_positions, requests)
+    _check_block_ids(op, given.block_tables, given.group_table, positions, requests)
 
 
 def zero_blocks(

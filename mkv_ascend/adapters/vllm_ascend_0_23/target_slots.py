@@ -14,6 +14,7 @@ import torch
 
 from mkv_ascend.adapters.common.target_pass import AttentionGroups
 from mkv_ascend.adapters.patching import record
+from mkv_ascend.ops.arguments import TargetSlotsArguments
 from mkv_ascend.ops.group_table import group_table
 from mkv_ascend.ops.target_slots import slot_table, target_slots
 
@@ -40,7 +41,7 @@ class TargetSlots:
         self, num_reqs: int, query_start_loc: torch.Tensor, positions: torch.Tensor
     ) -> None:
         """Write the slots of a batch; the name and the order of arguments are vllm-ascend's."""
-        target_slots(
+        arguments = TargetSlotsArguments(
             positions,
             query_start_loc,
             self._counts[num_reqs : num_reqs + 1],
@@ -49,6 +50,7 @@ class TargetSlots:
             self._slots,
             self._slot_table,
         )
+        target_slots(arguments)
 
 
 SLOTS = record(

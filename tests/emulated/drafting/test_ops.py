@@ -14,8 +14,8 @@ from vllm.v1.spec_decode.utils import compute_new_slot_mapping
 from vllm_ascend.utils import enable_custom_op
 
 from mkv_ascend import envs
+from mkv_ascend.ops.arguments import DraftPlanArguments, ExpandInputs, TargetSlotsArguments
 from mkv_ascend.ops.draft_plan import draft_plan
-from mkv_ascend.ops.expand_arguments import ExpandInputs
 from mkv_ascend.ops.expand_inputs import expand_inputs
 from mkv_ascend.ops.group_table import group_table
 from mkv_ascend.ops.target_slots import slot_table, target_slots
@@ -131,10 +131,10 @@ def test_target_slots_are_vllms(batch) -> None:
     outputs = [empty(20), empty(12)]
     table = slot_table(outputs)
     found = launches(
-        lambda: target_slots(
+        lambda: target_slots(TargetSlotsArguments(
             batch.positions, batch.starts, batch.live, batch.tables, batch.group_table, outputs,
             table,
-        )
+        ))
     )  # fmt: skip
     assert found == ({"mkv_ascend::target_slots": 1} if ON_EMULATOR else {})
     nothing = torch.zeros(sum(LENGTHS), dtype=torch.bool, device=DEVICE)
@@ -148,10 +148,10 @@ def test_draft_plan_is_vllms_slots_step_by_step(batch) -> None:
     first = npu([127, 383, 511, 598])
     step_positions, lengths, slots = empty(3, 4), empty(3, 4), empty(3, 2, 4)
     found = launches(
-        lambda: draft_plan(
+        lambda: draft_plan(DraftPlanArguments(
             first, batch.live, batch.tables, batch.group_table, MAX_MODEL_LEN, step_positions,
             lengths, slots,
-        )
+        ))
     )  # fmt: skip
     assert found == ({"mkv_ascend::draft_plan": 1} if ON_EMULATOR else {})
     nothing = torch.zeros(4, dtype=torch.bool, device=DEVICE)

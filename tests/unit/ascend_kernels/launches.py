@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from mkv_ascend.ops.expand_arguments import ExpandInputs
+from mkv_ascend.ops.arguments import ExpandInputs
 from mkv_ascend.ops.schema import arguments_of
 from tests.support.ascendc_host import Output, Report
 from tests.unit.ascend_kernels.kernels import FOLDER, library

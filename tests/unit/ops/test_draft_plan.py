@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mkv_ascend.ops.arguments import DraftPlanArguments
 from mkv_ascend.ops.draft_plan import draft_plan
 from mkv_ascend.ops.group_table import group_table
 from tests.support.ops import plain
@@ -52,10 +53,11 @@ def test_as_plain_loops(
     positions = torch.randint(0, max_model_len + 3, (rows,), generator=generator).to(dtype)
     count = len(made.tables)
     outputs = junk((steps, rows), dtype), junk((steps, rows)), junk((steps, count, rows))
-    draft_plan(
+    given = DraftPlanArguments(
         positions, torch.tensor([live], dtype=torch.int32), made.tables, made.table, max_model_len,
         *outputs,
     )  # fmt: skip
+    draft_plan(given)
     expected = plain.draft_plan(
         positions.tolist(), live, [table.tolist() for table in made.tables], made.block_sizes,
         max_model_len, steps,
@@ -72,10 +74,11 @@ def test_edges_by_hand() -> None:
     positions = torch.tensor([3, 6, 8, 20, 0], dtype=torch.int64)
     step_positions, lengths = junk((1, 5), torch.int64), junk((1, 5))
     slots = junk((1, 2, 5))
-    draft_plan(
+    given = DraftPlanArguments(
         positions, torch.tensor([4], dtype=torch.int32), [table, table[:2]],
         group_table([table, table[:2]], [4, 4]), 9, step_positions, lengths, slots,
     )  # fmt: skip
+    draft_plan(given)
     assert step_positions.tolist() == [[4, 7, 0, 0, 0]]
     assert lengths.tolist() == [[5, 8, 1, 1, 0]]
     assert slots.tolist() == [[[36, 23, -1, -1, -1], [36, 23, -1, -1, -1]]]
@@ -83,7 +86,7 @@ def test_edges_by_hand() -> None:
 
 def test_a_position_past_the_table_keeps_its_length() -> None:
     given = arguments(positions=torch.tensor([3, 30, 50], dtype=torch.int32))
-    draft_plan(**given)
+    draft_plan(DraftPlanArguments(**given))
     assert given["step_positions"].tolist() == [[4, 31, 51], [5, 32, 52]]
     assert given["slots"][0, 1].tolist()[1:] == [-1, -1], "the second table ends at position 6"
 
@@ -111,13 +114,13 @@ WRONG: list[tuple[str, Any, str]] = [
 def test_wrong_arguments_are_refused_by_name(name: str, value: Any, message: str) -> None:
     given = arguments(**{name: value})
     with pytest.raises(ValueError, match=rf"mkv_ascend::draft_plan: {message}"):
-        draft_plan(**given)
+        draft_plan(DraftPlanArguments(**given))
 
 
 def test_tensors_of_two_devices_are_refused() -> None:
     given = arguments(lengths=junk((2, 3)).to("meta"))
     with pytest.raises(ValueError, match="lengths is on meta, positions on cpu"):
-        draft_plan(**given)
+        draft_plan(DraftPlanArguments(**given))
 
 
 def test_group_table_describes_views() -> None:

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mkv_ascend.ops.arguments import TargetSlotsArguments
 from mkv_ascend.ops.target_slots import slot_table, target_slots
 from tests.support.ops import plain
 from tests.support.ops.batches import JUNK, groups, junk, make_groups, seeded, some
@@ -42,10 +43,11 @@ def test_as_plain_loops(
     positions = torch.randint(0, 5000, (begins[-1],), generator=generator).to(dtype)
     padded = torch.cat((positions, torch.full((padding[1],), JUNK, dtype=dtype)))
     outputs = [junk((data.draw(st.integers(0, 90)),)) for _ in made.tables]
-    target_slots(
+    given = TargetSlotsArguments(
         padded, int32(begins + [JUNK] * padding[0]), int32([len(lengths)]), made.tables,
         made.table, outputs, slot_table(outputs),
     )  # fmt: skip
+    target_slots(given)
     for table, size, got in zip(made.tables, made.block_sizes, outputs, strict=True):
         wanted = [
             plain.slot(table.tolist(), size, request, int(positions[token]), NO_LIMIT)
@@ -87,7 +89,7 @@ WRONG: list[tuple[str, Any, str]] = [
 @pytest.mark.parametrize(("name", "value", "message"), WRONG)
 def test_wrong_arguments_are_refused_by_name(name: str, value: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"mkv_ascend::target_slots: {message}"):
-        target_slots(**arguments(**{name: value}))
+        target_slots(TargetSlotsArguments(**arguments(**{name: value})))
 
 
 def test_slot_table_refuses() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of ``expand_inputs``."""
+"""The arguments of the ops that have many: what the schema is made of, and the check takes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mkv_ascend.ops.schema import Written
 
 
 class ExpandInputs(NamedTuple):
-    """Arguments of the op, in its order. R requests, T rows of the target, T' of the draft.
+    """Arguments of ``expand_inputs``, in its order: R requests, T and T' rows of target and draft.
 
     Outputs may be views of larger buffers whose last dimension is dense.
 
@@ -77,3 +77,53 @@ class ExpandInputs(NamedTuple):
     hidden_rows: Written | None = None
     padding_token_id: int = 0
     parallel_token_id: int = 0
+
+
+class DraftPlanArguments(NamedTuple):
+    """Arguments of ``draft_plan``, in its order: for R rows, G KV groups and K - 1 later passes.
+
+    Outputs may be views of larger buffers whose last dimension is dense.
+
+    Attributes:
+        positions: int32 or int64 [R], position of each request's last token in the first pass.
+        num_requests: int32 [1], on the device: a captured graph freezes what is passed by value.
+        block_tables: G int32 [rows, columns], ids of kernel blocks; a list. Every live request has
+            a row.
+        group_table: int64 [G, 4], ``group_table(block_tables, block_sizes)``.
+        max_model_len: tokens that the draft can hold, 1 to 2**31 - 1.
+        step_positions: out, the dtype of ``positions`` [K - 1, R].
+        lengths: out, int32 [K - 1, R].
+        slots: out, int32 [K - 1, G, R]. A slot must fit int32.
+    """
+
+    positions: torch.Tensor
+    num_requests: torch.Tensor
+    block_tables: list[torch.Tensor]
+    group_table: torch.Tensor
+    max_model_len: int
+    step_positions: Written
+    lengths: Written
+    slots: Written
+
+
+class TargetSlotsArguments(NamedTuple):
+    """Arguments of ``target_slots``, in its order: for T tokens of R requests in G KV groups.
+
+    Attributes:
+        positions: int32 or int64 [T], of each token in its sequence.
+        query_start_loc: int32 [R + 1], where each request begins.
+        num_requests: int32 [1], on the device; requests from there on are padding.
+        block_tables: G int32 [rows, columns], ids of kernel blocks; a list. Every live request has
+            a row.
+        group_table: int64 [G, 4], ``group_table(block_tables, block_sizes)``.
+        slots: out, G int32 [size], a list; all of each is written. A slot must fit int32.
+        slot_table: int64 [G, 2], ``slot_table(slots)``.
+    """
+
+    positions: torch.Tensor
+    query_start_loc: torch.Tensor
+    num_requests: torch.Tensor
+    block_tables: list[torch.Tensor]
+    group_table: torch.Tensor
+    slots: list[Written]
+    slot_table: torch.Tensor
