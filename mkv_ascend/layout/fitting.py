@@ -18,10 +18,9 @@ from mkv_ascend.layout.component import (
     TokenExtent,
     exact_quotient,
 )
-from mkv_ascend.layout.grouping import Grouping, GroupingOptions, group_layers
-from mkv_ascend.layout.kind import Kind
-from mkv_ascend.layout.requirements import LayerRequirements, block_size_choices
-from mkv_ascend.layout.retention import Request, Retention
+from mkv_ascend.layout.grouping import Grouping
+from mkv_ascend.layout.requirements import LayerRequirements
+from mkv_ascend.layout.retention import Retention
 
 
 def requirements_of(
@@ -63,53 +62,6 @@ def requirements_of(
         kernel_block=layout.kernel_block,
         table=table,
     )
-
-
-def group_layouts(
-    layouts: Mapping[str, LayerLayout],
-    retentions: Mapping[str, Retention],
-    request: Request,
-    options: GroupingOptions,
-    *,
-    tables: Mapping[str, str] | None = None,
-    keep_block_sizes: bool = False,
-) -> Grouping:
-    """Group the layers of ``layouts`` (name -> layout, in the order of execution).
-
-    A layer whose kernels split blocks may get any block size that they divide: ``layouts`` must say
-    what they take (``kernel_block``). Others keep their own: states, DeepSeek-V4's layers, and
-    layers whose kernels take the block as it is.
-
-    Args:
-        tables: name -> table; layers with different tables never share a group.
-        keep_block_sizes: whether every layer keeps its own block size.
-
-    Raises:
-        GroupingError: as ``group_layers``.
-    """
-    own = [layout.tokens_per_block for layout in layouts.values() if _may_change_blocks(layout)]
-    largest = options.largest_block_size(own, request)
-    needs = [
-        requirements_of(
-            layout,
-            retentions[name],
-            () if keep_block_sizes else _block_sizes(layout, largest),
-            table=(tables or {}).get(name, ""),
-        )
-        for name, layout in layouts.items()
-    ]
-    return group_layers(needs, request, options)
-
-
-def _may_change_blocks(layout: LayerLayout) -> bool:
-    states = any(isinstance(part.extent, StateExtent) for part in layout.components)
-    return layout.kernel_block is not None and not states and layout.kind is not Kind.COMPRESSED_MLA
-
-
-def _block_sizes(layout: LayerLayout, largest: int) -> tuple[int, ...]:
-    if layout.kernel_block is None or not _may_change_blocks(layout):
-        return ()
-    return block_size_choices(layout.tokens_per_block, layout.kernel_block, largest)
 
 
 def fitted(layout: LayerLayout, block_size: int) -> LayerLayout:

@@ -95,21 +95,11 @@ def choose(
     ``costs``: more groups and fewer bytes from one to the next. A limit of padding takes the place
     of the price: the fewest groups that keep to it are taken.
     """
-    allowed = range(len(costs))
-    if max_padding_fraction is not None:
-        allowed = range(
-            next(
-                (
-                    i
-                    for i, cost in enumerate(costs)
-                    if cost.padding_fraction <= max_padding_fraction
-                ),
-                len(costs),
-            ),
-            len(costs),
-        )
-        if not allowed:
-            return None
+    limit = 1.0 if max_padding_fraction is None else max_padding_fraction
+    few_enough = (i for i, cost in enumerate(costs) if cost.padding_fraction <= limit)
+    allowed = range(next(few_enough, len(costs)), len(costs))
+    if not allowed:
+        return None
     if objective is Objective.LEAST_MEMORY:
         return allowed[-1]
     if max_padding_fraction is not None:

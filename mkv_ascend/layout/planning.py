@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mkv_ascend.layout.admission import NULL_BLOCKS, AdmissionError, require_one_request
-from mkv_ascend.layout.component import LayerLayout, exact_quotient
-from mkv_ascend.layout.fitting import fitted_groups, group_layouts, requirements_of
-from mkv_ascend.layout.grouping import Group, Grouping, GroupingOptions
-from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.component import LayerLayout, StateExtent, exact_quotient
+from mkv_ascend.layout.fitting import fitted_groups, requirements_of
+from mkv_ascend.layout.grouping import Group, Grouping, GroupingOptions, group_layers
+from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.objective import Cost
 from mkv_ascend.layout.plan import CachePlan, make_plan
 from mkv_ascend.layout.pooling import bytes_per_block
+from mkv_ascend.layout.requirements import block_size_choices
 from mkv_ascend.layout.retention import Request, Retention
 
 
@@ -109,7 +110,7 @@ def plan(inputs: PlanInputs) -> ServingPlan:
         LayoutError: a size does not divide, or two blocks would share a byte.
     """
     layouts = {layer.layout.layer: layer.layout for layer in inputs.layers}
-    grouping = _searched(inputs, layouts) if inputs.groups is None else _given(inputs, layouts)
+    grouping = _searched(inputs) if inputs.groups is None else _given(inputs, layouts)
     pools = make_plan(
         fitted_groups(layouts, grouping),
         kv_transfer=inputs.kv_transfer,
@@ -129,15 +130,33 @@ def share_one_table(layers: Sequence[CachedLayer]) -> bool:
     return len({(x.retention, x.layout.tokens_per_block, x.table) for x in layers}) == 1
 
 
-def _searched(inputs: PlanInputs, layouts: Mapping[str, LayerLayout]) -> Grouping:
-    return group_layouts(
-        layouts,
-        {layer.layout.layer: layer.retention for layer in inputs.layers},
-        inputs.request,
-        inputs.options,
-        tables={layer.layout.layer: layer.table for layer in inputs.layers},
-        keep_block_sizes=inputs.keep_block_sizes,
+def _searched(inputs: PlanInputs) -> Grouping:
+    """The groups that the options ask for.
+
+    A layer whose kernels split blocks may get any block size that they divide, if its layout says
+    what they take (``kernel_block``). Others keep their own: states, DeepSeek-V4's layers, and
+    layers whose kernels take the block as it is.
+    """
+    own = [x.layout.tokens_per_block for x in inputs.layers if _kernel_block(x.layout)]
+    largest = inputs.options.largest_block_size(own, inputs.request)
+
+    def block_sizes(layout: LayerLayout) -> tuple[int, ...]:
+        kernel_block = _kernel_block(layout)
+        if inputs.keep_block_sizes or kernel_block is None:
+            return ()
+        return block_size_choices(layout.tokens_per_block, kernel_block, largest)
+
+    needs = (
+        requirements_of(x.layout, x.retention, block_sizes(x.layout), table=x.table)
+        for x in inputs.layers
     )
+    return group_layers(needs, inputs.request, inputs.options)
+
+
+def _kernel_block(layout: LayerLayout) -> int | None:
+    """The kernel block of a layer that may get another block size; None where it may not."""
+    states = any(isinstance(part.extent, StateExtent) for part in layout.components)
+    return None if states or layout.kind is Kind.COMPRESSED_MLA else layout.kernel_block
 
 
 def _given(inputs: PlanInputs, layouts: Mapping[str, LayerLayout]) -> Grouping:

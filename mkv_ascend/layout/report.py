@@ -18,8 +18,9 @@ from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.layer_ranges import abbreviated_names
 from mkv_ascend.layout.objective import Cost
 from mkv_ascend.layout.placement import PlacedLayer, Pool
-from mkv_ascend.layout.plan import CachePlan, make_plan
+from mkv_ascend.layout.plan import CachePlan
 from mkv_ascend.layout.planning import ServingPlan
+from mkv_ascend.layout.pooling import bytes_per_block
 from mkv_ascend.layout.retention import Request
 
 FORMAT_VERSION = 1
@@ -37,10 +38,10 @@ class OtherGrouping:
     block_bytes: int = 0
     error: str = ""
 
-    @property
-    def request_bytes(self) -> int:
-        """Bytes of one request."""
-        return self.request_blocks * self.block_bytes
+    def cost(self, needed_bytes: int) -> Cost:
+        """What it costs a request that needs so many bytes without padding."""
+        held = self.request_blocks * self.block_bytes
+        return Cost(self.groups, held, needed_bytes, self.block_bytes, self.request_blocks)
 
 
 @dataclass(frozen=True)
@@ -110,14 +111,6 @@ def pool_parts(pools: Sequence[Pool]) -> Iterator[PoolPart]:
 
 
 @dataclass(frozen=True)
-class WithoutDraft:
-    """Bytes of one request without the draft's layers, and how many requests would fit."""
-
-    request_bytes: int
-    max_concurrency: float | None
-
-
-@dataclass(frozen=True)
 class PlanReport:
     """A plan with all that a reader may ask of it.
 
@@ -171,7 +164,9 @@ class PlanReport:
     @property
     def max_concurrency(self) -> float | None:
         """Requests of full length that fit at once, vLLM's null block taken off."""
-        return _concurrency(self.num_blocks, self.request_blocks)
+        if self.num_blocks is None or not self.request_blocks:
+            return None
+        return max(self.num_blocks - NULL_BLOCKS, 0) / self.request_blocks
 
     @property
     def refusal(self) -> str | None:
@@ -179,19 +174,13 @@ class PlanReport:
         return None if self.num_blocks is None else self.planned.refusal(self.num_blocks)
 
     @property
-    def other_num_blocks(self) -> int | None:
-        """Blocks that vLLM's own grouping would have in the memory."""
-        if self.memory_bytes is None or self.other is None or self.other.error:
+    def other_cost(self) -> Cost | None:
+        """What vLLM's own grouping costs; None where there is none."""
+        if self.other is None or self.other.error:
             return None
-        return self.memory_bytes // self.other.block_bytes
+        return self.other.cost(self.grouping.cost.needed_bytes)
 
-    @property
-    def other_max_concurrency(self) -> float | None:
-        """``max_concurrency`` with vLLM's own grouping."""
-        blocks = self.other.request_blocks if self.other else 0
-        return _concurrency(self.other_num_blocks, blocks)
-
-    def without_draft(self) -> WithoutDraft | None:
+    def without_draft(self) -> Cost | None:
         """What the target's layers cost in these groups by themselves; None without a draft."""
         layouts = [
             [x for x in (self.plan.layout_of[name] for name in group.layers) if _is_target(x)]
@@ -201,9 +190,9 @@ class PlanReport:
             return None
         pairs = zip(layouts, self.grouping.groups, strict=True)
         blocks = sum(group.blocks for own, group in pairs if own)
-        plan = make_plan([own for own in layouts if own])
-        fitting = None if self.memory_bytes is None else plan.num_blocks_in(self.memory_bytes)
-        return WithoutDraft(blocks * plan.bytes_per_block, _concurrency(fitting, blocks))
+        groups = [own for own in layouts if own]
+        block_bytes = bytes_per_block(groups)
+        return Cost(len(groups), blocks * block_bytes, 0, block_bytes, blocks)
 
     def group_parts(self) -> Iterator[GroupPart]:
         """Groups in order; in each, layers that are alike together."""
@@ -285,28 +274,18 @@ class PlanReport:
         }
 
     def _other(self) -> dict[str, Any]:
-        if self.other is None:
-            return {"absent": self.other_absent}
-        if self.other.error:
-            return {"error": self.other.error}
+        cost = self.other_cost
+        if self.other is None or cost is None:
+            return {"error": self.other.error} if self.other else {"absent": self.other_absent}
         return {
-            "groups": self.other.groups,
-            "request_blocks": self.other.request_blocks,
-            "request_bytes": self.other.request_bytes,
-            "bytes_per_block": self.other.block_bytes,
-            "num_blocks": self.other_num_blocks,
-            "max_concurrency": self.other_max_concurrency,
+            **_cost(cost, self.memory_bytes),
+            "request_blocks": cost.blocks,
+            "bytes_per_block": cost.block_bytes,
         }
 
 
 def _is_target(layout: LayerLayout) -> bool:
     return layout.role is Role.TARGET
-
-
-def _concurrency(num_blocks: int | None, request_blocks: int) -> float | None:
-    if num_blocks is None or not request_blocks:
-        return None
-    return max(num_blocks - NULL_BLOCKS, 0) / request_blocks
 
 
 def _cost(cost: Cost, memory_bytes: int | None) -> dict[str, Any]:

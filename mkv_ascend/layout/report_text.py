@@ -61,11 +61,12 @@ def answer(report: PlanReport) -> str:
     without = report.without_draft()
     if without is None:
         return words
-    cost = max(0, report.request_bytes - without.request_bytes)
+    cost = max(0, report.request_bytes - without.held_bytes)
     share = cost / max(1, report.request_bytes)
     words += f" The draft costs {format_bytes(cost)} of a request, {share:.0%}"
-    if at_once is not None and without.max_concurrency is not None:
-        words += f"; without it {without.max_concurrency:.1f} would fit"
+    alone = without.requests_in(memory)
+    if at_once is not None and alone is not None:
+        words += f"; without it {alone:.1f} would fit"
     return f"{words}."
 
 
@@ -186,21 +187,10 @@ def comparison(report: PlanReport) -> list[Row]:
         _alternative(str(grouping.other_objective), report, grouping.other_cost),
         *(_alternative("alternative", report, found) for found in _near(grouping)),
     ]
-    other = report.other
-    if other is not None and other.error:
+    if report.other_cost is not None:
+        rows.append(_alternative("vLLM's own", report, report.other_cost))
+    elif report.other is not None:
         rows.append(("vLLM's own", "raises", "-", "-", "-", "-"))
-    elif other is not None:
-        padding = max(0.0, 1 - cost.needed_bytes / other.request_bytes)
-        rows.append(
-            (
-                "vLLM's own",
-                str(other.groups),
-                _mib(other.request_bytes),
-                f"{padding:.1%}",
-                _number(report.other_num_blocks),
-                _requests(report.other_max_concurrency),
-            )
-        )
     rows.append(("no padding at all", "-", _mib(cost.needed_bytes), "0.0%", "-", "-"))
     return rows
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 
 import numpy as np
@@ -61,14 +61,8 @@ class LayerType:
     @property
     def sort_key(self) -> tuple[object, ...]:
         """An order of types that does not depend on the order of layers."""
-        retention = self.retention
         return (
-            (
-                str(retention.kind),
-                retention.extent,
-                retention.tokens_per_row,
-                retention.extra_blocks,
-            ),
+            astuple(self.retention),
             self.kernel_block or 0,
             self.table,
             self.takes_strides,

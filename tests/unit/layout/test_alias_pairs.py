@@ -17,16 +17,17 @@ import pytest
 import torch
 
 from mkv_ascend.attention.ascend_backends import ASCEND_BACKENDS
+from mkv_ascend.layout import planning
 from mkv_ascend.layout.bound import TensorView
 from mkv_ascend.layout.building import LayerFacts
 from mkv_ascend.layout.component import LayerLayout, Storage
-from mkv_ascend.layout.fitting import fitted_groups, group_layouts
 from mkv_ascend.layout.grouping import GroupingOptions
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.materialize import Materialized, materialize
 from mkv_ascend.layout.objective import Objective
 from mkv_ascend.layout.placement import Pool
-from mkv_ascend.layout.plan import CachePlan, make_plan
+from mkv_ascend.layout.plan import CachePlan
+from mkv_ascend.layout.planning import CachedLayer, PlanInputs
 from mkv_ascend.layout.recipes import layout_of
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 from tests.support.caches import specs
@@ -144,11 +145,9 @@ def layers_of(target: str, draft: str) -> dict[str, tuple[LayerLayout, Retention
 
 def plan_of(target: str, draft: str, objective: Objective) -> CachePlan:
     """As an engine, with blocks of other sizes than the layers' own."""
-    layers = layers_of(target, draft)
-    layouts = {name: layout for name, (layout, _) in layers.items()}
-    retentions = {name: retention for name, (_, retention) in layers.items()}
+    layers = tuple(CachedLayer(*layer) for layer in layers_of(target, draft).values())
     options = GroupingOptions(objective, max_block_size=4 * BLOCK)
-    return make_plan(fitted_groups(layouts, group_layouts(layouts, retentions, REQUEST, options)))
+    return planning.plan(PlanInputs(layers, REQUEST, REQUEST.tokens_per_step, options)).plan
 
 
 Part = tuple[str, TensorView, torch.Tensor]

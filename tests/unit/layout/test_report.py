@@ -186,7 +186,8 @@ def test_a_search_that_was_cut_short_is_said_with_the_gap_and_coarser_hits_with_
 def test_vllm_beside_the_plan_is_measured_alike() -> None:
     other = OtherGrouping(groups=7, request_blocks=10, block_bytes=2**20)
     report = make_report(other=other)
-    assert (report.other_num_blocks, report.other_max_concurrency) == (64, 6.3)
+    shown = report.to_dict()["vllm"]
+    assert (shown["num_blocks"], shown["max_concurrency"]) == (64, 6.3)
     row = next(line for line in text(report).splitlines() if "vLLM's own" in line)
     assert row.split()[2:] == ["7", "10.0", "MiB", row.split()[5], "64", "6.30"]
 
@@ -195,7 +196,7 @@ def test_an_error_of_vllm_is_shown_and_no_number() -> None:
     report = make_report(other=OtherGrouping(error="AssertionError (x.py:1)"))
     shown = text(report)
     assert "vLLM's own grouping raises AssertionError (x.py:1)" in shown
-    assert report.other_max_concurrency is None
+    assert report.other_cost is None
     assert report.to_dict()["vllm"] == {"error": "AssertionError (x.py:1)"}
 
 
@@ -337,8 +338,8 @@ def test_a_draft_costs_what_its_layers_add() -> None:
     without = report.without_draft()
     assert without is not None
     blocks = REQUEST.tokens // 128
-    assert report.request_bytes - without.request_bytes == blocks * 32 * 1024
-    assert without.max_concurrency == (64 * 2**20 // (256 * 1024) - 1) / blocks
+    assert report.request_bytes - without.held_bytes == blocks * 32 * 1024
+    assert without.requests_in(64 * 2**20) == (64 * 2**20 // (256 * 1024) - 1) / blocks
     alone = with_plan(report, plan=make_plan([layers[:2]]))
     assert alone.without_draft() is None
 
