@@ -210,6 +210,18 @@ def _record_proposals(scheduler: Any) -> list[DraftProposal]:
     return proposals
 
 
+def _hand_over_drafts() -> None:
+    """Let model runner V2 tell its scheduler the tokens that it drafted, not how many."""
+    from vllm.v1.worker.gpu.spec_decode.utils import DraftTokensHandler
+
+    keep = DraftTokensHandler.set_draft_tokens
+
+    def telling(handler: Any, batch: Any, tokens: Any) -> None:
+        keep(handler, dataclasses.replace(batch, has_structured_output_reqs=True), tokens)
+
+    DraftTokensHandler.set_draft_tokens = telling
+
+
 def _metrics(llm: Any) -> dict[str, Any]:
     found = {}
     for metric in llm.get_metrics():
@@ -230,6 +242,8 @@ def _do_not_trace() -> None:
 def _execute(scenario: Scenario) -> Result:
     if scenario.graphs is not None and not scenario.traced:
         _do_not_trace()
+    if scenario.record_drafts and scenario.environment.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
+        _hand_over_drafts()
     from vllm import LLM, SamplingParams
     from vllm.platforms import current_platform
 

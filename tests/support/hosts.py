@@ -15,6 +15,7 @@ ADAPTER = versions.adapter()
 """The adapter of the installed pair."""
 NAME = ADAPTER.FINGERPRINTS.parent.name
 """The name of its folder, for instance ``vllm_ascend_0_23``."""
+FOLDER = f"mkv_ascend.adapters.{NAME}"
 COMMON = "mkv_ascend.adapters.common"
 VLLM_ASCEND = metadata.version("vllm-ascend")
 INDEXER_IS_A_LAYER = NAME == "vllm_ascend_0_30"
@@ -36,7 +37,7 @@ def path(name: str) -> str:
     Raises:
         ModuleNotFoundError: neither has one of that name.
     """
-    for package in (ADAPTER.PACKAGE, COMMON):
+    for package in (ADAPTER.PACKAGE, FOLDER, COMMON):
         room, _, _ = f"{package}.{name}".rpartition(".")
         if find_spec(room) is not None and find_spec(f"{package}.{name}") is not None:
             return f"{package}.{name}"

@@ -57,7 +57,12 @@ class HostPlatform(NPUPlatform):
         return None
 
     @classmethod
-    def patches_of_the_engine_core(cls) -> Iterable[Patch]:
+    def worker_of(cls, config: VllmConfig) -> str:
+        """Qualified name of the worker class that serves a configuration."""
+        return cls.WORKER
+
+    @classmethod
+    def patches_of_the_engine_core(cls, config: VllmConfig) -> Iterable[Patch]:
         """Patches of this host alone for the process that groups layers and schedules."""
         return ()
 
@@ -106,8 +111,8 @@ class HostPlatform(NPUPlatform):
                 kv_connectors.check_connectors(vllm_config)
             except (SelectionError, kv_connectors.ConnectorError) as error:
                 refuse(error)
-            parallel_config.worker_cls = cls.WORKER
-        elif parallel_config.worker_cls not in (cls.WORKER, "auto"):
+            parallel_config.worker_cls = cls.worker_of(vllm_config)
+        elif parallel_config.worker_cls not in (cls.worker_of(vllm_config), "auto"):
             _stay_out_of(parallel_config.worker_cls, config != MkvConfig())
 
     @classmethod
@@ -122,10 +127,10 @@ class HostPlatform(NPUPlatform):
         if vllm_config is None:
             # This is no engine core, which always registers with its configuration.
             return
-        if vllm_config.parallel_config.worker_cls == cls.WORKER:
+        if vllm_config.parallel_config.worker_cls == cls.worker_of(vllm_config):
             from mkv_ascend.adapters.common.patches import new_blocks
 
-            for patch in (new_blocks.name_new_blocks, *cls.patches_of_the_engine_core()):
+            for patch in (new_blocks.name_new_blocks, *cls.patches_of_the_engine_core(vllm_config)):
                 patch.apply()
 
 

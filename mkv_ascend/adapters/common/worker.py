@@ -4,13 +4,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vllm_ascend.worker import worker as ascend_worker
 
+from mkv_ascend.adapters.common.drafting.proposers import assembly_of
 from mkv_ascend.adapters.common.own_classes import OURS
 from mkv_ascend.adapters.common.patches import expert_groups
 from mkv_ascend.adapters.patching import override, replaced
+
+if TYPE_CHECKING:
+    from mkv_ascend.adapters.common.drafting.assembly import Assembly
+    from mkv_ascend.attention.report import LayerRow
 
 
 class HostWorker(ascend_worker.NPUWorker):
@@ -20,9 +25,18 @@ class HostWorker(ascend_worker.NPUWorker):
         """Apply what a worker process needs before a model is built."""
         raise NotImplementedError
 
-    def runner_class(self) -> type[Any]:
-        """The class of our model runner."""
-        raise NotImplementedError
+    def runner_class(self) -> type[Any] | None:
+        """The class of our model runner V1; None where the runner stays vllm-ascend's own."""
+        return None
+
+    def assembly(self) -> Assembly | None:
+        """What serves our draft; None without a draft of ours."""
+        return assembly_of(self.model_runner.drafter)
+
+    def layer_rows(self) -> tuple[LayerRow, ...]:
+        """Each layer with its backend and its KV group, in the order of creation."""
+        rows: tuple[LayerRow, ...] = self.model_runner.layer_rows()
+        return rows
 
     @override(OURS)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -36,7 +50,8 @@ class HostWorker(ascend_worker.NPUWorker):
         vllm-ascend's method takes the runner's class from a global of its module, and does much
         more. Replacing the global during the call keeps all of it.
         """
-        with replaced(ascend_worker, "NPUModelRunner", self.runner_class()):
+        ours = self.runner_class() or ascend_worker.NPUModelRunner
+        with replaced(ascend_worker, "NPUModelRunner", ours):
             super().init_device()
 
     @override(expert_groups.EXPERT_GROUP)
@@ -46,14 +61,14 @@ class HostWorker(ascend_worker.NPUWorker):
 
     def attention_layers(self) -> list[dict[str, Any]]:
         """Which backend serves which layer; for ``collective_rpc("attention_layers")``."""
-        return [asdict(row) for row in self.model_runner.layer_rows()]
+        return [asdict(row) for row in self.layer_rows()]
 
     def draft_replays(self) -> dict[str, Any]:
         """Numbers of requests for which the draft's passes are captured, and the number of replays.
 
         For ``collective_rpc("draft_replays")``.
         """
-        assembly = getattr(self.model_runner.drafter, "assembly", None)
+        assembly = self.assembly()
         graphs = None if assembly is None else assembly.graphs
         if graphs is None:
             return {"captured": [], "replays": 0}

@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from mkv_ascend.adapters.common.platform import HostPlatform
 from mkv_ascend.adapters.patching import Patch
 from mkv_ascend.adapters.vllm_ascend_0_23 import host
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
 
 
 class MkvPlatform(HostPlatform):
@@ -17,7 +21,7 @@ class MkvPlatform(HostPlatform):
     WORKER = "mkv_ascend.adapters.vllm_ascend_0_23.worker.MkvWorker"
 
     @classmethod
-    def patches_of_the_engine_core(cls) -> Iterable[Patch]:
+    def patches_of_the_engine_core(cls, config: VllmConfig) -> Iterable[Patch]:
         """See the base."""
         # Not with this module: the front process needs none of it.
         from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import engine_core

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the plugin asks of this adapter: vllm-ascend 0.30.0rc2 with model runner V1.
+"""What the plugin asks of this adapter: vllm-ascend 0.30.0rc2 with its model runners V1 and V2.
 
 Importing this module imports neither vLLM nor vllm-ascend.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from mkv_ascend.checks.host_rules import HostRules
 
 PACKAGE = "mkv_ascend.adapters.vllm_ascend_0_30.v1"
-PLATFORM = "mkv_ascend.adapters.vllm_ascend_0_30.v1.platform.MkvPlatform"
+PLATFORM = "mkv_ascend.adapters.vllm_ascend_0_30.platform.MkvPlatform"
 VERSIONS = {"vllm": ("0.30.0",), "vllm-ascend": ("0.30.0rc2",)}
 FINGERPRINTS = Path(__file__).with_name("fingerprints.json")
 RULES = HostRules(
@@ -29,7 +29,7 @@ RULES = HostRules(
 
 
 def start_process() -> None:
-    """Apply vllm-ascend's process-wide patches, and let it accept our options.
+    """Apply vllm-ascend's process-wide patches; let it accept our options, and vLLM our methods.
 
     Otherwise only its own general plugins apply its patches in the engine core's process, and
     ``VLLM_PLUGINS`` may leave those out.
@@ -37,6 +37,8 @@ def start_process() -> None:
     from vllm_ascend.utils import adapt_patch
 
     from mkv_ascend.adapters.vllm_ascend_0_30.v1.patches import own_options
+    from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import methods_of_v2
 
     adapt_patch(is_global_patch=True)
     own_options.accept()
+    methods_of_v2.serve_our_methods.apply()

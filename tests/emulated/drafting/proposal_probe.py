@@ -61,7 +61,9 @@ def measure_proposals(drafter):
     own, rows, assembly = Meter(), [], drafter.assembly
     for name in OWN_WORK:
         own.wrap(assembly.draft, name)
-    propose = drafter._propose
+    # Model runner V2 has a method without the underscore.
+    name = "_propose" if hasattr(drafter, "_propose") else "propose"
+    propose = getattr(drafter, name)
 
     def measured(*args, **kwargs):
         own.take()
@@ -80,16 +82,25 @@ def measure_proposals(drafter):
         )
         return drafted
 
-    drafter._propose = measured
+    setattr(drafter, name, measured)
     return rows
 
 
 def measure_target(runner):
     """Wrap what makes slots and metadata in the target's pass."""
     meter = Meter()
-    meter.wrap(runner, "_build_attention_metadata")
-    meter.wrap(runner.input_batch.block_table, "compute_slot_mapping")
+    if hasattr(runner, "model_state"):  # model runner V2
+        meter.wrap(runner.model_state, "prepare_attn")
+        meter.wrap(runner.block_tables, "compute_slot_mappings")
+    else:
+        meter.wrap(runner, "_build_attention_metadata")
+        meter.wrap(runner.input_batch.block_table, "compute_slot_mapping")
     return meter
+
+
+def drafter_of(runner):
+    """What drafts, in either model runner; None without a draft."""
+    return getattr(runner, "speculator", None) or getattr(runner, "drafter", None)
 
 
 def count_builds():
@@ -117,7 +128,8 @@ def main():
         engine._do_not_trace()
     llm = LLM(**case["engine"])
     runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
-    proposals = measure_proposals(runner.drafter) if runner.drafter else []
+    drafter = drafter_of(runner)
+    proposals = measure_proposals(drafter) if drafter else []
     meter = measure_target(runner)
     builds.clear()
     sampling = SamplingParams(

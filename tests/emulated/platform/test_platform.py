@@ -97,9 +97,9 @@ def test_another_worker_is_refused_with_options_that_nothing_would_honour(config
 
 
 @hosts.only_on("vllm_ascend_0_30", "0.23.0 itself falls back to model runner V1")
-def test_another_model_runner_than_ours_is_refused(configure):
-    with pytest.raises(ValueError, match=r"V2 is asked for .* Set VLLM_USE_V2_MODEL_RUNNER=0"):
-        configure(STOCK_WORKER, v2=True)
+def test_each_model_runner_has_a_worker_of_ours(configure):
+    assert configure(STOCK_WORKER) == WORKER
+    assert configure(STOCK_WORKER, v2=True) == MkvPlatform.WORKER_V2
 
 
 def test_options_are_checked_before_anything_else(configure):

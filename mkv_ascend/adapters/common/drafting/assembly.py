@@ -16,7 +16,12 @@ from mkv_ascend.adapters.common.attention import adapted_flash_attention_3
 from mkv_ascend.adapters.common.drafting.capture import AscendCapturer, why_not_captured
 from mkv_ascend.adapters.common.drafting.common_metadata import CommonMetadata
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
-from mkv_ascend.adapters.common.drafting.families import Bound, Family, widen_decodes
+from mkv_ascend.adapters.common.drafting.families import (
+    BlockTables,
+    Bound,
+    Family,
+    widen_decodes,
+)
 from mkv_ascend.adapters.common.drafting.flash_attention_3_sharing import FlashAttention3Sharing
 from mkv_ascend.adapters.common.drafting.host import DraftHost
 from mkv_ascend.adapters.common.drafting.layer_groups import find_groups
@@ -78,19 +83,17 @@ class Assembly:
         self.proposer.attn_layer_names = list(layers)
         self.draft = self.family.draft(self.proposer, self.enforce_eager)
 
-    def bind(self, kv_cache_config: Any) -> None:
+    def bind(self, kv_cache_config: Any, tables: BlockTables) -> None:
         """Sort the draft's layers into groups; make their builders and the proposal.
 
         vllm-ascend passes only the kernel block size of group 0. Each group takes that of its own
         block table.
         """
         proposer, draft = self.proposer, self.draft
-        tables = proposer.runner.input_batch.block_table
         kv_cache_groups = kv_cache_config.kv_cache_groups
         layers = self.layers()
         attention = self.family.attention_layers(layers, self.specs(layers))
-        sizes = [tables[kv_group].block_size for kv_group in range(len(kv_cache_groups))]
-        groups = find_groups(attention, kv_cache_groups, sizes)
+        groups = find_groups(attention, kv_cache_groups, tables.block_sizes)
         made = attention_groups(groups, proposer.vllm_config, proposer.device)
         proposer.draft_attn_groups = made
         proposer.kv_cache_gid = groups.kv_groups[0]
@@ -108,11 +111,11 @@ class Assembly:
         )
         plan = DraftPlan(
             self.family.sizes(proposer),
-            [tables[kv_group].get_device_tensor() for kv_group in groups.kv_groups],
+            [tables.rows[kv_group] for kv_group in groups.kv_groups],
             groups.block_sizes,
             torch_npu.npu.Event(),
         )
-        bound = Bound(proposer, draft, plan, kv_cache_groups, common)
+        bound = Bound(proposer, draft, plan, kv_cache_groups, common, tables)
         strategy = self.family.strategy(bound)
         self.proposal = Proposal(draft, strategy, plan, bound.needs, self._run)
         self.capturer = AscendCapturer(proposer, draft, attention, self.host)
@@ -131,13 +134,8 @@ class Assembly:
             return FlashAttention3Sharing()
         return self.host.sharing_of(builder)
 
-    def propose(self, given: dict[str, Any]) -> torch.Tensor:
-        """Draft K tokens for each of B requests; int64 [B, K].
-
-        Args:
-            given: arguments of vllm-ascend's ``_propose``.
-        """
-        target = target_output(self.proposer, given)
+    def propose(self, target: TargetOutput) -> torch.Tensor:
+        """Draft K tokens for each of B requests; int64 [B, K]."""
         drafted = None if self.graphs is None else self.graphs.propose(target)
         return self.proposal.propose(target) if drafted is None else drafted
 

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 import torch
 from vllm.forward_context import get_forward_context
-from vllm_ascend.ascend_forward_context import _EXTRA_CTX, set_ascend_forward_context
-from vllm_ascend.utils import enable_sp
+from vllm_ascend.ascend_forward_context import _EXTRA_CTX
 
+from mkv_ascend.adapters.common.drafting.pass_context import PassContext
 from mkv_ascend.drafting.draft import Builder, DraftBuffers, HiddenStates, Metadata, PassBatch
 from mkv_ascend.drafting.groups import DraftGroups
 
@@ -31,6 +31,7 @@ class AscendDraft:
 
     def __init__(self, proposer: Any, buffers: DraftBuffers) -> None:
         self._proposer = proposer
+        self._passes: PassContext = proposer.draft_host.passes
         self.buffers = buffers
         self._embeds: bool = proposer.supports_mm_inputs
         self._takes_states: bool = proposer.pass_hidden_states_to_model
@@ -45,10 +46,7 @@ class AscendDraft:
 
     def share_rows(self, rows: int) -> tuple[int, torch.Tensor | None]:
         """See ``Draft``."""
-        input_rows, across_ranks, _mode = self._proposer.runner._sync_metadata_across_dp(
-            rows, is_draft_model=True
-        )
-        return input_rows, across_ranks
+        return self._passes.share_rows(self._proposer, rows)
 
     def later_rows(self, input_rows: int, requests: int) -> int:
         """See ``Draft``."""
@@ -56,8 +54,7 @@ class AscendDraft:
 
     def runs_in_step(self) -> bool:
         """Whether ranks must run equally many rows in each pass."""
-        proposer = self._proposer
-        return proposer.runner.dp_size > 1 or enable_sp(proposer.vllm_config)
+        return self._passes.runs_in_step(self._proposer)
 
     def combine(self, states: torch.Tensor) -> torch.Tensor:
         """See ``Draft``."""
@@ -75,22 +72,9 @@ class AscendDraft:
                 is_multimodal=is_multimodal,
             )
 
-    @contextlib.contextmanager
-    def running(self, metadata: Metadata | None, batch: PassBatch) -> Iterator[None]:
+    def running(self, metadata: Metadata | None, batch: PassBatch) -> AbstractContextManager[None]:
         """See ``Draft``."""
-        runner = self._proposer.runner
-        heat = runner.eplb_heat_collection_status if runner.dynamic_eplb else False
-        with set_ascend_forward_context(
-            metadata,
-            self._proposer.vllm_config,
-            num_tokens=batch.input_rows,
-            num_tokens_across_dp=batch.rows_across_ranks,
-            num_actual_tokens=batch.rows,
-            is_draft_model=True,
-            eplb_heat_collection_status=heat,
-        ):
-            get_forward_context().moe_layer_index = 0
-            yield
+        return self._passes.running(self._proposer, metadata, batch)
 
     def use(self, metadata: Metadata | None) -> None:
         """See ``Draft``."""

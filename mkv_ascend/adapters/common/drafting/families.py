@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from vllm.config import CUDAGraphMode, get_layers_from_vllm_config
 from vllm.model_executor.layers.mamba.abstract import MambaBase
 from vllm.v1.kv_cache_interface import MambaSpec
@@ -43,6 +44,20 @@ MOST_QUERIES_OF_A_DECODE = 16
 Layers = Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class BlockTables:
+    """The engine's block tables, one per KV group.
+
+    Attributes:
+        rows: int32 [max requests, columns], a row for each request in the order of the batch. Their
+            addresses never change.
+        block_sizes: tokens in a block of each.
+    """
+
+    rows: Sequence[torch.Tensor]
+    block_sizes: Sequence[int]
+
+
 class Bound:
     """A draft whose layers lie in KV groups.
 
@@ -51,6 +66,7 @@ class Bound:
         draft: its draft, with its groups.
         kv_cache_groups: vLLM's KV groups of the engine.
         common: makes the input that metadata builders share.
+        tables: the engine's block tables.
     """
 
     def __init__(
@@ -60,9 +76,10 @@ class Bound:
         plan: DraftPlan,
         kv_cache_groups: Any,
         common: CommonMetadata,
+        tables: BlockTables,
     ) -> None:
         self.proposer, self.draft, self.plan, self.common = proposer, draft, plan, common
-        self.kv_cache_groups = kv_cache_groups
+        self.kv_cache_groups, self.tables = kv_cache_groups, tables
         self.needs = Needs(draft.groups, draft.builders)
         self.planner = Planner(draft, plan, self.needs)
 
@@ -162,10 +179,10 @@ class RecurrentFamily(Family):
             proposer.device,
             bound.common,
         )
-        groups, tables = find(), proposer.runner.input_batch.block_table
+        groups, tables = find(), bound.tables.rows
         states = RecurrentGroups(
             groups,
-            [tables[group.kv_group].get_device_tensor() for group in groups],
+            [tables[group.kv_group] for group in groups],
             proposer.max_batch_size,
             proposer.num_speculative_tokens,
         )

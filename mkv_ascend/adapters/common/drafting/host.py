@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from mkv_ascend.adapters.common.drafting.capture_adapters import CapturedGraphParams
     from mkv_ascend.adapters.common.drafting.draft import AscendDraft
+    from mkv_ascend.adapters.common.drafting.pass_context import PassContext
     from mkv_ascend.adapters.common.drafting.sharing import Sharing
 
 
@@ -41,6 +42,10 @@ class DraftHost(Protocol):
     @property
     def draft(self) -> type[AscendDraft]:
         """The class of drafts, except those of mask tokens."""
+
+    @property
+    def passes(self) -> PassContext:
+        """In what passes run."""
 
     def keeps_proposer(self, method: str, config: VllmConfig) -> bool:
         """Whether a draft of one of our methods is left to the host's own proposer."""

@@ -128,15 +128,20 @@ def run_dummy(proposer: Any, num_tokens: int, *, is_profile: bool) -> None:
         in_profile_run=is_profile,
         is_draft_model=True,
     ):
-        if is_profile:
-            proposer.model.precompute_and_store_context_kv(
-                proposer._dflash_hidden_states, proposer._context_positions_buffer
-            )
-        proposer.model(
-            input_ids=proposer.input_ids.new_zeros(rows),
-            positions=proposer.positions[:rows],
-            inputs_embeds=None,
+        run_dummy_pass(proposer, rows, is_profile=is_profile)
+
+
+def run_dummy_pass(proposer: Any, rows: int, *, is_profile: bool) -> None:
+    """The draft's only pass, in a forward context; a profile computes keys of a context, too."""
+    if is_profile:
+        proposer.model.precompute_and_store_context_kv(
+            proposer._dflash_hidden_states, proposer._context_positions_buffer
         )
+    proposer.model(
+        input_ids=proposer.input_ids.new_zeros(rows),
+        positions=proposer.positions[:rows],
+        inputs_embeds=None,
+    )
 
 
 def _layer_itself(layer: Any) -> Any:

@@ -28,6 +28,7 @@ from mkv_ascend.adapters.common.drafting import records
 from mkv_ascend.adapters.common.drafting.assembly import (
     Assembly,
     run_dummy_passes,
+    target_output,
 )
 from mkv_ascend.adapters.common.drafting.draft_config import (
     builder_config,
@@ -35,6 +36,7 @@ from mkv_ascend.adapters.common.drafting.draft_config import (
     separate_draft_config,
 )
 from mkv_ascend.adapters.common.drafting.families import (
+    BlockTables,
     Family,
     MaskTokensFamily,
     RecurrentFamily,
@@ -135,12 +137,20 @@ def validate_same_kv_cache_group(self: Any, kv_cache_config: Any) -> None:
 
 def initialize_attn_backend(self: Any, kv_cache_config: Any, *_: Any) -> None:
     """Sort the draft's layers into groups and build the proposal."""
-    self.assembly.bind(kv_cache_config)
+    tables = self.runner.input_batch.block_table
+    groups = range(len(kv_cache_config.kv_cache_groups))
+    self.assembly.bind(
+        kv_cache_config,
+        BlockTables(
+            [tables[kv_group].get_device_tensor() for kv_group in groups],
+            [tables[kv_group].block_size for kv_group in groups],
+        ),
+    )
 
 
 def _propose(self: Any, **given: Any) -> torch.Tensor:
     """Draft K tokens for each of B requests, or fewer if a step asks for fewer; int64 [B, K]."""
-    drafted: torch.Tensor = self.assembly.propose(given)
+    drafted: torch.Tensor = self.assembly.propose(target_output(self, given))
     return drafted[:, : given.get("num_speculative_tokens")]
 
 

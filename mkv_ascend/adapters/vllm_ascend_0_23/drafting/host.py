@@ -14,6 +14,7 @@ from vllm_ascend.attention.sfa_v1 import AscendSFAMetadataBuilder
 from vllm_ascend.utils import lmhead_tp_enable
 
 from mkv_ascend.adapters.common.drafting.capture_adapters import CapturedGraphParams
+from mkv_ascend.adapters.common.drafting.pass_context import PassesOfRunnerV1
 from mkv_ascend.adapters.common.drafting.sharing import SHARING, Sharing, SparseMLASharing, find
 from mkv_ascend.adapters.common.drafting.updates import Updates
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.expert_methods import (
@@ -39,6 +40,7 @@ class Host:
     """``DraftHost`` of vllm-ascend 0.23.0."""
 
     draft = RankedDraft
+    passes = PassesOfRunnerV1()
 
     def keeps_proposer(self, method: str, config: VllmConfig) -> bool:
         """None of our methods."""

@@ -15,6 +15,8 @@ from vllm_ascend.spec_decode.multi_kv_cache_group_proposer import is_multi_kv_ca
 from vllm_ascend.utils import lmhead_tp_enable
 
 from mkv_ascend.adapters.common.drafting.capture_adapters import CapturedGraphParams
+from mkv_ascend.adapters.common.drafting.draft import AscendDraft
+from mkv_ascend.adapters.common.drafting.pass_context import PassContext, PassesOfRunnerV1
 from mkv_ascend.adapters.common.drafting.sharing import SHARING, Sharing, find
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.drafting.mixed_draft import Draft
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.drafting.options import refuse_options
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
 class Host:
     """``DraftHost`` of vllm-ascend 0.30.0."""
 
-    draft = Draft
+    draft: type[AscendDraft] = Draft
+    passes: PassContext = PassesOfRunnerV1()
 
     def keeps_proposer(self, method: str, config: VllmConfig) -> bool:
         """Drafts of three families, whose proposers lay out several KV groups themselves."""

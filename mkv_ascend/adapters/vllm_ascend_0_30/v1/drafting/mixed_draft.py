@@ -13,17 +13,22 @@ from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.drafting.draft import HiddenStates
 
 
+def send_tokens_to_experts() -> None:
+    """Name the way of tokens to experts in the current forward context, if it names none.
+
+    vllm-ascend asks the target's configuration how tokens reach their experts: in no way if the
+    target has none. Without expert parallelism, experts of either model have one way.
+    """
+    if _EXTRA_CTX.moe_comm_type is None:
+        _EXTRA_CTX.moe_comm_type = MoECommType.ALLGATHER
+
+
 class Draft(AscendDraft):
     """``AscendDraft``; tells layers with experts how to send their tokens."""
 
     def forward(self, rows: int, positions: torch.Tensor | None = None) -> HiddenStates:
-        """See ``Draft``.
-
-        vllm-ascend asks the target's configuration how tokens reach their experts: in no way if the
-        target has none. Without expert parallelism, experts of either model have one way.
-        """
-        if _EXTRA_CTX.moe_comm_type is None:
-            _EXTRA_CTX.moe_comm_type = MoECommType.ALLGATHER
+        """See ``Draft``."""
+        send_tokens_to_experts()
         return super().forward(rows, positions)
 
     def feed_back(

@@ -9,8 +9,13 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 
-def refuse_options(config: VllmConfig, draft_window_size: int | None) -> None:
+def refuse_options(
+    config: VllmConfig, draft_window_size: int | None, *, draws: bool = False
+) -> None:
     """Refuse options that a proposal over several KV groups does not serve.
+
+    Args:
+        draws: whether a draft's tokens may be drawn at random.
 
     Raises:
         NotImplementedError: what was asked for, what is possible, and what to change.
@@ -18,7 +23,7 @@ def refuse_options(config: VllmConfig, draft_window_size: int | None) -> None:
     speculative = config.speculative_config
     refusals = {
         "draft_sample_method: probabilistic: a draft's tokens are its most likely ones. Leave it "
-        "out, or say greedy": speculative.draft_sample_method == "probabilistic",
+        "out, or say greedy": not draws and speculative.draft_sample_method == "probabilistic",
         "use_heterogeneous_vocab: draft tokens are handed over as they are. Leave it out, and "
         "choose a draft with the target's vocabulary": speculative.use_heterogeneous_vocab,
         "additional_config: draft_window_size: each layer of a draft has the window of its own "

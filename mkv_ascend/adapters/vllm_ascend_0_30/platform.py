@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MkvPlatform: the platform of vllm-ascend 0.30.0rc2, with our worker and our patches."""
+"""MkvPlatform: the platform of vllm-ascend 0.30.0rc2, with our workers and our patches."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from mkv_ascend.adapters.common.platform import HostPlatform
 from mkv_ascend.adapters.patching import Patch
 from mkv_ascend.adapters.vllm_ascend_0_30 import host
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.early_checks import states
+from mkv_ascend.adapters.vllm_ascend_0_30.v2 import early_check
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -20,24 +21,28 @@ class MkvPlatform(HostPlatform):
 
     RULES = host.RULES
     WORKER = "mkv_ascend.adapters.vllm_ascend_0_30.v1.worker.MkvWorker"
+    WORKER_V2 = "mkv_ascend.adapters.vllm_ascend_0_30.v2.worker.MkvWorkerV2"
     WHY_RECURRENT_DRAFTS_READ_NO_HITS = states.HITS
 
     @classmethod
-    def why_not_served(cls, config: VllmConfig) -> str | None:
-        """See the base: model runner V2, and drafts beside states."""
-        if not config.use_v2_model_runner:
-            return states.why_not_served(config)
-        return (
-            "model runner V2 is asked for (VLLM_USE_V2_MODEL_RUNNER=1, or what needs it): "
-            "mkv_ascend serves model runner V1 of vllm-ascend 0.30.0rc2 only. Set "
-            "VLLM_USE_V2_MODEL_RUNNER=0, or uninstall mkv_ascend to run V2 without it"
-        )
+    def worker_of(cls, config: VllmConfig) -> str:
+        """See the base; each model runner has a worker of its own."""
+        return cls.WORKER_V2 if config.use_v2_model_runner else cls.WORKER
 
     @classmethod
-    def patches_of_the_engine_core(cls) -> Iterable[Patch]:
+    def why_not_served(cls, config: VllmConfig) -> str | None:
+        """See the base: drafts beside states, and what model runner V2 has not."""
+        if config.use_v2_model_runner and (reason := early_check.why_not_served(config)):
+            return reason
+        return states.why_not_served(config)
+
+    @classmethod
+    def patches_of_the_engine_core(cls, config: VllmConfig) -> Iterable[Patch]:
         """See the base."""
         # Not with this module: the front process needs none of it.
         from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache import engine_core
         from mkv_ascend.adapters.vllm_ascend_0_30.v1.patches import placeholder_drafts
 
+        if config.use_v2_model_runner:
+            return (engine_core.our_groups,)
         return (engine_core.our_groups, placeholder_drafts.schedule_no_placeholders)

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads a draft for model runner V2: a model of its own, or a head on the target's states."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+from vllm.compilation.backends import set_model_tag
+from vllm.config import VllmConfig
+from vllm.config.utils import replace
+from vllm.model_executor.model_loader import get_model
+from vllm.v1.worker.gpu.spec_decode.dflash.utils import load_dflash_model
+from vllm.v1.worker.gpu.spec_decode.eagle.utils import load_eagle_model
+
+from mkv_ascend.adapters.common.attention.building import ModelBeingBuilt, building
+from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
+from mkv_ascend.adapters.common.drafting.draft_config import (
+    builder_config,
+    preserve_ascend_config,
+)
+from mkv_ascend.layout.kind import Role
+
+if TYPE_CHECKING:
+    from torch import nn
+
+DRAFT_MODEL = "draft_model"
+"""The method of drafts that are models of their own; vLLM's prefix of their layers, too."""
+DFLASH = "dflash"
+
+
+def make_draft_config(target: VllmConfig) -> VllmConfig:
+    """vLLM's configuration of a draft, as its proposers of model runner V1 make it."""
+    speculative = target.speculative_config
+    config = replace(
+        target,
+        attention_config=replace(target.attention_config, backend=speculative.attention_backend),
+    )
+    if speculative.kv_cache_dtype is not None:
+        cache = replace(config.cache_config, cache_dtype=speculative.kv_cache_dtype)
+        config = replace(config, cache_config=cache)
+    if speculative.method != DRAFT_MODEL:
+        # MLA of vllm-ascend knows a draft's layers by the runner's type.
+        config = copy.copy(config)
+        config.model_config = copy.copy(config.model_config)
+        config.model_config.runner_type = speculative.draft_model_config.runner_type
+        return config
+    return replace(
+        config,
+        quant_config=None,
+        parallel_config=replace(
+            speculative.draft_parallel_config, rank=target.parallel_config.rank
+        ),
+        model_config=speculative.draft_model_config,
+    )
+
+
+def load_draft(target: nn.Module, config: VllmConfig) -> nn.Module:
+    """Build the draft from ``config``, its own, with its own rotary tables."""
+    tables = RopeTables()
+    being_built = ModelBeingBuilt(Role.DRAFT, builder_config(config), tables)
+    with preserve_ascend_config():
+        with building(being_built), tables.active():
+            if config.speculative_config.method == DRAFT_MODEL:
+                with set_model_tag(DRAFT_MODEL):
+                    model = get_model(vllm_config=config, prefix=DRAFT_MODEL)
+            elif config.speculative_config.method == DFLASH:
+                model = load_dflash_model(target, config)
+            else:
+                model = load_eagle_model(target, config)
+        tables.share_what_was_not_recorded()
+    return model

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MkvSpeculator: what model runner V2 asks of drafts, answered by our proposals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
+from vllm.v1.worker.gpu.spec_decode.utils import get_parallel_drafting_token_id
+
+from mkv_ascend.adapters.common.drafting.assembly import Assembly, run_dummy_passes
+from mkv_ascend.adapters.common.drafting.draft_config import separate_draft_config
+from mkv_ascend.adapters.common.drafting.families import BlockTables
+from mkv_ascend.adapters.common.drafting.mask_tokens import run_dummy_pass
+from mkv_ascend.adapters.common.drafting.proposers import family_of
+from mkv_ascend.adapters.common.drafting.recurrent_options import has_recurrent_layers
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.host import HOST
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.loading import (
+    DFLASH,
+    DRAFT_MODEL,
+    load_draft,
+    make_draft_config,
+)
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.pass_context import PASSES
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.target_output import Step, target_output
+
+if TYPE_CHECKING:
+    from torch import nn
+    from vllm.config import CompilationConfig, CUDAGraphMode, VllmConfig
+
+
+@dataclass(frozen=True)
+class RunnerFacts:
+    """What proposals ask of a model runner.
+
+    Attributes:
+        compilation_config: vLLM's.
+        dp_size: ranks of data parallelism.
+        use_compress: whether the target's blocks hold compressed keys.
+        dynamic_eplb: whether experts move while the engine runs.
+        draft_token_ids_event: set where draft tokens are copied on a stream of their own.
+    """
+
+    compilation_config: CompilationConfig
+    dp_size: int
+    use_compress: bool
+    dynamic_eplb: bool = False
+    draft_token_ids_event: None = None
+
+    def _use_aclgraph(self) -> bool:
+        return bool(self.compilation_config.cudagraph_mode.has_full_cudagraphs())
+
+
+def requests_of_graphs(tokens: Iterable[int], each: int, most: int) -> list[int]:
+    """Numbers of requests whose verify steps the target's graphs replay, the largest first.
+
+    As vLLM's ``CudaGraphManager`` has it, sizes are rounded up to whole requests.
+
+    Args:
+        tokens: sizes that graphs are asked for.
+        each: tokens of a request, K + 1.
+        most: largest number of requests.
+    """
+    asked = {-(-size // each) for size in tokens}
+    return sorted((requests for requests in asked if requests <= most), reverse=True)
+
+
+class MkvSpeculator(DraftModelSpeculator):
+    """A draft over any number of KV groups, whose passes are planned before the first runs.
+
+    ``samples``: whether vLLM's own sampling of drafts is asked for: tokens are drawn, or their
+    acceptance is estimated. ``draft_steps``: the numbers of draft tokens, int64 [K].
+
+    The names that ``Assembly`` and ``AscendDraft`` know from proposers of model runner V1 are
+    attributes here.
+    """
+
+    def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
+        super().__init__(vllm_config, device)
+        speculative = self.speculative_config
+        own = self.method == DRAFT_MODEL
+        self.draft_host = HOST
+        self.runner = RunnerFacts(
+            vllm_config.compilation_config,
+            self.dp_size,
+            use_compress=hasattr(vllm_config.model_config.hf_config, "compress_ratios"),
+        )
+        self.num_speculative_tokens = self.num_speculative_steps
+        self.max_batch_size = self.max_num_reqs
+        self.parallel_drafting = bool(speculative.parallel_drafting)
+        self.parallel_drafting_token_id = (
+            get_parallel_drafting_token_id(self.draft_model_config.hf_config)
+            if self.parallel_drafting
+            else 0
+        )
+        self.parallel_drafting_hidden_state_tensor = None
+        self.extra_slots_per_request = 1
+        self.net_num_new_slots_per_request = int(own)
+        self.pass_hidden_states_to_model = not own
+        self.uses_mrope = False
+        self._share_mtp_indices = False
+        self.inputs_embeds: torch.Tensor | None = None
+        self._draft_config: VllmConfig | None = None
+        self.samples = (
+            self.draft_logits is not None
+            or self.use_local_argmax_reduction
+            or self.use_acceptance_estimator
+        )
+        self.draft_steps = torch.arange(
+            self.num_speculative_tokens, dtype=torch.int64, device=device
+        )
+        self._make_buffers()
+        self.assembly = Assembly(
+            self,
+            family_of(self.method, vllm_config),
+            HOST,
+            enforce_eager=bool(speculative.enforce_eager),
+        )
+
+    def _make_buffers(self) -> None:
+        """Inputs of the draft's passes; a draft model's first pass has a row more per request."""
+        rows = self.max_num_tokens + self.net_num_new_slots_per_request * self.max_num_reqs
+        integers = {"dtype": torch.int32, "device": self.device}
+        self.input_ids = torch.zeros(rows, **integers)
+        self.positions = torch.zeros(rows, **integers)
+        self.token_indices_to_sample = torch.zeros(rows, **integers)
+        if not self.pass_hidden_states_to_model:
+            return
+        states = torch.zeros(rows, self.hidden_size, dtype=self.dtype, device=self.device)
+        self.hidden_states = self._dflash_hidden_states = states
+        self.max_query_tokens = self.max_num_reqs * (1 + self.num_speculative_tokens)
+        self._context_positions_buffer = torch.zeros_like(self.positions, dtype=torch.int64)
+
+    @property
+    def _draft_attn_layer_names(self) -> set[str]:
+        return self.draft_attn_layer_names
+
+    def _get_positions(self, rows: int) -> torch.Tensor:
+        return self.positions[:rows]
+
+    def _create_draft_vllm_config(self) -> VllmConfig:
+        """The draft's own configuration, made once."""
+        if self._draft_config is None:
+            self._draft_config = separate_draft_config(
+                self.vllm_config,
+                lambda: make_draft_config(self.vllm_config),
+                recurrent=has_recurrent_layers(self.vllm_config),
+            )
+        return self._draft_config
+
+    def load_draft_model(
+        self, target_model: nn.Module, target_attn_layer_names: set[str]
+    ) -> nn.Module:
+        """Load the draft with its own configuration and rotary tables."""
+        self.assembly.refuse_options()
+        return load_draft(target_model, self._create_draft_vllm_config())
+
+    def load_model(self, target_model: nn.Module) -> None:
+        """Load the draft, and list its layers in the order of execution."""
+        super().load_model(target_model)
+        self.assembly.model_loaded()
+
+    def set_attn(
+        self,
+        model_state: Any,
+        kv_cache_config: Any,
+        block_tables: Any,
+        target_input_buffers: Any,
+        target_attn_groups: Any,
+    ) -> None:
+        """Sort the draft's layers into groups and build the proposal."""
+        self.assembly.bind(
+            kv_cache_config,
+            BlockTables(block_tables.input_block_tables, block_tables.kernel_block_sizes),
+        )
+
+    def init_cudagraph_manager(self, cudagraph_mode: CUDAGraphMode) -> None:
+        """Nothing: graphs of drafts are ours."""
+
+    def capture(self) -> None:
+        """Capture the passes for each number of requests that the target's graphs verify."""
+        config = self.vllm_config.compilation_config
+        each = self.num_speculative_tokens + 1
+        sizes = requests_of_graphs(
+            config.cudagraph_capture_sizes,
+            each,
+            min(self.max_num_reqs, config.max_cudagraph_capture_size // each),
+        )
+        for requests in sizes:
+            self.assembly.capture(requests * each)
+
+    @torch.inference_mode()
+    def propose(
+        self,
+        input_batch: Any,
+        attn_metadata: Any,
+        slot_mappings: Any,
+        last_hidden_states: torch.Tensor,
+        aux_hidden_states: list[torch.Tensor] | None,
+        num_sampled: torch.Tensor,
+        num_rejected: torch.Tensor,
+        last_sampled: torch.Tensor,
+        next_prefill_tokens: torch.Tensor,
+        temperature: torch.Tensor,
+        seeds: torch.Tensor,
+        dp_sync: Any = None,
+        dummy_run: bool = False,
+        skip_attn_for_dummy_run: bool = False,
+        mm_inputs: Any = None,
+        is_profile: bool = False,
+    ) -> torch.Tensor:
+        """Draft K tokens for each of B requests; int64 [B, K]."""
+        if dummy_run:
+            return self._run_dummy(
+                input_batch.num_tokens, input_batch.num_reqs, is_profile=is_profile
+            )
+        if self.samples:
+            self._copy_request_inputs(
+                input_batch.num_reqs, input_batch.idx_mapping, temperature, seeds
+            )
+        step = Step(
+            input_batch,
+            last_hidden_states,
+            aux_hidden_states,
+            num_sampled,
+            num_rejected,
+            last_sampled,
+            next_prefill_tokens,
+            mm_inputs,
+        )
+        return self.assembly.propose(target_output(step))
+
+    def _run_dummy(self, rows: int, requests: int, *, is_profile: bool) -> torch.Tensor:
+        """The passes of a step without requests of users; int64 [requests, K]."""
+        if self.method == DFLASH:
+            rows = min(rows, self.max_query_tokens)
+        with PASSES.running_rows(self, None, rows):
+            if self.method == DFLASH:
+                run_dummy_pass(self, rows, is_profile=is_profile)
+                return self.draft_tokens[:requests]
+            sampled = self.token_indices_to_sample[:requests]
+            return run_dummy_passes(self, rows, requests, sampled)

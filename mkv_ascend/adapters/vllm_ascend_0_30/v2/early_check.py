@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What cannot be served with model runner V2 of vllm-ascend 0.30.0rc2, said before the start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.methods import METHODS
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+V1 = "Set VLLM_USE_V2_MODEL_RUNNER=0: model runner V1 serves it"
+
+
+def why_not_served(config: VllmConfig) -> str | None:
+    """What of a configuration our drafts in model runner V2 cannot serve; None if all of it."""
+    speculative, parallel = config.speculative_config, config.parallel_config
+    if speculative is None or speculative.method not in METHODS:
+        return None
+    refused = {
+        "data parallelism": parallel.data_parallel_size > 1,
+        "pipeline parallelism": parallel.pipeline_parallel_size > 1,
+        "parallel drafting": speculative.parallel_drafting and speculative.method != "dflash",
+        "a draft with positions on several axes (M-RoPE)": (
+            speculative.draft_model_config.uses_mrope
+        ),
+    }
+    for asked, is_asked in refused.items():
+        if is_asked:
+            return f"{asked} with a draft on model runner V2 is not served. {V1}"
+    return None

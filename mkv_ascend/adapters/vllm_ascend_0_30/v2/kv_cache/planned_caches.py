@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Caches from one plan in model runner V2, which takes them from a function of its module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.config import get_layers_from_vllm_config
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+
+from mkv_ascend.adapters.common.kv_cache.block_zeroer import PlannedBlockZeroer
+from mkv_ascend.adapters.common.kv_cache.planned_caches import (
+    LayerSpecs,
+    cached_specs,
+    kernel_blocks_of,
+    plan_caches,
+    served_plan,
+)
+from mkv_ascend.adapters.logging import get_logger
+from mkv_ascend.adapters.patching import record
+from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.left_alone import why_not_planned_groups
+from mkv_ascend.layout.bound import BoundPlan
+from mkv_ascend.layout.materialize import Materialized, materialize
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+logger = get_logger(__name__)
+
+ALLOCATION = record(
+    name="caches from a plan in model runner V2",
+    target="vllm.v1.worker.gpu.attn_utils:allocate_kv_cache",
+    reads=(
+        "vllm.v1.worker.gpu.attn_utils:init_kv_cache",
+        "vllm_ascend.worker.v2.attn_utils:allocate_kv_cache_main",
+    ),
+    why="vllm-ascend gives every layer a buffer of its own, so that groups that take turns in a "
+    "block share no bytes. Ours come from the plan, in their final shapes.",
+    until="vllm-ascend allocates each layer's cache from its own spec, and groups share bytes",
+    test="tests/emulated/runner_v2/test_planned_caches.py",
+)
+
+
+class PlannedCaches:
+    """Allocates the caches of a worker, from a plan where all kinds are planned.
+
+    Args:
+        config: vLLM's.
+        draft_layers: names of the draft's layers.
+        strided: names of layers whose caches may lie page by page (``layers_with_strides``).
+    """
+
+    plan: BoundPlan | None = None
+    _memory: Materialized
+    _specs: LayerSpecs = ()
+
+    def __init__(
+        self, config: VllmConfig, draft_layers: Collection[str], strided: Collection[str]
+    ) -> None:
+        self._config, self._draft_layers, self._strided = config, draft_layers, strided
+
+    def allocate(
+        self,
+        original: Callable[..., dict[str, Any]],
+        kv_cache_config: KVCacheConfig,
+        device: torch.device,
+        layout: Any,
+        kernel_block_sizes: list[int],
+    ) -> dict[str, Any]:
+        """Each layer's cache; by ``original``, vllm-ascend's, where they are not planned."""
+        layers = get_layers_from_vllm_config(self._config, AttentionLayerBase)
+        shared = {
+            name: owner
+            for name, layer in layers.items()
+            if (owner := getattr(layer, "kv_sharing_target_layer_name", None))
+        }
+        self._specs = cached_specs(kv_cache_config, shared)
+        reason = why_not_planned_groups(self._config, self._specs)
+        if reason is not None:
+            logger.warning("KV caches are allocated by vllm-ascend, not planned: %s", reason)
+            return original(kv_cache_config, device, layout, kernel_block_sizes)
+        self.plan = plan_caches(
+            self._config,
+            kv_cache_config,
+            self._specs,
+            layers,
+            self._draft_layers,
+            kernel_blocks_of(kv_cache_config, [[size] for size in kernel_block_sizes]),
+            shared,
+            self._strided,
+        )
+        self._memory = materialize(self.plan, device)
+        return self._memory.caches
+
+    def zeroer(self) -> PlannedBlockZeroer:
+        """Zeroes blocks in all planned caches."""
+        return PlannedBlockZeroer(self._memory.planes)
+
+    def describe(self, kv_cache_config: KVCacheConfig, backends: Mapping[str, str]) -> str:
+        """The plan, with what one request takes of it, for the log."""
+        assert self.plan is not None, "caches are planned"
+        return served_plan(self.plan, kv_cache_config, self._specs, self._config, backends)

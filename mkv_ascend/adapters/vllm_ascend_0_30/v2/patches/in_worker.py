@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which patches a worker process with model runner V2 needs before a model is built."""
+
+from __future__ import annotations
+
+from mkv_ascend.adapters.vllm_ascend_0_30.v1.patches import in_worker
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import speculators
+
+
+def apply() -> None:
+    """Apply them. Idempotent."""
+    in_worker.apply()
+    speculators.make_speculator.apply()

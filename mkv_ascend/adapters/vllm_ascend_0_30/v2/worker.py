@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MkvWorkerV2: the worker of vllm-ascend 0.30.0rc2 with model runner V2, and our patches."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from vllm.config import get_layers_from_vllm_config
+from vllm.distributed.parallel_state import is_global_first_rank
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.v1.worker.gpu import attn_utils
+
+from mkv_ascend.adapters.common.attention import layers
+from mkv_ascend.adapters.common.drafting.proposers import assembly_of
+from mkv_ascend.adapters.common.early_checks import recurrent_refusals
+from mkv_ascend.adapters.common.kv_cache.layer_facts import tie_facts
+from mkv_ascend.adapters.common.patches.identity_rope import record_identity_rope
+from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
+from mkv_ascend.adapters.common.worker import HostWorker
+from mkv_ascend.adapters.logging import get_logger
+from mkv_ascend.adapters.patching import override, record
+from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.left_alone import why_not_planned
+from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.mla_specs import corrected_specs
+from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.strides import layers_with_strides
+from mkv_ascend.adapters.vllm_ascend_0_30.v1.worker import BUDGET
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.kv_cache.planned_caches import (
+    ALLOCATION,
+    PlannedCaches,
+)
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import in_worker
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.target_groups import without_layers
+from mkv_ascend.attention.report import LayerRow, layer_rows, render
+
+if TYPE_CHECKING:
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+    from mkv_ascend.adapters.common.drafting.assembly import Assembly
+
+logger = get_logger(__name__)
+
+
+SPECS = record(
+    name="facts of layers in model runner V2",
+    target="vllm_ascend.worker.worker:NPUWorker.get_kv_cache_spec",
+    reads=("vllm_ascend.worker.v2.attn_utils:get_kv_cache_spec",),
+    why="Planning needs more of a layer than its spec says: its backend, its model, its strides.",
+    until="vLLM's specs say so",
+    test="tests/emulated/runner_v2/test_planned_caches.py",
+)
+
+
+class MkvWorkerV2(HostWorker):
+    """One NPU's worker process with model runner V2, which stays vllm-ascend's own."""
+
+    _strided: Collection[str] = ()
+    _caches: PlannedCaches
+
+    def apply_patches(self) -> None:
+        """See the base."""
+        in_worker.apply()
+
+    def assembly(self) -> Assembly | None:
+        """See the base."""
+        return assembly_of(self.model_runner.speculator)
+
+    def load_model(self, *args: object, **kwargs: object) -> None:
+        """Load target and draft; afterwards every layer has its backend.
+
+        Raises:
+            SelectionError: no backend fits a layer, or a pattern of ``attention.layers``
+                matches none.
+        """
+        super().load_model(*args, **kwargs)
+        record_identity_rope(self.vllm_config, self.device)
+        drop_rows_of_other_sizes()
+        every = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
+        drafts = self._draft_layers()
+        recurrent_refusals.refuse(
+            self.vllm_config, {name: every[name] for name in every if name not in drafts}
+        )
+        layers.check_options(self.vllm_config)
+
+    def _draft_layers(self) -> frozenset[str]:
+        speculator = self.model_runner.speculator
+        return frozenset(getattr(speculator, "draft_attn_layer_names", ()))
+
+    def layer_rows(self) -> tuple[LayerRow, ...]:
+        """See the base."""
+        groups = {
+            name: gid
+            for gid, group in enumerate(self.model_runner.kv_cache_config.kv_cache_groups)
+            for name in group.layer_names
+        }
+        return layer_rows(layers.all_choices(self.vllm_config, self._draft_layers()), groups)
+
+    @override(SPECS)
+    def get_kv_cache_spec(self) -> dict[str, Any]:
+        """The spec of every layer with a cache, with the facts that planning needs besides."""
+        every = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
+        specs = corrected_specs(super().get_kv_cache_spec(), every)
+        self._strided = layers_with_strides(specs)
+        if why_not_planned(self.vllm_config, specs.values()) is None:
+            tie_facts(specs, every, self._draft_layers(), self._strided)
+        return specs
+
+    @override(BUDGET)
+    def _scale_kv_cache_memory_for_multi_group(self, available_memory: int) -> int:
+        """All of the memory where caches come from a plan, which counts every byte itself."""
+        if why_not_planned(self.vllm_config, self.get_kv_cache_spec().values()) is None:
+            return available_memory
+        return int(super()._scale_kv_cache_memory_for_multi_group(available_memory))
+
+    def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
+        """Allocate the caches from a plan, and zero new blocks in them."""
+        self._caches = PlannedCaches(self.vllm_config, self._draft_layers(), self._strided)
+        allocate = functools.partial(self._caches.allocate, attn_utils.allocate_kv_cache)
+        with ALLOCATION.replaced(allocate):
+            super().initialize_from_config(kv_cache_config)
+
+    def caches_made(self) -> None:
+        """Zero planned caches by the block, leave the draft out of the target's pass, log once."""
+        runner = self.model_runner
+        if self._caches.plan is not None and runner.kv_block_zeroer is not None:
+            runner.kv_block_zeroer = self._caches.zeroer()
+        if self.assembly() is not None:
+            runner.attn_groups = without_layers(runner.attn_groups, self._draft_layers())
+        if not is_global_first_rank():
+            return
+        rows = self.layer_rows()
+        logger.info("%s", render(rows))
+        if (assembly := self.assembly()) is not None:
+            logger.info("%s", assembly.describe())
+        if self._caches.plan is not None:
+            backends = {row.name: row.backend for row in rows}
+            logger.info("%s", self._caches.describe(runner.kv_cache_config, backends))

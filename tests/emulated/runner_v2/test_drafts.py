@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our drafts on model runner V2: every proposal is the one of plain Hugging Face loops."""
+
+import pytest
+
+from tests.support import engine, hosts
+from tests.support.loop_judgement import assert_reference
+from tests.support.loop_pairs import PAIRS
+from tests.support.stock import RUNNER_V2
+
+hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone")
+pytestmark = pytest.mark.skipif(
+    engine.compared_dtype() != "float32",
+    reason="in 16 bits too many choices are near ties to tell what an engine must do",
+)
+
+
+@pytest.mark.parametrize(("target", "draft", "method", "k"), PAIRS)
+def test_proposals_and_acceptance_are_the_references(target, draft, method, k):
+    assert_reference(target, draft, method, k, RUNNER_V2)
