@@ -18,3 +18,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.mark.parametrize(("target", "draft", "method", "k"), PAIRS)
 def test_proposals_and_acceptance_are_the_references(target, draft, method, k):
     assert_reference(target, draft, method, k, RUNNER_V2)
+
+
+def test_a_target_whose_class_gives_no_states():
+    assert_reference("gemma3", "gemma3_eagle3", "eagle3", 3, RUNNER_V2)

@@ -9,13 +9,12 @@ from __future__ import annotations
 from typing import Any, cast
 
 from torch import nn
-from transformers.models.glm_moe_dsa.modeling_glm_moe_dsa import (
-    GlmMoeDsaDecoderLayer,
-    GlmMoeDsaRMSNorm,
-    GlmMoeDsaRotaryEmbedding,
-)
 
-from tests.support.tiny_models.deepseek_v32 import MODEL_TYPE, pairs_to_halves_behind
+from tests.support.tiny_models.deepseek_v32 import (
+    MODEL_TYPE,
+    DeepseekV32ForCausalLM,
+    pairs_to_halves_behind,
+)
 from tests.support.tiny_models.heads import MTP_HEADS, Head, MtpHead
 
 
@@ -24,17 +23,18 @@ class SparseMtpHead(MtpHead):
 
     def __init__(self, target: Any) -> None:
         Head.__init__(self, target)
-        config = target.config
+        config, inner = target.config, target.model
         self.index = config.num_hidden_layers
         width, epsilon = config.hidden_size, config.rms_norm_eps
-        self.enorm = GlmMoeDsaRMSNorm(width, eps=epsilon)
-        self.hnorm = GlmMoeDsaRMSNorm(width, eps=epsilon)
+        norm = type(inner.norm)
+        self.enorm, self.hnorm = norm(width, eps=epsilon), norm(width, eps=epsilon)
         self.eh_proj = nn.Linear(2 * width, width, bias=False)
         # With experts, as all layers behind the first few have.
-        self.layer = GlmMoeDsaDecoderLayer(config, config.mlp_layer_types.index("sparse"))
-        pairs_to_halves_behind(self.layer.self_attn)
-        self.norm = GlmMoeDsaRMSNorm(width, eps=epsilon)
-        self.rope = GlmMoeDsaRotaryEmbedding(config)
+        self.layer = type(inner.layers[-1])(config, config.mlp_layer_types.index("sparse"))
+        if isinstance(target, DeepseekV32ForCausalLM):
+            pairs_to_halves_behind(self.layer.self_attn)
+        self.norm = norm(width, eps=epsilon)
+        self.rope = type(inner.rotary_emb)(config)
 
 
 def register() -> None:

@@ -30,6 +30,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.kv_cache.planned_caches import (
     PlannedCaches,
 )
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import in_worker
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.auxiliary_states import with_auxiliary_states
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.target_groups import without_layers
 from mkv_ascend.attention.report import LayerRow, layer_rows, render
 
@@ -72,7 +73,8 @@ class MkvWorkerV2(HostWorker):
             SelectionError: no backend fits a layer, or a pattern of ``attention.layers``
                 matches none.
         """
-        super().load_model(*args, **kwargs)
+        with with_auxiliary_states(self.vllm_config):
+            super().load_model(*args, **kwargs)
         record_identity_rope(self.vllm_config, self.device)
         drop_rows_of_other_sizes()
         every = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hidden states of a target's layers in model runner V2, where its class gives none."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from vllm.v1.worker.gpu import model_runner
+
+from mkv_ascend.adapters.common.patches.auxiliary_states import hand_out
+from mkv_ascend.adapters.patching import record
+
+if TYPE_CHECKING:
+    from torch import nn
+    from vllm.config import VllmConfig
+
+ASKED = record(
+    name="hidden states of any target in model runner V2",
+    target="vllm.v1.worker.gpu.model_runner:set_eagle3_aux_hidden_state_layers",
+    reads=("vllm.v1.worker.gpu.model_runner:GPUModelRunner.load_model",),
+    why="A head of eagle3 or dflash takes hidden states of the target's layers. The runner refuses "
+    "classes that hand out none: Gemma3, Qwen3-Next, Granite-4, LFM2 and many others.",
+    until="vLLM gathers hidden states outside of the models' classes",
+    test="tests/emulated/runner_v2/test_drafts.py::test_a_target_whose_class_gives_no_states",
+)
+
+
+@contextlib.contextmanager
+def with_auxiliary_states(vllm_config: VllmConfig) -> Iterator[None]:
+    """Let a target that is loaded while the block runs return hidden states, where asked for."""
+    ask = model_runner.set_eagle3_aux_hidden_state_layers
+
+    def hand_out_then_ask(model: nn.Module, *args: Any) -> None:
+        hand_out(model, vllm_config)
+        ask(model, *args)
+
+    with ASKED.replaced(hand_out_then_ask):
+        yield
