@@ -20,17 +20,20 @@ from mkv_ascend.adapters.common.patches.identity_rope import record_identity_rop
 from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
 from mkv_ascend.adapters.common.worker import HostWorker
 from mkv_ascend.adapters.logging import get_logger
-from mkv_ascend.adapters.patching import override, record
+from mkv_ascend.adapters.patching import override, replaced
+from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.engine_core import our_groups
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.left_alone import why_not_planned
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.mla_specs import corrected_specs
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.strides import layers_with_strides
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.worker import BUDGET
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.kv_cache.planned_caches import (
     ALLOCATION,
     PlannedCaches,
 )
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import in_worker
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.auxiliary_states import with_auxiliary_states
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.auxiliary_states import (
+    ASKED,
+    with_auxiliary_states,
+)
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.target_groups import without_layers
 from mkv_ascend.attention.report import LayerRow, layer_rows, render
 
@@ -40,16 +43,6 @@ if TYPE_CHECKING:
     from mkv_ascend.adapters.common.drafting.assembly import Assembly
 
 logger = get_logger(__name__)
-
-
-SPECS = record(
-    name="facts of layers in model runner V2",
-    target="vllm_ascend.worker.worker:NPUWorker.get_kv_cache_spec",
-    reads=("vllm_ascend.worker.v2.attn_utils:get_kv_cache_spec",),
-    why="Planning needs more of a layer than its spec says: its backend, its model, its strides.",
-    until="vLLM's specs say so",
-    test="tests/emulated/runner_v2/test_planned_caches.py",
-)
 
 
 class MkvWorkerV2(HostWorker):
@@ -66,6 +59,7 @@ class MkvWorkerV2(HostWorker):
         """See the base."""
         return assembly_of(self.model_runner.speculator)
 
+    @override(ASKED)
     def load_model(self, *args: object, **kwargs: object) -> None:
         """Load target and draft; afterwards every layer has its backend.
 
@@ -97,7 +91,7 @@ class MkvWorkerV2(HostWorker):
         }
         return layer_rows(layers.all_choices(self.vllm_config, self._draft_layers()), groups)
 
-    @override(SPECS)
+    @override(ALLOCATION)
     def get_kv_cache_spec(self) -> dict[str, Any]:
         """The spec of every layer with a cache, with the facts that planning needs besides."""
         every = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
@@ -107,21 +101,23 @@ class MkvWorkerV2(HostWorker):
             tie_facts(specs, every, self._draft_layers(), self._strided)
         return specs
 
-    @override(BUDGET)
+    @override(our_groups.record)
     def _scale_kv_cache_memory_for_multi_group(self, available_memory: int) -> int:
         """All of the memory where caches come from a plan, which counts every byte itself."""
         if why_not_planned(self.vllm_config, self.get_kv_cache_spec().values()) is None:
             return available_memory
         return int(super()._scale_kv_cache_memory_for_multi_group(available_memory))
 
+    @override(ALLOCATION)
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Allocate the caches from a plan, and zero new blocks in them."""
         self._caches = PlannedCaches(self.vllm_config, self._draft_layers(), self._strided)
         allocate = functools.partial(self._caches.allocate, attn_utils.allocate_kv_cache)
-        with ALLOCATION.replaced(allocate):
+        with replaced(attn_utils, "allocate_kv_cache", allocate):
             super().initialize_from_config(kv_cache_config)
+        self._caches_made()
 
-    def caches_made(self) -> None:
+    def _caches_made(self) -> None:
         """Zero planned caches by the block, leave the draft out of the target's pass, log once."""
         runner = self.model_runner
         if self._caches.plan is not None and runner.kv_block_zeroer is not None:

@@ -17,6 +17,7 @@ from mkv_ascend.adapters.common.drafting.families import BlockTables
 from mkv_ascend.adapters.common.drafting.mask_tokens import run_dummy_pass
 from mkv_ascend.adapters.common.drafting.proposers import family_of
 from mkv_ascend.adapters.common.drafting.recurrent_options import has_recurrent_layers
+from mkv_ascend.adapters.patching import override
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.host import HOST
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.loading import (
     DFLASH,
@@ -25,6 +26,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.loading import (
     make_draft_config,
 )
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.pass_context import PASSES
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.records import SPECULATOR
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.target_output import Step, target_output
 
 if TYPE_CHECKING:
@@ -78,6 +80,7 @@ class MkvSpeculator(DraftModelSpeculator):
     attributes here.
     """
 
+    @override(SPECULATOR)
     def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
         super().__init__(vllm_config, device)
         speculative = self.speculative_config
@@ -151,6 +154,7 @@ class MkvSpeculator(DraftModelSpeculator):
             )
         return self._draft_config
 
+    @override(SPECULATOR)
     def load_draft_model(
         self, target_model: nn.Module, target_attn_layer_names: set[str]
     ) -> nn.Module:
@@ -158,11 +162,13 @@ class MkvSpeculator(DraftModelSpeculator):
         self.assembly.refuse_options()
         return load_draft(target_model, self._create_draft_vllm_config())
 
+    @override(SPECULATOR)
     def load_model(self, target_model: nn.Module) -> None:
         """Load the draft, and list its layers in the order of execution."""
         super().load_model(target_model)
         self.assembly.model_loaded()
 
+    @override(SPECULATOR)
     def set_attn(
         self,
         model_state: Any,
@@ -177,9 +183,11 @@ class MkvSpeculator(DraftModelSpeculator):
             BlockTables(block_tables.input_block_tables, block_tables.kernel_block_sizes),
         )
 
+    @override(SPECULATOR)
     def init_cudagraph_manager(self, cudagraph_mode: CUDAGraphMode) -> None:
         """Nothing: graphs of drafts are ours."""
 
+    @override(SPECULATOR)
     def capture(self) -> None:
         """Capture the passes for each number of requests that the target's graphs verify."""
         config = self.vllm_config.compilation_config
@@ -193,6 +201,7 @@ class MkvSpeculator(DraftModelSpeculator):
             self.assembly.capture(requests * each)
 
     @torch.inference_mode()
+    @override(SPECULATOR)
     def propose(
         self,
         input_batch: Any,

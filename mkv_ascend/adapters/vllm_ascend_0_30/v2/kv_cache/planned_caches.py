@@ -34,13 +34,20 @@ logger = get_logger(__name__)
 
 ALLOCATION = record(
     name="caches from a plan in model runner V2",
-    target="vllm.v1.worker.gpu.attn_utils:allocate_kv_cache",
+    target=(
+        "vllm.v1.worker.gpu.attn_utils:allocate_kv_cache",
+        "vllm_ascend.worker.worker:NPUWorker.get_kv_cache_spec",
+        "vllm_ascend.worker.worker:NPUWorker.initialize_from_config",
+    ),
+    writes=("kv_block_zeroer",),
     reads=(
+        "vllm_ascend.worker.v2.attn_utils:get_kv_cache_spec",
         "vllm.v1.worker.gpu.attn_utils:init_kv_cache",
         "vllm_ascend.worker.v2.attn_utils:allocate_kv_cache_main",
     ),
     why="vllm-ascend gives every layer a buffer of its own, so that groups that take turns in a "
-    "block share no bytes. Ours come from the plan, in their final shapes.",
+    "block share no bytes. Ours come from the plan, in their final shapes; it needs more of a "
+    "layer than the layer's spec says.",
     until="vllm-ascend allocates each layer's cache from its own spec, and groups share bytes",
     test="tests/emulated/runner_v2/test_planned_caches.py",
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.worker.gpu import model_runner
 
 from mkv_ascend.adapters.common.patches.auxiliary_states import hand_out
-from mkv_ascend.adapters.patching import record
+from mkv_ascend.adapters.patching import record, replaced
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 ASKED = record(
     name="hidden states of any target in model runner V2",
-    target="vllm.v1.worker.gpu.model_runner:set_eagle3_aux_hidden_state_layers",
+    target=(
+        "vllm.v1.worker.gpu.model_runner:set_eagle3_aux_hidden_state_layers",
+        "vllm_ascend.worker.worker:NPUWorker.load_model",
+    ),
     reads=("vllm.v1.worker.gpu.model_runner:GPUModelRunner.load_model",),
     why="A head of eagle3 or dflash takes hidden states of the target's layers. The runner refuses "
     "classes that hand out none: Gemma3, Qwen3-Next, Granite-4, LFM2 and many others.",
@@ -36,5 +39,5 @@ def with_auxiliary_states(vllm_config: VllmConfig) -> Iterator[None]:
         hand_out(model, vllm_config)
         ask(model, *args)
 
-    with ASKED.replaced(hand_out_then_ask):
+    with replaced(model_runner, "set_eagle3_aux_hidden_state_layers", hand_out_then_ask):
         yield
