@@ -8,10 +8,16 @@ import importlib.util
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mkv_ascend.attention.options import NAMESPACE
+from mkv_ascend.attention.selection import SelectionError
+from mkv_ascend.checks.model_layer import ExplainError, NotFromNumbersError
 from mkv_ascend.commands.argument_types import json_object, memory_size, positive
+from mkv_ascend.config import ConfigError, parse_config
+from mkv_ascend.layout.component import LayoutError
 
 if TYPE_CHECKING:
     from mkv_ascend.checks.planning_inputs import Asked, Found
@@ -122,9 +128,6 @@ def _add_vllm_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print or write the plan; returns 2 with a sentence when it cannot be explained."""
-    from mkv_ascend.attention.selection import SelectionError
-    from mkv_ascend.checks.model_layer import ExplainError
-    from mkv_ascend.layout.component import LayoutError
     from mkv_ascend.layout.grouping import GroupingError
 
     try:
@@ -147,8 +150,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check_format(form: str) -> None:
     """Raise ExplainError where what the format needs is not installed."""
-    from mkv_ascend.checks.model_layer import ExplainError
-
     if form == "html" and importlib.util.find_spec("jinja2") is None:
         raise ExplainError("--format html needs jinja2, which is not here: pip install jinja2")
 
@@ -196,8 +197,6 @@ def explain(arguments: argparse.Namespace) -> PlanReport:
 
 def _speculation(arguments: argparse.Namespace) -> dict[str, Any] | None:
     """What ``--draft`` and ``--speculative-config`` ask for together; None for no draft."""
-    from mkv_ascend.checks.model_layer import ExplainError
-
     draft, given = arguments.draft, arguments.speculative_config
     if given is None:
         if draft is None:
@@ -224,10 +223,6 @@ def _additional(arguments: argparse.Namespace) -> dict[str, Any]:
 
     Raises ExplainError where it cannot be honoured.
     """
-    from mkv_ascend.attention.options import NAMESPACE
-    from mkv_ascend.checks.model_layer import ExplainError
-    from mkv_ascend.config import ConfigError, parse_config
-
     given: dict[str, Any] = arguments.additional_config or {}
     try:
         parse_config(given)
@@ -247,10 +242,8 @@ def _additional(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _find(arguments: argparse.Namespace, asked: Asked) -> Found:
     """By numbers where they are enough, else by what vLLM builds."""
-    from dataclasses import replace
 
     from mkv_ascend.checks import from_config
-    from mkv_ascend.checks.model_layer import ExplainError, NotFromNumbersError
     from mkv_ascend.commands import from_vllm
     from mkv_ascend.plugin.versions import rules
 
@@ -271,14 +264,11 @@ def _find(arguments: argparse.Namespace, asked: Asked) -> Found:
 
 
 def _with_absence(found: Found, wanted: bool) -> Found:
-    from dataclasses import replace
-
     return found if wanted else replace(found, other_absent="--no-vllm-grouping")
 
 
 def _with_vllm(found: Found, wanted: bool) -> Found:
     """With vLLM's own grouping, or why there is none."""
-    from dataclasses import replace
 
     from mkv_ascend.commands import vllm_groups
     from mkv_ascend.commands.explain_process import ProcessError
