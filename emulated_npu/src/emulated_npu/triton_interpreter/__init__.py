@@ -12,6 +12,7 @@ what vLLM's ``HAS_TRITON`` says, and so which code vllm-ascend takes where it ha
 - ``backend``: the Triton driver of the emulated device
 - ``fused``: kernels that fusion passes put into graphs where vLLM finds no Triton
 - ``opaque``: wrappers in traced code, as operators that Dynamo need not look into
+- ``stand_ins``: what runs in the place of slow kernels, with their results to the bit
 - ``replacements``: the few wrappers that are not interpreted, each with its reason
 """
 
@@ -31,6 +32,7 @@ from emulated_npu.triton_interpreter import (
     language,
     opaque,
     replacements,
+    stand_ins,
 )
 
 
@@ -44,6 +46,7 @@ def install(settings: EmulatorSettings) -> None:
     after_import("triton.runtime.interpreter", executor.install)
     after_import("triton.runtime.interpreter", corrections.install)
     after_import("triton.runtime.interpreter", bfloat16.install)
+    after_import("triton.runtime.interpreter", stand_ins.install)
     replacements.install()
     opaque.install()
     if settings.has_triton:

@@ -13,6 +13,7 @@ from typing import Any
 from emulated_npu import counters
 from emulated_npu.device.native import cpu_alias
 from emulated_npu.recording import map_tensors, record_call
+from emulated_npu.triton_interpreter import stand_ins
 
 
 def install(interpreter: ModuleType) -> None:
@@ -25,9 +26,18 @@ def install(interpreter: ModuleType) -> None:
         def __call__(self, *arguments: Any, **named_arguments: Any) -> Any:
             if not named_arguments.get("warmup", False):
                 name = f"triton.{self.fn.__name__}"
-                if record_call(name, super().__call__, arguments, named_arguments):
+                if record_call(name, self._run, arguments, named_arguments):
                     return None
                 counters.record_launch(name)
+            return self._run(*arguments, **named_arguments)
+
+        def _run(self, *arguments: Any, **named_arguments: Any) -> Any:
+            stand_in = stand_ins.KERNELS.get(f"{self.fn.__module__}.{self.fn.__name__}")
+            if stand_in is not None:
+                named = dict(zip(self.arg_names, arguments, strict=False)) | named_arguments
+                aliases = {name: _alias(value) for name, value in named.items()}
+                if stand_in(**aliases) is not NotImplemented:
+                    return None
             return super().__call__(*arguments, **named_arguments)
 
         def _init_args_hst(
