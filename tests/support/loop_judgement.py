@@ -8,7 +8,7 @@ another order of summation may rightly choose otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tests.support import engine, prompts, reference, speculation
@@ -70,10 +70,10 @@ def in_order(
     return sorted((proposal.context, proposal.tokens) for proposal in proposals)
 
 
-def assert_reference(
+def loops_and_engine(
     target: str, draft: str, method: str, k: int, environment: Mapping[str, str] | None = None
-) -> engine.Result:
-    """Run the pair: tokens, every proposal and what is accepted are the loops'.
+) -> tuple[list[speculation.SpeculativeOutput], engine.Result]:
+    """What the loops and what an engine did with the prompts that no near tie decides.
 
     Args:
         environment: variables of the engine's process, for instance of another model runner.
@@ -94,8 +94,29 @@ def assert_reference(
         },
         environment=dict(environment or {}),
     )
-    result = engine.run(case)
+    return outputs, engine.run(case)
 
+
+def wrong_tokens(
+    outputs: Sequence[speculation.SpeculativeOutput], result: engine.Result, k: int
+) -> list[int]:
+    """By position: tokens that an engine proposed otherwise than the loops in the same place."""
+    wanted = {
+        tuple(proposal.context): proposal.tokens
+        for output in outputs
+        for proposal in output.proposals
+    }
+    found = {tuple(proposal.context): proposal.tokens for proposal in result.proposals}
+    both = wanted.keys() & found.keys()
+    assert len(both) > 0.8 * len(wanted), f"{len(both)} of {len(wanted)}"
+    return [sum(wanted[one][place] != found[one][place] for one in both) for place in range(k)]
+
+
+def assert_reference(
+    target: str, draft: str, method: str, k: int, environment: Mapping[str, str] | None = None
+) -> engine.Result:
+    """Run the pair: tokens, every proposal and what is accepted are the loops'."""
+    outputs, result = loops_and_engine(target, draft, method, k, environment)
     expected = [
         sum(output.accepted_per_position[position] for output in outputs) for position in range(k)
     ]
