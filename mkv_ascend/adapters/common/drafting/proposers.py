@@ -236,22 +236,11 @@ PROPOSERS: dict[str, type[Any]] = {
     "dflash": DflashProposer,
 }
 
+_KEPT = ("[context parallel]", SEPARATE_CONFIGURATION, *CONFIGURATION_RECORDS)
+
 CONTEXT_PARALLEL_PROPOSERS: dict[str, type[Any]] = {
-    "draft_model": derive(
-        AscendDraftModelProposer,
-        "[context parallel]",
-        SEPARATE_CONFIGURATION,
-        *CONFIGURATION_RECORDS,
-    ),
-    **dict.fromkeys(
-        ("eagle", "eagle3", "mtp"),
-        derive(
-            AscendEagleProposer,
-            "[context parallel]",
-            SEPARATE_CONFIGURATION,
-            *CONFIGURATION_RECORDS,
-        ),
-    ),
+    "draft_model": derive(AscendDraftModelProposer, *_KEPT),
+    **dict.fromkeys(("eagle", "eagle3", "mtp"), derive(AscendEagleProposer, *_KEPT)),
 }
 """Proposers that keep vllm-ascend's own proposal, over one KV group.
 
