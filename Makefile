@@ -21,6 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "HOST=0.30 sets up and tests the second host: setup, demo, test, port, unit, emulated"
+	@echo "RUNNER=v2 lets the demo of that host run on vLLM's model runner V2"
 
 setup: ## virtual environment, requirements, vLLM, vllm-ascend, native parts
 	@command -v $(PYTHON) >/dev/null || \
@@ -28,7 +29,7 @@ setup: ## virtual environment, requirements, vLLM, vllm-ascend, native parts
 	@$(PYTHON) tools/bootstrap.py --host '$(HOST)'
 
 demo: setup ## serve a target with a draft on the emulated NPU, and compare every token
-	@$(BIN)/mkv-ascend demo
+	@$(BIN)/mkv-ascend demo $(addprefix --runner ,$(RUNNER))
 
 test: setup ## lint, type check, unit tests, emulated tests, docs
 	@$(CHECKS)

@@ -37,5 +37,9 @@ class HostAdapter(Protocol):
     def RULES(self) -> HostRules:  # noqa: N802
         """What checks, and plans from numbers, must know of the host."""
 
+    @property
+    def RUNNERS(self) -> tuple[str, ...]:  # noqa: N802
+        """vLLM's model runners on which the adapter serves drafts, the host's own first."""
+
     def start_process(self) -> None:
         """Prepare a process of vLLM. The general plugin calls this first in every process."""

@@ -48,6 +48,8 @@ LOG_WIDTH = 160
 DTYPE = "bfloat16"
 TARGET, DRAFT = "story_target", "story_draft"
 """Example models of the emulated NPU's distribution."""
+RUNNER_V2 = "VLLM_USE_V2_MODEL_RUNNER"
+"""vLLM's variable that chooses model runner V2."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,6 +85,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--enforce-eager",
         action="store_true",
         help="without ACL graphs and Dynamo, vLLM's default, which take longer to start",
+    )
+    parser.add_argument(
+        "--runner",
+        choices=("v1", "v2"),
+        help="vLLM's model runner; v2 with vllm-ascend 0.30.0rc2 (default: the host's own)",
     )
     parser.add_argument(
         "--dtype",
@@ -157,7 +164,8 @@ def _run(arguments: argparse.Namespace, console: Console, emulated: bool) -> int
     from emulated_npu.example_models.stories import questions
     from mkv_ascend.commands import demo_client
 
-    environment = _environment(emulated, arguments.dtype)
+    _refuse_runner(arguments.runner)
+    environment = _environment(emulated, arguments.dtype, arguments.runner)
     console.rule("[bold]mkv_ascend demo" + (", on the emulated NPU" if emulated else ""))
     target, draft = _model(arguments.target), _model(arguments.draft)
     texts = questions(arguments.prompts)
@@ -189,6 +197,18 @@ def _run(arguments: argparse.Namespace, console: Console, emulated: bool) -> int
     return status if arguments.enforce_eager else status or _replayed(replays, console)
 
 
+def _refuse_runner(runner: str | None) -> None:
+    """Raise DemoError for a model runner that the installed host does not have."""
+    from mkv_ascend.plugin.versions import adapter
+
+    served = adapter().RUNNERS
+    if runner is not None and runner not in served:
+        raise DemoError(
+            f"--runner {runner}: the installed vllm-ascend has {' and '.join(served)}. Leave the "
+            "option out, or run the demo with vllm-ascend 0.30.0rc2 (`make demo HOST=0.30`)"
+        )
+
+
 def _options(arguments: argparse.Namespace, target: Path) -> list[str]:
     """The command line of `vllm serve` for the target alone."""
     from mkv_ascend.commands import demo_client
@@ -202,17 +222,22 @@ def _options(arguments: argparse.Namespace, target: Path) -> list[str]:
     return [*options, "--enforce-eager"] if arguments.enforce_eager else options
 
 
-def _environment(emulated: bool, dtype: str) -> Mapping[str, str]:
+def _environment(emulated: bool, dtype: str, runner: str | None) -> Mapping[str, str]:
+    """Variables of the servers' processes."""
+    chosen = {} if runner is None else {RUNNER_V2: str(int(runner == "v2"))}
     if not emulated:
-        return os.environ
+        return {**os.environ, **chosen}
     from emulated_npu import variables
 
     environment = {
+        # Model runner V2 runs kernels of Triton.
+        variables.TRITON.name: str(int(runner == "v2")),
         variables.STRICT.name: "1",
         variables.FLOAT32_COMPUTE.name: str(int(dtype == "float32")),
         # Lets flash_attention_3 be chosen.
         variables.FA3.name: "1",
         **os.environ,
+        **chosen,
     }
     try:
         return emulator.environment_for((sys.executable,), environment)

@@ -13,6 +13,7 @@ from mkv_ascend.checks.host_rules import HostRules
 PACKAGE = "mkv_ascend.adapters.vllm_ascend_0_30.v1"
 PLATFORM = "mkv_ascend.adapters.vllm_ascend_0_30.platform.MkvPlatform"
 VERSIONS = {"vllm": ("0.30.0",), "vllm-ascend": ("0.30.0rc2",)}
+RUNNERS = ("v1", "v2")
 FINGERPRINTS = Path(__file__).with_name("fingerprints.json")
 RULES = HostRules(
     quantizations=(

@@ -13,6 +13,7 @@ from emulated_npu.example_models import TARGET, example_model
 from mkv_ascend.commands import demo
 from mkv_ascend.commands.argument_types import positive
 from mkv_ascend.commands.demo_client import Completion
+from tests.support import hosts
 
 
 def console():
@@ -58,7 +59,7 @@ def run(*arguments):
 
 
 def test_a_model_that_does_not_exist_is_refused_with_those_that_do(capsys, monkeypatch):
-    monkeypatch.setattr(demo, "_environment", lambda emulated, dtype: {})
+    monkeypatch.setattr(demo, "_environment", lambda *_: {})
     assert run("--target", "no_such_model") == demo.EXIT_FAILED
     printed = capsys.readouterr().out
     assert "'no_such_model' is neither a checkpoint directory nor an example model" in printed
@@ -132,7 +133,7 @@ def servers(monkeypatch):
             started.append(options)
             return contextlib.nullcontext(FakeServer(replays))
 
-        monkeypatch.setattr(demo, "_environment", lambda emulated, dtype: {})
+        monkeypatch.setattr(demo, "_environment", lambda *_: {})
         monkeypatch.setattr(demo, "_started", start)
         monkeypatch.setattr(demo, "_wait", lambda server, console: None)
         monkeypatch.setattr(demo, "_complete", lambda *rest: completions([1, 2]))
@@ -162,3 +163,11 @@ def test_without_graphs_both_servers_are_eager_and_nothing_need_be_replayed(serv
     status, started = servers(0, "--enforce-eager")
     assert status == 0
     assert all("--enforce-eager" in options for options in started)
+
+
+@hosts.only_on("vllm_ascend_0_23", "0.30.0rc2 has model runner V2")
+def test_a_model_runner_that_the_host_lacks_is_refused(capsys):
+    assert run("--runner", "v2") == demo.EXIT_FAILED
+    printed = capsys.readouterr().out
+    assert "has v1" in printed
+    assert "make demo HOST=0.30" in printed

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mkv_ascend.adapters.common.drafting.recurrent_options import has_recurrent_layers
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.methods import METHODS
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ V1 = "Set VLLM_USE_V2_MODEL_RUNNER=0: model runner V1 serves it"
 def why_not_served(config: VllmConfig) -> str | None:
     """What of a configuration our drafts in model runner V2 cannot serve; None if all of it."""
     speculative, parallel = config.speculative_config, config.parallel_config
+    target = config.model_config
     if speculative is None or speculative.method not in METHODS:
         return None
     refused = {
@@ -25,8 +27,12 @@ def why_not_served(config: VllmConfig) -> str | None:
         "a draft with positions on several axes (M-RoPE)": (
             speculative.draft_model_config.uses_mrope
         ),
+        "a draft model with recurrent layers": has_recurrent_layers(config),
+        "a target with recurrent layers other than gated delta nets": (
+            target.is_hybrid and not hasattr(target.hf_text_config, "linear_num_value_heads")
+        ),
     }
     for asked, is_asked in refused.items():
         if is_asked:
-            return f"{asked} with a draft on model runner V2 is not served. {V1}"
+            return f"{asked}: not served by the drafts of mkv_ascend on model runner V2. {V1}"
     return None

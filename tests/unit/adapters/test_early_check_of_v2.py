@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What our drafts on model runner V2 do not serve is refused before the start, with what to do."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.early_check import why_not_served
+
+
+def config(method="draft_model", *, dp=1, pp=1, parallel=False, draft=None, target=None):
+    model = {"uses_mrope": False, "is_hybrid": False, "is_attention_free": False}
+    return SimpleNamespace(
+        speculative_config=SimpleNamespace(
+            method=method,
+            parallel_drafting=parallel,
+            draft_model_config=SimpleNamespace(**{**model, **(draft or {})}),
+            uses_draft_model=lambda: method == "draft_model",
+        ),
+        parallel_config=SimpleNamespace(data_parallel_size=dp, pipeline_parallel_size=pp),
+        model_config=SimpleNamespace(
+            **{**model, "hf_text_config": SimpleNamespace(), **(target or {})}
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"dp": 2}, "data parallelism"),
+        ({"pp": 2}, "pipeline parallelism"),
+        ({"parallel": True}, "parallel drafting"),
+        ({"draft": {"uses_mrope": True}}, "M-RoPE"),
+        ({"draft": {"is_hybrid": True}}, "a draft model with recurrent layers"),
+        ({"target": {"is_hybrid": True}}, "a target with recurrent layers"),
+    ],
+)
+def test_what_is_not_served_is_refused(given, named):
+    reason = why_not_served(config(**given))
+    assert named in reason
+    assert "VLLM_USE_V2_MODEL_RUNNER=0" in reason
+
+
+GDN = SimpleNamespace(linear_num_value_heads=4)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"method": "dflash", "parallel": True},
+        {"method": "mtp", "target": {"is_hybrid": True, "hf_text_config": GDN}},
+        {"method": "ngram", "dp": 2},  # not ours to refuse
+    ],
+)
+def test_what_is_served_is_not_refused(given):
+    assert why_not_served(config(**given)) is None
