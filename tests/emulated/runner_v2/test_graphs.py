@@ -42,7 +42,6 @@ def case_in_graphs(target, draft, k, method="draft_model"):
 def test_independent_drafts(target, draft, k):
     case = case_in_graphs(target, draft, k)
     result = engine.run(case)
-    assert engine.replayed(result.log)
     assert_greedy_tokens_of_reference(case, result)
     assert_drafts_are_the_drafts_own(case, result)
     assert result.draft_replays > 5

@@ -20,10 +20,13 @@ from mkv_ascend.adapters.common.patches.identity_rope import record_identity_rop
 from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
 from mkv_ascend.adapters.common.worker import HostWorker
 from mkv_ascend.adapters.logging import get_logger
-from mkv_ascend.adapters.patching import override, replaced
+from mkv_ascend.adapters.patching import lent, override, replaced
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.engine_core import our_groups
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.left_alone import why_not_planned
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.mla_specs import corrected_specs
+from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.mla_specs import (
+    corrected_specs,
+    size_of_index_keys,
+)
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.strides import layers_with_strides
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.kv_cache.planned_caches import (
     ALLOCATION,
@@ -95,7 +98,9 @@ class MkvWorkerV2(HostWorker):
     def get_kv_cache_spec(self) -> dict[str, Any]:
         """The spec of every layer with a cache, with the facts that planning needs besides."""
         every = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
-        specs = corrected_specs(super().get_kv_cache_spec(), every)
+        asked = self.model_config.hf_text_config
+        with lent(asked, "index_head_dim", size_of_index_keys(self.vllm_config)):
+            specs = corrected_specs(super().get_kv_cache_spec(), every)
         self._strided = layers_with_strides(specs)
         if why_not_planned(self.vllm_config, specs.values()) is None:
             tie_facts(specs, every, self._draft_layers(), self._strided)

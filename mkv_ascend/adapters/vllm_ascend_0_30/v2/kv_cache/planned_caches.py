@@ -39,7 +39,7 @@ ALLOCATION = record(
         "vllm_ascend.worker.worker:NPUWorker.get_kv_cache_spec",
         "vllm_ascend.worker.worker:NPUWorker.initialize_from_config",
     ),
-    writes=("kv_block_zeroer",),
+    writes=("index_head_dim", "kv_block_zeroer"),
     reads=(
         "vllm_ascend.worker.v2.attn_utils:get_kv_cache_spec",
         "vllm.v1.worker.gpu.attn_utils:init_kv_cache",
