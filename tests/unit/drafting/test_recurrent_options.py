@@ -169,7 +169,7 @@ def test_prefix_hits_are_switched_off_where_the_draft_cannot_read_them(changes, 
     aligned = config(
         target=RECURRENT, enable_prefix_caching=True, mamba_cache_mode="align", **changes
     )
-    assert re.search(f"--enable-prefix-caching is set: .*{reason}", refused(aligned))
+    assert re.search(rf"\(--enable-prefix-caching\) is on .*{reason}", refused(aligned))
     assert switch_prefix_hits_off(aligned, facts_of(aligned)) is None
     assert aligned.cache_config.enable_prefix_caching is True
 

@@ -18,6 +18,7 @@ from mkv_ascend.adapters.common.early_checks import recurrent_refusals
 from mkv_ascend.adapters.common.kv_cache.layer_facts import tie_facts
 from mkv_ascend.adapters.common.patches.identity_rope import record_identity_rope
 from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
+from mkv_ascend.adapters.common.target_graphs import take_lengths_on_the_host
 from mkv_ascend.adapters.common.worker import HostWorker
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import lent, override, replaced
@@ -129,6 +130,9 @@ class MkvWorkerV2(HostWorker):
             runner.kv_block_zeroer = self._caches.zeroer()
         if self.assembly() is not None:
             runner.attn_groups = without_layers(runner.attn_groups, self._draft_layers())
+        if runner.compilation_config.cudagraph_mode.has_full_cudagraphs():
+            groups = [group for kv_group in runner.attn_groups for group in kv_group]
+            take_lengths_on_the_host([b for group in groups for b in group.metadata_builders])
         if not is_global_first_rank():
             return
         rows = self.layer_rows()

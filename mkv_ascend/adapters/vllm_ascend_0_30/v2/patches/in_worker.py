@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.patches import in_worker
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import speculators
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import speculators, verify_steps
 
 
 def apply() -> None:
     """Apply them. Idempotent."""
     in_worker.apply()
     speculators.make_speculator.apply()
+    verify_steps.update_for_verify_steps.apply()

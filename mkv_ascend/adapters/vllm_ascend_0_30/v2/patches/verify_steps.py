@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The target's verify steps in full graphs of model runner V2, whatever proposes the drafts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mkv_ascend.adapters.common.target_graphs import for_updates, state_of
+from mkv_ascend.adapters.patching import patch, replaced
+
+PREPARED = "vllm_ascend.worker.v2.model_states.default:AscendModelState.prepare_attn"
+
+
+@patch(
+    name="verify steps in full graphs of model runner V2",
+    target=("vllm_ascend.worker.v2.aclgraph_utils:ModelAclGraphManager._graph_relay", PREPARED),
+    reads=(
+        "vllm_ascend.attention.mla_v1:AscendMLAImpl.update_graph_params",
+        "vllm_ascend.worker.v2.input_batch:AscendInputBatch.make_dummy",
+    ),
+    writes=("attn_state", "speculative_config"),
+    why="A verify step has K + 1 tokens per request. vllm-ascend captures it as a decode of one "
+    "token, which the operator for sinks refuses; and where a captured launch of MLA is given this "
+    "step's lengths, it knows of K + 1 tokens for the methods eagle, eagle3 and mtp alone.",
+    until="vllm-ascend looks at the number of tokens",
+    test="tests/emulated/runner_v2/test_graphs.py",
+)
+def update_for_verify_steps(original: Any, manager: Any, *args: Any) -> Any:
+    """Update launches of MLA for K + 1 tokens per request, whatever the method."""
+    runner = manager.model_runner
+    with replaced(runner, "speculative_config", for_updates(runner.speculative_config)):
+        return original(manager, *args)
+
+
+@update_for_verify_steps.also(target=PREPARED)
+def _with_the_state_of_a_chunk(original: Any, state: Any, batch: Any, *args: Any, **kw: Any) -> Any:
+    batch.attn_state = state_of(batch.attn_state, int(batch.num_scheduled_tokens.max()))
+    return original(state, batch, *args, **kw)
