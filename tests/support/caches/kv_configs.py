@@ -47,6 +47,7 @@ def config(
         additional_config={"mkv_ascend": {"layout": layout or {}}},
         max_concurrent_batches=1,
         max_in_flight_tokens=512,
+        use_v2_model_runner=False,
         attention_config=SimpleNamespace(hisparse_config=None),
         model_config=SimpleNamespace(
             max_model_len=max_model_len, original_max_model_len=max_model_len
