@@ -59,7 +59,7 @@ from mkv_ascend.adapters.common.target_graphs import (
 from mkv_ascend.adapters.common.target_pass import AttentionGroups, TargetPass, plan_target_pass
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import override, replaced
-from mkv_ascend.attention.report import LayerRow, layer_rows, render
+from mkv_ascend.attention.report import LayerRow, render
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.materialize import Materialized, materialize
 
@@ -151,12 +151,7 @@ class HostRunner(NPUModelRunner):
 
     def layer_rows(self) -> tuple[LayerRow, ...]:
         """Each layer with its backend and its KV group, in the order of creation."""
-        groups = {
-            name: gid
-            for gid, group in enumerate(self.kv_cache_config.kv_cache_groups)
-            for name in group.layer_names
-        }
-        return layer_rows(layers.all_choices(self.vllm_config, self._draft_layers()), groups)
+        return layers.rows_of_layers(self.vllm_config, self._draft_layers(), self.kv_cache_config)
 
     def zero_new_blocks(self) -> None:
         """Zero new blocks from now on, where a draft's may have held states (``new_blocks``)."""

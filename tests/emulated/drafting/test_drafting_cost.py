@@ -4,26 +4,9 @@
 Counted outside of the draft's own forward, logits, sampling and feeding back (proposal_probe.py).
 """
 
-from pathlib import Path
-
 import pytest
 
-from tests.support import programs
-from tests.support.pairs import scenario, text_prompts
-
-PROBE = Path(__file__).with_name("proposal_probe.py")
-MAX_LAUNCHES = 6
-REPLAY, UPDATE = "NPUGraph.replay", "graph_task_update"
-
-
-def probe(target, draft, **fields):
-    case = scenario(target, draft, record_drafts=False, **fields)
-    request = {
-        "engine": {**case.engine_arguments(), "async_scheduling": False},
-        "prompts": text_prompts(case.model, 3),
-        "max_tokens": 10,
-    }
-    return programs.answer_of(PROBE, request)
+from tests.support.proposal_costs import MAX_LAUNCHES, REPLAY, UPDATE, probe
 
 
 @pytest.fixture(scope="module")

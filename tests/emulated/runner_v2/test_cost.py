@@ -1,29 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a proposal costs on model runner V2, by exact count (see ``drafting/proposal_probe.py``)."""
 
-from pathlib import Path
+from functools import partial
 
 import pytest
 
-from tests.support import hosts, programs
-from tests.support.pairs import scenario, text_prompts
+from tests.support import hosts, proposal_costs
+from tests.support.proposal_costs import MAX_LAUNCHES, REPLAY, UPDATE
 from tests.support.stock import RUNNER_V2
 
 hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone")
 
-PROBE = Path(__file__).parents[1] / "drafting" / "proposal_probe.py"
-MAX_LAUNCHES = 6
-REPLAY, UPDATE = "NPUGraph.replay", "graph_task_update"
-
-
-def probe(target, draft, **fields):
-    case = scenario(target, draft, record_drafts=False, **fields)
-    request = {
-        "engine": {**case.engine_arguments(), "async_scheduling": False},
-        "prompts": text_prompts(case.model, 3),
-        "max_tokens": 24,
-    }
-    return programs.answer_of(PROBE, request, RUNNER_V2)
+probe = partial(proposal_costs.probe, max_tokens=24, variables=RUNNER_V2)
 
 
 @pytest.fixture(scope="module")

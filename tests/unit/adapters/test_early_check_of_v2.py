@@ -8,20 +8,37 @@ import pytest
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.early_check import why_not_served
 
 
-def config(method="draft_model", *, dp=1, pp=1, parallel=False, draft=None, target=None):
-    model = {"uses_mrope": False, "is_hybrid": False, "is_attention_free": False}
+def config(
+    method="draft_model", *, dp=1, pp=1, cp=1, eplb=False, draft=None, target=None, **speculative
+):
+    model = {
+        "uses_mrope": False,
+        "is_hybrid": False,
+        "is_attention_free": False,
+        "is_multimodal_model": False,
+        "hf_config": SimpleNamespace(),
+        "hf_text_config": SimpleNamespace(),
+    }
+    asked = {"parallel_drafting": False, "enable_adaptive_verification": False, **speculative}
     return SimpleNamespace(
         speculative_config=SimpleNamespace(
             method=method,
-            parallel_drafting=parallel,
             draft_model_config=SimpleNamespace(**{**model, **(draft or {})}),
             uses_draft_model=lambda: method == "draft_model",
+            **asked,
         ),
-        parallel_config=SimpleNamespace(data_parallel_size=dp, pipeline_parallel_size=pp),
-        model_config=SimpleNamespace(
-            **{**model, "hf_text_config": SimpleNamespace(), **(target or {})}
+        parallel_config=SimpleNamespace(
+            data_parallel_size=dp,
+            pipeline_parallel_size=pp,
+            prefill_context_parallel_size=1,
+            decode_context_parallel_size=cp,
+            enable_eplb=eplb,
         ),
+        model_config=SimpleNamespace(**{**model, **(target or {})}),
     )
+
+
+SHARES = SimpleNamespace(index_share_for_mtp_iteration=True)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +46,12 @@ def config(method="draft_model", *, dp=1, pp=1, parallel=False, draft=None, targ
     [
         ({"dp": 2}, "data parallelism"),
         ({"pp": 2}, "pipeline parallelism"),
-        ({"parallel": True}, "parallel drafting"),
+        ({"cp": 2}, "context parallelism"),
+        ({"eplb": True}, "--enable-eplb"),
+        ({"parallel_drafting": True}, "parallel drafting"),
+        ({"enable_adaptive_verification": True}, "enable_adaptive_verification"),
+        ({"target": {"is_multimodal_model": True}}, "images"),
+        ({"method": "mtp", "draft": {"hf_config": SHARES}}, "choice of keys"),
         ({"draft": {"uses_mrope": True}}, "M-RoPE"),
         ({"draft": {"is_hybrid": True}}, "a draft model with recurrent layers"),
         ({"target": {"is_hybrid": True}}, "a target with recurrent layers"),
@@ -48,7 +70,7 @@ GDN = SimpleNamespace(linear_num_value_heads=4)
     "given",
     [
         {},
-        {"method": "dflash", "parallel": True},
+        {"method": "dflash", "parallel_drafting": True},
         {"method": "mtp", "target": {"is_hybrid": True, "hf_text_config": GDN}},
         {"method": "ngram", "dp": 2},  # not ours to refuse
     ],

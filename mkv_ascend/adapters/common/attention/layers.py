@@ -34,12 +34,14 @@ from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import Patch, expect, record
 from mkv_ascend.attention import catalog, selection
 from mkv_ascend.attention.options import WindowBound
+from mkv_ascend.attention.report import LayerRow, layer_rows
 from mkv_ascend.attention.request import PLAIN_DTYPES, LayerRequest
 from mkv_ascend.attention.selection import Choice, SelectionError, SelectionOptions
 from mkv_ascend.layout.kind import Kind, Role
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
 
 logger = get_logger(__name__)
 
@@ -299,6 +301,18 @@ def all_choices(config: VllmConfig, draft_layers: Collection[str]) -> list[Choic
         if choice is not None:
             choices.append(choice)
     return choices
+
+
+def rows_of_layers(
+    config: VllmConfig, draft_layers: Collection[str], kv_cache_config: KVCacheConfig
+) -> tuple[LayerRow, ...]:
+    """Each layer with its backend and its KV group, in the order of creation."""
+    groups = {
+        name: kv_group
+        for kv_group, group in enumerate(kv_cache_config.kv_cache_groups)
+        for name in group.layer_names
+    }
+    return layer_rows(all_choices(config, draft_layers), groups)
 
 
 def _choice_of_class(name: str, layer: Any, role: Role) -> Choice | None:

@@ -6,24 +6,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vllm.config import get_layers_from_vllm_config
-from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
-
-from mkv_ascend.adapters.common.kv_cache.layer_facts import tie_facts
 from mkv_ascend.adapters.common.runner import HostRunner
 from mkv_ascend.adapters.common.verifying_rows import name_rows
-from mkv_ascend.adapters.patching import lent, override
+from mkv_ascend.adapters.patching import override
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.drafting.host import HOST
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.engine_core import our_groups
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.left_alone import (
-    why_not_planned,
     why_not_planned_groups,
 )
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.mla_specs import (
-    corrected_specs,
-    size_of_index_keys,
-)
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.strides import layers_with_strides
+from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.planned_specs import planned_specs
 
 
 class MkvModelRunner(HostRunner):
@@ -50,12 +41,7 @@ class MkvModelRunner(HostRunner):
     @override(our_groups.record)
     def get_kv_cache_spec(self) -> dict[str, Any]:
         """The spec of every layer with a cache, with the facts that planning needs besides."""
-        all_layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
-        asked = self.model_config.hf_text_config
-        with lent(asked, "index_head_dim", size_of_index_keys(self.vllm_config)):
-            specs = corrected_specs(super().get_kv_cache_spec(), all_layers)
-        self._strided = layers_with_strides(specs)
-        # Specs with facts are what the engine core takes for planned ones.
-        if why_not_planned(self.vllm_config, specs.values()) is None:
-            tie_facts(specs, all_layers, self._draft_layers(), self._strided)
+        specs, self._strided = planned_specs(
+            self.vllm_config, super().get_kv_cache_spec, self._draft_layers()
+        )
         return specs

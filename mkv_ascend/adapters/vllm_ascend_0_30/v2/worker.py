@@ -15,20 +15,15 @@ from vllm.v1.worker.gpu import attn_utils
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
 from mkv_ascend.adapters.common.early_checks import recurrent_refusals
-from mkv_ascend.adapters.common.kv_cache.layer_facts import tie_facts
 from mkv_ascend.adapters.common.patches.identity_rope import record_identity_rope
 from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
 from mkv_ascend.adapters.common.target_graphs import take_lengths_on_the_host
 from mkv_ascend.adapters.common.worker import HostWorker
 from mkv_ascend.adapters.logging import get_logger
-from mkv_ascend.adapters.patching import lent, override, replaced
+from mkv_ascend.adapters.patching import override, replaced
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.engine_core import our_groups
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.left_alone import why_not_planned
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.mla_specs import (
-    corrected_specs,
-    size_of_index_keys,
-)
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.strides import layers_with_strides
+from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.planned_specs import planned_specs
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.kv_cache.planned_caches import (
     ALLOCATION,
     PlannedCaches,
@@ -39,7 +34,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.auxiliary_states import (
     with_auxiliary_states,
 )
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.target_groups import without_layers
-from mkv_ascend.attention.report import LayerRow, layer_rows, render
+from mkv_ascend.attention.report import LayerRow, render
 
 if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -88,23 +83,16 @@ class MkvWorkerV2(HostWorker):
 
     def layer_rows(self) -> tuple[LayerRow, ...]:
         """See the base."""
-        groups = {
-            name: gid
-            for gid, group in enumerate(self.model_runner.kv_cache_config.kv_cache_groups)
-            for name in group.layer_names
-        }
-        return layer_rows(layers.all_choices(self.vllm_config, self._draft_layers()), groups)
+        return layers.rows_of_layers(
+            self.vllm_config, self._draft_layers(), self.model_runner.kv_cache_config
+        )
 
     @override(ALLOCATION)
     def get_kv_cache_spec(self) -> dict[str, Any]:
         """The spec of every layer with a cache, with the facts that planning needs besides."""
-        every = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
-        asked = self.model_config.hf_text_config
-        with lent(asked, "index_head_dim", size_of_index_keys(self.vllm_config)):
-            specs = corrected_specs(super().get_kv_cache_spec(), every)
-        self._strided = layers_with_strides(specs)
-        if why_not_planned(self.vllm_config, specs.values()) is None:
-            tie_facts(specs, every, self._draft_layers(), self._strided)
+        specs, self._strided = planned_specs(
+            self.vllm_config, super().get_kv_cache_spec, self._draft_layers()
+        )
         return specs
 
     @override(our_groups.record)

@@ -73,8 +73,8 @@ def requests_of_graphs(tokens: Iterable[int], each: int, most: int) -> list[int]
 class MkvSpeculator(DraftModelSpeculator):
     """A draft over any number of KV groups, whose passes are planned before the first runs.
 
-    ``samples``: whether vLLM's own sampling of drafts is asked for: tokens are drawn, or their
-    acceptance is estimated. ``draft_steps``: the numbers of draft tokens, int64 [K].
+    ``samples``: whether vLLM's own sampling of drafts is asked for: tokens are drawn, or the best
+    is found without all logits. ``draft_steps``: the numbers of draft tokens, int64 [K].
 
     The names that ``Assembly`` and ``AscendDraft`` know from proposers of model runner V1 are
     attributes here.
@@ -107,11 +107,7 @@ class MkvSpeculator(DraftModelSpeculator):
         self._share_mtp_indices = False
         self.inputs_embeds: torch.Tensor | None = None
         self._draft_config: VllmConfig | None = None
-        self.samples = (
-            self.draft_logits is not None
-            or self.use_local_argmax_reduction
-            or self.use_acceptance_estimator
-        )
+        self.samples = self.draft_logits is not None or self.use_local_argmax_reduction
         self.draft_steps = torch.arange(
             self.num_speculative_tokens, dtype=torch.int64, device=device
         )
