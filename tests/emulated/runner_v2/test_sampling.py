@@ -5,6 +5,7 @@ import pytest
 
 from tests.support import engine, hosts
 from tests.support.pairs import scenario
+from tests.support.sampled_pairs import DRAFT, assert_distributed_as_the_target_says
 from tests.support.stock import RUNNER_V2
 
 hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone")
@@ -38,3 +39,11 @@ def test_a_model_that_drafts_for_itself_at_random_is_always_right(method, graphs
     assert (result.accepted_per_position == everything) == (method == "probabilistic")
     assert len({tuple(tokens) for tokens in result.tokens}) > len(SEEDS) // 2
     assert (result.draft_replays > 0) == (graphs is not None)
+
+
+@pytest.mark.parametrize("method", ["probabilistic", "greedy"])
+def test_tokens_are_distributed_as_the_target_says(method):
+    """A token that is accepted without the draft's true probability is drawn too often."""
+    assert_distributed_as_the_target_says(
+        DRAFT, speculative={"draft_sample_method": method}, environment=RUNNER_V2
+    )
