@@ -118,16 +118,18 @@ def test_memory_is_not_scaled_where_caches_are_planned():
 def test_specs_that_vllm_ascend_arranges_get_no_facts(monkeypatch, connected):
     """The engine core takes specs with facts for planned ones, and counts blocks by the plan."""
     module, specs, tied = hosts.module("runner"), model([full(), window()]), []
-    monkeypatch.setattr(module, "get_layers_from_vllm_config", lambda *_: dict.fromkeys(specs))
-    monkeypatch.setattr(module, "tie_facts", lambda found, *_: tied.extend(found))
+    planned = hosts.module("kv_cache.planned_specs")
+    monkeypatch.setattr(planned, "get_layers_from_vllm_config", lambda *_: dict.fromkeys(specs))
+    monkeypatch.setattr(planned, "tie_facts", lambda found, *_: tied.extend(found))
     monkeypatch.setattr(NPUModelRunner, "get_kv_cache_spec", lambda self: dict(specs))
     connector = SimpleNamespace(kv_connector="any", kv_connector_extra_config={})
     options = config(**({"kv_transfer": connector} if connected else {}))
     options.speculative_config = None
+    options.model_config.hf_text_config = SimpleNamespace()
     runner = module.MkvModelRunner.__new__(module.MkvModelRunner)
     vars(runner).update(
         vllm_config=options,
-        model_config=SimpleNamespace(hf_text_config=SimpleNamespace()),
+        model_config=options.model_config,
         _draft_layers=frozenset,
     )
     assert runner.get_kv_cache_spec() == specs
