@@ -19,11 +19,15 @@ class HostAdapter(Protocol):
 
     @property
     def PACKAGE(self) -> str:  # noqa: N802
-        """Qualified name of the package that holds the adapter's modules.
+        """Qualified name of the package that answers questions of commands.
 
-        ``worker``, and ``explain.vllm_groups`` and ``explain.vllm_building``, which answer
-        questions of commands in a process of their own (``questions.py``), are among them.
+        Its modules ``explain.vllm_groups`` and ``explain.vllm_building`` do so, each in a process
+        of its own (``questions.py``).
         """
+
+    @property
+    def WORKER(self) -> str:  # noqa: N802
+        """Qualified name of the worker class with the host's own model runner."""
 
     @property
     def VERSIONS(self) -> Mapping[str, tuple[str, ...]]:  # noqa: N802

@@ -15,8 +15,13 @@ ADAPTER = versions.adapter()
 """The adapter of the installed pair."""
 NAME = ADAPTER.FINGERPRINTS.parent.name
 """The name of its folder, for instance ``vllm_ascend_0_23``."""
-FOLDER = f"mkv_ascend.adapters.{NAME}"
-COMMON = "mkv_ascend.adapters.common"
+ROOMS = (
+    ADAPTER.WORKER.rpartition(".worker.")[0],
+    ADAPTER.PACKAGE,
+    f"{ADAPTER.PACKAGE}.common",
+    "mkv_ascend.adapters.common",
+)
+"""Packages in which a module of the adapter may be, the host's own first."""
 VLLM_ASCEND = metadata.version("vllm-ascend")
 INDEXER_IS_A_LAYER = NAME == "vllm_ascend_0_30"
 """Whether sparse attention's indexer has a cache of its own, not one in the latent's spec."""
@@ -37,11 +42,11 @@ def path(name: str) -> str:
     Raises:
         ModuleNotFoundError: neither has one of that name.
     """
-    for package in (ADAPTER.PACKAGE, FOLDER, COMMON):
+    for package in ROOMS:
         room, _, _ = f"{package}.{name}".rpartition(".")
         if find_spec(room) is not None and find_spec(f"{package}.{name}") is not None:
             return f"{package}.{name}"
-    raise ModuleNotFoundError(f"neither {ADAPTER.PACKAGE} nor {COMMON} has a module {name}")
+    raise ModuleNotFoundError(f"none of {ROOMS} has a module {name}")
 
 
 def module(name: str) -> Any:

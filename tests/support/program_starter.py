@@ -105,8 +105,8 @@ def import_what_engines_import() -> None:
 
     load_general_plugins()
     is_ours = type(current_platform).__module__.startswith("mkv_ascend.")
-    package = hosts.ADAPTER.PACKAGE if is_ours else "vllm_ascend.worker"
-    importlib.import_module(f"{package}.worker")
+    worker = hosts.ADAPTER.WORKER if is_ours else "vllm_ascend.worker.worker.NPUWorker"
+    importlib.import_module(worker.rpartition(".")[0])
 
 
 def main() -> None:

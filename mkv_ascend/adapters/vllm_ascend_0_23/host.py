@@ -12,6 +12,7 @@ from mkv_ascend.checks.host_rules import HostRules
 
 PACKAGE = "mkv_ascend.adapters.vllm_ascend_0_23"
 PLATFORM = "mkv_ascend.adapters.vllm_ascend_0_23.platform.MkvPlatform"
+WORKER = "mkv_ascend.adapters.vllm_ascend_0_23.worker.MkvWorker"
 VERSIONS = {"vllm": ("0.23.0",), "vllm-ascend": ("0.23.0", "0.23.0.post1")}
 RUNNERS = ("v1",)
 FINGERPRINTS = Path(__file__).with_name("fingerprints.json")

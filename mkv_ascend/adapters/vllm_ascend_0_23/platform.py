@@ -18,7 +18,7 @@ class MkvPlatform(HostPlatform):
     """The platform that vLLM runs on when this package and vllm-ascend 0.23.0 are installed."""
 
     RULES = host.RULES
-    WORKER = "mkv_ascend.adapters.vllm_ascend_0_23.worker.MkvWorker"
+    WORKER = host.WORKER
 
     @classmethod
     def patches_of_the_engine_core(cls, config: VllmConfig) -> Iterable[Patch]:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from mkv_ascend.checks.host_rules import HostRules
 
-PACKAGE = "mkv_ascend.adapters.vllm_ascend_0_30.v1"
+PACKAGE = "mkv_ascend.adapters.vllm_ascend_0_30"
 PLATFORM = "mkv_ascend.adapters.vllm_ascend_0_30.platform.MkvPlatform"
+WORKER = "mkv_ascend.adapters.vllm_ascend_0_30.v1.worker.MkvWorker"
 VERSIONS = {"vllm": ("0.30.0",), "vllm-ascend": ("0.30.0rc2",)}
 RUNNERS = ("v1", "v2")
 FINGERPRINTS = Path(__file__).with_name("fingerprints.json")
@@ -37,7 +38,7 @@ def start_process() -> None:
     """
     from vllm_ascend.utils import adapt_patch
 
-    from mkv_ascend.adapters.vllm_ascend_0_30.v1.patches import own_options
+    from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import own_options
     from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import methods_of_v2
 
     adapt_patch(is_global_patch=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mkv_ascend.adapters.common.platform import HostPlatform
 from mkv_ascend.adapters.patching import Patch
 from mkv_ascend.adapters.vllm_ascend_0_30 import host
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.early_checks import states
+from mkv_ascend.adapters.vllm_ascend_0_30.common.early_checks import states
 from mkv_ascend.adapters.vllm_ascend_0_30.v2 import early_check
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class MkvPlatform(HostPlatform):
     """The platform that vLLM runs on when this package and vllm-ascend 0.30.0rc2 are installed."""
 
     RULES = host.RULES
-    WORKER = "mkv_ascend.adapters.vllm_ascend_0_30.v1.worker.MkvWorker"
+    WORKER = host.WORKER
     WORKER_V2 = "mkv_ascend.adapters.vllm_ascend_0_30.v2.worker.MkvWorkerV2"
     WHY_RECURRENT_DRAFTS_READ_NO_HITS = states.HITS
 
@@ -40,8 +40,8 @@ class MkvPlatform(HostPlatform):
     def patches_of_the_engine_core(cls, config: VllmConfig) -> Iterable[Patch]:
         """See the base."""
         # Not with this module: the front process needs none of it.
-        from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache import engine_core
-        from mkv_ascend.adapters.vllm_ascend_0_30.v1.patches import placeholder_drafts
+        from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache import engine_core
+        from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import placeholder_drafts
 
         if config.use_v2_model_runner:
             return (engine_core.our_groups,)

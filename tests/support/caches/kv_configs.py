@@ -55,7 +55,7 @@ def config(
         parallel_config=SimpleNamespace(
             decode_context_parallel_size=1,
             prefill_context_parallel_size=1,
-            worker_cls=f"{hosts.ADAPTER.PACKAGE}.worker.MkvWorker",
+            worker_cls=hosts.ADAPTER.WORKER,
         ),
         scheduler_config=SimpleNamespace(
             disable_hybrid_kv_cache_manager=False, max_num_batched_tokens=512

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.early_checks import states
+from mkv_ascend.adapters.vllm_ascend_0_30.common.early_checks import states
 
 DENSE = SimpleNamespace(
     model="dense", is_hybrid=False, is_attention_free=False, hf_text_config=SimpleNamespace()

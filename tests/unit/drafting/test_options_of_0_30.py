@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.drafting.options import refuse_options
+from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.options import refuse_options
 
 
 def config(**changes: Any) -> Any:

@@ -9,12 +9,12 @@ from typing import Any
 from mkv_ascend.adapters.common.runner import HostRunner
 from mkv_ascend.adapters.common.verifying_rows import name_rows
 from mkv_ascend.adapters.patching import override
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.drafting.host import HOST
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.engine_core import our_groups
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.left_alone import (
+from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.host import HOST
+from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.engine_core import our_groups
+from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.left_alone import (
     why_not_planned_groups,
 )
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.planned_specs import planned_specs
+from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.planned_specs import planned_specs
 
 
 class MkvModelRunner(HostRunner):

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from mkv_ascend.adapters.common.worker import HostWorker
 from mkv_ascend.adapters.patching import override
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.engine_core import our_groups
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.left_alone import why_not_planned
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.patches import in_worker
+from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.engine_core import our_groups
+from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.left_alone import why_not_planned
+from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import in_worker
 from mkv_ascend.adapters.vllm_ascend_0_30.v1.runner import MkvModelRunner
 
 

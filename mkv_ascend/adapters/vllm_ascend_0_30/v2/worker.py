@@ -21,9 +21,9 @@ from mkv_ascend.adapters.common.target_graphs import take_lengths_on_the_host
 from mkv_ascend.adapters.common.worker import HostWorker
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import override, replaced
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.engine_core import our_groups
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.left_alone import why_not_planned
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.planned_specs import planned_specs
+from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.engine_core import our_groups
+from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.left_alone import why_not_planned
+from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.planned_specs import planned_specs
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.kv_cache.planned_caches import (
     ALLOCATION,
     PlannedCaches,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.drafting.mixed_draft import send_tokens_to_experts
+from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.mixed_draft import send_tokens_to_experts
 from mkv_ascend.drafting.draft import HiddenStates
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from vllm_ascend.ascend_config import get_ascend_config
 from vllm_ascend.utils import enable_sp
 
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.drafting.host import Host
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.drafting.options import refuse_options
+from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.host import Host
+from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.options import refuse_options
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.draft import SpeculatorDraft
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.pass_context import PASSES
 

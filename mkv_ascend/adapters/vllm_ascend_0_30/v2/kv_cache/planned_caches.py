@@ -20,7 +20,7 @@ from mkv_ascend.adapters.common.kv_cache.planned_caches import (
 )
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import record
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.left_alone import why_not_planned_groups
+from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.left_alone import why_not_planned_groups
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.materialize import Materialized, materialize
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.patches import in_worker
+from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import in_worker
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import speculators, verify_steps
 
 

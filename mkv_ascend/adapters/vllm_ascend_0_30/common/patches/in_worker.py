@@ -10,7 +10,7 @@ from mkv_ascend.adapters.common.patches import (
     two_head_sizes,
     value_head_size,
 )
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.patches import (
+from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import (
     context_keys,
     gdn_rows,
     sparse_counts,

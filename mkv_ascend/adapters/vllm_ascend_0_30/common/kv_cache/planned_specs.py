@@ -11,12 +11,12 @@ from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
 from mkv_ascend.adapters.common.kv_cache.layer_facts import tie_facts
 from mkv_ascend.adapters.patching import lent
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.left_alone import why_not_planned
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.mla_specs import (
+from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.left_alone import why_not_planned
+from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.mla_specs import (
     corrected_specs,
     size_of_index_keys,
 )
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.strides import layers_with_strides
+from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.strides import layers_with_strides
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

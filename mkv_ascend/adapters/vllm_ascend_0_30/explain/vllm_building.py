@@ -9,14 +9,14 @@ from typing import Any
 
 from mkv_ascend.adapters.common.explain import vllm_building
 from mkv_ascend.adapters.questions import answer
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.explain.vllm_groups import group_specs
+from mkv_ascend.adapters.vllm_ascend_0_30.explain.vllm_groups import group_specs
 
 __all__ = ["apply_patches", "build", "group_specs", "prepare_grouping", "runner_class"]
 
 
 def apply_patches() -> None:
     """Apply what a worker process needs before a model is built."""
-    from mkv_ascend.adapters.vllm_ascend_0_30.v1.patches import in_worker
+    from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import in_worker
 
     in_worker.apply()
 

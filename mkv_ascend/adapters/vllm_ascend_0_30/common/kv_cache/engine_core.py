@@ -18,7 +18,7 @@ from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheTensor
 from mkv_ascend.adapters.common.kv_cache import engine_planning, planned_groups
 from mkv_ascend.adapters.common.kv_cache.layer_facts import tie, tied_facts
 from mkv_ascend.adapters.patching import patch, replaced
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.kv_cache.left_alone import why_not_planned
+from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.left_alone import why_not_planned
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

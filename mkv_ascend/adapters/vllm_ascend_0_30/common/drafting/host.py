@@ -18,13 +18,13 @@ from mkv_ascend.adapters.common.drafting.capture_adapters import CapturedGraphPa
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.adapters.common.drafting.pass_context import PassContext, PassesOfRunnerV1
 from mkv_ascend.adapters.common.drafting.sharing import SHARING, Sharing, find
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.drafting.mixed_draft import Draft
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.drafting.options import refuse_options
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.drafting.sparse_sharing import (
+from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.mixed_draft import Draft
+from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.options import refuse_options
+from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.sparse_sharing import (
     IndexerSharing,
     SparseSharing,
 )
-from mkv_ascend.adapters.vllm_ascend_0_30.v1.drafting.task_updates import (
+from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.task_updates import (
     DraftGraph,
     TaskUpdates,
 )

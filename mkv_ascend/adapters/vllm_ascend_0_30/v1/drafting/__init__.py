@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Drafting on vllm-ascend 0.30.0 with model runner V1."""

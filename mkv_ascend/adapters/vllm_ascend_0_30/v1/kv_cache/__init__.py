@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""KV caches on vllm-ascend 0.30.0rc2, model runner V1: layers of all groups share bytes again."""
