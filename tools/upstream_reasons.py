@@ -169,6 +169,14 @@ REASONS = (
         FAULT,
     ),
     Reason(
+        r"v2\.test_pp_transport::test_pp_guard_noop_preserves_partition",
+        r"^failed on teardown with \"AttributeError: .* no attribute 'VLLM_PP_LAYER_PARTITION'\"",
+        "the test itself has passed. Then its file's fixture removes a variable of vllm.envs, and "
+        "monkeypatch of pytest 9 removes it once more; that of pytest 8, which vllm-ascend asks "
+        "for, sets it to what it was",
+        FAULT,
+    ),
+    Reason(
         r"compilation\.a2\.test_acl_graph",
         r"does not have the attribute '_npu_setStream'",
         "the test patches a function of torch_npu's native module, on which the emulated "
