@@ -51,6 +51,7 @@ PLANNED = (
 V2 = "tests/emulated/runner_v2/test_drafts.py"
 V2_GRAPHS = "tests/emulated/runner_v2/test_graphs.py"
 V2_STOCK_GRAPHS = "tests/emulated/runner_v2/test_stock_graphs.py"
+HITS = "tests/emulated/recurrent/test_hits_of_recurrent_drafts.py"
 STATES = "tests/emulated/recurrent/test_gated_delta_nets.py"
 EMULATED = {
     "0.23": ("tests/emulated",),
@@ -101,6 +102,10 @@ EMULATED = {
         f"{STATES}::test_states_after_preemption_and_looked_up_drafts",
         "tests/emulated/recurrent/test_mamba_models.py"
         "::test_states_are_taken_back_to_what_was_accepted",
+        # Drafts with states behind hits: of blocks alone, and beside a target's states.
+        "tests/emulated/recurrent/test_draft_state_blocks.py",
+        f"{HITS}::test_states_of_the_target_are_hit_and_those_of_the_draft_rebuilt"
+        "[qwen3_next-qwen3_next_draft]",
         # Drafts: eagle3 and dflash by plain loops, MLA's, one in two groups, vLLM's default graphs.
         f"{REFERENCE}[llama_target-llama_eagle3-eagle3-3]",
         f"{REFERENCE}[gpt_oss-gpt_oss_dflash-dflash-3]",

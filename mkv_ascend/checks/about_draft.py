@@ -151,10 +151,7 @@ def why_hits_are_not_read(facts: ServeFacts, draft: ModelFacts) -> str | None:
     windows = bool(draft.text.get("sliding_window"))
     if types:
         windows = any("sliding" in kind or "chunked" in kind for kind in types)
-    may_read = facts.rules is None or facts.rules.recurrent_drafts_read_hits
     reasons = {
-        "its groups of blocks cannot leave prefix hits to the target's on "
-        f"{host_versions.vllm_ascend()} yet": not may_read,
         "it cannot read the images of a prefix again": (
             facts.target.values.get("vision_config") is not None
             or about_draft_inputs.has_several_positions(facts.target)

@@ -162,7 +162,7 @@ def _takes_hits(
         return _hits_beside_states(asked, rules)
     draft = [named.layer for named in layers if named.role is Role.DRAFT]
     if any(layer.states for layer in draft):
-        unread = any(layer.window for layer in draft) or not rules.recurrent_drafts_read_hits
+        unread = any(layer.window for layer in draft)
         if unread or target.is_multimodal or asked.number("data_parallel_size", 1) > 1:
             return False
     return asked.engine.get("enable_prefix_caching") is not False

@@ -18,9 +18,8 @@ class HostRules:
     state, where that can be. ``indexer_is_a_layer``: whether the indexer of sparse attention has a
     cache of its own. ``plans_compressed``: whether caches of DeepSeek-V4 are planned, not left to
     vllm-ascend. ``compressed_in_one_process``: whether a worker in the engine core's own process
-    serves them. ``recurrent_drafts_read_hits``: whether a draft with recurrent layers may read the
-    tokens of a prefix hit itself. ``hits_beside_states``: whether vLLM looks for prefix hits beside
-    states of the target by itself; it then keeps the states at ends of blocks, too.
+    serves them. ``hits_beside_states``: whether vLLM looks for prefix hits beside states of the
+    target by itself; it then keeps the states at ends of blocks, too.
     """
 
     quantizations: tuple[str, ...]
@@ -28,5 +27,4 @@ class HostRules:
     indexer_is_a_layer: bool
     plans_compressed: bool
     compressed_in_one_process: bool
-    recurrent_drafts_read_hits: bool
     hits_beside_states: bool

@@ -44,12 +44,10 @@ class HostPlatform(NPUPlatform):
     Attributes:
         WORKER: qualified name of the adapter's worker class.
         RULES: what checks must know of the host.
-        WHY_RECURRENT_DRAFTS_READ_NO_HITS: the reason on this host; None where they do.
     """
 
     WORKER: ClassVar[str]
     RULES: ClassVar[HostRules]
-    WHY_RECURRENT_DRAFTS_READ_NO_HITS: ClassVar[str | None] = None
 
     @classmethod
     def why_not_served(cls, config: VllmConfig) -> str | None:
@@ -107,7 +105,7 @@ class HostPlatform(NPUPlatform):
             if (reason := cls.why_not_served(vllm_config)) is not None:
                 refuse(ValueError(reason))
             try:
-                early_check.check_models(vllm_config, cls.WHY_RECURRENT_DRAFTS_READ_NO_HITS)
+                early_check.check_models(vllm_config)
                 kv_connectors.check_connectors(vllm_config)
             except (SelectionError, kv_connectors.ConnectorError) as error:
                 refuse(error)

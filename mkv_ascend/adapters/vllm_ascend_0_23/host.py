@@ -22,7 +22,6 @@ RULES = HostRules(
     indexer_is_a_layer=False,
     plans_compressed=True,
     compressed_in_one_process=True,
-    recurrent_drafts_read_hits=True,
     hits_beside_states=False,
 )
 

@@ -25,7 +25,6 @@ RULES = HostRules(
     indexer_is_a_layer=True,
     plans_compressed=False,
     compressed_in_one_process=False,
-    recurrent_drafts_read_hits=False,
     hits_beside_states=True,
 )
 

@@ -22,7 +22,6 @@ class MkvPlatform(HostPlatform):
     RULES = host.RULES
     WORKER = host.WORKER
     WORKER_V2 = "mkv_ascend.adapters.vllm_ascend_0_30.v2.worker.MkvWorkerV2"
-    WHY_RECURRENT_DRAFTS_READ_NO_HITS = states.HITS
 
     @classmethod
     def worker_of(cls, config: VllmConfig) -> str:
@@ -41,8 +40,15 @@ class MkvPlatform(HostPlatform):
         """See the base."""
         # Not with this module: the front process needs none of it.
         from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache import engine_core
-        from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import placeholder_drafts
+        from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import (
+            draft_state_blocks,
+            placeholder_drafts,
+        )
 
         if config.use_v2_model_runner:
             return (engine_core.our_groups,)
-        return (engine_core.our_groups, placeholder_drafts.schedule_no_placeholders)
+        return (
+            engine_core.our_groups,
+            placeholder_drafts.schedule_no_placeholders,
+            draft_state_blocks.block_sizes_of_others,
+        )

@@ -55,7 +55,7 @@ def configure(monkeypatch):
         monkeypatch.setattr(NPUPlatform, "check_and_update_config", classmethod(stock))
         monkeypatch.setattr(
             "mkv_ascend.adapters.common.early_checks.early_check.check_models",
-            lambda config, why_no_hits: None,
+            lambda config: None,
         )
         check = "mkv_ascend.adapters.common.early_checks.kv_connectors.check_connectors"
         monkeypatch.setattr(check, lambda config: None)

@@ -25,14 +25,16 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.request import Request
 
+from mkv_ascend.adapters.common.patches.draft_state_blocks import (
+    DraftRecurrentSpec,
+    leave_hits_to_others,
+)
 from tests.support import hosts
 from tests.support.caches.kv_configs import config
 
-_draft_state_blocks = hosts.module("patches.draft_state_blocks")
-DraftRecurrentSpec = _draft_state_blocks.DraftRecurrentSpec
-leave_hits_to_others = _draft_state_blocks.leave_hits_to_others
-
 K = 3
+IN_FLIGHT = "max_num_batched_tokens" if hosts.NAME == "vllm_ascend_0_23" else "max_in_flight_tokens"
+"""vLLM's word for how many tokens a manager may be asked to hold at once."""
 MAX_LENGTH = 1000
 """No multiple of any block."""
 
@@ -81,6 +83,7 @@ def manager_of(*specs: Any, caching: bool = True) -> KVCacheManager:
             enable_prefix_caching=caching,
             block_size=min(spec.block_size for spec in specs),
             hash_block_size=None,
+            prefix_match_unit=None,
         ),
         parallel_config=SimpleNamespace(
             decode_context_parallel_size=1, prefill_context_parallel_size=1
@@ -90,7 +93,7 @@ def manager_of(*specs: Any, caching: bool = True) -> KVCacheManager:
     groups = groups_of(*specs)
     scheduled, hashed = core.resolve_kv_cache_block_sizes(groups, engine)
     manager = KVCacheManager(
-        groups, MAX_LENGTH, scheduled, hashed, max_num_batched_tokens=512, enable_caching=caching
+        groups, MAX_LENGTH, scheduled, hashed, **{IN_FLIGHT: 512}, enable_caching=caching
     )
     manager.hashed = hashed  # type: ignore[attr-defined]
     return manager
@@ -109,7 +112,7 @@ def request(manager: KVCacheManager, name: str, tokens: int) -> Request:
 def begin(manager: KVCacheManager, asked: Request) -> int:
     """Schedule all of a request's prompt. Returns its hit in tokens."""
     manager.coordinator.new_step_starts()
-    blocks, hit = manager.get_computed_blocks(asked)
+    blocks, hit, *_ = manager.get_computed_blocks(asked)
     assert manager.allocate_slots(asked, asked.num_tokens - hit, hit, blocks) is not None
     asked.num_computed_tokens = asked.num_tokens
     return hit
@@ -169,7 +172,7 @@ def test_a_request_waits_where_there_are_no_blocks_for_its_states() -> None:
     pool = manager.block_pool
     held = pool.get_new_blocks(pool.get_num_free_blocks() - K - 1)
     asked = request(manager, "a", 100)
-    blocks, hit = manager.get_computed_blocks(asked)
+    blocks, hit, *_ = manager.get_computed_blocks(asked)
     assert manager.allocate_slots(asked, 100, hit, blocks) is None
     pool.free_blocks(held[:1])
     assert manager.allocate_slots(asked, 100, hit, blocks) is not None

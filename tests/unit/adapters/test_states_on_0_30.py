@@ -39,18 +39,16 @@ GDN = SimpleNamespace(
 )
 
 
-def reason(target, draft=DENSE, method="draft_model", prefix_caching=True, mode="none"):
+def reason(target, draft=DENSE, method="draft_model"):
     speculative = SimpleNamespace(
         method=method,
         draft_model_config=draft,
         uses_draft_model=lambda: method == "draft_model",
     )
-    cache = SimpleNamespace(enable_prefix_caching=prefix_caching, mamba_cache_mode=mode)
     return states.why_not_served(
         SimpleNamespace(
             speculative_config=speculative if draft is not None else None,
             model_config=target,
-            cache_config=cache,
         )
     )
 
@@ -63,6 +61,7 @@ def reason(target, draft=DENSE, method="draft_model", prefix_caching=True, mode=
         (DENSE, GDN, "draft_model"),
         (DENSE, DENSE, "ngram"),
         (GDN, DENSE, "draft_model"),
+        (GDN, GDN, "draft_model"),
         (GDN, DENSE, "mtp"),
         (GDN, DENSE, "ngram"),
         (MAMBA2, DENSE, "draft_model"),
@@ -87,8 +86,3 @@ def test_drafts_beside_windows_are_refused_where_the_update_is_replaced(monkeypa
 
 def test_drafts_beside_states_alone_are_refused():
     assert "that have attention, too" in reason(ALONE)
-
-
-def test_hits_of_a_recurrent_draft_beside_states_are_refused():
-    assert "--no-enable-prefix-caching" in reason(GDN, GDN, mode="align")
-    assert reason(GDN, GDN, prefix_caching=False) is None

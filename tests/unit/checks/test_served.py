@@ -113,8 +113,6 @@ def test_what_prefix_hits_come_to_beside_a_recurrent_draft(
     (tmp_path / "config.json").write_text(json.dumps(values))
     answer = check(capsys, folder("Llama-3.1-8B"), *spec(str(tmp_path)), *words)
     found = [note for note in answer["notes"] if "prefix" in note]
-    if said is not None and not versions.rules().recurrent_drafts_read_hits:
-        said = "will be off: the draft has recurrent layers, and its groups"
     assert len(found) == (said is not None)
     assert said is None or said in found[0]
 

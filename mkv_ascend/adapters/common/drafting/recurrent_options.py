@@ -25,9 +25,7 @@ def has_recurrent_layers(config: VllmConfig) -> bool:
     return draft is not None and (draft.is_hybrid or draft.is_attention_free)
 
 
-def switch_prefix_hits_off(
-    config: VllmConfig, facts: ServeFacts, why_no_hits: str | None = None
-) -> str | None:
+def switch_prefix_hits_off(config: VllmConfig, facts: ServeFacts) -> str | None:
     """Switch prefix hits off where a recurrent draft cannot read the tokens of a hit itself.
 
     The target finds its keys of a hit. The draft's state at its end is kept nowhere, and is rebuilt
@@ -36,14 +34,13 @@ def switch_prefix_hits_off(
     Args:
         config: with such a draft; changed.
         facts: what is known of it.
-        why_no_hits: why no such draft reads hits on this host.
 
     Returns the cost, for the log; None if nothing was changed.
     """
     cache = config.cache_config
     if not cache.enable_prefix_caching or cache.mamba_cache_mode != "none" or facts.draft is None:
         return None
-    reason = why_no_hits or why_hits_are_not_read(facts, facts.draft)
+    reason = why_hits_are_not_read(facts, facts.draft)
     if reason is None:
         return None
     cache.enable_prefix_caching = False

@@ -37,21 +37,18 @@ JUDGED_BY_VLLM = (about_draft.vocabulary, about_draft.own_predictor)
 and some families' classes in vLLM count no layers of a predictor."""
 
 
-def check_models(config: VllmConfig, why_no_hits: str | None = None) -> None:
+def check_models(config: VllmConfig) -> None:
     """Select a backend for the kind of layer that the target, and the draft, are known to have.
 
     Where ``attention.layers`` is given nothing is judged here: its patterns need the layers' names,
     which are only known once the model is built.
-
-    Args:
-        why_no_hits: why no recurrent draft reads prefix hits on this host; None: it may.
 
     Raises:
         SelectionError: none fits, or not the one asked for.
     """
     speculative = config.speculative_config
     has_draft = speculative is not None and speculative.draft_model_config is not None
-    _check_draft(config, why_no_hits)
+    _check_draft(config)
     _check_cache_dtypes(config)
     refuse_chunks(config.model_config)
     if has_draft:
@@ -74,7 +71,7 @@ def check_models(config: VllmConfig, why_no_hits: str | None = None) -> None:
         select_backend(draft, options, environment)
 
 
-def _check_draft(config: VllmConfig, why_no_hits: str | None) -> None:
+def _check_draft(config: VllmConfig) -> None:
     """Refuse what ``mkv-ascend check`` refuses of a draft; a recurrent one may take no hits.
 
     Raises:
@@ -87,7 +84,7 @@ def _check_draft(config: VllmConfig, why_no_hits: str | None) -> None:
         raise SelectionError(text_of(refusals))
     if not has_recurrent_layers(config):
         return
-    if (cost := switch_prefix_hits_off(config, facts, why_no_hits)) is not None:
+    if (cost := switch_prefix_hits_off(config, facts)) is not None:
         logger.warning(cost)
 
 

@@ -10,13 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mkv_ascend.adapters.common.drafting.recurrent_options import has_recurrent_layers
-
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-HITS = "its groups of blocks cannot leave prefix hits to the target's on vllm-ascend 0.30.0rc2 yet"
-"""Why a recurrent draft reads no prefix hits."""
 INSTEAD = "Possible: no speculation, or vllm-ascend 0.23.0 with vLLM 0.23.0"
 OF_KINDS = ("linear_num_value_heads", "mamba_chunk_size", "chunk_size", "conv_L_cache")
 """Of configurations with gated delta nets, with Mamba2 layers (two names), and with short
@@ -49,12 +45,5 @@ def why_not_served(config: VllmConfig) -> str | None:
             f"{asked} windows of short convolutions: vllm-ascend 0.30.0rc2 looks for a Triton "
             "kernel of its own that it no longer has, and the PyTorch code that it takes in its "
             f"place (vllm_ascend/ops/causal_conv1d.py) cannot verify drafts. {INSTEAD}"
-        )
-    cache = config.cache_config
-    by_prefix = cache.enable_prefix_caching and cache.mamba_cache_mode != "none"
-    if by_prefix and has_recurrent_layers(config):
-        return (
-            "prefix caching is on, the target keeps states and the draft has recurrent layers: "
-            f"{HITS}. Add --no-enable-prefix-caching, or choose a draft of attention layers only"
         )
     return None

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocks of a draft's recurrent states beside prefix caching.
+
+A draft's state at the end of a prefix is kept nowhere; the draft reads a hit itself
+(``rebuilding_states.py``). So its recurrent groups do not limit the length of a hit, and their
+blocks are never cached. The scheduler identifies a group by its spec, and finds its manager by the
+spec's class. Here the spec is ours, and an adapter derives the manager. Workers keep the spec that
+the layers gave.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from vllm.v1.core.single_type_kv_cache_manager import MambaManager
+from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
+from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
+
+from mkv_ascend.adapters.patching import record
+
+
+@dataclass(frozen=True)
+class DraftRecurrentSpec(MambaSpec):
+    """States of a draft for the scheduler: ``1 + num_speculative_blocks`` blocks of a request.
+
+    ``block_size`` does not describe these blocks. It is a size that divides hits anyway, because
+    hits are looked for in common multiples of all groups' blocks.
+    """
+
+    @property
+    def prefix_cacheable(self) -> bool:
+        """False, which leaves the group out of prefix hits where vLLM asks (0.30.0)."""
+        return False
+
+
+MANAGER = record(
+    name="blocks of a draft's states",
+    target=(
+        "vllm.v1.core.single_type_kv_cache_manager:MambaManager.get_num_blocks_to_allocate",
+        "vllm.v1.core.single_type_kv_cache_manager:MambaManager.allocate_new_blocks",
+        "vllm.v1.core.single_type_kv_cache_manager:MambaManager.cache_blocks",
+        "vllm.v1.core.single_type_kv_cache_manager:MambaManager.remove_skipped_blocks",
+    ),
+    writes=("block_size", "kv_cache_spec"),
+    why="A draft's states are one for a request and stay in their blocks from its beginning to its "
+    "end; vLLM's manager counts blocks of tokens, and caches and frees them by what is computed.",
+    until="vLLM has a manager of states that are never cached",
+    test="tests/emulated/recurrent/test_draft_state_blocks.py",
+)
+
+
+class DraftRecurrentBlocks(MambaManager):
+    """The blocks of one recurrent group of a draft; an adapter says how it stays out of hits.
+
+    A request has its own blocks, and as many from its beginning to its end.
+    """
+
+    def _missing(self, request_id: str) -> int:
+        held = len(self.req_to_blocks.get(request_id, ()))
+        return max(0, 1 + self.num_speculative_blocks - held)
+
+    def get_num_blocks_to_allocate(self, request_id: str, *_: Any, **__: Any) -> int:
+        """Number of blocks that the request does not have yet."""
+        return self._missing(request_id)
+
+    def allocate_new_blocks(self, request_id: str, *_: Any, **__: Any) -> list[Any]:
+        """Allocate all of a request's blocks at its beginning."""
+        missing = self._missing(request_id)
+        if not missing:
+            return []
+        blocks: list[Any] = self.block_pool.get_new_blocks(missing)
+        self.req_to_blocks[request_id].extend(blocks)
+        return blocks
+
+    def cache_blocks(self, *_: Any, **__: Any) -> None:
+        """Cache no block; a state belongs to one request and changes in place."""
+
+    def remove_skipped_blocks(self, *_: Any, **__: Any) -> None:
+        """All are needed to the end."""
+
+
+def sizes_of_others(
+    original: Any, manager: type[DraftRecurrentBlocks], config: KVCacheConfig, vllm_config: Any
+) -> Any:
+    """Block sizes for hits, of the groups that have a say.
+
+    Args:
+        original: vLLM's ``resolve_kv_cache_block_sizes``.
+        manager: the adapter's, of a draft's states.
+        config: the scheduler's groups; changed.
+        vllm_config: with the options of caches; changed.
+    """
+    KVCacheSpecRegistry.register(DraftRecurrentSpec, manager, MambaSpec)
+    cache = vllm_config.cache_config
+    if cache.enable_prefix_caching:
+        sizes = leave_hits_to_others(config)
+        if sizes:
+            # As the engine core has set it, of groups that have a say.
+            cache.block_size = min(sizes)
+    return original(config, vllm_config)
+
+
+def leave_hits_to_others(config: KVCacheConfig) -> list[int]:
+    """Give a draft's groups of states in the scheduler's ``config`` the spec from above.
+
+    With prefix caching, states of the target are kept at the ends of blocks; those that are not
+    are a draft's.
+
+    Returns:
+        Block sizes of the other groups; empty where nothing was changed.
+    """
+    groups = config.kv_cache_groups
+    own = [group for group in groups if _keeps_no_prefix(group.kv_cache_spec)]
+    others = [group.kv_cache_spec for group in groups if not _keeps_no_prefix(group.kv_cache_spec)]
+    sizes = [spec.block_size for spec in others]
+    if not own or not sizes:
+        return []
+    for group in own:
+        spec = replace(group.kv_cache_spec, block_size=min(sizes))
+        values = {field.name: getattr(spec, field.name) for field in fields(MambaSpec)}
+        group.kv_cache_spec = DraftRecurrentSpec(**values)
+    return sizes
+
+
+def _keeps_no_prefix(spec: Any) -> bool:
+    return isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "none"
