@@ -17,7 +17,6 @@ from mkv_ascend import cli
 from mkv_ascend.checks.model import read_model_facts
 from mkv_ascend.checks.speculation import read_speculation
 from mkv_ascend.layout.kind import Role
-from mkv_ascend.plugin import versions
 from tests.support.mistake import spec
 
 CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"

@@ -19,6 +19,7 @@ OUT_OF_HITS = record(
     target=(
         "vllm.v1.core.single_type_kv_cache_manager:"
         "SingleTypeKVCacheManager.add_local_computed_blocks",
+        "vllm.v1.kv_cache_interface:KVCacheSpec.prefix_cacheable",
     ),
     why="A request keeps no count of cached blocks of states; vLLM's manager would begin one.",
     until="vLLM takes layers' states for not prefix_cacheable where their mode is none",
