@@ -102,8 +102,10 @@ EMULATED = {
         f"{STATES}::test_states_after_preemption_and_looked_up_drafts",
         "tests/emulated/recurrent/test_mamba_models.py"
         "::test_states_are_taken_back_to_what_was_accepted",
-        # Drafts with states behind hits: of blocks alone, and beside a target's states.
+        # Drafts with states behind hits: blocks alone, in graphs, resumed, beside other states.
         "tests/emulated/recurrent/test_draft_state_blocks.py",
+        f"{HITS}::test_hits_are_those_without_the_draft[llama_target-lfm2-fields1]",
+        f"{HITS}::test_a_resumed_request_finds_its_own_blocks",
         f"{HITS}::test_states_of_the_target_are_hit_and_those_of_the_draft_rebuilt"
         "[qwen3_next-qwen3_next_draft]",
         # Drafts: eagle3 and dflash by plain loops, MLA's, one in two groups, vLLM's default graphs.
