@@ -13,7 +13,6 @@ from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.common.own_classes import OURS
 from mkv_ascend.adapters.common.patches import (
     draft_architecture,
-    recurrent_blocks,
     two_head_sizes,
 )
 from mkv_ascend.adapters.logging import get_logger
@@ -69,7 +68,6 @@ class HostPlatform(NPUPlatform):
     def pre_register_and_update(cls, parser: Any = None) -> None:
         """Apply vllm-ascend's patches of the front process, then ours."""
         super().pre_register_and_update(parser)
-        recurrent_blocks.blocks_without_alignment.apply()
         two_head_sizes.choose_no_backend.apply()
         draft_architecture.keep_the_architecture.apply()
         front_check.check_first.apply()

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from mkv_ascend.adapters.common.own_classes import OURS
 from mkv_ascend.adapters.common.platform import HostPlatform
-from mkv_ascend.adapters.patching import Patch
+from mkv_ascend.adapters.patching import Patch, override
 from mkv_ascend.adapters.vllm_ascend_0_23 import host
+from mkv_ascend.adapters.vllm_ascend_0_23.patches import recurrent_blocks
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -19,6 +21,13 @@ class MkvPlatform(HostPlatform):
 
     RULES = host.RULES
     WORKER = host.WORKER
+
+    @classmethod
+    @override(OURS)
+    def pre_register_and_update(cls, parser: Any = None) -> None:
+        """See the base."""
+        super().pre_register_and_update(parser)
+        recurrent_blocks.blocks_without_alignment.apply()
 
     @classmethod
     def patches_of_the_engine_core(cls, config: VllmConfig) -> Iterable[Patch]:

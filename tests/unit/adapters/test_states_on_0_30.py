@@ -86,3 +86,9 @@ def test_drafts_beside_windows_are_refused_where_the_update_is_replaced(monkeypa
 
 def test_drafts_beside_states_alone_are_refused():
     assert "that have attention, too" in reason(ALONE)
+
+
+@pytest.mark.parametrize("draft", [None, DENSE])
+def test_states_of_all_blocks_are_refused_with_what_is_possible(draft):
+    assert "Use --mamba-cache-mode align" in reason(GDN, draft, mode="all")
+    assert reason(DENSE, draft, mode="all") is None, "it has no states"

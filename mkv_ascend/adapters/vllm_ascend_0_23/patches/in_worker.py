@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.patches import (
-    recurrent_blocks,
     target_state_groups,
     two_head_sizes,
     value_head_size,
@@ -14,6 +13,7 @@ from mkv_ascend.adapters.vllm_ascend_0_23.attention import shared_keys
 from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
     dense_specs,
     gdn_rows,
+    recurrent_blocks,
     short_convolution,
     sparse_counts,
 )

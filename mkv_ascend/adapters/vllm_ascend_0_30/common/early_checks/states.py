@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent states beside drafts: what this adapter does not serve right yet.
+"""Recurrent states: what this adapter does not serve right yet, most of it beside drafts.
 
 Gated delta nets, Mamba2 layers and short convolutions are served as targets with drafts of any
 method; tests judge their tokens. Of others no test knows. Where vLLM finds Triton, vllm-ascend
@@ -19,12 +19,23 @@ OF_KINDS = ("linear_num_value_heads", "mamba_chunk_size", "chunk_size", "conv_L_
 convolutions."""
 
 
+STATES_OF_ALL_BLOCKS = (
+    "--mamba-cache-mode all was asked for: states at the end of every block. On Ascend states are "
+    "kept at the ends of scheduled chunks, and vllm-ascend 0.30.0rc2 gives that mode blocks as "
+    "long as the longest context, so that no prefix would be found again. "
+    "Use --mamba-cache-mode align"
+)
+
+
 def why_not_served(config: VllmConfig) -> str | None:
     """What is asked for beside states that this adapter cannot take back; None: nothing."""
     # It asks for the platform, of which this module is a part.
     from vllm.triton_utils import HAS_TRITON
 
     speculative, model = config.speculative_config, config.model_config
+    states = model.is_hybrid or model.is_attention_free
+    if states and config.cache_config.mamba_cache_mode == "all":
+        return STATES_OF_ALL_BLOCKS
     if speculative is None:
         return None
     asked = f"{speculative.method} drafts are asked for beside {model.model}, which keeps"

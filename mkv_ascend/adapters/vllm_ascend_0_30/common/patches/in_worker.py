@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.patches import (
-    recurrent_blocks,
     target_state_groups,
     two_head_sizes,
     value_head_size,
@@ -23,7 +22,6 @@ def apply() -> None:
     value_head_size.project_values.apply()
     sparse_counts.number_of_keys.apply()
     context_keys.rotate_in_place.apply()
-    recurrent_blocks.blocks_without_alignment.apply()
     two_head_sizes.choose_no_backend.apply()
     gdn_rows.install()
     target_state_groups.groups_that_move.apply()
