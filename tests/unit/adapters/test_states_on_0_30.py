@@ -39,7 +39,7 @@ GDN = SimpleNamespace(
 )
 
 
-def reason(target, draft=DENSE, method="draft_model"):
+def reason(target, draft=DENSE, method="draft_model", mode="align"):
     speculative = SimpleNamespace(
         method=method,
         draft_model_config=draft,
@@ -49,6 +49,7 @@ def reason(target, draft=DENSE, method="draft_model"):
         SimpleNamespace(
             speculative_config=speculative if draft is not None else None,
             model_config=target,
+            cache_config=SimpleNamespace(mamba_cache_mode=mode),
         )
     )
 
