@@ -6,6 +6,7 @@ What a host does in its own way are the methods that raise NotImplementedError h
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -50,6 +51,7 @@ from mkv_ascend.adapters.common.rebuilding_states import (
     make_rebuilding,
     note_requests,
 )
+from mkv_ascend.adapters.common.skipped_requests import ACCEPTED, SkippedRequests
 from mkv_ascend.adapters.common.target_graphs import (
     VERIFY_STEPS,
     for_updates,
@@ -243,12 +245,24 @@ class HostRunner(NPUModelRunner):
             share=share,
         )
 
+    @functools.cached_property
+    def _skipped(self) -> SkippedRequests:
+        return SkippedRequests()
+
+    @override(ACCEPTED)
     @override(target_state_groups.groups_that_move.record)
     def _update_states(self, scheduler_output: Any) -> Any:
-        """As vllm-ascend's; also notes requests that begin behind computed tokens."""
+        """As vllm-ascend's; also notes requests that begin behind computed tokens, or sit out."""
+        self._skipped.note(self, scheduler_output)
         if self._rebuilding is not None:
             note_requests(self._rebuilding.lost, scheduler_output)
         return super()._update_states(scheduler_output)
+
+    @override(ACCEPTED)
+    def _sync_num_accepted_tokens(self, *args: Any, **kwargs: Any) -> None:
+        """Numbers of accepted tokens in the order of rows, of requests that sat out, too."""
+        super()._sync_num_accepted_tokens(*args, **kwargs)
+        self._skipped.restore(self)
 
     @override(target_state_groups.groups_that_move.record)
     def propose_draft_token_ids(

@@ -67,6 +67,7 @@ def reason(target, draft=DENSE, method="draft_model", mode="align"):
         (GDN, DENSE, "ngram"),
         (MAMBA2, DENSE, "draft_model"),
         (MAMBA2, DENSE, "suffix"),
+        (WINDOWS, DENSE, "draft_model"),
     ],
 )
 def test_what_tests_show_to_be_right_is_served(target, draft, method):
@@ -76,13 +77,6 @@ def test_what_tests_show_to_be_right_is_served(target, draft, method):
 @pytest.mark.parametrize("method", ["draft_model", "eagle3", "ngram"])
 def test_drafts_beside_other_states_are_refused(method):
     assert f"{method} drafts are asked for beside kimi" in reason(OTHER, DENSE, method)
-
-
-@pytest.mark.parametrize("has_triton", [True, False])
-def test_drafts_beside_windows_are_refused_where_the_update_is_replaced(monkeypatch, has_triton):
-    monkeypatch.setattr("vllm.triton_utils.HAS_TRITON", has_triton)
-    found = reason(WINDOWS)
-    assert ("cannot verify drafts" in found) if has_triton else found is None
 
 
 def test_drafts_beside_states_alone_are_refused():

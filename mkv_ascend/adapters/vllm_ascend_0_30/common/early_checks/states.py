@@ -2,8 +2,7 @@
 """Recurrent states: what this adapter does not serve right yet, most of it beside drafts.
 
 Gated delta nets, Mamba2 layers and short convolutions are served as targets with drafts of any
-method; tests judge their tokens. Of others no test knows. Where vLLM finds Triton, vllm-ascend
-replaces the update of short convolutions by one that cannot verify drafts.
+method; tests judge their tokens. Of others no test knows.
 """
 
 from __future__ import annotations
@@ -29,9 +28,6 @@ STATES_OF_ALL_BLOCKS = (
 
 def why_not_served(config: VllmConfig) -> str | None:
     """What is asked for beside states that this adapter cannot take back; None: nothing."""
-    # It asks for the platform, of which this module is a part.
-    from vllm.triton_utils import HAS_TRITON
-
     speculative, model = config.speculative_config, config.model_config
     states = model.is_hybrid or model.is_attention_free
     if states and config.cache_config.mamba_cache_mode == "all":
@@ -50,11 +46,5 @@ def why_not_served(config: VllmConfig) -> str | None:
             f"{asked} recurrent states other than gated delta nets, Mamba2 and short "
             "convolutions: mkv_ascend has not been tested to take these back on vllm-ascend "
             f"0.30.0rc2. {INSTEAD}"
-        )
-    if HAS_TRITON and hasattr(model.hf_text_config, "conv_L_cache"):
-        return (
-            f"{asked} windows of short convolutions: vllm-ascend 0.30.0rc2 looks for a Triton "
-            "kernel of its own that it no longer has, and the PyTorch code that it takes in its "
-            f"place (vllm_ascend/ops/causal_conv1d.py) cannot verify drafts. {INSTEAD}"
         )
     return None

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Updates of convolutions (Mamba2, LFM2) that go back to the last accepted token, beside Triton.
+
+Where vLLM finds Triton, vllm-ascend 0.30.0rc2 looks for a Triton kernel of its own that it no
+longer has, and puts PyTorch code in the place of the update of vLLM. That code computes as many
+tokens as were accepted before, not those of this step, and reads numbers of the device in a loop.
+Gated delta nets of vllm-ascend have an operator for this, which serves here, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from vllm.triton_utils import HAS_TRITON
+from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
+from vllm.v1.kv_cache_interface import MambaSpec
+
+from mkv_ascend.adapters.patching import patch
+
+KINDS = (MambaAttentionBackendEnum.MAMBA2, MambaAttentionBackendEnum.SHORT_CONV)
+WIDTHS = range(2, 5)
+"""Widths of filters that the operator takes (CANN's documentation of CausalConv1d)."""
+CHANNEL_UNIT = 16
+"""It takes multiples of so many channels."""
+OF_OTHER_BLOCKS = ("block_idx_last_scheduled_token", "initial_state_idx")
+"""Arguments by which a state is read from one block and written to another."""
+
+
+@patch(
+    name="updates of convolutions",
+    target=(
+        "vllm.model_executor.layers.mamba.short_conv:causal_conv1d_update",
+        "vllm.model_executor.layers.mamba.mamba_mixer2:causal_conv1d_update",
+    ),
+    reads=(
+        "vllm.model_executor.layers.mamba.short_conv:ShortConv.forward_cuda",
+        "vllm.model_executor.layers.mamba.mamba_mixer2:MambaMixer2.conv_ssm_forward",
+        "vllm_ascend.ops.causal_conv1d:causal_conv1d_update",
+        "vllm_ascend.ops.gdn:_normalize_causal_cache_indices",
+    ),
+    why="With Triton the update is PyTorch code that takes the tokens accepted before for the "
+    "tokens of a verification, and waits for the device once per request.",
+    until="vllm-ascend's update of convolutions verifies drafts",
+    test="tests/emulated/recurrent/test_convolutions_with_triton.py",
+)
+def update_by_operator(
+    original: Callable[..., torch.Tensor], *args: Any, **kwargs: Any
+) -> torch.Tensor:
+    return _update(original, *args, **kwargs)
+
+
+@update_by_operator.also(
+    target="vllm.model_executor.layers.mamba.mamba_mixer2:causal_conv1d_update"
+)
+def _update_of_mamba2(
+    original: Callable[..., torch.Tensor], *args: Any, **kwargs: Any
+) -> torch.Tensor:
+    return _update(original, *args, **kwargs)
+
+
+def _update(
+    original: Callable[..., torch.Tensor],
+    x: torch.Tensor,
+    conv_state: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    activation: bool | str | None = None,
+    conv_state_indices: torch.Tensor | None = None,
+    num_accepted_tokens: torch.Tensor | None = None,
+    query_start_loc: torch.Tensor | None = None,
+    **others: Any,
+) -> torch.Tensor:
+    """``causal_conv1d_update`` of vLLM, by fla_npu's operator of that name.
+
+    Args:
+        x: [tokens, channels].
+        conv_state: [blocks, channels, rows], a view of states with tokens first.
+        weight: [channels, width].
+        conv_state_indices: a state's block, [requests] or [requests, 1 + drafts]; the first counts.
+        num_accepted_tokens: [requests]; None: the step goes on behind the only state.
+        query_start_loc: [requests + 1]; None: one token per request.
+    """
+    if not HAS_TRITON or any(others.get(name) is not None for name in OF_OTHER_BLOCKS):
+        return original(
+            x,
+            conv_state,
+            weight,
+            bias,
+            activation,
+            conv_state_indices=conv_state_indices,
+            num_accepted_tokens=num_accepted_tokens,
+            query_start_loc=query_start_loc,
+            **others,
+        )
+    from fla_npu.ops.ascendc import causal_conv1d_update
+
+    assert conv_state_indices is not None
+    updated: torch.Tensor = causal_conv1d_update(
+        x,
+        conv_state.transpose(-1, -2),
+        weight.transpose(0, 1).contiguous(),
+        bias=bias,
+        activation=activation,
+        conv_state_indices=conv_state_indices.view(conv_state_indices.shape[0], -1)[:, 0],
+        num_accepted_tokens=num_accepted_tokens,
+        query_start_loc=query_start_loc,
+        max_query_len=others.get("max_query_len", -1),
+        null_block_id=0,
+    )
+    return updated
+
+
+def refuse_other_sizes(specs: Mapping[str, Any]) -> None:
+    """Refuse states that the operator cannot update.
+
+    Raises:
+        ValueError: a filter's width, or its number of channels on a rank, is not served.
+    """
+    if not HAS_TRITON:
+        return
+    for name, spec in specs.items():
+        if not isinstance(spec, MambaSpec) or spec.mamba_type not in KINDS:
+            continue
+        rows, channels = spec.shapes[0]
+        width = rows + 1 - spec.num_speculative_blocks
+        if width not in WIDTHS or channels % CHANNEL_UNIT:
+            raise ValueError(
+                f"The convolution of {name} has {channels} channels on a rank and a filter of "
+                f"{width} tokens. The operator that updates it takes multiples of {CHANNEL_UNIT} "
+                f"channels and {WIDTHS[0]} to {WIDTHS[-1]} tokens. Choose another model, or "
+                "another --tensor-parallel-size"
+            )
