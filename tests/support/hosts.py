@@ -15,11 +15,15 @@ ADAPTER = versions.adapter()
 """The adapter of the installed pair."""
 NAME = ADAPTER.FINGERPRINTS.parent.name
 """The name of its folder, for instance ``vllm_ascend_0_23``."""
-ROOMS = (
-    ADAPTER.WORKER.rpartition(".worker.")[0],
-    ADAPTER.PACKAGE,
-    f"{ADAPTER.PACKAGE}.common",
-    "mkv_ascend.adapters.common",
+ROOMS = tuple(
+    package
+    for package in (
+        ADAPTER.WORKER.rpartition(".worker.")[0],
+        ADAPTER.PACKAGE,
+        f"{ADAPTER.PACKAGE}.common",
+        "mkv_ascend.adapters.common",
+    )
+    if find_spec(package) is not None
 )
 """Packages in which a module of the adapter may be, the host's own first."""
 VLLM_ASCEND = metadata.version("vllm-ascend")
