@@ -102,14 +102,25 @@ def own_predictor(facts: ServeFacts) -> Iterator[Refusal]:
 
 def states_of_target(facts: ServeFacts) -> Iterator[Refusal]:
     """A target whose states cannot be taken back where tokens are rejected."""
-    kind = facts.target.recurrent
-    if facts.speculation is None or kind not in NEVER_ROLLED_BACK:
+    kind, target, vllm = facts.target.recurrent, facts.target.name, host_versions.vllm()
+    if facts.speculation is None:
+        return
+    if kind in NEVER_ROLLED_BACK:
+        reason = (
+            f"{target} has layers of {kind}, whose state mkv_ascend cannot take back to the last "
+            f"accepted token on {vllm}"
+        )
+    elif not facts.target.has_attention:
+        reason = (
+            f"{target} has no attention layer: {vllm} counts accepted tokens of no such model, so "
+            "that accepted drafts would be left out of its states"
+        )
+    else:
         return
     yield Refusal(
         "target-states",
-        f"drafts are asked for, and {facts.target.name} has layers of {kind}, whose state "
-        f"mkv_ascend cannot take back to the last accepted token on {host_versions.vllm()}",
-        f"speculation over attention layers, {', '.join(sorted(ROLLED_BACK))}",
+        f"drafts are asked for, and {reason}",
+        f"speculation over attention layers, and beside them {', '.join(sorted(ROLLED_BACK))}",
         "leave --speculative-config out for this model",
     )
 

@@ -50,6 +50,8 @@ class ModelFacts:
     text: Mapping[str, Any] = field(hash=False)
     other_recurrent: str | None = None
     """What its recurrent layers are, of a model type that is not in ``RECURRENT_TYPES``."""
+    attention_free: bool = False
+    """Whether vLLM's class has no attention layer, of a type not in ``WITHOUT_ATTENTION``."""
 
     def number(self, name: str) -> int | None:
         """A whole number of the language model; None where the file has none of this name."""
@@ -93,7 +95,7 @@ class ModelFacts:
     @property
     def has_attention(self) -> bool:
         """Whether some layer attends."""
-        return self.model_type not in WITHOUT_ATTENTION
+        return not self.attention_free and self.model_type not in WITHOUT_ATTENTION
 
     @property
     def is_compressed(self) -> bool:

@@ -169,6 +169,12 @@ DRAFTS = (
     ),
     one("M-RoPE draft", "draft-rope", LLAMA, *spec("{image-draft}"), says="M-RoPE"),
     one("KDA target", "target-states", "{Kimi-Linear-48B-A3B}", *spec(None, method="ngram")),
+    one(
+        "target of states alone",
+        "target-states",
+        *("{mamba-only}", *spec(None, method="ngram")),
+        says="no attention layer",
+    ),
     one("KDA draft", "draft-states", LLAMA, *spec("{kimi-as-draft}"), says="KDA"),
     one("Mamba1 draft", "draft-states", LLAMA, *spec("{mamba1}"), says="Mamba1"),
     one(

@@ -12,7 +12,7 @@ from vllm.v1.kv_cache_interface import MambaSpec
 
 from mkv_ascend.adapters.common.patches import mamba_kernels
 from tests.support import engine
-from tests.support.models import grouped_model, shared_model
+from tests.support.models import grouped_model, shared_model, states_alone
 from tests.support.pairs import (
     TIES,
     assert_drafts_are_the_drafts_own,
@@ -26,6 +26,12 @@ FAMILIES = ["granite4", "lfm2"]
 BLOCK = 128
 CHUNK = 40
 K = 3
+NGRAM = {
+    "method": "ngram",
+    "num_speculative_tokens": K,
+    "prompt_lookup_min": 2,
+    "prompt_lookup_max": 4,
+}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -87,15 +93,28 @@ def test_heads_share_inputs_in_two_groups(tmp_path):
     assert len(wrong(grouped_model.normalise_all_groups_together)) > 10
 
 
+def test_states_without_attention_are_served_without_drafts(tmp_path):
+    """With drafts vLLM would go on from the state after the first token of each step."""
+    directory = states_alone.make(tmp_path / "mamba2")
+    prompts = text_prompts(model_directory("llama_draft"))[2:9]
+    case = engine.Scenario(str(directory), prompts=prompts, max_tokens=16)
+    tokens = engine.run(case).tokens
+    near_tie, _ = TIES[engine.compared_dtype()]
+
+    def wrong(prepare):
+        return shared_model.wrong_tokens(directory, prompts, tokens, near_tie, prepare)
+
+    assert not wrong(grouped_model.scan_in_one_chunk)
+    # The judge notices.
+    assert len(wrong(states_alone.forget_earlier)) > 10
+    drafted = dataclasses.replace(case, engine={"speculative_config": NGRAM})
+    with pytest.raises(engine.EngineFailedError, match="counts accepted tokens of no such model"):
+        engine.run(drafted)
+
+
 def test_steps_without_drafts_start_from_what_was_accepted():
     """ngram finds nothing in many steps, which vllm-ascend then takes for ordinary decodes."""
-    method = {
-        "method": "ngram",
-        "num_speculative_tokens": K,
-        "prompt_lookup_min": 2,
-        "prompt_lookup_max": 4,
-    }
-    case = scenario("granite4", engine={"speculative_config": method, "max_num_seqs": 2})
+    case = scenario("granite4", engine={"speculative_config": NGRAM, "max_num_seqs": 2})
     result = engine.run(case)
     assert_greedy_tokens_of_reference(case, result)
     tokens = sum(map(len, result.tokens))

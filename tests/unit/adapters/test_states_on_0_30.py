@@ -25,12 +25,6 @@ WINDOWS = SimpleNamespace(
 OTHER = SimpleNamespace(
     model="kimi", is_hybrid=True, is_attention_free=False, hf_text_config=SimpleNamespace()
 )
-ALONE = SimpleNamespace(
-    model="mamba",
-    is_hybrid=False,
-    is_attention_free=True,
-    hf_text_config=SimpleNamespace(chunk_size=256),
-)
 GDN = SimpleNamespace(
     model="qwen3-next",
     is_hybrid=True,
@@ -77,10 +71,6 @@ def test_what_tests_show_to_be_right_is_served(target, draft, method):
 @pytest.mark.parametrize("method", ["draft_model", "eagle3", "ngram"])
 def test_drafts_beside_other_states_are_refused(method):
     assert f"{method} drafts are asked for beside kimi" in reason(OTHER, DENSE, method)
-
-
-def test_drafts_beside_states_alone_are_refused():
-    assert "that have attention, too" in reason(ALONE)
 
 
 @pytest.mark.parametrize("draft", [None, DENSE])

@@ -17,7 +17,8 @@ from mkv_ascend.checks import about_draft
 from mkv_ascend.checks.refusal import text_of
 
 
-def model(name, hybrid=False, attention_free=False, **values):
+def model(name, hybrid=False, **values):
+    attention_free = values.get("model_type") in ("mamba2", STATES_ALONE["model_type"])
     config = SimpleNamespace(to_dict=lambda: values)
     return SimpleNamespace(
         model=name,
@@ -32,19 +33,20 @@ def model(name, hybrid=False, attention_free=False, **values):
 LLAMA = {"model_type": "llama", "vocab_size": 100, "hidden_size": 64, "num_hidden_layers": 8}
 RECURRENT = {"model_type": "qwen3_next", "vocab_size": 100}
 NEW_RECURRENT = {"model_type": "of_next_year", "vocab_size": 100}
+STATES_ALONE = {"model_type": "of_states_alone", "vocab_size": 100}
+"""Of a type that no list of ours names; vLLM's class says that it has no attention."""
 
 
 def config(draft=RECURRENT, target=LLAMA, **changes):
     """What vLLM makes of a command with a recurrent draft model; ``changes``: what is unlike it."""
     hybrid = draft in (RECURRENT, NEW_RECURRENT)
-    attention_free = draft.get("model_type") == "mamba2"
     draft = {**draft, **changes.pop("draft_values", {})}
     target = {**target, **changes.pop("target_values", {})}
     speculative = {
         "method": "draft_model",
         "num_speculative_tokens": 3,
         "model": "a-draft",
-        "draft_model_config": model("a-draft", hybrid, attention_free, **draft),
+        "draft_model_config": model("a-draft", hybrid, **draft),
         "draft_parallel_config": SimpleNamespace(tensor_parallel_size=1),
         "disable_padded_drafter_batch": False,
         "parallel_drafting": False,
@@ -120,6 +122,8 @@ def test_what_can_be_served_is(changes):
         ({"draft": {"model_type": "mamba2", "vocab_size": 100}}, "no attention layer"),
         ({"draft": {"model_type": "jamba", "vocab_size": 100}}, "Mamba1"),
         ({"target": {"model_type": "kimi_linear", "vocab_size": 100}}, "KDA"),
+        ({"target": STATES_ALONE, "draft": LLAMA}, "a-target has no attention layer"),
+        ({"target": STATES_ALONE, "draft": LLAMA, "method": "ngram"}, "counts accepted tokens"),
         ({"draft": {**LLAMA, "vocab_size": 99}}, "vocabulary of 99"),
         ({"draft": {**LLAMA, "hidden_size": 32}, "method": "eagle"}, "hidden states of 32"),
         ({"draft": LLAMA, "method": "mtp", "model": "a-target"}, "no multi-token predictor"),

@@ -35,12 +35,6 @@ def why_not_served(config: VllmConfig) -> str | None:
     if speculative is None:
         return None
     asked = f"{speculative.method} drafts are asked for beside {model.model}, which keeps"
-    if model.is_attention_free:
-        return (
-            f"{asked} recurrent states alone: vLLM 0.30.0 counts accepted tokens only for models "
-            "that have attention, too, so that rejected ones would stay in the states. Possible: "
-            "no speculation"
-        )
     if model.is_hybrid and not any(hasattr(model.hf_text_config, name) for name in OF_KINDS):
         return (
             f"{asked} recurrent states other than gated delta nets, Mamba2 and short "
