@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from mkv_ascend.plugin.versions import adapter
+
 K = 3
 """Draft tokens of a proposal in every cell."""
 
@@ -84,6 +86,10 @@ class Cell:
         return list(dict.fromkeys(model for model in named if model is not None))
 
 
+DEEPSEEK_V4: dict[str, Any] = {"dtype": "bfloat16", "block_size": 128}
+if not adapter().RULES.compressed_in_one_process:
+    DEEPSEEK_V4["distributed_executor_backend"] = "mp"
+
 TARGETS = (
     Target(
         "dense",
@@ -122,7 +128,7 @@ TARGETS = (
         "deepseek-v4",
         "deepseek_v4_fitted",
         heads={"eagle3": "llama_eagle3", "mtp": "deepseek_v4_fitted"},
-        engine={"dtype": "bfloat16", "block_size": 128},
+        engine=DEEPSEEK_V4,
         reference=ROUNDED,
     ),
 )

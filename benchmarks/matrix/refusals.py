@@ -30,6 +30,11 @@ OURS = (
         "heads of eagle3 are trained on one hidden state of a layer, and DeepSeek-V4's layers hand "
         "on several residual streams",
     ),
+    Refusal(
+        r"keeps caches beside those of deepseek_v4, which vllm-ascend [^ ]* groups and arranges",
+        "vllm-ascend 0.30.0rc2 groups and arranges DeepSeek-V4's caches itself, without layers "
+        "of other models; 0.23.0 serves them",
+    ),
 )
 
 VLLM = (

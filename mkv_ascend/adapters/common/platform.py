@@ -103,6 +103,7 @@ class HostPlatform(NPUPlatform):
             if (reason := cls.why_not_served(vllm_config)) is not None:
                 refuse(ValueError(reason))
             try:
+                early_check.check_compressed(vllm_config, cls.RULES)
                 early_check.check_models(vllm_config)
                 kv_connectors.check_connectors(vllm_config)
             except (SelectionError, kv_connectors.ConnectorError) as error:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What platform and runner do beside vllm-ascend's own, without an engine."""
 
+import dataclasses
 import functools
 import subprocess
 import sys
@@ -53,10 +54,8 @@ def configure(monkeypatch):
             config.attention_config.backend = None
 
         monkeypatch.setattr(NPUPlatform, "check_and_update_config", classmethod(stock))
-        monkeypatch.setattr(
-            "mkv_ascend.adapters.common.early_checks.early_check.check_models",
-            lambda config: None,
-        )
+        monkeypatch.setattr(early_check, "check_compressed", lambda config, rules: None)
+        monkeypatch.setattr(early_check, "check_models", lambda config: None)
         check = "mkv_ascend.adapters.common.early_checks.kv_connectors.check_connectors"
         monkeypatch.setattr(check, lambda config: None)
         MkvPlatform.check_and_update_config(config)
@@ -191,6 +190,7 @@ def configuration(
             prefill_context_parallel_size=1,
             decode_context_parallel_size=1,
             use_sequence_parallel_moe=False,
+            distributed_executor_backend="uni",
         ),
         cache_config=SimpleNamespace(
             kv_offloading_size=None, enable_prefix_caching=True, mamba_cache_mode="none"
@@ -256,6 +256,23 @@ def test_experts_of_a_draft_are_shared_by_the_ranks_of_a_pipeline_stage():
         tensor_parallel_size=2,
     )
     assert expert_groups.ranks_of_groups(parallel, 8) == [[0, 1, 4, 5], [2, 3, 6, 7]]
+
+
+def test_deepseek_v4_is_refused_where_the_host_cannot_serve_it():
+    """In programs that call ``vllm.LLM``, too, which never run ``mkv-ascend check``."""
+    rules = hosts.ADAPTER.RULES
+    cannot = dataclasses.replace(rules, compressed_in_one_process=False, plans_compressed=False)
+    config = configuration({}, dense_model())
+    early_check.check_compressed(config, cannot)
+    config.model_config.hf_text_config = PretrainedConfig(compress_ratios=[4, 128])
+    with pytest.raises(SelectionError, match="executor-backend mp") as refusal:
+        early_check.check_compressed(config, cannot)
+    assert "keeps caches beside those of" in str(refusal.value)
+    config.speculative_config.method = "mtp"
+    config.parallel_config.distributed_executor_backend = "mp"
+    early_check.check_compressed(config, cannot)
+    can = dataclasses.replace(rules, compressed_in_one_process=True, plans_compressed=True)
+    early_check.check_compressed(configuration({}, dense_model()), can)
 
 
 def test_a_draft_model_on_fewer_ranks_than_its_target_is_refused():

@@ -22,7 +22,8 @@ from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.attention.request import LayerRequest
 from mkv_ascend.attention.selection import SelectionError, select_backend
-from mkv_ascend.checks import about_draft
+from mkv_ascend.checks import about_compressed, about_draft
+from mkv_ascend.checks.host_rules import HostRules
 from mkv_ascend.checks.refusal import text_of
 from mkv_ascend.layout.kind import Kind, Role
 
@@ -69,6 +70,18 @@ def check_models(config: VllmConfig) -> None:
             selection_inputs.options(config, Role.TARGET), vllm_target=None, vllm_draft=asked
         )
         select_backend(draft, options, environment)
+
+
+def check_compressed(config: VllmConfig, rules: HostRules) -> None:
+    """Refuse what ``mkv-ascend check`` refuses of DeepSeek-V4 on this host.
+
+    Raises:
+        SelectionError: with every refusal.
+    """
+    facts = facts_of(config, selection_inputs.environment(config).device_generation)
+    facts = replace(facts, rules=rules)
+    if refusals := [refusal for check in about_compressed.CHECKS for refusal in check(facts)]:
+        raise SelectionError(text_of(refusals))
 
 
 def _check_draft(config: VllmConfig) -> None:

@@ -62,6 +62,7 @@ def _engine(config: VllmConfig) -> dict[str, Any]:
     given = config.additional_config or {}
     return {
         **found,
+        "distributed_executor_backend": config.parallel_config.distributed_executor_backend,
         "kv_offloading_size": cache.kv_offloading_size,
         # vLLM switches them on by itself; beside states only who asks for them has them.
         "enable_prefix_caching": cache.enable_prefix_caching and cache.mamba_cache_mode != "none",
