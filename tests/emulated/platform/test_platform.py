@@ -31,6 +31,7 @@ MkvPlatform = hosts.module("platform").MkvPlatform
 WORKER = MkvPlatform.WORKER
 
 XLITE = "vllm_ascend.xlite.xlite_worker.XliteWorker"
+ATTENTION = SimpleNamespace(is_hybrid=False, is_attention_free=False)
 OPTIONS = {"mkv_ascend": {"attention": {"draft": "flash_attention_3"}}}
 
 
@@ -38,7 +39,7 @@ OPTIONS = {"mkv_ascend": {"attention": {"draft": "flash_attention_3"}}}
 def configure(monkeypatch):
     """Runs our part of ``check_and_update_config``; vllm-ascend's sets the worker given."""
 
-    def run(worker, additional_config=None, model="a model", asked="FLASH_ATTN", v2=False):
+    def run(worker, additional_config=None, model=ATTENTION, asked="FLASH_ATTN", v2=False):
         parallel = SimpleNamespace(worker_cls="auto")
         config = SimpleNamespace(
             additional_config=additional_config,
