@@ -64,6 +64,7 @@ EMULATED = {
         "tests/emulated/layout/test_block_zeroer.py",
         # Plans from numbers, from built models and of engines: experts, states, indexers, heads.
         f"{PLANNED}[gdn]",
+        f"{PLANNED}[gdn, gdn]",
         f"{PLANNED}[gdn alone]",
         f"{PLANNED}[qwen3-next, mtp]",
         f"{PLANNED}[sparse mla]",

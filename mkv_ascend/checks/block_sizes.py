@@ -24,7 +24,7 @@ class BlockSizes:
     ``padded``: bytes that vllm-ascend pads smaller pages to; None where it pads none. Plans of
     contiguous components do without, vLLM's own grouping does not. ``paged``: whether all layers
     take strides and keep a page for each block. ``kept_states``: that a request holds without those
-    of its draft tokens.
+    of its draft tokens. ``hits``: whether prefix hits find states of the target at ends of blocks.
     """
 
     attention: int
@@ -32,10 +32,22 @@ class BlockSizes:
     padded: int | None = None
     paged: bool = False
     kept_states: int = 1
+    hits: bool = False
 
     def with_hits_beside_states(self) -> BlockSizes:
-        """States at the end of a block are kept, too (vLLM's mode "align")."""
-        return replace(self, states=self.attention, kept_states=2)
+        """States at the end of a block are kept, too (vLLM's mode "align").
+
+        vLLM counts two states of a request of the draft, too, which keeps one.
+        """
+        return replace(self, hits=True, kept_states=2)
+
+    def tokens_of_states(self, role: Role) -> int:
+        """Tokens that a block of states stands for; a draft's are kept at no end of a block."""
+        return self.attention if self.hits and role is Role.TARGET else self.states
+
+    def page_of_states(self, used: int, role: Role) -> int:
+        """Bytes of a page of ``used`` bytes of states; a draft's are aligned by nothing."""
+        return max(used, self.padded or 0) if self.paged and role is Role.TARGET else used
 
     @classmethod
     def of_layers(

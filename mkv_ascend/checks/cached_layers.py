@@ -202,8 +202,8 @@ def _of_states(
         kind=named.layer.kind,
         components=tuple(parts),
         storage=Storage.PAGED if sizes.paged else Storage.PLANAR,
-        page_bytes=max(used, sizes.padded or 0) if sizes.paged else used,
-        tokens_per_block=sizes.states,
+        page_bytes=sizes.page_of_states(used, named.role),
+        tokens_per_block=sizes.tokens_of_states(named.role),
         container=Container.LIST,
     )
     retention = Retention(RetentionKind.STATE, sizes.kept_states, extra_blocks=num_draft_tokens)
