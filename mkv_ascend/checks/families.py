@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mkv_ascend import host_versions
 from mkv_ascend.checks.compressed_layers import RATIOS, CompressedNumbers, caches_of_layer
+from mkv_ascend.checks.model import MAMBA2_TYPES
 from mkv_ascend.checks.model_layer import ExplainError, ModelLayer, NotFromNumbersError
 from mkv_ascend.layout.kind import Kind
 
@@ -234,7 +235,7 @@ def _mamba2(reader: Reader) -> list[ModelLayer]:
         aligned_states=((width, channels), ssm),
     )
     return [
-        state if layer_type == "mamba" else reader.attention()
+        state if layer_type in MAMBA2_TYPES else reader.attention()
         for layer_type in config.get("layer_types") or []
     ]
 

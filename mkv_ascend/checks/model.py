@@ -36,6 +36,9 @@ RECURRENT_TYPES = {
 }
 """Model type -> what its recurrent layers are."""
 
+MAMBA2_TYPES = frozenset({"mamba", "linear_attention"})
+"""Names of Granite-4's recurrent layers: as published, and as transformers 5.14.1 reads them."""
+
 WITHOUT_ATTENTION = frozenset({"mamba", "mamba2", "falcon_mamba"})
 """Model types whose layers are all recurrent."""
 
@@ -88,7 +91,7 @@ class ModelFacts:
     def recurrent(self) -> str | None:
         """What its recurrent layers are; None for a model of attention layers."""
         types = self.text.get("layer_types") or ()
-        if self.model_type == "granitemoehybrid" and types and "mamba" not in types:
+        if self.model_type == "granitemoehybrid" and types and MAMBA2_TYPES.isdisjoint(types):
             return None
         return RECURRENT_TYPES.get(self.model_type, self.other_recurrent)
 

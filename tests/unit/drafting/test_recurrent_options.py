@@ -33,6 +33,12 @@ def model(name, hybrid=False, **values):
 LLAMA = {"model_type": "llama", "vocab_size": 100, "hidden_size": 64, "num_hidden_layers": 8}
 RECURRENT = {"model_type": "qwen3_next", "vocab_size": 100}
 NEW_RECURRENT = {"model_type": "of_next_year", "vocab_size": 100}
+GRANITE = {
+    "model_type": "granitemoehybrid",
+    "layer_types": ["linear_attention", "full_attention"],
+    "vocab_size": 100,
+}
+"""As transformers 5.14.1 reads it; published files say ``mamba`` and ``attention``."""
 STATES_ALONE = {"model_type": "of_states_alone", "vocab_size": 100}
 """Of a type that no list of ours names; vLLM's class says that it has no attention."""
 
@@ -119,6 +125,7 @@ def test_what_can_be_served_is(changes):
         ({"kv_offloading_size": 4.0}, "--kv-offloading-size is set"),
         ({"additional_config": {"enable_reduce_sample": True}}, "enable_reduce_sample is set"),
         ({"draft": NEW_RECURRENT, "parallel_drafting": True}, "parallel_drafting is set"),
+        ({"draft": GRANITE, "parallel_drafting": True}, "parallel_drafting is set"),
         ({"draft": {"model_type": "mamba2", "vocab_size": 100}}, "no attention layer"),
         ({"draft": {"model_type": "jamba", "vocab_size": 100}}, "Mamba1"),
         ({"target": {"model_type": "kimi_linear", "vocab_size": 100}}, "KDA"),
