@@ -35,12 +35,13 @@ SITE = Path(__file__).resolve().parent / "without_patch_site"
 LOGS = ROOT / ".cache" / "without_patch"
 FOLDER = "WITHOUT_PATCH_FOLDER"
 COMMON = "mkv_ascend.adapters.common"
+ADAPTER_0_23 = "mkv_ascend.adapters.vllm_ascend_0_23"
 ADAPTER_0_30 = "mkv_ascend.adapters.vllm_ascend_0_30.common"
 STUBS: Mapping[str, Sequence[str]] = {
     "a draft's own configuration": [f"{COMMON}.drafting.families:use_draft_recurrent_specs"],
     "heads of two sizes": [f"{COMMON}.patches.two_head_sizes:drop_rows_of_other_sizes"],
     "latent attention that rotates nothing": [
-        f"{COMMON}.patches.identity_rope:record_identity_rope"
+        f"{ADAPTER_0_23}.patches.identity_rope:record_identity_rope"
     ],
     "metadata and context of a draft's passes": [
         f"{COMMON}.drafting.draft:AscendDraft.begin_later_passes",

@@ -125,9 +125,7 @@ class HostPlatform(NPUPlatform):
             # This is no engine core, which always registers with its configuration.
             return
         if vllm_config.parallel_config.worker_cls == cls.worker_of(vllm_config):
-            from mkv_ascend.adapters.common.patches import new_blocks
-
-            for patch in (new_blocks.name_new_blocks, *cls.patches_of_the_engine_core(vllm_config)):
+            for patch in cls.patches_of_the_engine_core(vllm_config):
                 patch.apply()
 
 

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from vllm.compilation.counter import compilation_counter
 from vllm.config import get_layers_from_vllm_config
 from vllm.distributed.parallel_state import is_global_first_rank
-from vllm.model_executor.layers.attention import Attention, MLAAttention
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
-from vllm.model_executor.layers.mamba.abstract import MambaBase
 from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
 from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder
 from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
@@ -41,10 +39,8 @@ from mkv_ascend.adapters.common.patches import (
     auxiliary_states,
     gdn_rows,
     mamba_kernels,
-    new_blocks,
     target_state_groups,
 )
-from mkv_ascend.adapters.common.patches.identity_rope import record_identity_rope
 from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
 from mkv_ascend.adapters.common.rebuilding_states import (
     Rebuilding,
@@ -75,8 +71,6 @@ logger = get_logger(__name__)
 
 HOST_LENGTH_BUILDERS = (AscendAttentionMetadataBuilder, AscendMLAMetadataBuilder)
 """Builders that read sequence lengths on the host."""
-OF_VLLM = (Attention, MLAAttention, MambaBase)
-"""Layers that take the cache tensors themselves, not a list of them."""
 
 
 class HostRunner(NPUModelRunner):
@@ -133,7 +127,6 @@ class HostRunner(NPUModelRunner):
         asked = self.use_aux_hidden_state_outputs or self._eagle3_uses_aux_hidden_state()
         with auxiliary_states.with_auxiliary_states(asked, self.vllm_config):
             super().load_model()
-        record_identity_rope(self.vllm_config, self.device)
         drop_rows_of_other_sizes()
         all_layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
         drafts = self._draft_layers()
@@ -156,7 +149,7 @@ class HostRunner(NPUModelRunner):
         return layers.rows_of_layers(self.vllm_config, self._draft_layers(), self.kv_cache_config)
 
     def zero_new_blocks(self) -> None:
-        """Zero new blocks from now on, where a draft's may have held states (``new_blocks``)."""
+        """Zero new blocks from now on, where a draft's may have held states."""
         if self.cache_plan is None or not self.kv_cache_config.needs_kv_cache_zeroing:
             return
         if getattr(self.drafter, "assembly", None) is not None and not hasattr(
@@ -317,20 +310,6 @@ class HostRunner(NPUModelRunner):
                     if name not in specs:
                         specs[name] = specs[self.shared_kv_cache_layers[name]]
 
-    @override(records.BOUND_CACHES)
-    def initialize_kv_cache_tensors(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Bind plain caches to vLLM's own layers.
-
-        Beside a DeepSeek-V4 target, vllm-ascend binds the draft's caches in a list, as that
-        target's layers take them. vLLM's own layers take the caches themselves.
-        """
-        caches: dict[str, Any] = super().initialize_kv_cache_tensors(*args, **kwargs)
-        for name, cache in caches.items():
-            layer = self.compilation_config.static_forward_context[name]
-            if isinstance(layer, OF_VLLM) and isinstance(layer.kv_cache, list):
-                layer.kv_cache = cache
-        return caches
-
     @override(records.PLANNED_CACHES)
     def _allocate_kv_cache_tensors(self, kv_cache_config: KVCacheConfig) -> dict[str, Any]:
         """Every layer's cache in its final shape, from one plan, if all kinds are planned."""
@@ -367,7 +346,7 @@ class HostRunner(NPUModelRunner):
         )
         return reshaped
 
-    @override(new_blocks.name_new_blocks.record)
+    @override(records.ZEROED_BLOCKS)
     def _init_kv_zero_meta(self) -> None:
         """Let the scheduler zero blocks in all planned caches."""
         if self.cache_plan is None:

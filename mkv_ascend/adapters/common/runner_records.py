@@ -73,12 +73,17 @@ PLANNED_CACHES = record(
     ),
 )
 
-BOUND_CACHES = record(
-    name="caches of a draft beside DeepSeek-V4",
-    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.initialize_kv_cache_tensors",
-    writes=("kv_cache",),
-    why="With that target the caches of all layers are bound in a list, as its own take them; "
-    "the draft's find no keys in it.",
-    until="vllm-ascend asks the layer how it takes its cache",
-    test="tests/emulated/models/test_deepseek_v4.py::test_dense_draft",
+ZEROED_BLOCKS = record(
+    name="zeroing of new blocks",
+    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner._init_kv_zero_meta",
+    writes=("_kv_block_zeroer",),
+    why="Rejected rows of a proposal's first pass are keys that were never written. In a block "
+    "that held states in float32 they read as NaN, and the draft's tokens are wrong. vllm-ascend "
+    "has new blocks zeroed for eagle3 alone, by a zeroer that takes layers of two tensors with "
+    "pages of one size.",
+    until="vllm-ascend zeroes them for all methods, by the bytes of a block",
+    test=(
+        "tests/emulated/layout/test_new_blocks.py",
+        "tests/emulated/layout/test_block_zeroer.py",
+    ),
 )

@@ -34,10 +34,15 @@ class MkvPlatform(HostPlatform):
         """See the base."""
         # Not with this module: the front process needs none of it.
         from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import engine_core
-        from mkv_ascend.adapters.vllm_ascend_0_23.patches import draft_state_blocks, prefix_hits
+        from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
+            draft_state_blocks,
+            new_blocks,
+            prefix_hits,
+        )
 
         return (
             engine_core.our_groups,
+            new_blocks.name_new_blocks,
             prefix_hits.cut_to_the_hit,
             draft_state_blocks.block_sizes_of_others,
         )

@@ -7,16 +7,33 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vllm.config import get_layers_from_vllm_config
+from vllm.model_executor.layers.attention import Attention, MLAAttention
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.model_executor.layers.mamba.abstract import MambaBase
 
 from mkv_ascend.adapters.common.kv_cache.layer_facts import tie_facts
 from mkv_ascend.adapters.common.runner import HostRunner
+from mkv_ascend.adapters.common.runner_records import LOADED
 from mkv_ascend.adapters.common.verifying_rows import in_prompts, name_rows
 from mkv_ascend.adapters.patching import override, record
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.host import HOST
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.kv_transfer import why_not_planned
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.mla_specs import corrected_specs
+from mkv_ascend.adapters.vllm_ascend_0_23.patches.identity_rope import record_identity_rope
 from mkv_ascend.adapters.vllm_ascend_0_23.target_slots import slots_in_one_launch
+
+OF_VLLM = (Attention, MLAAttention, MambaBase)
+"""Layers that take the cache tensors themselves, not a list of them."""
+
+BOUND_CACHES = record(
+    name="caches of a draft beside DeepSeek-V4",
+    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.initialize_kv_cache_tensors",
+    writes=("kv_cache",),
+    why="With that target the caches of all layers are bound in a list, as its own take them; "
+    "the draft's find no keys in it.",
+    until="vllm-ascend asks the layer how it takes its cache",
+    test="tests/emulated/models/test_deepseek_v4.py::test_dense_draft",
+)
 
 
 class MkvModelRunner(HostRunner):
@@ -32,6 +49,26 @@ class MkvModelRunner(HostRunner):
         """See the base."""
         sizes: Sequence[Sequence[int]] = self.kernel_block_sizes
         return sizes
+
+    @override(LOADED)
+    def load_model(self) -> None:
+        """See the base; latent attention that rotates nothing gets tables that rotate so."""
+        super().load_model()
+        record_identity_rope(self.vllm_config, self.device)
+
+    @override(BOUND_CACHES)
+    def initialize_kv_cache_tensors(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Bind plain caches to vLLM's own layers.
+
+        Beside a DeepSeek-V4 target, vllm-ascend binds the draft's caches in a list, as that
+        target's layers take them. vLLM's own layers take the caches themselves.
+        """
+        caches: dict[str, Any] = super().initialize_kv_cache_tensors(*args, **kwargs)
+        for name, cache in caches.items():
+            layer = self.compilation_config.static_forward_context[name]
+            if isinstance(layer, OF_VLLM) and isinstance(layer.kv_cache, list):
+                layer.kv_cache = cache
+        return caches
 
     def plan_the_targets_pass(self) -> None:
         """See the base; also computes the slots of all groups in one launch."""

@@ -133,7 +133,6 @@ def test_host_lengths_are_kept_right_when_any_layer_reads_them(monkeypatch, buil
     monkeypatch.setattr(shared_runner.NPUModelRunner, "load_model", lambda self: None)
     monkeypatch.setattr(layers, "check_options", lambda config: None)
     monkeypatch.setattr(layers, "chosen_layers", lambda config: chosen)
-    monkeypatch.setattr(shared_runner, "record_identity_rope", lambda config, device: None)
     monkeypatch.setattr(shared_runner, "get_layers_from_vllm_config", lambda config, kind: {})
     monkeypatch.setattr(MkvModelRunner, "_draft_layers", lambda self: {})
     monkeypatch.setattr(shared_runner.recurrent_refusals, "refuse", lambda config, chosen: None)
@@ -141,7 +140,7 @@ def test_host_lengths_are_kept_right_when_any_layer_reads_them(monkeypatch, buil
     runner.vllm_config, runner.device, runner.use_compress = None, None, False
     runner.use_aux_hidden_state_outputs, runner.speculative_config = False, None
     runner._needs_seq_lens_cpu_sync = not expected
-    runner.load_model()
+    shared_runner.HostRunner.load_model(runner)
     assert runner._needs_seq_lens_cpu_sync is expected
 
 

@@ -15,7 +15,6 @@ from vllm.v1.worker.gpu import attn_utils
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
 from mkv_ascend.adapters.common.early_checks import recurrent_refusals
-from mkv_ascend.adapters.common.patches.identity_rope import record_identity_rope
 from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
 from mkv_ascend.adapters.common.target_graphs import take_lengths_on_the_host
 from mkv_ascend.adapters.common.worker import HostWorker
@@ -68,7 +67,6 @@ class MkvWorkerV2(HostWorker):
         """
         with with_auxiliary_states(self.vllm_config):
             super().load_model(*args, **kwargs)
-        record_identity_rope(self.vllm_config, self.device)
         drop_rows_of_other_sizes()
         every = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
         drafts = self._draft_layers()

@@ -3,8 +3,8 @@
 
 A block serves states and keys in turn. Rejected rows of a proposal's first pass are keys that were
 never written, and states in float32 read as NaN in other types: masked, they count 0 times NaN,
-which is NaN, and every draft token after them is wrong. vLLM has the scheduler name new blocks of
-dense layers (and of no subclass of their specs), and vllm-ascend zeroes them for eagle3 only.
+which is NaN, and every draft token after them is wrong. vLLM 0.23.0 has the scheduler name new
+blocks of dense layers (and of no subclass of their specs). The runner zeroes what is named.
 """
 
 from __future__ import annotations
@@ -18,25 +18,16 @@ from mkv_ascend.adapters.patching import patch
 
 @patch(
     name="new blocks beside recurrent states",
-    target=(
-        "vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator.allocate_new_blocks",
-        "vllm_ascend.worker.model_runner_v1:NPUModelRunner._init_kv_zero_meta",
-    ),
-    writes=("_kv_block_zeroer",),
+    target="vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator.allocate_new_blocks",
     reads=(
         "vllm.v1.core.single_type_kv_cache_manager:SingleTypeKVCacheManager.allocate_new_blocks",
         "vllm.v1.core.single_type_kv_cache_manager:SingleTypeKVCacheManager.take_new_block_ids",
     ),
     why="Rejected rows of a proposal's first pass are keys that were never written. In a block "
     "that held states in float32 they read as NaN, and the draft's tokens are wrong. vLLM has new "
-    "blocks zeroed of dense layers alone, vllm-ascend for eagle3 alone, by a zeroer that takes "
-    "layers of two tensors with pages of one size.",
-    until="vLLM names new blocks of all attention layers, and vllm-ascend zeroes them for all "
-    "methods, by the bytes of a block",
-    test=(
-        "tests/emulated/layout/test_new_blocks.py",
-        "tests/emulated/layout/test_block_zeroer.py",
-    ),
+    "blocks zeroed of dense layers alone.",
+    until="vLLM names new blocks of all attention layers (0.30.0 does)",
+    test="tests/emulated/layout/test_new_blocks.py",
 )
 def name_new_blocks(original: Any, coordinator: Any, *args: Any, **kwargs: Any) -> Any:
     """Let groups of windows, chunks and MLA name their new blocks, too."""

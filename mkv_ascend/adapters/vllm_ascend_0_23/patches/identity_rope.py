@@ -31,7 +31,7 @@ TABLES = record(
     ),
     why="MLA always rotates, by tables that rotary modules record. Kimi-Linear has no such "
     "module: a TypeError in its first step. Tables of cosine 1 and sine 0 are recorded.",
-    until="vllm-ascend's MLA looks whether there is a rotary module",
+    until="vllm-ascend's MLA looks whether there is a rotary module (that of 0.30.0rc2 does)",
     test="tests/emulated/recurrent/test_kimi_linear.py",
 )
 
