@@ -49,6 +49,7 @@ STUBS: Mapping[str, Sequence[str]] = {
     ],
     "models without memory, for explain": [f"{COMMON}.explain.vllm_building:_pretend_ranks"],
     "our options beside vllm-ascend's": [f"{ADAPTER_0_30}.patches.own_options:accept"],
+    "our platform, worker and model runner": ["mkv_ascend.adapters.platform_slot:claim"],
     "parameters of captured launches, by draft": [f"{COMMON}.drafting.capture_adapters:use"],
     "proposals over several KV groups, from one plan": [
         f"{COMMON}.drafting.mask_tokens:MaskTokensDraft.bind_layers"
@@ -56,10 +57,9 @@ STUBS: Mapping[str, Sequence[str]] = {
     "rotary tables and metadata builders of a draft": [
         f"{COMMON}.attention.rope_tables:RopeTables.active"
     ],
-    "states go back to what was accepted": [
+    "states go on from what was accepted": [
         f"{COMMON}.patches.accepted_tokens:with_accepted_tokens"
     ],
-    "the stock platform is disabled": ["mkv_ascend.adapters.platform_slot:claim"],
     "values of another head size than keys": [f"{COMMON}.patches.value_head_size:size_the_output"],
     "verify steps of any method in full graphs": [
         f"{COMMON}.target_graphs:take_lengths_on_the_host"

@@ -10,13 +10,13 @@ from vllm_ascend.platform import NPUPlatform
 
 from mkv_ascend.adapters.common.early_checks import early_check, front_check, kv_connectors
 from mkv_ascend.adapters.common.options import options_of
-from mkv_ascend.adapters.common.own_classes import OURS
 from mkv_ascend.adapters.common.patches import (
     draft_architecture,
     two_head_sizes,
 )
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import Patch, override
+from mkv_ascend.adapters.platform_slot import OURS
 from mkv_ascend.adapters.refusal import refuse
 from mkv_ascend.attention import catalog
 from mkv_ascend.attention.selection import SelectionError

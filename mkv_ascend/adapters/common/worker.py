@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from vllm_ascend.worker import worker as ascend_worker
 
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
-from mkv_ascend.adapters.common.own_classes import OURS
 from mkv_ascend.adapters.common.patches import expert_groups
 from mkv_ascend.adapters.patching import override, replaced
+from mkv_ascend.adapters.platform_slot import OURS
 
 if TYPE_CHECKING:
     from mkv_ascend.adapters.common.drafting.assembly import Assembly

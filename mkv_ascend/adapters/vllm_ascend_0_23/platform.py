@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from mkv_ascend.adapters.common.own_classes import OURS
 from mkv_ascend.adapters.common.platform import HostPlatform
 from mkv_ascend.adapters.patching import Patch, override
+from mkv_ascend.adapters.platform_slot import OURS
 from mkv_ascend.adapters.vllm_ascend_0_23 import host
 from mkv_ascend.adapters.vllm_ascend_0_23.patches import recurrent_blocks
 

@@ -12,14 +12,19 @@ DRAFT_CONFIG = record(
         "vllm_ascend.spec_decode.llm_base_proposer:AscendSpecDecodeBaseProposer._get_model",
         "vllm_ascend.ascend_config:_ASCEND_CONFIG",
         "vllm.model_executor.layers.mamba.abstract:MambaBase.get_kv_cache_spec",
+        "vllm.config.speculative:SpeculativeConfig.__post_init__",
     ),
-    reads=("vllm_ascend.ascend_config:init_ascend_config",),
+    reads=(
+        "vllm_ascend.ascend_config:init_ascend_config",
+        "vllm.config.speculative:SpeculativeConfig.hf_config_override",
+    ),
     writes=(
         "_ASCEND_CONFIG",
         "_INIT_VLLM_CONFIG",
         "_draft_config",
         "enable_prefix_caching",
         "get_kv_cache_spec",
+        "hf_config_override",
         "mamba_block_size",
         "mamba_cache_mode",
         "mamba_page_size_padded",
@@ -27,9 +32,12 @@ DRAFT_CONFIG = record(
     why="Making the draft's configuration writes into the cache_config of the target, and makes "
     "the process-wide AscendConfig the draft's, for both models. And a draft's recurrent layers "
     "are asked for their states with the target's: they keep as many as its verification needs, "
-    "not those from which their own passes can go back to what was accepted.",
-    until="vLLM's replace() copies the parts of a configuration, and vllm-ascend keeps one "
-    "AscendConfig per VllmConfig",
+    "not those from which their own passes can go back to what was accepted. And vLLM makes an MTP "
+    "head of every draft whose family has one (Qwen3-Next, Qwen3.5, DeepSeek-V3, Nemotron-H), also "
+    "where the method asked for is draft_model, or none is and the checkpoint has no layers of "
+    "such a head: such a model cannot be a draft of its own.",
+    until="vLLM's replace() copies the parts of a configuration, vllm-ascend keeps one "
+    "AscendConfig per VllmConfig, and vLLM makes heads for the method mtp only",
     test=(
         "tests/emulated/drafting/test_draft_isolation.py",
         "tests/emulated/recurrent/test_recurrent_drafts.py",

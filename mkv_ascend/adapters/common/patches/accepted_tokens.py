@@ -20,26 +20,13 @@ from vllm.v1.attention.backends.mamba2_attn import Mamba2AttentionMetadataBuilde
 from vllm.v1.attention.backends.short_conv_attn import ShortConvAttentionMetadataBuilder
 from vllm.v1.worker.utils import AttentionGroup
 
-from mkv_ascend.adapters.patching import record
+from mkv_ascend.adapters.common.patches.gdn_rows import build_of_padded_rows
 
 BUILDERS = (Mamba2AttentionMetadataBuilder, ShortConvAttentionMetadataBuilder)
 """vLLM's builders of states that can go back, except that of the gated delta net."""
 
-
-BUILD = record(
-    name="states go back to what was accepted",
-    target=(
-        "vllm.v1.attention.backends.mamba_attn:BaseMambaAttentionMetadataBuilder.build",
-        "vllm.v1.attention.backends.mamba2_attn:Mamba2AttentionMetadataBuilder.build",
-    ),
-    reads=("vllm.v1.attention.backends.short_conv_attn:ShortConvAttentionMetadataBuilder",),
-    writes=("build",),
-    why="vllm-ascend tells the numbers of accepted tokens only to the builder of the gated delta "
-    "net. The others count a verification as part of a prompt, whose rejected tokens stay in the "
-    "state.",
-    until="vllm-ascend hands them to every builder of states",
-    test="tests/emulated/recurrent/test_mamba_models.py::test_states_are_taken_back_to_what_was_accepted",
-)
+RECORD = build_of_padded_rows.record
+"""``build`` is replaced for the same purpose as there."""
 
 
 @contextmanager

@@ -13,21 +13,15 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from mkv_ascend.adapters.patching import patch, replaced
+from mkv_ascend.adapters.common.drafting.records import DRAFT_CONFIG
+from mkv_ascend.adapters.patching import Patch, replaced
+
+keep_the_architecture = Patch(DRAFT_CONFIG)
+"""Only models with prediction layers become heads."""
 
 
-@patch(
-    name="architecture of a draft model",
-    target="vllm.config.speculative:SpeculativeConfig.__post_init__",
-    reads=("vllm.config.speculative:SpeculativeConfig.hf_config_override",),
-    writes=("hf_config_override",),
-    why="It makes an MTP head of every draft whose family has one (Qwen3-Next, Qwen3.5, "
-    "DeepSeek-V3, Nemotron-H), also where the method asked for is draft_model, or none is and the "
-    "checkpoint has no layers of such a head: such a model cannot be a draft of its own.",
-    until="vLLM overrides a draft's architecture for the method mtp only",
-    test="tests/emulated/recurrent/test_recurrent_drafts.py",
-)
-def keep_the_architecture(original: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
+@keep_the_architecture.also(target="vllm.config.speculative:SpeculativeConfig.__post_init__")
+def _initialise(original: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
     """``SpeculativeConfig.__post_init__``; only models with prediction layers become heads.
 
     With the method draft_model none does. Without a method, the target's own checkpoint means its

@@ -86,20 +86,30 @@ def apply() -> None:
 
 
 @patch(
-    name="rows of gated delta nets",
+    name="states go on from what was accepted",
     target=(
         "vllm_ascend.ops.gdn_attn_builder:AscendGDNAttentionMetadataBuilder.build",
         "vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn:"
         "QwenGatedDeltaNetAttention._forward_core",
+        "vllm.v1.attention.backends.mamba_attn:BaseMambaAttentionMetadataBuilder.build",
+        "vllm.v1.attention.backends.mamba2_attn:Mamba2AttentionMetadataBuilder.build",
     ),
-    reads=("vllm_ascend.ops.gdn:AscendGatedDeltaNetAttention._forward_core",),
-    writes=(OF_THE_TARGET, ROWS),
-    why="After a verification of drafts a state stands in the column of the token that was "
-    "accepted last. Rows with fewer drafts than K, or none, go on from another column: wrong "
-    "tokens.",
-    until="vllm-ascend looks columns up by row",
-    test="tests/emulated/recurrent/test_gated_delta_nets.py"
-    "::test_states_after_preemption_and_looked_up_drafts",
+    reads=(
+        "vllm_ascend.ops.gdn:AscendGatedDeltaNetAttention._forward_core",
+        "vllm.v1.attention.backends.short_conv_attn:ShortConvAttentionMetadataBuilder",
+    ),
+    writes=(OF_THE_TARGET, ROWS, "build"),
+    why="After a verification of drafts a state of a gated delta net stands in the column of the "
+    "token that was accepted last. Rows with fewer drafts than K, or none, go on from another "
+    "column: wrong tokens. Builders of other states are not told the numbers of accepted tokens: "
+    "they count a verification as part of a prompt, whose rejected tokens stay in the state.",
+    until="vllm-ascend looks columns up by row, and hands the numbers to every builder of states",
+    test=(
+        "tests/emulated/recurrent/test_gated_delta_nets.py"
+        "::test_states_after_preemption_and_looked_up_drafts",
+        "tests/emulated/recurrent/test_mamba_models.py"
+        "::test_states_are_taken_back_to_what_was_accepted",
+    ),
 )
 def build_of_padded_rows(
     original: Callable[..., Any],
