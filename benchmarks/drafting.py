@@ -2,14 +2,14 @@
 """What a proposal costs outside the draft's own work, beside stock vllm-ascend.
 
     python -m benchmarks.drafting [--json] [--k 1 4 8] [--g 1 2 4 8] [--b 1 8 64] [--repeats 5]
-                                [--host 0.30]
+                                [--host 0.30] [--runner v2]
 
 K draft tokens, a draft with layers in G KV groups, batches of B requests. Launches, metadata builds
 and host reads of device memory (including copies that are waited for later) are counts of the
 emulated NPU, the same on every run. Host microseconds are of this machine and mean nothing by
 themselves. Ratios are medians of repeats that take turns between the engines of one K, which run
-side by side. Stock vllm-ascend serves drafts of one KV group only. With the defaults this
-starts 16 engines and takes about ten minutes.
+side by side. Stock vllm-ascend serves drafts of one KV group only, and no draft model with model
+runner V2. With the defaults this starts 16 engines and takes about ten minutes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,15 @@ from typing import Any
 
 from benchmarks import host
 from benchmarks.progress import say
+from mkv_ascend.plugin.versions import adapter
 
 ROOT = Path(__file__).resolve().parents[1]
+ENVIRONMENTS: dict[str, dict[str, str]] = {
+    "v1": {},
+    # Where vLLM finds no Triton, vllm-ascend leaves out its patches of that runner.
+    "v2": {"VLLM_USE_V2_MODEL_RUNNER": "1", "EMULATED_NPU_TRITON": "1"},
+}
+"""Model runner -> variables of an engine that has it."""
 STOCK = 0
 """In place of a number of groups: vllm-ascend without this plugin, one KV group."""
 
@@ -49,6 +56,7 @@ class Engine:
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "VLLM_LOGGING_LEVEL": "ERROR",
             "OMP_NUM_THREADS": "1",
+            **scenario.get("environment", {}),
         }
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (lives as long as the engine)
         self._process = subprocess.Popen(
@@ -117,12 +125,13 @@ Key = tuple[int, int]
 
 
 def measure_k(
-    k: int, groups: list[int], batches: list[int], repeats: int, models: tuple[str, str]
+    k: int, groups: list[int], batches: list[int], repeats: int, models: dict[str, Any]
 ) -> tuple[dict[Key, list[dict[str, Any]]], dict[int, int]]:
     """Repeats of every engine and batch for one K, in turns; and distinct needs by groups."""
     engines: dict[int, Engine] = {}
-    for count in [STOCK, *groups]:
-        scenario = {"target": models[0], "draft": models[1], "k": k, "g": count or 1}
+    beside = [] if models["environment"] else [STOCK]
+    for count in [*beside, *groups]:
+        scenario = {**models, "k": k, "g": count or 1}
         engines[count] = Engine(scenario, "ascend" if count == STOCK else "ascend,mkv_ascend")
     for count, engine in engines.items():
         engine.wait()
@@ -146,7 +155,7 @@ def measure_k(
 def row(k: int, key: Key, distinct: int, found: dict[Key, list[dict[str, Any]]]) -> dict[str, Any]:
     """One row of the result; ratios are of the same repeat, then the median."""
     groups, batch = key
-    ours, stock = found[key], found[STOCK, batch]
+    ours, stock = found[key], found.get((STOCK, batch)) if groups == 1 else None
     one = found.get((1, batch), ours)
     return {
         "k": k,
@@ -154,8 +163,8 @@ def row(k: int, key: Key, distinct: int, found: dict[Key, list[dict[str, Any]]])
         "b": batch,
         **costs(ours),
         "distinct": distinct,
-        "stock": costs(stock) if groups == 1 else None,
-        "host_ratio_to_stock": ratio(ours, stock) if groups == 1 else None,
+        "stock": costs(stock) if stock else None,
+        "host_ratio_to_stock": ratio(ours, stock) if stock else None,
         "host_ratio_to_one_group": ratio(ours, one),
     }
 
@@ -174,10 +183,10 @@ def ratio(over: list[dict[str, Any]], under: list[dict[str, Any]]) -> float:
 
 
 def target_pass(
-    found: dict[Key, list[dict[str, Any]]], batches: list[int], models: tuple[str, str]
+    found: dict[Key, list[dict[str, Any]]], batches: list[int], models: dict[str, Any]
 ) -> dict[str, int]:
     """Launches and builds of the target's pass beyond those without a draft; the most of any."""
-    engine = Engine({"target": models[0], "draft": models[1], "k": 0, "g": 1}, "ascend,mkv_ascend")
+    engine = Engine({**models, "k": 0, "g": 1}, "ascend,mkv_ascend")
     engine.wait()
     alone = {batch: engine.measure(batch) for batch in batches}
     engine.stop()
@@ -193,11 +202,14 @@ def target_pass(
 EXTRA = ("launches", "builds")
 
 
-def run(ks: list[int], groups: list[int], batches: list[int], repeats: int) -> dict[str, Any]:
-    """``{"host": ..., "rows": [...], "target_pass": {...}}``."""
+def run(
+    ks: list[int], groups: list[int], batches: list[int], repeats: int, runner: str
+) -> dict[str, Any]:
+    """``{"host": ..., "runner": ..., "rows": [...], "target_pass": {...}}``."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        models = save_models(Path(folder))
+        target, draft = save_models(Path(folder))
+        models = {"target": target, "draft": draft, "environment": ENVIRONMENTS[runner]}
         for k in ks:
             found, distinct = measure_k(k, groups, batches, repeats, models)
             rows += [
@@ -206,14 +218,14 @@ def run(ks: list[int], groups: list[int], batches: list[int], repeats: int) -> d
                 for batch in batches
             ]
         passes = target_pass(found, batches, models)
-    return {"host": host.installed(), "rows": rows, "target_pass": passes}
+    return {"host": host.installed(), "runner": runner, "rows": rows, "target_pass": passes}
 
 
 def as_table(result: dict[str, Any]) -> str:
     """The result for a terminal."""
     lines = [
-        f"On vllm-ascend {result['host']}, per proposal, outside the draft's forward, logits, "
-        "sampling and feeding back",
+        f"On vllm-ascend {result['host']}, model runner {result['runner']}, per proposal, outside "
+        "the draft's forward, logits, sampling and feeding back",
         "",
         f"{'K':>3}{'G':>3}{'B':>4}{'launches':>10}{'builds':>8}{'distinct':>10}{'host reads':>12}"
         f"{'stock launches, builds, reads':>31}{'host / stock':>14}{'host / own G=1':>16}",
@@ -251,12 +263,20 @@ def main() -> None:
     parser.add_argument("--b", type=int, nargs="+", default=[1, 8, 64], help="requests")
     parser.add_argument("--repeats", type=int, default=5, help="measurements of each")
     host.add_option(parser)
+    parser.add_argument(
+        "--runner",
+        choices=sorted(ENVIRONMENTS),
+        default="v1",
+        help="vLLM's model runner; v2 with vllm-ascend 0.30.0rc2 (default: v1)",
+    )
     arguments = parser.parse_args()
     try:
         host.go_on_with(arguments.host, "benchmarks.drafting", sys.argv[1:])
     except LookupError as error:
         parser.error(str(error))
-    result = run(arguments.k, arguments.g, arguments.b, arguments.repeats)
+    if arguments.runner not in adapter().RUNNERS:
+        parser.error(f"vllm-ascend {host.installed()} has no model runner {arguments.runner}")
+    result = run(arguments.k, arguments.g, arguments.b, arguments.repeats, arguments.runner)
     print(json.dumps(result, indent=2) if arguments.json else as_table(result))
 
 

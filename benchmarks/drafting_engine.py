@@ -111,20 +111,25 @@ class Proposals:
 
     def __init__(self, drafter: Any) -> None:
         self.costs: dict[int, list[dict[str, float]]] = {}
-        self.builder_calls = BuilderCalls()
-        self.builder_calls.watch(drafter.draft_attn_groups)
         self._meter: Meter | None = None
         if hasattr(drafter, "assembly"):
             drafter.assembly.proposal.run = self._our_passes(drafter.assembly.proposal.run)
         else:
             drafter._runnable = self._draft_itself(drafter._runnable)
-        drafter._propose = self._measured(drafter._propose)
+        if hasattr(drafter, "_propose"):
+            calls = BuilderCalls()
+            calls.watch(drafter.draft_attn_groups)
+            self._builds: Callable[[], int] = lambda: calls.total
+            drafter._propose = self._measured(drafter._propose)
+        else:  # model runner V2
+            self._builds = lambda: drafter.assembly.proposal.needs.builds
+            drafter.propose = self._measured(drafter.propose)
 
     def _measured(self, propose: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(propose)
         def measured(*arguments: Any, **named: Any) -> Any:
             meter = self._meter = Meter()
-            builds = self.builder_calls.total
+            builds = self._builds()
             meter.start()
             drafted = propose(*arguments, **named)
             meter.stop()
@@ -132,7 +137,7 @@ class Proposals:
             cost = {
                 "launches": meter.launches,
                 "host_reads": meter.host_reads,
-                "builds": self.builder_calls.total - builds,
+                "builds": self._builds() - builds,
                 "host_us": meter.seconds * 1e6,
             }
             self.costs.setdefault(drafted.shape[0], []).append(cost)
@@ -176,9 +181,16 @@ class TargetPasses:
         for groups in runner.attn_groups:
             self._builds.watch(groups)
         self._slots = 0
+        if hasattr(runner, "model_state"):  # model runner V2
+            tables, state = runner.block_tables, runner.model_state
+            tables.compute_slot_mappings = self._slot_launches(tables.compute_slot_mappings)
+            state.prepare_attn = self._measured(state.prepare_attn, lambda batch: batch.num_reqs)
+            return
         tables = runner.input_batch.block_table
         tables.compute_slot_mapping = self._slot_launches(tables.compute_slot_mapping)
-        runner._build_attention_metadata = self._measured(runner, runner._build_attention_metadata)
+        runner._build_attention_metadata = self._measured(
+            runner._build_attention_metadata, lambda *_: runner.input_batch.num_reqs
+        )
 
     def _slot_launches(self, compute: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(compute)
@@ -191,18 +203,25 @@ class TargetPasses:
 
         return counted
 
-    def _measured(self, runner: Any, build: Callable[..., Any]) -> Callable[..., Any]:
+    def _measured(
+        self, build: Callable[..., Any], requests_of: Callable[..., int]
+    ) -> Callable[..., Any]:
         @functools.wraps(build)
         def measured(*arguments: Any, **named: Any) -> Any:
             meter, builds = Meter(), self._builds.total
             with meter.resumed():
                 result = build(*arguments, **named)
-            requests = runner.input_batch.num_reqs
+            requests = requests_of(*arguments[:1])
             cost = meter.launches + self._slots, self._builds.total - builds
             self.costs.setdefault(requests, []).append(cost)
             return result
 
         return measured
+
+
+def drafter_of(runner: Any) -> Any:
+    """What drafts, in either model runner."""
+    return getattr(runner, "speculator", None) or runner.drafter
 
 
 def spread_over_groups(worker: Any, groups: int) -> None:
@@ -215,8 +234,9 @@ def spread_over_groups(worker: Any, groups: int) -> None:
     from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
     runner = worker.model_runner
+    drafted = drafter_of(runner)._draft_attn_layer_names
     layers = get_layers_from_vllm_config(runner.vllm_config, AttentionLayerBase)
-    mine = [layers[name] for name in layers if name in runner.drafter._draft_attn_layer_names]
+    mine = [layers[name] for name in layers if name in drafted]
     for index, layer in enumerate(mine):
         if index % groups:
             layer.sliding_window = 64 * (index % groups)
@@ -256,8 +276,12 @@ def start(scenario: dict[str, Any]) -> Any:
 
 
 def _spread_when_loaded(groups: int) -> None:
-    worker_class = hosts.module("worker").MkvWorker
+    from vllm import envs
+    from vllm.utils.import_utils import resolve_obj_by_qualname
 
+    platform = hosts.module("platform").MkvPlatform
+    name = platform.WORKER_V2 if envs.VLLM_USE_V2_MODEL_RUNNER else platform.WORKER
+    worker_class = resolve_obj_by_qualname(name)
     load = worker_class.load_model
 
     def load_and_spread(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -310,11 +334,12 @@ def main(scenario: dict[str, Any]) -> None:
     llm = start(scenario)
     runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
     target = TargetPasses(runner)
-    proposals = Proposals(runner.drafter) if scenario["k"] else None
+    drafter = drafter_of(runner) if scenario["k"] else None
+    proposals = None if drafter is None else Proposals(drafter)
     facts: dict[str, Any] = {}
-    if proposals is not None and hasattr(runner.drafter, "assembly"):
-        facts["groups"] = len(runner.drafter.assembly.draft.groups.kv_groups)
-        facts["distinct"] = len(runner.drafter.assembly.proposal.needs.distinct)
+    if drafter is not None and hasattr(drafter, "assembly"):
+        facts["groups"] = len(drafter.assembly.draft.groups.kv_groups)
+        facts["distinct"] = len(drafter.assembly.proposal.needs.distinct)
     print(json.dumps(facts), file=answers, flush=True)
     for line in sys.stdin:
         batch = int(line)
