@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support import engine
+import pytest
+
+from tests.support import engine, hosts
 from tests.support.pairs import assert_greedy_tokens_of_reference, scenario, text_prompts
 from tests.support.tiny_models import model_directory
 
@@ -14,6 +16,12 @@ STOCK = {"VLLM_PLUGINS": "ascend,ascend_kv_connector,ascend_model,ascend_model_l
 # Where vLLM finds no Triton, vllm-ascend leaves out its patches of that runner.
 RUNNER_V2 = {"VLLM_USE_V2_MODEL_RUNNER": "1", "EMULATED_NPU_TRITON": "1"}
 """vLLM's model runner V2, which vllm-ascend 0.30.0rc2 has as an option."""
+RUNNERS = [
+    pytest.param({"v1": {}, "v2": RUNNER_V2}[name], id=name) for name in hosts.ADAPTER.RUNNERS
+]
+"""Variables of each model runner that the host has."""
+each_runner = pytest.mark.parametrize("runner", RUNNERS)
+"""Runs a test with the variables of each model runner that the host has."""
 CHUNKS = {"max_num_batched_tokens": 64, "max_num_seqs": 4}
 """Arguments of an engine that makes more than one chunk of a prompt."""
 

@@ -21,6 +21,7 @@ from tests.support.pairs import (
     prompts_of,
     scenario,
 )
+from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
 
 
@@ -37,7 +38,8 @@ def assert_always_accepted(case, result):
     assert result.accepted_per_position == [result.num_drafts] * case.num_speculative_tokens
 
 
-def test_a_model_with_windows_drafting_for_itself_is_always_accepted():
+@each_runner
+def test_a_model_with_windows_drafting_for_itself_is_always_accepted(runner):
     """Prefills in chunks, prefix hits, requests that end inside a proposal."""
     case = scenario(
         "gemma3",
@@ -46,6 +48,7 @@ def test_a_model_with_windows_drafting_for_itself_is_always_accepted():
         max_tokens=30,
         engine={"max_num_batched_tokens": 64, "max_num_seqs": 4},
         repeats=2,
+        environment=runner,
     )
     result = run_and_judge(case)
     assert max(result.cached_tokens) >= 128
@@ -91,7 +94,8 @@ def test_a_draft_in_more_groups_than_its_target(num_speculative_tokens, full_att
     assert result.mean_acceptance_length > 1 + 0.6 * num_speculative_tokens**0.5
 
 
-def test_preemption_with_asynchronous_scheduling():
+@each_runner
+def test_preemption_with_asynchronous_scheduling(runner):
     """The host does not even know the target's lengths when the next step is prepared."""
     case = scenario(
         "gemma3",
@@ -99,6 +103,7 @@ def test_preemption_with_asynchronous_scheduling():
         record_drafts=False,
         prompts=prompts_of("gemma3", [250, 248, 246, 245, 244, 243]),
         engine={"async_scheduling": True, "num_gpu_blocks_override": 20},
+        environment=runner,
     )
     result = run_and_judge(case)
     assert result.preemptions > 0
@@ -167,7 +172,8 @@ def test_a_batch_without_padding_is_accepted_like_the_references():
     ]
 
 
-def test_aborted_requests_leave_the_others_as_they_were():
+@each_runner
+def test_aborted_requests_leave_the_others_as_they_were(runner):
     """Rows of the batch move up between two proposals, and new requests take their blocks."""
     prompts = prompts_of("gemma3", [150, 131, 40, 7, 90, 129, 33, 64])
     case = scenario("gemma3", "gemma3", record_drafts=False, prompts=prompts, max_tokens=20)
@@ -179,7 +185,7 @@ def test_aborted_requests_leave_the_others_as_they_were():
         "aborts": aborts,
     }
     probe = Path(__file__).with_name("abort_probe.py")
-    result = programs.answer_of(probe, request)
+    result = programs.answer_of(probe, request, runner)
     gone = {number for numbers in aborts.values() for number in numbers}
     kept = [number for number in range(len(prompts)) if number not in gone]
     tokens = [result["tokens"][str(number)] for number in kept]
