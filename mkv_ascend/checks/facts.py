@@ -75,6 +75,8 @@ class ServeFacts:
     """Bytes of the files of weights of both models, as far as they are there."""
     rules: HostRules | None = None
     """Of the host that would run the command; None where vLLM has made a configuration on it."""
+    runner: str = "v1"
+    """vLLM's model runner, of the adapter's ``RUNNERS``."""
 
     def whole(self, name: str, default: int) -> int:
         """A whole number of the command."""

@@ -4,9 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from mkv_ascend.checks import about_command, about_compressed, about_draft, about_layers
+from mkv_ascend.checks import (
+    about_command,
+    about_compressed,
+    about_draft,
+    about_layers,
+    about_runner,
+)
 from mkv_ascend.checks.facts import DeviceFacts, ServeFacts
 from mkv_ascend.checks.gathering import gather, with_plan
 from mkv_ascend.checks.host_rules import HostRules
@@ -21,6 +28,7 @@ CHECKS: tuple[Check, ...] = (
     *about_command.CHECKS,
     *about_compressed.CHECKS,
     *about_draft.CHECKS,
+    *about_runner.CHECKS,
     *about_layers.CHECKS,
 )
 
@@ -31,14 +39,16 @@ def refusals(facts: ServeFacts) -> tuple[Refusal, ...]:
 
 
 def judge(
-    engine: Mapping[str, Any], device: DeviceFacts, rules: HostRules
+    engine: Mapping[str, Any], device: DeviceFacts, rules: HostRules, runner: str = "v1"
 ) -> tuple[ServeFacts, str]:
     """Facts and plan of a command that can be served, and why there is no plan where there is none.
+
+    ``runner``: vLLM's model runner that would run it, "v1" or "v2".
 
     Raises:
         RefusedError: with every refusal that can be told.
     """
-    facts = gather(with_model_folders(engine), device, rules)
+    facts = replace(gather(with_model_folders(engine), device, rules), runner=runner)
     found = refusals(facts)
     if found:
         # Planning would say the same in other words.

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory", type=memory_size, metavar="SIZE", help="memory of each device, such as 64GiB"
     )
     parser.add_argument(
+        "--runner",
+        choices=("v1", "v2"),
+        help="vLLM's model runner (default: what VLLM_USE_V2_MODEL_RUNNER says)",
+    )
+    parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- vllm serve ...", help="the command"
     )
 
@@ -75,13 +81,33 @@ def run(arguments: argparse.Namespace) -> int:
         emulated, words = split_emulate(words)
         engine = read_command(words)
         device = devices_of(arguments, emulated)
+        runner = _runner(arguments.runner)
     except (CommandError, envs.EnvironmentVariableError) as error:
         return _say_unreadable(str(error), arguments.json)
     try:
-        facts, unplanned = judge(engine, device, rules())
+        facts, unplanned = judge(engine, device, rules(), runner)
     except RefusedError as error:
         return _say_refused(error.refusals, arguments.json)
     return _say_served(served(facts, unplanned), facts_models(facts), arguments.json)
+
+
+def _runner(asked: str | None) -> str:
+    """The model runner to judge for.
+
+    Raises:
+        CommandError: the host has none of that name.
+    """
+    from mkv_ascend.checks.about_runner import runner_of
+    from mkv_ascend.commands.serve_arguments import CommandError
+    from mkv_ascend.plugin.versions import runners
+
+    served = runners()
+    if asked is not None and asked not in served:
+        raise CommandError(
+            f"--runner {asked}: the installed vllm-ascend has {' and '.join(served)}. Leave the "
+            "option out, or check with vllm-ascend 0.30.0rc2"
+        )
+    return asked or runner_of(os.environ, served)
 
 
 def facts_models(facts: Any) -> dict[str, str]:

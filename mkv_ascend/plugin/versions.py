@@ -72,6 +72,11 @@ def rules() -> HostRules:
     return (adapter_for(installed_versions()) or adapters()[-1]).RULES
 
 
+def runners() -> tuple[str, ...]:
+    """Model runners of the installed host; of the one to install where none is served."""
+    return (adapter_for(installed_versions()) or adapters()[-1]).RUNNERS
+
+
 def public_version(version: str) -> str:
     """A version without its local part: vLLM built from source is ``0.23.0+empty``."""
     return version.split("+", 1)[0]

@@ -43,10 +43,12 @@ class HostPlatform(NPUPlatform):
     Attributes:
         WORKER: qualified name of the adapter's worker class.
         RULES: what checks must know of the host.
+        RUNNERS: vLLM's model runners that the host has.
     """
 
     WORKER: ClassVar[str]
     RULES: ClassVar[HostRules]
+    RUNNERS: ClassVar[tuple[str, ...]]
 
     @classmethod
     def why_not_served(cls, config: VllmConfig) -> str | None:

@@ -20,6 +20,7 @@ class MkvPlatform(HostPlatform):
     """The platform that vLLM runs on when this package and vllm-ascend 0.23.0 are installed."""
 
     RULES = host.RULES
+    RUNNERS = host.RUNNERS
     WORKER = host.WORKER
 
     @classmethod

@@ -20,6 +20,7 @@ class MkvPlatform(HostPlatform):
     """The platform that vLLM runs on when this package and vllm-ascend 0.30.0rc2 are installed."""
 
     RULES = host.RULES
+    RUNNERS = host.RUNNERS
     WORKER = host.WORKER
     WORKER_V2 = "mkv_ascend.adapters.vllm_ascend_0_30.v2.worker.MkvWorkerV2"
 

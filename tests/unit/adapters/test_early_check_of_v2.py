@@ -9,7 +9,16 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.early_check import why_not_served
 
 
 def config(
-    method="draft_model", *, dp=1, pp=1, cp=1, eplb=False, draft=None, target=None, **speculative
+    method="draft_model",
+    *,
+    dp=1,
+    pp=1,
+    cp=1,
+    eplb=False,
+    lora=None,
+    draft=None,
+    target=None,
+    **speculative,
 ):
     model = {
         "uses_mrope": False,
@@ -35,6 +44,7 @@ def config(
             enable_eplb=eplb,
         ),
         model_config=SimpleNamespace(**{**model, **(target or {})}),
+        lora_config=lora,
     )
 
 
@@ -48,6 +58,7 @@ SHARES = SimpleNamespace(index_share_for_mtp_iteration=True)
         ({"pp": 2}, "pipeline parallelism"),
         ({"cp": 2}, "context parallelism"),
         ({"eplb": True}, "--enable-eplb"),
+        ({"lora": SimpleNamespace()}, "--enable-lora"),
         ({"parallel_drafting": True}, "parallel drafting"),
         ({"enable_adaptive_verification": True}, "enable_adaptive_verification"),
         ({"target": {"is_multimodal_model": True}}, "images"),

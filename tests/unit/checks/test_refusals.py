@@ -11,8 +11,8 @@ from mkv_ascend.checks.refusal import Refusal, RefusedError
 from tests.support.mistakes import MISTAKES
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-UNTRIED = {"draft-adapter", "draft-caches", "executor"}
-"""Codes of test_speculation.py and test_host_rules.py."""
+UNTRIED = {"draft-adapter", "draft-caches", "executor", "runner"}
+"""Codes of test_speculation.py, test_host_rules.py and test_runner_v2.py."""
 
 
 def codes_in_the_code() -> set[str]:

@@ -61,6 +61,7 @@ def check(arguments: Any) -> bool:
     """
     from vllm.platforms import current_platform
 
+    from mkv_ascend.checks.about_runner import runner_of
     from mkv_ascend.checks.judging import judge
     from mkv_ascend.checks.model_folders import names_without_folder
     from mkv_ascend.checks.refusal import RefusedError
@@ -70,8 +71,9 @@ def check(arguments: Any) -> bool:
     if absent:
         logger.info("%s: judged when vLLM has fetched the configuration", ", ".join(absent))
         return False
+    runner = runner_of(os.environ, current_platform.RUNNERS)
     try:
-        judge(engine, devices(), current_platform.RULES)
+        judge(engine, devices(), current_platform.RULES, runner)
     except RefusedError as error:
         refuse(error)
     return True

@@ -6,12 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mkv_ascend.adapters.common.drafting.recurrent_options import has_recurrent_layers
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.methods import METHODS
+from mkv_ascend.checks.about_runner import METHODS, AskedOfV2
+from mkv_ascend.checks.refusal import text_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-
-V1 = "Set VLLM_USE_V2_MODEL_RUNNER=0: model runner V1 serves it"
 
 
 def why_not_served(config: VllmConfig) -> str | None:
@@ -20,26 +19,26 @@ def why_not_served(config: VllmConfig) -> str | None:
     if speculative is None or speculative.method not in METHODS:
         return None
     target, draft = config.model_config, speculative.draft_model_config
-    refused = {
-        "data parallelism": parallel.data_parallel_size > 1,
-        "pipeline parallelism": parallel.pipeline_parallel_size > 1,
-        "context parallelism": (
+    asked = AskedOfV2(
+        data_parallel=parallel.data_parallel_size > 1,
+        pipeline_parallel=parallel.pipeline_parallel_size > 1,
+        context_parallel=(
             parallel.prefill_context_parallel_size * parallel.decode_context_parallel_size > 1
         ),
-        "--enable-eplb": parallel.enable_eplb,
-        "enable_adaptive_verification": speculative.enable_adaptive_verification,
-        "parallel drafting": speculative.parallel_drafting and speculative.method != "dflash",
-        "a draft with positions on several axes (M-RoPE)": (draft.uses_mrope),
-        "a target that takes images or sound": target.is_multimodal_model,
-        "a head whose later passes reuse the first one's choice of keys": bool(
+        eplb=parallel.enable_eplb,
+        # vLLM gives an adapter to one row of logits for each request; a verify step has K + 1.
+        lora=config.lora_config is not None,
+        adaptive_verification=bool(speculative.enable_adaptive_verification),
+        parallel_drafting=speculative.parallel_drafting and speculative.method != "dflash",
+        several_axes=draft.uses_mrope,
+        multi_modal=target.is_multimodal_model,
+        shared_choice_of_keys=bool(
             getattr(draft.hf_config, "index_share_for_mtp_iteration", False)
         ),
-        "a draft model with recurrent layers": has_recurrent_layers(config),
-        "a target with recurrent layers other than gated delta nets": (
+        recurrent_draft=has_recurrent_layers(config),
+        other_states=(
             target.is_hybrid and not hasattr(target.hf_text_config, "linear_num_value_heads")
         ),
-    }
-    for asked, is_asked in refused.items():
-        if is_asked:
-            return f"{asked}: not served by the drafts of mkv_ascend on model runner V2. {V1}"
-    return None
+    )
+    refusals = tuple(asked.refusals())
+    return text_of(refusals) if refusals else None

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from mkv_ascend.adapters.patching import patch
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.methods import METHODS
+from mkv_ascend.checks.about_runner import METHODS
 
 
 @patch(

@@ -10,7 +10,7 @@ from vllm.config import VllmConfig
 
 from mkv_ascend.adapters.patching import patch
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.speculator import MkvSpeculator
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.methods import METHODS
+from mkv_ascend.checks.about_runner import METHODS
 
 OF_VLLM_ASCEND = "vllm_ascend.worker.v2.model_runner:init_speculator"
 

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What drafts cannot be served with on vLLM's model runner V2.
+
+The engine says it of vLLM's configuration, and ``mkv-ascend check`` of the options: in one wording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, fields
+
+from mkv_ascend.checks.about_draft_inputs import has_several_positions
+from mkv_ascend.checks.facts import ServeFacts
+from mkv_ascend.checks.refusal import Refusal
+
+__all__ = ["CHECKS", "METHODS", "AskedOfV2", "runner_of"]
+
+METHODS = ("draft_model", "eagle", "eagle3", "mtp", "dflash")
+"""Methods of speculative decoding that our speculators serve in model runner V2."""
+
+WORDS = {
+    "data_parallel": "data parallelism",
+    "pipeline_parallel": "pipeline parallelism",
+    "context_parallel": "context parallelism",
+    "eplb": "--enable-eplb",
+    "lora": "--enable-lora",
+    "adaptive_verification": "enable_adaptive_verification",
+    "parallel_drafting": "parallel drafting",
+    "several_axes": "a draft with positions on several axes (M-RoPE)",
+    "multi_modal": "a target that takes images or sound",
+    "shared_choice_of_keys": "a head whose later passes reuse the first one's choice of keys",
+    "recurrent_draft": "a draft model with recurrent layers",
+    "other_states": "a target with recurrent layers other than gated delta nets",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedOfV2:
+    """Whether each thing of ``WORDS`` was asked for."""
+
+    data_parallel: bool
+    pipeline_parallel: bool
+    context_parallel: bool
+    eplb: bool
+    lora: bool
+    adaptive_verification: bool
+    parallel_drafting: bool
+    several_axes: bool
+    multi_modal: bool
+    shared_choice_of_keys: bool
+    recurrent_draft: bool
+    other_states: bool
+
+    def refusals(self) -> Iterator[Refusal]:
+        """One for each thing that was asked for."""
+        for asked in fields(self):
+            if getattr(self, asked.name):
+                yield Refusal(
+                    "runner",
+                    f"{WORDS[asked.name]} with drafts of mkv_ascend on model runner V2",
+                    "model runner V1",
+                    "set VLLM_USE_V2_MODEL_RUNNER=0",
+                )
+
+
+def runner_of(environment: Mapping[str, str], runners: Collection[str]) -> str:
+    """The model runner, of those of a host, that vLLM's variable asks for."""
+    asked = environment.get("VLLM_USE_V2_MODEL_RUNNER", "").strip() not in ("", "0")
+    return "v2" if asked and "v2" in runners else "v1"
+
+
+def drafts_on_v2(facts: ServeFacts) -> Iterator[Refusal]:
+    """What of a command the drafts of model runner V2 do not serve."""
+    speculation, draft, target = facts.speculation, facts.draft, facts.target
+    if facts.runner != "v2" or speculation is None or draft is None:
+        return
+    if speculation.method not in METHODS:
+        return
+    options = speculation.options
+    yield from AskedOfV2(
+        data_parallel=facts.whole("data_parallel_size", 1) > 1,
+        pipeline_parallel=facts.whole("pipeline_parallel_size", 1) > 1,
+        context_parallel=facts.context_parallel > 1,
+        eplb=bool(facts.engine.get("enable_eplb")),
+        lora=bool(facts.engine.get("enable_lora")),
+        adaptive_verification=bool(options.get("enable_adaptive_verification")),
+        parallel_drafting=bool(options.get("parallel_drafting")) and speculation.method != "dflash",
+        several_axes=has_several_positions(draft),
+        multi_modal=any(name in target.values for name in ("vision_config", "audio_config")),
+        shared_choice_of_keys=bool(draft.values.get("index_share_for_mtp_iteration")),
+        recurrent_draft=speculation.method == "draft_model" and draft.recurrent is not None,
+        other_states=target.recurrent is not None
+        and target.has_attention
+        and "linear_num_value_heads" not in target.text,
+    ).refusals()
+
+
+CHECKS = (drafts_on_v2,)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is refused on model runner V2, from options and config.json files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mkv_ascend.attention.entry import DeviceGeneration
+from mkv_ascend.checks.about_runner import WORDS, runner_of
+from mkv_ascend.checks.facts import DeviceFacts
+from mkv_ascend.checks.judging import judge
+from mkv_ascend.checks.refusal import RefusedError
+from mkv_ascend.commands import check
+from mkv_ascend.commands.serve_arguments import CommandError
+from mkv_ascend.plugin import versions
+
+TARGET = "Llama-3.1-8B"
+DEVICE = DeviceFacts(8, 64 << 30, DeviceGeneration.A2, "a test")
+RULES = versions.adapters()[0].RULES
+
+
+def asked_of_v2(engine: dict[str, Any], runner: str = "v2") -> set[str]:
+    """What is refused because of the runner, in the words of the engine."""
+    try:
+        judge(engine, DEVICE, RULES, runner)
+    except RefusedError as error:
+        found = [refusal for refusal in error.refusals if refusal.code == "runner"]
+        assert all("VLLM_USE_V2_MODEL_RUNNER=0" in refusal.change for refusal in found)
+        return {refusal.asked.partition(" with drafts of mkv_ascend")[0] for refusal in found}
+    return set()
+
+
+def engine(target: str, draft: str, speculative: dict[str, Any], **options: Any) -> dict[str, Any]:
+    config = {"model": draft, "num_speculative_tokens": 3, **speculative}
+    return {"model": target, "max_model_len": 1024, "speculative_config": config, **options}
+
+
+@pytest.mark.parametrize(
+    ("options", "speculative", "refused"),
+    [
+        ({}, {}, None),
+        ({"data_parallel_size": 2}, {}, "data_parallel"),
+        ({"pipeline_parallel_size": 2}, {}, "pipeline_parallel"),
+        ({"decode_context_parallel_size": 2}, {}, "context_parallel"),
+        ({"enable_eplb": True}, {}, "eplb"),
+        ({"enable_lora": True}, {}, "lora"),
+        ({}, {"enable_adaptive_verification": True}, "adaptive_verification"),
+        ({}, {"parallel_drafting": True}, "parallel_drafting"),
+    ],
+)
+def test_options(
+    models: dict[str, str],
+    options: dict[str, Any],
+    speculative: dict[str, Any],
+    refused: str | None,
+) -> None:
+    asked = engine(models[TARGET], models[TARGET], speculative, **options)
+    assert asked_of_v2(asked) == ({WORDS[refused]} if refused else set())
+    assert asked_of_v2(asked, "v1") == set()
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "speculative", "refused"),
+    [
+        ("LFM2-1.2B", "LFM2-1.2B", {}, {"recurrent_draft", "other_states"}),
+        ("DeepSeek-V3", "DeepSeek-V3", {"method": "mtp"}, set()),
+        ("Qwen3-Next-80B-A3B", "Qwen3-Next-80B-A3B", {"method": "mtp"}, set()),
+    ],
+)
+def test_models(
+    models: dict[str, str], target: str, draft: str, speculative: dict[str, Any], refused: set[str]
+) -> None:
+    asked = engine(models[target], models[draft], speculative)
+    assert asked_of_v2(asked) == {WORDS[name] for name in refused}
+
+
+def test_a_target_with_a_vision_part(models: dict[str, str], tmp_path: Path) -> None:
+    values = json.loads(Path(models[TARGET], "config.json").read_text())
+    written = json.dumps({**values, "vision_config": {"hidden_size": 64}})
+    (tmp_path / "config.json").write_text(written)
+    asked = engine(str(tmp_path), models[TARGET], {})
+    assert asked_of_v2(asked) == {WORDS["multi_modal"]}
+
+
+def test_the_variable_counts_where_the_host_has_that_runner() -> None:
+    asked = {"VLLM_USE_V2_MODEL_RUNNER": "1"}
+    assert runner_of(asked, ("v1", "v2")) == "v2"
+    assert runner_of(asked, ("v1",)) == "v1"
+    assert runner_of({"VLLM_USE_V2_MODEL_RUNNER": "0"}, ("v1", "v2")) == "v1"
+    assert runner_of({}, ("v1", "v2")) == "v1"
+
+
+def test_a_runner_that_the_host_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "runners", lambda: ("v1",))
+    with pytest.raises(CommandError, match="--runner v2: the installed vllm-ascend has v1"):
+        check._runner("v2")
