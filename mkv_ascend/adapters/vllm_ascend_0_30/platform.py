@@ -43,13 +43,15 @@ class MkvPlatform(HostPlatform):
         from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache import engine_core
         from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import (
             draft_state_blocks,
+            heads_behind_hits,
             placeholder_drafts,
         )
 
+        both = engine_core.our_groups, heads_behind_hits.end_hits_a_block_earlier
         if config.use_v2_model_runner:
-            return (engine_core.our_groups,)
+            return both
         return (
-            engine_core.our_groups,
+            *both,
             placeholder_drafts.schedule_no_placeholders,
             draft_state_blocks.block_sizes_of_others,
         )

@@ -11,6 +11,7 @@ import pytest
 from tests.support import engine, reference, speculation
 from tests.support.pairs import TIES, scenario
 from tests.support.prompts import text_prompts as texts
+from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
 
 BLOCK = 128
@@ -23,8 +24,11 @@ HEADS = [
 ]
 
 
+@each_runner
 @pytest.mark.parametrize(("target", "draft", "method", "reference_target"), HEADS)
-def test_a_shifted_draft_gives_up_one_block_and_is_right(target, draft, method, reference_target):
+def test_a_shifted_draft_gives_up_one_block_and_is_right(
+    target, draft, method, reference_target, runner
+):
     directory = model_directory(reference_target)
     ids = reference.token_ids(directory, " ".join(texts()))
     stems = [ids[:1] + ids[start + 1 : start + STEM] for start in (0, 40)]
@@ -35,11 +39,12 @@ def test_a_shifted_draft_gives_up_one_block_and_is_right(target, draft, method, 
         prompts=[stem + ending for stem in stems for ending in endings],
         max_tokens=8,
         speculative={"method": method},
+        environment=runner,
         # One after another: each request finds the stem of the one before it.
         engine={"enable_prefix_caching": True, "max_num_seqs": 1},
     )
     result = engine.run(case)
-    # One wrong row of 256 changes no choice of these drafts: it is the hits that tell.
+    # One wrong row of 256 changes few choices of these drafts: it is the hits that tell.
     # Without a draft a hit is all whole blocks before the last token (test_layout_engines.py).
     assert result.cached_tokens == [0, *[STEM - BLOCK] * (ENDINGS - 1)] * len(stems)
 
