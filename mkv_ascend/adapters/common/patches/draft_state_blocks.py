@@ -50,6 +50,23 @@ MANAGER = record(
 )
 
 
+HITS = record(
+    name="hits beside states of a draft",
+    target="vllm.v1.engine.core:resolve_kv_cache_block_sizes",
+    reads=(
+        "vllm.v1.engine.core:EngineCore._initialize_kv_caches",
+        "vllm.v1.core.kv_cache_utils:resolve_kv_cache_block_sizes",
+        "vllm_ascend.patch.platform.patch_kv_cache_utils:_ascend_resolve_kv_cache_block_sizes",
+    ),
+    why="A draft's states are one for a request, in blocks as long as the longest context; the "
+    "scheduler looks for hits in common multiples of all blocks, and for a state at their end. So "
+    "there would be no hit. Here it is told that such a group has no say, by a spec that is not "
+    "prefix_cacheable (0.30.0), with a manager of its own.",
+    until="vLLM takes layers' states for not prefix_cacheable where their mode is none",
+    test="tests/emulated/recurrent/test_draft_state_blocks.py",
+)
+
+
 class DraftRecurrentBlocks(MambaManager):
     """The blocks of one recurrent group of a draft; an adapter says how it stays out of hits.
 
