@@ -113,6 +113,8 @@ EMULATED = {
         f"{WINDOWS}::test_windows_go_back_to_what_was_accepted[lfm2-llama_draft-graphs]",
         f"{WINDOWS}::test_windows_go_back_to_what_was_accepted[llama_target-lfm2-eager]",
         f"{WINDOWS}::test_sizes_that_the_operator_does_not_take_are_refused",
+        f"{WINDOWS}::test_windows_in_another_dtype_than_the_model_are_refused",
+        f"{WINDOWS}::test_an_update_is_that_of_plain_loops",
         "tests/emulated/recurrent/test_skipped_requests.py"
         "::test_what_was_accepted_outlives_a_step_without_tokens[granite4-True]",
         # Drafts: eagle3 and dflash by plain loops, MLA's, one in two groups, vLLM's default graphs.

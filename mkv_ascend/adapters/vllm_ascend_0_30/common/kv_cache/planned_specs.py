@@ -18,7 +18,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.mla_specs import (
 )
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.strides import layers_with_strides
 from mkv_ascend.adapters.vllm_ascend_0_30.common.patches.convolution_update import (
-    refuse_other_sizes,
+    refuse_other_states,
 )
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ def planned_specs(
         draft_layers: names of the draft's layers.
 
     Raises:
-        ValueError: states of convolutions have sizes that no operator updates.
+        ValueError: no operator updates these states of convolutions.
     """
     layers = get_layers_from_vllm_config(config, AttentionLayerBase)
     with lent(config.model_config.hf_text_config, "index_head_dim", size_of_index_keys(config)):
         specs = corrected_specs(ask(), layers)
-    refuse_other_sizes(specs)
+    refuse_other_states(specs, config.model_config.dtype)
     strided = layers_with_strides(specs)
     if why_not_planned(config, specs.values()) is None:
         tie_facts(specs, layers, draft_layers, strided)

@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from vllm.model_executor.layers.mamba.mamba_utils import is_conv_state_dim_first
 from vllm.triton_utils import HAS_TRITON
 from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 from vllm.v1.kv_cache_interface import MambaSpec
 
-from mkv_ascend.adapters.patching import patch
+from mkv_ascend.adapters.patching import Patch, record
 
 KINDS = (MambaAttentionBackendEnum.MAMBA2, MambaAttentionBackendEnum.SHORT_CONV)
 WIDTHS = range(2, 5)
@@ -28,38 +29,29 @@ OF_OTHER_BLOCKS = ("block_idx_last_scheduled_token", "initial_state_idx")
 """Arguments by which a state is read from one block and written to another."""
 
 
-@patch(
-    name="updates of convolutions",
-    target=(
-        "vllm.model_executor.layers.mamba.short_conv:causal_conv1d_update",
-        "vllm.model_executor.layers.mamba.mamba_mixer2:causal_conv1d_update",
-    ),
-    reads=(
-        "vllm.model_executor.layers.mamba.short_conv:ShortConv.forward_cuda",
-        "vllm.model_executor.layers.mamba.mamba_mixer2:MambaMixer2.conv_ssm_forward",
-        "vllm_ascend.ops.causal_conv1d:causal_conv1d_update",
-        "vllm_ascend.ops.gdn:_normalize_causal_cache_indices",
-    ),
-    why="With Triton the update is PyTorch code that takes the tokens accepted before for the "
-    "tokens of a verification, and waits for the device once per request.",
-    until="vllm-ascend's update of convolutions verifies drafts",
-    test="tests/emulated/recurrent/test_convolutions_with_triton.py",
+UPDATES = Patch(
+    record(
+        name="updates of convolutions",
+        target=(
+            "vllm.model_executor.layers.mamba.short_conv:causal_conv1d_update",
+            "vllm.model_executor.layers.mamba.mamba_mixer2:causal_conv1d_update",
+        ),
+        reads=(
+            "vllm.model_executor.layers.mamba.short_conv:ShortConv.forward_cuda",
+            "vllm.model_executor.layers.mamba.mamba_mixer2:MambaMixer2.conv_ssm_forward",
+            "vllm_ascend.ops.causal_conv1d:causal_conv1d_update",
+            "vllm_ascend.ops.gdn:_normalize_causal_cache_indices",
+        ),
+        why="With Triton the update is PyTorch code that takes the tokens accepted before for the "
+        "tokens of a verification, and waits for the device once per request.",
+        until="vllm-ascend's update of convolutions verifies drafts",
+        test="tests/emulated/recurrent/test_convolutions_with_triton.py",
+    )
 )
-def update_by_operator(
-    original: Callable[..., torch.Tensor], *args: Any, **kwargs: Any
-) -> torch.Tensor:
-    return _update(original, *args, **kwargs)
 
 
-@update_by_operator.also(
-    target="vllm.model_executor.layers.mamba.mamba_mixer2:causal_conv1d_update"
-)
-def _update_of_mamba2(
-    original: Callable[..., torch.Tensor], *args: Any, **kwargs: Any
-) -> torch.Tensor:
-    return _update(original, *args, **kwargs)
-
-
+@UPDATES.also(target="vllm.model_executor.layers.mamba.short_conv:causal_conv1d_update")
+@UPDATES.also(target="vllm.model_executor.layers.mamba.mamba_mixer2:causal_conv1d_update")
 def _update(
     original: Callable[..., torch.Tensor],
     x: torch.Tensor,
@@ -112,13 +104,20 @@ def _update(
     return updated
 
 
-def refuse_other_sizes(specs: Mapping[str, Any]) -> None:
+def refuse_other_states(specs: Mapping[str, Any], dtype: torch.dtype) -> None:
     """Refuse states that the operator cannot update.
 
+    Windows with channels first are refused elsewhere, for every update of vllm-ascend.
+
+    Args:
+        specs: by layer.
+        dtype: of the model, whose inputs go into the states.
+
     Raises:
-        ValueError: a filter's width, or its number of channels on a rank, is not served.
+        ValueError: a filter's width, its number of channels on a rank, or the dtype of its states
+            is not served.
     """
-    if not HAS_TRITON:
+    if not HAS_TRITON or is_conv_state_dim_first():
         return
     for name, spec in specs.items():
         if not isinstance(spec, MambaSpec) or spec.mamba_type not in KINDS:
@@ -131,4 +130,10 @@ def refuse_other_sizes(specs: Mapping[str, Any]) -> None:
                 f"{width} tokens. The operator that updates it takes multiples of {CHANNEL_UNIT} "
                 f"channels and {WIDTHS[0]} to {WIDTHS[-1]} tokens. Choose another model, or "
                 "another --tensor-parallel-size"
+            )
+        if spec.dtypes[0] != dtype:
+            raise ValueError(
+                f"--mamba-cache-dtype asks for windows in {spec.dtypes[0]}, and {name} computes in "
+                f"{dtype}. The operator that updates them takes one dtype for both. Leave the "
+                "option out; --mamba-ssm-cache-dtype is that of the states beside them"
             )

@@ -23,7 +23,7 @@ def apply() -> None:
     value_head_size.project_values.apply()
     sparse_counts.number_of_keys.apply()
     context_keys.rotate_in_place.apply()
-    convolution_update.update_by_operator.apply()
+    convolution_update.UPDATES.apply()
     two_head_sizes.choose_no_backend.apply()
     gdn_rows.install()
     target_state_groups.groups_that_move.apply()
