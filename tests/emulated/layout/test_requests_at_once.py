@@ -126,6 +126,7 @@ def test_specs_that_vllm_ascend_arranges_get_no_facts(monkeypatch, connected):
     options = config(**({"kv_transfer": connector} if connected else {}))
     options.speculative_config = None
     options.model_config.hf_text_config = SimpleNamespace()
+    options.model_config.dtype = torch.bfloat16
     runner = module.MkvModelRunner.__new__(module.MkvModelRunner)
     vars(runner).update(
         vllm_config=options,
