@@ -51,6 +51,7 @@ PLANNED = (
 V2 = "tests/emulated/runner_v2/test_drafts.py"
 V2_GRAPHS = "tests/emulated/runner_v2/test_graphs.py"
 V2_STOCK_GRAPHS = "tests/emulated/runner_v2/test_stock_graphs.py"
+LOADS = "tests/emulated/runner_v2/test_following_loads.py"
 HITS = "tests/emulated/recurrent/test_hits_of_recurrent_drafts.py"
 WINDOWS = "tests/emulated/recurrent/test_convolutions_with_triton.py"
 STATES = "tests/emulated/recurrent/test_gated_delta_nets.py"
@@ -95,6 +96,12 @@ EMULATED = {
         f"{V2_GRAPHS}::test_independent_drafts[gemma3-gemma3_draft-2]",
         f"{V2_GRAPHS}::test_independent_drafts[deepseek_v2_target-deepseek_v2_draft-3]",
         f"{V2_GRAPHS}::test_heads_propose_as_in_eager_mode[gpt_oss-gpt_oss_eagle3-eagle3-3]",
+        # K by batch size: a load of 1 -> 8 -> 1 requests, and one of 32 without waiting.
+        f"{LOADS}::test_each_number_of_drafts_is_replayed",
+        f"{LOADS}::test_each_draft_token_is_the_drafts_own",
+        f"{LOADS}::test_launches_follow_the_number_of_drafts",
+        f"{LOADS}::test_a_step_finds_the_graph_of_its_own_number",
+        f"{LOADS}::test_a_load_of_32_with_asynchronous_scheduling",
         "tests/emulated/runner_v2/test_sampling.py",
         "tests/emulated/runner_v2/test_cost.py",
         "tests/emulated/runner_v2/test_planned_caches.py",

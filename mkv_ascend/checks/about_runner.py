@@ -25,6 +25,7 @@ WORDS = {
     "eplb": "--enable-eplb",
     "lora": "--enable-lora",
     "adaptive_verification": "enable_adaptive_verification",
+    "counts_beside_mla": "num_speculative_tokens_per_batch_size in full graphs of an MLA target",
     "parallel_drafting": "parallel drafting",
     "several_axes": "a draft with positions on several axes (M-RoPE)",
     "multi_modal": "a target that takes images or sound",
@@ -36,7 +37,12 @@ WORDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class AskedOfV2:
-    """Whether each thing of ``WORDS`` was asked for."""
+    """Whether each thing of ``WORDS`` was asked for.
+
+    ``counts_beside_mla``: vllm-ascend notes captured launches of MLA by number of tokens, and
+    replays them with K + 1 tokens per request of the largest K. Four tokens may be one request of
+    K = 3 or two of K = 1.
+    """
 
     data_parallel: bool
     pipeline_parallel: bool
@@ -44,6 +50,7 @@ class AskedOfV2:
     eplb: bool
     lora: bool
     adaptive_verification: bool
+    counts_beside_mla: bool
     parallel_drafting: bool
     several_axes: bool
     multi_modal: bool
@@ -84,6 +91,9 @@ def drafts_on_v2(facts: ServeFacts) -> Iterator[Refusal]:
         eplb=bool(facts.engine.get("enable_eplb")),
         lora=bool(facts.engine.get("enable_lora")),
         adaptive_verification=bool(options.get("enable_adaptive_verification")),
+        counts_beside_mla=bool(options.get("num_speculative_tokens_per_batch_size"))
+        and facts.has_full_graphs
+        and target.number("kv_lora_rank") is not None,
         parallel_drafting=bool(options.get("parallel_drafting")) and speculation.method != "dflash",
         several_axes=has_several_positions(draft),
         multi_modal=any(name in target.values for name in ("vision_config", "audio_config")),

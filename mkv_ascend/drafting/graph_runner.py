@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device graphs of a proposal's passes, one per number of requests.
 
+Where the number of draft tokens follows the load, there is one per number of tokens that a request
+verifies and drafts, too.
+
 Each step's data reaches a graph in two ways. Inputs, positions, slots and block tables lie in
 buffers with fixed addresses; a launch outside the graph fills them. Lengths are lists on the host
 that attention takes as arguments. So each captured launch of attention waits for an event. It is
@@ -13,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
 from mkv_ascend.drafting.draft import TargetOutput
-from mkv_ascend.drafting.passes import Passes, with_copied_metadata
+from mkv_ascend.drafting.passes import Passes, limited, with_copied_metadata
 from mkv_ascend.drafting.proposal import Proposal
 
 
@@ -55,18 +58,32 @@ class Capturer(Protocol):
         """Let the device wait until the last draft tokens are copied; a replay overwrites them."""
 
 
+class GraphShape(NamedTuple):
+    """The batches that one graph serves.
+
+    ``requests``: the most requests. ``verified``, ``drafted``: draft tokens that each of them has
+    just verified, and that are drafted for it.
+    """
+
+    requests: int
+    verified: int
+    drafted: int
+
+
 @dataclass(frozen=True)
 class CapturedPasses:
     """The passes of a proposal for ``requests`` requests.
 
     Attributes:
         rows: rows of the first pass, or of the context.
-        drafted: int64 [requests, K]; a replay writes the draft tokens here.
+        later: number of passes after the first.
+        drafted: int64 [requests, K]; a replay writes the draft tokens here, from the left.
         passes: the captured passes, kept because a graph does not keep its tensors alive.
     """
 
     requests: int
     rows: int
+    later: int
     graph: Graph
     drafted: torch.Tensor
     passes: Sequence[Passes]
@@ -75,28 +92,42 @@ class CapturedPasses:
 class GraphRunner:
     """Captures and replays the passes of a proposal.
 
-    ``captured``: graphs by number of requests. ``replays``: number of replays so far.
+    ``captured``: graphs by what they serve. ``replays``: number of replays so far.
     """
 
     def __init__(self, proposal: Proposal, capturer: Capturer) -> None:
         self.proposal = proposal
         self.capturer = capturer
-        self.captured: dict[int, CapturedPasses] = {}
+        self.captured: dict[GraphShape, CapturedPasses] = {}
         self.replays = 0
 
-    @torch.inference_mode()
-    def capture(self, requests: int) -> None:
-        """Capture the passes for ``requests`` requests that verify K draft tokens each."""
-        with self.capturer.measuring():
-            self.captured[requests] = self._captured(requests)
+    def shape(
+        self, requests: int, verified: int | None = None, drafted: int | None = None
+    ) -> GraphShape:
+        """The shape of a graph; K tokens are verified and drafted where no number is given.
 
-    def _captured(self, requests: int) -> CapturedPasses:
-        proposal, strategy = self.proposal, self.proposal.strategy
-        target = self._verify_step(requests)
+        A draft without later passes drafts all of its tokens in any case.
+        """
+        strategy = self.proposal.strategy
+        every = strategy.tokens
+        if drafted is None or not strategy.later_passes:
+            drafted = every
+        return GraphShape(requests, every if verified is None else verified, drafted)
+
+    @torch.inference_mode()
+    def capture(self, shape: GraphShape) -> None:
+        """Capture the passes for batches of this shape, or of fewer requests."""
+        if shape not in self.captured:
+            with self.capturer.measuring():
+                self.captured[shape] = self._captured(shape)
+
+    def _captured(self, shape: GraphShape) -> CapturedPasses:
+        proposal, strategy, requests = self.proposal, self.proposal.strategy, shape.requests
+        target = self._verify_step(requests, shape.verified + 1)
         rows = strategy.lay_out(target)
-        passes = strategy.plan_captured(target, rows)
+        passes = limited(strategy.plan_captured(target, rows), shape.drafted)
         # Not from the graphs' pool: other graphs write to its memory.
-        drafted = torch.empty(
+        drafted = torch.zeros(
             (requests, strategy.tokens), dtype=torch.int64, device=proposal.plan.counts.device
         )
         kept = [passes]
@@ -105,18 +136,23 @@ class GraphRunner:
             refreshed = passes.refresh(passes)
             kept.append(refreshed)
             proposal.draft.use(refreshed.first)
-            drafted.copy_(proposal.run(refreshed))
+            tokens = proposal.run(refreshed)
+            drafted[:, : tokens.shape[1]].copy_(tokens)
 
         with proposal.draft.running(passes.first, passes.batch):
             # Run once outside a graph: objects made at the first call must outlive the capture.
             # Not what layers keep in metadata, such as converted slots: the graph computes that.
             run(with_copied_metadata(passes))
         graph = self.capturer.capture(passes, run)
-        return CapturedPasses(requests, rows, graph, drafted, kept)
+        return CapturedPasses(requests, rows, len(passes.positions), graph, drafted, kept)
 
-    def _verify_step(self, requests: int) -> TargetOutput:
-        """A made-up verify step with as many tokens before it as in it, so it begins no request."""
-        plan, each = self.proposal.plan, self.proposal.strategy.tokens + 1
+    def _verify_step(self, requests: int, each: int) -> TargetOutput:
+        """A made-up verify step with as many tokens before it as in it, so it begins no request.
+
+        Args:
+            each: tokens of a request.
+        """
+        plan = self.proposal.plan
         numbers = plan.row_numbers.new_tensor(range(each, 2 * each))
         lengths = torch.full((requests,), 2 * each, dtype=torch.int32)
         return TargetOutput(
@@ -132,9 +168,13 @@ class GraphRunner:
             longest_row=each,
         )
 
-    def propose(self, target: TargetOutput) -> torch.Tensor | None:
-        """Draft by a graph; int64 [B, K]. None if no graph serves this batch."""
-        captured = self.graph_for(target)
+    def propose(self, target: TargetOutput, tokens: int | None = None) -> torch.Tensor | None:
+        """Draft by a graph; int64 [B, K]. None if no graph serves this batch.
+
+        Args:
+            tokens: to draft for each request, in the columns on the left; None: K.
+        """
+        captured = self.graph_for(target, tokens)
         if captured is None:
             return None
         strategy = self.proposal.strategy
@@ -142,14 +182,18 @@ class GraphRunner:
         strategy.take_for_graph(target, rows)
         return self._replay(captured, target)
 
-    def graph_for(self, target: TargetOutput) -> CapturedPasses | None:
-        """The smallest graph for a batch whose requests all verify K draft tokens."""
-        enough = [size for size in self.captured if size >= target.requests]
-        if not enough:
-            return None
-        strategy = self.proposal.strategy
+    def graph_for(self, target: TargetOutput, tokens: int | None = None) -> CapturedPasses | None:
+        """The smallest graph for a batch whose requests all verify as many draft tokens."""
         rows = target.query_start_loc_host.diff()
-        if not bool((rows == strategy.tokens + 1).all()) or not strategy.may_replay(target):
+        asked = self.shape(target.requests, int(rows[0]) - 1, tokens)
+        enough = [
+            shape
+            for shape in self.captured
+            if shape.requests >= asked.requests and shape[1:] == asked[1:]
+        ]
+        if not enough or not bool((rows == rows[0]).all()):
+            return None
+        if not self.proposal.strategy.may_replay(target):
             return None
         return self.captured[min(enough)]
 
@@ -173,5 +217,6 @@ class GraphRunner:
             if later is not None:
                 plan.wait_for_lengths()
             padding = captured.requests - target.requests
-            graph.update(self.proposal.strategy.lengths(target, padding, later))
+            lengths = self.proposal.strategy.lengths(target, padding, later)
+            graph.update(lengths[: 1 + captured.later])
         return captured.drafted[: target.requests]

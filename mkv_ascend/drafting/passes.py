@@ -50,6 +50,17 @@ class Passes:
     refresh: Callable[[Passes], Passes] = lambda passes: passes
 
 
+def limited(passes: Passes, tokens: int) -> Passes:
+    """``passes`` that draft no more than ``tokens`` for each request.
+
+    The first pass runs in any case: it writes the draft's keys of the target's tokens.
+    """
+    count = max(tokens, 1) - (passes.sampled is None)
+    if count >= len(passes.positions):
+        return passes
+    return replace(passes, positions=passes.positions[:count], later=lambda: passes.later()[:count])
+
+
 def with_copied_metadata(passes: Passes) -> Passes:
     """``passes`` whose metadata is a shallow copy; layers that share metadata share the copy."""
     later = [_copied(metadata) for metadata in passes.later()]

@@ -13,7 +13,7 @@ import torch
 
 from mkv_ascend.drafting.draft import Draft, TargetOutput
 from mkv_ascend.drafting.needs import Needs
-from mkv_ascend.drafting.passes import Passes, run_passes
+from mkv_ascend.drafting.passes import Passes, limited, run_passes
 from mkv_ascend.drafting.plan import DraftPlan
 from mkv_ascend.drafting.strategy import Strategy
 
@@ -40,10 +40,20 @@ class Proposal:
         self.draft, self.strategy, self.plan, self.needs = draft, strategy, plan, needs
         self._run = run
 
-    def propose(self, target: TargetOutput) -> torch.Tensor:
-        """Draft for the B requests of the target's step; int64 [B, K]."""
+    def propose(self, target: TargetOutput, tokens: int | None = None) -> torch.Tensor:
+        """Draft for the B requests of the target's step.
+
+        Args:
+            tokens: to draft for each request, at most K; None: K. A draft that drafts all of its
+                tokens in one pass drafts K in any case.
+
+        Returns:
+            int64 [B, drafted], with a column at least.
+        """
         rows = self.strategy.lay_out(target)
         passes = self.strategy.plan(target, rows)
+        if tokens is not None:
+            passes = limited(passes, tokens)
         with self.draft.running(passes.first, passes.batch):
             return self.run(passes)
 

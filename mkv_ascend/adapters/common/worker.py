@@ -72,4 +72,7 @@ class HostWorker(ascend_worker.NPUWorker):
         graphs = None if assembly is None else assembly.graphs
         if graphs is None:
             return {"captured": [], "replays": 0}
-        return {"captured": sorted(graphs.captured), "replays": graphs.replays}
+        return {
+            "captured": sorted({shape.requests for shape in graphs.captured}),
+            "replays": graphs.replays,
+        }

@@ -4,7 +4,6 @@
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 import torch
 
 from tests.support import hosts
@@ -13,9 +12,6 @@ hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone"
 
 import vllm_ascend.ops  # noqa: E402, F401  before the rest of it: its modules import in a circle
 
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.speculator import (  # noqa: E402
-    requests_of_graphs,
-)
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.target_output import (  # noqa: E402
     Step,
     target_output,
@@ -81,16 +77,3 @@ def test_states_of_several_layers_are_joined_in_their_order():
     made = target_output(Step(**{**vars(given), "auxiliary_states": layers}))
     assert made.hidden_states.shape == (9, 4)
     assert made.hidden_states[0].tolist() == [3, 3, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("tokens", "each", "most", "expected"),
-    [
-        ((1, 2, 4, 8, 16), 4, 8, [4, 2, 1]),
-        ((12,), 4, 8, [3]),
-        ((16, 24), 5, 4, [4]),
-        ((1,), 4, 0, []),
-    ],
-)
-def test_graphs_have_the_sizes_of_the_targets(tokens, each, most, expected):
-    assert requests_of_graphs(tokens, each, most) == expected

@@ -4,6 +4,7 @@
 from types import SimpleNamespace
 
 import pytest
+from vllm.config import CUDAGraphMode
 
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.early_check import why_not_served
 
@@ -16,12 +17,16 @@ def config(
     cp=1,
     eplb=False,
     lora=None,
+    counts=None,
+    graphs=CUDAGraphMode.FULL_DECODE_ONLY,
     draft=None,
     target=None,
     **speculative,
 ):
     model = {
         "uses_mrope": False,
+        "use_mla": False,
+        "enforce_eager": False,
         "is_hybrid": False,
         "is_attention_free": False,
         "is_multimodal_model": False,
@@ -34,6 +39,7 @@ def config(
             method=method,
             draft_model_config=SimpleNamespace(**{**model, **(draft or {})}),
             uses_draft_model=lambda: method == "draft_model",
+            uses_dynamic_speculative_decoding=lambda: counts is not None,
             **asked,
         ),
         parallel_config=SimpleNamespace(
@@ -45,9 +51,11 @@ def config(
         ),
         model_config=SimpleNamespace(**{**model, **(target or {})}),
         lora_config=lora,
+        compilation_config=SimpleNamespace(cudagraph_mode=graphs),
     )
 
 
+COUNTS = [[1, 2, 3], [3, 8, 1]]
 SHARES = SimpleNamespace(index_share_for_mtp_iteration=True)
 
 
@@ -61,6 +69,7 @@ SHARES = SimpleNamespace(index_share_for_mtp_iteration=True)
         ({"lora": SimpleNamespace()}, "--enable-lora"),
         ({"parallel_drafting": True}, "parallel drafting"),
         ({"enable_adaptive_verification": True}, "enable_adaptive_verification"),
+        ({"counts": COUNTS, "target": {"use_mla": True}}, "num_speculative_tokens_per_batch_size"),
         ({"target": {"is_multimodal_model": True}}, "images"),
         ({"method": "mtp", "draft": {"hf_config": SHARES}}, "choice of keys"),
         ({"draft": {"uses_mrope": True}}, "M-RoPE"),
@@ -83,6 +92,9 @@ GDN = SimpleNamespace(linear_num_value_heads=4)
         {},
         {"method": "dflash", "parallel_drafting": True},
         {"method": "mtp", "target": {"is_hybrid": True, "hf_text_config": GDN}},
+        {"counts": COUNTS},
+        {"counts": COUNTS, "target": {"use_mla": True, "enforce_eager": True}},
+        {"counts": COUNTS, "target": {"use_mla": True}, "graphs": CUDAGraphMode.PIECEWISE},
         {"method": "ngram", "dp": 2},  # not ours to refuse
     ],
 )

@@ -19,6 +19,7 @@ from mkv_ascend.commands.serve_arguments import CommandError
 from mkv_ascend.plugin import versions
 
 TARGET = "Llama-3.1-8B"
+COUNTS = {"num_speculative_tokens_per_batch_size": [[1, 2, 3], [3, 8, 1]]}
 DEVICE = DeviceFacts(8, 64 << 30, DeviceGeneration.A2, "a test")
 RULES = versions.adapters()[0].RULES
 
@@ -68,6 +69,8 @@ def test_options(
     [
         ("LFM2-1.2B", "LFM2-1.2B", {}, {"recurrent_draft", "other_states"}),
         ("DeepSeek-V3", "DeepSeek-V3", {"method": "mtp"}, set()),
+        ("DeepSeek-V3", "DeepSeek-V3", {"method": "mtp", **COUNTS}, {"counts_beside_mla"}),
+        (TARGET, TARGET, COUNTS, set()),
         ("Qwen3-Next-80B-A3B", "Qwen3-Next-80B-A3B", {"method": "mtp"}, set()),
     ],
 )

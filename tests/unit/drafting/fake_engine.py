@@ -153,7 +153,7 @@ class Engine:
         self.capturer = FakeCapturer(self.draft)
         self.graphs = GraphRunner(self.proposal, self.capturer)
         for size in graphs:
-            self.graphs.capture(size)
+            self.graphs.capture(self.graphs.shape(size))
         self.requests: list[Request] = []
         self.judged = 0
         # What is drafted past the longest sequence is judged where nothing is at once.

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from mkv_ascend.drafting.draft import TargetOutput
-from mkv_ascend.drafting.graph_runner import CapturedPasses, GraphRunner
+from mkv_ascend.drafting.graph_runner import CapturedPasses, GraphRunner, GraphShape
 from mkv_ascend.drafting.plan import DraftPlan, Sizes
 from tests.unit.drafting.fake_engine import Case, Engine
 
@@ -51,6 +51,7 @@ def runner(called: Called, later_passes: int = 0, may_replay: bool = True) -> Gr
     )
     strategy = SimpleNamespace(
         tokens=K,
+        later_passes=later_passes,
         lay_out=called.noting("lay out", 7),
         take_for_graph=called.noting("take"),
         may_replay=called.noting("asked", may_replay),
@@ -75,7 +76,9 @@ def replayed(later: int, updates: bool = True, reads: bool = False) -> tuple[Cal
         update=called.noting("update"),
     )
     drafted = torch.arange(REQUESTS * K).view(REQUESTS, K)
-    graphs.captured = {REQUESTS: CapturedPasses(REQUESTS, 20, graph, drafted, ())}
+    graphs.captured = {
+        GraphShape(REQUESTS, K, K): CapturedPasses(REQUESTS, 20, K, graph, drafted, ())
+    }
     result = graphs.propose(target)
     assert graphs.replays == 1
     assert called[:3] == [("asked", target), ("lay out", target, 20), ("take", target, 7)]
@@ -140,7 +143,9 @@ def test_a_batch_has_the_smallest_graph_in_which_all_its_requests_verify(
     tokens: list[int], may_replay: bool, graph: int | None
 ) -> None:
     graphs = runner(Called(), may_replay=may_replay)
-    captured: dict[int, Any] = {size: SimpleNamespace(requests=size) for size in (1, 4)}
+    captured: dict[GraphShape, Any] = {
+        GraphShape(size, K, K): SimpleNamespace(requests=size) for size in (1, 4)
+    }
     graphs.captured = captured
     found = graphs.graph_for(verify_step(*tokens))
     assert (None if found is None else found.requests) == graph
@@ -150,7 +155,7 @@ def test_a_batch_has_the_smallest_graph_in_which_all_its_requests_verify(
 def test_rows_of_padding_are_those_of_a_verify_step_whatever_was_there_before(kind: str) -> None:
     """Recurrent and sparse layers read on the device where rows begin."""
     engine = Engine(Case(kind, K), graphs=(3,))
-    (passes, *_) = engine.graphs.captured[3].passes
+    (passes, *_) = engine.graphs.captured[engine.graphs.shape(3)].passes
     each = K + 2 if kind == "attention" else K + 1
     for _ in range(6):
         starts = [request * each for request in range(4)]
@@ -164,8 +169,8 @@ def test_row_indices_of_an_earlier_batch_stay_in_bounds() -> None:
     """A graph samples from rows of padding too, whose indices may be of a longer pass."""
     engine = Engine(Case("attention", K))
     with torch.inference_mode():
-        engine.graphs.capture(2)
+        engine.graphs.capture(engine.graphs.shape(2))
         engine.draft.buffers.sample_rows.fill_(1000)
-        graph: Any = engine.graphs.captured[2].graph
+        graph: Any = engine.graphs.captured[engine.graphs.shape(2)].graph
         graph.recorder.run()
     assert int(engine.draft.buffers.sample_rows[:2].max()) < 2 * (K + 2)

@@ -134,18 +134,28 @@ class Assembly:
             return FlashAttention3Sharing()
         return self.host.sharing_of(builder)
 
-    def propose(self, target: TargetOutput) -> torch.Tensor:
-        """Draft K tokens for each of B requests; int64 [B, K]."""
-        drafted = None if self.graphs is None else self.graphs.propose(target)
-        return self.proposal.propose(target) if drafted is None else drafted
+    def propose(self, target: TargetOutput, tokens: int | None = None) -> torch.Tensor:
+        """Draft K tokens for each of B requests; int64 [B, K].
+
+        Args:
+            tokens: where fewer are asked for, their number: then int64 [B, from ``tokens`` to K],
+                of which the first ``tokens`` columns count.
+        """
+        drafted = None if self.graphs is None else self.graphs.propose(target, tokens)
+        return self.proposal.propose(target, tokens) if drafted is None else drafted
 
     def capture(self, num_tokens: int) -> None:
         """Capture if the target was just captured for verify steps of this many tokens."""
         requests, rest = divmod(num_tokens, self.proposer.num_speculative_tokens + 1)
-        if self.graphs is None or rest or requests in self.graphs.captured:
-            return
-        if requests <= self.proposer.max_batch_size:
-            self.graphs.capture(requests)
+        if not rest:
+            self.capture_verify_steps(requests)
+
+    def capture_verify_steps(
+        self, requests: int, verified: int | None = None, drafted: int | None = None
+    ) -> None:
+        """Capture for requests that each verify and draft as many tokens; None: K."""
+        if self.graphs is not None and requests <= self.proposer.max_batch_size:
+            self.graphs.capture(self.graphs.shape(requests, verified, drafted))
 
     def describe(self) -> str:
         """The cost of a proposal of this draft, in one or two sentences."""

@@ -23,6 +23,7 @@ from mkv_ascend.adapters.patching import override, replaced
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.engine_core import our_groups
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.left_alone import why_not_planned
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.planned_specs import planned_specs
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.scheduled_counts import ScheduledDrafts
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.kv_cache.planned_caches import (
     ALLOCATION,
     PlannedCaches,
@@ -115,6 +116,8 @@ class MkvWorkerV2(HostWorker):
         if self._caches.plan is not None and runner.kv_block_zeroer is not None:
             runner.kv_block_zeroer = self._caches.zeroer()
         if self.assembly() is not None:
+            if (counts := runner.speculator.draft_counts) is not None:
+                runner.draft_tokens_handler = ScheduledDrafts(runner.device, counts)
             runner.attn_groups = without_layers(runner.attn_groups, self._draft_layers())
         if runner.compilation_config.cudagraph_mode.has_full_cudagraphs():
             groups = [group for kv_group in runner.attn_groups for group in kv_group]

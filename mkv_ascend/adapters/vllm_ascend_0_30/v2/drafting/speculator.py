@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.functional import pad
 from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
 from vllm.v1.worker.gpu.spec_decode.utils import get_parallel_drafting_token_id
 
@@ -27,7 +27,9 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.loading import (
 )
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.pass_context import PASSES
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.records import SPECULATOR
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.scheduled_counts import counts_of
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.target_output import Step, target_output
+from mkv_ascend.drafting.draft_counts import DraftCounts
 
 if TYPE_CHECKING:
     from torch import nn
@@ -56,25 +58,12 @@ class RunnerFacts:
         return bool(self.compilation_config.cudagraph_mode.has_full_cudagraphs())
 
 
-def requests_of_graphs(tokens: Iterable[int], each: int, most: int) -> list[int]:
-    """Numbers of requests whose verify steps the target's graphs replay, the largest first.
-
-    As vLLM's ``CudaGraphManager`` has it, sizes are rounded up to whole requests.
-
-    Args:
-        tokens: sizes that graphs are asked for.
-        each: tokens of a request, K + 1.
-        most: largest number of requests.
-    """
-    asked = {-(-size // each) for size in tokens}
-    return sorted((requests for requests in asked if requests <= most), reverse=True)
-
-
 class MkvSpeculator(DraftModelSpeculator):
     """A draft over any number of KV groups, whose passes are planned before the first runs.
 
     ``samples``: whether vLLM's own sampling of drafts is asked for: tokens are drawn, or the best
     is found without all logits. ``draft_steps``: the numbers of draft tokens, int64 [K].
+    ``draft_counts``: K by batch size, where it is asked for.
 
     The names that ``Assembly`` and ``AscendDraft`` know from proposers of model runner V1 are
     attributes here.
@@ -111,6 +100,7 @@ class MkvSpeculator(DraftModelSpeculator):
         self.draft_steps = torch.arange(
             self.num_speculative_tokens, dtype=torch.int64, device=device
         )
+        self.draft_counts = counts_of(vllm_config)
         self._make_buffers()
         self.assembly = Assembly(
             self,
@@ -185,16 +175,15 @@ class MkvSpeculator(DraftModelSpeculator):
 
     @override(SPECULATOR)
     def capture(self) -> None:
-        """Capture the passes for each number of requests that the target's graphs verify."""
+        """Capture the passes for all verify steps that the target's graphs replay."""
         config = self.vllm_config.compilation_config
-        each = self.num_speculative_tokens + 1
-        sizes = requests_of_graphs(
-            config.cudagraph_capture_sizes,
-            each,
-            min(self.max_num_reqs, config.max_cudagraph_capture_size // each),
+        counts = self.draft_counts or DraftCounts(
+            [self.num_speculative_tokens] * (self.max_num_reqs + 1)
         )
-        for requests in sizes:
-            self.assembly.capture(requests * each)
+        shapes = counts.shapes(config.cudagraph_capture_sizes, config.max_cudagraph_capture_size)
+        # Largest first: smaller graphs then find memory in the pool.
+        for shape in sorted(shapes, reverse=True):
+            self.assembly.capture_verify_steps(*shape)
 
     @torch.inference_mode()
     @override(SPECULATOR)
@@ -236,7 +225,12 @@ class MkvSpeculator(DraftModelSpeculator):
             next_prefill_tokens,
             mm_inputs,
         )
-        return self.assembly.propose(target_output(step))
+        if self.draft_counts is None:
+            return self.assembly.propose(target_output(step))
+        tokens = self.draft_counts.by_requests[input_batch.num_reqs]
+        drafted = self.assembly.propose(target_output(step), tokens)
+        # vLLM keeps as many columns for all batches; nobody reads those on the right.
+        return pad(drafted, (0, self.num_speculative_tokens - drafted.shape[1]))
 
     def _run_dummy(self, rows: int, requests: int, *, is_profile: bool) -> torch.Tensor:
         """The passes of a step without requests of users; int64 [requests, K]."""

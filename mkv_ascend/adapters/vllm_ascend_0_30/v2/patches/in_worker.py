@@ -4,7 +4,11 @@
 from __future__ import annotations
 
 from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import in_worker
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import speculators, verify_steps
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import (
+    graphs_of_each_count,
+    speculators,
+    verify_steps,
+)
 
 
 def apply() -> None:
@@ -12,3 +16,4 @@ def apply() -> None:
     in_worker.apply()
     speculators.make_speculator.apply()
     verify_steps.update_for_verify_steps.apply()
+    graphs_of_each_count.offer_graphs_of_each_count.apply()

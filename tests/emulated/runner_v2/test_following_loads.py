@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""K by batch size on model runner V2: each K in use has its graphs, of drafts and verify steps."""
+
+from __future__ import annotations
+
+import inspect
+from collections import defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support import hosts, programs, reference, stock
+from tests.support.pairs import assert_greedy, scenario, text_prompts
+from tests.support.proposal_costs import MAX_LAUNCHES, REPLAY, UPDATE
+from tests.support.stock import RUNNER_V2
+from tests.support.tiny_models import model_directory
+
+hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 has no K by batch size")
+
+PROBE = Path(__file__).parent / "load_probe.py"
+LAYERS = 2
+"""Layers of the draft."""
+
+
+def run_load(
+    target: str, draft: str, method: str, table: list[list[int]], requests: int, **engine: Any
+) -> dict[str, Any]:
+    """Run a load of 1 -> ``requests`` -> 1 with K of ``table``; tokens are Hugging Face's."""
+    most = max(tokens for *_, tokens in table)
+    sizes = {number * (tokens + 1) for number in (1, 2, 3, 5, requests) for *_, tokens in table}
+    case = scenario(
+        target,
+        draft,
+        prompts=text_prompts(model_directory(target), requests)
+        if requests <= 8
+        else (text_prompts(model_directory(target)) * requests)[:requests],
+        num_speculative_tokens=most,
+        speculative={"method": method, "num_speculative_tokens_per_batch_size": table},
+        graphs="FULL_DECODE_ONLY",
+        capture_sizes=tuple(sorted(sizes)),
+        record_drafts=not engine.get("async_scheduling", False),
+        engine={"max_num_seqs": requests, "max_num_batched_tokens": 2048, **engine},
+    )
+    lengths = [96, *(6 + 5 * (index % 4) for index in range(1, requests))]
+    request = {
+        "engine": case.engine_arguments(),
+        "prompts": case.prompts,
+        "lengths": lengths,
+        "record_drafts": case.record_drafts,
+    }
+    result: dict[str, Any] = programs.answer_of(PROBE, request, RUNNER_V2)
+    for prompt, tokens, length in zip(case.prompts, result["tokens"], lengths, strict=True):
+        assert_greedy(case.model, [prompt], [tokens], length)
+    return result
+
+
+def assert_all_is_replayed(result: dict[str, Any], table: list[list[int]], requests: int) -> None:
+    """Each step without a prompt: its verification, of one K, and its proposal, of this one."""
+    counts = {n: k for first, last, k in table for n in range(first, last + 1)}
+    verifying = [step for step in result["steps"] if not step["prompts"]]
+    sizes = [step["requests"] for step in verifying]
+    assert (sizes[0], max(sizes), sizes[-1]) == (1, requests, 1)
+    seen = {step["rows"][0] - 1 for step in verifying}
+    assert seen == set(counts.values())
+    for before, step in zip([None, *result["steps"]], result["steps"], strict=False):
+        if step["prompts"] or before is None:
+            continue
+        assert set(step["rows"]) == {counts[before["requests"]] + 1}, (before, step)
+        assert (step["verify_replays"], step["draft_replays"]) == (1, 1), step
+
+
+def launches_by_count(result: dict[str, Any], table: list[list[int]]) -> dict[int, set[Any]]:
+    """K -> the launches of its replayed proposals: (other than the graph's, updates)."""
+    counts = {n: k for first, last, k in table for n in range(first, last + 1)}
+    found: dict[int, set[Any]] = defaultdict(set)
+    for step in result["steps"]:
+        if step["draft_replays"]:
+            launches = dict(step["launches"])
+            assert launches.pop(REPLAY) == 1
+            updates = launches.pop(UPDATE)
+            assert sum(launches.values()) <= MAX_LAUNCHES, launches
+            found[counts[step["requests"]]].add((sum(launches.values()), updates))
+    return found
+
+
+def assert_drafts_own(draft: str, proposals: list[Any], counts: set[int]) -> None:
+    made = [reference.DraftProposal(*proposal) for proposal in proposals]
+    assert {len(proposal.tokens) for proposal in made} == counts
+    report = reference.check_drafts(model_directory(draft), made)
+    assert report.checked == sum(len(proposal.tokens) for proposal in made)
+    assert not report.wrong, report.wrong[:5]
+
+
+def test_a_load_of_32_with_asynchronous_scheduling() -> None:
+    table = [[1, 4, 4], [5, 16, 2], [17, 32, 1]]
+    followed = run_load("gemma3", "gemma3_draft", "draft_model", table, 32, async_scheduling=True)
+    assert_all_is_replayed(followed, table, 32)
+
+
+TABLE = [[1, 2, 4], [3, 5, 2], [6, 8, 0]]
+
+
+@pytest.fixture(scope="module")
+def followed() -> dict[str, Any]:
+    return run_load("gemma3", "gemma3_draft", "draft_model", TABLE, 8, async_scheduling=False)
+
+
+def test_each_number_of_drafts_is_replayed(followed: dict[str, Any]) -> None:
+    assert_all_is_replayed(followed, TABLE, 8)
+
+
+def test_each_draft_token_is_the_drafts_own(followed: dict[str, Any]) -> None:
+    assert_drafts_own("gemma3_draft", followed["proposals"], {0, 2, 4})
+
+
+def test_launches_follow_the_number_of_drafts(followed: dict[str, Any]) -> None:
+    """A launch of attention is updated for each layer and pass; the first pass runs in any case."""
+    found = launches_by_count(followed, TABLE)
+    assert {count: {updates for _, updates in of} for count, of in found.items()} == {
+        0: {LAYERS},
+        2: {2 * LAYERS},
+        4: {4 * LAYERS},
+    }
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "method"),
+    [
+        ("llama_target", "deepseek_v2_draft", "draft_model"),  # MLA in the draft
+        ("gpt_oss", "gpt_oss_eagle3", "eagle3"),  # sinks
+        ("gpt_oss", "gpt_oss_dflash", "dflash"),  # all tokens in one pass
+    ],
+)
+def test_sizes_in_tokens_of_two_numbers_may_be_one(target: str, draft: str, method: str) -> None:
+    """Four tokens are a request of K = 3 or two of K = 1."""
+    table = [[1, 2, 3], [3, 4, 1]]
+    followed = run_load(target, draft, method, table, 4, async_scheduling=False)
+    assert_all_is_replayed(followed, table, 4)
+    if method == "draft_model":
+        assert_drafts_own(draft, followed["proposals"], {1, 3})
+
+
+def graphs_of_loads(init: Any, table: list[list[int]], most: int, sizes: list[int]) -> Any:
+    """vLLM's manager of graphs, as far as it chooses one, with each graph said to be captured."""
+    from vllm.config import CUDAGraphMode
+    from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager
+
+    manager = CudaGraphManager.__new__(CudaGraphManager)
+    tokens = max(count for *_, count in table)
+    speculative = SimpleNamespace(
+        uses_dynamic_speculative_decoding=lambda: True,
+        num_speculative_tokens_per_batch_size=table,
+    )
+    manager.__dict__.update(
+        vllm_config=SimpleNamespace(
+            speculative_config=speculative,
+            num_speculative_tokens=tokens,
+            cache_config=SimpleNamespace(use_kda_recoverssm=False),
+        ),
+        compilation_config=SimpleNamespace(
+            cudagraph_capture_sizes=sizes, max_cudagraph_capture_size=max(sizes)
+        ),
+        cudagraph_mode=CUDAGraphMode.FULL_DECODE_ONLY,
+        max_num_reqs=most,
+        decode_query_len=tokens + 1,
+        varlen_decode=False,
+        lora_capture_cases=[0],
+        ubatch_runner=None,
+        _capture_descs={},
+        _candidates={},
+        _graphs_captured=True,
+        _resolve_effective_loras=lambda loras: loras,
+    )
+    init(manager)
+    return manager
+
+
+def test_a_step_finds_the_graph_of_its_own_number() -> None:
+    """Stock looks at graphs of the next size alone, which may be of another K."""
+    from vllm.config import CUDAGraphMode
+    from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager
+
+    from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import graphs_of_each_count as ours
+
+    table, most, sizes = [[1, 4, 4], [5, 16, 2], [17, 32, 1]], 32, [5, 10, 20, 48, 64, 96, 160]
+    stock_init = inspect.unwrap(CudaGraphManager._init_candidates)
+
+    def our_init(manager: Any) -> None:
+        (offer,) = ours.offer_graphs_of_each_count.functions.values()
+        offer(stock_init, manager)
+
+    eager: dict[str, set[tuple[int, int]]] = {}
+    for name, init in (("stock", stock_init), ("ours", our_init)):
+        manager = graphs_of_loads(init, table, most, sizes)
+        steps = [(n, count) for first, last, count in table for n in range(first, last + 1)]
+        found = {
+            (n, count): manager.dispatch(n, n * (count + 1), count + 1, 0) for n, count in steps
+        }
+        none = CUDAGraphMode.NONE
+        eager[name] = {step for step, graph in found.items() if graph.cg_mode is none}
+        for (n, count), graph in found.items():
+            if graph.cg_mode is not none:
+                assert graph.uniform_token_count == count + 1
+                assert graph.num_reqs >= n
+    assert eager == {"stock": {(5, 2), (6, 2), (25, 1)}, "ours": set()}
+
+
+def test_stock_verifies_one_number_without_asynchrony() -> None:
+    """Its runner names K of the configuration to the scheduler, whatever the batch."""
+    _, result = stock.run(
+        "llama_target",
+        "llama_eagle3",
+        v2=True,
+        speculative={
+            "method": "eagle3",
+            "num_speculative_tokens_per_batch_size": [[1, 1, 3], [2, 8, 1]],
+        },
+        num_speculative_tokens=3,
+    )
+    assert {len(proposal.tokens) for proposal in result.proposals} == {3}
