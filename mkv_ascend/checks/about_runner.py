@@ -34,6 +34,17 @@ WORDS = {
     "other_states": "a target with recurrent layers other than gated delta nets",
 }
 
+ON_V1 = ("model runner V1", "set VLLM_USE_V2_MODEL_RUNNER=0")
+INSTEAD = {
+    # The device trims each request's drafts; a proposal is planned from numbers on the host.
+    "adaptive_verification": (
+        "as many draft tokens for all requests of a step (vLLM's model runner V1 has no adaptive "
+        "verification)",
+        "leave enable_adaptive_verification out, or set num_speculative_tokens_per_batch_size",
+    ),
+}
+"""What is possible and what to change, where that is not model runner V1."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AskedOfV2:
@@ -62,11 +73,12 @@ class AskedOfV2:
         """One for each thing that was asked for."""
         for asked in fields(self):
             if getattr(self, asked.name):
+                possible, change = INSTEAD.get(asked.name, ON_V1)
                 yield Refusal(
                     "runner",
                     f"{WORDS[asked.name]} with drafts of mkv_ascend on model runner V2",
-                    "model runner V1",
-                    "set VLLM_USE_V2_MODEL_RUNNER=0",
+                    possible,
+                    change,
                 )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.following_loads import LAUNCHES
 from tests.support import hosts, programs, reference, stock
 from tests.support.pairs import assert_greedy, scenario, text_prompts
 from tests.support.proposal_costs import MAX_LAUNCHES, REPLAY, UPDATE
@@ -118,10 +119,10 @@ def test_each_draft_token_is_the_drafts_own(followed: dict[str, Any]) -> None:
 def test_launches_follow_the_number_of_drafts(followed: dict[str, Any]) -> None:
     """A launch of attention is updated for each layer and pass; the first pass runs in any case."""
     found = launches_by_count(followed, TABLE)
-    assert {count: {updates for _, updates in of} for count, of in found.items()} == {
-        0: {LAYERS},
-        2: {2 * LAYERS},
-        4: {4 * LAYERS},
+    assert found == {
+        0: {(LAUNCHES, LAYERS)},
+        2: {(LAUNCHES, 2 * LAYERS)},
+        4: {(LAUNCHES, 4 * LAYERS)},
     }
 
 

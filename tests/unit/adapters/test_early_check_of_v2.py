@@ -68,7 +68,6 @@ SHARES = SimpleNamespace(index_share_for_mtp_iteration=True)
         ({"eplb": True}, "--enable-eplb"),
         ({"lora": SimpleNamespace()}, "--enable-lora"),
         ({"parallel_drafting": True}, "parallel drafting"),
-        ({"enable_adaptive_verification": True}, "enable_adaptive_verification"),
         ({"counts": COUNTS, "target": {"use_mla": True}}, "num_speculative_tokens_per_batch_size"),
         ({"target": {"is_multimodal_model": True}}, "images"),
         ({"method": "mtp", "draft": {"hf_config": SHARES}}, "choice of keys"),
@@ -81,6 +80,12 @@ def test_what_is_not_served_is_refused(given, named):
     reason = why_not_served(config(**given))
     assert named in reason
     assert "VLLM_USE_V2_MODEL_RUNNER=0" in reason
+
+
+def test_adaptive_verification_is_refused_without_naming_v1_which_lacks_it():
+    reason = why_not_served(config(enable_adaptive_verification=True))
+    assert "leave enable_adaptive_verification out" in reason
+    assert "VLLM_USE_V2_MODEL_RUNNER=0" not in reason
 
 
 GDN = SimpleNamespace(linear_num_value_heads=4)
