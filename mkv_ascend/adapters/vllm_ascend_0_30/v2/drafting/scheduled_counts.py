@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 SCHEDULED = record(
     name="draft tokens that a scheduler without asynchrony is told of",
-    target="vllm.v1.worker.gpu.spec_decode.utils:DraftTokensHandler.set_draft_tokens",
+    target=(
+        "vllm.v1.worker.gpu.spec_decode.utils:DraftTokensHandler.__init__",
+        "vllm.v1.worker.gpu.spec_decode.utils:DraftTokensHandler.set_draft_tokens",
+    ),
     reads=(
         "vllm.v1.core.sched.async_scheduler:AsyncScheduler._update_after_schedule",
         "vllm.v1.core.sched.scheduler:Scheduler.update_draft_token_ids",
@@ -54,6 +57,7 @@ def counts_of(config: VllmConfig) -> DraftCounts | None:
 class ScheduledDrafts(DraftTokensHandler):
     """Tells the scheduler of so many tokens as are drafted for a batch of its size."""
 
+    @override(SCHEDULED)
     def __init__(self, device: torch.device, counts: DraftCounts) -> None:
         super().__init__(device)
         self._counts = counts
