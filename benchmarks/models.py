@@ -129,24 +129,18 @@ class Pair:
     def needs_of_pages(self) -> list[LayerRequirements]:
         """The pair as grouping takes it on 0.30.0rc2, where vLLM pads the pages of a hybrid model.
 
-        Its layers take strides there, unless some are MLA: a page with its padding is one component
-        (``layers_with_strides`` of the adapter). Others are as on 0.23.0.
+        Its layers take any stride there, unless some are MLA (``layers_with_strides`` of the
+        adapter): plans pack their pages without that padding. Others are as on 0.23.0.
         """
         has_states = any(layer.states for layer in self.layers)
         if not has_states or any(layer.kind is Kind.MLA for layer in self.layers):
             return self.needs()
-        return [_with_padding(layer, _need(layer, self._largest, True)) for layer in self.layers]
+        return [replace(need, is_packed=True) for need in self.needs()]
 
     @property
     def _largest(self) -> int:
         own = [layer.block_size for layer in self.layers]
         return GroupingOptions().largest_block_size(own, REQUEST)
-
-
-def _with_padding(layer: ModelLayer, need: LayerRequirements) -> LayerRequirements:
-    """``need`` with the bytes that its page is padded by."""
-    padding = layer.padded_page_bytes - layer.page_bytes
-    return replace(need, state_bytes=(*need.state_bytes, padding)) if padding > 0 else need
 
 
 def _need(layer: ModelLayer, largest: int, takes_strides: bool) -> LayerRequirements:

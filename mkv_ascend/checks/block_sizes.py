@@ -21,16 +21,16 @@ KERNEL_BLOCK = 128
 class BlockSizes:
     """Tokens that a block of attention and one of states stands for.
 
-    ``padded``: bytes that vllm-ascend pads smaller pages to; None where it pads none. Plans of
-    contiguous components do without, vLLM's own grouping does not. ``paged``: whether all layers
-    take strides and keep a page for each block. ``kept_states``: that a request holds without those
-    of its draft tokens. ``hits``: whether prefix hits find states of the target at ends of blocks.
+    ``padded``: bytes that vllm-ascend pads smaller pages to; None where it pads none. Plans do
+    without, vLLM's own grouping does not. ``packed``: whether all layers take any stride.
+    ``kept_states``: that a request holds without those of its draft tokens. ``hits``: whether
+    prefix hits find states of the target at ends of blocks.
     """
 
     attention: int
     states: int
     padded: int | None = None
-    paged: bool = False
+    packed: bool = False
     kept_states: int = 1
     hits: bool = False
 
@@ -45,10 +45,6 @@ class BlockSizes:
         """Tokens that a block of states stands for; a draft's are kept at no end of a block."""
         return self.attention if self.hits and role is Role.TARGET else self.states
 
-    def page_of_states(self, used: int, role: Role) -> int:
-        """Bytes of a page of ``used`` bytes of states; a draft's are aligned by nothing."""
-        return max(used, self.padded or 0) if self.paged and role is Role.TARGET else used
-
     @classmethod
     def of_layers(
         cls, layers: Sequence[NamedLayer], asked: int | None, max_model_len: int, equal_pages: bool
@@ -58,16 +54,16 @@ class BlockSizes:
         states = next((named for named in target if named.layer.states), None)
         attention = next((named for named in target if not named.layer.states), None)
         own = asked or KERNEL_BLOCK
-        paged = equal_pages and _take_strides(layers)
+        packed = equal_pages and _take_strides(layers)
         if states is None or attention is None:
-            return cls(own, max_model_len, _page_of_states(layers) if equal_pages else None, paged)
+            return cls(own, max_model_len, _page_of_states(layers) if equal_pages else None, packed)
         if equal_pages:
-            return cls._with_equal_pages(states, attention, own, max_model_len, paged)
+            return cls._with_equal_pages(states, attention, own, max_model_len, packed)
         return cls._with_equal_keys(states, attention, asked, max_model_len)
 
     @classmethod
     def _with_equal_pages(
-        cls, states: NamedLayer, attention: NamedLayer, own: int, max_model_len: int, paged: bool
+        cls, states: NamedLayer, attention: NamedLayer, own: int, max_model_len: int, packed: bool
     ) -> BlockSizes:
         """As vLLM 0.30.0 sets them (``Platform._align_hybrid_block_size``).
 
@@ -76,7 +72,7 @@ class BlockSizes:
         """
         row = _row_bytes(attention)
         block = own * -(-sum(_aligned_bytes(states)) // (own * row))
-        return cls(block, max_model_len, block * row, paged)
+        return cls(block, max_model_len, block * row, packed)
 
     @classmethod
     def _with_equal_keys(

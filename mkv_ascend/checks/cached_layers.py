@@ -133,7 +133,7 @@ def _of_tokens(named: NamedLayer, sizes: BlockSizes, entry: BackendEntry) -> Cac
         # As the spec tells it: without the indexer's keys it is that of any MLA layer.
         kind=Kind.MLA if len(layer.vectors) == len(MLA_PARTS) else layer.kind,
         components=tuple(parts),
-        storage=Storage.PAGED if sizes.paged else Storage.SPLIT,
+        storage=Storage.PACKED if sizes.packed else Storage.SPLIT,
         page_bytes=sum(part.bytes_per_block for part in parts),
         tokens_per_block=rows,
         kernel_block=largest_kernel_block(rows, entry.kernel_block_sizes),
@@ -201,8 +201,8 @@ def _of_states(
         role=named.role,
         kind=named.layer.kind,
         components=tuple(parts),
-        storage=Storage.PAGED if sizes.paged else Storage.PLANAR,
-        page_bytes=sizes.page_of_states(used, named.role),
+        storage=Storage.PACKED if sizes.packed else Storage.PLANAR,
+        page_bytes=used,
         tokens_per_block=sizes.tokens_of_states(named.role),
         container=Container.LIST,
     )

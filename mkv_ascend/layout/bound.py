@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mkv_ascend.layout.component import Component, LayerLayout, LayoutError, Storage, exact_quotient
+from mkv_ascend.layout.component import Component, LayerLayout, LayoutError, exact_quotient
 from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
 
 
@@ -102,7 +102,7 @@ class BoundPlan:
 
     def _planes_of(self, pool: Pool) -> set[tuple[int, int, int]]:
         """Buffer, start in the buffer, bytes of a block."""
-        if pool.storage is Storage.PAGED:
+        if pool.storage.is_strided:
             return {(buffer, 0, size) for buffer, size in enumerate(pool.buffers)}
         return {
             (part.buffer, part.start_per_block * self.num_blocks, part.block_stride)

@@ -26,8 +26,8 @@ class LayerFacts:
     """What a recipe must know of a layer beyond its spec.
 
     ``kernel_block``: rows per block of its backend, None where it takes the manager's.
-    ``takes_strides``: whether its backend's operators do (the catalog knows); None leaves it to the
-    recipe: caches of DeepSeek-V4 and of hidden states do, others do not.
+    ``takes_strides``: whether its operators take any stride between blocks. Caches of DeepSeek-V4
+    and of hidden states take pages one behind the other anyhow.
     ``latent_dim``, ``rope_dim``: of MLA layers, whose spec has only the sum.
     ``key_dtype``, ``value_dtype``: of quantised caches, where they are not the spec's (for MLA the
     latent is the key, the rope the value).
@@ -37,7 +37,7 @@ class LayerFacts:
     layer: str
     role: Role
     kernel_block: int | None = None
-    takes_strides: bool | None = None
+    takes_strides: bool = False
     latent_dim: int | None = None
     rope_dim: int | None = None
     key_dtype: str | None = None
@@ -70,21 +70,22 @@ def build_layout(
 ) -> LayerLayout:
     """A layout whose components must add up to the page that the spec counts.
 
-    ``contiguous``: storage when the operators take no strides. ``takes_strides``: what holds when
-    the facts leave it open. ``tokens_per_block``: where it is not the spec's block size.
+    ``contiguous``: storage when the operators take no strides. ``takes_strides``: whether they take
+    pages one behind the other. ``tokens_per_block``: where it is not the spec's block size.
     """
-    if facts.takes_strides is not None:
-        takes_strides = facts.takes_strides
     used = sum(part.bytes_per_block for part in components if not part.overlay)
     _check_page(spec, facts, used)
+    storage = Storage.PAGED if takes_strides else contiguous
+    if facts.takes_strides:
+        storage = Storage.PACKED
     padded: int = max(used, getattr(spec, "page_size_padded", None) or 0)
     return LayerLayout(
         layer=facts.layer,
         role=facts.role,
         kind=kind,
         components=tuple(components),
-        storage=Storage.PAGED if takes_strides else contiguous,
-        page_bytes=padded if takes_strides else used,
+        storage=storage,
+        page_bytes=padded if storage is Storage.PAGED else used,
         tokens_per_block=spec.block_size if tokens_per_block is None else tokens_per_block,
         kernel_block=facts.kernel_block,
         container=container,

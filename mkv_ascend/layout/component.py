@@ -56,6 +56,14 @@ class Storage(Word):
     """One buffer, component after component, each contiguous over all blocks."""
     PAGED = "paged"
     """One buffer, page after page; the operators must take strides."""
+    PACKED = "packed"
+    """One buffer with a row for each block, in which the pages of a group lie one behind the other;
+    the operators must take any stride between blocks."""
+
+    @property
+    def is_strided(self) -> bool:
+        """Whether a block of a component is not behind the block before it."""
+        return self in (Storage.PAGED, Storage.PACKED)
 
 
 class Container(Word):
@@ -155,9 +163,10 @@ class LayerLayout:
     """The cache of one layer for one block, made by a recipe from the layer's own spec.
 
     ``storage``: SPLIT and PLANAR say that the operators need contiguous components; PAGED that
-    they take strides. ``page_bytes``: all components and what the spec pads them to.
-    ``tokens_per_block``: tokens of a request that one block stands for (compressed caches keep
-    fewer rows). ``kernel_block``: rows of the backend's own block, None where it takes the whole.
+    they take pages one behind the other; PACKED that they take any stride. ``page_bytes``: all
+    components, and in PAGED storage what the spec pads them to. ``tokens_per_block``: tokens of a
+    request that one block stands for (compressed caches keep fewer rows). ``kernel_block``: rows of
+    the backend's own block, None where it takes the whole.
     """
 
     layer: str
@@ -193,8 +202,8 @@ class LayerLayout:
             component.rows_per_block(self.kernel_block)
             if component.overlay and self.storage is not Storage.PAGED:
                 raise LayoutError(f"{component.name} overlays a page; storage must be PAGED")
-            if component.replicas > 1 and self.storage is Storage.PAGED:
-                raise LayoutError(f"{component.name} has replicas; storage must not be PAGED")
+            if component.replicas > 1 and self.storage.is_strided:
+                raise LayoutError(f"{component.name} has replicas; it must be contiguous")
         if self.storage is Storage.PAGED:
             exact_quotient(self.page_bytes, self.kernel_splits, "page bytes by kernel blocks")
 

@@ -61,6 +61,7 @@ def requirements_of(
         takes_strides=layout.storage is Storage.PAGED,
         kernel_block=layout.kernel_block,
         table=table,
+        is_packed=layout.storage is Storage.PACKED,
     )
 
 

@@ -194,13 +194,13 @@ def _coarser(
     chosen: Cost,
 ) -> CoarserHits | None:
     """What larger blocks are worth; ``other`` is what was found with any of them."""
-    index = choose(options.objective, other.costs, options.max_padding_fraction)
+    index = choose(options.objective, other.costs, options.max_padding_fraction, other.most_bytes)
     if index is None or other.costs[index].price >= chosen.price * (1 - LEAST_GAIN):
         return None
     bundles = other.frontier.candidates[index].bundles
     largest = max(bundle.block_size for bundle in bundles)
     found = _find(needs, request, replace(options, max_block_size=largest))
-    index = choose(options.objective, found.costs, options.max_padding_fraction)
+    index = choose(options.objective, found.costs, options.max_padding_fraction, found.most_bytes)
     return None if index is None else CoarserHits(largest, found.costs[index])
 
 
@@ -211,13 +211,15 @@ class _Found:
     members: dict[LayerType, list[LayerRequirements]]
     frontier: Frontier
     costs: tuple[Cost, ...]
+    most_bytes: int | None = None
 
     def choose(self, options: GroupingOptions) -> int:
         """Index of the grouping that the options ask for; GroupingError where there is none."""
-        index = choose(options.objective, self.costs, options.max_padding_fraction)
+        limit = options.max_padding_fraction
+        index = choose(options.objective, self.costs, limit, self.most_bytes)
         if index is not None:
             return index
-        best, limit = self.costs[-1], options.max_padding_fraction
+        best = self.costs[-1]
         layers = sum(len(members) for members in self.members.values())
         incomplete = "" if self.frontier.exhaustive else " (the search was cut short)"
         larger = "allow blocks larger than the layers' own (layout.max_block_size), "
@@ -242,7 +244,19 @@ def _find(needs: Sequence[LayerRequirements], request: Request, options: Groupin
         Cost(found.groups, found.held_bytes, needed, found.block_bytes, found.blocks)
         for found in frontier.candidates
     )
-    return _Found(members, frontier, costs)
+    return _Found(members, frontier, costs, _bytes_of_equal_pages(needs, request))
+
+
+def _bytes_of_equal_pages(needs: Sequence[LayerRequirements], request: Request) -> int | None:
+    """What a request holds with pages of one size and no idle ones; None for contiguous layers.
+
+    vLLM pads the pages of packed layers so, and its groups share them. However it groups, idle
+    pages can only add to this.
+    """
+    if not all(need.is_packed for need in needs):
+        return None
+    page = max(need.page_bytes(need.block_size) for need in needs)
+    return page * sum(need.retention.blocks(need.block_size, request) for need in needs)
 
 
 def _check_names(needs: Sequence[LayerRequirements]) -> None:
@@ -277,6 +291,7 @@ def _by_type(
             kernel_block=need.kernel_block,
             count=0,
             table=need.table,
+            is_packed=need.is_packed,
         )
         alike.setdefault(layer_type, []).append(need)
     return {replace(key, count=len(members)): members for key, members in alike.items()}

@@ -88,12 +88,16 @@ class Cost:
 
 
 def choose(
-    objective: Objective, costs: Sequence[Cost], max_padding_fraction: float | None
+    objective: Objective,
+    costs: Sequence[Cost],
+    max_padding_fraction: float | None,
+    most_bytes: int | None = None,
 ) -> int | None:
     """Index of the grouping to take; None if none keeps to ``max_padding_fraction``.
 
     ``costs``: more groups and fewer bytes from one to the next. A limit of padding takes the place
-    of the price: the fewest groups that keep to it are taken.
+    of the price: the fewest groups that keep to it are taken. ``most_bytes``: that a request holds
+    without any of this; the price of groups buys nothing that holds more.
     """
     limit = 1.0 if max_padding_fraction is None else max_padding_fraction
     few_enough = (i for i, cost in enumerate(costs) if cost.padding_fraction <= limit)
@@ -111,6 +115,8 @@ def choose(
     ]
     if objective is Objective.FEWEST_GROUPS:
         return near[0]
+    if most_bytes is not None:
+        near = [index for index in near if costs[index].held_bytes <= most_bytes] or near
     few = [index for index in near if costs[index].groups <= USUAL_MOST_GROUPS] or near[:1]
     if costs[few[0]].groups > MOST_GROUPS:
         # So many groups cost more than the memory does: at a higher price fewer are better.

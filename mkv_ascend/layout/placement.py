@@ -16,6 +16,9 @@ from dataclasses import dataclass
 
 from mkv_ascend.layout.component import Storage
 
+ROW_ALIGNMENT = 32
+"""Bytes; components start at multiples of it: Ascend vector cores move 32 at a time."""
+
 
 @dataclass(frozen=True)
 class Placement:

@@ -116,7 +116,19 @@ def plan(inputs: PlanInputs) -> ServingPlan:
         kv_transfer=inputs.kv_transfer,
         aliases=dict(inputs.aliases),
     )
-    return ServingPlan(inputs, grouping, pools)
+    return ServingPlan(inputs, _with_exact_bytes(grouping, pools.bytes_per_block), pools)
+
+
+def _with_exact_bytes(grouping: Grouping, block_bytes: int) -> Grouping:
+    """``grouping`` with what a row of packed pages is rounded up to, which no search counts.
+
+    These are a few bytes: kernel blocks of all groups must divide the row.
+    """
+    if block_bytes == grouping.block_bytes:
+        return grouping
+    held = block_bytes * grouping.cost.blocks
+    cost = replace(grouping.cost, held_bytes=held, block_bytes=block_bytes)
+    return replace(grouping, block_bytes=block_bytes, cost=cost)
 
 
 def recurrent_table(layout: LayerLayout, state_type: str) -> str:

@@ -4,26 +4,25 @@
 A block id belongs to one KV group at a time, so layers of different groups may use the same bytes
 of it. Contiguous components share a plane only when their blocks are equally large: then block b
 of both is the same bytes. So a pool of contiguous layers is a set of planes, and a layer joins when
-the pool has planes of its sizes, or is given those that lack. Pages share by page size.
+the pool has planes of its sizes, or is given those that lack. Pages share by page size. Packed
+pages of all sizes share one pool: a row for each block, as long as the pages of the largest group.
 Nothing here needs to be believed: the plan proves the result.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mkv_ascend.layout.component import Component, LayerLayout, Storage, exact_quotient
-from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
+from mkv_ascend.layout.component import Component, LayerLayout, LayoutError, Storage, exact_quotient
+from mkv_ascend.layout.placement import ROW_ALIGNMENT, PlacedLayer, Placement, Pool
 
 Groups = Sequence[Sequence[LayerLayout]]
 
 Sizes = Counter[int]
 """How many planes of each size, in bytes per block."""
-
-PLANE_ALIGNMENT = 32
-"""Bytes; planes of one buffer start at multiples of it: Ascend vector cores move 32 at a time."""
 
 
 @dataclass(eq=False)
@@ -43,7 +42,7 @@ def _weight(planes: Sizes) -> int:
 
 
 def _contiguous(group: Sequence[LayerLayout]) -> list[LayerLayout]:
-    return [layout for layout in group if layout.storage is not Storage.PAGED]
+    return [layout for layout in group if not layout.storage.is_strided]
 
 
 def _contiguous_pools(groups: Groups) -> list[_Planes]:
@@ -140,13 +139,16 @@ def bytes_per_block(groups: Groups) -> int:
         for layout in _contiguous(group):
             planes.update(_planes_of(layout))
         most |= planes
-    return _weight(most) + sum(pool.width for pool in _paged_pools(groups))
+    pages = sum(pool.width for pool in _paged_pools(groups))
+    return _weight(most) + pages + _row_bytes(groups)
 
 
 def make_pools(groups: Groups) -> tuple[Pool, ...]:
     """The pools of ``groups``: layouts in the order of execution, for each KV group."""
     pools = [_lay_planes(pool) for pool in _contiguous_pools(groups)]
     pools += [_lay_pages(pool) for pool in _paged_pools(groups)]
+    if row := _row_bytes(groups):
+        pools.append(_lay_row(groups, row))
     return tuple(pools)
 
 
@@ -166,9 +168,9 @@ def _contiguous_storage(pool: _Planes) -> tuple[Storage, str]:
     split = "the operators take contiguous components"
     if all(layout.storage is Storage.SPLIT for layout, _ in pool.members):
         return Storage.SPLIT, split
-    if any(size % PLANE_ALIGNMENT for size in pool.planes):
+    if any(size % ROW_ALIGNMENT for size in pool.planes):
         return Storage.SPLIT, (
-            f"{split}; in one buffer they would not start at multiples of {PLANE_ALIGNMENT} bytes"
+            f"{split}; in one buffer they would not start at multiples of {ROW_ALIGNMENT} bytes"
         )
     return Storage.PLANAR, f"{split}; those of a state lie in one buffer"
 
@@ -219,3 +221,67 @@ def _lay_pages(pool: _Pages) -> Pool:
         placed.append(PlacedLayer(layout.layer, group, tuple(placements)))
     reason = "the operators take strides: a block is one page"
     return Pool(Storage.PAGED, reason, (pool.width,), tuple(placed))
+
+
+def _packed(group: Sequence[LayerLayout]) -> list[LayerLayout]:
+    return [layout for layout in group if layout.storage is Storage.PACKED]
+
+
+def _row_bytes(groups: Groups) -> int:
+    """Bytes of a block's row: the packed pages of the group with the most; 0 without any.
+
+    Kernel blocks of a block are equally far apart, in every group.
+    """
+    needed, splits = 0, 1
+    for group in groups:
+        for layout in _packed(group):
+            splits = math.lcm(splits, layout.kernel_splits)
+        needed = max(needed, sum(_kernel_page(x) * x.kernel_splits for x in _packed(group)))
+    unit = ROW_ALIGNMENT * splits
+    return -(-needed // unit) * unit
+
+
+def _kernel_page(layout: LayerLayout) -> int:
+    """Bytes of a kernel block of a packed layer, with what aligns its components."""
+    return sum(_aligned(size) for _, size in _kernel_parts(layout))
+
+
+def _kernel_parts(layout: LayerLayout) -> list[tuple[Component, int]]:
+    """Each component with the bytes of its kernel block."""
+    return [
+        (part, exact_quotient(part.bytes_per_block, layout.kernel_splits, f"{part.name}: bytes"))
+        for part in layout.components
+    ]
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ROW_ALIGNMENT) * ROW_ALIGNMENT
+
+
+def _require_equal_splits(layers: Sequence[LayerLayout]) -> None:
+    """Kernel blocks of a group's layers lie side by side; one block table has one size of them."""
+    splits = {layout.kernel_splits for layout in layers}
+    if len(splits) > 1:
+        raise LayoutError(
+            f"packed layers of one KV group split blocks into {sorted(splits)} kernel blocks; "
+            "layers of one block table split them alike"
+        )
+
+
+def _lay_row(groups: Groups, row: int) -> Pool:
+    """Kernel blocks of a group's layers one behind the other, as often as a block has some."""
+    placed = []
+    for index, group in enumerate(groups):
+        start = 0
+        _require_equal_splits(_packed(group))
+        for layout in _packed(group):
+            stride = exact_quotient(row, layout.kernel_splits, f"{layout.layer}: bytes of a row")
+            placements = []
+            for part, size in _kernel_parts(layout):
+                placements.append(
+                    Placement(part.name, 0, 0, start, row, layout.kernel_splits, stride, size)
+                )
+                start += _aligned(size)
+            placed.append(PlacedLayer(layout.layer, index, tuple(placements)))
+    reason = "the operators take any stride: a block is a row of pages"
+    return Pool(Storage.PACKED, reason, (row,), tuple(placed))

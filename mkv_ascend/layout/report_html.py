@@ -17,7 +17,6 @@ from typing import Any
 
 import jinja2
 
-from mkv_ascend.layout.component import Storage
 from mkv_ascend.layout.layer_ranges import abbreviated_names
 from mkv_ascend.layout.placement import PlacedLayer, Pool
 from mkv_ascend.layout.report import PlanReport
@@ -89,7 +88,7 @@ def bar_parts(pool: Pool, member: PlacedLayer) -> Iterator[BarPart]:
         if part.overlay:
             continue
         before = sum(pool.buffers[: part.buffer])
-        if pool.storage is not Storage.PAGED:
+        if not pool.storage.is_strided:
             start = before + part.start_per_block
             yield BarPart(part.component, start, part.rows * part.row_bytes)
             continue

@@ -17,7 +17,8 @@ class LayerRequirements:
     latent and rope). ``state_bytes``: bytes per block of each component that does not (conv, ssm).
     ``block_sizes``: every block size, in tokens, that the layer's kernels accept, the layer's own
     first. ``takes_strides``: the backend's operators accept pages with bytes of other layers
-    between them, so that storage may be ``PAGED``. ``kernel_block``: rows of the blocks that the
+    between them, so that storage may be ``PAGED``. ``is_packed``: they accept any stride, so that
+    storage may be ``PACKED``. ``kernel_block``: rows of the blocks that the
     kernels take, None where they take the whole; one block table serves one such size. ``table``:
     layers of unequal ``table`` never share a block table, whatever they hold.
     """
@@ -32,6 +33,7 @@ class LayerRequirements:
     takes_strides: bool = False
     kernel_block: int | None = None
     table: str = ""
+    is_packed: bool = False
 
     def __post_init__(self) -> None:
         if not self.block_sizes or min(self.block_sizes) < 1:

@@ -20,13 +20,16 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from mkv_ascend.layout.placement import ROW_ALIGNMENT
 from mkv_ascend.layout.retention import Request, Retention
 
 Integers = npt.NDArray[np.int64]
 
 Plane = tuple[int, int]
-"""Bytes per block; 0 for a contiguous component, else the kernel blocks that a page is split into.
-Components share a plane when both are equal."""
+"""Bytes per block; 0 for a contiguous component, 1 for a page, ``PACKED`` for a part of a row of
+packed pages. Components share a plane when both are equal."""
+
+PACKED = 2
 
 Table = tuple[Retention, int | None, str]
 
@@ -46,14 +49,21 @@ class LayerType:
     kernel_block: int | None
     count: int
     table: str = ""
+    is_packed: bool = False
 
     def component_bytes(self, block_size: int) -> tuple[int, ...]:
         """Bytes of each component in one block of ``block_size`` tokens."""
         return tuple(row * block_size for row in self.row_bytes) + self.state_bytes
 
     def planes(self, block_size: int) -> Counter[Plane]:
-        """What one layer needs of a pool: a page as a whole where its operators take strides."""
+        """What one layer needs of a pool: a page as a whole where its operators take strides.
+
+        Packed pages are as many planes of ``ROW_ALIGNMENT`` bytes as they fill.
+        """
         parts = self.component_bytes(block_size)
+        if self.is_packed:
+            used = sum(-(-size // ROW_ALIGNMENT) for size in parts)
+            return Counter({(ROW_ALIGNMENT, PACKED): used})
         if not self.takes_strides:
             return Counter((size, 0) for size in parts)
         return Counter([(sum(parts), 1)])
@@ -66,6 +76,7 @@ class LayerType:
             self.kernel_block or 0,
             self.table,
             self.takes_strides,
+            self.is_packed,
             self.row_bytes,
             self.state_bytes,
             self.block_sizes,

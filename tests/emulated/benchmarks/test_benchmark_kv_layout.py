@@ -8,13 +8,6 @@ from benchmarks.rows import ROWS
 from benchmarks.stock_groups import run_stock
 from tests.support import hosts
 
-SERVED_MORE = {
-    "Q3N + eagle3 4x128": 45,
-    "Q3N + eagle3 2x128": 45,
-    "Q3N + gemma3-1b": 9,
-}
-"""Row -> by how many groups more stock serves up to 0.5 % more requests than our default."""
-
 
 @hosts.only_on("vllm_ascend_0_23", "figures that were taken on it; 0.30.0rc2 shares no memory")
 def test_vllm_groups_as_it_did() -> None:
@@ -38,13 +31,7 @@ def test_more_requests_fit_than_with_a_buffer_for_each_layer() -> None:
     """As many times more as stock has equal groups that share nothing."""
     stock = run_stock()
     rows = [figures(row, stock[row.name], stock[row.name]) for row in ROWS]
-    more = {row["name"]: row for row in rows if below(row)}
-    assert {
-        name: row["candidate"]["groups"] - row["beside_candidate"]["groups"]
-        for name, row in more.items()
-    } == SERVED_MORE
-    for row in more.values():
-        assert row["beside_candidate"]["requests"] > 0.995 * row["candidate"]["requests"]
+    assert not any(below(row) for row in rows)
     assert not any(below(row, "least_requests") for row in rows)
     equal = {name: part["equal_groups"] for name, part in stock.items() if not part["error"]}
     assert equal["gpt-oss-20b + eagle 8x128"] == 25

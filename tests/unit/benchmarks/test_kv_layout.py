@@ -124,9 +124,9 @@ def test_pages_of_one_size_are_those_that_the_second_host_makes() -> None:
     assert {layer.block_size for layer in pair.layers} == {640}
     for layer, need in zip(pair.layers, pair.needs_of_pages(), strict=True):
         assert max(layer.page_bytes, layer.padded_page_bytes) == 640 * 2048
-        assert need.takes_strides
-        assert need.page_bytes(640) == 640 * 2048
-    assert not any(need.takes_strides for need in pair.needs())
+        assert need.is_packed
+        assert need.page_bytes(640) == layer.page_bytes
+    assert not any(need.is_packed for need in pair.needs())
     without = load_pair_of_pages("Llama-3.1-8B", "gemma-3-1b")
     assert without == load_pair("Llama-3.1-8B", "gemma-3-1b")
     assert without.needs_of_pages() == without.needs()

@@ -137,16 +137,18 @@ def test_caches_that_a_host_arranges_itself_are_not_planned_by_numbers(
     assert from_config.find(asked, SHARED).inputs.layers
 
 
-def test_pages_of_a_hybrid_model_are_equal_where_the_host_pads_them(models: dict[str, str]) -> None:
+def test_blocks_of_a_hybrid_model_hold_a_state_where_the_host_pads_pages(
+    models: dict[str, str],
+) -> None:
     """Qwen3-Next on 0.30.0: Platform._align_hybrid_block_size gives 640 tokens of 2 KiB."""
     asked = Asked({"model": models["Qwen3-Next-80B-A3B"], "max_model_len": 32768})
     found = from_config.find(asked, EQUAL_PAGES).inputs.layers
-    assert {layer.layout.storage for layer in found} == {Storage.PAGED}
-    assert {layer.layout.page_bytes for layer in found} == {640 * 2048}
+    assert {layer.layout.storage for layer in found} == {Storage.PACKED}
     attention = [layer.layout for layer in found if layer.layout.kind is not Kind.MAMBA]
     assert {layout.tokens_per_block for layout in attention} == {640}
+    assert {layout.page_bytes for layout in attention} == {640 * 2048}
     contiguous = from_config.find(asked, SHARED).inputs.layers
-    assert Storage.PAGED not in {layer.layout.storage for layer in contiguous}
+    assert Storage.PACKED not in {layer.layout.storage for layer in contiguous}
     # Only pages differ: a dense draft's layers are not padded to them.
     draft = {"method": "eagle3", "model": models["eagle3-2x128"]}
     engine = {**asked.engine, "speculative_config": {**draft, "num_speculative_tokens": 3}}

@@ -63,7 +63,7 @@ def rows_of_block(plan: CachePlan, layer: str, part: int, block: int) -> slice:
 
 
 def hybrid_in_pages() -> list[list[LayerLayout]]:
-    """Keys and values in three kernel blocks beside a state that is padded to their page."""
+    """Keys and values in three kernel blocks beside a state whose page is smaller."""
 
     def page(layer: str, spec: object, kernel_block: int | None = None) -> LayerLayout:
         facts = LayerFacts(layer, Role.TARGET, kernel_block, takes_strides=True)
@@ -82,7 +82,10 @@ def hybrid_in_pages() -> list[list[LayerLayout]]:
 def test_pages_of_states_and_of_split_blocks_share_their_bytes() -> None:
     groups = hybrid_in_pages()
     plan = make_plan(groups)
-    assert plan.bytes_per_block == 2 * groups[0][0].page_bytes
+    page = 24 * 2 * 32 * 2 * 2
+    assert groups[0][0].page_bytes < groups[1][0].page_bytes == page
+    # Not of pages of each size: those of the states lie where those of the keys do.
+    assert plan.bytes_per_block == 2 * page
     caches = materialize(plan.bind(NUM_BLOCKS), CPU).caches
     assert [tuple(part.shape) for part in tensors_of(caches["a0"])] == [(15, 8, 2, 32)] * 2
     assert not tensors_of(caches["s0"])[0].is_contiguous()

@@ -374,7 +374,7 @@ def test_l17_indexer_of_a5_has_a_view_of_both() -> None:
     assert (whole.shape, whole.strides) == ((3, 128, 1, 132), (16896, 132, 132, 1))
     assert whole.offset_bytes == 0
     with pytest.raises(LayoutError, match="overlays a page; storage must be PAGED"):
-        layout(spec, full_indexer_view=True, takes_strides=False)
+        layout(spec, full_indexer_view=True, takes_strides=True)
 
 
 def test_the_largest_kernel_block_that_divides() -> None:
@@ -385,7 +385,7 @@ def test_the_largest_kernel_block_that_divides() -> None:
 
 def test_strides_are_taken_where_the_operators_take_them() -> None:
     made = layout(specs.FullAttentionSpec(256, 8, 128), kernel_block=128, takes_strides=True)
-    assert made.storage is Storage.PAGED
+    assert made.storage is Storage.PACKED
     keys, values = make_plan([[made]]).bind(NUM_BLOCKS).views()[made.layer].views
     page = 128 * 8 * 128
     assert keys.strides == values.strides == (2 * page, 1024, 128, 1)

@@ -45,7 +45,7 @@ def facts_of_layer(
         layer=name,
         role=Role.DRAFT if name in draft_layers else Role.TARGET,
         kernel_block=kernel_block,
-        takes_strides=True if name in strided else None,
+        takes_strides=name in strided,
         latent_dim=layer.kv_lora_rank if is_mla else None,
         rope_dim=layer.qk_rope_head_dim if is_mla else None,
         key_dtype=key_dtype,
