@@ -26,15 +26,8 @@ from typing import Any
 
 from benchmarks import host
 from benchmarks.progress import say
-from mkv_ascend.plugin.versions import adapter
 
 ROOT = Path(__file__).resolve().parents[1]
-ENVIRONMENTS: dict[str, dict[str, str]] = {
-    "v1": {},
-    # Where vLLM finds no Triton, vllm-ascend leaves out its patches of that runner.
-    "v2": {"VLLM_USE_V2_MODEL_RUNNER": "1", "EMULATED_NPU_TRITON": "1"},
-}
-"""Model runner -> variables of an engine that has it."""
 STOCK = 0
 """In place of a number of groups: vllm-ascend without this plugin, one KV group."""
 
@@ -209,7 +202,7 @@ def run(
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         target, draft = save_models(Path(folder))
-        models = {"target": target, "draft": draft, "environment": ENVIRONMENTS[runner]}
+        models = {"target": target, "draft": draft, "environment": host.RUNNERS[runner]}
         for k in ks:
             found, distinct = measure_k(k, groups, batches, repeats, models)
             rows += [
@@ -263,19 +256,13 @@ def main() -> None:
     parser.add_argument("--b", type=int, nargs="+", default=[1, 8, 64], help="requests")
     parser.add_argument("--repeats", type=int, default=5, help="measurements of each")
     host.add_option(parser)
-    parser.add_argument(
-        "--runner",
-        choices=sorted(ENVIRONMENTS),
-        default="v1",
-        help="vLLM's model runner; v2 with vllm-ascend 0.30.0rc2 (default: v1)",
-    )
+    host.add_runner_option(parser)
     arguments = parser.parse_args()
     try:
         host.go_on_with(arguments.host, "benchmarks.drafting", sys.argv[1:])
+        host.require_runner(arguments.runner)
     except LookupError as error:
         parser.error(str(error))
-    if arguments.runner not in adapter().RUNNERS:
-        parser.error(f"vllm-ascend {host.installed()} has no model runner {arguments.runner}")
     result = run(arguments.k, arguments.g, arguments.b, arguments.repeats, arguments.runner)
     print(json.dumps(result, indent=2) if arguments.json else as_table(result))
 

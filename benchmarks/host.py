@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which host a benchmark runs on: vllm-ascend of this environment, or of one that set-up made."""
+"""Which host a benchmark runs on: vllm-ascend of this environment, or of one that set-up made.
+
+And on which of vLLM's model runners.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,15 @@ from importlib import metadata
 from pathlib import Path
 
 from benchmarks.progress import say
+from mkv_ascend.plugin.versions import adapter
 
 ROOT = Path(__file__).resolve().parents[1]
+RUNNERS: dict[str, dict[str, str]] = {
+    "v1": {},
+    # Where vLLM finds no Triton, vllm-ascend leaves out its patches of that runner.
+    "v2": {"VLLM_USE_V2_MODEL_RUNNER": "1", "EMULATED_NPU_TRITON": "1"},
+}
+"""Model runner -> variables of an engine that has it."""
 
 
 def installed() -> str:
@@ -48,6 +58,26 @@ def add_option(parser: argparse.ArgumentParser) -> None:
         metavar="VERSION",
         help="run in the environment with this vllm-ascend, such as 0.30 (default: this one)",
     )
+
+
+def add_runner_option(parser: argparse.ArgumentParser) -> None:
+    """Give ``parser`` the option ``--runner``."""
+    parser.add_argument(
+        "--runner",
+        choices=sorted(RUNNERS),
+        default="v1",
+        help="vLLM's model runner; v2 with vllm-ascend 0.30.0rc2 (default: v1)",
+    )
+
+
+def require_runner(runner: str) -> None:
+    """Raise LookupError, with what the host has, if it has no such model runner."""
+    known = adapter().RUNNERS
+    if runner not in known:
+        raise LookupError(
+            f"vllm-ascend {installed()} has no model runner {runner}, only {', '.join(known)}; "
+            "--host 0.30 has v2"
+        )
 
 
 def go_on_with(host: str | None, program: str, arguments: Sequence[str]) -> None:

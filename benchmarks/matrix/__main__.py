@@ -7,7 +7,8 @@ what is accepted. Verdicts are kept in .cache/matrix, so that a run that was sto
 all cells have one, docs/matrix.json and the pages made from it are written.
 
 With ``--host 0.30`` it runs in the environment with that vllm-ascend, and there on this plugin
-alone unless ``--side`` says otherwise. It publishes columns beside those of the first host.
+alone unless ``--side`` says otherwise. It publishes columns beside those of the first host. With
+``--runner v2`` too, cells are run by model runner V2, whose columns are further ones.
 """
 
 from __future__ import annotations
@@ -22,7 +23,17 @@ from collections.abc import Sequence
 from benchmarks import host
 from benchmarks.matrix import cells, store, table
 from benchmarks.matrix.progress import Task, run_tasks
-from benchmarks.matrix.running import FAILS, GRAPH, OURS, SIDES, STOCK, Verdict
+from benchmarks.matrix.running import (
+    FAILS,
+    GRAPH,
+    GRAPH_V2,
+    ON_V2,
+    OURS,
+    OURS_V2,
+    SIDES,
+    STOCK,
+    Verdict,
+)
 from benchmarks.matrix.workers import Workers
 from benchmarks.progress import say
 
@@ -53,6 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="write docs/matrix.json from what is known; cells that were not run stay as they are",
     )
     host.add_option(parser)
+    host.add_runner_option(parser)
     parser.add_argument("--list", action="store_true", help="list the cells and what is known")
     return parser
 
@@ -64,10 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     try:
         host.go_on_with(options.host, "benchmarks.matrix", given)
+        host.require_runner("v2" if options.side in ON_V2 else options.runner)
         chosen = cells.find_cells(options.only)
     except (LookupError, ValueError) as error:
         parser.error(str(error))
-    sides = [options.side] if options.side else sides_by_default()
+    sides = [options.side] if options.side else sides_by_default(options.runner)
     verdicts = {
         (cell.name, side): verdict
         for cell in chosen
@@ -95,9 +108,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(bool(failed))
 
 
-def sides_by_default() -> list[str]:
-    """All on the host that the rows of docs/matrix.json are of; on others, this plugin."""
-    return list(SIDES) if table.is_first_host() else [OURS, GRAPH]
+def sides_by_default(runner: str) -> list[str]:
+    """Stock too on the host that the rows of docs/matrix.json are of; on others, this plugin."""
+    if runner == "v2":
+        return [OURS_V2, GRAPH_V2]
+    return [OURS, GRAPH, STOCK] if table.is_first_host() else [OURS, GRAPH]
 
 
 def run_pending(

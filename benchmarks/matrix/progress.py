@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 
 from benchmarks.matrix.cells import Cell
-from benchmarks.matrix.running import GRAPH, STOCK, Verdict
+from benchmarks.matrix.running import GRAPH, GRAPH_V2, ON_V2, STOCK, Verdict
 from benchmarks.matrix.worker import MARK
 from benchmarks.matrix.workers import Workers
 from benchmarks.progress import say
@@ -72,13 +72,17 @@ def batches(tasks: Sequence[Task]) -> list[Batch]:
     order = {name: place for place, name in enumerate(dict.fromkeys(c.name for c, _ in tasks))}
     kinds: dict[tuple[str, bool], list[Cell]] = {}
     for cell, side in tasks:
-        kinds.setdefault((side, cell.triton), []).append(cell)
+        kinds.setdefault((side, cell.triton or side in ON_V2), []).append(cell)
     made = [
         Batch(side, triton, tuple(cells[start : start + CELLS_OF_A_PROCESS]))
         for (side, triton), cells in kinds.items()
         for start in range(0, len(cells), CELLS_OF_A_PROCESS)
     ]
-    lag = {GRAPH: 2 * CELLS_OF_A_PROCESS, STOCK: 3 * CELLS_OF_A_PROCESS}
+    lag = {
+        GRAPH: 2 * CELLS_OF_A_PROCESS,
+        GRAPH_V2: 2 * CELLS_OF_A_PROCESS,
+        STOCK: 3 * CELLS_OF_A_PROCESS,
+    }
     return sorted(made, key=lambda one: order[one.cells[0].name] + lag.get(one.side, 0))
 
 

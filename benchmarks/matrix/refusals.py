@@ -31,6 +31,19 @@ OURS = (
         "on several residual streams",
     ),
     Refusal(
+        r"a draft model with recurrent layers with drafts of mkv_ascend on model runner V2",
+        "drafts with states are not built for model runner V2 yet; V1 serves them",
+    ),
+    Refusal(
+        r"a target with recurrent layers other than gated delta nets with drafts of mkv_ascend",
+        "vllm-ascend 0.30.0rc2 leaves these states to V1, which serves them",
+    ),
+    Refusal(
+        r"a target with compressed keys \(DeepSeek-V4\) with drafts of mkv_ascend",
+        "drafts over DeepSeek-V4's groups are not built for model runner V2 yet; V1 serves its own "
+        "MTP layer",
+    ),
+    Refusal(
         r"keeps caches beside those of deepseek_v4, which vllm-ascend [^ ]* groups and arranges",
         "vllm-ascend 0.30.0rc2 groups and arranges DeepSeek-V4's caches itself, without layers "
         "of other models; 0.23.0 serves them",
@@ -38,6 +51,10 @@ OURS = (
 )
 
 VLLM = (
+    Refusal(
+        r"Model Runner V2 does not yet support: speculative method",
+        "vLLM's model runner V2 does not have this method; V1 has it",
+    ),
     Refusal(
         r"pip install arctic-inference",
         "vLLM's suffix decoding is the package arctic-inference, which is not installed",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run one cell on one side (ours, ours in ACL graphs, or stock) and judge it."""
+"""Run one cell on one side (ours or stock, in ACL graphs, by model runner V2) and judge it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from benchmarks import host
 from benchmarks.matrix import lookup, prompts, refusals
 from benchmarks.matrix.cells import ROUNDED, Cell, K
 from benchmarks.matrix.judging import Judge, acceptance
@@ -24,7 +25,11 @@ EAGER = "eager"
 """In graphs: everything is right, but no step fitted the captured graphs."""
 
 OURS, GRAPH, STOCK = "ours", "graph", "stock"
-SIDES = (OURS, GRAPH, STOCK)
+OURS_V2, GRAPH_V2 = "ours-v2", "graph-v2"
+SIDES = (OURS, GRAPH, STOCK, OURS_V2, GRAPH_V2)
+IN_GRAPHS = frozenset({GRAPH, GRAPH_V2})
+ON_V2 = frozenset({OURS_V2, GRAPH_V2})
+"""Sides with model runner V2."""
 
 GRAPH_MODE = "FULL_DECODE_ONLY"
 """Full graphs for steps in which all requests verify. What vLLM's default, FULL_AND_PIECEWISE, adds
@@ -33,8 +38,11 @@ is graphs of pieces for mixed batches, for which Dynamo traces the models: too s
 CAPTURED_REQUESTS = (1, 4, 8)
 """Graphs are captured for so many requests; batches in between are padded."""
 
-TIMEOUT_SECONDS = {OURS: 240.0, GRAPH: 240.0, STOCK: 120.0}
+TIMEOUT_SECONDS = {side: 120.0 if side == STOCK else 240.0 for side in SIDES}
 """Stock engines that hang are not waited for."""
+
+V2_SAID = "npu model runner v2"
+"""What vllm-ascend warns of when it makes model runner V2."""
 
 CHUNK = 96
 """Tokens of a step, so that the longest prompts are prefilled in several, beside decoding ones."""
@@ -94,10 +102,11 @@ def scenario(cell: Cell, requests: list[list[int]], side: str = OURS) -> engine.
             **speculative,
             **cell.engine,
         },
-        graphs=GRAPH_MODE if side == GRAPH else None,
+        graphs=GRAPH_MODE if side in IN_GRAPHS else None,
         capture_sizes=tuple(count * (K + 1) for count in CAPTURED_REQUESTS),
         record_drafts=True,
         force_preemption=True,
+        environment=host.RUNNERS["v2"] if side in ON_V2 else {},
     )
 
 
@@ -118,10 +127,12 @@ def run(cell: Cell, side: str) -> Verdict:
         return _ended(str(error), time.monotonic() - started)
     if ("mkv_ascend" in result.platform) == (side == STOCK):
         raise RuntimeError(f"the platform is {result.platform}, {side} was asked for")
+    if (V2_SAID in result.log) != (side in ON_V2):
+        raise RuntimeError(f"{side} was asked for, which is not the model runner that ran")
     assessment = judge.assess(requests, result)
     found = assessment.faults
     outcome, reason = (FAILS, "; ".join(found)) if found else (WORKS, "")
-    if side == GRAPH and not found:
+    if side in IN_GRAPHS and not found:
         outcome, reason = replayed(cell, result)
     return Verdict(
         outcome,
@@ -134,7 +145,7 @@ def run(cell: Cell, side: str) -> Verdict:
 
 def replayed(cell: Cell, result: engine.Result) -> tuple[str, str]:
     """Outcome and reason of a run in graphs in which everything is right."""
-    if not engine.replayed(result.log):
+    if not (engine.replayed(result.log) or result.target_replays):
         if cell.draft_model is None:
             return EAGER, f"lookup found {K} tokens for every request in no step"
         return FAILS, "no step of the target was replayed from a graph"

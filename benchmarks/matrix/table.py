@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.matrix.cells import Cell, K
-from benchmarks.matrix.running import OURS, SIDES, Verdict
+from benchmarks.matrix.running import GRAPH, GRAPH_V2, OURS, OURS_V2, STOCK, Verdict
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "matrix.json"
 
@@ -20,7 +20,7 @@ FIELDS = (
     "stock_acceptance", "stock_reason", "graph", "graph_reason", "target_model", "draft_model",
     "hosts",
 )  # fmt: skip
-"""Fields of a cell. ``hosts``: version of another vllm-ascend -> what came of the cell there."""
+"""Fields of a cell. ``hosts``: another vllm-ascend, or its runner V2 -> what came of it there."""
 
 FIRST_HOST = "0.23.0"
 """The vllm-ascend that the fields of a cell are of."""
@@ -59,20 +59,30 @@ def as_json(
             "draft_model": cell.draft_model,
         }
         row = kept.get(_place(row), {"hosts": {}}) | row
-        found = _of_sides({side: verdicts.get((cell.name, side)) for side in SIDES})
-        if is_first_host():
-            row |= found
-        elif found:
-            here = version("vllm-ascend")
-            hosts = row.get("hosts") or {}
-            found = {name: found[name] for name in FIELDS if name in found}
-            row["hosts"] = {**hosts, here: {**hosts.get(here, {}), **found}}
+        for host, sides in columns().items():
+            of_sides = {role: verdicts.get((cell.name, side)) for role, side in sides.items()}
+            found = _of_sides(of_sides)
+            if host is None:
+                row |= found
+            elif found:
+                hosts = row.get("hosts") or {}
+                found = {name: found[name] for name in FIELDS if name in found}
+                row["hosts"] = {**hosts, host: {**hosts.get(host, {}), **found}}
         if {"ours", "stock"} <= row.keys():
             rows.append({name: row.get(name) for name in FIELDS})
     versions = {name: version(name) for name in ("vllm", "vllm-ascend")}
     if not is_first_host():
         versions = (before or {}).get("versions", {})
     return {"k": K, "versions": versions, "cells": rows}
+
+
+def columns() -> dict[str | None, dict[str, str]]:
+    """Name of a host in ``hosts``, None for the first -> field -> the side that says it."""
+    sides = {OURS: OURS, GRAPH: GRAPH, STOCK: STOCK}
+    if is_first_host():
+        return {None: sides}
+    here = version("vllm-ascend")
+    return {here: sides, f"{here} V2": {OURS: OURS_V2, GRAPH: GRAPH_V2}}
 
 
 def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -32,6 +32,7 @@ WORDS = {
     "shared_choice_of_keys": "a head whose later passes reuse the first one's choice of keys",
     "recurrent_draft": "a draft model with recurrent layers",
     "other_states": "a target with recurrent layers other than gated delta nets",
+    "compressed": "a target with compressed keys (DeepSeek-V4)",
 }
 
 ON_V1 = ("model runner V1", "set VLLM_USE_V2_MODEL_RUNNER=0")
@@ -68,6 +69,7 @@ class AskedOfV2:
     shared_choice_of_keys: bool
     recurrent_draft: bool
     other_states: bool
+    compressed: bool
 
     def refusals(self) -> Iterator[Refusal]:
         """One for each thing that was asked for."""
@@ -114,6 +116,7 @@ def drafts_on_v2(facts: ServeFacts) -> Iterator[Refusal]:
         other_states=target.recurrent is not None
         and target.has_attention
         and "linear_num_value_heads" not in target.text,
+        compressed=target.is_compressed,
     ).refusals()
 
 

@@ -118,6 +118,8 @@ class Result:
         accepted_per_position: how often the token at each draft position was accepted.
         proposals: every proposal, when recorded.
         draft_replays: proposals that were replayed from a graph.
+        target_replays: of full graphs of the target, counted with model runner V2 alone, which does
+            not log them for every model.
         layers: one row per attention layer: name, role, kind, backend, chosen_by, kv_group.
         num_gpu_blocks: blocks of the KV cache.
         preemptions: how often a request was preempted.
@@ -134,6 +136,7 @@ class Result:
     proposals: list[DraftProposal] = field(default_factory=list)
     layers: list[dict[str, Any]] = field(default_factory=list)
     draft_replays: int = 0
+    target_replays: int = 0
     num_gpu_blocks: int = 0
     preemptions: int = 0
     preempted_contexts: list[list[int]] = field(default_factory=list)
@@ -222,6 +225,23 @@ def _hand_over_drafts() -> None:
     DraftTokensHandler.set_draft_tokens = telling
 
 
+def _note_target_replays(executor: Any) -> list[Any]:
+    """A list that gets an entry for each full graph that model runner V2 replays here."""
+    noted: list[Any] = []
+    worker = getattr(executor, "driver_worker", None)
+    runner = getattr(getattr(worker, "worker", None), "model_runner", None)
+    graphs = getattr(runner, "cudagraph_manager", None)
+    if graphs is not None:
+        run = graphs.run_fullgraph
+
+        def noting(described: Any) -> Any:
+            noted.append(described)
+            return run(described)
+
+        graphs.run_fullgraph = noting
+    return noted
+
+
 def _metrics(llm: Any) -> dict[str, Any]:
     found = {}
     for metric in llm.get_metrics():
@@ -250,6 +270,7 @@ def _execute(scenario: Scenario) -> Result:
     llm = LLM(**scenario.engine_arguments())
     core = llm.llm_engine.engine_core.engine_core
     proposals = _record_proposals(core.scheduler) if scenario.record_drafts else []
+    target_replays = _note_target_replays(core.model_executor) if scenario.graphs else []
     forcer = PreemptionForcer(core.scheduler) if scenario.force_preemption else None
     seeds: list[int | None] = [*scenario.seeds] or [None] * len(scenario.prompts)
     sampling = [
@@ -282,6 +303,7 @@ def _execute(scenario: Scenario) -> Result:
         proposals=proposals,
         layers=_layers(llm),
         draft_replays=_draft_replays(llm),
+        target_replays=len(target_replays),
         num_gpu_blocks=core.vllm_config.cache_config.num_gpu_blocks or 0,
         preemptions=int(metrics.get("vllm:num_preemptions") or 0),
         preempted_contexts=forcer.contexts if forcer else [],

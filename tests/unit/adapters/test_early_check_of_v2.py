@@ -59,6 +59,9 @@ COUNTS = [[1, 2, 3], [3, 8, 1]]
 SHARES = SimpleNamespace(index_share_for_mtp_iteration=True)
 
 
+COMPRESSED = SimpleNamespace(compress_ratios=[0, 4, 128])
+
+
 @pytest.mark.parametrize(
     ("given", "named"),
     [
@@ -74,6 +77,7 @@ SHARES = SimpleNamespace(index_share_for_mtp_iteration=True)
         ({"draft": {"uses_mrope": True}}, "M-RoPE"),
         ({"draft": {"is_hybrid": True}}, "a draft model with recurrent layers"),
         ({"target": {"is_hybrid": True}}, "a target with recurrent layers"),
+        ({"target": {"hf_text_config": COMPRESSED}}, "compressed keys (DeepSeek-V4)"),
     ],
 )
 def test_what_is_not_served_is_refused(given, named):

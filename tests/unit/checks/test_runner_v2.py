@@ -84,12 +84,20 @@ def test_models(
     assert asked_of_v2(asked) == {WORDS[name] for name in refused}
 
 
-def test_a_target_with_a_vision_part(models: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "refused"),
+    [
+        ("vision_config", {"hidden_size": 64}, "multi_modal"),
+        ("compress_ratios", [0, 4, 128], "compressed"),
+    ],
+)
+def test_a_target_whose_configuration_names_it(
+    models: dict[str, str], tmp_path: Path, name: str, value: Any, refused: str
+) -> None:
     values = json.loads(Path(models[TARGET], "config.json").read_text())
-    written = json.dumps({**values, "vision_config": {"hidden_size": 64}})
-    (tmp_path / "config.json").write_text(written)
+    (tmp_path / "config.json").write_text(json.dumps({**values, name: value}))
     asked = engine(str(tmp_path), models[TARGET], {})
-    assert asked_of_v2(asked) == {WORDS["multi_modal"]}
+    assert asked_of_v2(asked) == {WORDS[refused]}
 
 
 def test_the_variable_counts_where_the_host_has_that_runner() -> None:

@@ -46,6 +46,8 @@ def why_not_served(config: VllmConfig) -> str | None:
         other_states=(
             target.is_hybrid and not hasattr(target.hf_text_config, "linear_num_value_heads")
         ),
+        # vLLM's runner gives the caches of DeepSeek-V4's MTP layer to no KV group of a draft.
+        compressed=bool(getattr(target.hf_text_config, "compress_ratios", None)),
     )
     refusals = tuple(asked.refusals())
     return text_of(refusals) if refusals else None
