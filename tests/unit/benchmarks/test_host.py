@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,3 +49,10 @@ def test_the_program_goes_on_in_that_environment(
         host.go_on_with(name, "benchmarks.graphs", ["--k", "1"])
     python = str(tmp_path / ".venv-0.30" / "bin" / "python")
     assert replaced == [[python, "-m", "benchmarks.graphs", "--k", "1"]]
+
+
+def test_a_model_runner_that_the_host_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "adapter", lambda: SimpleNamespace(RUNNERS=("v1",)))
+    host.require_runner("v1")
+    with pytest.raises(LookupError, match=r"has no model runner v2, only v1; --host 0\.30"):
+        host.require_runner("v2")

@@ -15,7 +15,16 @@ from benchmarks.matrix.cells import K, find_cells
 from benchmarks.matrix.judging import Judge, faults
 from benchmarks.matrix.lookup import proposed_by_lookup
 from benchmarks.matrix.progress import Batch, batches, verdicts_of
-from benchmarks.matrix.running import GRAPH, OURS, STOCK, Verdict, replayed
+from benchmarks.matrix.running import (
+    GRAPH,
+    GRAPH_V2,
+    OURS,
+    OURS_V2,
+    STOCK,
+    Verdict,
+    replayed,
+    scenario,
+)
 from benchmarks.matrix.worker import MARK
 from benchmarks.matrix.workers import Workers
 from tests.support.engine import Result
@@ -216,6 +225,34 @@ def test_processes_have_one_environment_and_not_too_many_cells() -> None:
         assert "mkv_ascend" not in plugins
 
 
+def test_model_runner_v2_is_asked_for_and_has_triton_for_every_cell() -> None:
+    (cell,) = find_cells(["dense/dense"])
+    assert not cell.triton
+    for side in (OURS_V2, GRAPH_V2):
+        (batch,) = batches([(cell, side)])
+        assert "--triton" in batch.command()
+        asked = scenario(cell, [[1, 2]], side)
+        assert asked.environment["VLLM_USE_V2_MODEL_RUNNER"] == "1"
+        assert (asked.graphs is not None) == (side == GRAPH_V2)
+    assert "VLLM_USE_V2_MODEL_RUNNER" not in scenario(cell, [[1, 2]], OURS).environment
+
+
+def test_model_runner_v2_has_a_column_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    (cell,) = find_cells(["dense/dense"])
+    works = Verdict("works", "", 1.5, 1.5)
+    monkeypatch.setattr(table, "version", lambda _: table.FIRST_HOST)
+    before = table.as_json([cell], {(cell.name, side): works for side in (OURS, STOCK)})
+    monkeypatch.setattr(table, "version", lambda _: "0.30.0rc2")
+    (row,) = table.as_json([cell], {(cell.name, OURS): works}, before)["cells"]
+    assert [*row["hosts"]] == ["0.30.0rc2"]
+    of_v2 = {(cell.name, OURS_V2): works, (cell.name, GRAPH_V2): Verdict("fails", "eager")}
+    (row,) = table.as_json([cell], of_v2, {**before, "cells": [row]})["cells"]
+    assert row["hosts"]["0.30.0rc2"]["ours"] == "works"
+    assert "graph" not in row["hosts"]["0.30.0rc2"]
+    found = row["hosts"]["0.30.0rc2 V2"]
+    assert (found["ours"], found["graph"], found["graph_reason"]) == ("works", "fails", "eager")
+
+
 DYING = f"""
 import json, os, sys
 for name in sys.argv[1:]:
@@ -347,3 +384,9 @@ def test_what_ran_in_graphs_is_told(
     assert found[0] == outcome[0]
     assert found[1].startswith(outcome[1])
     assert "So" not in found[1]
+
+
+def test_counted_replays_of_the_target_tell_as_the_log_does() -> None:
+    (cell,) = find_cells(["dense/dense"])
+    assert replayed(cell, Result(tokens=[], draft_replays=3, target_replays=2))[0] == "works"
+    assert replayed(cell, Result(tokens=[], draft_replays=3))[0] == "fails"
