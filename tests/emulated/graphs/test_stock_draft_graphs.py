@@ -321,7 +321,11 @@ def test_stock_drafts_for_more_requests_than_there_may_be() -> None:
     ours.use_cuda_graph = False
     ours.draft_host = HOST
     ours.assembly = Assembly(ours, Family(), HOST, enforce_eager=False)
-    ours.assembly.graphs = SimpleNamespace(capture=captured.append, captured=captured)
+    ours.assembly.graphs = SimpleNamespace(
+        shape=lambda requests, verified, drafted: (requests, verified, drafted),
+        capture=captured.append,
+        captured=captured,
+    )
     for requests in (MOST_REQUESTS, too_many):
         dummy_run(ours, requests)
-    assert captured == [MOST_REQUESTS]
+    assert captured == [(MOST_REQUESTS, None, None)]
