@@ -102,6 +102,7 @@ EMULATED = {
         f"{LOADS}::test_launches_follow_the_number_of_drafts",
         f"{LOADS}::test_a_step_finds_the_graph_of_its_own_number",
         f"{LOADS}::test_a_load_of_32_with_asynchronous_scheduling",
+        f"{LOADS}::test_targets_whose_full_graphs_are_refused",
         "tests/emulated/runner_v2/test_sampling.py",
         "tests/emulated/runner_v2/test_cost.py",
         "tests/emulated/runner_v2/test_planned_caches.py",
@@ -109,6 +110,7 @@ EMULATED = {
         "tests/emulated/models/test_models.py::test_tokens_are_those_of_hugging_face[gpt_oss]",
         f"{STATES}::test_states_across_chunks_rejected_drafts_and_cached_blocks",
         f"{STATES}::test_states_after_preemption_and_looked_up_drafts",
+        f"{STATES}::test_states_where_the_longest_context_ends",
         "tests/emulated/recurrent/test_mamba_models.py"
         "::test_states_are_taken_back_to_what_was_accepted",
         # Drafts with states behind hits: blocks alone, in graphs, resumed, beside other states.

@@ -26,6 +26,9 @@ WORDS = {
     "lora": "--enable-lora",
     "adaptive_verification": "enable_adaptive_verification",
     "counts_beside_mla": "num_speculative_tokens_per_batch_size in full graphs of an MLA target",
+    "counts_beside_states": (
+        "num_speculative_tokens_per_batch_size in full graphs of a target with recurrent layers"
+    ),
     "parallel_drafting": "parallel drafting",
     "several_axes": "a draft with positions on several axes (M-RoPE)",
     "multi_modal": "a target that takes images or sound",
@@ -54,6 +57,9 @@ class AskedOfV2:
     ``counts_beside_mla``: vllm-ascend notes captured launches of MLA by number of tokens, and
     replays them with K + 1 tokens per request of the largest K. Four tokens may be one request of
     K = 3 or two of K = 1.
+    ``counts_beside_states``: a request may have been accepted four tokens of K = 3 when its next
+    step verifies two of K = 1. vllm-ascend's operator of the states takes at most as many accepted
+    tokens as the step has. Outside full graphs we repeat the last token of such a request.
     """
 
     data_parallel: bool
@@ -63,6 +69,7 @@ class AskedOfV2:
     lora: bool
     adaptive_verification: bool
     counts_beside_mla: bool
+    counts_beside_states: bool
     parallel_drafting: bool
     several_axes: bool
     multi_modal: bool
@@ -98,6 +105,9 @@ def drafts_on_v2(facts: ServeFacts) -> Iterator[Refusal]:
     if speculation.method not in METHODS:
         return
     options = speculation.options
+    counts_in_graphs = (
+        bool(options.get("num_speculative_tokens_per_batch_size")) and facts.has_full_graphs
+    )
     yield from AskedOfV2(
         data_parallel=facts.whole("data_parallel_size", 1) > 1,
         pipeline_parallel=facts.whole("pipeline_parallel_size", 1) > 1,
@@ -105,9 +115,8 @@ def drafts_on_v2(facts: ServeFacts) -> Iterator[Refusal]:
         eplb=bool(facts.engine.get("enable_eplb")),
         lora=bool(facts.engine.get("enable_lora")),
         adaptive_verification=bool(options.get("enable_adaptive_verification")),
-        counts_beside_mla=bool(options.get("num_speculative_tokens_per_batch_size"))
-        and facts.has_full_graphs
-        and target.number("kv_lora_rank") is not None,
+        counts_beside_mla=counts_in_graphs and target.number("kv_lora_rank") is not None,
+        counts_beside_states=counts_in_graphs and target.recurrent is not None,
         parallel_drafting=bool(options.get("parallel_drafting")) and speculation.method != "dflash",
         several_axes=has_several_positions(draft),
         multi_modal=any(name in target.values for name in ("vision_config", "audio_config")),

@@ -9,16 +9,21 @@ from typing import Any
 
 import pytest
 
-from tests.support import engine, prompts, reference
+from tests.support import engine, prompts, reference, stock
 from tests.support.pairs import (
     assert_drafts_are_the_drafts_own,
+    assert_greedy,
     assert_greedy_tokens_of_reference,
+    prompts_of,
     scenario,
 )
 from tests.support.tiny_models import model_directory
 
 BLOCK = 128
 """So many tokens have keys as large as a state."""
+
+K = 3
+"""Draft tokens of a proposal."""
 
 NGRAM = {
     "method": "ngram",
@@ -89,6 +94,29 @@ def test_states_after_preemption_and_looked_up_drafts() -> None:
     assert_greedy_tokens_of_reference(case, result)
     assert result.preemptions > 0
     assert 0 < result.num_accepted < result.num_draft_tokens
+
+
+@stock.each_runner
+def test_states_where_the_longest_context_ends(runner: dict[str, str]) -> None:
+    """The last step of a request may verify fewer tokens than the step before it accepted."""
+    longest = 64
+    case = scenario(
+        "qwen3_next_mtp",
+        "qwen3_next_mtp",
+        prompts=prompts_of("qwen3_next", range(20, 36)),
+        speculative={"method": "mtp"},
+        engine={"max_model_len": longest},
+        max_tokens=longest,
+        environment=runner,
+        record_drafts=True,
+    )
+    result = engine.run(case)
+    for prompt, tokens in zip(case.prompts, result.tokens, strict=True):
+        assert_greedy(model_directory("qwen3_next"), [prompt], [tokens], longest - len(prompt))
+    ends = {tuple(made.context) for made in result.proposals}
+    accepted = [len(end) for end in ends if end[: -(K + 1)] in ends]
+    # Behind these all of K + 1 tokens fit no more.
+    assert max(accepted) > longest - K
 
 
 def test_qwen3_5_without_its_vision_tower() -> None:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs an engine whose batch grows from one request and shrinks to one; prints its steps as JSON.
 
-A step is counted by the runner's call of the speculator. ``launches`` are those of the proposal
+With model runner V1 its tokens and proposals alone. A step of V2 is counted by the runner's call of
+the speculator. ``launches`` are those of the proposal
 beside the draft's own work in eager mode, ``in_graph`` those of a replayed graph.
 """
 
@@ -89,9 +90,10 @@ def main():
     core = llm.llm_engine.engine_core.engine_core
     proposals = engines._record_proposals(core.scheduler) if case["record_drafts"] else []
     runner = core.model_executor.driver_worker.worker.model_runner
-    steps = note_steps(runner)
+    is_v2 = hasattr(runner, "speculator")
+    steps = note_steps(runner) if is_v2 else []
     tokens = run_load(llm.llm_engine, case["prompts"], case["lengths"])
-    graphs = runner.speculator.assembly.graphs
+    graphs = runner.speculator.assembly.graphs if is_v2 else None
     captured = [] if graphs is None else sorted(graphs.captured)
     made = [[proposal.context, proposal.tokens] for proposal in proposals]
     print(json.dumps({"tokens": tokens, "proposals": made, "steps": steps, "captured": captured}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,13 +21,21 @@ from tests.support.tiny_models import model_directory
 
 hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 has no K by batch size")
 
+RUNNER_V1 = {"EMULATED_NPU_TRITON": "1"}
 PROBE = Path(__file__).parent / "load_probe.py"
 LAYERS = 2
 """Layers of the draft."""
 
 
 def run_load(
-    target: str, draft: str, method: str, table: list[list[int]], requests: int, **engine: Any
+    target: str,
+    draft: str,
+    method: str,
+    table: list[list[int]],
+    requests: int,
+    graphs: str | None = "FULL_DECODE_ONLY",
+    environment: Mapping[str, str] = RUNNER_V2,
+    **arguments: Any,
 ) -> dict[str, Any]:
     """Run a load of 1 -> ``requests`` -> 1 with K of ``table``; tokens are Hugging Face's."""
     most = max(tokens for *_, tokens in table)
@@ -39,10 +48,10 @@ def run_load(
         else (text_prompts(model_directory(target)) * requests)[:requests],
         num_speculative_tokens=most,
         speculative={"method": method, "num_speculative_tokens_per_batch_size": table},
-        graphs="FULL_DECODE_ONLY",
+        graphs=graphs,
         capture_sizes=tuple(sorted(sizes)),
-        record_drafts=not engine.get("async_scheduling", False),
-        engine={"max_num_seqs": requests, "max_num_batched_tokens": 2048, **engine},
+        record_drafts=not arguments.get("async_scheduling", False),
+        engine={"max_num_seqs": requests, "max_num_batched_tokens": 2048, **arguments},
     )
     lengths = [96, *(6 + 5 * (index % 4) for index in range(1, requests))]
     request = {
@@ -51,7 +60,7 @@ def run_load(
         "lengths": lengths,
         "record_drafts": case.record_drafts,
     }
-    result: dict[str, Any] = programs.answer_of(PROBE, request, RUNNER_V2)
+    result: dict[str, Any] = programs.answer_of(PROBE, request, environment)
     for prompt, tokens, length in zip(case.prompts, result["tokens"], lengths, strict=True):
         assert_greedy(case.model, [prompt], [tokens], length)
     return result
@@ -141,6 +150,30 @@ def test_sizes_in_tokens_of_two_numbers_may_be_one(target: str, draft: str, meth
     assert_all_is_replayed(followed, table, 4)
     if method == "draft_model":
         assert_drafts_own(draft, followed["proposals"], {1, 3})
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "method", "environment"),
+    [
+        ("deepseek_v2_target", "llama_draft", "draft_model", RUNNER_V2),
+        ("qwen3_next_mtp", "qwen3_next_mtp", "mtp", RUNNER_V2),
+        ("qwen3_next", "qwen3_next", "draft_model", RUNNER_V1),
+    ],
+)
+def test_targets_whose_full_graphs_are_refused(
+    target: str, draft: str, method: str, environment: Mapping[str, str]
+) -> None:
+    """They are right eagerly, where a step may verify one draft after one that accepted three."""
+    table = [[1, 1, 3], [2, 4, 1]]
+    followed = run_load(target, draft, method, table, 4, None, environment, async_scheduling=False)
+    made = {tuple(context): len(tokens) for context, tokens in followed["proposals"]}
+    assert {*made.values()} == {1, 3}
+    if method == "draft_model":
+        assert_drafts_own(draft, followed["proposals"], {1, 3})
+    if draft == target and method == "draft_model":
+        # All are accepted: four tokens behind a proposal of three stands one of one.
+        behind = {context[:-4]: count for context, count in made.items()}
+        assert any(count == 3 and behind.get(context) == 1 for context, count in made.items())
 
 
 def graphs_of_loads(init: Any, table: list[list[int]], most: int, sizes: list[int]) -> Any:

@@ -59,6 +59,7 @@ COUNTS = [[1, 2, 3], [3, 8, 1]]
 SHARES = SimpleNamespace(index_share_for_mtp_iteration=True)
 
 
+GDN = SimpleNamespace(linear_num_value_heads=4)
 COMPRESSED = SimpleNamespace(compress_ratios=[0, 4, 128])
 
 
@@ -77,6 +78,10 @@ COMPRESSED = SimpleNamespace(compress_ratios=[0, 4, 128])
         ({"draft": {"uses_mrope": True}}, "M-RoPE"),
         ({"draft": {"is_hybrid": True}}, "a draft model with recurrent layers"),
         ({"target": {"is_hybrid": True}}, "a target with recurrent layers"),
+        (
+            {"counts": COUNTS, "target": {"is_hybrid": True, "hf_text_config": GDN}},
+            "in full graphs of a target with recurrent layers",
+        ),
         ({"target": {"hf_text_config": COMPRESSED}}, "compressed keys (DeepSeek-V4)"),
     ],
 )
@@ -92,9 +97,6 @@ def test_adaptive_verification_is_refused_without_naming_v1_which_lacks_it():
     assert "VLLM_USE_V2_MODEL_RUNNER=0" not in reason
 
 
-GDN = SimpleNamespace(linear_num_value_heads=4)
-
-
 @pytest.mark.parametrize(
     "given",
     [
@@ -103,6 +105,10 @@ GDN = SimpleNamespace(linear_num_value_heads=4)
         {"method": "mtp", "target": {"is_hybrid": True, "hf_text_config": GDN}},
         {"counts": COUNTS},
         {"counts": COUNTS, "target": {"use_mla": True, "enforce_eager": True}},
+        {
+            "counts": COUNTS,
+            "target": {"is_hybrid": True, "hf_text_config": GDN, "enforce_eager": True},
+        },
         {"counts": COUNTS, "target": {"use_mla": True}, "graphs": CUDAGraphMode.PIECEWISE},
         {"method": "ngram", "dp": 2},  # not ours to refuse
     ],

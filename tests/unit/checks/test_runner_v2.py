@@ -74,6 +74,12 @@ def test_options(
         ("DeepSeek-V3", "DeepSeek-V3", {"method": "mtp"}, set()),
         ("DeepSeek-V3", "DeepSeek-V3", {"method": "mtp", **COUNTS}, {"counts_beside_mla"}),
         (TARGET, TARGET, COUNTS, set()),
+        (
+            "Qwen3-Next-80B-A3B",
+            "Qwen3-Next-80B-A3B",
+            {"method": "mtp", **COUNTS},
+            {"counts_beside_states"},
+        ),
         ("Qwen3-Next-80B-A3B", "Qwen3-Next-80B-A3B", {"method": "mtp"}, set()),
     ],
 )

@@ -28,7 +28,11 @@ ROWS = "mkv_ascend_rows"
 """Attribute of metadata whose verify rows were padded."""
 
 OF_THE_TARGET = "mkv_ascend_of_the_target"
-"""Attribute of the target's builders; drafts build metadata for other rows."""
+"""Attribute of the target's builders, ``NamedRows``; drafts build metadata for other rows."""
+
+NamedRows = Callable[[Any, torch.Tensor], torch.Tensor]
+"""From the common metadata and the numbers of drafts, int ``[rows]``: these numbers, where -1 is a
+row that does not go on from what a verification accepted."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +76,15 @@ def padded_verify_rows(
     return PaddedVerifyRows(new_starts.to(starts.dtype), source, kept)
 
 
-def mark_builders(builders: Iterable[Any]) -> None:
-    """Let ``builders`` pad verify rows."""
+def as_named(common: Any, drafts: torch.Tensor) -> torch.Tensor:
+    """``NamedRows`` where the runner has named rows without drafts already."""
+    return drafts
+
+
+def mark_builders(builders: Iterable[Any], named: NamedRows = as_named) -> None:
+    """Let ``builders`` pad verify rows, which ``named`` tells."""
     for builder in builders:
-        setattr(builder, OF_THE_TARGET, True)
+        setattr(builder, OF_THE_TARGET, named)
 
 
 def apply() -> None:
@@ -107,6 +116,8 @@ def apply() -> None:
     test=(
         "tests/emulated/recurrent/test_gated_delta_nets.py"
         "::test_states_after_preemption_and_looked_up_drafts",
+        "tests/emulated/recurrent/test_gated_delta_nets.py"
+        "::test_states_where_the_longest_context_ends",
         "tests/emulated/recurrent/test_mamba_models.py"
         "::test_states_are_taken_back_to_what_was_accepted",
     ),
@@ -120,13 +131,13 @@ def build_of_padded_rows(
     num_decode_draft_tokens_cpu: torch.Tensor | None = None,
     **others: Any,
 ) -> Any:
-    rest = (num_accepted_tokens, num_decode_draft_tokens_cpu)
-    common = common_attn_metadata
+    common, drafts = common_attn_metadata, num_decode_draft_tokens_cpu
+    named: NamedRows | None = getattr(builder, OF_THE_TARGET, None)
     rows = None
-    if getattr(builder, OF_THE_TARGET, False) and num_decode_draft_tokens_cpu is not None:
-        rows = padded_verify_rows(
-            common.query_start_loc_cpu, num_decode_draft_tokens_cpu >= 0, builder.num_spec + 1
-        )
+    if named is not None and drafts is not None:
+        drafts = named(common, drafts)
+        rows = padded_verify_rows(common.query_start_loc_cpu, drafts >= 0, builder.num_spec + 1)
+    rest = (num_accepted_tokens, drafts)
     if rows is None:
         return original(builder, common_prefix_len, common, *rest, **others)
     on_device = rows.to(common.query_start_loc.device)

@@ -20,6 +20,11 @@ def why_not_served(config: VllmConfig) -> str | None:
         return None
     target, draft = config.model_config, speculative.draft_model_config
     mode = config.compilation_config.cudagraph_mode
+    counts_in_graphs = (
+        speculative.uses_dynamic_speculative_decoding()
+        and not target.enforce_eager
+        and (mode is None or mode.has_full_cudagraphs())
+    )
     asked = AskedOfV2(
         data_parallel=parallel.data_parallel_size > 1,
         pipeline_parallel=parallel.pipeline_parallel_size > 1,
@@ -30,12 +35,8 @@ def why_not_served(config: VllmConfig) -> str | None:
         # vLLM gives an adapter to one row of logits for each request; a verify step has K + 1.
         lora=config.lora_config is not None,
         adaptive_verification=bool(speculative.enable_adaptive_verification),
-        counts_beside_mla=(
-            speculative.uses_dynamic_speculative_decoding()
-            and target.use_mla
-            and not target.enforce_eager
-            and (mode is None or mode.has_full_cudagraphs())
-        ),
+        counts_beside_mla=counts_in_graphs and target.use_mla,
+        counts_beside_states=counts_in_graphs and target.is_hybrid,
         parallel_drafting=speculative.parallel_drafting and speculative.method != "dflash",
         several_axes=draft.uses_mrope,
         multi_modal=target.is_multimodal_model,

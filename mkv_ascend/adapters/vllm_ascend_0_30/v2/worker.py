@@ -15,6 +15,7 @@ from vllm.v1.worker.gpu import attn_utils
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
 from mkv_ascend.adapters.common.early_checks import recurrent_refusals
+from mkv_ascend.adapters.common.patches import gdn_rows
 from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
 from mkv_ascend.adapters.common.target_graphs import take_lengths_on_the_host
 from mkv_ascend.adapters.common.worker import HostWorker
@@ -34,6 +35,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.auxiliary_states import (
     with_auxiliary_states,
 )
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.target_groups import without_layers
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.verifying_rows import name_rows
 from mkv_ascend.attention.report import LayerRow, render
 
 if TYPE_CHECKING:
@@ -119,9 +121,11 @@ class MkvWorkerV2(HostWorker):
             if (counts := runner.speculator.draft_counts) is not None:
                 runner.draft_tokens_handler = ScheduledDrafts(runner.device, counts)
             runner.attn_groups = without_layers(runner.attn_groups, self._draft_layers())
+        groups = [group for kv_group in runner.attn_groups for group in kv_group]
+        builders = [builder for group in groups for builder in group.metadata_builders]
+        gdn_rows.mark_builders(builders, name_rows)
         if runner.compilation_config.cudagraph_mode.has_full_cudagraphs():
-            groups = [group for kv_group in runner.attn_groups for group in kv_group]
-            take_lengths_on_the_host([b for group in groups for b in group.metadata_builders])
+            take_lengths_on_the_host(builders)
         if not is_global_first_rank():
             return
         rows = self.layer_rows()
