@@ -25,8 +25,8 @@ class Placement:
     """One component: all numbers in bytes but ``buffer`` (an index) and ``rows`` (a count).
 
     A block has ``rows`` rows (kernel blocks times replicas) of ``row_bytes`` each, ``row_stride``
-    apart; rows follow each other without a gap but in PAGED storage. ``overlay``: a second view of
-    bytes that other components of the layer have.
+    apart; rows follow each other without a gap but in PAGED and PACKED storage. ``overlay``: a
+    second view of bytes that other components of the layer have.
     """
 
     component: str

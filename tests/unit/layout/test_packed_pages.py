@@ -35,7 +35,7 @@ def attention(layer: str, kernel_blocks: int, dim: int = 16) -> LayerLayout:
 
 
 def states(layer: str, *elements: int) -> LayerLayout:
-    """Two or more states of so many 16-bit numbers."""
+    """States of so many 16-bit numbers."""
     parts = tuple(
         Component(f"state{index}", "bfloat16", StateExtent((count,)))
         for index, count in enumerate(elements)
