@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 from tests.support import hosts
@@ -279,8 +280,8 @@ def _spread_when_loaded(groups: int) -> None:
     from vllm import envs
     from vllm.utils.import_utils import resolve_obj_by_qualname
 
-    platform = hosts.module("platform").MkvPlatform
-    name = platform.WORKER_V2 if envs.VLLM_USE_V2_MODEL_RUNNER else platform.WORKER
+    asked: Any = SimpleNamespace(use_v2_model_runner=bool(envs.VLLM_USE_V2_MODEL_RUNNER))
+    name = hosts.ADAPTER.worker_of(asked)
     worker_class = resolve_obj_by_qualname(name)
     load = worker_class.load_model
 

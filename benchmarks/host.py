@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 from benchmarks.progress import say
-from mkv_ascend.plugin.versions import adapter
+from mkv_ascend.adapters.installed import adapter
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNNERS: dict[str, dict[str, str]] = {

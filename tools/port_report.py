@@ -33,9 +33,9 @@ from typing import Any
 import foreign_names
 import host_release
 import torch_npu_names
+from mkv_ascend.adapters import installed as installed_host
 from mkv_ascend.adapters.contract import HostAdapter
 from mkv_ascend.adapters.fingerprints import HostSource, digest_of, print_of, read
-from mkv_ascend.plugin import versions
 
 DISTRIBUTIONS = {"vllm": "vllm", "vllm_ascend": "vllm-ascend"}
 """Package -> distribution."""
@@ -227,7 +227,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument(
         "--adapter",
-        choices=[foreign_names.name_of(adapter) for adapter in versions.adapters()],
+        choices=[foreign_names.name_of(adapter) for adapter in installed_host.adapters()],
         help="this adapter, by the name of its folder",
     )
     made.add_argument("--patch", help="only this patch, with its differences")
@@ -260,8 +260,8 @@ def _asked(options: argparse.Namespace) -> dict[str, Path]:
 
 def _adapter(name: str | None) -> HostAdapter:
     if name is None:
-        return versions.adapter()
-    return next(x for x in versions.adapters() if foreign_names.name_of(x) == name)
+        return installed_host.adapter()
+    return next(x for x in installed_host.adapters() if foreign_names.name_of(x) == name)
 
 
 def _report(options: argparse.Namespace) -> int:

@@ -54,9 +54,9 @@ def main(arguments: list[str]) -> int:
 
 def warm_up(folders: list[Path]) -> int:
     """Import the modules and inspect the checkpoints' model classes; returns 0."""
-    from mkv_ascend.plugin.versions import adapter
+    from mkv_ascend.adapters.contract import WORKER
 
-    for name in (*MODULES, adapter().WORKER.rpartition(".")[0]):
+    for name in (*MODULES, WORKER.rpartition(".")[0]):
         importlib.import_module(name)
     configurations = (file for path in folders for file in configurations_in(path))
     classes = {name for file in configurations for name in architectures(file)}

@@ -71,9 +71,9 @@ STUBS: Mapping[str, Sequence[str]] = {
 
 def tests_of_records() -> dict[str, tuple[str, ...]]:
     """Name of each record of the installed host -> its tests."""
-    from mkv_ascend.plugin import versions
+    from mkv_ascend.adapters import installed as installed_host
 
-    files = foreign_names.sources(foreign_names.name_of(versions.adapter()))
+    files = foreign_names.sources(foreign_names.name_of(installed_host.adapter()))
     return {placed.record.name: placed.record.tests for placed in foreign_names.records(files)}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from mkv_ascend.plugin.versions import adapter
+from mkv_ascend.adapters.installed import adapter
 
 K = 3
 """Draft tokens of a proposal in every cell."""

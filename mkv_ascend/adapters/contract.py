@@ -3,31 +3,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mkv_ascend.checks.host_rules import HostRules
 
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+    from mkv_ascend.adapters.common.runner_host import RunnerHost
+    from mkv_ascend.adapters.patching import Patch
+
+PLATFORM = "mkv_ascend.adapters.common.platform.MkvPlatform"
+"""Qualified name of our platform's class for vLLM."""
+WORKER = "mkv_ascend.adapters.common.worker.MkvWorker"
+"""Qualified name of the class of our workers with model runner V1."""
+
 
 class HostAdapter(Protocol):
-    """The module ``host`` of an adapter. It imports nothing of the host when it is imported."""
+    """The module ``host`` of an adapter. It imports nothing of the host when it is imported.
+
+    vLLM's platform, worker and model runner V1 are one class each of ours for all hosts
+    (``common/``). What a host does there in its own way, they ask of this.
+    """
 
     @property
-    def PLATFORM(self) -> str:  # noqa: N802 - a constant of the module
-        """Qualified name of the platform class for vLLM."""
-
-    @property
-    def PACKAGE(self) -> str:  # noqa: N802
+    def PACKAGE(self) -> str:  # noqa: N802 - a constant of the module
         """Qualified name of the package that answers questions of commands.
 
         Its modules ``explain.vllm_groups`` and ``explain.vllm_building`` do so, each in a process
         of its own (``questions.py``).
         """
-
-    @property
-    def WORKER(self) -> str:  # noqa: N802
-        """Qualified name of the worker class with the host's own model runner."""
 
     @property
     def VERSIONS(self) -> Mapping[str, tuple[str, ...]]:  # noqa: N802
@@ -47,3 +54,21 @@ class HostAdapter(Protocol):
 
     def start_process(self) -> None:
         """Prepare a process of vLLM. The general plugin calls this first in every process."""
+
+    def why_not_served(self, config: VllmConfig) -> str | None:
+        """What of a configuration this adapter cannot serve, and what to change."""
+
+    def worker_of(self, config: VllmConfig) -> str:
+        """Qualified name of the worker class that serves a configuration."""
+
+    def patches_of_the_front(self) -> Iterable[Patch]:
+        """Patches of this host alone for the process that reads the command."""
+
+    def patches_of_the_engine_core(self, config: VllmConfig) -> Iterable[Patch]:
+        """Patches of this host alone for the process that groups layers and schedules."""
+
+    def patch_worker(self) -> None:
+        """Apply what a worker process with model runner V1 needs before a model is built."""
+
+    def runner_host(self) -> RunnerHost:
+        """What the host does in its own way in model runner V1."""

@@ -69,12 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the answer; returns the exit status."""
+    from mkv_ascend.adapters.installed import rules
     from mkv_ascend.checks.judging import judge
     from mkv_ascend.checks.refusal import RefusedError
     from mkv_ascend.checks.served import served
     from mkv_ascend.commands.check_devices import devices_of, split_emulate
     from mkv_ascend.commands.serve_arguments import CommandError, read_command
-    from mkv_ascend.plugin.versions import rules
 
     words = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     try:
@@ -97,9 +97,9 @@ def _runner(asked: str | None) -> str:
     Raises:
         CommandError: the host has none of that name.
     """
+    from mkv_ascend.adapters.installed import runners
     from mkv_ascend.checks.about_runner import runner_of
     from mkv_ascend.commands.serve_arguments import CommandError
-    from mkv_ascend.plugin.versions import runners
 
     served = runners()
     if asked is not None and asked not in served:

@@ -199,7 +199,7 @@ def _run(arguments: argparse.Namespace, console: Console, emulated: bool) -> int
 
 def _refuse_runner(runner: str | None) -> None:
     """Raise DemoError for a model runner that the installed host does not have."""
-    from mkv_ascend.plugin.versions import adapter
+    from mkv_ascend.adapters.installed import adapter
 
     served = adapter().RUNNERS
     if runner is not None and runner not in served:

@@ -17,13 +17,14 @@ from typing import Any
 
 import mkv_ascend
 from mkv_ascend import envs
-from mkv_ascend.commands import emulator
-from mkv_ascend.host_versions import installed_version
-from mkv_ascend.plugin.versions import (
+from mkv_ascend.adapters.contract import PLATFORM
+from mkv_ascend.adapters.installed import (
     PACKAGES,
     adapter_for,
     version_problem,
 )
+from mkv_ascend.commands import emulator
+from mkv_ascend.host_versions import installed_version
 
 HELP = "say what is installed, which device and platform are in use, and what is wrong"
 
@@ -96,7 +97,7 @@ def diagnose() -> Diagnosis:
     # With the wrong versions vLLM refuses to start: one problem, not two.
     host = adapter_for(versions)
     if host is not None:
-        problems += _start_problems(probe, host.PLATFORM)
+        problems += _start_problems(probe, PLATFORM)
     problems += _op_problems(probe["ops"])
     return Diagnosis(
         device=probe["device"],

@@ -243,9 +243,9 @@ def _additional(arguments: argparse.Namespace) -> dict[str, Any]:
 def _find(arguments: argparse.Namespace, asked: Asked) -> Found:
     """By numbers where they are enough, else by what vLLM builds."""
 
+    from mkv_ascend.adapters.installed import rules
     from mkv_ascend.checks import from_config
     from mkv_ascend.commands import from_vllm
-    from mkv_ascend.plugin.versions import rules
 
     wanted = arguments.vllm_grouping
     if arguments.build:

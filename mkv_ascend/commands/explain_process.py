@@ -15,11 +15,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.questions import MARK
 from mkv_ascend.adapters.refusal import StartUpRefused
 from mkv_ascend.ascend_host import find_ascend
 from mkv_ascend.commands import emulator
-from mkv_ascend.plugin.versions import adapter
 
 SECONDS = 300
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mkv_ascend import host_versions
+from mkv_ascend.adapters.installed import installed_versions
 from mkv_ascend.checks.config_file import ConfigFileError, read_config_file
 from mkv_ascend.checks.model_layer import ExplainError
 from mkv_ascend.checks.planning_inputs import Asked, Found
@@ -20,7 +21,6 @@ from mkv_ascend.layout.planning import PlanInputs
 from mkv_ascend.layout.report import OtherGrouping
 from mkv_ascend.layout.report_text import count
 from mkv_ascend.layout.serialization import from_dict
-from mkv_ascend.plugin.versions import installed_versions
 
 
 def find(asked: Asked, *, vllm_grouping: bool = False) -> Found:

@@ -30,9 +30,11 @@ from importlib.metadata import entry_points
 
 from mkv_ascend import host_versions
 from mkv_ascend.adapters import host_probe, platform_slot
+from mkv_ascend.adapters.contract import PLATFORM
+from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.refusal import StartUpRefused
 from mkv_ascend.host_versions import installed_version
-from mkv_ascend.plugin.versions import adapter, check_host
+from mkv_ascend.plugin.versions import check_host
 
 PLATFORM_GROUP = "vllm.platform_plugins"
 GENERAL_GROUP = "vllm.general_plugins"
@@ -72,7 +74,7 @@ def register_platform() -> str | None:
             f"torch-npu as {host_versions.vllm_ascend()} documents; on any other machine start the "
             "same command on the emulated NPU: mkv-ascend emulate -- vllm serve ..."
         )
-    return adapter().PLATFORM
+    return PLATFORM
 
 
 def register_general() -> None:
@@ -90,9 +92,9 @@ def register_general() -> None:
     check_host()
     host = adapter()
     active = host_probe.active_platform()
-    if active != host.PLATFORM:
+    if active != PLATFORM:
         raise StartUpRefused(
-            f"the active platform is {active}, not {host.PLATFORM}, so the plugin would have no "
+            f"the active platform is {active}, not {PLATFORM}, so the plugin would have no "
             "effect. Look for 'Failed to load plugin mkv_ascend' above; to run without this "
             "plugin, uninstall it or leave it out of VLLM_PLUGINS."
         )

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from mkv_ascend.plugin import versions
+from mkv_ascend.adapters import installed as installed_host
 
-ADAPTER = versions.adapter()
+ADAPTER = installed_host.adapter()
 """The adapter of the installed pair."""
 NAME = ADAPTER.FINGERPRINTS.parent.name
 """The name of its folder, for instance ``vllm_ascend_0_23``."""
 ROOMS = tuple(
     package
     for package in (
-        ADAPTER.WORKER.rpartition(".worker.")[0],
+        f"{ADAPTER.PACKAGE}.v1",
         ADAPTER.PACKAGE,
         f"{ADAPTER.PACKAGE}.common",
         "mkv_ascend.adapters.common",
@@ -79,7 +79,7 @@ def only_on(host: str, reason: str) -> pytest.MarkDecorator:
         host: name of its adapter's folder.
         reason: what differs between the hosts.
     """
-    known = {adapter.FINGERPRINTS.parent.name for adapter in versions.adapters()}
+    known = {adapter.FINGERPRINTS.parent.name for adapter in installed_host.adapters()}
     assert host in known, f"{host} is none of {sorted(known)}"
     return pytest.mark.skipif(host != NAME, reason=f"only on {host}: {reason}")
 

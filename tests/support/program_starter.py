@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tests.support import hosts
+from mkv_ascend.adapters.contract import WORKER
 
 IMPORTED_FIRST = ("torch", "transformers", "vllm", "vllm.entrypoints.llm", "vllm.platforms")
 """What every engine imports first, in that order."""
@@ -105,7 +105,7 @@ def import_what_engines_import() -> None:
 
     load_general_plugins()
     is_ours = type(current_platform).__module__.startswith("mkv_ascend.")
-    worker = hosts.ADAPTER.WORKER if is_ours else "vllm_ascend.worker.worker.NPUWorker"
+    worker = WORKER if is_ours else "vllm_ascend.worker.worker.NPUWorker"
     importlib.import_module(worker.rpartition(".")[0])
 
 

@@ -121,7 +121,7 @@ def test_version_numbers_agree() -> None:
 
 def test_the_set_up_installs_the_pair_that_the_plugin_supports() -> None:
     from hosts import DEFAULT, HOSTS
-    from mkv_ascend.plugin.versions import adapter_for
+    from mkv_ascend.adapters.installed import adapter_for
 
     host = HOSTS[DEFAULT]
     assert adapter_for({"vllm": host.vllm, "vllm-ascend": host.vllm_ascend}) is not None

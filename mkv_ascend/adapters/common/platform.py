@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vllm-ascend's platform with our worker and configuration; an adapter derives from it."""
+"""MkvPlatform: vllm-ascend's platform with our workers and configuration, on every host."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from vllm_ascend.platform import NPUPlatform
 
@@ -14,13 +13,13 @@ from mkv_ascend.adapters.common.patches import (
     draft_architecture,
     two_head_sizes,
 )
+from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.logging import get_logger
-from mkv_ascend.adapters.patching import Patch, override
+from mkv_ascend.adapters.patching import override
 from mkv_ascend.adapters.platform_slot import OURS
 from mkv_ascend.adapters.refusal import refuse
 from mkv_ascend.attention import catalog
 from mkv_ascend.attention.selection import SelectionError
-from mkv_ascend.checks.host_rules import HostRules
 from mkv_ascend.config import ConfigError, MkvConfig
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ logger = get_logger(__name__)
 STOCK_WORKER = "vllm_ascend.worker.worker.NPUWorker"
 
 
-class HostPlatform(NPUPlatform):
+class MkvPlatform(NPUPlatform):
     """The platform that vLLM runs on when this package and vllm-ascend are installed.
 
     It adds two things. ``--additional-config`` is checked in the front process, before any worker
@@ -39,31 +38,7 @@ class HostPlatform(NPUPlatform):
     choice of a backend for callers outside attention layers. Attention layers choose in
     ``attention/layers.py``, because the platform's method does not know the layer and its answer is
     cached.
-
-    Attributes:
-        WORKER: qualified name of the adapter's worker class.
-        RULES: what checks must know of the host.
-        RUNNERS: vLLM's model runners that the host has.
     """
-
-    WORKER: ClassVar[str]
-    RULES: ClassVar[HostRules]
-    RUNNERS: ClassVar[tuple[str, ...]]
-
-    @classmethod
-    def why_not_served(cls, config: VllmConfig) -> str | None:
-        """What of a configuration this host's adapter cannot serve, and what to change."""
-        return None
-
-    @classmethod
-    def worker_of(cls, config: VllmConfig) -> str:
-        """Qualified name of the worker class that serves a configuration."""
-        return cls.WORKER
-
-    @classmethod
-    def patches_of_the_engine_core(cls, config: VllmConfig) -> Iterable[Patch]:
-        """Patches of this host alone for the process that groups layers and schedules."""
-        return ()
 
     @classmethod
     @override(OURS)
@@ -73,6 +48,8 @@ class HostPlatform(NPUPlatform):
         two_head_sizes.choose_no_backend.apply()
         draft_architecture.keep_the_architecture.apply()
         front_check.check_first.apply()
+        for patch in adapter().patches_of_the_front():
+            patch.apply()
 
     @classmethod
     @override(OURS)
@@ -100,18 +77,20 @@ class HostPlatform(NPUPlatform):
         parallel_config = vllm_config.parallel_config
         if parallel_config is None or vllm_config.model_config is None:
             return
+        host = adapter()
+        worker = host.worker_of(vllm_config)
         if parallel_config.worker_cls == STOCK_WORKER:
             # The first call: for the target, in the front process.
-            if (reason := cls.why_not_served(vllm_config)) is not None:
+            if (reason := host.why_not_served(vllm_config)) is not None:
                 refuse(ValueError(reason))
             try:
-                early_check.check_compressed(vllm_config, cls.RULES)
+                early_check.check_compressed(vllm_config, host.RULES)
                 early_check.check_models(vllm_config)
                 kv_connectors.check_connectors(vllm_config)
             except (SelectionError, kv_connectors.ConnectorError) as error:
                 refuse(error)
-            parallel_config.worker_cls = cls.worker_of(vllm_config)
-        elif parallel_config.worker_cls not in (cls.worker_of(vllm_config), "auto"):
+            parallel_config.worker_cls = worker
+        elif parallel_config.worker_cls not in (worker, "auto"):
             _stay_out_of(parallel_config.worker_cls, config != MkvConfig())
 
     @classmethod
@@ -126,8 +105,9 @@ class HostPlatform(NPUPlatform):
         if vllm_config is None:
             # This is no engine core, which always registers with its configuration.
             return
-        if vllm_config.parallel_config.worker_cls == cls.worker_of(vllm_config):
-            for patch in cls.patches_of_the_engine_core(vllm_config):
+        host = adapter()
+        if vllm_config.parallel_config.worker_cls == host.worker_of(vllm_config):
+            for patch in host.patches_of_the_engine_core(vllm_config):
                 patch.apply()
 
 

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vllm-ascend's model runner V1 with ours in it, as all hosts have it; an adapter derives from it.
+"""MkvModelRunner: vllm-ascend's model runner V1 with our choices and drafts, on every host.
 
-What a host does in its own way are the methods that raise NotImplementedError here, or do nothing.
+What a host does in its own way, ``HOST`` tells (``runner_host.py``).
 """
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from vllm.compilation.counter import compilation_counter
 from vllm.config import get_layers_from_vllm_config
@@ -55,6 +55,8 @@ from mkv_ascend.adapters.common.target_graphs import (
     take_lengths_on_the_host,
 )
 from mkv_ascend.adapters.common.target_pass import AttentionGroups, TargetPass, plan_target_pass
+from mkv_ascend.adapters.common.verifying_rows import name_rows
+from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import override, replaced
 from mkv_ascend.attention.report import LayerRow, render
@@ -65,24 +67,21 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm_ascend.attention.attention_v1 import AscendAttentionState
 
-    from mkv_ascend.adapters.common.drafting.host import DraftHost
-
 logger = get_logger(__name__)
 
+HOST = adapter().runner_host()
+"""What the installed host does in its own way."""
 HOST_LENGTH_BUILDERS = (AscendAttentionMetadataBuilder, AscendMLAMetadataBuilder)
 """Builders that read sequence lengths on the host."""
 
 
-class HostRunner(NPUModelRunner):
+class MkvModelRunner(NPUModelRunner):
     """Runs the target and, where there is one, the draft.
 
     Attributes:
-        DRAFT_HOST: what the host does in its own way where drafts are run.
         cache_plan: the plan of all KV caches; None before they are allocated, and where vllm-ascend
             allocates them.
     """
-
-    DRAFT_HOST: ClassVar[DraftHost]
 
     cache_plan: BoundPlan | None = None
     kv_cache_config: KVCacheConfig
@@ -92,29 +91,6 @@ class HostRunner(NPUModelRunner):
     _rebuilding: Rebuilding | None = None
     _cache_memory: Materialized
     _strided: Collection[str] = ()
-
-    def why_not_planned(self, specs: Sequence[Mapping[str, Any]]) -> str | None:
-        """What leaves caches to vllm-ascend; None where they are planned.
-
-        Args:
-            specs: by KV group and layer.
-        """
-        raise NotImplementedError
-
-    def kernel_block_sizes_of_groups(self) -> Sequence[Sequence[int]]:
-        """For each KV group, the sizes that its block tables may split blocks into."""
-        raise NotImplementedError
-
-    def plan_the_targets_pass(self) -> None:
-        """Limit the target's pass to its own layers; calls ``limit_the_targets_pass``."""
-        raise NotImplementedError
-
-    def name_verifying_rows(self, asked: dict[str, Any]) -> None:
-        """Name rows that verify drafts to builders of recurrent layers.
-
-        Args:
-            asked: arguments of ``_build_attention_metadata``; changed if there are more rows.
-        """
 
     @override(records.LOADED)
     def load_model(self) -> None:
@@ -129,7 +105,7 @@ class HostRunner(NPUModelRunner):
             super().load_model()
         drop_rows_of_other_sizes()
         all_layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
-        drafts = self._draft_layers()
+        drafts = self.draft_layers()
         recurrent_refusals.refuse(
             self.vllm_config, {name: all_layers[name] for name in all_layers if name not in drafts}
         )
@@ -140,13 +116,16 @@ class HostRunner(NPUModelRunner):
             issubclass(layer.get_attn_backend().get_builder_cls(), HOST_LENGTH_BUILDERS)
             for layer in layers.chosen_layers(self.vllm_config).values()
         )
+        if HOST.loaded is not None:
+            HOST.loaded(self.vllm_config, self.device)
 
-    def _draft_layers(self) -> frozenset[str]:
+    def draft_layers(self) -> frozenset[str]:
+        """Names of the draft's layers."""
         return frozenset(getattr(self.drafter, "_draft_attn_layer_names", ()))
 
     def layer_rows(self) -> tuple[LayerRow, ...]:
         """Each layer with its backend and its KV group, in the order of creation."""
-        return layers.rows_of_layers(self.vllm_config, self._draft_layers(), self.kv_cache_config)
+        return layers.rows_of_layers(self.vllm_config, self.draft_layers(), self.kv_cache_config)
 
     def zero_new_blocks(self) -> None:
         """Zero new blocks from now on, where a draft's may have held states."""
@@ -160,7 +139,13 @@ class HostRunner(NPUModelRunner):
     @override(PROPOSALS)
     def _get_drafter(self) -> Any:
         method = self.speculative_config.method
-        return create_proposer(method, self.vllm_config, self.device, self, self.DRAFT_HOST)
+        return create_proposer(method, self.vllm_config, self.device, self, HOST.drafts)
+
+    @override(records.PLANNED_CACHES)
+    def get_kv_cache_spec(self) -> dict[str, Any]:
+        """The spec of every layer with a cache, with the facts that planning needs besides."""
+        specs, self._strided = HOST.planned_specs(self, super().get_kv_cache_spec)
+        return specs
 
     @override(records.MAMBA_KERNEL)
     def initialize_kv_cache(
@@ -179,7 +164,7 @@ class HostRunner(NPUModelRunner):
         if self.compilation_config.cudagraph_mode.has_full_cudagraphs():
             take_lengths_on_the_host(builders)
         self._target_pass = None
-        self.plan_the_targets_pass()
+        HOST.limit_the_targets_pass(self)
         self._rebuilding = make_rebuilding(self.drafter, self.cache_config, self.scheduler_config)
         self.zero_new_blocks()
         if is_global_first_rank():
@@ -211,8 +196,8 @@ class HostRunner(NPUModelRunner):
             logger.info("Graphs captured: of the target %s; of the draft %s.", target, draft)
         return kept_bytes
 
-    def limit_the_targets_pass(self, tables_hold_shares: bool, share: bool = True) -> None:
-        """Limit the metadata of the target's pass to its own layers, made once.
+    def limit_the_targets_pass(self, tables_hold_shares: bool, share: bool = True) -> bool:
+        """Limit the metadata of the target's pass to its own layers; returns whether it is.
 
         This must follow the allocation of caches, because vllm-ascend finds kernel block sizes
         and caches through the attention groups of all layers.
@@ -221,22 +206,23 @@ class HostRunner(NPUModelRunner):
             tables_hold_shares: each rank's block tables hold a share of a sequence.
             share: groups that differ by nothing but their block table share metadata.
         """
-        drafts_apart = assembly_of(self.drafter) is not None or not self._draft_layers()
+        drafts_apart = assembly_of(self.drafter) is not None or not self.draft_layers()
         tables = self.input_batch.block_table
         if (
             not drafts_apart  # the drafter reads metadata of the target's pass
             or tables_hold_shares or self.use_compress  # whose tables hold no tokens
             or len(tables.block_tables) != len(self.attn_groups)  # layers without a cache
         ):  # fmt: skip
-            return
+            return False
         self._target_pass = plan_target_pass(
             self.kv_cache_config,
             self.attn_groups,
             tables.block_tables,
-            self._draft_layers(),
-            self.DRAFT_HOST.sharing_of,
+            self.draft_layers(),
+            HOST.drafts.sharing_of,
             share=share,
         )
+        return self._target_pass is not None
 
     @functools.cached_property
     def _skipped(self) -> SkippedRequests:
@@ -277,7 +263,7 @@ class HostRunner(NPUModelRunner):
     def _build_of_target(self, *args: Any, **kwargs: Any) -> Any:
         self.attn_state = state_of(self.attn_state, kwargs["max_query_len"])
         plan, batch = self._target_pass, self.input_batch
-        self.name_verifying_rows(kwargs)
+        name_rows(self, kwargs, HOST.least_drafts)
         if plan is None or kwargs.get("ubatch_slices") is not None:
             return super()._build_attention_metadata(*args, **kwargs)
         whole = self.kv_cache_config, self.attn_groups, batch.block_table
@@ -314,7 +300,7 @@ class HostRunner(NPUModelRunner):
     def _allocate_kv_cache_tensors(self, kv_cache_config: KVCacheConfig) -> dict[str, Any]:
         """Every layer's cache in its final shape, from one plan, if all kinds are planned."""
         specs = cached_specs(kv_cache_config, self.runner_only_attn_layers)
-        reason = self.why_not_planned(specs)
+        reason = HOST.why_not_planned(self.vllm_config, specs)
         self.cache_plan = None
         if reason is not None:
             logger.warning("KV caches are allocated by vllm-ascend, not planned: %s", reason)
@@ -325,8 +311,8 @@ class HostRunner(NPUModelRunner):
             kv_cache_config,
             specs,
             get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase),
-            self._draft_layers(),
-            kernel_blocks_of(kv_cache_config, self.kernel_block_sizes_of_groups()),
+            self.draft_layers(),
+            kernel_blocks_of(kv_cache_config, self.kernel_block_sizes),
             self.shared_kv_cache_layers,
             self._strided,
         )

@@ -53,6 +53,7 @@ TARGET_METADATA = record(
 PLANNED_CACHES = record(
     name="caches from a plan",
     target=(
+        "vllm_ascend.worker.model_runner_v1:NPUModelRunner.get_kv_cache_spec",
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner._allocate_kv_cache_tensors",
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner._reshape_kv_cache_tensors",
         "vllm.v1.worker.gpu_model_runner:GPUModelRunner."
@@ -62,8 +63,9 @@ PLANNED_CACHES = record(
     writes=("hybrid_with_attn_and_mamba",),
     why="vllm-ascend has tensors of one size for a KV group (0.23.0), where a draft's layers with "
     "other pages find no place, or a buffer for each layer (0.30.0rc2), where groups that take "
-    "turns in a block share no bytes. Ours come from the plan, in their final shapes. Its groups "
-    "of unlike pages have specs by layer, and lack those of layers that join to share a cache.",
+    "turns in a block share no bytes. Ours come from the plan, in their final shapes. Facts "
+    "of layers that planning needs are tied to their specs. Its groups of unlike pages have specs "
+    "by layer, and lack those of layers that join to share a cache.",
     until="vllm-ascend allocates each layer's cache from its own spec, groups share bytes, and "
     "vLLM adds the specs of layers that share",
     test=(

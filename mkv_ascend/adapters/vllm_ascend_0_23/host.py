@@ -6,13 +6,20 @@ Importing this module imports neither vLLM nor vllm-ascend.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from mkv_ascend.adapters.contract import WORKER
 from mkv_ascend.checks.host_rules import HostRules
 
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+    from mkv_ascend.adapters.common.runner_host import RunnerHost
+    from mkv_ascend.adapters.patching import Patch
+
 PACKAGE = "mkv_ascend.adapters.vllm_ascend_0_23"
-PLATFORM = "mkv_ascend.adapters.vllm_ascend_0_23.platform.MkvPlatform"
-WORKER = "mkv_ascend.adapters.vllm_ascend_0_23.worker.MkvWorker"
 VERSIONS = {"vllm": ("0.23.0",), "vllm-ascend": ("0.23.0", "0.23.0.post1")}
 RUNNERS = ("v1",)
 FINGERPRINTS = Path(__file__).with_name("fingerprints.json")
@@ -35,3 +42,51 @@ def start_process() -> None:
     from vllm_ascend.utils import adapt_patch
 
     adapt_patch(is_global_patch=True)
+
+
+def why_not_served(config: VllmConfig) -> str | None:
+    """None: this adapter serves all that the checks of every host let pass."""
+    return None
+
+
+def worker_of(config: VllmConfig) -> str:
+    """There is one worker, as there is one model runner."""
+    return WORKER
+
+
+def patches_of_the_front() -> Iterable[Patch]:
+    """See ``HostAdapter``."""
+    from mkv_ascend.adapters.vllm_ascend_0_23.patches import recurrent_blocks
+
+    return (recurrent_blocks.blocks_without_alignment,)
+
+
+def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
+    """See ``HostAdapter``."""
+    from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import engine_core
+    from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
+        draft_state_blocks,
+        new_blocks,
+        prefix_hits,
+    )
+
+    return (
+        engine_core.our_groups,
+        new_blocks.name_new_blocks,
+        prefix_hits.cut_to_the_hit,
+        draft_state_blocks.block_sizes_of_others,
+    )
+
+
+def patch_worker() -> None:
+    """See ``HostAdapter``."""
+    from mkv_ascend.adapters.vllm_ascend_0_23.patches import in_worker
+
+    in_worker.apply()
+
+
+def runner_host() -> RunnerHost:
+    """See ``HostAdapter``."""
+    from mkv_ascend.adapters.vllm_ascend_0_23.runner_host import RUNNER_HOST
+
+    return RUNNER_HOST

@@ -6,13 +6,21 @@ Importing this module imports neither vLLM nor vllm-ascend.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from mkv_ascend.adapters.contract import WORKER
 from mkv_ascend.checks.host_rules import HostRules
 
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+    from mkv_ascend.adapters.common.runner_host import RunnerHost
+    from mkv_ascend.adapters.patching import Patch
+
 PACKAGE = "mkv_ascend.adapters.vllm_ascend_0_30"
-PLATFORM = "mkv_ascend.adapters.vllm_ascend_0_30.platform.MkvPlatform"
-WORKER = "mkv_ascend.adapters.vllm_ascend_0_30.v1.worker.MkvWorker"
+WORKER_V2 = "mkv_ascend.adapters.vllm_ascend_0_30.v2.worker.MkvWorkerV2"
 VERSIONS = {"vllm": ("0.30.0",), "vllm-ascend": ("0.30.0rc2",)}
 RUNNERS = ("v1", "v2")
 FINGERPRINTS = Path(__file__).with_name("fingerprints.json")
@@ -43,3 +51,56 @@ def start_process() -> None:
     adapt_patch(is_global_patch=True)
     own_options.accept()
     methods_of_v2.serve_our_methods.apply()
+
+
+def why_not_served(config: VllmConfig) -> str | None:
+    """See ``HostAdapter``: what model runner V2 has not, and drafts beside states."""
+    from mkv_ascend.adapters.vllm_ascend_0_30.common.early_checks import states
+    from mkv_ascend.adapters.vllm_ascend_0_30.v2 import early_check
+
+    if config.use_v2_model_runner and (reason := early_check.why_not_served(config)):
+        return reason
+    return states.why_not_served(config)
+
+
+def worker_of(config: VllmConfig) -> str:
+    """See ``HostAdapter``; each model runner has a worker of its own."""
+    return WORKER_V2 if config.use_v2_model_runner else WORKER
+
+
+def patches_of_the_front() -> Iterable[Patch]:
+    """None: those of every host suffice."""
+    return ()
+
+
+def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
+    """See ``HostAdapter``."""
+    from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache import engine_core
+    from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import (
+        draft_state_blocks,
+        heads_behind_hits,
+        placeholder_drafts,
+    )
+
+    both = engine_core.our_groups, heads_behind_hits.end_hits_a_block_earlier
+    if config.use_v2_model_runner:
+        return both
+    return (
+        *both,
+        placeholder_drafts.schedule_no_placeholders,
+        draft_state_blocks.block_sizes_of_others,
+    )
+
+
+def patch_worker() -> None:
+    """See ``HostAdapter``."""
+    from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import in_worker
+
+    in_worker.apply()
+
+
+def runner_host() -> RunnerHost:
+    """See ``HostAdapter``."""
+    from mkv_ascend.adapters.vllm_ascend_0_30.v1.runner_host import RUNNER_HOST
+
+    return RUNNER_HOST

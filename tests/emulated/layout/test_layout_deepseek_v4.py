@@ -126,9 +126,14 @@ class StateLayer(MambaBase):
 
 
 class BindingRunner(PlannedRunner, MkvModelRunner):  # type: ignore[misc]
-    """Binds caches as ``MkvModelRunner`` does, by way of vllm-ascend's."""
+    """Binds caches as a worker's ``MkvModelRunner`` does, by way of vllm-ascend's."""
 
-    initialize_kv_cache_tensors = MkvModelRunner.initialize_kv_cache_tensors  # type: ignore[assignment]
+    def initialize_kv_cache_tensors(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        (bind,) = hosts.module("patches.bound_caches").bind_as_layers_take.functions.values()
+        caches: dict[str, Any] = bind(
+            PlannedRunner.initialize_kv_cache_tensors, self, *args, **kwargs
+        )
+        return caches
 
 
 def runner(

@@ -101,13 +101,12 @@ def test_a_hybrid_model_serves_as_many_requests_as_stock(monkeypatch):
 
 
 def test_memory_is_not_scaled_where_caches_are_planned():
-    mkv_worker = hosts.module("worker").MkvWorker
+    worker_memory = hosts.module("kv_cache.worker_memory")
     specs = model([full(), window(), full(), window()])
 
     def offered(**options):
-        made = mkv_worker.__new__(mkv_worker)
-        vars(made).update(vars(worker(specs, **options)))
-        return made._scale_kv_cache_memory_for_multi_group(MEMORY)
+        stock = NPUWorker._scale_kv_cache_memory_for_multi_group
+        return worker_memory.all_of_the_memory(stock, worker(specs, **options), MEMORY)
 
     assert offered() == MEMORY
     connector = SimpleNamespace(kv_connector="any", kv_connector_extra_config={})
@@ -131,7 +130,7 @@ def test_specs_that_vllm_ascend_arranges_get_no_facts(monkeypatch, connected):
     vars(runner).update(
         vllm_config=options,
         model_config=options.model_config,
-        _draft_layers=frozenset,
+        draft_layers=frozenset,
     )
     assert runner.get_kv_cache_spec() == specs
     assert tied == ([] if connected else list(specs))

@@ -9,11 +9,9 @@ import sys
 import pytest
 
 from mkv_ascend import ops
-from tests.support import hosts
+from mkv_ascend.adapters.contract import PLATFORM as MKV
 from tests.support.emulation import ON_EMULATOR
 from tests.support.programs import HANG_SECONDS
-
-MKV = hosts.ADAPTER.PLATFORM
 
 
 def doctor(*arguments, **variables):

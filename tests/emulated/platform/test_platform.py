@@ -20,15 +20,14 @@ from mkv_ascend.adapters.common import runner as shared_runner
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.early_checks import early_check
 from mkv_ascend.adapters.common.patches import expert_groups
-from mkv_ascend.adapters.common.platform import STOCK_WORKER
+from mkv_ascend.adapters.common.platform import STOCK_WORKER, MkvPlatform
+from mkv_ascend.adapters.common.runner import MkvModelRunner
+from mkv_ascend.adapters.contract import WORKER
 from mkv_ascend.attention.selection import SelectionError
 from mkv_ascend.config import ConfigError
 from tests.support import hosts
 
-MkvModelRunner = hosts.module("runner").MkvModelRunner
 engine_core = hosts.module("kv_cache.engine_core")
-MkvPlatform = hosts.module("platform").MkvPlatform
-WORKER = MkvPlatform.WORKER
 
 XLITE = "vllm_ascend.xlite.xlite_worker.XliteWorker"
 ATTENTION = SimpleNamespace(is_hybrid=False, is_attention_free=False)
@@ -99,7 +98,7 @@ def test_another_worker_is_refused_with_options_that_nothing_would_honour(config
 @hosts.only_on("vllm_ascend_0_30", "0.23.0 itself falls back to model runner V1")
 def test_each_model_runner_has_a_worker_of_ours(configure):
     assert configure(STOCK_WORKER) == WORKER
-    assert configure(STOCK_WORKER, v2=True) == MkvPlatform.WORKER_V2
+    assert configure(STOCK_WORKER, v2=True) == hosts.ADAPTER.WORKER_V2
 
 
 def test_options_are_checked_before_anything_else(configure):
@@ -134,13 +133,14 @@ def test_host_lengths_are_kept_right_when_any_layer_reads_them(monkeypatch, buil
     monkeypatch.setattr(layers, "check_options", lambda config: None)
     monkeypatch.setattr(layers, "chosen_layers", lambda config: chosen)
     monkeypatch.setattr(shared_runner, "get_layers_from_vllm_config", lambda config, kind: {})
-    monkeypatch.setattr(MkvModelRunner, "_draft_layers", lambda self: {})
+    monkeypatch.setattr(MkvModelRunner, "draft_layers", lambda self: {})
+    monkeypatch.setattr(shared_runner, "HOST", dataclasses.replace(shared_runner.HOST, loaded=None))
     monkeypatch.setattr(shared_runner.recurrent_refusals, "refuse", lambda config, chosen: None)
     runner = object.__new__(MkvModelRunner)
     runner.vllm_config, runner.device, runner.use_compress = None, None, False
     runner.use_aux_hidden_state_outputs, runner.speculative_config = False, None
     runner._needs_seq_lens_cpu_sync = not expected
-    shared_runner.HostRunner.load_model(runner)
+    MkvModelRunner.load_model(runner)
     assert runner._needs_seq_lens_cpu_sync is expected
 
 

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import hosts
+from mkv_ascend.adapters.contract import PLATFORM as MKV
 from tests.support.emulation import ON_EMULATOR
 from tests.support.programs import HANG_SECONDS
 
 PROBE = Path(__file__).with_name("plugin_probe.py")
-MKV = hosts.ADAPTER.PLATFORM
 STOCK = "vllm_ascend.platform.NPUPlatform"
 ASCEND_GENERAL = [
     "ascend_kv_connector",

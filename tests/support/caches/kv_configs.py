@@ -18,6 +18,7 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 
+from mkv_ascend.adapters.contract import WORKER
 from mkv_ascend.layout.building import LayerFacts
 from mkv_ascend.layout.kind import Role
 from tests.support import hosts
@@ -55,7 +56,7 @@ def config(
         parallel_config=SimpleNamespace(
             decode_context_parallel_size=1,
             prefill_context_parallel_size=1,
-            worker_cls=hosts.ADAPTER.WORKER,
+            worker_cls=WORKER,
         ),
         scheduler_config=SimpleNamespace(
             disable_hybrid_kv_cache_manager=False, max_num_batched_tokens=512

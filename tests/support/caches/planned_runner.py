@@ -67,9 +67,7 @@ class PlannedRunner:
     initialize_kv_cache_tensors = NPUModelRunner.initialize_kv_cache_tensors
     _reshape_kv_cache_tensors = MkvModelRunner._reshape_kv_cache_tensors
     _allocate_kv_cache_tensors = MkvModelRunner._allocate_kv_cache_tensors
-    _draft_layers = MkvModelRunner._draft_layers
-    why_not_planned = MkvModelRunner.why_not_planned
-    kernel_block_sizes_of_groups = MkvModelRunner.kernel_block_sizes_of_groups
+    draft_layers = MkvModelRunner.draft_layers
     _strided: frozenset[str] = frozenset()
     runner_only_attn_layers: frozenset[str] = frozenset()
     enable_hamming_sparse = False

@@ -12,6 +12,7 @@ import pytest
 
 import foreign_names
 import patch_pages
+from mkv_ascend.adapters import installed as installed_host
 from mkv_ascend.adapters.common.attention.derived import derive
 from mkv_ascend.adapters.patching import (
     Patch,
@@ -24,7 +25,6 @@ from mkv_ascend.adapters.patching import (
     replaced,
     wrap,
 )
-from mkv_ascend.plugin import versions
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORDS = {
@@ -32,7 +32,7 @@ RECORDS = {
         placed.record
         for placed in foreign_names.records(foreign_names.sources(foreign_names.name_of(adapter)))
     ]
-    for adapter in versions.adapters()
+    for adapter in installed_host.adapters()
 }
 WORDS = {"why": "w", "until": "u", "test": "t"}
 

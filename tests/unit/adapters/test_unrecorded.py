@@ -202,9 +202,9 @@ CASES = {
         class Runner(model_runner_v1.NPUModelRunner):
             def capture_model(self): ...
         """,
-    "MkvWorker.init_device": """
-        from mkv_ascend.adapters.common.worker import HostWorker
-        class MkvWorker(HostWorker):
+    "Other.init_device": """
+        from mkv_ascend.adapters.common.worker import MkvWorker
+        class Other(MkvWorker):
             def init_device(self): ...
         """,
     "acl_graph._draft_graph_params": """

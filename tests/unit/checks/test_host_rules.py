@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import transformers  # noqa: F401 - once, or every plan asks a process of its own
 
+from mkv_ascend.adapters import installed as installed_host
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.checks import from_config
 from mkv_ascend.checks.facts import DeviceFacts
@@ -21,11 +22,10 @@ from mkv_ascend.checks.judging import refusals
 from mkv_ascend.checks.planning_inputs import Asked
 from mkv_ascend.layout.component import Storage
 from mkv_ascend.layout.kind import Kind
-from mkv_ascend.plugin import versions
 from tests.support.mistaken_models import CHANGED
 
 DEVICE = DeviceFacts(8, 64 << 30, DeviceGeneration.A2, "a test")
-RULES = {adapter.FINGERPRINTS.parent.name: adapter.RULES for adapter in versions.adapters()}
+RULES = {adapter.FINGERPRINTS.parent.name: adapter.RULES for adapter in installed_host.adapters()}
 SHARED = RULES["vllm_ascend_0_23"]
 EQUAL_PAGES = RULES["vllm_ascend_0_30"]
 
@@ -62,7 +62,7 @@ def test_quantisations_are_those_of_the_installed_platform() -> None:
     )
     named = constants("vllm_ascend.utils")
     names = [named[x.id] if isinstance(x, ast.Name) else ast.literal_eval(x) for x in listed]
-    assert versions.rules().quantizations == tuple(names)
+    assert installed_host.rules().quantizations == tuple(names)
 
 
 def refused(engine: dict[str, Any], rules: HostRules) -> dict[str, str]:

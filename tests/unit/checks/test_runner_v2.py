@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mkv_ascend.adapters import installed as installed_host
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.checks.about_runner import WORDS, runner_of
 from mkv_ascend.checks.facts import DeviceFacts
@@ -16,12 +17,11 @@ from mkv_ascend.checks.judging import judge
 from mkv_ascend.checks.refusal import RefusedError
 from mkv_ascend.commands import check
 from mkv_ascend.commands.serve_arguments import CommandError
-from mkv_ascend.plugin import versions
 
 TARGET = "Llama-3.1-8B"
 COUNTS = {"num_speculative_tokens_per_batch_size": [[1, 2, 3], [3, 8, 1]]}
 DEVICE = DeviceFacts(8, 64 << 30, DeviceGeneration.A2, "a test")
-RULES = versions.adapters()[0].RULES
+RULES = installed_host.adapters()[0].RULES
 
 
 def asked_of_v2(engine: dict[str, Any], runner: str = "v2") -> set[str]:
@@ -115,6 +115,6 @@ def test_the_variable_counts_where_the_host_has_that_runner() -> None:
 
 
 def test_a_runner_that_the_host_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "runners", lambda: ("v1",))
+    monkeypatch.setattr(installed_host, "runners", lambda: ("v1",))
     with pytest.raises(CommandError, match="--runner v2: the installed vllm-ascend has v1"):
         check._runner("v2")

@@ -7,10 +7,10 @@ import subprocess
 
 import pytest
 
+from mkv_ascend.adapters.contract import PLATFORM
 from mkv_ascend.commands import doctor
 from tests.support import hosts
 
-PLATFORM = hosts.ADAPTER.PLATFORM
 SERVED = tuple(hosts.ADAPTER.VERSIONS[name][0] for name in ("vllm", "vllm-ascend"))
 
 FOUND = {

@@ -17,12 +17,12 @@ import transformers  # noqa: F401  So that defaults of configs are asked for in 
 from benchmarks.models import load_pair
 from benchmarks.rows import ROWS, Row
 from mkv_ascend import cli
+from mkv_ascend.adapters import installed as installed_host
 from mkv_ascend.checks import from_config, model_config
 from mkv_ascend.checks.planning_inputs import Asked
 from mkv_ascend.commands import explain_process, vllm_groups
 from mkv_ascend.layout.report import OtherGrouping
 from mkv_ascend.layout.retention import Request, RetentionKind
-from mkv_ascend.plugin import versions
 
 CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
 MIB = 2**20
@@ -96,11 +96,13 @@ def test_states_of_a_hybrid_allow_for_draft_tokens(capsys: pytest.CaptureFixture
     states = {layer["page_bytes"] for layer in layers if layer["kind"] == "mamba"}
     assert states == {2 * ((3 + 2) * 8192 + 32 * 128 * 128)}
     # On 0.30 vLLM's blocks of 640 tokens hold a state. Pages of 128, a divisor, pack closer.
-    block = 128 if versions.rules().equal_pages else 1024
+    block = 128 if installed_host.rules().equal_pages else 1024
     assert {layer["backend"] for layer in layers} == {"gated_delta_net", "fused_infer_attention"}
     of_states = [g for g in plain["groups"] if g["layers"][0]["kind"] == "mamba"]
     # One state, and one for each draft token; with hits also one at the end of a block.
-    assert {group["blocks"] for group in of_states} == {3 + versions.rules().hits_beside_states}
+    assert {group["blocks"] for group in of_states} == {
+        3 + installed_host.rules().hits_beside_states
+    }
     attention = next(g for g in plain["groups"] if g not in of_states)
     assert attention["tokens_per_block"] == block
 
@@ -170,7 +172,7 @@ def test_blocks_are_no_larger_than_asked_for(capsys: pytest.CaptureFixture[str])
 
 def test_layers_have_the_window_that_vllm_counts_by() -> None:
     found = from_config.find(
-        Asked({"model": folder("gpt-oss-20b"), "max_model_len": 4096}), versions.rules()
+        Asked({"model": folder("gpt-oss-20b"), "max_model_len": 4096}), installed_host.rules()
     )
     retentions = {
         layer.layout.layer: (layer.retention.kind, layer.retention.extent)
@@ -327,7 +329,7 @@ def test_sparse_attention_keeps_an_indexer(
     layers = [layer for group in plain["groups"] for layer in group["layers"]]
     attended, key = 576 * 2 * 128, 128 * 2 * 128
     kept = {("sparse_mla", "sparse_mla", attended + key)}
-    if versions.rules().indexer_is_a_layer:
+    if installed_host.rules().indexer_is_a_layer:
         kept = {
             ("mla", "sparse_mla", attended),
             ("sparse_mla", "AscendSFAIndexerBackend", key),

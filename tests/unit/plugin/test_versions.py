@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from mkv_ascend.adapters import installed as installed_host
 from mkv_ascend.adapters.fingerprints import HostSource, read
 from mkv_ascend.adapters.refusal import StartUpRefused
 from mkv_ascend.plugin import versions
@@ -27,8 +28,8 @@ COORDINATOR_IS_PATCHED = hosts.only_on(
 )
 def test_supported_versions_have_an_adapter(vllm, vllm_ascend):
     installed = {"vllm": vllm, "vllm-ascend": vllm_ascend}
-    assert versions.version_problem(installed) is None
-    assert versions.adapter_for(installed).PLATFORM.startswith("mkv_ascend.adapters.")
+    assert installed_host.version_problem(installed) is None
+    assert vllm_ascend in installed_host.adapter_for(installed).VERSIONS["vllm-ascend"]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ def test_supported_versions_have_an_adapter(vllm, vllm_ascend):
     ],
 )
 def test_other_versions_are_refused_with_what_is_known(vllm, vllm_ascend):
-    problem = versions.version_problem({"vllm": vllm, "vllm-ascend": vllm_ascend})
+    problem = installed_host.version_problem({"vllm": vllm, "vllm-ascend": vllm_ascend})
     assert problem is not None
     assert f"vllm {vllm or 'missing'}" in problem
     assert f"vllm-ascend {vllm_ascend}" in problem
@@ -53,7 +54,7 @@ def test_other_versions_are_refused_with_what_is_known(vllm, vllm_ascend):
 
 
 def test_every_version_that_is_served_has_its_fingerprints():
-    for adapter in versions.adapters():
+    for adapter in installed_host.adapters():
         recorded = read(adapter.FINGERPRINTS)
         assert {name: tuple(found) for name, found in recorded.items()} == dict(adapter.VERSIONS)
 
@@ -73,7 +74,7 @@ def _not_sources(folder, names):
 
 
 def problem_of(source):
-    return versions.drift_problem(versions.installed_versions(), source)
+    return versions.drift_problem(installed_host.installed_versions(), source)
 
 
 def test_the_installed_sources_are_the_recorded_ones():

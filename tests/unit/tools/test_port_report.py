@@ -13,8 +13,8 @@ import pytest
 
 import host_release
 import port_report
+from mkv_ascend.adapters import installed as installed_host
 from mkv_ascend.adapters.fingerprints import HostSource, fingerprint, read
-from mkv_ascend.plugin import versions
 
 WORKER = "vllm_ascend.worker.worker:NPUWorker.init_device"
 
@@ -46,7 +46,7 @@ def test_the_environment_is_what_is_recorded(capsys):
 
 
 def test_what_is_recorded_is_what_the_adapter_names_today():
-    host, adapter = HostSource(port_report.environment()), versions.adapter()
+    host, adapter = HostSource(port_report.environment()), installed_host.adapter()
     for package, distribution in port_report.DISTRIBUTIONS.items():
         version = metadata.version(distribution).partition("+")[0]
         recorded = read(adapter.FINGERPRINTS)[distribution][version]

@@ -10,7 +10,7 @@ import pytest
 import foreign_names
 import port_report
 import torch_npu_names
-from mkv_ascend.plugin import versions
+from mkv_ascend.adapters import installed as installed_host
 
 SOURCE = """
 import torch, torch_npu
@@ -52,7 +52,7 @@ def test_operators_the_runtime_and_what_the_root_sets_are_found(name: str, offer
     assert torch_npu_names.is_offered(f"torch_npu:{name}") is offered
 
 
-@pytest.mark.parametrize("adapter", versions.adapters(), ids=foreign_names.name_of)
+@pytest.mark.parametrize("adapter", installed_host.adapters(), ids=foreign_names.name_of)
 def test_every_adapter_uses_names_that_are_offered(adapter) -> None:
     lines = port_report.of_torch_npu(adapter)
     assert "torch_npu:npu.Stream" in {line.name for line in lines}
@@ -61,6 +61,6 @@ def test_every_adapter_uses_names_that_are_offered(adapter) -> None:
 
 def test_a_name_that_is_gone_breaks_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_npu_names, "is_offered", lambda name: name != "torch_npu:npu.Stream")
-    lines = port_report.of_torch_npu(versions.adapter())
+    lines = port_report.of_torch_npu(installed_host.adapter())
     assert [line.name for line in lines if line.state == "gone"] == ["torch_npu:npu.Stream"]
     assert port_report.breaks(lines)

@@ -11,6 +11,7 @@ import os
 from importlib.metadata import version
 from typing import Any, NoReturn
 
+from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import patch
 from mkv_ascend.adapters.refusal import StartUpRefused, is_vllm_command, refuse
@@ -59,8 +60,6 @@ def check(arguments: Any) -> bool:
     Raises:
         StartUpRefused: in vLLM's command, with every refusal.
     """
-    from vllm.platforms import current_platform
-
     from mkv_ascend.checks.about_runner import runner_of
     from mkv_ascend.checks.judging import judge
     from mkv_ascend.checks.model_folders import names_without_folder
@@ -71,9 +70,10 @@ def check(arguments: Any) -> bool:
     if absent:
         logger.info("%s: judged when vLLM has fetched the configuration", ", ".join(absent))
         return False
-    runner = runner_of(os.environ, current_platform.RUNNERS)
+    host = adapter()
+    runner = runner_of(os.environ, host.RUNNERS)
     try:
-        judge(engine, devices(), current_platform.RULES, runner)
+        judge(engine, devices(), host.RULES, runner)
     except RefusedError as error:
         refuse(error)
     return True

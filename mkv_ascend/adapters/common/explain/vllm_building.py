@@ -19,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.patching import record
 
 if TYPE_CHECKING:
@@ -53,12 +54,6 @@ PRETENDED = record(
 
 class ExplainHost(Protocol):
     """What differs between hosts: the module of an adapter, which has these functions."""
-
-    def apply_patches(self) -> None:
-        """Apply what a worker process needs before a model is built."""
-
-    def runner_class(self) -> type[Any]:
-        """The class of our model runner."""
 
     def prepare_grouping(self, config: VllmConfig, specs: Mapping[str, Any]) -> None:
         """Do what an engine core does with the models' specs before it groups them."""
@@ -104,11 +99,11 @@ def _built(question: Mapping[str, Any], folder: Path, host: ExplainHost) -> dict
     from mkv_ascend.layout.serialization import to_dict
 
     config, notes = _configure(question["engine"], folder)
-    host.apply_patches()
+    adapter().patch_worker()
     _pretend_ranks(config)
-    runner = _runner_with_models(config, host.runner_class())
+    runner = _runner_with_models(config)
     specs = runner.get_kv_cache_spec()
-    if (reason := runner.why_not_planned([specs])) is not None:
+    if (reason := adapter().runner_host().why_not_planned(config, [specs])) is not None:
         return {"unplanned": reason}
     backends = _backends(config, runner)
     stock = None
@@ -142,7 +137,7 @@ def _backends(config: VllmConfig, runner: Any) -> dict[str, str]:
 
     chosen = {
         choice.request.name: choice.backend.name
-        for choice in layers.all_choices(config, runner._draft_layers())
+        for choice in layers.all_choices(config, runner.draft_layers())
     }
     found = get_layers_from_vllm_config(config, AttentionLayerBase)
     return {
@@ -251,7 +246,7 @@ def _pretend_ranks(config: VllmConfig) -> None:
         expert_groups.make_for_draft(config)
 
 
-def _runner_with_models(config: VllmConfig, runner_class: type[Any]) -> Any:
+def _runner_with_models(config: VllmConfig) -> Any:
     """Our model runner; both models are built, and nothing of them is loaded."""
     import torch
     from vllm.config import get_layers_from_vllm_config, set_current_vllm_config
@@ -259,10 +254,12 @@ def _runner_with_models(config: VllmConfig, runner_class: type[Any]) -> Any:
     from vllm.model_executor.model_loader import get_model
     from vllm.platforms import current_platform
 
+    from mkv_ascend.adapters.common.runner import MkvModelRunner
+
     _rotary_tables_where_needed()
     _copy_nothing_without_memory()
     with set_current_vllm_config(config):
-        runner = runner_class(config, torch.device("npu:0"))
+        runner = MkvModelRunner(config, torch.device("npu:0"))
         runner.model = _on_meta(vllm_config=config)
         target = set(get_layers_from_vllm_config(config, AttentionLayerBase))
         drafter: Any = getattr(runner, "drafter", None)

@@ -41,12 +41,15 @@ def cached_specs(kv_cache_config: KVCacheConfig, without_cache: Collection[str])
 
 
 def kernel_blocks_of(
-    kv_cache_config: KVCacheConfig, sizes: Sequence[Sequence[int]]
+    kv_cache_config: KVCacheConfig, sizes: Sequence[int | Sequence[int]]
 ) -> list[int | None]:
-    """The first of ``sizes`` for each KV group: vllm-ascend has none for encoder-only layers."""
-    remaining = iter(sizes)
+    """For each KV group, its size or the first of its sizes.
+
+    vllm-ascend has several sizes (0.23.0) or one (0.30.0rc2), and none for encoder-only layers.
+    """
+    first = iter([size if isinstance(size, int) else size[0] for size in sizes])
     return [
-        None if isinstance(group.kv_cache_spec, EncoderOnlyAttentionSpec) else next(remaining)[0]
+        None if isinstance(group.kv_cache_spec, EncoderOnlyAttentionSpec) else next(first)
         for group in kv_cache_config.kv_cache_groups
     ]
 

@@ -4,8 +4,8 @@
 A draft's state at the end of a prefix is kept nowhere; the draft reads a hit itself
 (``rebuilding_states.py``). So its recurrent groups do not limit the length of a hit, and their
 blocks are never cached. The scheduler identifies a group by its spec, and finds its manager by the
-spec's class. Here the spec is ours, and an adapter derives the manager. Workers keep the spec that
-the layers gave.
+spec's class. Here the spec is ours, and so is the manager, a class of each adapter. Workers keep
+the spec that the layers gave.
 """
 
 from __future__ import annotations
@@ -34,22 +34,6 @@ class DraftRecurrentSpec(MambaSpec):
         return False
 
 
-MANAGER = record(
-    name="blocks of a draft's states",
-    target=(
-        "vllm.v1.core.single_type_kv_cache_manager:MambaManager.get_num_blocks_to_allocate",
-        "vllm.v1.core.single_type_kv_cache_manager:MambaManager.allocate_new_blocks",
-        "vllm.v1.core.single_type_kv_cache_manager:MambaManager.cache_blocks",
-        "vllm.v1.core.single_type_kv_cache_manager:MambaManager.remove_skipped_blocks",
-    ),
-    writes=("block_size", "kv_cache_spec"),
-    why="A draft's states are one for a request and stay in their blocks from its beginning to its "
-    "end; vLLM's manager counts blocks of tokens, and caches and frees them by what is computed.",
-    until="vLLM has a manager of states that are never cached",
-    test="tests/emulated/recurrent/test_draft_state_blocks.py",
-)
-
-
 HITS = record(
     name="hits beside states of a draft",
     target="vllm.v1.engine.core:resolve_kv_cache_block_sizes",
@@ -58,6 +42,7 @@ HITS = record(
         "vllm.v1.core.kv_cache_utils:resolve_kv_cache_block_sizes",
         "vllm_ascend.patch.platform.patch_kv_cache_utils:_ascend_resolve_kv_cache_block_sizes",
     ),
+    writes=("block_size", "kv_cache_spec"),
     why="A draft's states are one for a request, in blocks as long as the longest context; the "
     "scheduler looks for hits in common multiples of all blocks, and for a state at their end. So "
     "there would be no hit. Here it is told that such a group has no say, by a spec that is not "
@@ -67,38 +52,23 @@ HITS = record(
 )
 
 
-class DraftRecurrentBlocks(MambaManager):
-    """The blocks of one recurrent group of a draft; an adapter says how it stays out of hits.
+def missing_blocks(manager: MambaManager, request: str) -> int:
+    """How many of a request's blocks it does not have; it has its own, from beginning to end."""
+    held = len(manager.req_to_blocks.get(request, ()))
+    return max(0, 1 + manager.num_speculative_blocks - held)
 
-    A request has its own blocks, and as many from its beginning to its end.
-    """
 
-    def _missing(self, request_id: str) -> int:
-        held = len(self.req_to_blocks.get(request_id, ()))
-        return max(0, 1 + self.num_speculative_blocks - held)
-
-    def get_num_blocks_to_allocate(self, request_id: str, *_: Any, **__: Any) -> int:
-        """Number of blocks that the request does not have yet."""
-        return self._missing(request_id)
-
-    def allocate_new_blocks(self, request_id: str, *_: Any, **__: Any) -> list[Any]:
-        """Allocate all of a request's blocks at its beginning."""
-        missing = self._missing(request_id)
-        if not missing:
-            return []
-        blocks: list[Any] = self.block_pool.get_new_blocks(missing)
-        self.req_to_blocks[request_id].extend(blocks)
-        return blocks
-
-    def cache_blocks(self, *_: Any, **__: Any) -> None:
-        """Cache no block; a state belongs to one request and changes in place."""
-
-    def remove_skipped_blocks(self, *_: Any, **__: Any) -> None:
-        """All are needed to the end."""
+def allocate_all(manager: MambaManager, request: str) -> list[Any]:
+    """Allocate all of a request's blocks at its beginning; returns new ones."""
+    if not (missing := missing_blocks(manager, request)):
+        return []
+    blocks: list[Any] = manager.block_pool.get_new_blocks(missing)
+    manager.req_to_blocks[request].extend(blocks)
+    return blocks
 
 
 def sizes_of_others(
-    original: Any, manager: type[DraftRecurrentBlocks], config: KVCacheConfig, vllm_config: Any
+    original: Any, manager: type[MambaManager], config: KVCacheConfig, vllm_config: Any
 ) -> Any:
     """Block sizes for hits, of the groups that have a say.
 

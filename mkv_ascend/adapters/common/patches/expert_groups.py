@@ -8,18 +8,18 @@ all of a draft's experts are on every rank, each rank with its share of every ex
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from vllm.distributed import parallel_state
 
-from mkv_ascend.adapters.patching import expect, record
+from mkv_ascend.adapters.patching import expect, patch
 
 if TYPE_CHECKING:
     from vllm.config import ParallelConfig, VllmConfig
 
 
-EXPERT_GROUP = record(
+@patch(
     name="experts of a draft alone",
     target=(
         "vllm_ascend.worker.worker:NPUWorker._init_worker_distributed_environment",
@@ -37,6 +37,10 @@ EXPERT_GROUP = record(
     test="tests/emulated/drafting/test_drafting_ranks.py"
     "::test_a_draft_with_experts_serves_a_target_without_on_several_ranks",
 )
+def make_the_group(original: Any, worker: Any) -> None:
+    """Make the other groups, then this one."""
+    original(worker)
+    make_for_draft(worker.vllm_config)
 
 
 def only_draft_has_experts(config: VllmConfig) -> bool:
@@ -50,7 +54,7 @@ def make_for_draft(config: VllmConfig) -> None:
     if not only_draft_has_experts(config):
         return
     group = getattr(parallel_state, "_EP", config)
-    expect(group is None, EXPERT_GROUP.name, "vLLM made it, or keeps it elsewhere")
+    expect(group is None, make_the_group.record.name, "vLLM made it, or keeps it elsewhere")
     world = parallel_state.get_world_group()
     parallel_state._EP = parallel_state.init_model_parallel_group(
         ranks_of_groups(config.parallel_config, world.world_size),

@@ -11,25 +11,11 @@ from mkv_ascend.adapters.common.explain import vllm_building
 from mkv_ascend.adapters.questions import answer
 from mkv_ascend.adapters.vllm_ascend_0_23.explain.vllm_groups import group_specs
 
-__all__ = ["apply_patches", "build", "group_specs", "prepare_grouping", "runner_class"]
-
-
-def apply_patches() -> None:
-    """Apply what a worker process needs before a model is built."""
-    from mkv_ascend.adapters.vllm_ascend_0_23.patches import in_worker
-
-    in_worker.apply()
+__all__ = ["build", "group_specs", "prepare_grouping"]
 
 
 def prepare_grouping(config: Any, specs: Mapping[str, Any]) -> None:
     """Nothing: vLLM 0.23.0 knows one arrangement of caches."""
-
-
-def runner_class() -> type[Any]:
-    """The class of our model runner."""
-    from mkv_ascend.adapters.vllm_ascend_0_23.runner import MkvModelRunner
-
-    return MkvModelRunner
 
 
 def build(question: Mapping[str, Any]) -> dict[str, Any]:

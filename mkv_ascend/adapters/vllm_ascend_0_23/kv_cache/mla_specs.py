@@ -14,8 +14,19 @@ from vllm.model_executor.layers.attention import MLAAttention
 from vllm_ascend.attention.utils import get_sfa_qsfa_packed_head_dim
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 
+from mkv_ascend.adapters.patching import record
+
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+
+SIZES_OF_THE_LAYER = record(
+    name="specs of MLA layers",
+    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.get_kv_cache_spec",
+    why="Whether layers have an indexer, and of what sizes, is asked of the target's "
+    "configuration for the draft's layers too.",
+    until="vllm-ascend asks the layer",
+    test="tests/emulated/models/test_latent_specs.py",
+)
 
 
 def corrected_specs(

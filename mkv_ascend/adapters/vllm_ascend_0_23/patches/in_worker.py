@@ -5,14 +5,17 @@ from __future__ import annotations
 
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.patches import (
+    expert_groups,
     target_state_groups,
     two_head_sizes,
     value_head_size,
 )
 from mkv_ascend.adapters.vllm_ascend_0_23.attention import shared_keys
 from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
+    bound_caches,
     dense_specs,
     gdn_rows,
+    prompt_chunks,
     recurrent_blocks,
     short_convolution,
     sparse_counts,
@@ -22,6 +25,9 @@ from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
 def apply() -> None:
     """Apply them. Idempotent."""
     layers.choose_backend.apply()
+    expert_groups.make_the_group.apply()
+    bound_caches.bind_as_layers_take.apply()
+    prompt_chunks.no_verify_steps.apply()
     layers.also_change(shared_keys.leave_the_cache_to_its_owner)
     dense_specs.spec_without_mla.apply()
     value_head_size.project_values.apply()

@@ -11,14 +11,7 @@ from mkv_ascend.adapters.common.explain import vllm_building
 from mkv_ascend.adapters.questions import answer
 from mkv_ascend.adapters.vllm_ascend_0_30.explain.vllm_groups import group_specs
 
-__all__ = ["apply_patches", "build", "group_specs", "prepare_grouping", "runner_class"]
-
-
-def apply_patches() -> None:
-    """Apply what a worker process needs before a model is built."""
-    from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import in_worker
-
-    in_worker.apply()
+__all__ = ["build", "group_specs", "prepare_grouping"]
 
 
 def prepare_grouping(config: Any, specs: Mapping[str, Any]) -> None:
@@ -28,13 +21,6 @@ def prepare_grouping(config: Any, specs: Mapping[str, Any]) -> None:
 
     found = utils.get_supported_kv_cache_layouts(get_current_attn_backends(config))
     utils.resolve_kv_cache_layout(config, [[layout.name for layout in found]], specs.values())
-
-
-def runner_class() -> type[Any]:
-    """The class of our model runner."""
-    from mkv_ascend.adapters.vllm_ascend_0_30.v1.runner import MkvModelRunner
-
-    return MkvModelRunner
 
 
 def build(question: Mapping[str, Any]) -> dict[str, Any]:

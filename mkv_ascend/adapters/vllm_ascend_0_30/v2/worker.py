@@ -11,18 +11,18 @@ from vllm.config import get_layers_from_vllm_config
 from vllm.distributed.parallel_state import is_global_first_rank
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.worker.gpu import attn_utils
+from vllm_ascend.worker.worker import NPUWorker
 
+from mkv_ascend.adapters.common import worker_answers
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
 from mkv_ascend.adapters.common.early_checks import recurrent_refusals
 from mkv_ascend.adapters.common.patches import gdn_rows
 from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
 from mkv_ascend.adapters.common.target_graphs import take_lengths_on_the_host
-from mkv_ascend.adapters.common.worker import HostWorker
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import override, replaced
-from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.engine_core import our_groups
-from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.left_alone import why_not_planned
+from mkv_ascend.adapters.platform_slot import OURS
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.planned_specs import planned_specs
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.scheduled_counts import ScheduledDrafts
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.kv_cache.planned_caches import (
@@ -46,18 +46,19 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 
-class MkvWorkerV2(HostWorker):
+class MkvWorkerV2(NPUWorker):
     """One NPU's worker process with model runner V2, which stays vllm-ascend's own."""
 
     _strided: Collection[str] = ()
     _caches: PlannedCaches
 
-    def apply_patches(self) -> None:
-        """See the base."""
+    @override(OURS)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         in_worker.apply()
+        super().__init__(*args, **kwargs)
 
     def assembly(self) -> Assembly | None:
-        """See the base."""
+        """What serves our draft; None without a draft of ours."""
         return assembly_of(self.model_runner.speculator)
 
     @override(ASKED)
@@ -83,10 +84,18 @@ class MkvWorkerV2(HostWorker):
         return frozenset(getattr(speculator, "draft_attn_layer_names", ()))
 
     def layer_rows(self) -> tuple[LayerRow, ...]:
-        """See the base."""
+        """Each layer with its backend and its KV group, in the order of creation."""
         return layers.rows_of_layers(
             self.vllm_config, self._draft_layers(), self.model_runner.kv_cache_config
         )
+
+    def attention_layers(self) -> list[dict[str, Any]]:
+        """See ``worker_answers``."""
+        return worker_answers.attention_layers(self.layer_rows())
+
+    def draft_replays(self) -> dict[str, Any]:
+        """See ``worker_answers``."""
+        return worker_answers.draft_replays(self.assembly())
 
     @override(ALLOCATION)
     def get_kv_cache_spec(self) -> dict[str, Any]:
@@ -95,13 +104,6 @@ class MkvWorkerV2(HostWorker):
             self.vllm_config, super().get_kv_cache_spec, self._draft_layers()
         )
         return specs
-
-    @override(our_groups.record)
-    def _scale_kv_cache_memory_for_multi_group(self, available_memory: int) -> int:
-        """All of the memory where caches come from a plan, which counts every byte itself."""
-        if why_not_planned(self.vllm_config, self.get_kv_cache_spec().values()) is None:
-            return available_memory
-        return int(super()._scale_kv_cache_memory_for_multi_group(available_memory))
 
     @override(ALLOCATION)
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:

@@ -9,27 +9,53 @@ from __future__ import annotations
 
 from typing import Any
 
+from vllm.v1.core.single_type_kv_cache_manager import MambaManager
 from vllm.v1.kv_cache_interface import KVCacheConfig
 
 from mkv_ascend.adapters.common.patches import draft_state_blocks
-from mkv_ascend.adapters.patching import Patch, record
+from mkv_ascend.adapters.patching import Patch, override, record
 
-OUT_OF_HITS = record(
-    name="a draft's states out of prefix hits",
+BLOCKS = record(
+    name="blocks of a draft's states",
     target=(
+        "vllm.v1.core.single_type_kv_cache_manager:MambaManager.get_num_blocks_to_allocate",
+        "vllm.v1.core.single_type_kv_cache_manager:MambaManager.allocate_new_blocks",
+        "vllm.v1.core.single_type_kv_cache_manager:MambaManager.cache_blocks",
+        "vllm.v1.core.single_type_kv_cache_manager:MambaManager.remove_skipped_blocks",
         "vllm.v1.core.single_type_kv_cache_manager:"
         "SingleTypeKVCacheManager.add_local_computed_blocks",
         "vllm.v1.kv_cache_interface:KVCacheSpec.prefix_cacheable",
     ),
-    why="A request keeps no count of cached blocks of states; vLLM's manager would begin one.",
-    until="vLLM takes layers' states for not prefix_cacheable where their mode is none",
+    why="A draft's states are one for a request and stay in their blocks from its beginning to its "
+    "end; vLLM's manager counts blocks of tokens, and caches and frees them by what is computed. "
+    "It would also begin to count cached blocks of a request, which has none.",
+    until="vLLM has a manager of states that are never cached",
     test="tests/emulated/recurrent/test_draft_state_blocks.py",
 )
 
 
-class DraftRecurrentManager(draft_state_blocks.DraftRecurrentBlocks):
+class DraftRecurrentManager(MambaManager):
     """The blocks of one recurrent group of a draft."""
 
+    @override(BLOCKS)
+    def get_num_blocks_to_allocate(self, request_id: str, *_: Any, **__: Any) -> int:
+        """Number of blocks that the request does not have yet."""
+        return draft_state_blocks.missing_blocks(self, request_id)
+
+    @override(BLOCKS)
+    def allocate_new_blocks(self, request_id: str, *_: Any, **__: Any) -> list[Any]:
+        """Allocate all of a request's blocks at its beginning."""
+        return draft_state_blocks.allocate_all(self, request_id)
+
+    @override(BLOCKS)
+    def cache_blocks(self, *_: Any, **__: Any) -> None:
+        """Cache no block; a state belongs to one request and changes in place."""
+
+    @override(BLOCKS)
+    def remove_skipped_blocks(self, *_: Any, **__: Any) -> None:
+        """All are needed to the end."""
+
+    @override(BLOCKS)
     def add_local_computed_blocks(self, request_id: str, *_: Any, **__: Any) -> None:
         """Take no block of a hit."""
 

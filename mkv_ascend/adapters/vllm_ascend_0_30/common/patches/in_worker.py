@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.patches import (
+    expert_groups,
     target_state_groups,
     two_head_sizes,
     value_head_size,
 )
+from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache import worker_memory
 from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import (
     context_keys,
     convolution_update,
@@ -20,6 +22,8 @@ from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import (
 def apply() -> None:
     """Apply them. Idempotent."""
     layers.choose_backend.apply()
+    expert_groups.make_the_group.apply()
+    worker_memory.offer_all.apply()
     value_head_size.project_values.apply()
     sparse_counts.number_of_keys.apply()
     context_keys.rotate_in_place.apply()

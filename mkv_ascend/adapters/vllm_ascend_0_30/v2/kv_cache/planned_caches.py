@@ -97,7 +97,7 @@ class PlannedCaches:
             self._specs,
             layers,
             self._draft_layers,
-            kernel_blocks_of(kv_cache_config, [[size] for size in kernel_block_sizes]),
+            kernel_blocks_of(kv_cache_config, kernel_block_sizes),
             shared,
             self._strided,
         )

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What differs between hosts in model runner V1. The adapter of a host gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from vllm.config import VllmConfig
+
+    from mkv_ascend.adapters.common.drafting.host import DraftHost
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunnerHost:
+    """The parts of model runner V1 that one host has in its own way.
+
+    Attributes:
+        drafts: what it does in its own way where drafts are run.
+        why_not_planned: what leaves caches to vllm-ascend, from vLLM's configuration and specs by
+            KV group and layer; None where they are planned.
+        planned_specs: the spec of every layer with a cache, with the facts that planning needs
+            besides, and the names of layers that may lie page by page; from the runner and
+            vllm-ascend's own method.
+        limit_the_targets_pass: calls the runner's ``limit_the_targets_pass`` with what its block
+            tables hold.
+        least_drafts: how many drafts a builder of recurrent layers must see in a row that has none,
+            but whose states stand where a verification left them.
+        loaded: is called with the configuration and the device once the models are loaded.
+    """
+
+    drafts: DraftHost
+    why_not_planned: Callable[[VllmConfig, Sequence[Mapping[str, Any]]], str | None]
+    planned_specs: Callable[
+        [Any, Callable[[], dict[str, Any]]], tuple[dict[str, Any], Collection[str]]
+    ]
+    limit_the_targets_pass: Callable[[Any], None]
+    least_drafts: int = 0
+    loaded: Callable[[VllmConfig, torch.device], None] | None = None

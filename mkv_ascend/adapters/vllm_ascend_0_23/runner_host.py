@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What vllm-ascend 0.23.0 does in its own way in model runner V1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+from vllm.config import get_layers_from_vllm_config
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+
+from mkv_ascend.adapters.common.kv_cache.layer_facts import tie_facts
+from mkv_ascend.adapters.common.runner_host import RunnerHost
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.host import HOST
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.kv_transfer import why_not_planned
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.mla_specs import corrected_specs
+from mkv_ascend.adapters.vllm_ascend_0_23.patches.identity_rope import record_identity_rope
+from mkv_ascend.adapters.vllm_ascend_0_23.target_slots import slots_in_one_launch
+
+if TYPE_CHECKING:
+    from mkv_ascend.adapters.common.runner import MkvModelRunner
+
+
+def _planned_specs(
+    runner: MkvModelRunner, ask: Callable[[], dict[str, Any]]
+) -> tuple[dict[str, Any], Collection[str]]:
+    """Operators take no strides, so no layer lies page by page."""
+    layers = get_layers_from_vllm_config(runner.vllm_config, AttentionLayerBase)
+    replicas = runner.sfa_dcp_replicated_indexer_size
+    specs = corrected_specs(ask(), layers, runner.vllm_config, replicas)
+    tie_facts(specs, layers, runner.draft_layers())
+    return specs, ()
+
+
+def _limit_the_targets_pass(runner: MkvModelRunner) -> None:
+    """Limit it, and compute the slots of all groups in one launch."""
+    # Metadata of Hamming attention differs by group.
+    if runner.limit_the_targets_pass(runner.use_cp, share=not runner.enable_hamming_sparse):
+        slots_in_one_launch(
+            runner.input_batch.block_table,
+            runner.attn_groups,
+            runner.draft_layers(),
+            runner.max_num_reqs,
+        )
+
+
+RUNNER_HOST = RunnerHost(
+    drafts=HOST,
+    why_not_planned=why_not_planned,
+    planned_specs=_planned_specs,
+    limit_the_targets_pass=_limit_the_targets_pass,
+    loaded=record_identity_rope,
+)
