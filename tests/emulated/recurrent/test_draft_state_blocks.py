@@ -168,14 +168,17 @@ def test_a_request_has_its_own_blocks_of_states_from_beginning_to_end() -> None:
 
 
 def test_a_request_waits_where_there_are_no_blocks_for_its_states() -> None:
+    """And no longer: as many blocks are free as it takes, one fewer at first."""
     manager = manager_of(full(128), states())
     pool = manager.block_pool
-    held = pool.get_new_blocks(pool.get_num_free_blocks() - K - 1)
-    asked = request(manager, "a", 100)
+    of_states, of_keys = 1 + K, 3
+    held = pool.get_new_blocks(pool.get_num_free_blocks() - of_states - of_keys + 1)
+    asked = request(manager, "a", 300)
     blocks, hit, *_ = manager.get_computed_blocks(asked)
-    assert manager.allocate_slots(asked, 100, hit, blocks) is None
+    assert manager.allocate_slots(asked, 300, hit, blocks) is None
     pool.free_blocks(held[:1])
-    assert manager.allocate_slots(asked, 100, hit, blocks) is not None
+    assert manager.allocate_slots(asked, 300, hit, blocks) is not None
+    assert pool.get_num_free_blocks() == 0
 
 
 def test_states_of_the_target_keep_their_say() -> None:

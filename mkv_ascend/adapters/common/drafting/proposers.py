@@ -131,10 +131,6 @@ def _image_token_named(model: Any) -> AbstractContextManager[None]:
     return lent(model.config, "image_token_index", getattr(model.config, "image_token_id", None))
 
 
-def validate_same_kv_cache_group(self: Any, kv_cache_config: Any) -> None:
-    """Accept layers in any group."""
-
-
 def initialize_attn_backend(self: Any, kv_cache_config: Any, *_: Any) -> None:
     """Sort the draft's layers into groups and build the proposal."""
     tables = self.runner.input_batch.block_table
@@ -208,7 +204,6 @@ CONFIGURATION_RECORDS = (records.DRAFT_CONFIG, records.PREPARED)
 PLANNED: dict[str, Any] = {
     **SEPARATE_CONFIGURATION,
     "load_model": load_model,
-    "validate_same_kv_cache_group": validate_same_kv_cache_group,
     "initialize_attn_backend": initialize_attn_backend,
     "_propose": _propose,
     "_run_merged_draft": _run_merged_draft,

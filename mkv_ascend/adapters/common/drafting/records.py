@@ -47,7 +47,6 @@ DRAFT_CONFIG = record(
 PROPOSALS = record(
     name="proposals over several KV groups, from one plan",
     target=(
-        "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer.validate_same_kv_cache_group",
         "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer.initialize_attn_backend",
         "vllm_ascend.spec_decode.llm_base_proposer:AscendSpecDecodeBaseProposer.load_model",
         "vllm_ascend.spec_decode.llm_base_proposer:AscendSpecDecodeBaseProposer._propose",
