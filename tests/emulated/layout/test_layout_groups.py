@@ -127,6 +127,16 @@ def test_offload_is_refused_where_it_would_lose_states_or_fail_later():
     assert len(kv_cache_utils.get_kv_cache_groups(transfer, model([full()], [full()]))) == 1
 
 
+@hosts.only_on("vllm_ascend_0_30", "the coordinator of several groups is another one there")
+def test_offload_is_refused_with_several_groups():
+    transfer = config(kv_transfer=connector("SimpleCPUOffloadConnector"))
+    state = MambaSpec(block_size=128, shapes=((128, 256),), dtypes=(torch.bfloat16,))
+    for target, draft in (([full(), state], []), ([full(), window()], [full(4)])):
+        with pytest.raises(ConnectorError, match="2 KV groups: it asks for the block size"):
+            kv_cache_utils.get_kv_cache_groups(transfer, model(target, draft))
+    assert len(kv_cache_utils.get_kv_cache_groups(transfer, model([full()], [full()]))) == 1
+
+
 @only_planned_with_transfer
 def test_states_are_planned_with_connectors_that_read_each_tensor():
     state = MambaSpec(block_size=128, shapes=((128, 256),), dtypes=(torch.bfloat16,))

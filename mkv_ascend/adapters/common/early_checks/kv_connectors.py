@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 OFFLOADING = "OffloadingConnector"
+SIMPLE_OFFLOAD = "SimpleCPUOffloadConnector"
 USE_INSTEAD = (
-    "SimpleCPUOffloadConnector (with kv_offloading_size: the variable VLLM_USE_SIMPLE_KV_OFFLOAD=1)"
+    f"{SIMPLE_OFFLOAD} (with kv_offloading_size: the variable VLLM_USE_SIMPLE_KV_OFFLOAD=1)"
 )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec
 
 from mkv_ascend.adapters.common.early_checks.kv_connectors import (
+    SIMPLE_OFFLOAD,
     ConnectorError,
     connector_names,
 )
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheGroupSpec
 
 MOONCAKE = "MooncakeConnectorV1"
-SIMPLE_OFFLOAD = "SimpleCPUOffloadConnector"
 READING_EACH_TENSOR = frozenset({"RecomputeCPUOffloadConnector", "ExampleHiddenStatesConnector"})
 """Connectors that take any arrangement: they read each tensor by itself, or none of them."""
 

@@ -18,6 +18,7 @@ from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheTensor
 from mkv_ascend.adapters.common.kv_cache import engine_planning, planned_groups
 from mkv_ascend.adapters.common.kv_cache.layer_facts import tie, tied_facts
 from mkv_ascend.adapters.patching import patch, replaced
+from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache import kv_transfer
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.left_alone import why_not_planned
 
 if TYPE_CHECKING:
@@ -63,8 +64,14 @@ if TYPE_CHECKING:
     ),
 )
 def our_groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
-    """Our groups, or vLLM's."""
-    return engine_planning.our_groups(original, config, specs, why_not_planned)
+    """Our groups, or vLLM's.
+
+    Raises:
+        ConnectorError: the KV connector cannot take that many groups.
+    """
+    groups = engine_planning.our_groups(original, config, specs, why_not_planned)
+    kv_transfer.check_groups(config, groups)
+    return groups
 
 
 @our_groups.also(target="vllm.v1.core.kv_cache_utils:get_kv_cache_configs")

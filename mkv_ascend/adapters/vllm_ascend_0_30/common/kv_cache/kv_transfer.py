@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KV connectors that fail with these KV groups, refused before caches are allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from typing import TYPE_CHECKING
+
+from mkv_ascend import host_versions
+from mkv_ascend.adapters.common.early_checks.kv_connectors import (
+    SIMPLE_OFFLOAD,
+    ConnectorError,
+    connector_names,
+)
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+
+def check_groups(config: VllmConfig, groups: Sized) -> None:
+    """Refuse a connector that cannot start with this many groups.
+
+    vLLM's SimpleCPUOffloadScheduler asks the coordinator of its own blocks for
+    ``group_block_sizes``. vllm-ascend's AscendHybridKVCacheCoordinator, which takes the place of
+    vLLM's for several groups, has none (AttributeError).
+
+    Raises:
+        ConnectorError: SimpleCPUOffloadConnector with several groups.
+    """
+    if len(groups) > 1 and SIMPLE_OFFLOAD in connector_names(config):
+        raise ConnectorError(
+            f"{SIMPLE_OFFLOAD} was asked for, and the layers need {len(groups)} KV groups: it asks "
+            f"for the block size of each, which {host_versions.vllm_ascend()} does not tell. "
+            "Possible: a model whose layers are one KV group. Leave out --kv-transfer-config, or "
+            "choose AscendStoreConnector"
+        )
