@@ -70,9 +70,11 @@ EMULATED = {
         f"{PLANNED}[qwen3-next, mtp]",
         f"{PLANNED}[sparse mla]",
         f"{PLANNED}[eagle3]",
+        "tests/emulated/layout/test_layout_groups.py",
         "tests/emulated/layout/test_planned_runner.py",
         "tests/emulated/layout/test_requests_at_once.py",
         "tests/emulated/models/test_adapted_backends.py",
+        "tests/emulated/models/test_deepseek_v4.py::test_dense_draft",
         "tests/emulated/models/test_mla_specs.py",
         "tests/emulated/models/test_sparse_models.py::test_tokens_are_those_of_the_chosen_keys",
         "tests/emulated/models/test_shared_caches.py"

@@ -40,13 +40,7 @@ OURS = (
     ),
     Refusal(
         r"a target with compressed keys \(DeepSeek-V4\) with drafts of mkv_ascend",
-        "drafts over DeepSeek-V4's groups are not built for model runner V2 yet; V1 serves its own "
-        "MTP layer",
-    ),
-    Refusal(
-        r"keeps caches beside those of deepseek_v4, which vllm-ascend [^ ]* groups and arranges",
-        "vllm-ascend 0.30.0rc2 groups and arranges DeepSeek-V4's caches itself, without layers "
-        "of other models; 0.23.0 serves them",
+        "drafts over DeepSeek-V4's groups are not built for model runner V2 yet; V1 serves them",
     ),
 )
 

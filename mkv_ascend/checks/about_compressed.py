@@ -35,21 +35,4 @@ def executor(facts: ServeFacts) -> Iterator[Refusal]:
         )
 
 
-def drafts(facts: ServeFacts) -> Iterator[Refusal]:
-    """Layers of another model beside DeepSeek-V4's, which no group of vllm-ascend's takes."""
-    if facts.rules is None or facts.rules.plans_compressed or not facts.target.is_compressed:
-        return
-    speculation, draft = facts.speculation, facts.draft
-    # Heads are refused on any host (head-states); an MTP layer has a place in the target's groups.
-    if speculation is None or draft is None or speculation.method != "draft_model":
-        return
-    yield Refusal(
-        "draft-caches",
-        f"the draft {draft.name} keeps caches beside those of {facts.target.model_type}, which "
-        f"{host_versions.vllm_ascend()} groups and arranges itself, without layers of other models",
-        "the target's own MTP layer (method mtp), ngram, no speculation, or vllm-ascend 0.23",
-        "choose one of these",
-    )
-
-
-CHECKS = (executor, drafts)
+CHECKS = (executor,)

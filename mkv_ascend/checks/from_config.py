@@ -135,7 +135,7 @@ def _refuse_other_sizes(layers: Sequence[NamedLayer], environment: Environment) 
 
 def _refuse_unplanned(layers: Sequence[NamedLayer], rules: HostRules) -> None:
     """Caches that vllm-ascend arranges itself, counted by no plan."""
-    if any(named.layer.compressed for named in layers) and not rules.plans_compressed:
+    if all(named.layer.compressed for named in layers) and not rules.plans_compressed:
         raise NotFromNumbersError(
             f"{host_versions.vllm_ascend()} groups and arranges the caches of DeepSeek-V4 itself"
         )

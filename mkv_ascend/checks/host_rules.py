@@ -16,10 +16,11 @@ class HostRules:
     ``equal_pages``: whether vLLM makes attention and states of a target equal pages, by padding,
     and their operators take strides. Else blocks of attention have keys of as many bytes as a
     state, where that can be. ``indexer_is_a_layer``: whether the indexer of sparse attention has a
-    cache of its own. ``plans_compressed``: whether caches of DeepSeek-V4 are planned, not left to
-    vllm-ascend. ``compressed_in_one_process``: whether a worker in the engine core's own process
-    serves them. ``hits_beside_states``: whether vLLM looks for prefix hits beside states of the
-    target by itself; it then keeps the states at ends of blocks, too.
+    cache of its own. ``plans_compressed``: whether caches of DeepSeek-V4 alone are planned, not
+    left to vllm-ascend; beside layers of another model they are planned on any host.
+    ``compressed_in_one_process``: whether a worker in the engine core's own process serves them.
+    ``hits_beside_states``: whether vLLM looks for prefix hits beside states of the target by
+    itself; it then keeps the states at ends of blocks, too.
     """
 
     quantizations: tuple[str, ...]

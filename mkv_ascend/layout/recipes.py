@@ -17,6 +17,7 @@ vllm_ascend/models/deepseek_v4.py.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -177,14 +178,25 @@ def _indexer(spec: Any, dim: int) -> list[Component]:
     ]
 
 
+def tokens_per_row(spec: Any) -> int:
+    """Tokens that one row of a compressed cache stands for; vLLM 0.30 has renamed it."""
+    return int(getattr(spec, "tokens_per_state", getattr(spec, "compress_ratio", 1)))
+
+
 def _compressed(spec: Any, facts: LayerFacts) -> LayerLayout:
     """DeepSeek-V4: compressed tokens, or its indexer's keys with their scales in the same page.
 
-    A row stands for ``compress_ratio`` tokens. vllm-ascend's spec has ``block_size`` rows in a
-    block, vLLM's own, which has no ``scale_dim``, ``block_size / compress_ratio``.
+    A row stands for several tokens. The spec of vllm-ascend 0.23 has ``block_size`` rows in a
+    block; vLLM's own, which has no ``scale_dim``, and those of 0.30 have as many tokens.
     """
     scale_dim = getattr(spec, "scale_dim", 0)
-    rows = spec.block_size if hasattr(spec, "scale_dim") else spec.storage_block_size
+    ratio = tokens_per_row(spec)
+    in_tokens = hasattr(spec, "tokens_per_state")
+    rows = (
+        spec.block_size // ratio if in_tokens or not hasattr(spec, "scale_dim") else spec.block_size
+    )
+    if in_tokens and facts.kernel_block:
+        facts = replace(facts, kernel_block=facts.kernel_block // ratio)
     name = "indexer_k" if scale_dim else "latent"
     components = [tokens(name, rows, spec.num_kv_heads, spec.head_size, spec.dtype)]
     if scale_dim:
@@ -203,7 +215,7 @@ def _compressed(spec: Any, facts: LayerFacts) -> LayerLayout:
         components,
         container=Container.LIST,
         takes_strides=True,
-        tokens_per_block=rows * spec.compress_ratio,
+        tokens_per_block=rows * ratio,
     )
 
 

@@ -13,6 +13,7 @@ from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import (
     MambaSpec,
 )
+from vllm_ascend.core.kv_cache_interface import AscendSlidingWindowMLASpec
 
 from mkv_ascend.adapters.common.early_checks.kv_connectors import ConnectorError
 from mkv_ascend.layout.admission import AdmissionError
@@ -31,6 +32,8 @@ from tests.support.caches.kv_configs import (
 
 layer_facts = hosts.module("kv_cache.layer_facts")
 planned_groups = hosts.module("kv_cache.planned_groups")
+if hosts.NAME == "vllm_ascend_0_30":
+    left_alone = hosts.module("kv_cache.left_alone")
 
 pytestmark = pytest.mark.usefixtures("installed")
 
@@ -132,9 +135,30 @@ def test_offload_is_refused_with_several_groups():
     transfer = config(kv_transfer=connector("SimpleCPUOffloadConnector"))
     state = MambaSpec(block_size=128, shapes=((128, 256),), dtypes=(torch.bfloat16,))
     for target, draft in (([full(), state], []), ([full(), window()], [full(4)])):
-        with pytest.raises(ConnectorError, match="2 KV groups: it asks for the block size"):
+        with pytest.raises(ConnectorError, match=r"need \d KV groups: it asks for the block"):
             kv_cache_utils.get_kv_cache_groups(transfer, model(target, draft))
     assert len(kv_cache_utils.get_kv_cache_groups(transfer, model([full()], [full()]))) == 1
+
+
+@hosts.only_on("vllm_ascend_0_30", "0.23.0 plans DeepSeek-V4's caches, whatever is beside them")
+def test_a_draft_beside_deepseek_v4_is_refused_where_caches_are_left_to_vllm_ascend():
+    latent = AscendSlidingWindowMLASpec(
+        block_size=128,
+        num_kv_heads=1,
+        head_size=512,
+        dtype=torch.bfloat16,
+        sliding_window=128,
+        model_version="deepseek_v4",
+    )
+    transfer = config(kv_transfer=connector("AscendStoreConnector"), method="draft_model")
+    with pytest.raises(NotImplementedError, match=r"KV transfer is on, .* no layers of another"):
+        kv_cache_utils.get_kv_cache_groups(transfer, model([latent], [full(4)]))
+    drafted = config(method="draft_model")
+    groups = kv_cache_utils.get_kv_cache_groups(drafted, model([latent], [full(4)]))
+    assert planned_groups.are_planned(groups)
+    # A stage of a pipeline without the draft.
+    assert left_alone.why_not_planned(drafted, [latent]) is None
+    assert left_alone.why_not_planned(config(method="mtp"), [latent]) is not None
 
 
 @only_planned_with_transfer

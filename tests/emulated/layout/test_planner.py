@@ -18,6 +18,7 @@ from mkv_ascend.checks import from_config
 from mkv_ascend.checks.language_part import DECODERS
 from mkv_ascend.checks.planning_inputs import Asked
 from mkv_ascend.commands import from_vllm
+from mkv_ascend.layout.kind import Kind
 from mkv_ascend.layout.planning import plan
 from mkv_ascend.layout.serialization import to_dict
 from tests.support import hosts, image_models, programs
@@ -102,8 +103,10 @@ def by_numbers(asked):
     return from_config.find(asked, hosts.ADAPTER.RULES)
 
 
-def is_unnamed(layer):
+def is_unnamed(layer, kind=None):
     """Whether the layer's own class names a backend there that the catalog does not have."""
+    if kind is Kind.COMPRESSED_MLA:
+        return not hosts.PLANS_DEEPSEEK_V4
     return hosts.INDEXER_IS_A_LAYER and layer.endswith(("indexer.k_cache", "linear_attn"))
 
 
@@ -111,12 +114,15 @@ def served(planned):
     """As ``planner_probe.describe`` has it."""
     blocks = planned.num_blocks(MEMORY)
     bound = planned.plan.bind(blocks)
+    kinds = {layout.layer: layout.kind for layout in planned.plan.layers}
     return {
         "groups": [list(group.layers) for group in planned.plan.groups],
         "admission_blocks": list(planned.admission_blocks),
         "layouts": {layout.layer: to_dict(layout) for layout in planned.plan.layers},
         "backends": {
-            name: backend for name, backend in planned.backends.items() if not is_unnamed(name)
+            name: backend
+            for name, backend in planned.backends.items()
+            if not is_unnamed(name, kinds[name])
         },
         "pools": [to_dict(pool) for pool in planned.plan.pools],
         "num_blocks": blocks,
@@ -169,6 +175,13 @@ BUILT_ONLY = {
     "qwen3.5": Pair("qwen3_5", draft="gemma3_draft"),
     "qwen3.5, mtp": Pair("qwen3_5", "mtp", None),
 }
+if not hosts.PLANS_DEEPSEEK_V4:
+    # Beside another model's layers it is planned there, too; its worker takes a process of its own.
+    APART = {**V4, "distributed_executor_backend": "mp"}
+    BUILT_ONLY["deepseek-v4"] = Pair("deepseek_v4_fitted", engine=APART)
+    BUILT_ONLY["deepseek-v4, windows"] = Pair(
+        "deepseek_v4_fitted", draft="gemma3_draft", engine=APART
+    )
 
 
 @pytest.mark.parametrize("name", BUILT_ONLY)
@@ -184,7 +197,7 @@ RATIOS = ([128, 128, 4, 128, 4, 128, 4, 0], [4, 128, 4, 128, 4], [4, 4, 4, 128, 
 """Of DeepSeek-V4's layers: as published, then with windows that are split, and one kind alone."""
 
 
-@hosts.only_on("vllm_ascend_0_23", "caches of DeepSeek-V4 are planned there alone")
+@hosts.only_on("vllm_ascend_0_23", "only there caches of DeepSeek-V4 alone are planned")
 @pytest.mark.parametrize("ratios", RATIOS, ids=str)
 @pytest.mark.parametrize("method", [None, "mtp"])
 def test_deepseek_v4_of_other_depths_is_planned_as_vllm_builds_it(ratios, method, tmp_path):

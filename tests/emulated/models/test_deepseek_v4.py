@@ -9,7 +9,7 @@ The matrix runs it with all drafts (``benchmarks/matrix/rounded.py`` says how th
 
 import random
 
-from tests.support import deepseek_v4, engine, prompts, reference
+from tests.support import deepseek_v4, engine, hosts, prompts, reference
 from tests.support.pairs import TIES, backends
 from tests.support.tiny_models import model_directory
 
@@ -17,6 +17,8 @@ MAX_TOKENS = 16
 # Around a group of 4, a window of 128 and groups of 128.
 LENGTHS = (6, 127, 128, 141, 301)
 ENGINE = {"dtype": "bfloat16", "max_num_batched_tokens": 128, "max_num_seqs": 4}
+if not hosts.ADAPTER.RULES.compressed_in_one_process:
+    ENGINE["distributed_executor_backend"] = "mp"
 
 NEAR_TIE, SHARE = TIES["bfloat16"]
 

@@ -31,10 +31,10 @@ from mkv_ascend.adapters.common.kv_cache.layer_facts import (
 from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.layout.component import LayerLayout, Storage
-from mkv_ascend.layout.grouping import Grouping, GroupingOptions
+from mkv_ascend.layout.grouping import Group, Grouping, GroupingOptions
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.planning import CachedLayer, PlanInputs, plan, recurrent_table
-from mkv_ascend.layout.recipes import layout_of
+from mkv_ascend.layout.recipes import layout_of, tokens_per_row
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def retention_of(config: VllmConfig, spec: Any) -> Retention:
     """What a request holds, as each spec's ``max_memory_usage_bytes`` counts it."""
     if isinstance(spec, MambaSpec):
         return _recurrent_retention(config, spec)
-    rows = getattr(spec, "compress_ratio", 1)
+    rows = tokens_per_row(spec)
     if isinstance(spec, SlidingWindowSpec):
         # Tokens below the window that newer versions of vLLM keep for drafts of several modules.
         below = getattr(spec, "extra_retained_tokens", 0)
@@ -227,15 +227,25 @@ def merge_groups(config: VllmConfig, specs: Specs) -> list[KVCacheGroupSpec]:
         KVCacheGroupSpec(
             list(group.layers),
             UniformTypeKVCacheSpecs(
-                block_size=group.block_size,
+                block_size=_block_size(group, specs[group.layers[0]]),
                 kv_cache_specs={
-                    name: with_block_size(specs[name], group.block_size) for name in group.layers
+                    name: with_block_size(specs[name], _block_size(group, specs[name]))
+                    for name in group.layers
                 },
             ),
             is_eagle_group=shifted and group.has_draft,
         )
         for group in grouping.groups
     ]
+
+
+def _block_size(group: Group, spec: Any) -> int:
+    """The group's block size as its specs count it.
+
+    vLLM 0.30's, which have ``tokens_per_state``, count tokens where a row stands for several.
+    """
+    in_tokens = hasattr(spec, "tokens_per_state")
+    return group.block_size * (group.retention.tokens_per_row if in_tokens else 1)
 
 
 def _unpadded(spec: Any) -> Any:

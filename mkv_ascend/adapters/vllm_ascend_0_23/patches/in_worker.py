@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.patches import (
+    bound_caches,
     expert_groups,
     target_state_groups,
     two_head_sizes,
@@ -12,7 +13,6 @@ from mkv_ascend.adapters.common.patches import (
 )
 from mkv_ascend.adapters.vllm_ascend_0_23.attention import shared_keys
 from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
-    bound_caches,
     dense_specs,
     gdn_rows,
     prompt_chunks,

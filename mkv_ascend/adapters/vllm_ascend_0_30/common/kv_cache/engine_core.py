@@ -19,7 +19,10 @@ from mkv_ascend.adapters.common.kv_cache import engine_planning, planned_groups
 from mkv_ascend.adapters.common.kv_cache.layer_facts import tie, tied_facts
 from mkv_ascend.adapters.patching import patch, replaced
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache import kv_transfer
-from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.left_alone import why_not_planned
+from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.left_alone import (
+    refuse_drafts_left_alone,
+    why_not_planned,
+)
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -68,7 +71,9 @@ def our_groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
 
     Raises:
         ConnectorError: the KV connector cannot take that many groups.
+        NotImplementedError: layers beside DeepSeek-V4's cannot be planned.
     """
+    refuse_drafts_left_alone(config, specs.values())
     groups = engine_planning.our_groups(original, config, specs, why_not_planned)
     kv_transfer.check_groups(config, groups)
     return groups

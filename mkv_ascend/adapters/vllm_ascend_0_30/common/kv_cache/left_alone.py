@@ -21,8 +21,14 @@ from vllm.v1.kv_cache_interface import (
     SinkFullAttentionSpec,
     SlidingWindowSpec,
 )
-from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec, AscendSFAIndexerCacheSpec
+from vllm_ascend.core.kv_cache_interface import (
+    AscendMLAAttentionSpec,
+    AscendSFAIndexerCacheSpec,
+    AscendSlidingWindowMLASpec,
+)
 from vllm_ascend.utils import is_c8_mxfp_kv_quant
+
+from mkv_ascend.layout.recipes import DEEPSEEK_V4
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -54,7 +60,26 @@ def why_not_planned(config: VllmConfig, specs: Iterable[Any]) -> str | None:
         return f"VLLM_KV_CACHE_LAYOUT is {envs.VLLM_KV_CACHE_LAYOUT}: blocks are stored by head"
     if is_c8_mxfp_kv_quant(config):
         return "keys and values are quantised with scales of their own (C8_MXFP)"
-    return _why_not_these(specs) or _why_not_this_option(config)
+    return _why_not_these(config, specs) or _why_not_this_option(config)
+
+
+def refuse_drafts_left_alone(config: VllmConfig, specs: Iterable[Any]) -> None:
+    """Refuse layers beside DeepSeek-V4's where something leaves the caches to vllm-ascend.
+
+    Its grouping knows DeepSeek-V4's layers by class, and drops others.
+
+    Raises:
+        NotImplementedError: what was asked, and what to change.
+    """
+    specs = list(specs)
+    if len(set(map(_is_of_deepseek_v4, specs))) < 2:
+        return
+    if (reason := why_not_planned(config, specs)) is not None:
+        raise NotImplementedError(
+            f"a draft model beside DeepSeek-V4, and {reason}: vllm-ascend's own arrangement of "
+            "DeepSeek-V4's caches takes no layers of another model. Possible: its own MTP layer "
+            "(method mtp), ngram or no speculation, or to leave that option out"
+        )
 
 
 def why_not_planned_groups(config: VllmConfig, specs: Sequence[Mapping[str, Any]]) -> str | None:
@@ -62,8 +87,15 @@ def why_not_planned_groups(config: VllmConfig, specs: Sequence[Mapping[str, Any]
     return why_not_planned(config, [spec for group in specs for spec in group.values()])
 
 
-def _why_not_these(specs: Iterable[Any]) -> str | None:
+def _why_not_these(config: VllmConfig, specs: Iterable[Any]) -> str | None:
+    # vllm-ascend's arrangement takes no layers of another model beside DeepSeek-V4's. This worker
+    # need not have the draft's: other stages of a pipeline decide the same.
+    has_draft = config.speculative_config is not None and (
+        config.speculative_config.method == "draft_model"
+    )
     for spec in specs:
+        if has_draft and _is_of_deepseek_v4(spec):
+            continue
         if type(spec) not in PLANNED_SPECS:
             return f"vllm-ascend has an arrangement of its own for a {type(spec).__name__}"
         if version := getattr(spec, "model_version", None):
@@ -72,6 +104,13 @@ def _why_not_these(specs: Iterable[Any]) -> str | None:
             if getattr(spec, form, False):
                 return f"vllm-ascend has an arrangement of its own for {form}"
     return None
+
+
+def _is_of_deepseek_v4(spec: Any) -> bool:
+    version = getattr(spec, "model_version", None)
+    if type(spec) is AscendSlidingWindowMLASpec:
+        return version in (None, DEEPSEEK_V4)  # states of compressors name none
+    return type(spec) is AscendMLAAttentionSpec and version == DEEPSEEK_V4
 
 
 def _why_not_this_option(config: VllmConfig) -> str | None:
