@@ -25,6 +25,8 @@ def complete(config: Any) -> None:
     """Add what vLLM 0.30.0 reads besides."""
     from vllm.v1.kv_cache_layout import KVCacheLayout
 
+    # Our platform asks whose worker runs: where we built the models, it is asked here.
+    config.use_v2_model_runner = False
     config.max_in_flight_tokens = config.scheduler_config.max_num_batched_tokens
     config.attention_config = SimpleNamespace(hisparse_config=None)
     # What engines resolve on an NPU: layers outside, blocks inside.
