@@ -71,6 +71,8 @@ EMULATED = {
         f"{PLANNED}[sparse mla]",
         f"{PLANNED}[eagle3]",
         "tests/emulated/layout/test_layout_groups.py",
+        f"{PLANNED}[mla, windows, v2]",
+        f"{PLANNED}[qwen3-next, mtp, v2]",
         "tests/emulated/layout/test_planned_runner.py",
         "tests/emulated/layout/test_requests_at_once.py",
         "tests/emulated/models/test_adapted_backends.py",

@@ -12,12 +12,15 @@ import sys
 from tests.support import hosts
 
 
-def describe(runner):
+def describe(worker):
     """What an engine serves from: groups, layouts, pools, blocks, and those of one request."""
+    runner = worker.model_runner
     blocks_of_request = hosts.module("kv_cache.planned_caches").blocks_of_request
     from mkv_ascend.layout.serialization import to_dict
 
-    config, plan = runner.kv_cache_config, runner.cache_plan
+    config = runner.kv_cache_config
+    # With model runner V2, which stays vllm-ascend's own, the worker has the plan.
+    plan = runner.cache_plan if hasattr(runner, "cache_plan") else worker.planned_caches.plan
     layouts = {layout.layer: to_dict(layout) for layout in plan.layers}
     return {
         "groups": [
@@ -29,7 +32,11 @@ def describe(runner):
             for group in config.kv_cache_groups
         ],
         "layouts": layouts,
-        "backends": {row.name: row.backend for row in runner.layer_rows() if row.name in layouts},
+        "backends": {
+            row["name"]: row["backend"]
+            for row in worker.attention_layers()
+            if row["name"] in layouts
+        },
         "pools": [to_dict(pool) for pool in plan.pools],
         "num_blocks": config.num_blocks,
         "counted_bytes": sum(tensor.size for tensor in config.kv_cache_tensors),
@@ -47,7 +54,7 @@ def start(engine):
 
     llm = LLM(**engine)
     core = llm.llm_engine.engine_core.engine_core
-    return describe(core.model_executor.driver_worker.worker.model_runner)
+    return describe(core.model_executor.driver_worker.worker)
 
 
 def main():

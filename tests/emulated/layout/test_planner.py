@@ -8,7 +8,7 @@ a family, only the first two are compared.
 
 import json
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from mkv_ascend.layout.kind import Kind
 from mkv_ascend.layout.planning import plan
 from mkv_ascend.layout.serialization import to_dict
 from tests.support import hosts, image_models, programs
+from tests.support.stock import RUNNER_V2
 from tests.support.tiny_models import model_directory
 
 PROBE = Path(__file__).parent / "planner_probe.py"
@@ -64,7 +65,8 @@ class Pair:
 V4 = {"block_size": 128, "dtype": "bfloat16"}
 WITHOUT_IMAGES = {"language_model_only": True}
 WITH_TRITON = {"EMULATED_NPU_TRITON": "1"}
-"""Attention of Qwen3.5 takes an operator that vllm-ascend has as a Triton kernel alone."""
+"""As on an NPU. Attention of Qwen3.5 takes an operator that vllm-ascend has in Triton alone;
+GPT-OSS in bfloat16 has rotary tables in float32, which 0.30.0rc2 takes in Triton alone."""
 ROTARY_OF_16 = {"EMULATED_NPU_STRICT": "0"} if hosts.INDEXER_IS_A_LAYER else {}
 """The tiny model rotates 16 numbers of a head. The operator that vllm-ascend 0.30.0rc2 takes where
 there is no Triton documents multiples of 32 in bfloat16. Plans do not depend on it."""
@@ -72,7 +74,7 @@ PAIRS = {
     "dense": Pair("llama_target", draft="gemma3_draft"),
     "eagle3": Pair("llama_target", "eagle3", "llama_eagle3"),
     "window+full": Pair("gemma3"),
-    "gpt-oss": Pair("gpt_oss", draft="gpt_oss_draft"),
+    "gpt-oss": Pair("gpt_oss", draft="gpt_oss_draft", variables=WITH_TRITON),
     "mla": Pair("deepseek_v2_target"),
     "mla, windows": Pair("deepseek_v2_target", draft="gemma3_draft"),
     "sparse mla": Pair("deepseek_v32_target", draft="gemma3_draft"),
@@ -83,7 +85,7 @@ PAIRS = {
     "short conv": Pair("lfm2", draft="gemma3_draft"),
     "qwen3-next, mtp": Pair("qwen3_next", "mtp", "qwen3_next_mtp", variables=ROTARY_OF_16),
     "qwen3.5": Pair("qwen3_5", engine=WITHOUT_IMAGES, variables=WITH_TRITON),
-    "dflash": Pair("gpt_oss", "dflash", "gpt_oss_dflash"),
+    "dflash": Pair("gpt_oss", "dflash", "gpt_oss_dflash", variables=WITH_TRITON),
     "deepseek-v4": Pair("deepseek_v4_fitted", engine=V4),
     "deepseek-v4, windows": Pair("deepseek_v4_fitted", draft="gemma3_draft", engine=V4),
     "deepseek-v4, mtp": Pair("deepseek_v4_fitted", "mtp", None, engine=V4),
@@ -94,6 +96,12 @@ PAIRS = {
 }
 
 
+if "v2" in hosts.ADAPTER.RUNNERS:
+    ON_V2 = ("dense", "eagle3", "gpt-oss", "mla, windows", "sparse mla", "gdn", "qwen3-next, mtp")
+    PAIRS |= {
+        f"{name}, v2": replace(PAIRS[name], variables={**PAIRS[name].variables, **RUNNER_V2})
+        for name in ON_V2
+    }
 if not hosts.PLANS_DEEPSEEK_V4:
     PAIRS = {name: pair for name, pair in PAIRS.items() if not name.startswith("deepseek-v4")}
 

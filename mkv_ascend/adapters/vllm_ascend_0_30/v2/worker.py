@@ -50,7 +50,7 @@ class MkvWorkerV2(NPUWorker):
     """One NPU's worker process with model runner V2, which stays vllm-ascend's own."""
 
     _strided: Collection[str] = ()
-    _caches: PlannedCaches
+    planned_caches: PlannedCaches
 
     @override(OURS)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -108,17 +108,17 @@ class MkvWorkerV2(NPUWorker):
     @override(ALLOCATION)
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Allocate the caches from a plan, and zero new blocks in them."""
-        self._caches = PlannedCaches(self.vllm_config, self._draft_layers(), self._strided)
-        allocate = functools.partial(self._caches.allocate, attn_utils.allocate_kv_cache)
+        self.planned_caches = PlannedCaches(self.vllm_config, self._draft_layers(), self._strided)
+        allocate = functools.partial(self.planned_caches.allocate, attn_utils.allocate_kv_cache)
         with replaced(attn_utils, "allocate_kv_cache", allocate):
             super().initialize_from_config(kv_cache_config)
-        self._caches_made()
+        self._after_allocation()
 
-    def _caches_made(self) -> None:
+    def _after_allocation(self) -> None:
         """Zero planned caches by the block, leave the draft out of the target's pass, log once."""
         runner = self.model_runner
-        if self._caches.plan is not None and runner.kv_block_zeroer is not None:
-            runner.kv_block_zeroer = self._caches.zeroer()
+        if self.planned_caches.plan is not None and runner.kv_block_zeroer is not None:
+            runner.kv_block_zeroer = self.planned_caches.zeroer()
         if self.assembly() is not None:
             if (counts := runner.speculator.draft_counts) is not None:
                 runner.draft_tokens_handler = ScheduledDrafts(runner.device, counts)
@@ -134,6 +134,6 @@ class MkvWorkerV2(NPUWorker):
         logger.info("%s", render(rows))
         if (assembly := self.assembly()) is not None:
             logger.info("%s", assembly.describe())
-        if self._caches.plan is not None:
+        if self.planned_caches.plan is not None:
             backends = {row.name: row.backend for row in rows}
-            logger.info("%s", self._caches.describe(runner.kv_cache_config, backends))
+            logger.info("%s", self.planned_caches.describe(runner.kv_cache_config, backends))
