@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine did, judged by Hugging Face: each of the target's tokens, each draft token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from reliability.scenarios import Case
+from tests.support import engine, reference
+from tests.support.loop_judgement import drafter_of
+from tests.support.pairs import TIES
+from tests.support.reference import DraftProposal
+from tests.support.tiny_models import model_directory
+
+WORKS, REFUSED, FAILS = "works", "refused", "fails"
+REFUSAL = "mkv_ascend:"
+"""Begins the one line with which an engine of ours is refused."""
+MOST_JUDGED = 60
+"""Proposals of a case that are judged: each is a pass of the draft without a cache."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a case ended.
+
+    Attributes:
+        result: one of ``WORKS``, ``REFUSED``, ``FAILS``.
+        reason: what is wrong, or the refusal.
+        tokens: tokens that the target gave.
+        drafted: draft tokens that were judged.
+        accepted: share of all draft tokens that were accepted.
+    """
+
+    result: str
+    reason: str = ""
+    tokens: int = 0
+    drafted: int = 0
+    accepted: float = 0.0
+
+
+def judge(case: Case) -> Verdict:
+    """Run the case in an engine of its own, and judge it."""
+    try:
+        result = engine.run(case.scenario)
+    except engine.EngineFailedError as error:
+        refusals = [line for line in str(error).splitlines() if REFUSAL in line]
+        if refusals and "Traceback" not in str(error):
+            return Verdict(REFUSED, refusals[-1].strip())
+        return Verdict(FAILS, str(error)[-3000:])
+    problems = [*_lengths(case, result), *_wrong_tokens(case, result), *_wrong_drafts(case, result)]
+    accepted = result.num_accepted / result.num_draft_tokens if result.num_draft_tokens else 0.0
+    return Verdict(
+        FAILS if problems else WORKS,
+        "; ".join(problems),
+        sum(map(len, result.tokens)),
+        sum(len(proposal.tokens) for proposal in _judged(case, result)),
+        accepted,
+    )
+
+
+def _lengths(case: Case, result: engine.Result) -> Iterator[str]:
+    prompts, longest = case.scenario.prompts * case.scenario.repeats, _longest(case)
+    for index, (prompt, tokens) in enumerate(zip(prompts, result.tokens, strict=True)):
+        wanted = min(case.scenario.max_tokens, longest - len(prompt))
+        if len(tokens) != wanted:
+            yield f"request {index} has {len(tokens)} tokens, not {wanted}"
+
+
+def _wrong_tokens(case: Case, result: engine.Result) -> Iterator[str]:
+    prompts = case.scenario.prompts * case.scenario.repeats
+    given = [DraftProposal(*pair) for pair in zip(prompts, result.tokens, strict=True)]
+    near_tie, _ = TIES[engine.compared_dtype()]
+    report = reference.check_drafts(model_directory(case.pair.reference), given, near_tie)
+    if report.wrong:
+        yield f"{len(report.wrong)} tokens of the target, the first {report.wrong[0]}"
+
+
+def _wrong_drafts(case: Case, result: engine.Result) -> Iterator[str]:
+    if not case.judged:
+        return
+    pair, k = case.pair, case.scenario.num_speculative_tokens
+    drafter = drafter_of(Path(model_directory(pair.reference)), pair.draft, pair.method, k)
+    near_tie, _ = TIES[engine.compared_dtype()]
+    report = reference.judge(drafter.rows, _judged(case, result), near_tie)
+    if report.wrong:
+        yield f"{len(report.wrong)} of {report.checked} draft tokens, the first {report.wrong[0]}"
+
+
+def _judged(case: Case, result: engine.Result) -> list[DraftProposal]:
+    """Proposals from all parts of a run, without tokens past the longest context.
+
+    No position is left for those, and none is ever accepted. A head knows nothing of a context of
+    one token.
+    """
+    longest = _longest(case)
+    cut = [
+        DraftProposal(one.context, one.tokens[: max(0, longest - len(one.context))])
+        for one in result.proposals
+        if len(one.context) > 1
+    ]
+    return cut[:: max(1, -(-len(cut) // MOST_JUDGED))]
+
+
+def _longest(case: Case) -> int:
+    return int(case.scenario.engine["max_model_len"])
