@@ -20,7 +20,7 @@ def short_prompts(target: str) -> list[list[int]]:
     return [prompt[:WITHIN_A_WINDOW] for prompt in text_prompts(model_directory(target))[::4]]
 
 
-@pytest.mark.parametrize("target", ["llama_target", "gemma3", "qwen3_next"])
+@pytest.mark.parametrize("target", ["llama_target", "gemma3", "qwen3_next", "granite4", "lfm2"])
 def test_a_target_alone(target: str) -> None:
     """Of one KV group, of two, and with states."""
     stock.run(target, v2=True, **({"prompts": short_prompts(target)} if target == "gemma3" else {}))
