@@ -35,10 +35,6 @@ OURS = (
         "drafts with states are not built for model runner V2 yet; V1 serves them",
     ),
     Refusal(
-        r"a target with recurrent layers other than gated delta nets with drafts of mkv_ascend",
-        "vllm-ascend 0.30.0rc2 leaves these states to V1, which serves them",
-    ),
-    Refusal(
         r"a target with compressed keys \(DeepSeek-V4\) with drafts of mkv_ascend",
         "drafts over DeepSeek-V4's groups are not built for model runner V2 yet; V1 serves them",
     ),

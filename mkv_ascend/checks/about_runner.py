@@ -34,7 +34,6 @@ WORDS = {
     "multi_modal": "a target that takes images or sound",
     "shared_choice_of_keys": "a head whose later passes reuse the first one's choice of keys",
     "recurrent_draft": "a draft model with recurrent layers",
-    "other_states": "a target with recurrent layers other than gated delta nets",
     "compressed": "a target with compressed keys (DeepSeek-V4)",
 }
 
@@ -75,7 +74,6 @@ class AskedOfV2:
     multi_modal: bool
     shared_choice_of_keys: bool
     recurrent_draft: bool
-    other_states: bool
     compressed: bool
 
     def refusals(self) -> Iterator[Refusal]:
@@ -122,9 +120,6 @@ def drafts_on_v2(facts: ServeFacts) -> Iterator[Refusal]:
         multi_modal=any(name in target.values for name in ("vision_config", "audio_config")),
         shared_choice_of_keys=bool(draft.values.get("index_share_for_mtp_iteration")),
         recurrent_draft=speculation.method == "draft_model" and draft.recurrent is not None,
-        other_states=target.recurrent is not None
-        and target.has_attention
-        and "linear_num_value_heads" not in target.text,
         compressed=target.is_compressed,
     ).refusals()
 

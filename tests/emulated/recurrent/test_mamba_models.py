@@ -11,12 +11,14 @@ from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 from vllm.v1.kv_cache_interface import MambaSpec
 
 from mkv_ascend.adapters.common.patches import mamba_kernels
-from tests.support import engine
+from tests.support import engine, stock
 from tests.support.models import grouped_model, shared_model, states_alone
 from tests.support.pairs import (
     TIES,
     assert_drafts_are_the_drafts_own,
+    assert_greedy,
     assert_greedy_tokens_of_reference,
+    prompts_of,
     scenario,
     text_prompts,
 )
@@ -26,6 +28,7 @@ FAMILIES = ["granite4", "lfm2"]
 BLOCK = 128
 CHUNK = 40
 K = 3
+GRAPHS = {"graphs": "FULL_DECODE_ONLY", "capture_sizes": (4, 8, 16)}
 NGRAM = {
     "method": "ngram",
     "num_speculative_tokens": K,
@@ -63,17 +66,80 @@ def test_tokens_with_small_chunks_and_preemption(name):
     assert result.preemptions > 0
 
 
+@stock.each_runner
 @pytest.mark.parametrize("name", FAMILIES)
-def test_states_are_taken_back_to_what_was_accepted(name):
+def test_states_are_taken_back_to_what_was_accepted(name, runner):
     """Drafts are rejected at every position, with states kept at the ends of blocks besides."""
     limits = {"max_num_batched_tokens": 2 * BLOCK, "enable_prefix_caching": True}
-    case = scenario(name, "llama_draft", engine=limits, repeats=2, num_speculative_tokens=K)
+    case = scenario(
+        name,
+        "llama_draft",
+        engine=limits,
+        repeats=2,
+        num_speculative_tokens=K,
+        environment=runner,
+    )
     result = engine.run(case)
     assert_greedy_tokens_of_reference(case, result)
     assert_drafts_are_the_drafts_own(case, result)
     assert max(result.cached_tokens[len(case.prompts) :]) >= BLOCK
     accepted = result.accepted_per_position
     assert result.num_drafts > accepted[0] > accepted[1] > accepted[2] > 20
+
+
+@stock.each_runner
+@pytest.mark.parametrize("graphs", [{}, GRAPHS], ids=["eager", "graphs"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_states_of_preempted_requests(name, graphs, runner):
+    """They begin again, in chunks of as many tokens as a verify step, beside rows that verify."""
+    case = scenario(
+        name,
+        "llama_draft",
+        prompts=[prompt[:60] for prompt in text_prompts(model_directory(name))[:6]],
+        engine={"long_prefill_token_threshold": K + 1, "max_num_seqs": 4},
+        # Long enough for requests to need another block, without which none is preempted.
+        max_tokens=90,
+        num_speculative_tokens=K,
+        force_preemption=True,
+        environment=runner,
+        **graphs,
+    )
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    assert_drafts_are_the_drafts_own(case, result)
+    assert result.preemptions > 0
+    assert 0 < result.num_accepted < result.num_draft_tokens
+    assert not graphs or result.draft_replays > 5
+
+
+@stock.each_runner
+@pytest.mark.parametrize("graphs", [{}, GRAPHS], ids=["eager", "graphs"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_states_where_the_longest_context_ends(name, graphs, runner):
+    """The last steps of a request have fewer drafts or none, beside chunks of other prompts."""
+    longest = 64
+    case = scenario(
+        name,
+        "llama_draft",
+        prompts=prompts_of(name, range(20, 36)),
+        engine={
+            "max_model_len": longest,
+            "max_num_seqs": 4,
+            "long_prefill_token_threshold": K + 1,
+        },
+        max_tokens=longest,
+        num_speculative_tokens=K,
+        environment=runner,
+        **graphs,
+    )
+    result = engine.run(case)
+    for prompt, tokens in zip(case.prompts, result.tokens, strict=True):
+        assert_greedy(model_directory(name), [prompt], [tokens], longest - len(prompt))
+    ends = {tuple(made.context) for made in result.proposals}
+    accepted = [len(end) for end in ends if end[: -(K + 1)] in ends]
+    # Behind these all of K + 1 tokens fit no more.
+    assert max(accepted) > longest - K
+    assert not graphs or result.draft_replays > 5
 
 
 def test_heads_share_inputs_in_two_groups(tmp_path):
@@ -124,8 +190,7 @@ def test_steps_without_drafts_start_from_what_was_accepted():
 
 def test_windows_are_taken_back_in_graphs():
     """What was accepted is read when a graph is replayed, not kept from its capture."""
-    graphs = {"graphs": "FULL_DECODE_ONLY", "capture_sizes": (4, 8, 16)}
-    case = scenario("lfm2", "llama_draft", engine={"max_num_seqs": 4}, **graphs)
+    case = scenario("lfm2", "llama_draft", engine={"max_num_seqs": 4}, **GRAPHS)
     result = engine.run(case)
     assert_greedy_tokens_of_reference(case, result)
     assert 0 < result.num_accepted < result.num_draft_tokens

@@ -77,7 +77,6 @@ COMPRESSED = SimpleNamespace(compress_ratios=[0, 4, 128])
         ({"method": "mtp", "draft": {"hf_config": SHARES}}, "choice of keys"),
         ({"draft": {"uses_mrope": True}}, "M-RoPE"),
         ({"draft": {"is_hybrid": True}}, "a draft model with recurrent layers"),
-        ({"target": {"is_hybrid": True}}, "a target with recurrent layers"),
         (
             {"counts": COUNTS, "target": {"is_hybrid": True, "hf_text_config": GDN}},
             "in full graphs of a target with recurrent layers",
@@ -103,6 +102,7 @@ def test_adaptive_verification_is_refused_without_naming_v1_which_lacks_it():
         {},
         {"method": "dflash", "parallel_drafting": True},
         {"method": "mtp", "target": {"is_hybrid": True, "hf_text_config": GDN}},
+        {"target": {"is_hybrid": True}},
         {"counts": COUNTS},
         {"counts": COUNTS, "target": {"use_mla": True, "enforce_eager": True}},
         {

@@ -70,7 +70,8 @@ def test_options(
 @pytest.mark.parametrize(
     ("target", "draft", "speculative", "refused"),
     [
-        ("LFM2-1.2B", "LFM2-1.2B", {}, {"recurrent_draft", "other_states"}),
+        ("LFM2-1.2B", "LFM2-1.2B", {}, {"recurrent_draft"}),
+        ("LFM2-1.2B", TARGET, {}, set()),
         ("DeepSeek-V3", "DeepSeek-V3", {"method": "mtp"}, set()),
         ("DeepSeek-V3", "DeepSeek-V3", {"method": "mtp", **COUNTS}, {"counts_beside_mla"}),
         (TARGET, TARGET, COUNTS, set()),

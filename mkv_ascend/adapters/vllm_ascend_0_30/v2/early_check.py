@@ -44,9 +44,6 @@ def why_not_served(config: VllmConfig) -> str | None:
             getattr(draft.hf_config, "index_share_for_mtp_iteration", False)
         ),
         recurrent_draft=has_recurrent_layers(config),
-        other_states=(
-            target.is_hybrid and not hasattr(target.hf_text_config, "linear_num_value_heads")
-        ),
         # vLLM's runner gives the caches of DeepSeek-V4's MTP layer to no KV group of a draft.
         compressed=bool(getattr(target.hf_text_config, "compress_ratios", None)),
     )

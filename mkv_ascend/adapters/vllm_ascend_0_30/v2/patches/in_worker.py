@@ -6,6 +6,7 @@ from __future__ import annotations
 from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import in_worker
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import (
     graphs_of_each_count,
+    order_of_rows,
     speculators,
     verify_steps,
 )
@@ -16,4 +17,5 @@ def apply() -> None:
     in_worker.apply()
     speculators.make_speculator.apply()
     verify_steps.update_for_verify_steps.apply()
+    order_of_rows.sort_rows.apply()
     graphs_of_each_count.offer_graphs_of_each_count.apply()
