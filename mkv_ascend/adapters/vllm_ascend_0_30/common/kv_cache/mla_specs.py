@@ -2,17 +2,19 @@
 """The spec of an MLA layer from the layer itself.
 
 vllm-ascend's runner (0.30.0rc2, ``get_kv_cache_spec``) takes the sizes of every MLA layer from the
-target's configuration where that target has sparse attention, also for layers of the draft. It asks
-the target for the size of every indexer's keys, whether or not the target has indexers.
+target's configuration where that target has sparse attention, also for layers of the draft. Beside
+DeepSeek-V4 it leaves them vLLM's own spec. It asks the target for the size of every indexer's keys,
+whether or not the target has indexers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from vllm.model_executor.layers.attention import MLAAttention
+from vllm.v1.kv_cache_interface import MLAAttentionSpec
 from vllm_ascend.attention.utils import get_sfa_qsfa_packed_head_dim
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 
@@ -34,6 +36,9 @@ def corrected_specs(specs: Mapping[str, Any], layers: Mapping[str, Any]) -> dict
 
 
 def _corrected(spec: Any, layer: Any) -> Any:
+    if type(spec) is MLAAttentionSpec and isinstance(layer, MLAAttention):
+        own = {field.name: getattr(spec, field.name) for field in fields(spec) if field.init}
+        spec = AscendMLAAttentionSpec(**own)
     if type(spec) is not AscendMLAAttentionSpec or not isinstance(layer, MLAAttention):
         return spec
     if getattr(layer.impl, "fa_quant_layer", False):
