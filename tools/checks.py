@@ -80,6 +80,9 @@ EMULATED = {
         "tests/emulated/models/test_deepseek_v4.py::test_dense_draft",
         "tests/emulated/models/test_mla_specs.py",
         "tests/emulated/models/test_sparse_models.py::test_tokens_are_those_of_the_chosen_keys",
+        "tests/emulated/models/test_sparse_models.py"
+        "::test_keys_of_the_indexer_choose_as_well_in_8_bits[True]",
+        "tests/emulated/models/test_sparse_models.py::test_latents_of_8_bits",
         "tests/emulated/models/test_shared_caches.py"
         "::test_a_layer_that_shares_joins_a_group_of_unlike_pages",
         "tests/emulated/models/test_stock.py",

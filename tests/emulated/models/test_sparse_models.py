@@ -3,7 +3,7 @@
 
 import pytest
 
-from tests.support import engine, reference, rounded_sparse
+from tests.support import engine, hosts, reference, rounded_sparse
 from tests.support.pairs import (
     MAX_TOKENS,
     TIES,
@@ -62,6 +62,15 @@ def test_drafting_for_itself_is_always_accepted():
     assert result.accepted_per_position == [result.num_drafts] * case.num_speculative_tokens
 
 
+def in_8_bits(*, keys, latents=False):
+    """The engine's arguments. vllm-ascend 0.30.0rc2 takes vLLM's own options instead of its own."""
+    if not hosts.INDEXER_IS_A_LAYER:
+        options = {"enable_sparse_li_c8": keys, "enable_sparse_sfa_c8": latents}
+        return {"additional_config": options}
+    asked = {"attention_config": {"indexer_kv_dtype": "int8"}} if keys else {}
+    return {**asked, "kv_cache_dtype": "int8"} if latents else asked
+
+
 LIMITS = {"dtype": "bfloat16", "max_num_batched_tokens": 64, "max_num_seqs": 4}
 
 
@@ -102,8 +111,7 @@ def test_keys_of_the_indexer_choose_as_well_in_8_bits(eight_bit_keys):
     Where two keys score alike to 8 bits, bfloat16 chooses one and float32 the other, and the
     tokens after that are another model's. So Hugging Face in bfloat16 is a judge beside float32.
     """
-    options = {"enable_sparse_li_c8": eight_bit_keys}
-    case = scenario(TARGET, engine={**LIMITS, "additional_config": options})
+    case = scenario(TARGET, engine={**LIMITS, **in_8_bits(keys=eight_bit_keys)})
     result = engine.run(case)
     # Latent and rope, the indexer's key, and its scale of 16 bits if it has one.
     assert_cached_bytes(result, 2 * 576 + (128 + 2 if eight_bit_keys else 2 * 128))
@@ -124,11 +132,8 @@ def test_keys_of_the_indexer_choose_as_well_in_8_bits(eight_bit_keys):
 def test_latents_of_8_bits():
     """C8: a scale for each 128 values. All keys are chosen, so that no rounding chooses others."""
     every_key = max(len(prompt) for prompt in scenario(TARGET).prompts) + MAX_TOKENS
-    options = {"enable_sparse_li_c8": True, "enable_sparse_sfa_c8": True}
-    overrides = {"index_topk": every_key}
-    case = scenario(
-        TARGET, engine={**LIMITS, "additional_config": options, "hf_overrides": overrides}
-    )
+    asked = {**in_8_bits(keys=True, latents=True), "hf_overrides": {"index_topk": every_key}}
+    case = scenario(TARGET, engine={**LIMITS, **asked})
     result = engine.run(case)
     # The latent, rope in 16 bits, scales in 32, and the indexer's key with its scale.
     assert_cached_bytes(result, 512 + 2 * 64 + 4 * 4 + 128 + 2)
