@@ -16,7 +16,10 @@ from mkv_ascend.layout.kind import Kind
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["FAMILIES", "QWEN3_5", "Reader", "predictors_of_compressed"]
+__all__ = ["FAMILIES", "QWEN3_5", "SHORT_CONVOLUTION", "Reader", "predictors_of_compressed"]
+
+SHORT_CONVOLUTION = "conv"
+"""LFM2's own name of a short convolution; a host may have another."""
 
 
 class Numbers(Protocol):
@@ -209,7 +212,7 @@ def _short_convolution(reader: Reader) -> list[ModelLayer]:
     state = ModelLayer(
         Kind.MAMBA,
         states=((width + reader.draft_tokens, channels),),
-        module="conv",
+        module=SHORT_CONVOLUTION,
         aligned_states=((width, channels),),
     )
     return [

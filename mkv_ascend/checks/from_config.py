@@ -18,6 +18,7 @@ from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.attention.request import Environment
 from mkv_ascend.checks.block_sizes import BlockSizes
 from mkv_ascend.checks.cached_layers import cached_layers, with_indexers_apart
+from mkv_ascend.checks.families import SHORT_CONVOLUTION
 from mkv_ascend.checks.groups_of_vllm import groups_of_compressed, groups_of_equal_pages
 from mkv_ascend.checks.host_rules import HostRules
 from mkv_ascend.checks.model_config import ModelConfig, read_models
@@ -89,6 +90,7 @@ def find(asked: Asked, rules: HostRules, environment: Environment | None = None)
     layers = _named(asked, target, draft, drafted)
     if rules.indexer_is_a_layer:
         layers = list(with_indexers_apart(layers))
+    layers = [_as_this_host_names(named, rules) for named in layers]
     environment = environment or Environment(DeviceGeneration.A2)
     _refuse_other_sizes(layers, environment)
     _refuse_unplanned(layers, rules)
@@ -115,6 +117,12 @@ def find(asked: Asked, rules: HostRules, environment: Environment | None = None)
         models.append(("draft", _described(draft, layers, Role.DRAFT)))
     notes = _other_vocabulary(asked, target, draft)
     return Found(inputs, tuple(models), notes, padded_bytes=sizes.padded)
+
+
+def _as_this_host_names(named: NamedLayer, rules: HostRules) -> NamedLayer:
+    if named.layer.module != SHORT_CONVOLUTION:
+        return named
+    return replace(named, name=named.name.removesuffix(SHORT_CONVOLUTION) + rules.short_convolution)
 
 
 def _refuse_what_vllm_reads(asked: Asked) -> None:

@@ -20,7 +20,8 @@ class HostRules:
     left to vllm-ascend; beside layers of another model they are planned on any host.
     ``compressed_in_one_process``: whether a worker in the engine core's own process serves them.
     ``hits_beside_states``: whether vLLM looks for prefix hits beside states of the target by
-    itself; it then keeps the states at ends of blocks, too.
+    itself; it then keeps the states at ends of blocks, too. ``short_convolution``: what vLLM calls
+    the module of a layer that is one.
     """
 
     quantizations: tuple[str, ...]
@@ -29,3 +30,4 @@ class HostRules:
     plans_compressed: bool
     compressed_in_one_process: bool
     hits_beside_states: bool
+    short_convolution: str

@@ -34,6 +34,7 @@ RULES = HostRules(
     plans_compressed=False,
     compressed_in_one_process=False,
     hits_beside_states=True,
+    short_convolution="short_conv",
 )
 
 

@@ -148,6 +148,18 @@ def test_blocks_of_a_hybrid_model_hold_a_state_where_the_host_pads_pages(
     assert small == 640 * 1024
 
 
+@pytest.mark.parametrize(("rules", "name"), [(SHARED, "conv"), (EQUAL_PAGES, "short_conv")])
+def test_short_convolutions_have_the_hosts_name(
+    rules: HostRules, name: str, models: dict[str, str]
+) -> None:
+    """LFM2 in vLLM: model_executor/models/lfm2.py, the prefix of ShortConv."""
+    asked = Asked({"model": models["LFM2-1.2B"], "max_model_len": 4096})
+    layers = [layer.layout for layer in from_config.find(asked, rules).inputs.layers]
+    named = [layout.layer for layout in layers if layout.kind is Kind.MAMBA]
+    assert named
+    assert {layer.rpartition(".")[2] for layer in named} == {name}
+
+
 def test_every_rule_differs_between_hosts() -> None:
     """One that does not is no rule of a host."""
     for field in dataclasses.fields(HostRules):
