@@ -88,13 +88,8 @@ def why_not_planned_groups(config: VllmConfig, specs: Sequence[Mapping[str, Any]
 
 
 def _why_not_these(config: VllmConfig, specs: Iterable[Any]) -> str | None:
-    # vllm-ascend's arrangement takes no layers of another model beside DeepSeek-V4's. This worker
-    # need not have the draft's: other stages of a pipeline decide the same.
-    has_draft = config.speculative_config is not None and (
-        config.speculative_config.method == "draft_model"
-    )
     for spec in specs:
-        if has_draft and _is_of_deepseek_v4(spec):
+        if _is_of_deepseek_v4(spec) and _has_draft_model(config):
             continue
         if type(spec) not in PLANNED_SPECS:
             return f"vllm-ascend has an arrangement of its own for a {type(spec).__name__}"
@@ -104,6 +99,15 @@ def _why_not_these(config: VllmConfig, specs: Iterable[Any]) -> str | None:
             if getattr(spec, form, False):
                 return f"vllm-ascend has an arrangement of its own for {form}"
     return None
+
+
+def _has_draft_model(config: VllmConfig) -> bool:
+    """Whether a model of its own drafts; vllm-ascend's arrangement of DeepSeek-V4 takes none.
+
+    This worker need not have its layers: other stages of a pipeline decide the same.
+    """
+    speculative = config.speculative_config
+    return speculative is not None and speculative.method == "draft_model"
 
 
 def _is_of_deepseek_v4(spec: Any) -> bool:
