@@ -21,7 +21,8 @@ METHODS = ("draft_model", "eagle", "eagle3", "mtp", "dflash")
 WORDS = {
     "data_parallel": "data parallelism",
     "pipeline_parallel": "pipeline parallelism",
-    "context_parallel": "context parallelism",
+    "prefill_context_parallel": "prefill context parallelism",
+    "decode_context_parallel": "decode context parallelism",
     "eplb": "--enable-eplb",
     "lora": "--enable-lora",
     "adaptive_verification": "enable_adaptive_verification",
@@ -39,6 +40,12 @@ WORDS = {
 
 ON_V1 = ("model runner V1", "set VLLM_USE_V2_MODEL_RUNNER=0")
 INSTEAD = {
+    # vLLM 0.30.0 runs it on V2 alone, and vllm-ascend 0.30.0rc2 refuses it on V1.
+    "prefill_context_parallel": (
+        "prefill context parallelism on model runner V2 without a draft (vLLM's model runner V1 "
+        "has none)",
+        "leave prefill_context_parallel_size out, or the draft",
+    ),
     # The device trims each request's drafts; a proposal is planned from numbers on the host.
     "adaptive_verification": (
         "as many draft tokens for all requests of a step (vLLM's model runner V1 has no adaptive "
@@ -63,7 +70,8 @@ class AskedOfV2:
 
     data_parallel: bool
     pipeline_parallel: bool
-    context_parallel: bool
+    prefill_context_parallel: bool
+    decode_context_parallel: bool
     eplb: bool
     lora: bool
     adaptive_verification: bool
@@ -109,7 +117,8 @@ def drafts_on_v2(facts: ServeFacts) -> Iterator[Refusal]:
     yield from AskedOfV2(
         data_parallel=facts.whole("data_parallel_size", 1) > 1,
         pipeline_parallel=facts.whole("pipeline_parallel_size", 1) > 1,
-        context_parallel=facts.context_parallel > 1,
+        prefill_context_parallel=facts.whole("prefill_context_parallel_size", 1) > 1,
+        decode_context_parallel=facts.whole("decode_context_parallel_size", 1) > 1,
         eplb=bool(facts.engine.get("enable_eplb")),
         lora=bool(facts.engine.get("enable_lora")),
         adaptive_verification=bool(options.get("enable_adaptive_verification")),

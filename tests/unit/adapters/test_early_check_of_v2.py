@@ -15,6 +15,7 @@ def config(
     dp=1,
     pp=1,
     cp=1,
+    pcp=1,
     eplb=False,
     lora=None,
     counts=None,
@@ -45,7 +46,7 @@ def config(
         parallel_config=SimpleNamespace(
             data_parallel_size=dp,
             pipeline_parallel_size=pp,
-            prefill_context_parallel_size=1,
+            prefill_context_parallel_size=pcp,
             decode_context_parallel_size=cp,
             enable_eplb=eplb,
         ),
@@ -68,7 +69,7 @@ COMPRESSED = SimpleNamespace(compress_ratios=[0, 4, 128])
     [
         ({"dp": 2}, "data parallelism"),
         ({"pp": 2}, "pipeline parallelism"),
-        ({"cp": 2}, "context parallelism"),
+        ({"cp": 2}, "decode context parallelism"),
         ({"eplb": True}, "--enable-eplb"),
         ({"lora": SimpleNamespace()}, "--enable-lora"),
         ({"parallel_drafting": True}, "parallel drafting"),
@@ -93,6 +94,12 @@ def test_what_is_not_served_is_refused(given, named):
 def test_adaptive_verification_is_refused_without_naming_v1_which_lacks_it():
     reason = why_not_served(config(enable_adaptive_verification=True))
     assert "leave enable_adaptive_verification out" in reason
+    assert "VLLM_USE_V2_MODEL_RUNNER=0" not in reason
+
+
+def test_prefill_context_parallelism_is_refused_without_naming_v1_which_lacks_it():
+    reason = why_not_served(config(pcp=2))
+    assert "leave prefill_context_parallel_size out" in reason
     assert "VLLM_USE_V2_MODEL_RUNNER=0" not in reason
 
 

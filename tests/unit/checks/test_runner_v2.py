@@ -22,6 +22,11 @@ TARGET = "Llama-3.1-8B"
 COUNTS = {"num_speculative_tokens_per_batch_size": [[1, 2, 3], [3, 8, 1]]}
 DEVICE = DeviceFacts(8, 64 << 30, DeviceGeneration.A2, "a test")
 RULES = installed_host.adapters()[0].RULES
+NOT_ON_V1 = {
+    WORDS["adaptive_verification"]: "per_batch_size",
+    WORDS["prefill_context_parallel"]: "leave prefill_context_parallel_size out",
+}
+"""What is advised where model runner V1 lacks it too."""
 
 
 def asked_of_v2(engine: dict[str, Any], runner: str = "v2") -> set[str]:
@@ -31,9 +36,10 @@ def asked_of_v2(engine: dict[str, Any], runner: str = "v2") -> set[str]:
     except RefusedError as error:
         found = [refusal for refusal in error.refusals if refusal.code == "runner"]
         for refusal in found:
-            adaptive = WORDS["adaptive_verification"] in refusal.asked
-            change = "per_batch_size" if adaptive else "VLLM_USE_V2_MODEL_RUNNER=0"
+            name = refusal.asked.partition(" with drafts of mkv_ascend")[0]
+            change = NOT_ON_V1.get(name, "VLLM_USE_V2_MODEL_RUNNER=0")
             assert change in refusal.change
+            assert (name in NOT_ON_V1) == ("VLLM_USE_V2_MODEL_RUNNER" not in refusal.change)
         return {refusal.asked.partition(" with drafts of mkv_ascend")[0] for refusal in found}
     return set()
 
@@ -49,7 +55,8 @@ def engine(target: str, draft: str, speculative: dict[str, Any], **options: Any)
         ({}, {}, None),
         ({"data_parallel_size": 2}, {}, "data_parallel"),
         ({"pipeline_parallel_size": 2}, {}, "pipeline_parallel"),
-        ({"decode_context_parallel_size": 2}, {}, "context_parallel"),
+        ({"decode_context_parallel_size": 2}, {}, "decode_context_parallel"),
+        ({"prefill_context_parallel_size": 2}, {}, "prefill_context_parallel"),
         ({"enable_eplb": True}, {}, "eplb"),
         ({"enable_lora": True}, {}, "lora"),
         ({}, {"enable_adaptive_verification": True}, "adaptive_verification"),

@@ -28,9 +28,8 @@ def why_not_served(config: VllmConfig) -> str | None:
     asked = AskedOfV2(
         data_parallel=parallel.data_parallel_size > 1,
         pipeline_parallel=parallel.pipeline_parallel_size > 1,
-        context_parallel=(
-            parallel.prefill_context_parallel_size * parallel.decode_context_parallel_size > 1
-        ),
+        prefill_context_parallel=parallel.prefill_context_parallel_size > 1,
+        decode_context_parallel=parallel.decode_context_parallel_size > 1,
         eplb=parallel.enable_eplb,
         # vLLM gives an adapter to one row of logits for each request; a verify step has K + 1.
         lora=config.lora_config is not None,
