@@ -9,6 +9,7 @@ from vllm_ascend.worker import worker as ascend_worker
 
 from mkv_ascend.adapters.common import worker_answers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
+from mkv_ascend.adapters.common.runner import MkvModelRunner
 from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.patching import override, replaced
 from mkv_ascend.adapters.platform_slot import OURS
@@ -32,8 +33,6 @@ class MkvWorker(ascend_worker.NPUWorker):
         vllm-ascend's method takes the runner's class from a global of its module, and does much
         more. Replacing the global during the call keeps all of it.
         """
-        from mkv_ascend.adapters.common.runner import MkvModelRunner
-
         with replaced(ascend_worker, "NPUModelRunner", MkvModelRunner):
             super().init_device()
 
