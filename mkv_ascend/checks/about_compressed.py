@@ -35,4 +35,27 @@ def executor(facts: ServeFacts) -> Iterator[Refusal]:
         )
 
 
-CHECKS = (executor,)
+def drafts_with_transfer(facts: ServeFacts) -> Iterator[Refusal]:
+    """A draft model and a KV connector, which leaves the caches to vllm-ascend.
+
+    Its own arrangement of DeepSeek-V4's caches takes no layers of another model.
+    """
+    if facts.rules is None or facts.rules.plans_compressed or not facts.target.is_compressed:
+        return
+    speculation, draft = facts.speculation, facts.draft
+    if speculation is None or draft is None or speculation.method != "draft_model":
+        return
+    for option in ("kv_transfer_config", "kv_offloading_size"):
+        if facts.engine.get(option) is not None:
+            words = f"--{option.replace('_', '-')}"
+            yield Refusal(
+                "draft-caches",
+                f"the draft {draft.name} beside {facts.target.model_type} with {words}, with which "
+                f"{host_versions.vllm_ascend()} arranges the caches itself, without layers of "
+                "other models",
+                "the target's own MTP layer (method mtp), ngram, or no speculation with it",
+                f"choose one of these, or leave {words} out",
+            )
+
+
+CHECKS = (executor, drafts_with_transfer)

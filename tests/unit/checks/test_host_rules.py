@@ -119,6 +119,26 @@ def test_deepseek_v4_takes_layers_of_other_models(
     assert refused(engine, EQUAL_PAGES) == refused(engine, SHARED) == {}
 
 
+@pytest.mark.parametrize("option", [{"kv_transfer_config": {}}, {"kv_offloading_size": 8}, {}])
+@pytest.mark.parametrize("method", ["draft_model", "mtp"])
+def test_deepseek_v4_takes_no_draft_model_with_transfer_on_one_host(
+    option: dict[str, Any], method: str, models: dict[str, str]
+) -> None:
+    """There the connector leaves the caches to vllm-ascend."""
+    speculative: dict[str, Any] = {"method": method, "num_speculative_tokens": 3}
+    if method == "draft_model":
+        speculative["model"] = models["v4-draft"]
+    engine = {
+        "model": models["v4-whole"],
+        "distributed_executor_backend": "mp",
+        "speculative_config": speculative,
+        **option,
+    }
+    expected = {"draft-caches"} if option and method == "draft_model" else set()
+    assert {code for code in refused(engine, EQUAL_PAGES) if code == "draft-caches"} == expected
+    assert "draft-caches" not in refused(engine, SHARED)
+
+
 def test_caches_that_a_host_arranges_itself_are_not_planned_by_numbers(
     models: dict[str, str],
 ) -> None:
