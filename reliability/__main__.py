@@ -16,6 +16,7 @@ import time
 from dataclasses import asdict
 
 from benchmarks.host import RUNNERS, add_runner_option, require_runner
+from benchmarks.matrix.running import FAILS
 from reliability import judging, scenarios
 
 PAIRS = {"attention": scenarios.ATTENTION, "states": scenarios.STATES}
@@ -48,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(said, verdict.reason, sep="\n  " if verdict.reason else "", file=sys.stderr)
     if asked.json:
         print(json.dumps(found, indent=1))
-    failed = [one for one in found if one["result"] == judging.FAILS]
+    failed = [one for one in found if one["result"] == FAILS]
     print(f"{len(found)} cases, {len(failed)} failed", file=sys.stderr)
     return 1 if failed else 0
 

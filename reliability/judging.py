@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.matrix import refusals
+from benchmarks.matrix.running import FAILS, REFUSED, WORKS
 from reliability.scenarios import Case
 from tests.support import engine, reference
 from tests.support.loop_judgement import drafter_of
@@ -14,9 +16,6 @@ from tests.support.pairs import TIES
 from tests.support.reference import DraftProposal
 from tests.support.tiny_models import model_directory
 
-WORKS, REFUSED, FAILS = "works", "refused", "fails"
-REFUSAL = "mkv_ascend:"
-"""Begins the one line with which an engine of ours is refused."""
 MOST_JUDGED = 60
 """Proposals of a case that are judged: each is a pass of the draft without a cache."""
 
@@ -31,6 +30,7 @@ class Verdict:
         tokens: tokens that the target gave.
         drafted: draft tokens that were judged.
         accepted: share of all draft tokens that were accepted.
+        replays: proposals that were replayed from a graph.
     """
 
     result: str
@@ -38,6 +38,7 @@ class Verdict:
     tokens: int = 0
     drafted: int = 0
     accepted: float = 0.0
+    replays: int = 0
 
 
 def judge(case: Case) -> Verdict:
@@ -45,11 +46,11 @@ def judge(case: Case) -> Verdict:
     try:
         result = engine.run(case.scenario)
     except engine.EngineFailedError as error:
-        refusals = [line for line in str(error).splitlines() if REFUSAL in line]
-        if refusals and "Traceback" not in str(error):
-            return Verdict(REFUSED, refusals[-1].strip())
-        return Verdict(FAILS, str(error)[-3000:])
-    problems = [*_lengths(case, result), *_wrong_tokens(case, result), *_wrong_drafts(case, result)]
+        if (known := refusals.known_refusal(str(error))) is not None:
+            return Verdict(REFUSED, known.reason)
+        return Verdict(FAILS, refusals.last_words(str(error)))
+    checks = (_lengths, _no_drafts, _wrong_tokens, _wrong_drafts)
+    problems = [problem for check in checks for problem in check(case, result)]
     accepted = result.num_accepted / result.num_draft_tokens if result.num_draft_tokens else 0.0
     return Verdict(
         FAILS if problems else WORKS,
@@ -57,6 +58,7 @@ def judge(case: Case) -> Verdict:
         sum(map(len, result.tokens)),
         sum(len(proposal.tokens) for proposal in _judged(case, result)),
         accepted,
+        result.draft_replays,
     )
 
 
@@ -66,6 +68,12 @@ def _lengths(case: Case, result: engine.Result) -> Iterator[str]:
         wanted = min(case.scenario.max_tokens, longest - len(prompt))
         if len(tokens) != wanted:
             yield f"request {index} has {len(tokens)} tokens, not {wanted}"
+
+
+def _no_drafts(case: Case, result: engine.Result) -> Iterator[str]:
+    """A request of four tokens has room for a draft behind its first: none is no speculation."""
+    if max(map(len, result.tokens)) >= 4 and not result.num_draft_tokens:
+        yield "no draft token was verified"
 
 
 def _wrong_tokens(case: Case, result: engine.Result) -> Iterator[str]:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from benchmarks.matrix.running import FAILS, REFUSED, WORKS
 from reliability import __main__ as program
 from reliability import judging, scenarios
 from tests.support import engine, reference
@@ -42,8 +43,8 @@ def test_what_is_drawn_can_be_served():
         )
 
 
-def result_of(case, tokens, proposals=()):
-    return engine.Result(tokens=tokens, proposals=list(proposals))
+def result_of(tokens, proposals=(), drafted=2):
+    return engine.Result(tokens=tokens, proposals=list(proposals), num_draft_tokens=drafted)
 
 
 def verdict(monkeypatch, case, result):
@@ -73,19 +74,20 @@ def test_a_wrong_token_a_lost_one_and_a_wrong_draft_are_failures(monkeypatch):
     longest = case.scenario.engine["max_model_len"]
     right = [[7] * min(17, longest - len(prompt)) for prompt in case.scenario.prompts]
     draft = DraftProposal([1, 2, 3], [8, 8])
-    assert verdict(monkeypatch, case, result_of(case, right, [draft])).result == judging.WORKS
+    assert verdict(monkeypatch, case, result_of(right, [draft])).result == WORKS
     other = [[*right[0][:-1], 6], *right[1:]]
-    assert verdict(monkeypatch, case, result_of(case, other, [draft])).result == judging.FAILS
+    assert verdict(monkeypatch, case, result_of(other, [draft])).result == FAILS
     short = [right[0][:-1], *right[1:]]
-    assert verdict(monkeypatch, case, result_of(case, short, [draft])).result == judging.FAILS
+    assert verdict(monkeypatch, case, result_of(short, [draft])).result == FAILS
     wrong = DraftProposal([1, 2, 3], [8, 9])
-    assert verdict(monkeypatch, case, result_of(case, right, [wrong])).result == judging.FAILS
+    assert verdict(monkeypatch, case, result_of(right, [wrong])).result == FAILS
+    assert verdict(monkeypatch, case, result_of(right, drafted=0)).result == FAILS
     # Past the longest context there is no position for the last one.
     last = DraftProposal([1] * (longest - 1), [8, 9])
-    assert verdict(monkeypatch, case, result_of(case, right, [last])).result == judging.WORKS
+    assert verdict(monkeypatch, case, result_of(right, [last])).result == WORKS
 
 
-def test_a_refusal_is_no_failure_and_a_traceback_is(monkeypatch):
+def test_a_known_refusal_is_no_failure_and_any_other_end_is(monkeypatch):
     case = scenarios.draw(1, EVERY, {})
 
     def fail(text):
@@ -95,14 +97,16 @@ def test_a_refusal_is_no_failure_and_a_traceback_is(monkeypatch):
         monkeypatch.setattr(judging.engine, "run", run)
         return judging.judge(case).result
 
-    assert fail("mkv_ascend: no backend serves this") == judging.REFUSED
-    assert fail("Traceback (most recent call last)\nmkv_ascend: no") == judging.FAILS
-    assert fail("Killed") == judging.FAILS
+    begun = "Traceback (most recent call last)\n"
+    known = "a draft model with recurrent layers with drafts of mkv_ascend on model runner V2"
+    assert fail(f"{begun}ValueError: {known}") == REFUSED
+    assert fail(f"{begun}ValueError: something else") == FAILS
+    assert fail("Killed") == FAILS
 
 
 def test_the_program_ends_with_1_where_a_case_fails(monkeypatch, capsys):
     monkeypatch.setattr(program, "require_runner", lambda runner: None)
-    results = iter([judging.WORKS, judging.FAILS])
+    results = iter([WORKS, FAILS])
     monkeypatch.setattr(
         program.judging, "judge", lambda case: judging.Verdict(next(results), "a reason")
     )
