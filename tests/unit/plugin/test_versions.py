@@ -18,18 +18,18 @@ COORDINATOR_IS_PATCHED = hosts.only_on(
 
 
 @pytest.mark.parametrize(
-    ("vllm", "vllm_ascend"),
+    ("vllm", "vllm_ascend", "folder"),
     [
-        ("0.23.0", "0.23.0"),
-        ("0.23.0+empty", "0.23.0.post1"),
-        ("0.23.0+cu129", "0.23.0"),
-        ("0.30.0+empty", "0.30.0rc2"),
+        ("0.23.0", "0.23.0", "vllm_ascend_0_23"),
+        ("0.23.0+empty", "0.23.0.post1", "vllm_ascend_0_23"),
+        ("0.23.0+cu129", "0.23.0", "vllm_ascend_0_23"),
+        ("0.30.0+empty", "0.30.0rc2", "vllm_ascend_0_30"),
     ],
 )
-def test_supported_versions_have_an_adapter(vllm, vllm_ascend):
+def test_supported_versions_have_an_adapter(vllm, vllm_ascend, folder):
     installed = {"vllm": vllm, "vllm-ascend": vllm_ascend}
     assert installed_host.version_problem(installed) is None
-    assert vllm_ascend in installed_host.adapter_for(installed).VERSIONS["vllm-ascend"]
+    assert f"mkv_ascend.adapters.{folder}" == installed_host.adapter_for(installed).PACKAGE
 
 
 @pytest.mark.parametrize(
