@@ -108,7 +108,7 @@ def find(asked: Asked, rules: HostRules, environment: Environment | None = None)
     inputs = PlanInputs(
         cached if groups is None else tuple(chain.from_iterable(groups)),
         Request(tokens, 1 + drafted),
-        asked.number("max_num_batched_tokens", ADMITTED_TOKENS),
+        _tokens_in_flight(asked, rules),
         _grouping_options(options, _takes_hits(asked, layers, target, rules)),
         None if groups is None else tuple(tuple(x.layout.layer for x in group) for group in groups),
     )
@@ -117,6 +117,25 @@ def find(asked: Asked, rules: HostRules, environment: Environment | None = None)
         models.append(("draft", _described(draft, layers, Role.DRAFT)))
     notes = _other_vocabulary(asked, target, draft)
     return Found(inputs, tuple(models), notes, padded_bytes=sizes.padded)
+
+
+def _tokens_in_flight(asked: Asked, rules: HostRules) -> int:
+    """Most tokens that are scheduled while those before them are held.
+
+    ``VllmConfig.max_in_flight_tokens`` of vLLM 0.30.0: two batches, if a step is scheduled while
+    the one before it runs, and the model is not spread over a pipeline.
+    """
+    tokens = asked.number("max_num_batched_tokens", ADMITTED_TOKENS)
+    return tokens * 2 if rules.counts_batches_in_flight and _schedules_ahead(asked) else tokens
+
+
+def _schedules_ahead(asked: Asked) -> bool:
+    """Whether a step is scheduled while one runs: by default, if a draft runs on a device."""
+    if (given := asked.engine.get("async_scheduling")) is not None:
+        return bool(given)
+    speculative = asked.speculative or {}
+    on_host = speculative.get("method") in WITHOUT_LAYERS - {"ngram_gpu"}
+    return not on_host and not speculative.get("disable_padded_drafter_batch")
 
 
 def _as_this_host_names(named: NamedLayer, rules: HostRules) -> NamedLayer:

@@ -20,8 +20,9 @@ class HostRules:
     left to vllm-ascend; beside layers of another model they are planned on any host.
     ``compressed_in_one_process``: whether a worker in the engine core's own process serves them.
     ``hits_beside_states``: whether vLLM looks for prefix hits beside states of the target by
-    itself; it then keeps the states at ends of blocks, too. ``short_convolution``: what vLLM calls
-    the module of a layer that is one.
+    itself; it then keeps the states at ends of blocks, too. ``counts_batches_in_flight``: whether
+    vLLM admits requests by the tokens of all batches under way, not of one. ``short_convolution``:
+    what vLLM calls the module of a layer that is one.
     """
 
     quantizations: tuple[str, ...]
@@ -30,4 +31,5 @@ class HostRules:
     plans_compressed: bool
     compressed_in_one_process: bool
     hits_beside_states: bool
+    counts_batches_in_flight: bool
     short_convolution: str

@@ -30,6 +30,7 @@ RULES = HostRules(
     plans_compressed=True,
     compressed_in_one_process=True,
     hits_beside_states=False,
+    counts_batches_in_flight=False,
     short_convolution="conv",
 )
 

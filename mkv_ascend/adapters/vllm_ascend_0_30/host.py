@@ -34,6 +34,7 @@ RULES = HostRules(
     plans_compressed=False,
     compressed_in_one_process=False,
     hits_beside_states=True,
+    counts_batches_in_flight=True,
     short_convolution="short_conv",
 )
 

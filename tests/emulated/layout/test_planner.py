@@ -62,6 +62,8 @@ class Pair:
         }
 
 
+SHORT_STEPS = {"max_num_batched_tokens": 128}
+"""A window holds its own tokens and those of steps under way, as many of these as a host counts."""
 V4 = {"block_size": 128, "dtype": "bfloat16"}
 WITHOUT_IMAGES = {"language_model_only": True}
 WITH_TRITON = {"EMULATED_NPU_TRITON": "1"}
@@ -73,10 +75,10 @@ there is no Triton documents multiples of 32 in bfloat16. Plans do not depend on
 PAIRS = {
     "dense": Pair("llama_target", draft="gemma3_draft"),
     "eagle3": Pair("llama_target", "eagle3", "llama_eagle3"),
-    "window+full": Pair("gemma3"),
+    "window+full": Pair("gemma3", engine=SHORT_STEPS),
     "gpt-oss": Pair("gpt_oss", draft="gpt_oss_draft", variables=WITH_TRITON),
     "mla": Pair("deepseek_v2_target"),
-    "mla, windows": Pair("deepseek_v2_target", draft="gemma3_draft"),
+    "mla, windows": Pair("deepseek_v2_target", draft="gemma3_draft", engine=SHORT_STEPS),
     "sparse mla": Pair("deepseek_v32_target", draft="gemma3_draft"),
     "gdn": Pair("qwen3_next", draft="gemma3_draft", variables=ROTARY_OF_16),
     "gdn, gdn": Pair("qwen3_next", draft="qwen3_next_draft", variables=ROTARY_OF_16),
@@ -147,7 +149,8 @@ def printed(pair, capsys):
     arguments = pair.arguments()
     command = ["explain", "--no-build", "--no-vllm-grouping", "--format", "json"]
     command += ["--model", arguments["model"], "--memory", str(MEMORY)]
-    command += ["--max-model-len", str(TOKENS), "--max-num-batched-tokens", str(TOKENS)]
+    command += ["--max-model-len", str(TOKENS), "--max-num-batched-tokens"]
+    command.append(str(arguments["max_num_batched_tokens"]))
     if arguments["speculative_config"] is not None:
         command += ["--speculative-config", json.dumps(arguments["speculative_config"])]
     capsys.readouterr()

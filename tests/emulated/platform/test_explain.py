@@ -52,7 +52,9 @@ def test_vllms_own_grouping_is_shown(target: str, draft: str, groups: int, mib: 
     options = ["--draft", str(CONFIGS / draft), "--speculative-config", config]
     vllm = explain(target, *options, "--memory", "8GiB")["vllm"]
     assert vllm["groups"] == groups
-    assert vllm["request_bytes"] / MIB == pytest.approx(mib, abs=0.5)
+    # vllm-ascend 0.30.0rc2 gives each layer a buffer of its own, for the blocks of all groups.
+    buffers = groups if hosts.A_BUFFER_FOR_EACH_LAYER else 1
+    assert vllm["request_bytes"] / MIB == pytest.approx(mib * buffers, abs=0.5 * buffers)
     assert vllm["num_blocks"] == 8 * 2**30 // vllm["bytes_per_block"]
 
 
@@ -96,7 +98,10 @@ def test_what_vllm_builds_is_what_the_numbers_say_within_a_minute_and_4_gib() ->
     assert kept(built) == kept(numbers)
     for name in ("request", "bytes_per_block", "padding_fraction"):
         assert built[name] == numbers[name]
-    assert built["vllm"]["error"].startswith("NotImplementedError: The page size of the layer")
+    if hosts.A_BUFFER_FOR_EACH_LAYER:
+        assert built["vllm"]["groups"] > 0
+    else:
+        assert built["vllm"]["error"].startswith("NotImplementedError: The page size of the layer")
     assert any("its vocabulary has 201088 tokens, not 129280" in note for note in built["notes"])
 
 

@@ -180,6 +180,24 @@ def test_short_convolutions_have_the_hosts_name(
     assert {layer.rpartition(".")[2] for layer in named} == {name}
 
 
+@pytest.mark.parametrize(
+    ("given", "batches"),
+    [
+        ({}, 2),
+        ({"async_scheduling": False}, 1),
+        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}, 1),
+    ],
+)
+def test_a_host_may_count_all_batches_under_way(
+    given: dict[str, Any], batches: int, models: dict[str, str]
+) -> None:
+    """``VllmConfig.max_in_flight_tokens`` of vLLM 0.30.0, whose default schedules ahead."""
+    steps = {"max_model_len": 4096, "max_num_batched_tokens": 512}
+    asked = Asked({"model": models["gpt-oss-20b"], **steps, **given})
+    assert from_config.find(asked, SHARED).inputs.admitted_tokens == 512
+    assert from_config.find(asked, EQUAL_PAGES).inputs.admitted_tokens == 512 * batches
+
+
 def test_every_rule_differs_between_hosts() -> None:
     """One that does not is no rule of a host."""
     for field in dataclasses.fields(HostRules):
