@@ -94,7 +94,7 @@ TARGETS = (
     Target(
         "dense",
         "llama_target",
-        heads={"eagle": "llama_eagle", "eagle3": "llama_eagle3"},
+        heads={"eagle": "llama_eagle", "eagle3": "llama_eagle3", "dflash": "llama_dflash"},
     ),
     Target(
         "window+full",
@@ -105,25 +105,47 @@ TARGETS = (
     Target(
         "mla",
         "deepseek_v2_target",
-        heads={"eagle3": "deepseek_v2_eagle3", "mtp": "deepseek_v3_mtp"},
+        heads={
+            "eagle3": "deepseek_v2_eagle3",
+            "mtp": "deepseek_v3_mtp",
+            "dflash": "deepseek_v2_dflash",
+        },
         # An MTP checkpoint is target and draft at once.
         head_targets={"mtp": "deepseek_v3_mtp"},
     ),
     Target(
         "dsa",
         "deepseek_v32_target",
-        heads={"eagle3": "deepseek_v32_eagle3", "mtp": "deepseek_v32_mtp"},
+        heads={
+            "eagle3": "deepseek_v32_eagle3",
+            "mtp": "deepseek_v32_mtp",
+            "dflash": "deepseek_v32_dflash",
+        },
         head_targets={"mtp": "deepseek_v32_mtp"},
     ),
     Target(
         "gdn",
         "qwen3_next",
-        heads={"eagle3": "qwen3_next_eagle3", "mtp": "qwen3_next_mtp"},
+        heads={
+            "eagle3": "qwen3_next_eagle3",
+            "mtp": "qwen3_next_mtp",
+            "dflash": "qwen3_next_dflash",
+        },
         head_targets={"mtp": "qwen3_next_mtp"},
         triton=True,
     ),
-    Target("mamba2", "granite4", heads={"eagle3": "granite4_eagle3"}, triton=True),
-    Target("short conv", "lfm2", heads={"eagle3": "lfm2_eagle3"}, triton=True),
+    Target(
+        "mamba2",
+        "granite4",
+        heads={"eagle3": "granite4_eagle3", "dflash": "granite4_dflash"},
+        triton=True,
+    ),
+    Target(
+        "short conv",
+        "lfm2",
+        heads={"eagle3": "lfm2_eagle3", "dflash": "lfm2_dflash"},
+        triton=True,
+    ),
     Target(
         "deepseek-v4",
         "deepseek_v4_fitted",

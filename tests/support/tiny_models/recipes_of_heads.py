@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each tiny model is that is made from another: heads of drafting methods, and noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tests.support.tiny_models.recipe import (
+    BlockHeadRecipe,
+    DerivedRecipe,
+    HeadRecipe,
+    PerturbedRecipe,
+)
+from tests.support.tiny_models.tokenizer import VOCABULARY_SIZE
+
+__all__ = ["HEADS"]
+
+_LLAMA_HEAD: Mapping[str, Any] = {
+    "head_dim": 64,
+    "intermediate_size": 256,
+    "num_hidden_layers": 1,
+}
+
+# Heads of another size than any target's here, so that pages are unequal.
+_WIDE_HEAD: Mapping[str, Any] = {**_LLAMA_HEAD, "head_dim": 128, "num_attention_heads": 2}
+
+
+def _block_head(depths: list[int]) -> dict[str, Any]:
+    """A head of method dflash that takes the output of the target's layers ``depths``."""
+    return {
+        "head_dim": 64,
+        "intermediate_size": 256,
+        "dflash_config": {"mask_token_id": VOCABULARY_SIZE - 1, "target_layer_ids": depths},
+    }
+
+
+HEADS: tuple[DerivedRecipe, ...] = (
+    HeadRecipe(
+        name="llama_eagle",
+        model_type="llama",
+        source="llama_target",
+        method="eagle",
+        architecture=_LLAMA_HEAD,
+        steps=100,
+    ),
+    HeadRecipe(
+        name="gpt_oss_eagle3",
+        model_type="llama",
+        source="gpt_oss",
+        method="eagle3",
+        architecture={**_LLAMA_HEAD, "eagle_aux_hidden_state_layer_ids": [1, 2, 3]},
+        steps=60,
+    ),
+    HeadRecipe(
+        name="llama_eagle3",
+        model_type="llama",
+        source="llama_target",
+        method="eagle3",
+        architecture={
+            **_WIDE_HEAD,
+            "eagle_aux_hidden_state_layer_ids": [0, 1],
+            "num_aux_hidden_states": 2,
+        },
+        steps=60,
+    ),
+    HeadRecipe(
+        name="deepseek_v2_eagle3",
+        model_type="llama",
+        source="deepseek_v2_target",
+        method="eagle3",
+        # vLLM's DeepSeek has no hidden state to hand out before the first layer.
+        architecture={
+            **_WIDE_HEAD,
+            "eagle_aux_hidden_state_layer_ids": [1],
+            "num_aux_hidden_states": 1,
+        },
+        steps=60,
+    ),
+    *(
+        # Heads on every other family of targets, of a head size that none of these has.
+        HeadRecipe(
+            name=f"{family}_eagle3",
+            model_type="llama",
+            source=source,
+            method="eagle3",
+            architecture={
+                **_WIDE_HEAD,
+                "eagle_aux_hidden_state_layer_ids": depths,
+                "num_aux_hidden_states": len(depths),
+            },
+            steps=steps,
+        )
+        for family, source, depths, steps in (
+            ("gemma3", "gemma3", [1, 2, 3], 60),
+            ("qwen3_next", "qwen3_next", [0, 1, 2], 60),
+            ("granite4", "granite4", [0, 1, 2], 30),
+            ("lfm2", "lfm2", [0, 1, 2], 60),
+            ("deepseek_v32", "deepseek_v32_target", [1], 60),
+        )
+    ),
+    HeadRecipe(
+        name="deepseek_v3_mtp",
+        model_type="deepseek_v3",
+        source="deepseek_v2_target",
+        method="mtp",
+        architecture={},
+        steps=50,
+    ),
+    HeadRecipe(
+        name="deepseek_v32_mtp",
+        model_type="deepseek_v32",
+        source="deepseek_v32_target",
+        method="mtp",
+        architecture={},
+        steps=50,
+    ),
+    BlockHeadRecipe(
+        name="gpt_oss_dflash",
+        model_type="qwen3",
+        source="gpt_oss",
+        method="dflash",
+        architecture=_block_head([0, 1, 2]),
+        steps=100,
+        drafted=3,
+    ),
+    *(
+        # Pages of another size than any target's here. The last layer's output is not taken:
+        # transformers hands it out normed.
+        BlockHeadRecipe(
+            name=f"{family}_dflash",
+            model_type="qwen3",
+            source=source,
+            method="dflash",
+            architecture={**_block_head(depths), "head_dim": 128, "num_attention_heads": 2},
+            steps=100,
+            drafted=3,
+        )
+        for family, source, depths in (
+            ("llama", "llama_target", [0]),
+            ("deepseek_v2", "deepseek_v2_target", [0]),
+            ("deepseek_v32", "deepseek_v32_target", [0]),
+            ("qwen3_next", "qwen3_next", [0, 1]),
+            ("granite4", "granite4", [0, 1]),
+            ("lfm2", "lfm2", [0, 1]),
+        )
+    ),
+    HeadRecipe(
+        name="qwen3_next_mtp",
+        model_type="qwen3_next",
+        source="qwen3_next",
+        method="mtp",
+        architecture={},
+        steps=50,
+    ),
+    PerturbedRecipe(name="gemma3_perturbed", source="gemma3", noise=0.25),
+    PerturbedRecipe(name="gemma3_alternating_perturbed", source="gemma3_alternating", noise=0.15),
+)
