@@ -18,6 +18,7 @@ import mkv_ascend
 DESCRIPTION = "Any draft model for any target model on Ascend NPUs: a vLLM platform plugin."
 
 COMMANDS = {
+    "advise": "mkv_ascend.commands.advise",
     "check": "mkv_ascend.commands.check",
     "demo": "mkv_ascend.commands.demo",
     "doctor": "mkv_ascend.commands.doctor",

@@ -112,6 +112,10 @@ def test_help_of_each_command_needs_nothing(bare: Environment, name: str) -> Non
 
 
 ONE_LINE = {
+    "advise": (
+        (str(MODEL), "--method", "suffix", "--acceptance", "0.5"),
+        "which is not installed here: pip install 'mkv-ascend[check]'",
+    ),
     "check": (
         ("--", "vllm", "serve", str(MODEL)),
         "needs numpy, which is not installed here: pip install 'mkv-ascend[check]'",

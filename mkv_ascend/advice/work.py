@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The least that a forward must read and compute, of the share of a model on one rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mkv_ascend.advice.device import Device
+
+__all__ = ["Cost", "Experts", "LayerWork", "ModelWork", "forward"]
+
+CACHE_BYTES = 2
+"""Of an element of keys, values and states: 16 bits."""
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Of one layer: each token takes ``chosen`` of ``count`` experts of so many ``elements``."""
+
+    count: int
+    chosen: int
+    elements: float
+
+    def touched(self, tokens: float) -> float:
+        """Experts that at least one of so many tokens takes, if tokens choose evenly."""
+        missed: float = (1 - self.chosen / self.count) ** tokens
+        return self.count * (1 - missed)
+
+
+@dataclass(frozen=True)
+class LayerWork:
+    """One decoder layer.
+
+    ``weights``: elements that every token needs. ``cache``: elements that are read of each token of
+    the context, at most ``window`` tokens where it is not 0. ``state``: elements of a recurrent
+    state, read and written. ``pair_flop``: operations of one query with one key and value.
+    ``cube``, ``vector``, ``communication``: operators that are started.
+    """
+
+    weights: float
+    cache: float = 0.0
+    window: int = 0
+    state: float = 0.0
+    pair_flop: float = 0.0
+    experts: Experts | None = None
+    cube: int = 5
+    vector: int = 5
+    communication: int = 0
+
+
+@dataclass(frozen=True)
+class ModelWork:
+    """A model. ``head``: elements behind the layers, such as the vocabulary's.
+
+    ``weight_bytes``, ``expert_bytes``: of one element. ``resident``: elements that are held and
+    not read by each step, such as the table of embeddings.
+    """
+
+    layers: tuple[LayerWork, ...]
+    head: float
+    weight_bytes: float = 2.0
+    expert_bytes: float = 2.0
+    resident: float = 0.0
+
+    @property
+    def held_bytes(self) -> float:
+        """Bytes of all weights."""
+        dense = self.head + self.resident + sum(layer.weights for layer in self.layers)
+        experts = sum(x.experts.count * x.experts.elements for x in self.layers if x.experts)
+        return dense * self.weight_bytes + experts * self.expert_bytes
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Bytes, operations, and seconds of starting operators."""
+
+    bytes: float
+    flop: float
+    starts: float
+
+    def seconds(self, device: Device) -> float:
+        """On a device: the longer of reading and computing, and the starts."""
+        reading = self.bytes / (device.bytes_per_second * device.bandwidth_share)
+        computing = self.flop / (device.flop_per_second * device.flop_share)
+        return max(reading, computing) + self.starts
+
+
+def forward(
+    model: ModelWork, device: Device, requests: float, tokens: float, context: float
+) -> Cost:
+    """A forward of ``tokens`` tokens of each of ``requests`` requests behind so much context."""
+    rows = requests * tokens
+    read = model.head * model.weight_bytes
+    flop = 2 * rows * model.head
+    starts = device.cube_seconds + device.vector_seconds
+    for layer in model.layers:
+        seen = min(context, layer.window) if layer.window else context
+        read += layer.weights * model.weight_bytes
+        read += requests * (seen * layer.cache + 2 * layer.state) * CACHE_BYTES
+        flop += 2 * rows * layer.weights + rows * (seen * layer.pair_flop + 4 * layer.state)
+        if (experts := layer.experts) is not None:
+            read += experts.touched(rows) * experts.elements * model.expert_bytes
+            flop += 2 * rows * experts.chosen * experts.elements
+        starts += layer.cube * device.cube_seconds + layer.vector * device.vector_seconds
+        starts += layer.communication * device.communication_seconds
+    return Cost(read, flop, starts)

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``mkv-ascend advise``: does a draft pay for this target, predicted from config.json files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mkv_ascend.advice.device import CHIPS
+from mkv_ascend.commands.argument_types import positive
+
+if TYPE_CHECKING:
+    from mkv_ascend.advice.prediction import Drafting, Prediction, Serving
+    from mkv_ascend.checks.model_config import ModelConfig
+
+HELP = "predict whether a draft pays for a target, and with how many tokens"
+
+DESCRIPTION = """\
+Predicts, without weights, NPU or engine, how long a decoding step takes with and without a draft:
+plain step, verify step, the draft's passes, host time, speed-up, memory, requests at once, and the
+best number of draft tokens for each batch size.
+
+Every time is a prediction, from the least bytes and operations of each layer and from constants
+that were fitted to published figures. docs/prediction.md compares it with figures that were not
+used to fit. Nothing here was measured on your machine.
+"""
+
+EXAMPLES = """\
+examples:
+  mkv-ascend advise /models/Qwen3-32B --draft /models/Qwen3-0.6B --tp 4 --acceptance 0.7
+  mkv-ascend advise /models/DeepSeek-V3 --method mtp --tp 16 --chip a3 --tokens 1 --length 1.8
+  mkv-ascend advise /models/Qwen3-32B --method suffix --batch 1,26 --tokens 3 --length 1.9 --json
+"""
+
+EXIT_REFUSED = 2
+LOOK_UP = ("ngram", "suffix")
+METHODS = ("draft_model", "eagle", "eagle3", "dflash", "mtp", *LOOK_UP)
+MOST_TOKENS = 15
+"""Of a proposal: FIA takes at most 16 query tokens of a request."""
+SHARE_OF_MEMORY = 0.9
+"""vLLM's ``--gpu-memory-utilization`` by default."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the options of ``mkv-ascend advise``."""
+    parser.description = DESCRIPTION
+    parser.epilog = EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("target", type=Path, metavar="TARGET", help="directory of the target")
+    parser.add_argument("--draft", type=Path, metavar="DIR", help="directory of the draft")
+    parser.add_argument(
+        "--method", choices=METHODS, help="of drafting (draft_model where --draft is given)"
+    )
+    parser.add_argument("--chip", choices=CHIPS, default="a2", help="(%(default)s)")
+    parser.add_argument("--tp", type=positive, default=1, metavar="N", help="ranks (%(default)s)")
+    parser.add_argument(
+        "--batch", type=_batches, default=(1, 8, 64), metavar="N,...", help="requests (1,8,64)"
+    )
+    parser.add_argument(
+        "--context", type=positive, default=4096, metavar="TOKENS", help="(%(default)s)"
+    )
+    parser.add_argument(
+        "--tokens", type=_tokens, metavar="K", help=f"draft tokens (1 to {MOST_TOKENS})"
+    )
+    share = parser.add_mutually_exclusive_group(required=True)
+    share.add_argument(
+        "--acceptance",
+        type=_share,
+        metavar="P",
+        help="chance of a draft token to be accepted when all before it were",
+    )
+    share.add_argument(
+        "--length", type=float, metavar="L", help="mean tokens of a step, with --tokens K"
+    )
+    parser.add_argument(
+        "--graphs",
+        choices=("full", "piecewise"),
+        default="full",
+        help="whether a step is one graph, or attention runs outside of graphs (%(default)s)",
+    )
+    parser.add_argument(
+        "--async-scheduling",
+        action=argparse.BooleanOptionalAction,
+        help="as vllm serve (default: on, but for methods that look tokens up on the host)",
+    )
+    parser.add_argument(
+        "--weight-bits", type=positive, metavar="N", help="of a weight (default: the config's)"
+    )
+    parser.add_argument("--json", action="store_true", help="answer as one JSON object")
+
+
+def _batches(text: str) -> tuple[int, ...]:
+    return tuple(positive(part) for part in text.split(","))
+
+
+def _tokens(text: str) -> int:
+    if (tokens := positive(text)) > MOST_TOKENS:
+        raise argparse.ArgumentTypeError(f"{text}; allowed: 1 to {MOST_TOKENS}")
+    return tokens
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed: a number from 0 to 1")
+    return share
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the prediction; returns 2 with a sentence where there is none."""
+    from mkv_ascend.checks.model_layer import ExplainError
+
+    try:
+        answer = advise(arguments)
+    except ExplainError as error:
+        print(f"mkv-ascend advise: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+    if arguments.json:
+        print(json.dumps(answer, indent=2))
+    else:
+        print("\n".join(_lines(answer)))
+    return 0
+
+
+def advise(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The answer, as plain values. Raises ExplainError where there is none."""
+    from mkv_ascend.advice.device import read_calibration, read_device
+    from mkv_ascend.advice.prediction import Serving
+    from mkv_ascend.checks.model_work import target_work
+
+    method = _method(arguments)
+    models = _models(arguments, method)
+    serving = Serving(
+        target_work(models[0], arguments.tp, arguments.weight_bits),
+        read_device(arguments.chip),
+        read_calibration(),
+        arguments.context,
+        arguments.graphs == "full",
+        ahead=_is_ahead(arguments, method),
+    )
+    drafting = _drafting(arguments, method, models)
+    acceptance = _acceptance(arguments)
+    batches = [
+        _of_batch(serving, drafting, requests, acceptance, arguments.tokens)
+        for requests in arguments.batch
+    ]
+    return {
+        "target": models[0].folder.resolve().name,
+        "draft": models[1].folder.resolve().name if len(models) > 1 else None,
+        "method": method,
+        "chip": arguments.chip,
+        "ranks": arguments.tp,
+        "context": arguments.context,
+        "graphs": arguments.graphs,
+        "async_scheduling": serving.ahead,
+        "acceptance": round(acceptance, 4),
+        "kind": "prediction",
+        "error_band": serving.calibration.band,
+        "calibration": serving.calibration.source,
+        "batches": batches,
+        "memory": _memory(arguments, method, serving, drafting),
+    }
+
+
+def _method(arguments: argparse.Namespace) -> str:
+    from mkv_ascend.checks.model_layer import ExplainError
+
+    method = arguments.method or ("draft_model" if arguments.draft else None)
+    if method is None:
+        raise ExplainError(f"give --draft DIR, or --method with one of {', '.join(METHODS)}")
+    if arguments.draft is None and method not in (*LOOK_UP, "mtp"):
+        raise ExplainError(f"--method {method} needs a draft: give --draft DIR")
+    if arguments.draft is not None and method in LOOK_UP:
+        raise ExplainError(f"--method {method} has no draft: leave out --draft")
+    return str(method)
+
+
+def _is_ahead(arguments: argparse.Namespace, method: str) -> bool:
+    """Whether a step is scheduled while one runs; by default as vLLM decides."""
+    given = arguments.async_scheduling
+    return method not in LOOK_UP if given is None else bool(given)
+
+
+def _models(arguments: argparse.Namespace, method: str) -> list[ModelConfig]:
+    """Target, and the draft where there is one."""
+    from mkv_ascend.checks.model_config import read_models
+
+    if method in LOOK_UP:
+        return read_models([arguments.target])
+    return read_models([arguments.target, arguments.draft or arguments.target])
+
+
+def _drafting(arguments: argparse.Namespace, method: str, models: list[ModelConfig]) -> Drafting:
+    from mkv_ascend.advice.prediction import Drafting
+    from mkv_ascend.checks.model_work import draft_work
+
+    if len(models) == 1:
+        return Drafting()
+    target, draft = models
+    work = draft_work(method, target, draft, arguments.tp, arguments.weight_bits)
+    # vLLM hands a draft_model the token that the target sampled beside those it verified.
+    return Drafting(work, method == "dflash", 2 if method == "draft_model" else 1)
+
+
+def _acceptance(arguments: argparse.Namespace) -> float:
+    from mkv_ascend.advice.prediction import acceptance_of
+    from mkv_ascend.checks.model_layer import ExplainError
+
+    if arguments.acceptance is not None:
+        return float(arguments.acceptance)
+    if arguments.tokens is None:
+        raise ExplainError("--length needs --tokens K, the draft tokens that it was seen with")
+    try:
+        return acceptance_of(arguments.length, arguments.tokens)
+    except ValueError as error:
+        raise ExplainError(f"--length {arguments.length}: {error}") from error
+
+
+def _of_batch(
+    serving: Serving, drafting: Drafting, requests: int, acceptance: float, asked: int | None
+) -> dict[str, Any]:
+    """Each number of draft tokens at this batch size, the best of them, and what it comes to."""
+    from mkv_ascend.advice.prediction import length_of, predict
+
+    found = [
+        predict(serving, drafting, requests, tokens, length_of(acceptance, tokens))
+        for tokens in range(1, MOST_TOKENS + 1)
+    ]
+    best = max(found, key=lambda prediction: prediction.speed_up)
+    shown = best if asked is None else found[asked - 1]
+    return {
+        "requests": requests,
+        "best_tokens": best.tokens if best.speed_up > 1 else 0,
+        "shown": _plain(shown),
+        "verdict": _verdict(shown),
+        "by_tokens": [_plain(prediction) for prediction in found],
+    }
+
+
+def _plain(found: Prediction) -> dict[str, Any]:
+    low, high = found.bounds
+    return {
+        "tokens": found.tokens,
+        "length": round(found.length, 3),
+        "plain_ms": round(1e3 * found.plain, 3),
+        "plain_host_ms": round(1e3 * found.plain_host, 3),
+        "verify_ms": round(1e3 * found.verify, 3),
+        "draft_ms": round(1e3 * found.draft, 3),
+        "host_ms": round(1e3 * found.host, 3),
+        "ms_per_token": round(1e3 * found.time_per_token, 3),
+        "speed_up": round(found.speed_up, 3),
+        "speed_up_from": round(low, 3),
+        "speed_up_to": round(high, 3),
+    }
+
+
+def _verdict(found: Prediction) -> str:
+    from mkv_ascend.layout.report_text import count
+
+    percent = abs(found.speed_up - 1) * 100
+    sure = found.bounds[0] > 1 or found.bounds[1] < 1
+    doubt = "" if sure else ", within the error of the prediction"
+    word = "gain" if found.speed_up > 1 else "lose"
+    return (
+        f"at batch {found.requests} this pair is predicted to {word} about {percent:.0f} % with "
+        f"{count(found.tokens, 'draft token')}{doubt}"
+    )
+
+
+def _memory(
+    arguments: argparse.Namespace, method: str, serving: Serving, drafting: Drafting
+) -> dict[str, Any]:
+    """By the planner of ``explain``; the reason where it cannot plan."""
+    from mkv_ascend.adapters.installed import rules
+    from mkv_ascend.attention.selection import SelectionError
+    from mkv_ascend.checks import from_config
+    from mkv_ascend.checks.model_layer import ExplainError
+    from mkv_ascend.checks.planning_inputs import Asked
+    from mkv_ascend.layout.component import LayoutError
+    from mkv_ascend.layout.grouping import GroupingError
+    from mkv_ascend.layout.planning import plan
+
+    weights = serving.target.held_bytes + (drafting.model.held_bytes if drafting.model else 0)
+    left = SHARE_OF_MEMORY * serving.device.memory_bytes - weights
+    answer: dict[str, Any] = {"weight_bytes": round(weights), "cache_bytes": max(0, round(left))}
+    if left <= 0:
+        return {**answer, "unplanned": "the weights do not fit into the memory of one device"}
+    speculation = {"method": method, "num_speculative_tokens": arguments.tokens or MOST_TOKENS}
+    if arguments.draft is not None:
+        speculation["model"] = str(arguments.draft)
+    engine = {
+        "model": str(arguments.target),
+        "speculative_config": speculation,
+        "tensor_parallel_size": arguments.tp,
+        "max_model_len": arguments.context,
+    }
+    try:
+        planned = plan(from_config.find(Asked(engine), rules()).inputs)
+    except (ExplainError, SelectionError, LayoutError, GroupingError) as error:
+        return {**answer, "unplanned": str(error)}
+    requests = planned.max_concurrency(planned.num_blocks(int(left)))
+    held = sum(planned.admission_blocks) * planned.plan.bytes_per_block
+    return {**answer, "request_bytes": held, "requests_at_once": round(requests, 1)}
+
+
+def _lines(answer: dict[str, Any]) -> list[str]:
+    who = answer["target"] + (f" + {answer['draft']}" if answer["draft"] else "")
+    lines = [
+        f"predicted, not measured: {who}, method {answer['method']}, {answer['ranks']} x "
+        f"{answer['chip']}, context {answer['context']}, acceptance {answer['acceptance']}",
+        f"  {'batch':>5} {'K':>3} {'tokens':>7} {'plain ms':>9} {'verify':>7} {'draft':>7} "
+        f"{'host':>7} {'ms/token':>9} {'speed-up':>9}  band         best K",
+    ]
+    for batch in answer["batches"]:
+        shown = batch["shown"]
+        lines.append(
+            f"  {batch['requests']:>5} {shown['tokens']:>3} {shown['length']:>7.2f} "
+            f"{shown['plain_ms'] + shown['plain_host_ms']:>9.2f} {shown['verify_ms']:>7.2f} "
+            f"{shown['draft_ms']:>7.2f} {shown['host_ms']:>7.2f} {shown['ms_per_token']:>9.2f} "
+            f"{shown['speed_up']:>9.2f}  {shown['speed_up_from']:.2f} to "
+            f"{shown['speed_up_to']:.2f} {batch['best_tokens']:>5}"
+        )
+    lines += [f"  {batch['verdict']}" for batch in answer["batches"]]
+    memory = answer["memory"]
+    text = f"  weights {memory['weight_bytes'] / 2**30:.1f} GiB on each device"
+    if "unplanned" in memory:
+        return [*lines, f"{text}; requests at once not told: {memory['unplanned']}"]
+    return [
+        *lines,
+        f"{text}; {memory['requests_at_once']} requests of {answer['context']} tokens at once in "
+        f"{memory['cache_bytes'] / 2**30:.1f} GiB of KV caches",
+    ]

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arithmetic of ``advise`` beside plain loops, and what must hold of any prediction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mkv_ascend.advice.device import CHIPS, HOST_TERMS, Calibration, Device, read_device
+from mkv_ascend.advice.prediction import (
+    Drafting,
+    Serving,
+    acceptance_of,
+    length_of,
+    predict,
+)
+from mkv_ascend.advice.work import Experts, LayerWork, ModelWork, forward
+
+DEVICE = Device(
+    memory_bytes=2.0**36,
+    bytes_per_second=1e12,
+    flop_per_second=1e14,
+    bandwidth_share=0.5,
+    flop_share=0.5,
+    cube_seconds=5e-6,
+    vector_seconds=2e-6,
+    communication_seconds=1e-5,
+)
+HOST = Calibration({"step": 0.01, "layer": 0.002, "request": 0.003, "speculation": 0.02}, 0.3, "-")
+NO_HOST = Calibration(dict.fromkeys(HOST_TERMS, 0.0), 0.3, "-")
+LAYER = LayerWork(weights=1e8, cache=2048, pair_flop=8192, cube=5, vector=5, communication=2)
+TARGET = ModelWork((LAYER,) * 4, head=1e8)
+DRAFT = ModelWork((replace(LAYER, weights=1e6),) * 2, head=1e7)
+SERVING = Serving(TARGET, DEVICE, NO_HOST, 1000)
+
+
+def test_a_step_is_what_a_loop_over_layers_adds_up() -> None:
+    read = 1e8 * 2.0
+    flop = 2.0 * 6 * 1e8
+    starts = 7e-6
+    for _ in range(4):
+        read += 1e8 * 2
+        for _request in range(3):
+            for _token in range(1000):
+                read += 2048 * 2
+        for _row in range(6):
+            flop += 2 * 1e8 + 1000 * 8192
+        starts += 5 * 5e-6 + 5 * 2e-6 + 2 * 1e-5
+    cost = forward(TARGET, DEVICE, requests=3, tokens=2, context=1000)
+    assert (cost.bytes, cost.flop) == (read, flop)
+    assert cost.starts == pytest.approx(starts)
+    assert cost.seconds(DEVICE) == pytest.approx(max(read / 5e11, flop / 5e13) + starts)
+
+
+def test_a_window_bounds_what_is_read_and_a_state_is_read_and_written() -> None:
+    windowed = ModelWork((replace(LAYER, window=128),), head=0)
+    assert forward(windowed, DEVICE, 1, 1, 1000) == forward(
+        ModelWork((LAYER,), head=0), DEVICE, 1, 1, 128
+    )
+    recurrent = ModelWork((LayerWork(weights=0, state=64),), head=0)
+    assert forward(recurrent, DEVICE, 3, 1, 1000).bytes == 3 * 2 * 64 * 2
+
+
+def test_experts_touched_by_drawing_them() -> None:
+    """Of 4 experts each token takes one: every draw of 3 tokens, counted."""
+    draws = [{a, b, c} for a in range(4) for b in range(4) for c in range(4)]
+    assert Experts(4, 1, 10).touched(3) == pytest.approx(sum(map(len, draws)) / len(draws))
+    sparse = ModelWork((LayerWork(weights=0, experts=Experts(4, 1, 10)),), head=0)
+    cost = forward(sparse, DEVICE, 1, 3, 0)
+    assert cost.bytes == pytest.approx(2 * 10 * sum(map(len, draws)) / len(draws))
+    assert cost.flop == 2 * 3 * 10
+    assert sparse.held_bytes == 2 * 40
+
+
+def test_passes_and_host_time_by_hand() -> None:
+    drafting = Drafting(DRAFT, first_tokens=2)
+    serving = replace(SERVING, calibration=HOST, full_graphs=False, ahead=False)
+    found = predict(serving, drafting, requests=8, tokens=3, length=2.0)
+    passes = [forward(DRAFT, DEVICE, 8, tokens, 1000).seconds(DEVICE) for tokens in (5, 1, 1)]
+    assert found.draft == pytest.approx(sum(passes))
+    assert found.host == pytest.approx(0.01 + 0.002 * (4 + 3 * 2) + 0.003 * 8 + 0.02)
+    assert found.plain_host == pytest.approx(0.01 + 0.002 * 4 + 0.003 * 8)
+    step = found.verify + found.draft + found.host
+    assert found.speed_up == pytest.approx(2.0 * (found.plain + found.plain_host) / step)
+    assert found.bounds == (
+        pytest.approx(found.speed_up / 1.3),
+        pytest.approx(found.speed_up / 0.7),
+    )
+    at_once = predict(serving, Drafting(DRAFT, at_once=True), 8, 3, 2.0)
+    assert at_once.draft == forward(DRAFT, DEVICE, 8, 4, 1000).seconds(DEVICE)
+
+
+def test_length_by_enumerating_what_is_accepted() -> None:
+    """Each outcome of three draft tokens with its chance."""
+    expected = 0.0
+    for accepted, chance in ((0, 0.3), (1, 0.7 * 0.3), (2, 0.49 * 0.3), (3, 0.343)):
+        expected += (accepted + 1) * chance
+    assert length_of(0.7, 3) == pytest.approx(expected)
+    assert acceptance_of(expected, 3) == pytest.approx(0.7)
+    with pytest.raises(ValueError, match="1 to 4 tokens"):
+        acceptance_of(4.5, 3)
+
+
+@given(
+    requests=st.integers(1, 256),
+    tokens=st.integers(1, 15),
+    acceptance=st.floats(0, 1),
+    context=st.integers(1, 131_072),
+    more=st.floats(1, 100),
+    chip=st.sampled_from(CHIPS),
+)
+def test_what_holds_of_every_prediction(
+    requests: int, tokens: int, acceptance: float, context: int, more: float, chip: str
+) -> None:
+    serving = Serving(TARGET, read_device(chip), HOST, context, ahead=False)
+    drafting = Drafting(DRAFT)
+    found = predict(serving, drafting, requests, tokens, length_of(acceptance, tokens))
+    assert predict(serving, drafting, requests, 0, 1.0).speed_up == 1
+    assert predict(serving, drafting, requests, tokens, length_of(0, tokens)).speed_up < 1
+    assert found.speed_up <= tokens + 1
+    assert found.verify >= found.plain
+    heavier = ModelWork((replace(LAYER, weights=LAYER.weights * more),) * 4, TARGET.head)
+    slower = predict(replace(serving, target=heavier), drafting, requests, tokens, found.length)
+    assert slower.verify >= found.verify
+    assert slower.plain >= found.plain
+    longer = replace(serving, context=context * 2)
+    assert predict(longer, drafting, requests, tokens, found.length).verify >= found.verify
+    assert found.bounds[0] <= found.speed_up <= found.bounds[1]

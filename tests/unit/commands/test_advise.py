@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``mkv-ascend advise``: sizes of published models, its answer, and one line for bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers  # noqa: F401  So that defaults of configs are asked for in this process.
+
+from mkv_ascend import cli
+from mkv_ascend.checks.model_config import read_model
+from mkv_ascend.checks.model_work import draft_work, target_work
+
+CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
+PAIR = (str(CONFIGS / "Llama-3.1-8B"), "--method", "eagle3", "--draft")
+EAGLE = str(CONFIGS / "eagle3-8x128")
+
+
+def advise_json(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
+    assert cli.main(["advise", "--json", *options]) == 0
+    plain: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return plain
+
+
+@pytest.mark.parametrize(
+    ("name", "billions", "bits"),
+    [
+        ("Llama-3.1-8B", 8.03, None),
+        ("Qwen3-0.6B", 0.596, None),
+        ("gpt-oss-20b", 20.9, 16),
+        ("gpt-oss-120b", 116.8, 16),
+        ("DeepSeek-V2-Lite", 15.7, None),
+        ("DeepSeek-V3", 671, None),
+        ("gemma-3-27b", 27.0, None),
+        ("Qwen3-Next-80B-A3B", 79.7, 16),
+    ],
+)
+def test_parameters_are_those_of_the_model_cards(
+    name: str, billions: float, bits: float | None
+) -> None:
+    """Totals that the publishers state; norms, biases and towers are below 2 %."""
+    found = target_work(read_model(CONFIGS / name), 1, bits).held_bytes / 2 / 1e9
+    assert found == pytest.approx(billions, rel=0.02)
+
+
+def test_weights_of_single_layers_by_hand() -> None:
+    """From the shapes of the published checkpoints, matrix by matrix."""
+    lite = target_work(read_model(CONFIGS / "DeepSeek-V2-Lite"), 1)
+    latent = 2048 * 16 * (128 + 64) + 2048 * (512 + 64) + 512 * 16 * (128 + 128) + 16 * 128 * 2048
+    assert lite.layers[0].weights == latent + 3 * 2048 * 10944
+    assert lite.layers[1].weights == latent + 2048 * 64 + 3 * 2048 * 2 * 1408
+    assert (lite.layers[1].cache, lite.layers[1].pair_flop) == (576, 2 * 16 * (576 + 512))
+    following = target_work(read_model(CONFIGS / "Qwen3-Next-80B-A3B"), 1, 16)
+    shared = 2048 * 512 + 3 * 2048 * 512
+    delta = 2048 * (2048 + 2048 + 4096 + 4096) + 2048 * (32 + 32) + 4096 * 2048
+    assert following.layers[0].weights == delta + shared
+    assert following.layers[0].state == 2 * 32 * 128 * 128
+    attention = 2048 * 2 * 16 * 256 + 2 * 2048 * 2 * 256 + 16 * 256 * 2048
+    assert following.layers[3].weights == attention + shared
+
+
+def test_ranks_share_the_weights_and_a_draft_of_one_layer_is_small() -> None:
+    target = read_model(CONFIGS / "Llama-3.1-8B")
+    whole, share = target_work(target, 1), target_work(target, 8)
+    assert share.held_bytes == pytest.approx(whole.held_bytes / 8)
+    assert sum(layer.communication for layer in whole.layers) == 0
+    draft = draft_work("eagle3", target, read_model(Path(EAGLE)), 1)
+    assert len(draft.layers) == 1
+    assert draft.held_bytes < whole.held_bytes / 8
+
+
+def test_an_answer_in_json_and_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = advise_json(capsys, *PAIR, EAGLE, "--acceptance", "0.7", "--batch", "1,64")
+    assert plain["kind"] == "prediction"
+    assert plain["error_band"] > 0
+    for batch in plain["batches"]:
+        speeds = [one["speed_up"] for one in batch["by_tokens"]]
+        assert speeds[batch["best_tokens"] - 1] == max(speeds)
+        assert batch["shown"]["speed_up_from"] < batch["shown"]["speed_up_to"]
+    assert plain["memory"]["requests_at_once"] > 1
+    assert cli.main(["advise", *PAIR, EAGLE, "--acceptance", "0.7"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("predicted, not measured: Llama-3.1-8B + eagle3-8x128")
+    assert "requests of 4096 tokens at once" in text
+
+
+def test_nothing_accepted_is_a_loss_and_no_token_is_best(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plain = advise_json(capsys, *PAIR, EAGLE, "--acceptance", "0")
+    assert [batch["best_tokens"] for batch in plain["batches"]] == [0, 0, 0]
+    assert all("predicted to lose" in batch["verdict"] for batch in plain["batches"])
+
+
+def test_memory_that_cannot_be_planned_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    target = str(CONFIGS / "DeepSeek-V3")
+    plain = advise_json(capsys, target, "--method", "mtp", "--length", "1.8", "--tokens", "1")
+    assert plain["memory"]["unplanned"].startswith("the weights do not fit")
+    assert "requests_at_once" not in plain["memory"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("/nowhere", "--method", "suffix", "--acceptance", "0.5"), "no file /nowhere"),
+        ((PAIR[0], "--acceptance", "0.5"), "give --draft DIR, or --method"),
+        ((*PAIR[:3], "--acceptance", "0.5"), "needs a draft"),
+        ((PAIR[0], "--method", "suffix", "--draft", EAGLE, "--length", "2"), "has no draft"),
+        ((*PAIR, EAGLE, "--length", "2"), "needs --tokens K"),
+        ((*PAIR, EAGLE, "--length", "9", "--tokens", "3"), "yields 1 to 4 tokens"),
+        ((*PAIR, EAGLE, "--acceptance", "0.5", "--tp", "3"), "one must divide the other"),
+        (
+            (str(CONFIGS / "LFM2-1.2B"), "--method", "suffix", "--acceptance", "0.5"),
+            "do not tell the work of a lfm2 model",
+        ),
+    ],
+)
+def test_bad_input_is_one_line(
+    options: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["advise", *options]) == 2
+    errors = capsys.readouterr().err
+    assert words in errors
+    assert len(errors.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--acceptance", "1.1"),
+        ("--acceptance", "nan"),
+        ("--acceptance", "0.5", "--chip", "b7"),
+        ("--acceptance", "0.5", "--tokens", "16"),
+        ("--acceptance", "0.5", "--batch", "1,0"),
+        (),
+    ],
+)
+def test_options_out_of_range_are_refused(
+    options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["advise", *PAIR, EAGLE, *options])
+    assert stopped.value.code == 2
+    assert "error: " in capsys.readouterr().err.splitlines()[-1]
