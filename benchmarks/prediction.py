@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Published figures beside what ``mkv-ascend advise`` predicts for them.
+
+``python -m benchmarks.prediction`` prints each figure, ``--json`` as JSON. ``--fit`` fits the
+constants of host time to the rows that calibrate, and writes them to the package together with the
+worst error of the rows that do not, and docs/prediction.md. Which row is which follows the rule in
+``figures.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from mkv_ascend.advice.device import (
+    FOLDER,
+    HOST_TERMS,
+    Calibration,
+    read_calibration,
+    read_device,
+)
+from mkv_ascend.advice.prediction import Drafting, Serving, host_counts, predict
+from mkv_ascend.checks.model_config import ModelConfig
+from mkv_ascend.checks.model_work import draft_work, target_work
+
+__all__ = ["Figure", "figures", "fit", "judged", "rows", "summary"]
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "prediction.md"
+MARKS = "<!-- generated: begin -->", "<!-- generated: end -->"
+PUBLISHED = json.loads((Path(__file__).parent / "figures.json").read_text(encoding="utf-8"))
+NO_HOST = Calibration(dict.fromkeys(HOST_TERMS, 0.0), 0.0, "none")
+SWEEPS = 2_000
+GOALS = {"mean": 0.2, "worst": 0.4}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A published time per token. ``draft``: whether with a draft; ``calibrates``: by the rule."""
+
+    name: str
+    requests: int
+    draft: bool
+    calibrates: bool
+    predicted: float
+    measured: float
+
+    @property
+    def error(self) -> float:
+        """Relative, without its sign."""
+        return abs(self.predicted / self.measured - 1)
+
+
+def rows() -> list[tuple[Mapping[str, Any], bool]]:
+    """Each published row, and whether it calibrates."""
+    return [(row, place % 2 == 0) for place, row in enumerate(PUBLISHED["rows"])]
+
+
+@lru_cache
+def _model(name: str) -> ModelConfig:
+    values = PUBLISHED["models"][name]
+    return ModelConfig(Path(name), values["model_type"], values)
+
+
+def _serving(row: Mapping[str, Any], calibration: Calibration) -> Serving:
+    return Serving(
+        target_work(_model(row["target"]), row["ranks"]),
+        read_device(row["chip"]),
+        calibration,
+        row["context"],
+        row["graphs"] == "full",
+        row["ahead"],
+    )
+
+
+def _drafting(row: Mapping[str, Any]) -> Drafting:
+    if "draft" not in row:
+        return Drafting()
+    models = _model(row["target"]), _model(row["draft"])
+    return Drafting(draft_work(row["method"], *models, row["ranks"]), first_tokens=2)
+
+
+def _steps(row: Mapping[str, Any]) -> Iterator[tuple[int, float, float]]:
+    """Draft tokens, tokens of a step, and measured milliseconds of a token."""
+    yield 0, 1.0, row["plain_ms"]
+    if "drafted_ms" in row:
+        # vLLM's rate is of accepted to drafted tokens.
+        yield row["tokens"], 1 + row["tokens"] * row["rate"], row["drafted_ms"]
+
+
+def figures(calibration: Calibration) -> list[Figure]:
+    """Every figure, predicted with these constants."""
+    found = []
+    for row, calibrates in rows():
+        serving, drafting = _serving(row, calibration), _drafting(row)
+        for tokens, length, measured in _steps(row):
+            step = predict(serving, drafting, row["requests"], tokens, length)
+            name = f"{row['target']}, {row['name']}"
+            predicted = 1e3 * step.time_per_token
+            found.append(Figure(name, row["requests"], tokens > 0, calibrates, predicted, measured))
+    return found
+
+
+def fit() -> dict[str, float]:
+    """Host seconds, none below 0, with the least squares of relative errors of calibrating rows."""
+    weighted: list[tuple[dict[str, float], float]] = []
+    for row, calibrates in rows():
+        if not calibrates:
+            continue
+        serving, drafting = _serving(row, NO_HOST), _drafting(row)
+        for tokens, length, measured in _steps(row):
+            step = predict(serving, drafting, row["requests"], tokens, length)
+            counts = host_counts(serving, drafting, row["requests"], tokens)
+            scale = 1e3 / length / measured
+            known = 1e3 * step.time_per_token / measured
+            weighted.append(({name: n * scale for name, n in counts.items()}, 1 - known))
+    return _least_squares(weighted)
+
+
+def _least_squares(weighted: Sequence[tuple[Mapping[str, float], float]]) -> dict[str, float]:
+    """One term after another, until nothing moves."""
+    found = dict.fromkeys(HOST_TERMS, 0.0)
+    for _ in range(SWEEPS):
+        for name in HOST_TERMS:
+            above = below = 0.0
+            for counts, wanted in weighted:
+                rest = wanted - sum(found[x] * n for x, n in counts.items() if x != name)
+                above += counts[name] * rest
+                below += counts[name] ** 2
+            found[name] = max(0.0, above / below) if below else 0.0
+    return found
+
+
+def judged(found: Sequence[Figure]) -> list[Figure]:
+    """The figures that never calibrated."""
+    return [figure for figure in found if not figure.calibrates]
+
+
+def _signs(found: Sequence[Figure]) -> list[tuple[Figure, float, float]]:
+    """Each figure with a draft, behind its plain one: predicted and measured speed-up."""
+    return [
+        (drafted, plain.predicted / drafted.predicted, plain.measured / drafted.measured)
+        for plain, drafted in pairwise(found)
+        if drafted.draft
+    ]
+
+
+def summary(found: Sequence[Figure]) -> dict[str, Any]:
+    """Errors of the figures that never calibrated, beside the goals."""
+    unused = judged(found)
+    errors = [figure.error for figure in unused]
+    signs = _signs(unused)
+    wrong = [figure.name for figure, ours, theirs in signs if (ours > 1) != (theirs > 1)]
+    of_gains = [abs(ours / theirs - 1) for _, ours, theirs in signs]
+    mean, worst = sum(errors) / len(errors), max(errors)
+    return {
+        "figures": len(unused),
+        "mean": mean,
+        "worst": worst,
+        "speed_ups": {
+            "figures": len(signs),
+            "mean": sum(of_gains) / len(signs),
+            "worst": max(of_gains),
+        },
+        "wrong_signs": wrong,
+        "goals": GOALS,
+        "goals_met": mean <= GOALS["mean"] and worst <= GOALS["worst"] and not wrong,
+    }
+
+
+def _write_fit() -> None:
+    seconds = {name: float(f"{value:.3g}") for name, value in fit().items()}
+    fitted = Calibration(seconds, 0.0, "")
+    worst = summary(figures(fitted))["speed_ups"]["worst"]
+    plain = {
+        "host_seconds": seconds,
+        "band": round(worst, 2),
+        "source": "fitted to every second row of benchmarks/figures.json; the band is the worst "
+        "error of a speed-up in the others",
+    }
+    (FOLDER / "calibrated.json").write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
+
+
+def _write_page() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(MARKS[0])
+    after = rest.partition(MARKS[1])[2]
+    lines = "\n".join(page(figures(read_calibration())))
+    PAGE.write_text(f"{before}{MARKS[0]}\n{lines}\n{MARKS[1]}{after}", encoding="utf-8")
+
+
+def table(found: Sequence[Figure]) -> list[str]:
+    """The rows of the table in docs/prediction.md."""
+    lines = [
+        "| figure | requests | draft | half | predicted ms | measured ms | error |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for x in found:
+        half = "calibrates" if x.calibrates else "unused"
+        draft = "yes" if x.draft else "no"
+        lines.append(
+            f"| {x.name} | {x.requests} | {draft} | {half} | {x.predicted:.1f} | {x.measured:.1f} "
+            f"| {x.error:.0%} |"
+        )
+    return lines
+
+
+def page(found: Sequence[Figure]) -> list[str]:
+    """The generated part of docs/prediction.md: the outcome, then every figure."""
+    told, gains = summary(found), summary(found)["speed_ups"]
+    wrong = ", ".join(told["wrong_signs"]) or "none"
+    return [
+        f"- Times per token that were never used: {told['figures']}; mean error "
+        f"{told['mean']:.0%}, worst {told['worst']:.0%}.",
+        f"- Speed-ups that were never used: {gains['figures']}; mean error {gains['mean']:.0%}, "
+        f"worst {gains['worst']:.0%}.",
+        f"- Gain taken for a loss, or loss for a gain: {len(told['wrong_signs'])} ({wrong}).",
+        f"- All goals met: {'yes' if told['goals_met'] else 'no'}.",
+        "",
+        *table(found),
+        "",
+        "Not predicted, and why:",
+        "",
+        *(f"- {name}. {why}" for name, why in PUBLISHED["not_predicted"]),
+    ]
+
+
+def main() -> None:
+    """Print the figures, after a fit where it is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--fit", action="store_true", help="fit the constants first")
+    arguments = parser.parse_args()
+    if arguments.fit:
+        _write_fit()
+        _write_page()
+    found = figures(read_calibration())
+    if arguments.json:
+        plain = [{**vars(x), "error": round(x.error, 4)} for x in found]
+        print(json.dumps({"summary": summary(found), "figures": plain}, indent=2))
+        return
+    print("\n".join(table(found)))
+    print(json.dumps(summary(found), indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Published figures: the split, the fit, and that the package and docs/prediction.md tell it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import prediction
+from mkv_ascend.advice.device import read_calibration
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "prediction.md"
+
+
+def test_every_second_row_calibrates_and_the_constants_are_those_of_the_fit() -> None:
+    split = [calibrates for _, calibrates in prediction.rows()]
+    assert split == [place % 2 == 0 for place in range(len(split))]
+    fitted = prediction.fit()
+    shipped = read_calibration().host_seconds
+    assert fitted == pytest.approx(dict(shipped), rel=0.01)
+
+
+def test_rows_that_do_not_calibrate_have_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = prediction.fit()
+    kept = [(row, True) for row, calibrates in prediction.rows() if calibrates]
+    monkeypatch.setattr(prediction, "rows", lambda: kept)
+    assert prediction.fit() == before
+
+
+def test_the_fit_finds_constants_that_made_the_figures() -> None:
+    made = {"step": 3.0, "layer": 0.5, "request": 0.0, "speculation": 2.0}
+    counts = [(1, 4, 1, 0), (1, 0, 2, 1), (0, 3, 5, 1), (1, 7, 1, 1), (0, 2, 9, 0)]
+    weighted = []
+    for row in counts:
+        one = dict(zip(prediction.HOST_TERMS, map(float, row), strict=True))
+        weighted.append((one, sum(made[name] * number for name, number in one.items())))
+    assert prediction._least_squares(weighted) == pytest.approx(made, abs=1e-6)
+
+
+def test_band_and_page_say_what_comes_out() -> None:
+    found = prediction.figures(read_calibration())
+    summary = prediction.summary(found)
+    assert read_calibration().band == pytest.approx(summary["speed_ups"]["worst"], abs=0.005)
+    page = PAGE.read_text(encoding="utf-8")
+    assert "\n".join(prediction.page(found)) in page
