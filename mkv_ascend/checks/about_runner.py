@@ -19,7 +19,6 @@ METHODS = ("draft_model", "eagle", "eagle3", "mtp", "dflash")
 """Methods of speculative decoding that our speculators serve in model runner V2."""
 
 WORDS = {
-    "data_parallel": "data parallelism",
     "pipeline_parallel": "pipeline parallelism",
     "prefill_context_parallel": "prefill context parallelism",
     "decode_context_parallel": "decode context parallelism",
@@ -40,6 +39,12 @@ WORDS = {
 
 ON_V1 = ("model runner V1", "set VLLM_USE_V2_MODEL_RUNNER=0")
 INSTEAD = {
+    # Model runner V1 has drafts over several stages on nodes that only prefill, and nowhere else.
+    "pipeline_parallel": (
+        "one stage with a draft, or stages without one",
+        "spread the target by --tensor-parallel-size instead, or on a node that only prefills set "
+        "VLLM_USE_V2_MODEL_RUNNER=0",
+    ),
     # vLLM 0.30.0 runs it on V2 alone, and vllm-ascend 0.30.0rc2 refuses it on V1.
     "prefill_context_parallel": (
         "prefill context parallelism on model runner V2 without a draft (vLLM's model runner V1 "
@@ -68,7 +73,6 @@ class AskedOfV2:
     tokens as the step has. Outside full graphs we repeat the last token of such a request.
     """
 
-    data_parallel: bool
     pipeline_parallel: bool
     prefill_context_parallel: bool
     decode_context_parallel: bool
@@ -115,7 +119,6 @@ def drafts_on_v2(facts: ServeFacts) -> Iterator[Refusal]:
         bool(options.get("num_speculative_tokens_per_batch_size")) and facts.has_full_graphs
     )
     yield from AskedOfV2(
-        data_parallel=facts.whole("data_parallel_size", 1) > 1,
         pipeline_parallel=facts.whole("pipeline_parallel_size", 1) > 1,
         prefill_context_parallel=facts.whole("prefill_context_parallel_size", 1) > 1,
         decode_context_parallel=facts.whole("decode_context_parallel_size", 1) > 1,

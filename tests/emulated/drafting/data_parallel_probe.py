@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data parallel engines with a draft, one process each; prints what each made as JSON."""
+"""Data parallel engines with a draft, one process each; prints what each made as JSON.
 
+Each rank has rounds of prompts. A round ends on all ranks when it ends on the last.
+"""
+
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -8,24 +12,37 @@ import sys
 
 
 def run_rank(asked, rank, answers, everyone_is_done):
-    from vllm import LLM, SamplingParams
+    from tests.support import engine
 
     variables = {"RANK": rank, "RANK_LOCAL": rank, "SIZE": len(asked["ranks"])}
     variables |= {"MASTER_IP": "127.0.0.1", "MASTER_PORT": asked["port"]}
     os.environ.update({f"VLLM_DP_{name}": str(value) for name, value in variables.items()})
+    if not asked["engine"]["enforce_eager"]:
+        engine._do_not_trace()
+    if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
+        engine._hand_over_drafts()
+
+    from vllm import LLM, SamplingParams
+
     llm = LLM(**asked["engine"])
-    case = asked["ranks"][rank]
-    sampling = SamplingParams(
-        temperature=0.0, max_tokens=case["max_tokens"], ignore_eos=True, detokenize=False
-    )
-    prompts = [{"prompt_token_ids": prompt} for prompt in case["prompts"]]
-    outputs = llm.generate(prompts, sampling, use_tqdm=False)
+    proposals = engine._record_proposals(llm.llm_engine.engine_core.engine_core.scheduler)
+    tokens = []
+    for case in asked["ranks"][rank]:
+        sampling = SamplingParams(
+            temperature=0.0, max_tokens=case["max_tokens"], ignore_eos=True, detokenize=False
+        )
+        prompts = [{"prompt_token_ids": prompt} for prompt in case["prompts"]]
+        outputs = llm.generate(prompts, sampling, use_tqdm=False)
+        tokens.append([list(output.outputs[0].token_ids) for output in outputs])
     counters = {
         metric.name: getattr(metric, "value", getattr(metric, "values", None))
         for metric in llm.get_metrics()
     }
     answers[rank] = {
-        "tokens": [list(output.outputs[0].token_ids) for output in outputs],
+        "tokens": tokens,
+        "proposals": [dataclasses.asdict(proposal) for proposal in proposals],
+        "layers": llm.collective_rpc("attention_layers")[0],
+        "replays": llm.collective_rpc("draft_replays")[0]["replays"],
         "drafts": counters["vllm:spec_decode_num_drafts"],
         "accepted": counters["vllm:spec_decode_num_accepted_tokens_per_pos"],
     }

@@ -37,10 +37,10 @@ def test_a_rank_drafts_on_while_the_other_is_idle(additional):
         },
         "port": free_port(),
         "ranks": [
-            {"prompts": texts[:count], "max_tokens": max_tokens} for count, max_tokens in RANKS
+            [{"prompts": texts[:count], "max_tokens": max_tokens}] for count, max_tokens in RANKS
         ],
     }
     results = programs.answer_of(PROBE, asked)
     for result, (count, max_tokens) in zip(results, RANKS, strict=True):
-        assert_greedy(case.model, texts[:count], result["tokens"], max_tokens)
+        assert_greedy(case.model, texts[:count], result["tokens"][0], max_tokens)
         assert result["accepted"] == [result["drafts"]] * case.num_speculative_tokens

@@ -67,7 +67,6 @@ COMPRESSED = SimpleNamespace(compress_ratios=[0, 4, 128])
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"dp": 2}, "data parallelism"),
         ({"pp": 2}, "pipeline parallelism"),
         ({"cp": 2}, "decode context parallelism"),
         ({"eplb": True}, "--enable-eplb"),
@@ -91,6 +90,12 @@ def test_what_is_not_served_is_refused(given, named):
     assert "VLLM_USE_V2_MODEL_RUNNER=0" in reason
 
 
+def test_pipelines_are_refused_with_what_serves_as_many_ranks():
+    """Model runner V1 has drafts in a pipeline on nodes that only prefill."""
+    reason = why_not_served(config(pp=2))
+    assert "--tensor-parallel-size instead, or on a node that only prefills set" in reason
+
+
 def test_adaptive_verification_is_refused_without_naming_v1_which_lacks_it():
     reason = why_not_served(config(enable_adaptive_verification=True))
     assert "leave enable_adaptive_verification out" in reason
@@ -107,6 +112,7 @@ def test_prefill_context_parallelism_is_refused_without_naming_v1_which_lacks_it
     "given",
     [
         {},
+        {"dp": 2},
         {"method": "dflash", "parallel_drafting": True},
         {"method": "mtp", "target": {"is_hybrid": True, "hf_text_config": GDN}},
         {"target": {"is_hybrid": True}},
@@ -117,7 +123,7 @@ def test_prefill_context_parallelism_is_refused_without_naming_v1_which_lacks_it
             "target": {"is_hybrid": True, "hf_text_config": GDN, "enforce_eager": True},
         },
         {"counts": COUNTS, "target": {"use_mla": True}, "graphs": CUDAGraphMode.PIECEWISE},
-        {"method": "ngram", "dp": 2},  # not ours to refuse
+        {"method": "ngram", "pp": 2},  # not ours to refuse
     ],
 )
 def test_what_is_served_is_not_refused(given):

@@ -26,7 +26,6 @@ def why_not_served(config: VllmConfig) -> str | None:
         and (mode is None or mode.has_full_cudagraphs())
     )
     asked = AskedOfV2(
-        data_parallel=parallel.data_parallel_size > 1,
         pipeline_parallel=parallel.pipeline_parallel_size > 1,
         prefill_context_parallel=parallel.prefill_context_parallel_size > 1,
         decode_context_parallel=parallel.decode_context_parallel_size > 1,

@@ -42,7 +42,7 @@ class RunnerFacts:
 
     Attributes:
         compilation_config: vLLM's.
-        dp_size: ranks of data parallelism.
+        dp_size: ranks of data parallelism whose passes of the draft are one with this rank's.
         use_compress: whether the target's blocks hold compressed keys.
         dynamic_eplb: whether experts move while the engine runs.
         draft_token_ids_event: set where draft tokens are copied on a stream of their own.
@@ -63,11 +63,14 @@ class MkvSpeculator(DraftModelSpeculator):
 
     ``samples``: whether vLLM's own sampling of drafts is asked for: tokens are drawn, or the best
     is found without all logits. ``draft_steps``: the numbers of draft tokens, int64 [K].
-    ``draft_counts``: K by batch size, where it is asked for.
+    ``draft_counts``: K by batch size, where it is asked for. ``dp_sync``: what the ranks of data
+    parallelism agreed on for the target's pass; None on one rank.
 
     The names that ``Assembly`` and ``AscendDraft`` know from proposers of model runner V1 are
     attributes here.
     """
+
+    dp_sync: Any = None
 
     @override(SPECULATOR)
     def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
@@ -77,7 +80,7 @@ class MkvSpeculator(DraftModelSpeculator):
         self.draft_host = HOST
         self.runner = RunnerFacts(
             vllm_config.compilation_config,
-            self.dp_size,
+            self.dp_size if HOST.passes.runs_in_step(self) else 1,
             use_compress=hasattr(vllm_config.model_config.hf_config, "compress_ratios"),
         )
         self.num_speculative_tokens = self.num_speculative_steps
@@ -207,6 +210,7 @@ class MkvSpeculator(DraftModelSpeculator):
         is_profile: bool = False,
     ) -> torch.Tensor:
         """Draft K tokens for each of B requests; int64 [B, K]."""
+        self.dp_sync = dp_sync
         if dummy_run:
             return self._run_dummy(
                 input_batch.num_tokens, input_batch.num_reqs, is_profile=is_profile
@@ -236,9 +240,23 @@ class MkvSpeculator(DraftModelSpeculator):
         """The passes of a step without requests of users; int64 [requests, K]."""
         if self.method == DFLASH:
             rows = min(rows, self.max_query_tokens)
-        with PASSES.running_rows(self, None, rows):
+        if self.samples:
+            # No logits are kept: those of requests that wait for their next step are still read.
+            self.idx_mapping.fill_(-1)
+        rows, rows_across_ranks = PASSES.share_rows(self, rows)
+        with PASSES.running_rows(self, None, rows, rows_across_ranks):
             if self.method == DFLASH:
                 run_dummy_pass(self, rows, is_profile=is_profile)
                 return self.draft_tokens[:requests]
-            sampled = self.token_indices_to_sample[:requests]
+            # Not the buffer: rows that an earlier batch sampled from may be past these.
+            sampled = self.token_indices_to_sample.new_zeros(requests)
             return run_dummy_passes(self, rows, requests, sampled)
+
+    def most_rows_of_a_rank(self) -> int:
+        """A number of rows, the same on all ranks, that a first pass has at most on any of them."""
+        sync = self.dp_sync
+        requests: int = sync.num_reqs
+        if self.method == DFLASH:
+            return requests * (1 + self.num_speculative_tokens)
+        tokens = int(sync.num_tokens_across_dp.max())
+        return tokens + self.net_num_new_slots_per_request * requests
