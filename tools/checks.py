@@ -86,7 +86,7 @@ EMULATED = {
         "tests/emulated/models/test_shared_caches.py"
         "::test_a_layer_that_shares_joins_a_group_of_unlike_pages",
         "tests/emulated/models/test_stock.py",
-        # Model runner V2: stock, then drafts by plain loops, in graphs, drawn at random, by count.
+        # Model runner V2: stock, drafts by plain loops, in graphs, at random, on ranks, by count.
         "tests/emulated/runner_v2/test_stock.py::test_a_target_alone[llama_target]",
         "tests/emulated/runner_v2/test_stock.py::test_later_passes_of_a_head_see_rejected_tokens",
         f"{V2_STOCK_GRAPHS}::test_graphs_of_a_target",
@@ -104,6 +104,9 @@ EMULATED = {
         f"{V2_GRAPHS}::test_independent_drafts[gemma3-gemma3_draft-2]",
         f"{V2_GRAPHS}::test_independent_drafts[deepseek_v2_target-deepseek_v2_draft-3]",
         f"{V2_GRAPHS}::test_heads_propose_as_in_eager_mode[gpt_oss-gpt_oss_eagle3-eagle3-3]",
+        "tests/emulated/runner_v2/test_data_parallel.py::test_ranks_are_idle_in_turn"
+        "[gpt_oss-gpt_oss_draft-draft_model-2]",
+        "tests/emulated/runner_v2/test_ranks.py::test_two_ranks_of_tensor_parallelism[graphs]",
         # K by batch size: a load of 1 -> 8 -> 1 requests, and one of 32 without waiting.
         f"{LOADS}::test_each_number_of_drafts_is_replayed",
         f"{LOADS}::test_each_draft_token_is_the_drafts_own",

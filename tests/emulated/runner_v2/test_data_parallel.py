@@ -77,7 +77,7 @@ PAIRS = [
     ("gpt_oss", "gpt_oss_draft", "draft_model", 2),  # Experts: each pass is one of all ranks.
     ("gpt_oss", "gpt_oss_eagle3", "eagle3", 1),  # None: passes of a rank are its own.
     ("deepseek_v3_mtp", "deepseek_v3_mtp", "mtp", 1),  # Experts behind hidden states.
-    ("gpt_oss", "gpt_oss_dflash", "dflash", 3),
+    ("gpt_oss", "gpt_oss_dflash", "dflash", 2),
 ]
 
 
