@@ -48,8 +48,9 @@ class Calibration:
     source: str
 
     def host(self, counts: Mapping[str, float]) -> float:
-        """Host time of so many of each term."""
-        return sum(self.host_seconds[name] * number for name, number in counts.items())
+        """Host time of a step with so many of each term, and what a user's result moved it by."""
+        seconds = sum(self.host_seconds[name] * number for name, number in counts.items())
+        return max(0.0, seconds + self.host_seconds.get("measured", 0.0))
 
 
 def read_device(chip: str) -> Device:

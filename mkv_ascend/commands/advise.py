@@ -89,6 +89,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weight-bits", type=positive, metavar="N", help="of a weight (default: the config's)"
     )
+    parser.add_argument(
+        "--calibrate",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="a result of vllm bench serve --save-result of this target without a draft",
+    )
     parser.add_argument("--json", action="store_true", help="answer as one JSON object")
 
 
@@ -114,11 +121,12 @@ def _share(text: str) -> float:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the prediction; returns 2 with a sentence where there is none."""
+    from mkv_ascend.advice.measured import MeasuredError
     from mkv_ascend.checks.model_layer import ExplainError
 
     try:
         answer = advise(arguments)
-    except ExplainError as error:
+    except (ExplainError, MeasuredError) as error:
         print(f"mkv-ascend advise: {error}", file=sys.stderr)
         return EXIT_REFUSED
     if arguments.json:
@@ -131,6 +139,7 @@ def run(arguments: argparse.Namespace) -> int:
 def advise(arguments: argparse.Namespace) -> dict[str, Any]:
     """The answer, as plain values. Raises ExplainError where there is none."""
     from mkv_ascend.advice.device import read_calibration, read_device
+    from mkv_ascend.advice.measured import moved, read_run
     from mkv_ascend.advice.prediction import Serving
     from mkv_ascend.checks.model_work import target_work
 
@@ -144,6 +153,8 @@ def advise(arguments: argparse.Namespace) -> dict[str, Any]:
         arguments.graphs == "full",
         ahead=_is_ahead(arguments, method),
     )
+    if arguments.calibrate:
+        serving = moved(serving, [read_run(path) for path in arguments.calibrate])
     drafting = _drafting(arguments, method, models)
     acceptance = _acceptance(arguments)
     batches = [

@@ -95,6 +95,53 @@ def test_nothing_accepted_is_a_loss_and_no_token_is_best(
     assert all("predicted to lose" in batch["verdict"] for batch in plain["batches"])
 
 
+def result_of_bench(path: Path, **changes: Any) -> str:
+    result = {"completed": 10, "total_input_tokens": 30_000, "total_output_tokens": 20_000}
+    result |= {"max_concurrency": 8, "mean_tpot_ms": 100.0, **changes}
+    path.write_text(json.dumps(result))
+    return str(path)
+
+
+def plain_ms(answer: dict[str, Any]) -> float:
+    shown = answer["batches"][0]["shown"]
+    return float(shown["plain_ms"] + shown["plain_host_ms"])
+
+
+def test_a_users_result_moves_every_step(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    options = [*PAIR, EAGLE, "--acceptance", "0.7", "--batch", "8", "--tokens", "3"]
+    before = advise_json(capsys, *options)
+    slow = result_of_bench(tmp_path / "slow.json")
+    after = advise_json(capsys, *options, "--calibrate", slow)
+    # 4,000 tokens of each request were measured, and 4,096 are predicted.
+    assert plain_ms(after) == pytest.approx(100, abs=0.2)
+    moved = plain_ms(after) - plain_ms(before)
+    hosts = [answer["batches"][0]["shown"]["host_ms"] for answer in (before, after)]
+    assert hosts[1] - hosts[0] == pytest.approx(moved, abs=0.01)
+    fast = result_of_bench(tmp_path / "fast.json", mean_tpot_ms=0.1)
+    fastest = advise_json(capsys, *options, "--calibrate", fast)
+    assert fastest["batches"][0]["shown"]["plain_host_ms"] == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"max_concurrency": None}, "max_concurrency is None"),
+        ({"mean_tpot_ms": -1}, "mean_tpot_ms is -1"),
+        ({"spec_decode_acceptance_length": 2.5}, "measured with a draft"),
+    ],
+)
+def test_a_result_that_does_not_tell_is_one_line(
+    changes: dict[str, Any], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = result_of_bench(tmp_path / "result.json", **changes)
+    assert cli.main(["advise", *PAIR, EAGLE, "--acceptance", "0.7", "--calibrate", path]) == 2
+    errors = capsys.readouterr().err
+    assert words in errors
+    assert len(errors.splitlines()) == 1
+
+
 def test_memory_that_cannot_be_planned_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     target = str(CONFIGS / "DeepSeek-V3")
     plain = advise_json(capsys, target, "--method", "mtp", "--length", "1.8", "--tokens", "1")
