@@ -23,7 +23,6 @@ WORDS = {
     "prefill_context_parallel": "prefill context parallelism",
     "decode_context_parallel": "decode context parallelism",
     "eplb": "--enable-eplb",
-    "lora": "--enable-lora",
     "adaptive_verification": "enable_adaptive_verification",
     "counts_beside_mla": "num_speculative_tokens_per_batch_size in full graphs of an MLA target",
     "counts_beside_states": (
@@ -77,7 +76,6 @@ class AskedOfV2:
     prefill_context_parallel: bool
     decode_context_parallel: bool
     eplb: bool
-    lora: bool
     adaptive_verification: bool
     counts_beside_mla: bool
     counts_beside_states: bool
@@ -123,7 +121,6 @@ def drafts_on_v2(facts: ServeFacts) -> Iterator[Refusal]:
         prefill_context_parallel=facts.whole("prefill_context_parallel_size", 1) > 1,
         decode_context_parallel=facts.whole("decode_context_parallel_size", 1) > 1,
         eplb=bool(facts.engine.get("enable_eplb")),
-        lora=bool(facts.engine.get("enable_lora")),
         adaptive_verification=bool(options.get("enable_adaptive_verification")),
         counts_beside_mla=counts_in_graphs and target.number("kv_lora_rank") is not None,
         counts_beside_states=counts_in_graphs and target.recurrent is not None,

@@ -60,9 +60,13 @@ def run(llm, requests, adapter):
 def main(asked):
     from vllm import LLM
 
+    if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
+        engine._hand_over_drafts()
     llm = LLM(**asked["engine"])
     scheduler = llm.llm_engine.engine_core.engine_core.scheduler
     pool = scheduler.kv_cache_manager.block_pool
+    # Of graphs with adapters.
+    replays = engine._note_target_replays(llm.llm_engine.engine_core.engine_core.model_executor)
     free = pool.get_num_free_blocks()
     proposals = engine._record_proposals(scheduler)
     tokens = run(llm, asked["requests"], asked["adapter"])
@@ -72,6 +76,8 @@ def main(asked):
         "proposals": [dataclasses.asdict(proposal) for proposal in proposals],
         "accepted_per_position": metrics["vllm:spec_decode_num_accepted_tokens_per_pos"],
         "num_drafts": metrics["vllm:spec_decode_num_drafts"],
+        "draft_replays": engine._draft_replays(llm),
+        "target_replays": sum(graph.num_active_loras > 0 for graph in replays),
         "blocks_kept": free - pool.get_num_free_blocks(),
     }
     print(json.dumps(answer))

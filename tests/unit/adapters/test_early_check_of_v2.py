@@ -17,7 +17,6 @@ def config(
     cp=1,
     pcp=1,
     eplb=False,
-    lora=None,
     counts=None,
     graphs=CUDAGraphMode.FULL_DECODE_ONLY,
     draft=None,
@@ -51,7 +50,6 @@ def config(
             enable_eplb=eplb,
         ),
         model_config=SimpleNamespace(**{**model, **(target or {})}),
-        lora_config=lora,
         compilation_config=SimpleNamespace(cudagraph_mode=graphs),
     )
 
@@ -70,7 +68,6 @@ COMPRESSED = SimpleNamespace(compress_ratios=[0, 4, 128])
         ({"pp": 2}, "pipeline parallelism"),
         ({"cp": 2}, "decode context parallelism"),
         ({"eplb": True}, "--enable-eplb"),
-        ({"lora": SimpleNamespace()}, "--enable-lora"),
         ({"parallel_drafting": True}, "parallel drafting"),
         ({"counts": COUNTS, "target": {"use_mla": True}}, "num_speculative_tokens_per_batch_size"),
         ({"target": {"is_multimodal_model": True}}, "images"),

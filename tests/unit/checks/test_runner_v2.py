@@ -60,7 +60,7 @@ def engine(target: str, draft: str, speculative: dict[str, Any], **options: Any)
         ({"decode_context_parallel_size": 2}, {}, "decode_context_parallel"),
         ({"prefill_context_parallel_size": 2}, {}, "prefill_context_parallel"),
         ({"enable_eplb": True}, {}, "eplb"),
-        ({"enable_lora": True}, {}, "lora"),
+        ({"enable_lora": True}, {}, None),
         ({}, {"enable_adaptive_verification": True}, "adaptive_verification"),
         ({}, {"parallel_drafting": True}, "parallel_drafting"),
     ],

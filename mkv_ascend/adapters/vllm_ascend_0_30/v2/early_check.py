@@ -30,8 +30,6 @@ def why_not_served(config: VllmConfig) -> str | None:
         prefill_context_parallel=parallel.prefill_context_parallel_size > 1,
         decode_context_parallel=parallel.decode_context_parallel_size > 1,
         eplb=parallel.enable_eplb,
-        # vLLM gives an adapter to one row of logits for each request; a verify step has K + 1.
-        lora=config.lora_config is not None,
         adaptive_verification=bool(speculative.enable_adaptive_verification),
         counts_beside_mla=counts_in_graphs and target.use_mla,
         counts_beside_states=counts_in_graphs and target.is_hybrid,

@@ -24,6 +24,7 @@ from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import override, replaced
 from mkv_ascend.adapters.platform_slot import OURS
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.planned_specs import planned_specs
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.adapted_rows import AdaptersOfRows
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.scheduled_counts import ScheduledDrafts
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.kv_cache.planned_caches import (
     ALLOCATION,
@@ -71,6 +72,8 @@ class MkvWorkerV2(NPUWorker):
         """
         with with_auxiliary_states(self.vllm_config):
             super().load_model(*args, **kwargs)
+        if self.vllm_config.lora_config is not None:
+            self.model_runner.lora_state = AdaptersOfRows(self.model_runner.req_states)
         drop_rows_of_other_sizes()
         every = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
         drafts = self._draft_layers()
