@@ -7,6 +7,7 @@ from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.patches import (
     bound_caches,
     expert_groups,
+    swapped_masks,
     target_state_groups,
     two_head_sizes,
     value_head_size,
@@ -33,3 +34,4 @@ def apply() -> None:
     two_head_sizes.choose_no_backend.apply()
     gdn_rows.install()
     target_state_groups.groups_that_move.apply()
+    swapped_masks.swap_both_masks.apply()
