@@ -15,13 +15,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.support import engine, hosts, programs, prompts, reference
-from tests.support.pairs import TIES, assert_greedy
+from tests.support.pairs import TIES, assert_greedy, scenario
 from tests.support.stock import RUNNER_V2, RUNNERS
 from tests.support.tiny_models import model_directory
 from tests.support.tiny_models.tokenizer import EOS_TOKEN_ID
 
 PROBE = Path(__file__).with_name("requests_probe.py")
-TARGET, DRAFT = "llama_target", "gemma3_draft"
+TARGET, DRAFT, STATES = "llama_target", "gemma3_draft", "qwen3_next"
 K, NEW_TOKENS = 3, 24
 RANK, ALPHA, NOISE = 8, 16, 0.2
 ADAPTED = ("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj", "lm_head")
@@ -227,3 +227,32 @@ def test_every_draft_token_is_the_drafts_own(session):
     report = reference.check_drafts(model_directory(DRAFT), proposals, near_tie)
     assert report.checked == K * len(proposals) > 100
     assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_grammars_beside_recurrent_states(runner):
+    """A grammar cuts drafts short, so rows with fewer tokens are padded beside others."""
+    target = model_directory(STATES)
+    ids = [reference.token_ids(target, text) for text in prompts.text_prompts()[4:8]]
+    plain = {"max_tokens": NEW_TOKENS}
+    sorts = {
+        "plain": [{"prompt": prompt, **plain} for prompt in ids],
+        "letters": [{"prompt": prompt, "grammar": LETTERS, **plain} for prompt in ids],
+        "words": [{"prompt": prompt, "grammar": {"choice": WORDS}, **plain} for prompt in ids],
+    }
+    case = scenario(
+        STATES,
+        DRAFT,
+        num_speculative_tokens=K,
+        engine={"skip_tokenizer_init": False, "max_num_seqs": 6},
+    )
+    # One of each sort after another, so that they share batches.
+    together = [each for several in zip(*sorts.values(), strict=True) for each in several]
+    asked = {"engine": case.engine_arguments(), "adapter": None, "requests": together}
+    answer = programs.answer_of(PROBE, asked, runner)
+    count = len(sorts)
+    plain_tokens, letters, words = (answer["tokens"][place::count] for place in range(count))
+    judge(target, list(zip(ids, plain_tokens, strict=True)))
+    for tokens, allowed in ((letters, letters_allowed), (words, words_allowed)):
+        assert tokens == [constrained(target, prompt, allowed) for prompt in ids]
+    assert sum(answer["accepted_per_position"]) > 0.2 * K * answer["num_drafts"] > 10
