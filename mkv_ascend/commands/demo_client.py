@@ -76,8 +76,8 @@ def replays_text(replays: Mapping[str, Any], metrics: Mapping[str, float]) -> st
     sizes = ", ".join(str(requests) for requests in replays["captured"])
     proposals = acceptance(metrics).proposals
     return (
-        f"{replays['replays']} of {proposals} proposals were replayed from ACL graphs "
-        f"(there is one for each of {sizes} requests)."
+        f"{replays['replays']} proposals were replayed from ACL graphs (there is one for each of "
+        f"{sizes} requests). The target verified {proposals}: a request may end before its last."
     )
 
 

@@ -145,7 +145,7 @@ def servers(monkeypatch):
 def test_proposals_are_replayed_from_graphs_by_default(servers, capsys):
     status, started = servers(7)
     assert status == 0
-    assert "7 of 9 proposals were replayed from ACL graphs" in capsys.readouterr().out
+    assert "7 proposals were replayed from ACL graphs" in capsys.readouterr().out
     assert [options[0] for options in started] == [str(example_model(TARGET))] * 2
     assert ["--speculative-config" in options for options in started] == [True, False]
     assert not any("--enforce-eager" in options for options in started)
