@@ -13,6 +13,8 @@ PAIRS = [
     ("gpt_oss", "gpt_oss_eagle3", "eagle3", 3),
     ("deepseek_v3_mtp", "deepseek_v3_mtp", "mtp", 3),
     ("gpt_oss", "gpt_oss_dflash", "dflash", 3),
+    ("granite4", "granite4_dflash", "dflash", 3),
+    ("lfm2", "lfm2_dflash", "dflash", 3),
     ("qwen3_next", "llama_draft", "draft_model", 4),
     ("qwen3_next_mtp", "qwen3_next_mtp", "mtp", 3),
 ]

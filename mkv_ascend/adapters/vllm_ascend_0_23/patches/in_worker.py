@@ -14,6 +14,7 @@ from mkv_ascend.adapters.common.patches import (
 )
 from mkv_ascend.adapters.vllm_ascend_0_23.attention import shared_keys
 from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
+    decode_thresholds,
     dense_specs,
     gdn_rows,
     prompt_chunks,
@@ -36,6 +37,7 @@ def apply() -> None:
     recurrent_blocks.blocks_without_alignment.apply()
     two_head_sizes.choose_no_backend.apply()
     short_convolution.remember_drafted.apply()
+    decode_thresholds.rows_that_verify.apply()
     gdn_rows.install()
     target_state_groups.groups_that_move.apply()
     swapped_masks.swap_both_masks.apply()
