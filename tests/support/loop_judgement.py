@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.support import engine, prompts, reference, speculation
 from tests.support.pairs import scenario
@@ -71,12 +72,18 @@ def in_order(
 
 
 def loops_and_engine(
-    target: str, draft: str, method: str, k: int, environment: Mapping[str, str] | None = None
+    target: str,
+    draft: str,
+    method: str,
+    k: int,
+    environment: Mapping[str, str] | None = None,
+    **fields: Any,
 ) -> tuple[list[speculation.SpeculativeOutput], engine.Result]:
     """What the loops and what an engine did with the prompts that no near tie decides.
 
     Args:
         environment: variables of the engine's process, for instance of another model runner.
+        fields: more of the scenario; ``engine`` adds to the arguments of the engine.
     """
     directory = model_directory(REFERENCE_OF.get(target, target))
     decided = decided_outputs(directory, drafter_of(directory, draft, method, k), k)
@@ -91,8 +98,10 @@ def loops_and_engine(
         engine={
             **(WITH_STATES if "qwen3_next" in target else SMALL_ENGINE),
             **(SHORT_CHUNKS if method in ("eagle", "eagle3", "mtp") else {}),
+            **fields.pop("engine", {}),
         },
         environment=dict(environment or {}),
+        **fields,
     )
     return outputs, engine.run(case)
 
@@ -113,10 +122,15 @@ def wrong_tokens(
 
 
 def assert_reference(
-    target: str, draft: str, method: str, k: int, environment: Mapping[str, str] | None = None
+    target: str,
+    draft: str,
+    method: str,
+    k: int,
+    environment: Mapping[str, str] | None = None,
+    **fields: Any,
 ) -> engine.Result:
     """Run the pair: tokens, every proposal and what is accepted are the loops'."""
-    outputs, result = loops_and_engine(target, draft, method, k, environment)
+    outputs, result = loops_and_engine(target, draft, method, k, environment, **fields)
     expected = [
         sum(output.accepted_per_position[position] for output in outputs) for position in range(k)
     ]

@@ -15,9 +15,13 @@ from mkv_ascend.adapters.vllm_ascend_0_23.drafting.host import HOST
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.kv_transfer import why_not_planned
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.mla_specs import corrected_specs
 from mkv_ascend.adapters.vllm_ascend_0_23.patches.identity_rope import record_identity_rope
+from mkv_ascend.adapters.vllm_ascend_0_23.short_steps import refuse_short_steps
 from mkv_ascend.adapters.vllm_ascend_0_23.target_slots import slots_in_one_launch
 
 if TYPE_CHECKING:
+    import torch
+    from vllm.config import VllmConfig
+
     from mkv_ascend.adapters.common.runner import MkvModelRunner
 
 
@@ -44,10 +48,15 @@ def _limit_the_targets_pass(runner: MkvModelRunner) -> None:
         )
 
 
+def _loaded(config: VllmConfig, device: torch.device) -> None:
+    refuse_short_steps(config)
+    record_identity_rope(config, device)
+
+
 RUNNER_HOST = RunnerHost(
     drafts=HOST,
     why_not_planned=why_not_planned,
     planned_specs=_planned_specs,
     limit_the_targets_pass=_limit_the_targets_pass,
-    loaded=record_identity_rope,
+    loaded=_loaded,
 )

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import engine, prompts, reference, stock
+from tests.support import engine, hosts, prompts, reference, stock
+from tests.support.loop_judgement import assert_reference
 from tests.support.pairs import (
     assert_drafts_are_the_drafts_own,
     assert_greedy,
@@ -71,11 +72,42 @@ def test_states_across_chunks_rejected_drafts_and_cached_blocks() -> None:
     assert result.accepted_per_position[-1] > 0
 
 
-def test_a_step_of_less_than_a_block_is_refused() -> None:
-    """vLLM compares without the tokens of drafts, and waits for ever."""
-    case = scenario("qwen3_next", "llama_draft", engine=aligned(max_num_batched_tokens=128))
-    with pytest.raises(engine.EngineFailedError, match=r"blocks? of 128 tokens, .* at most 120"):
+@hosts.only_on("vllm_ascend_0_23", "0.30.0 lets a chunk end inside a block")
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        # vLLM compares without the tokens of drafts, and waits for ever.
+        ({"max_num_batched_tokens": 128}, r"blocks? of 128 tokens, .* at most 120"),
+        # vLLM asserts it, without a word.
+        ({"long_prefill_token_threshold": 64}, r"block of \d+ tokens, .* chunks of 64"),
+    ],
+)
+def test_steps_of_less_than_a_block_are_refused(limits: dict[str, int], said: str) -> None:
+    case = scenario("qwen3_next", "llama_draft", engine=aligned(**limits))
+    with pytest.raises(engine.EngineFailedError, match=said):
         engine.run(case)
+
+
+@hosts.only_on("vllm_ascend_0_30", "0.23.0 refuses them")
+@stock.each_runner
+@pytest.mark.parametrize(
+    "limits", [{"max_num_batched_tokens": 128}, {"long_prefill_token_threshold": 64}]
+)
+def test_steps_of_less_than_a_block(limits: dict[str, int], runner: dict[str, str]) -> None:
+    """A state is kept where such a step happens to reach the end of a block."""
+    case = scenario(
+        "qwen3_next",
+        "llama_draft",
+        prompts=mixed_prompts("qwen3_next"),
+        engine=aligned(**limits),
+        max_tokens=16,
+        repeats=2,
+        environment=runner,
+    )
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    assert_drafts_are_the_drafts_own(case, result)
+    assert max(result.cached_tokens[len(case.prompts) :]) >= BLOCK
 
 
 def test_states_after_preemption_and_looked_up_drafts() -> None:
@@ -117,6 +149,22 @@ def test_states_where_the_longest_context_ends(runner: dict[str, str]) -> None:
     accepted = [len(end) for end in ends if end[: -(K + 1)] in ends]
     # Behind these all of K + 1 tokens fit no more.
     assert max(accepted) > longest - K
+
+
+@stock.each_runner
+def test_graphs_of_more_tokens_than_all_requests_verify(runner: dict[str, str]) -> None:
+    """A piecewise graph of 12 tokens is captured with one row, which is no verification."""
+    result = assert_reference(
+        "qwen3_next_mtp",
+        "qwen3_next_mtp",
+        "mtp",
+        K,
+        runner,
+        engine={"max_num_seqs": 1},
+        graphs="FULL_AND_PIECEWISE",
+        capture_sizes=(K + 1, 12),
+    )
+    assert result.draft_replays > 5
 
 
 def test_qwen3_5_without_its_vision_tower() -> None:

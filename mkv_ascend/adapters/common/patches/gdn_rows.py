@@ -30,9 +30,9 @@ ROWS = "mkv_ascend_rows"
 OF_THE_TARGET = "mkv_ascend_of_the_target"
 """Attribute of the target's builders, ``NamedRows``; drafts build metadata for other rows."""
 
-NamedRows = Callable[[Any, torch.Tensor], torch.Tensor]
-"""From the common metadata and the numbers of drafts, int ``[rows]``: these numbers, where -1 is a
-row that does not go on from what a verification accepted."""
+NamedRows = Callable[[Any, torch.Tensor, int], torch.Tensor]
+"""From the common metadata, the numbers of drafts, int ``[rows]``, and K: these numbers, where -1
+is a row that does not go on from what a verification accepted."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def padded_verify_rows(
     return PaddedVerifyRows(new_starts.to(starts.dtype), source, kept)
 
 
-def as_named(common: Any, drafts: torch.Tensor) -> torch.Tensor:
+def as_named(common: Any, drafts: torch.Tensor, k: int) -> torch.Tensor:
     """``NamedRows`` where the runner has named rows without drafts already."""
     return drafts
 
@@ -135,7 +135,7 @@ def build_of_padded_rows(
     named: NamedRows | None = getattr(builder, OF_THE_TARGET, None)
     rows = None
     if named is not None and drafts is not None:
-        drafts = named(common, drafts)
+        drafts = named(common, drafts, builder.num_spec)
         rows = padded_verify_rows(common.query_start_loc_cpu, drafts >= 0, builder.num_spec + 1)
     rest = (num_accepted_tokens, drafts)
     if rows is None:
