@@ -54,6 +54,9 @@ V2_STOCK_GRAPHS = "tests/emulated/runner_v2/test_stock_graphs.py"
 LOADS = "tests/emulated/runner_v2/test_following_loads.py"
 REQUESTS = "tests/emulated/drafting/test_drafting_requests.py"
 HITS = "tests/emulated/recurrent/test_hits_of_recurrent_drafts.py"
+STATED = (
+    "tests/emulated/recurrent/test_recurrent_drafts.py::test_targets_without_states_and_with_others"
+)
 WINDOWS = "tests/emulated/recurrent/test_convolutions_with_triton.py"
 MAMBA = "tests/emulated/recurrent/test_mamba_models.py"
 STATES = "tests/emulated/recurrent/test_gated_delta_nets.py"
@@ -128,10 +131,14 @@ EMULATED = {
         f"{MAMBA}::test_states_where_the_longest_context_ends[granite4-graphs-v2]",
         # Drafts with states behind hits: blocks alone, in graphs, resumed, beside other states.
         "tests/emulated/recurrent/test_draft_state_blocks.py",
-        f"{HITS}::test_hits_are_those_without_the_draft[llama_target-lfm2-fields1]",
-        f"{HITS}::test_a_resumed_request_finds_its_own_blocks",
+        f"{HITS}::test_hits_are_those_without_the_draft[llama_target-lfm2-fields1-v1]",
+        f"{HITS}::test_a_resumed_request_finds_its_own_blocks[v2]",
+        "tests/emulated/runner_v2/test_recurrent_drafts.py"
+        "::test_proposals_and_acceptance_are_the_references[llama_target-lfm2-3]",
+        # On model runner V2 from graphs, beside chunks and a prompt of one token.
+        f"{STATED}[qwen3_moe-qwen3_next_draft-limits0-v2]",
         f"{HITS}::test_states_of_the_target_are_hit_and_those_of_the_draft_rebuilt"
-        "[qwen3_next-qwen3_next_draft]",
+        "[qwen3_next-qwen3_next_draft-v2]",
         f"{WINDOWS}::test_windows_go_back_to_what_was_accepted[lfm2-llama_draft-graphs]",
         f"{WINDOWS}::test_windows_go_back_to_what_was_accepted[llama_target-lfm2-eager]",
         f"{WINDOWS}::test_sizes_that_the_operator_does_not_take_are_refused",

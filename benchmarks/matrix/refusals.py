@@ -26,17 +26,13 @@ OURS = (
         "a recurrent state would have to be taken back where tokens are rejected",
     ),
     Refusal(
-        r"states are kept at the end of each block of .*: a long prompt would wait for ever",
-        "a step is shorter than a block at whose end states are kept for prefix hits",
+        r"states are kept at the end of each block of .*",
+        "a step or chunk is shorter than a block at whose end states are kept for prefix hits",
     ),
     Refusal(
         r"layers hand on .* where a head takes one",
         "heads of eagle3 are trained on one hidden state of a layer, and DeepSeek-V4's layers hand "
         "on several residual streams",
-    ),
-    Refusal(
-        r"a draft model with recurrent layers with drafts of mkv_ascend on model runner V2",
-        "drafts with states are not built for model runner V2 yet; V1 serves them",
     ),
     Refusal(
         r"a target with compressed keys \(DeepSeek-V4\) with drafts of mkv_ascend",

@@ -32,7 +32,9 @@ WORDS = {
     "several_axes": "a draft with positions on several axes (M-RoPE)",
     "multi_modal": "a target that takes images or sound",
     "shared_choice_of_keys": "a head whose later passes reuse the first one's choice of keys",
-    "recurrent_draft": "a draft model with recurrent layers",
+    "counts_of_states": (
+        "num_speculative_tokens_per_batch_size for a draft model with recurrent layers"
+    ),
     "compressed": "a target with compressed keys (DeepSeek-V4)",
 }
 
@@ -70,6 +72,7 @@ class AskedOfV2:
     ``counts_beside_states``: a request may have been accepted four tokens of K = 3 when its next
     step verifies two of K = 1. vllm-ascend's operator of the states takes at most as many accepted
     tokens as the step has. Outside full graphs we repeat the last token of such a request.
+    ``counts_of_states``: a draft's states are committed as if K tokens had been verified.
     """
 
     pipeline_parallel: bool
@@ -83,7 +86,7 @@ class AskedOfV2:
     several_axes: bool
     multi_modal: bool
     shared_choice_of_keys: bool
-    recurrent_draft: bool
+    counts_of_states: bool
     compressed: bool
 
     def refusals(self) -> Iterator[Refusal]:
@@ -128,7 +131,9 @@ def drafts_on_v2(facts: ServeFacts) -> Iterator[Refusal]:
         several_axes=has_several_positions(draft),
         multi_modal=any(name in target.values for name in ("vision_config", "audio_config")),
         shared_choice_of_keys=bool(draft.values.get("index_share_for_mtp_iteration")),
-        recurrent_draft=speculation.method == "draft_model" and draft.recurrent is not None,
+        counts_of_states=bool(options.get("num_speculative_tokens_per_batch_size"))
+        and speculation.method == "draft_model"
+        and draft.recurrent is not None,
         compressed=target.is_compressed,
     ).refusals()
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -74,7 +75,7 @@ class RecurrentGroups:
     """All recurrent layers of a draft.
 
     Args:
-        groups: their groups; the caches must be allocated.
+        groups: their groups; the caches must be allocated before the first commit.
         block_tables: the engine's, one int32 [most requests, columns] for each of ``groups``.
         requests: largest number of requests of a batch.
         speculative: K.
@@ -91,7 +92,6 @@ class RecurrentGroups:
         self.speculative = speculative
         self.requests = requests
         self._tables = list(block_tables)
-        self._caches = [group.caches() for group in groups]
         device = block_tables[0].device
         self._ones = torch.ones(requests, dtype=torch.int32, device=device)
         self._none_begins = torch.zeros(requests, dtype=torch.bool)
@@ -101,6 +101,11 @@ class RecurrentGroups:
             alike.setdefault(group.builder.need(), []).append(index)
         self.needs = tuple(tuple(indices) for indices in alike.values())
         """Indices of groups; one run of a builder serves each tuple."""
+
+    @functools.cached_property
+    def _caches(self) -> list[list[RecurrentCaches]]:
+        """Of each group; taken at the first commit, because caches may be allocated after this."""
+        return [group.caches() for group in self.groups]
 
     def for_graph(self, groups: Sequence[RecurrentGroup], requests: int) -> RecurrentGroups:
         """The same layers for a graph of ``requests`` requests, with block tables of its own.

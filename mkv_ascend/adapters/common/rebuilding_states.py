@@ -11,8 +11,8 @@ all the same, because blocks may be hit in the step that fills them, before the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +43,29 @@ def note_requests(lost: LostStates, step: SchedulerOutput) -> None:
         if request in cached.resumed_req_ids
     ]
     lost.note(begun, step.finished_req_ids)
+
+
+@dataclass(frozen=True)
+class BatchTokens:
+    """The requests of a step, and their tokens.
+
+    Attributes:
+        rows: the row of each request of the batch.
+        of: the tokens of chunks, one behind another, int32 on the device.
+    """
+
+    rows: Mapping[str, int]
+    of: Callable[[Sequence[Chunk]], torch.Tensor]
+
+
+def tokens_on_the_host(rows: Mapping[str, int], ids: np.ndarray, device: Any) -> BatchTokens:
+    """From token ids on the host, int ``[rows, tokens]``."""
+
+    def of(chunks: Sequence[Chunk]) -> torch.Tensor:
+        given = np.concatenate([ids[chunk.row, chunk.start : chunk.end] for chunk in chunks])
+        return torch.from_numpy(given.astype(np.int32)).to(device)
+
+    return BatchTokens(rows, of)
 
 
 class Rebuilding:
@@ -93,22 +116,22 @@ class Rebuilding:
             "before its first proposal for the request."
         )
 
-    def run(self, batch: Any, common: Any) -> None:
+    def run(self, batch: BatchTokens, common: Any) -> None:
         """Rebuild the missing states of requests in this batch.
 
         Each is then the state after the last token that the target computed before this step.
 
         Args:
-            batch: the runner's input batch.
+            batch: the step's requests.
             common: common metadata of the target's pass; its rows are not read.
         """
         most = self._plan.sizes.max_model_len
-        noted = self.lost.take(batch.req_id_to_index)
+        noted = self.lost.take(batch.rows)
         lost = [Lost(found.row, min(found.tokens, most)) for found in noted]
         for chunks in rebuilding_passes(lost, self._most_tokens):
-            self._run(chunks, batch.token_ids_cpu, common)
+            self._run(chunks, batch.of(chunks), common)
 
-    def _run(self, chunks: Sequence[Chunk], token_ids: np.ndarray, common: Any) -> None:
+    def _run(self, chunks: Sequence[Chunk], token_ids: torch.Tensor, common: Any) -> None:
         planner, draft = self._planner, self._planner.draft
         self._take_tables([chunk.row for chunk in chunks])
         target = self._rows_of(chunks, token_ids, common)
@@ -134,10 +157,11 @@ class Rebuilding:
             own[: len(rows)] = table[index]
         self._states.take_rows(self._engine_states, index)
 
-    def _rows_of(self, chunks: Sequence[Chunk], token_ids: np.ndarray, common: Any) -> TargetOutput:
+    def _rows_of(
+        self, chunks: Sequence[Chunk], token_ids: torch.Tensor, common: Any
+    ) -> TargetOutput:
         """The chunks, as rows of a target that has computed the tokens before them."""
         device = self._plan.counts.device
-        given = np.concatenate([token_ids[chunk.row, chunk.start : chunk.end] for chunk in chunks])
         positions = np.concatenate([np.arange(chunk.start, chunk.end) for chunk in chunks])
         starts = _starts(chunks)
         lengths = torch.tensor([chunk.end for chunk in chunks], dtype=torch.int32)
@@ -147,7 +171,7 @@ class Rebuilding:
         own.attn_state = AscendAttentionState.ChunkedPrefill
         own.graph_pad_size = -1
         return TargetOutput(
-            token_ids=torch.from_numpy(given.astype(np.int32)).to(device),
+            token_ids=token_ids,
             positions=torch.from_numpy(positions.astype(np.int32)).to(device),
             next_token_ids=torch.zeros(len(chunks), dtype=torch.int32, device=device),
             hidden_states=None,

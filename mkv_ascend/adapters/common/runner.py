@@ -46,6 +46,7 @@ from mkv_ascend.adapters.common.rebuilding_states import (
     Rebuilding,
     make_rebuilding,
     note_requests,
+    tokens_on_the_host,
 )
 from mkv_ascend.adapters.common.skipped_requests import ACCEPTED, SkippedRequests
 from mkv_ascend.adapters.common.target_graphs import (
@@ -249,7 +250,9 @@ class MkvModelRunner(NPUModelRunner):
     ) -> Any:
         """As vllm-ascend's, after the draft has rebuilt its states behind prefix hits."""
         if self._rebuilding is not None:
-            self._rebuilding.run(self.input_batch, common)
+            batch = self.input_batch
+            tokens = tokens_on_the_host(batch.req_id_to_index, batch.token_ids_cpu, self.device)
+            self._rebuilding.run(tokens, common)
         return super().propose_draft_token_ids(token_ids, sampling, scheduled, spec, common, *args)
 
     @override(records.TARGET_METADATA)

@@ -84,13 +84,11 @@ def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
         placeholder_drafts,
     )
 
-    both = engine_core.our_groups, heads_behind_hits.end_hits_a_block_earlier
-    if config.use_v2_model_runner:
-        return both
     return (
-        *both,
-        placeholder_drafts.schedule_no_placeholders,
+        engine_core.our_groups,
+        heads_behind_hits.end_hits_a_block_earlier,
         draft_state_blocks.block_sizes_of_others,
+        placeholder_drafts.schedule_no_placeholders,
     )
 
 

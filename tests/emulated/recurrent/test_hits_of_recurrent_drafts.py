@@ -21,6 +21,7 @@ from tests.support.pairs import (
     scenario,
     text_prompts,
 )
+from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
 
 BLOCK = 128
@@ -50,6 +51,7 @@ def assert_right(drafted: engine.Scenario, result: engine.Result) -> None:
     assert 0 < result.num_accepted < result.num_draft_tokens
 
 
+@each_runner
 @pytest.mark.parametrize(
     ("target", "draft", "fields"),
     [
@@ -71,7 +73,10 @@ def assert_right(drafted: engine.Scenario, result: engine.Result) -> None:
         ("gemma3", "granite4", {"engine": {"max_num_batched_tokens": 300}}),
     ],
 )
-def test_hits_are_those_without_the_draft(target: str, draft: str, fields: dict[str, Any]) -> None:
+def test_hits_are_those_without_the_draft(
+    target: str, draft: str, fields: dict[str, Any], runner: dict[str, str]
+) -> None:
+    fields = {"environment": runner, **fields}
     drafted = case(target, draft, **fields)
     result = engine.run(drafted)
     assert_right(drafted, result)
@@ -89,9 +94,17 @@ def test_hits_are_those_without_the_draft(target: str, draft: str, fields: dict[
     assert result.accepted_per_position == without.accepted_per_position
 
 
-def test_a_resumed_request_finds_its_own_blocks() -> None:
+@each_runner
+def test_a_resumed_request_finds_its_own_blocks(runner: dict[str, str]) -> None:
     """Preempted in the middle of its text: what it generated is part of the hit."""
-    resumed = case("llama_target", "lfm2", max_tokens=150, force_preemption=True, repeats=1)
+    resumed = case(
+        "llama_target",
+        "lfm2",
+        max_tokens=150,
+        force_preemption=True,
+        repeats=1,
+        environment=runner,
+    )
     result = engine.run(resumed)
     assert_right(resumed, result)
     assert result.preemptions > 0
@@ -104,12 +117,15 @@ def test_ranks_read_hits_together() -> None:
     assert max(result.cached_tokens) == 2 * BLOCK
 
 
-def test_asynchronous_scheduling_accepts_as_much() -> None:
+@each_runner
+def test_asynchronous_scheduling_accepts_as_much(runner: dict[str, str]) -> None:
     """Steps are scheduled before it is known what was accepted."""
     counts = []
     for caching in (True, False):
         limits = {"async_scheduling": True, "enable_prefix_caching": caching}
-        ahead = case("qwen3_moe", "qwen3_next_draft", record_drafts=False, engine=limits)
+        ahead = case(
+            "qwen3_moe", "qwen3_next_draft", record_drafts=False, engine=limits, environment=runner
+        )
         result = engine.run(ahead)
         assert_greedy_tokens_of_reference(ahead, result)
         assert max(result.cached_tokens) == (2 * BLOCK if caching else 0)
@@ -117,24 +133,26 @@ def test_asynchronous_scheduling_accepts_as_much() -> None:
     assert counts[0] == counts[1]
 
 
+@each_runner
 @pytest.mark.parametrize(
     ("target", "draft"), [("granite4", "granite4"), ("qwen3_next", "qwen3_next_draft")]
 )
 def test_states_of_the_target_are_hit_and_those_of_the_draft_rebuilt(
-    target: str, draft: str
+    target: str, draft: str, runner: dict[str, str]
 ) -> None:
     """The target keeps its own at the ends of blocks, which is asked for, not vLLM's default."""
     asked = {"enable_prefix_caching": True, "max_num_batched_tokens": 300}
-    both = case(target, draft, engine=asked)
+    both = case(target, draft, engine=asked, environment=runner)
     result = engine.run(both)
     assert_greedy_tokens_of_reference(both, result)
     assert_drafts_are_the_drafts_own(both, result)
-    alone = engine.run(case(target, None, engine=asked))
+    alone = engine.run(case(target, None, engine=asked, environment=runner))
     second = slice(len(both.prompts), None)
     assert result.cached_tokens[second] == alone.cached_tokens[second]
     assert max(result.cached_tokens[second]) >= BLOCK
     if draft == target:
-        assert result.num_accepted == result.num_draft_tokens
+        # vLLM may also count placeholders, of a request that begins with one token.
+        assert result.num_accepted == K * len(result.proposals)
 
 
 def test_aborted_requests_leave_the_others_as_they_were() -> None:

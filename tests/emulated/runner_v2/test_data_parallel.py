@@ -78,6 +78,7 @@ PAIRS = [
     ("gpt_oss", "gpt_oss_eagle3", "eagle3", 1),  # None: passes of a rank are its own.
     ("deepseek_v3_mtp", "deepseek_v3_mtp", "mtp", 1),  # Experts behind hidden states.
     ("gpt_oss", "gpt_oss_dflash", "dflash", 2),
+    ("qwen3_moe", "qwen3_next_draft", "draft_model", 1),  # States, and experts.
 ]
 
 

@@ -14,15 +14,18 @@ SEEDS = list(range(12))
 
 
 @pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY"])
-@pytest.mark.parametrize("method", ["probabilistic", "greedy"])
-def test_a_model_that_drafts_for_itself_at_random_is_always_right(method, graphs):
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [("llama_target", "probabilistic"), ("llama_target", "greedy"), ("lfm2", "probabilistic")],
+)
+def test_a_model_that_drafts_for_itself_at_random_is_always_right(model, method, graphs):
     """Draft and target say the same of each token, so a token that the draft drew is accepted.
 
     Its most likely token is not, where the target's draw is another.
     """
     case = scenario(
-        "llama_target",
-        "llama_target",
+        model,
+        model,
         speculative={"draft_sample_method": method},
         prompts=[[5, 6, 7, 8]] * len(SEEDS),
         seeds=SEEDS,

@@ -73,7 +73,10 @@ COMPRESSED = SimpleNamespace(compress_ratios=[0, 4, 128])
         ({"target": {"is_multimodal_model": True}}, "images"),
         ({"method": "mtp", "draft": {"hf_config": SHARES}}, "choice of keys"),
         ({"draft": {"uses_mrope": True}}, "M-RoPE"),
-        ({"draft": {"is_hybrid": True}}, "a draft model with recurrent layers"),
+        (
+            {"counts": COUNTS, "draft": {"is_hybrid": True}},
+            "num_speculative_tokens_per_batch_size for a draft model with recurrent layers",
+        ),
         (
             {"counts": COUNTS, "target": {"is_hybrid": True, "hf_text_config": GDN}},
             "in full graphs of a target with recurrent layers",
@@ -113,6 +116,7 @@ def test_prefill_context_parallelism_is_refused_without_naming_v1_which_lacks_it
         {"method": "dflash", "parallel_drafting": True},
         {"method": "mtp", "target": {"is_hybrid": True, "hf_text_config": GDN}},
         {"target": {"is_hybrid": True}},
+        {"draft": {"is_hybrid": True}},
         {"counts": COUNTS},
         {"counts": COUNTS, "target": {"use_mla": True, "enforce_eager": True}},
         {

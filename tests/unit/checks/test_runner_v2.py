@@ -79,7 +79,8 @@ def test_options(
 @pytest.mark.parametrize(
     ("target", "draft", "speculative", "refused"),
     [
-        ("LFM2-1.2B", "LFM2-1.2B", {}, {"recurrent_draft"}),
+        (TARGET, "LFM2-1.2B", {}, set()),
+        (TARGET, "LFM2-1.2B", COUNTS, {"counts_of_states"}),
         ("LFM2-1.2B", TARGET, {}, set()),
         ("DeepSeek-V3", "DeepSeek-V3", {"method": "mtp"}, set()),
         ("DeepSeek-V3", "DeepSeek-V3", {"method": "mtp", **COUNTS}, {"counts_beside_mla"}),

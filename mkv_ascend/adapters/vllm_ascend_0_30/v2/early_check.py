@@ -39,7 +39,8 @@ def why_not_served(config: VllmConfig) -> str | None:
         shared_choice_of_keys=bool(
             getattr(draft.hf_config, "index_share_for_mtp_iteration", False)
         ),
-        recurrent_draft=has_recurrent_layers(config),
+        counts_of_states=has_recurrent_layers(config)
+        and speculative.uses_dynamic_speculative_decoding(),
         # vLLM's runner gives the caches of DeepSeek-V4's MTP layer to no KV group of a draft.
         compressed=bool(getattr(target.hf_text_config, "compress_ratios", None)),
     )

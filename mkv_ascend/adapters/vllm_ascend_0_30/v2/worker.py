@@ -19,6 +19,7 @@ from mkv_ascend.adapters.common.drafting.proposers import assembly_of
 from mkv_ascend.adapters.common.early_checks import recurrent_refusals
 from mkv_ascend.adapters.common.patches import gdn_rows
 from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
+from mkv_ascend.adapters.common.rebuilding_states import note_requests
 from mkv_ascend.adapters.common.target_graphs import take_lengths_on_the_host
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import override, replaced
@@ -30,7 +31,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.kv_cache.planned_caches import (
     ALLOCATION,
     PlannedCaches,
 )
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import in_worker
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import in_worker, states_behind_hits
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.auxiliary_states import (
     ASKED,
     with_auxiliary_states,
@@ -40,6 +41,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.verifying_rows import name_rows
 from mkv_ascend.attention.report import LayerRow, render
 
 if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
     from mkv_ascend.adapters.common.drafting.assembly import Assembly
@@ -117,12 +119,21 @@ class MkvWorkerV2(NPUWorker):
             super().initialize_from_config(kv_cache_config)
         self._after_allocation()
 
+    @override(states_behind_hits.groups_that_move.record)
+    def execute_model(self, scheduler_output: SchedulerOutput) -> Any:
+        """As vllm-ascend's; also notes requests that begin behind computed tokens."""
+        rebuilding = getattr(self.model_runner.speculator, "rebuilding", None)
+        if rebuilding is not None:
+            note_requests(rebuilding.lost, scheduler_output)
+        return super().execute_model(scheduler_output)
+
     def _after_allocation(self) -> None:
         """Zero planned caches by the block, leave the draft out of the target's pass, log once."""
         runner = self.model_runner
         if self.planned_caches.plan is not None and runner.kv_block_zeroer is not None:
             runner.kv_block_zeroer = self.planned_caches.zeroer()
         if self.assembly() is not None:
+            runner.speculator.rebuild_with(runner.req_states.all_token_ids.gpu)
             if (counts := runner.speculator.draft_counts) is not None:
                 runner.draft_tokens_handler = ScheduledDrafts(runner.device, counts)
             runner.attn_groups = without_layers(runner.attn_groups, self._draft_layers())
@@ -137,6 +148,8 @@ class MkvWorkerV2(NPUWorker):
         logger.info("%s", render(rows))
         if (assembly := self.assembly()) is not None:
             logger.info("%s", assembly.describe())
+            if (rebuilding := runner.speculator.rebuilding) is not None:
+                logger.info("%s", rebuilding.describe())
         if self.planned_caches.plan is not None:
             backends = {row.name: row.backend for row in rows}
             logger.info("%s", self.planned_caches.describe(runner.kv_cache_config, backends))

@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.functional import pad
+from vllm.config import get_layers_from_vllm_config
+from vllm.model_executor.layers.mamba.abstract import MambaBase
 from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
 from vllm.v1.worker.gpu.spec_decode.utils import get_parallel_drafting_token_id
 
 from mkv_ascend.adapters.common.drafting.assembly import Assembly, run_dummy_passes
 from mkv_ascend.adapters.common.drafting.draft_config import separate_draft_config
-from mkv_ascend.adapters.common.drafting.families import BlockTables
+from mkv_ascend.adapters.common.drafting.families import (
+    BlockTables,
+    use_draft_recurrent_specs,
+)
 from mkv_ascend.adapters.common.drafting.mask_tokens import run_dummy_pass
 from mkv_ascend.adapters.common.drafting.proposers import family_of
 from mkv_ascend.adapters.common.drafting.recurrent_options import has_recurrent_layers
+from mkv_ascend.adapters.common.rebuilding_states import Rebuilding, make_rebuilding
 from mkv_ascend.adapters.patching import override
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.host import HOST
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.loading import (
@@ -29,6 +35,9 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.pass_context import PASSES
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.records import SPECULATOR
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.scheduled_counts import counts_of
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.target_output import Step, target_output
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.states_behind_hits import (
+    tokens_on_the_device,
+)
 from mkv_ascend.drafting.draft_counts import DraftCounts
 
 if TYPE_CHECKING:
@@ -72,6 +81,9 @@ class MkvSpeculator(DraftModelSpeculator):
 
     dp_sync: Any = None
 
+    rebuilding: Rebuilding | None = None
+    _token_ids: torch.Tensor
+
     @override(SPECULATOR)
     def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
         super().__init__(vllm_config, device)
@@ -93,7 +105,8 @@ class MkvSpeculator(DraftModelSpeculator):
         )
         self.parallel_drafting_hidden_state_tensor = None
         self.extra_slots_per_request = 1
-        self.net_num_new_slots_per_request = int(own)
+        # A recurrent draft's first pass has the target's rows: none more for a sampled token.
+        self.net_num_new_slots_per_request = int(own and not has_recurrent_layers(vllm_config))
         self.pass_hidden_states_to_model = not own
         self.uses_mrope = False
         self._share_mtp_indices = False
@@ -149,7 +162,11 @@ class MkvSpeculator(DraftModelSpeculator):
     ) -> nn.Module:
         """Load the draft with its own configuration and rotary tables."""
         self.assembly.refuse_options()
-        return load_draft(target_model, self._create_draft_vllm_config())
+        before = get_layers_from_vllm_config(self.vllm_config, MambaBase)
+        model = load_draft(target_model, self._create_draft_vllm_config())
+        if has_recurrent_layers(self.vllm_config):
+            use_draft_recurrent_specs(self, before)
+        return model
 
     @override(SPECULATOR)
     def load_model(self, target_model: nn.Module) -> None:
@@ -171,6 +188,12 @@ class MkvSpeculator(DraftModelSpeculator):
             kv_cache_config,
             BlockTables(block_tables.input_block_tables, block_tables.kernel_block_sizes),
         )
+
+    def rebuild_with(self, token_ids: torch.Tensor) -> None:
+        """Rebuild recurrent states behind prefix hits, from the runner's ``token_ids``."""
+        config = self.vllm_config
+        self.rebuilding = make_rebuilding(self, config.cache_config, config.scheduler_config)
+        self._token_ids = token_ids
 
     @override(SPECULATOR)
     def init_cudagraph_manager(self, cudagraph_mode: CUDAGraphMode) -> None:
@@ -229,10 +252,14 @@ class MkvSpeculator(DraftModelSpeculator):
             next_prefill_tokens,
             mm_inputs,
         )
+        target = target_output(step)
+        if self.rebuilding is not None:
+            tokens = tokens_on_the_device(input_batch, self._token_ids)
+            self.rebuilding.run(tokens, target.common)
         if self.draft_counts is None:
-            return self.assembly.propose(target_output(step))
-        tokens = self.draft_counts.by_requests[input_batch.num_reqs]
-        drafted = self.assembly.propose(target_output(step), tokens)
+            return self.assembly.propose(target)
+        count = self.draft_counts.by_requests[input_batch.num_reqs]
+        drafted = self.assembly.propose(target, count)
         # vLLM keeps as many columns for all batches; nobody reads those on the right.
         return pad(drafted, (0, self.num_speculative_tokens - drafted.shape[1]))
 

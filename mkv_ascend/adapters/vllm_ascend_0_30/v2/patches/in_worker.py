@@ -8,6 +8,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import (
     graphs_of_each_count,
     order_of_rows,
     speculators,
+    states_behind_hits,
     verify_steps,
 )
 
@@ -18,4 +19,5 @@ def apply() -> None:
     speculators.make_speculator.apply()
     verify_steps.update_for_verify_steps.apply()
     order_of_rows.sort_rows.apply()
+    states_behind_hits.groups_that_move.apply()
     graphs_of_each_count.offer_graphs_of_each_count.apply()

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drafts with recurrent layers on model runner V2: every proposal is that of plain loops."""
+
+import pytest
+
+from tests.support import engine, hosts
+from tests.support.loop_judgement import assert_reference
+from tests.support.stock import RUNNER_V2
+
+hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone")
+pytestmark = pytest.mark.skipif(
+    engine.compared_dtype() != "float32",
+    reason="in 16 bits too many choices are near ties to tell what an engine must do",
+)
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "k"),
+    [
+        ("llama_target", "lfm2", 3),
+        ("qwen3_moe", "qwen3_next_draft", 3),
+        ("qwen3_next", "qwen3_next_draft", 3),
+        ("qwen3_next", "granite4", 2),
+    ],
+)
+def test_proposals_and_acceptance_are_the_references(target: str, draft: str, k: int) -> None:
+    assert_reference(target, draft, "draft_model", k, RUNNER_V2)
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "k"), [("qwen3_moe", "qwen3_next_draft", 3), ("qwen3_next", "granite4", 2)]
+)
+def test_proposals_from_graphs_are_the_references(target: str, draft: str, k: int) -> None:
+    result = assert_reference(
+        target,
+        draft,
+        "draft_model",
+        k,
+        RUNNER_V2,
+        graphs="FULL_DECODE_ONLY",
+        capture_sizes=(k + 1, 2 * (k + 1)),
+    )
+    assert result.draft_replays > 5
