@@ -13,15 +13,20 @@ A page may be written as a whole or have its generated part between two marks::
 from __future__ import annotations
 
 import argparse
+import functools
 import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import catalog_pages
 import matrix_pages
+import recipe_pages
+import refusal_pages
 
+import hosts
 import patch_pages
 from emulated_npu import variables
 from mkv_ascend import envs
@@ -37,6 +42,14 @@ class Page:
 
     path: str
     content: Callable[[], str]
+    default_host: bool = False
+    """It says what the default host does: elsewhere it can be neither written nor compared."""
+
+    @property
+    def can_be_made(self) -> bool:
+        """With the installed host."""
+        default = hosts.HOSTS[hosts.DEFAULT].vllm_ascend
+        return not self.default_host or metadata.version("vllm-ascend") == default
 
     def expected(self, present: str) -> str:
         """The page as it should be, given the page as it is; ValueError when it has no marks."""
@@ -61,6 +74,20 @@ PAGES = (
         environment_variables,
     ),
     Page("docs/patches.md", lambda: patch_pages.markdown().strip() + "\n"),
+    Page(
+        "docs/troubleshooting.md",
+        lambda: refusal_pages.markdown().strip() + "\n",
+        default_host=True,
+    ),
+    Page("docs/recipes/index.md", recipe_pages.table),
+    *(
+        Page(
+            f"docs/recipes/{recipe['slug']}.md",
+            functools.partial(recipe_pages.page, recipe),
+            default_host=True,
+        )
+        for recipe in recipe_pages.recipes()
+    ),
 )
 
 
@@ -68,6 +95,8 @@ def out_of_date(root: Path, pages: Sequence[Page] = PAGES) -> list[str]:
     """The pages whose generated part is not what would be written now."""
     stale = []
     for page in pages:
+        if not page.can_be_made:
+            continue
         present = (root / page.path).read_text(encoding="utf-8")
         if page.expected(present) != present:
             stale.append(page.path)
