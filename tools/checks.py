@@ -126,6 +126,8 @@ EMULATED = {
         f"{STATES}::test_states_across_chunks_rejected_drafts_and_cached_blocks",
         f"{STATES}::test_states_after_preemption_and_looked_up_drafts",
         f"{STATES}::test_states_where_the_longest_context_ends",
+        f"{STATES}::test_steps_of_less_than_a_block",
+        f"{STATES}::test_steps_of_less_than_a_block_are_refused",
         f"{MAMBA}::test_states_are_taken_back_to_what_was_accepted[granite4-v1]",
         f"{MAMBA}::test_states_are_taken_back_to_what_was_accepted[lfm2-v1]",
         f"{MAMBA}::test_states_where_the_longest_context_ends[granite4-graphs-v2]",

@@ -18,6 +18,7 @@ from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheTensor
 from mkv_ascend.adapters.common.kv_cache import engine_planning, planned_groups
 from mkv_ascend.adapters.common.kv_cache.layer_facts import tie, tied_facts
 from mkv_ascend.adapters.patching import patch, replaced
+from mkv_ascend.adapters.vllm_ascend_0_30.common.early_checks import states
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache import kv_transfer
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.left_alone import (
     refuse_drafts_left_alone,
@@ -72,10 +73,12 @@ def our_groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
     Raises:
         ConnectorError: the KV connector cannot take that many groups.
         NotImplementedError: layers beside DeepSeek-V4's cannot be planned.
+        ValueError: no step would take a token of a prompt longer than a block of states.
     """
     refuse_drafts_left_alone(config, specs.values())
     groups = engine_planning.our_groups(original, config, specs, why_not_planned)
     kv_transfer.check_groups(config, groups)
+    states.refuse_steps_that_wait(config, [group.kv_cache_spec for group in groups])
     return groups
 
 
