@@ -7,12 +7,9 @@ What a host does in its own way, ``HOST`` tells (``runner_host.py``).
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Collection
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from vllm.compilation.counter import compilation_counter
 from vllm.config import get_layers_from_vllm_config
 from vllm.distributed.parallel_state import is_global_first_rank
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
@@ -23,7 +20,6 @@ from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
 from mkv_ascend.adapters.common import runner_records as records
 from mkv_ascend.adapters.common.attention import layers
-from mkv_ascend.adapters.common.drafting.capture_cost import CaptureCost
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of, create_proposer
 from mkv_ascend.adapters.common.drafting.records import PROPOSALS
 from mkv_ascend.adapters.common.early_checks import recurrent_refusals
@@ -182,20 +178,6 @@ class MkvModelRunner(NPUModelRunner):
             config = self.vllm_config
             served = served_plan(self.cache_plan, self.kv_cache_config, specs, config, backends)
             logger.info("%s", served)
-
-    @override(records.CAPTURE_COSTS)
-    def capture_model(self) -> int:
-        """Capture graphs of target and draft, and log the cost of each; returns bytes."""
-        before, start = compilation_counter.num_cudagraph_captured, time.perf_counter()
-        kept_bytes: int = super().capture_model()
-        graphs = compilation_counter.num_cudagraph_captured - before
-        target = CaptureCost(graphs, time.perf_counter() - start, kept_bytes)
-        assembly = assembly_of(self.drafter)
-        draft = CaptureCost() if assembly is None else assembly.capturer.cost.total
-        target = target.without(replace(draft, graphs=0))  # vLLM counts its own graphs
-        if graphs and is_global_first_rank():
-            logger.info("Graphs captured: of the target %s; of the draft %s.", target, draft)
-        return kept_bytes
 
     def limit_the_targets_pass(self, tables_hold_shares: bool, share: bool = True) -> bool:
         """Limit the metadata of the target's pass to its own layers; returns whether it is.

@@ -17,14 +17,6 @@ LOADED = record(
     "::test_host_lengths_are_kept_right_when_any_layer_reads_them",
 )
 
-CAPTURE_COSTS = record(
-    name="costs of captured graphs",
-    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.capture_model",
-    why="The log says what the graphs of target and draft each took; vllm-ascend knows the sum.",
-    until="vllm-ascend logs both",
-    test="tests/emulated/graphs/test_draft_graphs.py",
-)
-
 MAMBA_KERNEL = record(
     name="kernel of Mamba's state update",
     target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.initialize_kv_cache",

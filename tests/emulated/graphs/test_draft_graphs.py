@@ -101,20 +101,15 @@ def test_asynchronous_scheduling_and_chunks_beside_decodes(k):
 
 
 def assert_captures_are_reported(result, draft_captures):
-    """Numbers are those of the sizes that were asked for; seconds and bytes are measured."""
-    graphs = r"(\d+) in ([\d.]+) s, ([\d.]+) MiB"
-    line = re.search(
-        rf"Graphs captured: of the target {graphs}; of the draft {graphs}\.", result.log
+    """Once, by the number of sizes that were asked for; seconds and bytes are measured."""
+    lines = re.findall(
+        r"Graphs captured of the draft: (\d+) in ([\d.]+) s, ([\d.]+) MiB\.", result.log
     )
-    assert line is not None
-    target, draft = line.groups()[:3], line.groups()[3:]
-    assert (int(target[0]), int(draft[0])) == (3, draft_captures)
-    assert float(target[1]) > 0.0
-    assert float(target[2]) > 0.0
-    assert (float(draft[1]) > 0.0) == (draft_captures > 0)
-    # Graphs of one pool: most of what the draft's need lies in the memory of the target's.
-    assert (float(draft[2]) > 0.0) == (draft_captures > 0)
-    assert float(draft[2]) < float(target[2])
+    assert len(lines) == (draft_captures > 0)
+    for graphs, seconds, kept in lines:
+        assert int(graphs) == draft_captures
+        assert float(seconds) > 0.0
+        assert float(kept) > 0.0
 
 
 def test_a_draft_may_be_asked_to_run_eagerly():

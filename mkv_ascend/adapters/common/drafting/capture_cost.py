@@ -26,14 +26,6 @@ class CaptureCost:
             self.kept_bytes + other.kept_bytes,
         )
 
-    def without(self, part: CaptureCost) -> CaptureCost:
-        """The remaining cost without ``part``, which it includes."""
-        return CaptureCost(
-            self.graphs - part.graphs,
-            self.seconds - part.seconds,
-            self.kept_bytes - part.kept_bytes,
-        )
-
     def __str__(self) -> str:
         return f"{self.graphs} in {self.seconds:.1f} s, {self.kept_bytes / (1 << 20):.2f} MiB"
 
