@@ -8,6 +8,7 @@ vllm-ascend's entry point something that cannot be replaced, ``break_platform`` 
 entry point something that cannot be imported.
 """
 
+import functools
 import importlib.metadata
 import json
 import sys
@@ -31,6 +32,9 @@ def entry_points(**selection):
         for point in found_entry_points(**selection)
         if point.name not in CASE.get("without", ())
     ]
+    if CASE.get("break_register"):
+        module = sys.modules["vllm_ascend"]
+        module.register = functools.partial(module.register)
     if CASE.get("break_platform") and selection["group"] == "vllm.platform_plugins":
         points = [broken(point) if point.name == "mkv_ascend" else point for point in points]
     return sorted(points, key=lambda point: point.name, reverse=CASE.get("order") == "reversed")
@@ -40,11 +44,7 @@ importlib.metadata.entry_points = entry_points
 importlib.metadata.version = lambda name: CASE.get("versions", {}).get(name) or found_version(name)
 
 if CASE.get("break_register"):
-    import functools
-
-    import vllm_ascend
-
-    vllm_ascend.register = functools.partial(vllm_ascend.register)
+    import vllm_ascend  # noqa: F401  (0.30.0rc2 asks for the platform meanwhile)
 
 
 def main():
