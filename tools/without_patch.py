@@ -38,23 +38,28 @@ COMMON = "mkv_ascend.adapters.common"
 ADAPTER_0_23 = "mkv_ascend.adapters.vllm_ascend_0_23"
 ADAPTER_0_30 = "mkv_ascend.adapters.vllm_ascend_0_30.common"
 STUBS: Mapping[str, Sequence[str]] = {
-    "a draft's own configuration": [f"{COMMON}.drafting.families:use_draft_recurrent_specs"],
+    "a draft's own configuration": [
+        f"{COMMON}.drafting.families:use_draft_recurrent_specs",
+        f"{COMMON}.patches.expert_groups:make_for_draft",
+    ],
     "heads of two sizes": [f"{COMMON}.patches.two_head_sizes:drop_rows_of_other_sizes"],
     "latent attention that rotates nothing": [
         f"{ADAPTER_0_23}.patches.identity_rope:record_identity_rope"
     ],
-    "metadata and context of a draft's passes": [
+    "metadata, context and captured launches of a draft's passes": [
         f"{COMMON}.drafting.draft:AscendDraft.begin_later_passes",
         f"{COMMON}.drafting.families:widen_decodes",
+        f"{COMMON}.drafting.capture_adapters:use",
     ],
     "models without memory, for explain": [f"{COMMON}.explain.vllm_building:_pretend_ranks"],
-    "our options beside vllm-ascend's": [f"{ADAPTER_0_30}.patches.own_options:accept"],
-    "our platform, worker and model runner": ["mkv_ascend.adapters.platform_slot:claim"],
-    "parameters of captured launches, by draft": [f"{COMMON}.drafting.capture_adapters:use"],
+    "our platform, worker and model runner": [
+        "mkv_ascend.adapters.platform_slot:claim",
+        f"{ADAPTER_0_30}.patches.own_options:accept",
+    ],
     "proposals over several KV groups, from one plan": [
         f"{COMMON}.drafting.mask_tokens:MaskTokensDraft.bind_layers"
     ],
-    "rotary tables and metadata builders of a draft": [
+    "metadata builders and rotary tables by model and group": [
         f"{COMMON}.attention.rope_tables:RopeTables.active"
     ],
     "states go on from what was accepted": [

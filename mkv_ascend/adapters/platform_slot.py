@@ -15,21 +15,34 @@ OURS = record(
         "vllm_ascend.worker.worker:NPUWorker.__init__",
         "vllm_ascend.worker.worker:NPUWorker.init_device",
         "vllm_ascend.worker.worker:NPUModelRunner",
+        "vllm_ascend.worker.model_runner_v1:NPUModelRunner.load_model",
+        "vllm_ascend.worker.model_runner_v1:NPUModelRunner.initialize_kv_cache",
+        "vllm_ascend.ascend_config:AscendConfig",
     ),
-    writes=("__code__", "worker_cls", "backend"),
+    reads=(
+        "vllm_ascend.ascend_config:init_ascend_config",
+        "vllm.model_executor.layers.mamba.ops.ssu_dispatch:initialize_mamba_ssu_backend",
+    ),
+    writes=("__code__", "worker_cls", "backend", "_needs_seq_lens_cpu_sync"),
     why="vLLM accepts one out-of-tree platform; with vllm-ascend's beside ours it would refuse to "
     "start. In the front process, the engine core and each worker vLLM calls one of these methods "
     "before anything that a patch of ours replaces. The second sets our worker and checks our "
     "options, and vllm-ascend would forget the backend that vLLM's own option names; the worker "
-    "names its runner's class by a global of its module.",
+    "names its runner's class by a global of its module. The runner's two steps are followed by "
+    "what needs all layers, or all caches: our checks, tables and choices, the kernel of Mamba's "
+    "state update, which vllm-ascend never chooses, and exact lengths on the host if the builder "
+    "of any layer reads them, not of the target's alone. Of 0.30.0rc2 every key of "
+    "additional_config becomes an argument of AscendConfig, which refuses ours.",
     until="vLLM lets one platform plugin build on another, and vllm-ascend takes the classes of "
-    "its worker and its runner from options",
+    "its worker and its runner from options, leaves keys of other plugins alone, asks the builders "
+    "of all layers and calls initialize_mamba_ssu_backend",
     test=(
         "tests/emulated/platform/test_seat.py",
         "tests/emulated/platform/test_front_check.py",
         "tests/emulated/platform/test_platform.py",
         "tests/emulated/layout/test_layout_groups.py",
         "tests/emulated/models/test_backend_choice.py",
+        "tests/emulated/recurrent/test_mamba_models.py",
     ),
 )
 """How classes of ours take part in vllm-ascend's processes."""

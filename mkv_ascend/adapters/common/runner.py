@@ -33,6 +33,7 @@ from mkv_ascend.adapters.common.kv_cache.planned_caches import (
 from mkv_ascend.adapters.common.patches import (
     accepted_tokens,
     auxiliary_states,
+    expert_groups,
     gdn_rows,
     mamba_kernels,
     target_state_groups,
@@ -56,6 +57,7 @@ from mkv_ascend.adapters.common.verifying_rows import name_rows
 from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import override, replaced
+from mkv_ascend.adapters.platform_slot import OURS
 from mkv_ascend.attention.report import LayerRow, render
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.materialize import Materialized, materialize
@@ -89,7 +91,7 @@ class MkvModelRunner(NPUModelRunner):
     _cache_memory: Materialized
     _strided: Collection[str] = ()
 
-    @override(records.LOADED)
+    @override(OURS)
     def load_model(self) -> None:
         """Load target and draft; afterwards every layer has its backend.
 
@@ -97,6 +99,7 @@ class MkvModelRunner(NPUModelRunner):
             SelectionError: no backend fits a layer, or a pattern of ``attention.layers``
                 matches none.
         """
+        expert_groups.make_for_draft(self.vllm_config)
         asked = self.use_aux_hidden_state_outputs or self._eagle3_uses_aux_hidden_state()
         with auxiliary_states.with_auxiliary_states(asked, self.vllm_config):
             super().load_model()
@@ -144,7 +147,7 @@ class MkvModelRunner(NPUModelRunner):
         specs, self._strided = HOST.planned_specs(self, super().get_kv_cache_spec)
         return specs
 
-    @override(records.MAMBA_KERNEL)
+    @override(OURS)
     def initialize_kv_cache(
         self, kv_cache_config: KVCacheConfig, *args: Any, **kwargs: Any
     ) -> None:
@@ -317,7 +320,7 @@ class MkvModelRunner(NPUModelRunner):
         )
         return reshaped
 
-    @override(records.ZEROED_BLOCKS)
+    @override(records.PLANNED_CACHES)
     def _init_kv_zero_meta(self) -> None:
         """Let the scheduler zero blocks in all planned caches."""
         if self.cache_plan is None:

@@ -5,28 +5,6 @@ from __future__ import annotations
 
 from mkv_ascend.adapters.patching import record
 
-LOADED = record(
-    name="checks after the models are loaded",
-    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.load_model",
-    writes=("_needs_seq_lens_cpu_sync",),
-    why="Backends, states and rotary tables of both models are known only then. And whether "
-    "lengths are kept right on the host is decided by the target's backend alone; a draft's "
-    "builder may read lengths on the host when the target's does not.",
-    until="vllm-ascend asks the backends of all layers",
-    test="tests/emulated/platform/test_platform.py"
-    "::test_host_lengths_are_kept_right_when_any_layer_reads_them",
-)
-
-MAMBA_KERNEL = record(
-    name="kernel of Mamba's state update",
-    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.initialize_kv_cache",
-    reads=("vllm.model_executor.layers.mamba.ops.ssu_dispatch:initialize_mamba_ssu_backend",),
-    why="vLLM's runner chooses the kernel there, vllm-ascend's never does: every decode of a "
-    "Mamba2 model stops. The tables of layers and of the plan are logged then, too.",
-    until="vllm-ascend calls initialize_mamba_ssu_backend",
-    test="tests/emulated/recurrent/test_mamba_models.py",
-)
-
 TARGET_METADATA = record(
     name="the target's pass without the draft",
     target="vllm_ascend.worker.model_runner_v1:NPUModelRunner._build_attention_metadata",
@@ -48,36 +26,30 @@ PLANNED_CACHES = record(
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner.get_kv_cache_spec",
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner._allocate_kv_cache_tensors",
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner._reshape_kv_cache_tensors",
+        "vllm_ascend.worker.model_runner_v1:NPUModelRunner.initialize_kv_cache_tensors",
+        "vllm_ascend.worker.model_runner_v1:NPUModelRunner._init_kv_zero_meta",
         "vllm.v1.worker.gpu_model_runner:GPUModelRunner."
         "maybe_add_kv_sharing_layers_to_kv_cache_groups",
     ),
     reads=("vllm_ascend.worker.model_runner_v1:NPUModelRunner.initialize_kv_cache",),
-    writes=("hybrid_with_attn_and_mamba",),
+    writes=("hybrid_with_attn_and_mamba", "kv_cache", "_kv_block_zeroer"),
     why="vllm-ascend has tensors of one size for a KV group (0.23.0), where a draft's layers with "
     "other pages find no place, or a buffer for each layer (0.30.0rc2), where groups that take "
     "turns in a block share no bytes. Ours come from the plan, in their final shapes. Facts "
     "of layers that planning needs are tied to their specs. Its groups of unlike pages have specs "
-    "by layer, and lack those of layers that join to share a cache.",
-    until="vllm-ascend allocates each layer's cache from its own spec, groups share bytes, and "
-    "vLLM adds the specs of layers that share",
+    "by layer, and lack those of layers that join to share a cache. Beside DeepSeek-V4 the caches "
+    "of all layers are bound in a list, as its own take them: a draft's find no keys in it. "
+    "And rejected rows of a proposal's first pass are keys that were never written. In a block "
+    "that held states in float32 they read as NaN, and the draft's tokens are wrong; vllm-ascend "
+    "zeroes new blocks of layers of two tensors with pages of one size, for eagle3 alone.",
+    until="vllm-ascend allocates each layer's cache from its own spec and binds it as the layer "
+    "takes it, groups share bytes, new blocks are zeroed by their bytes for all methods, and vLLM "
+    "adds the specs of layers that share",
     test=(
         "tests/emulated/layout/test_planned_runner.py",
         "tests/emulated/models/test_shared_caches.py"
         "::test_a_layer_that_shares_joins_a_group_of_unlike_pages",
-    ),
-)
-
-ZEROED_BLOCKS = record(
-    name="zeroing of new blocks",
-    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner._init_kv_zero_meta",
-    writes=("_kv_block_zeroer",),
-    why="Rejected rows of a proposal's first pass are keys that were never written. In a block "
-    "that held states in float32 they read as NaN, and the draft's tokens are wrong. vllm-ascend "
-    "has new blocks zeroed for eagle3 alone, by a zeroer that takes layers of two tensors with "
-    "pages of one size.",
-    until="vllm-ascend zeroes them for all methods, by the bytes of a block",
-    test=(
-        "tests/emulated/layout/test_new_blocks.py",
+        "tests/emulated/models/test_deepseek_v4.py::test_dense_draft",
         "tests/emulated/layout/test_block_zeroer.py",
     ),
 )

@@ -11,23 +11,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from mkv_ascend.adapters.patching import record
+from mkv_ascend.adapters.common.patches.gdn_rows import build_of_padded_rows
 
-ACCEPTED = record(
-    name="accepted tokens of requests that sit out a step",
-    target=(
-        "vllm_ascend.worker.model_runner_v1:NPUModelRunner._update_states",
-        "vllm_ascend.worker.model_runner_v1:NPUModelRunner._sync_num_accepted_tokens",
-    ),
-    reads=(
-        "vllm_ascend.worker.model_runner_v1:NPUModelRunner._update_states_after_model_execute",
-        "vllm.v1.worker.gpu_model_runner:GPUModelRunner._update_states",
-    ),
-    why="The prompts of others may leave a request without tokens for a step. It loses its row in "
-    "the batch, and with it how many drafts were accepted: states and tokens are wrong.",
-    until="vLLM keeps the number with the request",
-    test="tests/emulated/recurrent/test_skipped_requests.py",
-)
+ACCEPTED = build_of_padded_rows.record
+"""Numbers are kept for the same purpose as rows are padded there."""
 
 
 class SkippedRequests:

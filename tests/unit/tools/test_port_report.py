@@ -77,11 +77,10 @@ def changed_of(lines):
     return {name for name, line in used.items() if line["state"] != "same"}
 
 
-def test_a_method_that_is_gone_is_said_to_be_gone(unpacked, capsys):
-    name = "_init_worker_distributed_environment"
-    change(unpacked, f"def {name}(", "def _init_environment(")
+def test_a_name_that_is_gone_is_said_to_be_gone(unpacked, capsys):
+    change(unpacked, "model_runner_v1 import NPUModelRunner\n", "model_runner_v1 import Runner\n")
     status, lines = lines_of(unpacked, capsys)
-    assert (status, lines[f"vllm_ascend.worker.worker:NPUWorker.{name}"]["state"]) == (1, "gone")
+    assert (status, lines["vllm_ascend.worker.worker:NPUModelRunner"]["state"]) == (1, "gone")
 
 
 def test_a_folder_without_a_host_is_no_pass(tmp_path, capsys):

@@ -12,19 +12,7 @@ import functools
 from typing import Any
 
 from mkv_ascend.adapters.common.attention.derived import derive
-from mkv_ascend.adapters.patching import record
-
-BUILDERS = record(
-    name="MLA builders take their group's block size",
-    target=(
-        "vllm_ascend.attention.mla_v1:AscendMLAMetadataBuilder.__init__",
-        "vllm_ascend.attention.sfa_v1:AscendSFAMetadataBuilder.__init__",
-    ),
-    why="They read the block size of the cache configuration; groups have blocks of their own.",
-    until="vllm-ascend's builders read the block size of the spec that they are given",
-    test="tests/emulated/models/test_adapted_backends.py"
-    "::test_builders_of_mla_take_the_block_size_of_their_group",
-)
+from mkv_ascend.adapters.common.attention.records import OF_ONE_MODEL
 
 
 @functools.cache
@@ -37,7 +25,7 @@ def builder(base: type[Any]) -> type[Any]:
         config = _with_block_size(vllm_config, kv_cache_spec.block_size)
         base.__init__(self, kv_cache_spec, layer_names, config, *args, **kwargs)
 
-    return derive(base, "", {"__init__": initialise}, BUILDERS)
+    return derive(base, "", {"__init__": initialise}, OF_ONE_MODEL)
 
 
 def _with_block_size(config: Any, block_size: int) -> Any:

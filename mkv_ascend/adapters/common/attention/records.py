@@ -32,7 +32,7 @@ BACKEND_PER_LAYER = record(
 )
 
 OF_ONE_MODEL = record(
-    name="rotary tables and metadata builders of a draft",
+    name="metadata builders and rotary tables by model and group",
     target=(
         "vllm_ascend.ops.rotary_embedding:_cos_mla",
         "vllm_ascend.ops.rotary_embedding:_sin_mla",
@@ -46,7 +46,9 @@ OF_ONE_MODEL = record(
         "vllm_ascend.attention.attention_v1:AscendAttentionBackend.get_builder_cls",
         "vllm_ascend.attention.attention_v1:AscendAttentionMetadataBuilder.__init__",
         "vllm_ascend.attention.attention_v1:AscendAttentionMetadataBuilder.build",
+        "vllm_ascend.attention.mla_v1:AscendMLAMetadataBuilder.__init__",
         "vllm_ascend.attention.mla_v1:AscendMLAMetadataBuilder.build",
+        "vllm_ascend.attention.sfa_v1:AscendSFAMetadataBuilder.__init__",
         "vllm_ascend.attention.sfa_v1:AscendSFAMetadataBuilder.build",
         "vllm.v1.attention.backends.mamba_attn:BaseMambaAttentionMetadataBuilder.__init__",
     ),
@@ -61,10 +63,15 @@ OF_ONE_MODEL = record(
     ),
     why="The tables are one set per process: a draft with another rotary base spoils the target's "
     "or gets them. A draft's metadata builders are given the target's configuration, read the "
-    "process's tables, and return rows of an MLA decode as views of one buffer for all passes.",
-    until="vllm-ascend creates a draft's builders with its configuration, and keeps rotary tables "
-    "per model",
-    test="tests/emulated/drafting/test_draft_isolation.py",
+    "process's tables, and return rows of an MLA decode as views of one buffer for all passes. "
+    "And builders of MLA read the block size of the cache configuration, not of their own group.",
+    until="vllm-ascend creates builders with the configuration of their model and the block size "
+    "of their spec, and keeps rotary tables per model",
+    test=(
+        "tests/emulated/drafting/test_draft_isolation.py",
+        "tests/emulated/models/test_adapted_backends.py"
+        "::test_builders_of_mla_take_the_block_size_of_their_group",
+    ),
 )
 
 IN_DTYPE_OF_CACHE = record(

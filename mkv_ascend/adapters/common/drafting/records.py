@@ -13,12 +13,17 @@ DRAFT_CONFIG = record(
         "vllm_ascend.ascend_config:_ASCEND_CONFIG",
         "vllm.model_executor.layers.mamba.abstract:MambaBase.get_kv_cache_spec",
         "vllm.config.speculative:SpeculativeConfig.__post_init__",
+        "vllm.distributed.parallel_state:_EP",
     ),
     reads=(
         "vllm_ascend.ascend_config:init_ascend_config",
         "vllm.config.speculative:SpeculativeConfig.hf_config_override",
+        "vllm.distributed.parallel_state:initialize_model_parallel",
+        "vllm.distributed.parallel_state:init_model_parallel_group",
+        "vllm.distributed.parallel_state:get_ep_group",
     ),
     writes=(
+        "_EP",
         "_ASCEND_CONFIG",
         "_INIT_VLLM_CONFIG",
         "_draft_config",
@@ -35,12 +40,16 @@ DRAFT_CONFIG = record(
     "not those from which their own passes can go back to what was accepted. And vLLM makes an MTP "
     "head of every draft whose family has one (Qwen3-Next, Qwen3.5, DeepSeek-V3, Nemotron-H), also "
     "where the method asked for is draft_model, or none is and the checkpoint has no layers of "
-    "such a head: such a model cannot be a draft of its own.",
+    "such a head: such a model cannot be a draft of its own. And ranks share experts only if the "
+    "target's configuration names some: a draft's layers with experts stop in their constructor.",
     until="vLLM's replace() copies the parts of a configuration, vllm-ascend keeps one "
-    "AscendConfig per VllmConfig, and vLLM makes heads for the method mtp only",
+    "AscendConfig per VllmConfig, and vLLM makes heads for the method mtp only, and groups of "
+    "ranks for a draft's experts too",
     test=(
         "tests/emulated/drafting/test_draft_isolation.py",
         "tests/emulated/recurrent/test_recurrent_drafts.py",
+        "tests/emulated/drafting/test_drafting_ranks.py"
+        "::test_a_draft_with_experts_serves_a_target_without_on_several_ranks",
     ),
 )
 
@@ -114,23 +123,8 @@ PREPARED = record(
     ),
 )
 
-GRAPH_PARAMETERS = record(
-    name="parameters of captured launches, by draft",
-    target="vllm_ascend.compilation.acl_graph:_draft_graph_params",
-    reads=(
-        "vllm_ascend.compilation.acl_graph:get_draft_graph_params",
-        "vllm_ascend.compilation.acl_graph:set_draft_graph_params",
-    ),
-    writes=("_draft_graph_params",),
-    why="vllm-ascend keeps the parameters of a draft's captured launches in one table of the "
-    "process, which its updates read; each graph of ours has a table of its own, put there while "
-    "the graph is captured or updated.",
-    until="vllm-ascend keeps these tables with their graphs",
-    test="tests/emulated/graphs/test_draft_graphs.py",
-)
-
 PASSES = record(
-    name="metadata and context of a draft's passes",
+    name="metadata, context and captured launches of a draft's passes",
     target=(
         "vllm_ascend.attention.attention_v1:AscendMetadata",
         "vllm_ascend.attention.mla_v1:AscendMLAMetadata",
@@ -138,13 +132,17 @@ PASSES = record(
         "vllm_ascend.attention.utils:AscendCommonAttentionMetadata",
         "vllm_ascend.attention.mla_v1:AscendMLAMetadataBuilder.build",
         "vllm_ascend.ascend_forward_context:_EXTRA_CTX",
+        "vllm_ascend.compilation.acl_graph:_draft_graph_params",
     ),
     reads=(
         "vllm_ascend.attention.mla_v1:AscendMLAMetadataBuilder.__init__",
         "vllm_ascend.ascend_forward_context:_ExtraForwardContextProxy",
         "vllm_ascend.ascend_forward_context:set_ascend_forward_context",
+        "vllm_ascend.compilation.acl_graph:get_draft_graph_params",
+        "vllm_ascend.compilation.acl_graph:set_draft_graph_params",
     ),
     writes=(
+        "_draft_graph_params",
         "_num_computed_tokens_cache",
         "_num_computed_tokens_cpu",
         "_seq_lens_cpu",
@@ -189,10 +187,12 @@ PASSES = record(
     "cos_sin rows into one buffer; ours are taken once, from outside. And a draft model's verified "
     "rows, one more than the target's, would be prefills to it. How many tokens a pass has, "
     "whether it is captured, and its metadata, operators read from the forward context, where "
-    "vllm-ascend's own proposer sets them for each pass, too. How tokens reach their experts "
+    "vllm-ascend's own proposer sets them for each pass, too. Launches note what their updates "
+    "need in one table of the process: each graph of ours puts its own there while it is captured "
+    "or updated. How tokens reach their experts "
     "0.30.0rc2 asks of the target's configuration: those of a dense target's draft in no way.",
     until="vllm-ascend builds metadata once for several groups and passes, with cos_sin rows from "
-    "outside, and operators take the rest as arguments",
+    "outside, operators take the rest as arguments, and graphs keep what their updates change",
     test=(
         "tests/emulated/drafting/test_draft_metadata.py",
         "tests/emulated/graphs/test_draft_graphs.py",

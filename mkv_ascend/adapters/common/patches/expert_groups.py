@@ -8,39 +8,16 @@ all of a draft's experts are on every rank, each rank with its share of every ex
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from vllm.distributed import parallel_state
 
-from mkv_ascend.adapters.patching import expect, patch
+from mkv_ascend.adapters.common.drafting.records import DRAFT_CONFIG
+from mkv_ascend.adapters.patching import expect
 
 if TYPE_CHECKING:
     from vllm.config import ParallelConfig, VllmConfig
-
-
-@patch(
-    name="experts of a draft alone",
-    target=(
-        "vllm_ascend.worker.worker:NPUWorker._init_worker_distributed_environment",
-        "vllm.distributed.parallel_state:_EP",
-    ),
-    reads=(
-        "vllm.distributed.parallel_state:initialize_model_parallel",
-        "vllm.distributed.parallel_state:init_model_parallel_group",
-        "vllm.distributed.parallel_state:get_ep_group",
-    ),
-    writes=("_EP",),
-    why="The group is made for a target with experts only: layers of a draft with experts stop in "
-    "their constructor.",
-    until="vLLM looks at the draft's configuration too",
-    test="tests/emulated/drafting/test_drafting_ranks.py"
-    "::test_a_draft_with_experts_serves_a_target_without_on_several_ranks",
-)
-def make_the_group(original: Any, worker: Any) -> None:
-    """Make the other groups, then this one."""
-    original(worker)
-    make_for_draft(worker.vllm_config)
 
 
 def only_draft_has_experts(config: VllmConfig) -> bool:
@@ -50,11 +27,14 @@ def only_draft_has_experts(config: VllmConfig) -> bool:
 
 
 def make_for_draft(config: VllmConfig) -> None:
-    """Make the group on every rank of the world; vLLM's other groups must be there."""
+    """Make the group on every rank of the world; vLLM's other groups must be there.
+
+    To be called before a model is loaded.
+    """
     if not only_draft_has_experts(config):
         return
     group = getattr(parallel_state, "_EP", config)
-    expect(group is None, make_the_group.record.name, "vLLM made it, or keeps it elsewhere")
+    expect(group is None, DRAFT_CONFIG.name, "vLLM made it, or keeps it elsewhere")
     world = parallel_state.get_world_group()
     parallel_state._EP = parallel_state.init_model_parallel_group(
         ranks_of_groups(config.parallel_config, world.world_size),

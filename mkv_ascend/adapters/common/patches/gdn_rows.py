@@ -102,17 +102,24 @@ def apply() -> None:
         "QwenGatedDeltaNetAttention._forward_core",
         "vllm.v1.attention.backends.mamba_attn:BaseMambaAttentionMetadataBuilder.build",
         "vllm.v1.attention.backends.mamba2_attn:Mamba2AttentionMetadataBuilder.build",
+        "vllm_ascend.worker.model_runner_v1:NPUModelRunner._update_states",
+        "vllm_ascend.worker.model_runner_v1:NPUModelRunner._sync_num_accepted_tokens",
     ),
     reads=(
         "vllm_ascend.ops.gdn:AscendGatedDeltaNetAttention._forward_core",
         "vllm.v1.attention.backends.short_conv_attn:ShortConvAttentionMetadataBuilder",
+        "vllm_ascend.worker.model_runner_v1:NPUModelRunner._update_states_after_model_execute",
+        "vllm.v1.worker.gpu_model_runner:GPUModelRunner._update_states",
     ),
     writes=(OF_THE_TARGET, ROWS, "build"),
     why="After a verification of drafts a state of a gated delta net stands in the column of the "
     "token that was accepted last. Rows with fewer drafts than K, or none, go on from another "
     "column: wrong tokens. Builders of other states are not told the numbers of accepted tokens: "
-    "they count a verification as part of a prompt, whose rejected tokens stay in the state.",
-    until="vllm-ascend looks columns up by row, and hands the numbers to every builder of states",
+    "they count a verification as part of a prompt, whose rejected tokens stay in the state. And a "
+    "request that the prompts of others leave without tokens for a step loses its row in the "
+    "batch, and with it its number.",
+    until="vllm-ascend looks columns up by row, hands the numbers to every builder of states, and "
+    "keeps them with the request",
     test=(
         "tests/emulated/recurrent/test_gated_delta_nets.py"
         "::test_states_after_preemption_and_looked_up_drafts",
@@ -120,6 +127,8 @@ def apply() -> None:
         "::test_states_where_the_longest_context_ends",
         "tests/emulated/recurrent/test_mamba_models.py"
         "::test_states_are_taken_back_to_what_was_accepted",
+        "tests/emulated/recurrent/test_skipped_requests.py"
+        "::test_what_was_accepted_outlives_a_step_without_tokens",
     ),
 )
 def build_of_padded_rows(

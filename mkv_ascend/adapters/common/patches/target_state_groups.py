@@ -14,27 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.v1.kv_cache_interface import KVCacheGroupSpec, KVCacheSpec, MambaSpec
 
-from mkv_ascend.adapters.patching import patch
+from mkv_ascend.adapters.common.patches.draft_state_blocks import HITS
+from mkv_ascend.adapters.patching import Patch
 
 if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
 
-@patch(
-    name="states of a draft behind prefix hits",
-    target=(
-        "vllm.v1.worker.mamba_utils:get_mamba_groups",
-        "vllm_ascend.worker.model_runner_v1:NPUModelRunner._update_states",
-        "vllm_ascend.worker.model_runner_v1:NPUModelRunner.propose_draft_token_ids",
-    ),
-    why="With prefix caching the target's states move from block to block. All groups of states "
-    "are taken for the target's, and an assertion fails where a draft has states too. Of tokens "
-    "that were not computed in a step of its request a recurrent draft has no state: it reads them "
-    "before it proposes (rebuilding_states.py).",
-    until="vLLM serves drafts with recurrent layers behind prefix hits",
-    test="tests/emulated/recurrent/test_hits_of_recurrent_drafts.py",
-)
-def groups_that_move(original: Any, kv_cache_config: KVCacheConfig) -> Any:
+groups_that_move = Patch(HITS)
+
+
+@groups_that_move.also(target="vllm.v1.worker.mamba_utils:get_mamba_groups")
+def _groups_that_move(original: Any, kv_cache_config: KVCacheConfig) -> Any:
     """vLLM's answer, in the form of its release, as if other groups had no states.
 
     If no states move, it is the answer for all of them.

@@ -6,7 +6,6 @@ from __future__ import annotations
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.patches import (
     bound_caches,
-    expert_groups,
     swapped_masks,
     target_state_groups,
     two_head_sizes,
@@ -27,7 +26,6 @@ from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
 def apply() -> None:
     """Apply them. Idempotent."""
     layers.choose_backend.apply()
-    expert_groups.make_the_group.apply()
     bound_caches.bind_as_layers_take.apply()
     prompt_chunks.no_verify_steps.apply()
     layers.also_change(shared_keys.leave_the_cache_to_its_owner)

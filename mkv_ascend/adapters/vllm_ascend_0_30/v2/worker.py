@@ -17,7 +17,7 @@ from mkv_ascend.adapters.common import worker_answers
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
 from mkv_ascend.adapters.common.early_checks import recurrent_refusals
-from mkv_ascend.adapters.common.patches import gdn_rows
+from mkv_ascend.adapters.common.patches import expert_groups, gdn_rows
 from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
 from mkv_ascend.adapters.common.rebuilding_states import note_requests
 from mkv_ascend.adapters.common.target_graphs import take_lengths_on_the_host
@@ -72,6 +72,7 @@ class MkvWorkerV2(NPUWorker):
             SelectionError: no backend fits a layer, or a pattern of ``attention.layers``
                 matches none.
         """
+        expert_groups.make_for_draft(self.vllm_config)
         with with_auxiliary_states(self.vllm_config):
             super().load_model(*args, **kwargs)
         if self.vllm_config.lora_config is not None:

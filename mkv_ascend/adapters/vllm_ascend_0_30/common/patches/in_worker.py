@@ -6,7 +6,6 @@ from __future__ import annotations
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.patches import (
     bound_caches,
-    expert_groups,
     swapped_masks,
     target_state_groups,
     two_head_sizes,
@@ -24,7 +23,6 @@ from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import (
 def apply() -> None:
     """Apply them. Idempotent."""
     layers.choose_backend.apply()
-    expert_groups.make_the_group.apply()
     bound_caches.bind_as_layers_take.apply()
     worker_memory.offer_all.apply()
     value_head_size.project_values.apply()

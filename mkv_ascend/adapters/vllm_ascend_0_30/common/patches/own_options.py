@@ -1,26 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our options in ``additional_config``, where vllm-ascend 0.30.0 allows only its own."""
+"""Our options in ``additional_config``, where vllm-ascend 0.30.0 allows only its own.
+
+The record of what is replaced for it is that of our platform (``platform_slot.py``).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from mkv_ascend.adapters.patching import record, wrap
+from mkv_ascend.adapters.patching import wrap
 
 OURS = "mkv_ascend"
 """The key of our options; ``mkv_ascend.config`` checks what it holds."""
-
-OPTIONS = record(
-    name="our options beside vllm-ascend's",
-    target="vllm_ascend.ascend_config:AscendConfig",
-    reads=("vllm_ascend.ascend_config:init_ascend_config",),
-    writes=("__init__",),
-    why="Every key of additional_config becomes an argument, and vllm-ascend refuses those that it "
-    "does not know, ours too.",
-    until="vllm-ascend leaves keys of other plugins alone",
-    test="tests/emulated/models/test_backend_choice.py",
-)
 
 
 def accept() -> None:
