@@ -19,6 +19,7 @@ from mkv_ascend.adapters.common.drafting.draft_config import (
     builder_config,
     preserve_ascend_config,
 )
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.own_output_matrix import own_output_matrix
 from mkv_ascend.layout.kind import Role
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ def load_draft(target: nn.Module, config: VllmConfig) -> nn.Module:
             elif config.speculative_config.method == DFLASH:
                 model = load_dflash_model(target, config)
             else:
-                model = load_eagle_model(target, config)
+                with own_output_matrix(config.speculative_config.draft_model_config) as put_back:
+                    model = load_eagle_model(target, config)
+                put_back(model)
         tables.share_what_was_not_recorded()
     return model

@@ -21,11 +21,13 @@ SPECULATOR = record(
         "vllm.v1.worker.gpu.model_runner:GPUModelRunner.initialize_kv_cache",
         "vllm.v1.worker.gpu.spec_decode.speculator:DraftModelSpeculator.sample_draft",
         "vllm_ascend.platform:NPUPlatform.set_additional_forward_context",
+        "vllm_ascend.models.layer.attention.layer:DSAAttention.get_kv_cache_spec",
     ),
-    writes=("is_draft_model",),
+    writes=("is_draft_model", "draft_attn_layer_names"),
     why="A proposal of vLLM's builds metadata and slots anew for each pass and reads the target's "
     "in the first. The forward context of this runner never says that a draft runs, and MLA notes "
-    "its captured launches by that.",
+    "its captured launches by that. Layers without a cache count as the draft's, too: that of "
+    "DeepSeek-V4's MTP keeps its window in another one.",
     until="vLLM plans the passes of a proposal once",
     test="tests/emulated/runner_v2/test_drafts.py",
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import pad
 from vllm.config import get_layers_from_vllm_config
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.layers.mamba.abstract import MambaBase
 from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
 from vllm.v1.worker.gpu.spec_decode.utils import get_parallel_drafting_token_id
@@ -80,6 +81,7 @@ class MkvSpeculator(DraftModelSpeculator):
     """
 
     dp_sync: Any = None
+    draft_attn_layer_names: set[str]
 
     rebuilding: Rebuilding | None = None
     _token_ids: torch.Tensor
@@ -170,8 +172,15 @@ class MkvSpeculator(DraftModelSpeculator):
 
     @override(SPECULATOR)
     def load_model(self, target_model: nn.Module) -> None:
-        """Load the draft, and list its layers in the order of execution."""
+        """Load the draft, and list its layers that have a cache in the order of execution."""
         super().load_model(target_model)
+        # DeepSeek-V4's MTP layer keeps its window in a cache that is a layer of its own.
+        every = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
+        self.draft_attn_layer_names = {
+            name
+            for name in self.draft_attn_layer_names
+            if every[name].get_kv_cache_spec(self.vllm_config) is not None
+        }
         self.assembly.model_loaded()
 
     @override(SPECULATOR)
