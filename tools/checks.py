@@ -48,6 +48,7 @@ REFERENCE = (
 PLANNED = (
     "tests/emulated/layout/test_planner.py::test_what_is_explained_is_what_an_engine_allocates"
 )
+COMPRESSED = "tests/emulated/models/test_deepseek_v4.py"
 V2 = "tests/emulated/runner_v2/test_drafts.py"
 V2_GRAPHS = "tests/emulated/runner_v2/test_graphs.py"
 V2_STOCK_GRAPHS = "tests/emulated/runner_v2/test_stock_graphs.py"
@@ -81,7 +82,11 @@ EMULATED = {
         "tests/emulated/layout/test_planned_runner.py",
         "tests/emulated/layout/test_requests_at_once.py",
         "tests/emulated/models/test_adapted_backends.py",
-        "tests/emulated/models/test_deepseek_v4.py::test_dense_draft",
+        f"{COMPRESSED}::test_stock_model_runner_v2_alone",
+        f"{COMPRESSED}::test_dense_draft",
+        f"{COMPRESSED}::test_dense_draft_in_graphs[v2]",
+        f"{COMPRESSED}::test_tokens_are_the_references_and_drafts_its_mtp_layers[v2]",
+        f"{COMPRESSED}::test_k_by_batch_size_on_model_runner_v2[FULL_DECODE_ONLY]",
         "tests/emulated/models/test_mla_specs.py",
         "tests/emulated/models/test_sparse_models.py::test_tokens_are_those_of_the_chosen_keys",
         "tests/emulated/models/test_sparse_models.py"

@@ -34,10 +34,6 @@ OURS = (
         "heads of eagle3 are trained on one hidden state of a layer, and DeepSeek-V4's layers hand "
         "on several residual streams",
     ),
-    Refusal(
-        r"a target with compressed keys \(DeepSeek-V4\) with drafts of mkv_ascend",
-        "drafts over DeepSeek-V4's groups are not built for model runner V2 yet; V1 serves them",
-    ),
 )
 
 VLLM = (

@@ -35,7 +35,6 @@ WORDS = {
     "counts_of_states": (
         "num_speculative_tokens_per_batch_size for a draft model with recurrent layers"
     ),
-    "compressed": "a target with compressed keys (DeepSeek-V4)",
 }
 
 ON_V1 = ("model runner V1", "set VLLM_USE_V2_MODEL_RUNNER=0")
@@ -87,7 +86,6 @@ class AskedOfV2:
     multi_modal: bool
     shared_choice_of_keys: bool
     counts_of_states: bool
-    compressed: bool
 
     def refusals(self) -> Iterator[Refusal]:
         """One for each thing that was asked for."""
@@ -134,7 +132,6 @@ def drafts_on_v2(facts: ServeFacts) -> Iterator[Refusal]:
         counts_of_states=bool(options.get("num_speculative_tokens_per_batch_size"))
         and speculation.method == "draft_model"
         and draft.recurrent is not None,
-        compressed=target.is_compressed,
     ).refusals()
 
 

@@ -81,7 +81,6 @@ COMPRESSED = SimpleNamespace(compress_ratios=[0, 4, 128])
             {"counts": COUNTS, "target": {"is_hybrid": True, "hf_text_config": GDN}},
             "in full graphs of a target with recurrent layers",
         ),
-        ({"target": {"hf_text_config": COMPRESSED}}, "compressed keys (DeepSeek-V4)"),
     ],
 )
 def test_what_is_not_served_is_refused(given, named):
@@ -116,9 +115,12 @@ def test_prefill_context_parallelism_is_refused_without_naming_v1_which_lacks_it
         {"method": "dflash", "parallel_drafting": True},
         {"method": "mtp", "target": {"is_hybrid": True, "hf_text_config": GDN}},
         {"target": {"is_hybrid": True}},
+        {"target": {"hf_text_config": COMPRESSED}},
+        {"method": "mtp", "target": {"hf_text_config": COMPRESSED}},
         {"draft": {"is_hybrid": True}},
         {"counts": COUNTS},
         {"counts": COUNTS, "target": {"use_mla": True, "enforce_eager": True}},
+        {"counts": COUNTS, "target": {"use_mla": True, "hf_text_config": COMPRESSED}},
         {
             "counts": COUNTS,
             "target": {"is_hybrid": True, "hf_text_config": GDN, "enforce_eager": True},

@@ -85,6 +85,9 @@ def test_options(
         ("DeepSeek-V3", "DeepSeek-V3", {"method": "mtp"}, set()),
         ("DeepSeek-V3", "DeepSeek-V3", {"method": "mtp", **COUNTS}, {"counts_beside_mla"}),
         (TARGET, TARGET, COUNTS, set()),
+        ("v4-whole", "v4-draft", {}, set()),
+        ("v4-whole", "v4-draft", COUNTS, set()),
+        ("v4-whole", "v4-whole", {"method": "mtp"}, set()),
         (
             "Qwen3-Next-80B-A3B",
             "Qwen3-Next-80B-A3B",
@@ -101,20 +104,12 @@ def test_models(
     assert asked_of_v2(asked) == {WORDS[name] for name in refused}
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "refused"),
-    [
-        ("vision_config", {"hidden_size": 64}, "multi_modal"),
-        ("compress_ratios", [0, 4, 128], "compressed"),
-    ],
-)
-def test_a_target_whose_configuration_names_it(
-    models: dict[str, str], tmp_path: Path, name: str, value: Any, refused: str
-) -> None:
+def test_a_target_that_takes_images(models: dict[str, str], tmp_path: Path) -> None:
     values = json.loads(Path(models[TARGET], "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**values, name: value}))
+    values["vision_config"] = {"hidden_size": 64}
+    (tmp_path / "config.json").write_text(json.dumps(values))
     asked = engine(str(tmp_path), models[TARGET], {})
-    assert asked_of_v2(asked) == {WORDS[refused]}
+    assert asked_of_v2(asked) == {WORDS["multi_modal"]}
 
 
 def test_the_variable_counts_where_the_host_has_that_runner() -> None:

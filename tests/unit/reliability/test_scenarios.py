@@ -98,7 +98,7 @@ def test_a_known_refusal_is_no_failure_and_any_other_end_is(monkeypatch):
         return judging.judge(case).result
 
     begun = "Traceback (most recent call last)\n"
-    known = "a target with compressed keys (DeepSeek-V4) with drafts of mkv_ascend"
+    known = "whose layers hand on several states per token where a head takes one"
     assert fail(f"{begun}ValueError: {known}") == REFUSED
     assert fail(f"{begun}ValueError: something else") == FAILS
     assert fail("Killed") == FAILS

@@ -31,7 +31,10 @@ def why_not_served(config: VllmConfig) -> str | None:
         decode_context_parallel=parallel.decode_context_parallel_size > 1,
         eplb=parallel.enable_eplb,
         adaptive_verification=bool(speculative.enable_adaptive_verification),
-        counts_beside_mla=counts_in_graphs and target.use_mla,
+        # To vLLM DeepSeek-V4 is MLA, too. Its captured launches take no lengths on the host.
+        counts_beside_mla=counts_in_graphs
+        and target.use_mla
+        and not hasattr(target.hf_text_config, "compress_ratios"),
         counts_beside_states=counts_in_graphs and target.is_hybrid,
         parallel_drafting=speculative.parallel_drafting and speculative.method != "dflash",
         several_axes=draft.uses_mrope,
@@ -41,8 +44,6 @@ def why_not_served(config: VllmConfig) -> str | None:
         ),
         counts_of_states=has_recurrent_layers(config)
         and speculative.uses_dynamic_speculative_decoding(),
-        # vLLM's runner gives the caches of DeepSeek-V4's MTP layer to no KV group of a draft.
-        compressed=bool(getattr(target.hf_text_config, "compress_ratios", None)),
     )
     refusals = tuple(asked.refusals())
     return text_of(refusals) if refusals else None
