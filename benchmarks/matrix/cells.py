@@ -27,6 +27,7 @@ class Target:
         model: tiny model that stands for it.
         heads: method of drafting -> the tiny head of that method for this family.
         head_targets: method -> the tiny model that its head belongs to, where it is not ``model``.
+        drafts: names of the draft models that it is run with; all of them if empty.
         triton: whether its layers need Triton, which is what a real set-up has too.
         engine: arguments of ``vllm.LLM`` that this family needs.
         reference: kind of the reference, ``FLOAT32`` or ``ROUNDED``.
@@ -36,6 +37,7 @@ class Target:
     model: str
     heads: dict[str, str] = field(default_factory=dict)
     head_targets: dict[str, str] = field(default_factory=dict)
+    drafts: tuple[str, ...] = ()
     triton: bool = False
     engine: dict[str, Any] = field(default_factory=dict)
     reference: str = FLOAT32
@@ -89,6 +91,9 @@ class Cell:
 DEEPSEEK_V4: dict[str, Any] = {"dtype": "bfloat16", "block_size": 128}
 if not adapter().RULES.compressed_in_one_process:
     DEEPSEEK_V4["distributed_executor_backend"] = "mp"
+
+A_FEW = ("dense", "short conv")
+"""Draft models for families whose attention is that of others: one, and one with states."""
 
 TARGETS = (
     Target(
@@ -153,6 +158,13 @@ TARGETS = (
         engine=DEEPSEEK_V4,
         reference=ROUNDED,
     ),
+    Target(
+        "glm4-moe",
+        "glm4_moe",
+        heads={"mtp": "glm4_moe_mtp"},
+        head_targets={"mtp": "glm4_moe_mtp"},
+        drafts=A_FEW,
+    ),
 )
 
 DRAFTS = (
@@ -173,6 +185,7 @@ DRAFTLESS = {"ngram": [target.name for target in TARGETS], "suffix": ["dense"]}
 REFERENCES = {
     "deepseek_v3_mtp": "deepseek_v2_target",
     "deepseek_v32_mtp": "deepseek_v32_target",
+    "glm4_moe_mtp": "glm4_moe",
     "qwen3_next_mtp": "qwen3_next",
 }
 """MTP checkpoint -> the tiny model of its target's weights; transformers has no MTP layers."""
@@ -182,6 +195,8 @@ def all_cells() -> Iterator[Cell]:
     """Every cell, row by row. A head is a cell only where the family has one."""
     for target in TARGETS:
         for draft in DRAFTS:
+            if target.drafts and draft.name not in target.drafts:
+                continue
             yield Cell(
                 target.name,
                 draft.name,

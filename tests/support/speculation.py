@@ -130,10 +130,10 @@ def draft(drafter: Drafter, context: Sequence[int], k: int) -> GreedyOutput:
 @lru_cache(maxsize=4)
 def load_head(checkpoint: Path, target: Path) -> Head:
     """The drafting head in ``checkpoint`` on the model in ``target``."""
-    from tests.support.tiny_models import heads_sparse
+    from tests.support.tiny_models import further_heads
     from tests.support.tiny_models.derived import load_head as load
 
-    heads_sparse.register()
+    further_heads.register()
     return load(checkpoint, reference.load_model(target))
 
 

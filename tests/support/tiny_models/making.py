@@ -98,9 +98,9 @@ def _make(recipe: AnyRecipe, corpus: Corpus, path: Path, progress: Progress | No
     if not isinstance(recipe, HeadRecipe | PerturbedRecipe):
         make(recipe, corpus, path, progress)
         return
-    from tests.support.tiny_models import block_making, derived, heads_sparse
+    from tests.support.tiny_models import block_making, derived, further_heads
 
-    heads_sparse.register()
+    further_heads.register()
 
     source = store.checkpoint_path(find_recipe(recipe.source), corpus, path.parent)
     with one_thread():

@@ -25,6 +25,7 @@ from tests.support.tiny_models.recipe import (
     Recipe,
     RecurrentRecipe,
 )
+from tests.support.tiny_models.recipes_of_families import FAMILIES, HEADS_OF_FAMILIES
 from tests.support.tiny_models.recipes_of_heads import HEADS
 from tests.support.tiny_models.recipes_recurrent import RECURRENT
 from tests.support.tiny_models.recipes_sparse import FITTED, SPARSE
@@ -228,10 +229,12 @@ _RECIPES = (
     ),
 )
 
-RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (*_RECIPES, *RECURRENT, *SPARSE)}
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe for recipe in (*_RECIPES, *RECURRENT, *SPARSE, *FAMILIES)
+}
 """All tiny models that are trained alone, by name."""
 
-DERIVED: dict[str, DerivedRecipe] = {recipe.name: recipe for recipe in HEADS}
+DERIVED: dict[str, DerivedRecipe] = {recipe.name: recipe for recipe in (*HEADS, *HEADS_OF_FAMILIES)}
 """All tiny models that are made from another one, by name."""
 
 FOR_THE_MATRIX = (
@@ -239,6 +242,8 @@ FOR_THE_MATRIX = (
     "deepseek_v32_dflash",
     "deepseek_v32_eagle3",
     "deepseek_v32_mtp",
+    "glm4_moe",
+    "glm4_moe_mtp",
     "granite4_dflash",
     "lfm2_dflash",
     "lfm2_eagle3",

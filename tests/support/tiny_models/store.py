@@ -49,8 +49,11 @@ RECURRENT_CODE_FILES = ("recurrent.py", "state_space.py")
 SPARSE_CODE_FILES = ("deepseek_v32.py",)
 """Those that decide on models whose attention chooses keys, besides."""
 
-SPARSE_HEAD_CODE_FILES = ("heads_sparse.py",)
-"""Those that decide on the drafting layer of such a model, besides."""
+MTP_CODE_FILES = {
+    "deepseek_v32": ("heads_sparse.py",),
+    "glm4_moe": ("heads_glm4.py",),
+}
+"""Family -> those that decide on its drafting layer, besides."""
 
 FITTED_CODE_FILES = ("deepseek_v4.py", "../deepseek_v4.py")
 """Those that decide on models of which the output alone is fitted."""
@@ -85,8 +88,9 @@ def content_hash(recipe: AnyRecipe, corpus: Corpus) -> str:
         content["code"] |= {name: _source_digest(name) for name in DERIVED_CODE_FILES}
         if isinstance(recipe, BlockHeadRecipe):
             content["code"] |= {name: _source_digest(name) for name in BLOCK_CODE_FILES}
-        if isinstance(recipe, HeadRecipe) and recipe.model_type == "deepseek_v32":
-            content["code"] |= {name: _source_digest(name) for name in SPARSE_HEAD_CODE_FILES}
+        if isinstance(recipe, HeadRecipe):
+            own = MTP_CODE_FILES.get(recipe.model_type, ())
+            content["code"] |= {name: _source_digest(name) for name in own}
         content["source"] = content_hash(RECIPES[recipe.source], corpus)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 

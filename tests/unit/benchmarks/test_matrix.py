@@ -46,6 +46,15 @@ def test_cells_are_found_by_name_target_and_draft() -> None:
         find_cells(["dense/moon"])
 
 
+def test_a_family_is_run_with_the_drafts_that_it_names() -> None:
+    drafts = {cell.draft for cell in find_cells(["glm4-moe/"])}
+    assert drafts == {"dense", "short conv", "mtp", "ngram"}
+    named = {name for target in cells.TARGETS for name in target.drafts}
+    assert named <= {draft.name for draft in cells.DRAFTS}
+    everything = {cell.draft for cell in find_cells(["mla/"])}
+    assert everything >= {draft.name for draft in cells.DRAFTS}
+
+
 def test_models_for_the_matrix_alone_are_in_it_and_in_no_test() -> None:
     """`make test` does not train them."""
     assert {model for cell in find_cells([]) for model in cell.models} >= {*FOR_THE_MATRIX}

@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heads of multi-token prediction that lie in files of their own, made known to ``heads``."""
+
+from __future__ import annotations
+
+from tests.support.tiny_models import heads_glm4, heads_sparse
+
+
+def register() -> None:
+    """Let heads of all families be built and loaded."""
+    for family in (heads_sparse, heads_glm4):
+        family.register()

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The drafting layer of GLM-4: what it hands to its next step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.tiny_models import further_heads, head_training, store, training
+from tests.support.tiny_models.heads import MTP_HEADS, Head
+from tests.support.tiny_models.recipes import HeadRecipe, Recipe
+
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 2,
+}
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "glm4_moe": {
+        "head_dim": 16,
+        "moe_intermediate_size": 16,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "first_k_dense_replace": 1,
+    },
+}
+TOKENS = torch.tensor([[5, 9, 2, 77, 3, 3]])
+
+
+def head_of(model_type: str) -> Head:
+    """A head with random weights, norms too, on a random target."""
+    architecture = {**SIZES, **ARCHITECTURES[model_type]}
+    target = training.build_model(Recipe("small", model_type, architecture, steps=1)).eval()
+    recipe = HeadRecipe(
+        name="small_mtp",
+        model_type=model_type,
+        architecture={},
+        steps=1,
+        source="small",
+        method="mtp",
+    )
+    further_heads.register()
+    head = head_training.build_head(recipe, target)
+    torch.manual_seed(3)
+    for parameter in (*target.parameters(), *head.parameters()):
+        torch.nn.init.uniform_(parameter, 0.5, 1.5) if parameter.dim() < 2 else None
+    return head.eval()
+
+
+def hidden_states(head: Head) -> tuple[Any, torch.Tensor]:
+    """The target's hidden states, and the last layer's output."""
+    outputs: list[Any] = []
+    last = head.target.model.layers[-1]
+    hook = last.register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
+    with torch.inference_mode():
+        states = head.target(input_ids=TOKENS, output_hidden_states=True).hidden_states
+    hook.remove()
+    return states, outputs[0][0] if isinstance(outputs[0], tuple) else outputs[0]
+
+
+def test_glm4_hands_on_what_is_not_normed() -> None:
+    with torch.inference_mode():
+        glm: Any = head_of("glm4_moe")
+        states, following = glm(TOKENS, glm.known(hidden_states(glm)[0]))
+        torch.testing.assert_close(glm.norm(following), states)
+        assert (following - states).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+def test_the_token_at_position_0_is_hidden(model_type: str) -> None:
+    head = head_of(model_type)
+    others = TOKENS.clone()
+    others[0, 0] = 8
+    with torch.inference_mode():
+        known = head.known(hidden_states(head)[0])
+        assert torch.equal(head(TOKENS, known)[0], head(others, known)[0])
+        others[0, 1] = 8
+        assert not torch.equal(head(TOKENS, known)[0], head(others, known)[0])
+
+
+def test_a_change_of_a_familys_file_trains_its_heads_anew() -> None:
+    further_heads.register()
+    shared = store.DERIVED_CODE_FILES
+    for model_type, kind in MTP_HEADS.items():
+        file = f"{kind.__module__.rpartition('.')[2]}.py"
+        assert file in (*shared, *store.MTP_CODE_FILES.get(model_type, ())), model_type
