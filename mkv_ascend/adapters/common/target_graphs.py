@@ -41,16 +41,28 @@ class OneTokenPerPass(_Seen):
 
 
 class SeveralTokensPerRequest(_Seen):
-    """A speculative configuration whose method is one of those that vllm-ascend looks for."""
+    """A speculative configuration whose method is one of those that vllm-ascend looks for.
+
+    Args:
+        tokens: draft tokens that each request verifies; None: those of the configuration.
+    """
+
+    def __init__(self, config: Any, tokens: int | None) -> None:
+        super().__init__(config)
+        self.num_speculative_tokens = config.num_speculative_tokens if tokens is None else tokens
 
     def use_eagle(self) -> bool:
         """vllm-ascend asks this to learn whether requests of a verify step have K + 1 tokens."""
         return True
 
 
-def for_updates(config: Any) -> Any:
-    """The speculative configuration that updates of captured launches see."""
-    return None if config is None else SeveralTokensPerRequest(config)
+def for_updates(config: Any, tokens: int | None = None) -> Any:
+    """The speculative configuration that updates of captured launches see.
+
+    Args:
+        tokens: draft tokens that each request verifies; None: those of the configuration.
+    """
+    return None if config is None else SeveralTokensPerRequest(config, tokens)
 
 
 def state_of(state: AscendAttentionState, max_query_len: int) -> AscendAttentionState:

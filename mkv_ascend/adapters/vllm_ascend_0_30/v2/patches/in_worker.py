@@ -6,6 +6,7 @@ from __future__ import annotations
 from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import in_worker
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import (
     graphs_of_each_count,
+    launches_of_each_graph,
     order_of_rows,
     speculators,
     states_behind_hits,
@@ -21,3 +22,4 @@ def apply() -> None:
     order_of_rows.sort_rows.apply()
     states_behind_hits.groups_that_move.apply()
     graphs_of_each_count.offer_graphs_of_each_count.apply()
+    launches_of_each_graph.note_by_graph.apply()

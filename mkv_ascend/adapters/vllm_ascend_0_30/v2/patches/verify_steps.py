@@ -21,15 +21,22 @@ PREPARED = "vllm_ascend.worker.v2.model_states.default:AscendModelState.prepare_
     writes=("attn_state", "speculative_config"),
     why="A verify step has K + 1 tokens per request. vllm-ascend captures it as a decode of one "
     "token, which the operator for sinks refuses; and where a captured launch of MLA is given this "
-    "step's lengths, it knows of K + 1 tokens for the methods eagle, eagle3 and mtp alone.",
+    "step's lengths, it knows of K + 1 tokens for the methods eagle, eagle3 and mtp alone, and of "
+    "the largest K alone where K follows the load.",
     until="vllm-ascend looks at the number of tokens",
     test="tests/emulated/runner_v2/test_graphs.py",
 )
-def update_for_verify_steps(original: Any, manager: Any, *args: Any) -> Any:
-    """Update launches of MLA for K + 1 tokens per request, whatever the method."""
-    runner = manager.model_runner
-    with replaced(runner, "speculative_config", for_updates(runner.speculative_config)):
-        return original(manager, *args)
+def update_for_verify_steps(
+    original: Any, manager: Any, backend: Any, graph: Any, *args: Any
+) -> Any:
+    """Update launches of MLA for as many tokens per request as the graph has, whatever the method.
+
+    K of the configuration is the largest one where K follows the load.
+    """
+    runner, count = manager.model_runner, graph.uniform_token_count
+    seen = for_updates(runner.speculative_config, count - 1 if count else None)
+    with replaced(runner, "speculative_config", seen):
+        return original(manager, backend, graph, *args)
 
 
 @update_for_verify_steps.also(target=PREPARED)
