@@ -55,7 +55,7 @@ def limited(passes: Passes, tokens: int) -> Passes:
 
     The first pass runs in any case: it writes the draft's keys of the target's tokens.
     """
-    count = max(tokens, 1) - (passes.sampled is None)
+    count = max(tokens - (passes.sampled is None), 0)
     if count >= len(passes.positions):
         return passes
     return replace(passes, positions=passes.positions[:count], later=lambda: passes.later()[:count])

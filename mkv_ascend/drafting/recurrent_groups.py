@@ -12,6 +12,7 @@ import torch
 
 from mkv_ascend.drafting.draft import Metadata, PassBatch
 from mkv_ascend.drafting.recurrent_states import (
+    COMMITTED,
     SCRATCH,
     RecurrentCaches,
     commit,
@@ -78,7 +79,7 @@ class RecurrentGroups:
         groups: their groups; the caches must be allocated before the first commit.
         block_tables: the engine's, one int32 [most requests, columns] for each of ``groups``.
         requests: largest number of requests of a batch.
-        speculative: K.
+        speculative: K, the largest one where K follows the load.
     """
 
     def __init__(
@@ -96,6 +97,9 @@ class RecurrentGroups:
         self._ones = torch.ones(requests, dtype=torch.int32, device=device)
         self._none_begins = torch.zeros(requests, dtype=torch.bool)
         self._to_commit = torch.ones(requests, dtype=torch.int64, device=device)
+        self._target_rows = TargetRows(
+            self._none_begins, torch.zeros(requests, dtype=torch.int32), self._ones
+        )
         alike: dict[Hashable, list[int]] = {}
         for index, group in enumerate(self.groups):
             alike.setdefault(group.builder.need(), []).append(index)
@@ -121,6 +125,9 @@ class RecurrentGroups:
     ) -> None:
         """Copy the current tables and counts; captured at the head of a graph.
 
+        Tokens to commit count from the rows that the graph verifies, which may be shorter than
+        K + 1 where K follows the load.
+
         Args:
             engine: the layers that use the engine's tables.
             live: int32 [requests], 1 for a live request and 0 for padding. Padding reads and
@@ -130,7 +137,8 @@ class RecurrentGroups:
         requests = live.shape[0]
         for own, table in zip(self._tables, engine._tables, strict=True):
             torch.mul(table[:requests], live[:, None], out=own)
-        self._to_commit.copy_((self.speculative + 1 - rejected).clamp_(min=1))
+        row_length = int(self._target_rows.row_lengths[0])
+        self._to_commit.copy_((row_length - rejected).clamp_(min=1))
 
     def take_rows(self, engine: RecurrentGroups, rows: torch.Tensor) -> None:
         """Copy ``rows`` (int64) of the engine's tables to the first rows of these tables."""
@@ -149,7 +157,10 @@ class RecurrentGroups:
             builder = self.groups[need[0]].builder
             for index in need:
                 layers, table = self.groups[index].layers, self._tables[index][:, first_column:]
-                rebuilt.update(dict.fromkeys(layers, builder.for_table(metadata[layers[0]], table)))
+                built = builder.for_table(metadata[layers[0]], table)
+                if first_column == COMMITTED:
+                    built = builder.finished(built, self._target_rows)
+                rebuilt.update(dict.fromkeys(layers, built))
         return rebuilt
 
     def first_pass(self, batch: PassBatch, num_rejected: torch.Tensor | None) -> Metadata:
@@ -168,6 +179,7 @@ class RecurrentGroups:
         token_by_token = (before > 0) & (lengths <= longest)
         row_lengths = torch.where(token_by_token, lengths, 0).to(torch.int32)
         rows = TargetRows(before == 0, row_lengths, self._ones[:requests])
+        self._target_rows = rows
         tables = [table[:requests] for table in self._tables]
         metadata: dict[str, object] = {}
         for group, built in self._built(

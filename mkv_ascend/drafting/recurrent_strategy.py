@@ -78,7 +78,7 @@ class RecurrentStrategy:
 
     def may_replay(self, target: TargetOutput) -> bool:
         """See ``Strategy``; no if a row begins a request, because that is a draft prefill."""
-        return bool((target.length_bounds > self.tokens + 1).all())
+        return bool((target.length_bounds > target.longest_row).all())
 
     def take_for_graph(self, target: TargetOutput, rows: int) -> None:
         """See ``Strategy``; takes how many tokens of each row were rejected."""
@@ -138,9 +138,10 @@ class Refresh:
         passes = self.attention(passes)
         first, later = passes.first, passes.later()
         assert first is not None
-        assert later[0] is not None
         self.strategy.refresh_tables(self.states)
         rebuilt = {**first, **self.states.rebuild_metadata(first, COMMITTED)}
-        recurrent = self.states.rebuild_metadata(later[0], SCRATCH)
-        made = [{**(metadata or {}), **recurrent} for metadata in later]
+        made: list[Metadata | None] = []
+        if later and later[0] is not None:
+            recurrent = self.states.rebuild_metadata(later[0], SCRATCH)
+            made = [{**(metadata or {}), **recurrent} for metadata in later]
         return replace(passes, first=rebuilt, later=lambda: made)

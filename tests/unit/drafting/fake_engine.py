@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,7 +40,8 @@ MOST_LENGTH = 96
 class Case:
     """``kind``: attention, head, recurrent or mask. For each KV group: the size of its blocks,
     whether its builder shares, and whether its layers take cos_sin rows. ``on_device``: as many of
-    the groups take the lengths of later passes from the device."""
+    the groups take the lengths of later passes from the device. ``counts``: numbers of draft
+    tokens, of which each step takes one at random; none: K."""
 
     kind: str
     k: int
@@ -49,6 +51,7 @@ class Case:
     max_model_len: int = MOST_LENGTH
     parallel: bool = False
     on_device: int = 0
+    counts: tuple[int, ...] = ()
 
 
 @dataclass
@@ -152,8 +155,8 @@ class Engine:
         self.proposal = Proposal(self.draft, self._strategy(), self.plan, self.needs)
         self.capturer = FakeCapturer(self.draft)
         self.graphs = GraphRunner(self.proposal, self.capturer)
-        for size in graphs:
-            self.graphs.capture(self.graphs.shape(size))
+        for size, *counts in itertools.product(graphs, *([case.counts or (case.k,)] * 2)):
+            self.graphs.capture(self.graphs.shape(size, *counts))
         self.requests: list[Request] = []
         self.judged = 0
         # What is drafted past the longest sequence is judged where nothing is at once.
@@ -228,21 +231,22 @@ class Engine:
             return
         # Recurrent layers have decodes first.
         batch.sort(key=lambda request: not request.drafts)
-        drafted = self.propose(batch)
-        assert drafted.shape == (len(batch), self.case.k)
+        count = self.random.choice(self.case.counts) if self.case.counts else self.case.k
+        drafted = self.propose(batch, count)[:, :count]
+        assert drafted.shape == (len(batch), count)
         for request, tokens in zip(batch, drafted.tolist(), strict=True):
             request.drafts = []
             if request.seen < len(request.tokens) - 1:
                 continue  # in the middle of its prompt
-            assert tokens == self.expected(request.tokens), (self.case, request.tokens)
-            self.judged += self.case.k
+            assert tokens == self.expected(request.tokens)[:count], (self.case, request.tokens)
+            self.judged += count
             room = self.case.max_model_len - 1 - len(request.tokens)
             request.drafts = tokens[: max(room, 0)]
             if self.random.random() < 0.1 or room < self.spare:
                 self.requests.remove(request)  # ended or aborted
 
-    def propose(self, batch: list[Request]) -> torch.Tensor:
-        """Run the target on the batch, and propose."""
+    def propose(self, batch: list[Request], count: int) -> torch.Tensor:
+        """Run the target on the batch, and propose ``count`` tokens for each request."""
         token_ids, positions, starts, lengths, following, rejected = [], [], [0], [], [], []
         for index, request in enumerate(batch):
             for group, table in enumerate(self.tables):
@@ -271,8 +275,8 @@ class Engine:
             torch.tensor(lengths, dtype=torch.int32),
             int(host.diff().max()),
         )
-        drafted = self.graphs.propose(target)
-        return self.proposal.propose(target) if drafted is None else drafted
+        drafted = self.graphs.propose(target, count)
+        return self.proposal.propose(target, count) if drafted is None else drafted
 
     def row(self, request: Request) -> tuple[list[int], int]:
         """The target's row of a request, and how many of its tokens are accepted."""

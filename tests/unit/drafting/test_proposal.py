@@ -58,6 +58,18 @@ def test_every_draft_token_replayed_with_padding(kind: str, groups: int, k: int)
     assert engine.graphs.replays > 3
 
 
+@pytest.mark.parametrize("kind", ["attention", "head", "recurrent"])
+@pytest.mark.parametrize("graphs", [(), (1, 2, 4)])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_draft_token_where_their_number_changes(
+    kind: str, graphs: tuple[int, ...], seed: int
+) -> None:
+    """A step verifies what the one before drafted, and drafts another number."""
+    case = Case(kind, 4, *GROUPS[2], counts=(0, 1, 4))
+    engine = drafted_right(case, seed, graphs, steps=90)
+    assert (engine.graphs.replays > 10) == bool(graphs)
+
+
 @pytest.mark.parametrize("groups", GROUPS)
 @pytest.mark.parametrize("k", [2, 4])
 def test_parallel_drafting(groups: int, k: int) -> None:

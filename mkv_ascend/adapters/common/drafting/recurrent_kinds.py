@@ -45,7 +45,12 @@ class GatedDeltaNet:
         """Give the kernel one block per token, from the builder's 1 + K per row."""
         lengths = rows.row_lengths[rows.row_lengths > 0]
         table = metadata.spec_state_indices_tensor
-        if table is not None and bool((lengths < table.shape[1]).any()):
+        if table is None or not bool((lengths < table.shape[1]).any()):
+            return metadata
+        if bool((lengths == lengths[0]).all()):
+            # In a graph, too: nothing is copied from the host.
+            metadata.spec_state_indices_tensor = table[:, : int(lengths[0])].flatten()
+        else:
             tokens = torch.arange(table.shape[1]) < lengths[:, None]
             places = tokens.flatten().nonzero()[:, 0].to(table.device, non_blocking=True)
             metadata.spec_state_indices_tensor = table.flatten()[places]
