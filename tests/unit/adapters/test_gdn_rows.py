@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mkv_ascend.adapters.common.patches import gdn_rows
 from mkv_ascend.adapters.common.patches.gdn_rows import padded_verify_rows
 
 
@@ -33,3 +36,18 @@ def test_short_rows_repeat_their_last_token(rows: list[tuple[int, bool]], width:
     assert found.starts.diff().tolist() == [len(row) for row in expected]
     assert found.starts.dtype == starts.dtype
     assert [longer[index] for index in found.kept.tolist()] == flat
+
+
+def test_a_graph_finds_its_rows_again() -> None:
+    """A captured graph reads them in each replay: their memory must stay theirs."""
+    builder = SimpleNamespace()
+    found = []
+    for lengths in ([2, 2, 2], [2, 2, 2], [2, 3, 1]):
+        starts = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32)
+        rows = padded_verify_rows(starts, torch.ones(3, dtype=torch.bool), 4)
+        assert rows is not None
+        common = SimpleNamespace(query_start_loc=starts, query_start_loc_cpu=starts)
+        found.append(gdn_rows._on_device(builder, common, rows))
+    assert found[0] is found[1]
+    assert found[2] is not found[0]
+    assert len(vars(builder)[gdn_rows.UNIFORM]) == 1

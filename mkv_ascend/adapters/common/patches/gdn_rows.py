@@ -10,8 +10,9 @@ drafts again. Two other kinds of rows get a wrong state:
 - a row without drafts: it goes on from column 0, whatever was accepted.
 
 Here both become rows of ``1 + K`` tokens: the last token is repeated, and the results of the
-repetitions are dropped (their states lie in columns that are not read). Batches that a captured
-graph replays have neither: both are shorter than a verify step.
+repetitions are dropped (their states lie in columns that are not read). A captured graph has such
+rows where K follows the load: its rows are as long as its own K asks, and are padded to the largest
+K inside the graph. So a request may go on behind more accepted tokens than its step verifies.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ from mkv_ascend.adapters.patching import patch
 
 ROWS = "mkv_ascend_rows"
 """Attribute of metadata whose verify rows were padded."""
+
+UNIFORM = "mkv_ascend_uniform_rows"
+"""Attribute of a builder: padded rows of batches whose rows are alike, on the device, by the number
+of rows and their length. A captured graph reads them in each replay, so they are kept."""
 
 OF_THE_TARGET = "mkv_ascend_of_the_target"
 """Attribute of the target's builders, ``NamedRows``; drafts build metadata for other rows."""
@@ -111,7 +116,7 @@ def apply() -> None:
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner._update_states_after_model_execute",
         "vllm.v1.worker.gpu_model_runner:GPUModelRunner._update_states",
     ),
-    writes=(OF_THE_TARGET, ROWS, "build"),
+    writes=(OF_THE_TARGET, ROWS, UNIFORM, "build"),
     why="After a verification of drafts a state of a gated delta net stands in the column of the "
     "token that was accepted last. Rows with fewer drafts than K, or none, go on from another "
     "column: wrong tokens. Builders of other states are not told the numbers of accepted tokens: "
@@ -149,11 +154,12 @@ def build_of_padded_rows(
     rest = (num_accepted_tokens, drafts)
     if rows is None:
         return original(builder, common_prefix_len, common, *rest, **others)
-    on_device = rows.to(common.query_start_loc.device)
+    on_device = _on_device(builder, common, rows)
+    requests = others.get("num_actual_reqs")
     longer = common.replace(
         query_start_loc=on_device.starts,
         query_start_loc_cpu=rows.starts,
-        num_actual_tokens=len(rows.source),
+        num_actual_tokens=int(rows.starts[-1 if requests is None else requests]),
         max_query_len=int(rows.starts.diff().max()),
         # Of the original rows: lengths choose columns and must not change.
         _num_computed_tokens_cache=common.compute_num_computed_tokens(),
@@ -161,6 +167,19 @@ def build_of_padded_rows(
     metadata = original(builder, common_prefix_len, longer, *rest, **others)
     setattr(metadata, ROWS, on_device)
     return metadata
+
+
+def _on_device(builder: Any, common: Any, rows: PaddedVerifyRows) -> PaddedVerifyRows:
+    """``rows`` on the device; those of a batch whose rows are alike are copied there once."""
+    device, lengths = common.query_start_loc.device, common.query_start_loc_cpu.diff()
+    if bool((lengths != lengths[0]).any()):
+        return rows.to(device)
+    kept = builder.__dict__.setdefault(UNIFORM, {})
+    shape = (len(lengths), int(lengths[0]))
+    if shape not in kept:
+        kept[shape] = rows.to(device)
+    found: PaddedVerifyRows = kept[shape]
+    return found
 
 
 @build_of_padded_rows.also(

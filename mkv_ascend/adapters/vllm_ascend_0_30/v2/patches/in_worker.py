@@ -8,6 +8,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import (
     graphs_of_each_count,
     launches_of_each_graph,
     order_of_rows,
+    room_of_padded_rows,
     speculators,
     states_behind_hits,
     verify_steps,
@@ -23,3 +24,4 @@ def apply() -> None:
     states_behind_hits.groups_that_move.apply()
     graphs_of_each_count.offer_graphs_of_each_count.apply()
     launches_of_each_graph.note_by_graph.apply()
+    room_of_padded_rows.has_room.apply()
