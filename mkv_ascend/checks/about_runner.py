@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 
 from mkv_ascend.checks.about_draft_inputs import has_several_positions
 from mkv_ascend.checks.facts import ServeFacts
+from mkv_ascend.checks.model import GATED_DELTA_RULE
 from mkv_ascend.checks.refusal import Refusal
 
 __all__ = ["CHECKS", "METHODS", "AskedOfV2", "runner_of"]
@@ -24,17 +25,14 @@ WORDS = {
     "decode_context_parallel": "decode context parallelism",
     "eplb": "--enable-eplb",
     "adaptive_verification": "enable_adaptive_verification",
-    "counts_beside_mla": "num_speculative_tokens_per_batch_size in full graphs of an MLA target",
     "counts_beside_states": (
-        "num_speculative_tokens_per_batch_size in full graphs of a target with recurrent layers"
+        "num_speculative_tokens_per_batch_size in full graphs of a target with Mamba2 layers or "
+        "short convolutions"
     ),
     "parallel_drafting": "parallel drafting",
     "several_axes": "a draft with positions on several axes (M-RoPE)",
     "multi_modal": "a target that takes images or sound",
     "shared_choice_of_keys": "a head whose later passes reuse the first one's choice of keys",
-    "counts_of_states": (
-        "num_speculative_tokens_per_batch_size for a draft model with recurrent layers"
-    ),
 }
 
 ON_V1 = ("model runner V1", "set VLLM_USE_V2_MODEL_RUNNER=0")
@@ -65,13 +63,8 @@ INSTEAD = {
 class AskedOfV2:
     """Whether each thing of ``WORDS`` was asked for.
 
-    ``counts_beside_mla``: vllm-ascend notes captured launches of MLA by number of tokens, and
-    replays them with K + 1 tokens per request of the largest K. Four tokens may be one request of
-    K = 3 or two of K = 1.
-    ``counts_beside_states``: a request may have been accepted four tokens of K = 3 when its next
-    step verifies two of K = 1. vllm-ascend's operator of the states takes at most as many accepted
-    tokens as the step has. Outside full graphs we repeat the last token of such a request.
-    ``counts_of_states``: a draft's states are committed as if K tokens had been verified.
+    ``counts_beside_states``: vLLM's builders of these states capture verify steps of the largest K
+    alone. Gated delta nets have another builder.
     """
 
     pipeline_parallel: bool
@@ -79,13 +72,11 @@ class AskedOfV2:
     decode_context_parallel: bool
     eplb: bool
     adaptive_verification: bool
-    counts_beside_mla: bool
     counts_beside_states: bool
     parallel_drafting: bool
     several_axes: bool
     multi_modal: bool
     shared_choice_of_keys: bool
-    counts_of_states: bool
 
     def refusals(self) -> Iterator[Refusal]:
         """One for each thing that was asked for."""
@@ -123,15 +114,11 @@ def drafts_on_v2(facts: ServeFacts) -> Iterator[Refusal]:
         decode_context_parallel=facts.whole("decode_context_parallel_size", 1) > 1,
         eplb=bool(facts.engine.get("enable_eplb")),
         adaptive_verification=bool(options.get("enable_adaptive_verification")),
-        counts_beside_mla=counts_in_graphs and target.number("kv_lora_rank") is not None,
-        counts_beside_states=counts_in_graphs and target.recurrent is not None,
+        counts_beside_states=counts_in_graphs and target.recurrent not in (None, GATED_DELTA_RULE),
         parallel_drafting=bool(options.get("parallel_drafting")) and speculation.method != "dflash",
         several_axes=has_several_positions(draft),
         multi_modal=any(name in target.values for name in ("vision_config", "audio_config")),
         shared_choice_of_keys=bool(draft.values.get("index_share_for_mtp_iteration")),
-        counts_of_states=bool(options.get("num_speculative_tokens_per_batch_size"))
-        and speculation.method == "draft_model"
-        and draft.recurrent is not None,
     ).refusals()
 
 

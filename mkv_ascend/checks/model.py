@@ -11,14 +11,15 @@ from typing import Any
 from mkv_ascend.checks.config_file import read_config_file, text_part
 from mkv_ascend.layout.kind import Kind, Role
 
-__all__ = ["ModelFacts", "read_model_facts"]
+__all__ = ["GATED_DELTA_RULE", "ModelFacts", "read_model_facts"]
 
+GATED_DELTA_RULE = "gated delta rule"
 RECURRENT_TYPES = {
-    "qwen3_next": "gated delta rule",
-    "qwen3_5_text": "gated delta rule",
-    "qwen3_5_moe_text": "gated delta rule",
-    "qwen3_5": "gated delta rule",
-    "qwen3_5_moe": "gated delta rule",
+    "qwen3_next": GATED_DELTA_RULE,
+    "qwen3_5_text": GATED_DELTA_RULE,
+    "qwen3_5_moe_text": GATED_DELTA_RULE,
+    "qwen3_5": GATED_DELTA_RULE,
+    "qwen3_5_moe": GATED_DELTA_RULE,
     "granitemoehybrid": "Mamba2",
     "bamba": "Mamba2",
     "falcon_h1": "Mamba2",

@@ -35,11 +35,16 @@ def run_load(
     requests: int,
     graphs: str | None = "FULL_DECODE_ONLY",
     environment: Mapping[str, str] = RUNNER_V2,
+    sizes: tuple[int, ...] = (),
     **arguments: Any,
 ) -> dict[str, Any]:
-    """Run a load of 1 -> ``requests`` -> 1 with K of ``table``; tokens are Hugging Face's."""
+    """Run a load of 1 -> ``requests`` -> 1 with K of ``table``; tokens are Hugging Face's.
+
+    ``sizes``: of graphs, in tokens; none: some for each K.
+    """
     most = max(tokens for *_, tokens in table)
-    sizes = {number * (tokens + 1) for number in (1, 2, 3, 5, requests) for *_, tokens in table}
+    numbers = (1, 2, 3, 5, requests)
+    every = {number * (tokens + 1) for number in numbers for *_, tokens in table}
     case = scenario(
         target,
         draft,
@@ -49,7 +54,7 @@ def run_load(
         num_speculative_tokens=most,
         speculative={"method": method, "num_speculative_tokens_per_batch_size": table},
         graphs=graphs,
-        capture_sizes=tuple(sorted(sizes)),
+        capture_sizes=sizes or tuple(sorted(every)),
         record_drafts=not arguments.get("async_scheduling", False),
         engine={"max_num_seqs": requests, "max_num_batched_tokens": 2048, **arguments},
     )
@@ -139,6 +144,9 @@ def test_launches_follow_the_number_of_drafts(followed: dict[str, Any]) -> None:
     ("target", "draft", "method"),
     [
         ("llama_target", "deepseek_v2_draft", "draft_model"),  # MLA in the draft
+        ("deepseek_v2_target", "llama_draft", "draft_model"),  # MLA in the target
+        ("deepseek_v3_mtp", "deepseek_v3_mtp", "mtp"),  # MLA in both
+        ("deepseek_v32_target", "llama_draft", "draft_model"),  # sparse MLA
         ("gpt_oss", "gpt_oss_eagle3", "eagle3"),  # sinks
         ("gpt_oss", "gpt_oss_dflash", "dflash"),  # all tokens in one pass
     ],
@@ -153,27 +161,67 @@ def test_sizes_in_tokens_of_two_numbers_may_be_one(target: str, draft: str, meth
 
 
 @pytest.mark.parametrize(
-    ("target", "draft", "method", "environment"),
+    ("target", "draft", "fewest"),
     [
-        ("deepseek_v2_target", "llama_draft", "draft_model", RUNNER_V2),
-        ("qwen3_next_mtp", "qwen3_next_mtp", "mtp", RUNNER_V2),
-        ("qwen3_next", "qwen3_next", "draft_model", RUNNER_V1),
+        ("qwen3_moe", "qwen3_next_draft", 1),
+        ("llama_target", "lfm2", 0),
+        ("llama_target", "granite4", 1),
     ],
 )
-def test_targets_whose_full_graphs_are_refused(
-    target: str, draft: str, method: str, environment: Mapping[str, str]
-) -> None:
-    """They are right eagerly, where a step may verify one draft after one that accepted three."""
+def test_drafts_with_recurrent_layers(target: str, draft: str, fewest: int) -> None:
+    """Their states are committed by what was verified; of no tokens the first pass commits one."""
+    table = [[1, 2, 3], [3, 4, fewest]]
+    followed = run_load(target, draft, "draft_model", table, 4, async_scheduling=False)
+    assert_all_is_replayed(followed, table, 4)
+    assert_drafts_own(draft, followed["proposals"], {fewest, 3})
+
+
+def assert_fewer_are_verified_than_were_accepted(proposals: list[Any]) -> None:
+    """Somewhere a proposal of one token stands behind four accepted ones of a proposal of three."""
+    made = {tuple(context): len(tokens) for context, tokens in proposals}
+    behind = {context[:-4]: count for context, count in made.items()}
+    assert any(count == 3 and behind.get(context) == 1 for context, count in made.items())
+
+
+def test_states_go_on_from_what_was_accepted_in_graphs() -> None:
+    """A model that drafts for itself: the step behind four accepted tokens verifies two."""
     table = [[1, 1, 3], [2, 4, 1]]
-    followed = run_load(target, draft, method, table, 4, None, environment, async_scheduling=False)
-    made = {tuple(context): len(tokens) for context, tokens in followed["proposals"]}
-    assert {*made.values()} == {1, 3}
+    followed = run_load("qwen3_next", "qwen3_next", "draft_model", table, 4, async_scheduling=False)
+    assert_all_is_replayed(followed, table, 4)
+    assert_drafts_own("qwen3_next", followed["proposals"], {1, 3})
+    assert_fewer_are_verified_than_were_accepted(followed["proposals"])
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "method", "fewest"),
+    [
+        ("qwen3_next", "llama_draft", "draft_model", 0),
+        ("qwen3_next_mtp", "qwen3_next_mtp", "mtp", 1),
+    ],
+)
+def test_targets_with_gated_delta_nets(target: str, draft: str, method: str, fewest: int) -> None:
+    """Graphs of four requests: padded to four tokens each they are larger than any graph."""
+    table = [[1, 2, 3], [3, 4, fewest]]
+    followed = run_load(target, draft, method, table, 4, sizes=(4, 8), async_scheduling=False)
+    assert_all_is_replayed(followed, table, 4)
     if method == "draft_model":
-        assert_drafts_own(draft, followed["proposals"], {1, 3})
-    if draft == target and method == "draft_model":
-        # All are accepted: four tokens behind a proposal of three stands one of one.
-        behind = {context[:-4]: count for context, count in made.items()}
-        assert any(count == 3 and behind.get(context) == 1 for context, count in made.items())
+        assert_drafts_own(draft, followed["proposals"], {fewest, 3})
+
+
+@pytest.mark.parametrize(
+    ("model", "environment"),
+    [("granite4", RUNNER_V2), ("lfm2", RUNNER_V2), ("qwen3_next", RUNNER_V1)],
+)
+def test_states_go_on_from_what_was_accepted_eagerly(
+    model: str, environment: Mapping[str, str]
+) -> None:
+    """Full graphs of Mamba2 and short convolutions are refused, and those of V1 are vLLM's."""
+    table = [[1, 1, 3], [2, 4, 1]]
+    followed = run_load(
+        model, model, "draft_model", table, 4, None, environment, async_scheduling=False
+    )
+    assert_drafts_own(model, followed["proposals"], {1, 3})
+    assert_fewer_are_verified_than_were_accepted(followed["proposals"])
 
 
 def graphs_of_loads(init: Any, table: list[list[int]], most: int, sizes: list[int]) -> Any:

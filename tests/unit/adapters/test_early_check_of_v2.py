@@ -69,17 +69,12 @@ COMPRESSED = SimpleNamespace(compress_ratios=[0, 4, 128])
         ({"cp": 2}, "decode context parallelism"),
         ({"eplb": True}, "--enable-eplb"),
         ({"parallel_drafting": True}, "parallel drafting"),
-        ({"counts": COUNTS, "target": {"use_mla": True}}, "num_speculative_tokens_per_batch_size"),
         ({"target": {"is_multimodal_model": True}}, "images"),
         ({"method": "mtp", "draft": {"hf_config": SHARES}}, "choice of keys"),
         ({"draft": {"uses_mrope": True}}, "M-RoPE"),
         (
-            {"counts": COUNTS, "draft": {"is_hybrid": True}},
-            "num_speculative_tokens_per_batch_size for a draft model with recurrent layers",
-        ),
-        (
-            {"counts": COUNTS, "target": {"is_hybrid": True, "hf_text_config": GDN}},
-            "in full graphs of a target with recurrent layers",
+            {"counts": COUNTS, "target": {"is_hybrid": True}},
+            "in full graphs of a target with Mamba2 layers or short convolutions",
         ),
     ],
 )
@@ -119,15 +114,21 @@ def test_prefill_context_parallelism_is_refused_without_naming_v1_which_lacks_it
         {"method": "mtp", "target": {"hf_text_config": COMPRESSED}},
         {"draft": {"is_hybrid": True}},
         {"counts": COUNTS},
-        {"counts": COUNTS, "target": {"use_mla": True, "enforce_eager": True}},
+        {"counts": COUNTS, "target": {"use_mla": True}},
+        {"counts": COUNTS, "target": {"is_hybrid": True, "hf_text_config": GDN}},
+        {"counts": COUNTS, "draft": {"is_hybrid": True}},
+        {"counts": COUNTS, "target": {"is_hybrid": True, "enforce_eager": True}},
+        {"counts": COUNTS, "target": {"is_hybrid": True}, "graphs": CUDAGraphMode.PIECEWISE},
         {"counts": COUNTS, "target": {"use_mla": True, "hf_text_config": COMPRESSED}},
-        {
-            "counts": COUNTS,
-            "target": {"is_hybrid": True, "hf_text_config": GDN, "enforce_eager": True},
-        },
-        {"counts": COUNTS, "target": {"use_mla": True}, "graphs": CUDAGraphMode.PIECEWISE},
         {"method": "ngram", "pp": 2},  # not ours to refuse
     ],
 )
 def test_what_is_served_is_not_refused(given):
     assert why_not_served(config(**given)) is None
+
+
+def test_the_drafts_own_configuration_is_not_judged_as_a_target():
+    """vLLM checks it, too; its graphs are ours."""
+    made = config(counts=COUNTS, draft={"is_hybrid": True})
+    made.model_config = made.speculative_config.draft_model_config
+    assert why_not_served(made) is None

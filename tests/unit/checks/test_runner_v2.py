@@ -80,10 +80,10 @@ def test_options(
     ("target", "draft", "speculative", "refused"),
     [
         (TARGET, "LFM2-1.2B", {}, set()),
-        (TARGET, "LFM2-1.2B", COUNTS, {"counts_of_states"}),
+        (TARGET, "LFM2-1.2B", COUNTS, set()),
         ("LFM2-1.2B", TARGET, {}, set()),
         ("DeepSeek-V3", "DeepSeek-V3", {"method": "mtp"}, set()),
-        ("DeepSeek-V3", "DeepSeek-V3", {"method": "mtp", **COUNTS}, {"counts_beside_mla"}),
+        ("DeepSeek-V3", "DeepSeek-V3", {"method": "mtp", **COUNTS}, set()),
         (TARGET, TARGET, COUNTS, set()),
         ("v4-whole", "v4-draft", {}, set()),
         ("v4-whole", "v4-draft", COUNTS, set()),
@@ -92,8 +92,9 @@ def test_options(
             "Qwen3-Next-80B-A3B",
             "Qwen3-Next-80B-A3B",
             {"method": "mtp", **COUNTS},
-            {"counts_beside_states"},
+            set(),
         ),
+        ("LFM2-1.2B", TARGET, COUNTS, {"counts_beside_states"}),
         ("Qwen3-Next-80B-A3B", "Qwen3-Next-80B-A3B", {"method": "mtp"}, set()),
     ],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mkv_ascend.adapters.common.drafting.recurrent_options import has_recurrent_layers
 from mkv_ascend.checks.about_runner import METHODS, AskedOfV2
 from mkv_ascend.checks.refusal import text_of
 
@@ -31,19 +30,17 @@ def why_not_served(config: VllmConfig) -> str | None:
         decode_context_parallel=parallel.decode_context_parallel_size > 1,
         eplb=parallel.enable_eplb,
         adaptive_verification=bool(speculative.enable_adaptive_verification),
-        # To vLLM DeepSeek-V4 is MLA, too. Its captured launches take no lengths on the host.
-        counts_beside_mla=counts_in_graphs
-        and target.use_mla
-        and not hasattr(target.hf_text_config, "compress_ratios"),
-        counts_beside_states=counts_in_graphs and target.is_hybrid,
+        # The draft's own configuration is checked as well: there it stands in the target's place.
+        counts_beside_states=counts_in_graphs
+        and target is not draft
+        and target.is_hybrid
+        and not hasattr(target.hf_text_config, "linear_num_value_heads"),
         parallel_drafting=speculative.parallel_drafting and speculative.method != "dflash",
         several_axes=draft.uses_mrope,
         multi_modal=target.is_multimodal_model,
         shared_choice_of_keys=bool(
             getattr(draft.hf_config, "index_share_for_mtp_iteration", False)
         ),
-        counts_of_states=has_recurrent_layers(config)
-        and speculative.uses_dynamic_speculative_decoding(),
     )
     refusals = tuple(asked.refusals())
     return text_of(refusals) if refusals else None
