@@ -18,8 +18,12 @@ from vllm_ascend.platform import NPUPlatform
 
 from mkv_ascend.adapters.common import runner as shared_runner
 from mkv_ascend.adapters.common.attention import layers
-from mkv_ascend.adapters.common.early_checks import early_check
-from mkv_ascend.adapters.common.patches import expert_groups
+from mkv_ascend.adapters.common.early_checks import early_check, front_check
+from mkv_ascend.adapters.common.patches import (
+    draft_architecture,
+    expert_groups,
+    two_head_sizes,
+)
 from mkv_ascend.adapters.common.platform import STOCK_WORKER, MkvPlatform
 from mkv_ascend.adapters.common.runner import MkvModelRunner
 from mkv_ascend.adapters.contract import WORKER
@@ -137,7 +141,8 @@ def test_host_lengths_are_kept_right_when_any_layer_reads_them(monkeypatch, buil
     monkeypatch.setattr(shared_runner, "HOST", dataclasses.replace(shared_runner.HOST, loaded=None))
     monkeypatch.setattr(shared_runner.recurrent_refusals, "refuse", lambda config, chosen: None)
     runner = object.__new__(MkvModelRunner)
-    runner.vllm_config, runner.device, runner.use_compress = None, None, False
+    runner.vllm_config = SimpleNamespace(speculative_config=None)
+    runner.device, runner.use_compress = None, False
     runner.use_aux_hidden_state_outputs, runner.speculative_config = False, None
     runner._needs_seq_lens_cpu_sync = not expected
     MkvModelRunner.load_model(runner)
@@ -297,6 +302,42 @@ def test_a_program_is_told_what_the_command_is_told():
         early_check.check_models(configuration({}, dense_model(), ranks=(2, 1), tokens=16))
     for code in ("[tokens-per-step]", "[draft-ranks]"):
         assert code in str(refusal.value)
+
+
+def noted(monkeypatch, patches):
+    """Names of those of ``patches`` that are applied from now on, which changes nothing."""
+    names = []
+    for patch in patches:
+        monkeypatch.setattr(patch, "apply", functools.partial(names.append, patch.record.name))
+    return names
+
+
+def test_the_front_process_is_given_our_patches(monkeypatch):
+    """vLLM's command calls the method before it reads its arguments."""
+    monkeypatch.setattr(NPUPlatform, "pre_register_and_update", classmethod(lambda *_: None))
+    patches = [
+        two_head_sizes.choose_no_backend,
+        draft_architecture.keep_the_architecture,
+        front_check.check_first,
+        *hosts.ADAPTER.patches_of_the_front(),
+    ]
+    applied = noted(monkeypatch, patches)
+    MkvPlatform.pre_register_and_update()
+    assert applied == [patch.record.name for patch in patches]
+
+
+def test_an_engine_core_of_ours_is_given_our_patches(monkeypatch):
+    """vLLM calls the method before it groups layers, whichever worker runs."""
+    config = SimpleNamespace(parallel_config=SimpleNamespace(worker_cls=WORKER))
+    config.use_v2_model_runner = False
+    patches = list(hosts.ADAPTER.patches_of_the_engine_core(config))
+    assert engine_core.our_groups in patches
+    applied = noted(monkeypatch, patches)
+    MkvPlatform.register_custom_kv_cache_specs(config)
+    assert applied == [patch.record.name for patch in patches]
+    config.parallel_config.worker_cls = XLITE
+    MkvPlatform.register_custom_kv_cache_specs(config)
+    assert len(applied) == len(patches)
 
 
 def test_specs_are_registered_without_a_configuration_and_without_our_grouping(monkeypatch):
