@@ -38,6 +38,7 @@ from mkv_ascend.adapters.common.patches import (
     mamba_kernels,
     target_state_groups,
 )
+from mkv_ascend.adapters.common.patches.drafted_tokens import DRAFTED, name_drafts
 from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
 from mkv_ascend.adapters.common.rebuilding_states import (
     Rebuilding,
@@ -228,6 +229,13 @@ class MkvModelRunner(NPUModelRunner):
         """Numbers of accepted tokens in the order of rows, of requests that sat out, too."""
         super()._sync_num_accepted_tokens(*args, **kwargs)
         self._skipped.restore(self)
+
+    @override(DRAFTED)
+    def _sample(self, logits: Any, spec_decode_metadata: Any) -> Any:
+        """As vllm-ascend's; penalties of a verify step count the drafts before each row."""
+        if spec_decode_metadata is not None:
+            name_drafts(self)
+        return super()._sample(logits, spec_decode_metadata)
 
     @override(target_state_groups.groups_that_move.record)
     def propose_draft_token_ids(

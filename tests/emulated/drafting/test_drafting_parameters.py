@@ -39,15 +39,17 @@ def chosen_one_by_one(prompt, changed=lambda row, done: row):
     return done
 
 
-def penalised(prompt):
+def penalised(prompt, **others):
+    penalties = {**PENALTIES, **others}
+
     def changed(row, done):
         for token in {*prompt, *done}:
-            factor = PENALTIES["repetition_penalty"]
+            factor = penalties["repetition_penalty"]
             row[token] = row[token] / factor if row[token] > 0 else row[token] * factor
         for token in done:
-            row[token] -= PENALTIES["frequency_penalty"]
+            row[token] -= penalties["frequency_penalty"]
         for token in set(done):
-            row[token] -= PENALTIES["presence_penalty"]
+            row[token] -= penalties["presence_penalty"]
         return row
 
     return chosen_one_by_one(prompt, changed)
@@ -89,6 +91,23 @@ def greedy():
     return [chosen_one_by_one(prompt) for prompt in text_ids()]
 
 
+def unwanted(tokens):
+    """Two tokens of a greedy answer that follow each other, as text."""
+    return bytes(tokens[6:8]).decode()
+
+
+def without(prompt, word):
+    """No token completes ``word``."""
+    *before, last = word.encode()
+
+    def changed(row, done):
+        if done[-len(before) :] == before:
+            row[last] = -float("inf")
+        return row
+
+    return chosen_one_by_one(prompt, changed)
+
+
 def stop_token(tokens):
     """One that comes early in a greedy answer, so that to wait for it changes the answer."""
     return tokens[4]
@@ -101,14 +120,26 @@ def stop_text(tokens):
 LETTERS = [*range(ord("a"), ord("z") + 1)]
 
 
-@pytest.fixture(scope="module", params=RUNNERS)
-def session(request, greedy):
+def answers_of(requests, runner, *, asynchronous):
+    """What one engine made of ``requests``, lists by sort; answers by sort, and its counters."""
     case = scenario(
         TARGET,
         DRAFT,
         num_speculative_tokens=K,
         engine={"skip_tokenizer_init": False, "max_num_seqs": 6},
     )
+    everything = [each for several in requests.values() for each in several]
+    arguments = {**case.engine_arguments(), "async_scheduling": asynchronous}
+    answer = programs.answer_of(
+        PROBE, {"engine": arguments, "requests": everything}, runner | TRITON
+    )
+    answers = iter(answer["answers"])
+    by_sort = {sort: [next(answers) for _ in several] for sort, several in requests.items()}
+    return {**answer, "by_sort": by_sort}
+
+
+@pytest.fixture(scope="module", params=RUNNERS)
+def session(request, greedy):
     ids = text_ids()
     requests = {
         "logprobs": [asked(prompt, logprobs=TOP) for prompt in ids[:3]],
@@ -125,17 +156,9 @@ def session(request, greedy):
         ],
         "drawn": [drawn(ids[0])] * 3,
     }
-    everything = [each for several in requests.values() for each in several]
-    # With asynchronous scheduling model runner V1 counts drafts that are not verified yet as
-    # tokens of an answer, and does not know them: min_tokens ends early, penalties are wrong.
-    knows_drafts = request.param == RUNNER_V2
-    arguments = {**case.engine_arguments(), "async_scheduling": knows_drafts}
-    answer = programs.answer_of(
-        PROBE, {"engine": arguments, "requests": everything}, request.param | TRITON
-    )
-    answers = iter(answer["answers"])
-    by_sort = {sort: [next(answers) for _ in several] for sort, several in requests.items()}
-    return {**answer, "by_sort": by_sort}
+    # With asynchronous scheduling model runner V1 of vLLM counts drafts that are not verified yet
+    # as tokens of an answer: min_tokens ends early.
+    return answers_of(requests, request.param, asynchronous=request.param == RUNNER_V2)
 
 
 def tokens_of(session, sort):
@@ -188,6 +211,26 @@ def test_penalties(session, greedy):
     expected = [penalised(prompt) for prompt in text_ids()]
     assert tokens_of(session, "penalties") == expected
     assert sum(one != other for one, other in zip(expected, greedy, strict=True)) > 1
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_penalties_and_bad_words_with_asynchronous_scheduling(runner, greedy):
+    """The scheduler does not know the drafts before a row of a verify step, which both count."""
+    ids = text_ids()
+    words = [unwanted(tokens) for tokens in greedy]
+    requests = {
+        "penalties": [asked(prompt, **PENALTIES) for prompt in ids],
+        "repetition": [asked(prompt, repetition_penalty=1.3) for prompt in ids],
+        "words": [asked(prompt, bad_words=[word]) for prompt, word in zip(ids, words, strict=True)],
+    }
+    answer = answers_of(requests, runner, asynchronous=True)
+    assert tokens_of(answer, "penalties") == [penalised(prompt) for prompt in ids]
+    alone = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
+    assert tokens_of(answer, "repetition") == [penalised(prompt, **alone) for prompt in ids]
+    expected = [without(prompt, word) for prompt, word in zip(ids, words, strict=True)]
+    assert tokens_of(answer, "words") == expected
+    assert sum(one != other for one, other in zip(expected, greedy, strict=True)) > 1
+    assert sum(answer["accepted"]) > 0.2 * K * answer["drafts"] > 10
 
 
 def test_an_answer_of_at_least_so_many_tokens(session, greedy):
