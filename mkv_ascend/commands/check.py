@@ -6,13 +6,17 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mkv_ascend import envs
 from mkv_ascend.commands.argument_types import memory_size, positive
+from mkv_ascend.commands.runner_option import (
+    UnknownRunnerError,
+    add_runner_option,
+    runner_asked_for,
+)
 
 if TYPE_CHECKING:
     from mkv_ascend.checks.refusal import Refusal
@@ -57,11 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory", type=memory_size, metavar="SIZE", help="memory of each device, such as 64GiB"
     )
-    parser.add_argument(
-        "--runner",
-        choices=("v1", "v2"),
-        help="vLLM's model runner (default: what VLLM_USE_V2_MODEL_RUNNER says)",
-    )
+    add_runner_option(parser)
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- vllm serve ...", help="the command"
     )
@@ -81,33 +81,14 @@ def run(arguments: argparse.Namespace) -> int:
         emulated, words = split_emulate(words)
         engine = read_command(words)
         device = devices_of(arguments, emulated)
-        runner = _runner(arguments.runner)
-    except (CommandError, envs.EnvironmentVariableError) as error:
+        runner = runner_asked_for(arguments.runner, "check")
+    except (CommandError, UnknownRunnerError, envs.EnvironmentVariableError) as error:
         return _say_unreadable(str(error), arguments.json)
     try:
         facts, unplanned = judge(engine, device, rules(), runner)
     except RefusedError as error:
         return _say_refused(error.refusals, arguments.json)
     return _say_served(served(facts, unplanned), facts_models(facts), arguments.json)
-
-
-def _runner(asked: str | None) -> str:
-    """The model runner to judge for.
-
-    Raises:
-        CommandError: the host has none of that name.
-    """
-    from mkv_ascend.adapters.installed import runners
-    from mkv_ascend.checks.about_runner import runner_of
-    from mkv_ascend.commands.serve_arguments import CommandError
-
-    served = runners()
-    if asked is not None and asked not in served:
-        raise CommandError(
-            f"--runner {asked}: the installed vllm-ascend has {' and '.join(served)}. Leave the "
-            "option out, or check with vllm-ascend 0.30.0rc2"
-        )
-    return asked or runner_of(os.environ, served)
 
 
 def facts_models(facts: Any) -> dict[str, str]:

@@ -16,6 +16,11 @@ from mkv_ascend.attention.options import NAMESPACE
 from mkv_ascend.attention.selection import SelectionError
 from mkv_ascend.checks.model_layer import ExplainError, NotFromNumbersError
 from mkv_ascend.commands.argument_types import json_object, memory_size, positive
+from mkv_ascend.commands.runner_option import (
+    UnknownRunnerError,
+    add_runner_option,
+    runner_asked_for,
+)
 from mkv_ascend.config import ConfigError, parse_config
 from mkv_ascend.layout.component import LayoutError
 
@@ -100,6 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="largest blocks of a KV group beside the layers' own (default: "
         "layout.max_block_size of --additional-config, else the engine's)",
     )
+    add_runner_option(parser)
     _add_vllm_arguments(parser)
     parser.add_argument(
         "--format", choices=("text", "json", "html"), default="text", help="(%(default)s)"
@@ -173,6 +179,7 @@ def explain(arguments: argparse.Namespace) -> PlanReport:
     from mkv_ascend.layout.report import PlanReport
 
     speculation = _speculation(arguments)
+    runner = _runner(arguments)
     asked = Asked(
         {
             "model": str(arguments.model),
@@ -184,15 +191,46 @@ def explain(arguments: argparse.Namespace) -> PlanReport:
             "additional_config": _additional(arguments),
         }
     )
-    found = _find(arguments, asked)
+    if runner == "v2":
+        _refuse_on_v2(asked)
+    found = _find(arguments, asked, runner)
     return PlanReport(
-        subjects=_subjects(arguments, found, speculation),
+        subjects=_subjects(arguments, found, speculation, runner),
         planned=plan(found.inputs),
         memory_bytes=arguments.memory,
         other=found.other,
         other_absent=found.other_absent,
         notes=found.notes,
     )
+
+
+def _runner(arguments: argparse.Namespace) -> str:
+    try:
+        return runner_asked_for(arguments.runner, "explain")
+    except UnknownRunnerError as error:
+        raise ExplainError(str(error)) from error
+
+
+def _refuse_on_v2(asked: Asked) -> None:
+    """Raise ExplainError for a draft that model runner V2 does not serve.
+
+    What it serves has the plan of model runner V1: one function plans for both, from equal specs.
+    """
+    from mkv_ascend.adapters.installed import rules
+    from mkv_ascend.attention.entry import DeviceGeneration
+    from mkv_ascend.checks.about_runner import drafts_on_v2
+    from mkv_ascend.checks.facts import DeviceFacts
+    from mkv_ascend.checks.gathering import gather
+    from mkv_ascend.checks.refusal import RefusedError, text_of
+
+    engine = {name: value for name, value in asked.engine.items() if value is not None}
+    device = DeviceFacts(None, None, DeviceGeneration.A2, "the rank that is explained")
+    try:
+        facts = replace(gather(engine, device, rules()), runner="v2")
+        if refusals := tuple(drafts_on_v2(facts)):
+            raise RefusedError(refusals)
+    except RefusedError as error:
+        raise ExplainError(text_of(error.refusals)) from error
 
 
 def _speculation(arguments: argparse.Namespace) -> dict[str, Any] | None:
@@ -240,7 +278,7 @@ def _additional(arguments: argparse.Namespace) -> dict[str, Any]:
     return given
 
 
-def _find(arguments: argparse.Namespace, asked: Asked) -> Found:
+def _find(arguments: argparse.Namespace, asked: Asked, runner: str) -> Found:
     """By numbers where they are enough, else by what vLLM builds."""
 
     from mkv_ascend.adapters.installed import rules
@@ -249,7 +287,7 @@ def _find(arguments: argparse.Namespace, asked: Asked) -> Found:
 
     wanted = arguments.vllm_grouping
     if arguments.build:
-        return _with_absence(from_vllm.find(asked, vllm_grouping=wanted), wanted)
+        return _with_absence(from_vllm.find(asked, runner, vllm_grouping=wanted), wanted)
     try:
         return _with_vllm(from_config.find(asked, rules()), wanted)
     except NotFromNumbersError as error:
@@ -257,7 +295,7 @@ def _find(arguments: argparse.Namespace, asked: Asked) -> Found:
             raise ExplainError(f"{error}; leave out --no-build to have vLLM build it") from error
         reason = str(error)
     try:
-        built = from_vllm.find(asked, vllm_grouping=wanted)
+        built = from_vllm.find(asked, runner, vllm_grouping=wanted)
     except ExplainError as error:
         raise ExplainError(f"{reason}. {error}") from error
     return _with_absence(replace(built, notes=(*built.notes, f"built by vLLM: {reason}")), wanted)
@@ -284,7 +322,10 @@ def _with_vllm(found: Found, wanted: bool) -> Found:
 
 
 def _subjects(
-    arguments: argparse.Namespace, found: Found, speculation: Mapping[str, Any] | None
+    arguments: argparse.Namespace,
+    found: Found,
+    speculation: Mapping[str, Any] | None,
+    runner: str,
 ) -> tuple[tuple[str, str], ...]:
     from mkv_ascend.layout.report_text import count, format_bytes
 
@@ -292,6 +333,8 @@ def _subjects(
     if speculation is not None:
         tokens = count(speculation["num_speculative_tokens"], "token")
         subjects.append(("method", f"{speculation['method']}, {tokens} per proposal"))
+    if runner != "v1":
+        subjects.append(("runner", runner))
     subjects.append(("ranks", str(arguments.tensor_parallel_size)))
     if arguments.memory is not None:
         subjects.append(("memory", f"{format_bytes(arguments.memory)} for KV caches per device"))

@@ -20,6 +20,7 @@ from mkv_ascend.adapters.questions import MARK
 from mkv_ascend.adapters.refusal import StartUpRefused
 from mkv_ascend.ascend_host import find_ascend
 from mkv_ascend.commands import emulator
+from mkv_ascend.commands.runner_option import VARIABLE
 
 SECONDS = 300
 
@@ -70,6 +71,11 @@ def _environment(command: tuple[str, ...], more: Mapping[str, str]) -> dict[str,
         return base
     if not emulator.is_installed():
         raise ProcessError(f"there is no Ascend NPU here, and {emulator.HOW_TO_INSTALL}")
+    if base.get(VARIABLE) == "1":
+        from emulated_npu import variables
+
+        # vLLM makes no configuration of model runner V2 without Triton, which NPUs have.
+        base = {variables.TRITON.name: "1", **base}
     try:
         return emulator.environment_for(command, base)
     except emulator.EmulatorError as error:

@@ -16,6 +16,7 @@ from mkv_ascend.checks.config_file import ConfigFileError, read_config_file
 from mkv_ascend.checks.model_layer import ExplainError
 from mkv_ascend.checks.planning_inputs import Asked, Found
 from mkv_ascend.commands.explain_process import ProcessError, ask_host
+from mkv_ascend.commands.runner_option import VARIABLE
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.planning import PlanInputs
 from mkv_ascend.layout.report import OtherGrouping
@@ -23,8 +24,13 @@ from mkv_ascend.layout.report_text import count
 from mkv_ascend.layout.serialization import from_dict
 
 
-def find(asked: Asked, *, vllm_grouping: bool = False) -> Found:
-    """What an engine with these fields would plan. ``vllm_grouping``: ask for vLLM's own, too.
+def find(asked: Asked, runner: str = "v1", *, vllm_grouping: bool = False) -> Found:
+    """What an engine with these fields would plan.
+
+    Args:
+        asked: the fields.
+        runner: vLLM's model runner, whose configuration is made.
+        vllm_grouping: ask for vLLM's own grouping, too.
 
     Raises:
         ExplainError: with the words of vLLM or vllm-ascend where they refuse the models.
@@ -32,7 +38,7 @@ def find(asked: Asked, *, vllm_grouping: bool = False) -> Found:
     question = {"engine": _plain(asked.engine), "vllm_grouping": vllm_grouping}
     _check_files(asked)
     try:
-        answer = ask_host("explain.vllm_building", question, {})
+        answer = ask_host("explain.vllm_building", question, {VARIABLE: str(int(runner == "v2"))})
     except ProcessError as error:
         raise ExplainError(f"vLLM could not be asked to build the models: {error}") from error
     return read_answer(asked, answer)

@@ -41,6 +41,11 @@ class Pair:
     engine: dict = field(default_factory=dict)
     variables: dict = field(default_factory=dict)
 
+    @property
+    def on_v2(self):
+        """Whether model runner V2 runs the engine."""
+        return self.variables.items() >= RUNNER_V2.items()
+
     def arguments(self):
         """Arguments of ``vllm.LLM``: planning needs the weights' shapes at most."""
         speculative = None
@@ -151,6 +156,7 @@ def printed(pair, capsys):
     command += ["--model", arguments["model"], "--memory", str(MEMORY)]
     command += ["--max-model-len", str(TOKENS), "--max-num-batched-tokens"]
     command.append(str(arguments["max_num_batched_tokens"]))
+    command += ["--runner", "v2" if pair.on_v2 else "v1"]
     if arguments["speculative_config"] is not None:
         command += ["--speculative-config", json.dumps(arguments["speculative_config"])]
     capsys.readouterr()
@@ -164,7 +170,8 @@ def test_what_is_explained_is_what_an_engine_allocates(name, capsys):
     asked = Asked(pair.arguments())
     request = {"engine": pair.arguments(), "build": False}
     engine = programs.answer_of(PROBE, request, pair.variables)
-    answer = programs.answer_of(PROBE, {"engine": pair.arguments(), "build": True})
+    question = {"engine": pair.arguments(), "build": True}
+    answer = programs.answer_of(PROBE, question, RUNNER_V2 if pair.on_v2 else {})
     built = from_vllm.read_answer(asked, answer)
     assert served(plan(built.inputs)) == engine
     assert served(plan(by_numbers(asked).inputs)) == engine

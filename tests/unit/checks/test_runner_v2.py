@@ -15,8 +15,7 @@ from mkv_ascend.checks.about_runner import WORDS, runner_of
 from mkv_ascend.checks.facts import DeviceFacts
 from mkv_ascend.checks.judging import judge
 from mkv_ascend.checks.refusal import RefusedError
-from mkv_ascend.commands import check
-from mkv_ascend.commands.serve_arguments import CommandError
+from mkv_ascend.commands.runner_option import UnknownRunnerError, runner_asked_for
 
 TARGET = "Llama-3.1-8B"
 COUNTS = {"num_speculative_tokens_per_batch_size": [[1, 2, 3], [3, 8, 1]]}
@@ -123,5 +122,5 @@ def test_the_variable_counts_where_the_host_has_that_runner() -> None:
 
 def test_a_runner_that_the_host_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed_host, "runners", lambda: ("v1",))
-    with pytest.raises(CommandError, match="--runner v2: the installed vllm-ascend has v1"):
-        check._runner("v2")
+    with pytest.raises(UnknownRunnerError, match="--runner v2: the installed vllm-ascend has v1"):
+        runner_asked_for("v2", "check")

@@ -388,3 +388,30 @@ def test_help_says_what_is_computed_and_what_is_not(capsys: pytest.CaptureFixtur
 def test_a_refusal_names_the_types_that_are_known() -> None:
     with pytest.raises(model_config.ExplainError, match=r"known: .*deepseek_v3"):
         model_config.read_model(CONFIGS / "Qwen3-Next-80B-A3B-mtp")
+
+
+def test_what_model_runner_v2_does_not_draft_for_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The engine's words; what it serves has the plan of V1."""
+    monkeypatch.setattr(installed_host, "runners", lambda: ("v1", "v2"))
+    options = ["--model", folder("Llama-3.1-8B"), "--draft", folder("Qwen3-0.6B")]
+    plain = explain_json(capsys, *options, "--runner", "v2")
+    assert plain["subjects"].pop("runner") == "v2"
+    assert plain == explain_json(capsys, *options, "--runner", "v1")
+    parallel = json.dumps({"num_speculative_tokens": 3, "parallel_drafting": True})
+    explain(*options, "--speculative-config", parallel, "--runner", "v2", status=2)
+    said = capsys.readouterr().err
+    assert "parallel drafting with drafts of mkv_ascend on model runner V2" in said
+    assert "VLLM_USE_V2_MODEL_RUNNER=0" in said
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    explain(*options, "--speculative-config", parallel, status=2)
+    explain(*options, "--speculative-config", parallel, "--runner", "v1")
+
+
+def test_a_runner_that_the_host_lacks_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(installed_host, "runners", lambda: ("v1",))
+    explain("--model", folder("Qwen3-0.6B"), "--runner", "v2", status=2)
+    assert "--runner v2: the installed vllm-ascend has v1" in capsys.readouterr().err

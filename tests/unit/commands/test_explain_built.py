@@ -16,6 +16,7 @@ import pytest
 import transformers  # noqa: F401  So that defaults of configs are asked for in this process.
 
 from mkv_ascend import cli
+from mkv_ascend.adapters import installed as installed_host
 from mkv_ascend.commands import from_vllm
 from mkv_ascend.commands.explain_process import ProcessError
 from mkv_ascend.layout.grouping import GroupingOptions
@@ -105,6 +106,23 @@ def test_caches_that_are_left_to_the_host_are_not_explained(
     said = capsys.readouterr().err
     assert "no plan of mkv_ascend" in said
     assert "because KV transfer is on" in said
+
+
+def test_vllm_makes_the_configuration_of_the_runner(
+    jamba: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environments: list[Any] = []
+
+    def ask(module: str, question: object, environment: object) -> Any:
+        environments.append(environment)
+        return ANSWER
+
+    monkeypatch.setattr(from_vllm, "ask_host", ask)
+    monkeypatch.setattr(installed_host, "runners", lambda: ("v1", "v2"))
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    for options in ([], ["--runner", "v1"], ["--runner", "v2"]):
+        assert cli.main(["explain", "--model", str(jamba), *options]) == 0
+    assert [each["VLLM_USE_V2_MODEL_RUNNER"] for each in environments] == ["1", "0", "1"]
 
 
 @pytest.mark.parametrize("options", [["--build"], ["--kv-cache-dtype", "int8"]])
