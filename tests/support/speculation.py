@@ -79,15 +79,9 @@ class DraftHead:
         if len(context) < 2:
             raise ValueError("a head drafts after the target has seen a token; give two or more")
         head = load_head(self.checkpoint, self.target)
-        rows = []
         with torch.inference_mode():
             known = head.known(hidden_states_of(self.target, tuple(context[:-1])))
-            for count in range(len(drafted) + 1):
-                tokens = torch.tensor([[*context[1:], *drafted[:count]]])
-                states, following = head(tokens, known)
-                rows.append(head.logits(states[0, -1]).float())
-                known = torch.cat([known, following[:, -1:]], dim=1)
-        return torch.stack(rows)
+            return rows_of_head(head, known, context, drafted)
 
 
 @dataclass(frozen=True)
@@ -114,6 +108,21 @@ class DraftBlock:
         with torch.inference_mode():
             known = head.known(hidden_states_of(self.target, tuple(context[:-1])))
         return propose(head, known, context[-1], self.k)[0, : len(drafted) + 1].float()
+
+
+def rows_of_head(
+    head: Head, known: torch.Tensor, context: Sequence[int], drafted: Sequence[int]
+) -> torch.Tensor:
+    """``Drafter.rows`` of a head, of what it has ``known`` of all tokens of the context but one."""
+    import torch
+
+    rows = []
+    for count in range(len(drafted) + 1):
+        tokens = torch.tensor([[*context[1:], *drafted[:count]]])
+        states, following = head(tokens, known)
+        rows.append(head.logits(states[0, -1]).float())
+        known = torch.cat([known, following[:, -1:]], dim=1)
+    return torch.stack(rows)
 
 
 def draft(drafter: Drafter, context: Sequence[int], k: int) -> GreedyOutput:
@@ -204,16 +213,17 @@ def draft_and_verify(
     }
 
     def compute() -> dict[str, Any]:
-        return asdict(_speculate(target, drafter, prompt, k, max_new_tokens))
+        return asdict(speculate(target, drafter, prompt, k, max_new_tokens))
 
     answer = reference.cached_answer(directories, question, compute)
     proposals = [DraftProposal(**proposal) for proposal in answer.pop("proposals")]
     return SpeculativeOutput(proposals=proposals, **answer)
 
 
-def _speculate(
+def speculate(
     target: Path, drafter: Drafter, prompt: Sequence[int], k: int, max_new_tokens: int
 ) -> SpeculativeOutput:
+    """As ``draft_and_verify``, computed anew: for a drafter that is more than its checkpoint."""
     first = reference.greedy_continuation(target, prompt, 1)
     tokens, gaps = [*prompt, *first.tokens], list(first.gaps)
     end = len(prompt) + max_new_tokens

@@ -28,15 +28,17 @@ def sampling_of(request):
     )
 
 
-def add(llm, request_id, request, adapter):
+def add(llm, request_id, request, adapters):
+    """``adapted``: the number of its adapter, from 1; 0 or nothing for none."""
     from vllm.lora.request import LoRARequest
 
-    chosen = LoRARequest("adapter", 1, adapter) if request.get("adapted") else None
+    number = request.get("adapted", 0)
+    chosen = LoRARequest(f"adapter {number}", number, adapters[number - 1]) if number else None
     prompt = {"prompt_token_ids": request["prompt"]}
     llm.llm_engine.add_request(request_id, prompt, sampling_of(request), lora_request=chosen)
 
 
-def run(llm, requests, adapter):
+def run(llm, requests, adapters):
     """All requests at once; one with ``abort_after`` is aborted once it has that many tokens.
 
     Returns the tokens of each, of aborted ones those that were there.
@@ -44,7 +46,7 @@ def run(llm, requests, adapter):
     tokens = {str(index): [] for index in range(len(requests))}
     aborted = set()
     for request_id, request in zip(tokens, requests, strict=True):
-        add(llm, request_id, request, adapter)
+        add(llm, request_id, request, adapters)
     while llm.llm_engine.has_unfinished_requests():
         for output in llm.llm_engine.step():
             # vLLM numbers requests on inside; what it gives back is what it was given.
@@ -60,7 +62,8 @@ def run(llm, requests, adapter):
 def main(asked):
     from vllm import LLM
 
-    if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
+    on_v2 = os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1"
+    if on_v2 and not asked["engine"].get("async_scheduling"):
         engine._hand_over_drafts()
     llm = LLM(**asked["engine"])
     scheduler = llm.llm_engine.engine_core.engine_core.scheduler
@@ -69,13 +72,13 @@ def main(asked):
     replays = engine._note_target_replays(llm.llm_engine.engine_core.engine_core.model_executor)
     free = pool.get_num_free_blocks()
     proposals = engine._record_proposals(scheduler)
-    tokens = run(llm, asked["requests"], asked["adapter"])
+    tokens = run(llm, asked["requests"], asked["adapters"])
     metrics = engine._metrics(llm)
     answer = {
         "tokens": tokens,
         "proposals": [dataclasses.asdict(proposal) for proposal in proposals],
-        "accepted_per_position": metrics["vllm:spec_decode_num_accepted_tokens_per_pos"],
-        "num_drafts": metrics["vllm:spec_decode_num_drafts"],
+        "accepted_per_position": metrics.get("vllm:spec_decode_num_accepted_tokens_per_pos", []),
+        "num_drafts": metrics.get("vllm:spec_decode_num_drafts", 0),
         "draft_replays": engine._draft_replays(llm),
         "target_replays": sum(graph.num_active_loras > 0 for graph in replays),
         "blocks_kept": free - pool.get_num_free_blocks(),

@@ -6,15 +6,12 @@ also leave the others alone. The judge is Hugging Face: the target with the adap
 into its weights, and a plain loop that lets only tokens of the grammar be chosen.
 """
 
-import json
-import shutil
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
 from tests.support import engine, hosts, programs, prompts, reference
+from tests.support.adapters import RANK, make_adapter, widened
 from tests.support.pairs import TIES, assert_greedy, scenario
 from tests.support.stock import RUNNER_V2, RUNNERS
 from tests.support.tiny_models import model_directory
@@ -23,12 +20,7 @@ from tests.support.tiny_models.tokenizer import EOS_TOKEN_ID
 PROBE = Path(__file__).with_name("requests_probe.py")
 TARGET, DRAFT, STATES = "llama_target", "gemma3_draft", "qwen3_next"
 K, NEW_TOKENS = 3, 24
-RANK, ALPHA, NOISE = 8, 16, 0.2
 ADAPTED = ("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj", "lm_head")
-
-# vllm-ascend pads logits to a multiple of 64 columns and takes an adapter for the output layer to
-# be that wide, which with the 264 tokens of the tiny models it is not.
-VOCABULARY_SIZE = 320
 
 NOT_TRACED = {"TORCHDYNAMO_DISABLE": "1", "VLLM_USE_AOT_COMPILE": "0"}
 EAGERLY = [pytest.param((runner.values[0], None), id=runner.id) for runner in RUNNERS]
@@ -65,50 +57,6 @@ def constrained(target, prompt, allowed):
     return done
 
 
-def widened(name, folder):
-    """A tiny model with more tokens, each as unlikely as the last one it has, which is unused."""
-    source, directory = model_directory(name), folder / name
-    shutil.copytree(source, directory)
-    weights = load_file(source / "model.safetensors")
-    for matrix in ("model.embed_tokens.weight", "lm_head.weight"):
-        last = weights[matrix][-1:].expand(VOCABULARY_SIZE - len(weights[matrix]), -1)
-        weights[matrix] = torch.cat([weights[matrix], last])
-    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
-    config = json.loads((source / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps({**config, "vocab_size": VOCABULARY_SIZE}))
-    return directory
-
-
-def make_adapter(target, folder):
-    """An adapter as PEFT saves it, and the target with it merged into its weights."""
-    generator = torch.Generator().manual_seed(5)
-    weights, adapter = load_file(target / "model.safetensors"), {}
-    for name, weight in weights.items():
-        if not name.endswith(tuple(f"{part}.weight" for part in ADAPTED)):
-            continue
-        scale = NOISE * weight.float().std() / RANK**0.5 * RANK / ALPHA
-        down = torch.randn(RANK, weight.shape[1], generator=generator)
-        up = torch.randn(weight.shape[0], RANK, generator=generator) * scale
-        path = f"base_model.model.{name.removesuffix('.weight')}"
-        adapter |= {f"{path}.lora_A.weight": down, f"{path}.lora_B.weight": up}
-        weights[name] = (weight.float() + ALPHA / RANK * up @ down).to(weight.dtype)
-    merged = folder / "merged"
-    shutil.copytree(target, merged)
-    save_file(weights, merged / "model.safetensors", metadata={"format": "pt"})
-    saved = folder / "adapter"
-    saved.mkdir()
-    save_file(adapter, saved / "adapter_model.safetensors")
-    config = {
-        "peft_type": "LORA",
-        "r": RANK,
-        "lora_alpha": ALPHA,
-        "target_modules": [part.split(".")[-1] for part in ADAPTED],
-        "bias": "none",
-    }
-    (saved / "adapter_config.json").write_text(json.dumps(config))
-    return saved, merged
-
-
 def requests():
     target = model_directory(TARGET)
     texts = [*prompts.text_prompts()[4:9], *prompts.deck_prompts(1)]
@@ -116,7 +64,7 @@ def requests():
     plain = {"max_tokens": NEW_TOKENS}
     return {
         "plain": [{"prompt": prompt, **plain} for prompt in ids[:2]],
-        "adapted": [{"prompt": prompt, "adapted": True, **plain} for prompt in ids[:3]],
+        "adapted": [{"prompt": prompt, "adapted": 1, **plain} for prompt in ids[:3]],
         "aborted": [{"prompt": ids[4], "abort_after": 7, **plain}],
         # Drafts that a grammar cuts short keep a step out of graphs, so these come last.
         "letters": [{"prompt": prompt, "grammar": LETTERS, **plain} for prompt in ids[:3]],
@@ -130,7 +78,7 @@ def session(request, tmp_path_factory):
     variables, graphs = request.param
     folder = tmp_path_factory.mktemp("models")
     target, draft = widened(TARGET, folder), widened(DRAFT, folder)
-    adapter, merged = make_adapter(target, folder)
+    adapter, merged = make_adapter(target, folder, ADAPTED)
     sorts = requests()
     case = engine.Scenario(
         str(target),
@@ -148,7 +96,7 @@ def session(request, tmp_path_factory):
     )
     asked = {
         "engine": case.engine_arguments(),
-        "adapter": str(adapter),
+        "adapters": [str(adapter)],
         "requests": [each for several in sorts.values() for each in several],
     }
     answer = programs.answer_of(PROBE, asked, variables)
@@ -248,7 +196,7 @@ def test_grammars_beside_recurrent_states(runner):
     )
     # One of each sort after another, so that they share batches.
     together = [each for several in zip(*sorts.values(), strict=True) for each in several]
-    asked = {"engine": case.engine_arguments(), "adapter": None, "requests": together}
+    asked = {"engine": case.engine_arguments(), "adapters": [], "requests": together}
     answer = programs.answer_of(PROBE, asked, runner)
     count = len(sorts)
     plain_tokens, letters, words = (answer["tokens"][place::count] for place in range(count))

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two adapters (LoRA) of a target, and rows without one, beside a head on its hidden states.
+
+A head shares the target's embedding and output layer, which adapters adapt. It reads the states of
+the adapted target, but its own weights are those without any adapter. The judge is Hugging Face:
+the target with the adapter merged into its weights, and the head on that target's hidden states.
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support import engine, hosts, programs, prompts, reference, speculation
+from tests.support.adapters import RANK, make_adapter, widened
+from tests.support.loop_judgement import REFERENCE_OF, in_order
+from tests.support.stock import RUNNER_V2, RUNNERS
+from tests.support.tiny_models import model_directory
+from tests.support.tiny_models.block_head import propose
+
+PROBE = Path(__file__).with_name("requests_probe.py")
+K, NEW_TOKENS, PROMPTS = 3, 16, 3
+SEEDS = (5, 6)
+EVERYWHERE = ("embed_tokens", "self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj", "lm_head")
+
+NOT_TRACED = {"TORCHDYNAMO_DISABLE": "1", "VLLM_USE_AOT_COMPILE": "0"}
+EAGERLY = [pytest.param((runner.values[0], None), id=runner.id) for runner in RUNNERS]
+IN_GRAPHS = pytest.param(
+    (RUNNER_V2 | NOT_TRACED, "FULL_DECODE_ONLY"),
+    id="v2-graphs",
+    marks=hosts.only_on("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone"),
+)
+# Target, head, method, adapted layers. vLLM adapts no embedding of DeepSeek or Qwen3-Next.
+CASES = [
+    ("llama_target", "llama_eagle", "eagle", EVERYWHERE),
+    ("llama_target", "llama_eagle3", "eagle3", EVERYWHERE),
+    ("llama_target", "llama_dflash", "dflash", EVERYWHERE),
+    ("qwen3_next_mtp", "qwen3_next_mtp", "mtp", ("self_attn.q_proj", "self_attn.o_proj")),
+]
+
+
+@dataclass(frozen=True)
+class HeadBesideAdapter:
+    """A head with the embedding and output layer of ``target``, on states of ``merged``."""
+
+    checkpoint: Path
+    target: Path
+    merged: Path
+    masks: bool
+
+    def rows(self, context, drafted):
+        with torch.inference_mode():
+            states = speculation.hidden_states_of(self.merged, tuple(context[:-1]))
+            if self.masks:
+                head = speculation.load_block_head(self.checkpoint, self.target)
+                whole = propose(head, head.known(states), context[-1], K)[0].float()
+                return whole[: len(drafted) + 1]
+            head = speculation.load_head(self.checkpoint, self.target)
+            return speculation.rows_of_head(head, head.known(states), context, drafted)
+
+
+def decided(prompt, models, checkpoint, target, method):
+    """Draft-and-verify of the prompt for each of ``models``; None where a near tie decides."""
+    outputs = []
+    for model in models:
+        drafter = HeadBesideAdapter(checkpoint, target, model, method == "dflash")
+        answer = reference.cached_answer(
+            [target, model, checkpoint],
+            {"head beside adapters": prompt, "k": K, "tokens": NEW_TOKENS},
+            lambda model=model, drafter=drafter: asdict(
+                speculation.speculate(model, drafter, prompt, K, NEW_TOKENS)
+            ),
+        )
+        proposals = [reference.DraftProposal(**proposal) for proposal in answer.pop("proposals")]
+        outputs.append(speculation.SpeculativeOutput(proposals=proposals, **answer))
+        if not outputs[-1].decided:
+            return None
+    return outputs
+
+
+def expected_of(merged, head, target, method):
+    """Prompts, and for each what every target does with it."""
+    found = []
+    texts = [*prompts.deck_prompts(2), *prompts.text_prompts()[4:12]]
+    for text in texts:
+        prompt = reference.token_ids(target, text)
+        outputs = decided(prompt, merged, model_directory(head), target, method)
+        if outputs is not None:
+            found.append((prompt, outputs))
+        if len(found) == PROMPTS:
+            return found
+    raise AssertionError("too many near ties")
+
+
+@pytest.mark.parametrize("runner", [*EAGERLY, IN_GRAPHS])
+@pytest.mark.parametrize(("target", "head", "method", "adapted"), CASES, ids=[c[2] for c in CASES])
+def test_tokens_and_drafts(target, head, method, adapted, runner, tmp_path):
+    variables, graphs = runner
+    plain = model_directory(REFERENCE_OF.get(target, target))
+    if target == head:  # a checkpoint with both
+        base, model = plain, model_directory(target)
+        draft = model
+    else:
+        base = model = widened(target, tmp_path)
+        draft = widened(head, tmp_path)
+    made = [make_adapter(base, tmp_path / f"seed{seed}", adapted, seed) for seed in SEEDS]
+    found = expected_of([base, *(merged for _, merged in made)], head, plain, method)
+    case = engine.Scenario(
+        str(model),
+        str(draft),
+        record_drafts=True,
+        num_speculative_tokens=K,
+        speculative={"method": method},
+        graphs=graphs,
+        capture_sizes=tuple(requests * (K + 1) for requests in (1, 2, 4, 6)),
+        engine={"enable_lora": True, "max_loras": 2, "max_lora_rank": RANK, "max_num_seqs": 6},
+    )
+    asked = {
+        "engine": case.engine_arguments(),
+        "adapters": [str(adapter) for adapter, _ in made],
+        "requests": [
+            {"prompt": prompt, "adapted": number, "max_tokens": NEW_TOKENS}
+            for prompt, outputs in found
+            for number in range(len(outputs))
+        ],
+    }
+    answer = programs.answer_of(PROBE, asked, variables)
+    outputs = [output for _, several in found for output in several]
+    assert answer["tokens"] == [output.tokens for output in outputs]
+    assert len({str(answer["tokens"][number :: 1 + len(SEEDS)]) for number in range(3)}) == 3
+    proposals = [reference.DraftProposal(**proposal) for proposal in answer["proposals"]]
+    assert in_order(proposals) == in_order(
+        proposal for output in outputs for proposal in output.proposals
+    )
+    accepted = [sum(output.accepted_per_position[i] for output in outputs) for i in range(K)]
+    assert answer["accepted_per_position"] == accepted
+    assert 0.1 * len(proposals) < accepted[0]
+    assert accepted[-1] < len(proposals)
+    for who in ("target", "draft"):
+        assert (answer[f"{who}_replays"] > 3) == (graphs is not None), who
