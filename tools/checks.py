@@ -186,6 +186,14 @@ EMULATED = {
                 ("test_every_draft_token_is_the_drafts_own", ""),
             )
         ),
+        "tests/emulated/drafting/test_drafting_parameters.py"
+        "::test_penalties_and_bad_words_with_asynchronous_scheduling[v1]",
+        "tests/emulated/drafting/test_adapters_beside_heads.py"
+        "::test_tokens_and_drafts[eagle-v1]",
+        "tests/emulated/drafting/test_adapters_beside_heads.py"
+        "::test_tokens_and_drafts[eagle-v2-graphs]",
+        "tests/emulated/drafting/test_grammars.py::test_tokens_are_those_without_a_draft[v1-async]",
+        "tests/emulated/drafting/test_grammars.py::test_tokens_are_those_without_a_draft[v2-async]",
         f"{GROUPS}::test_preemption_with_asynchronous_scheduling",
         f"{GROUPS}::test_aborted_requests_leave_the_others_as_they_were",
         "tests/emulated/drafting/test_drafting_sampling.py",
