@@ -17,7 +17,6 @@ from tests.support.adapters import RANK, make_adapter, widened
 from tests.support.loop_judgement import REFERENCE_OF, in_order
 from tests.support.stock import RUNNER_V2, RUNNERS
 from tests.support.tiny_models import model_directory
-from tests.support.tiny_models.block_head import propose
 
 PROBE = Path(__file__).with_name("requests_probe.py")
 K, NEW_TOKENS, PROMPTS = 3, 16, 3
@@ -31,11 +30,9 @@ IN_GRAPHS = pytest.param(
     id="v2-graphs",
     marks=hosts.only_on("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone"),
 )
-# Target, head, method, adapted layers. vLLM adapts no embedding of DeepSeek or Qwen3-Next.
+# Target, head, method, adapted layers. vLLM adapts no embedding of Qwen3-Next.
 CASES = [
     ("llama_target", "llama_eagle", "eagle", EVERYWHERE),
-    ("llama_target", "llama_eagle3", "eagle3", EVERYWHERE),
-    ("llama_target", "llama_dflash", "dflash", EVERYWHERE),
     ("qwen3_next_mtp", "qwen3_next_mtp", "mtp", ("self_attn.q_proj", "self_attn.o_proj")),
 ]
 
@@ -47,24 +44,19 @@ class HeadBesideAdapter:
     checkpoint: Path
     target: Path
     merged: Path
-    masks: bool
 
     def rows(self, context, drafted):
         with torch.inference_mode():
             states = speculation.hidden_states_of(self.merged, tuple(context[:-1]))
-            if self.masks:
-                head = speculation.load_block_head(self.checkpoint, self.target)
-                whole = propose(head, head.known(states), context[-1], K)[0].float()
-                return whole[: len(drafted) + 1]
             head = speculation.load_head(self.checkpoint, self.target)
             return speculation.rows_of_head(head, head.known(states), context, drafted)
 
 
-def decided(prompt, models, checkpoint, target, method):
+def decided(prompt, models, checkpoint, target):
     """Draft-and-verify of the prompt for each of ``models``; None where a near tie decides."""
     outputs = []
     for model in models:
-        drafter = HeadBesideAdapter(checkpoint, target, model, method == "dflash")
+        drafter = HeadBesideAdapter(checkpoint, target, model)
         answer = reference.cached_answer(
             [target, model, checkpoint],
             {"head beside adapters": prompt, "k": K, "tokens": NEW_TOKENS},
@@ -79,13 +71,13 @@ def decided(prompt, models, checkpoint, target, method):
     return outputs
 
 
-def expected_of(merged, head, target, method):
+def expected_of(merged, head, target):
     """Prompts, and for each what every target does with it."""
     found = []
     texts = [*prompts.deck_prompts(2), *prompts.text_prompts()[4:12]]
     for text in texts:
         prompt = reference.token_ids(target, text)
-        outputs = decided(prompt, merged, model_directory(head), target, method)
+        outputs = decided(prompt, merged, model_directory(head), target)
         if outputs is not None:
             found.append((prompt, outputs))
         if len(found) == PROMPTS:
@@ -105,7 +97,7 @@ def test_tokens_and_drafts(target, head, method, adapted, runner, tmp_path):
         base = model = widened(target, tmp_path)
         draft = widened(head, tmp_path)
     made = [make_adapter(base, tmp_path / f"seed{seed}", adapted, seed) for seed in SEEDS]
-    found = expected_of([base, *(merged for _, merged in made)], head, plain, method)
+    found = expected_of([base, *(merged for _, merged in made)], head, plain)
     case = engine.Scenario(
         str(model),
         str(draft),
