@@ -145,8 +145,6 @@ def test_launches_follow_the_number_of_drafts(followed: dict[str, Any]) -> None:
     [
         ("llama_target", "deepseek_v2_draft", "draft_model"),  # MLA in the draft
         ("deepseek_v2_target", "llama_draft", "draft_model"),  # MLA in the target
-        ("deepseek_v3_mtp", "deepseek_v3_mtp", "mtp"),  # MLA in both
-        ("deepseek_v32_target", "llama_draft", "draft_model"),  # sparse MLA
         ("gpt_oss", "gpt_oss_eagle3", "eagle3"),  # sinks
         ("gpt_oss", "gpt_oss_dflash", "dflash"),  # all tokens in one pass
     ],
@@ -165,7 +163,6 @@ def test_sizes_in_tokens_of_two_numbers_may_be_one(target: str, draft: str, meth
     [
         ("qwen3_moe", "qwen3_next_draft", 1),
         ("llama_target", "lfm2", 0),
-        ("llama_target", "granite4", 1),
     ],
 )
 def test_drafts_with_recurrent_layers(target: str, draft: str, fewest: int) -> None:

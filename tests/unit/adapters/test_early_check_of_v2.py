@@ -59,6 +59,7 @@ SHARES = SimpleNamespace(index_share_for_mtp_iteration=True)
 
 
 GDN = SimpleNamespace(linear_num_value_heads=4)
+SPARSE = SimpleNamespace(index_topk=64)
 COMPRESSED = SimpleNamespace(compress_ratios=[0, 4, 128])
 
 
@@ -69,6 +70,14 @@ COMPRESSED = SimpleNamespace(compress_ratios=[0, 4, 128])
         ({"cp": 2}, "decode context parallelism"),
         ({"eplb": True}, "--enable-eplb"),
         ({"parallel_drafting": True}, "parallel drafting"),
+        (
+            {"method": "mtp", "counts": COUNTS, "target": {"use_mla": True}},
+            "in full graphs of an MLA target with a head",
+        ),
+        (
+            {"counts": COUNTS, "target": {"use_mla": True, "hf_text_config": SPARSE}},
+            "with sparse attention",
+        ),
         ({"target": {"is_multimodal_model": True}}, "images"),
         ({"method": "mtp", "draft": {"hf_config": SHARES}}, "choice of keys"),
         ({"draft": {"uses_mrope": True}}, "M-RoPE"),

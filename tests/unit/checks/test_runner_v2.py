@@ -82,7 +82,7 @@ def test_options(
         (TARGET, "LFM2-1.2B", COUNTS, set()),
         ("LFM2-1.2B", TARGET, {}, set()),
         ("DeepSeek-V3", "DeepSeek-V3", {"method": "mtp"}, set()),
-        ("DeepSeek-V3", "DeepSeek-V3", {"method": "mtp", **COUNTS}, set()),
+        ("DeepSeek-V3", "DeepSeek-V3", {"method": "mtp", **COUNTS}, {"counts_beside_mla"}),
         (TARGET, TARGET, COUNTS, set()),
         ("v4-whole", "v4-draft", {}, set()),
         ("v4-whole", "v4-draft", COUNTS, set()),

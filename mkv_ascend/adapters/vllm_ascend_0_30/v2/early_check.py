@@ -30,7 +30,13 @@ def why_not_served(config: VllmConfig) -> str | None:
         decode_context_parallel=parallel.decode_context_parallel_size > 1,
         eplb=parallel.enable_eplb,
         adaptive_verification=bool(speculative.enable_adaptive_verification),
+        # To vLLM DeepSeek-V4 is MLA, too. Its captured launches take no lengths on the host.
         # The draft's own configuration is checked as well: there it stands in the target's place.
+        counts_beside_mla=counts_in_graphs
+        and target is not draft
+        and target.use_mla
+        and not hasattr(target.hf_text_config, "compress_ratios")
+        and (speculative.method != "draft_model" or hasattr(target.hf_text_config, "index_topk")),
         counts_beside_states=counts_in_graphs
         and target is not draft
         and target.is_hybrid
