@@ -32,8 +32,17 @@ IN_GRAPHS = pytest.param(
 )
 # Target, head, method, adapted layers. vLLM adapts no embedding of Qwen3-Next.
 CASES = [
-    ("llama_target", "llama_eagle", "eagle", EVERYWHERE),
-    ("qwen3_next_mtp", "qwen3_next_mtp", "mtp", ("self_attn.q_proj", "self_attn.o_proj")),
+    pytest.param("llama_target", "llama_eagle", "eagle", EVERYWHERE, id="eagle"),
+    pytest.param(
+        "qwen3_next_mtp",
+        "qwen3_next_mtp",
+        "mtp",
+        ("self_attn.q_proj", "self_attn.o_proj"),
+        id="mtp",
+        marks=hosts.only_on(
+            "vllm_ascend_0_30", "vllm-ascend 0.23.0 takes no adapters beside shared experts"
+        ),
+    ),
 ]
 
 
@@ -86,7 +95,7 @@ def expected_of(merged, head, target):
 
 
 @pytest.mark.parametrize("runner", [*EAGERLY, IN_GRAPHS])
-@pytest.mark.parametrize(("target", "head", "method", "adapted"), CASES, ids=[c[2] for c in CASES])
+@pytest.mark.parametrize(("target", "head", "method", "adapted"), CASES)
 def test_tokens_and_drafts(target, head, method, adapted, runner, tmp_path):
     variables, graphs = runner
     plain = model_directory(REFERENCE_OF.get(target, target))

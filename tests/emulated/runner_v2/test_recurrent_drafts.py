@@ -21,6 +21,7 @@ pytestmark = pytest.mark.skipif(
         ("qwen3_moe", "qwen3_next_draft", 3),
         ("qwen3_next", "qwen3_next_draft", 3),
         ("qwen3_next", "granite4", 2),
+        ("llama_target", "granite4", 3),  # Experts in the draft alone.
     ],
 )
 def test_proposals_and_acceptance_are_the_references(target: str, draft: str, k: int) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from vllm.config import set_current_vllm_config
 from vllm.distributed import parallel_state
 
 from mkv_ascend.adapters.common.drafting.records import DRAFT_CONFIG
@@ -36,12 +37,14 @@ def make_for_draft(config: VllmConfig) -> None:
     group = getattr(parallel_state, "_EP", config)
     expect(group is None, DRAFT_CONFIG.name, "vLLM made it, or keeps it elsewhere")
     world = parallel_state.get_world_group()
-    parallel_state._EP = parallel_state.init_model_parallel_group(
-        ranks_of_groups(config.parallel_config, world.world_size),
-        world.local_rank,
-        torch.distributed.get_backend(world.device_group),
-        group_name="ep",
-    )
+    # vllm-ascend's communicator asks for the configuration, which V2's worker sets later.
+    with set_current_vllm_config(config):
+        parallel_state._EP = parallel_state.init_model_parallel_group(
+            ranks_of_groups(config.parallel_config, world.world_size),
+            world.local_rank,
+            torch.distributed.get_backend(world.device_group),
+            group_name="ep",
+        )
 
 
 def ranks_of_groups(parallel: ParallelConfig, world_size: int) -> list[list[int]]:
