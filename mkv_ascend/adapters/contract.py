@@ -52,6 +52,10 @@ class HostAdapter(Protocol):
     def RUNNERS(self) -> tuple[str, ...]:  # noqa: N802
         """vLLM's model runners on which the adapter serves drafts, the host's own first."""
 
+    def accept_options(self) -> None:
+        """Let vllm-ascend take our options. Each process calls this with its platform, before it
+        makes a configuration. Idempotent."""
+
     def start_process(self) -> None:
         """Prepare a process of vLLM. The general plugin calls this first in every process."""
 

@@ -135,3 +135,8 @@ def _stay_out_of(worker: str, has_options: bool) -> None:
         "mkv_ascend leaves the worker %s as it is: backends and layouts are vllm-ascend's own.",
         worker,
     )
+
+
+# Each process of vLLM imports its platform first. On 0.30.0rc2 the engine core's makes vllm-ascend's
+# configuration, which refuses our options, before vLLM loads general plugins there.
+adapter().accept_options()

@@ -35,6 +35,10 @@ RULES = HostRules(
 )
 
 
+def accept_options() -> None:
+    """Nothing: vllm-ascend leaves keys alone that it does not know."""
+
+
 def start_process() -> None:
     """Apply vllm-ascend's process-wide patches.
 

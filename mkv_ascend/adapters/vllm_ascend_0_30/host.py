@@ -39,6 +39,13 @@ RULES = HostRules(
 )
 
 
+def accept_options() -> None:
+    """Let vllm-ascend accept our options."""
+    from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import own_options
+
+    own_options.accept()
+
+
 def start_process() -> None:
     """Apply vllm-ascend's process-wide patches; let it accept our options, and vLLM our methods.
 
@@ -47,11 +54,10 @@ def start_process() -> None:
     """
     from vllm_ascend.utils import adapt_patch
 
-    from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import own_options
     from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import methods_of_v2
 
     adapt_patch(is_global_patch=True)
-    own_options.accept()
+    accept_options()
     methods_of_v2.serve_our_methods.apply()
 
 
