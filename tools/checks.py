@@ -131,6 +131,7 @@ EMULATED = {
         "tests/emulated/runner_v2/test_planned_caches.py",
         "tests/emulated/platform/test_platform.py",
         "tests/emulated/platform/test_seat.py",
+        "tests/emulated/platform/test_serve.py::test_an_engine_core_of_its_own_takes_our_options",
         "tests/emulated/models/test_models.py::test_tokens_are_those_of_hugging_face[gpt_oss]",
         f"{STATES}::test_states_across_chunks_rejected_drafts_and_cached_blocks",
         f"{STATES}::test_states_after_preemption_and_looked_up_drafts",

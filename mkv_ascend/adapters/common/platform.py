@@ -137,6 +137,6 @@ def _stay_out_of(worker: str, has_options: bool) -> None:
     )
 
 
-# Each process of vLLM imports its platform first. On 0.30.0rc2 the engine core's makes vllm-ascend's
-# configuration, which refuses our options, before vLLM loads general plugins there.
+# Each process of vLLM imports its platform first. On 0.30.0rc2 the engine core's process makes
+# vllm-ascend's configuration, which refuses our options, before vLLM loads general plugins there.
 adapter().accept_options()

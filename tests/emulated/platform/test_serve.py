@@ -70,6 +70,17 @@ def test_a_server_gives_the_targets_own_tokens_and_reports_acceptance(tmp_path):
     assert "emulated NPU" in log or "EMULATED_NPU_DEVICES" not in os.environ
 
 
+def test_an_engine_core_of_its_own_takes_our_options(tmp_path):
+    """vllm-ascend 0.30.0rc2 makes its configuration there before vLLM loads general plugins."""
+    target, text = model_directory("llama_target"), "import os"
+    ours = {"mkv_ascend": {"attention": {"window_bound": "vllm_ascend"}}}
+    arguments = [str(target), *OPTIONS, "--gpu-memory-utilization", "0.5"]
+    arguments += ["--additional-config", json.dumps(ours)]
+    with serve(arguments, tmp_path / "server.log") as server:
+        tokens = complete(server, str(target), text)
+    assert_greedy(target, [reference.token_ids(target, text)], [tokens], MAX_TOKENS)
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
