@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from mkv_ascend.drafting.counts import Eager
 from mkv_ascend.drafting.draft import TargetOutput
 from mkv_ascend.drafting.passes import Passes, limited, with_copied_metadata
 from mkv_ascend.drafting.proposal import Proposal
@@ -168,33 +169,32 @@ class GraphRunner:
             longest_row=each,
         )
 
-    def propose(self, target: TargetOutput, tokens: int | None = None) -> torch.Tensor | None:
-        """Draft by a graph; int64 [B, K]. None if no graph serves this batch.
+    def propose(self, target: TargetOutput, tokens: int | None = None) -> torch.Tensor | Eager:
+        """Draft by a graph; int64 [B, K]. The reason if no graph serves this batch.
 
         Args:
             tokens: to draft for each request, in the columns on the left; None: K.
         """
         captured = self.graph_for(target, tokens)
-        if captured is None:
-            return None
+        if isinstance(captured, Eager):
+            return captured
         strategy = self.proposal.strategy
         rows = strategy.lay_out(target, captured.rows)
         strategy.take_for_graph(target, rows)
         return self._replay(captured, target)
 
-    def graph_for(self, target: TargetOutput, tokens: int | None = None) -> CapturedPasses | None:
+    def graph_for(self, target: TargetOutput, tokens: int | None = None) -> CapturedPasses | Eager:
         """The smallest graph for a batch whose requests all verify as many draft tokens."""
         rows = target.query_start_loc_host.diff()
         asked = self.shape(target.requests, int(rows[0]) - 1, tokens)
-        enough = [
-            shape
-            for shape in self.captured
-            if shape.requests >= asked.requests and shape[1:] == asked[1:]
-        ]
-        if not enough or not bool((rows == rows[0]).all()):
-            return None
+        alike = [shape for shape in self.captured if shape[1:] == asked[1:]]
+        enough = [shape for shape in alike if shape.requests >= asked.requests]
+        if not bool((rows == rows[0]).all()):
+            return Eager.MIXED_BATCH
+        if not enough:
+            return Eager.TOO_MANY_REQUESTS if alike else Eager.MIXED_BATCH
         if not self.proposal.strategy.may_replay(target):
-            return None
+            return Eager.DRAFT_PREFILL
         return self.captured[min(enough)]
 
     def _replay(self, captured: CapturedPasses, target: TargetOutput) -> torch.Tensor:
@@ -213,6 +213,7 @@ class GraphRunner:
         capturer.wait_for_copied_drafts()
         graph.replay()
         self.replays += 1
+        self.proposal.counts.passes += 1 + captured.later
         if graph.updates_lengths:
             if later is not None:
                 plan.wait_for_lengths()

@@ -62,6 +62,8 @@ class DraftPlan:
             never change.
         block_sizes: tokens in a block of each table.
         copied: the event by which the host waits for lengths; None if copies are synchronous.
+
+    ``host_reads``: how often the host has waited for lengths.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class DraftPlan:
     ) -> None:
         self.sizes = sizes
         self._copied = copied
+        self.host_reads = 0
         self.block_tables = list(block_tables)
         self._block_sizes = tuple(block_sizes)
         self._group_table = group_table(block_tables, block_sizes)
@@ -209,6 +212,7 @@ class DraftPlan:
 
     def wait_for_lengths(self) -> None:
         """Wait until the lengths are on the host. All earlier launches have then finished, too."""
+        self.host_reads += 1
         if self._copied is not None:
             self._copied.synchronize()
 

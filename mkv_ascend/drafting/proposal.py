@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import torch
 
+from mkv_ascend.drafting.counts import ProposalCounts
 from mkv_ascend.drafting.draft import Draft, TargetOutput
 from mkv_ascend.drafting.needs import Needs
 from mkv_ascend.drafting.passes import Passes, limited, run_passes
@@ -27,6 +28,8 @@ class Proposal:
         plan: positions, lengths and slots.
         needs: attention metadata.
         run: runs planned passes; hosts with their own way replace it.
+
+    ``counts``: what proposals have taken so far.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class Proposal:
     ) -> None:
         self.draft, self.strategy, self.plan, self.needs = draft, strategy, plan, needs
         self._run = run
+        self.counts = ProposalCounts()
 
     def propose(self, target: TargetOutput, tokens: int | None = None) -> torch.Tensor:
         """Draft for the B requests of the target's step.
@@ -54,6 +58,7 @@ class Proposal:
         passes = self.strategy.plan(target, rows)
         if tokens is not None:
             passes = limited(passes, tokens)
+        self.counts.passes += 1 + len(passes.positions)
         with self.draft.running(passes.first, passes.batch):
             return self.run(passes)
 

@@ -96,6 +96,7 @@ class Rebuilding:
         assert isinstance(strategy, RecurrentStrategy)
         self.lost = LostStates()
         self.passes = self.tokens = 0
+        self._counts = proposal.counts
         self._most_tokens = min(most_tokens, draft.buffers.token_ids.shape[0])
         self._engine_plan, self._engine_states = proposal.plan, strategy.states
         # A row of these tables is a request that is read, not a row of the batch.
@@ -148,6 +149,7 @@ class Rebuilding:
             draft.forward(batch.input_rows)
             self._states.commit(len(chunks))
         self.passes += 1
+        self._counts.prefix_hit_passes += 1
         self.tokens += rows
 
     def _take_tables(self, rows: Sequence[int]) -> None:

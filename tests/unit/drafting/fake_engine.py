@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from mkv_ascend.drafting.attention_strategy import AttentionStrategy
+from mkv_ascend.drafting.counts import Eager
 from mkv_ascend.drafting.draft import PassBatch, TargetOutput
 from mkv_ascend.drafting.graph_runner import GraphRunner
 from mkv_ascend.drafting.mask_tokens_strategy import MaskTokensStrategy
@@ -276,7 +277,7 @@ class Engine:
             int(host.diff().max()),
         )
         drafted = self.graphs.propose(target, count)
-        return self.proposal.propose(target, count) if drafted is None else drafted
+        return self.proposal.propose(target, count) if isinstance(drafted, Eager) else drafted
 
     def row(self, request: Request) -> tuple[list[int], int]:
         """The target's row of a request, and how many of its tokens are accepted."""

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from mkv_ascend.drafting.counts import Eager, ProposalCounts
 from mkv_ascend.drafting.draft import TargetOutput
 from mkv_ascend.drafting.graph_runner import CapturedPasses, GraphRunner, GraphShape
 from mkv_ascend.drafting.plan import DraftPlan, Sizes
@@ -61,7 +62,9 @@ def runner(called: Called, later_passes: int = 0, may_replay: bool = True) -> Gr
         wait_for_replay=called.noting("the host waits for the replay before"),
         wait_for_copied_drafts=called.noting(*COPIED),
     )
-    proposal: Any = SimpleNamespace(plan=plan, strategy=strategy, draft=None)
+    proposal: Any = SimpleNamespace(
+        plan=plan, strategy=strategy, draft=None, counts=ProposalCounts()
+    )
     return GraphRunner(proposal, capturer)
 
 
@@ -133,14 +136,15 @@ def test_padding_is_there_before_a_replay_that_reads_it_on_the_device() -> None:
         ([K + 1], True, 1),
         ([K + 1] * 2, True, 4),
         ([K + 1] * 4, True, 4),
-        ([K + 1] * 5, True, None),  # more than there is a graph for
-        ([K + 1, K], True, None),  # fewer drafts to verify
-        ([K + 1, K + 2, K], True, None),  # as many tokens, but not of each request
-        ([K + 1] * 2, False, None),  # what the strategy itself refuses
+        ([K + 1] * 5, True, Eager.TOO_MANY_REQUESTS),
+        ([K + 1, K], True, Eager.MIXED_BATCH),  # fewer drafts to verify
+        ([K + 1, K + 2, K], True, Eager.MIXED_BATCH),  # as many tokens, but not of each request
+        ([K + 3] * 5, True, Eager.MIXED_BATCH),  # prompts of one length
+        ([K + 1] * 2, False, Eager.DRAFT_PREFILL),  # what the strategy itself refuses
     ],
 )
 def test_a_batch_has_the_smallest_graph_in_which_all_its_requests_verify(
-    tokens: list[int], may_replay: bool, graph: int | None
+    tokens: list[int], may_replay: bool, graph: int | Eager
 ) -> None:
     graphs = runner(Called(), may_replay=may_replay)
     captured: dict[GraphShape, Any] = {
@@ -148,7 +152,7 @@ def test_a_batch_has_the_smallest_graph_in_which_all_its_requests_verify(
     }
     graphs.captured = captured
     found = graphs.graph_for(verify_step(*tokens))
-    assert (None if found is None else found.requests) == graph
+    assert (found if isinstance(found, Eager) else found.requests) == graph
 
 
 @pytest.mark.parametrize("kind", ["attention", "head", "recurrent"])

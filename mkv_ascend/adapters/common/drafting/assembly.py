@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from mkv_ascend.adapters.common.drafting.host import DraftHost
 from mkv_ascend.adapters.common.drafting.layer_groups import find_groups
 from mkv_ascend.adapters.common.drafting.sharing import GroupBuilder, Sharing
 from mkv_ascend.adapters.logging import get_logger
+from mkv_ascend.drafting.counts import Eager
 from mkv_ascend.drafting.draft import Draft, PassBatch, TargetOutput
 from mkv_ascend.drafting.graph_runner import GraphRunner
 from mkv_ascend.drafting.groups import DraftGroups
@@ -60,6 +62,7 @@ class Assembly:
     ) -> None:
         self.proposer, self.family, self.host = proposer, family, host
         self.enforce_eager = enforce_eager
+        self._publish: Callable[[], None] = lambda: None
 
     def refuse_options(self) -> None:
         """Raise NotImplementedError for options that the draft cannot serve."""
@@ -147,8 +150,25 @@ class Assembly:
                 of which the first ``tokens`` columns count.
         """
         self._log_captures_once()
-        drafted = None if self.graphs is None else self.graphs.propose(target, tokens)
-        return self.proposal.propose(target, tokens) if drafted is None else drafted
+        drafted = (
+            self._without_graphs if self.graphs is None else self.graphs.propose(target, tokens)
+        )
+        eager = drafted if isinstance(drafted, Eager) else None
+        if isinstance(drafted, Eager):
+            drafted = self.proposal.propose(target, tokens)
+        count = drafted.shape[1] if tokens is None else tokens
+        self.proposal.counts.note(target.requests, count, eager)
+        self._publish()
+        return drafted
+
+    def publish_with(self, publish: Callable[[], None]) -> None:
+        """Call ``publish`` after each proposal."""
+        self._publish = publish
+
+    @property
+    def _without_graphs(self) -> Eager:
+        """Why all proposals run eagerly."""
+        return Eager.NOT_CAPTURED if self.proposer.runner._use_aclgraph() else Eager.NO_FULL_GRAPHS
 
     def capture(self, num_tokens: int) -> None:
         """Capture if the target was just captured for verify steps of this many tokens."""
@@ -180,6 +200,19 @@ class Assembly:
             f"builds attention metadata {builds} times. {self._execution_mode()}"
             f"{self.family.describe(proposal.strategy)}"
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain values for JSON."""
+        proposal = self.proposal
+        later = proposal.strategy.later_passes
+        return {
+            "num_speculative_tokens": proposal.strategy.tokens,
+            "kv_groups": list(self.draft.groups.kv_groups),
+            "passes_per_proposal": 1 + later,
+            "metadata_builds_per_proposal": proposal.needs.builds_per_proposal(later),
+            "replayed_from_graphs": self.graphs is not None,
+            "why_eager": self.why_eager,
+        }
 
     def _execution_mode(self) -> str:
         if not self.proposer.runner._use_aclgraph():
