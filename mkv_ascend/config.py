@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from mkv_ascend.attention import catalog
@@ -72,6 +73,8 @@ class MkvConfig:
     attention: AttentionOptions = field(default_factory=AttentionOptions)
     layout: LayoutOptions = field(default_factory=LayoutOptions)
     kv_cache: KvCacheOptions = field(default_factory=KvCacheOptions)
+    start_up_report: str | None = None
+    """File for what start-up logs, as JSON; None writes none."""
 
 
 def parse_config(additional_config: Mapping[str, Any] | None) -> MkvConfig:
@@ -124,12 +127,21 @@ class _Reader:
         return {key: given[key] for key in known if key in given}
 
     def config(self, value: object) -> MkvConfig:
-        given = self.known_keys(NAMESPACE, value, ("attention", "layout", "kv_cache"))
+        keys = ("attention", "layout", "kv_cache", "start_up_report")
+        given = self.known_keys(NAMESPACE, value, keys)
         return MkvConfig(
             attention=self.attention(f"{NAMESPACE}.attention", given),
             layout=self.layout(f"{NAMESPACE}.layout", given),
             kv_cache=self.kv_cache(f"{NAMESPACE}.kv_cache", given),
+            start_up_report=self.file(f"{NAMESPACE}.start_up_report", given.get("start_up_report")),
         )
+
+    def file(self, path: str, value: object) -> str | None:
+        # A relative path would mean another folder in each process of the engine.
+        if value is None or (isinstance(value, str) and Path(value).is_absolute()):
+            return value
+        self.problem(path, f"is {shown(value)}", "allowed: an absolute path of a file")
+        return None
 
     def kv_cache(self, path: str, parent: Mapping[str, Any]) -> KvCacheOptions:
         given = self.known_keys(path, parent.get("kv_cache", {}), ("draft_dtype",))

@@ -90,6 +90,13 @@ def _parse_path(text: str) -> Path:
     return path
 
 
+AUTO = "auto"
+
+
+def _parse_folder(text: str) -> Path | None:
+    return None if text == AUTO else _parse_path(text)
+
+
 OPS_REFERENCE, OPS_NATIVE, OPS_ASCENDC_HOST = "reference", "native", "ascendc_host"
 
 
@@ -115,6 +122,16 @@ CACHE = Variable(
     "Folder for what is made once and kept: tiny trained models, built stand-ins.",
     _parse_path,
 )
+METRICS = Variable(
+    "MKV_ASCEND_METRICS",
+    "path",
+    AUTO,
+    f"{AUTO}, or an absolute path of a folder that exists",
+    "Folder in which workers leave their counts for `/metrics`. By default the server makes "
+    "one, names it here to its workers, and removes it when it ends. Unused where vLLM has a "
+    "folder for this itself (`PROMETHEUS_MULTIPROC_DIR`).",
+    _parse_folder,
+)
 OPS = Variable(
     "MKV_ASCEND_OPS",
     "word",
@@ -135,7 +152,7 @@ OPS_CHECKS = Variable(
     _parse_switch,
 )
 VARIABLES: dict[str, Variable[Any]] = {
-    variable.name: variable for variable in (BUILD_OPS, CACHE, OPS, OPS_CHECKS)
+    variable.name: variable for variable in (BUILD_OPS, CACHE, METRICS, OPS, OPS_CHECKS)
 }
 """All variables by name, in the order of the documentation."""
 

@@ -30,6 +30,7 @@ import hosts
 import patch_pages
 from emulated_npu import variables
 from mkv_ascend import envs
+from mkv_ascend.metrics import definitions
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN = "<!-- generated: begin -->"
@@ -73,6 +74,7 @@ PAGES = (
         "docs/environment_variables.md",
         environment_variables,
     ),
+    Page("docs/metrics.md", definitions.markdown_table),
     Page("docs/patches.md", lambda: patch_pages.markdown().strip() + "\n"),
     Page(
         "docs/troubleshooting.md",

@@ -14,6 +14,7 @@ OURS = record(
         "vllm_ascend.platform:NPUPlatform.register_custom_kv_cache_specs",
         "vllm_ascend.worker.worker:NPUWorker.__init__",
         "vllm_ascend.worker.worker:NPUWorker.init_device",
+        "vllm_ascend.worker.worker:NPUWorker.compile_or_warm_up_model",
         "vllm_ascend.worker.worker:NPUModelRunner",
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner.load_model",
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner.initialize_kv_cache",
@@ -32,7 +33,8 @@ OURS = record(
     "what needs all layers, or all caches: our checks, tables and choices, the kernel of Mamba's "
     "state update, which vllm-ascend never chooses, and exact lengths on the host if the builder "
     "of any layer reads them, not of the target's alone. Of 0.30.0rc2 every key of "
-    "additional_config becomes an argument of AscendConfig, which refuses ours.",
+    "additional_config becomes an argument of AscendConfig, which refuses ours. A worker says what "
+    "it serves once it is warm.",
     until="vLLM lets one platform plugin build on another, and vllm-ascend takes the classes of "
     "its worker and its runner from options, leaves keys of other plugins alone, asks the builders "
     "of all layers and calls initialize_mamba_ssu_backend",

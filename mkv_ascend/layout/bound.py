@@ -82,6 +82,19 @@ class BoundPlan:
         """Bytes of all allocations."""
         return sum(self.allocation_bytes(pool) for pool in range(len(self.pools)))
 
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of one block, whichever KV group holds it."""
+        return sum(pool.bytes_per_block for pool in self.pools)
+
+    def groups(self) -> list[list[LayerLayout]]:
+        """The layouts of each KV group."""
+        group_of = {member.layer: member.group for pool in self.pools for member in pool.layers}
+        groups: list[list[LayerLayout]] = [[] for _ in range(1 + max(group_of.values()))]
+        for layout in self.layers:
+            groups[group_of[layout.layer]].append(layout)
+        return groups
+
     def views(self) -> dict[str, LayerViews]:
         """Tensors by layer, aliases not included, in the order of the plan's layers."""
         layouts = {layout.layer: layout for layout in self.layers}

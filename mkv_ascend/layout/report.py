@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mkv_ascend.layout.admission import NULL_BLOCKS
+from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.component import LayerLayout
 from mkv_ascend.layout.grouping import Grouping
 from mkv_ascend.layout.kind import Role
@@ -282,6 +283,19 @@ class PlanReport:
             "request_blocks": cost.blocks,
             "bytes_per_block": cost.block_bytes,
         }
+
+
+def served_groups(bound: BoundPlan) -> list[dict[str, Any]]:
+    """What a block holds when each KV group has it, as plain values: bytes by role, and idle."""
+    groups = []
+    for index, layouts in enumerate(bound.groups()):
+        used: dict[str, int] = {}
+        for layout in layouts:
+            role = str(layout.role)
+            used[role] = used.get(role, 0) + layout.used_bytes
+        idle = bound.bytes_per_block - sum(used.values())
+        groups.append({"kv_group": index, "used_bytes": used, "idle_bytes": idle})
+    return groups
 
 
 def _is_target(layout: LayerLayout) -> bool:

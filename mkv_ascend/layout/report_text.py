@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mkv_ascend.layout.admission import NULL_BLOCKS
 from mkv_ascend.layout.bound import BoundPlan
-from mkv_ascend.layout.component import LayerLayout, Storage
+from mkv_ascend.layout.component import Storage
 from mkv_ascend.layout.grouping import Grouping
 from mkv_ascend.layout.objective import Cost
 from mkv_ascend.layout.report import (
@@ -227,8 +227,7 @@ def served_text(
             holds at most, as the scheduler admits it.
         backends: backend by layer.
     """
-    groups = _groups_of(bound, len(request_blocks))
-    block_bytes = sum(pool.bytes_per_block for pool in bound.pools)
+    groups, block_bytes = bound.groups(), bound.bytes_per_block
     used = [sum(layout.used_bytes for layout in layouts) for layouts in groups]
     heads = [
         (layouts[0].tokens_per_block, blocks, 1 - held / block_bytes)
@@ -248,15 +247,6 @@ def served_text(
             f"({format_bytes(blocks * block_bytes)}, {padding:.1%} padding): {at_once:.2f} at once",
         )
     )
-
-
-def _groups_of(bound: BoundPlan, number: int) -> list[list[LayerLayout]]:
-    """The layouts of each of so many KV groups."""
-    group_of = {member.layer: member.group for pool in bound.pools for member in pool.layers}
-    groups: list[list[LayerLayout]] = [[] for _ in range(number)]
-    for layout in bound.layers:
-        groups[group_of[layout.layer]].append(layout)
-    return groups
 
 
 def aligned(rows: Sequence[Row]) -> list[str]:

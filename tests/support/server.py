@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A ``vllm serve`` process that is healthy."""
+"""A ``vllm serve`` process that is healthy, and what it completes."""
 
 from __future__ import annotations
 
@@ -21,3 +21,20 @@ def serve(
     with started(arguments, log, environment) as server:
         wait_until_healthy(server, start_seconds=start_seconds)
         yield server
+
+
+def complete(server: Server, model: str, text: str, max_tokens: int) -> list[int]:
+    """Token ids of a greedy completion over HTTP."""
+    from openai import DefaultHttpxClient, OpenAI
+
+    client = OpenAI(
+        base_url=server.openai_address,
+        api_key="none",
+        http_client=DefaultHttpxClient(trust_env=False),
+    )
+    extra = {"return_token_ids": True, "ignore_eos": True}
+    completion = client.completions.create(
+        model=model, prompt=text, max_tokens=max_tokens, temperature=0.0, extra_body=extra
+    )
+    tokens: list[int] = getattr(completion.choices[0], "token_ids")  # noqa: B009
+    return tokens

@@ -164,6 +164,7 @@ def test_every_option_has_its_section_in_the_documentation() -> None:
         "layout.max_padding_fraction",
         "layout.max_block_size",
         "kv_cache.draft_dtype",
+        "start_up_report",
     ]
     for path in option_paths(MkvConfig):
         assert f"## `{path}`" in page
@@ -175,6 +176,15 @@ def test_the_examples_of_the_documentation_are_accepted() -> None:
     assert len(examples) >= len(OPTIONS)
     for example in examples:
         assert parse_config(json.loads(example)) != MkvConfig()
+
+
+def test_a_file_is_named_by_an_absolute_path() -> None:
+    """Processes of an engine need not have the same working directory."""
+    assert parse_config({"mkv_ascend": {"start_up_report": "/a/b"}}).start_up_report == "/a/b"
+    for wrong in ("a/b", "", 1, ["/a"]):
+        (problem,) = problems_of({"mkv_ascend": {"start_up_report": wrong}})
+        assert problem.startswith("mkv_ascend.start_up_report is ")
+        assert "an absolute path" in problem
 
 
 def test_layout_options() -> None:

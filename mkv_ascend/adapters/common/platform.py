@@ -21,6 +21,7 @@ from mkv_ascend.adapters.refusal import refuse
 from mkv_ascend.attention import catalog
 from mkv_ascend.attention.selection import SelectionError
 from mkv_ascend.config import ConfigError, MkvConfig
+from mkv_ascend.metrics.store import collect_from_workers
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -89,6 +90,7 @@ class MkvPlatform(NPUPlatform):
                 kv_connectors.check_connectors(vllm_config)
             except (SelectionError, kv_connectors.ConnectorError) as error:
                 refuse(error)
+            collect_from_workers()
             parallel_config.worker_cls = worker
         elif parallel_config.worker_cls not in (worker, "auto"):
             _stay_out_of(parallel_config.worker_cls, config != MkvConfig())

@@ -11,7 +11,6 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from vllm.config import get_layers_from_vllm_config
-from vllm.distributed.parallel_state import is_global_first_rank
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
 from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder
@@ -47,6 +46,7 @@ from mkv_ascend.adapters.common.rebuilding_states import (
     tokens_on_the_host,
 )
 from mkv_ascend.adapters.common.skipped_requests import ACCEPTED, SkippedRequests
+from mkv_ascend.adapters.common.start_up import Served
 from mkv_ascend.adapters.common.target_graphs import (
     VERIFY_STEPS,
     for_updates,
@@ -59,7 +59,7 @@ from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import override, replaced
 from mkv_ascend.adapters.platform_slot import OURS
-from mkv_ascend.attention.report import LayerRow, render
+from mkv_ascend.attention.report import LayerRow
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.materialize import Materialized, materialize
 
@@ -152,7 +152,7 @@ class MkvModelRunner(NPUModelRunner):
     def initialize_kv_cache(
         self, kv_cache_config: KVCacheConfig, *args: Any, **kwargs: Any
     ) -> None:
-        """Allocate the caches, then log the tables of layers and of the plan once."""
+        """Allocate the caches, and make what reads them."""
         super().initialize_kv_cache(kv_cache_config, *args, **kwargs)
         mamba_kernels.prepare(self.vllm_config, self.kv_cache_config)
         builders = [
@@ -168,20 +168,16 @@ class MkvModelRunner(NPUModelRunner):
         HOST.limit_the_targets_pass(self)
         self._rebuilding = make_rebuilding(self.drafter, self.cache_config, self.scheduler_config)
         self.zero_new_blocks()
-        if is_global_first_rank():
-            self._log_tables()
 
-    def _log_tables(self) -> None:
-        logger.info("%s", render(self.layer_rows()))
-        for part in (assembly_of(self.drafter), self._rebuilding):
-            if part is not None:
-                logger.info("%s", part.describe())
+    def served(self) -> Served:
+        """What this runner serves, once its caches are there."""
+        rows, text = self.layer_rows(), None
         if self.cache_plan is not None:
             specs = cached_specs(self.kv_cache_config, self.runner_only_attn_layers)
-            backends = {row.name: row.backend for row in self.layer_rows()}
+            backends = {row.name: row.backend for row in rows}
             config = self.vllm_config
-            served = served_plan(self.cache_plan, self.kv_cache_config, specs, config, backends)
-            logger.info("%s", served)
+            text = served_plan(self.cache_plan, self.kv_cache_config, specs, config, backends)
+        return Served(rows, assembly_of(self.drafter), self._rebuilding, self.cache_plan, text)
 
     def limit_the_targets_pass(self, tables_hold_shares: bool, share: bool = True) -> bool:
         """Limit the metadata of the target's pass to its own layers; returns whether it is.

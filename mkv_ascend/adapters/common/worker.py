@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_ascend.worker import worker as ascend_worker
 
-from mkv_ascend.adapters.common import worker_answers
+from mkv_ascend.adapters.common import start_up, worker_answers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
 from mkv_ascend.adapters.common.runner import MkvModelRunner
 from mkv_ascend.adapters.installed import adapter
@@ -35,6 +35,18 @@ class MkvWorker(ascend_worker.NPUWorker):
         """
         with replaced(ascend_worker, "NPUModelRunner", MkvModelRunner):
             super().init_device()
+
+    @override(OURS)
+    def compile_or_warm_up_model(self) -> Any:
+        """As vllm-ascend's; then say what this worker serves, and count from now on."""
+        try:
+            return super().compile_or_warm_up_model()
+        finally:
+            start_up.finish(self.rank, self.vllm_config, self.served())
+
+    def served(self) -> start_up.Served:
+        """What this worker serves."""
+        return self.model_runner.served()
 
     def assembly(self) -> Assembly | None:
         """What serves our draft; None without a draft of ours."""

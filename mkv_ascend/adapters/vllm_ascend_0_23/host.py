@@ -69,6 +69,7 @@ def patches_of_the_front() -> Iterable[Patch]:
 
 def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
     """See ``HostAdapter``."""
+    from mkv_ascend.adapters.common.patches import acceptance_by_count
     from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import engine_core
     from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
         draft_state_blocks,
@@ -78,6 +79,7 @@ def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
 
     return (
         engine_core.our_groups,
+        acceptance_by_count.count_by_number,
         new_blocks.name_new_blocks,
         prefix_hits.cut_to_the_hit,
         draft_state_blocks.block_sizes_of_others,

@@ -83,6 +83,7 @@ def patches_of_the_front() -> Iterable[Patch]:
 
 def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
     """See ``HostAdapter``."""
+    from mkv_ascend.adapters.common.patches import acceptance_by_count
     from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache import engine_core
     from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import (
         draft_state_blocks,
@@ -92,6 +93,7 @@ def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
 
     return (
         engine_core.our_groups,
+        acceptance_by_count.count_by_number,
         heads_behind_hits.end_hits_a_block_earlier,
         draft_state_blocks.block_sizes_of_others,
         placeholder_drafts.schedule_no_placeholders,

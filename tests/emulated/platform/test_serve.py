@@ -5,12 +5,11 @@ import json
 import os
 
 import pytest
-from openai import DefaultHttpxClient, OpenAI
 
 from mkv_ascend.commands import demo_client
 from tests.support import engine, programs, prompts, reference
 from tests.support.pairs import assert_greedy
-from tests.support.server import serve
+from tests.support.server import complete, serve
 from tests.support.tiny_models import model_directory
 
 pytestmark = pytest.mark.slow
@@ -28,27 +27,13 @@ def speculation(num_speculative_tokens=3):
     )
 
 
-def complete(server, model, text):
-    """Token ids of a greedy completion over HTTP."""
-    client = OpenAI(
-        base_url=server.openai_address,
-        api_key="none",
-        http_client=DefaultHttpxClient(trust_env=False),
-    )
-    extra = {"return_token_ids": True, "ignore_eos": True}
-    completion = client.completions.create(
-        model=model, prompt=text, max_tokens=MAX_TOKENS, temperature=0.0, extra_body=extra
-    )
-    return completion.choices[0].token_ids
-
-
 def test_a_server_gives_the_targets_own_tokens_and_reports_acceptance(tmp_path):
     target = model_directory("deepseek_v2_target")
     arguments = [str(target), *OPTIONS, "--gpu-memory-utilization", "0.5"]
     arguments += ["--speculative-config", speculation()]
     texts = prompts.demo_prompts()
     with serve(arguments, tmp_path / "server.log") as server:
-        tokens = [complete(server, str(target), text) for text in texts]
+        tokens = [complete(server, str(target), text, MAX_TOKENS) for text in texts]
         answer = demo_client.stream_answer(
             server.openai_address, str(target), "import what?", MAX_TOKENS, None
         )

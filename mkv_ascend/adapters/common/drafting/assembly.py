@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch_npu
 from vllm.config import get_layers_from_vllm_config, set_current_vllm_config
-from vllm.distributed.parallel_state import is_global_first_rank
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.worker.utils import AttentionGroup
 from vllm_ascend.attention.attention_v1 import AscendAttentionState
@@ -28,7 +27,6 @@ from mkv_ascend.adapters.common.drafting.flash_attention_3_sharing import FlashA
 from mkv_ascend.adapters.common.drafting.host import DraftHost
 from mkv_ascend.adapters.common.drafting.layer_groups import find_groups
 from mkv_ascend.adapters.common.drafting.sharing import GroupBuilder, Sharing
-from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.drafting.counts import Eager
 from mkv_ascend.drafting.draft import Draft, PassBatch, TargetOutput
 from mkv_ascend.drafting.graph_runner import GraphRunner
@@ -36,8 +34,6 @@ from mkv_ascend.drafting.groups import DraftGroups
 from mkv_ascend.drafting.passes import Passes, run_passes
 from mkv_ascend.drafting.plan import DraftPlan
 from mkv_ascend.drafting.proposal import Proposal
-
-logger = get_logger(__name__)
 
 
 class Assembly:
@@ -55,7 +51,6 @@ class Assembly:
     capturer: AscendCapturer
     graphs: GraphRunner | None = None
     why_eager: str | None = None
-    _captures_logged = False
 
     def __init__(
         self, proposer: Any, family: Family, host: DraftHost, *, enforce_eager: bool
@@ -149,7 +144,6 @@ class Assembly:
             tokens: where fewer are asked for, their number: then int64 [B, from ``tokens`` to K],
                 of which the first ``tokens`` columns count.
         """
-        self._log_captures_once()
         drafted = (
             self._without_graphs if self.graphs is None else self.graphs.propose(target, tokens)
         )
@@ -182,14 +176,6 @@ class Assembly:
         """Capture for requests that each verify and draft as many tokens; None: K."""
         if self.graphs is not None and requests <= self.proposer.max_batch_size:
             self.graphs.capture(self.graphs.shape(requests, verified, drafted))
-
-    def _log_captures_once(self) -> None:
-        """Log what the draft's graphs took of what vLLM has logged for all of them."""
-        if self._captures_logged or self.graphs is None:
-            return
-        self._captures_logged = True
-        if self.graphs.captured and is_global_first_rank():
-            logger.info("Graphs captured of the draft: %s.", self.capturer.cost.total)
 
     def describe(self) -> str:
         """The cost of a proposal of this draft, in one or two sentences."""

@@ -8,12 +8,11 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from vllm.config import get_layers_from_vllm_config
-from vllm.distributed.parallel_state import is_global_first_rank
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.worker.gpu import attn_utils
 from vllm_ascend.worker.worker import NPUWorker
 
-from mkv_ascend.adapters.common import worker_answers
+from mkv_ascend.adapters.common import start_up, worker_answers
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
 from mkv_ascend.adapters.common.early_checks import recurrent_refusals
@@ -21,7 +20,6 @@ from mkv_ascend.adapters.common.patches import expert_groups, gdn_rows
 from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
 from mkv_ascend.adapters.common.rebuilding_states import note_requests
 from mkv_ascend.adapters.common.target_graphs import take_lengths_on_the_host
-from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import override, replaced
 from mkv_ascend.adapters.platform_slot import OURS
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.planned_specs import planned_specs
@@ -38,15 +36,13 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.auxiliary_states import (
 )
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.target_groups import without_layers
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.verifying_rows import name_rows
-from mkv_ascend.attention.report import LayerRow, render
+from mkv_ascend.attention.report import LayerRow
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
     from mkv_ascend.adapters.common.drafting.assembly import Assembly
-
-logger = get_logger(__name__)
 
 
 class MkvWorkerV2(NPUWorker):
@@ -59,6 +55,23 @@ class MkvWorkerV2(NPUWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         in_worker.apply()
         super().__init__(*args, **kwargs)
+
+    @override(OURS)
+    def compile_or_warm_up_model(self) -> Any:
+        """As vllm-ascend's; then say what this worker serves, and count from now on."""
+        try:
+            return super().compile_or_warm_up_model()
+        finally:
+            start_up.finish(self.rank, self.vllm_config, self.served())
+
+    def served(self) -> start_up.Served:
+        """What this worker serves, once its caches are there."""
+        rows, text, assembly = self.layer_rows(), None, self.assembly()
+        if self.planned_caches.plan is not None:
+            backends = {row.name: row.backend for row in rows}
+            text = self.planned_caches.describe(self.model_runner.kv_cache_config, backends)
+        rebuilding = None if assembly is None else self.model_runner.speculator.rebuilding
+        return start_up.Served(rows, assembly, rebuilding, self.planned_caches.plan, text)
 
     def assembly(self) -> Assembly | None:
         """What serves our draft; None without a draft of ours."""
@@ -129,7 +142,7 @@ class MkvWorkerV2(NPUWorker):
         return super().execute_model(scheduler_output)
 
     def _after_allocation(self) -> None:
-        """Zero planned caches by the block, leave the draft out of the target's pass, log once."""
+        """Zero planned caches by the block, leave the draft out of the target's pass."""
         runner = self.model_runner
         if self.planned_caches.plan is not None and runner.kv_block_zeroer is not None:
             runner.kv_block_zeroer = self.planned_caches.zeroer()
@@ -143,14 +156,3 @@ class MkvWorkerV2(NPUWorker):
         gdn_rows.mark_builders(builders, name_rows)
         if runner.compilation_config.cudagraph_mode.has_full_cudagraphs():
             take_lengths_on_the_host(builders)
-        if not is_global_first_rank():
-            return
-        rows = self.layer_rows()
-        logger.info("%s", render(rows))
-        if (assembly := self.assembly()) is not None:
-            logger.info("%s", assembly.describe())
-            if (rebuilding := runner.speculator.rebuilding) is not None:
-                logger.info("%s", rebuilding.describe())
-        if self.planned_caches.plan is not None:
-            backends = {row.name: row.backend for row in rows}
-            logger.info("%s", self.planned_caches.describe(runner.kv_cache_config, backends))

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts what was accepted by the number of draft tokens that a request verified.
+
+vLLM counts acceptance by position alone. Where K follows the batch size, this does not tell what a
+K was worth. The scheduler knows both numbers on the host.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mkv_ascend.adapters.common.start_up import labels_of
+from mkv_ascend.adapters.patching import patch
+from mkv_ascend.metrics import definitions as metrics
+from mkv_ascend.metrics.store import Store, folder
+
+
+class AcceptanceByNumber:
+    """Verified proposals and accepted tokens by number of draft tokens, and by position."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._verified: Counter[int] = Counter()
+        self._accepted: Counter[tuple[int, int]] = Counter()
+
+    def note(self, number: int, accepted: int) -> None:
+        """Count one request's proposal of ``number`` draft tokens."""
+        self._verified[number] += 1
+        self._store.set(metrics.VERIFIED, self._verified[number], number)
+        for position in range(accepted):
+            self._accepted[number, position] += 1
+            count = self._accepted[number, position]
+            self._store.set(metrics.ACCEPTED, count, number, position)
+
+
+@functools.cache
+def _acceptance(model_name: str, engine: str) -> AcceptanceByNumber | None:
+    where = folder()
+    if where is None:
+        return None
+    labels = {"model_name": model_name, "engine": engine}
+    return AcceptanceByNumber(Store(where, labels))
+
+
+@patch(
+    name="acceptance by number of draft tokens",
+    target="vllm.v1.core.sched.scheduler:Scheduler.make_spec_decoding_stats",
+    why="vLLM's metrics tell acceptance by position alone, and nobody else on the host knows how "
+    "many of which number of draft tokens were accepted.",
+    until="vLLM counts acceptance by number of draft tokens",
+    test="tests/emulated/platform/test_metrics.py",
+)
+def count_by_number(
+    original: Callable[..., Any],
+    scheduler: Any,
+    stats: Any,
+    num_draft_tokens: int,
+    num_accepted_tokens: int,
+    num_invalid_spec_tokens: Mapping[str, int] | None,
+    request_id: str,
+) -> Any:
+    """As vLLM's, and count; nothing where vLLM counts nothing."""
+    numbers = num_draft_tokens, num_accepted_tokens
+    made = original(scheduler, stats, *numbers, num_invalid_spec_tokens, request_id)
+    acceptance = None
+    if made is not None:
+        acceptance = _acceptance(**labels_of(scheduler.vllm_config))
+    if acceptance is not None:
+        # As vLLM: tokens that a grammar forbids are not verified.
+        invalid = (num_invalid_spec_tokens or {}).get(request_id, 0)
+        acceptance.note(num_draft_tokens - invalid, num_accepted_tokens)
+    return made

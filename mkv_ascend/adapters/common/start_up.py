@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker says once it is warm: one block in the log, as JSON if asked for, and metrics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vllm.distributed.parallel_state import is_global_first_rank
+
+from mkv_ascend import host_versions
+from mkv_ascend.adapters.common.options import options_of
+from mkv_ascend.adapters.common.worker_metrics import publish_gauges, publisher
+from mkv_ascend.adapters.logging import get_logger
+from mkv_ascend.attention.report import LayerRow, render
+from mkv_ascend.layout.bound import BoundPlan
+from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.report import served_groups
+from mkv_ascend.metrics.store import Store, folder
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+    from mkv_ascend.adapters.common.drafting.assembly import Assembly
+    from mkv_ascend.adapters.common.drafting.capture_cost import CaptureCost
+    from mkv_ascend.adapters.common.rebuilding_states import Rebuilding
+
+logger = get_logger(__name__)
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a worker serves.
+
+    Attributes:
+        rows: the backend and the KV group of each layer.
+        assembly: None without a draft of ours.
+        rebuilding: None where the draft needs none.
+        plan: of the KV caches; None where vllm-ascend allocates them.
+        plan_text: the plan with what a request takes of it.
+    """
+
+    rows: tuple[LayerRow, ...]
+    assembly: Assembly | None
+    rebuilding: Rebuilding | None
+    plan: BoundPlan | None
+    plan_text: str | None
+
+    @property
+    def costs(self) -> Mapping[Role, CaptureCost]:
+        """What graphs of ours took; vLLM logs what all graphs take."""
+        return {} if self.assembly is None else {Role.DRAFT: self.assembly.capturer.cost.total}
+
+    def text(self) -> str:
+        """One block of lines: backends, the draft and how it runs, memory, graphs."""
+        parts = (self.assembly, self.rebuilding)
+        texts = [render(self.rows), *(part.describe() for part in parts if part is not None)]
+        if self.plan_text is not None:
+            texts.append(self.plan_text)
+        for role, cost in self.costs.items():
+            if cost.graphs:
+                texts.append(f"Graphs captured of the {role}: {cost}.")
+        return "\n".join(texts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain values for JSON; sizes are in bytes."""
+        return {
+            "format": FORMAT_VERSION,
+            "versions": {
+                "vllm": host_versions.installed_version("vllm"),
+                "vllm_ascend": host_versions.installed_version("vllm-ascend"),
+            },
+            "layers": [asdict(row) for row in self.rows],
+            "draft": None if self.assembly is None else self.assembly.to_dict(),
+            "kv_cache": None if self.plan is None else _caches(self.plan),
+            "graphs": {str(role): asdict(cost) for role, cost in self.costs.items()},
+        }
+
+
+def _caches(plan: BoundPlan) -> dict[str, Any]:
+    return {
+        "num_blocks": plan.num_blocks,
+        "bytes_per_block": plan.bytes_per_block,
+        "total_bytes": plan.total_bytes,
+        "groups": served_groups(plan),
+    }
+
+
+def finish(rank: int, config: VllmConfig, served: Served) -> None:
+    """Say what is served, on the first rank of all; count from now on, on one rank per engine."""
+    if is_global_first_rank():
+        logger.info("%s", served.text())
+        if (path := options_of(config).start_up_report) is not None:
+            Path(path).write_text(json.dumps(served.to_dict(), indent=2) + "\n")
+    where = folder()
+    if where is None or rank != counting_rank(config):
+        return
+    store = Store(where, labels_of(config))
+    publish_gauges(store, served.plan, served.costs)
+    if served.assembly is not None:
+        served.assembly.publish_with(publisher(store, served.assembly))
+
+
+def counting_rank(config: VllmConfig) -> int:
+    """The rank of an engine that counts: the first of the last stage, where drafts run."""
+    parallel = config.parallel_config
+    stages = parallel.pipeline_parallel_size
+    return int((stages - 1) * (parallel.world_size // stages))
+
+
+def labels_of(config: VllmConfig) -> dict[str, str]:
+    """Labels of this engine's metrics, as vLLM gives them to its own."""
+    return {
+        "model_name": str(config.model_config.served_model_name),
+        "engine": str(config.parallel_config.data_parallel_index),
+    }

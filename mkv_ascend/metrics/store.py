@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way of a value from a worker's process to ``/metrics`` of the server's process.
+
+prometheus_client has files for this: a process writes its values into memory-mapped files of a
+folder, and a collector in another process reads them when it is asked. A write is a store into
+memory; no process waits for another. vLLM itself uses them where there are several API servers, and
+then ours lie beside vLLM's. Otherwise vLLM's registry is that of the server's process, and a
+collector of ours reads a folder of our own there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from prometheus_client import REGISTRY
+from prometheus_client.mmap_dict import MmapedDict, mmap_key
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from mkv_ascend import envs
+from mkv_ascend.metrics.definitions import COUNTER, Metric
+
+VLLM_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable of prometheus_client; vLLM sets it where there are several API servers."""
+
+OWN_PREFIX = "mkv_ascend_metrics_"
+"""How the names of folders begin that servers make."""
+
+_numbers = itertools.count()
+_own_folder: tempfile.TemporaryDirectory[str] | None = None
+_collector: MultiProcessCollector | None = None
+
+
+def collect_from_workers() -> None:
+    """Let the registry of this process tell what workers write, which it will start.
+
+    Once per process; nothing where vLLM collects from files itself.
+    """
+    global _own_folder, _collector
+    if _collector is not None or VLLM_FOLDER in os.environ:
+        return
+    where = envs.METRICS.get()
+    # Processes of one server share its folder; a server that another one started has its own.
+    is_first = multiprocessing.parent_process() is None
+    if where is None or (is_first and where.name.startswith(OWN_PREFIX)):
+        _own_folder = tempfile.TemporaryDirectory(prefix=OWN_PREFIX)
+        where = Path(_own_folder.name)
+        os.environ[envs.METRICS.name] = _own_folder.name
+    _collector = MultiProcessCollector(REGISTRY, str(where))
+
+
+def folder() -> Path | None:
+    """Where this process leaves its values; None where nobody would read them."""
+    of_vllm = os.environ.get(VLLM_FOLDER)
+    return envs.METRICS.get() if of_vllm is None else Path(of_vllm)
+
+
+class Store:
+    """Values of one writer; a process may have several.
+
+    Args:
+        where: the folder.
+        common: values of ``COMMON_LABELS``.
+    """
+
+    def __init__(self, where: Path, common: Mapping[str, str]) -> None:
+        # No name that prometheus_client takes in this process for metrics of vLLM's.
+        own = f"mkv{os.getpid()}-{next(_numbers)}.db"
+        self._counters = MmapedDict(str(where / f"counter_{own}"))
+        self._gauges = MmapedDict(str(where / f"gauge_mostrecent_{own}"))
+        self._common = dict(common)
+        self._keys: dict[tuple[str, tuple[str, ...]], str] = {}
+
+    def set(self, metric: Metric, value: float, *labels: object) -> None:
+        """Set one value; ``labels``: of ``metric.labels``, in their order."""
+        texts = tuple(map(str, labels))
+        key = self._keys.get((metric.name, texts))
+        if key is None:
+            key = self._keys[metric.name, texts] = self._key(metric, texts)
+        if metric.kind == COUNTER:
+            self._counters.write_value(key, value, 0.0)
+        else:
+            self._gauges.write_value(key, value, time.time())
+
+    def _key(self, metric: Metric, values: tuple[str, ...]) -> str:
+        labels = {**self._common, **dict(zip(metric.labels, values, strict=True))}
+        names = list(labels)
+        return mmap_key(metric.family, metric.name, names, list(labels.values()), metric.help)

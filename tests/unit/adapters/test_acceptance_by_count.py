@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Acceptance by number of draft tokens adds up to what vLLM's own method counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.multiprocess import MultiProcessCollector
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from mkv_ascend.adapters.common.patches import acceptance_by_count
+from mkv_ascend.metrics import definitions
+
+STEPS = ((3, 2, None), (3, 2, {"r": 1}), (1, 0, None), (3, 3, {"s": 2}), (0, 0, None), (3, 0, None))
+"""Scheduled draft tokens, accepted ones, and how many a grammar forbids by request."""
+
+
+def counted(folder: Path, log_stats: bool) -> tuple[Any, dict[str, Counter[tuple[str, ...]]]]:
+    """vLLM's count of the steps, and ours by name and labels."""
+    (count,) = acceptance_by_count.count_by_number.functions.values()
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(served_model_name="m"),
+        parallel_config=SimpleNamespace(data_parallel_index=0),
+    )
+    scheduler = SimpleNamespace(log_stats=log_stats, num_spec_tokens=3, vllm_config=config)
+    stats = None
+    for number, accepted, invalid in STEPS:
+        original = Scheduler.make_spec_decoding_stats
+        stats = count(original, scheduler, stats, number, accepted, invalid, "r") or stats
+    found: dict[str, Counter[tuple[str, ...]]] = {}
+    for family in MultiProcessCollector(CollectorRegistry(), str(folder)).collect():
+        for sample in family.samples:
+            labels = tuple(
+                sample.labels[name] for name in ("k", "position") if name in sample.labels
+            )
+            found.setdefault(sample.name, Counter())[labels] += int(sample.value)
+    return stats, found
+
+
+@pytest.fixture(autouse=True)
+def _new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    acceptance_by_count._acceptance.cache_clear()
+    monkeypatch.setattr(acceptance_by_count, "folder", lambda: tmp_path)
+
+
+def test_numbers_are_apart_and_their_sums_are_vllms(tmp_path: Path) -> None:
+    theirs, found = counted(tmp_path, log_stats=True)
+    verified, accepted = found[definitions.VERIFIED.name], found[definitions.ACCEPTED.name]
+    assert verified == {("3",): 3, ("2",): 1, ("1",): 1}
+    assert sum(verified.values()) == theirs.num_drafts
+    assert sum(int(k) * times for (k,), times in verified.items()) == theirs.num_draft_tokens
+    by_position: Counter[int] = Counter()
+    for (_, position), times in accepted.items():
+        by_position[int(position)] += times
+    assert [by_position[position] for position in range(3)] == theirs.num_accepted_tokens_per_pos
+    assert accepted["2", "1"] == 1
+
+
+def test_where_vllm_counts_nothing_neither_do_we(tmp_path: Path) -> None:
+    """``--disable-log-stats``."""
+    assert counted(tmp_path, log_stats=False) == (None, {})

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of an engine counts, and the first of all says what is served."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mkv_ascend.adapters.common import start_up
+from mkv_ascend.adapters.common.start_up import Served
+
+COST = SimpleNamespace(graphs=0, kept_bytes=0)
+
+
+def config(ranks: int, stages: int, report: Path | None = None) -> Any:
+    ours = {} if report is None else {"start_up_report": str(report)}
+    return SimpleNamespace(
+        additional_config={"mkv_ascend": ours},
+        model_config=SimpleNamespace(served_model_name="m"),
+        parallel_config=SimpleNamespace(
+            world_size=ranks * stages, pipeline_parallel_size=stages, data_parallel_index=1
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "stages", "counts"), [(1, 1, 0), (2, 1, 0), (4, 2, 4), (1, 3, 2)]
+)
+def test_one_rank_of_an_engine_counts_that_which_drafts(
+    ranks: int, stages: int, counts: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    published: list[Any] = []
+    assembly: Any = SimpleNamespace(
+        publish_with=published.append, capturer=SimpleNamespace(cost=SimpleNamespace(total=COST))
+    )
+    monkeypatch.setattr(start_up, "is_global_first_rank", lambda: False)
+    monkeypatch.setattr(start_up, "folder", lambda: tmp_path)
+    monkeypatch.setattr(start_up, "publisher", lambda store, assembly: "publish")
+    found = []
+    for rank in range(ranks * stages):
+        start_up.finish(rank, config(ranks, stages), Served((), assembly, None, None, None))
+        if published:
+            found.append(rank)
+            published.clear()
+    assert found == [counts]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_first_rank_of_all_writes_the_report(
+    first: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    report = tmp_path / "report.json"
+    monkeypatch.setattr(start_up, "is_global_first_rank", lambda: first)
+    monkeypatch.setattr(start_up, "folder", lambda: None)
+    start_up.finish(0, config(1, 1, report), Served((), None, None, None, None))
+    assert report.exists() == first
+    if first:
+        assert json.loads(report.read_text())["draft"] is None

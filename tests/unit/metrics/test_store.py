@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of workers reach a collector of another process; names are those Prometheus asks for."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.parser import text_string_to_metric_families
+
+from mkv_ascend import envs
+from mkv_ascend.metrics import definitions, store
+from mkv_ascend.metrics.store import Store
+
+COMMON = {"model_name": "m", "engine": "0"}
+WRITER = """
+import sys
+from pathlib import Path
+from mkv_ascend.metrics import definitions
+from mkv_ascend.metrics.store import Store
+store = Store(Path(sys.argv[1]), {"model_name": "m", "engine": sys.argv[2]})
+store.set(definitions.HOST_READS, 1)
+store.set(definitions.HOST_READS, float(sys.argv[3]))
+store.set(definitions.KV_BLOCKS, float(sys.argv[3]))
+"""
+
+
+def collected(folder: Path) -> dict[tuple[str, tuple[str, ...]], float]:
+    """Name and values of labels beside the model's -> value, as a server would show them."""
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, str(folder))
+    page = generate_latest(registry).decode()
+    return {
+        (sample.name, tuple(v for k, v in sorted(sample.labels.items()) if k != "model_name")):
+        sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }  # fmt: skip
+
+
+def test_values_of_other_processes_are_shown_by_engine(tmp_path: Path) -> None:
+    for engine, value in (("0", "7"), ("1", "5")):
+        command = [sys.executable, "-c", WRITER, str(tmp_path), engine, value]
+        subprocess.run(command, check=True)
+    reads, blocks = definitions.HOST_READS.name, definitions.KV_BLOCKS.name
+    assert collected(tmp_path) == {
+        (reads, ("0",)): 7.0,
+        (reads, ("1",)): 5.0,
+        (blocks, ("0",)): 7.0,
+        (blocks, ("1",)): 5.0,
+    }
+
+
+def test_two_writers_of_one_process_do_not_share_a_file(tmp_path: Path) -> None:
+    """With one rank the scheduler's process is the worker's, too."""
+    worker, scheduler = Store(tmp_path, COMMON), Store(tmp_path, COMMON)
+    worker.set(definitions.PROPOSALS, 3, "eager", "mixed_batch")
+    scheduler.set(definitions.ACCEPTED, 4, 3, 1)
+    worker.set(definitions.PROPOSALS, 9, "replayed", "")
+    scheduler.set(definitions.ACCEPTED, 6, 3, 1)
+    assert collected(tmp_path) == {
+        (definitions.PROPOSALS.name, ("0", "eager", "mixed_batch")): 3.0,
+        (definitions.PROPOSALS.name, ("0", "replayed", "")): 9.0,
+        (definitions.ACCEPTED.name, ("0", "3", "1")): 6.0,
+    }
+
+
+def test_a_value_must_have_all_labels_of_its_metric(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="zip"):
+        Store(tmp_path, COMMON).set(definitions.PROPOSALS, 1, "eager")
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> CollectorRegistry:
+    """As in a server's process that has just started."""
+    registry = CollectorRegistry()
+    monkeypatch.setattr(store, "REGISTRY", registry)
+    monkeypatch.setattr(store, "_collector", None)
+    monkeypatch.setattr(store, "_own_folder", None)
+    for name in (store.VLLM_FOLDER, envs.METRICS.name):
+        # Set and deleted, so that what the test sets is taken back.
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    return registry
+
+
+def test_the_servers_registry_shows_what_its_workers_write(registry: CollectorRegistry) -> None:
+    assert store.folder() is None
+    store.collect_from_workers()
+    where = store.folder()
+    assert where is not None
+    store.collect_from_workers()  # vLLM copies its configuration, and asks again
+    assert store.folder() == where
+    Store(where, COMMON).set(definitions.KV_BLOCKS, 11)
+    shown = generate_latest(registry).decode()
+    assert 'mkv_ascend_kv_blocks{engine="0",model_name="m"} 11.0' in shown
+
+
+def test_a_folder_that_the_user_names_is_taken(
+    registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(envs.METRICS.name, str(tmp_path))
+    store.collect_from_workers()
+    assert store.folder() == tmp_path
+    Store(tmp_path, COMMON).set(definitions.KV_BLOCKS, 11)
+    assert b" 11.0" in generate_latest(registry)
+
+
+def test_the_folder_of_a_server_that_started_this_one_is_left_alone(
+    registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    theirs = tmp_path / f"{store.OWN_PREFIX}1"
+    theirs.mkdir()
+    monkeypatch.setenv(envs.METRICS.name, str(theirs))
+    Store(theirs, COMMON).set(definitions.KV_BLOCKS, 11)
+    store.collect_from_workers()
+    assert generate_latest(registry) == b""
+    assert store.folder() not in (None, theirs)
+
+
+def test_a_process_that_a_server_started_writes_to_the_servers_folder(
+    registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The engine core makes vLLM's configuration anew, and its workers inherit its variables.
+
+    An API server may be such a process, too.
+    """
+    monkeypatch.setattr(store.multiprocessing, "parent_process", lambda: object())
+    theirs = tmp_path / f"{store.OWN_PREFIX}1"
+    theirs.mkdir()
+    monkeypatch.setenv(envs.METRICS.name, str(theirs))
+    store.collect_from_workers()
+    assert store.folder() == theirs
+    Store(theirs, COMMON).set(definitions.KV_BLOCKS, 11)
+    assert b" 11.0" in generate_latest(registry)
+
+
+def test_where_vllm_collects_from_files_ours_lie_beside_its_own(
+    registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With several API servers, each of which reads that folder."""
+    monkeypatch.setenv(store.VLLM_FOLDER, str(tmp_path))
+    store.collect_from_workers()
+    assert store.folder() == tmp_path
+    assert not envs.METRICS.is_set()
+    Store(tmp_path, COMMON).set(definitions.KV_BLOCKS, 11)
+    assert generate_latest(registry) == b""
+
+
+@pytest.mark.parametrize("metric", definitions.METRICS, ids=lambda metric: metric.name)
+def test_names_are_as_prometheus_asks(metric: definitions.Metric) -> None:
+    assert re.fullmatch(r"mkv_ascend(_[a-z]+)+", metric.name)
+    assert metric.name.endswith("_total") == (metric.kind == definitions.COUNTER)
+    # vLLM 0.23.0 unregisters collectors whose names hold this word.
+    assert "vllm" not in metric.name
+    assert not {"le", "job", "instance", *definitions.COMMON_LABELS} & set(metric.labels)
