@@ -31,10 +31,7 @@ from mkv_ascend.metrics import definitions
 REPOSITORY = Path(__file__).resolve().parents[3]
 DASHBOARD = json.loads((REPOSITORY / "docs/dashboards/mkv_ascend.json").read_text())
 PAGE = Path(__file__).with_name("metrics_page.txt")
-"""Of vLLM 0.23.0 with gemma3 and a draft of it, three texts of 24 tokens; its name shortened.
-
-Acceptance by K was added by hand, from the page's own figures of vLLM: every K is 3.
-"""
+"""Of vLLM 0.23.0 with gemma3 and a draft of it, three texts of 24 tokens; its name shortened."""
 NAME = re.compile(r"\b(?:vllm:|mkv_ascend_)[a-z_]+")
 OURS = {metric.name: metric for metric in definitions.METRICS}
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
