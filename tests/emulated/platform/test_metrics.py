@@ -82,12 +82,15 @@ def observe(folder, runner, *options, speculative=True):
 
 
 def check_proposals(seen):
-    """Requests came one by one: their prompts draft eagerly, each verification by a replay."""
+    """Requests came one by one: their prompts draft eagerly, each verification by a replay.
+
+    Where steps are scheduled ahead, a request may end before its last proposal is verified.
+    """
     proposals = seen.all_of(definitions.PROPOSALS.name, "mode", "reason")
-    verified = seen.one(f"{VLLM}drafts_total")
-    assert verified > 10
-    assert proposals == {("eager", "mixed_batch"): len(TEXTS), ("replayed", ""): verified}
-    assert [answer["replays"] for answer in seen.replays] == [verified] * len(seen.replays)
+    verified, replayed = seen.one(f"{VLLM}drafts_total"), seen.replays[0]["replays"]
+    assert 10 < verified <= replayed <= verified + len(TEXTS)
+    assert proposals == {("eager", "mixed_batch"): len(TEXTS), ("replayed", ""): replayed}
+    assert [answer["replays"] for answer in seen.replays] == [replayed] * len(seen.replays)
     every = sum(proposals.values())
     assert seen.all_of(definitions.DRAFT_TOKENS.name, "k") == {(str(K),): every * K}
     passes = seen.all_of(definitions.PASSES.name, "purpose")
