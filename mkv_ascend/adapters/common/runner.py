@@ -35,9 +35,9 @@ from mkv_ascend.adapters.common.patches import (
     expert_groups,
     gdn_rows,
     mamba_kernels,
+    sampled_rows,
     target_state_groups,
 )
-from mkv_ascend.adapters.common.patches.drafted_tokens import DRAFTED, name_drafts
 from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
 from mkv_ascend.adapters.common.rebuilding_states import (
     Rebuilding,
@@ -226,11 +226,11 @@ class MkvModelRunner(NPUModelRunner):
         super()._sync_num_accepted_tokens(*args, **kwargs)
         self._skipped.restore(self)
 
-    @override(DRAFTED)
+    @override(sampled_rows.swap_both_masks.record)
     def _sample(self, logits: Any, spec_decode_metadata: Any) -> Any:
         """As vllm-ascend's; penalties of a verify step count the drafts before each row."""
         if spec_decode_metadata is not None:
-            name_drafts(self)
+            sampled_rows.name_drafts(self)
         return super()._sample(logits, spec_decode_metadata)
 
     @override(target_state_groups.groups_that_move.record)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.patches import (
     bound_caches,
-    swapped_masks,
+    sampled_rows,
     target_state_groups,
     two_head_sizes,
     value_head_size,
@@ -38,4 +38,4 @@ def apply() -> None:
     decode_thresholds.rows_that_verify.apply()
     gdn_rows.install()
     target_state_groups.groups_that_move.apply()
-    swapped_masks.swap_both_masks.apply()
+    sampled_rows.swap_both_masks.apply()
