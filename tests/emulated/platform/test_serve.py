@@ -62,7 +62,7 @@ def test_an_engine_core_of_its_own_takes_our_options(tmp_path):
     arguments = [str(target), *OPTIONS, "--gpu-memory-utilization", "0.5"]
     arguments += ["--additional-config", json.dumps(ours)]
     with serve(arguments, tmp_path / "server.log") as server:
-        tokens = complete(server, str(target), text)
+        tokens = complete(server, str(target), text, MAX_TOKENS)
     assert_greedy(target, [reference.token_ids(target, text)], [tokens], MAX_TOKENS)
 
 
