@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tests `make test` runs on each host."""
+
+from __future__ import annotations
+
+UNIT = {
+    "0.23": ("tests/unit",),
+    "0.30": (
+        "tests/unit",
+        # What is built and shipped is the same for each host, and so are the tools that read it.
+        "--ignore=tests/unit/install",
+    ),
+}
+"""Host -> its unit tests."""
+GROUPS = "tests/emulated/drafting/test_drafting_groups.py"
+GRAPHS = "tests/emulated/graphs/test_draft_graphs.py"
+COST = "tests/emulated/drafting/test_drafting_cost.py"
+PAIRS = "tests/emulated/drafting/test_pairs.py"
+REFERENCE = (
+    "tests/emulated/drafting/test_drafting_reference.py"
+    "::test_proposals_and_acceptance_are_the_references"
+)
+PLANNED = (
+    "tests/emulated/layout/test_planner.py::test_what_is_explained_is_what_an_engine_allocates"
+)
+COMPRESSED = "tests/emulated/models/test_deepseek_v4.py"
+V2 = "tests/emulated/runner_v2/test_drafts.py"
+V2_GRAPHS = "tests/emulated/runner_v2/test_graphs.py"
+V2_STOCK_GRAPHS = "tests/emulated/runner_v2/test_stock_graphs.py"
+LOADS = "tests/emulated/runner_v2/test_following_loads.py"
+REQUESTS = "tests/emulated/drafting/test_drafting_requests.py"
+HITS = "tests/emulated/recurrent/test_hits_of_recurrent_drafts.py"
+STATED = (
+    "tests/emulated/recurrent/test_recurrent_drafts.py::test_targets_without_states_and_with_others"
+)
+WINDOWS = "tests/emulated/recurrent/test_convolutions_with_triton.py"
+MAMBA = "tests/emulated/recurrent/test_mamba_models.py"
+STATES = "tests/emulated/recurrent/test_gated_delta_nets.py"
+EMULATED = {
+    "0.23": ("tests/emulated",),
+    # The emulated NPU, models that need more than attention, and drafts. Add a folder when all of
+    # it passes there. The tiny models themselves are judged on the default host.
+    "0.30": (
+        "tests/emulated/device",
+        "tests/emulated/benchmarks/test_benchmark_kv_layout.py",
+        "tests/emulated/layout/test_block_zeroer.py",
+        # Plans from numbers, from built models and of engines: experts, states, indexers, heads.
+        f"{PLANNED}[gdn]",
+        f"{PLANNED}[gdn, gdn]",
+        f"{PLANNED}[gdn alone]",
+        f"{PLANNED}[qwen3-next, mtp]",
+        f"{PLANNED}[sparse mla]",
+        f"{PLANNED}[eagle3]",
+        "tests/emulated/layout/test_layout_groups.py",
+        f"{PLANNED}[mla, windows, v2]",
+        f"{PLANNED}[qwen3-next, mtp, v2]",
+        "tests/emulated/layout/test_planned_runner.py",
+        "tests/emulated/layout/test_requests_at_once.py",
+        "tests/emulated/models/test_adapted_backends.py",
+        f"{COMPRESSED}::test_stock_model_runner_v2_alone",
+        f"{COMPRESSED}::test_dense_draft",
+        f"{COMPRESSED}::test_dense_draft_in_graphs[v2]",
+        f"{COMPRESSED}::test_tokens_are_the_references_and_drafts_its_mtp_layers[v2]",
+        f"{COMPRESSED}::test_k_by_batch_size_on_model_runner_v2[FULL_DECODE_ONLY]",
+        "tests/emulated/models/test_mla_specs.py",
+        "tests/emulated/models/test_sparse_models.py::test_tokens_are_those_of_the_chosen_keys",
+        "tests/emulated/models/test_sparse_models.py"
+        "::test_keys_of_the_indexer_choose_as_well_in_8_bits[True]",
+        "tests/emulated/models/test_sparse_models.py::test_latents_of_8_bits",
+        "tests/emulated/models/test_shared_caches.py"
+        "::test_a_layer_that_shares_joins_a_group_of_unlike_pages",
+        "tests/emulated/models/test_stock.py",
+        # Model runner V2: stock, drafts by plain loops, in graphs, at random, on ranks, by count.
+        "tests/emulated/runner_v2/test_stock.py::test_a_target_alone[llama_target]",
+        "tests/emulated/runner_v2/test_stock.py::test_later_passes_of_a_head_see_rejected_tokens",
+        f"{V2_STOCK_GRAPHS}::test_graphs_of_a_target",
+        f"{V2_STOCK_GRAPHS}::test_the_first_pass_updates_one_layer_of_a_head_of_two",
+        f"{V2_STOCK_GRAPHS}::test_later_passes_give_all_layers_the_blocks_of_the_first_ones_group",
+        "tests/emulated/runner_v2/test_speculator.py",
+        f"{V2}::test_proposals_and_acceptance_are_the_references[gemma3-gemma3_draft-draft_model-3]",
+        f"{V2}::test_proposals_and_acceptance_are_the_references"
+        "[llama_target-deepseek_v2_draft-draft_model-3]",
+        f"{V2}::test_proposals_and_acceptance_are_the_references[gpt_oss-gpt_oss_eagle3-eagle3-3]",
+        f"{V2}::test_proposals_and_acceptance_are_the_references"
+        "[deepseek_v3_mtp-deepseek_v3_mtp-mtp-3]",
+        f"{V2}::test_proposals_and_acceptance_are_the_references[gpt_oss-gpt_oss_dflash-dflash-3]",
+        f"{V2}::test_a_target_whose_class_gives_no_states",
+        f"{V2_GRAPHS}::test_independent_drafts[gemma3-gemma3_draft-2]",
+        f"{V2_GRAPHS}::test_independent_drafts[deepseek_v2_target-deepseek_v2_draft-3]",
+        f"{V2_GRAPHS}::test_heads_propose_as_in_eager_mode[gpt_oss-gpt_oss_eagle3-eagle3-3]",
+        "tests/emulated/runner_v2/test_data_parallel.py::test_ranks_are_idle_in_turn"
+        "[gpt_oss-gpt_oss_draft-draft_model-2]",
+        "tests/emulated/runner_v2/test_ranks.py::test_two_ranks_of_tensor_parallelism[graphs]",
+        # K by batch size: a load of 1 -> 8 -> 1 requests, and one of 32 without waiting.
+        f"{LOADS}::test_each_number_of_drafts_is_replayed",
+        f"{LOADS}::test_each_draft_token_is_the_drafts_own",
+        f"{LOADS}::test_launches_follow_the_number_of_drafts",
+        f"{LOADS}::test_a_step_finds_the_graph_of_its_own_number",
+        f"{LOADS}::test_a_load_of_32_with_asynchronous_scheduling",
+        f"{LOADS}::test_drafts_with_recurrent_layers[qwen3_moe-qwen3_next_draft-1]",
+        f"{LOADS}::test_sizes_in_tokens_of_two_numbers_may_be_one[deepseek_v2_target-llama_draft-draft_model]",
+        f"{LOADS}::test_states_go_on_from_what_was_accepted_in_graphs",
+        f"{LOADS}::test_states_go_on_from_what_was_accepted_eagerly",
+        "tests/emulated/runner_v2/test_sampling.py",
+        "tests/emulated/runner_v2/test_cost.py",
+        "tests/emulated/runner_v2/test_planned_caches.py",
+        "tests/emulated/platform/test_platform.py",
+        "tests/emulated/platform/test_seat.py",
+        "tests/emulated/platform/test_metrics.py"
+        "::test_figures_are_vllms_and_those_of_the_plan[v1-1]",
+        "tests/emulated/platform/test_serve.py::test_an_engine_core_of_its_own_takes_our_options",
+        "tests/emulated/models/test_models.py::test_tokens_are_those_of_hugging_face[gpt_oss]",
+        f"{STATES}::test_states_across_chunks_rejected_drafts_and_cached_blocks",
+        f"{STATES}::test_states_after_preemption_and_looked_up_drafts",
+        f"{STATES}::test_states_where_the_longest_context_ends",
+        f"{STATES}::test_steps_of_less_than_a_block",
+        f"{STATES}::test_steps_of_less_than_a_block_are_refused",
+        f"{MAMBA}::test_states_are_taken_back_to_what_was_accepted[granite4-v1]",
+        f"{MAMBA}::test_states_are_taken_back_to_what_was_accepted[lfm2-v1]",
+        f"{MAMBA}::test_states_where_the_longest_context_ends[granite4-graphs-v2]",
+        # Drafts with states behind hits: blocks alone, in graphs, resumed, beside other states.
+        "tests/emulated/recurrent/test_draft_state_blocks.py",
+        f"{HITS}::test_hits_are_those_without_the_draft[llama_target-lfm2-fields1-v1]",
+        f"{HITS}::test_a_resumed_request_finds_its_own_blocks[v2]",
+        "tests/emulated/runner_v2/test_recurrent_drafts.py"
+        "::test_proposals_and_acceptance_are_the_references[llama_target-lfm2-3]",
+        # On model runner V2 from graphs, beside chunks and a prompt of one token.
+        f"{STATED}[qwen3_moe-qwen3_next_draft-limits0-v2]",
+        f"{HITS}::test_states_of_the_target_are_hit_and_those_of_the_draft_rebuilt"
+        "[qwen3_next-qwen3_next_draft-v2]",
+        f"{WINDOWS}::test_windows_go_back_to_what_was_accepted[lfm2-llama_draft-graphs]",
+        f"{WINDOWS}::test_windows_go_back_to_what_was_accepted[llama_target-lfm2-eager]",
+        f"{WINDOWS}::test_sizes_that_the_operator_does_not_take_are_refused",
+        f"{WINDOWS}::test_windows_in_another_dtype_than_the_model_are_refused",
+        f"{WINDOWS}::test_an_update_is_that_of_plain_loops",
+        "tests/emulated/recurrent/test_skipped_requests.py"
+        "::test_what_was_accepted_outlives_a_step_without_tokens[granite4-True]",
+        # Drafts: eagle3 and dflash by plain loops, MLA's, one in two groups, vLLM's default graphs.
+        f"{REFERENCE}[llama_target-llama_eagle3-eagle3-3]",
+        f"{REFERENCE}[gpt_oss-gpt_oss_dflash-dflash-3]",
+        f"{PAIRS}::test_mla_target_with_dense_draft[tp1]",
+        f"{PAIRS}::test_an_mla_model_drafting_for_itself_is_always_accepted",
+        f"{GROUPS}::test_a_draft_in_more_groups_than_its_target[1-fused_infer_attention]",
+        f"{GRAPHS}::test_default_settings_of_vllm_serve",
+        "tests/emulated/drafting/test_prefix_hits_of_heads.py"
+        "::test_a_shifted_draft_gives_up_one_block_and_is_right"
+        "[gpt_oss-gpt_oss_eagle3-eagle3-gpt_oss-v2]",
+        # Several ranks, an idle one among them; graphs of MLA, whose launches are updated apart.
+        f"{PAIRS}::test_mla_target_with_dense_draft[tp2]",
+        f"{GRAPHS}::test_two_ranks",
+        f"{GRAPHS}::test_independent_drafts[deepseek_v2_target-deepseek_v2_draft-3]",
+        "tests/emulated/drafting/test_drafting_data_parallel.py",
+        # What requests ask for: LoRA, grammars, aborts, preemption, sampling.
+        *(
+            f"{REQUESTS}::{test}[{runner}{sort}]"
+            for runner in ("v1", "v2-graphs")
+            for test, sort in (
+                ("test_the_adapter_is_the_targets_alone", ""),
+                ("test_drafts_are_accepted", "-adapted"),
+                ("test_drafts_are_accepted", "-letters"),
+                ("test_graphs_of_target_and_draft_are_replayed_where_asked_for", ""),
+                ("test_grammars_hold_and_tokens_are_those_without_a_draft", ""),
+                ("test_an_aborted_request_leaves_nothing_behind", ""),
+                ("test_every_draft_token_is_the_drafts_own", ""),
+            )
+        ),
+        "tests/emulated/drafting/test_drafting_parameters.py"
+        "::test_penalties_and_bad_words_with_asynchronous_scheduling[v1]",
+        "tests/emulated/drafting/test_adapters_beside_heads.py::test_tokens_and_drafts[eagle-v1]",
+        "tests/emulated/drafting/test_adapters_beside_heads.py::test_tokens_and_drafts[mtp-v2]",
+        "tests/emulated/drafting/test_adapters_beside_heads.py"
+        "::test_tokens_and_drafts[eagle-v2-graphs]",
+        "tests/emulated/drafting/test_grammars.py::test_tokens_are_those_without_a_draft[v1-async]",
+        "tests/emulated/drafting/test_grammars.py::test_tokens_are_those_without_a_draft[v2-async]",
+        f"{GROUPS}::test_preemption_with_asynchronous_scheduling",
+        f"{GROUPS}::test_aborted_requests_leave_the_others_as_they_were",
+        "tests/emulated/drafting/test_drafting_sampling.py",
+        "tests/emulated/drafting/test_proposers.py",
+        # What of the process is the target's, and what the draft's.
+        "tests/emulated/drafting/test_draft_isolation.py",
+        # What the host reads, by count, and how metadata is shared.
+        f"{COST}::test_a_replayed_proposal_is_four_launches_beside_its_graph",
+        f"{COST}::test_the_host_reads_nothing_where_operators_take_lengths_as_tensors"
+        "[flash_attention_3]",
+        "tests/emulated/drafting/test_draft_metadata.py",
+        "tests/emulated/drafting/test_target_pass.py",
+        "tests/emulated/graphs/test_draft_launches.py",
+        f"{GRAPHS}::test_independent_drafts[llama_target-deepseek_v32_target-3]",
+        "tests/emulated/graphs/test_task_updates.py",
+    ),
+}
+"""Host -> its tests on the emulated NPU."""
