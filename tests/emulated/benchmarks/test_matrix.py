@@ -31,6 +31,7 @@ CELLS = [
     "dsa/window+full",
     "mamba2/short conv",
     "short conv/dense",
+    "glm4-moe/mtp",
 ]
 """Ways in which layers of target and draft differ that no other test runs so."""
 
