@@ -92,7 +92,7 @@ class ModelConfig:
         counts = {"qwen3_next": self.get("num_nextn_predict_layers") or 1}
         for name in QWEN3_5:
             counts[name] = self.get("mtp_num_hidden_layers") or 1
-        for name in ("deepseek_v3", "deepseek_v32", "deepseek_v4"):
+        for name in ("deepseek_v3", "deepseek_v32", "deepseek_v4", "glm4_moe", "mimo"):
             counts[name] = self.get("num_nextn_predict_layers") or 0
         count = counts.get(self.model_type, 0)
         if not count:

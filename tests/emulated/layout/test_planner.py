@@ -192,6 +192,7 @@ def test_what_is_explained_is_what_an_engine_allocates(name, capsys):
 BUILT_ONLY = {
     "qwen3.5": Pair("qwen3_5", draft="gemma3_draft"),
     "qwen3.5, mtp": Pair("qwen3_5", "mtp", None),
+    "glm-4 with experts, mtp": Pair("glm4_moe_mtp", "mtp", None),
 }
 if not hosts.PLANS_DEEPSEEK_V4:
     # Beside another model's layers it is planned there, too; its worker takes a process of its own.
