@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,3 +54,75 @@ def test_a_graph_finds_its_rows_again() -> None:
     assert found[0] is found[1]
     assert found[2] is not found[0]
     assert len(vars(builder)[gdn_rows.UNIFORM]) == 1
+
+
+@dataclass
+class Common:
+    """The fields of vLLM's ``CommonAttentionMetadata`` that are read or changed."""
+
+    query_start_loc: torch.Tensor
+    query_start_loc_cpu: torch.Tensor
+    seq_lens: torch.Tensor
+    num_actual_tokens: int
+    max_query_len: int
+    _num_computed_tokens_cache: torch.Tensor | None = None
+
+    def replace(self, **fields: Any) -> Common:
+        return replace(self, **fields)
+
+    def compute_num_computed_tokens(self) -> torch.Tensor:
+        if self._num_computed_tokens_cache is None:
+            self._num_computed_tokens_cache = self.seq_lens - self.query_start_loc.diff()
+        return self._num_computed_tokens_cache
+
+
+def built(lengths: list[int], drafts: list[int], named: Any, **others: Any) -> tuple[Common, Any]:
+    """What vllm-ascend's builder is given for rows of so many tokens, K being 3, and its answer."""
+    starts = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32)
+    common = Common(starts, starts, torch.full((len(lengths),), 20), sum(lengths), max(lengths))
+    builder = SimpleNamespace(num_spec=3, **{gdn_rows.OF_THE_TARGET: named})
+    given: list[Common] = []
+
+    def original(builder: Any, prefix: int, common: Common, *rest: Any, **others: Any) -> Any:
+        given.append(common)
+        return SimpleNamespace(drafts=rest[1])
+
+    patch = gdn_rows.build_of_padded_rows
+    build = patch.functions[patch.record.targets[0]]
+    answer = build(original, builder, 0, common, torch.ones(1), torch.tensor(drafts), **others)
+    return given[0], answer
+
+
+def test_builders_are_given_padded_rows_whose_computed_tokens_are_those_before_padding() -> None:
+    """Columns of states are chosen by the tokens computed: the repetitions must not count."""
+    longer, metadata = built([2, 4, 5, 1], [1, 3, -1, 0], gdn_rows.as_named)
+    assert longer.query_start_loc_cpu.tolist() == [0, 4, 8, 13, 17]
+    assert longer.query_start_loc.tolist() == [0, 4, 8, 13, 17]
+    assert (longer.num_actual_tokens, longer.max_query_len) == (17, 5)
+    assert longer.compute_num_computed_tokens().tolist() == [18, 16, 15, 19]
+    rows = getattr(metadata, gdn_rows.ROWS)
+    assert rows.source.tolist() == [0, 1, 1, 1, *range(2, 11), 11, 11, 11, 11]
+    assert rows.kept.tolist() == [0, 1, *range(4, 14)]
+
+
+def test_tokens_of_padding_requests_are_no_actual_tokens() -> None:
+    longer, _ = built([2, 2, 2], [1, 1, -1], gdn_rows.as_named, num_actual_reqs=2)
+    assert longer.num_actual_tokens == 8
+
+
+def test_rows_are_named_with_the_largest_number_of_drafts() -> None:
+    longer, metadata = built([1], [-1], lambda common, drafts, k: torch.full_like(drafts, k - 2))
+    assert longer.query_start_loc_cpu.tolist() == [0, 4]
+    assert metadata.drafts.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "drafts", "named"),
+    [([2, 4], [1, 3], None), ([4, 5], [3, -1], gdn_rows.as_named)],
+    ids=["a draft's", "as long as can be"],
+)
+def test_other_batches_are_left_alone(lengths: list[int], drafts: list[int], named: Any) -> None:
+    common, metadata = built(lengths, drafts, named)
+    assert common.num_actual_tokens == sum(lengths)
+    assert common._num_computed_tokens_cache is None
+    assert not hasattr(metadata, gdn_rows.ROWS)

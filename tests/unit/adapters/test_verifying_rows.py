@@ -12,15 +12,25 @@ import pytest
 from mkv_ascend.adapters.common.verifying_rows import name_rows, verifying_rows
 
 
-def test_rows_that_go_on_from_another_column_than_the_first() -> None:
-    """Drafts; accepted drafts and none now; neither; a prompt whose chunk has "drafts"; its end."""
-    found = verifying_rows(
-        drafts=np.array([2, 0, 0, 3, 0]),
-        accepted=np.array([1, 3, 1, 1, 1]),
-        computed=np.array([9, 9, 9, 4, 5]),
-        prompts=np.array([5, 5, 5, 5, 5]),
-    )
-    assert found.tolist() == [2, 0, -1, -1, -1]
+@pytest.mark.parametrize(
+    ("drafts", "accepted", "computed", "found"),
+    [
+        (2, 1, 9, 2),  # with drafts to verify
+        (0, 1, 9, -1),  # with none, now and before
+        (0, 2, 9, 0),  # one draft was accepted, and there are none now
+        (0, 4, 9, 0),  # three were
+        (3, 1, 4, -1),  # the last token of a prompt, with "drafts" behind it
+        (0, 3, 4, -1),  # that one, with what another request left in its row
+        (2, 1, 5, 2),  # the first step behind a prompt
+        (0, 1, 5, -1),  # that one, without drafts
+    ],
+)
+def test_rows_that_go_on_from_another_column_than_the_first(
+    drafts: int, accepted: int, computed: int, found: int
+) -> None:
+    """Behind a prompt of 5 tokens."""
+    rows = verifying_rows(*(np.array([each]) for each in (drafts, accepted, computed, 5)))
+    assert rows.tolist() == [found]
 
 
 def runner(drafts: list[int], accepted: list[int]) -> Any:
