@@ -57,16 +57,28 @@ class Case:
 
 @dataclass
 class CopyEvent:
-    """``Event`` of the plan; says how often the host waited for it."""
+    """``Event`` of the plan, of a copy that ends when the host waits for it; says how often.
+
+    Until then the lengths on the host are those of no pass.
+    """
 
     recorded: int = 0
     waited_for: int = 0
+    on_the_host: torch.Tensor | None = None
+    on_the_way: torch.Tensor | None = None
 
     def record(self) -> None:
         self.recorded += 1
+        assert self.on_the_host is not None
+        self.on_the_way = self.on_the_host.clone()
+        self.on_the_host.fill_(3)
 
     def synchronize(self) -> None:
         self.waited_for += 1
+        assert self.on_the_host is not None
+        assert self.on_the_way is not None, "the host waits for a copy that was not begun"
+        self.on_the_host.copy_(self.on_the_way)
+        self.on_the_way = None
 
 
 @dataclass
@@ -152,6 +164,7 @@ class Engine:
         ]
         self.copied = CopyEvent()
         self.plan = DraftPlan(self._sizes(), self.tables, case.block_sizes, self.copied)
+        self.copied.on_the_host = self.plan._host_lengths
         self.needs = Needs(self.draft.groups, self.draft.builders)
         self.proposal = Proposal(self.draft, self._strategy(), self.plan, self.needs)
         self.capturer = FakeCapturer(self.draft)
