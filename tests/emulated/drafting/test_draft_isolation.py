@@ -147,6 +147,46 @@ def test_builders_of_a_draft_see_its_configuration_and_tables(rotary_embedding):
     assert bound.__qualname__ != ProbeBackend.__qualname__
 
 
+def test_metadata_of_a_draft_keeps_its_rows_when_the_next_is_built(rotary_embedding):
+    """vllm-ascend's builder of MLA returns views of one buffer, which the next run overwrites."""
+    from types import SimpleNamespace
+
+    from mkv_ascend.adapters.common.attention.backends import bound_to
+    from mkv_ascend.adapters.common.attention.building import ModelBeingBuilt
+    from mkv_ascend.layout.kind import Role
+
+    buffer = torch.zeros(2, 3)
+
+    class Builder(ProbeBuilder):
+        def build(self):
+            buffer.add_(1)
+            return SimpleNamespace(decode=SimpleNamespace(cos=buffer[0], sin=buffer[1]))
+
+    backend = type("Backend", (), {"get_builder_cls": staticmethod(lambda: Builder)})
+    model = ModelBeingBuilt(Role.DRAFT, rope_tables=rope_tables())
+    builder = bound_to(backend, model).get_builder_cls()(None, [], None, "npu")
+    built = [builder.build() for _ in range(2)]
+    for number, metadata in enumerate(built, start=1):
+        assert metadata.decode.cos.tolist() == [number] * 3
+        assert metadata.decode.sin.tolist() == [number] * 3
+
+
+def test_rows_gathered_anew_are_those_of_the_positions(rotary_embedding):
+    """A graph writes them into the same memory in each replay."""
+    tables = rope_tables()
+    with tables.active():
+        rotary_embedding._record_cos_and_sin_cache(torch.rand(6, 2), torch.rand(6, 2))
+    kept = tables.rows(torch.tensor([1, 2, 3], dtype=torch.int32))
+    positions = torch.tensor([5, 0, 4], dtype=torch.int32)
+    expected = tables.rows(positions)
+    assert not torch.equal(kept[0], expected[0])
+    written = tables.rows(positions, out=kept)
+    for rows, own, found in zip(kept, written, expected, strict=True):
+        assert own is rows
+        assert torch.equal(rows, found)
+    assert not torch.equal(*expected)
+
+
 def test_every_rotary_global_is_known():
     """A table that vllm-ascend adds must be kept apart as well."""
     from vllm_ascend.ops import rotary_embedding

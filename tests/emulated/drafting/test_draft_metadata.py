@@ -20,7 +20,9 @@ from mkv_ascend.drafting.plan import DraftPlan, Sizes
 from tests.support import hosts
 
 CommonMetadata = hosts.module("drafting.common_metadata").CommonMetadata
-GroupBuilder = hosts.module("drafting.sharing").GroupBuilder
+_sharing = hosts.module("drafting.sharing")
+GatheredRows = _sharing.GatheredRows
+GroupBuilder = _sharing.GroupBuilder
 
 HOST = hosts.module("drafting.host").HOST
 REQUESTS, STEPS = 2, 3
@@ -188,3 +190,34 @@ def test_metadata_without_a_causal_mask_loses_its_mask():
     needs, planned = draft(builders), steps()
     metadata = needs.first_pass(batch(planned, 0), None)
     assert [of_layer.attn_mask for of_layer in metadata.values()] == [None] * 3
+
+
+def gathered_rows():
+    """Of a first pass of 5 rows and of later ones of 4, as other ranks have: 2 are padding."""
+    rows = torch.arange(5 + STEPS * 4)
+    return GatheredRows(rows, -rows, 5, 4, None, ())
+
+
+LIVE = [[5, 6], [9, 10], [13, 14]]
+"""Rows of the two requests in each later pass."""
+
+
+def test_later_passes_of_mla_have_the_rows_of_their_live_requests():
+    built = SimpleNamespace(decode=SimpleNamespace(cos="the first pass's", sin="", seq_lens=None))
+    planned = steps()
+    made = _sharing.MLASharing().for_later_passes(built, planned, gathered_rows())
+    assert [each.decode.cos.tolist() for each in made] == LIVE
+    assert [(-each.decode.sin).tolist() for each in made] == LIVE
+    assert [each.decode.input_positions.tolist() for each in made] == [[6, 10], [7, 11], [8, 12]]
+    assert built.decode.cos == "the first pass's", "the template was changed"
+
+
+def test_later_passes_of_sparse_mla_have_rows_and_lengths_of_their_own():
+    built = SimpleNamespace(seq_lens="the first pass's", seq_lens_cpu="", cos="", sin="")
+    planned = steps()
+    made = _sharing.SparseMLASharing().for_later_passes(built, planned, gathered_rows())
+    assert [each.cos.tolist() for each in made] == LIVE
+    assert [(-each.sin).tolist() for each in made] == LIVE
+    assert [each.seq_lens.tolist() for each in made] == [[7, 11], [8, 12], [9, 13]]
+    assert [each.seq_lens_cpu for each in made] == [None] * STEPS
+    assert built.seq_lens == "the first pass's", "the template was changed"

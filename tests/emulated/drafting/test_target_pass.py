@@ -22,6 +22,7 @@ MLASharing = _sharing.MLASharing
 SparseMLASharing = _sharing.SparseMLASharing
 _target_pass = hosts.module("target_pass")
 Follower = _target_pass.Follower
+GDNSharing = hosts.module("drafting.gdn_sharing").GDNSharing
 plan_target_pass = _target_pass.plan_target_pass
 
 SHARING_OF = hosts.module("drafting.host").HOST.sharing_of
@@ -175,6 +176,44 @@ def test_sparse_followers_have_their_own_block_table_and_slots():
     assert metadata.block_table.tolist() == follower.table.rows.tolist()
     assert metadata.slot_mapping.tolist() == [30] * 3
     assert built.slot_mapping.tolist() == [20] * 3, "the leader's metadata was changed"
+
+
+def test_padding_requests_of_states_read_block_0():
+    """Their rows of the block table may hold blocks of an earlier batch."""
+    builder = SimpleNamespace(
+        kv_cache_spec=None,
+        vllm_config=SimpleNamespace(cache_config=SimpleNamespace(mamba_cache_mode="none")),
+    )
+    built = SimpleNamespace(
+        spec_sequence_masks=None,
+        non_spec_state_indices_tensor=torch.tensor([1, 2], dtype=torch.int32),
+        prefill_state_indices=None,
+        spec_state_indices_tensor=None,
+        non_spec_prefill_metadata=None,
+        non_spec_decode_metadata=None,
+        spec_decode_metadata=None,
+    )
+    table = Table(30)
+    followed = Follower(GDNSharing(builder), "leader", ("t",), table).metadata(built, 1, LENGTHS)
+    assert followed.non_spec_state_indices_tensor.tolist() == [30, 0]
+    assert built.non_spec_state_indices_tensor.tolist() == [1, 2]
+
+
+@hosts.only_on("vllm_ascend_0_23", "0.30 computes the slots of all groups in one launch")
+def test_slots_are_those_of_the_targets_attention_alone(monkeypatch):
+    """A group of states has no slots, and those of the draft's own group the draft computes."""
+    module = hosts.module("target_slots")
+    given = []
+    monkeypatch.setattr(module.TargetSlots, "__init__", lambda self, *args: given.append(args))
+    tables = [Table(base) for base in TABLES]
+    tables[3].is_mamba_group = True
+    every = SimpleNamespace(block_tables=tables, compute_slot_mapping="vllm-ascend's")
+    module.slots_in_one_launch(every, GROUPS, ["d.0", "d.1"], 2)
+    assert given == [([tables[1], tables[2]], 2)]
+    assert every.compute_slot_mapping != "vllm-ascend's"
+    alone = SimpleNamespace(block_tables=[tables[3]], compute_slot_mapping="vllm-ascend's")
+    module.slots_in_one_launch(alone, [GROUPS[3]], [], 2)
+    assert alone.compute_slot_mapping == "vllm-ascend's"
 
 
 @hosts.only_on("vllm_ascend_0_23", "0.30 computes the slots of all groups in one launch")
