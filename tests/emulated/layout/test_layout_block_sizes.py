@@ -22,6 +22,7 @@ from vllm.v1.kv_cache_interface import (
     KVCacheGroupSpec,
     SlidingWindowSpec,
 )
+from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 from vllm_ascend.patch.platform.patch_kv_cache_coordinator import AscendHybridKVCacheCoordinator
 
 from benchmarks.kv_layout import plan
@@ -232,3 +233,20 @@ def test_no_group_is_handed_blocks_beyond_the_hit(specs, cached, hit):
     if hosts.NAME == "vllm_ascend_0_23":  # 0.30.0rc2 cuts all groups itself
         stock, _ = find.__wrapped__(coordinator, hashes, 1024)
         assert len(stock[1]) * specs[1].block_size > hit, "vllm-ascend cuts all groups now"
+
+
+@hosts.only_on("vllm_ascend_0_23", "0.30.0rc2 cuts all groups itself")
+def test_compressed_groups_keep_what_the_coordinator_leaves_them():
+    """A block of theirs has rows for more tokens than its size says."""
+    cut = hosts.module("patches.prefix_hits").cut_to_the_hit
+    compressed = AscendMLAAttentionSpec(
+        block_size=128, num_kv_heads=1, head_size=576, dtype=torch.bfloat16, compress_ratio=4
+    )
+    coordinator = SimpleNamespace(
+        attention_groups=[(full(128, 8), [0], None), (compressed, [1], None)],
+        _get_effective_block_size=lambda spec: spec.block_size,
+    )
+    (replacement,) = cut.functions.values()
+    found = [["block"] * 6, ["block"] * 6]
+    blocks, length = replacement(lambda *_: (found, 384), coordinator, [], 1024)
+    assert ([len(group) for group in blocks], length) == ([3, 6], 384)

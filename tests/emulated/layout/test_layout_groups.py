@@ -11,6 +11,7 @@ import vllm_ascend.ops  # First of vllm_ascend, or its imports go in a circle.
 import vllm_ascend.patch.platform  # noqa: F401  Before specs are registered, as in an engine.
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import (
+    HiddenStateCacheSpec,
     MambaSpec,
 )
 from vllm_ascend.core.kv_cache_interface import AscendSlidingWindowMLASpec
@@ -62,6 +63,23 @@ def test_pair_that_vllm_refuses_has_two_groups():
     )
     shared = [layers_of(tensor) for tensor in result.kv_cache_tensors]
     assert sorted(name for names in shared for name in names) == sorted(specs)
+
+
+@hosts.only_on("vllm_ascend_0_23", "vLLM 0.30.0 compares the size of values, too")
+def test_values_of_two_sizes_and_hidden_states_beside_layers_are_two_specs():
+    """vLLM 0.23.0 would give all layers the first one's values, and its look fails on the other."""
+    stock = kv_cache_utils.is_kv_cache_spec_uniform.__wrapped__
+    narrow = {"a": full(), "b": replace(full(), head_size_v=32)}
+    assert stock(dict(narrow)), "vLLM compares them now"
+    assert not kv_cache_utils.is_kv_cache_spec_uniform(narrow)
+    states = HiddenStateCacheSpec(
+        block_size=128, num_kv_heads=1, head_size=576, dtype=torch.bfloat16
+    )
+    beside = {"a": mla(), "b": states}
+    with pytest.raises(AttributeError):
+        stock(dict(beside))
+    assert not kv_cache_utils.is_kv_cache_spec_uniform(beside)
+    assert kv_cache_utils.is_kv_cache_spec_uniform({"a": full(), "b": full()})
 
 
 def test_specs_keep_their_facts_on_the_way_to_another_process():

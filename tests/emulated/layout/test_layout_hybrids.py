@@ -126,6 +126,23 @@ def test_latents_beside_states_are_grouped_though_vllm_cannot(monkeypatch):
     assert kinds == ["AscendMLAAttentionSpec", "MambaSpec"]
 
 
+@pytest.mark.parametrize("page", [1, 2])
+def test_states_smaller_than_a_page_are_grouped_though_vllm_cannot(page, monkeypatch):
+    """vLLM makes small pages larger by larger blocks. A state stays as large as it is."""
+    attention = FullAttentionSpec(
+        block_size=128, num_kv_heads=2, head_size=256, dtype=torch.bfloat16
+    )
+    rows = attention.page_size_bytes // (2 * 1024 * page)
+    states = MambaSpec(block_size=1024, shapes=((rows, 1024),), dtypes=(torch.bfloat16,))
+    specs = model([states, attention])
+    assert planned_groups.are_searched(config(), specs) == (page > 1)
+    if page > 1 and hosts.NAME == "vllm_ascend_0_23":
+        with pytest.raises(AssertionError):
+            stock_configs(monkeypatch, model([states, attention]), GIB)
+    (result,) = configs(specs, memory=GIB)
+    assert layers(result) == [["model.layers.0"], ["model.layers.1"]]
+
+
 def test_states_of_two_specs_have_groups_of_their_own():
     other = state(shapes=((3, 4096), (16, 128, 128)))
     (result,) = configs(model([state(), other, full()], [full(4, 128)]), memory=GIB)

@@ -33,16 +33,20 @@ BF16 = torch.bfloat16
 
 
 def layer(latent: int = 512, rope: int = 64, indexer: int | None = None, **impl: Any) -> Any:
-    """An MLA layer; sparse with ``indexer``, which is 0 where it reads another layer's."""
+    """An MLA layer; sparse with ``indexer``, which is 0 where it reads another layer's.
+
+    Such a layer has the size of an indexer's keys from its configuration all the same, as
+    ``AscendSFAImpl`` reads it.
+    """
     made = MLAAttention.__new__(MLAAttention)
     torch.nn.Module.__init__(made)
     made.kv_lora_rank, made.qk_rope_head_dim, made.head_size = latent, rope, latent + rope
     made.kv_cache_dtype, made.use_sparse = "auto", indexer is not None
     made.attn_backend = AscendSFABackend if made.use_sparse else AscendMLABackend
-    made.impl = SimpleNamespace(fa_quant_layer=False)
+    made.impl = SimpleNamespace(**{"fa_quant_layer": False, **impl})
     if indexer is not None:
         packed = {"enable_sparse_sfa_c8": False, "enable_sparse_li_c8": False, **impl}
-        made.impl = SimpleNamespace(has_indexer=indexer > 0, head_dim=indexer, **packed)
+        made.impl = SimpleNamespace(has_indexer=indexer > 0, head_dim=indexer or 128, **packed)
     return made
 
 
@@ -112,7 +116,18 @@ def test_specs_of_a_draft_are_its_own(case: str) -> None:
         pytest.fail("vllm-ascend asks the layer now: drop the override")
 
 
-@pytest.mark.parametrize("make", [layer, lambda: layer(indexer=128), lambda: layer(indexer=0)])
+def quantised() -> Any:
+    """A layer whose latents have 8 bits. Its rope has 16, so a row is as long as 2 * rope more."""
+    return layer(
+        fa_quant_layer=True,
+        dtype=torch.int8,
+        vllm_config=SimpleNamespace(model_config=SimpleNamespace(dtype=BF16)),
+    )
+
+
+@pytest.mark.parametrize(
+    "make", [layer, lambda: layer(indexer=128), lambda: layer(indexer=0), quantised]
+)
 def test_specs_that_fit_their_layers_are_vllm_ascends(make: Any) -> None:
     made = runner(make(), make(), sparse_target=make().use_sparse)
     assert made.get_kv_cache_spec() == NPUModelRunner.get_kv_cache_spec(made)
