@@ -23,6 +23,14 @@ single = st.sampled_from(
     ["a", "b", "B", r"\.", ".", r"\d", r"\w", r"\W", "[ab]", "[^a]", "[a-c.]", "^", "$", r"\b", ""]
 )
 
+width_of_one = st.sampled_from(["a", "B", r"\.", ".", r"\d", r"\W", "[^a]", "^a", "a$", r"\bb"])
+behind = st.builds(
+    lambda how, parts: how % "".join(parts),
+    st.sampled_from(["(?<=%s)", "(?<!%s)"]),
+    st.lists(width_of_one, max_size=2),
+)
+"""A look behind: ``re`` takes none of a width that varies."""
+
 
 def combined(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     repeat = st.sampled_from(["*", "+", "?", "*?", "+?", "??", "{2}", "{0,2}", "{1,}", "{2,3}?"])
@@ -35,7 +43,7 @@ def combined(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     )
 
 
-expressions = st.recursive(single, combined, max_leaves=8)
+expressions = st.recursive(single | behind, combined, max_leaves=8)
 texts = st.text(alphabet="abBc.1 \n", max_size=7)
 
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mkv_ascend.attention import catalog
+from mkv_ascend.attention.compatibility import reasons_against
 from mkv_ascend.attention.entry import BackendEntry, DeviceGeneration, GraphSupport
 from mkv_ascend.attention.request import Environment, LayerRequest, module_is_installed
 from mkv_ascend.attention.selection import (
@@ -361,6 +362,31 @@ def test_equally_specific_patterns_are_refused_unless_they_agree() -> None:
         assert part in message
     agreeing = options({"layers": dict.fromkeys(patterns, "FA3")})
     assert select_backend(layer(), agreeing, EVERYTHING).backend.name == "flash_attention_3"
+
+
+@pytest.mark.parametrize(
+    ("heads", "key_heads", "fits"),
+    [(64, 1, True), (65, 1, False), (512, 8, True), (513, 8, False), (512, 4, False)],
+)
+def test_the_limit_is_of_query_heads_for_each_key_head(
+    heads: int, key_heads: int, fits: bool
+) -> None:
+    entry = catalog.find("fused_infer_attention")
+    found = reasons_against(entry, layer(num_heads=heads, num_kv_heads=key_heads), EVERYTHING)
+    expected = f"at most 64 query heads may share a key head, not {heads} over {key_heads}"
+    assert found == (() if fits else (expected,))
+
+
+@pytest.mark.parametrize(
+    ("block_size", "fits"),
+    [(None, True), (64, True), (128, True), (192, True), (96, False), (32, False)],
+)
+def test_one_of_the_kernel_blocks_divides_the_block(block_size: int | None, fits: bool) -> None:
+    """A backend with kernel blocks of two sizes takes a multiple of either."""
+    entry = dataclasses.replace(catalog.find("fused_infer_attention"), kernel_block_sizes=(128, 64))
+    found = reasons_against(entry, layer(block_size=block_size), EVERYTHING)
+    expected = f"its kernel blocks of 128 or 64 tokens do not divide --block-size {block_size}"
+    assert found == (() if fits else (expected,))
 
 
 def state_layer(**changes: Any) -> LayerRequest:

@@ -366,6 +366,16 @@ def test_larger_blocks_are_tried_for_long_requests(
     assert options.largest_block_size(own, Request(tokens)) == largest
 
 
+def test_the_block_of_a_state_makes_no_other_block_larger() -> None:
+    """It is one state, however many tokens the spec counts in it: here those of the longest."""
+    sizes = (128, 256, 512, 1024, 2048, 4096)
+    like = {"retention": HOLDINGS[2], "rows": (), "states": (64,)}
+    layers = [layer("a", sizes=(65536,), **like), layer("b", sizes=sizes)]
+    options = GroupingOptions(Objective.LEAST_MEMORY)
+    kinds = _by_type(layers, options, Request(65536))
+    assert [kind.block_sizes for kind in kinds] == [(65536,), (128, 256, 512, 1024, 2048)]
+
+
 def test_layers_without_a_common_block_size_get_groups_of_their_own() -> None:
     grouping = group_layers([layer("a", sizes=(16,)), layer("b", sizes=(24,))], REQUEST)
     assert [group.block_size for group in grouping.groups] == [16, 24]

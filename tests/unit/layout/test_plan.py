@@ -65,6 +65,23 @@ def test_states_and_attention_share_planes() -> None:
     assert plan.capacity()[0].idle_bytes == 12 * MIB
 
 
+@pytest.mark.parametrize(
+    ("conv", "storage", "reason"),
+    [
+        (16, Storage.PLANAR, "those of a state lie in one buffer"),
+        (24, Storage.SPLIT, "in one buffer they would not start at multiples of 32 bytes"),
+    ],
+)
+def test_states_lie_in_one_buffer_where_each_begins_at_a_whole_vector(
+    conv: int, storage: Storage, reason: str
+) -> None:
+    """The convolution's window comes first, in 2 bytes each."""
+    (pool,) = make_plan([[states("a", (conv,), (32,))]]).pools
+    assert pool.storage is storage
+    assert reason in pool.reason
+    assert pool.buffers == ((96,) if storage is Storage.PLANAR else (48, 64))
+
+
 def test_pages_share_by_size_where_operators_take_strides() -> None:
     def layer(name: str, heads: int) -> LayerLayout:
         return keys_and_values(name, heads, storage=Storage.PAGED)

@@ -52,6 +52,28 @@ def test_states_do_not_depend_on_the_length() -> None:
     } == {4}
 
 
+@pytest.mark.parametrize(
+    ("kind", "extent", "blocks"),
+    [
+        (RetentionKind.ALL, 0, 1000),
+        (RetentionKind.WINDOW, 100, 100 - 1 + 10 + 1),
+        (RetentionKind.CHUNK, 100, 100 + 10),
+        (RetentionKind.ENCODER, 100, 100),
+        (RetentionKind.STATE, 2, 2),
+        # No more than there are tokens.
+        (RetentionKind.WINDOW, 1000, 1000 + 1),
+        (RetentionKind.CHUNK, 1000, 1000),
+    ],
+)
+def test_blocks_of_one_token_count_every_token(
+    kind: RetentionKind, extent: int, blocks: int
+) -> None:
+    """As ``max_memory_usage_bytes`` of vLLM's specs, where a step adds 10 tokens."""
+    request = Request(1000, tokens_per_step=10)
+    assert Retention(kind, extent).blocks(1, request) == blocks
+    assert Retention(kind, extent, extra_blocks=3).blocks(1, request) == blocks + 3
+
+
 def test_chunks_encoders_and_compressed_rows() -> None:
     request = Request(1000, tokens_per_step=10)
     assert Retention(RetentionKind.CHUNK, 100).blocks(20, request) == 6
