@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
+from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
+from vllm.v1.kv_cache_interface import MambaSpec
 from vllm.v1.utils import CpuGpuBuffer
 from vllm_ascend.attention.attention_v1 import AscendAttentionState
 
@@ -21,6 +23,7 @@ _families = hosts.module("drafting.families")
 Family = _families.Family
 MaskTokensFamily = _families.MaskTokensFamily
 RecurrentFamily = _families.RecurrentFamily
+_mask_tokens = hosts.module("drafting.mask_tokens")
 _proposers = hosts.module("drafting.proposers")
 CONTEXT_PARALLEL_PROPOSERS = _proposers.CONTEXT_PARALLEL_PROPOSERS
 PROPOSERS = _proposers.PROPOSERS
@@ -118,6 +121,81 @@ def test_each_method_has_its_strategy(method, hybrid, family):
 def test_context_parallelism_with_dflash_is_refused():
     with pytest.raises(NotImplementedError, match="dflash under context parallelism"):
         proposer_class("dflash", configured("dflash", decode_context_parallel_size=2))
+
+
+def a_proposer(splits_vocabulary, **own):
+    host = SimpleNamespace(splits_vocabulary=lambda: splits_vocabulary)
+    return SimpleNamespace(vllm_config=None, draft_host=host, **own)
+
+
+def test_a_vocabulary_that_ranks_split_is_refused_to_states_and_dflash(monkeypatch):
+    for family, says in (
+        (RecurrentFamily(), "lmhead_tensor_parallel_size"),
+        (MaskTokensFamily(), "dflash with lmhead_tensor_parallel_size"),
+    ):
+        with pytest.raises(NotImplementedError, match=says):
+            family.refuse_options(a_proposer(splits_vocabulary=True))
+    monkeypatch.setattr(_mask_tokens, "enable_sp", lambda config: False)
+    for family in (Family(), RecurrentFamily(), MaskTokensFamily()):
+        family.refuse_options(a_proposer(splits_vocabulary=False))
+    Family().refuse_options(a_proposer(splits_vocabulary=True))
+
+
+def test_sequence_parallelism_with_dflash_is_refused(monkeypatch):
+    monkeypatch.setattr(_mask_tokens, "enable_sp", lambda config: True)
+    with pytest.raises(NotImplementedError, match=r"dflash with sequence .*\(flashcomm\)"):
+        MaskTokensFamily().refuse_options(a_proposer(splits_vocabulary=False))
+
+
+def test_passes_are_vllm_ascends_own_where_ranks_split_the_vocabulary(monkeypatch):
+    """Its loop samples over the ranks. A dummy run is one of our passes otherwise."""
+    given = {"num_input_tokens": 7, "batch_size": 2, "token_indices_to_sample": "rows"}
+    ours = []
+    monkeypatch.setattr(_proposers, "run_dummy_passes", lambda *args: ours.append(args))
+    monkeypatch.setattr(
+        _proposers,
+        "stock",
+        lambda proposer: SimpleNamespace(_run_merged_draft=lambda **given: ("stock", given)),
+    )
+    split, whole = a_proposer(splits_vocabulary=True), a_proposer(splits_vocabulary=False)
+    assert _proposers._run_merged_draft(split, **given) == ("stock", given)
+    assert ours == []
+    _proposers._run_merged_draft(whole, **given)
+    assert ours == [(whole, 7, 2, "rows")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "triton", "refused"),
+    [
+        ("MAMBA2", True, True, True),
+        ("SHORT_CONV", True, True, True),
+        ("SHORT_CONV", False, True, False),
+        ("SHORT_CONV", True, False, False),
+        ("GDN_ATTN", True, True, False),
+    ],
+)
+def test_windows_with_channels_first_are_refused(kind, first, triton, refused, monkeypatch):
+    """VLLM_SSM_CONV_STATE_LAYOUT=DS; the update of vllm-ascend, which needs Triton, writes none."""
+    kernels = hosts.module("patches.mamba_kernels")
+    monkeypatch.setattr(kernels, "is_conv_state_dim_first", lambda: first)
+    monkeypatch.setattr(kernels, "HAS_TRITON", triton)
+    begun = []
+    monkeypatch.setattr(kernels, "initialize_mamba_ssu_backend", lambda *args: begun.append(args))
+    spec = MambaSpec(
+        block_size=16,
+        shapes=((2, 2),),
+        dtypes=(torch.float32,),
+        mamba_type=MambaAttentionBackendEnum[kind],
+    )
+    config = SimpleNamespace(mamba_config="mamba")
+    caches = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec)])
+    if not refused:
+        kernels.prepare(config, caches)
+        assert begun == [("mamba", caches)]
+        return
+    with pytest.raises(ValueError, match="VLLM_SSM_CONV_STATE_LAYOUT=DS asks for windows"):
+        kernels.prepare(config, caches)
+    assert begun == []
 
 
 def test_a_method_that_nobody_knows_is_refused_by_name():

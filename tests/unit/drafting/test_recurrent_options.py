@@ -135,7 +135,22 @@ def test_what_can_be_served_is(changes):
         ({"draft": {**LLAMA, "hidden_size": 32}, "method": "eagle"}, "hidden states of 32"),
         ({"draft": LLAMA, "method": "mtp", "model": "a-target"}, "no multi-token predictor"),
         ({"draft": LLAMA, "max_model_len": 8192}, "max_model_len of --speculative-config is 8192"),
-        ({"draft": LLAMA, "method": "dflash", "decode_context_parallel_size": 2}, "dflash"),
+        (
+            {"draft": LLAMA, "method": "dflash", "decode_context_parallel_size": 2},
+            "method dflash with context parallelism",
+        ),
+        (
+            {
+                "draft": LLAMA,
+                "method": "dflash",
+                "additional_config": {"enable_reduce_sample": True},
+            },
+            "method dflash with enable_reduce_sample",
+        ),
+        (
+            {"draft": {**LLAMA, "layer_types": ["sliding_attention"]}, "method": "dflash"},
+            "method dflash with a draft with sliding windows",
+        ),
         (
             {
                 "draft": {**LLAMA, "eagle_aux_hidden_state_layer_ids": [2, 9]},
@@ -153,6 +168,29 @@ def test_what_can_be_served_is(changes):
 )
 def test_each_mistake_is_refused_with_the_words_of_check(changes, says):
     assert re.search(says, refused(config(**changes)))
+
+
+EXPERTS = {**LLAMA, "num_local_experts": 8}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"draft": LLAMA, "method": "dflash"}, "method dflash with enable_flashcomm1"),
+        ({"draft": EXPERTS}, r"\(enable_flashcomm1\) is on, and the draft a-draft has 8 experts"),
+        ({"draft": EXPERTS, "target": EXPERTS}, ""),
+        ({"draft": LLAMA}, ""),
+    ],
+)
+def test_sequence_parallelism_is_refused_where_ranks_cannot_share_rows(changes, says, monkeypatch):
+    """It takes at least two ranks; on one there is nothing to refuse."""
+    monkeypatch.setattr(sys.modules["vllm_ascend.utils"], "enable_sp", lambda config: True)
+    assert not refused(config(**changes))
+    ranks = {"tensor_parallel_size": 2}
+    spread = config(**changes, **ranks)
+    spread.speculative_config.draft_parallel_config = SimpleNamespace(**ranks)
+    found = refused(spread)
+    assert re.search(says, found) if says else not found
 
 
 UNREAD = [
