@@ -80,6 +80,7 @@ def test_a_cell_ends_as_published(name):
     ]
     verdict = running.run(cell, running.OURS)
     assert verdict.outcome == published["ours"], verdict.reason
+    assert verdict.outcome != running.FAILS, verdict.reason
     if verdict.outcome == running.WORKS and cell.draft_model is not None:
         # Neither a hopeless draft nor one that is never rejected would show much.
         assert 0.2 < verdict.acceptance < cells.K

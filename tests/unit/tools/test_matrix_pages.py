@@ -50,6 +50,16 @@ def test_the_grid_has_a_row_for_each_target_and_empty_places() -> None:
     ]
 
 
+def test_no_published_cell_fails() -> None:
+    """A cell works, or is refused with a reason, on each host and in graphs."""
+    for published in matrix_pages.read()["cells"]:
+        name = f"{published['target']}/{published['draft']}"
+        for host in (published, *published.get("hosts", {}).values()):
+            assert host["ours"] in ("works", "refused"), name
+            assert host.get("graph") != "fails", name
+            assert (host["ours"] == "refused") == bool(host["reason"]), name
+
+
 def test_details_name_reasons_of_all_sides() -> None:
     lines = matrix_pages.details(MATRIX).splitlines()[2:]
     assert lines == [
