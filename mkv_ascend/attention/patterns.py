@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from mkv_ascend.attention.matching import matches_whole, parser
+from mkv_ascend.attention.matching import REPEATS, matches_whole, parser
 
 
 def matches(pattern: str, layer_name: str) -> bool:
@@ -21,7 +21,8 @@ def literal_characters(pattern: str) -> int:
     """How many literal characters every match of ``pattern`` holds at least.
 
     Characters outside of sets count once; a repeat counts as often as it must occur; of
-    alternatives the poorest counts; look-around, ``.``, sets and back references count nothing.
+    alternatives the poorest counts; look-around, ``.`` and sets count nothing. What is refused of
+    patterns (``matching.REFUSED``) is not looked into.
     """
     return _count(parser.parse(pattern))
 
@@ -34,11 +35,9 @@ def _count(parsed: Any) -> int:
             total += 1
         elif name == "SUBPATTERN":
             total += _count(argument[-1])
-        elif name == "ATOMIC_GROUP":
-            total += _count(argument)
         elif name == "BRANCH":
             total += min(_count(alternative) for alternative in argument[1])
-        elif name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+        elif name in REPEATS:
             total += int(argument[0]) * _count(argument[2])
     return total
 

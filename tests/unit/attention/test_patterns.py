@@ -30,6 +30,7 @@ names = st.from_regex(r"[a-z_]{1,6}(\.[a-z_]{1,6}|\.[0-9]{1,2}){1,4}", fullmatch
         ("a{2,}?", 2),
         ("abc|de", 2),
         ("x(abc|)y", 2),
+        ("xab|xc", 2),  # read as x(?:ab|c)
         ("[ab]c", 1),
         (r"\d+\w", 0),
         ("(ab)(?=cd)", 2),
