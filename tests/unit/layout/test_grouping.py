@@ -24,7 +24,7 @@ from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.objective import Objective
 from mkv_ascend.layout.requirements import LayerRequirements, block_size_choices
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
-from mkv_ascend.layout.search import search
+from mkv_ascend.layout.search import NODE_LIMIT, _Search, search
 from mkv_ascend.layout.search_options import Choices, LayerType
 
 REQUEST = Request(tokens=1024, tokens_per_step=4)
@@ -232,30 +232,40 @@ def test_no_bound_is_above_what_enumerating_every_grouping_finds(
 @settings(deadline=None)
 @given(layers=models())
 def test_a_bound_prunes_nothing_that_is_better(layers: list[LayerRequirements]) -> None:
-    """The search beside every combination of its own choices, without a bound."""
+    """The search beside every combination of its own choices, without a bound.
+
+    Of groupings that hold as much, the one with the most layers at their own block size is best.
+    """
     types = tuple(_by_type(layers, ALL_SIZES, REQUEST))
-    frontier = search(types, REQUEST)
+    searched = _Search(Choices(types, REQUEST), NODE_LIMIT)
+    frontier = searched.run()
     assert frontier.exhaustive
-    found = [(candidate.groups, candidate.held_bytes) for candidate in frontier.candidates]
+    found = []
+    for candidate in frontier.candidates:
+        cost, _ = searched.best[candidate.groups]
+        moved = cost - candidate.held_bytes * searched.scale
+        found.append((candidate.groups, candidate.held_bytes, moved))
     assert found == unpruned(types)
 
 
-def unpruned(types: tuple[LayerType, ...]) -> list[tuple[int, int]]:
+def unpruned(types: tuple[LayerType, ...]) -> list[tuple[int, int, int]]:
+    """Groups, bytes and moved layers of what is best for each number of groups."""
     choices = Choices(types, REQUEST)
-    best: dict[int, int] = {}
+    best: dict[int, tuple[int, int]] = {}
     for levels in choices.partitions():
         for options in product(*(range(len(level.bundles)) for level in levels)):
             chosen = list(zip(levels, options, strict=True))
             planes = np.max([level.assigned[option] for level, option in chosen], axis=0)
             blocks = sum(int(level.blocks[option]) for level, option in chosen)
             groups = sum(int(level.splits[option]) for level, option in chosen)
-            held = int(planes @ choices.weights) * blocks
-            best[groups] = min(held, best.get(groups, held))
+            moved = sum(int(level.moved[option]) for level, option in chosen)
+            cost = (int(planes @ choices.weights) * blocks, moved)
+            best[groups] = min(cost, best.get(groups, cost))
     fewest = sorted(best)
     return [
-        (groups, best[groups])
+        (groups, *best[groups])
         for groups in fewest
-        if all(best[fewer] > best[groups] for fewer in fewest if fewer < groups)
+        if all(best[fewer][0] > best[groups][0] for fewer in fewest if fewer < groups)
     ]
 
 
