@@ -187,6 +187,48 @@ def test_vllm_ascends_slot_mapping_kernel() -> None:
     assert slots.cpu().tolist() == expected + [-1] * 7
 
 
+def test_vllm_ascends_penalties_count_the_drafts_before_a_token() -> None:
+    """In plain loops. Its own test has drafts in front of the first row, so it shows nothing.
+
+    Two requests verify three drafts each, and one samples without any. Every number is a multiple
+    of 1/32, and the penalties for repetition are powers of two: nothing is rounded.
+    """
+    from vllm_ascend.worker.v2.sample.penalties import apply_penalties
+
+    vocabulary, of_row = 64, [1, 1, 1, 1, 0, 2, 2, 2, 2]
+    local = [0, 1, 2, 3, 0, 0, 1, 2, 3]
+    tokens = torch.randint(0, 6, (len(of_row),), dtype=torch.int32)
+    logits = torch.randint(-64, 64, (len(of_row), vocabulary)) / 32
+    repetition, frequency, presence = [2.0, 4.0, 1.0], [0.25, 0.0, 0.5], [0.5, 0.25, 0.0]
+    prompts, counts = torch.rand(3, vocabulary) < 0.2, torch.randint(0, 3, (3, vocabulary))
+    bits = prompts.view(3, -1, 32).long() << torch.arange(32)
+    packed = bits.sum(-1).to(torch.int64)
+    packed = torch.where(packed >= 2**31, packed - 2**32, packed).to(torch.int32)
+    expected = logits.clone()
+    for row, request in enumerate(of_row):
+        seen = counts[request].clone()
+        for token in tokens[row - local[row] + 1 : row + 1].tolist():
+            seen[token] += 1
+        for token in range(vocabulary):
+            value = float(logits[row, token])
+            if prompts[request, token] or seen[token]:
+                value = value / repetition[request] if value > 0 else value * repetition[request]
+            value -= frequency[request] * int(seen[token])
+            expected[row, token] = value - presence[request] * bool(seen[token])
+    found = logits.npu()
+    integers = {"dtype": torch.int32}
+    apply_penalties(
+        found,
+        torch.tensor(of_row, **integers).npu(),
+        tokens.npu(),
+        torch.tensor(local, **integers).npu(),
+        *(torch.tensor(each).npu() for each in (repetition, frequency, presence)),
+        packed.npu(),
+        counts.to(torch.int32).npu(),
+    )
+    assert torch.equal(found.cpu(), expected)
+
+
 @pytest.mark.skipif(
     find_spec("vllm_ascend") is None or find_spec("vllm_ascend._310p.ops.causal_conv1d") is None,
     reason="vllm-ascend 0.30.0rc2 dropped the convolution in plain torch that this compares with",
