@@ -152,8 +152,16 @@ def test_an_unknown_name_says_what_exists() -> None:
     with pytest.raises(catalog.CatalogError) as caught:
         catalog.find("flash_attention_2")
     assert "did you mean 'flash_attention_3'?" in str(caught.value)
+    assert caught.value.hint == "did you mean 'flash_attention_3'?"
     for entry in catalog.entries():
         assert entry.name in str(caught.value)
+
+
+def test_no_name_is_near_to_one_that_is_like_none() -> None:
+    with pytest.raises(catalog.CatalogError) as caught:
+        catalog.find("zzz")
+    assert "did you mean" not in str(caught.value)
+    assert caught.value.hint == catalog.CatalogError("the name is taken").hint == ""
 
 
 def test_entries_for_a_kind_come_best_first() -> None:

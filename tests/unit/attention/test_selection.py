@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from importlib import metadata
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -483,9 +485,13 @@ def test_a_registered_backend_is_chosen_by_rank_option_and_vllms_name(
         assert select_backend(layer(), given_options, EVERYTHING).backend is better_backend
 
 
-def test_modules_are_looked_up_without_importing_them() -> None:
-    assert module_is_installed("json")
+def test_modules_are_looked_up_without_importing_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert module_is_installed("antigravity")
+    assert "antigravity" not in sys.modules
     assert not module_is_installed("a_module_that_nobody_has")
+    # A stand-in has no file to be found by.
+    monkeypatch.setitem(sys.modules, "a_stand_in", ModuleType("a_stand_in"))
+    assert module_is_installed("a_stand_in")
 
 
 requests = st.builds(
