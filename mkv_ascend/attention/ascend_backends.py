@@ -166,13 +166,11 @@ def _state_backend(
     class_path: str,
     generations: frozenset[DeviceGeneration] = _ALL_GENERATIONS,
     graphs: GraphSupport = GraphSupport.UNIFORM_BATCH,
-    aliases: frozenset[str] = frozenset(),
 ) -> BackendEntry:
     """An entry for layers that keep a state: their class names the backend (get_attn_backend)."""
     return BackendEntry(
         name=name,
         class_path=class_path,
-        aliases=aliases,
         kinds=frozenset({Kind.MAMBA}),
         chosen_by_layer=True,
         model_dtypes=_HALF_DTYPES | {"float32"},

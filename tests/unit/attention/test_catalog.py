@@ -111,6 +111,26 @@ def test_graph_support_is_what_the_builder_answers(entry_name: str, module_name:
     }
 
 
+STATES = [entry for entry in ASCEND_BACKENDS if Kind.MAMBA in entry.kinds]
+
+
+@pytest.mark.parametrize("entry", STATES, ids=by_name)
+def test_states_are_of_any_plain_dtype_and_chosen_by_their_layer(entry: BackendEntry) -> None:
+    """A state has neither heads nor kernel blocks: one block holds one."""
+    assert entry.kinds == {Kind.MAMBA}
+    assert entry.chosen_by_layer is True
+    assert entry.model_dtypes == entry.kv_cache_dtypes == {"bfloat16", "float16", "float32"}
+    assert entry.head_sizes == HeadSizes()
+    assert entry.kernel_block_sizes == (1,)
+    verifies = entry.name != "linear_attention"  # whose decode takes one token
+    support = GraphSupport.UNIFORM_BATCH if verifies else GraphSupport.SINGLE_TOKEN_DECODE
+    assert entry.graphs is support
+
+
+def test_backends_that_layers_choose_have_no_order() -> None:
+    assert len({entry.rank for entry in ASCEND_BACKENDS if entry.chosen_by_layer}) == 1
+
+
 def test_required_module_is_the_one_that_flash_attention_3_imports() -> None:
     imported = {
         node.module
@@ -197,6 +217,8 @@ def test_another_package_can_register_a_backend(registered: BackendEntry) -> Non
         ({"name": "new"}, "ascend_mla (of mla)"),
         ({"name": "new", "aliases": frozenset(), "class_path": "a.b.C"}, "module:Class"),
         ({"name": "new", "aliases": frozenset(), "kinds": frozenset()}, "may not be empty"),
+        ({"name": "new", "aliases": frozenset(), "generations": frozenset()}, "may not be empty"),
+        ({"name": "new", "aliases": frozenset(), "kernel_block_sizes": ()}, "may not be empty"),
     ],
 )
 def test_impossible_registrations_are_refused(changes: dict[str, object], part: str) -> None:
