@@ -322,14 +322,33 @@ def test_batch_invariance_takes_the_best_invariant_backend() -> None:
     without = dataclasses.replace(
         with_library, module_available=lambda name: name == "flash_attn_npu_v3"
     )
+    library_alone = dataclasses.replace(
+        with_library, module_available=lambda name: name == "batch_invariant_ops"
+    )
     for environment, name in (
         (with_library, "fused_infer_attention"),
+        (library_alone, "fused_infer_attention"),
         (without, "flash_attention_3"),
     ):
         assert select_backend(layer(), options(), environment) == Choice(
             layer(), catalog.find(name), ChosenBy.BATCH_INVARIANT, "VLLM_BATCH_INVARIANT"
         )
     assert "its results depend on the batch" in refusal(mla_layer(), environment=with_library)
+
+
+@pytest.mark.parametrize("name", ["CUSTOM", "custom", "Auto"])
+def test_vllms_option_for_a_kind_may_leave_the_choice_to_the_platform(name: str) -> None:
+    given_options = options(vllm_by_kind=(("full_attention", name),), vllm_target="FLASH_ATTN")
+    choice = select_backend(layer(), given_options, EVERYTHING)
+    assert choice.detail == "--attention-backend FLASH_ATTN"
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_an_unknown_name_in_vllms_option_for_a_kind_is_refused_as_it_is_spelled(role: Role) -> None:
+    given_options = options(vllm_by_kind=(("full_attention", "NONE_SUCH"),))
+    message = refusal(layer(role=role), given_options)
+    assert "--attention-config backend_per_kind.full_attention NONE_SUCH: not a backend" in message
+    assert f"named in mkv_ascend.attention.{role}" in message
 
 
 def test_one_name_for_a_role_of_several_kinds_is_refused_with_the_kinds() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import mutation
+import mutation_equivalents
 import mutation_results
 import mutation_workplace
 import pytest
@@ -281,3 +283,18 @@ def test_each_room_has_sources_and_tests() -> None:
     for room in mutation.ROOMS.values():
         assert (mutation.ROOT / room.sources / "__init__.py").is_file()
         assert any((mutation.ROOT / room.tests).glob("test_*.py"))
+
+
+@pytest.mark.parametrize(("function", "diff"), mutation_equivalents.EQUIVALENT)
+def test_what_is_called_equivalent_is_still_there(function: str, diff: str) -> None:
+    module, _, mangled = function.rpartition(".")
+    path = mutation.ROOT / "mkv_ascend" / f"{module.replace('.', '/')}.py"
+    name = mangled.rpartition("ǁ")[2].removeprefix("x_")
+    (found,) = [
+        node
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef) and node.name == name
+    ]
+    lines = ast.unparse(found).splitlines()
+    assert {line[1:] for line in diff.splitlines() if line[0] == "-"} <= set(lines)
+    assert mutation_equivalents.EQUIVALENT[function, diff]
