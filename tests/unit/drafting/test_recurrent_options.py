@@ -39,6 +39,7 @@ GRANITE = {
     "vocab_size": 100,
 }
 """As transformers 5.14.1 reads it; published files say ``mamba`` and ``attention``."""
+COMPRESSED = {**LLAMA, "model_type": "deepseek_v4", "compress_ratios": [4, 128]}
 STATES_ALONE = {"model_type": "of_states_alone", "vocab_size": 100}
 """Of a type that no list of ours names; vLLM's class says that it has no attention."""
 
@@ -158,6 +159,8 @@ def test_what_can_be_served_is(changes):
             },
             r"has \[9\]",
         ),
+        ({"target": COMPRESSED, "draft": LLAMA, "method": "eagle3"}, "where a head takes one"),
+        ({"target": COMPRESSED, "draft": LLAMA, "method": "dflash"}, "where a head takes one"),
         ({"draft": LLAMA, "max_num_batched_tokens": 64}, "leave none to schedule"),
         ({"draft": LLAMA, "disable_padded_drafter_batch": True}, "rejected tokens as padding"),
         (
