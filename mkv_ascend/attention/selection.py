@@ -74,7 +74,6 @@ class SelectionError(ValueError):
 
     def __init__(self, problem: str, requests: Sequence[LayerRequest] = ()) -> None:
         self.problem = problem
-        self.requests = tuple(requests)
         if requests:
             first = requests[0]
             names = ", ".join(abbreviated_names(request.name for request in requests))
