@@ -82,17 +82,26 @@ def meets_all_tests(room: Room, folder: Path, only: Sequence[str], end: float) -
     mutmut runs the tests that it has seen calling a function. Of one that is called while its
     module is imported, or whose results are kept, it has seen the first caller alone.
     """
-    for mutant in mutants_of(ROOT, folder, room, only):
-        if mutant.kind != CHANGE or mutant.outcome not in (SURVIVES, UNCALLED):
-            continue
-        if has_met_all_tests(folder, mutant.name):
-            continue
-        options = ["-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", room.tests]
-        variables = {"MUTANT_UNDER_TEST": mutant.name}
+    options = ["-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", room.tests]
+    left = [
+        mutant.name
+        for mutant in mutants_of(ROOT, folder, room, only)
+        if mutant.kind == CHANGE
+        and mutant.outcome in (SURVIVES, UNCALLED)
+        and not has_met_all_tests(folder, mutant.name)
+    ]
+    # First none, with which all tests must pass.
+    for name in ("", *left) if left else ():
+        variables = {"MUTANT_UNDER_TEST": name}
         status = run_program(folder, folder / "mutants", options, end, variables)
         if status is None:
             return False
-        note_all_tests(folder, room, mutant.name, status)
+        if name:
+            note_all_tests(folder, room, name, status)
+        elif status:
+            sys.exit(
+                f"{room.tests} fails without a mutant, with {status}: run it in {folder}/mutants"
+            )
     return True
 
 

@@ -225,7 +225,7 @@ def test_what_survives_meets_all_tests_once(
     def run_program(_: Path, place: Path, arguments: list[str], end: float, variables: dict) -> Any:
         asked.append((variables["MUTANT_UNDER_TEST"], arguments[-1]))
         assert place == folder / "mutants"
-        return status
+        return status if variables["MUTANT_UNDER_TEST"] else 0
 
     monkeypatch.setattr(mutation, "ROOT", root)
     monkeypatch.setattr(mutation, "run_program", run_program)
@@ -234,9 +234,19 @@ def test_what_survives_meets_all_tests_once(
         ended = mutation.meets_all_tests(ROOM, folder, [], math.inf)
         assert ended == (status is not None)
     # One that time was not enough for is asked again; wordings are not asked for.
-    assert asked == [(name, ROOM.tests)] * (1 if ended else 2)
+    assert asked == [("", ROOM.tests), (name, ROOM.tests)] * (1 if ended else 2)
     found = {one.name: one.outcome for one in mutants_of(root, folder, ROOM)}
     assert found[name] == outcome
+
+
+def test_tests_that_fail_without_a_mutant_judge_none(
+    root: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mutation, "ROOT", root)
+    monkeypatch.setattr(mutation, "run_program", lambda *_: 4)
+    with pytest.raises(SystemExit, match="tests/unit/layout fails without a mutant, with 4"):
+        mutation.meets_all_tests(ROOM, folder, [], math.inf)
+    assert UNCALLED in {one.outcome for one in mutants_of(root, folder, ROOM)}
 
 
 def test_a_run_that_cannot_begin_says_so(
