@@ -87,7 +87,7 @@ CODES = {
 def root(tmp_path: Path) -> Path:
     """A clone with one module of one room, and tests of it."""
     root = tmp_path / "clone"
-    for name in ("mkv_ascend/layout/pool.py", "tests/unit/layout/test_pool.py", "docs/index.md"):
+    for name in ("mkv_ascend/layout/pooling.py", "tests/unit/layout/test_plan.py", "docs/index.md"):
         path = root / name
         path.parent.mkdir(parents=True)
         path.write_text("one = 1\n")
@@ -98,11 +98,11 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def folder(root: Path, tmp_path: Path) -> Path:
     """What mutmut has left of a run."""
-    mutated = tmp_path / "work" / "mutants" / "mkv_ascend" / "layout" / "pool.py"
+    mutated = tmp_path / "work" / "mutants" / "mkv_ascend" / "layout" / "pooling.py"
     mutated.parent.mkdir(parents=True)
     mutated.write_text(MUTATED)
-    codes = {f"mkv_ascend.layout.pool.{name}": code for name, code in CODES.items()}
-    meta = mutated.with_name("pool.py.meta")
+    codes = {f"mkv_ascend.layout.pooling.{name}": code for name, code in CODES.items()}
+    meta = mutated.with_name("pooling.py.meta")
     meta.write_text(json.dumps({"exit_code_by_key": codes, "hash_by_function_name": {}}))
     return tmp_path / "work"
 
@@ -111,9 +111,9 @@ def test_changes_wordings_and_what_does_the_same_are_told_apart(
     root: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     label = "-def function(values, label='least'):\n+def function(values, label='XXleastXX'):"
-    monkeypatch.setattr(mutation_results, "EQUIVALENT", {("layout.pool.x_least", label): "why"})
+    monkeypatch.setattr(mutation_results, "EQUIVALENT", {("layout.pooling.x_least", label): "why"})
     found = list(mutants_of(root, folder, ROOM))
-    assert [one.name.removeprefix("mkv_ascend.layout.pool.") for one in found] == list(CODES)
+    assert [one.name.removeprefix("mkv_ascend.layout.pooling.") for one in found] == list(CODES)
     assert [(one.kind, one.outcome) for one in found] == [
         (CHANGE, CAUGHT),
         (WORDING, SURVIVES),
@@ -150,7 +150,7 @@ def test_figures_count_changes_alone(root: Path, folder: Path) -> None:
     written = figures.to_dict()
     assert written["changes"] == {CAUGHT: 1, UNCALLED: 1, UNKNOWN: 1}
     assert [one["name"] for one in written["survivors"]] == [
-        "mkv_ascend.layout.pool.x_least__mutmut_4"
+        "mkv_ascend.layout.pooling.x_least__mutmut_4"
     ]
     assert table_of({"none": figures_of([])}).splitlines()[2] == (
         "| none |  | 0 | 0 | 0 | 0 | 0 | 0 of 0 |"
@@ -159,14 +159,14 @@ def test_figures_count_changes_alone(root: Path, folder: Path) -> None:
 
 def test_a_workplace_is_links_and_settings_of_one_room(root: Path, tmp_path: Path) -> None:
     folder = tmp_path / "work"
-    for only in ([], ["pool.py"]):
+    for only in ([], ["pooling.py"]):
         mutation_workplace.make_workplace(root, folder, ROOM, only)
     assert (folder / "mkv_ascend").resolve() == root / "mkv_ascend"
     links = {path.name: path.resolve() for path in (folder / "mutants").iterdir()}
     assert links == {name: root / name for name in ("docs", "tests")}
     settings = (folder / "pyproject.toml").read_text()
     assert settings.startswith("[tool.pytest.ini_options]")
-    assert 'only_mutate = ["mkv_ascend/layout/pool.py"]' in settings
+    assert 'only_mutate = ["mkv_ascend/layout/pooling.py"]' in settings
     assert 'process_isolation = "forkserver"' in settings
     # Nothing of ours: what a mutant makes while its module is imported counts, too.
     assert f'preload_modules_file = "{folder / "preloaded.txt"}"' in settings
@@ -176,7 +176,7 @@ def test_a_workplace_is_links_and_settings_of_one_room(root: Path, tmp_path: Pat
 def test_what_was_not_caught_is_judged_anew_where_tests_have_changed(
     root: Path, folder: Path
 ) -> None:
-    meta = folder / "mutants" / "mkv_ascend" / "layout" / "pool.py.meta"
+    meta = folder / "mutants" / "mkv_ascend" / "layout" / "pooling.py.meta"
     stats = folder / "mutants" / "mutmut-stats.json"
 
     def codes() -> list[int | None]:
@@ -192,7 +192,7 @@ def test_what_was_not_caught_is_judged_anew_where_tests_have_changed(
     stats.touch()
     assert codes() == [1, 0, 1, 33, 0, 0]
     assert stats.exists()
-    (root / "tests" / "unit" / "layout" / "test_pool.py").write_text("two = 2\n")
+    (root / "tests" / "unit" / "layout" / "test_plan.py").write_text("two = 2\n")
     assert codes() == [1, None, 1, None, None, None]
     assert not stats.exists()
 
@@ -229,7 +229,7 @@ def test_what_survives_meets_all_tests_once(
 
     monkeypatch.setattr(mutation, "ROOT", root)
     monkeypatch.setattr(mutation, "run_program", run_program)
-    name = "mkv_ascend.layout.pool.x_least__mutmut_4"
+    name = "mkv_ascend.layout.pooling.x_least__mutmut_4"
     for _ in range(2):
         ended = mutation.meets_all_tests(ROOM, folder, [], math.inf)
         assert ended == (status is not None)
@@ -271,7 +271,7 @@ def test_a_report_runs_nothing_and_fails_where_something_survives(
     figures = tmp_path / "figures.json"
     assert mutation.main(["layout", "--report", "--diffs", "--json", str(figures)]) == 1
     printed = capsys.readouterr().out
-    assert "mkv_ascend.layout.pool.x_least__mutmut_4: no test calls it" in printed
+    assert "mkv_ascend.layout.pooling.x_least__mutmut_4: no test calls it" in printed
     assert "+def function(values, label='XXleastXX'):" in printed
     assert json.loads(figures.read_text())["layout"]["wordings"] == {SURVIVES: 2, CAUGHT: 1}
     assert mutation.main(["ops", "--report"]) == 0
