@@ -3,8 +3,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+
 import foreign_names
 from foreign_names import Placed
+
+SHOWN = foreign_names.ROOT / "docs" / "without_patch.json"
+"""Version of vllm-ascend -> record -> target -> the test that was seen to fail without it.
+
+``without_patch.py --record`` writes it.
+"""
 
 
 def markdown() -> str:
@@ -30,10 +39,31 @@ def _section(placed: Placed) -> str:
         ("Where", f"`{placed.file.relative_to(foreign_names.ROOT).as_posix()}`"),
         ("Test" if len(record.tests) == 1 else "Tests", _listed(record.tests)),
         *([("Fails in the host's code", f"`{record.stock}`")] if record.stock else []),
+        *(
+            (f"Seen to fail without it on {version}", _noticed(of_records[record.name]))
+            for version, of_records in shown().items()
+            if record.name in of_records
+        ),
         ("Can go when", record.until),
     ]
     lines = [f"- **{title}**: {text}" for title, text in rows]
     return f"### {record.name}\n\n" + "\n".join(lines)
+
+
+def shown() -> dict[str, dict[str, dict[str, str]]]:
+    """What ``SHOWN`` holds."""
+    found: dict[str, dict[str, dict[str, str]]] = json.loads(SHOWN.read_text(encoding="utf-8"))
+    return found
+
+
+def _noticed(tests: Mapping[str, str]) -> str:
+    """Each test with the targets without which it fails; one test of all stands alone."""
+    targets: dict[str, list[str]] = {}
+    for target, test in tests.items():
+        targets.setdefault(test, []).append(target.rpartition(":")[2])
+    if len(targets) == 1:
+        return _listed(tuple(targets))
+    return "; ".join(f"{_listed((test,))} ({', '.join(of)})" for test, of in targets.items())
 
 
 def _listed(names: tuple[str, ...]) -> str:

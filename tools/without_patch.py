@@ -2,14 +2,19 @@
 """Run the tests of records without what each replaces, and see them fail.
 
     .venv-0.30/bin/python tools/without_patch.py "caches from a plan" "window bound"
-    .venv-0.30/bin/python tools/without_patch.py --all
+    .venv-0.30/bin/python tools/without_patch.py --all --record
     .venv-0.30/bin/python tools/without_patch.py "caches from a plan::_reshape" "window bound=TEST"
 
-A name may be followed by ``::`` and a part of it (a method) as verdicts name them, and by ``=``
-and another test than the record's, or words for pytest. What ``@patch``, ``@override``, ``derive``
-and ``Record.replaced`` put in place for the record is left out in every process, and so is what the
-functions of ``STUBS`` do. A failure means something only if the test passes with the patch. What
-pytest prints is in ``.cache/without_patch``, a file for each record.
+A name may be followed by ``::`` and a part of it (a method) as verdicts name them, or a target of
+the record, and by ``=`` and another test than the record's, or words for pytest. ``--each`` leaves
+out one target of a record after the other, until one of its tests fails; ``--record`` keeps which
+test that was in docs/without_patch.json, and that test is the first one the next time. The page of
+patches shows it.
+
+What ``@patch``, ``@override``, ``derive`` and ``Record.replaced`` put in place for the record is
+left out in every process, and so is what the functions of ``without_patch_stubs.py`` do. A failure
+means something only if the test passes with the patch. What pytest prints is in
+``.cache/without_patch``, a file for each record.
 
 Exit status: 1 if a test passed without its patch, or nothing was left out; else 0.
 """
@@ -25,68 +30,104 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from without_patch_stubs import PARTS, STUBS
 
 import foreign_names
+from patch_pages import SHOWN, shown
+
+if TYPE_CHECKING:
+    from mkv_ascend.adapters.patching import Record
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = Path(__file__).resolve().parent / "without_patch_site"
 LOGS = ROOT / ".cache" / "without_patch"
 FOLDER = "WITHOUT_PATCH_FOLDER"
-COMMON = "mkv_ascend.adapters.common"
-ADAPTER_0_23 = "mkv_ascend.adapters.vllm_ascend_0_23"
-ADAPTER_0_30 = "mkv_ascend.adapters.vllm_ascend_0_30.common"
-STUBS: Mapping[str, Sequence[str]] = {
-    "a draft's own configuration": [
-        f"{COMMON}.drafting.families:use_draft_recurrent_specs",
-        f"{COMMON}.patches.expert_groups:make_for_draft",
-    ],
-    "heads of two sizes": [f"{COMMON}.patches.two_head_sizes:drop_rows_of_other_sizes"],
-    "latent attention that rotates nothing": [
-        f"{ADAPTER_0_23}.patches.identity_rope:record_identity_rope"
-    ],
-    "metadata, context and captured launches of a draft's passes": [
-        f"{COMMON}.drafting.draft:AscendDraft.begin_later_passes",
-        f"{COMMON}.drafting.families:widen_decodes",
-        f"{COMMON}.drafting.capture_adapters:use",
-    ],
-    "models without memory, for explain": [f"{COMMON}.explain.vllm_building:_pretend_ranks"],
-    "our platform, worker and model runner": [
-        "mkv_ascend.adapters.platform_slot:claim",
-        f"{ADAPTER_0_30}.patches.own_options:accept",
-    ],
-    "proposals over several KV groups, from one plan": [
-        f"{COMMON}.drafting.mask_tokens:MaskTokensDraft.bind_layers"
-    ],
-    "metadata builders and rotary tables by model and group": [
-        f"{COMMON}.attention.rope_tables:RopeTables.active"
-    ],
-    "states go on from what was accepted": [
-        f"{COMMON}.patches.accepted_tokens:with_accepted_tokens"
-    ],
-    "values of another head size than keys": [f"{COMMON}.patches.value_head_size:size_the_output"],
-    "verify steps of any method in full graphs": [
-        f"{COMMON}.target_graphs:take_lengths_on_the_host"
-    ],
-    "window bound": [f"{COMMON}.attention.layers:_bound_the_window"],
-}
-"""Record -> functions of ours that do nothing without it, where nothing else tells what it does."""
 
 
-def tests_of_records() -> dict[str, tuple[str, ...]]:
-    """Name of each record of the installed host -> its tests."""
+@dataclass(frozen=True)
+class Trial:
+    """What to leave out, and the tests of which one should fail.
+
+    Attributes:
+        record: its name.
+        target: of the record; empty: what ``parts`` names, or all of it.
+        parts: parts of verdicts' texts, with ``|`` between them.
+        tests: words for pytest each.
+    """
+
+    record: str
+    target: str
+    parts: str
+    tests: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        """The record, and what of it."""
+        what = self.target or self.parts
+        return f"{self.record}::{what}" if what else self.record
+
+
+def parts_of(record: Record, target: str) -> str:
+    """What verdicts' texts name this target by; empty if it is all of the record."""
+    stubbed = any(target in targets for targets in STUBS.get(record.name, {}).values())
+    if len(record.targets) == 1 or stubbed:
+        return target if stubbed else ""
+    if target in PARTS:
+        return PARTS[target]
+    qualified = target.rpartition(":")[2]
+    owner, _, name = qualified.rpartition(".")
+    shared = [other.rpartition(".")[2] for other in record.targets].count(name) > 1
+    method = qualified if shared else f".{name}"
+    return f"{target}|{method}" if owner else target
+
+
+def keep(trial: Trial, test: str) -> None:
+    """Write down that this test fails without what the trial leaves out; empty: none does."""
+    found = shown()
+    of_record = found.setdefault(hosts_version(), {}).setdefault(trial.record, {})
+    of_record.pop(trial.target, None)
+    if test:
+        of_record[trial.target] = test
+    text = json.dumps(found, indent=2, sort_keys=True)
+    SHOWN.write_text(f"{text}\n", encoding="utf-8")
+
+
+def hosts_version() -> str:
+    """The installed vllm-ascend."""
+    return metadata.version("vllm-ascend")
+
+
+def trials_of(record: Record) -> list[Trial]:
+    """One trial for each target; the test that noticed it before comes first."""
+    before = shown().get(hosts_version(), {}).get(record.name, {})
+    made = []
+    for target in record.targets:
+        tests = dict.fromkeys([*filter(None, [before.get(target)]), *record.tests])
+        made.append(Trial(record.name, target, parts_of(record, target), tuple(tests)))
+    return made
+
+
+def known_records() -> dict[str, Record]:
+    """Name of each record of the installed host -> the record."""
     from mkv_ascend.adapters import installed as installed_host
 
     files = foreign_names.sources(foreign_names.name_of(installed_host.adapter()))
-    return {placed.record.name: placed.record.tests for placed in foreign_names.records(files)}
+    return {placed.record.name: placed.record for placed in foreign_names.records(files)}
 
 
 def start(asked: Sequence[str]) -> int:
     """Run this program again on the emulated NPU, with the module that leaves records out."""
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "stubs.json").write_text(json.dumps(STUBS), encoding="utf-8")
-        Path(folder, "name").write_text("", encoding="utf-8")
+        stubs = {name: {k: " ".join([k, *v]) for k, v in of.items()} for name, of in STUBS.items()}
+        Path(folder, "stubs.json").write_text(json.dumps(stubs), encoding="utf-8")
+        for file in ("name", "before"):
+            Path(folder, file).write_text("", encoding="utf-8")
         path = os.pathsep.join([str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])])
         emulate = (str(Path(sys.executable).with_name("mkv-ascend")), "emulate")
         return subprocess.run(
@@ -96,8 +137,8 @@ def start(asked: Sequence[str]) -> int:
         ).returncode
 
 
-def run_all(tests: Sequence[tuple[str, str]], folder: Path, both: bool) -> int:
-    """Fork for each record: all that the tests import is imported once."""
+def run_all(trials: Sequence[Trial], folder: Path, both: bool, record: bool) -> int:
+    """Fork for each trial: all that the tests import is imported once."""
     from tests.support import programs
     from tests.support.program_starter import import_what_engines_import
 
@@ -105,36 +146,63 @@ def run_all(tests: Sequence[tuple[str, str]], folder: Path, both: bool) -> int:
     programs._starter()
     import_what_engines_import()
     LOGS.mkdir(parents=True, exist_ok=True)
-    return max([_run(name, test, folder, both) for name, test in tests], default=0)
+    worst = 0
+    for trial in trials:
+        noticed = next((t for t in trial.tests if _fails(trial, t, folder, both)), "")
+        worst |= not noticed
+        if record and trial.target:
+            keep(trial, noticed)
+    return worst
 
 
 def _pytest(left_out: str, test: str, folder: Path, log: Path) -> int:
     """pytest's exit status in a process that leaves this record out."""
     (folder / "name").write_text(left_out, encoding="utf-8")
+    if left_out and _was_done_before(left_out, folder):
+        # A fork would have what this process did when it imported its modules.
+        with log.open("wb") as output:
+            words = [sys.executable, "-m", "pytest", *PYTEST, *shlex.split(test)]
+            return subprocess.run(words, cwd=ROOT, stdout=output, stderr=output).returncode
     child = os.fork()
     if child == 0:
         _become_pytest(shlex.split(test), log)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def _run(name: str, test: str, folder: Path, both: bool) -> int:
-    log = LOGS / re.sub(r"\W+", "-", name)
+def _was_done_before(left_out: str, folder: Path) -> bool:
+    """Whether processes that leave nothing out did what is left out now, when they were asked."""
+    record, _, parts = left_out.partition("::")
+    for line in (folder / "before").read_text(encoding="utf-8").splitlines():
+        name, _, what = line.partition("::")
+        if name == record and any(part in what for part in parts.split("|")):
+            return True
+    return False
+
+
+def _fails(trial: Trial, test: str, folder: Path, both: bool) -> bool:
+    """Whether something is left out and this test fails for it."""
+    log = LOGS / re.sub(r"\W+", "-", trial.label)[:200]
     if both and _pytest("", test, folder, log.with_suffix(".with.log")) != 0:
-        print(f"FAILS WITH IT TOO            {name!r}: {test}", flush=True)
-        return 1
+        print(f"FAILS WITH IT TOO            {trial.label!r}: {test}", flush=True)
+        return False
     seen, began = folder / "seen", time.monotonic()
     seen.write_text("", encoding="utf-8")
-    status = _pytest(name, test, folder, log.with_suffix(".log"))
-    left_out = sorted(set(seen.read_text(encoding="utf-8").split("\n")) - {""})
-    if not left_out:
+    left_out = f"{trial.record}::{trial.parts}" if trial.parts else trial.record
+    status = _pytest(left_out, test, folder, log.with_suffix(".log"))
+    noted = sorted(set(seen.read_text(encoding="utf-8").split("\n")) - {""})
+    if not noted:
         verdict = f"NOTHING LEFT OUT (pytest: {status})"
     elif status == 1:
         verdict = "fails, as it should"
     else:
         verdict = "PASSES" if status == 0 else f"DID NOT RUN (pytest: {status})"
     seconds = time.monotonic() - began
-    print(f"{verdict:<20} {seconds:4.0f} s  {name!r} without {', '.join(left_out)}", flush=True)
-    return int(not (left_out and status == 1))
+    what = f"{trial.label!r} without {', '.join(noted)}: {test}"
+    print(f"{verdict:<20} {seconds:4.0f} s  {what}", flush=True)
+    return bool(noted) and status == 1
+
+
+PYTEST = ("-q", "-x", "-p", "no:cacheprovider")
 
 
 def _become_pytest(words: Sequence[str], log: Path) -> None:
@@ -145,7 +213,7 @@ def _become_pytest(words: Sequence[str], log: Path) -> None:
     os.dup2(output, 2)
     status = 3
     try:
-        status = int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *words]))
+        status = int(pytest.main([*PYTEST, *words]))
     finally:
         sys.stdout.flush()
         os._exit(status)  # nothing that was registered for the parent's end
@@ -157,20 +225,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", metavar="name", help="of a record, or NAME=TEST")
-    parser.add_argument("--all", action="store_true", help="every record of the installed host")
+    parser.add_argument("--all", action="store_true", help="each target of every record")
+    parser.add_argument("--each", action="store_true", help="each target of the records apart")
     parser.add_argument("--both", action="store_true", help="run each test with its patch, too")
+    parser.add_argument("--record", action="store_true", help="keep which test noticed a target")
     options = parser.parse_args(arguments)
-    known = tests_of_records()
-    asked = [(name, test) for name in known if options.all for test in known[name]]
+    known = known_records()
+    asked = [trial for one in known.values() if options.all for trial in trials_of(one)]
     for given in options.names:
         left_out, _, test = given.partition("=")
-        name = left_out.partition("::")[0]
+        name, _, part = left_out.partition("::")
         if name not in known:
             parser.error(f"no record of this host is named {name!r}; docs/patches.md lists them")
-        asked += [(left_out, one) for one in ([test] if test else known[name])]
+        tests = (test,) if test else ()
+        of_targets = {trial.target: trial for trial in trials_of(known[name])}
+        if part in of_targets or options.each:
+            found = [of_targets[part]] if part else of_targets.values()
+            asked += [replace(trial, tests=tests or trial.tests) for trial in found]
+        else:
+            asked.append(Trial(name, "", part, tests or known[name].tests))
     if FOLDER not in os.environ:
         return start(sys.argv[1:] if arguments is None else arguments)
-    return run_all(asked, Path(os.environ[FOLDER]), options.both)
+    return run_all(asked, Path(os.environ[FOLDER]), options.both, options.record)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
 Python imports this module at its start, because that tool puts this folder on ``PYTHONPATH``. Our
 modules are changed right after they are executed; nothing in the product asks for any of this.
 Which record is left out is asked at each call: a process that was forked leaves out another one
-than its parent did, whose modules it has.
+than its parent did, whose modules it has. What the parent did at a call stays, though: it is noted
+in ``before``, and a process that is to do without it is no fork of that parent.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from types import ModuleType
 from typing import Any
 
 FOLDER = Path(os.environ["WITHOUT_PATCH_FOLDER"]) if "WITHOUT_PATCH_FOLDER" in os.environ else None
-"""Holds ``name``, the record to leave out or a part of it, ``seen``, what was left out, and
-``stubs.json``."""
+"""Holds ``name``, the record to leave out or parts of it, ``seen``, what was left out, ``before``,
+what processes did that leave nothing out, and ``stubs.json``."""
 Change = Callable[[Any], None]
 
 
@@ -36,24 +37,31 @@ def _left_out(pid: int) -> str:
 
 def leaves_out(name: str, what: str) -> bool:
     """Whether this process runs without this part of a record; then it also notes ``what``."""
-    assert FOLDER is not None
-    record, _, part = _left_out(os.getpid()).partition("::")
-    if name != record or part not in what:
+    left_out = _left_out(os.getpid())
+    if not left_out:
+        _note("before", f"{name}::{what}")
         return False
-    with (FOLDER / "seen").open("a", encoding="utf-8") as seen:
-        seen.write(f"{what}\n")
+    record, _, parts = left_out.partition("::")
+    if name != record or not any(part in what for part in parts.split("|")):
+        return False
+    _note("seen", what)
     return True
+
+
+@functools.cache
+def _note(file: str, line: str) -> None:
+    assert FOLDER is not None
+    with (FOLDER / file).open("a", encoding="utf-8") as notes:
+        notes.write(f"{line}\n")
 
 
 def change_patching(module: Any) -> None:
     """``@patch``, ``@override`` and ``replaced`` of a record do nothing while it is left out."""
-    apply, override, replaced = module.Patch.apply, module.override, module.Record.replaced
+    initialise, override, replaced = module.Patch.__init__, module.override, module.Record.replaced
 
-    def apply_guarded(self: Any) -> None:
-        for target, function in self.functions.items():
-            if not hasattr(function, "leaves_out"):
-                self.functions[target] = _guarded_patch(self.record.name, target, function)
-        apply(self)
+    def initialise_guarded(self: Any, record: Any) -> None:
+        initialise(self, record)
+        self.functions = GuardedFunctions(record.name)
 
     def override_guarded(record: Any) -> Any:
         check = override(record)
@@ -64,17 +72,27 @@ def change_patching(module: Any) -> None:
         with contextlib.nullcontext() if leaves_out(self.name, "value") else replaced(self, value):
             yield
 
-    module.Patch.apply, module.override = apply_guarded, override_guarded
+    module.Patch.__init__, module.override = initialise_guarded, override_guarded
     module.Record.replaced = replace_others
+
+
+class GuardedFunctions(dict[str, Any]):
+    """The functions of a patch by target, as it applies them and as tests call them."""
+
+    def __init__(self, record: str) -> None:
+        self._record = record
+
+    def __setitem__(self, target: str, function: Any) -> None:
+        """Keep the function with a question before each call."""
+        super().__setitem__(target, _guarded_patch(self._record, target, function))
 
 
 def _guarded_patch(name: str, target: str, function: Any) -> Any:
     def patched(original: Any, *args: Any, **kwargs: Any) -> Any:
-        if leaves_out(name, target.rpartition(":")[2]):
+        if leaves_out(name, target):
             return original(*args, **kwargs)
         return function(original, *args, **kwargs)
 
-    patched.leaves_out = True  # type: ignore[attr-defined]
     return patched
 
 
@@ -129,8 +147,11 @@ def _guarded_member(record: str, what: str, member: Any, owner: list[Any]) -> An
     return method
 
 
-def guard_function(record: str, name: str, module: Any) -> None:
-    """Let a function of ours do nothing; it gives None, or as a context manager runs its block."""
+def guard_function(record: str, what: str, name: str, instead: str, module: Any) -> None:
+    """Let a function of ours do what the expression ``instead`` does.
+
+    Without one it does nothing: it gives None, or as a context manager runs its block.
+    """
     owner = module
     *path, last = name.split(".")
     for part in path:
@@ -142,9 +163,11 @@ def guard_function(record: str, name: str, module: Any) -> None:
 
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        if leaves_out(record, name):
-            return contextlib.nullcontext() if is_context else None
-        return function(*args, **kwargs)
+        if not leaves_out(record, what):
+            return function(*args, **kwargs)
+        if instead:
+            return eval(instead, {**vars(module), "original": function})(*args, **kwargs)
+        return contextlib.nullcontext() if is_context else None
 
     setattr(owner, last, guarded if kind is None else kind(guarded))
 
@@ -182,9 +205,10 @@ if FOLDER is not None:
         "mkv_ascend.adapters.patching": [change_patching],
         "mkv_ascend.adapters.common.attention.derived": [change_derived],
     }
-    for record_name, places in json.loads((FOLDER / "stubs.json").read_text()).items():
-        for place in places:
+    for record_name, stubs in json.loads((FOLDER / "stubs.json").read_text()).items():
+        for stub, what in stubs.items():
+            place, _, instead = stub.partition("=")
             module_name, _, function_name = place.partition(":")
-            change = functools.partial(guard_function, record_name, function_name)
+            change = functools.partial(guard_function, record_name, what, function_name, instead)
             wanted.setdefault(module_name, []).append(change)
     sys.meta_path.insert(0, Changing(wanted))

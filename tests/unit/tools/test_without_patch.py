@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 import without_patch
+from without_patch_stubs import STUBS
+
+import foreign_names
 
 PROGRAM = """
 import importlib, json, sys, types
@@ -52,14 +55,21 @@ LEFT_OUT = {
     "limit": [WHOLE[0], 1, *WHOLE[2:]],
     "Base.run": [*WHOLE[:2], "theirs", "theirs", "red"],
     "Base.run::Own": [*WHOLE[:2], "theirs", "derived", "red"],
+    "greet::nothing|greet": ["hello you", *WHOLE[1:]],
     "colour": [*WHOLE[:4], None],
+    "tint::of the wall": [*WHOLE[:4], "more red"],
+}
+
+STUBS_OF_THIS = {
+    "colour": {"colours:red": "of the door"},
+    "tint": {"colours:red=lambda: more + original()": "of the wall"},
 }
 
 
 @pytest.mark.parametrize("name", LEFT_OUT)
 def test_one_record_is_left_out_and_noted(name: str, tmp_path: Path) -> None:
-    (tmp_path / "colours.py").write_text("def red():\n    return 'red'\n")
-    (tmp_path / "stubs.json").write_text(json.dumps({"colour": ["colours:red"]}))
+    (tmp_path / "colours.py").write_text("more = 'more '\ndef red():\n    return 'red'\n")
+    (tmp_path / "stubs.json").write_text(json.dumps(STUBS_OF_THIS))
     (tmp_path / "name").write_text(name)
     path = os.pathsep.join([str(without_patch.SITE), str(tmp_path), str(without_patch.ROOT)])
     done = subprocess.run(
@@ -71,19 +81,32 @@ def test_one_record_is_left_out_and_noted(name: str, tmp_path: Path) -> None:
     )
     assert json.loads(done.stdout) == LEFT_OUT[name]
     assert (tmp_path / "seen").exists() == bool(name)
+    assert (tmp_path / "before").exists() == (not name)
 
 
-def test_every_stub_is_a_function_of_a_record() -> None:
-    known = {
-        placed.record.name
-        for placed in without_patch.foreign_names.records(without_patch.foreign_names.all_sources())
-    }
-    assert set(without_patch.STUBS) <= known
-    for places in without_patch.STUBS.values():
-        for place in places:
-            module, _, qualified = place.partition(":")
+def test_a_fork_does_not_leave_out_what_was_done_before_it(tmp_path: Path) -> None:
+    (tmp_path / "before").write_text("colour::colours:red of the door\n")
+    for left_out, done in {
+        "colour": True,
+        "colour::of the door": True,
+        "colour::wall": False,
+    }.items():
+        assert without_patch._was_done_before(left_out, tmp_path) == done
+    assert not without_patch._was_done_before("tint", tmp_path)
+
+
+def test_every_stub_is_a_function_and_has_targets_of_its_record() -> None:
+    for name, stubs in STUBS.items():
+        for stub, targets in stubs.items():
+            module, _, qualified = stub.partition("=")[0].partition(":")
             text = (without_patch.ROOT / f"{module.replace('.', '/')}.py").read_text()
-            assert f"def {qualified.rpartition('.')[2]}(" in text, place
+            assert f"def {qualified.rpartition('.')[2]}(" in text, stub
+            assert set(targets) <= {
+                target
+                for placed in foreign_names.records(foreign_names.all_sources())
+                if placed.record.name == name
+                for target in placed.record.targets
+            }, stub
 
 
 def test_a_name_that_no_record_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

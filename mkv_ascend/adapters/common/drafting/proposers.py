@@ -291,9 +291,7 @@ def create_proposer(
         made = proposer(vllm_config, device, runner)
         made.draft_host = host
         return made
-    enforce_eager = bool(vllm_config.speculative_config.enforce_eager)
-    # Graphs of vllm-ascend's own know of one KV group; ours capture the passes.
-    vllm_config.speculative_config.enforce_eager = True
+    enforce_eager = without_graphs_of_the_host(vllm_config.speculative_config)
     made = proposer(vllm_config, device, runner)
     family = family_of(method, vllm_config)
     made.draft_host = host
@@ -302,6 +300,16 @@ def create_proposer(
         # Rows of the first pass are the target's: none more for what the target sampled.
         made.net_num_new_slots_per_request = 0
     return made
+
+
+def without_graphs_of_the_host(speculative_config: Any) -> bool:
+    """Let vllm-ascend's proposer run eagerly; returns whether the user asked for that.
+
+    Graphs of vllm-ascend's own know of one KV group; ours capture the passes.
+    """
+    asked = bool(speculative_config.enforce_eager)
+    speculative_config.enforce_eager = True
+    return asked
 
 
 def assembly_of(proposer: Any) -> Assembly | None:

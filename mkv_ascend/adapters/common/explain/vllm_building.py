@@ -232,8 +232,7 @@ def _pretend_ranks(config: VllmConfig) -> None:
     dist.new_group = lambda ranks=None, *_, **__: new_group(ranks, backend=name)
     ranks = config.parallel_config.world_size
     dist.init_process_group(name, store=FakeStore(), rank=0, world_size=ranks)
-    # What other ranks would have to answer.
-    parallel_state.in_the_same_node_as = lambda *_, **__: [True] * ranks
+    _answer_for_other_ranks(ranks)
     MessageQueue.create_from_process_group = staticmethod(lambda *_, **__: None)
     dist.broadcast_object_list = lambda *_, **__: None
     dist.all_gather_object = lambda found, own, *_, **__: found.__setitem__(
@@ -244,6 +243,13 @@ def _pretend_ranks(config: VllmConfig) -> None:
         ensure_model_parallel_initialized(ranks, 1)
         init_ascend_model_parallel(config.parallel_config)
         expert_groups.make_for_draft(config)
+
+
+def _answer_for_other_ranks(ranks: int) -> None:
+    """They are on the node of this one."""
+    from vllm.distributed import parallel_state
+
+    parallel_state.in_the_same_node_as = lambda *_, **__: [True] * ranks
 
 
 def _runner_with_models(config: VllmConfig) -> Any:
@@ -257,6 +263,7 @@ def _runner_with_models(config: VllmConfig) -> Any:
     from mkv_ascend.adapters.common.runner import MkvModelRunner
 
     _rotary_tables_where_needed()
+    _keep_tables_off_the_device()
     _copy_nothing_without_memory()
     with set_current_vllm_config(config):
         runner = MkvModelRunner(config, torch.device("npu:0"))
@@ -309,15 +316,9 @@ def _copy_nothing_without_memory() -> None:
 
 
 def _rotary_tables_where_needed() -> None:
-    """Some rotary tables are computed when a model is made: those need memory.
-
-    DeepSeek-V4's would have 4 GiB, on the platform's device; they are kept off it.
-    """
+    """Some rotary tables are computed when a model is made: those need memory."""
     import torch
     from vllm.model_executor.layers.rotary_embedding import get_rope
-    from vllm_ascend.ops import rope_dsv4
-
-    rope_dsv4.current_platform = SimpleNamespace(device_type="meta")
 
     @functools.wraps(get_rope)
     def with_memory(*args: Any, **options: Any) -> Any:
@@ -328,3 +329,10 @@ def _rotary_tables_where_needed() -> None:
                 return get_rope(*args, **options)
 
     _replace_everywhere(get_rope, with_memory)
+
+
+def _keep_tables_off_the_device() -> None:
+    """DeepSeek-V4's rotary tables would have 4 GiB, on the platform's device."""
+    from vllm_ascend.ops import rope_dsv4
+
+    rope_dsv4.current_platform = SimpleNamespace(device_type="meta")

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``without_patch.py`` leaves out where neither ``@patch`` nor a method tells a record's part.
+
+Such parts are functions of ours that set what is foreign. Without the record they do nothing, or
+what the expression behind ``=`` does, which sees their module and the function as ``original``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+COMMON = "mkv_ascend.adapters.common"
+ADAPTER_0_23 = "mkv_ascend.adapters.vllm_ascend_0_23"
+ADAPTER_0_30 = "mkv_ascend.adapters.vllm_ascend_0_30.common"
+SHARING = f"{COMMON}.drafting.sharing"
+ROTARY = "vllm_ascend.ops.rotary_embedding"
+ROTARY_GLOBALS = (
+    *("_cos_mla", "_sin_mla", "_cos_cache", "_sin_cache", "_cos_sin_cache"),
+    *("_cos", "_sin", "_cos_slice", "_sin_slice"),
+)
+SPECULATIVE = "vllm.config.speculative:SpeculativeConfig"
+STOCK_RUNNER = "vllm_ascend.worker.model_runner_v1:NPUModelRunner"
+ATTENTION = "vllm_ascend.attention.attention_v1"
+MLA = "vllm_ascend.attention.mla_v1"
+
+STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "a draft's own configuration": {
+        f"{COMMON}.drafting.draft_config:preserve_ascend_config": (
+            "vllm_ascend.ascend_config:_ASCEND_CONFIG",
+        ),
+        f"{COMMON}.drafting.families:use_draft_recurrent_specs": (
+            "vllm.model_executor.layers.mamba.abstract:MambaBase.get_kv_cache_spec",
+        ),
+        f"{COMMON}.patches.expert_groups:make_for_draft": ("vllm.distributed.parallel_state:_EP",),
+    },
+    "heads of two sizes": {
+        f"{COMMON}.patches.two_head_sizes:drop_rows_of_other_sizes": (
+            f"{ROTARY}:_cos",
+            f"{ROTARY}:_sin",
+        ),
+    },
+    "KV groups of target and draft": {
+        f"{ADAPTER_0_30}.kv_cache.mla_specs:corrected_specs=lambda specs, layers: dict(specs)": (
+            f"{STOCK_RUNNER}.get_kv_cache_spec",
+        ),
+        f"{ADAPTER_0_30}.kv_cache.mla_specs:size_of_index_keys": (
+            f"{STOCK_RUNNER}.get_kv_cache_spec",
+        ),
+    },
+    "latent attention that rotates nothing": {
+        f"{ADAPTER_0_23}.patches.identity_rope:record_identity_rope": (),
+    },
+    "metadata, context and captured launches of a draft's passes": {
+        f"{SHARING}:Sharing.set_lengths": (f"{ATTENTION}:AscendMetadata",),
+        f"{SHARING}:MLASharing.set_lengths": (f"{MLA}:AscendMLAMetadata",),
+        f"{SHARING}:SparseMLASharing.for_later_passes=Sharing.for_later_passes": (
+            "vllm_ascend.attention.sfa_v1:AscendSFAMetadata",
+        ),
+        f"{COMMON}.drafting.common_metadata:CommonMetadata.of="
+        "lambda self, batch: shallow_copy(batch.common or _of_verify_step(batch))": (
+            "vllm_ascend.attention.utils:AscendCommonAttentionMetadata",
+        ),
+        f"{COMMON}.drafting.families:widen_decodes": (f"{MLA}:AscendMLAMetadataBuilder.build",),
+        f"{COMMON}.drafting.draft:AscendDraft.begin_later_passes": (
+            "vllm_ascend.ascend_forward_context:_EXTRA_CTX",
+        ),
+        f"{ADAPTER_0_30}.drafting.mixed_draft:send_tokens_to_experts": (
+            "vllm_ascend.ascend_forward_context:_EXTRA_CTX",
+        ),
+        f"{COMMON}.drafting.capture_adapters:use": (
+            "vllm_ascend.compilation.acl_graph:_draft_graph_params",
+        ),
+    },
+    "metadata builders and rotary tables by model and group": {
+        f"{COMMON}.attention.rope_tables:_write=lambda values: original("
+        f"{{name: value for name, value in values.items() if name != {name!r}}})": (
+            f"{ROTARY}:{name}",
+        )
+        for name in ROTARY_GLOBALS
+    },
+    "models without memory, for explain": {
+        f"{COMMON}.explain.vllm_building:_replace_everywhere=lambda found, ours: None "
+        "if found.__name__ == 'get_model' else original(found, ours)": (
+            "vllm.model_executor.model_loader:get_model",
+        ),
+        f"{COMMON}.explain.vllm_building:_replace_everywhere=lambda found, ours: None "
+        "if found.__name__ == 'get_rope' else original(found, ours)": (
+            "vllm.model_executor.layers.rotary_embedding:get_rope",
+        ),
+        f"{COMMON}.explain.vllm_building:_answer_for_other_ranks": (
+            "vllm.distributed.parallel_state:in_the_same_node_as",
+        ),
+        f"{COMMON}.explain.vllm_building:_keep_tables_off_the_device": (
+            "vllm_ascend.ops.rope_dsv4:current_platform",
+        ),
+    },
+    "our platform, worker and model runner": {
+        "mkv_ascend.adapters.platform_slot:claim": ("vllm_ascend:register",),
+        f"{ADAPTER_0_30}.patches.own_options:accept": ("vllm_ascend.ascend_config:AscendConfig",),
+    },
+    "proposals over several KV groups, from one plan": {
+        f"{COMMON}.drafting.mask_tokens:MaskTokensDraft.bind_layers": (
+            "vllm.model_executor.models.qwen3_dflash:DFlashQwen3Model._build_fused_kv_buffers",
+        ),
+        f"{COMMON}.drafting.proposers:without_graphs_of_the_host="
+        "lambda speculative: bool(speculative.enforce_eager)": (f"{SPECULATIVE}.enforce_eager",),
+    },
+    "states go on from what was accepted": {
+        f"{COMMON}.patches.accepted_tokens:with_accepted_tokens": (
+            "vllm.v1.attention.backends.mamba_attn:BaseMambaAttentionMetadataBuilder.build",
+            "vllm.v1.attention.backends.mamba2_attn:Mamba2AttentionMetadataBuilder.build",
+        ),
+    },
+    "values of another head size than keys": {
+        f"{COMMON}.patches.value_head_size:size_the_output": (
+            f"{ATTENTION}:AscendAttentionBackendImpl.__init__",
+        ),
+    },
+    "verify steps of any method in full graphs": {
+        f"{COMMON}.target_graphs:take_lengths_on_the_host": (
+            f"{ATTENTION}:AscendAttentionMetadataBuilder.__init__",
+        ),
+    },
+    "window bound": {
+        f"{COMMON}.attention.layers:_bound_the_window": (
+            f"{ATTENTION}:AscendAttentionBackendImpl.__init__",
+        ),
+    },
+}
+"""Record -> function of ours, and what to do instead -> the record's targets that it sets."""
+
+PROPOSER = "vllm_ascend.spec_decode.llm_base_proposer:AscendSpecDecodeBaseProposer"
+PARTS: Mapping[str, str] = {
+    "vllm.model_executor.layers.attention.attention:Attention.__init__": ":Attention.__init__",
+    "vllm.v1.attention.backends.mamba_attn:BaseMambaAttentionMetadataBuilder.__init__": (
+        "GDNAttentionMetadataBuilder.__init__|Mamba2AttentionMetadataBuilder.__init__"
+        "|ShortConvAttentionMetadataBuilder.__init__"
+    ),
+    f"{PROPOSER}.dummy_run": ("AscendDraftModelProposer.dummy_run|AscendEagleProposer.dummy_run"),
+    "vllm_ascend.worker.worker:NPUModelRunner": ".init_device",
+}
+"""Target -> parts of verdicts' texts, where the target's own class and name are not in them."""
