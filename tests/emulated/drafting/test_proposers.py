@@ -203,6 +203,24 @@ def test_a_method_that_nobody_knows_is_refused_by_name():
         create_proposer("telepathy", configured("telepathy"), torch.device("cpu"), None, HOST)
 
 
+@pytest.mark.parametrize("asked", [None, False, True])
+def test_the_host_is_told_to_draft_eagerly_while_its_proposer_is_made(monkeypatch, asked):
+    """It reads the option in its constructor; afterwards the option is the user's again."""
+    config = configured("draft_model")
+    config.speculative_config.enforce_eager = asked
+    told = []
+
+    class Proposer:
+        def __init__(self, config, device, runner):
+            told.append(config.speculative_config.enforce_eager)
+
+    monkeypatch.setitem(PROPOSERS, "draft_model", Proposer)
+    made = create_proposer("draft_model", config, torch.device("cpu"), None, HOST)
+    assert told == [True]
+    assert config.speculative_config.enforce_eager is asked
+    assert made.assembly.enforce_eager == bool(asked)
+
+
 def test_the_token_after_a_chunk_is_the_prompts_next_one():
     """By vllm-ascend's own method: one request decodes, two are in the middle of their prompts."""
     device = torch.device("npu")

@@ -6,6 +6,8 @@ A new method of drafting is one line in ``PROPOSERS``.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +48,7 @@ from mkv_ascend.adapters.common.drafting.host import DraftHost
 from mkv_ascend.adapters.common.drafting.mask_tokens import run_dummy
 from mkv_ascend.adapters.common.drafting.next_tokens import batch_up_to_the_chunk
 from mkv_ascend.adapters.common.drafting.recurrent_options import has_recurrent_layers
-from mkv_ascend.adapters.patching import lent
+from mkv_ascend.adapters.patching import lent, replaced
 from mkv_ascend.layout.kind import Role
 
 if TYPE_CHECKING:
@@ -291,8 +293,9 @@ def create_proposer(
         made = proposer(vllm_config, device, runner)
         made.draft_host = host
         return made
-    enforce_eager = without_graphs_of_the_host(vllm_config.speculative_config)
-    made = proposer(vllm_config, device, runner)
+    enforce_eager = bool(vllm_config.speculative_config.enforce_eager)
+    with without_graphs_of_the_host(vllm_config.speculative_config):
+        made = proposer(vllm_config, device, runner)
     family = family_of(method, vllm_config)
     made.draft_host = host
     made.assembly = Assembly(made, family, host, enforce_eager=enforce_eager)
@@ -302,14 +305,15 @@ def create_proposer(
     return made
 
 
-def without_graphs_of_the_host(speculative_config: Any) -> bool:
-    """Let vllm-ascend's proposer run eagerly; returns whether the user asked for that.
+@contextlib.contextmanager
+def without_graphs_of_the_host(speculative_config: Any) -> Iterator[None]:
+    """Let vllm-ascend's proposer run eagerly that is made while the block runs.
 
-    Graphs of vllm-ascend's own know of one KV group; ours capture the passes.
+    Graphs of vllm-ascend's own know of one KV group; ours capture the passes. Its constructor alone
+    asks; what the user has set is there for others.
     """
-    asked = bool(speculative_config.enforce_eager)
-    speculative_config.enforce_eager = True
-    return asked
+    with replaced(speculative_config, "enforce_eager", True):
+        yield
 
 
 def assembly_of(proposer: Any) -> Assembly | None:
