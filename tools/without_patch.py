@@ -77,7 +77,7 @@ def parts_of(record: Record, target: str) -> str:
     """What verdicts' texts name this target by; empty if it is all of the record."""
     stubbed = any(target in targets for targets in STUBS.get(record.name, {}).values())
     if len(record.targets) == 1 or stubbed:
-        return target if stubbed else ""
+        return f"{target} " if stubbed else ""  # no other target that begins so
     if target in PARTS:
         return PARTS[target]
     qualified = target.rpartition(":")[2]
@@ -108,7 +108,8 @@ def trials_of(record: Record) -> list[Trial]:
     before = shown().get(hosts_version(), {}).get(record.name, {})
     made = []
     for target in record.targets:
-        tests = dict.fromkeys([*filter(None, [before.get(target)]), *record.tests])
+        seen = [shlex.quote(before[target])] if target in before else []
+        tests = dict.fromkeys([*seen, *record.tests])
         made.append(Trial(record.name, target, parts_of(record, target), tuple(tests)))
     return made
 
@@ -124,7 +125,9 @@ def known_records() -> dict[str, Record]:
 def start(asked: Sequence[str]) -> int:
     """Run this program again on the emulated NPU, with the module that leaves records out."""
     with tempfile.TemporaryDirectory() as folder:
-        stubs = {name: {k: " ".join([k, *v]) for k, v in of.items()} for name, of in STUBS.items()}
+        stubs = {
+            name: {k: " ".join([k, *v, ""]) for k, v in of.items()} for name, of in STUBS.items()
+        }
         Path(folder, "stubs.json").write_text(json.dumps(stubs), encoding="utf-8")
         for file in ("name", "before"):
             Path(folder, file).write_text("", encoding="utf-8")
@@ -139,16 +142,23 @@ def start(asked: Sequence[str]) -> int:
 
 def run_all(trials: Sequence[Trial], folder: Path, both: bool, record: bool) -> int:
     """Fork for each trial: all that the tests import is imported once."""
+    import pytest
+
     from tests.support import programs
     from tests.support.program_starter import import_what_engines_import
 
-    # Engines are forked from this one, which does as much meanwhile.
+    # Engines are forked from this one, which does as much meanwhile. They are, while what pytest
+    # sees of the environment is what that process saw.
+    os.environ["PYTEST_VERSION"] = pytest.__version__
+    environment = dict(programs.with_repository(os.environ))
     programs._starter()
     import_what_engines_import()
+    os.environ.clear()
+    os.environ.update(environment)
     LOGS.mkdir(parents=True, exist_ok=True)
     worst = 0
     for trial in trials:
-        noticed = next((t for t in trial.tests if _fails(trial, t, folder, both)), "")
+        noticed = next(filter(None, (_failing(trial, t, folder, both) for t in trial.tests)), "")
         worst |= not noticed
         if record and trial.target:
             keep(trial, noticed)
@@ -179,12 +189,12 @@ def _was_done_before(left_out: str, folder: Path) -> bool:
     return False
 
 
-def _fails(trial: Trial, test: str, folder: Path, both: bool) -> bool:
-    """Whether something is left out and this test fails for it."""
+def _failing(trial: Trial, test: str, folder: Path, both: bool) -> str:
+    """The first test that fails where something is left out; empty if none does."""
     log = LOGS / re.sub(r"\W+", "-", trial.label)[:200]
     if both and _pytest("", test, folder, log.with_suffix(".with.log")) != 0:
         print(f"FAILS WITH IT TOO            {trial.label!r}: {test}", flush=True)
-        return False
+        return ""
     seen, began = folder / "seen", time.monotonic()
     seen.write_text("", encoding="utf-8")
     left_out = f"{trial.record}::{trial.parts}" if trial.parts else trial.record
@@ -193,13 +203,21 @@ def _fails(trial: Trial, test: str, folder: Path, both: bool) -> bool:
     if not noted:
         verdict = f"NOTHING LEFT OUT (pytest: {status})"
     elif status == 1:
-        verdict = "fails, as it should"
+        verdict, test = "fails, as it should", _first_failure(log.with_suffix(".log"))
     else:
         verdict = "PASSES" if status == 0 else f"DID NOT RUN (pytest: {status})"
     seconds = time.monotonic() - began
     what = f"{trial.label!r} without {', '.join(noted)}: {test}"
     print(f"{verdict:<20} {seconds:4.0f} s  {what}", flush=True)
-    return bool(noted) and status == 1
+    return test if noted and status == 1 else ""
+
+
+def _first_failure(log: Path) -> str:
+    """The test that pytest's summary names first."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    found = re.search(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", text, re.MULTILINE)
+    assert found is not None, f"{log} names no test that failed"
+    return found[1]
 
 
 PYTEST = ("-q", "-x", "-p", "no:cacheprovider")

@@ -33,6 +33,10 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
         f"{COMMON}.patches.expert_groups:make_for_draft": ("vllm.distributed.parallel_state:_EP",),
     },
+    "blocks of a draft's states": {
+        f"{COMMON}.patches.draft_state_blocks:DraftRecurrentSpec.prefix_cacheable="
+        "lambda spec: True": ("vllm.v1.kv_cache_interface:KVCacheSpec.prefix_cacheable",),
+    },
     "heads of two sizes": {
         f"{COMMON}.patches.two_head_sizes:drop_rows_of_other_sizes": (
             f"{ROTARY}:_cos",
@@ -87,9 +91,6 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "if found.__name__ == 'get_rope' else original(found, ours)": (
             "vllm.model_executor.layers.rotary_embedding:get_rope",
         ),
-        f"{COMMON}.explain.vllm_building:_answer_for_other_ranks": (
-            "vllm.distributed.parallel_state:in_the_same_node_as",
-        ),
         f"{COMMON}.explain.vllm_building:_keep_tables_off_the_device": (
             "vllm_ascend.ops.rope_dsv4:current_platform",
         ),
@@ -102,8 +103,9 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         f"{COMMON}.drafting.mask_tokens:MaskTokensDraft.bind_layers": (
             "vllm.model_executor.models.qwen3_dflash:DFlashQwen3Model._build_fused_kv_buffers",
         ),
-        f"{COMMON}.drafting.proposers:without_graphs_of_the_host="
-        "lambda speculative: bool(speculative.enforce_eager)": (f"{SPECULATIVE}.enforce_eager",),
+        f"{COMMON}.drafting.proposers:without_graphs_of_the_host": (
+            f"{SPECULATIVE}.enforce_eager",
+        ),
     },
     "states go on from what was accepted": {
         f"{COMMON}.patches.accepted_tokens:with_accepted_tokens": (
@@ -132,10 +134,6 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 PROPOSER = "vllm_ascend.spec_decode.llm_base_proposer:AscendSpecDecodeBaseProposer"
 PARTS: Mapping[str, str] = {
     "vllm.model_executor.layers.attention.attention:Attention.__init__": ":Attention.__init__",
-    "vllm.v1.attention.backends.mamba_attn:BaseMambaAttentionMetadataBuilder.__init__": (
-        "GDNAttentionMetadataBuilder.__init__|Mamba2AttentionMetadataBuilder.__init__"
-        "|ShortConvAttentionMetadataBuilder.__init__"
-    ),
     f"{PROPOSER}.dummy_run": ("AscendDraftModelProposer.dummy_run|AscendEagleProposer.dummy_run"),
     "vllm_ascend.worker.worker:NPUModelRunner": ".init_device",
 }

@@ -157,8 +157,9 @@ def guard_function(record: str, what: str, name: str, instead: str, module: Any)
     for part in path:
         owner = getattr(owner, part)
     function = inspect.getattr_static(owner, last)
-    kind = type(function) if isinstance(function, classmethod | staticmethod) else None
-    function = getattr(function, "__func__", function)
+    kinds = (classmethod, staticmethod, property)
+    kind = type(function) if isinstance(function, kinds) else None
+    function = getattr(function, "fget" if kind is property else "__func__", function)
     is_context = inspect.isgeneratorfunction(inspect.unwrap(function))
 
     @functools.wraps(function)

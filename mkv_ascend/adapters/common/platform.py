@@ -9,10 +9,7 @@ from vllm_ascend.platform import NPUPlatform
 
 from mkv_ascend.adapters.common.early_checks import early_check, front_check, kv_connectors
 from mkv_ascend.adapters.common.options import options_of
-from mkv_ascend.adapters.common.patches import (
-    draft_architecture,
-    two_head_sizes,
-)
+from mkv_ascend.adapters.common.patches import draft_architecture
 from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import override
@@ -46,7 +43,6 @@ class MkvPlatform(NPUPlatform):
     def pre_register_and_update(cls, parser: Any = None) -> None:
         """Apply vllm-ascend's patches of the front process, then ours."""
         super().pre_register_and_update(parser)
-        two_head_sizes.choose_no_backend.apply()
         draft_architecture.keep_the_architecture.apply()
         front_check.check_first.apply()
         for patch in adapter().patches_of_the_front():

@@ -2,6 +2,7 @@
 """Building a draft changes nothing that the target uses; its builders see the draft."""
 
 import copy
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,98 @@ def test_rows_gathered_anew_are_those_of_the_positions(rotary_embedding):
         assert own is rows
         assert torch.equal(rows, found)
     assert not torch.equal(*expected)
+
+
+def test_every_rotary_global_is_known():
+    """A table that vllm-ascend adds must be kept apart as well."""
+    from vllm_ascend.ops import rotary_embedding
+
+    from mkv_ascend.adapters.common.attention.rope_tables import GLOBALS
+
+    found = {
+        name
+        for name in vars(rotary_embedding)
+        if name.startswith(("_cos", "_sin")) and not callable(getattr(rotary_embedding, name))
+    }
+    assert found == set(GLOBALS)
+
+
+def test_separate_draft_config_undoes_what_making_the_draft_changed():
+    from types import SimpleNamespace
+
+    from transformers import PretrainedConfig
+
+    separate_draft_config = hosts.module("drafting.draft_config").separate_draft_config
+
+    # All layers of the target have a window, of the draft none has.
+    own = {"block_size": 1024, "cache_dtype": "auto", "sliding_window": 128}
+    dense = SimpleNamespace(get_sliding_window=lambda: None, hf_text_config=PretrainedConfig())
+    target = SimpleNamespace(
+        cache_config=SimpleNamespace(**own),
+        speculative_config=SimpleNamespace(draft_model_config=dense),
+    )
+
+    def make_draft():
+        # What vllm-ascend does for a draft that is not hybrid, and for one with an indexer.
+        target.cache_config.block_size = 128
+        target.cache_config.cache_dtype = "bfloat16"
+        return copy.copy(target)
+
+    draft = separate_draft_config(target, make_draft)
+    assert vars(target.cache_config) == own
+    changed = {"cache_dtype": "bfloat16", "sliding_window": None}
+    assert vars(draft.cache_config) == {**own, **changed}
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "reads_tables"),
+    [
+        ("attention_v1", "AscendAttentionMetadataBuilder", False),
+        ("mla_v1", "AscendMLAMetadataBuilder", True),
+        ("sfa_v1", "AscendSFAMetadataBuilder", True),
+    ],
+)
+def test_builders_of_the_host_see_the_drafts(
+    rotary_embedding, monkeypatch, module, name, reads_tables
+):
+    """The host's classes, which say what they see; those of plain attention read no table."""
+    from mkv_ascend.adapters.common.attention.backends import bound_to
+    from mkv_ascend.adapters.common.attention.building import ModelBeingBuilt
+    from mkv_ascend.layout.kind import Role
+
+    builder = getattr(import_module(f"vllm_ascend.attention.{module}"), name)
+    monkeypatch.setattr(builder, "__init__", ProbeBuilder.__init__)
+    monkeypatch.setattr(builder, "build", ProbeBuilder.build)
+    rotary_embedding._cos_cache = "the target's"
+    tables = rope_tables()
+    with tables.active():
+        rotary_embedding._cos_cache = "the draft's"
+    model = ModelBeingBuilt(Role.DRAFT, builder_config="the draft's", rope_tables=tables)
+    backend = type("Backend", (), {"get_builder_cls": staticmethod(lambda: builder)})
+    made = bound_to(backend, model).get_builder_cls()
+    assert made(None, [], "the target's", "npu").config == "the draft's"
+    seen = made(None, [], "the target's", "npu").build().table
+    assert seen == ("the draft's" if reads_tables else "the target's")
+
+
+def test_each_rotary_global_is_the_targets_or_the_drafts(rotary_embedding):
+    names = [name for name in vars(rotary_embedding) if name in rope_tables()._values]
+
+    def set_all(value):
+        for name in names:
+            setattr(rotary_embedding, name, value)
+
+    def values():
+        return {getattr(rotary_embedding, name) for name in names}
+
+    set_all("the target's")
+    tables = rope_tables()
+    with tables.active():
+        assert values() == {None}
+        set_all("the draft's")
+    assert values() == {"the target's"}
+    with tables.active():
+        assert values() == {"the draft's"}
 
 
 def test_every_rotary_global_is_known():

@@ -16,6 +16,7 @@ from vllm.v1.core.kv_cache_utils import (
     resolve_kv_cache_block_sizes,
 )
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
+from vllm.v1.engine import core as engine_core
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheConfig,
@@ -134,7 +135,7 @@ def test_scheduler_and_hashing_follow_the_groups():
     options = long_requests(layout={"max_block_size": 512})
     options.cache_config.block_size = 128
     specs = pair_of(SMALL_DRAFT)
-    (whole,) = kv_cache_utils.get_kv_cache_configs(options, [specs], [8192 * MIB])
+    (whole,) = engine_core.get_kv_cache_configs(options, [specs], [8192 * MIB])
     scheduled = generate_scheduler_kv_cache_config([whole])
     assert resolve_kv_cache_block_sizes(scheduled, options) == (512, 128)
     bytes_per_block = sum(tensor.size for tensor in whole.kv_cache_tensors) // whole.num_blocks

@@ -189,9 +189,15 @@ def test_padding_limit_that_nothing_keeps_to_is_an_error():
 
 
 def test_the_drafts_cache_may_have_a_dtype_of_its_own():
-    """Rows of 2 bytes beside rows of 4; the draft's tokens are its own, except for rounding."""
+    """Rows of 2 bytes beside rows of 4; the draft's tokens are its own, except for rounding.
+
+    Its two layers run on two backends.
+    """
+    first = {r"draft_model\.model\.layers\.0\..*": "flash_attention_3"}
     case = scenario(
-        "llama_target", "llama_draft", mkv_ascend={"kv_cache": {"draft_dtype": "bfloat16"}}
+        "llama_target",
+        "llama_draft",
+        mkv_ascend={"kv_cache": {"draft_dtype": "bfloat16"}, "attention": {"layers": first}},
     )
     result = engine.run(case)
     assert_greedy_tokens_of_reference(case, result)

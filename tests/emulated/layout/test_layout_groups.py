@@ -10,6 +10,7 @@ import torch
 import vllm_ascend.ops  # First of vllm_ascend, or its imports go in a circle.
 import vllm_ascend.patch.platform  # noqa: F401  Before specs are registered, as in an engine.
 from vllm.v1.core import kv_cache_utils
+from vllm.v1.engine import core as engine_core
 from vllm.v1.kv_cache_interface import (
     HiddenStateCacheSpec,
     MambaSpec,
@@ -269,7 +270,7 @@ def test_a_worker_without_layers_of_a_group_is_planned_for_its_own():
     specs = model([mla(), mla()], [window()])
     stages = [{"model.layers.0": specs["model.layers.0"]}, dict(specs)]
     del stages[1]["model.layers.0"]
-    first, last = kv_cache_utils.get_kv_cache_configs(config(), stages, [64 * MIB] * 2)
+    first, last = engine_core.get_kv_cache_configs(config(), stages, [64 * MIB] * 2)
     assert [name for names in layers(first) for name in names] == ["model.layers.0"]
     assert [layers_of(tensor) for tensor in first.kv_cache_tensors] == [["model.layers.0"]]
     assert first.num_blocks == last.num_blocks

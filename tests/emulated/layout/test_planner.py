@@ -194,12 +194,13 @@ BUILT_ONLY = {
     "qwen3.5, mtp": Pair("qwen3_5", "mtp", None),
     "glm-4 with experts, mtp": Pair("glm4_moe_mtp", "mtp", None),
 }
+OF_ANOTHER = V4
 if not hosts.PLANS_DEEPSEEK_V4:
     # Beside another model's layers it is planned there, too; its worker takes a process of its own.
-    APART = {**V4, "distributed_executor_backend": "mp"}
-    BUILT_ONLY["deepseek-v4"] = Pair("deepseek_v4_fitted", engine=APART)
+    OF_ANOTHER = {**V4, "distributed_executor_backend": "mp"}
+    BUILT_ONLY["deepseek-v4"] = Pair("deepseek_v4_fitted", engine=OF_ANOTHER)
     BUILT_ONLY["deepseek-v4, windows"] = Pair(
-        "deepseek_v4_fitted", draft="gemma3_draft", engine=APART
+        "deepseek_v4_fitted", draft="gemma3_draft", engine=OF_ANOTHER
     )
 
 
@@ -234,6 +235,26 @@ def test_kinds_of_layers_are_split_as_vllm_splits_them(layers, tmp_path):
     types[: layers // 4] = ["full_attention"] * (layers // 4)
     given = {"num_hidden_layers": layers, "layer_types": types}
     assert_as_built({**arguments, "model": str(copy_with(arguments["model"], tmp_path, **given))})
+
+
+def test_weights_and_ranks_that_are_not_there_are_built(tmp_path):
+    """Two ranks, rotary tables of DeepSeek's kind, a draft of more bytes than the device has."""
+    arguments = Pair("deepseek_v2_target", draft="gpt_oss_draft", engine=SHORT_STEPS).arguments()
+    draft = arguments["speculative_config"]
+    for folder in ("target", "draft"):
+        (tmp_path / folder).mkdir()
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "mscale_all_dim": 1.0}
+    yarn["original_max_position_embeddings"] = 256
+    target = copy_with(arguments["model"], tmp_path / "target", rope_parameters=yarn)
+    draft["model"] = str(copy_with(draft["model"], tmp_path / "draft", intermediate_size=2**26))
+    assert_as_built({**arguments, "model": str(target), "tensor_parallel_size": 2})
+
+
+def test_rotary_tables_larger_than_the_device_are_built(tmp_path):
+    """DeepSeek-V4's have a row for each position of the longest context."""
+    arguments = Pair("deepseek_v4_fitted", draft="gemma3_draft", engine=OF_ANOTHER).arguments()
+    model = copy_with(arguments["model"], tmp_path, max_position_embeddings=2**25)
+    assert_as_built({**arguments, "model": str(model)})
 
 
 def copy_with(model, folder, **values):

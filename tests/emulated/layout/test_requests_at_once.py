@@ -101,12 +101,12 @@ def test_a_hybrid_model_serves_as_many_requests_as_stock(monkeypatch):
 
 
 def test_memory_is_not_scaled_where_caches_are_planned():
-    worker_memory = hosts.module("kv_cache.worker_memory")
+    (ours,) = hosts.module("kv_cache.worker_memory").offer_all.functions.values()
     specs = model([full(), window(), full(), window()])
 
     def offered(**options):
         stock = NPUWorker._scale_kv_cache_memory_for_multi_group
-        return worker_memory.all_of_the_memory(stock, worker(specs, **options), MEMORY)
+        return ours(stock, worker(specs, **options), MEMORY)
 
     assert offered() == MEMORY
     connector = SimpleNamespace(kv_connector="any", kv_connector_extra_config={})

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import vllm_ascend.ops  # noqa: F401 - first of vllm-ascend: its modules import each other in circles
+from vllm_ascend.attention.mla_v1 import AscendMLAImpl
 
 from mkv_ascend.adapters.common.attention import adapted_flash_attention_3, adapted_mla
 from mkv_ascend.adapters.common.attention.backends import backend_class
@@ -45,6 +46,41 @@ def test_cached_context_is_attended_to_in_the_dtype_of_the_cache(cache_dtype, ex
 def test_a_half_precision_prefill_is_vllm_ascends_own():
     implementation = adapted_mla.implementation(StockMLA)()
     assert implementation._forward_prefill(torch.ones(1, dtype=torch.float16)) == "stock"
+
+
+def test_a_prefill_in_float32_is_not_rounded():
+    """vllm-ascend converts queries, keys and values to bfloat16, which has 8 bits."""
+    lengths, heads = (3, 5), 4
+    torch.manual_seed(0)
+    sizes = {"q_nope": 128, "q_pe": 64, "k_nope": 128, "k_pe": 64, "value": 128}
+    parts = {name: torch.randn(sum(lengths), heads, size) for name, size in sizes.items()}
+    implementation = object.__new__(adapted_mla.implementation(AscendMLAImpl))
+    vars(implementation).update(
+        num_heads=heads, head_padding=0, v_head_dim=128, qk_rope_head_dim=64, scale=192**-0.5
+    )
+    prefill = SimpleNamespace(
+        actual_seq_lengths_q=[3, 8],
+        attn_mask=torch.ones(2048, 2048, dtype=torch.int8, device="npu").triu(1),
+        chunked_context=None,
+    )
+    cache = (torch.zeros(1, device="npu"),) * 2
+    arguments = [part.to("npu") for part in parts.values()]
+    found = implementation._forward_prefill(*arguments, cache, SimpleNamespace(prefill=prefill))
+    query, key = (
+        torch.cat((parts[f"{name}_nope"], parts[f"{name}_pe"]), -1).double() for name in "qk"
+    )
+    expected = torch.cat(
+        [
+            torch.nn.functional.scaled_dot_product_attention(
+                *(part.transpose(0, 1) for part in of_request), is_causal=True
+            ).transpose(0, 1)
+            for of_request in zip(
+                *(part.split(lengths) for part in (query, key, parts["value"].double())),
+                strict=True,
+            )
+        ]
+    )
+    torch.testing.assert_close(found.cpu().double(), expected.flatten(1), rtol=1e-5, atol=1e-5)
 
 
 class StockFlash3:
@@ -101,6 +137,8 @@ ASKED_OF_PARALLELISM = (
 )
 def test_builders_of_mla_take_the_block_size_of_their_group(name, module, monkeypatch):
     """Stock beside ours: vllm-ascend reads the one block size of the cache configuration."""
+    if name == "sparse_mla":
+        hosts.module("attention.sparse_block_size").read_it_from_the_group()
     for parallel in ASKED_OF_PARALLELISM:
         place = f"vllm_ascend.attention.{module}.{parallel}"
         monkeypatch.setattr(place, lambda *_: False, raising=False)

@@ -107,3 +107,18 @@ def test_the_command_itself_ends_so():
     assert f"[{code}]" in done.stderr.strip().splitlines()[-1]
     assert "Traceback" not in done.stderr + done.stdout
     assert "EngineCore" not in done.stderr + done.stdout
+
+
+def test_vllms_own_configuration_names_no_memory_that_is_too_small(monkeypatch):
+    """vLLM makes it, and starts an engine core that refuses the memory."""
+    import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
+    from vllm.engine.arg_utils import EngineArgs
+
+    from mkv_ascend.adapters.common.early_checks import front_check
+
+    monkeypatch.setattr(front_check, "is_vllm_command", lambda: True)
+    (check_first,) = front_check.check_first.functions.values()
+    model = str(model_directory("llama_target"))
+    small = EngineArgs(model=model, skip_tokenizer_init=True, kv_cache_memory_bytes=64 << 10)
+    with pytest.raises(ValueError, match="one request of"):
+        check_first(EngineArgs.create_engine_config, small)

@@ -22,7 +22,6 @@ from mkv_ascend.adapters.common.early_checks import early_check, front_check
 from mkv_ascend.adapters.common.patches import (
     draft_architecture,
     expert_groups,
-    two_head_sizes,
 )
 from mkv_ascend.adapters.common.platform import STOCK_WORKER, MkvPlatform
 from mkv_ascend.adapters.common.runner import MkvModelRunner
@@ -316,7 +315,6 @@ def test_the_front_process_is_given_our_patches(monkeypatch):
     """vLLM's command calls the method before it reads its arguments."""
     monkeypatch.setattr(NPUPlatform, "pre_register_and_update", classmethod(lambda *_: None))
     patches = [
-        two_head_sizes.choose_no_backend,
         draft_architecture.keep_the_architecture,
         front_check.check_first,
         *hosts.ADAPTER.patches_of_the_front(),

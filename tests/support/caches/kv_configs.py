@@ -12,6 +12,7 @@ import torch
 import vllm_ascend.ops  # First of vllm_ascend, or its imports go in a circle.
 import vllm_ascend.patch.platform  # noqa: F401  Before specs are registered, as in an engine.
 from vllm.v1.core import kv_cache_utils
+from vllm.v1.engine import core as engine_core
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     SlidingWindowSpec,
@@ -133,7 +134,8 @@ def model(target: Sequence[Any], draft: Sequence[Any] = ()) -> dict[str, Any]:
 
 
 def configs(specs: dict[str, Any], memory: int = 64 * MIB, **options: Any) -> Any:
-    return kv_cache_utils.get_kv_cache_configs(config(**options), [specs], [memory])
+    """As an engine core makes them."""
+    return engine_core.get_kv_cache_configs(config(**options), [specs], [memory])
 
 
 def layers(result: Any) -> list[list[str]]:

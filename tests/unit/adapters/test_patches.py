@@ -55,13 +55,27 @@ MOST_ON_V1_OF_0_30 = 30
 """What a port of that adapter has to judge; upstream's own repairs let the number fall."""
 
 
-def test_records_that_apply_on_model_runner_v1_of_0_30_are_few():
+def records_on_v1_of_0_30():
     """All but those of the room of model runner V2."""
     files = foreign_names.sources("vllm_ascend_0_30")
     room = foreign_names.ADAPTERS / "vllm_ascend_0_30" / "v2"
     found = foreign_names.records(path for path in files if not path.is_relative_to(room))
-    names = sorted(placed.record.name for placed in found)
+    return [placed.record for placed in found]
+
+
+def test_records_that_apply_on_model_runner_v1_of_0_30_are_few():
+    names = sorted(entry.name for entry in records_on_v1_of_0_30())
     assert len(names) <= MOST_ON_V1_OF_0_30, names
+
+
+@pytest.mark.parametrize("entry", records_on_v1_of_0_30(), ids=lambda entry: entry.name)
+def test_each_target_was_seen_to_be_needed_on_model_runner_v1_of_0_30(entry):
+    """``tools/without_patch.py --each --record NAME`` tries it, and keeps which test failed."""
+    noticed = patch_pages.shown()["0.30.0rc2"].get(entry.name, {})
+    assert set(noticed) == set(entry.targets)
+    for test in noticed.values():
+        file, _, function = test.partition("[")[0].partition("::")
+        assert {file, f"{file}::{function}"} & set(entry.tests)
 
 
 @pytest.mark.parametrize("adapter", RECORDS)

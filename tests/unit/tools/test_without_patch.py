@@ -14,6 +14,7 @@ import without_patch
 from without_patch_stubs import STUBS
 
 import foreign_names
+from mkv_ascend.adapters.patching import Record
 
 PROGRAM = """
 import importlib, json, sys, types
@@ -113,3 +114,19 @@ def test_a_name_that_no_record_has_is_refused(capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit):
         without_patch.main(["no such record"])
     assert "no record of this host is named 'no such record'" in capsys.readouterr().err
+
+
+def test_the_test_that_failed_first_is_kept(tmp_path: Path) -> None:
+    log = tmp_path / "one.log"
+    log.write_text(
+        "..F\nFAILED tests/conftest.py::test_b[c, d] - AssertionError: e\nFAILED tests/conftest.py\n"
+    )
+    assert without_patch._first_failure(log) == "tests/conftest.py::test_b[c, d]"
+
+
+def test_parts_are_those_of_one_target() -> None:
+    targets = ("m:A.run", "m:B.run", "m:B.stop", "n:limit")
+    record = Record("several", targets, "", "", "")
+    parts = [without_patch.parts_of(record, target).split("|") for target in targets]
+    assert parts == [["m:A.run", "A.run"], ["m:B.run", "B.run"], ["m:B.stop", ".stop"], ["n:limit"]]
+    assert without_patch.parts_of(Record("one", "m:A.run", "", "", ""), "m:A.run") == ""

@@ -60,15 +60,16 @@ def backend_class(
     """
     kinds = set(entry.kinds)
     adapted: Any = _adapted(
-        entry.class_path, bool(MLA_KINDS & kinds), bool(BUILDERS_OF_ONE_BLOCK_SIZE & kinds)
+        entry.class_path, bool(MLA_KINDS & kinds), bool(builders_of_one_block_size & kinds)
     )
     if casts_to_cache:
         adapted = _casting(adapted)
     return bound_to(adapted, model)
 
 
-BUILDERS_OF_ONE_BLOCK_SIZE = frozenset({Kind.MLA, Kind.SPARSE_MLA})
-"""Kinds whose metadata builders read the block size of the cache configuration."""
+builders_of_one_block_size = {Kind.MLA}
+"""Kinds whose metadata builders read the block size of the cache configuration; a host may add
+others."""
 
 
 @functools.cache
@@ -150,11 +151,20 @@ def _bound_builder(builder: Any, model: ModelBeingBuilt) -> type[Any]:
         with model.rope_tables.active():
             return _with_own_rope(builder.build(self, *args, **kwargs))
 
-    members = {"__init__": initialise, "build": build}
+    members: dict[str, Any] = {"__init__": initialise}
+    if _reads_rotary_tables(builder):
+        members["build"] = build
     bound = derive(builder, f"[{model.role.value}]", members, OF_ONE_MODEL)
     if model.rope_tables is not None:
         _ROPE_TABLES[bound] = model.rope_tables
     return bound
+
+
+def _reads_rotary_tables(builder: type[Any]) -> bool:
+    """Whether metadata may hold rows of the process's tables: not that of plain attention."""
+    from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder
+
+    return not issubclass(builder, AscendAttentionMetadataBuilder)
 
 
 _ROPE_TABLES: dict[type[Any], RopeTables] = {}

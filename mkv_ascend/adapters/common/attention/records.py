@@ -14,7 +14,6 @@ BACKEND_PER_LAYER = record(
         "vllm_ascend.attention.attention_v1:AscendAttentionBackend.get_impl_cls",
         "vllm_ascend.attention.mla_v1:AscendMLABackend.get_impl_cls",
         "vllm_ascend.attention.mla_v1:AscendMLABackend.get_builder_cls",
-        "vllm_ascend.attention.sfa_v1:AscendSFABackend.get_builder_cls",
         "vllm_ascend.attention.fa3_v1:AscendFABackend.get_impl_cls",
     ),
     writes=("mkv_ascend_choice", "attn_backend"),
@@ -26,8 +25,11 @@ BACKEND_PER_LAYER = record(
     "attention_config.backend_per_kind, and its MLA backends answer is_mla()",
     test=(
         "tests/emulated/models/test_backend_choice.py",
-        "tests/emulated/models/test_adapted_backends.py"
-        "::test_backends_of_mla_answer_what_vllms_layer_asks",
+        "tests/emulated/models/test_adapted_backends.py",
+        "tests/emulated/drafting/test_pairs.py::test_mla_target_with_dense_draft",
+        "tests/emulated/drafting/test_pairs.py::test_target_on_flash_attention_3_verifies_drafts",
+        "tests/emulated/layout/test_layout_engines.py"
+        "::test_the_drafts_cache_may_have_a_dtype_of_its_own",
     ),
 )
 
@@ -45,12 +47,10 @@ OF_ONE_MODEL = record(
         "vllm_ascend.ops.rotary_embedding:_sin_slice",
         "vllm_ascend.attention.attention_v1:AscendAttentionBackend.get_builder_cls",
         "vllm_ascend.attention.attention_v1:AscendAttentionMetadataBuilder.__init__",
-        "vllm_ascend.attention.attention_v1:AscendAttentionMetadataBuilder.build",
         "vllm_ascend.attention.mla_v1:AscendMLAMetadataBuilder.__init__",
         "vllm_ascend.attention.mla_v1:AscendMLAMetadataBuilder.build",
         "vllm_ascend.attention.sfa_v1:AscendSFAMetadataBuilder.__init__",
         "vllm_ascend.attention.sfa_v1:AscendSFAMetadataBuilder.build",
-        "vllm.v1.attention.backends.mamba_attn:BaseMambaAttentionMetadataBuilder.__init__",
     ),
     writes=("cos", "sin"),
     reads=(
@@ -91,5 +91,6 @@ IN_DTYPE_OF_CACHE = record(
         "::test_the_drafts_cache_may_have_a_dtype_of_its_own",
         "tests/emulated/models/test_adapted_backends.py"
         "::test_cached_context_is_attended_to_in_the_dtype_of_the_cache",
+        "tests/emulated/models/test_adapted_backends.py::test_a_prefill_in_float32_is_not_rounded",
     ),
 )

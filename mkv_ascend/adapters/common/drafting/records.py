@@ -100,6 +100,15 @@ PROPOSALS = record(
     test=(
         "tests/emulated/drafting/test_drafting_groups.py",
         "tests/emulated/drafting/test_drafting_blocks.py",
+        "tests/emulated/drafting/test_pairs.py"
+        "::test_an_mla_model_drafting_for_itself_is_always_accepted",
+        "tests/emulated/drafting/test_drafting_reference.py"
+        "::test_proposals_and_acceptance_are_the_references",
+        "tests/emulated/drafting/test_drafting_ranks.py"
+        "::test_a_draft_with_experts_serves_a_target_without_on_several_ranks",
+        "tests/emulated/graphs/test_draft_graphs.py::test_independent_drafts",
+        "tests/emulated/drafting/test_proposers.py"
+        "::test_the_host_is_told_to_draft_eagerly_while_its_proposer_is_made",
     ),
     stock="tests/emulated/graphs/test_stock_draft_graphs.py",
 )
@@ -196,5 +205,13 @@ PASSES = record(
     test=(
         "tests/emulated/drafting/test_draft_metadata.py",
         "tests/emulated/graphs/test_draft_graphs.py",
+        "tests/emulated/graphs/test_draft_launches.py",
+        "tests/emulated/drafting/test_drafting_cost.py"
+        "::test_an_mla_draft_takes_its_rotary_rows_once_and_verified_rows_as_decodes",
+        "tests/emulated/drafting/test_drafting_ranks.py"
+        "::test_a_draft_with_experts_serves_a_target_without_on_several_ranks",
+        "tests/emulated/drafting/test_pairs.py"
+        "::test_an_mla_model_drafting_for_itself_is_always_accepted",
+        "tests/emulated/models/test_sparse_models.py::test_drafting_for_itself_is_always_accepted",
     ),
 )

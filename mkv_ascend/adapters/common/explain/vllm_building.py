@@ -30,13 +30,11 @@ PRETENDED = record(
     target=(
         "vllm.model_executor.model_loader:get_model",
         "vllm.model_executor.layers.rotary_embedding:get_rope",
-        "vllm.distributed.parallel_state:in_the_same_node_as",
         "vllm_ascend.ops.rope_dsv4:current_platform",
     ),
     writes=(
         "verify_equal_vocab_size_if_draft_model",
         "new_group",
-        "in_the_same_node_as",
         "create_from_process_group",
         "broadcast_object_list",
         "all_gather_object",
@@ -232,7 +230,7 @@ def _pretend_ranks(config: VllmConfig) -> None:
     dist.new_group = lambda ranks=None, *_, **__: new_group(ranks, backend=name)
     ranks = config.parallel_config.world_size
     dist.init_process_group(name, store=FakeStore(), rank=0, world_size=ranks)
-    _answer_for_other_ranks(ranks)
+    # What other ranks would have to answer.
     MessageQueue.create_from_process_group = staticmethod(lambda *_, **__: None)
     dist.broadcast_object_list = lambda *_, **__: None
     dist.all_gather_object = lambda found, own, *_, **__: found.__setitem__(
@@ -243,13 +241,6 @@ def _pretend_ranks(config: VllmConfig) -> None:
         ensure_model_parallel_initialized(ranks, 1)
         init_ascend_model_parallel(config.parallel_config)
         expert_groups.make_for_draft(config)
-
-
-def _answer_for_other_ranks(ranks: int) -> None:
-    """They are on the node of this one."""
-    from vllm.distributed import parallel_state
-
-    parallel_state.in_the_same_node_as = lambda *_, **__: [True] * ranks
 
 
 def _runner_with_models(config: VllmConfig) -> Any:

@@ -59,6 +59,7 @@ HITS = record(
     test=(
         "tests/emulated/recurrent/test_draft_state_blocks.py",
         "tests/emulated/recurrent/test_hits_of_recurrent_drafts.py",
+        "tests/unit/adapters/test_target_state_groups.py",
     ),
 )
 

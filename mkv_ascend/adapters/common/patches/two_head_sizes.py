@@ -1,44 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models whose layers have heads of two sizes (Gemma 4: windows of 256, full attention of 512).
 
-For such models vLLM asks for a backend of another vendor's devices, so that all layers have the
-same one. vllm-ascend drops that request later; code that reads it earlier must not take it for the
-user's. In every step vllm-ascend also fills rows of cosines and sines for the whole process. They
-are as wide as the model's largest head, but come from the rotary module that was made first, which
-may belong to another layer. The step then ends in a RuntimeError. Layers other than MLA rotate by
-their own tables and never read these rows.
+In every step vllm-ascend fills rows of cosines and sines for the whole process. They are as wide as
+the model's largest head, but come from the rotary module that was made first, which may belong to
+another layer. The step then ends in a RuntimeError. Layers other than MLA rotate by their own
+tables and never read these rows.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from mkv_ascend.adapters.patching import record
 
-from mkv_ascend.adapters.patching import patch
-
-if TYPE_CHECKING:
-    from vllm.config import VllmConfig
-
-
-@patch(
+ROWS = record(
     name="heads of two sizes",
     target=(
-        "vllm.model_executor.models.config:Gemma4Config.verify_and_update_config",
         "vllm_ascend.ops.rotary_embedding:_cos",
         "vllm_ascend.ops.rotary_embedding:_sin",
     ),
-    reads=(
-        "vllm.model_executor.models.config:Gemma4Config",
-        "vllm_ascend.ops.rotary_embedding:update_cos_sin",
-    ),
+    reads=("vllm_ascend.ops.rotary_embedding:update_cos_sin",),
     writes=("_cos", "_sin"),
-    why="For heads of two sizes vLLM asks for Triton's backend, which is not Ascend's. And "
-    "vllm-ascend fills rotary rows as wide as the largest head from the table of the first "
+    why="vllm-ascend fills rotary rows as wide as the largest head from the table of the first "
     "layer's, and ends in a RuntimeError; layers of this kind read no such rows.",
     until="vllm-ascend serves Gemma 4, with rotary rows for each head size",
     test="tests/emulated/models/test_two_head_sizes.py",
 )
-def choose_no_backend(original: Any, vllm_config: VllmConfig) -> None:
-    """Choose no backend for the model, so that each layer chooses its own."""
 
 
 def drop_rows_of_other_sizes() -> None:

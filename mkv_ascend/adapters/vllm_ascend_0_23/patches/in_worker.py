@@ -8,10 +8,9 @@ from mkv_ascend.adapters.common.patches import (
     bound_caches,
     sampled_rows,
     target_state_groups,
-    two_head_sizes,
     value_head_size,
 )
-from mkv_ascend.adapters.vllm_ascend_0_23.attention import shared_keys
+from mkv_ascend.adapters.vllm_ascend_0_23.attention import shared_keys, sparse_block_size
 from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
     decode_thresholds,
     dense_specs,
@@ -29,11 +28,11 @@ def apply() -> None:
     bound_caches.bind_as_layers_take.apply()
     prompt_chunks.no_verify_steps.apply()
     layers.also_change(shared_keys.leave_the_cache_to_its_owner)
+    sparse_block_size.read_it_from_the_group()
     dense_specs.spec_without_mla.apply()
     value_head_size.project_values.apply()
     sparse_counts.install()
     recurrent_blocks.blocks_without_alignment.apply()
-    two_head_sizes.choose_no_backend.apply()
     short_convolution.remember_drafted.apply()
     decode_thresholds.rows_that_verify.apply()
     gdn_rows.install()

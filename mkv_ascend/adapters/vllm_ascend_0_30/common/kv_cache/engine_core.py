@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     name="KV groups of target and draft",
     target=(
         "vllm.v1.core.kv_cache_utils:get_kv_cache_groups",
-        "vllm.v1.core.kv_cache_utils:get_kv_cache_configs",
         "vllm.v1.engine.core:get_kv_cache_configs",
         "vllm.v1.core.kv_cache_utils:_pool_bytes_per_block",
         "vllm.v1.core.kv_cache_utils:get_kv_cache_config_from_groups",
@@ -82,16 +81,11 @@ def our_groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
     return groups
 
 
-@our_groups.also(target="vllm.v1.core.kv_cache_utils:get_kv_cache_configs")
+@our_groups.also(target="vllm.v1.engine.core:get_kv_cache_configs")
 def _get_kv_cache_configs(original: Any, *args: Any) -> Any:
     """As vLLM's, with facts tied to the specs of windows that it makes anew."""
     with replaced(kv_cache_utils, "replace", _replace_with_facts):
         return original(*args)
-
-
-@our_groups.also(target="vllm.v1.engine.core:get_kv_cache_configs")
-def _get_kv_cache_configs_in_engine(original: Any, *args: Any) -> Any:
-    return _get_kv_cache_configs(original, *args)
 
 
 def _replace_with_facts(spec: Any, **changes: Any) -> Any:

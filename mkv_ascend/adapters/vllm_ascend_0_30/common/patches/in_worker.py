@@ -8,7 +8,6 @@ from mkv_ascend.adapters.common.patches import (
     bound_caches,
     sampled_rows,
     target_state_groups,
-    two_head_sizes,
     value_head_size,
 )
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache import worker_memory
@@ -29,7 +28,6 @@ def apply() -> None:
     sparse_counts.number_of_keys.apply()
     context_keys.rotate_in_place.apply()
     convolution_update.UPDATES.apply()
-    two_head_sizes.choose_no_backend.apply()
     gdn_rows.install()
     target_state_groups.groups_that_move.apply()
     sampled_rows.swap_both_masks.apply()

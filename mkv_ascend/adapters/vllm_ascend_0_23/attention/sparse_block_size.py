@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builders of sparse MLA with the block size of their own KV group, as those of dense MLA."""
+
+from __future__ import annotations
+
+from mkv_ascend.adapters.common.attention import backends
+from mkv_ascend.adapters.patching import record
+from mkv_ascend.layout.kind import Kind
+
+OF_THE_GROUP = record(
+    name="block size of sparse attention's builders",
+    target="vllm_ascend.attention.sfa_v1:AscendSFABackend.get_builder_cls",
+    why="The builders of sparse MLA read the block size of the cache configuration, not of their "
+    "own group.",
+    until="vllm-ascend reads the block size of the builder's spec (0.30.0rc2 does)",
+    test="tests/emulated/models/test_adapted_backends.py"
+    "::test_builders_of_mla_take_the_block_size_of_their_group",
+)
+
+
+def read_it_from_the_group() -> None:
+    """Derive those builders, too (``common/attention/group_blocks.py``)."""
+    backends.builders_of_one_block_size.add(Kind.SPARSE_MLA)
