@@ -12,6 +12,7 @@ import pytest
 import torch
 import vllm_ascend.ops  # noqa: F401  First of vllm_ascend, or its imports go in a circle.
 from vllm.v1.core import kv_cache_utils
+from vllm.v1.engine import core as engine_core
 from vllm.v1.kv_cache_interface import MambaSpec
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 from vllm_ascend.worker.worker import NPUWorker
@@ -98,6 +99,18 @@ def test_a_hybrid_model_serves_as_many_requests_as_stock(monkeypatch):
     (ours,) = configs(hybrid(True), MEMORY)
     (contiguous,) = configs(hybrid(False), MEMORY)
     assert concurrency(ours) >= concurrency(stock) > concurrency(contiguous)
+
+
+def test_ranks_of_unequal_memory_are_planned_alike():
+    """vLLM configures the rank with more memory again, for as many blocks as the other has.
+
+    Of these sizes contiguous components share nothing: a block is larger than any group's part.
+    """
+    (alone,) = configs(hybrid(False), MEMORY)
+    ranks = engine_core.get_kv_cache_configs(
+        config(), [hybrid(False), hybrid(False)], [MEMORY, 2 * MEMORY]
+    )
+    assert ranks == [alone, alone]
 
 
 def test_memory_is_not_scaled_where_caches_are_planned():

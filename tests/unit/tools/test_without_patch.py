@@ -119,7 +119,7 @@ def test_a_name_that_no_record_has_is_refused(capsys: pytest.CaptureFixture[str]
 def test_the_test_that_failed_first_is_kept(tmp_path: Path) -> None:
     log = tmp_path / "one.log"
     log.write_text(
-        "..F\nFAILED tests/conftest.py::test_b[c, d] - AssertionError: e\nFAILED tests/conftest.py\n"
+        "..F\nFAILED tests/conftest.py::test_b[c, d] - AssertionError: e\nFAILED tests\n"
     )
     assert without_patch._first_failure(log) == "tests/conftest.py::test_b[c, d]"
 

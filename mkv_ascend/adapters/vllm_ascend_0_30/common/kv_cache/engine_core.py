@@ -32,6 +32,26 @@ if TYPE_CHECKING:
     Groups = Sequence[KVCacheGroupSpec]
 
 
+class GroupsOfAPlan(list["KVCacheGroupSpec"]):
+    """Groups as vLLM has them, with the planned ones that they come from.
+
+    A worker with more memory than another one is planned once more, from the groups of its first
+    configuration.
+    """
+
+    def __init__(self, planned: Groups) -> None:
+        super().__init__(planned_groups.as_vllm_has_them(planned))
+        self.planned = planned
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A plain list for workers, which plan from their own layers."""
+        return list, (list(self),)
+
+
+def _planned(groups: Groups) -> Groups:
+    return groups.planned if isinstance(groups, GroupsOfAPlan) else groups
+
+
 @patch(
     name="KV groups of target and draft",
     target=(
@@ -50,7 +70,7 @@ if TYPE_CHECKING:
         "vllm_ascend.worker.worker:NPUWorker.determine_available_memory",
         "vllm_ascend.patch.platform.patch_kv_cache_utils:_ascend_get_kv_cache_config_from_groups",
     ),
-    writes=("num_blocks", "kv_cache_tensors", "replace", "index_head_dim"),
+    writes=("num_blocks", "kv_cache_groups", "kv_cache_tensors", "replace", "index_head_dim"),
     why="vLLM's grouping wants one page size: it refuses pairs, splits all groups to single "
     "layers, or holds every token of a window. Groups of unlike pages need their own counting of "
     "blocks and memory, which comes from the plan. vLLM makes specs of windows anew on the way, "
@@ -97,21 +117,24 @@ def _replace_with_facts(spec: Any, **changes: Any) -> Any:
 
 @our_groups.also(target="vllm.v1.core.kv_cache_utils:_pool_bytes_per_block")
 def _pool_bytes_per_block(original: Any, groups: Groups) -> int:
-    return engine_planning.pool_bytes_per_block(original, groups)
+    return engine_planning.pool_bytes_per_block(original, _planned(groups))
 
 
 @our_groups.also(target="vllm.v1.core.kv_cache_utils:get_kv_cache_config_from_groups")
 def get_kv_cache_config_from_groups(
-    original: Any, config: VllmConfig, groups: list[KVCacheGroupSpec], available_memory: int
+    original: Any, config: VllmConfig, groups: Groups, available_memory: int
 ) -> KVCacheConfig:
     """Blocks and tensors from the plan: one tensor for each pool, which all its layers alias."""
+    groups = _planned(groups)
     if not planned_groups.are_planned(groups):
         result: KVCacheConfig = original(config, groups, available_memory)
         return result
     planned, num_blocks = engine_planning.plan_for(config, groups, available_memory)
+    of_vllm = GroupsOfAPlan(groups)
     with replaced(kv_cache_utils, "validate_kv_cache_layout", lambda *_: None):
         # Everything else that vLLM and vllm-ascend tell workers and scheduler with it.
-        result = original(config, planned_groups.as_vllm_has_them(groups), available_memory)
+        result = original(config, of_vllm, available_memory)
+    result.kv_cache_groups = of_vllm
     result.num_blocks = num_blocks
     result.kv_cache_tensors = [
         KVCacheTensor(
