@@ -20,10 +20,12 @@ DESCRIPTION = "Any draft model for any target model on Ascend NPUs: a vLLM platf
 COMMANDS = {
     "advise": "mkv_ascend.commands.advise",
     "check": "mkv_ascend.commands.check",
+    "completion": "mkv_ascend.commands.completion",
     "demo": "mkv_ascend.commands.demo",
     "doctor": "mkv_ascend.commands.doctor",
     "emulate": "mkv_ascend.commands.emulate",
     "explain": "mkv_ascend.commands.explain",
+    "schema": "mkv_ascend.commands.schema",
 }
 """Sub-command -> its module."""
 
@@ -44,6 +46,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--version", action="version", version=f"mkv-ascend {mkv_ascend.__version__}"
     )
+    # The completion of a shell is made from all of it.
+    parser.set_defaults(command_line=parser)
     subparsers = parser.add_subparsers(dest="command_name", required=True, metavar="COMMAND")
     for name, module_name in COMMANDS.items():
         module = importlib.import_module(module_name)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import json
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -31,6 +32,7 @@ import patch_pages
 from emulated_npu import variables
 from mkv_ascend import envs
 from mkv_ascend.metrics import definitions
+from mkv_ascend.options_schema import options_schema
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN = "<!-- generated: begin -->"
@@ -66,6 +68,11 @@ def environment_variables() -> str:
     return f"{envs.markdown_table()}\n{of_the_emulator}"
 
 
+def schema_of_options() -> str:
+    """As the command prints it."""
+    return f"```json\n{json.dumps(options_schema(), indent=2)}\n```"
+
+
 PAGES = (
     Page("docs/attention_backends.md", lambda: catalog_pages.tables().strip() + "\n"),
     Page("docs/drafting.md", lambda: matrix_pages.grid(matrix_pages.read()) + "\n"),
@@ -75,6 +82,7 @@ PAGES = (
         environment_variables,
     ),
     Page("docs/metrics.md", definitions.markdown_table),
+    Page("docs/reference/options_schema.md", schema_of_options),
     Page("docs/patches.md", lambda: patch_pages.markdown().strip() + "\n"),
     Page(
         "docs/troubleshooting.md",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,7 @@ ONE_LINE = {
         ("--", "vllm", "serve", str(MODEL)),
         "needs numpy, which is not installed here: pip install 'mkv-ascend[check]'",
     ),
+    "completion": (("bash",), "needs shtab, which is not installed here: pip install shtab"),
     "demo": (
         (),
         "not installed here: emulated-npu, openai, prometheus-client, rich, vllm, vllm-ascend. ",
@@ -132,7 +134,7 @@ ONE_LINE = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"doctor"}))
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"doctor", "schema"}))
 def test_what_a_command_misses_is_said_in_one_line(bare: Environment, name: str) -> None:
     arguments, message = ONE_LINE[name]
     status, output, errors = command(bare, name, *arguments)
@@ -146,6 +148,12 @@ def test_the_doctor_works_in_a_bare_environment(bare: Environment) -> None:
     status, output, errors = command(bare, "doctor")
     assert (status, errors) == (1, "")
     assert "found vllm missing and vllm-ascend missing" in output
+
+
+def test_the_schema_of_options_needs_nothing(bare: Environment) -> None:
+    status, output, errors = command(bare, "schema")
+    assert (status, errors) == (0, "")
+    assert "mkv_ascend" in json.loads(output)["properties"]
 
 
 def test_check_and_explain_need_neither_vllm_nor_torch(
