@@ -31,6 +31,7 @@ COMMANDS = {
 
 DISTRIBUTIONS = {
     "numpy": "'mkv-ascend[check]'",
+    "simpy": "'mkv-ascend[check]'",
     "transformers": "'mkv-ascend[check]'",
     "vllm_ascend": "vllm-ascend",
     "yaml": "pyyaml",

@@ -34,6 +34,8 @@ class Device:
     cube_seconds: float
     vector_seconds: float
     communication_seconds: float
+    link_bytes_per_second: float
+    """Between machines, each way."""
 
 
 @dataclass(frozen=True)

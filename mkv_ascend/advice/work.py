@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from mkv_ascend.advice.device import Device
 
-__all__ = ["Cost", "Experts", "LayerWork", "ModelWork", "forward"]
+__all__ = ["Cost", "Experts", "LayerWork", "ModelWork", "Part", "batch", "forward"]
 
 CACHE_BYTES = 2
 """Of an element of keys, values and states: 16 bits."""
@@ -62,6 +65,11 @@ class ModelWork:
     expert_bytes: float = 2.0
     resident: float = 0.0
 
+    @cached_property
+    def unlike_layers(self) -> tuple[tuple[LayerWork, int], ...]:
+        """Its layers that differ, each with how many there are."""
+        return tuple(Counter(self.layers).items())
+
     @property
     def held_bytes(self) -> float:
         """Bytes of all weights."""
@@ -85,22 +93,42 @@ class Cost:
         return max(reading, computing) + self.starts
 
 
+@dataclass(frozen=True)
+class Part:
+    """Of a batch: ``requests`` requests with ``tokens`` tokens each behind so much ``context``."""
+
+    requests: float
+    tokens: float
+    context: float
+
+
 def forward(
     model: ModelWork, device: Device, requests: float, tokens: float, context: float
 ) -> Cost:
     """A forward of ``tokens`` tokens of each of ``requests`` requests behind so much context."""
-    rows = requests * tokens
+    return batch(model, device, [Part(requests, tokens, context)])
+
+
+def batch(model: ModelWork, device: Device, parts: Sequence[Part]) -> Cost:
+    """One forward of all parts: weights are read once."""
+    rows = sum(part.requests * part.tokens for part in parts)
     read = model.head * model.weight_bytes
     flop = 2 * rows * model.head
     starts = device.cube_seconds + device.vector_seconds
-    for layer in model.layers:
-        seen = min(context, layer.window) if layer.window else context
-        read += layer.weights * model.weight_bytes
-        read += requests * (seen * layer.cache + 2 * layer.state) * CACHE_BYTES
-        flop += 2 * rows * layer.weights + rows * (seen * layer.pair_flop + 4 * layer.state)
+    for layer, count in model.unlike_layers:
+        of_layer = layer.weights * model.weight_bytes
+        computed = 2 * rows * layer.weights
+        for part in parts:
+            seen = min(part.context, layer.window) if layer.window else part.context
+            of_layer += part.requests * (seen * layer.cache + 2 * layer.state) * CACHE_BYTES
+            pairs = seen * layer.pair_flop + 4 * layer.state
+            computed += part.requests * part.tokens * pairs
         if (experts := layer.experts) is not None:
-            read += experts.touched(rows) * experts.elements * model.expert_bytes
-            flop += 2 * rows * experts.chosen * experts.elements
-        starts += layer.cube * device.cube_seconds + layer.vector * device.vector_seconds
-        starts += layer.communication * device.communication_seconds
+            of_layer += experts.touched(rows) * experts.elements * model.expert_bytes
+            computed += 2 * rows * experts.chosen * experts.elements
+        start = layer.cube * device.cube_seconds + layer.vector * device.vector_seconds
+        start += layer.communication * device.communication_seconds
+        read += count * of_layer
+        flop += count * computed
+        starts += count * start
     return Cost(read, flop, starts)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mkv_ascend.advice.device import CHIPS
+from mkv_ascend.commands import advise_cluster
 from mkv_ascend.commands.argument_types import positive
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ EXAMPLES = """\
 examples:
   mkv-ascend advise /models/Qwen3-32B --draft /models/Qwen3-0.6B --tp 4 --acceptance 0.7
   mkv-ascend advise /models/DeepSeek-V3 --method mtp --tp 16 --chip a3 --tokens 1 --length 1.8
+  mkv-ascend advise /models/Qwen3-32B --draft /models/Qwen3-0.6B --tp 4 --acceptance 0.7 \\
+      --engines 16 --prefill 4 --rate 40 --prompt 2000 --output 300
   mkv-ascend advise /models/Qwen3-32B --method suffix --batch 1,26 --tokens 3 --length 1.9 --json
 """
 
@@ -97,6 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a result of vllm bench serve --save-result of this target without a draft",
     )
     parser.add_argument("--json", action="store_true", help="answer as one JSON object")
+    advise_cluster.add_arguments(parser)
 
 
 def _batches(text: str) -> tuple[int, ...]:
@@ -126,7 +130,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         answer = advise(arguments)
-    except (ExplainError, MeasuredError) as error:
+    except (ExplainError, MeasuredError, advise_cluster.ClusterError) as error:
         print(f"mkv-ascend advise: {error}", file=sys.stderr)
         return EXIT_REFUSED
     if arguments.json:
@@ -161,6 +165,13 @@ def advise(arguments: argparse.Namespace) -> dict[str, Any]:
         _of_batch(serving, drafting, requests, acceptance, arguments.tokens)
         for requests in arguments.batch
     ]
+    memory = _memory(arguments, method, serving, drafting)
+    cluster = {}
+    if advise_cluster.is_asked(arguments):
+        asked = advise_cluster.Asked(
+            advise_cluster.own_options(arguments), serving, drafting, acceptance, memory
+        )
+        cluster = {"cluster": advise_cluster.simulated(asked)}
     return {
         "target": models[0].folder.resolve().name,
         "draft": models[1].folder.resolve().name if len(models) > 1 else None,
@@ -175,7 +186,8 @@ def advise(arguments: argparse.Namespace) -> dict[str, Any]:
         "error_band": serving.calibration.band,
         "calibration": serving.calibration.source,
         "batches": batches,
-        "memory": _memory(arguments, method, serving, drafting),
+        "memory": memory,
+        **cluster,
     }
 
 
@@ -338,6 +350,7 @@ def _lines(answer: dict[str, Any]) -> list[str]:
             f"{shown['speed_up_to']:.2f} {batch['best_tokens']:>5}"
         )
     lines += [f"  {batch['verdict']}" for batch in answer["batches"]]
+    lines += advise_cluster.lines(answer.get("cluster"))
     memory = answer["memory"]
     text = f"  weights {memory['weight_bytes'] / 2**30:.1f} GiB on each device"
     if "unplanned" in memory:
