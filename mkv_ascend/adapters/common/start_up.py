@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from vllm.distributed.parallel_state import is_global_first_rank
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 FORMAT_VERSION = 1
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,23 @@ def _caches(plan: BoundPlan) -> dict[str, Any]:
         "total_bytes": plan.total_bytes,
         "groups": served_groups(plan),
     }
+
+
+class Worker(Protocol):
+    """A worker of either model runner, as far as its start-up is concerned."""
+
+    rank: int
+    vllm_config: VllmConfig
+
+    def served(self) -> Served:
+        """What this worker serves, once it is warm."""
+
+
+def warm_up(worker: Worker, as_the_host: Callable[[], Result]) -> Result:
+    """Warm ``worker`` up; then say what it serves, and count from now on."""
+    result = as_the_host()
+    finish(worker.rank, worker.vllm_config, worker.served())
+    return result
 
 
 def finish(rank: int, config: VllmConfig, served: Served) -> None:

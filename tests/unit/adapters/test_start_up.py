@@ -60,3 +60,25 @@ def test_the_first_rank_of_all_writes_the_report(
     assert report.exists() == first
     if first:
         assert json.loads(report.read_text())["draft"] is None
+
+
+def test_a_worker_reports_once_it_is_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[Any] = []
+    worker: Any = SimpleNamespace(rank=3, vllm_config="config", served=lambda: "served")
+    monkeypatch.setattr(start_up, "finish", lambda *given: done.append(given))
+
+    def warm_up() -> str:
+        done.append("warm")
+        return "times"
+
+    assert start_up.warm_up(worker, warm_up) == "times"
+    assert done == ["warm", (3, "config", "served")]
+
+
+def test_a_warm_up_that_fails_is_the_error_that_is_seen() -> None:
+    def refuse() -> None:
+        raise RuntimeError("out of memory")
+
+    worker: Any = SimpleNamespace()  # one that has nothing to say yet
+    with pytest.raises(RuntimeError, match="out of memory"):
+        start_up.warm_up(worker, refuse)

@@ -59,10 +59,7 @@ class MkvWorkerV2(NPUWorker):
     @override(OURS)
     def compile_or_warm_up_model(self) -> Any:
         """As vllm-ascend's; then say what this worker serves, and count from now on."""
-        try:
-            return super().compile_or_warm_up_model()
-        finally:
-            start_up.finish(self.rank, self.vllm_config, self.served())
+        return start_up.warm_up(self, super().compile_or_warm_up_model)
 
     def served(self) -> start_up.Served:
         """What this worker serves, once its caches are there."""
