@@ -114,7 +114,8 @@ EMULATED = {
         "tests/emulated/platform/test_seat.py",
         "tests/emulated/platform/test_metrics.py"
         "::test_figures_are_vllms_and_those_of_the_plan[v1-1]",
-        "tests/emulated/platform/test_serve.py::test_an_engine_core_of_its_own_takes_our_options",
+        "tests/emulated/platform/test_serve.py"
+        "::test_a_server_gives_the_targets_own_tokens_and_reports_acceptance",
         "tests/emulated/models/test_models.py::test_tokens_are_those_of_hugging_face[gpt_oss]",
         f"{STATES}::test_states_across_chunks_rejected_drafts_and_cached_blocks",
         f"{STATES}::test_states_after_preemption_and_looked_up_drafts",

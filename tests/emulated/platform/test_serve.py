@@ -27,22 +27,31 @@ def speculation(num_speculative_tokens=3):
     )
 
 
+def chat_token_ids(target, question):
+    """As a server has them. The template spells ``<bos>``, which our tokenizer makes five bytes."""
+    return reference.load_tokenizer(target).apply_chat_template(
+        [{"role": "user", "content": question}], add_generation_prompt=True, return_dict=False
+    )
+
+
 def test_a_server_gives_the_targets_own_tokens_and_reports_acceptance(tmp_path):
+    """With options of ours: 0.30.0rc2 reads them in an engine core before it loads plugins."""
     target = model_directory("deepseek_v2_target")
+    ours = {"mkv_ascend": {"attention": {"window_bound": "vllm_ascend"}}}
     arguments = [str(target), *OPTIONS, "--gpu-memory-utilization", "0.5"]
     arguments += ["--speculative-config", speculation()]
-    texts = prompts.demo_prompts()
+    arguments += ["--additional-config", json.dumps(ours)]
+    texts, question = prompts.demo_prompts(), "import what?"
     with serve(arguments, tmp_path / "server.log") as server:
         tokens = [complete(server, str(target), text, MAX_TOKENS) for text in texts]
         answer = demo_client.stream_answer(
-            server.openai_address, str(target), "import what?", MAX_TOKENS, None
+            server.openai_address, str(target), question, MAX_TOKENS, None
         )
         rows = server.call_workers("attention_layers")[0]
         acceptance = demo_client.acceptance(server.metrics())
-    # As the chat template has it; <bos> is put in front of each text.
-    texts.append("user: import what?\nassistant: ")
-    tokens.append(list(answer.tokens))
     token_ids = [reference.token_ids(target, text) for text in texts]
+    token_ids.append(chat_token_ids(target, question))
+    tokens.append(list(answer.tokens))
     assert_greedy(target, token_ids, tokens, MAX_TOKENS)
     assert {(row["role"], row["backend"]) for row in rows} == {
         ("target", "mla"),
@@ -53,17 +62,6 @@ def test_a_server_gives_the_targets_own_tokens_and_reports_acceptance(tmp_path):
     log = (tmp_path / "server.log").read_text()
     assert "Attention backends of the draft" in log
     assert "emulated NPU" in log or "EMULATED_NPU_DEVICES" not in os.environ
-
-
-def test_an_engine_core_of_its_own_takes_our_options(tmp_path):
-    """vllm-ascend 0.30.0rc2 makes its configuration there before vLLM loads general plugins."""
-    target, text = model_directory("llama_target"), "import os"
-    ours = {"mkv_ascend": {"attention": {"window_bound": "vllm_ascend"}}}
-    arguments = [str(target), *OPTIONS, "--gpu-memory-utilization", "0.5"]
-    arguments += ["--additional-config", json.dumps(ours)]
-    with serve(arguments, tmp_path / "server.log") as server:
-        tokens = complete(server, str(target), text, MAX_TOKENS)
-    assert_greedy(target, [reference.token_ids(target, text)], [tokens], MAX_TOKENS)
 
 
 @pytest.mark.parametrize(
