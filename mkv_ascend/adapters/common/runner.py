@@ -228,9 +228,11 @@ class MkvModelRunner(NPUModelRunner):
 
     @override(sampled_rows.swap_both_masks.record)
     def _sample(self, logits: Any, spec_decode_metadata: Any) -> Any:
-        """As vllm-ascend's; penalties of a verify step count the drafts before each row."""
+        """As vllm-ascend's; a row of a verify step counts the tokens and the drafts before it."""
         if spec_decode_metadata is not None:
             sampled_rows.name_drafts(self)
+        if self.num_spec_tokens:
+            sampled_rows.hold_back_stop_tokens(self, spec_decode_metadata)
         return super()._sample(logits, spec_decode_metadata)
 
     @override(target_state_groups.groups_that_move.record)

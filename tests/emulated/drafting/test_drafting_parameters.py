@@ -108,13 +108,32 @@ def without(prompt, word):
     return chosen_one_by_one(prompt, changed)
 
 
-def stop_token(tokens):
-    """One that comes early in a greedy answer, so that to wait for it changes the answer."""
-    return tokens[4]
+def stop_tokens(tokens):
+    """Those that come early in a greedy answer, so that to wait for one changes the answer."""
+    return sorted({*tokens[3:6]})
 
 
 def stop_text(tokens):
     return bytes(tokens[9:11]).decode()
+
+
+def delayed_requests(prompts, answers):
+    """For each prompt requests that stop tokens of its greedy answer may end, but not early."""
+    return [
+        asked(prompt, stop_token_ids=[stop], min_tokens=LEAST)
+        for prompt, tokens in zip(prompts, answers, strict=True)
+        for stop in stop_tokens(tokens)
+    ]
+
+
+def assert_delayed(found, answers):
+    expected = [
+        delayed(prompt, stop)
+        for prompt, tokens in zip(text_ids(), answers, strict=True)
+        for stop in stop_tokens(tokens)
+    ]
+    assert found == expected
+    assert {len(tokens) for tokens in expected} != {NEW_TOKENS}
 
 
 LETTERS = [*range(ord("a"), ord("z") + 1)]
@@ -145,10 +164,7 @@ def session(request, greedy):
         "logprobs": [asked(prompt, logprobs=TOP) for prompt in ids[:3]],
         "prompt_logprobs": [asked(prompt, prompt_logprobs=TOP) for prompt in ids[:2]],
         "penalties": [asked(prompt, **PENALTIES) for prompt in ids],
-        "delayed": [
-            asked(prompt, stop_token_ids=[stop_token(tokens)], min_tokens=LEAST)
-            for prompt, tokens in zip(ids, greedy, strict=True)
-        ],
+        "delayed": delayed_requests(ids, greedy),
         "allowed": [asked(prompt, allowed_token_ids=LETTERS) for prompt in ids[:2]],
         "stopped": [
             asked(prompt, stop=[stop_text(tokens)])
@@ -156,8 +172,6 @@ def session(request, greedy):
         ],
         "drawn": [drawn(ids[0])] * 3,
     }
-    # With asynchronous scheduling model runner V1 of vLLM counts drafts that are not verified yet
-    # as tokens of an answer: min_tokens ends early.
     return answers_of(requests, request.param, asynchronous=request.param == RUNNER_V2)
 
 
@@ -214,14 +228,15 @@ def test_penalties(session, greedy):
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_penalties_and_bad_words_with_asynchronous_scheduling(runner, greedy):
-    """The scheduler does not know the drafts before a row of a verify step, which both count."""
+def test_what_counts_tokens_with_asynchronous_scheduling(runner, greedy):
+    """The scheduler knows neither the drafts before a row nor how many before it were accepted."""
     ids = text_ids()
     words = [unwanted(tokens) for tokens in greedy]
     requests = {
         "penalties": [asked(prompt, **PENALTIES) for prompt in ids],
         "repetition": [asked(prompt, repetition_penalty=1.3) for prompt in ids],
         "words": [asked(prompt, bad_words=[word]) for prompt, word in zip(ids, words, strict=True)],
+        "delayed": delayed_requests(ids, greedy),
     }
     answer = answers_of(requests, runner, asynchronous=True)
     assert tokens_of(answer, "penalties") == [penalised(prompt) for prompt in ids]
@@ -229,17 +244,13 @@ def test_penalties_and_bad_words_with_asynchronous_scheduling(runner, greedy):
     assert tokens_of(answer, "repetition") == [penalised(prompt, **alone) for prompt in ids]
     expected = [without(prompt, word) for prompt, word in zip(ids, words, strict=True)]
     assert tokens_of(answer, "words") == expected
+    assert_delayed(tokens_of(answer, "delayed"), greedy)
     assert sum(one != other for one, other in zip(expected, greedy, strict=True)) > 1
     assert sum(answer["accepted"]) > 0.2 * K * answer["drafts"] > 10
 
 
 def test_an_answer_of_at_least_so_many_tokens(session, greedy):
-    expected = [
-        delayed(prompt, stop_token(tokens))
-        for prompt, tokens in zip(text_ids(), greedy, strict=True)
-    ]
-    assert tokens_of(session, "delayed") == expected
-    assert {len(tokens) for tokens in expected} != {NEW_TOKENS}
+    assert_delayed(tokens_of(session, "delayed"), greedy)
 
 
 def test_allowed_tokens(session):

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from vllm.v1.sample.logits_processor import MinTokensLogitsProcessor
+
 from mkv_ascend.adapters.patching import patch
 
 
@@ -23,20 +26,30 @@ from mkv_ascend.adapters.patching import patch
         "vllm.v1.worker.gpu_model_runner:GPUModelRunner._sample",
         "vllm.v1.worker.gpu_model_runner:GPUModelRunner._get_draft_token_ids_cpu",
         "vllm.v1.worker.gpu_input_batch:InputBatch.update_async_spec_token_ids",
+        "vllm.v1.worker.gpu_input_batch:InputBatch.update_async_output_token_ids",
+        "vllm.v1.worker.gpu_input_batch:InputBatch.set_async_sampled_token_ids",
+        "vllm.v1.sample.logits_processor.builtin:MinTokensLogitsProcessor.add_request",
+        "vllm.v1.sample.logits_processor.builtin:MinTokensLogitsProcessor.apply",
+        "vllm.v1.sample.logits_processor.builtin:MinTokensLogitsProcessor.apply_with_spec_decode",
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner._copy_draft_token_ids_to_cpu",
     ),
+    writes=("output_token_ids", "min_toks", "logits_slice"),
     why="vLLM swaps two rows of a tensor by one assignment. The first row has then been written "
     "when the second is read, so both requests are left with the allowed tokens of one: a request "
     "with allowed_token_ids gets other tokens, with drafts and without. And vLLM's runner puts the "
     "tokens that were drafted in the place of the scheduler's placeholders before it verifies "
     "them, vllm-ascend's never does: with asynchronous scheduling penalties and bad words then "
-    "leave out the drafts before a row.",
-    until="vLLM copies one of the rows first, and vllm-ascend's runner calls "
-    "update_async_spec_token_ids",
+    "leave out the drafts before a row. There vLLM also counts the drafts of a step that is not "
+    "verified yet as tokens of the answer, so min_tokens lets a stop token through that many "
+    "tokens early. And it leaves the drafts before a request's last row out, so a stop token may "
+    "come that many tokens late.",
+    until="vLLM copies one of the rows first and counts tokens for min_tokens as they stand before "
+    "each row, and vllm-ascend's runner calls update_async_spec_token_ids",
     test=(
         "tests/emulated/drafting/test_drafting_parameters.py::test_allowed_tokens",
         "tests/emulated/drafting/test_drafting_parameters.py"
-        "::test_penalties_and_bad_words_with_asynchronous_scheduling",
+        "::test_what_counts_tokens_with_asynchronous_scheduling",
+        "tests/unit/adapters/test_sampled_rows.py",
     ),
 )
 def swap_both_masks(original: Callable[..., None], batch: Any, first: int, second: int) -> None:
@@ -57,3 +70,47 @@ def name_drafts(runner: Any) -> None:
         return
     drafted, _ = runner._get_draft_token_ids_cpu()
     runner.input_batch.update_async_spec_token_ids(drafted)
+
+
+def hold_back_stop_tokens(runner: Any, verified: Any) -> None:
+    """Keep stop tokens from the rows of an answer before its ``min_tokens``, and from no others.
+
+    Args:
+        runner: vLLM's, with its batch.
+        verified: metadata of the drafts that are verified; None in a step without any.
+    """
+    batch = runner.input_batch
+    answers, asked = batch.req_output_token_ids, answers_below_minimum(runner)
+    if not asked:
+        return
+    # With these vLLM copies sampled tokens to the host, and puts them in the place of drafts.
+    batch.sampling_metadata.output_token_ids = answers
+    batch.update_async_output_token_ids()
+    drafts = [0] * len(batch.req_ids) if verified is None else verified.num_draft_tokens
+    for processor in batch.logitsprocs.non_argmax_invariant:
+        if not isinstance(processor, MinTokensLogitsProcessor):
+            continue
+        entries = {row: processor.add_request(of, None, answers[row]) for row, of in asked.items()}
+        processor.min_toks = {row: entry for row, entry in entries.items() if entry is not None}
+        # The last row of a request stands behind all of its drafts.
+        last = [
+            (row, stop)
+            for row, (least, tokens, stops, *_) in processor.min_toks.items()
+            if len(tokens) + drafts[row] < least
+            for stop in stops
+        ]
+        processor.logits_slice = tuple(
+            processor._device_tensor([pair[part] for pair in last], torch.int32) for part in (0, 1)
+        )
+
+
+def answers_below_minimum(runner: Any) -> dict[int, Any]:
+    """Rows of the batch -> sampling parameters, where ``min_tokens`` may not be reached."""
+    batch, found = runner.input_batch, {}
+    for row, request in enumerate(batch.req_ids):
+        params = runner.requests[request].sampling_params
+        # The drafts of the last step may be among the tokens, accepted or not.
+        known = max(0, len(batch.req_output_token_ids[row]) - runner.num_spec_tokens)
+        if params is not None and params.min_tokens > known:
+            found[row] = params
+    return found
