@@ -15,6 +15,7 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -226,20 +227,28 @@ def _hand_over_drafts() -> None:
 
 
 def _note_target_replays(executor: Any) -> list[Any]:
-    """A list that gets an entry for each full graph that model runner V2 replays here."""
+    """A list that gets the description of each full graph of the target that is replayed here."""
     noted: list[Any] = []
     worker = getattr(executor, "driver_worker", None)
     runner = getattr(getattr(worker, "worker", None), "model_runner", None)
     graphs = getattr(runner, "cudagraph_manager", None)
-    if graphs is not None:
-        run = graphs.run_fullgraph
-
-        def noting(described: Any) -> Any:
-            noted.append(described)
-            return run(described)
-
-        graphs.run_fullgraph = noting
+    if graphs is not None:  # model runner V2
+        graphs.run_fullgraph = _noting(noted, graphs.run_fullgraph)
+    # Model runner V1 with graphs of whole steps.
+    captured = getattr(getattr(runner, "model", None), "concrete_aclgraph_entries", {})
+    for described, entry in captured.items():
+        entry.aclgraph.replay = _noting(noted, entry.aclgraph.replay, described)
     return noted
+
+
+def _noting(noted: list[Any], run: Callable[..., Any], *what: Any) -> Callable[..., Any]:
+    """``run``, each of whose calls is noted: ``what`` it stands for, or its arguments."""
+
+    def noting(*arguments: Any) -> Any:
+        noted.extend(what or arguments)
+        return run(*arguments)
+
+    return noting
 
 
 def _metrics(llm: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import torch
 from tests.support import engine, hosts, programs, prompts, reference, speculation
 from tests.support.adapters import RANK, make_adapter, widened
 from tests.support.loop_judgement import REFERENCE_OF, in_order
-from tests.support.stock import RUNNER_V2, RUNNERS
+from tests.support.stock import RUNNERS
 from tests.support.tiny_models import model_directory
 
 PROBE = Path(__file__).with_name("requests_probe.py")
@@ -25,14 +25,14 @@ EVERYWHERE = ("embed_tokens", "self_attn.q_proj", "self_attn.v_proj", "mlp.down_
 
 NOT_TRACED = {"TORCHDYNAMO_DISABLE": "1", "VLLM_USE_AOT_COMPILE": "0"}
 EAGERLY = [pytest.param((runner.values[0], None), id=runner.id) for runner in RUNNERS]
-IN_GRAPHS = pytest.param(
-    (RUNNER_V2 | NOT_TRACED, "FULL_DECODE_ONLY"),
-    id="v2-graphs",
-    marks=hosts.only_on("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone"),
-)
+IN_GRAPHS = [
+    pytest.param((runner.values[0] | NOT_TRACED, "FULL_DECODE_ONLY"), id=f"{runner.id}-graphs")
+    for runner in RUNNERS
+]
 # Target, head, method, adapted layers. vLLM adapts no embedding of Qwen3-Next.
 CASES = [
     pytest.param("llama_target", "llama_eagle", "eagle", EVERYWHERE, id="eagle"),
+    pytest.param("llama_target", "llama_eagle3", "eagle3", EVERYWHERE, id="eagle3"),
     pytest.param(
         "qwen3_next_mtp",
         "qwen3_next_mtp",
@@ -94,7 +94,7 @@ def expected_of(merged, head, target):
     raise AssertionError("too many near ties")
 
 
-@pytest.mark.parametrize("runner", [*EAGERLY, IN_GRAPHS])
+@pytest.mark.parametrize("runner", [*EAGERLY, *IN_GRAPHS])
 @pytest.mark.parametrize(("target", "head", "method", "adapted"), CASES)
 def test_tokens_and_drafts(target, head, method, adapted, runner, tmp_path):
     variables, graphs = runner

@@ -63,7 +63,7 @@ def test_all_tests_that_a_host_is_given_exist() -> None:
         path for tests in (checks.UNIT, checks.EMULATED) for host in tests for path in tests[host]
     ]
     for name in named:
-        path, _, test = name.removeprefix("--ignore=").partition("::")
+        path, _, test = name.removeprefix("--ignore=").removeprefix("--deselect=").partition("::")
         assert (checks.ROOT / path).exists(), name
         if test:
             function = test.partition("[")[0]
