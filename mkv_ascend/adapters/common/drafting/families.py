@@ -121,8 +121,10 @@ class Family:
             sampled_per_request=proposer.extra_slots_per_request,
             shift=proposer.pass_hidden_states_to_model,
             parallel_token_id=proposer.parallel_drafting_token_id,
-            # DeepSeek-V4's blocks alternately hold states in float32 and keys in bfloat16.
-            writes_rejected=proposer.runner.use_compress,
+            # DeepSeek-V4's blocks alternately hold states in float32 and keys in bfloat16. On model
+            # runner V2, which has no such attribute, planned blocks are zeroed before they are used
+            # again, and vllm-ascend's own caches share no bytes.
+            writes_rejected=getattr(proposer.runner, "use_compress", False),
         )
 
     def strategy(self, bound: Bound) -> Strategy:

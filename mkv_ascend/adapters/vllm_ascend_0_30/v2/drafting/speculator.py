@@ -53,14 +53,12 @@ class RunnerFacts:
     Attributes:
         compilation_config: vLLM's.
         dp_size: ranks of data parallelism whose passes of the draft are one with this rank's.
-        use_compress: whether the target's blocks hold compressed keys.
         dynamic_eplb: whether experts move while the engine runs.
         draft_token_ids_event: set where draft tokens are copied on a stream of their own.
     """
 
     compilation_config: CompilationConfig
     dp_size: int
-    use_compress: bool
     dynamic_eplb: bool = False
     draft_token_ids_event: None = None
 
@@ -95,7 +93,6 @@ class MkvSpeculator(DraftModelSpeculator):
         self.runner = RunnerFacts(
             vllm_config.compilation_config,
             self.dp_size if HOST.passes.runs_in_step(self) else 1,
-            use_compress=hasattr(vllm_config.model_config.hf_config, "compress_ratios"),
         )
         self.num_speculative_tokens = self.num_speculative_steps
         self.max_batch_size = self.max_num_reqs
