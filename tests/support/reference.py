@@ -86,16 +86,27 @@ class DraftReport:
 
 @lru_cache(maxsize=4)
 def load_model(directory: Path) -> Any:
-    """The checkpoint in ``directory`` in float32, eager attention, in evaluation mode."""
+    """The checkpoint in ``directory`` in float32, eager attention, in evaluation mode.
+
+    Raises:
+        ValueError: the model has weights that the checkpoint has not. transformers would make them
+            up: it reads a DeepSeek-V3 with the routing of DeepSeek-V2 as another model.
+    """
     import torch
     from transformers import AutoModelForCausalLM
 
     from tests.support.tiny_models import deepseek_v32
 
     deepseek_v32.register()
-    model = AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, attn_implementation="eager", local_files_only=True
+    model, found = AutoModelForCausalLM.from_pretrained(
+        directory,
+        dtype=torch.float32,
+        attn_implementation="eager",
+        local_files_only=True,
+        output_loading_info=True,
     )
+    if missing := sorted(found["missing_keys"]):
+        raise ValueError(f"{directory} is no reference: it has no {', '.join(missing)}")
     return model.eval()
 
 

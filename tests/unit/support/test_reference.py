@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from mkv_ascend import envs
 from tests.support import prompts, reference
@@ -36,6 +38,17 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
         write_model(root / "draft", 2),
         write_model(root / "tied", 3, tie=True),
     )
+
+
+def test_a_checkpoint_that_lacks_weights_judges_nothing(
+    models: Sequence[Path], tmp_path: Path
+) -> None:
+    copied = Path(shutil.copytree(models[0], tmp_path / "copy"))
+    weights = load_file(copied / "model.safetensors")
+    del weights["model.norm.weight"]
+    save_file(weights, copied / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"no reference: it has no model\.norm\.weight"):
+        reference.load_model(copied)
 
 
 @given(context=CONTEXTS)
