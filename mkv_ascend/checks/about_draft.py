@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from mkv_ascend import host_versions
 from mkv_ascend.checks import about_draft_inputs
 from mkv_ascend.checks.facts import ServeFacts, SpeculationFacts
-from mkv_ascend.checks.model import ModelFacts
+from mkv_ascend.checks.model import GATED_DELTA_RULE, ModelFacts
 from mkv_ascend.checks.refusal import Refusal
 
-__all__ = ["CHECKS", "MOST_TOKENS_PER_STEP"]
+__all__ = ["CHECKS", "MOST_TOKENS_PER_STEP", "ROLLED_BACK"]
 
 MOST_TOKENS_PER_STEP = 16
 """Tokens of a request that attention verifies at once, K + 1: the limit of
 npu_fused_infer_attention_score in TND layout, asserted by every builder of vllm-ascend."""
 
-ROLLED_BACK = frozenset({"gated delta rule", "Mamba2", "short convolution"})
-"""Recurrent layers of a draft whose state can be taken back to the last accepted token."""
+ROLLED_BACK = frozenset({GATED_DELTA_RULE, "Mamba2", "short convolution"})
+"""Recurrent layers whose state can be taken back to the last accepted token."""
 
 NEVER_ROLLED_BACK = frozenset({"Kimi delta attention (KDA)", "Mamba1", "linear attention"})
 

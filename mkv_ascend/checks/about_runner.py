@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 
+from mkv_ascend.checks.about_draft import ROLLED_BACK
 from mkv_ascend.checks.about_draft_inputs import has_several_positions
 from mkv_ascend.checks.facts import ServeFacts
-from mkv_ascend.checks.model import GATED_DELTA_RULE
 from mkv_ascend.checks.refusal import Refusal
 
 __all__ = ["CHECKS", "METHODS", "AskedOfV2", "runner_of"]
@@ -25,13 +25,9 @@ WORDS = {
     "decode_context_parallel": "decode context parallelism",
     "eplb": "--enable-eplb",
     "adaptive_verification": "enable_adaptive_verification",
-    "counts_beside_mla": (
-        "num_speculative_tokens_per_batch_size in full graphs of an MLA target with a head, or "
-        "with sparse attention"
-    ),
     "counts_beside_states": (
-        "num_speculative_tokens_per_batch_size in full graphs of a target with Mamba2 layers or "
-        "short convolutions"
+        "num_speculative_tokens_per_batch_size in full graphs of a target whose recurrent layers "
+        "are neither gated delta nets nor Mamba2 nor short convolutions"
     ),
     "parallel_drafting": "parallel drafting",
     "several_axes": "a draft with positions on several axes (M-RoPE)",
@@ -67,10 +63,8 @@ INSTEAD = {
 class AskedOfV2:
     """Whether each thing of ``WORDS`` was asked for.
 
-    ``counts_beside_mla``: with an MTP layer an output token was not the target's, for a reason that
-    is not known yet; with a draft model all were. Sparse attention was not run.
-    ``counts_beside_states``: vLLM's builders of these states capture verify steps of the largest K
-    alone. Gated delta nets have another builder.
+    ``counts_beside_states``: builders of other states capture verify steps of the largest K alone,
+    or none.
     """
 
     pipeline_parallel: bool
@@ -78,7 +72,6 @@ class AskedOfV2:
     decode_context_parallel: bool
     eplb: bool
     adaptive_verification: bool
-    counts_beside_mla: bool
     counts_beside_states: bool
     parallel_drafting: bool
     several_axes: bool
@@ -121,11 +114,9 @@ def drafts_on_v2(facts: ServeFacts) -> Iterator[Refusal]:
         decode_context_parallel=facts.whole("decode_context_parallel_size", 1) > 1,
         eplb=bool(facts.engine.get("enable_eplb")),
         adaptive_verification=bool(options.get("enable_adaptive_verification")),
-        counts_beside_mla=counts_in_graphs
-        and target.number("kv_lora_rank") is not None
-        and not target.is_compressed
-        and (speculation.method != "draft_model" or target.number("index_topk") is not None),
-        counts_beside_states=counts_in_graphs and target.recurrent not in (None, GATED_DELTA_RULE),
+        counts_beside_states=counts_in_graphs
+        and target.recurrent is not None
+        and target.recurrent not in ROLLED_BACK,
         parallel_drafting=bool(options.get("parallel_drafting")) and speculation.method != "dflash",
         several_axes=has_several_positions(draft),
         multi_modal=any(name in target.values for name in ("vision_config", "audio_config")),

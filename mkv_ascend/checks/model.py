@@ -11,7 +11,7 @@ from typing import Any
 from mkv_ascend.checks.config_file import read_config_file, text_part
 from mkv_ascend.layout.kind import Kind, Role
 
-__all__ = ["GATED_DELTA_RULE", "ModelFacts", "read_model_facts"]
+__all__ = ["GATED_DELTA_RULE", "RECURRENT_TYPES", "ModelFacts", "read_model_facts"]
 
 GATED_DELTA_RULE = "gated delta rule"
 RECURRENT_TYPES = {

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.following_loads import LAUNCHES
+from benchmarks.following_loads import LAUNCHES, OF_EAGLE3
 from tests.support import hosts, programs, reference, stock
+from tests.support.loop_judgement import REFERENCE_OF, drafter_of
 from tests.support.pairs import assert_greedy, scenario, text_prompts
-from tests.support.proposal_costs import MAX_LAUNCHES, REPLAY, UPDATE
+from tests.support.proposal_costs import REPLAY, UPDATE
 from tests.support.stock import RUNNER_V2
 from tests.support.tiny_models import model_directory
 
@@ -66,9 +67,18 @@ def run_load(
         "record_drafts": case.record_drafts,
     }
     result: dict[str, Any] = programs.answer_of(PROBE, request, environment)
+    judge = reference_of(target)
     for prompt, tokens, length in zip(case.prompts, result["tokens"], lengths, strict=True):
-        assert_greedy(case.model, [prompt], [tokens], length)
+        assert_greedy(judge, [prompt], [tokens], length)
     return result
+
+
+def reference_of(target: str) -> Path:
+    """The checkpoint that transformers judges a target's tokens by.
+
+    It reads no ``scoring_func``: it would route DeepSeek-V2's experts as DeepSeek-V3's.
+    """
+    return model_directory(REFERENCE_OF.get(target, target))
 
 
 def assert_all_is_replayed(result: dict[str, Any], table: list[list[int]], requests: int) -> None:
@@ -86,24 +96,52 @@ def assert_all_is_replayed(result: dict[str, Any], table: list[list[int]], reque
         assert (step["verify_replays"], step["draft_replays"]) == (1, 1), step
 
 
-def launches_by_count(result: dict[str, Any], table: list[list[int]]) -> dict[int, set[Any]]:
-    """K -> the launches of its replayed proposals: (other than the graph's, updates)."""
+Costs = dict[int, tuple[int, int]]
+"""K -> launches of a replayed proposal beside its graph, and updates of launches in the graph."""
+OF_RECURRENT_DRAFT = {3: (8, 4), 1: (8, 2)}
+"""One layer of attention is updated in each pass, and there is a pass more than tokens."""
+COSTS: Mapping[tuple[str, str], Costs] = {
+    ("llama_target", "deepseek_v2_draft"): {3: (5, 6), 1: (5, 2)},
+    ("deepseek_v2_target", "llama_draft"): {3: (5, 6), 1: (5, 2)},
+    ("deepseek_v32_target", "llama_draft"): {3: (5, 6), 1: (5, 2)},
+    ("qwen3_next", "llama_draft"): {3: (5, 6), 1: (5, 2), 0: (5, 2)},
+    # One layer; hidden states are copied, and those of eagle3 joined before.
+    ("deepseek_v3_mtp", "deepseek_v3_mtp"): {3: (6, 3), 1: (6, 1)},
+    ("qwen3_next_mtp", "qwen3_next_mtp"): {3: (6, 3), 1: (6, 1)},
+    ("gpt_oss", "gpt_oss_eagle3"): {3: (OF_EAGLE3, 3), 1: (OF_EAGLE3, 1)},
+    ("gpt_oss", "gpt_oss_dflash"): {3: (9, 2), 1: (9, 2)},
+    ("qwen3_moe", "qwen3_next_draft"): OF_RECURRENT_DRAFT,
+    ("llama_target", "lfm2"): {3: (8, 4), 0: (8, 1)},
+    ("qwen3_next", "qwen3_next"): OF_RECURRENT_DRAFT,
+    ("granite4", "granite4"): OF_RECURRENT_DRAFT,
+    ("lfm2", "lfm2"): OF_RECURRENT_DRAFT,
+}
+"""Target and draft -> what their proposals cost."""
+
+
+def launches_by_count(result: dict[str, Any], table: list[list[int]]) -> Costs:
+    """What each replayed proposal costs: the same for all of one K."""
     counts = {n: k for first, last, k in table for n in range(first, last + 1)}
-    found: dict[int, set[Any]] = defaultdict(set)
+    found: dict[int, set[tuple[int, int]]] = defaultdict(set)
     for step in result["steps"]:
         if step["draft_replays"]:
             launches = dict(step["launches"])
             assert launches.pop(REPLAY) == 1
-            updates = launches.pop(UPDATE)
-            assert sum(launches.values()) <= MAX_LAUNCHES, launches
+            updates = launches.pop(UPDATE, 0)
             found[counts[step["requests"]]].add((sum(launches.values()), updates))
-    return found
+    assert all(len(costs) == 1 for costs in found.values()), found
+    return {count: costs.pop() for count, costs in found.items()}
 
 
-def assert_drafts_own(draft: str, proposals: list[Any], counts: set[int]) -> None:
+def assert_drafts_own(
+    target: str, draft: str, method: str, table: list[list[int]], proposals: list[Any]
+) -> None:
+    """Each token is what the draft says in plain loops, and each K of ``table`` was drafted."""
     made = [reference.DraftProposal(*proposal) for proposal in proposals]
+    counts = {tokens for *_, tokens in table}
     assert {len(proposal.tokens) for proposal in made} == counts
-    report = reference.check_drafts(model_directory(draft), made)
+    drafter = drafter_of(reference_of(target), draft, method, max(counts))
+    report = reference.judge(drafter.rows, made)
     assert report.checked == sum(len(proposal.tokens) for proposal in made)
     assert not report.wrong, report.wrong[:5]
 
@@ -127,16 +165,16 @@ def test_each_number_of_drafts_is_replayed(followed: dict[str, Any]) -> None:
 
 
 def test_each_draft_token_is_the_drafts_own(followed: dict[str, Any]) -> None:
-    assert_drafts_own("gemma3_draft", followed["proposals"], {0, 2, 4})
+    assert_drafts_own("gemma3", "gemma3_draft", "draft_model", TABLE, followed["proposals"])
 
 
 def test_launches_follow_the_number_of_drafts(followed: dict[str, Any]) -> None:
     """A launch of attention is updated for each layer and pass; the first pass runs in any case."""
     found = launches_by_count(followed, TABLE)
     assert found == {
-        0: {(LAUNCHES, LAYERS)},
-        2: {(LAUNCHES, 2 * LAYERS)},
-        4: {(LAUNCHES, 4 * LAYERS)},
+        0: (LAUNCHES, LAYERS),
+        2: (LAUNCHES, 2 * LAYERS),
+        4: (LAUNCHES, 4 * LAYERS),
     }
 
 
@@ -145,6 +183,8 @@ def test_launches_follow_the_number_of_drafts(followed: dict[str, Any]) -> None:
     [
         ("llama_target", "deepseek_v2_draft", "draft_model"),  # MLA in the draft
         ("deepseek_v2_target", "llama_draft", "draft_model"),  # MLA in the target
+        ("deepseek_v3_mtp", "deepseek_v3_mtp", "mtp"),  # MLA in both
+        ("deepseek_v32_target", "llama_draft", "draft_model"),  # sparse attention in the target
         ("gpt_oss", "gpt_oss_eagle3", "eagle3"),  # sinks
         ("gpt_oss", "gpt_oss_dflash", "dflash"),  # all tokens in one pass
     ],
@@ -154,8 +194,8 @@ def test_sizes_in_tokens_of_two_numbers_may_be_one(target: str, draft: str, meth
     table = [[1, 2, 3], [3, 4, 1]]
     followed = run_load(target, draft, method, table, 4, async_scheduling=False)
     assert_all_is_replayed(followed, table, 4)
-    if method == "draft_model":
-        assert_drafts_own(draft, followed["proposals"], {1, 3})
+    assert_drafts_own(target, draft, method, table, followed["proposals"])
+    assert launches_by_count(followed, table) == COSTS[target, draft]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +210,8 @@ def test_drafts_with_recurrent_layers(target: str, draft: str, fewest: int) -> N
     table = [[1, 2, 3], [3, 4, fewest]]
     followed = run_load(target, draft, "draft_model", table, 4, async_scheduling=False)
     assert_all_is_replayed(followed, table, 4)
-    assert_drafts_own(draft, followed["proposals"], {fewest, 3})
+    assert_drafts_own(target, draft, "draft_model", table, followed["proposals"])
+    assert launches_by_count(followed, table) == COSTS[target, draft]
 
 
 def assert_fewer_are_verified_than_were_accepted(proposals: list[Any]) -> None:
@@ -180,45 +221,47 @@ def assert_fewer_are_verified_than_were_accepted(proposals: list[Any]) -> None:
     assert any(count == 3 and behind.get(context) == 1 for context, count in made.items())
 
 
-def test_states_go_on_from_what_was_accepted_in_graphs() -> None:
-    """A model that drafts for itself: the step behind four accepted tokens verifies two."""
-    table = [[1, 1, 3], [2, 4, 1]]
-    followed = run_load("qwen3_next", "qwen3_next", "draft_model", table, 4, async_scheduling=False)
-    assert_all_is_replayed(followed, table, 4)
-    assert_drafts_own("qwen3_next", followed["proposals"], {1, 3})
-    assert_fewer_are_verified_than_were_accepted(followed["proposals"])
-
-
 @pytest.mark.parametrize(
-    ("target", "draft", "method", "fewest"),
+    ("model", "graphs", "environment"),
     [
-        ("qwen3_next", "llama_draft", "draft_model", 0),
-        ("qwen3_next_mtp", "qwen3_next_mtp", "mtp", 1),
+        ("qwen3_next", "FULL_DECODE_ONLY", RUNNER_V2),
+        ("granite4", "FULL_DECODE_ONLY", RUNNER_V2),
+        ("lfm2", "FULL_DECODE_ONLY", RUNNER_V2),
+        ("qwen3_next", None, RUNNER_V1),  # vLLM has no full graphs of this there
     ],
 )
-def test_targets_with_gated_delta_nets(target: str, draft: str, method: str, fewest: int) -> None:
-    """Graphs of four requests: padded to four tokens each they are larger than any graph."""
-    table = [[1, 2, 3], [3, 4, fewest]]
-    followed = run_load(target, draft, method, table, 4, sizes=(4, 8), async_scheduling=False)
-    assert_all_is_replayed(followed, table, 4)
-    if method == "draft_model":
-        assert_drafts_own(draft, followed["proposals"], {fewest, 3})
+def test_states_go_on_from_what_was_accepted(
+    model: str, graphs: str | None, environment: Mapping[str, str]
+) -> None:
+    """A model that drafts for itself: the step behind four accepted tokens verifies two."""
+    table = [[1, 1, 3], [2, 4, 1]]
+    followed = run_load(
+        model, model, "draft_model", table, 4, graphs, environment, async_scheduling=False
+    )
+    if graphs is not None:
+        assert_all_is_replayed(followed, table, 4)
+        assert launches_by_count(followed, table) == COSTS[model, model]
+    assert_drafts_own(model, model, "draft_model", table, followed["proposals"])
+    assert_fewer_are_verified_than_were_accepted(followed["proposals"])
 
 
 @pytest.mark.parametrize(
-    ("model", "environment"),
-    [("granite4", RUNNER_V2), ("lfm2", RUNNER_V2), ("qwen3_next", RUNNER_V1)],
+    ("target", "draft", "method", "table", "sizes"),
+    [
+        ("qwen3_next", "llama_draft", "draft_model", [[1, 2, 3], [3, 5, 1], [6, 8, 0]], (4, 8, 10)),
+        ("qwen3_next_mtp", "qwen3_next_mtp", "mtp", [[1, 2, 3], [3, 4, 1]], (4, 8)),
+    ],
+    ids=["llama_draft", "mtp"],
 )
-def test_states_go_on_from_what_was_accepted_eagerly(
-    model: str, environment: Mapping[str, str]
+def test_targets_with_gated_delta_nets(
+    target: str, draft: str, method: str, table: list[list[int]], sizes: tuple[int, ...]
 ) -> None:
-    """Full graphs of Mamba2 and short convolutions are refused, and those of V1 are vLLM's."""
-    table = [[1, 1, 3], [2, 4, 1]]
-    followed = run_load(
-        model, model, "draft_model", table, 4, None, environment, async_scheduling=False
-    )
-    assert_drafts_own(model, followed["proposals"], {1, 3})
-    assert_fewer_are_verified_than_were_accepted(followed["proposals"])
+    """The largest graphs of a small K: padded to four tokens a request they exceed any graph."""
+    requests = table[-1][1]
+    followed = run_load(target, draft, method, table, requests, sizes=sizes, async_scheduling=False)
+    assert_all_is_replayed(followed, table, requests)
+    assert_drafts_own(target, draft, method, table, followed["proposals"])
+    assert launches_by_count(followed, table) == COSTS[target, draft]
 
 
 def graphs_of_loads(init: Any, table: list[list[int]], most: int, sizes: list[int]) -> Any:

@@ -31,7 +31,7 @@ def config(
         "is_attention_free": False,
         "is_multimodal_model": False,
         "hf_config": SimpleNamespace(),
-        "hf_text_config": SimpleNamespace(),
+        "hf_text_config": SimpleNamespace(model_type="llama"),
     }
     asked = {"parallel_drafting": False, "enable_adaptive_verification": False, **speculative}
     return SimpleNamespace(
@@ -58,8 +58,12 @@ COUNTS = [[1, 2, 3], [3, 8, 1]]
 SHARES = SimpleNamespace(index_share_for_mtp_iteration=True)
 
 
-GDN = SimpleNamespace(linear_num_value_heads=4)
-SPARSE = SimpleNamespace(index_topk=64)
+GDN = {"is_hybrid": True, "hf_text_config": SimpleNamespace(linear_num_value_heads=4)}
+MAMBA1, MAMBA2, SHORT_CONVOLUTIONS = (
+    {"is_hybrid": True, "hf_text_config": SimpleNamespace(model_type=name)}
+    for name in ("jamba", "granitemoehybrid", "lfm2")
+)
+SPARSE = {"use_mla": True, "hf_text_config": SimpleNamespace(model_type="x", index_topk=64)}
 COMPRESSED = SimpleNamespace(compress_ratios=[0, 4, 128])
 
 
@@ -70,21 +74,10 @@ COMPRESSED = SimpleNamespace(compress_ratios=[0, 4, 128])
         ({"cp": 2}, "decode context parallelism"),
         ({"eplb": True}, "--enable-eplb"),
         ({"parallel_drafting": True}, "parallel drafting"),
-        (
-            {"method": "mtp", "counts": COUNTS, "target": {"use_mla": True}},
-            "in full graphs of an MLA target with a head",
-        ),
-        (
-            {"counts": COUNTS, "target": {"use_mla": True, "hf_text_config": SPARSE}},
-            "with sparse attention",
-        ),
         ({"target": {"is_multimodal_model": True}}, "images"),
         ({"method": "mtp", "draft": {"hf_config": SHARES}}, "choice of keys"),
         ({"draft": {"uses_mrope": True}}, "M-RoPE"),
-        (
-            {"counts": COUNTS, "target": {"is_hybrid": True}},
-            "in full graphs of a target with Mamba2 layers or short convolutions",
-        ),
+        ({"counts": COUNTS, "target": MAMBA1}, "in full graphs of a target whose recurrent layers"),
     ],
 )
 def test_what_is_not_served_is_refused(given, named):
@@ -117,17 +110,20 @@ def test_prefill_context_parallelism_is_refused_without_naming_v1_which_lacks_it
         {},
         {"dp": 2},
         {"method": "dflash", "parallel_drafting": True},
-        {"method": "mtp", "target": {"is_hybrid": True, "hf_text_config": GDN}},
+        {"method": "mtp", "target": GDN},
         {"target": {"is_hybrid": True}},
         {"target": {"hf_text_config": COMPRESSED}},
         {"method": "mtp", "target": {"hf_text_config": COMPRESSED}},
         {"draft": {"is_hybrid": True}},
         {"counts": COUNTS},
-        {"counts": COUNTS, "target": {"use_mla": True}},
-        {"counts": COUNTS, "target": {"is_hybrid": True, "hf_text_config": GDN}},
+        {"method": "mtp", "counts": COUNTS, "target": {"use_mla": True}},
+        {"method": "mtp", "counts": COUNTS, "target": SPARSE},
+        {"counts": COUNTS, "target": GDN},
+        {"counts": COUNTS, "target": MAMBA2},
+        {"counts": COUNTS, "target": SHORT_CONVOLUTIONS},
         {"counts": COUNTS, "draft": {"is_hybrid": True}},
-        {"counts": COUNTS, "target": {"is_hybrid": True, "enforce_eager": True}},
-        {"counts": COUNTS, "target": {"is_hybrid": True}, "graphs": CUDAGraphMode.PIECEWISE},
+        {"counts": COUNTS, "target": {**MAMBA1, "enforce_eager": True}},
+        {"counts": COUNTS, "target": MAMBA1, "graphs": CUDAGraphMode.PIECEWISE},
         {"counts": COUNTS, "target": {"use_mla": True, "hf_text_config": COMPRESSED}},
         {"method": "ngram", "pp": 2},  # not ours to refuse
     ],

@@ -82,7 +82,7 @@ def test_options(
         (TARGET, "LFM2-1.2B", COUNTS, set()),
         ("LFM2-1.2B", TARGET, {}, set()),
         ("DeepSeek-V3", "DeepSeek-V3", {"method": "mtp"}, set()),
-        ("DeepSeek-V3", "DeepSeek-V3", {"method": "mtp", **COUNTS}, {"counts_beside_mla"}),
+        ("DeepSeek-V3", "DeepSeek-V3", {"method": "mtp", **COUNTS}, set()),
         (TARGET, TARGET, COUNTS, set()),
         ("v4-whole", "v4-draft", {}, set()),
         ("v4-whole", "v4-draft", COUNTS, set()),
@@ -93,7 +93,7 @@ def test_options(
             {"method": "mtp", **COUNTS},
             set(),
         ),
-        ("LFM2-1.2B", TARGET, COUNTS, {"counts_beside_states"}),
+        ("LFM2-1.2B", TARGET, COUNTS, set()),
         ("Qwen3-Next-80B-A3B", "Qwen3-Next-80B-A3B", {"method": "mtp"}, set()),
     ],
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mkv_ascend.checks.about_draft import ROLLED_BACK
 from mkv_ascend.checks.about_runner import METHODS, AskedOfV2
+from mkv_ascend.checks.model import RECURRENT_TYPES
 from mkv_ascend.checks.refusal import text_of
 
 if TYPE_CHECKING:
@@ -30,17 +32,12 @@ def why_not_served(config: VllmConfig) -> str | None:
         decode_context_parallel=parallel.decode_context_parallel_size > 1,
         eplb=parallel.enable_eplb,
         adaptive_verification=bool(speculative.enable_adaptive_verification),
-        # To vLLM DeepSeek-V4 is MLA, too. Its captured launches take no lengths on the host.
         # The draft's own configuration is checked as well: there it stands in the target's place.
-        counts_beside_mla=counts_in_graphs
-        and target is not draft
-        and target.use_mla
-        and not hasattr(target.hf_text_config, "compress_ratios")
-        and (speculative.method != "draft_model" or hasattr(target.hf_text_config, "index_topk")),
         counts_beside_states=counts_in_graphs
         and target is not draft
         and target.is_hybrid
-        and not hasattr(target.hf_text_config, "linear_num_value_heads"),
+        and not hasattr(target.hf_text_config, "linear_num_value_heads")
+        and RECURRENT_TYPES.get(target.hf_text_config.model_type) not in ROLLED_BACK,
         parallel_drafting=speculative.parallel_drafting and speculative.method != "dflash",
         several_axes=draft.uses_mrope,
         multi_modal=target.is_multimodal_model,
