@@ -229,6 +229,7 @@ def assert_fewer_are_verified_than_were_accepted(proposals: list[Any]) -> None:
         ("lfm2", "FULL_DECODE_ONLY", RUNNER_V2),
         ("qwen3_next", None, RUNNER_V1),  # vLLM has no full graphs of this there
     ],
+    ids=["gdn", "mamba2", "convolutions", "v1"],
 )
 def test_states_go_on_from_what_was_accepted(
     model: str, graphs: str | None, environment: Mapping[str, str]
