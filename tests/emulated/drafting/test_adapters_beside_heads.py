@@ -16,12 +16,13 @@ from tests.support import engine, hosts, programs, prompts, reference, speculati
 from tests.support.adapters import RANK, make_adapter, widened
 from tests.support.loop_judgement import REFERENCE_OF, in_order
 from tests.support.stock import RUNNERS
-from tests.support.tiny_models import model_directory
+from tests.support.tiny_models import block_head, model_directory
 
 PROBE = Path(__file__).with_name("requests_probe.py")
 K, NEW_TOKENS, PROMPTS = 3, 16, 3
 SEEDS = (5, 6)
 EVERYWHERE = ("embed_tokens", "self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj", "lm_head")
+ATTENTION = ("self_attn.q_proj", "self_attn.o_proj")
 
 NOT_TRACED = {"TORCHDYNAMO_DISABLE": "1", "VLLM_USE_AOT_COMPILE": "0"}
 EAGERLY = [pytest.param((runner.values[0], None), id=runner.id) for runner in RUNNERS]
@@ -33,11 +34,12 @@ IN_GRAPHS = [
 CASES = [
     pytest.param("llama_target", "llama_eagle", "eagle", EVERYWHERE, id="eagle"),
     pytest.param("llama_target", "llama_eagle3", "eagle3", EVERYWHERE, id="eagle3"),
+    pytest.param("gpt_oss", "gpt_oss_dflash", "dflash", ATTENTION, id="dflash"),
     pytest.param(
         "qwen3_next_mtp",
         "qwen3_next_mtp",
         "mtp",
-        ("self_attn.q_proj", "self_attn.o_proj"),
+        ATTENTION,
         id="mtp",
         marks=hosts.only_on(
             "vllm_ascend_0_30", "vllm-ascend 0.23.0 takes no adapters beside shared experts"
@@ -61,11 +63,22 @@ class HeadBesideAdapter:
             return speculation.rows_of_head(head, head.known(states), context, drafted)
 
 
-def decided(prompt, models, checkpoint, target):
+class BlockBesideAdapter(HeadBesideAdapter):
+    """The same of a head that drafts all tokens at once, from masks."""
+
+    def rows(self, context, drafted):
+        with torch.inference_mode():
+            head = speculation.load_block_head(self.checkpoint, self.target)
+            known = head.known(speculation.hidden_states_of(self.merged, tuple(context[:-1])))
+        return block_head.propose(head, known, context[-1], K)[0, : len(drafted) + 1].float()
+
+
+def decided(prompt, models, checkpoint, target, method):
     """Draft-and-verify of the prompt for each of ``models``; None where a near tie decides."""
+    kind = BlockBesideAdapter if method == "dflash" else HeadBesideAdapter
     outputs = []
     for model in models:
-        drafter = HeadBesideAdapter(checkpoint, target, model)
+        drafter = kind(checkpoint, target, model)
         answer = reference.cached_answer(
             [target, model, checkpoint],
             {"head beside adapters": prompt, "k": K, "tokens": NEW_TOKENS},
@@ -80,13 +93,13 @@ def decided(prompt, models, checkpoint, target):
     return outputs
 
 
-def expected_of(merged, head, target):
+def expected_of(merged, head, target, method):
     """Prompts, and for each what every target does with it."""
     found = []
     texts = [*prompts.deck_prompts(2), *prompts.text_prompts()[4:12]]
     for text in texts:
         prompt = reference.token_ids(target, text)
-        outputs = decided(prompt, merged, model_directory(head), target)
+        outputs = decided(prompt, merged, model_directory(head), target, method)
         if outputs is not None:
             found.append((prompt, outputs))
         if len(found) == PROMPTS:
@@ -106,7 +119,7 @@ def test_tokens_and_drafts(target, head, method, adapted, runner, tmp_path):
         base = model = widened(target, tmp_path)
         draft = widened(head, tmp_path)
     made = [make_adapter(base, tmp_path / f"seed{seed}", adapted, seed) for seed in SEEDS]
-    found = expected_of([base, *(merged for _, merged in made)], head, plain)
+    found = expected_of([base, *(merged for _, merged in made)], head, plain, method)
     case = engine.Scenario(
         str(model),
         str(draft),
