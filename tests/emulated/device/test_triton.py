@@ -16,8 +16,10 @@ import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cann.extension import extract_slice, get_element, insert_slice
+from triton.runtime.driver import driver
 
 from emulated_npu import counters
+from emulated_npu.triton_interpreter.backend import EmulatedDriver
 from tests.support.programs import HANG_SECONDS
 
 
@@ -45,6 +47,32 @@ def mix(left, right, mixed, narrowed, is_less, COUNT: tl.constexpr):  # noqa: N8
     tl.store(mixed + index, tl.where(one < two, one * two + one, one * 0.7 - two))
     tl.store(narrowed + index, tl.exp(one.to(tl.float32)))
     tl.store(is_less + index, (one < two).to(tl.int32))
+
+
+@triton.autotune(
+    configs=[triton.Config({"BLOCK": 128}), triton.Config({"BLOCK": 64})], key=["length"]
+)
+@triton.jit
+def add_tuned(left, right, output, length, BLOCK: tl.constexpr):  # noqa: N803
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.load(left + index, mask=index < length) + tl.load(right + index, mask=index < length)
+    tl.store(output + index, total, mask=index < length)
+
+
+def test_autotuning_times_nothing_and_takes_the_first() -> None:
+    """All configurations are as fast here: the kernel is launched once, with the first."""
+    driver.set_active(EmulatedDriver())
+    left, right = torch.randn(100).npu(), torch.randn(100).npu()
+    output = torch.zeros(100).npu()
+    before = counters.snapshot()
+    try:
+        add_tuned[lambda given: (triton.cdiv(100, given["BLOCK"]),)](left, right, output, 100)
+    finally:
+        driver.reset_active()
+    launches = (counters.snapshot() - before).launches
+    assert torch.equal(output.cpu(), left.cpu() + right.cpu())
+    assert add_tuned.best_config.kwargs == {"BLOCK": 128}
+    assert sum(count for name, count in launches.items() if "add_tuned" in name) == 1
 
 
 def test_bfloat16_is_computed_and_rounded_as_torch_does() -> None:
