@@ -165,6 +165,14 @@ TARGETS = (
         head_targets={"mtp": "glm4_moe_mtp"},
         drafts=A_FEW,
     ),
+    Target(
+        "minimax-m2",
+        "minimax_m2",
+        heads={"eagle3": "minimax_m2_eagle3"},
+        # vLLM norms its queries and keys by a kernel in Triton.
+        triton=True,
+        drafts=A_FEW,
+    ),
 )
 
 DRAFTS = (

@@ -32,6 +32,7 @@ CELLS = [
     "mamba2/short conv",
     "short conv/dense",
     "glm4-moe/mtp",
+    "minimax-m2/eagle3",
 ]
 """Ways in which layers of target and draft differ that no other test runs so."""
 

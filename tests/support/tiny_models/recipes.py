@@ -242,8 +242,6 @@ FOR_THE_MATRIX = (
     "deepseek_v32_dflash",
     "deepseek_v32_eagle3",
     "deepseek_v32_mtp",
-    "glm4_moe",
-    "glm4_moe_mtp",
     "granite4_dflash",
     "lfm2_dflash",
     "lfm2_eagle3",

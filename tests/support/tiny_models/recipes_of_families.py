@@ -7,7 +7,18 @@ that is rotated, norms of queries and keys, and heads of multi-token prediction.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from tests.support.tiny_models.recipe import DerivedRecipe, HeadRecipe, Recipe
+
+# Heads of another size than the targets', so that pages are unequal.
+_WIDE_HEAD: Mapping[str, Any] = {
+    "head_dim": 128,
+    "num_attention_heads": 2,
+    "intermediate_size": 256,
+    "num_hidden_layers": 1,
+}
 
 FAMILIES = (
     Recipe(
@@ -31,6 +42,27 @@ FAMILIES = (
         },
         steps=250,
     ),
+    Recipe(
+        name="minimax_m2",
+        model_type="minimax_m2",
+        # Queries and keys are normed over all heads at once, and half of each head is rotated.
+        architecture={
+            "head_dim": 64,
+            "intermediate_size": 64,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10000.0,
+                "partial_rotary_factor": 0.5,
+            },
+            # Attributes of published checkpoints that the configuration class does not know.
+            "rotary_dim": 32,
+            "scoring_func": "sigmoid",
+            "use_routing_bias": True,
+        },
+        steps=250,
+    ),
 )
 
 HEADS_OF_FAMILIES: tuple[DerivedRecipe, ...] = (
@@ -41,5 +73,17 @@ HEADS_OF_FAMILIES: tuple[DerivedRecipe, ...] = (
         method="mtp",
         architecture={},
         steps=50,
+    ),
+    HeadRecipe(
+        name="minimax_m2_eagle3",
+        model_type="llama",
+        source="minimax_m2",
+        method="eagle3",
+        architecture={
+            **_WIDE_HEAD,
+            "eagle_aux_hidden_state_layer_ids": [0, 1],
+            "num_aux_hidden_states": 2,
+        },
+        steps=60,
     ),
 )
