@@ -41,7 +41,7 @@ OURS = record(
     test=(
         "tests/emulated/platform/test_seat.py",
         "tests/emulated/platform/test_front_check.py",
-        "tests/emulated/platform/test_serve.py::test_an_engine_core_of_its_own_takes_our_options",
+        "tests/emulated/platform/test_serve.py::test_a_server_gives_the_targets_own_tokens_and_reports_acceptance",
         "tests/emulated/graphs/test_draft_graphs.py::test_a_draft_may_be_asked_to_run_eagerly",
         "tests/emulated/platform/test_platform.py",
         "tests/emulated/layout/test_layout_groups.py",
