@@ -10,6 +10,8 @@ import functools
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+# First: whatever module of vllm-ascend's attention comes before it ends in a circle of imports.
+import vllm_ascend.ops  # noqa: F401
 from vllm.config import get_layers_from_vllm_config
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs

@@ -16,7 +16,7 @@ import matrix_pages
 import pytest
 
 from benchmarks.matrix import cells, running
-from tests.support import engine
+from tests.support import engine, programs
 from tests.support.loop_pairs import PAIRS
 
 of_float32 = pytest.mark.skipif(
@@ -35,6 +35,9 @@ CELLS = [
     "minimax-m2/eagle3",
 ]
 """Ways in which layers of target and draft differ that no other test runs so."""
+NEED_TRITON = ("minimax-m2/eagle3",)
+"""These do not start where vLLM finds no Triton; the other families of ``CELLS`` do."""
+PROBE = Path(__file__).with_name("cell_probe.py")
 
 BY_PLAIN_LOOPS = [
     "dense/mla",
@@ -79,7 +82,11 @@ def test_a_cell_ends_as_published(name):
         for row in matrix_pages.read()["cells"]
         if (row["target"], row["draft"]) == (cell.target, cell.draft)
     ]
-    verdict = running.run(cell, running.OURS)
+    if name in NEED_TRITON:
+        variables = {"EMULATED_NPU_TRITON": "1"}
+        verdict = running.Verdict(**programs.answer_of(PROBE, name, variables))
+    else:
+        verdict = running.run(cell, running.OURS)
     assert verdict.outcome == published["ours"], verdict.reason
     assert verdict.outcome != running.FAILS, verdict.reason
     if verdict.outcome == running.WORKS and cell.draft_model is not None:
