@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mkv_ascend.advice.device import CHIPS
-from mkv_ascend.commands import advise_cluster
+from mkv_ascend.commands import advise_candidates, advise_cluster
+from mkv_ascend.commands.advise_candidates import LOOK_UP, Candidate, CandidateError
 from mkv_ascend.commands.argument_types import positive
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ HELP = "predict whether a draft pays for a target, and with how many tokens"
 DESCRIPTION = """\
 Predicts, without weights, NPU or engine, how long a decoding step takes with and without a draft:
 plain step, verify step, the draft's passes, host time, speed-up, memory, requests at once, and the
-best number of draft tokens for each batch size.
+best number of draft tokens for each batch size. Several drafts, or methods without one, are
+compared.
 
 Every time is a prediction, from the least bytes and operations of each layer and from constants
 that were fitted to published figures. docs/prediction.md compares it with figures that were not
@@ -36,11 +38,11 @@ examples:
   mkv-ascend advise /models/Qwen3-32B --draft /models/Qwen3-0.6B --tp 4 --acceptance 0.7 \\
       --engines 16 --prefill 4 --rate 40 --prompt 2000 --output 300
   mkv-ascend advise /models/Qwen3-32B --method suffix --batch 1,26 --tokens 3 --length 1.9 --json
+  mkv-ascend advise /models/Qwen3-32B --tp 4 --draft /models/Qwen3-0.6B \\
+      --draft eagle3=/models/Qwen3-32B-eagle3 --acceptance 0.75,0.65
 """
 
 EXIT_REFUSED = 2
-LOOK_UP = ("ngram", "suffix")
-METHODS = ("draft_model", "eagle", "eagle3", "dflash", "mtp", *LOOK_UP)
 MOST_TOKENS = 15
 """Of a proposal: FIA takes at most 16 query tokens of a request."""
 SHARE_OF_MEMORY = 0.9
@@ -53,10 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("target", type=Path, metavar="TARGET", help="directory of the target")
-    parser.add_argument("--draft", type=Path, metavar="DIR", help="directory of the draft")
-    parser.add_argument(
-        "--method", choices=METHODS, help="of drafting (draft_model where --draft is given)"
-    )
+    advise_candidates.add_arguments(parser)
     parser.add_argument("--chip", choices=CHIPS, default="a2", help="(%(default)s)")
     parser.add_argument("--tp", type=positive, default=1, metavar="N", help="ranks (%(default)s)")
     parser.add_argument(
@@ -67,16 +66,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--tokens", type=_tokens, metavar="K", help=f"draft tokens (1 to {MOST_TOKENS})"
-    )
-    share = parser.add_mutually_exclusive_group(required=True)
-    share.add_argument(
-        "--acceptance",
-        type=_share,
-        metavar="P",
-        help="chance of a draft token to be accepted when all before it were",
-    )
-    share.add_argument(
-        "--length", type=float, metavar="L", help="mean tokens of a step, with --tokens K"
     )
     parser.add_argument(
         "--graphs",
@@ -113,16 +102,6 @@ def _tokens(text: str) -> int:
     return tokens
 
 
-def _share(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r}; allowed: a number from 0 to 1")
-    return share
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Print the prediction; returns 2 with a sentence where there is none."""
     from mkv_ascend.advice.measured import MeasuredError
@@ -130,42 +109,77 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         answer = advise(arguments)
-    except (ExplainError, MeasuredError, advise_cluster.ClusterError) as error:
+    except (ExplainError, MeasuredError, CandidateError, advise_cluster.ClusterError) as error:
         print(f"mkv-ascend advise: {error}", file=sys.stderr)
         return EXIT_REFUSED
     if arguments.json:
         print(json.dumps(answer, indent=2))
     else:
-        print("\n".join(_lines(answer)))
+        print("\n".join(_lines(answer) if "batches" in answer else _compared_lines(answer)))
     return 0
 
 
 def advise(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The answer, as plain values. Raises ExplainError where there is none."""
+    """The answer, as plain values: of one candidate, or of several with the best of each batch.
+
+    Raises ExplainError where there is none.
+    """
+    from mkv_ascend.checks.model_layer import ExplainError
+
+    asked = advise_candidates.candidates(arguments)
+    if len(asked) == 1:
+        return _of_candidate(arguments, asked[0])
+    answers: list[dict[str, Any]] = []
+    for candidate in asked:
+        try:
+            answers.append({"name": candidate.name, **_of_candidate(arguments, candidate)})
+        except ExplainError as error:
+            answers.append({"name": candidate.name, "refused": str(error)})
+    told = [answer for answer in answers if "batches" in answer]
+    if not told:
+        raise ExplainError("; ".join(f"{one['name']}: {one['refused']}" for one in answers))
+    best = [_best_of(told, index) for index in range(len(arguments.batch))]
+    return {"kind": "prediction", "candidates": answers, "best": best}
+
+
+def _best_of(answers: list[dict[str, Any]], index: int) -> dict[str, Any]:
+    """The fastest candidate of one batch size; no name where all of them lose."""
+    answer = max(answers, key=lambda one: float(one["batches"][index]["shown"]["speed_up"]))
+    batch = answer["batches"][index]
+    shown = batch["shown"]
+    gains = shown["speed_up"] > 1
+    return {
+        "requests": batch["requests"],
+        "name": answer["name"] if gains else None,
+        "tokens": shown["tokens"] if gains else 0,
+        "speed_up": shown["speed_up"] if gains else 1.0,
+    }
+
+
+def _of_candidate(arguments: argparse.Namespace, candidate: Candidate) -> dict[str, Any]:
     from mkv_ascend.advice.device import read_calibration, read_device
     from mkv_ascend.advice.measured import moved, read_run
     from mkv_ascend.advice.prediction import Serving
     from mkv_ascend.checks.model_work import target_work
 
-    method = _method(arguments)
-    models = _models(arguments, method)
+    models = _models(arguments, candidate)
     serving = Serving(
         target_work(models[0], arguments.tp, arguments.weight_bits),
         read_device(arguments.chip),
         read_calibration(),
         arguments.context,
         arguments.graphs == "full",
-        ahead=_is_ahead(arguments, method),
+        ahead=_is_ahead(arguments, candidate.method),
     )
     if arguments.calibrate:
         serving = moved(serving, [read_run(path) for path in arguments.calibrate])
-    drafting = _drafting(arguments, method, models)
-    acceptance = _acceptance(arguments)
+    drafting = _drafting(arguments, candidate.method, models)
+    acceptance = _acceptance(arguments, candidate)
     batches = [
         _of_batch(serving, drafting, requests, acceptance, arguments.tokens)
         for requests in arguments.batch
     ]
-    memory = _memory(arguments, method, serving, drafting)
+    memory = _memory(arguments, candidate, serving, drafting)
     cluster = {}
     if advise_cluster.is_asked(arguments):
         asked = advise_cluster.Asked(
@@ -175,7 +189,7 @@ def advise(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "target": models[0].folder.resolve().name,
         "draft": models[1].folder.resolve().name if len(models) > 1 else None,
-        "method": method,
+        "method": candidate.method,
         "chip": arguments.chip,
         "ranks": arguments.tp,
         "context": arguments.context,
@@ -191,32 +205,19 @@ def advise(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _method(arguments: argparse.Namespace) -> str:
-    from mkv_ascend.checks.model_layer import ExplainError
-
-    method = arguments.method or ("draft_model" if arguments.draft else None)
-    if method is None:
-        raise ExplainError(f"give --draft DIR, or --method with one of {', '.join(METHODS)}")
-    if arguments.draft is None and method not in (*LOOK_UP, "mtp"):
-        raise ExplainError(f"--method {method} needs a draft: give --draft DIR")
-    if arguments.draft is not None and method in LOOK_UP:
-        raise ExplainError(f"--method {method} has no draft: leave out --draft")
-    return str(method)
-
-
 def _is_ahead(arguments: argparse.Namespace, method: str) -> bool:
     """Whether a step is scheduled while one runs; by default as vLLM decides."""
     given = arguments.async_scheduling
     return method not in LOOK_UP if given is None else bool(given)
 
 
-def _models(arguments: argparse.Namespace, method: str) -> list[ModelConfig]:
+def _models(arguments: argparse.Namespace, candidate: Candidate) -> list[ModelConfig]:
     """Target, and the draft where there is one."""
     from mkv_ascend.checks.model_config import read_models
 
-    if method in LOOK_UP:
+    if candidate.method in LOOK_UP:
         return read_models([arguments.target])
-    return read_models([arguments.target, arguments.draft or arguments.target])
+    return read_models([arguments.target, candidate.draft or arguments.target])
 
 
 def _drafting(arguments: argparse.Namespace, method: str, models: list[ModelConfig]) -> Drafting:
@@ -231,18 +232,19 @@ def _drafting(arguments: argparse.Namespace, method: str, models: list[ModelConf
     return Drafting(work, method == "dflash", 2 if method == "draft_model" else 1)
 
 
-def _acceptance(arguments: argparse.Namespace) -> float:
+def _acceptance(arguments: argparse.Namespace, candidate: Candidate) -> float:
     from mkv_ascend.advice.prediction import acceptance_of
     from mkv_ascend.checks.model_layer import ExplainError
 
-    if arguments.acceptance is not None:
-        return float(arguments.acceptance)
+    if candidate.acceptance is not None:
+        return candidate.acceptance
     if arguments.tokens is None:
         raise ExplainError("--length needs --tokens K, the draft tokens that it was seen with")
+    assert candidate.length is not None
     try:
-        return acceptance_of(arguments.length, arguments.tokens)
+        return acceptance_of(candidate.length, arguments.tokens)
     except ValueError as error:
-        raise ExplainError(f"--length {arguments.length}: {error}") from error
+        raise ExplainError(f"--length {candidate.length}: {error}") from error
 
 
 def _of_batch(
@@ -297,7 +299,7 @@ def _verdict(found: Prediction) -> str:
 
 
 def _memory(
-    arguments: argparse.Namespace, method: str, serving: Serving, drafting: Drafting
+    arguments: argparse.Namespace, candidate: Candidate, serving: Serving, drafting: Drafting
 ) -> dict[str, Any]:
     """By the planner of ``explain``; the reason where it cannot plan."""
     from mkv_ascend.adapters.installed import rules
@@ -314,9 +316,12 @@ def _memory(
     answer: dict[str, Any] = {"weight_bytes": round(weights), "cache_bytes": max(0, round(left))}
     if left <= 0:
         return {**answer, "unplanned": "the weights do not fit into the memory of one device"}
-    speculation = {"method": method, "num_speculative_tokens": arguments.tokens or MOST_TOKENS}
-    if arguments.draft is not None:
-        speculation["model"] = str(arguments.draft)
+    speculation = {
+        "method": candidate.method,
+        "num_speculative_tokens": arguments.tokens or MOST_TOKENS,
+    }
+    if candidate.draft is not None:
+        speculation["model"] = str(candidate.draft)
     engine = {
         "model": str(arguments.target),
         "speculative_config": speculation,
@@ -330,6 +335,22 @@ def _memory(
     requests = planned.max_concurrency(planned.num_blocks(int(left)))
     held = sum(planned.admission_blocks) * planned.plan.bytes_per_block
     return {**answer, "request_bytes": held, "requests_at_once": round(requests, 1)}
+
+
+def _compared_lines(answer: dict[str, Any]) -> list[str]:
+    """Each candidate as if alone, and then the best of each batch size."""
+    lines: list[str] = []
+    for one in answer["candidates"]:
+        refused = one.get("refused")
+        lines += [f"not predicted: {one['name']}: {refused}"] if refused else _lines(one)
+    for best in answer["best"]:
+        found = (
+            f"{best['name']} with K = {best['tokens']}, {best['speed_up']:.2f} times as fast"
+            if best["name"]
+            else "no draft: each is predicted to lose"
+        )
+        lines.append(f"best at batch {best['requests']}: {found}")
+    return lines
 
 
 def _lines(answer: dict[str, Any]) -> list[str]:

@@ -17,6 +17,7 @@ from mkv_ascend.checks.model_work import draft_work, target_work
 CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
 PAIR = (str(CONFIGS / "Llama-3.1-8B"), "--method", "eagle3", "--draft")
 EAGLE = str(CONFIGS / "eagle3-8x128")
+NAMES = ("eagle3 eagle3-8x128", "draft_model Qwen3-0.6B")
 
 
 def advise_json(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
@@ -85,6 +86,49 @@ def test_an_answer_in_json_and_in_words(capsys: pytest.CaptureFixture[str]) -> N
     text = capsys.readouterr().out
     assert text.startswith("predicted, not measured: Llama-3.1-8B + eagle3-8x128")
     assert "requests of 4096 tokens at once" in text
+
+
+def test_several_drafts_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    drafts = (f"eagle3={EAGLE}", str(CONFIGS / "Qwen3-0.6B"))
+    asked = [PAIR[0], *(word for draft in drafts for word in ("--draft", draft))]
+    options = ["--method", "suffix", "--batch", "1,64", "--tokens", "3"]
+    plain = advise_json(capsys, *asked, *options[2:], "--acceptance", "0.8,0.2")
+    alone = [
+        advise_json(capsys, *PAIR, EAGLE, *options[2:], "--acceptance", "0.8"),
+        advise_json(capsys, PAIR[0], *asked[3:], *options[2:], "--acceptance", "0.2"),
+    ]
+    assert [{"name": name, **one} for name, one in zip(NAMES, alone, strict=True)] == plain[
+        "candidates"
+    ]
+    assert [best["name"] for best in plain["best"]] == [NAMES[0]] * 2
+    # A method without a draft is one more, after the drafts that name their own.
+    asked[3:] = ["--draft", f"draft_model={drafts[1]}"]
+    third = advise_json(capsys, *asked, *options, "--length", "1.2,1.3,3.5")
+    assert [one["method"] for one in third["candidates"]] == ["eagle3", "draft_model", "suffix"]
+    assert [best["name"] for best in third["best"]] == ["suffix"] * 2
+    losing = advise_json(capsys, *asked, *options, "--acceptance", "0")
+    assert [(best["name"], best["tokens"]) for best in losing["best"]] == [(None, 0)] * 2
+    assert cli.main(["advise", *asked, *options, "--acceptance", "0"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == [
+        f"best at batch {batch}: no draft: each is predicted to lose" for batch in (1, 64)
+    ]
+
+
+def test_one_that_cannot_be_predicted_does_not_hide_the_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    drafts = ("--draft", str(CONFIGS / "LFM2-1.2B"), "--draft", f"eagle3={EAGLE}")
+    asked = (PAIR[0], *drafts, "--acceptance", "0.7", "--batch", "8")
+    refused, told = advise_json(capsys, *asked)["candidates"]
+    assert "do not tell the work of a lfm2 model" in refused["refused"]
+    assert told["batches"]
+    assert cli.main(["advise", *asked]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("not predicted: draft_model LFM2-1.2B: ")
+    assert lines[-1].startswith("best at batch 8: eagle3 eagle3-8x128 with K = ")
+    assert cli.main(["advise", *asked[:3], *asked[1:3], *asked[5:]]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_nothing_accepted_is_a_loss_and_no_token_is_best(
@@ -157,6 +201,8 @@ def test_memory_that_cannot_be_planned_is_told(capsys: pytest.CaptureFixture[str
         ((*PAIR[:3], "--acceptance", "0.5"), "needs a draft"),
         ((PAIR[0], "--method", "suffix", "--draft", EAGLE, "--length", "2"), "has no draft"),
         ((*PAIR, EAGLE, "--length", "2"), "needs --tokens K"),
+        ((*PAIR, EAGLE, "--method", "mtp", "--length", "2"), "which of the methods eagle3, mtp"),
+        ((*PAIR, EAGLE, "--acceptance", "0.5,0.6"), "2 values for 1 candidates"),
         ((*PAIR, EAGLE, "--length", "9", "--tokens", "3"), "yields 1 to 4 tokens"),
         ((*PAIR, EAGLE, "--acceptance", "0.5", "--tp", "3"), "one must divide the other"),
         (
