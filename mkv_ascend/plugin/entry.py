@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from importlib.metadata import entry_points
 
 from mkv_ascend import host_versions
@@ -34,10 +35,13 @@ from mkv_ascend.adapters.contract import PLATFORM
 from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.refusal import StartUpRefused
 from mkv_ascend.host_versions import installed_version
+from mkv_ascend.plugin.client_commands import needs_no_device
 from mkv_ascend.plugin.versions import check_host
 
 PLATFORM_GROUP = "vllm.platform_plugins"
 GENERAL_GROUP = "vllm.general_plugins"
+CLIENTS_PLATFORM = "vllm.platforms.cpu.CpuPlatform"
+"""Of commands that compute nothing; vLLM's parser of options fails without any platform."""
 
 _failure_to_claim: str | None = None
 
@@ -56,8 +60,9 @@ def register_platform() -> str | None:
     """The ``vllm.platform_plugins`` entry point: the platform's qualified class name.
 
     Returns:
-        None when vllm-ascend is not installed (this package then changes nothing), otherwise
-        the name of ``MkvPlatform``.
+        None when vllm-ascend is not installed (this package then changes nothing), vLLM's own for
+        CPUs when there is no NPU and the command is a client that needs none, otherwise the name
+        of ``MkvPlatform``.
 
     Raises:
         StartUpRefused: the installed pair is not supported, the slot could not be claimed, or
@@ -69,6 +74,10 @@ def register_platform() -> str | None:
     if _failure_to_claim is not None:
         raise StartUpRefused(_failure_to_claim)
     if importlib.util.find_spec("torch_npu") is None:
+        if needs_no_device(sys.argv):
+            # General plugins of vllm-ascend import torch_npu, and vLLM runs them for clients, too.
+            os.environ["VLLM_PLUGINS"] = ""
+            return CLIENTS_PLATFORM
         raise StartUpRefused(
             "torch_npu is not installed, so there is no NPU to run on. On an Ascend host install "
             f"torch-npu as {host_versions.vllm_ascend()} documents; on any other machine start the "
