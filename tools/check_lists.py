@@ -36,6 +36,7 @@ STATED = (
 WINDOWS = "tests/emulated/recurrent/test_convolutions_with_triton.py"
 MAMBA = "tests/emulated/recurrent/test_mamba_models.py"
 STATES = "tests/emulated/recurrent/test_gated_delta_nets.py"
+STOCK = "tests/emulated/models/test_stock.py"
 ADAPTED = "tests/emulated/drafting/test_adapters_beside_heads.py::test_tokens_and_drafts"
 EMULATED = {
     "0.23": (
@@ -44,6 +45,19 @@ EMULATED = {
         f"--deselect={ADAPTED}[eagle-v1-graphs]",
         f"--deselect={ADAPTED}[eagle3-v1]",
         f"--deselect={ADAPTED}[dflash-v1]",
+        # Stock alone, which changes when a host does: run by hand then, but for three models.
+        *(
+            f"--deselect={STOCK}::{test}[{target}]"
+            for test, target in (
+                ("test_eagerly", "qwen3_moe"),
+                ("test_eagerly", "gemma3"),
+                ("test_eagerly", "deepseek_v2_target"),
+                ("test_eagerly", "qwen3_next"),
+                ("test_in_graphs_of_decoding", "gemma3"),
+                ("test_in_graphs_of_decoding", "deepseek_v2_target"),
+                ("test_in_graphs_of_decoding", "qwen3_next"),
+            )
+        ),
     ),
     # The emulated NPU, models that need more than attention, and drafts. Add a folder when all of
     # it passes there. The tiny models themselves are judged on the default host.
@@ -82,7 +96,10 @@ EMULATED = {
         "tests/emulated/models/test_sparse_models.py::test_latents_of_8_bits",
         "tests/emulated/models/test_shared_caches.py"
         "::test_a_layer_that_shares_joins_a_group_of_unlike_pages",
-        "tests/emulated/models/test_stock.py",
+        f"{STOCK}::test_eagerly[llama_target]",
+        f"{STOCK}::test_in_graphs_of_decoding[qwen3_moe]",
+        f"{STOCK}::test_in_graphs_of_pieces_and_of_decoding",
+        f"{STOCK}::test_mamba2_is_not_served_by_model_runner_v1",
         # Model runner V2: stock, drafts by plain loops, in graphs, at random, on ranks, by count.
         "tests/emulated/runner_v2/test_stock.py::test_a_target_alone[llama_target]",
         "tests/emulated/runner_v2/test_stock.py::test_later_passes_of_a_head_see_rejected_tokens",

@@ -43,14 +43,16 @@ def assert_greedy(
     prompts: Sequence[list[int]],
     completions: Sequence[list[int]],
     max_tokens: int,
+    dtype: str | None = None,
 ) -> None:
     """Every token is Hugging Face's greedy choice in float32 after the tokens before it.
 
     Without near ties the completion is Hugging Face's. Weights of the tiny models depend on the
     processor and the Python that trained them, so a tie closer than rounding may turn up. One may
-    pass, in bfloat16 a small share (see TIES).
+    pass, in bfloat16 a small share (see TIES). ``dtype``: what the engine rounds to, if not what
+    engines compute in.
     """
-    near_tie, share = TIES[engine.compared_dtype()]
+    near_tie, share = TIES[dtype or engine.compared_dtype()]
     assert [len(tokens) for tokens in completions] == [max_tokens] * len(prompts)
     pairs = zip(prompts, completions, strict=True)
     report = reference.check_drafts(
@@ -62,10 +64,12 @@ def assert_greedy(
     )
 
 
-def assert_greedy_tokens_of_reference(case: engine.Scenario, result: engine.Result) -> None:
+def assert_greedy_tokens_of_reference(
+    case: engine.Scenario, result: engine.Result, dtype: str | None = None
+) -> None:
     """Every token of every round is Hugging Face's greedy token in float32."""
     prompts = case.prompts * case.repeats
-    assert_greedy(case.model, prompts, result.tokens, case.max_tokens)
+    assert_greedy(case.model, prompts, result.tokens, case.max_tokens, dtype)
 
 
 def assert_drafts_are_the_drafts_own(case: engine.Scenario, result: engine.Result) -> None:

@@ -27,13 +27,19 @@ CHUNKS = {"max_num_batched_tokens": 64, "max_num_seqs": 4}
 
 
 def run(
-    target: str, draft: str | None = None, *, v2: bool = False, **fields: Any
+    target: str,
+    draft: str | None = None,
+    *,
+    v2: bool = False,
+    rounds_to: str | None = None,
+    **fields: Any,
 ) -> tuple[engine.Scenario, engine.Result]:
     """Run tiny models by name in stock vllm-ascend; every token is Hugging Face's greedy one.
 
     Args:
         target, draft: names of tiny models.
         v2: whether by model runner V2.
+        rounds_to: the dtype that a part of the engine rounds to, if it is not the engine's.
         fields: of the scenario; by default every fourth prompt of text and 16 tokens.
     """
     values: dict[str, Any] = {
@@ -48,5 +54,5 @@ def run(
     assert result.platform.startswith("vllm_ascend."), result.platform
     # What vllm-ascend warns of when it makes that runner.
     assert ("npu model runner v2" in result.log) == v2, result.log[-3000:]
-    assert_greedy_tokens_of_reference(case, result)
+    assert_greedy_tokens_of_reference(case, result, rounds_to)
     return case, result
