@@ -19,6 +19,7 @@ DESCRIPTION = "Any draft model for any target model on Ascend NPUs: a vLLM platf
 
 COMMANDS = {
     "advise": "mkv_ascend.commands.advise",
+    "bench": "mkv_ascend.commands.bench",
     "check": "mkv_ascend.commands.check",
     "completion": "mkv_ascend.commands.completion",
     "demo": "mkv_ascend.commands.demo",

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from mkv_ascend.advice.device import CHIPS
 from mkv_ascend.commands import advise_candidates, advise_cluster
-from mkv_ascend.commands.advise_candidates import LOOK_UP, Candidate, CandidateError
+from mkv_ascend.commands.advise_candidates import Candidate
 from mkv_ascend.commands.argument_types import positive
+from mkv_ascend.commands.draft_options import LOOK_UP, DraftOptionError
 
 if TYPE_CHECKING:
     from mkv_ascend.advice.prediction import Drafting, Prediction, Serving
@@ -109,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         answer = advise(arguments)
-    except (ExplainError, MeasuredError, CandidateError, advise_cluster.ClusterError) as error:
+    except (ExplainError, MeasuredError, DraftOptionError, advise_cluster.ClusterError) as error:
         print(f"mkv-ascend advise: {error}", file=sys.stderr)
         return EXIT_REFUSED
     if arguments.json:

@@ -8,16 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["LOOK_UP", "METHODS", "Candidate", "CandidateError", "add_arguments", "candidates"]
+from mkv_ascend.commands import draft_options
+from mkv_ascend.commands.draft_options import DraftOptionError
 
-LOOK_UP = ("ngram", "suffix")
-WITHOUT_A_DRAFT = ("mtp", *LOOK_UP)
-"""Methods that need no folder but the target's."""
-METHODS = ("draft_model", "eagle", "eagle3", "dflash", *WITHOUT_A_DRAFT)
-
-
-class CandidateError(ValueError):
-    """The options name no candidate; the text says what to change."""
+__all__ = ["Candidate", "add_arguments", "candidates"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +19,7 @@ class Candidate:
     """One way to draft.
 
     Attributes:
-        method: of ``METHODS``.
+        method: of ``draft_options.METHODS``.
         draft: its folder; None where the method needs none.
         acceptance: chance of a draft token to be accepted if all before it were; None where
             ``length`` is given.
@@ -45,21 +39,7 @@ class Candidate:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options that name candidates."""
-    parser.add_argument(
-        "--draft",
-        action="append",
-        default=[],
-        metavar="[METHOD=]DIR",
-        help="directory of a draft; may be given several times, to compare them",
-    )
-    parser.add_argument(
-        "--method",
-        action="append",
-        default=[],
-        choices=METHODS,
-        help="of the draft (draft_model where --draft is given), or one that needs no draft; may "
-        "be given several times",
-    )
+    draft_options.add_arguments(parser)
     share = parser.add_mutually_exclusive_group(required=True)
     share.add_argument(
         "--acceptance",
@@ -77,17 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def candidates(arguments: argparse.Namespace) -> list[Candidate]:
-    """Drafts in their order, then methods that need none. Raises CandidateError."""
-    found: list[tuple[str, Path | None]] = [
-        _of_draft(text, arguments.method) for text in arguments.draft
-    ]
-    taken = {method for method, _ in found}
-    found += [(method, None) for method in dict.fromkeys(arguments.method) if method not in taken]
-    if not found:
-        raise CandidateError(f"give --draft DIR, or --method with one of {', '.join(METHODS)}")
-    for method, draft in found:
-        if draft is None and method not in WITHOUT_A_DRAFT:
-            raise CandidateError(f"--method {method} needs a draft: give --draft DIR")
+    """Drafts in their order, then methods that need none. Raises DraftOptionError."""
+    found = draft_options.ways_to_draft(arguments.draft, arguments.method)
     shares = _for_each(arguments.acceptance, len(found), "--acceptance")
     lengths = _for_each(arguments.length, len(found), "--length")
     return [
@@ -96,30 +67,12 @@ def candidates(arguments: argparse.Namespace) -> list[Candidate]:
     ]
 
 
-def _of_draft(text: str, methods: Sequence[str]) -> tuple[str, Path]:
-    """Method and folder of one ``--draft``."""
-    method, sign, folder = text.partition("=")
-    # A folder's name may have such a sign, too.
-    if not sign or method not in METHODS:
-        folder = text
-        named = list(dict.fromkeys(methods))
-        if len(named) > 1:
-            raise CandidateError(
-                f"--draft {text}: which of the methods {', '.join(named)} is it for? Give "
-                f"--draft METHOD={text}"
-            )
-        method = named[0] if named else "draft_model"
-    if method in LOOK_UP:
-        raise CandidateError(f"--method {method} has no draft: leave out --draft")
-    return method, Path(folder)
-
-
 def _for_each(given: tuple[float, ...] | None, count: int, option: str) -> Sequence[float | None]:
     """A value for each candidate."""
     if given is None:
         return [None] * count
     if len(given) not in (1, count):
-        raise CandidateError(
+        raise DraftOptionError(
             f"{option} has {len(given)} values for {count} candidates: give one, or one for each"
         )
     return given * (count // len(given))
