@@ -20,4 +20,5 @@ RUN bash -c 'source /usr/local/Ascend/ascend-toolkit/set_env.sh && \
 # Without the entry point, or with versions that do not fit, the build fails and not the first start.
 RUN python -c "from importlib.metadata import entry_points as e; \
     assert 'mkv_ascend' in {p.name for p in e(group='vllm.platform_plugins')}" \
+    && python -c "from mkv_ascend.plugin.versions import check_host; check_host()" \
     && mkv-ascend --version

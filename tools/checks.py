@@ -98,6 +98,7 @@ def all_checks(root: Path, host: str = DEFAULT) -> list[Check]:
         Check("lint", "ruff check", (tool("ruff"), "check", ".")),
         Check("lint", "ruff format", (tool("ruff"), "format", "--check", ".")),
         Check("lint", "import-linter", (tool("lint-imports"),)),
+        Check("lint", "hadolint", (tool("hadolint"), "Dockerfile")),
         Check("lint", "commit messages", (tool("python"), "tools/commit_messages.py")),
         Check("types", "mypy", (tool("mypy"),)),
         Check("port", "port report", (tool("python"), "tools/port_report.py", *port)),
