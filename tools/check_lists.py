@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+HOSTLESS_ROOMS = ("advice", "ascend_kernels", "ascendc_host", "attention", "layout")
 UNIT = {
     "0.23": ("tests/unit",),
     "0.30": (
         "tests/unit",
         # What is built and shipped is the same for each host, and so are the tools that read it.
         "--ignore=tests/unit/install",
+        # Rooms and kernels that import nothing of a host, which lint sees to, beside one torch.
+        *(f"--ignore=tests/unit/{room}" for room in HOSTLESS_ROOMS),
     ),
 }
 """Host -> its unit tests."""
@@ -27,6 +30,8 @@ COMPRESSED = "tests/emulated/models/test_deepseek_v4.py"
 V2 = "tests/emulated/runner_v2/test_drafts.py"
 V2_GRAPHS = "tests/emulated/runner_v2/test_graphs.py"
 V2_STOCK_GRAPHS = "tests/emulated/runner_v2/test_stock_graphs.py"
+V2_SAMPLING = "tests/emulated/runner_v2/test_sampling.py"
+AT_RANDOM = f"{V2_SAMPLING}::test_a_model_that_drafts_for_itself_at_random_is_always_right"
 LOADS = "tests/emulated/runner_v2/test_following_loads.py"
 REQUESTS = "tests/emulated/drafting/test_drafting_requests.py"
 HITS = "tests/emulated/recurrent/test_hits_of_recurrent_drafts.py"
@@ -37,6 +42,7 @@ WINDOWS = "tests/emulated/recurrent/test_convolutions_with_triton.py"
 MAMBA = "tests/emulated/recurrent/test_mamba_models.py"
 STATES = "tests/emulated/recurrent/test_gated_delta_nets.py"
 STOCK = "tests/emulated/models/test_stock.py"
+SETTINGS = "tests/emulated/platform/test_default_settings.py"
 ADAPTED = "tests/emulated/drafting/test_adapters_beside_heads.py::test_tokens_and_drafts"
 EMULATED = {
     "0.23": (
@@ -45,6 +51,18 @@ EMULATED = {
         f"--deselect={ADAPTED}[eagle-v1-graphs]",
         f"--deselect={ADAPTED}[eagle3-v1]",
         f"--deselect={ADAPTED}[dflash-v1]",
+        # The same of a draft with other states, run on 0.30.0rc2, and fewer ranks than the other.
+        f"--deselect={HITS}::test_hits_are_those_without_the_draft[llama_target-lfm2-fields1-v1]",
+        f"--deselect={HITS}::test_hits_are_those_without_the_draft"
+        "[qwen3_moe-qwen3_next_draft-fields0-v1]",
+        f"--deselect={HITS}::test_states_of_the_target_are_hit_and_those_of_the_draft_rebuilt"
+        "[qwen3_next-qwen3_next_draft-v1]",
+        "--deselect=tests/emulated/platform/test_metrics.py"
+        "::test_figures_are_vllms_and_those_of_the_plan[v1-1]",
+        f"--deselect={SETTINGS}::test_a_model_accepts_its_own_drafts[gpt_oss]",
+        f"--deselect={SETTINGS}::test_a_model_accepts_its_own_drafts[qwen3_next]",
+        # Two servers and their client, whose parts have unit tests.
+        "--deselect=tests/emulated/platform/test_bench.py::test_a_pair_with_and_without_its_draft",
         # Stock alone, which changes when a host does: run by hand then, but for three models.
         *(
             f"--deselect={STOCK}::{test}[{target}]"
@@ -66,10 +84,8 @@ EMULATED = {
         "tests/emulated/benchmarks/test_benchmark_kv_layout.py",
         "tests/emulated/layout/test_block_zeroer.py",
         # Plans from numbers, from built models and of engines: experts, states, indexers, heads.
-        f"{PLANNED}[gdn]",
         f"{PLANNED}[gdn, gdn]",
         f"{PLANNED}[gdn alone]",
-        f"{PLANNED}[qwen3-next, mtp]",
         f"{PLANNED}[sparse mla]",
         f"{PLANNED}[eagle3]",
         "tests/emulated/layout/test_planner.py"
@@ -129,9 +145,14 @@ EMULATED = {
         f"{LOADS}::test_a_load_of_32_with_asynchronous_scheduling",
         f"{LOADS}::test_drafts_with_recurrent_layers[qwen3_moe-qwen3_next_draft-1]",
         f"{LOADS}::test_sizes_in_tokens_of_two_numbers_may_be_one[deepseek_v2_target-llama_draft-draft_model]",
-        f"{LOADS}::test_states_go_on_from_what_was_accepted",
+        f"{LOADS}::test_states_go_on_from_what_was_accepted[mamba2]",
+        f"{LOADS}::test_states_go_on_from_what_was_accepted[convolutions]",
+        f"{LOADS}::test_states_go_on_from_what_was_accepted[v1]",
         f"{LOADS}::test_targets_with_gated_delta_nets[llama_draft]",
-        "tests/emulated/runner_v2/test_sampling.py",
+        f"{V2_SAMPLING}::test_tokens_are_distributed_as_the_target_says[probabilistic]",
+        f"{AT_RANDOM}[llama_target-probabilistic-FULL_DECODE_ONLY]",
+        f"{AT_RANDOM}[llama_target-greedy-None]",
+        f"{AT_RANDOM}[lfm2-probabilistic-FULL_DECODE_ONLY]",
         "tests/emulated/runner_v2/test_cost.py",
         "tests/emulated/runner_v2/test_planned_caches.py",
         "tests/emulated/platform/test_platform.py",
