@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mkv_ascend.attention import catalog
+from mkv_ascend.attention.draft_window import SMALLEST_WINDOW
 from mkv_ascend.attention.matching import PatternError, read_pattern
 from mkv_ascend.attention.options import NAMESPACE, AttentionOptions, RoleOptions, WindowBound
 from mkv_ascend.attention.request import PLAIN_DTYPES
@@ -25,6 +26,8 @@ KERNEL_BLOCK = 128
 """Tokens of a block of vllm-ascend's attention kernels: every block of the cache is a multiple."""
 MOST_BLOCK_TOKENS = 1 << 20
 """More than any context: such a block would hold every request whole."""
+LONGEST_WINDOW = (1 << 31) - 1
+"""What attention's operators take for tokens before a query: a number of 32 bits."""
 MOST_SHOWN = 200
 """Characters of a wrong value in a message."""
 
@@ -67,12 +70,21 @@ class KvCacheOptions:
 
 
 @dataclass(frozen=True)
+class DraftingOptions:
+    """The keys under ``drafting``."""
+
+    window: int | None = None
+    """Tokens that the draft attends to, itself included; None leaves what its model says."""
+
+
+@dataclass(frozen=True)
 class MkvConfig:
     """All options; hashable, equal when they mean the same."""
 
     attention: AttentionOptions = field(default_factory=AttentionOptions)
     layout: LayoutOptions = field(default_factory=LayoutOptions)
     kv_cache: KvCacheOptions = field(default_factory=KvCacheOptions)
+    drafting: DraftingOptions = field(default_factory=DraftingOptions)
     start_up_report: str | None = None
     """File for what start-up logs, as JSON; None writes none."""
 
@@ -127,12 +139,13 @@ class _Reader:
         return {key: given[key] for key in known if key in given}
 
     def config(self, value: object) -> MkvConfig:
-        keys = ("attention", "layout", "kv_cache", "start_up_report")
+        keys = ("attention", "layout", "kv_cache", "drafting", "start_up_report")
         given = self.known_keys(NAMESPACE, value, keys)
         return MkvConfig(
             attention=self.attention(f"{NAMESPACE}.attention", given),
             layout=self.layout(f"{NAMESPACE}.layout", given),
             kv_cache=self.kv_cache(f"{NAMESPACE}.kv_cache", given),
+            drafting=self.drafting(f"{NAMESPACE}.drafting", given),
             start_up_report=self.file(f"{NAMESPACE}.start_up_report", given.get("start_up_report")),
         )
 
@@ -151,6 +164,18 @@ class _Reader:
             self.problem(f"{path}.draft_dtype", f"is {shown(dtype)}", f"allowed: {allowed}")
             dtype = None
         return KvCacheOptions(dtype)
+
+    def drafting(self, path: str, parent: Mapping[str, Any]) -> DraftingOptions:
+        given = self.known_keys(path, parent.get("drafting", {}), ("window",))
+        window = given.get("window")
+        if window is None or (type(window) is int and SMALLEST_WINDOW <= window <= LONGEST_WINDOW):
+            return DraftingOptions(window)
+        self.problem(
+            f"{path}.window",
+            f"is {shown(window)}",
+            f"allowed: {SMALLEST_WINDOW} to {LONGEST_WINDOW}, the tokens that the draft attends to",
+        )
+        return DraftingOptions()
 
     def layout(self, path: str, parent: Mapping[str, Any]) -> LayoutOptions:
         keys = ("objective", "max_padding_fraction", "max_block_size")

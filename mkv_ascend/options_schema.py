@@ -14,11 +14,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from mkv_ascend.attention import catalog
+from mkv_ascend.attention.draft_window import SMALLEST_WINDOW
 from mkv_ascend.attention.entry import BackendEntry
 from mkv_ascend.attention.matching import MAX_PATTERN_LENGTH
 from mkv_ascend.attention.options import NAMESPACE, WindowBound
 from mkv_ascend.attention.request import PLAIN_DTYPES
-from mkv_ascend.config import KERNEL_BLOCK, MOST_BLOCK_TOKENS, LayoutOptions
+from mkv_ascend.config import KERNEL_BLOCK, LONGEST_WINDOW, MOST_BLOCK_TOKENS, LayoutOptions
 from mkv_ascend.layout.kind import Kind
 from mkv_ascend.layout.objective import Objective
 
@@ -42,6 +43,7 @@ def options_schema() -> Schema:
                 attention=_attention(),
                 layout=_layout(),
                 kv_cache=_kv_cache(),
+                drafting=_drafting(),
                 start_up_report=_or_null(
                     "An absolute path of a file: what start-up logs, as JSON. Null writes none.",
                     type="string",
@@ -107,6 +109,19 @@ def _kv_cache() -> Schema:
             "enum": [*sorted(PLAIN_DTYPES), None],
             "default": None,
         },
+    )
+
+
+def _drafting() -> Schema:
+    return _mapping(
+        "How the draft drafts.",
+        window=_or_null(
+            "Tokens that the draft attends to, itself included; blocks before them are given back. "
+            "Null: what the draft's model says.",
+            type="integer",
+            minimum=SMALLEST_WINDOW,
+            maximum=LONGEST_WINDOW,
+        ),
     )
 
 

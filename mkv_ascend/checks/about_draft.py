@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mkv_ascend import host_versions
-from mkv_ascend.checks import about_draft_inputs
+from mkv_ascend.checks import about_draft_inputs, about_draft_window
 from mkv_ascend.checks.facts import ServeFacts, SpeculationFacts
 from mkv_ascend.checks.model import GATED_DELTA_RULE, ModelFacts
 from mkv_ascend.checks.refusal import Refusal
@@ -380,4 +380,5 @@ CHECKS = (
     *(tokens_per_step, stages, ranks_of_draft, cache_of_no_draft, experts, vocabulary),
     *(hidden_size, own_predictor, states_of_target, states_of_draft, length_of_draft),
     *(blocks_of_masks, states_for_heads, room_for_drafts, *about_draft_inputs.CHECKS),
+    *about_draft_window.CHECKS,
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from mkv_ascend.attention import selection
+from mkv_ascend.attention.draft_window import kind_of_layer
 from mkv_ascend.attention.request import Environment, LayerRequest
 from mkv_ascend.attention.selection import SelectionError, SelectionOptions
 from mkv_ascend.checks import about_command
@@ -97,11 +98,14 @@ def _request(facts: ServeFacts, model: ModelFacts) -> LayerRequest | None:
         return None
     if is_draft and (facts.speculation is None or not facts.speculation.has_cache):
         return None
-    cache = facts.options.kv_cache.draft_dtype if is_draft else None
+    cache, kind = None, model.kind
+    if is_draft:
+        cache = facts.options.kv_cache.draft_dtype
+        kind = kind_of_layer(kind, facts.options.drafting.window, facts.max_model_len or None)
     return LayerRequest(
         name=f"every attention layer of the {model.role}",
         role=model.role,
-        kind=model.kind,
+        kind=kind,
         layer_class=", ".join(model.architectures) or model.model_type,
         dtype=facts.dtype,
         head_size=size,

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from mkv_ascend.attention import ascend_backends as backends
+from mkv_ascend.attention.draft_window import WINDOWED_KINDS, window_of_layer
 from mkv_ascend.attention.entry import BackendEntry
 from mkv_ascend.attention.options import AttentionOptions
 from mkv_ascend.attention.request import Environment, LayerRequest
-from mkv_ascend.attention.selection import SelectionOptions, select_backends
+from mkv_ascend.attention.selection import SelectionError, SelectionOptions, select_backends
 from mkv_ascend.checks.block_sizes import KERNEL_BLOCK, BlockSizes
 from mkv_ascend.checks.compressed_layers import CompressedCache
 from mkv_ascend.checks.model_layer import ModelLayer, NamedLayer
@@ -22,12 +23,12 @@ from mkv_ascend.layout.component import (
     StateExtent,
     Storage,
 )
-from mkv_ascend.layout.kind import Kind
+from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.planning import CachedLayer, recurrent_table
 from mkv_ascend.layout.recipes import largest_kernel_block
 from mkv_ascend.layout.retention import Retention, RetentionKind
 
-__all__ = ["cached_layers", "with_indexers_apart"]
+__all__ = ["cached_layers", "with_draft_window", "with_indexers_apart"]
 
 MLA_PARTS = ("latent", "rope")
 INDEXER_BACKEND = "AscendSFAIndexerBackend"
@@ -69,6 +70,27 @@ def with_indexers_apart(layers: Iterable[NamedLayer]) -> Iterator[NamedLayer]:
         indexer = replace(named.layer, vectors=(key,), is_indexer=True)
         yield replace(named, name=f"{module}self_attn.indexer.k_cache", layer=indexer)
         yield replace(named, layer=replace(named.layer, vectors=tuple(attended)))
+
+
+def with_draft_window(named: NamedLayer, asked: int | None, longest: int) -> NamedLayer:
+    """The layer as ``drafting.window`` (``asked``) makes it in a layer of the draft.
+
+    ``longest``: tokens of the longest request.
+
+    Raises:
+        SelectionError: a window is asked for that this layer cannot have.
+    """
+    layer = named.layer
+    if named.role is not Role.DRAFT or window_of_layer(None, asked, longest) is None:
+        return named
+    if layer.kind not in WINDOWED_KINDS or layer.compressed is not None:
+        raise SelectionError(
+            f"{named.name}: drafting.window is {asked}, and a layer of {layer.kind} takes no "
+            "window. Leave drafting.window out, or choose a draft of layers that attend to all "
+            "tokens"
+        )
+    window = window_of_layer(layer.window or None, asked, longest) or 0
+    return replace(named, layer=replace(layer, kind=Kind.SLIDING_WINDOW, window=window))
 
 
 def _cached(

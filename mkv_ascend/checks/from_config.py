@@ -17,7 +17,11 @@ from mkv_ascend import host_versions
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.attention.request import Environment
 from mkv_ascend.checks.block_sizes import BlockSizes
-from mkv_ascend.checks.cached_layers import cached_layers, with_indexers_apart
+from mkv_ascend.checks.cached_layers import (
+    cached_layers,
+    with_draft_window,
+    with_indexers_apart,
+)
 from mkv_ascend.checks.families import SHORT_CONVOLUTION
 from mkv_ascend.checks.groups_of_vllm import groups_of_compressed, groups_of_equal_pages
 from mkv_ascend.checks.host_rules import HostRules
@@ -90,11 +94,14 @@ def find(asked: Asked, rules: HostRules, environment: Environment | None = None)
     layers = _named(asked, target, draft, drafted)
     if rules.indexer_is_a_layer:
         layers = list(with_indexers_apart(layers))
-    layers = [_as_this_host_names(named, rules) for named in layers]
+    tokens = asked.number("max_model_len", 0) or target.number("max_position_embeddings")
+    layers = [
+        with_draft_window(_as_this_host_names(named, rules), options.drafting.window, tokens)
+        for named in layers
+    ]
     environment = environment or Environment(DeviceGeneration.A2)
     _refuse_other_sizes(layers, environment)
     _refuse_unplanned(layers, rules)
-    tokens = asked.number("max_model_len", 0) or target.number("max_position_embeddings")
     sizes = _block_sizes(asked, layers, tokens, rules)
     cached = cached_layers(
         layers,

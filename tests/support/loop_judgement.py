@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import engine, prompts, reference, speculation
+from tests.support.draft_windows import WindowedDraft
 from tests.support.pairs import scenario
 from tests.support.tiny_models import model_directory
 
@@ -83,10 +84,15 @@ def loops_and_engine(
 
     Args:
         environment: variables of the engine's process, for instance of another model runner.
-        fields: more of the scenario; ``engine`` adds to the arguments of the engine.
+        fields: more of the scenario; ``engine`` adds to the arguments of the engine. The loops'
+            draft has the window of ``drafting.window``, too.
     """
     directory = model_directory(REFERENCE_OF.get(target, target))
-    decided = decided_outputs(directory, drafter_of(directory, draft, method, k), k)
+    drafter = drafter_of(directory, draft, method, k)
+    window = fields.get("mkv_ascend", {}).get("drafting", {}).get("window")
+    if window is not None:
+        drafter = WindowedDraft(drafter, window)
+    decided = decided_outputs(directory, drafter, k)
     outputs = [output for _, output in decided]
     case = scenario(
         target,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tests.support.mistake import DRAFT, LLAMA, OWN_PROCESS, Mistake, mkv, one, spec
 from tests.support.mistakes_of_families import FAMILIES
+from tests.support.mistakes_of_windows import WINDOWS
 
 COMMANDS = (
     Mistake("another command", (), (), ("is not a command",), ("python", "-m", "x")),
@@ -122,6 +123,9 @@ OPTIONS = (
         LLAMA,
         *mkv(attention={"layers": {"(" * 200 + ")" * 200: "FIA"}}),
         says="nested deeper",
+    ),
+    one(
+        "window of a token", "options", LLAMA, *mkv(drafting={"window": 1}), says="2 to 2147483647"
     ),
     one(
         "dtype of no draft's cache", "draft-dtype", LLAMA, *mkv(kv_cache={"draft_dtype": "float16"})
@@ -335,6 +339,7 @@ MISTAKES = (
     *NUMBERS,
     *OPTIONS,
     *DRAFTS,
+    *WINDOWS,
     *PLANNED,
     *ADAPTERS,
     *SEVERAL,

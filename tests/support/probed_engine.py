@@ -34,6 +34,11 @@ class ProbedEngine:
         core = self._llm.llm_engine.engine_core.engine_core
         return core.model_executor.driver_worker.worker.model_runner
 
+    def layers(self) -> list[dict[str, Any]]:
+        """One row per attention layer, as in ``engine.Result``."""
+        rows: list[dict[str, Any]] = self._llm.collective_rpc("attention_layers")[0]
+        return rows
+
     def generate(self) -> dict[str, Any]:
         """``tokens`` of each prompt, and numbers of draft tokens, ``drafted`` and ``accepted``."""
         before = self._counters()

@@ -210,6 +210,8 @@ def draft_and_verify(
         "k": k,
         "max_new_tokens": max_new_tokens,
         "version": SPECULATION_VERSION,
+        # Of a drafter that is more than its checkpoint.
+        **getattr(drafter, "question", {}),
     }
 
     def compute() -> dict[str, Any]:

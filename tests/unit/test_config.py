@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 
 from mkv_ascend.attention import catalog
 from mkv_ascend.attention.options import AttentionOptions, RoleOptions, WindowBound
-from mkv_ascend.config import ConfigError, KvCacheOptions, LayoutOptions, MkvConfig, parse_config
+from mkv_ascend.config import (
+    ConfigError,
+    DraftingOptions,
+    KvCacheOptions,
+    LayoutOptions,
+    MkvConfig,
+    parse_config,
+)
 from mkv_ascend.layout.kind import Kind
 from mkv_ascend.layout.objective import Objective
 
@@ -149,7 +156,7 @@ def option_paths(config_class: type[Any], prefix: str = "") -> list[str]:
         default = field.default
         if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
-        if isinstance(default, (AttentionOptions, LayoutOptions, KvCacheOptions)):
+        if isinstance(default, (AttentionOptions, LayoutOptions, KvCacheOptions, DraftingOptions)):
             paths += option_paths(type(default), f"{prefix}{field.name}.")
         else:
             paths.append(f"{prefix}{field.name}")
@@ -164,6 +171,7 @@ def test_every_option_has_its_section_in_the_documentation() -> None:
         "layout.max_padding_fraction",
         "layout.max_block_size",
         "kv_cache.draft_dtype",
+        "drafting.window",
         "start_up_report",
     ]
     for path in option_paths(MkvConfig):
@@ -207,6 +215,20 @@ def test_dtypes_that_the_drafts_cache_cannot_have(dtype: Any) -> None:
         parse_config({"mkv_ascend": {"kv_cache": {"draft_dtype": dtype}}})
 
 
+def test_window_of_the_draft() -> None:
+    parsed = parse_config({"mkv_ascend": {"drafting": {"window": 4096}}})
+    assert parsed.drafting == DraftingOptions(4096)
+    assert parse_config({}).drafting == DraftingOptions(None)
+
+
+@pytest.mark.parametrize("window", [1, 0, -4096, 2**31, 4096.0, "4096", True, [4096]])
+def test_windows_that_the_draft_cannot_have(window: Any) -> None:
+    with pytest.raises(
+        ConfigError, match=r"drafting\.window is .*allowed: 2 to 2147483647, the to"
+    ):
+        parse_config({"mkv_ascend": {"drafting": {"window": window}}})
+
+
 OBJECTIVES = "balanced, fewest_groups, least_memory"
 
 
@@ -243,6 +265,8 @@ words = st.one_of(
             "attention",
             "layout",
             "kv_cache",
+            "drafting",
+            "window",
             "target",
             "draft",
             "layers",

@@ -38,6 +38,7 @@ ALONE = {
     ("layout", "max_padding_fraction"): [None, 0, 0.0, 0.3, 1, 1.1, -0.1, True, "0"],
     ("layout", "max_block_size"): [None, 0, 64, 128, 192, 256, 1 << 20, (1 << 20) + 128, True],
     ("kv_cache", "draft_dtype"): [None, "bfloat16", "float16", "float32", "int8", 16],
+    ("drafting", "window"): [None, 1, 2, 4096, (1 << 31) - 1, 1 << 31, True, "4096"],
 }
 """Values of single options, right and wrong."""
 
@@ -69,6 +70,7 @@ OPTIONS = mapping(
         max_block_size=st.sampled_from(ALONE["layout", "max_block_size"]),
     ),
     kv_cache=mapping(draft_dtype=st.sampled_from(ALONE["kv_cache", "draft_dtype"])),
+    drafting=mapping(window=st.sampled_from(ALONE["drafting", "window"])),
     start_up_report=st.sampled_from([None, "/x.json", "x.json", "", 1]),
 )
 ADDITIONAL = st.one_of(
@@ -125,5 +127,5 @@ def test_every_option_and_default_is_described() -> None:
             described += 1 + walk(inner)
         return described
 
-    # The namespace, its four options, and four, three and one below these.
-    assert walk(SCHEMA) == 13
+    # The namespace, its five options, and four, three, one and one below these.
+    assert walk(SCHEMA) == 15

@@ -33,13 +33,14 @@ TOKENS = 512
 
 @dataclass(frozen=True)
 class Pair:
-    """A target and its draft. ``variables``: of the engine's process."""
+    """A target and its draft. ``variables``: of the engine's process; ``options``: of ours."""
 
     target: str
     method: str | None = "draft_model"
     draft: str | None = "llama_draft"
     engine: dict = field(default_factory=dict)
     variables: dict = field(default_factory=dict)
+    options: dict = field(default_factory=dict)
 
     @property
     def on_v2(self):
@@ -63,10 +64,12 @@ class Pair:
             "max_num_seqs": 8,
             "max_num_batched_tokens": TOKENS,
             "kv_cache_memory_bytes": MEMORY,
+            "additional_config": {"mkv_ascend": self.options},
             **self.engine,
         }
 
 
+WINDOW = {"drafting": {"window": 100}}
 SHORT_STEPS = {"max_num_batched_tokens": 128}
 """A window holds its own tokens and those of steps under way, as many of these as a host counts."""
 V4 = {"block_size": 128, "dtype": "bfloat16"}
@@ -80,6 +83,7 @@ there is no Triton documents multiples of 32 in bfloat16. Plans do not depend on
 PAIRS = {
     "dense": Pair("llama_target", draft="gemma3_draft"),
     "eagle3": Pair("llama_target", "eagle3", "llama_eagle3"),
+    "window of the draft": Pair("gemma3", engine=SHORT_STEPS, options=WINDOW),
     "window+full": Pair("gemma3", engine=SHORT_STEPS),
     "gpt-oss": Pair("gpt_oss", draft="gpt_oss_draft", variables=WITH_TRITON),
     "mla": Pair("deepseek_v2_target"),
@@ -157,6 +161,7 @@ def printed(pair, capsys):
     command += ["--max-model-len", str(TOKENS), "--max-num-batched-tokens"]
     command.append(str(arguments["max_num_batched_tokens"]))
     command += ["--runner", "v2" if pair.on_v2 else "v1"]
+    command += ["--additional-config", json.dumps(arguments["additional_config"])]
     if arguments["speculative_config"] is not None:
         command += ["--speculative-config", json.dumps(arguments["speculative_config"])]
     capsys.readouterr()

@@ -178,6 +178,7 @@ def configuration(
         parallel_drafting=False,
         draft_parallel_config=SimpleNamespace(tensor_parallel_size=ranks[1]),
         draft_model_config=draft,
+        target_model_config=None,
         max_model_len=None,
         model="another model",
     )
@@ -199,7 +200,11 @@ def configuration(
         cache_config=SimpleNamespace(
             kv_offloading_size=None, enable_prefix_caching=True, mamba_cache_mode="none"
         ),
-        scheduler_config=SimpleNamespace(max_num_batched_tokens=8192, max_num_seqs=256),
+        scheduler_config=SimpleNamespace(
+            max_num_batched_tokens=8192,
+            max_num_seqs=256,
+            disable_hybrid_kv_cache_manager=None,
+        ),
         kv_transfer_config=None,
     )
 
@@ -238,6 +243,26 @@ def test_the_drafts_cache_dtype_must_be_one_that_its_backend_takes():
     early_check.check_models(configuration({}, draft, {"draft_dtype": "bfloat16"}))
     with pytest.raises(SelectionError, match="the model's dtype, bfloat16, not float16"):
         early_check.check_models(configuration({}, draft, {"draft_dtype": "float16"}))
+
+
+def test_a_window_of_the_draft_is_judged_where_a_program_calls_vllm():
+    config = configuration({}, dense_model())
+    options = config.additional_config["mkv_ascend"]
+    options["drafting"] = {"window": 512}
+    early_check.check_models(config)
+    options["attention"] = {"draft": "flash_attention_3"}
+    with pytest.raises(SelectionError, match="sliding_window"):
+        early_check.check_models(config)
+    # As long as the longest request: the draft attends to all tokens.
+    options["drafting"] = {"window": 1024}
+    early_check.check_models(config)
+    options.update(drafting={"window": 512}, attention={})
+    config.scheduler_config.disable_hybrid_kv_cache_manager = True
+    with pytest.raises(SelectionError, match="keeps the blocks behind a window"):
+        early_check.check_models(config)
+    config.speculative_config = None
+    with pytest.raises(SelectionError, match="there is no draft with a KV cache"):
+        early_check.check_models(config)
 
 
 def test_sequence_parallelism_is_refused_where_only_the_draft_has_experts(monkeypatch):

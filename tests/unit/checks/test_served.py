@@ -17,7 +17,7 @@ from mkv_ascend import cli
 from mkv_ascend.checks.model import read_model_facts
 from mkv_ascend.checks.speculation import read_speculation
 from mkv_ascend.layout.kind import Role
-from tests.support.mistake import spec
+from tests.support.mistake import mkv, spec
 
 CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
 MIB = 2**20
@@ -114,6 +114,30 @@ def test_what_prefix_hits_come_to_beside_a_recurrent_draft(
     found = [note for note in answer["notes"] if "prefix" in note]
     assert len(found) == (said is not None)
     assert said is None or said in found[0]
+
+
+def test_a_window_of_the_draft_makes_room_for_more_requests(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of a Llama of 32 layers with itself; a window of 4096 tokens holds 32 blocks and one."""
+    model = folder("Llama-3.1-8B")
+    words = (model, *spec(model), "--max-model-len", "32k", "--kv-cache-memory-bytes", "24G")
+    words = (*words, "--max-num-batched-tokens", "2048", "--no-async-scheduling")
+    whole = check(capsys, *words)
+    assert whole["groups"] == [{"target_layers": 32, "draft_layers": 32, "block_size": 128}]
+    windowed = check(capsys, *words, *mkv(drafting={"window": 4096}))
+    assert windowed["backends"]["draft"] == {"fused_infer_attention": 32}
+    assert windowed["groups"] == [
+        {"target_layers": 32, "draft_layers": 0, "block_size": 128},
+        {"target_layers": 0, "draft_layers": 32, "block_size": 128},
+    ]
+    # Blocks of half the layers: all of the target's, and a window with the tokens of a step.
+    block = whole["bytes_per_block"] // 2
+    assert windowed["bytes_per_block"] == block
+    assert whole["request_bytes"] == 2 * 250 * block
+    assert windowed["request_bytes"] == (250 + (4096 - 1 + 2048 + 127) // 128 + 1) * block
+    assert windowed["requests"] > 1.6 * whole["requests"]
+    assert check(capsys, *words, *mkv(drafting={"window": 32000})) == whole
 
 
 def test_the_answer_for_people(capsys: pytest.CaptureFixture[str]) -> None:

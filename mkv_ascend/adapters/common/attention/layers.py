@@ -24,7 +24,7 @@ from vllm.model_executor.layers.attention.encoder_only_attention import EncoderO
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.attention.backend import AttentionType
 
-from mkv_ascend.adapters.common.attention import selection_inputs
+from mkv_ascend.adapters.common.attention import draft_window, selection_inputs
 from mkv_ascend.adapters.common.attention.backends import backend_class, bound_to
 from mkv_ascend.adapters.common.attention.building import current_model
 from mkv_ascend.adapters.common.attention.records import BACKEND_PER_LAYER
@@ -87,6 +87,9 @@ def _initialise(
     given = value_head_size.backend_of_this_device(bound.arguments["attn_backend"])
     model = current_model()
     _set_cache_dtype(bound.arguments, model.role)
+    if model.role is Role.DRAFT:
+        names_its_own = given is not None or type(layer) in KINDS_OF_CLASSES
+        draft_window.set_window(layer, bound.arguments, names_its_own, get_current_vllm_config())
     if given is not None and type(layer) not in KINDS_OF_CLASSES:
         bound.arguments["attn_backend"] = bound_to(given, model)
         _require_no_cast(bound.arguments)
@@ -263,7 +266,7 @@ def check_options(config: VllmConfig) -> None:
 
     Raises:
         SelectionError: a pattern of ``attention.layers`` matches no layer of either model, or
-            ``kv_cache.draft_dtype`` applies to no layer.
+            ``kv_cache.draft_dtype`` or ``drafting.window`` applies to no layer.
     """
     requests = [getattr(layer, CHOICE).request for layer in chosen_layers(config).values()]
     if config.parallel_config.pipeline_parallel_size > 1:
@@ -276,6 +279,7 @@ def check_options(config: VllmConfig) -> None:
             f"kv_cache.draft_dtype is {dtype!r}, but no layer of the draft has a KV cache whose "
             "backend is chosen; leave it out"
         )
+    draft_window.check_used(config, [x for x in requests if x.role is Role.DRAFT])
     for warning in selection.unused_options(options, requests):
         logger.warning("%s", warning)
 

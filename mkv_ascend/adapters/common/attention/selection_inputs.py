@@ -38,6 +38,14 @@ def options(config: VllmConfig, role: Role) -> SelectionOptions:
     )
 
 
+def draft_window(config: VllmConfig) -> tuple[int | None, int]:
+    """``drafting.window``, and the tokens of the longest request."""
+    # The draft's own configuration may have a shorter maximum, behind which the target goes on.
+    speculative = config.speculative_config
+    target = None if speculative is None else speculative.target_model_config
+    return options_of(config).drafting.window, (target or config.model_config).max_model_len
+
+
 def environment(config: VllmConfig) -> Environment:
     """The device and the modes that backends have to work in."""
     generation = get_ascend_device_type().name.lstrip("_")

@@ -20,6 +20,7 @@ from mkv_ascend.adapters.common.early_checks.chunk_refusal import refuse_chunks
 from mkv_ascend.adapters.common.early_checks.facts_of_config import facts_of
 from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.logging import get_logger
+from mkv_ascend.attention.draft_window import kind_of_layer
 from mkv_ascend.attention.request import LayerRequest
 from mkv_ascend.attention.selection import SelectionError, select_backend
 from mkv_ascend.checks import about_compressed, about_draft
@@ -64,10 +65,15 @@ def check_models(config: VllmConfig) -> None:
         return
     draft = _request(speculative.draft_model_config, Role.DRAFT)
     if draft is not None:
-        draft = replace(draft, kv_cache_dtype=options_of(config).kv_cache.draft_dtype or "auto")
-        asked = getattr(speculative.attention_backend, "name", None)
+        asked, longest = selection_inputs.draft_window(config)
+        draft = replace(
+            draft,
+            kind=kind_of_layer(draft.kind, asked, longest),
+            kv_cache_dtype=options_of(config).kv_cache.draft_dtype or "auto",
+        )
+        backend = getattr(speculative.attention_backend, "name", None)
         options = replace(
-            selection_inputs.options(config, Role.TARGET), vllm_target=None, vllm_draft=asked
+            selection_inputs.options(config, Role.TARGET), vllm_target=None, vllm_draft=backend
         )
         select_backend(draft, options, environment)
 

@@ -69,6 +69,8 @@ def _engine(config: VllmConfig) -> dict[str, Any]:
         "max_model_len": config.model_config.max_model_len,
         "max_num_batched_tokens": scheduler.max_num_batched_tokens,
         "max_num_seqs": scheduler.max_num_seqs,
+        # vLLM sets it for some KV connectors, too, but only later.
+        "disable_hybrid_kv_cache_manager": scheduler.disable_hybrid_kv_cache_manager,
         "additional_config": {
             "enable_flashcomm1": enable_sp(config),
             "enable_reduce_sample": given.get("enable_reduce_sample", False),

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``drafting.window``: the draft attends to its last tokens, and blocks before them are given back.
+
+The draft of the plain loops has the window as a mask in plain torch. Blocks are counted from the
+scheduler's own pool and managers.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import engine, programs, reference, speculation
+from tests.support.draft_windows import WindowedDraft
+from tests.support.loop_judgement import (
+    assert_reference,
+    decided_outputs,
+    drafter_of,
+    loops_and_engine,
+)
+from tests.support.pairs import (
+    assert_greedy,
+    assert_greedy_tokens_of_reference,
+    prompts_of,
+    scenario,
+)
+from tests.support.prompts import deck_prompts
+from tests.support.stock import each_runner
+from tests.support.tiny_models import model_directory
+
+PROBE = Path(__file__).with_name("draft_windows_probe.py")
+BLOCK = 128
+pytestmark = pytest.mark.skipif(
+    engine.compared_dtype() != "float32",
+    reason="in 16 bits too many choices are near ties to tell what an engine must do",
+)
+
+
+def window(tokens):
+    return {"drafting": {"window": tokens}}
+
+
+def kinds(result):
+    return [row["kind"] for row in result.layers if row["role"] == "draft"]
+
+
+@each_runner
+@pytest.mark.parametrize(
+    ("target", "draft", "method", "k", "graphs"),
+    [
+        ("llama_target", "llama_draft", "draft_model", 3, None),
+        ("gpt_oss", "gpt_oss_eagle3", "eagle3", 3, "FULL_DECODE_ONLY"),
+        ("qwen3_next_mtp", "qwen3_next_mtp", "mtp", 3, None),
+        # Its window of 32 tokens becomes one of 12, too.
+        ("deepseek_v2_target", "gemma3_draft", "draft_model", 3, "FULL_AND_PIECEWISE"),
+    ],
+)
+def test_proposals_and_acceptance_are_those_of_a_masked_draft(
+    target, draft, method, k, graphs, runner
+):
+    result = assert_reference(
+        target,
+        draft,
+        method,
+        k,
+        runner,
+        mkv_ascend=window(12),
+        graphs=graphs,
+        capture_sizes=(k + 1, 2 * (k + 1)),
+    )
+    assert set(kinds(result)) == {"sliding_window"}
+    assert (result.draft_replays > 5) == (graphs is not None)
+
+
+def test_a_window_longer_than_the_context_changes_nothing():
+    pair = ("llama_target", "llama_draft", "draft_model", 3)
+    outputs, result = loops_and_engine(*pair, mkv_ascend=window(400))
+    directory = model_directory("llama_target")
+    plain = decided_outputs(directory, drafter_of(directory, *pair[1:]), 3)
+    assert outputs == [output for _, output in plain]
+    assert kinds(result) == ["sliding_window"] * 2
+    proposals = [proposal for output in outputs for proposal in output.proposals]
+    assert len(result.proposals) == len(proposals)
+    assert all(proposal in proposals for proposal in result.proposals)
+
+
+@each_runner
+def test_prefix_hits(runner):
+    """A hit needs the draft's keys of a window alone, and no block fewer than without one."""
+    directory, k = model_directory("llama_target"), 3
+    (stem,) = prompts_of("llama_target", [3 * BLOCK])
+    decks = [reference.token_ids(directory, deck)[1:] for deck in deck_prompts(3, letters=8)]
+    case = scenario(
+        "llama_target",
+        "llama_draft",
+        prompts=[[*stem, *deck] for deck in decks],
+        max_tokens=24,
+        num_speculative_tokens=k,
+        mkv_ascend=window(40),
+        engine={"enable_prefix_caching": True, "max_num_seqs": 1, "max_num_batched_tokens": 256},
+        graphs="FULL_DECODE_ONLY",
+        capture_sizes=(k + 1,),
+        environment=runner,
+    )
+    result = engine.run(case)
+    assert result.cached_tokens == [0, len(stem), len(stem)]
+    assert_greedy_tokens_of_reference(case, result)
+    drafter = WindowedDraft(speculation.DraftModel(Path(case.draft)), 40)
+    report = reference.judge(drafter.rows, result.proposals)
+    assert report.checked == k * len(result.proposals) > 30
+    assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
+
+
+@each_runner
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_blocks_behind_the_window_are_given_back(asynchronous, runner):
+    """A request holds W computed tokens and a block at most, beside those that are under way."""
+    tokens, k = 200, 3
+    prompts = prompts_of("llama_target", (700, 330))
+    case = scenario(
+        "llama_target",
+        "llama_draft",
+        prompts=prompts,
+        num_speculative_tokens=k,
+        mkv_ascend=window(tokens),
+        engine={
+            "async_scheduling": asynchronous,
+            "enable_prefix_caching": False,
+            "max_model_len": 1024,
+            "max_num_batched_tokens": 192,
+        },
+        record_drafts=False,
+    )
+    asked = {"engine": case.engine_arguments(), "prompts": prompts, "max_tokens": case.max_tokens}
+    answer = programs.answer_of(PROBE, asked, runner)
+    assert_greedy(case.model, prompts, answer["tokens"], case.max_tokens)
+    rows = answer["rows"]
+    assert any(row["in_flight"] for row in rows) == asynchronous
+    assert max(row["computed"] for row in rows) > 700
+    for row in rows:
+        assert row["used"] == row["counted"], row
+        first, last = row["held"][0], row["held"][-1]
+        assert row["held"] == list(range(first, last + 1)), row
+        # Whole blocks before the window of the first token that may be asked for again.
+        done = row["computed"] - row["in_flight"]
+        assert first == max(0, done - tokens + 1) // BLOCK, row
+        assert done - first * BLOCK < tokens + BLOCK, row
+        ahead = row["computed"] + row["scheduled"]
+        assert ahead <= (last + 1) * BLOCK < ahead + k + 1 + BLOCK, row
+    directory, draft = Path(case.model), Path(case.draft)
+    drafter = WindowedDraft(speculation.DraftModel(draft), tokens)
+    loops = [
+        speculation.draft_and_verify(directory, drafter, prompt, k, case.max_tokens)
+        for prompt in prompts
+    ]
+    assert all(output.decided for output in loops)
+    assert answer["accepted"] == sum(sum(output.accepted_per_position) for output in loops)
