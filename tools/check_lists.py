@@ -15,6 +15,7 @@ UNIT = {
     ),
 }
 """Host -> its unit tests."""
+DRAFT_WINDOWS = "tests/emulated/drafting/test_draft_windows.py"
 GROUPS = "tests/emulated/drafting/test_drafting_groups.py"
 GRAPHS = "tests/emulated/graphs/test_draft_graphs.py"
 COST = "tests/emulated/drafting/test_drafting_cost.py"
@@ -197,6 +198,12 @@ EMULATED = {
         "tests/emulated/drafting/test_prefix_hits_of_heads.py"
         "::test_a_shifted_draft_gives_up_one_block_and_is_right"
         "[gpt_oss-gpt_oss_eagle3-eagle3-gpt_oss-v2]",
+        # A window of the draft, which no layer of its model has.
+        f"{DRAFT_WINDOWS}::test_proposals_and_acceptance_are_those_of_a_masked_draft"
+        "[llama_target-llama_draft-draft_model-3-None-v1]",
+        f"{DRAFT_WINDOWS}::test_proposals_and_acceptance_are_those_of_a_masked_draft"
+        "[gpt_oss-gpt_oss_eagle3-eagle3-3-FULL_DECODE_ONLY-v2]",
+        f"{DRAFT_WINDOWS}::test_blocks_behind_the_window_are_given_back[True-v2]",
         # Several ranks, an idle one among them; graphs of MLA, whose launches are updated apart.
         f"{PAIRS}::test_mla_target_with_dense_draft[tp2]",
         f"{GRAPHS}::test_two_ranks",

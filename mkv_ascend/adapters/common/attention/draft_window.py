@@ -18,7 +18,7 @@ from mkv_ascend.attention.draft_window import window_of_layer
 from mkv_ascend.attention.selection import SelectionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
 
     from vllm.config import VllmConfig
 
@@ -59,21 +59,22 @@ def set_window(
     arguments["per_layer_sliding_window"] = window_of_layer(own, asked, longest)
 
 
-def check_used(config: VllmConfig, draft: Iterable[LayerRequest]) -> None:
+def check_used(config: VllmConfig, draft: Collection[LayerRequest]) -> None:
     """Check, after all models are built, that the window does what is asked for.
 
     Raises:
         SelectionError: the draft has no attention layer, or its blocks would never be given back.
     """
-    window, _ = draft_window(config)
+    window, longest = draft_window(config)
     if window is None:
         return
-    if not any(True for _ in draft):
+    if not draft:
         raise SelectionError(
             f"drafting.window is {window}, but no layer of the draft has a KV cache whose backend "
             "is chosen; leave it out"
         )
-    if config.scheduler_config.disable_hybrid_kv_cache_manager:
+    unused = window_of_layer(None, window, longest) is None
+    if config.scheduler_config.disable_hybrid_kv_cache_manager and not unused:
         raise SelectionError(
             f"drafting.window is {window}, but the scheduler gives no blocks back: "
             "--disable-hybrid-kv-cache-manager is set, or vLLM has set it for a KV connector that "
