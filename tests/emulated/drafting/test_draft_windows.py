@@ -83,17 +83,26 @@ def test_a_window_longer_than_the_context_changes_nothing():
 
 
 @each_runner
-def test_prefix_hits(runner):
-    """A hit needs the draft's keys of a window alone, and no block fewer than without one."""
-    directory, k = model_directory("llama_target"), 3
-    (stem,) = prompts_of("llama_target", [3 * BLOCK])
+@pytest.mark.parametrize(
+    ("target", "draft", "method", "lost"),
+    [
+        ("llama_target", "llama_draft", "draft_model", 0),
+        # As without a window: see test_prefix_hits_of_heads.py.
+        ("gpt_oss", "gpt_oss_eagle3", "eagle3", BLOCK),
+    ],
+)
+def test_prefix_hits(target, draft, method, lost, runner):
+    """A hit needs the draft's keys of a window alone, and is no shorter than without one."""
+    directory, k = model_directory(target), 3
+    (stem,) = prompts_of(target, [3 * BLOCK])
     decks = [reference.token_ids(directory, deck)[1:] for deck in deck_prompts(3, letters=8)]
     case = scenario(
-        "llama_target",
-        "llama_draft",
+        target,
+        draft,
         prompts=[[*stem, *deck] for deck in decks],
         max_tokens=24,
         num_speculative_tokens=k,
+        speculative={"method": method},
         mkv_ascend=window(40),
         engine={"enable_prefix_caching": True, "max_num_seqs": 1, "max_num_batched_tokens": 256},
         graphs="FULL_DECODE_ONLY",
@@ -101,10 +110,11 @@ def test_prefix_hits(runner):
         environment=runner,
     )
     result = engine.run(case)
-    assert result.cached_tokens == [0, len(stem), len(stem)]
+    assert result.cached_tokens == [0, *[len(stem) - lost] * 2]
     assert_greedy_tokens_of_reference(case, result)
-    drafter = WindowedDraft(speculation.DraftModel(Path(case.draft)), 40)
-    report = reference.judge(drafter.rows, result.proposals)
+    report = reference.judge(
+        WindowedDraft(drafter_of(directory, draft, method, k), 40).rows, result.proposals
+    )
     assert report.checked == k * len(result.proposals) > 30
     assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
 
