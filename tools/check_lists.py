@@ -197,7 +197,7 @@ EMULATED = {
         f"{GRAPHS}::test_default_settings_of_vllm_serve",
         "tests/emulated/drafting/test_prefix_hits_of_heads.py"
         "::test_a_shifted_draft_gives_up_one_block_and_is_right"
-        "[gpt_oss-gpt_oss_eagle3-eagle3-gpt_oss-v2]",
+        "[gpt_oss-gpt_oss_eagle3-eagle3-gpt_oss-0-v2]",
         # A window of the draft, which no layer of its model has.
         f"{DRAFT_WINDOWS}::test_proposals_and_acceptance_are_those_of_a_masked_draft"
         "[llama_target-llama_draft-draft_model-3-None-v1]",

@@ -73,6 +73,7 @@ def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
     from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import engine_core
     from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
         draft_state_blocks,
+        hashes_ahead,
         new_blocks,
         prefix_hits,
     )
@@ -83,6 +84,7 @@ def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
         new_blocks.name_new_blocks,
         prefix_hits.cut_to_the_hit,
         draft_state_blocks.block_sizes_of_others,
+        *hashes_ahead.patches_for(config),
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import engine, programs, reference, speculation
+from tests.support import engine, hosts, programs, reference, speculation
 from tests.support.draft_windows import WindowedDraft
 from tests.support.loop_judgement import (
     assert_reference,
@@ -87,8 +87,8 @@ def test_a_window_longer_than_the_context_changes_nothing():
     ("target", "draft", "method", "lost"),
     [
         ("llama_target", "llama_draft", "draft_model", 0),
-        # As without a window: see test_prefix_hits_of_heads.py.
-        ("gpt_oss", "gpt_oss_eagle3", "eagle3", BLOCK),
+        # As without a window: all decks begin with one token, see test_prefix_hits_of_heads.py.
+        ("gpt_oss", "gpt_oss_eagle3", "eagle3", 0 if hosts.NAME == "vllm_ascend_0_23" else BLOCK),
     ],
 )
 def test_prefix_hits(target, draft, method, lost, runner):

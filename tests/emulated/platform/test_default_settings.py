@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support import deepseek_v4, engine, prompts, reference
+from tests.support import deepseek_v4, engine, hosts, prompts, reference
 from tests.support.pairs import TIES
 from tests.support.rounded_sparse import Rounding
 from tests.support.rounded_sparse import logits_of as rounded_logits_of
@@ -107,8 +107,11 @@ def test_a_model_accepts_its_own_drafts(model: str) -> None:
 @pytest.mark.parametrize(
     ("target", "draft", "method", "cached"),
     [
-        # A head's last row of a block is made anew, so that one block hit is none.
-        ("llama_target", "llama_eagle3", "eagle3", 0),
+        # Without the token behind a block in its hash, the one block of the hit is dropped.
+        (
+            *("llama_target", "llama_eagle3", "eagle3"),
+            BLOCK if hosts.NAME == "vllm_ascend_0_23" else 0,
+        ),
         ("deepseek_v4_fitted", "deepseek_v4_fitted", "mtp", None),
     ],
 )
