@@ -7,6 +7,8 @@ computed again. Requests that share that token, too, share the block, where bloc
 it.
 """
 
+import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -71,6 +73,32 @@ def test_a_shifted_draft_gives_up_one_block_and_is_right(
     assert report.checked == case.num_speculative_tokens * len(result.proposals) > 0
     assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
     assert result.mean_acceptance_length > 1.5
+
+
+@hosts.only_on("vllm_ascend_0_23", "there hits lose a block")
+def test_over_a_trace_as_many_tokens_are_computed_again_as_without_a_draft():
+    """Prompts begin alike, and part anywhere except right behind a block."""
+    ids = reference.token_ids(model_directory("llama_target"), " ".join(texts()))[:490]
+    generator = random.Random(3)
+    prompts = []
+    for length in (140, 257, 300, 383, 385, 450, 255, 470, 129):
+        shared = generator.choice([place for place in range(40, length) if place % BLOCK])
+        own = generator.choices(range(97, 123), k=length - shared)
+        prompts += [ids[:length], [*ids[:shared], *own]]
+    case = scenario(
+        "llama_target",
+        "llama_eagle3",
+        prompts=prompts,
+        max_tokens=4,
+        speculative={"method": "eagle3"},
+        engine={"enable_prefix_caching": True, "max_num_seqs": 1},
+        repeats=2,
+    )
+    drafted = engine.run(case)
+    alone = engine.run(replace(case, draft=None, record_drafts=False))
+    assert drafted.tokens == alone.tokens
+    assert drafted.cached_tokens == alone.cached_tokens
+    assert sum(alone.cached_tokens) > 5000
 
 
 @hosts.only_on("vllm_ascend_0_23", "there hits lose a block")

@@ -11,13 +11,15 @@ import pytest
 import torch
 import vllm_ascend.ops  # noqa: F401 - first of vllm-ascend: its modules import each other in circles
 from transformers import PretrainedConfig
+from vllm.model_executor.layers.attention import MLAAttention
 from vllm.v1 import kv_cache_spec_registry
+from vllm.v1.attention.backend import AttentionType
 from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm_ascend.platform import NPUPlatform
 
 from mkv_ascend.adapters.common import runner as shared_runner
-from mkv_ascend.adapters.common.attention import layers
+from mkv_ascend.adapters.common.attention import draft_window, layers
 from mkv_ascend.adapters.common.early_checks import early_check, front_check
 from mkv_ascend.adapters.common.patches import (
     draft_architecture,
@@ -263,6 +265,40 @@ def test_a_window_of_the_draft_is_judged_where_a_program_calls_vllm():
     config.speculative_config = None
     with pytest.raises(SelectionError, match="there is no draft with a KV cache"):
         early_check.check_models(config)
+
+
+def test_a_window_that_would_do_nothing_is_refused_when_the_models_are_there():
+    config = configuration({}, dense_model())
+    options = config.additional_config["mkv_ascend"]
+    options["drafting"] = {"window": 512}
+    draft_window.check_used(config, ["a layer"])
+    with pytest.raises(SelectionError, match="no layer of the draft has a KV cache"):
+        draft_window.check_used(config, [])
+    config.scheduler_config.disable_hybrid_kv_cache_manager = True
+    with pytest.raises(SelectionError, match="the scheduler gives no blocks back"):
+        draft_window.check_used(config, ["a layer"])
+    options["drafting"] = {"window": 1024}
+    draft_window.check_used(config, ["a layer"])
+
+
+def test_a_window_is_refused_by_layers_that_cannot_have_one():
+    config = configuration({}, dense_model())
+    config.additional_config["mkv_ascend"]["drafting"] = {"window": 512}
+    arguments = {
+        "prefix": "a.layer",
+        "attn_type": AttentionType.DECODER,
+        "cache_config": SimpleNamespace(sliding_window=None),
+        "per_layer_sliding_window": 600,
+    }
+    draft_window.set_window(object(), arguments, False, config)
+    assert arguments["per_layer_sliding_window"] == 512
+    with pytest.raises(SelectionError, match=r"a\.layer: .* no operator for MLA"):
+        draft_window.set_window(MLAAttention.__new__(MLAAttention), arguments, False, config)
+    with pytest.raises(SelectionError, match="chooses by itself what it attends to"):
+        draft_window.set_window(object(), arguments, True, config)
+    arguments["attn_type"] = AttentionType.ENCODER_ONLY
+    with pytest.raises(SelectionError, match="chooses by itself what it attends to"):
+        draft_window.set_window(object(), arguments, False, config)
 
 
 def test_sequence_parallelism_is_refused_where_only_the_draft_has_experts(monkeypatch):
