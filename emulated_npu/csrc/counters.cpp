@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "counters.h"
 
+#include <c10/util/Exception.h>
+
 #include <atomic>
 #include <mutex>
 
@@ -19,16 +21,36 @@ SharedCounts& shared_counts() {
 }
 
 std::atomic<HostReadCallback> host_read_callback{nullptr};
+std::atomic<LaunchCallback> launch_callback{nullptr};
+
+struct DeviceError {
+  std::atomic<bool> is_set{false};
+  std::mutex mutex;
+  std::string text;
+};
+
+DeviceError& device_error() {
+  static auto* instance = new DeviceError();
+  return *instance;
+}
+
+void tell_launch(const std::string& operator_name) {
+  if (auto callback = launch_callback.load()) {
+    callback(operator_name.c_str());
+  }
+}
 
 }  // namespace
 
 void record_launch(const std::string& operator_name) {
+  tell_launch(operator_name);
   auto& shared = shared_counts();
   std::lock_guard<std::mutex> lock(shared.mutex);
   ++shared.counts.launches[operator_name];
 }
 
 void record_graph_launch(const std::string& operator_name) {
+  tell_launch(operator_name);
   auto& shared = shared_counts();
   std::lock_guard<std::mutex> lock(shared.mutex);
   ++shared.counts.graph_launches[operator_name];
@@ -50,6 +72,17 @@ void record_host_read(int64_t bytes, bool asynchronous) {
   if (auto callback = host_read_callback.load()) {
     callback(bytes, asynchronous ? 1 : 0);
   }
+  if (!asynchronous) {
+    raise_device_error();
+  }
+}
+
+void raise_device_error() {
+  auto& error = device_error();
+  if (error.is_set.load()) {
+    std::lock_guard<std::mutex> lock(error.mutex);
+    TORCH_CHECK(!error.is_set.load(), error.text);
+  }
 }
 
 Counts counts() {
@@ -68,4 +101,15 @@ void reset_counts() {
 
 void emulated_npu_set_host_read_callback(emulated_npu::HostReadCallback callback) {
   emulated_npu::host_read_callback.store(callback);
+}
+
+void emulated_npu_set_launch_callback(emulated_npu::LaunchCallback callback) {
+  emulated_npu::launch_callback.store(callback);
+}
+
+void emulated_npu_set_device_error(const char* text) {
+  auto& error = emulated_npu::device_error();
+  std::lock_guard<std::mutex> lock(error.mutex);
+  error.text = text == nullptr ? "" : text;
+  error.is_set.store(text != nullptr);
 }

@@ -26,6 +26,12 @@ void record_host_read(int64_t bytes, bool asynchronous);
 
 using HostReadCallback = void (*)(int64_t bytes, int32_t asynchronous);
 
+// Called before each launch, by the host or a graph, where faults may be asked for.
+using LaunchCallback = void (*)(const char* operator_name);
+
+// Raises the error of a launch that failed, if there is one: a device tells it when the host waits.
+void raise_device_error();
+
 struct Counts {
   std::unordered_map<std::string, int64_t> launches;
   std::unordered_map<std::string, int64_t> graph_launches;
@@ -42,3 +48,8 @@ void reset_counts();
 // does not need Python's headers. A null pointer switches the callback off.
 extern "C" __attribute__((visibility("default"))) void emulated_npu_set_host_read_callback(
     emulated_npu::HostReadCallback callback);
+extern "C" __attribute__((visibility("default"))) void emulated_npu_set_launch_callback(
+    emulated_npu::LaunchCallback callback);
+// From now on whoever waits for the device fails with `text`; null: nobody.
+extern "C" __attribute__((visibility("default"))) void emulated_npu_set_device_error(
+    const char* text);

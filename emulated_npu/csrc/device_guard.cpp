@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How PyTorch switches the current device and stream, and records events, for the emulated device.
+#include "counters.h"
 #include "device_state.h"
 #include "recording.h"
 #include "streams.h"
@@ -105,14 +106,17 @@ class EmulatedDeviceGuard final : public c10::impl::DeviceGuardImplInterface {
 
   void synchronizeStream(const c10::Stream& stream) const override {
     refuse_wait_for_stream(key_of(stream));
+    raise_device_error();
   }
 
   void synchronizeEvent(void* event) const override {
     refuse_wait_for_event(tape_of_event(event));
+    raise_device_error();
   }
 
   void synchronizeDevice(const c10::DeviceIndex device) const override {
     refuse_wait_for_device(resolve_index(device));
+    raise_device_error();
   }
 
   bool queryEvent(void* event) const override {

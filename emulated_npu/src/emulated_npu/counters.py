@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeVar
 
+from emulated_npu import faults
 from emulated_npu.call_place import calling_place
 
 Direction = Literal["to_device", "to_host"]
@@ -137,12 +138,14 @@ def attach_device(device: DeviceCounters) -> None:
 
 def record_launch(name: str) -> None:
     """Count one launch of an operator that Python implements."""
+    faults.launched(name)
     with _state.lock:
         _state.launches[name] += 1
 
 
 def record_graph_launch(name: str) -> None:
     """Count one launch, by a replayed graph, of an operator that Python implements."""
+    faults.launched(name)
     with _state.lock:
         _state.graph_launches[name] += 1
 

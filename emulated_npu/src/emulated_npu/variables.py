@@ -131,6 +131,13 @@ def _parse_devices(text: str) -> int:
     return value
 
 
+def _parse_path(text: str) -> str:
+    # A relative one would be another file in each process that changes its folder.
+    if not os.path.isabs(text):
+        raise ValueError(text)
+    return text
+
+
 BUILD = _switch(
     "BUILD",
     True,
@@ -181,6 +188,17 @@ FA3 = _switch(
     "FA3",
     True,
     "Offer a stand-in for the flash_attn_npu_v3 library, so that flash_attention_3 can be chosen.",
+)
+
+FAULTS = _register(
+    Variable(
+        PREFIX + "FAULTS",
+        "",
+        "an absolute path",
+        "File that asks for faults at chosen launches of operators. It may be written later.",
+        _parse_path,
+        str,
+    )
 )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from emulated_npu import counters
+from emulated_npu import counters, faults, variables
 from emulated_npu.call_place import calling_place
 from emulated_npu.device import memory
 from emulated_npu.device.devices import device_count
@@ -117,6 +117,8 @@ def _connect_callbacks() -> None:
     library = ctypes.CDLL(str(LIBRARY))
     library.emulated_npu_set_host_read_callback(_on_host_read)
     library.emulated_npu_set_place_callback(_tell_place)
+    if asked := variables.FAULTS.get():
+        faults.install(Path(asked), library)
 
 
 class _DeviceCounters:

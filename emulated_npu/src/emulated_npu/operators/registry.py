@@ -40,7 +40,7 @@ from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 
 import torch
 
-from emulated_npu import counters, recording
+from emulated_npu import counters, faults, recording
 from emulated_npu.operators.binding import bound_by
 from emulated_npu.settings import settings
 
@@ -156,6 +156,7 @@ class Operator(Generic[P, R]):
             self.run_check(*host_args, **host_kwargs)
         with torch.no_grad():
             result = self.kernel(*host_args, **host_kwargs)
+        faults.spoil(result)
         return lending.give_back(result)
 
     def _record(self, tape: recording.Tape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -187,6 +188,7 @@ class Operator(Generic[P, R]):
             self.run_check(*call.arguments, **call.named)
         with torch.no_grad():
             result = self.kernel(*call.arguments, **call.named)
+        faults.spoil(result)
         if results is not None:
             results.put(result)
 
@@ -255,6 +257,7 @@ class _Lending:
 
     def read_by_host(self, name: str, tensor: torch.Tensor) -> None:
         counters.record_host_read(tensor.numel() * tensor.element_size())
+        faults.raise_error()
 
     def alias(self, tensor: torch.Tensor) -> torch.Tensor:
         return _native().cpu_alias(tensor)

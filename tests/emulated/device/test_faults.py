@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults that a file asks for: at the launch that it names, in the way that it names, and once."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from emulated_npu import faults
+
+BEGIN = """
+import json, os, sys, time
+import torch, torch_npu
+
+def ask(operator, launch, fault, **more):
+    path = os.environ["EMULATED_NPU_FAULTS"]
+    with open(path + ".new", "w") as file:
+        json.dump([{"operator": operator, "launch": launch, "fault": fault, **more}], file)
+    os.replace(path + ".new", path)
+
+x = torch.arange(6.0, device="npu").reshape(2, 3)
+weight = torch.ones(3, device="npu")
+
+def norm():
+    return torch_npu.npu_rms_norm(x, weight)[0]
+
+def is_nan(tensor):
+    return bool(tensor.cpu().isnan().any())
+"""
+
+
+def run(tmp_path, program):
+    """A process of its own: a device that has failed stays so."""
+    environment = {**os.environ, "EMULATED_NPU_FAULTS": str(tmp_path / "faults.json")}
+    return subprocess.run(
+        [sys.executable, "-c", BEGIN + program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def answer(tmp_path, program):
+    """What the program prints last, as JSON."""
+    done = run(tmp_path, program)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_nan_comes_at_the_launch_that_was_named_and_once(tmp_path):
+    program = """
+found = [is_nan(norm())]
+ask("npu_rms_norm", 2, "nan")
+x + x  # another operator is not counted
+found += [is_nan(norm()) for _ in range(3)]
+graph = torch.npu.NPUGraph()
+with torch.npu.graph(graph):
+    y = norm()
+ask("npu_rms_norm", 2, "nan")
+for _ in range(3):
+    graph.replay()
+    found.append(is_nan(y))
+print(json.dumps(found))
+"""
+    assert answer(tmp_path, program) == [False, False, True, False, False, True, False]
+
+
+def test_an_error_is_told_to_whoever_waits_then_and_later(tmp_path):
+    program = """
+told = []
+
+def note(what, function):
+    try:
+        function()
+    except RuntimeError as error:
+        told.append([what, "507015" in str(error) and "aten::mul" in str(error)])
+
+graph = torch.npu.NPUGraph()
+with torch.npu.graph(graph):
+    y = x * 3
+ask("aten::mul", 2, "error")
+note("an earlier launch", (x * 2).cpu)
+graph.replay()
+z = x + 1
+event = torch.npu.Event()
+event.record()
+host = torch.empty(2, 3).pin_memory()
+note("a copy that nobody waits for", lambda: host.copy_(z, non_blocking=True))
+note("read", z.cpu)
+note("item", z.sum().item)
+note("event", event.synchronize)
+note("stream", torch.npu.current_stream().synchronize)
+note("device", torch.npu.synchronize)
+print(json.dumps(told))
+"""
+    places = ("read", "item", "event", "stream", "device")
+    assert answer(tmp_path, program) == [[place, True] for place in places]
+
+
+def test_a_delay_takes_its_time_and_counts_any_operator(tmp_path):
+    program = """
+ask("*", 2, "delay", seconds=0.4)
+begun = time.monotonic()
+x + x
+first = time.monotonic() - begun
+norm()
+print(json.dumps([first, time.monotonic() - begun]))
+"""
+    first, both = answer(tmp_path, program)
+    assert first < 0.4 <= both
+
+
+def test_a_launch_may_end_the_process(tmp_path):
+    done = run(tmp_path, 'ask("npu_rms_norm", 1, "kill")\nnorm()\nprint("lives")')
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "")
+
+
+def test_a_file_that_is_there_before_the_process_counts_from_its_start(tmp_path):
+    asked = [{"operator": "npu_rms_norm", "launch": 1, "fault": "nan"}]
+    (tmp_path / "faults.json").write_text(json.dumps(asked))
+    assert answer(tmp_path, "print(json.dumps([is_nan(norm()), is_nan(norm())]))") == [True, False]
+
+
+def test_only_processes_of_that_title(tmp_path):
+    # The title holds this program's text, too: so the word is put together there.
+    program = """
+ask("npu_rms_norm", 1, "nan", process="{}"[::-1])
+print(json.dumps(is_nan(norm())))
+"""
+    assert answer(tmp_path, program.format("rehtona")) is False
+    assert answer(tmp_path, program.format("nohtyp")) is True
+
+
+def test_what_there_is_not_is_refused_and_says_what_there_is(tmp_path):
+    path = tmp_path / "faults.json"
+    for asked, expected in (
+        ("{", "is not JSON"),
+        ("{}", "no list"),
+        ('[{"operator": "a"}]', "operator, launch and fault"),
+        ('[{"operator": "a", "launch": 0, "fault": "nan"}]', "the first launch is 1"),
+        ('[{"operator": "a", "launch": 1, "fault": "flip"}]', "error, nan, delay, kill"),
+        ('[{"operator": "a", "launch": 1, "fault": "nan", "rank": 1}]', "no rank"),
+        ('[{"operator": "aten::add", "launch": 1, "fault": "nan"}]', "Python implements"),
+    ):
+        path.write_text(asked)
+        with pytest.raises(faults.FaultError, match=expected):
+            faults.read(path)
+    done = run(tmp_path, "print(1)")
+    assert done.returncode != 0
+    assert "Python implements" in done.stderr
+
+
+def test_without_the_variable_nothing_is_looked_for():
+    assert faults.injector is None
+    begun = time.monotonic()
+    faults.launched("npu_rms_norm")
+    assert time.monotonic() - begun < 1.0
