@@ -14,18 +14,22 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from mkv_ascend.adapters.common.patches import acceptance_by_count
+from mkv_ascend.drafting.worth import DraftWorth
 from mkv_ascend.metrics import definitions
 
 STEPS = ((3, 2, None), (3, 2, {"r": 1}), (1, 0, None), (3, 3, {"s": 2}), (0, 0, None), (3, 0, None))
 """Scheduled draft tokens, accepted ones, and how many a grammar forbids by request."""
 
 
-def counted(folder: Path, log_stats: bool) -> tuple[Any, dict[str, Counter[tuple[str, ...]]]]:
+def counted(
+    folder: Path, log_stats: bool, method: str = "eagle3"
+) -> tuple[Any, dict[str, Counter[tuple[str, ...]]]]:
     """vLLM's count of the steps, and ours by name and labels."""
     (count,) = acceptance_by_count.count_by_number.functions.values()
     config = SimpleNamespace(
         model_config=SimpleNamespace(served_model_name="m"),
         parallel_config=SimpleNamespace(data_parallel_index=0),
+        speculative_config=SimpleNamespace(method=method),
     )
     scheduler = SimpleNamespace(log_stats=log_stats, num_spec_tokens=3, vllm_config=config)
     stats = None
@@ -45,6 +49,7 @@ def counted(folder: Path, log_stats: bool) -> tuple[Any, dict[str, Counter[tuple
 @pytest.fixture(autouse=True)
 def _new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     acceptance_by_count._acceptance.cache_clear()
+    acceptance_by_count._worth.cache_clear()
     monkeypatch.setattr(acceptance_by_count, "folder", lambda: tmp_path)
 
 
@@ -59,6 +64,22 @@ def test_numbers_are_apart_and_their_sums_are_vllms(tmp_path: Path) -> None:
         by_position[int(position)] += times
     assert [by_position[position] for position in range(3)] == theirs.num_accepted_tokens_per_pos
     assert accepted["2", "1"] == 1
+
+
+def test_a_worthless_draft_is_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(
+        acceptance_by_count.logger, "warning", lambda text, *values: said.append(text % values)
+    )
+    # Six of its sixteen tokens are accepted in each round of STEPS.
+    monkeypatch.setattr(acceptance_by_count, "DraftWorth", lambda: DraftWorth(5, 0.9))
+    for _ in range(3):
+        counted(tmp_path, log_stats=True, method="ngram")
+    assert said == []
+    for _ in range(3):
+        counted(tmp_path, log_stats=True)
+    (text,) = said
+    assert "its last 5 proposals" in text
 
 
 def test_where_vllm_counts_nothing_neither_do_we(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 """Counts what was accepted by the number of draft tokens that a request verified.
 
 vLLM counts acceptance by position alone. Where K follows the batch size, this does not tell what a
-K was worth. The scheduler knows both numbers on the host.
+K was worth. The scheduler knows both numbers on the host. A worthless draft is named, once.
 """
 
 from __future__ import annotations
@@ -13,9 +13,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mkv_ascend.adapters.common.start_up import labels_of
+from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import patch
+from mkv_ascend.drafting.worth import DraftWorth
 from mkv_ascend.metrics import definitions as metrics
 from mkv_ascend.metrics.store import Store, folder
+
+logger = get_logger(__name__)
+
+WITHOUT_A_MODEL = ("ngram", "ngram_gpu", "suffix")
+"""Methods whose drafts are looked up: they cost next to nothing, and may find nothing for long."""
 
 
 class AcceptanceByNumber:
@@ -45,11 +52,16 @@ def _acceptance(model_name: str, engine: str) -> AcceptanceByNumber | None:
     return AcceptanceByNumber(Store(where, labels))
 
 
+@functools.cache
+def _worth(model_name: str, engine: str) -> DraftWorth:
+    return DraftWorth()
+
+
 @patch(
     name="acceptance by number of draft tokens",
     target="vllm.v1.core.sched.scheduler:Scheduler.make_spec_decoding_stats",
     why="vLLM's metrics tell acceptance by position alone, and nobody else on the host knows how "
-    "many of which number of draft tokens were accepted.",
+    "many of which number of draft tokens were accepted, or says where next to none are.",
     until="vLLM counts acceptance by number of draft tokens",
     test="tests/emulated/platform/test_metrics.py",
 )
@@ -65,11 +77,17 @@ def count_by_number(
     """As vLLM's, and count; nothing where vLLM counts nothing."""
     numbers = num_draft_tokens, num_accepted_tokens
     made = original(scheduler, stats, *numbers, num_invalid_spec_tokens, request_id)
-    acceptance = None
-    if made is not None:
-        acceptance = _acceptance(**labels_of(scheduler.vllm_config))
+    if made is None:
+        return None
+    labels = labels_of(scheduler.vllm_config)
+    # As vLLM: tokens that a grammar forbids are not verified.
+    number = num_draft_tokens - (num_invalid_spec_tokens or {}).get(request_id, 0)
+    acceptance = _acceptance(**labels)
     if acceptance is not None:
-        # As vLLM: tokens that a grammar forbids are not verified.
-        invalid = (num_invalid_spec_tokens or {}).get(request_id, 0)
-        acceptance.note(num_draft_tokens - invalid, num_accepted_tokens)
+        acceptance.note(number, num_accepted_tokens)
+    said = None
+    if scheduler.vllm_config.speculative_config.method not in WITHOUT_A_MODEL:
+        said = _worth(**labels).note(number, num_accepted_tokens)
+    if said is not None:
+        logger.warning("%s", said)
     return made
