@@ -7,6 +7,8 @@ another revision or for another target costs time and nothing shows it.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 PROPOSALS = 1000
 """Verified proposals after which a draft is judged, and judged again after as many."""
 LEAST = 0.02
@@ -17,8 +19,16 @@ tokens, and more where a text repeats one.
 """
 
 
+class Worthless(NamedTuple):
+    """What a draft is called worthless for: of so many proposals and tokens, few were accepted."""
+
+    proposals: int
+    tokens: int
+    accepted: int
+
+
 class DraftWorth:
-    """Counts accepted draft tokens of an engine, and says once that its draft is worthless.
+    """Counts accepted draft tokens of an engine, and finds once that its draft is worthless.
 
     Args:
         proposals: verified ones after which the draft is judged.
@@ -29,25 +39,20 @@ class DraftWorth:
         self._proposals = proposals
         self._least = least
         self._verified = self._tokens = self._accepted = 0
-        self._has_spoken = False
+        self._is_found = False
 
-    def note(self, number: int, accepted: int) -> str | None:
-        """Count one proposal of ``number`` tokens; what is to be said, once if at all."""
-        if self._has_spoken or not number:
+    def note(self, number: int, accepted: int) -> Worthless | None:
+        """Count one proposal of ``number`` tokens; what is found, once if at all."""
+        if self._is_found or not number:
             return None
         self._verified += 1
         self._tokens += number
         self._accepted += accepted
         if self._verified < self._proposals:
             return None
-        verified, tokens, found = self._verified, self._tokens, self._accepted
+        found = Worthless(self._verified, self._tokens, self._accepted)
         self._verified = self._tokens = self._accepted = 0
-        if found >= self._least * tokens:
+        if found.accepted >= self._least * found.tokens:
             return None
-        self._has_spoken = True
-        return (
-            f"The draft is worthless: of its last {verified} proposals ({tokens} draft tokens) the "
-            f"target accepted {found} tokens. Tokens of the target are right, but each step pays "
-            "for the draft. Check that the draft's checkpoint is whole and made for this target "
-            "(revision, vocabulary, adapter), or serve without --speculative-config. Said once."
-        )
+        self._is_found = True
+        return found

@@ -3,24 +3,19 @@
 
 from __future__ import annotations
 
-from mkv_ascend.drafting.worth import LEAST, PROPOSALS, DraftWorth
+from mkv_ascend.drafting.worth import LEAST, PROPOSALS, DraftWorth, Worthless
 
 
-def said(worth: DraftWorth, proposals: int, accepted: int, k: int = 3) -> list[str]:
-    """What it says while as many proposals are verified, of which so many tokens are accepted."""
-    texts = []
-    for index in range(proposals):
-        text = worth.note(k, 1 if index < accepted else 0)
-        texts += [] if text is None else [text]
-    return texts
+def said(worth: DraftWorth, proposals: int, accepted: int, k: int = 3) -> list[Worthless]:
+    """What it finds while as many proposals are verified, of which so many tokens are accepted."""
+    noted = [worth.note(k, 1 if index < accepted else 0) for index in range(proposals)]
+    return [found for found in noted if found is not None]
 
 
 def test_it_speaks_after_so_many_proposals_and_once() -> None:
     worth = DraftWorth()
     assert said(worth, PROPOSALS - 1, 2) == []
-    (text,) = said(worth, 1, 0)
-    assert f"its last {PROPOSALS} proposals ({3 * PROPOSALS} draft tokens)" in text
-    assert "accepted 2 tokens" in text
+    assert said(worth, 1, 0) == [(PROPOSALS, 3 * PROPOSALS, 2)]
     assert said(worth, 5 * PROPOSALS, 0) == []
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from mkv_ascend.adapters.common.start_up import labels_of
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import patch
-from mkv_ascend.drafting.worth import DraftWorth
+from mkv_ascend.drafting.worth import DraftWorth, Worthless
 from mkv_ascend.metrics import definitions as metrics
 from mkv_ascend.metrics.store import Store, folder
 
@@ -85,9 +85,17 @@ def count_by_number(
     acceptance = _acceptance(**labels)
     if acceptance is not None:
         acceptance.note(number, num_accepted_tokens)
-    said = None
     if scheduler.vllm_config.speculative_config.method not in WITHOUT_A_MODEL:
-        said = _worth(**labels).note(number, num_accepted_tokens)
-    if said is not None:
-        logger.warning("%s", said)
+        _warn_of(_worth(**labels).note(number, num_accepted_tokens))
     return made
+
+
+def _warn_of(found: Worthless | None) -> None:
+    if found is not None:
+        logger.warning(
+            "The draft is worthless: of its last %d proposals (%d draft tokens) the target took %d "
+            "tokens. Tokens of the target are right, but each step pays for the draft. Check "
+            "that the draft's checkpoint is whole and made for this target (revision, vocabulary, "
+            "adapter), or serve without --speculative-config. Said once.",
+            *found,
+        )
