@@ -194,10 +194,11 @@ def launched(name: str) -> None:
         injector.launched(name)
 
 
-def spoil(results: Any) -> None:
-    """Results of an operator that Python implements, before anyone reads them."""
+def spoil(results: Any) -> Any:
+    """Results of an operator that Python implements, before anyone reads them; they themselves."""
     if injector is not None:
         injector.spoil(results)
+    return results
 
 
 def raise_error() -> None:

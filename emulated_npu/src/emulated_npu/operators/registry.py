@@ -156,8 +156,7 @@ class Operator(Generic[P, R]):
             self.run_check(*host_args, **host_kwargs)
         with torch.no_grad():
             result = self.kernel(*host_args, **host_kwargs)
-        faults.spoil(result)
-        return lending.give_back(result)
+        return lending.give_back(faults.spoil(result))
 
     def _record(self, tape: recording.Tape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Put the call on a tape, running the kernel to learn the shapes of its results."""
