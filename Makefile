@@ -16,7 +16,7 @@ export NUMBA_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format typecheck port unit emulated docs generate lock clean bench matrix
+.PHONY: help setup demo test lint format typecheck port unit emulated docs generate lock clean bench matrix soak
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,15 @@ bench: setup ## KV groups and memory of pairs of models, beside vLLM's own group
 matrix: setup ## every draft family with every target family, here, in graphs and on stock (half an hour)
 	@$(BIN)/python -m benchmarks.matrix
 	@$(BIN)/python tools/generate_docs.py
+
+SOAK = $(BIN)/mkv-ascend emulate --strict --float32-compute -- $(BIN)/python -m reliability
+soak: setup ## real servers under load and under faults, for hours; goes on where it was stopped
+	@mkdir -p .cache/soak
+	@for pair in dense mla recurrent states dflash; do \
+		$(SOAK) load --pair $$pair --mode graphs --requests 2000 --keep .cache/soak/load-$$pair || exit 1; \
+	done
+	@$(SOAK) faults --pair dense --count 60 --keep .cache/soak/faults-1
+	@$(SOAK) faults --pair dense --count 60 --ranks 2 --seed 2 --keep .cache/soak/faults-2
 
 docs: setup ## build the documentation into site-docs/
 	@$(CHECKS) docs

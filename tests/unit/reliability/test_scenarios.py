@@ -107,11 +107,9 @@ def test_a_known_refusal_is_no_failure_and_any_other_end_is(monkeypatch):
 def test_the_program_ends_with_1_where_a_case_fails(monkeypatch, capsys):
     monkeypatch.setattr(program, "require_runner", lambda runner: None)
     results = iter([WORKS, FAILS])
-    monkeypatch.setattr(
-        program.judging, "judge", lambda case: judging.Verdict(next(results), "a reason")
-    )
-    assert program.main(["--count", "1", "--pairs", "states"]) == 0
-    assert program.main(["--first", "3", "--count", "1", "--json"]) == 1
+    monkeypatch.setattr(judging, "judge", lambda case: judging.Verdict(next(results), "a reason"))
+    assert program.main(["engines", "--count", "1", "--pairs", "states"]) == 0
+    assert program.main(["engines", "--first", "3", "--count", "1", "--json"]) == 1
     told = capsys.readouterr()
     assert '"reason": "a reason"' in told.out
     assert "1 cases, 1 failed" in told.err

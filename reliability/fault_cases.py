@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults drawn by number: what happens to whom, and when."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+SIGKILL, SIGTERM, SIGSTOP = "SIGKILL", "SIGTERM", "SIGSTOP"
+ERROR, NAN, DELAY, EXIT = "error", "nan", "delay", "kill"
+READER = "stops reading"
+KINDS = {
+    "signals": (SIGKILL, SIGTERM, SIGSTOP),
+    "device": (ERROR, NAN, DELAY, EXIT),
+    "client": (READER,),
+}
+"""Kind -> its faults."""
+DEADLY = (SIGKILL, SIGTERM, ERROR, EXIT)
+"""After these the server ends."""
+MOST_LAUNCHES = 6000
+"""About half of what the requests of a case launch."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One fault.
+
+    Attributes:
+        number: draws it, from a seed.
+        fault: what happens.
+        victim: to which process: ``server``, ``engine`` or ``worker``.
+        moment: seconds after the requests were sent.
+        seconds: how long a process stands still.
+        launch: of the device, counted from the moment on, that the fault hits.
+    """
+
+    number: int
+    fault: str
+    victim: str
+    moment: float
+    seconds: float = 0.0
+    launch: int = 0
+
+    @property
+    def is_deadly(self) -> bool:
+        """Whether the server ends by it."""
+        return self.fault in DEADLY
+
+    @property
+    def is_of_device(self) -> bool:
+        """Whether it is a fault of the emulated NPU."""
+        return self.fault in KINDS["device"]
+
+    def describe(self) -> str:
+        """One line."""
+        where = f" at launch {self.launch}" if self.launch else ""
+        lasting = f" for {self.seconds:.1f} s" if self.seconds else ""
+        return (
+            f"{self.number}: {self.victim} {self.fault}{where}{lasting} after {self.moment:.2f} s"
+        )
+
+
+def draw(seed: int, number: int, kinds: Sequence[str], ranks: int) -> Case:
+    """The case of this number: each fault of these kinds comes in turn, the rest by chance."""
+    chance = random.Random(f"{seed} {number}")
+    faults = [fault for kind in kinds for fault in KINDS[kind]]
+    fault = faults[number % len(faults)]
+    # With one rank the engine core is the worker.
+    device = "worker" if ranks > 1 else "engine"
+    case = Case(number, fault, device, chance.uniform(0.0, 3.0))
+    if fault in KINDS["signals"]:
+        victims = ("server", "engine", *(("worker",) if ranks > 1 else ()))
+        victim = victims[number // len(faults) % len(victims)]
+        stopped = chance.uniform(1.0, 8.0) if fault == SIGSTOP else 0.0
+        return Case(number, fault, victim, case.moment, stopped)
+    if fault in KINDS["device"]:
+        lasting = chance.uniform(1.0, 5.0) if fault == DELAY else 0.0
+        launch = chance.randint(1, MOST_LAUNCHES)
+        return Case(number, fault, device, case.moment, lasting, launch)
+    return Case(number, fault, "client", case.moment)

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does a fault to a server under load, and says what became of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+from mkv_ascend.commands.demo_server import Server, started, wait_until_healthy
+from reliability import client, load, served, traffic
+from reliability.client import ANSWERED, HUNG, Answer, Target
+from reliability.fault_cases import NAN, READER, SIGSTOP, SIGTERM, Case
+from reliability.processes import Watched
+from reliability.tokens import Judge
+from reliability.traffic import Request
+
+HANG_SECONDS = 30.0
+"""Within which every client is told something."""
+GONE_SECONDS = 45.0
+"""How long processes of a server that died are waited for."""
+REQUESTS = 16
+FAULTS_VARIABLE = "EMULATED_NPU_FAULTS"
+
+
+@dataclass
+class Verdict:
+    """What became of a server.
+
+    Attributes:
+        case: what was done to it.
+        requests: number of each outcome.
+        status: exit status of the server; None where it lives.
+        gone: seconds after the fault until the last process was gone; None where one lives.
+        reached: whether the fault took place: a launch may come too late.
+        sockets: files of sockets that are left.
+        problems: what is wrong.
+        of_vllm: what is wrong, and was seen to be so on stock vllm-ascend too.
+    """
+
+    case: str
+    requests: dict[str, int] = field(default_factory=dict)
+    status: int | None = None
+    gone: float | None = None
+    reached: bool = True
+    sockets: int = 0
+    problems: list[str] = field(default_factory=list)
+    of_vllm: list[str] = field(default_factory=list)
+
+    def describe(self) -> str:
+        """One line."""
+        said = "right" if not self.problems else "WRONG"
+        told = ", ".join(f"{count} {name}" for name, count in sorted(self.requests.items()))
+        end = "lives"
+        if self.gone is not None:
+            end = f"exit status {self.status}, gone after {self.gone:.1f} s"
+        reached = "" if self.reached else ", not reached"
+        return f"{said}  {self.case}{reached}: {told}; {end}"
+
+
+class FaultyServer:
+    """A server that is started again where a fault has ended it."""
+
+    def __init__(self, setting: served.Setting, folder: Path) -> None:
+        self._faults = folder / "faults.json"
+        variables = {**setting.variables, FAULTS_VARIABLE: str(self._faults)}
+        self._setting = replace(setting, variables=variables)
+        self._folder = folder
+        self._judge = Judge(setting.reference)
+        self._running = contextlib.ExitStack()
+        self._server: Server | None = None
+        self._watched: Watched | None = None
+        self._starts = 0
+
+    def __enter__(self) -> FaultyServer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._running.close()
+
+    def judge(self, case: Case, restart: bool = True) -> Verdict:
+        """Do the fault to a server that works, and look at it until it ends or works again.
+
+        Args:
+            restart: whether one that ended is started again, and asked the same.
+        """
+        server, watched = self._ready()
+        verdict = Verdict(case.describe())
+        requests = self._requests(case)
+        with ThreadPoolExecutor(1) as threads:
+            sent = threads.submit(self._send, server, requests)
+            before = self._faults_done(server)
+            time.sleep(case.moment)
+            watched.look()
+            at = time.monotonic()
+            self._do(case, server, watched, sent)
+            if case.is_of_device:
+                verdict.reached = self._wait_for_fault(server, sent, before)
+                at = time.monotonic()
+            self._faults.unlink(missing_ok=True)
+            answers = sent.result()
+        verdict.requests = dict(Counter(answer.outcome for answer in answers))
+        verdict.problems += self._wrong_tokens(case, answers)
+        # vLLM's server waits for its open connections once it was asked to end, and its engine has
+        # ended before it.
+        waits = verdict.of_vllm if _asked_to_end(case) else verdict.problems
+        waits += _hung(answers, at)
+        if case.is_deadly and verdict.reached:
+            self._look_at_the_end(case, verdict, server, watched, at)
+            self._stop()
+        else:
+            verdict.problems += _unanswered(answers)
+            verdict.problems += load.idle_problems(server)
+        if restart or self._server is not None:
+            verdict.problems += self._works_again(case, requests)
+        return verdict
+
+    def _ready(self) -> tuple[Server, Watched]:
+        """The server, started if there is none."""
+        if self._server is None or self._watched is None:
+            self._starts += 1
+            files = self._running.enter_context(load.server_files())
+            log = self._folder / f"server{self._starts}.log"
+            environment = self._setting.environment(files)
+            arguments = self._setting.arguments()
+            self._server = self._running.enter_context(started(arguments, log, environment))
+            wait_until_healthy(self._server)
+            self._watched = Watched(self._server.process.pid, files)
+            self._watched.look()
+        return self._server, self._watched
+
+    def _stop(self) -> None:
+        self._running.close()
+        self._running, self._server, self._watched = contextlib.ExitStack(), None, None
+
+    def _requests(self, case: Case) -> list[Request]:
+        text = traffic.text_of(self._setting.reference)
+        longest = served.LONGEST
+        drawn = [traffic.draw(case.number, number, text, longest) for number in range(REQUESTS)]
+        return [
+            replace(one, max_tokens=min(48, longest - len(one.prompt)), abort_after=None)
+            for one in drawn
+        ]
+
+    def _target(self, server: Server) -> Target:
+        # Longer than a process stands still, and than a reply takes here.
+        silence = HANG_SECONDS + 10
+        return Target(server.address, self._setting.model, self._setting.priorities, silence)
+
+    def _send(self, server: Server, requests: Sequence[Request]) -> list[Answer]:
+        return client.send_all(self._target(server), requests, REQUESTS)
+
+    def _do(self, case: Case, server: Server, watched: Watched, sent: Future[list[Answer]]) -> None:
+        if case.is_of_device:
+            asked = {"operator": "*", "launch": case.launch, "fault": case.fault}
+            aside = self._faults.with_suffix(".new")
+            aside.write_text(json.dumps([{**asked, "seconds": case.seconds or 1.0}]))
+            aside.replace(self._faults)
+        elif case.fault == READER:
+            with _stalled(server, self._setting.model):
+                sent.result()
+        else:
+            victim = watched.first(case.victim)
+            assert victim is not None, f"no process is the {case.victim}"
+            victim.send_signal(getattr(signal, case.fault))
+            if case.fault == SIGSTOP:
+                time.sleep(case.seconds)
+                victim.send_signal(signal.SIGCONT)
+
+    def _wait_for_fault(self, server: Server, sent: Future[list[Answer]], before: int) -> bool:
+        """Whether the device did what it was asked for, which its log says."""
+        while not sent.done():
+            if self._faults_done(server) > before:
+                return True
+            time.sleep(0.05)
+        return self._faults_done(server) > before
+
+    @staticmethod
+    def _faults_done(server: Server) -> int:
+        return server.log.read_text(errors="replace").count("emulated NPU: asked-for ")
+
+    def _wrong_tokens(self, case: Case, answers: Sequence[Answer]) -> list[str]:
+        if case.fault == NAN:
+            return []
+        return [problem for answer in answers for problem in self._judge.problems(answer)]
+
+    def _look_at_the_end(
+        self, case: Case, verdict: Verdict, server: Server, watched: Watched, at: float
+    ) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.process.wait(HANG_SECONDS)
+        verdict.status = server.process.poll()
+        if verdict.status is None:
+            verdict.problems.append(f"the server lives on {HANG_SECONDS:.0f} s after the fault")
+            server.process.send_signal(signal.SIGTERM)
+        elif verdict.status == 0 and not _asked_to_end(case):
+            # vLLM's server ends itself as if it had been asked to once its engine is dead.
+            verdict.of_vllm.append("exit status 0 of a server that died")
+        _, left = watched.wait_until_gone(GONE_SECONDS)
+        verdict.sockets = len(watched.sockets())
+        verdict.gone = time.monotonic() - at
+        if left:
+            # vLLM's engine core waits for requests of an API server that was killed.
+            is_vllms = case.victim == "server"
+            found = verdict.of_vllm if is_vllms else verdict.problems
+            found.append(f"left after {verdict.gone:.0f} s: {', '.join(left)}")
+        elif verdict.gone > HANG_SECONDS:
+            waits = verdict.of_vllm if _asked_to_end(case) else verdict.problems
+            waits.append(f"processes lived on for {verdict.gone:.0f} s")
+        if files := watched.left_behind():
+            verdict.problems.append(f"left behind: {', '.join(files)}")
+
+    def _works_again(self, case: Case, requests: Sequence[Request]) -> list[str]:
+        """The same requests, of the server that lives on or of one that is started again."""
+        server, _ = self._ready()
+        if case.fault == NAN:
+            # Blocks that hold NaN may be hit by prompts that begin alike.
+            _post(server, "reset_prefix_cache")
+        answers = self._send(server, requests[:5])
+        found = _unanswered(answers)
+        found += [problem for answer in answers for problem in self._judge.problems(answer)]
+        return [f"afterwards: {problem}" for problem in found]
+
+
+def _asked_to_end(case: Case) -> bool:
+    return case.victim == "server" and case.fault == SIGTERM
+
+
+def _hung(answers: Sequence[Answer], at: float) -> list[str]:
+    """Clients that were told too late, or never, how their requests ended."""
+    late = [
+        answer.ended - at
+        for answer in answers
+        if answer.outcome == HUNG
+        or (answer.outcome != ANSWERED and answer.ended - at > HANG_SECONDS)
+    ]
+    if not late:
+        return []
+    return [f"{len(late)} clients were told nothing for {max(late):.0f} s"]
+
+
+def _unanswered(answers: Sequence[Answer]) -> list[str]:
+    return [
+        f"request {answer.request.number} {answer.outcome}: {answer.reason}"
+        for answer in answers
+        if answer.outcome != ANSWERED
+    ]
+
+
+def _post(server: Server, path: str) -> None:
+    import urllib.request
+
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    request = urllib.request.Request(f"{server.address}/{path}", method="POST")
+    with direct.open(request, timeout=HANG_SECONDS):
+        pass
+
+
+@contextlib.contextmanager
+def _stalled(server: Server, model: str) -> Any:
+    """A client that asked for a long stream and reads no more than its beginning."""
+    address = urlsplit(server.address)
+    body = json.dumps(
+        {
+            "model": model,
+            "prompt": [65] * 20,
+            "max_tokens": 400,
+            "temperature": 0.0,
+            "ignore_eos": True,
+            "stream": True,
+            "logprobs": 5,
+        }
+    )
+    with socket.socket() as stalled:
+        # So small that the server cannot write all that it has.
+        stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        stalled.connect((address.hostname, address.port))
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: {address.netloc}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        stalled.sendall((head + body).encode())
+        stalled.recv(64)
+        yield

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real server that is hit while it works: signals, faults of the device, a client that stalls.
+
+Each case, drawn by its number and a seed, sends requests, and at a random moment
+
+- SIGKILL, SIGTERM, or SIGSTOP and then SIGCONT to the API server, the engine core or a worker;
+- a launch of the emulated NPU that fails, ends the process, takes seconds or gives NaN;
+- a client that stops reading its stream.
+
+Checked: no client hangs; each request is answered or fails, and what was answered is right, but
+where the device gave NaN; a server that dies has an exit status other than 0, and no process or
+shared memory outlives it; one that lives, or is started again, gives the right tokens.
+`--stock` runs vllm-ascend without the plugin: what differs there is vLLM's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from reliability import load
+from reliability.fault_cases import KINDS, Case, draw
+from reliability.fault_running import FaultyServer, Verdict
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the options of the command on ``parser``."""
+    load.add_server_arguments(parser)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case (0)")
+    parser.add_argument("--count", type=int, default=10, help="how many cases (10)")
+    parser.add_argument("--kinds", nargs="+", choices=[*KINDS], default=[*KINDS], help="of faults")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="note verdicts there, and go on")
+
+
+def run(asked: argparse.Namespace) -> int:
+    """Run the cases; returns the exit status."""
+    kept = _kept(asked)
+    with tempfile.TemporaryDirectory(prefix="reliability") as temporary:
+        folder = asked.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        with FaultyServer(load.setting_of(asked), folder) as server:
+            for number in range(asked.first, asked.first + asked.count):
+                case = draw(asked.seed, number, asked.kinds, asked.ranks)
+                if case.describe() not in kept:
+                    kept[case.describe()] = _judged(server, case, asked)
+    if asked.json:
+        print(json.dumps([asdict(verdict) for verdict in kept.values()], indent=1))
+    failed = [verdict for verdict in kept.values() if verdict.problems]
+    print(f"{len(kept)} faults, {len(failed)} with problems", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _judged(server: FaultyServer, case: Case, asked: argparse.Namespace) -> Verdict:
+    began = time.monotonic()
+    verdict = server.judge(case)
+    print(f"{verdict.describe()} ({time.monotonic() - began:.0f} s)", file=sys.stderr)
+    for problem in verdict.problems:
+        print(f"  {problem}", file=sys.stderr)
+    for problem in verdict.of_vllm:
+        print(f"  vLLM's: {problem}", file=sys.stderr)
+    sys.stderr.flush()
+    if asked.keep:
+        with asked.keep.open("a") as file:
+            file.write(json.dumps(asdict(verdict)) + "\n")
+    return verdict
+
+
+def _kept(asked: argparse.Namespace) -> dict[str, Verdict]:
+    """Verdicts of earlier runs, by case."""
+    if asked.keep is None or not asked.keep.exists():
+        return {}
+    lines = asked.keep.read_text().splitlines()
+    verdicts = [Verdict(**json.loads(line)) for line in lines]
+    return {verdict.case: verdict for verdict in verdicts}

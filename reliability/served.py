@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers of tiny models: which pairs there are, and how ``vllm serve`` is started with one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.host import RUNNERS
+from reliability.scenarios import Pair
+from tests.support import engine
+from tests.support.tiny_models import model_directory
+
+LONGEST = 512
+"""Tokens of a context, at most."""
+REQUESTS = 8
+"""That a server runs at once."""
+
+
+@dataclass(frozen=True)
+class ServedPair:
+    """A pair that is served.
+
+    Attributes:
+        pair: its models.
+        k: draft tokens of a proposal.
+        blocks: of the KV cache, so few that eight long requests preempt each other.
+        about: what is special about it.
+    """
+
+    pair: Pair
+    k: int
+    blocks: int
+    about: str
+
+
+PAIRS = {
+    "dense": ServedPair(
+        Pair("gemma3", "gemma3_draft", "draft_model"), 3, 16, "attention in two KV groups"
+    ),
+    "mla": ServedPair(
+        Pair("deepseek_v2_target", "gemma3_window_draft", "draft_model"),
+        3,
+        16,
+        "an MLA target, and a draft with a window",
+    ),
+    "recurrent": ServedPair(
+        Pair("llama_target", "qwen3_next_draft", "draft_model"), 3, 30, "a draft with states"
+    ),
+    "states": ServedPair(
+        Pair("qwen3_next", "llama_draft", "draft_model"), 3, 30, "a target with states"
+    ),
+    "dflash": ServedPair(
+        Pair("gpt_oss", "gpt_oss_dflash", "dflash"), 3, 16, "a draft of whole blocks"
+    ),
+}
+"""By name on the command line."""
+MODES: dict[str, list[str]] = {
+    "eager": ["--enforce-eager"],
+    "graphs": [],
+    "default": [],
+}
+"""``graphs`` of whole decode steps, not traced; ``default``: what ``vllm serve`` does by itself."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a server is started.
+
+    Attributes:
+        served: what it serves.
+        mode: one of ``MODES``.
+        runner: vLLM's model runner.
+        ranks: of tensor parallelism.
+        with_draft: whether it drafts.
+        priorities: whether it schedules by the priority of a request.
+        draft: folder of another draft in place of the pair's.
+        options: further arguments of ``vllm serve``.
+        variables: further ones of its environment.
+    """
+
+    served: ServedPair
+    mode: str = "eager"
+    runner: str = "v1"
+    ranks: int = 1
+    with_draft: bool = True
+    priorities: bool = False
+    draft: Path | None = None
+    options: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def model(self) -> str:
+        """The folder of the target, which is its name in requests too."""
+        return str(model_directory(self.served.pair.target))
+
+    @property
+    def reference(self) -> Path:
+        """The folder of the model that Hugging Face runs in place of the target."""
+        return Path(model_directory(self.served.pair.reference))
+
+    def arguments(self) -> list[str]:
+        """Of ``vllm serve``."""
+        found = [self.model, "--dtype", engine.compared_dtype()]
+        found += ["--max-model-len", str(LONGEST), "--max-num-seqs", str(REQUESTS)]
+        # Prompts are read in chunks beside requests that decode.
+        found += ["--max-num-batched-tokens", "200", "--tensor-parallel-size", str(self.ranks)]
+        found += ["--num-gpu-blocks-override", str(self.served.blocks)]
+        found += ["--kv-cache-memory-bytes", str(64 << 20), "--disable-uvicorn-access-log"]
+        found += MODES[self.mode]
+        if self.mode == "graphs":
+            found += ["--compilation-config", json.dumps(self._graphs())]
+        if self.priorities:
+            found += ["--scheduling-policy", "priority"]
+        if self.with_draft:
+            found += ["--speculative-config", json.dumps(self._speculation())]
+        return [*found, *self.options]
+
+    def environment(self, folder: Path) -> dict[str, str]:
+        """Of the server; its temporary files go to ``folder``."""
+        untraced = {"TORCHDYNAMO_DISABLE": "1", "VLLM_USE_AOT_COMPILE": "0"}
+        return {
+            **os.environ,
+            **RUNNERS[self.runner],
+            **(untraced if self.mode == "graphs" else {}),
+            "NUMBA_NUM_THREADS": "1",
+            "TMPDIR": str(folder),
+            **self.variables,
+        }
+
+    def _graphs(self) -> dict[str, object]:
+        rows = self.served.k + 1 if self.with_draft else 1
+        sizes = [rows * requests for requests in (1, 2, 4, REQUESTS)]
+        return {"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": sizes}
+
+    def _speculation(self) -> dict[str, object]:
+        pair = self.served.pair
+        return {
+            "method": pair.method,
+            "model": str(self.draft or model_directory(pair.draft)),
+            "num_speculative_tokens": self.served.k,
+        }

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests drawn from a seed, as they are sent to a server's ``/v1/completions``."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from reliability.scenarios import BLOCK
+
+LETTERS = b"abcdefghijklmnopqrstuvwxyz "
+"""What a request with a grammar may answer. The tiny models' tokens are bytes."""
+MOST_LETTERS = 1000
+"""Of the grammar: more than a request may answer, so that it never ends one."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request. It is greedy: with temperature 0, or from the one likeliest token.
+
+    Attributes:
+        number: draws it, from a seed.
+        prompt: token ids.
+        max_tokens: that it asks for, and must get.
+        stream: whether tokens come as they are made.
+        choices: answers to the prompt, all alike. vLLM takes more than one from samples alone.
+        logprobs: whether those of the answer are asked for.
+        letters: whether a grammar allows ``LETTERS`` alone.
+        priority: smaller ones are served first.
+        abort_after: the client closes the connection after so many tokens, or without a stream
+            after so many tenths of a second; None: never.
+    """
+
+    number: int
+    prompt: tuple[int, ...]
+    max_tokens: int
+    stream: bool = False
+    choices: int = 1
+    logprobs: bool = False
+    letters: bool = False
+    priority: int = 0
+    abort_after: int | None = None
+
+    def body(self, model: str, with_priority: bool) -> dict[str, Any]:
+        """As JSON for the server."""
+        found: dict[str, Any] = {
+            "model": model,
+            "prompt": list(self.prompt),
+            "max_tokens": self.max_tokens,
+            "temperature": 0.0,
+            "ignore_eos": True,
+            "return_token_ids": True,
+            "stream": self.stream,
+        }
+        if self.choices > 1:
+            found |= {"n": self.choices, "temperature": 1.0, "top_k": 1, "seed": self.number}
+        if self.logprobs:
+            found["logprobs"] = 1
+        if self.letters:
+            found["structured_outputs"] = {"regex": f"[a-z ]{{{MOST_LETTERS}}}"}
+        if with_priority:
+            found["priority"] = self.priority
+        return found
+
+
+@lru_cache(maxsize=4)
+def text_of(folder: Path) -> tuple[int, ...]:
+    """Token ids of the held-out texts and of decks; the first begins every prompt."""
+    from tests.support import reference
+    from tests.support.prompts import deck_prompts, text_prompts
+
+    return tuple(reference.token_ids(folder, " ".join([*text_prompts(), *deck_prompts(9)] * 2)))
+
+
+def draw(seed: int, number: int, text: Sequence[int], longest: int) -> Request:
+    """The request of this number.
+
+    Args:
+        text: token ids to cut prompts from.
+        longest: tokens of a context.
+    """
+    chance = random.Random(f"{seed} {number}")
+    prompt = _prompt(chance, seed, text, longest)
+    letters = chance.random() < 0.1
+    return Request(
+        number=number,
+        prompt=prompt,
+        max_tokens=min(chance.choice((1, 5, 24, 48, 96)), longest - len(prompt)),
+        stream=chance.random() < 0.6,
+        choices=chance.choice((1, 1, 1, 1, 1, 1, 2, 3)),
+        logprobs=chance.random() < 0.2,
+        letters=letters,
+        priority=chance.choice((0, 0, 0, 1, 5)),
+        abort_after=chance.choice((0, 1, 3, 10, 30)) if chance.random() < 0.12 else None,
+    )
+
+
+def _prompt(chance: random.Random, seed: int, text: Sequence[int], longest: int) -> tuple[int, ...]:
+    """Any length; of ten prompts four begin as others do, and two are those of others."""
+    kind = chance.random()
+    if kind < 0.2:
+        # One of twenty that come again and again.
+        chance = random.Random(f"{seed} again {chance.randrange(20)}")
+    common: Sequence[int] = ()
+    if kind < 0.6:
+        begins = chance.randrange(1, 4) * 37
+        common = text[begins : begins + chance.choice((BLOCK - 1, BLOCK, 2 * BLOCK + 5))]
+    length = chance.choice((chance.randint(1, 30), chance.randint(1, 200), chance.randint(1, 384)))
+    start = chance.randrange(1, len(text) - length)
+    whole = (text[0], *common, *text[start : start + length])
+    return whole[: longest - chance.choice((1, 30, 100))]

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests and faults drawn from a seed: the same again, of every kind, and none impossible."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from reliability import fault_cases, traffic
+
+TEXT = tuple(range(3000))
+DRAWN = [traffic.draw(7, number, TEXT, 512) for number in range(1000)]
+
+
+def test_a_number_draws_the_same_request_again() -> None:
+    assert [traffic.draw(7, number, TEXT, 512) for number in range(1000)] == DRAWN
+    assert traffic.draw(8, 0, TEXT, 512) != DRAWN[0]
+
+
+def test_what_is_drawn_fits_into_a_context() -> None:
+    for request in DRAWN:
+        assert 1 <= len(request.prompt) <= 511
+        assert 1 <= request.max_tokens <= 512 - len(request.prompt)
+
+
+def test_there_is_something_of_everything() -> None:
+    prompts = Counter(request.prompt for request in DRAWN)
+    assert sum(count for count in prompts.values() if count > 1) > 100
+    heads = Counter(request.prompt[:128] for request in DRAWN if len(request.prompt) > 128)
+    assert sum(count for count in heads.values() if count > 1) > 300
+    assert max(len(request.prompt) for request in DRAWN) == 511
+    for share in (
+        sum(request.stream for request in DRAWN),
+        sum(request.choices > 1 for request in DRAWN),
+        sum(request.logprobs for request in DRAWN),
+        sum(request.letters for request in DRAWN),
+        sum(request.priority > 0 for request in DRAWN),
+        sum(request.abort_after is not None for request in DRAWN),
+    ):
+        assert 50 < share < 900
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_each_fault_hits_each_process(ranks: int) -> None:
+    kinds = [*fault_cases.KINDS]
+    cases = [fault_cases.draw(3, number, kinds, ranks) for number in range(48)]
+    assert cases == [fault_cases.draw(3, number, kinds, ranks) for number in range(48)]
+    assert len({case.describe() for case in cases}) == 48
+    hit = {(case.fault, case.victim) for case in cases}
+    processes = {"server", "engine"} | ({"worker"} if ranks == 2 else set())
+    assert hit >= {(fault, one) for fault in fault_cases.KINDS["signals"] for one in processes}
+    device = "worker" if ranks == 2 else "engine"
+    assert hit >= {(fault, device) for fault in fault_cases.KINDS["device"]}
+    for case in cases:
+        assert (case.launch > 0) == case.is_of_device
+        # A client that waits for a process that stands still is told something within 30 s.
+        assert case.seconds < 20
