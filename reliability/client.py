@@ -48,6 +48,8 @@ class Answer:
             said = choice.get("logprobs")
             if said:
                 self.logprobs[index] += said["token_logprobs"]
+            if choice.get("finish_reason") == "abort":
+                raise _RefusedError("the server aborted it")
 
 
 @dataclass(frozen=True)

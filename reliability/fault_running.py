@@ -117,9 +117,9 @@ class FaultyServer:
             answers = sent.result()
         verdict.requests = dict(Counter(answer.outcome for answer in answers))
         verdict.problems += self._wrong_tokens(case, answers)
-        # vLLM's server waits for its open connections once it was asked to end, and its engine has
-        # ended before it.
-        waits = verdict.of_vllm if _asked_to_end(case) else verdict.problems
+        # Where vLLM's engine core is asked to end, by its server or directly, its requests end with
+        # it; the server waits for connections of clients whom nobody tells.
+        waits = verdict.of_vllm if case.fault == SIGTERM else verdict.problems
         waits += _hung(answers, at)
         if case.is_deadly and verdict.reached:
             self._look_at_the_end(case, verdict, server, watched, at)
@@ -209,7 +209,7 @@ class FaultyServer:
         if verdict.status is None:
             verdict.problems.append(f"the server lives on {HANG_SECONDS:.0f} s after the fault")
             server.process.send_signal(signal.SIGTERM)
-        elif verdict.status == 0 and not _asked_to_end(case):
+        elif verdict.status == 0 and (case.fault, case.victim) != (SIGTERM, "server"):
             # vLLM's server ends itself as if it had been asked to once its engine is dead.
             verdict.of_vllm.append("exit status 0 of a server that died")
         _, left = watched.wait_until_gone(GONE_SECONDS)
@@ -221,7 +221,7 @@ class FaultyServer:
             found = verdict.of_vllm if is_vllms else verdict.problems
             found.append(f"left after {verdict.gone:.0f} s: {', '.join(left)}")
         elif verdict.gone > HANG_SECONDS:
-            waits = verdict.of_vllm if _asked_to_end(case) else verdict.problems
+            waits = verdict.of_vllm if case.fault == SIGTERM else verdict.problems
             waits.append(f"processes lived on for {verdict.gone:.0f} s")
         if files := watched.left_behind():
             verdict.problems.append(f"left behind: {', '.join(files)}")
@@ -236,10 +236,6 @@ class FaultyServer:
         found = _unanswered(answers)
         found += [problem for answer in answers for problem in self._judge.problems(answer)]
         return [f"afterwards: {problem}" for problem in found]
-
-
-def _asked_to_end(case: Case) -> bool:
-    return case.victim == "server" and case.fault == SIGTERM
 
 
 def _hung(answers: Sequence[Answer], at: float) -> list[str]:

@@ -130,11 +130,13 @@ def test_a_file_that_is_there_before_the_process_counts_from_its_start(tmp_path)
 def test_only_processes_of_that_title(tmp_path):
     # The title holds this program's text, too: so the word is put together there.
     program = """
-ask("npu_rms_norm", 1, "nan", process="{}"[::-1])
-print(json.dumps(is_nan(norm())))
+found = []
+for reversed_word in ("rehtona", "nohtyp"):
+    ask("npu_rms_norm", 1, "nan", process=reversed_word[::-1])
+    found.append(is_nan(norm()))
+print(json.dumps(found))
 """
-    assert answer(tmp_path, program.format("rehtona")) is False
-    assert answer(tmp_path, program.format("nohtyp")) is True
+    assert answer(tmp_path, program) == [False, True]
 
 
 def test_what_there_is_not_is_refused_and_says_what_there_is(tmp_path):

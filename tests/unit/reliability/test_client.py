@@ -45,7 +45,11 @@ class Served:
                 assert request.transport is not None
                 request.transport.close()
                 return response
-            said = {"error": "gone"} if kind == 5 and token == 2 else self.message(token)
+            said = self.message(token)
+            if kind == 5 and token == 2:
+                said = {"error": "gone"}
+            if kind == 7 and token == 2:
+                said = {"choices": [{"index": 0, "token_ids": [], "finish_reason": "abort"}]}
             try:
                 await response.write(f"data: {json.dumps(said)}\n\n".encode())
             except ConnectionError:
@@ -133,9 +137,10 @@ def test_clients_that_close(served: Served) -> None:
         (4, FAILED, ""),
         (5, FAILED, "gone"),
         (6, FAILED, "without [DONE]"),
+        (7, FAILED, "aborted"),
         (2, HUNG, "not a word"),
     ],
-    ids=["status", "closed", "error", "cut short", "silent"],
+    ids=["status", "closed", "error", "cut short", "aborted", "silent"],
 )
 def test_what_did_not_end_well(served: Served, kind: int, outcome: str, reason: str) -> None:
     (answer,) = send(served, Request(0, (kind,), 5, stream=True))
