@@ -54,7 +54,7 @@ PAIRS = {
         Pair("qwen3_next", "llama_draft", "draft_model"), 3, 30, "a target with states"
     ),
     "dflash": ServedPair(
-        Pair("gpt_oss", "gpt_oss_dflash", "dflash"), 3, 16, "a draft of whole blocks"
+        Pair("gpt_oss", "gpt_oss_dflash", "dflash"), 3, 30, "a draft of whole blocks"
     ),
 }
 """By name on the command line."""
