@@ -224,7 +224,9 @@ class FaultyServer:
             waits = verdict.of_vllm if case.fault == SIGTERM else verdict.problems
             waits.append(f"processes lived on for {verdict.gone:.0f} s")
         if files := watched.left_behind():
-            verdict.problems.append(f"left behind: {', '.join(files)}")
+            # Of the queues between vLLM's engine core and its workers.
+            found = verdict.of_vllm if case.victim == "worker" else verdict.problems
+            found.append(f"left behind: {', '.join(files)}")
 
     def _works_again(self, case: Case, requests: Sequence[Request]) -> list[str]:
         """The same requests, of the server that lives on or of one that is started again."""
