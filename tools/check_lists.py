@@ -142,6 +142,7 @@ EMULATED = {
         f"{LOADS}::test_each_number_of_drafts_is_replayed",
         f"{LOADS}::test_each_draft_token_is_the_drafts_own",
         f"{LOADS}::test_launches_follow_the_number_of_drafts",
+        f"{LOADS}::test_an_eager_proposal_has_as_many_passes_as_tokens",
         f"{LOADS}::test_a_step_finds_the_graph_of_its_own_number",
         f"{LOADS}::test_a_load_of_32_with_asynchronous_scheduling",
         f"{LOADS}::test_drafts_with_recurrent_layers[qwen3_moe-qwen3_next_draft-1]",

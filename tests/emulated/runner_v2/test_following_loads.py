@@ -178,6 +178,16 @@ def test_launches_follow_the_number_of_drafts(followed: dict[str, Any]) -> None:
     }
 
 
+def test_an_eager_proposal_has_as_many_passes_as_tokens() -> None:
+    """Its tokens come first of those that vLLM keeps; a graph leaves old ones behind them."""
+    table = [[1, 2, 4], [3, 4, 2]]
+    followed = run_load(
+        "gemma3", "gemma3_draft", "draft_model", table, 4, None, async_scheduling=False
+    )
+    assert not any(step["draft_replays"] for step in followed["steps"])
+    assert_drafts_own("gemma3", "gemma3_draft", "draft_model", table, followed["proposals"])
+
+
 @pytest.mark.parametrize(
     ("target", "draft", "method"),
     [
