@@ -173,6 +173,13 @@ TARGETS = (
         triton=True,
         drafts=A_FEW,
     ),
+    Target(
+        "mimo",
+        "mimo",
+        heads={"mtp": "mimo_mtp"},
+        head_targets={"mtp": "mimo_mtp"},
+        drafts=A_FEW,
+    ),
 )
 
 DRAFTS = (
@@ -194,6 +201,7 @@ REFERENCES = {
     "deepseek_v3_mtp": "deepseek_v2_target",
     "deepseek_v32_mtp": "deepseek_v32_target",
     "glm4_moe_mtp": "glm4_moe",
+    "mimo_mtp": "mimo",
     "qwen3_next_mtp": "qwen3_next",
 }
 """MTP checkpoint -> the tiny model of its target's weights; transformers has no MTP layers."""

@@ -33,6 +33,7 @@ CELLS = [
     "short conv/dense",
     "glm4-moe/mtp",
     "minimax-m2/eagle3",
+    "mimo/mtp",
 ]
 """Ways in which layers of target and draft differ that no other test runs so."""
 NEED_TRITON = ("minimax-m2/eagle3",)

@@ -134,8 +134,18 @@ def make(recipe: Recipe, corpus: Corpus, path: Path, progress: Progress | None) 
         multimodal.save(model, path)
     else:
         model.save_pretrained(path)
+    _name_architectures(recipe, path)
     build_tokenizer(MAX_POSITIONS).save_pretrained(path)
     (path / store.DESCRIPTION_FILE).write_text(json.dumps(description, indent=2) + "\n")
+
+
+def _name_architectures(recipe: Recipe, path: Path) -> None:
+    """Write the recipe's ``architectures``, if it has any, in place of transformers' class."""
+    if "architectures" in recipe.architecture:
+        file = path / "config.json"
+        config = json.loads(file.read_text())
+        config["architectures"] = recipe.architecture["architectures"]
+        file.write_text(json.dumps(config, indent=2) + "\n")
 
 
 def make_fitted(recipe: FittedRecipe, corpus: Corpus, path: Path) -> None:

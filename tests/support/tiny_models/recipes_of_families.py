@@ -63,6 +63,17 @@ FAMILIES = (
         },
         steps=250,
     ),
+    Recipe(
+        name="mimo",
+        model_type="qwen2",
+        # vLLM's class of Qwen2 takes no head size but this quotient.
+        architecture={
+            "num_attention_heads": 2,
+            "intermediate_size": 256,
+            "architectures": ["MiMoForCausalLM"],
+        },
+        steps=300,
+    ),
 )
 
 HEADS_OF_FAMILIES: tuple[DerivedRecipe, ...] = (
@@ -85,5 +96,13 @@ HEADS_OF_FAMILIES: tuple[DerivedRecipe, ...] = (
             "num_aux_hidden_states": 2,
         },
         steps=60,
+    ),
+    HeadRecipe(
+        name="mimo_mtp",
+        model_type="qwen2",
+        source="mimo",
+        method="mtp",
+        architecture={},
+        steps=50,
     ),
 )

@@ -52,6 +52,7 @@ SPARSE_CODE_FILES = ("deepseek_v32.py",)
 MTP_CODE_FILES = {
     "deepseek_v32": ("heads_sparse.py",),
     "glm4_moe": ("heads_glm4.py",),
+    "qwen2": ("heads_mimo.py",),
 }
 """Family -> those that decide on its drafting layer, besides."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The drafting layer of GLM-4: what it hands to its next step."""
+"""Drafting layers of GLM-4 and MiMo: what they take from the target and hand to their next step."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ SIZES = {
     "num_hidden_layers": 2,
 }
 ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "qwen2": {},
     "glm4_moe": {
         "head_dim": 16,
         "moe_intermediate_size": 16,
@@ -62,8 +63,21 @@ def hidden_states(head: Head) -> tuple[Any, torch.Tensor]:
     return states, outputs[0][0] if isinstance(outputs[0], tuple) else outputs[0]
 
 
-def test_glm4_hands_on_what_is_not_normed() -> None:
+def test_mimo_takes_the_last_layers_output_before_the_norm() -> None:
+    head: Any = head_of("qwen2")
+    states, before = hidden_states(head)
     with torch.inference_mode():
+        taken, wanted = head.hidden_layernorm(head.known(states)), head.hidden_layernorm(before)
+        normed = head.hidden_layernorm(states[-1])
+    torch.testing.assert_close(taken, wanted, atol=2e-4, rtol=1e-3)
+    assert (normed - wanted).abs().max() > 0.1
+
+
+def test_mimo_hands_on_what_is_normed_and_glm4_what_is_not() -> None:
+    with torch.inference_mode():
+        mimo: Any = head_of("qwen2")
+        states, following = mimo(TOKENS, mimo.known(hidden_states(mimo)[0]))
+        assert torch.equal(states, following)
         glm: Any = head_of("glm4_moe")
         states, following = glm(TOKENS, glm.known(hidden_states(glm)[0]))
         torch.testing.assert_close(glm.norm(following), states)
