@@ -180,6 +180,12 @@ TARGETS = (
         head_targets={"mtp": "mimo_mtp"},
         drafts=A_FEW,
     ),
+    Target(
+        "gemma4",
+        "gemma4",
+        heads={"eagle3": "gemma4_eagle3", "mtp": "gemma4_mtp"},
+        drafts=A_FEW,
+    ),
 )
 
 DRAFTS = (

@@ -17,6 +17,8 @@ from tests.support import engine, reference, speculation
 from tests.support.reference import DraftProposal
 from tests.support.speculation import SpeculativeOutput
 from tests.support.tiny_models import model_directory
+from tests.support.tiny_models.recipe import AssistantRecipe
+from tests.support.tiny_models.recipes import find_recipe
 
 
 @dataclass
@@ -68,6 +70,8 @@ class Judge:
             return speculation.DraftModel(directory)
         if self.cell.method == "dflash":
             return speculation.DraftBlock(directory, self.target, K)
+        if isinstance(find_recipe(self.cell.draft_model), AssistantRecipe):
+            return speculation.DraftAssistant(directory, self.target)
         return speculation.DraftHead(directory, self.target)
 
     def requests(self) -> list[list[int]]:

@@ -22,6 +22,7 @@ from mkv_ascend.checks.cached_layers import (
     with_draft_window,
     with_indexers_apart,
 )
+from mkv_ascend.checks.config_file import ConfigFileError, read_config_file
 from mkv_ascend.checks.families import SHORT_CONVOLUTION
 from mkv_ascend.checks.groups_of_vllm import groups_of_compressed, groups_of_equal_pages
 from mkv_ascend.checks.host_rules import HostRules
@@ -49,6 +50,8 @@ WITH_MODEL = frozenset({"draft_model", "eagle", "eagle3", "dflash"})
 """Methods whose draft is read like any model."""
 WITHOUT_LAYERS = frozenset({"ngram", "ngram_gpu", "suffix"})
 """Methods that draft without a model."""
+READ_THE_TARGET = ("gemma4_assistant", "gemma4_unified_assistant")
+"""Types of heads without keys of their own."""
 AFTER_TARGET = frozenset({"eagle", "eagle3", "dflash", "mtp"})
 """Methods whose layers vLLM names and numbers as the target's, after its last."""
 PREDICTORS = {
@@ -224,13 +227,21 @@ def _method(asked: Asked) -> str:
 def _models(asked: Asked) -> tuple[ModelConfig, ModelConfig | None]:
     """Target and draft; None where nothing of a draft keeps a cache."""
     folder = _draft_folder(asked)
-    if folder is None:
+    if folder is None or _reads_the_target(folder):
         return read_models([asked.model])[0], None
     if folder.resolve() == asked.model.resolve():
         (target,) = read_models([asked.model])
         return target, target
     target, draft = read_models([asked.model, folder])
     return target, draft
+
+
+def _reads_the_target(folder: Path) -> bool:
+    """Whether the draft's layers have queries alone and read the target's caches."""
+    try:
+        return read_config_file(folder).get("model_type") in READ_THE_TARGET
+    except ConfigFileError as error:
+        raise ExplainError(str(error)) from error
 
 
 def _draft_folder(asked: Asked) -> Path | None:

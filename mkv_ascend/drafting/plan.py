@@ -37,6 +37,8 @@ class Sizes:
             otherwise they write to no slot. Rejected rows are among the keys, though masked, and
             0 times NaN is NaN. So no slot may keep its old bits if other data may have used the
             block before.
+        keeps_position: whether later passes stay at the position that the first is sampled from
+            (heads that read the target's keys and have none).
     """
 
     later_passes: int
@@ -47,6 +49,7 @@ class Sizes:
     shift: bool = False
     parallel_token_id: int = 0
     writes_rejected: bool = False
+    keeps_position: bool = False
 
     def first_pass_rows(self, tokens: int, requests: int) -> int:
         """Rows of the first pass for ``tokens`` rows of the target."""
@@ -92,6 +95,7 @@ class DraftPlan:
         self.first_lengths = integers(sizes.max_requests)
         self.first_query_start_loc = integers(sizes.max_requests + 1)
         self.next_positions = integers(rows)
+        self._positions_before = integers(rows)
         self.hidden_rows = integers(rows)
         self.rejected_mask = torch.zeros(rows, dtype=torch.bool, device=device)
         self.masked_mask = torch.zeros(rows, dtype=torch.bool, device=device)
@@ -191,8 +195,11 @@ class DraftPlan:
         Rows from ``requests`` on are padding, with position 0, length 0 and slot -1.
         """
         later = self.later_passes(rows, requests)
+        first = self.next_positions[:rows]
+        if self.sizes.keeps_position:
+            first = torch.sub(first, 1, out=self._positions_before[:rows])
         arguments = DraftPlanArguments(
-            self.next_positions[:rows],
+            first,
             self.counts[requests : requests + 1],
             self.block_tables,
             self._group_table,
@@ -202,6 +209,9 @@ class DraftPlan:
             later.all_slots,
         )
         draft_plan(arguments)
+        if self.sizes.keeps_position:
+            for planned in (later.all_positions, later.all_lengths, later.all_slots):
+                planned[1:] = planned[:1].clone()
         return later
 
     def copy_lengths(self, later: LaterPasses) -> None:

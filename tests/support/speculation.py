@@ -22,6 +22,7 @@ from tests.support.reference import DraftProposal, GreedyOutput, choice
 if TYPE_CHECKING:
     import torch
 
+    from tests.support.tiny_models.assistant import Assistant
     from tests.support.tiny_models.block_head import BlockHead
     from tests.support.tiny_models.heads import Head
 
@@ -110,6 +111,23 @@ class DraftBlock:
         return propose(head, known, context[-1], self.k)[0, : len(drafted) + 1].float()
 
 
+@dataclass(frozen=True)
+class DraftAssistant:
+    """Gemma 4's head of method ``mtp``, whose layers read the keys of ``target``."""
+
+    checkpoint: Path
+    target: Path
+
+    def rows(self, context: Sequence[int], drafted: Sequence[int]) -> torch.Tensor:
+        """The head's logits. ValueError for a context of one token: nothing is known of it."""
+        from tests.support.tiny_models.assistant import rows_of_assistant
+
+        if len(context) < 2:
+            raise ValueError("a head drafts after the target has seen a token; give two or more")
+        head = load_assistant(self.checkpoint, self.target)
+        return rows_of_assistant(head, context, drafted).float()
+
+
 def rows_of_head(
     head: Head, known: torch.Tensor, context: Sequence[int], drafted: Sequence[int]
 ) -> torch.Tensor:
@@ -150,6 +168,14 @@ def load_head(checkpoint: Path, target: Path) -> Head:
 def load_block_head(checkpoint: Path, target: Path) -> BlockHead:
     """The head of method dflash in ``checkpoint`` on the model in ``target``."""
     from tests.support.tiny_models.block_making import load_block_head as load
+
+    return load(checkpoint, reference.load_model(target))
+
+
+@lru_cache(maxsize=4)
+def load_assistant(checkpoint: Path, target: Path) -> Assistant:
+    """Gemma 4's head in ``checkpoint`` on the model in ``target``."""
+    from tests.support.tiny_models.assistant_making import load_assistant as load
 
     return load(checkpoint, reference.load_model(target))
 

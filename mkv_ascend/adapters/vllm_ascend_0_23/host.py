@@ -40,14 +40,17 @@ def accept_options() -> None:
 
 
 def start_process() -> None:
-    """Apply vllm-ascend's process-wide patches.
+    """Apply vllm-ascend's process-wide patches, and make a configuration known.
 
     Otherwise only its own general plugins apply them in the engine core's process, and
     ``VLLM_PLUGINS`` may leave those out.
     """
     from vllm_ascend.utils import adapt_patch
 
+    from mkv_ascend.adapters.vllm_ascend_0_23 import assistant_config
+
     adapt_patch(is_global_patch=True)
+    assistant_config.register()
 
 
 def why_not_served(config: VllmConfig) -> str | None:

@@ -34,6 +34,7 @@ CELLS = [
     "glm4-moe/mtp",
     "minimax-m2/eagle3",
     "mimo/mtp",
+    "gemma4/mtp",
 ]
 """Ways in which layers of target and draft differ that no other test runs so."""
 NEED_TRITON = ("minimax-m2/eagle3",)

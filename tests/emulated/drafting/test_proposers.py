@@ -23,6 +23,7 @@ _families = hosts.module("drafting.families")
 Family = _families.Family
 MaskTokensFamily = _families.MaskTokensFamily
 RecurrentFamily = _families.RecurrentFamily
+TargetKeysFamily = _families.TargetKeysFamily
 _mask_tokens = hosts.module("drafting.mask_tokens")
 _proposers = hosts.module("drafting.proposers")
 CONTEXT_PARALLEL_PROPOSERS = _proposers.CONTEXT_PARALLEL_PROPOSERS
@@ -64,6 +65,7 @@ def configured(method, **sizes):
     return SimpleNamespace(
         speculative_config=SimpleNamespace(
             use_step3p5_mtp=lambda: method == "step3p5",
+            use_gemma4_mtp=lambda: False,
             uses_draft_model=lambda: method == "draft_model",
             draft_model_config=SimpleNamespace(is_hybrid=False, is_attention_free=False),
         ),
@@ -116,6 +118,12 @@ def test_each_method_has_its_strategy(method, hybrid, family):
     config = configured(method)
     config.speculative_config.draft_model_config.is_hybrid = hybrid
     assert isinstance(family_of(method, config), family)
+
+
+def test_heads_that_read_the_targets_keys_stay_at_one_position():
+    config = configured("mtp")
+    config.speculative_config.use_gemma4_mtp = lambda: True
+    assert isinstance(family_of("mtp", config), TargetKeysFamily)
 
 
 def test_context_parallelism_with_dflash_is_refused():
@@ -252,12 +260,11 @@ def test_the_token_after_a_chunk_is_the_prompts_next_one():
     assert batch.num_tokens_no_spec.tolist() == [6, 9, 10], "the runner's batch was changed"
 
 
-@pytest.mark.parametrize("more", [0, 1])
-def test_common_metadata_of_the_first_pass_counts_the_rows_it_adds(more):
-    """Rejected tokens are rows of the pass: its lengths count them, as the target's do."""
+def first_pass(more, state):
+    """The first pass of a proposal for two requests, with that many rows more for each."""
     table = torch.zeros(4, 8, dtype=torch.int32)
     plan = DraftPlan(Sizes(3, 4, 32, 64, shift=not more), [table], [8])
-    target = SimpleNamespace(max_query_len=4, attn_state=AscendAttentionState.DecodeOnly)
+    target = SimpleNamespace(max_query_len=4, attn_state=state)
     starts = torch.tensor([0, 4, 5], dtype=torch.int32)
     lengths = torch.tensor([17, 30], dtype=torch.int32)
     none, positions = torch.zeros(2), torch.arange(9)
@@ -267,17 +274,31 @@ def test_common_metadata_of_the_first_pass_counts_the_rows_it_adds(more):
     draft = SimpleNamespace(
         buffers=DraftBuffers(none, positions, none), share_rows=lambda rows: (rows, None)
     )
-    rows = 5 + 2 * more
-    batch = Planner(draft, plan, None).first_batch(output, rows)
+    return Planner(draft, plan, None).first_batch(output, 5 + 2 * more)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_common_metadata_of_the_first_pass_counts_the_rows_it_adds(more):
+    """Rejected tokens are rows of the pass: its lengths count them, as the target's do."""
+    batch = first_pass(more, AscendAttentionState.DecodeOnly)
     common = CommonMetadata(AscendAttentionState.ChunkedPrefill).of(batch)
     assert common.query_start_loc_cpu.tolist() == [0, 4 + more, 5 + 2 * more]
     assert common._seq_lens_cpu.tolist() == [17 + more, 30 + more]
     assert common.max_query_len == 4 + more
-    assert common.positions.tolist() == list(range(rows))
-    assert target.max_query_len == 4, "the target's metadata was changed"
+    assert common.positions.tolist() == list(range(5 + 2 * more))
+    assert batch.common.max_query_len == 4, "the target's metadata was changed"
     # A decode has one token; with one more it is none.
     decodes = common.attn_state is AscendAttentionState.DecodeOnly
     assert decodes == (more == 0)
+
+
+@pytest.mark.parametrize("reads_caches", [False, True])
+def test_a_prefill_reads_caches_where_layers_have_no_keys(reads_caches):
+    """vllm-ascend attends to the keys of the pass itself in the state of a prefill."""
+    batch = first_pass(0, AscendAttentionState.PrefillNoCache)
+    common = CommonMetadata(AscendAttentionState.SpecDecoding, reads_caches=reads_caches).of(batch)
+    read = common.attn_state is AscendAttentionState.ChunkedPrefill
+    assert read == reads_caches
 
 
 class MultiModal:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.support.tiny_models import multimodal, store
 from tests.support.tiny_models.corpus import Corpus, load_corpus
+from tests.support.tiny_models.recipe import AssistantRecipe
 from tests.support.tiny_models.recipes import (
     MAX_POSITIONS,
     AnyRecipe,
@@ -98,7 +99,7 @@ def _make(recipe: AnyRecipe, corpus: Corpus, path: Path, progress: Progress | No
     if not isinstance(recipe, HeadRecipe | PerturbedRecipe):
         make(recipe, corpus, path, progress)
         return
-    from tests.support.tiny_models import block_making, derived, further_heads
+    from tests.support.tiny_models import assistant_making, block_making, derived, further_heads
 
     further_heads.register()
 
@@ -106,6 +107,8 @@ def _make(recipe: AnyRecipe, corpus: Corpus, path: Path, progress: Progress | No
     with one_thread():
         if isinstance(recipe, BlockHeadRecipe):
             block_making.make_block_head(recipe, corpus, source, path, progress)
+        elif isinstance(recipe, AssistantRecipe):
+            assistant_making.make_assistant(recipe, corpus, source, path, progress)
         elif isinstance(recipe, HeadRecipe):
             derived.make_head(recipe, corpus, source, path, progress)
         else:

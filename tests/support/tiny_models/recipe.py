@@ -75,6 +75,11 @@ class BlockHeadRecipe(HeadRecipe):
     drafted: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class AssistantRecipe(HeadRecipe):
+    """Gemma 4's head of method mtp, whose layers read the target's keys; see ``assistant``."""
+
+
 @dataclass(frozen=True)
 class PerturbedRecipe:
     """The tiny model ``source`` with noise on its weights: a draft that costs no training.

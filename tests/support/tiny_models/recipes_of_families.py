@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tests.support.tiny_models.recipe import DerivedRecipe, HeadRecipe, Recipe
+from tests.support.tiny_models.recipe import (
+    SLIDING_WINDOW,
+    AssistantRecipe,
+    DerivedRecipe,
+    HeadRecipe,
+    Recipe,
+)
+from tests.support.tiny_models.tokenizer import VOCABULARY_SIZE
 
 # Heads of another size than the targets', so that pages are unequal.
 _WIDE_HEAD: Mapping[str, Any] = {
@@ -18,6 +25,17 @@ _WIDE_HEAD: Mapping[str, Any] = {
     "num_attention_heads": 2,
     "intermediate_size": 256,
     "num_hidden_layers": 1,
+}
+
+# As the models of 26 and 31 billion: in full attention heads are larger, a part of them is rotated,
+# and keys are values too. Smaller models add an embedding for each layer.
+_GEMMA4_HEADS: Mapping[str, Any] = {
+    "head_dim": 64,
+    "global_head_dim": 128,
+    "attention_k_eq_v": True,
+    "num_global_key_value_heads": 1,
+    "sliding_window": SLIDING_WINDOW,
+    "hidden_size_per_layer_input": 0,
 }
 
 FAMILIES = (
@@ -74,6 +92,18 @@ FAMILIES = (
         },
         steps=300,
     ),
+    Recipe(
+        name="gemma4",
+        model_type="gemma4_text",
+        architecture={
+            **_GEMMA4_HEADS,
+            "intermediate_size": 256,
+            "num_hidden_layers": 4,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "vocab_size_per_layer_input": VOCABULARY_SIZE,
+        },
+        steps=200,
+    ),
 )
 
 HEADS_OF_FAMILIES: tuple[DerivedRecipe, ...] = (
@@ -104,5 +134,31 @@ HEADS_OF_FAMILIES: tuple[DerivedRecipe, ...] = (
         method="mtp",
         architecture={},
         steps=50,
+    ),
+    HeadRecipe(
+        name="gemma4_eagle3",
+        model_type="llama",
+        source="gemma4",
+        method="eagle3",
+        architecture={
+            **_WIDE_HEAD,
+            "eagle_aux_hidden_state_layer_ids": [1, 2, 3],
+            "num_aux_hidden_states": 3,
+        },
+        steps=60,
+    ),
+    AssistantRecipe(
+        name="gemma4_mtp",
+        model_type="gemma4_assistant",
+        source="gemma4",
+        method="mtp",
+        architecture={
+            "hidden_size": 64,
+            **_GEMMA4_HEADS,
+            "intermediate_size": 128,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "vocab_size_per_layer_input": 0,
+        },
+        steps=80,
     ),
 )

@@ -23,6 +23,7 @@ from typing import Any
 
 from mkv_ascend import envs
 from tests.support.tiny_models.corpus import Corpus
+from tests.support.tiny_models.recipe import AssistantRecipe
 from tests.support.tiny_models.recipes import (
     RECIPES,
     AnyRecipe,
@@ -62,6 +63,9 @@ FITTED_CODE_FILES = ("deepseek_v4.py", "../deepseek_v4.py")
 BLOCK_CODE_FILES = ("block_head.py", "block_making.py")
 """Those that decide on heads of method dflash, besides."""
 
+ASSISTANT_CODE_FILES = ("assistant.py", "assistant_making.py")
+"""Those that decide on Gemma 4's head, besides."""
+
 
 def default_directory() -> Path:
     """``tiny_models`` in the folder of ``MKV_ASCEND_CACHE``."""
@@ -89,6 +93,8 @@ def content_hash(recipe: AnyRecipe, corpus: Corpus) -> str:
         content["code"] |= {name: _source_digest(name) for name in DERIVED_CODE_FILES}
         if isinstance(recipe, BlockHeadRecipe):
             content["code"] |= {name: _source_digest(name) for name in BLOCK_CODE_FILES}
+        if isinstance(recipe, AssistantRecipe):
+            content["code"] |= {name: _source_digest(name) for name in ASSISTANT_CODE_FILES}
         if isinstance(recipe, HeadRecipe):
             own = MTP_CODE_FILES.get(recipe.model_type, ())
             content["code"] |= {name: _source_digest(name) for name in own}

@@ -57,6 +57,7 @@ def proposals(draw):
         "block_sizes": block_sizes,
         "more_rows": draw(st.integers(0, 3)),
         "writes_rejected": draw(st.booleans()),
+        "keeps_position": draw(st.booleans()),
     }
 
 
@@ -74,6 +75,7 @@ def planned(case):
             max_model_len=case["max_model_len"],
             shift=case["shift"],
             writes_rejected=case["writes_rejected"],
+            keeps_position=case["keeps_position"],
         ),
         [torch.tensor(table, dtype=torch.int32) for table in case["tables"]],
         case["block_sizes"],
@@ -114,8 +116,9 @@ def test_later_passes_are_those_of_the_scalar_reference(case):
         last_kept = computed + count - rejected - 1
         drafted_from = last_kept if case["shift"] else last_kept + 1
         for step in range(case["later_passes"]):
+            ahead = 0 if case["keeps_position"] else step + 1
             position, length, slots = later_pass(
-                case["tables"], case["block_sizes"], row, drafted_from + step + 1,
+                case["tables"], case["block_sizes"], row, drafted_from + ahead,
                 case["max_model_len"],
             )  # fmt: skip
             assert int(steps.positions[step][row]) == position
@@ -166,7 +169,7 @@ def simple_case(**changes):
     return {
         "shift": False, "later_passes": 2, "max_model_len": 40, "computed": [3, 9], "given": [2, 4],
         "rejected": [0, 1], "tables": [[[1] * COLUMNS] * 4], "block_sizes": [8], "more_rows": 0,
-        "writes_rejected": False, **changes,
+        "writes_rejected": False, "keeps_position": False, **changes,
     }  # fmt: skip
 
 

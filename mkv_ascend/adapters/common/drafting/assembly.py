@@ -82,6 +82,7 @@ class Assembly:
             NotImplementedError: the draft has layers that cannot be served.
         """
         layers = self.layers()
+        self.family.layers_made(self.proposer, layers)
         self.family.refuse_layers(self.proposer, layers, self.specs(layers))
         self.proposer.attn_layer_names = list(layers)
         self.draft = self.family.draft(self.proposer, self.enforce_eager)
@@ -101,7 +102,7 @@ class Assembly:
         proposer.draft_attn_groups = made
         proposer.kv_cache_gid = groups.kv_groups[0]
         proposer.block_size = proposer.kernel_block_size = groups.block_sizes[0]
-        common = common_metadata_of(proposer)
+        common = common_metadata_of(proposer, reads_caches=not self.family.has_keys)
         builders = [group.get_metadata_builder() for group in made]
         for builder in builders:
             widen_decodes(builder, proposer.net_num_new_slots_per_request)
@@ -250,12 +251,14 @@ def embeds_of(proposer: Any, rows: int) -> torch.Tensor | None:
     return proposer.inputs_embeds[:rows] if proposer.supports_mm_inputs else None
 
 
-def common_metadata_of(proposer: Any) -> CommonMetadata:
+def common_metadata_of(proposer: Any, *, reads_caches: bool = False) -> CommonMetadata:
     """The maker of common metadata for this proposer's passes."""
     state = AscendAttentionState.ChunkedPrefill
     if proposer.method == "mtp":
         state = AscendAttentionState.SpecDecoding
-    return CommonMetadata(state, lengths_on_host=proposer.parallel_drafting)
+    return CommonMetadata(
+        state, lengths_on_host=proposer.parallel_drafting, reads_caches=reads_caches
+    )
 
 
 def target_output(proposer: Any, given: dict[str, Any]) -> TargetOutput:

@@ -21,10 +21,12 @@ class CommonMetadata:
     Attributes:
         later_state: vllm-ascend's attention state for passes with one token per request.
         lengths_on_host: whether the builder must get lengths on the host (with parallel drafting).
+        reads_caches: whether layers have no keys of their own, so that a prefill reads them too.
     """
 
     later_state: AscendAttentionState
     lengths_on_host: bool = False
+    reads_caches: bool = False
 
     def of(self, batch: PassBatch) -> Any:
         """Common metadata of a pass, without block table and slots.
@@ -47,6 +49,8 @@ class CommonMetadata:
             decodes = common.attn_state is AscendAttentionState.DecodeOnly
             if decodes and batch.longest_row > common.max_query_len:
                 # A decode has one token; this one also has the sampled token.
+                common.attn_state = AscendAttentionState.ChunkedPrefill
+            if self.reads_caches:
                 common.attn_state = AscendAttentionState.ChunkedPrefill
         else:
             common.decode_token_per_req = batch.longest_row

@@ -98,7 +98,8 @@ class AscendDraft:
             inputs["hidden_states"] = states
         embeds = proposer.inputs_embeds[:rows] if self._embeds else None
         answer = proposer.model(positions=positions, inputs_embeds=embeds, **inputs)
-        last, hidden = answer if proposer.model_returns_tuple() else (answer, answer)
+        # vllm-ascend 0.23.0 does not know that Gemma 4's head gives two, so it is not asked.
+        last, hidden = answer if isinstance(answer, tuple) else (answer, answer)
         return self.of_all_ranks(HiddenStates(last, hidden), positions)
 
     def share_of_rank(

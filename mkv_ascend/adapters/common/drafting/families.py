@@ -29,6 +29,7 @@ from mkv_ascend.adapters.common.drafting.recurrent_kinds import (
     find_recurrent_groups,
     refuse_unknown_kinds,
 )
+from mkv_ascend.adapters.common.drafting.target_keys import read_keys_of_the_target
 from mkv_ascend.drafting.attention_strategy import AttentionStrategy
 from mkv_ascend.drafting.mask_tokens_strategy import MaskTokensStrategy
 from mkv_ascend.drafting.needs import Needs
@@ -87,13 +88,18 @@ class Bound:
 class Family:
     """What a proposer needs for its strategy; this class serves attention layers and heads.
 
-    ``first_pass_drafts``: whether the first pass drafts a token.
+    ``first_pass_drafts``: whether the first pass drafts a token. ``has_keys``: whether attention
+    layers make keys and values.
     """
 
     first_pass_drafts = True
+    has_keys = True
 
     def refuse_options(self, proposer: Any) -> None:
         """Raise NotImplementedError for options that such a draft cannot serve."""
+
+    def layers_made(self, proposer: Any, layers: Layers) -> None:
+        """Change the draft's layers before the engine asks them for their caches."""
 
     def refuse_layers(self, proposer: Any, layers: Layers, specs: Layers) -> None:
         """Raise NotImplementedError for layers that cannot be served."""
@@ -134,6 +140,20 @@ class Family:
     def describe(self, strategy: Strategy) -> str:
         """The extra cost of a proposal, for the log."""
         return ""
+
+
+class TargetKeysFamily(Family):
+    """Gemma 4's head, whose layers have queries alone and read the target's keys."""
+
+    has_keys = False
+
+    def layers_made(self, proposer: Any, layers: Layers) -> None:
+        """See ``Family``."""
+        read_keys_of_the_target(proposer, layers)
+
+    def sizes(self, proposer: Any) -> Sizes:
+        """See ``Family``."""
+        return replace(super().sizes(proposer), keeps_position=True)
 
 
 class RecurrentFamily(Family):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -60,6 +60,12 @@ class DraftHost(Protocol):
         """Keep the target's process-wide state while a draft is built.
 
         Gives a function that is called with the built draft afterwards.
+        """
+
+    def run_without_keys(self, model: nn.Module, layers: Iterable[Any]) -> None:
+        """Let a draft's layers write no keys and rotate queries alone.
+
+        Their ``kv_sharing_target_layer_name`` was just set.
         """
 
     def sharing_of(self, builder: Any) -> Sharing | None:

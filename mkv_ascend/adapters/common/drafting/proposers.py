@@ -42,6 +42,7 @@ from mkv_ascend.adapters.common.drafting.families import (
     Family,
     MaskTokensFamily,
     RecurrentFamily,
+    TargetKeysFamily,
     use_draft_recurrent_specs,
 )
 from mkv_ascend.adapters.common.drafting.host import DraftHost
@@ -272,6 +273,8 @@ def family_of(method: str, vllm_config: VllmConfig) -> Family:
     """What the strategy of such a draft needs."""
     if method == "dflash":
         return MaskTokensFamily()
+    if method == "mtp" and vllm_config.speculative_config.use_gemma4_mtp():
+        return TargetKeysFamily()
     if has_recurrent_layers(vllm_config):
         return RecurrentFamily()
     return Family()

@@ -70,6 +70,7 @@ PROPOSALS = record(
         "vllm_ascend.spec_decode.llm_base_proposer:AscendSpecDecodeBaseProposer.__init__",
         "vllm_ascend.spec_decode.dflash_proposer:AscendDflashProposer.set_inputs_first_pass",
         "vllm.model_executor.models.qwen3_dflash:DFlashQwen3Model.precompute_and_store_context_kv",
+        "vllm.v1.spec_decode.gemma4:Gemma4Proposer._setup_gemma4_kv_sharing",
     ),
     writes=(
         "attn_layer_names",
@@ -83,6 +84,7 @@ PROPOSALS = record(
         "enforce_eager",
         "image_token_index",
         "_attn_layers",
+        "kv_sharing_target_layer_name",
     ),
     why="All of a draft's layers must lie in one KV group; of those on two backends all get the "
     "last group's metadata. Kernel blocks are looked up for group 0, and layers are listed by "
@@ -94,7 +96,9 @@ PROPOSALS = record(
     "constructor is told that the draft runs eagerly, and a dummy run captures ours. The inputs "
     "of mask tokens are laid out by a Triton kernel that knows one block table, and their model "
     "writes the context's keys of all of its layers to the slots of one KV group: each layer is "
-    "given a view of itself that writes to its own.",
+    "given a view of itself that writes to its own. Layers of Gemma 4's head read caches of the "
+    "target, from one position for all draft tokens: vllm-ascend 0.23.0 does not know such a head, "
+    "and the proposer of 0.30.0rc2 drafts tokens that are not the head's own.",
     until="vllm-ascend plans and captures a proposal of several KV groups, and vLLM's dflash "
     "models take slots by layer",
     test=(

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 from vllm_ascend.attention.attention_v1 import AscendAttentionState
 
 from mkv_ascend.adapters.patching import expect, record
@@ -22,11 +23,14 @@ WRITER = record(
     reads=(
         "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.forward",
         "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.forward_impl",
+        "vllm_ascend.ops.rotary_embedding:rope_forward_oot",
     ),
-    writes=("reshape_and_cache",),
+    writes=("reshape_and_cache", "rotary_emb"),
     why="Layers that read another layer's cache (Gemma 3n, Gemma 4) have no keys. vllm-ascend "
-    "writes what they pass over the owner's, and attends to it in a prefill.",
-    until="vllm-ascend looks at kv_sharing_target_layer_name before it writes",
+    "writes what they pass over the owner's, and attends to it in a prefill. Where Gemma 4's head "
+    "rotates queries alone, it stops: its operator takes keys in any case.",
+    until="vllm-ascend looks at kv_sharing_target_layer_name before it writes, and rotates queries "
+    "without keys",
     test="tests/emulated/models/test_shared_caches.py::test_stock_writes_over_the_keys_of_the_owner",
 )
 
@@ -41,6 +45,32 @@ def leave_the_cache_to_its_owner(layer: Any) -> None:
         f"{type(layer.impl).__name__} has no method reshape_and_cache that writes the cache",
     )
     layer.impl.reshape_and_cache = read_the_owners
+
+
+class QueriesAlone(nn.Module):
+    """A rotary module that also takes no keys."""
+
+    def __init__(self, rotary: nn.Module) -> None:
+        super().__init__()
+        self.rotary = rotary
+
+    def forward(
+        self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Rotate [tokens, heads * head_size]; without keys, one head of meaningless ones."""
+        if key is not None:
+            rotated: tuple[torch.Tensor, torch.Tensor] = self.rotary(positions, query, key)
+            return rotated
+        head = torch.zeros_like(query[:, : self.rotary.head_size])
+        return self.rotary(positions, query, head)[0], None
+
+
+def rotate_queries_alone(model: nn.Module) -> None:
+    """Let all layers of a draft rotate queries without keys."""
+    for module in list(model.modules()):
+        rotary = getattr(module, "rotary_emb", None)
+        if isinstance(rotary, nn.Module):
+            module.rotary_emb = QueriesAlone(rotary)
 
 
 def read_the_owners(

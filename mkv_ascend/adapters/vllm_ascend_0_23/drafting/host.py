@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch_npu
@@ -17,6 +17,10 @@ from mkv_ascend.adapters.common.drafting.capture_adapters import CapturedGraphPa
 from mkv_ascend.adapters.common.drafting.pass_context import PassesOfRunnerV1
 from mkv_ascend.adapters.common.drafting.sharing import SHARING, Sharing, SparseMLASharing, find
 from mkv_ascend.adapters.common.drafting.updates import Updates
+from mkv_ascend.adapters.vllm_ascend_0_23.attention.shared_keys import (
+    leave_the_cache_to_its_owner,
+    rotate_queries_alone,
+)
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.expert_methods import (
     preserve_expert_methods,
     use_methods,
@@ -58,6 +62,12 @@ class Host:
         """See ``DraftHost``; the methods of sending tokens to experts."""
         with preserve_expert_methods() as methods:
             yield functools.partial(use_methods, methods=methods)
+
+    def run_without_keys(self, model: nn.Module, layers: Iterable[Any]) -> None:
+        """See ``DraftHost``."""
+        for layer in layers:
+            leave_the_cache_to_its_owner(layer)
+        rotate_queries_alone(model)
 
     def sharing_of(self, builder: Any) -> Sharing | None:
         """See ``DraftHost``."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vllm_ascend.ascend_config import get_ascend_config
@@ -41,12 +41,12 @@ class Host:
     passes: PassContext = PassesOfRunnerV1()
 
     def keeps_proposer(self, method: str, config: VllmConfig) -> bool:
-        """Drafts of three families, whose proposers lay out several KV groups themselves."""
+        """Drafts of two families, whose proposers lay out several KV groups themselves."""
         speculative = config.speculative_config
         if method == "dflash":
             return bool(is_dflash2_draft(speculative))
         if method == "mtp":
-            return bool(speculative.use_gemma4_mtp() or is_multi_kv_cache_group_mtp(config))
+            return bool(is_multi_kv_cache_group_mtp(config))
         return False
 
     def refuse_options(self, config: VllmConfig) -> None:
@@ -61,6 +61,9 @@ class Host:
     def building(self) -> Iterator[Callable[[nn.Module], None]]:
         """See ``DraftHost``; there is no such state."""
         yield lambda _: None
+
+    def run_without_keys(self, model: nn.Module, layers: Iterable[Any]) -> None:
+        """See ``DraftHost``; vLLM 0.30.0's head has no keys, and vllm-ascend takes none."""
 
     def sharing_of(self, builder: Any) -> Sharing | None:
         """See ``DraftHost``."""
