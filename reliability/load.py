@@ -8,7 +8,7 @@ that requests are preempted. Then it checks that
 
 - each request was answered, or aborted by its client, and each token is Hugging Face's greedy one;
 - the server runs and waits for no request, and uses no block of its KV cache;
-- requests were preempted, and draft tokens were accepted;
+- requests were preempted (of a hundred and more), and draft tokens were accepted;
 - the server ends at SIGTERM with no process and no shared memory left behind.
 
 With --spoil the weights of the draft are NaN, infinite or those of no model. Then the tokens must
@@ -239,8 +239,12 @@ def idle_problems(server: Server, seconds: float = IDLE_SECONDS) -> list[str]:
         time.sleep(0.5)
 
 
+ENOUGH = 100
+"""Requests of which some are preempted, however quick the machine is."""
+
+
 def _check_figures(setting: served.Setting, server: Server, found: Findings) -> None:
-    if not found.preemptions:
+    if not found.preemptions and sum(found.requests.values()) >= ENOUGH:
         found.problems.append("nothing was preempted: the cache is too large, or too little asked")
     if setting.with_draft and setting.draft is None and not found.accepted:
         found.problems.append("no draft token was accepted")
