@@ -389,6 +389,7 @@ def test_an_engine_core_of_ours_is_given_our_patches(monkeypatch):
     """vLLM calls the method before it groups layers, whichever worker runs."""
     config = SimpleNamespace(parallel_config=SimpleNamespace(worker_cls=WORKER))
     config.use_v2_model_runner = False
+    config.speculative_config = None
     patches = list(hosts.ADAPTER.patches_of_the_engine_core(config))
     assert engine_core.our_groups in patches
     applied = noted(monkeypatch, patches)

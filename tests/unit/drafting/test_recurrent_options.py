@@ -62,6 +62,7 @@ def config(draft=RECURRENT, target=LLAMA, **changes):
     cache = {"enable_prefix_caching": False, "mamba_cache_mode": "none", "kv_offloading_size": None}
     ranks = {**dict.fromkeys(facts_of_config.SPREAD, 1), "distributed_executor_backend": "uni"}
     scheduler = {"max_num_batched_tokens": 2048, "max_num_seqs": 64}
+    scheduler["disable_hybrid_kv_cache_manager"] = False
     others = {"kv_transfer_config": None, "additional_config": None}
     parts = (speculative, cache, ranks, scheduler, others)
     for name, value in changes.items():
