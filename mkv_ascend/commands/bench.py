@@ -111,6 +111,9 @@ def run(arguments: argparse.Namespace) -> int:
         return _refused(f"no file {arguments.target}/config.json")
     if arguments.prompts is not None and not arguments.prompts.is_file():
         return _refused(f"--prompts: no file {arguments.prompts}")
+    # Said now, and not after everything was measured.
+    if arguments.html is not None and not os.access(arguments.html.resolve().parent, os.W_OK):
+        return _refused(f"--html: the folder of {arguments.html} is not there, or not writable")
     emulated = not find_ascend()
     try:
         asked = runs(arguments)

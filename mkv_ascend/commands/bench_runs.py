@@ -54,11 +54,7 @@ class Run:
 def runs(arguments: argparse.Namespace) -> list[Run]:
     """The target alone with each of its backends, then each draft. Raises DraftOptionError."""
     ways = ways_to_draft(arguments.draft, arguments.method)
-    given = [word for word in arguments.serve if word.startswith("--additional-config")]
-    if given and (arguments.target_backend or arguments.draft_backend):
-        raise DraftOptionError(
-            f"{given[0]} and --target-backend or --draft-backend: give backends in one of the two"
-        )
+    _refuse_given_twice(arguments)
     of_target = list(dict.fromkeys(arguments.target_backend or [AUTO]))
     of_draft = list(dict.fromkeys(arguments.draft_backend or [AUTO]))
     found = [_run(arguments, None, {"target": backend}) for backend in of_target]
@@ -70,6 +66,17 @@ def runs(arguments: argparse.Namespace) -> list[Run]:
             speculation["model"] = str(draft)
         found.append(_run(arguments, speculation, {"target": target, "draft": own}))
     return found
+
+
+def _refuse_given_twice(arguments: argparse.Namespace) -> None:
+    """Raise DraftOptionError for options of ``vllm serve`` that this command makes itself."""
+    ours = {"--speculative-config": "--draft, --method and --tokens"}
+    if arguments.target_backend or arguments.draft_backend:
+        ours["--additional-config"] = "--target-backend and --draft-backend"
+    for word in arguments.serve:
+        option = word.partition("=")[0]
+        if option in ours:
+            raise DraftOptionError(f"--serve has {option}, and so do {ours[option]}: leave out one")
 
 
 def _run(
@@ -125,7 +132,12 @@ def measure(
             file = log.with_suffix(".result.json").absolute()
             result = _result(client_command(asked, server.address, file), file)
             told = server.metrics()
-    except (demo_server.ServerFailedError, ClientFailedError, OSError) as error:
+    except (
+        demo_server.ServerFailedError,
+        ClientFailedError,
+        subprocess.TimeoutExpired,
+        OSError,
+    ) as error:
         return {**row, "failed": _reason(error, log), "log": str(log)}
     return {**row, **row_of(result, told)}
 

@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from mkv_ascend import cli
-from mkv_ascend.commands import bench, bench_report
+from mkv_ascend.commands import bench, bench_report, bench_runs, demo_server
 from mkv_ascend.commands.bench_runs import client_command, row_of, runs
 
 RESULT = {
@@ -133,6 +136,11 @@ def test_bars_and_rows_in_a_terminal() -> None:
         (("/nowhere", "--method", "mtp"), "no file /nowhere/config.json"),
         (("MODEL",), "give --draft DIR, or --method"),
         (("MODEL", "--draft", "d", "--prompts", "/nowhere"), "--prompts: no file /nowhere"),
+        (("MODEL", "--method", "mtp", "--html", "/nowhere/p.html"), "--html: the folder of"),
+        (
+            ("MODEL", "--method", "mtp", "--serve=--speculative-config {}"),
+            "--serve has --speculative-config, and so do --draft",
+        ),
         (
             (
                 "MODEL",
@@ -142,7 +150,7 @@ def test_bars_and_rows_in_a_terminal() -> None:
                 "x",
                 "--serve=--additional-config={}",
             ),
-            "give backends in one of the two",
+            "--serve has --additional-config, and so do --target-backend",
         ),
     ],
 )
@@ -158,3 +166,19 @@ def test_bad_input_is_one_line(
     errors = capsys.readouterr().err
     assert words in errors
     assert len(errors.splitlines()) == 1
+
+
+def test_a_client_that_does_not_end_is_a_row(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A server that starts at once, and a client that takes longer than it may."""
+    server = SimpleNamespace(address="http://a", metrics=dict)
+    monkeypatch.setattr(demo_server, "started", lambda *_: contextlib.nullcontext(server))
+    monkeypatch.setattr(demo_server, "wait_until_healthy", lambda _: None)
+    monkeypatch.setattr(bench_runs, "CLIENT_SECONDS", 0.2)
+    sleeps = [sys.executable, "-c", "import time; time.sleep(60)"]
+    monkeypatch.setattr(bench_runs, "client_command", lambda *_: sleeps)
+    options = asked("--method", "suffix")
+    row = bench_runs.measure(runs(options)[0], options, None, tmp_path / "1.log")
+    assert "timed out" in row["failed"]
+    assert "times" not in row
