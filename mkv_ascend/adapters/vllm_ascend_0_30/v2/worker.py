@@ -29,10 +29,13 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.kv_cache.planned_caches import (
     ALLOCATION,
     PlannedCaches,
 )
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import in_worker, states_behind_hits
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import in_worker
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.auxiliary_states import (
     ASKED,
     with_auxiliary_states,
+)
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.states_behind_hits import (
+    REQUESTS_BEHIND_HITS,
 )
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.target_groups import without_layers
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.verifying_rows import name_rows
@@ -130,7 +133,7 @@ class MkvWorkerV2(NPUWorker):
             super().initialize_from_config(kv_cache_config)
         self._after_allocation()
 
-    @override(states_behind_hits.groups_that_move.record)
+    @override(REQUESTS_BEHIND_HITS)
     def execute_model(self, scheduler_output: SchedulerOutput) -> Any:
         """As vllm-ascend's; also notes requests that begin behind computed tokens."""
         rebuilding = getattr(self.model_runner.speculator, "rebuilding", None)

@@ -11,7 +11,6 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import (
     order_of_rows,
     room_of_padded_rows,
     speculators,
-    states_behind_hits,
     verify_steps,
 )
 
@@ -22,7 +21,6 @@ def apply() -> None:
     speculators.make_speculator.apply()
     verify_steps.update_for_verify_steps.apply()
     order_of_rows.sort_rows.apply()
-    states_behind_hits.groups_that_move.apply()
     graphs_of_each_count.offer_graphs_of_each_count.apply()
     launches_of_each_graph.note_by_graph.apply()
     room_of_padded_rows.has_room.apply()

@@ -7,13 +7,12 @@ both runners (``target_state_groups.py``, ``rebuilding_states.py``).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from mkv_ascend.adapters.common.patches import target_state_groups
 from mkv_ascend.adapters.common.rebuilding_states import BatchTokens
-from mkv_ascend.adapters.patching import patch
+from mkv_ascend.adapters.patching import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,27 +22,19 @@ if TYPE_CHECKING:
     from mkv_ascend.drafting.lost_states import Chunk
 
 
-@patch(
+REQUESTS_BEHIND_HITS = record(
     name="states of a draft behind prefix hits in model runner V2",
-    target=(
-        "vllm.v1.worker.gpu.model_states.mamba_hybrid:get_mamba_groups",
-        "vllm_ascend.worker.worker:NPUWorker.execute_model",
-    ),
+    target="vllm_ascend.worker.worker:NPUWorker.execute_model",
     reads=(
         "vllm.v1.worker.gpu.states:RequestState.add_request",
         "vllm.v1.worker.gpu.model_runner:GPUModelRunner.add_requests",
     ),
     writes=("rebuilding",),
-    why="The target's states move from block to block with prefix caching, and this runner takes "
-    "those of the draft for the target's: it asserts that all have one spec. A request that "
-    "begins behind a hit is known from the schedule, which no speculator is given.",
+    why="A draft rebuilds its states of a request that begins behind a hit. Which do is known from "
+    "the schedule, which no speculator is given.",
     until="vLLM serves drafts with recurrent layers behind prefix hits",
     test="tests/emulated/recurrent/test_hits_of_recurrent_drafts.py",
 )
-def groups_that_move(original: Any, kv_cache_config: Any) -> Any:
-    """See ``target_state_groups``; this runner has the function's name in a module of its own."""
-    (function,) = target_state_groups.groups_that_move.functions.values()
-    return function(original, kv_cache_config)
 
 
 def tokens_on_the_device(batch: AscendInputBatch, ids: torch.Tensor) -> BatchTokens:
