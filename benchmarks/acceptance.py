@@ -16,12 +16,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
+from benchmarks import host
 from benchmarks.progress import say
 from tests.support import engine, prompts, reference, speculation
 from tests.support.emulation import ON_EMULATOR
@@ -139,17 +137,9 @@ def main() -> None:
     parser.add_argument("--pair", nargs="+", choices=names, default=names, help="only these")
     arguments = parser.parse_args()
     if not ON_EMULATOR:
-        _run_emulated()
+        host.run_emulated("benchmarks.acceptance")
     rows = [measure(pair) for pair in PAIRS if pair.name in arguments.pair]
     print(json.dumps({"rows": rows}, indent=2) if arguments.json else as_table(rows))
-
-
-def _run_emulated() -> None:
-    """Run this program again on the emulated NPU, with float32 as the reference has it."""
-    command = [sys.executable, "-m", "mkv_ascend", "emulate", "--strict", "--float32-compute", "--"]
-    command += [sys.executable, "-m", "benchmarks.acceptance", *sys.argv[1:]]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    sys.exit(subprocess.run(command, env=environment, check=False).returncode)
 
 
 if __name__ == "__main__":

@@ -16,14 +16,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks import host
 from benchmarks.progress import say
 from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.checks import from_config
@@ -148,18 +146,10 @@ def main() -> None:
     parser.add_argument("--windows", type=int, nargs="*", default=WINDOWS, help="beside no window")
     arguments = parser.parse_args()
     if not ON_EMULATOR:
-        _run_emulated()
+        host.run_emulated("benchmarks.draft_window")
     windows = (None, *arguments.windows)
     rows = [measure(tokens, window) for tokens in arguments.tokens for window in windows]
     print(json.dumps({"rows": rows}, indent=2) if arguments.json else as_table(rows))
-
-
-def _run_emulated() -> None:
-    """Run this program again on the emulated NPU, with float32 as the tiny models have it."""
-    command = [sys.executable, "-m", "mkv_ascend", "emulate", "--strict", "--float32-compute", "--"]
-    command += [sys.executable, "-m", "benchmarks.draft_window", *sys.argv[1:]]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    sys.exit(subprocess.run(command, env=environment, check=False).returncode)
 
 
 if __name__ == "__main__":

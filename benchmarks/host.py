@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import NoReturn
 
 from benchmarks.progress import say
 from mkv_ascend.adapters.installed import adapter
@@ -49,6 +51,18 @@ def interpreter_with(version: str) -> str | None:
 
 def _is(version: str, whole: str) -> bool:
     return f"{whole}.".startswith(f"{version}.")
+
+
+def run_emulated(module: str) -> NoReturn:
+    """Run a program again on the emulated NPU, with float32 as tiny models and references have it.
+
+    Args:
+        module: its name, such as ``benchmarks.acceptance``; it is given this process's arguments.
+    """
+    command = [sys.executable, "-m", "mkv_ascend", "emulate", "--strict", "--float32-compute", "--"]
+    command += [sys.executable, "-m", module, *sys.argv[1:]]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    sys.exit(subprocess.run(command, env=environment, check=False).returncode)
 
 
 def add_option(parser: argparse.ArgumentParser) -> None:
