@@ -242,6 +242,7 @@ FOR_THE_MATRIX = (
     "deepseek_v32_dflash",
     "deepseek_v32_eagle3",
     "deepseek_v32_mtp",
+    "gemma4_eagle3",
     "granite4_dflash",
     "lfm2_dflash",
     "lfm2_eagle3",
