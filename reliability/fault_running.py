@@ -151,8 +151,10 @@ class FaultyServer:
 
     def _requests(self, case: Case) -> list[Request]:
         text = traffic.text_of(self._setting.reference)
-        longest = served.LONGEST
-        drawn = [traffic.draw(case.number, number, text, longest) for number in range(REQUESTS)]
+        longest, grammars = served.LONGEST, self._setting.served.grammars
+        drawn = [
+            traffic.draw(case.number, number, text, longest, grammars) for number in range(REQUESTS)
+        ]
         return [
             replace(one, max_tokens=min(48, longest - len(one.prompt)), abort_after=None)
             for one in drawn

@@ -76,16 +76,19 @@ def text_of(folder: Path) -> tuple[int, ...]:
     return tuple(reference.token_ids(folder, " ".join([*text_prompts(), *deck_prompts(9)] * 2)))
 
 
-def draw(seed: int, number: int, text: Sequence[int], longest: int) -> Request:
+def draw(
+    seed: int, number: int, text: Sequence[int], longest: int, grammars: bool = True
+) -> Request:
     """The request of this number.
 
     Args:
         text: token ids to cut prompts from.
         longest: tokens of a context.
+        grammars: whether some ask for one.
     """
     chance = random.Random(f"{seed} {number}")
     prompt = _prompt(chance, seed, text, longest)
-    letters = chance.random() < 0.1
+    letters = chance.random() < 0.1 and grammars
     return Request(
         number=number,
         prompt=prompt,
@@ -97,6 +100,18 @@ def draw(seed: int, number: int, text: Sequence[int], longest: int) -> Request:
         priority=chance.choice((0, 0, 0, 1, 5)),
         abort_after=chance.choice((0, 1, 3, 10, 30)) if chance.random() < 0.12 else None,
     )
+
+
+def draw_growing(seed: int, number: int, text: Sequence[int]) -> Request:
+    """A request that fills a block of each KV group, and with its answer begins a second one.
+
+    So many of them as a server runs at once find room in a small cache, and none to go on.
+    """
+    chance = random.Random(f"{seed} {number} growing")
+    length = BLOCK - 10
+    start = chance.randrange(1, len(text) - length)
+    prompt = (text[0], *text[start : start + length - 1])
+    return Request(number=number, prompt=prompt, max_tokens=48, stream=chance.random() < 0.6)
 
 
 def _prompt(chance: random.Random, seed: int, text: Sequence[int], longest: int) -> tuple[int, ...]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
@@ -12,10 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.error import URLError
 
 import pytest
 
-from reliability import load, tokens
+from reliability import load, served, tokens
 from reliability.client import ABORTED, ANSWERED, FAILED, Answer
 from reliability.processes import Watched
 from reliability.tokens import Judge
@@ -194,3 +196,38 @@ def test_a_run_goes_on_behind_its_last_round(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="Name another file"):
         load._kept(asked)
     assert json.loads(keep.read_text())["next"] == 3
+
+
+def test_a_server_that_answers_no_more_is_a_problem(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its requests fail, and so do its metrics, which end the run and no more."""
+    log = tmp_path / "server.log"
+    log.touch()
+    process = SimpleNamespace(pid=0, poll=lambda: 1, returncode=1)
+
+    def refused() -> dict[str, float]:
+        raise URLError("connection refused")
+
+    server = SimpleNamespace(process=process, address="http://a", log=log, metrics=refused)
+    monkeypatch.setattr(load, "started", lambda *_: contextlib.nullcontext(server))
+    monkeypatch.setattr(load, "wait_until_healthy", lambda _: None)
+    monkeypatch.setattr(load, "Watched", lambda *_: SimpleNamespace(look=dict))
+    monkeypatch.setattr(load, "end", lambda *_: None)
+    monkeypatch.setattr(load, "Judge", lambda _: None)
+    setting = SimpleNamespace(
+        reference=tmp_path,
+        arguments=list,
+        environment=lambda _: {},
+        served=served.PAIRS["dense"],
+        model="m",
+        priorities=False,
+        with_draft=False,
+    )
+    setting.environment = lambda _: {}
+    monkeypatch.setattr(load, "_drawn", lambda *_: [])
+    asked = argparse.Namespace(keep=tmp_path / "kept", requests=40, round=20, seed=0, at_once=1)
+    found = load.under_load(setting, asked, tmp_path)
+    assert found.problems[0].startswith("no answer of the server: ")
+    assert "the server ended by itself with 1" in found.problems
+    assert not asked.keep.exists()

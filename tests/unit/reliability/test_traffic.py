@@ -56,3 +56,11 @@ def test_each_fault_hits_each_process(ranks: int) -> None:
         assert (case.launch > 0) == case.is_of_device
         # A client that waits for a process that stands still is told something within 30 s.
         assert case.seconds < 20
+
+
+def test_requests_that_grow_begin_a_second_block_with_their_answer() -> None:
+    growing = [traffic.draw_growing(7, number, TEXT) for number in range(8)]
+    assert len({request.prompt for request in growing}) == 8
+    for request in growing:
+        assert len(request.prompt) < traffic.BLOCK < len(request.prompt) + request.max_tokens
+        assert request.abort_after is None
