@@ -13,12 +13,14 @@ from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.config import MkvConfig
 from mkv_ascend.layout.planning import PlanInputs, ServingPlan
 
-__all__ = ["EMULATED", "DeviceFacts", "ServeFacts", "SpeculationFacts"]
+__all__ = ["EMULATED", "LOOKED_UP", "DeviceFacts", "ServeFacts", "SpeculationFacts"]
 
 EMULATED = "the emulated NPU, an Ascend A2 in host memory"
 """``DeviceFacts.source`` on the emulated NPU."""
 
-WITHOUT_CACHE = frozenset({"ngram", "ngram_gpu", "suffix", "medusa", "mlp_speculator"})
+LOOKED_UP = frozenset({"ngram", "ngram_gpu", "suffix"})
+"""Methods that look drafts up, without a model."""
+WITHOUT_CACHE = LOOKED_UP | {"medusa", "mlp_speculator"}
 """Methods whose drafts keep no KV cache."""
 
 

@@ -23,6 +23,7 @@ from mkv_ascend.checks.cached_layers import (
     with_indexers_apart,
 )
 from mkv_ascend.checks.config_file import ConfigFileError, read_config_file
+from mkv_ascend.checks.facts import LOOKED_UP
 from mkv_ascend.checks.families import SHORT_CONVOLUTION
 from mkv_ascend.checks.groups_of_vllm import groups_of_compressed, groups_of_equal_pages
 from mkv_ascend.checks.host_rules import HostRules
@@ -41,15 +42,13 @@ from mkv_ascend.layout.planning import CachedLayer, PlanInputs, share_one_table
 from mkv_ascend.layout.report_text import count
 from mkv_ascend.layout.retention import Request
 
-__all__ = ["ADMITTED_TOKENS", "WITHOUT_LAYERS", "find"]
+__all__ = ["ADMITTED_TOKENS", "find"]
 
 ADMITTED_TOKENS = 2048
 """Tokens of a step where the user names none: vLLM's for a server whose device has less than 70
 GiB (``EngineArgs.get_batch_defaults``)."""
 WITH_MODEL = frozenset({"draft_model", "eagle", "eagle3", "dflash"})
 """Methods whose draft is read like any model."""
-WITHOUT_LAYERS = frozenset({"ngram", "ngram_gpu", "suffix"})
-"""Methods that draft without a model."""
 READ_THE_TARGET = ("gemma4_assistant", "gemma4_unified_assistant")
 """Types of heads without keys of their own."""
 AFTER_TARGET = frozenset({"eagle", "eagle3", "dflash", "mtp"})
@@ -144,7 +143,7 @@ def _schedules_ahead(asked: Asked) -> bool:
     if (given := asked.engine.get("async_scheduling")) is not None:
         return bool(given)
     speculative = asked.speculative or {}
-    on_host = speculative.get("method") in WITHOUT_LAYERS - {"ngram_gpu"}
+    on_host = speculative.get("method") in LOOKED_UP - {"ngram_gpu"}
     return not on_host and not speculative.get("disable_padded_drafter_batch")
 
 
@@ -246,13 +245,13 @@ def _reads_the_target(folder: Path) -> bool:
 
 def _draft_folder(asked: Asked) -> Path | None:
     method = _method(asked)
-    if asked.speculative is None or method in WITHOUT_LAYERS:
+    if asked.speculative is None or method in LOOKED_UP:
         return None
     model = asked.speculative.get("model")
     if method == "mtp":
         return asked.model if model is None else Path(model)
     if method not in WITH_MODEL:
-        known = ", ".join(sorted(WITHOUT_LAYERS | WITH_MODEL | {"mtp"}))
+        known = ", ".join(sorted(LOOKED_UP | WITH_MODEL | {"mtp"}))
         raise NotFromNumbersError(
             f"speculative method {method!r} cannot be explained by numbers alone; known: {known}"
         )

@@ -15,14 +15,12 @@ from typing import Any
 from mkv_ascend.adapters.common.start_up import labels_of
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import patch
+from mkv_ascend.checks.facts import LOOKED_UP
 from mkv_ascend.drafting.worth import DraftWorth, Worthless
 from mkv_ascend.metrics import definitions as metrics
 from mkv_ascend.metrics.store import Store, folder
 
 logger = get_logger(__name__)
-
-WITHOUT_A_MODEL = ("ngram", "ngram_gpu", "suffix")
-"""Methods whose drafts are looked up: they cost next to nothing, and may find nothing for long."""
 
 
 class AcceptanceByNumber:
@@ -85,7 +83,8 @@ def count_by_number(
     acceptance = _acceptance(**labels)
     if acceptance is not None:
         acceptance.note(number, num_accepted_tokens)
-    if scheduler.vllm_config.speculative_config.method not in WITHOUT_A_MODEL:
+    # Drafts that are looked up cost next to nothing, and may find nothing for long.
+    if scheduler.vllm_config.speculative_config.method not in LOOKED_UP:
         _warn_of(_worth(**labels).note(number, num_accepted_tokens))
     return made
 
