@@ -185,11 +185,13 @@ class GraphRunner:
 
     def graph_for(self, target: TargetOutput, tokens: int | None = None) -> CapturedPasses | Eager:
         """The smallest graph for a batch whose requests all verify as many draft tokens."""
-        rows = target.query_start_loc_host.diff()
-        asked = self.shape(target.requests, int(rows[0]) - 1, tokens)
+        # As a list: a few operations on a small tensor take longer than all the rest here.
+        starts: list[int] = target.query_start_loc_host.tolist()
+        each = starts[1] - starts[0]
+        asked = self.shape(target.requests, each - 1, tokens)
         alike = [shape for shape in self.captured if shape[1:] == asked[1:]]
         enough = [shape for shape in alike if shape.requests >= asked.requests]
-        if not bool((rows == rows[0]).all()):
+        if starts != [starts[0] + each * request for request in range(len(starts))]:
             return Eager.MIXED_BATCH
         if not enough:
             return Eager.TOO_MANY_REQUESTS if alike else Eager.MIXED_BATCH

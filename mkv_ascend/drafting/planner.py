@@ -115,7 +115,7 @@ class Planner:
     ) -> list[list[int]]:
         """Lengths of the first pass, then the planned ones; see ``Strategy``."""
         more = self.plan.sizes.first_pass_rows(0, 1)
-        first: list[int] = (target.host_lengths + more).tolist()
+        first = [length + more for length in target.host_lengths.tolist()]
         planned: list[list[int]] = [] if later is None else later.host_lengths.tolist()
         return [first + [0] * padding, *planned]
 

@@ -74,14 +74,20 @@ class Store:
         self._counters = MmapedDict(str(where / f"counter_{own}"))
         self._gauges = MmapedDict(str(where / f"gauge_mostrecent_{own}"))
         self._common = dict(common)
-        self._keys: dict[tuple[str, tuple[str, ...]], str] = {}
+        self._keys: dict[tuple[str, tuple[object, ...]], str] = {}
+        self._written: dict[str, float] = {}
 
     def set(self, metric: Metric, value: float, *labels: object) -> None:
-        """Set one value; ``labels``: of ``metric.labels``, in their order."""
-        texts = tuple(map(str, labels))
-        key = self._keys.get((metric.name, texts))
+        """Set one value; ``labels``: of ``metric.labels``, in their order.
+
+        Cheap where the value has not changed: counts are told after each proposal.
+        """
+        key = self._keys.get((metric.name, labels))
         if key is None:
-            key = self._keys[metric.name, texts] = self._key(metric, texts)
+            key = self._keys[metric.name, labels] = self._key(metric, tuple(map(str, labels)))
+        if self._written.get(key) == value:
+            return
+        self._written[key] = value
         if metric.kind == COUNTER:
             self._counters.write_value(key, value, 0.0)
         else:
