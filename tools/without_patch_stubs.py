@@ -12,6 +12,7 @@ from collections.abc import Mapping
 COMMON = "mkv_ascend.adapters.common"
 ADAPTER_0_23 = "mkv_ascend.adapters.vllm_ascend_0_23"
 ADAPTER_0_30 = "mkv_ascend.adapters.vllm_ascend_0_30.common"
+RUNNER_V2 = "mkv_ascend.adapters.vllm_ascend_0_30.v2"
 SHARING = f"{COMMON}.drafting.sharing"
 ROTARY = "vllm_ascend.ops.rotary_embedding"
 ROTARY_GLOBALS = (
@@ -20,6 +21,7 @@ ROTARY_GLOBALS = (
 )
 SPECULATIVE = "vllm.config.speculative:SpeculativeConfig"
 STOCK_RUNNER = "vllm_ascend.worker.model_runner_v1:NPUModelRunner"
+STOCK_RUNNER_V2 = "vllm.v1.worker.gpu.model_runner"
 ATTENTION = "vllm_ascend.attention.attention_v1"
 MLA = "vllm_ascend.attention.mla_v1"
 
@@ -41,6 +43,11 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         f"{COMMON}.patches.two_head_sizes:drop_rows_of_other_sizes": (
             f"{ROTARY}:_cos",
             f"{ROTARY}:_sin",
+        ),
+    },
+    "hidden states of any target in model runner V2": {
+        f"{RUNNER_V2}.patches.auxiliary_states:with_auxiliary_states": (
+            f"{STOCK_RUNNER_V2}:set_eagle3_aux_hidden_state_layers",
         ),
     },
     "KV groups of target and draft": {
@@ -81,6 +88,11 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             f"{ROTARY}:{name}",
         )
         for name in ROTARY_GLOBALS
+    },
+    "metadata of the target's pass in model runner V2": {
+        f"{RUNNER_V2}.target_groups:without_layers=lambda groups, layers: groups": (
+            f"{STOCK_RUNNER_V2}:GPUModelRunner.execute_model",
+        ),
     },
     "models without memory, for explain": {
         f"{COMMON}.explain.vllm_building:_replace_everywhere=lambda found, ours: None "
