@@ -45,6 +45,12 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             f"{ROTARY}:_sin",
         ),
     },
+    "caches from a plan in model runner V2": {
+        f"{RUNNER_V2}.kv_cache.planned_caches:PlannedCaches.allocate="
+        "lambda self, host, *given: host(*given)": (
+            "vllm.v1.worker.gpu.attn_utils:allocate_kv_cache",
+        ),
+    },
     "hidden states of any target in model runner V2": {
         f"{RUNNER_V2}.patches.auxiliary_states:with_auxiliary_states": (
             f"{STOCK_RUNNER_V2}:set_eagle3_aux_hidden_state_layers",

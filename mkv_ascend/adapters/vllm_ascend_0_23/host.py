@@ -73,6 +73,7 @@ def patches_of_the_front() -> Iterable[Patch]:
 def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
     """See ``HostAdapter``."""
     from mkv_ascend.adapters.common.patches import acceptance_by_count
+    from mkv_ascend.adapters.common.patches.hashes_ahead import tells_all
     from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import engine_core
     from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
         draft_state_blocks,
@@ -87,7 +88,7 @@ def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
         new_blocks.name_new_blocks,
         prefix_hits.cut_to_the_hit,
         draft_state_blocks.block_sizes_of_others,
-        *hashes_ahead.patches_for(config),
+        *([hashes_ahead.hash_blocks_of_heads] if tells_all(config) else []),
     )
 
 

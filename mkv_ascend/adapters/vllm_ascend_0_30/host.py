@@ -94,7 +94,7 @@ def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
     return (
         engine_core.our_groups,
         acceptance_by_count.count_by_number,
-        heads_behind_hits.end_hits_a_block_earlier,
+        *heads_behind_hits.patches_for(config),
         draft_state_blocks.block_sizes_of_others,
         placeholder_drafts.schedule_no_placeholders,
     )

@@ -18,13 +18,13 @@ from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.request import Request
 
-from tests.support import engine, hosts, reference, speculation
+from mkv_ascend.adapters.common.patches import hashes_ahead
+from tests.support import engine, reference, speculation
 from tests.support.pairs import TIES, scenario
 from tests.support.prompts import text_prompts as texts
 from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
 
-HASHER = "vllm.v1.engine.core:get_request_block_hasher"
 BLOCK = 128
 STEM = 2 * BLOCK
 ENDINGS = 4
@@ -35,9 +35,6 @@ HEADS = [
     ("gpt_oss", "gpt_oss_eagle3", "eagle3", "gpt_oss", 1),
     ("deepseek_v3_mtp", "deepseek_v3_mtp", "mtp", "deepseek_v2_target", 1),
 ]
-
-
-HASHED_AHEAD = hosts.NAME == "vllm_ascend_0_23"
 
 
 @each_runner
@@ -63,9 +60,9 @@ def test_a_shifted_draft_gives_up_one_block_and_is_right(
     result = engine.run(case)
     # One wrong row of 256 changes few choices of these drafts: it is the hits that tell.
     # Without a draft a hit is all whole blocks before the last token (test_layout_engines.py).
-    lost = 0 if shared and HASHED_AHEAD else BLOCK
+    lost = 0 if shared else BLOCK
     hits = [0, *[STEM - lost] * (ENDINGS - 1)] * len(stems)
-    assert result.cached_tokens == [*hits, BLOCK if HASHED_AHEAD else 0]
+    assert result.cached_tokens == [*hits, BLOCK]
 
     drafter = speculation.DraftHead(model_directory(draft), directory)
     near_tie, _ = TIES[engine.compared_dtype()]
@@ -75,8 +72,27 @@ def test_a_shifted_draft_gives_up_one_block_and_is_right(
     assert result.mean_acceptance_length > 1.5
 
 
-@hosts.only_on("vllm_ascend_0_23", "there hits lose a block")
-def test_over_a_trace_as_many_tokens_are_computed_again_as_without_a_draft():
+@each_runner
+def test_where_others_read_hashes_a_hit_ends_a_block_earlier(runner):
+    ids = reference.token_ids(model_directory("gpt_oss"), " ".join(texts()))
+    case = scenario(
+        "gpt_oss",
+        "gpt_oss_eagle3",
+        prompts=[ids[: STEM + 1] + ids[start : start + 2] for start in (300, 310)],
+        max_tokens=2,
+        speculative={"method": "eagle3"},
+        environment=runner,
+        engine={
+            "enable_prefix_caching": True,
+            "max_num_seqs": 1,
+            "kv_events_config": {"enable_kv_cache_events": True, "publisher": "null"},
+        },
+    )
+    assert engine.run(case).cached_tokens == [0, STEM - BLOCK]
+
+
+@each_runner
+def test_over_a_trace_as_many_tokens_are_computed_again_as_without_a_draft(runner):
     """Prompts begin alike, and part anywhere except right behind a block."""
     ids = reference.token_ids(model_directory("llama_target"), " ".join(texts()))[:490]
     generator = random.Random(3)
@@ -91,6 +107,7 @@ def test_over_a_trace_as_many_tokens_are_computed_again_as_without_a_draft():
         prompts=prompts,
         max_tokens=4,
         speculative={"method": "eagle3"},
+        environment=runner,
         engine={"enable_prefix_caching": True, "max_num_seqs": 1},
         repeats=2,
     )
@@ -101,11 +118,9 @@ def test_over_a_trace_as_many_tokens_are_computed_again_as_without_a_draft():
     assert sum(alone.cached_tokens) > 5000
 
 
-@hosts.only_on("vllm_ascend_0_23", "there hits lose a block")
 def test_the_hash_of_a_block_tells_the_token_behind_it():
-    module = hosts.module("patches.hashes_ahead")
     init_none_hash(sha256)
-    hasher = module.hash_one_token_ahead.functions[HASHER](get_request_block_hasher, BLOCK, sha256)
+    hasher = hashes_ahead.hash_one_token_ahead(get_request_block_hasher, BLOCK, sha256)
 
     def hashes(tokens):
         request = Request("a", list(tokens), SamplingParams(max_tokens=9), None)
@@ -127,10 +142,7 @@ def test_the_hash_of_a_block_tells_the_token_behind_it():
     assert request.block_hashes == known
 
 
-@hosts.only_on("vllm_ascend_0_23", "there hits lose a block")
 def test_where_others_read_hashes_or_a_token_does_not_tell_all_vllms_hashes_stay():
-    patches_for = hosts.module("patches.hashes_ahead").patches_for
-
     def config(method="eagle3", predictor=None, events=False, **fields):
         draft = SimpleNamespace(hf_config=SimpleNamespace(n_predict=predictor))
         speculative = SimpleNamespace(
@@ -144,7 +156,8 @@ def test_where_others_read_hashes_or_a_token_does_not_tell_all_vllms_hashes_stay
             model_config=SimpleNamespace(**{**target, **fields}),
         )
 
-    assert len(patches_for(config())) == len(patches_for(config("mtp", 1))) == 1
+    assert hashes_ahead.tells_all(config())
+    assert hashes_ahead.tells_all(config("mtp", 1))
     for other in (
         config(None),
         config("draft_model"),
@@ -155,4 +168,4 @@ def test_where_others_read_hashes_or_a_token_does_not_tell_all_vllms_hashes_stay
         config(enable_prompt_embeds=True),
         config(is_hybrid=True),
     ):
-        assert patches_for(other) == ()
+        assert not hashes_ahead.tells_all(other)

@@ -1,31 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heads on hidden states compute the last block of a prefix hit again.
+"""Heads on hidden states behind prefix hits: blocks are right, or are computed again.
 
 The last row of a block of such a draft is made from the token after the block, which may be another
 request's. vLLM therefore ends a hit one block earlier. vllm-ascend 0.30.0rc2 takes the whole hit
 where nothing fetches keys from elsewhere, because an earlier end costs models with states their
-whole hit. Models without states pay one block, and their drafts are right again.
+whole hit. Here blocks are hashed with the token behind them, and the whole hit is right. Where that
+token does not tell all, models without states pay one block.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.single_type_kv_cache_manager import MambaManager
 
-from mkv_ascend.adapters.patching import patch
+from mkv_ascend.adapters.common.patches.hashes_ahead import (
+    drop_no_block,
+    hash_one_token_ahead,
+    tells_all,
+)
+from mkv_ascend.adapters.patching import Patch, patch
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
 
 
 @patch(
     name="heads behind prefix hits",
-    target="vllm_ascend.patch.platform.patch_kv_cache_coordinator:"
-    "AscendHybridKVCacheCoordinator.__init__",
-    reads=("vllm_ascend.patch.platform.patch_kv_cache_coordinator:_skips_eagle_block_drop",),
-    writes=("skips_eagle_block_drop",),
+    target=(
+        "vllm_ascend.patch.platform.patch_kv_cache_coordinator:"
+        "AscendHybridKVCacheCoordinator.__init__",
+        "vllm.v1.engine.core:get_request_block_hasher",
+        "vllm.v1.core.kv_cache_manager:KVCacheManager.__init__",
+    ),
+    reads=(
+        "vllm_ascend.patch.platform.patch_kv_cache_coordinator:_skips_eagle_block_drop",
+        "vllm.v1.core.block_pool:BlockPool.cache_full_blocks",
+        "vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator.cache_blocks",
+        "vllm.v1.core.kv_cache_coordinator:HybridKVCacheCoordinator.cache_blocks",
+        "vllm.v1.core.kv_cache_manager:KVCacheManager.allocate_slots",
+        "vllm.v1.core.kv_cache_utils:generate_block_hash_extra_keys",
+        "vllm.v1.request:Request.update_block_hashes",
+    ),
+    writes=("skips_eagle_block_drop", "cache_blocks"),
     why="A head's row at the end of a hit is made from a token of the request that filled the "
-    "block. It is read as it is: some draft tokens are not the draft's own.",
-    until="vllm-ascend drops the last block of hits of heads beside attention alone, or hashes "
-    "blocks with the token behind them (vLLM 0.33)",
+    "block. It is read as it is: some draft tokens are not the draft's own. Here the block's hash "
+    "covers that token, or the block is dropped.",
+    until="vLLM hashes blocks of such drafts with the token behind them (0.33)",
     test="tests/emulated/drafting/test_prefix_hits_of_heads.py",
 )
 def end_hits_a_block_earlier(
@@ -35,3 +56,17 @@ def end_hits_a_block_earlier(
     states = any(isinstance(one, MambaManager) for one in coordinator.single_type_managers)
     if getattr(kv_cache_config, "kv_transfer_config", None) is None and not states:
         coordinator.skips_eagle_block_drop = False
+
+
+hash_blocks_of_heads = Patch(end_hits_a_block_earlier.record)
+hash_blocks_of_heads.also(target="vllm.v1.engine.core:get_request_block_hasher")(
+    hash_one_token_ahead
+)
+hash_blocks_of_heads.also(target="vllm.v1.core.kv_cache_manager:KVCacheManager.__init__")(
+    drop_no_block
+)
+
+
+def patches_for(config: VllmConfig) -> tuple[Patch, ...]:
+    """What makes hits of this configuration's heads right."""
+    return (hash_blocks_of_heads,) if tells_all(config) else (end_hits_a_block_earlier,)
