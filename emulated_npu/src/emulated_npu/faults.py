@@ -23,6 +23,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from emulated_npu.nested import tensors_in
+
 ERROR, NAN, DELAY, KILL = "error", "nan", "delay", "kill"
 FAULTS = {
     ERROR: "the launch fails; whoever waits for the device from then on is told",
@@ -124,8 +126,6 @@ class FaultInjector:
         """Fill the floating-point results of an operator with NaN, if it is its turn."""
         if not self._spoils:
             return
-        from emulated_npu.recording import tensors_in
-
         for tensor in tensors_in(results):
             if tensor.is_floating_point():
                 tensor.fill_(float("nan"))

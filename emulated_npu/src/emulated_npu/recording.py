@@ -12,12 +12,13 @@ from __future__ import annotations
 import enum
 import functools
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
 from emulated_npu import counters
+from emulated_npu.nested import tensors_in
 
 
 class RecordingKind(enum.IntEnum):
@@ -142,15 +143,6 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> A
         # A named tuple takes its fields as arguments.
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
-
-
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """All tensors in nested lists and tuples, in order."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)
 
 
 class FrozenCall:
