@@ -70,6 +70,7 @@ soak: setup ## real servers under load and under faults, for hours; goes on wher
 	done
 	@$(SOAK) faults --pair dense --count 60 --keep .cache/soak/faults-1
 	@$(SOAK) faults --pair dense --count 60 --ranks 2 --seed 2 --keep .cache/soak/faults-2
+	@$(SOAK) fuzz --pair dense
 
 docs: setup ## build the documentation into site-docs/
 	@$(CHECKS) docs

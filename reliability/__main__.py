@@ -6,6 +6,7 @@ Run each command on the emulated NPU, or as it is on an Ascend host:
     mkv-ascend emulate --strict --float32-compute -- python -m reliability engines --count 20
     mkv-ascend emulate --strict --float32-compute -- python -m reliability load --pair mla
     mkv-ascend emulate --strict --float32-compute -- python -m reliability faults --count 10
+    mkv-ascend emulate --strict --float32-compute -- python -m reliability fuzz
 
 Whatever is drawn comes from a number or a seed: the same one draws the same again.
 Exit status 1: something failed. `COMMAND --help` says what a command does.
@@ -18,9 +19,9 @@ import signal
 import sys
 
 from benchmarks.host import add_runner_option, require_runner
-from reliability import engines, faults, load
+from reliability import engines, faults, fuzz, load
 
-COMMANDS = {"engines": engines, "load": load, "faults": faults}
+COMMANDS = {"engines": engines, "load": load, "faults": faults, "fuzz": fuzz}
 
 
 def main(arguments: list[str] | None = None) -> int:
