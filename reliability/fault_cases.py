@@ -8,18 +8,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 SIGKILL, SIGTERM, SIGSTOP = "SIGKILL", "SIGTERM", "SIGSTOP"
-ERROR, NAN, DELAY, EXIT = "error", "nan", "delay", "kill"
+ERROR, NAN, FLIP, MEMORY, DELAY, EXIT = "error", "nan", "flip", "memory", "delay", "kill"
 READER = "stops reading"
 KINDS = {
     "signals": (SIGKILL, SIGTERM, SIGSTOP),
-    "device": (ERROR, NAN, DELAY, EXIT),
+    "device": (ERROR, NAN, FLIP, MEMORY, DELAY, EXIT),
     "client": (READER,),
+    "start": (SIGKILL, SIGTERM, ERROR, MEMORY),
 }
 """Kind -> its faults."""
-DEADLY = (SIGKILL, SIGTERM, ERROR, EXIT)
+DEADLY = (SIGKILL, SIGTERM, ERROR, MEMORY, EXIT)
 """After these the server ends."""
+SPOILING = (NAN, FLIP)
+"""After these some tokens may be wrong, and what is cached stays so."""
 MOST_LAUNCHES = 6000
 """About half of what the requests of a case launch."""
+MOST_LAUNCHES_OF_A_START = 1500
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Case:
         moment: seconds after the requests were sent.
         seconds: how long a process stands still.
         launch: of the device, counted from the moment on, that the fault hits.
+        at_start: whether it hits a server that starts; ``moment`` is then a share of its start.
     """
 
     number: int
@@ -41,6 +46,7 @@ class Case:
     moment: float
     seconds: float = 0.0
     launch: int = 0
+    at_start: bool = False
 
     @property
     def is_deadly(self) -> bool:
@@ -56,26 +62,30 @@ class Case:
         """One line."""
         where = f" at launch {self.launch}" if self.launch else ""
         lasting = f" for {self.seconds:.1f} s" if self.seconds else ""
-        return (
-            f"{self.number}: {self.victim} {self.fault}{where}{lasting} after {self.moment:.2f} s"
-        )
+        when = f"after {self.moment:.2f} s"
+        if self.at_start:
+            when = "of a start" if self.launch else f"after {self.moment:.2f} of a start"
+        return f"{self.number}: {self.victim} {self.fault}{where}{lasting} {when}"
 
 
 def draw(seed: int, number: int, kinds: Sequence[str], ranks: int) -> Case:
     """The case of this number: each fault of these kinds comes in turn, the rest by chance."""
     chance = random.Random(f"{seed} {number}")
-    faults = [fault for kind in kinds for fault in KINDS[kind]]
-    fault = faults[number % len(faults)]
+    faults = [(kind, fault) for kind in kinds for fault in KINDS[kind]]
+    kind, fault = faults[number % len(faults)]
     # With one rank the engine core is the worker.
     device = "worker" if ranks > 1 else "engine"
-    case = Case(number, fault, device, chance.uniform(0.0, 3.0))
-    if fault in KINDS["signals"]:
-        victims = ("server", "engine", *(("worker",) if ranks > 1 else ()))
-        victim = victims[number // len(faults) % len(victims)]
-        stopped = chance.uniform(1.0, 8.0) if fault == SIGSTOP else 0.0
-        return Case(number, fault, victim, case.moment, stopped)
+    moment = chance.uniform(0.0, 3.0)
+    if kind == "start":
+        moment /= 3.0
+    if kind == "client":
+        return Case(number, fault, "client", moment)
     if fault in KINDS["device"]:
         lasting = chance.uniform(1.0, 5.0) if fault == DELAY else 0.0
-        launch = chance.randint(1, MOST_LAUNCHES)
-        return Case(number, fault, device, case.moment, lasting, launch)
-    return Case(number, fault, "client", case.moment)
+        most = MOST_LAUNCHES_OF_A_START if kind == "start" else MOST_LAUNCHES
+        launch = chance.randint(1, most)
+        return Case(number, fault, device, moment, lasting, launch, kind == "start")
+    victims = ("server", "engine", *(("worker",) if ranks > 1 else ()))
+    victim = victims[number // len(faults) % len(victims)]
+    stopped = chance.uniform(1.0, 8.0) if fault == SIGSTOP else 0.0
+    return Case(number, fault, victim, moment, stopped, at_start=kind == "start")

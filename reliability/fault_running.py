@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from mkv_ascend.commands.demo_server import Server, started, wait_until_healthy
 from reliability import client, load, served, traffic
 from reliability.client import ANSWERED, HUNG, Answer, Target
-from reliability.fault_cases import NAN, READER, SIGSTOP, SIGTERM, Case
+from reliability.fault_cases import READER, SIGSTOP, SIGTERM, SPOILING, Case
 from reliability.processes import Watched
 from reliability.tokens import Judge
 from reliability.traffic import Request
@@ -82,6 +82,7 @@ class FaultyServer:
         self._server: Server | None = None
         self._watched: Watched | None = None
         self._starts = 0
+        self._start_seconds = 0.0
 
     def __enter__(self) -> FaultyServer:
         return self
@@ -100,6 +101,8 @@ class FaultyServer:
         Args:
             restart: whether one that ended is started again, and asked the same.
         """
+        if case.at_start:
+            return self._judge_start(case)
         server, watched = self._ready()
         verdict = Verdict(case.describe())
         requests = self._requests(case)
@@ -131,19 +134,58 @@ class FaultyServer:
             verdict.problems += self._works_again(case, requests)
         return verdict
 
+    def _judge_start(self, case: Case) -> Verdict:
+        """Hit a server that starts, look at its end, and start it again."""
+        if not self._start_seconds:
+            self._ready()
+        self._stop()
+        verdict = Verdict(case.describe())
+        if case.is_of_device:
+            self._ask_the_device(case)
+        server, watched = self._begin()
+        verdict.reached = self._hit_the_start(case, server, watched)
+        at = time.monotonic()
+        if verdict.reached:
+            self._look_at_the_end(case, verdict, server, watched, at)
+        self._faults.unlink(missing_ok=True)
+        self._stop()
+        verdict.problems += self._works_again(case, self._requests(case))
+        return verdict
+
+    def _hit_the_start(self, case: Case, server: Server, watched: Watched) -> bool:
+        """Whether the fault took place before the server was healthy."""
+        until = time.monotonic() + case.moment * self._start_seconds
+        while server.process.poll() is None and not _is_healthy(server):
+            watched.look()
+            if case.is_of_device:
+                if self._faults_done(server):
+                    return True
+            elif time.monotonic() >= until and (victim := watched.first(case.victim)):
+                victim.send_signal(getattr(signal, case.fault))
+                return True
+            time.sleep(0.05)
+        return case.is_of_device and self._faults_done(server) > 0
+
     def _ready(self) -> tuple[Server, Watched]:
         """The server, started if there is none."""
         if self._server is None or self._watched is None:
-            self._starts += 1
-            files = self._running.enter_context(load.server_files())
-            log = self._folder / f"server{self._starts}.log"
-            environment = self._setting.environment(files)
-            arguments = self._setting.arguments()
-            self._server = self._running.enter_context(started(arguments, log, environment))
-            wait_until_healthy(self._server)
-            self._watched = Watched(self._server.process.pid, files)
-            self._watched.look()
+            began = time.monotonic()
+            server, watched = self._begin()
+            wait_until_healthy(server)
+            self._start_seconds = time.monotonic() - began
+            self._server, self._watched = server, watched
+            watched.look()
         return self._server, self._watched
+
+    def _begin(self) -> tuple[Server, Watched]:
+        """A server that starts."""
+        self._starts += 1
+        files = self._running.enter_context(load.server_files())
+        log = self._folder / f"server{self._starts}.log"
+        environment = self._setting.environment(files)
+        arguments = self._setting.arguments()
+        server = self._running.enter_context(started(arguments, log, environment))
+        return server, Watched(server.process.pid, files)
 
     def _stop(self) -> None:
         self._running.close()
@@ -170,10 +212,7 @@ class FaultyServer:
 
     def _do(self, case: Case, server: Server, watched: Watched, sent: Future[list[Answer]]) -> None:
         if case.is_of_device:
-            asked = {"operator": "*", "launch": case.launch, "fault": case.fault}
-            aside = self._faults.with_suffix(".new")
-            aside.write_text(json.dumps([{**asked, "seconds": case.seconds or 1.0}]))
-            aside.replace(self._faults)
+            self._ask_the_device(case)
         elif case.fault == READER:
             with _stalled(server, self._setting.model):
                 sent.result()
@@ -184,6 +223,12 @@ class FaultyServer:
             if case.fault == SIGSTOP:
                 time.sleep(case.seconds)
                 victim.send_signal(signal.SIGCONT)
+
+    def _ask_the_device(self, case: Case) -> None:
+        asked = {"operator": "*", "launch": case.launch, "fault": case.fault}
+        aside = self._faults.with_suffix(".new")
+        aside.write_text(json.dumps([{**asked, "seconds": case.seconds or 1.0}]))
+        aside.replace(self._faults)
 
     def _wait_for_fault(self, server: Server, sent: Future[list[Answer]], before: int) -> bool:
         """Whether the device did what it was asked for, which its log says."""
@@ -198,7 +243,7 @@ class FaultyServer:
         return server.log.read_text(errors="replace").count("emulated NPU: asked-for ")
 
     def _wrong_tokens(self, case: Case, answers: Sequence[Answer]) -> list[str]:
-        if case.fault == NAN:
+        if case.fault in SPOILING:
             return []
         return [problem for answer in answers for problem in self._judge.problems(answer)]
 
@@ -233,13 +278,17 @@ class FaultyServer:
     def _works_again(self, case: Case, requests: Sequence[Request]) -> list[str]:
         """The same requests, of the server that lives on or of one that is started again."""
         server, _ = self._ready()
-        if case.fault == NAN:
-            # Blocks that hold NaN may be hit by prompts that begin alike.
+        if case.fault in SPOILING:
+            # Blocks that hold what is wrong may be hit by prompts that begin alike.
             _post(server, "reset_prefix_cache")
         answers = self._send(server, requests[:5])
         found = _unanswered(answers)
         found += [problem for answer in answers for problem in self._judge.problems(answer)]
         return [f"afterwards: {problem}" for problem in found]
+
+
+def _is_healthy(server: Server) -> bool:
+    return "Application startup complete" in server.log.read_text(errors="replace")
 
 
 def _hung(answers: Sequence[Answer], at: float) -> list[str]:

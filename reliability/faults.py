@@ -4,12 +4,14 @@
 Each case, drawn by its number and a seed, sends requests, and at a random moment
 
 - SIGKILL, SIGTERM, or SIGSTOP and then SIGCONT to the API server, the engine core or a worker;
-- a launch of the emulated NPU that fails, ends the process, takes seconds or gives NaN;
-- a client that stops reading its stream.
+- a launch of the emulated NPU that fails, ends the process, takes seconds, or gives NaN or a bit
+  that is another one; an allocation that finds no memory;
+- a client that stops reading its stream;
+- SIGKILL, SIGTERM or a failing launch while the server starts, before any request.
 
 Checked: no client hangs; each request is answered or fails, and what was answered is right, but
-where the device gave NaN; a server that dies has an exit status other than 0, and no process or
-shared memory outlives it; one that lives, or is started again, gives the right tokens.
+where the device gave wrong numbers; a server that dies has an exit status other than 0, and no
+process or shared memory outlives it; one that lives, or is started again, gives the right tokens.
 `--stock` runs vllm-ascend without the plugin: what differs there is vLLM's.
 """
 

@@ -38,7 +38,8 @@ class Watched:
                     continue
                 if process.status() == psutil.STATUS_ZOMBIE:
                     continue
-                self.names.setdefault(process.pid, _name(process))
+                # A process that was forked has its parent's title at first.
+                self.names[process.pid] = _name(process)
                 found.append(process)
             except (ProcessLookupError, psutil.NoSuchProcess):
                 continue

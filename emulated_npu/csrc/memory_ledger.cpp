@@ -4,6 +4,7 @@
 #include "device_state.h"
 
 #include <array>
+#include <atomic>
 #include <iomanip>
 #include <mutex>
 #include <sstream>
@@ -72,6 +73,8 @@ std::string readable(int64_t bytes) {
       "the memory option of mkv-ascend emulate).");
 }
 
+std::atomic<bool> refuse_next{false};
+
 }  // namespace
 
 size_t MemoryLedger::charge(c10::DeviceIndex device, size_t bytes) {
@@ -86,7 +89,8 @@ size_t MemoryLedger::charge(c10::DeviceIndex device, size_t bytes) {
     std::lock_guard<std::mutex> lock(ledger.mutex);
     in_use = allocated(ledger.stats);
     // Compared this way round because in_use + rounded could overflow for absurd requests.
-    if (rounded >= bytes && rounded <= static_cast<size_t>(settings().memory_bytes - in_use)) {
+    if (!refuse_next.exchange(false) && rounded >= bytes &&
+        rounded <= static_cast<size_t>(settings().memory_bytes - in_use)) {
       for_each_byte_stat(ledger.stats, [&](auto& stat) { stat.increase(rounded); });
       for_each_count_stat(ledger.stats, [](auto& stat) { stat.increase(1); });
       ++ledger.stats.num_device_alloc;
@@ -139,3 +143,7 @@ std::pair<size_t, size_t> MemoryLedger::free_and_total(c10::DeviceIndex device) 
 }
 
 }  // namespace emulated_npu
+
+void emulated_npu_refuse_next_allocation() {
+  emulated_npu::refuse_next.store(true);
+}

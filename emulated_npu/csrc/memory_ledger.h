@@ -37,3 +37,6 @@ class MemoryLedger {
 };
 
 }  // namespace emulated_npu
+
+// For faults that are asked for: the next allocation, on any device, finds no memory.
+extern "C" __attribute__((visibility("default"))) void emulated_npu_refuse_next_allocation();

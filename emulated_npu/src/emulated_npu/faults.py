@@ -23,16 +23,22 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from emulated_npu.nested import tensors_in
 
-ERROR, NAN, DELAY, KILL = "error", "nan", "delay", "kill"
+ERROR, NAN, FLIP, MEMORY, DELAY, KILL = "error", "nan", "flip", "memory", "delay", "kill"
 FAULTS = {
     ERROR: "the launch fails; whoever waits for the device from then on is told",
     NAN: "the operator's floating-point results are NaN",
+    FLIP: "one bit of the operator's floating-point results is another one",
+    MEMORY: "the next allocation of the device finds no memory",
     DELAY: "the launch takes `seconds`",
     KILL: "the process is ended by SIGKILL at the launch",
 }
 """What can be asked for."""
+SPOILING = {NAN: lambda tensor: tensor.fill_(float("nan")), FLIP: lambda tensor: _flip(tensor)}
+"""What is done to a tensor of results."""
 ANY = "*"
 FOREIGN = ("aten::", "triton.", "hccl.", "mkv_ascend::", "NPUGraph.", "graph_task_update")
 """How names of launches begin whose results are not known here."""
@@ -73,10 +79,11 @@ class Fault:
             raise FaultError(f"fault {found.fault!r}; allowed: {', '.join(FAULTS)}")
         if found.launch < 1:
             raise FaultError(f"launch {found.launch}; the first launch is 1")
-        if found.fault == NAN and found.operator.startswith(FOREIGN):
+        if found.fault in SPOILING and found.operator.startswith(FOREIGN):
             raise FaultError(
-                f"NaN in results of {found.operator}: only operators that Python implements give "
-                "NaN; ask for one of those, or for error, delay or kill"
+                f"{found.fault} in results of {found.operator}: results are known of operators "
+                "that Python implements alone; ask for one of those, or for error, memory, delay "
+                "or kill"
             )
         return found
 
@@ -98,15 +105,18 @@ class FaultInjector:
     Args:
         path: the file.
         fail: has everything fail, with a text, that waits for the device from now on.
+        refuse_memory: has the next allocation fail.
     """
 
-    def __init__(self, path: Path, fail: Callable[[str], None]) -> None:
+    def __init__(
+        self, path: Path, fail: Callable[[str], None], refuse_memory: Callable[[], None]
+    ) -> None:
         self._path = path
-        self._fail = fail
+        self._fail, self._refuse_memory = fail, refuse_memory
         self._seen: int | None = None
         self._waiting: list[Fault] = []
         self._counts: dict[str, int] = {}
-        self._spoils = False
+        self._spoils: Callable[[Any], Any] | None = None
         self.error = ""
 
     def launched(self, name: str) -> None:
@@ -123,13 +133,14 @@ class FaultInjector:
                 self._do(fault, name)
 
     def spoil(self, results: Any) -> None:
-        """Fill the floating-point results of an operator with NaN, if it is its turn."""
-        if not self._spoils:
+        """Spoil the floating-point results of an operator, if it is its turn."""
+        if self._spoils is None:
             return
-        for tensor in tensors_in(results):
-            if tensor.is_floating_point():
-                tensor.fill_(float("nan"))
-                self._spoils = False
+        spoiled = [tensor for tensor in tensors_in(results) if tensor.is_floating_point()]
+        for tensor in spoiled:
+            self._spoils(tensor)
+        if spoiled:
+            self._spoils = None
 
     def raise_error(self) -> None:
         """Raise what a launch failed with, if one has."""
@@ -145,8 +156,10 @@ class FaultInjector:
                 f"{fault.launch}, which {self._path} asked for. The host is told while it waits."
             )
             self._fail(self.error)
-        elif fault.fault == NAN:
-            self._spoils = True
+        elif fault.fault in SPOILING:
+            self._spoils = SPOILING[fault.fault]
+        elif fault.fault == MEMORY:
+            self._refuse_memory()
         elif fault.fault == DELAY:
             time.sleep(fault.seconds)
         else:
@@ -169,6 +182,15 @@ class FaultInjector:
         self._waiting = [fault for fault in found if fault.process in title]
 
 
+def _flip(tensor: torch.Tensor) -> None:
+    """Turn the highest bit of the exponent of the first number, if it has two bytes or more."""
+    patterns = {2: (torch.int16, 14), 4: (torch.int32, 30), 8: (torch.int64, 62)}
+    if tensor.numel() and tensor.element_size() in patterns:
+        dtype, bit = patterns[tensor.element_size()]
+        first = tensor[(slice(0, 1),) * tensor.dim()]
+        first.view(dtype).bitwise_xor_(1 << bit)
+
+
 def _title() -> str:
     return Path("/proc/self/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
 
@@ -183,7 +205,9 @@ def install(path: Path, library: ctypes.CDLL) -> None:
     if path.exists():
         read(path)
     injector = FaultInjector(
-        path, lambda text: library.emulated_npu_set_device_error(text.encode())
+        path,
+        lambda text: library.emulated_npu_set_device_error(text.encode()),
+        library.emulated_npu_refuse_next_allocation,
     )
     library.emulated_npu_set_launch_callback(_on_launch)
 

@@ -71,6 +71,32 @@ print(json.dumps(found))
     assert answer(tmp_path, program) == [False, False, True, False, False, True, False]
 
 
+def test_one_bit_is_flipped_at_the_launch_that_was_named_and_once(tmp_path):
+    program = """
+right = norm().cpu()
+ask("npu_rms_norm", 2, "flip")
+found = [norm().cpu() for _ in range(3)]
+differ = [(one != right).nonzero().tolist() for one in found]
+bits = int(found[1].view(torch.int32)[0, 0]) ^ int(right.view(torch.int32)[0, 0])
+print(json.dumps([differ, bits]))
+"""
+    assert answer(tmp_path, program) == [[[], [[0, 0]], []], 1 << 30]
+
+
+def test_one_allocation_finds_no_memory(tmp_path):
+    program = """
+ask("aten::mul", 2, "memory")
+told = []
+for _ in range(4):
+    try:
+        told.append((x * 2).sum().item())
+    except torch.OutOfMemoryError as error:
+        told.append("NPU out of memory" in str(error))
+print(json.dumps(told))
+"""
+    assert answer(tmp_path, program) == [30.0, True, 30.0, 30.0]
+
+
 def test_an_error_is_told_to_whoever_waits_then_and_later(tmp_path):
     program = """
 told = []
@@ -146,7 +172,10 @@ def test_what_there_is_not_is_refused_and_says_what_there_is(tmp_path):
         ("{}", "no list"),
         ('[{"operator": "a"}]', "operator, launch and fault"),
         ('[{"operator": "a", "launch": 0, "fault": "nan"}]', "the first launch is 1"),
-        ('[{"operator": "a", "launch": 1, "fault": "flip"}]', "error, nan, delay, kill"),
+        (
+            '[{"operator": "a", "launch": 1, "fault": "melt"}]',
+            "error, nan, flip, memory, delay, kill",
+        ),
         ('[{"operator": "a", "launch": 1, "fault": "nan", "rank": 1}]', "no rank"),
         ('[{"operator": "aten::add", "launch": 1, "fault": "nan"}]', "Python implements"),
     ):

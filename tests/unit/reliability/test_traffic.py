@@ -44,10 +44,12 @@ def test_there_is_something_of_everything() -> None:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_each_fault_hits_each_process(ranks: int) -> None:
     kinds = [*fault_cases.KINDS]
-    cases = [fault_cases.draw(3, number, kinds, ranks) for number in range(48)]
-    assert cases == [fault_cases.draw(3, number, kinds, ranks) for number in range(48)]
-    assert len({case.describe() for case in cases}) == 48
-    hit = {(case.fault, case.victim) for case in cases}
+    cases = [fault_cases.draw(3, number, kinds, ranks) for number in range(96)]
+    assert cases == [fault_cases.draw(3, number, kinds, ranks) for number in range(96)]
+    assert len({case.describe() for case in cases}) == 96
+    assert {case.fault for case in cases if case.at_start} == {*fault_cases.KINDS["start"]}
+    assert all(case.moment <= (1.0 if case.at_start else 3.0) for case in cases)
+    hit = {(case.fault, case.victim) for case in cases if not case.at_start}
     processes = {"server", "engine"} | ({"worker"} if ranks == 2 else set())
     assert hit >= {(fault, one) for fault in fault_cases.KINDS["signals"] for one in processes}
     device = "worker" if ranks == 2 else "engine"
