@@ -7,6 +7,7 @@ Run each command on the emulated NPU, or as it is on an Ascend host:
     mkv-ascend emulate --strict --float32-compute -- python -m reliability load --pair mla
     mkv-ascend emulate --strict --float32-compute -- python -m reliability faults --count 10
     mkv-ascend emulate --strict --float32-compute -- python -m reliability fuzz
+    mkv-ascend emulate --strict --float32-compute -- python -m reliability bookkeeping
 
 Whatever is drawn comes from a number or a seed: the same one draws the same again.
 Exit status 1: something failed. `COMMAND --help` says what a command does.
@@ -19,9 +20,15 @@ import signal
 import sys
 
 from benchmarks.host import add_runner_option, require_runner
-from reliability import engines, faults, fuzz, load
+from reliability import bookkeeping, engines, faults, fuzz, load
 
-COMMANDS = {"engines": engines, "load": load, "faults": faults, "fuzz": fuzz}
+COMMANDS = {
+    "bookkeeping": bookkeeping,
+    "engines": engines,
+    "faults": faults,
+    "fuzz": fuzz,
+    "load": load,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -86,7 +86,8 @@ class FakeBuilder:
 
     def for_group(self, built: Any, slots: Any, table: Any) -> Attention:
         assert self.shares
-        return replace(built, slots=slots, table=table)
+        found: Attention = replace(built, slots=slots, table=table)
+        return found
 
     def for_later_passes(self, built: Any, later: Any, rows: Any) -> list[object]:
         made: list[object] = []
@@ -210,11 +211,11 @@ def attended(built: Attention, cache: torch.Tensor, size: int, rows: int) -> tor
     return states if built.rotary is None else states + built.rotary[:rows]
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes what is launched; running it again uses the same tensors and no Python of the draft."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Any] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
