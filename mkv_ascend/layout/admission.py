@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from mkv_ascend.layout.grouping import Group, Grouping
 from mkv_ascend.layout.objective import MIB
-from mkv_ascend.layout.retention import Request
+from mkv_ascend.layout.retention import Request, RetentionKind
 
 NULL_BLOCKS = 1
 
@@ -23,7 +23,17 @@ class AdmissionError(ValueError):
 def blocks_needed(groups: tuple[Group, ...], request: Request) -> int:
     """Blocks of the pool with which ``request`` alone can run, the null block included."""
     held = sum(group.retention.blocks(group.block_size, request) for group in groups)
-    return held + NULL_BLOCKS
+    return held + _asked_for(groups) + NULL_BLOCKS
+
+
+def _asked_for(groups: tuple[Group, ...]) -> int:
+    return sum(group.retention.kind is RetentionKind.STATE for group in groups)
+
+
+def never_held(asked_for: int) -> str:
+    """Which blocks a request needs without holding them, for messages."""
+    states = f", {asked_for} asked for beside states but never taken" if asked_for else ""
+    return f"{NULL_BLOCKS} block being vLLM's own{states}"
 
 
 def longest_request(groups: tuple[Group, ...], request: Request, num_blocks: int) -> int:
@@ -55,8 +65,9 @@ def require_one_request(grouping: Grouping, request: Request, num_blocks: int) -
         )
     raise AdmissionError(
         f"one request of {request.tokens} tokens needs {needed} blocks of "
-        f"{grouping.block_bytes} bytes ({needed * grouping.block_bytes / MIB:.1f} MiB, one block "
-        f"being vLLM's own) in {len(grouping.groups)} KV groups; there are {num_blocks} "
+        f"{grouping.block_bytes} bytes ({needed * grouping.block_bytes / MIB:.1f} MiB, "
+        f"{never_held(_asked_for(grouping.groups))}) in {len(grouping.groups)} KV groups; there "
+        f"are {num_blocks} "
         f"({num_blocks * grouping.block_bytes / MIB:.1f} MiB), enough for {longest} tokens. "
         f"Possible: {'; '.join(option for option in options if option)}"
     )

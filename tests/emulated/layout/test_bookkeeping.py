@@ -13,8 +13,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.support.bookkeeping.cells import BookkeepingError
 from tests.support.bookkeeping.faults import FAULTS, Fault
-from tests.support.bookkeeping.machine import machine
-from tests.support.bookkeeping.plans import PAIRS
+from tests.support.bookkeeping.machine import Engine, machine
+from tests.support.bookkeeping.plans import MAX_LENGTH, PAIRS, config_of, patched
 
 SMALL = settings(
     max_examples=8,
@@ -35,6 +35,20 @@ def test_every_slot_is_written_and_read_by_its_owner(name: str) -> None:
     must = {"verified", "rejected", "chunks", "preempted", "aborted"}
     must |= {"hits"} if PAIRS[name].caching else set()
     assert not {what for what in must if not made.seen[what]}, made.seen
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_fewest_blocks_that_are_not_refused_serve_the_longest_request(
+    name: str, asynchronous: bool
+) -> None:
+    """One block less is refused. The request is not preempted: nothing else has a block."""
+    with patched(config_of(PAIRS[name], asynchronous, None)):
+        engine = Engine(PAIRS[name], asynchronous, 0)
+        engine.admit([0, 1, 2, 1] * 10, MAX_LENGTH)
+        engine.drain(0)
+    assert engine.seen["preempted"] == 0
+    assert engine.seen["steps"] < MAX_LENGTH
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)

@@ -8,6 +8,7 @@ engine core does: our patches, vLLM's configuration of caches, block sizes, sche
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -259,9 +260,9 @@ def make_core(pair: Pair, asynchronous: bool, spare_blocks: int) -> Core:
     Args:
         spare_blocks: blocks beside those that one request of the largest length needs.
     """
-    config = config_of(pair, asynchronous, None)
-    needed = _blocks_of_one_request(config, specs_of(pair))
-    config.cache_config.num_gpu_blocks_override = needed + spare_blocks
+    config = config_of(
+        pair, asynchronous, _blocks_of_one_request(pair, asynchronous) + spare_blocks
+    )
     caches = generate_scheduler_kv_cache_config(
         core.get_kv_cache_configs(config, [specs_of(pair)], [2**24])
     )
@@ -275,13 +276,17 @@ def make_core(pair: Pair, asynchronous: bool, spare_blocks: int) -> Core:
     return Core(pair, config, caches, scheduler, core.get_request_block_hasher(hashed, sha256))
 
 
-def _blocks_of_one_request(config: Any, specs: dict[str, Any]) -> int:
-    """Blocks with which one request of the largest length runs, vLLM's null block included."""
-    planning = hosts.module("kv_cache.engine_planning")
-    groups = core.get_kv_cache_configs(config, [specs], [2**24])[0].kv_cache_groups
-    # vllm-ascend's manager of states asks for a block that it never takes.
-    states = sum(isinstance(group.kv_cache_spec, MambaSpec) for group in groups)
-    return int(planning.blocks_of_one_request(config, groups)) + 1 + states
+@functools.cache
+def _blocks_of_one_request(pair: Pair, asynchronous: bool) -> int:
+    """The fewest blocks that are not refused for a request of the largest length."""
+    for blocks in range(1, 200):
+        config = config_of(pair, asynchronous, blocks)
+        try:
+            core.get_kv_cache_configs(config, [specs_of(pair)], [2**24])
+        except ValueError:
+            continue
+        return blocks
+    raise AssertionError("any number of blocks is refused")
 
 
 def _set_block_size(cache_config: Any, groups: Sequence[Any]) -> None:

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core import kv_cache_utils
+from vllm.v1.kv_cache_interface import MambaSpec
 
 from mkv_ascend.adapters.common.kv_cache import kv_groups, planned_groups
 from mkv_ascend.adapters.common.kv_cache.layer_facts import tied_facts
 from mkv_ascend.adapters.common.kv_cache.planned_caches import blocks_of_request
 from mkv_ascend.adapters.patching import expect
-from mkv_ascend.layout.admission import NULL_BLOCKS, AdmissionError
+from mkv_ascend.layout.admission import NULL_BLOCKS, AdmissionError, never_held
 from mkv_ascend.layout.objective import MIB
 from mkv_ascend.layout.planning import ServingPlan, plan
 from mkv_ascend.layout.pooling import bytes_per_block
@@ -75,6 +76,15 @@ def blocks_of_one_request(config: VllmConfig, groups: Groups) -> int:
     return sum(blocks_of_request(group.kv_cache_spec, config) for group in groups)
 
 
+def blocks_asked_for(groups: Groups) -> int:
+    """Blocks that must be free beside those of a request, though it never takes them.
+
+    vllm-ascend's manager of states asks for one in each step (``layout/admission.py``).
+    """
+    specs = (kv_groups.specs_by_layer(group).values() for group in groups)
+    return sum(isinstance(next(iter(own), None), MambaSpec) for own in specs)
+
+
 def alignment_bytes(config: VllmConfig, groups: Groups) -> int:
     """Bytes beside the blocks; 0 if the number of blocks is fixed by an option."""
     fixed = config.cache_config.num_gpu_blocks_override is not None
@@ -115,13 +125,14 @@ def check_memory(
         return
     block = kv_cache_utils._pool_bytes_per_block(groups)
     aligned = alignment_bytes(config, groups)
-    needed = -(-(get_needed_memory() - aligned) // block)
+    asked_for = blocks_asked_for(groups)
+    needed = -(-(get_needed_memory() - aligned) // block) + asked_for
     available = max(available_memory - aligned, 0) // block
     if needed <= available:
         return
     # Whether the host has taken the null block off both numbers before.
-    apart = blocks_of_one_request(config, groups) + NULL_BLOCKS - needed
-    longest = estimate_max_model_len(available_memory)
+    apart = blocks_of_one_request(config, groups) + NULL_BLOCKS + asked_for - needed
+    longest = estimate_max_model_len(max(available_memory - asked_for * block, 0))
     raise AdmissionError(
         _too_small(config, groups, needed + apart, available + apart, max_model_len, longest)
     )
@@ -147,8 +158,8 @@ def _too_small(
         possible.append(hint)
     return (
         f"one request of {max_model_len} tokens needs {needed} KV cache blocks of {block} bytes "
-        f"({needed * block / MIB:.1f} MiB, {NULL_BLOCKS} block being vLLM's own) in {len(groups)} "
-        f"KV groups; there are {available} ({memory:.1f} MiB"
+        f"({needed * block / MIB:.1f} MiB, {never_held(blocks_asked_for(groups))}) in "
+        f"{len(groups)} KV groups; there are {available} ({memory:.1f} MiB"
         f"{f' less {aligned / MIB:.0f} MiB that align caches for transfer' if aligned else ''}), "
         f"enough for {longest} tokens. Possible: {'; '.join(possible)}"
     )
