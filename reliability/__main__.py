@@ -9,6 +9,10 @@ Run each command on the emulated NPU, or as it is on an Ascend host:
     mkv-ascend emulate --strict --float32-compute -- python -m reliability fuzz
     mkv-ascend emulate --strict --float32-compute -- python -m reliability bookkeeping
 
+One needs no device:
+
+    python -m reliability configurations --count 100000 --keep .cache/configurations
+
 Whatever is drawn comes from a number or a seed: the same one draws the same again.
 Exit status 1: something failed. `COMMAND --help` says what a command does.
 """
@@ -20,10 +24,11 @@ import signal
 import sys
 
 from benchmarks.host import add_runner_option, require_runner
-from reliability import bookkeeping, engines, faults, fuzz, load
+from reliability import bookkeeping, configurations, engines, faults, fuzz, load
 
 COMMANDS = {
     "bookkeeping": bookkeeping,
+    "configurations": configurations,
     "engines": engines,
     "faults": faults,
     "fuzz": fuzz,
