@@ -26,6 +26,7 @@ import catalog_pages
 import matrix_pages
 import recipe_pages
 import refusal_pages
+import regression_pages
 
 import hosts
 import patch_pages
@@ -90,6 +91,7 @@ PAGES = (
         default_host=True,
     ),
     Page("docs/recipes/index.md", recipe_pages.table),
+    Page("docs/regressions.md", regression_pages.table),
     *(
         Page(
             f"docs/recipes/{recipe['slug']}.md",

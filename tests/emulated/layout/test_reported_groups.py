@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Public reports of models that vLLM splits into groups of one layer (tests/data/regressions.json)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import vllm_ascend.ops  # noqa: F401  First of vllm_ascend, or its imports go in a circle.
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
+
+from mkv_ascend.layout.building import LayerFacts
+from mkv_ascend.layout.kind import Role
+from tests.emulated.layout.test_layout_stock_faults import stock_groups
+from tests.support import hosts
+from tests.support.caches.kv_configs import configs
+
+layer_facts = hosts.module("kv_cache.layer_facts")
+
+BLOCK, PAGE = 1024, 1024 * 2 * 256 * 2 * 2
+"""Pages of all layers are equal, so that vLLM takes the models at all."""
+
+pytestmark = [
+    pytest.mark.usefixtures("installed"),
+    hosts.only_on("vllm_ascend_0_23", "vLLM 0.30.0 finds its groups otherwise"),
+]
+
+
+def full(heads: int = 2, size: int = 256) -> FullAttentionSpec:
+    return FullAttentionSpec(
+        block_size=BLOCK, num_kv_heads=heads, head_size=size, dtype=torch.bfloat16
+    )
+
+
+def window() -> SlidingWindowSpec:
+    return SlidingWindowSpec(
+        block_size=BLOCK,
+        num_kv_heads=2,
+        head_size=256,
+        dtype=torch.bfloat16,
+        sliding_window=2048,
+    )
+
+
+def states(*shapes: tuple[int, ...]) -> MambaSpec:
+    return MambaSpec(
+        block_size=1024,
+        shapes=shapes,
+        dtypes=(torch.bfloat16,) * len(shapes),
+        page_size_padded=PAGE,
+    )
+
+
+def model(target: list[Any], draft: list[Any]) -> dict[str, Any]:
+    found = {}
+    for role, specs in ((Role.TARGET, target), (Role.DRAFT, draft)):
+        for index, spec in enumerate(specs):
+            name = f"{role.value}.layers.{index}"
+            block = None if isinstance(spec, MambaSpec) else 128
+            layer_facts.tie(spec, LayerFacts(name, role, kernel_block=block))
+            found[name] = spec
+    return found
+
+
+def number_of_groups(specs: dict[str, Any]) -> int:
+    (result,) = configs(specs, memory=2**36, max_model_len=32768)
+    return len(result.kv_cache_groups)
+
+
+def delta_nets(count: int) -> list[MambaSpec]:
+    return [states((3, 8192), (32, 128, 128)) for _ in range(count)]
+
+
+def test_one_layer_of_a_draft_does_not_split_its_target() -> None:
+    """vLLM 51742: Qwen3.6-35B-A3B with a dflash draft of five windows and one full layer."""
+    target = [*delta_nets(30), *(full() for _ in range(10))]
+    draft = [*(window() for _ in range(5)), full(heads=4, size=128)]
+    assert len(stock_groups(model(target, draft))) == 46
+    alone = number_of_groups(model(target, []))
+    assert number_of_groups(model(target, draft)) <= alone + 2
+
+
+def test_a_single_layer_of_another_kind_does_not_split_the_others() -> None:
+    """vllm-ascend 16948: 36 delta nets beside one layer with a window of a convolution alone."""
+    target = [*delta_nets(36), states((3, 4096)), *(full() for _ in range(12))]
+    draft = [full()]
+    assert len(stock_groups(model(target, draft))) >= 37
+    assert number_of_groups(model(target, draft)) <= 6
