@@ -43,11 +43,11 @@ class AttentionStrategy:
         return True
 
     def take_for_graph(self, target: TargetOutput, rows: int) -> None:
-        """See ``Strategy``."""
+        """See ``Strategy``; a last chunk of a prompt may hold images, and be as long as others."""
+        draft = self._planner.draft
         if target.hidden_states is not None:
-            take_hidden_states_for_graph(
-                self._planner.draft, self._planner.plan, target.hidden_states, rows
-            )
+            take_hidden_states_for_graph(draft, self._planner.plan, target.hidden_states, rows)
+        draft.embed(rows, target.multimodal)
 
     def lengths(
         self, target: TargetOutput, padding: int, later: LaterPasses | None

@@ -156,9 +156,11 @@ class GraphRunner:
         plan = self.proposal.plan
         numbers = plan.row_numbers.new_tensor(range(each, 2 * each))
         lengths = torch.full((requests,), 2 * each, dtype=torch.int32)
+        positions = numbers.repeat(requests)
+        rope = self.proposal.draft.buffers.rope_positions
         return TargetOutput(
             token_ids=numbers.new_zeros(requests * each),
-            positions=numbers.repeat(requests),
+            positions=positions,
             next_token_ids=numbers.new_zeros(requests),
             hidden_states=None,
             num_rejected=None,
@@ -167,6 +169,7 @@ class GraphRunner:
             host_lengths=lengths,
             length_bounds=lengths,
             longest_row=each,
+            rope_positions=None if rope is None else positions.repeat(rope.shape[0], 1),
         )
 
     def propose(self, target: TargetOutput, tokens: int | None = None) -> torch.Tensor | Eager:

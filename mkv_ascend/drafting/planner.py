@@ -75,7 +75,7 @@ class Planner:
         if not plan.sizes.later_passes:
             rows = needs.cos_sin_rows(batch.positions, None)
             first = needs.first_pass(batch, rows)
-            return Passes(batch, first, sample_rows, refresh=Refresh(self.draft, rows))
+            return Passes(batch, first, sample_rows, refresh=Refresh(self, rows))
         later_rows = self.draft.later_rows(batch.input_rows, requests)
         later = plan.plan_later(later_rows, requests)
         if needs.read_host_lengths:
@@ -97,7 +97,7 @@ class Planner:
             self.positions(later, requests),
             later_rows,
             later_metadata,
-            refresh=Refresh(self.draft, rows),
+            refresh=Refresh(self, rows),
         )
 
     def captured(self, batch: PassBatch) -> Passes:
@@ -142,17 +142,21 @@ class Planner:
         )
 
     def positions(self, later: LaterPasses, requests: int) -> tuple[torch.Tensor, ...]:
-        """Positions of the later passes; those of M-RoPE advance by one on every axis."""
+        """Positions of the later passes; those of M-RoPE advance by one on every axis.
+
+        A row that is padding or past the end of its sequence has planned position 0; then it has
+        position 0 on every axis.
+        """
         buffers, plan = self.draft.buffers, self.plan
         if buffers.rope_positions is None:
             return later.positions
         ahead = plan.row_numbers[1 : len(later.positions) + 1]
-        fits = plan.next_positions[:requests] + ahead[:, None] < plan.sizes.max_model_len
+        live = later.all_positions[:, :requests] > 0
         sampled = buffers.rope_positions[:, buffers.sample_rows[:requests]]
         moved = sampled + ahead[:, None, None]
         rows = later.positions[0].shape[0]
         planned = moved.new_zeros((len(ahead), sampled.shape[0], rows))
-        planned[:, :, :requests] = moved * fits[:, None]
+        planned[:, :, :requests] = moved * live[:, None]
         return tuple(planned)
 
 
@@ -160,15 +164,20 @@ class Planner:
 class Refresh:
     """The head of a graph for attention layers: it renews what a replay needs."""
 
-    draft: Draft
+    planner: Planner
     rows: CosSinRows | None
 
     def __call__(self, passes: Passes) -> Passes:
-        """Launch the head; the passes stay the same."""
+        """Launch the head; positions on several axes (M-RoPE) are those that it makes."""
+        planner, requests = self.planner, passes.batch.requests
         # Padding requests still hold row indices of an earlier batch: clamp them, so that the
         # gather stays in bounds.
         passes.sample_rows.clamp_(max=passes.batch.rows - 1)
-        combine_joined_states(self.draft, passes.batch.rows)
+        combine_joined_states(planner.draft, passes.batch.rows)
         if self.rows is not None:
             self.rows.regather()
-        return passes
+        if planner.draft.buffers.rope_positions is None or not passes.positions:
+            return passes
+        later = planner.plan.later_passes(passes.later_rows, requests)
+        positions = planner.positions(later, requests)
+        return replace(passes, positions=positions[: len(passes.positions)])

@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ class Scenario:
         draft: checkpoint directory of the draft; None runs without speculation.
         num_speculative_tokens: K, tokens drafted per proposal.
         prompts: token ids, one list per request; all are submitted at once.
+        pictures: what each prompt shows, as ``pictures.Picture`` has it, or None; empty: nothing.
         max_tokens: tokens to generate per request; the end token is ignored.
         sampling: further fields of vLLM's SamplingParams; greedy by default.
         seeds: of the prompts, one each; without them sampling is not seeded.
@@ -56,6 +57,7 @@ class Scenario:
     draft: str | None = None
     num_speculative_tokens: int = 3
     prompts: list[list[int]] = field(default_factory=list)
+    pictures: list[Sequence[int] | None] = field(default_factory=list)
     max_tokens: int = 32
     sampling: dict[str, Any] = field(default_factory=dict)
     seeds: list[int] = field(default_factory=list)
@@ -100,6 +102,10 @@ class Scenario:
                 "cudagraph_mode": self.graphs,
                 "cudagraph_capture_sizes": list(self.capture_sizes),
             }
+        if self.pictures:
+            # The processor spells placeholders in a text.
+            arguments["skip_tokenizer_init"] = False
+            arguments["limit_mm_per_prompt"] = {"image": 1, "video": 0}
         if self.mkv_ascend:
             arguments["additional_config"] = {"mkv_ascend": self.mkv_ascend}
         if self.record_drafts:
@@ -273,6 +279,10 @@ def _execute(scenario: Scenario) -> Result:
         _do_not_trace()
     if scenario.record_drafts and scenario.environment.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
         _hand_over_drafts()
+    if scenario.pictures:
+        from tests.support import pictures
+
+        pictures.load_without_torchvision()
     from vllm import LLM, SamplingParams
     from vllm.platforms import current_platform
 
@@ -295,7 +305,7 @@ def _execute(scenario: Scenario) -> Result:
         )
         for seed in seeds
     ]
-    prompts = [{"prompt_token_ids": prompt} for prompt in scenario.prompts]
+    prompts = _prompts(scenario)
     outputs = []
     for _ in range(scenario.repeats):
         outputs += llm.generate(prompts, sampling, use_tqdm=False)
@@ -318,6 +328,17 @@ def _execute(scenario: Scenario) -> Result:
         preempted_contexts=forcer.contexts if forcer else [],
         platform=f"{platform.__module__}.{platform.__qualname__}",
     )
+
+
+def _prompts(scenario: Scenario) -> list[dict[str, Any]]:
+    prompts: list[dict[str, Any]] = [{"prompt_token_ids": ids} for ids in scenario.prompts]
+    if scenario.pictures:
+        from tests.support.pictures import Picture
+
+        for prompt, picture in zip(prompts, scenario.pictures, strict=True):
+            if picture is not None:
+                prompt["multi_modal_data"] = {"image": Picture(*picture).image()}
+    return prompts
 
 
 def _chosen_logprobs(completion: Any) -> list[float]:

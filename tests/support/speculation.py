@@ -10,7 +10,8 @@ request is that far from ``max_model_len``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -252,8 +253,20 @@ def speculate(
     target: Path, drafter: Drafter, prompt: Sequence[int], k: int, max_new_tokens: int
 ) -> SpeculativeOutput:
     """As ``draft_and_verify``, computed anew: for a drafter that is more than its checkpoint."""
-    first = reference.greedy_continuation(target, prompt, 1)
-    tokens, gaps = [*prompt, *first.tokens], list(first.gaps)
+    logits = functools.partial(reference.logits_of, target)
+    return speculate_by(logits, drafter, prompt, k, max_new_tokens)
+
+
+def speculate_by(
+    logits: Callable[[Sequence[int]], torch.Tensor],
+    drafter: Drafter,
+    prompt: Sequence[int],
+    k: int,
+    max_new_tokens: int,
+) -> SpeculativeOutput:
+    """As ``speculate``, of a target that gives ``logits`` after each of its tokens."""
+    first, gap = choice(logits(prompt)[-1])
+    tokens, gaps = [*prompt, first], [gap]
     end = len(prompt) + max_new_tokens
     proposals: list[DraftProposal] = []
     accepted = [0] * k
@@ -261,7 +274,7 @@ def speculate(
         proposed = draft(drafter, tokens, k)
         proposals.append(DraftProposal(list(tokens), proposed.tokens))
         gaps += proposed.gaps
-        rows = reference.logits_of(target, [*tokens, *proposed.tokens])[len(tokens) - 1 :]
+        rows = logits([*tokens, *proposed.tokens])[len(tokens) - 1 :]
         for position, row in enumerate(rows):
             token, gap = choice(row)
             tokens.append(token)

@@ -128,6 +128,19 @@ HEADS_OF_FAMILIES: tuple[DerivedRecipe, ...] = (
         steps=60,
     ),
     HeadRecipe(
+        # For a target with pictures, whose language part is this model (``pictured_model``).
+        name="mimo_eagle3",
+        model_type="llama",
+        source="mimo",
+        method="eagle3",
+        architecture={
+            **_WIDE_HEAD,
+            "eagle_aux_hidden_state_layer_ids": [0, 1],
+            "num_aux_hidden_states": 2,
+        },
+        steps=60,
+    ),
+    HeadRecipe(
         name="mimo_mtp",
         model_type="qwen2",
         source="mimo",

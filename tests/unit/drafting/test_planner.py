@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from mkv_ascend.drafting.draft import DraftBuffers
+from mkv_ascend.drafting.passes import Passes
 from mkv_ascend.drafting.plan import DraftPlan, Sizes
-from mkv_ascend.drafting.planner import Planner
+from mkv_ascend.drafting.planner import Planner, Refresh
 
 
 def test_rope_positions_of_several_axes_move_on_together() -> None:
@@ -30,3 +31,24 @@ def test_rope_positions_of_several_axes_move_on_together() -> None:
         # The second request would stand at position 12, which no sequence has.
         [[4, 0, 0], [5, 0, 0], [7, 0, 0]],
     ]
+
+
+def test_a_replay_counts_on_from_the_positions_of_its_own_step() -> None:
+    """Rows of padding hold places of an earlier batch, and get position 0 on every axis."""
+    rows = 3
+    sizes = Sizes(later_passes=1, max_requests=rows, max_tokens=16, max_model_len=512)
+    plan = DraftPlan(sizes, [torch.zeros(rows, 4, dtype=torch.int32)], [4])
+    none, sampled = torch.zeros(1), torch.tensor([1, 3, 99])
+    axes = torch.zeros(3, 4, dtype=torch.int64)
+    draft: Any = SimpleNamespace(buffers=DraftBuffers(none, none, sampled, rope_positions=axes))
+    needs: Any = None
+    batch: Any = SimpleNamespace(requests=rows, rows=4)
+    captured = Passes(batch, None, sampled, (torch.zeros(3, rows),), later_rows=rows)
+    for live, first in ((3, 20), (2, 300)):
+        plan.next_positions[:live] = first
+        axes[:] = torch.arange(first, first + 12).view(3, 4)
+        plan.plan_later(rows, live)
+        refreshed = Refresh(Planner(draft, plan, needs), None)(captured)
+        wanted = axes[:, [1, 3, 3]] + 1
+        wanted[:, live:] = 0
+        assert [each.tolist() for each in refreshed.positions] == [wanted.tolist()]

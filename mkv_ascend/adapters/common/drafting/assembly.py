@@ -280,10 +280,20 @@ def target_output(proposer: Any, given: dict[str, Any]) -> TargetOutput:
         host_lengths=lengths,
         length_bounds=lengths if bounds is None else bounds[:requests],
         longest_row=common.max_query_len,
-        rope_positions=positions if proposer.uses_mrope else None,
+        rope_positions=rope_positions(proposer, positions),
         multimodal=given.get("mm_embed_inputs"),
         common=common,
     )
+
+
+def rope_positions(proposer: Any, positions: torch.Tensor) -> torch.Tensor | None:
+    """Positions of the target's tokens on the draft's axes (M-RoPE); None if it has one.
+
+    The axes of a target that has one are alike.
+    """
+    if not proposer.uses_mrope:
+        return None
+    return positions.expand(len(proposer.mrope_positions), -1)
 
 
 def host_lengths(common: Any) -> torch.Tensor:

@@ -139,8 +139,6 @@ def why_not_captured(
         return "the target has no full graphs"
     if enforce_eager:
         return "speculative_config says enforce_eager"
-    if proposer.uses_mrope or proposer.supports_mm_inputs:
-        return "it takes positions or embeddings of images"
     if runner.dp_size > 1 or runner.dynamic_eplb or draft.later_rows(2, 1) > 1:
         return "its passes are one with those of other ranks"
     queries = proposer.num_speculative_tokens + 1 + proposer.net_num_new_slots_per_request

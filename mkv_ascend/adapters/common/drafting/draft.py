@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 from vllm.forward_context import get_forward_context
 from vllm_ascend.ascend_forward_context import _EXTRA_CTX
 
@@ -66,6 +68,9 @@ class AscendDraft:
         """See ``Draft``."""
         if self._embeds:
             embeddings, is_multimodal = multimodal or (None, None)
+            if is_multimodal is not None and is_multimodal.shape[0] < rows:
+                # Rows of padding, of a graph for more requests.
+                is_multimodal = pad(is_multimodal, (0, rows - is_multimodal.shape[0]))
             self._proposer.inputs_embeds[:rows] = self._proposer.model.embed_input_ids(
                 self.buffers.token_ids[:rows],
                 multimodal_embeddings=embeddings,
@@ -137,6 +142,21 @@ class AscendDraft:
         inner: Any = getattr(self._proposer.model, "model", None)
         if self._proposer._share_mtp_indices and hasattr(inner, "set_skip_topk"):
             inner.set_skip_topk(skip)
+
+
+def takes_images(proposer: Any) -> bool:
+    """Whether a draft that is loaded takes the target's embeddings of images.
+
+    Others draft from token ids alone, which hold a placeholder for each part of an image. A draft
+    model and parallel drafting have rows in the first pass that the target has not; there vLLM
+    leaves images out. vllm-ascend 0.23.0 hands them to any draft, also to a text model.
+    """
+    if not proposer.supports_mm_inputs:
+        return False
+    if proposer.parallel_drafting or not proposer.pass_hidden_states_to_model:
+        return False
+    embed = proposer.model.embed_input_ids
+    return "multimodal_embeddings" in inspect.signature(embed).parameters
 
 
 def buffers_of(proposer: Any, enforce_eager: bool) -> DraftBuffers:

@@ -32,6 +32,7 @@ from mkv_ascend.adapters.common.drafting.assembly import (
     run_dummy_passes,
     target_output,
 )
+from mkv_ascend.adapters.common.drafting.draft import takes_images
 from mkv_ascend.adapters.common.drafting.draft_config import (
     builder_config,
     preserve_ascend_config,
@@ -120,6 +121,7 @@ def load_model(self: Any, model: Any) -> None:
     self.assembly.refuse_options()
     with _image_token_named(model):
         stock(self).load_model(model)
+    self.supports_mm_inputs = takes_images(self)
     self.assembly.model_loaded()
 
 

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drafts for a target that sees pictures and has M-RoPE (Qwen2.5-VL), judged by Hugging Face.
+
+Requests with pictures and without are in one batch. A draft model sees placeholders in place of a
+picture, and plain positions; a head has the target's positions on three axes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support import engine, pictures, prompts, reference, speculation
+from tests.support.loop_judgement import in_order
+from tests.support.models import pictured_model
+from tests.support.pictures import Picture, PicturedText
+from tests.support.stock import each_runner
+
+K = 3
+NEW_TOKENS = 16
+SHOWN = [
+    Picture(1, 56, 84),
+    None,
+    Picture(2, 84, 56),
+    Picture(3, 28, 112),
+    None,
+    Picture(4, 112, 112),
+    Picture(5, 84, 84),
+]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Prompts whose decoding no near tie decides, and their decoding in plain loops."""
+
+    target: Path
+    draft: Path
+    prompts: list[list[int]]
+    pictures: list[Picture | None]
+    outputs: list[speculation.SpeculativeOutput]
+
+    def accepted(self) -> list[int]:
+        """Draft tokens by position in a proposal."""
+        counts = [output.accepted_per_position for output in self.outputs]
+        return [sum(column) for column in zip(*counts, strict=True)]
+
+
+def judge(target: Path, draft: Path, drafter_of) -> Judged:
+    """Decks around pictures: going on needs every key."""
+    decks = [reference.token_ids(target, deck) for deck in prompts.deck_prompts(len(SHOWN))]
+    kept = []
+    for deck, picture in zip(decks, SHOWN, strict=True):
+        prompt = deck if picture is None else pictures.with_picture(deck[:4], deck[4:])
+        text = PicturedText(target, prompt, picture)
+        output = speculation.speculate_by(text.logits, drafter_of(text), text.prompt, K, NEW_TOKENS)
+        if output.decided:
+            kept.append((prompt, picture, output))
+    prompts_kept, shown, outputs = map(list, zip(*kept, strict=True))
+    assert len(shown) - shown.count(None) >= 3
+    assert None in shown
+    return Judged(target, draft, prompts_kept, shown, outputs)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pictured_model.write_target(tmp_path_factory.mktemp("target"))
+
+
+@pytest.fixture(scope="module")
+def with_draft_model(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Judged:
+    draft = pictured_model.write_draft(tmp_path_factory.mktemp("draft"))
+    return judge(target, draft, lambda _: speculation.DraftModel(draft))
+
+
+def run(judged: Judged, method: str, runner: dict[str, str], **arguments):
+    case = engine.Scenario(
+        model=str(judged.target),
+        draft=str(judged.draft),
+        prompts=judged.prompts,
+        pictures=judged.pictures,
+        max_tokens=NEW_TOKENS,
+        num_speculative_tokens=K,
+        speculative={"method": method},
+        record_drafts=True,
+        graphs="FULL_DECODE_ONLY",
+        capture_sizes=tuple(requests * (K + 1) for requests in (1, 3, 6)),
+        environment=runner,
+        engine=arguments,
+    )
+    result = engine.run(case)
+    print(f"{method}: accepted {judged.accepted()} of {len(result.proposals)}")
+    assert result.tokens == [output.tokens for output in judged.outputs]
+    assert in_order(result.proposals) == in_order(
+        proposal for output in judged.outputs for proposal in output.proposals
+    )
+    assert result.accepted_per_position == judged.accepted()
+    assert result.draft_replays > 2
+    return result
+
+
+@each_runner
+def test_a_draft_model(with_draft_model: Judged, runner: dict[str, str]):
+    """The target's own text model: only where there is a picture it drafts other tokens."""
+    result = run(with_draft_model, "draft_model", runner)
+    for picture, output in zip(with_draft_model.pictures, with_draft_model.outputs, strict=True):
+        accepted_whole = set(output.accepted_per_position) == {len(output.proposals)}
+        assert accepted_whole == (picture is None)
+    assert result.draft_replays < len(result.proposals)
+
+
+@pytest.fixture(scope="module")
+def with_head(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Judged:
+    head = pictured_model.write_head(tmp_path_factory.mktemp("head"))
+    return judge(target, head, lambda text: pictures.PicturedHead(head, text))
+
+
+@each_runner
+def test_a_head_with_axes(with_head: Judged, runner: dict[str, str]):
+    """Chunks of prompts, some of them of a picture, are as long as the rows of verify steps."""
+    run(with_head, "eagle3", runner, long_prefill_token_threshold=K + 1)
+    assert with_head.accepted()[0] > 0

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiny models of the family Qwen2.5-VL: a trained text model that also sees pictures.
+
+The language part is a tiny Qwen2 that was trained on text and decks, so it notices a missing key.
+The vision tower has random weights: the language part has never learned what a picture means, but
+what it says depends on each picture and on the places of its parts (M-RoPE).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.support.tiny_models import model_directory
+from tests.support.tiny_models.tokenizer import build_tokenizer
+
+TEXT_MODEL, HEAD = "mimo", "mimo_eagle3"
+"""The tiny model whose Qwen2 layers are the language part, and the head on it."""
+
+IMAGE_TOKEN, VIDEO_TOKEN, START_TOKEN, END_TOKEN = 259, 260, 261, 262
+"""Ids of the placeholder of pictures, and of the tokens around it: unused ones of the tokenizer."""
+
+NAMES = {
+    "<unused0>": "<|image_pad|>",
+    "<unused1>": "<|video_pad|>",
+    "<unused2>": "<|vision_start|>",
+    "<unused3>": "<|vision_end|>",
+}
+
+PATCH, MERGE = 14, 2
+SECTION, SECTION_OF_HEAD = [8, 12, 12], [16, 24, 24]
+"""Pairs of a rotation that follow time, rows and columns: of 32, and of the head's 64.
+
+Heads of 128 are rotated by an operator of the NPU, others in torch.
+"""
+
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+
+TOWER = {
+    "depth": 2,
+    "hidden_size": 128,
+    "intermediate_size": 128,
+    "num_heads": 2,
+    "out_hidden_size": 128,
+    "patch_size": PATCH,
+    "spatial_merge_size": MERGE,
+    "fullatt_block_indexes": [1],
+    "window_size": 56,
+}
+
+
+def text_part() -> Any:
+    """The trained text model."""
+    from transformers import Qwen2ForCausalLM
+
+    return Qwen2ForCausalLM.from_pretrained(
+        model_directory(TEXT_MODEL), dtype=torch.float32, local_files_only=True
+    )
+
+
+def write_draft(folder: Path) -> Path:
+    """The text model alone: a draft that sees the placeholders and no picture."""
+    text_part().save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["architectures"] = ["Qwen2ForCausalLM"]
+    (folder / "config.json").write_text(json.dumps(config))
+    _write_tokenizer(folder)
+    return folder
+
+
+def write_head(folder: Path) -> Path:
+    """The head of method eagle3, rotated by positions on three axes as its target is."""
+    shutil.copytree(model_directory(HEAD), folder, dirs_exist_ok=True)
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_parameters"] = {**ROPE, "mrope_section": SECTION_OF_HEAD}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def write_target(folder: Path) -> Path:
+    """A Qwen2.5-VL around the text model, with what its processor reads."""
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    text = text_part()
+    values = text.config.to_dict()
+    for name in ("architectures", "model_type", "transformers_version"):
+        values.pop(name, None)
+    torch.manual_seed(1)
+    config = Qwen2_5_VLConfig(
+        text_config={**values, "rope_parameters": {**ROPE, "mrope_section": SECTION}},
+        vision_config=TOWER,
+        image_token_id=IMAGE_TOKEN,
+        video_token_id=VIDEO_TOKEN,
+        vision_start_token_id=START_TOKEN,
+        vision_end_token_id=END_TOKEN,
+        tie_word_embeddings=False,
+    )
+    whole = Qwen2_5_VLForConditionalGeneration(config)
+    whole.model.language_model.load_state_dict(text.model.state_dict())
+    whole.lm_head.load_state_dict(text.lm_head.state_dict())
+    for name, parameter in whole.model.visual.named_parameters():
+        if parameter.dim() > 1:
+            # The last matrix makes embeddings some times as large as those of letters.
+            torch.nn.init.normal_(parameter, 0, 0.01 if "merger.mlp.2" in name else 0.1)
+    whole.generation_config = text.generation_config
+    whole.save_pretrained(folder)
+    _write_tokenizer(folder)
+    numbers = {
+        "patch_size": PATCH,
+        "merge_size": MERGE,
+        "temporal_patch_size": 2,
+        "min_pixels": (PATCH * MERGE) ** 2,
+        "max_pixels": (PATCH * MERGE * 8) ** 2,
+        "image_processor_type": "Qwen2VLImageProcessor",
+    }
+    (folder / "preprocessor_config.json").write_text(json.dumps(numbers))
+    return folder
+
+
+def _write_tokenizer(folder: Path) -> None:
+    """The byte tokenizer, whose unused tokens have the names that the processor looks for."""
+    build_tokenizer(1024).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        text = (folder / name).read_text(encoding="utf-8")
+        for unused, own in NAMES.items():
+            text = text.replace(unused, own)
+        (folder / name).write_text(text, encoding="utf-8")
+    file = folder / "tokenizer_config.json"
+    # The processor spells placeholders in a text.
+    options = {**json.loads(file.read_text()), "split_special_tokens": False}
+    file.write_text(json.dumps(options, indent=2))

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures in prompts: made from a seed, handed to an engine, and judged by Hugging Face.
+
+A prompt of an engine has one placeholder for a picture; the engine repeats it for each part of the
+picture. What is judged has them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from tests.support.models.pictured_model import (
+    END_TOKEN,
+    IMAGE_TOKEN,
+    MERGE,
+    SECTION_OF_HEAD,
+    START_TOKEN,
+    TEXT_MODEL,
+)
+from tests.support.tiny_models import model_directory
+
+
+class Picture(NamedTuple):
+    """Random dots; the numbers are pixels."""
+
+    seed: int
+    height: int
+    width: int
+
+    def image(self) -> Any:
+        """The picture as PIL has it."""
+        import numpy
+        from PIL import Image
+
+        dots = numpy.random.default_rng(self.seed)
+        shape = (self.height, self.width, 3)
+        return Image.fromarray(dots.integers(0, 256, shape, dtype=numpy.uint8))
+
+
+def with_picture(before: Sequence[int], after: Sequence[int]) -> list[int]:
+    """A prompt of an engine, with the place of a picture between two texts of token ids."""
+    return [*before, START_TOKEN, IMAGE_TOKEN, END_TOKEN, *after]
+
+
+@lru_cache(maxsize=2)
+def image_processor(folder: Path) -> Any:
+    """Cuts pictures into patches; without torchvision, which need not be there."""
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    return Qwen2VLImageProcessorPil.from_pretrained(folder)
+
+
+def load_without_torchvision() -> None:
+    """Let vLLM load the processor of Qwen2.5-VL where there is no torchvision: without videos."""
+    from transformers import AutoTokenizer, Qwen2_5_VLProcessor
+
+    class WithoutVideos(Qwen2_5_VLProcessor):
+        """It has no processor of videos, which takes torchvision."""
+
+        def check_argument_for_proper_class(self, *_: Any) -> None:
+            """Nothing is checked: one argument is missing."""
+
+    def from_pretrained(folder: Any, **_: Any) -> Any:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return WithoutVideos(image_processor(Path(folder)), tokenizer, None)
+
+    Qwen2_5_VLProcessor.from_pretrained = from_pretrained
+
+
+@lru_cache(maxsize=2)
+def load_model(folder: Path) -> Any:
+    """The model in ``folder`` in float32, eager attention, in evaluation mode."""
+    from transformers import Qwen2_5_VLForConditionalGeneration
+
+    model, found = Qwen2_5_VLForConditionalGeneration.from_pretrained(
+        folder,
+        dtype=torch.float32,
+        attn_implementation="eager",
+        local_files_only=True,
+        output_loading_info=True,
+    )
+    if missing := sorted(found["missing_keys"]):
+        raise ValueError(f"{folder} is no reference: it has no {', '.join(missing)}")
+    return model.eval()
+
+
+class RopeOfAxes(torch.nn.Module):
+    """Rotary embedding of a head's Llama layer by positions on three axes.
+
+    Args:
+        rope: the layer's own, of one axis.
+        positions: int64 [3, tokens].
+    """
+
+    def __init__(self, rope: Any, positions: torch.Tensor) -> None:
+        super().__init__()
+        self._rope, self._positions = rope, positions
+
+    def forward(
+        self, states: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines [1, tokens, head size] of the first tokens, as many as asked for."""
+        axes = self._positions[:, None, : positions.shape[1]]
+        cosines, sines = zip(*(self._rope(states, axis) for axis in axes), strict=True)
+        return of_sections(cosines), of_sections(sines)
+
+
+def of_sections(axes: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Each part of a head from its own axis; both halves of a head have the same parts."""
+    parts = [axis.split([*SECTION_OF_HEAD, *SECTION_OF_HEAD], dim=-1) for axis in axes]
+    return torch.cat([parts[index % 3][index] for index in range(6)], dim=-1)
+
+
+@dataclass(frozen=True)
+class PicturedHead:
+    """A ``Drafter``: the head of method eagle3 on what the target says of a picture."""
+
+    checkpoint: Path
+    text: PicturedText
+
+    def rows(self, context: Sequence[int], drafted: Sequence[int]) -> torch.Tensor:
+        """See ``Drafter``."""
+        from tests.support import speculation
+
+        head = speculation.load_head(self.checkpoint, model_directory(TEXT_MODEL))
+        states = self.text.output(context[:-1], output_hidden_states=True).hidden_states
+        own = head.rope
+        head.rope = RopeOfAxes(own, self.text.positions([*context, *drafted]))
+        try:
+            with torch.inference_mode():
+                return speculation.rows_of_head(head, head.known(states), context, drafted)
+        finally:
+            head.rope = own
+
+
+class PicturedText:
+    """A text of token ids around a picture, or without one, as Hugging Face sees it.
+
+    Args:
+        folder: of the model.
+        prompt: an engine's.
+        picture: which it shows; None for a text alone.
+    """
+
+    def __init__(self, folder: Path, prompt: Sequence[int], picture: Picture | None) -> None:
+        self.folder, self.prompt, self._given = folder, list(prompt), {}
+        self._grid = None
+        if picture is None:
+            return
+        cut = image_processor(folder)(images=[picture.image()], return_tensors="pt")
+        self._given, self._grid = dict(cut), cut["image_grid_thw"]
+        parts = int(self._grid.prod()) // MERGE**2
+        place = self.prompt.index(IMAGE_TOKEN)
+        self.prompt[place : place + 1] = [IMAGE_TOKEN] * parts
+
+    def positions(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Of each token, in time, rows and columns: int64 [3, tokens]."""
+        if self._grid is None:
+            return torch.arange(len(tokens)).expand(3, -1)
+        ids = torch.tensor([list(tokens)])
+        kinds = (ids == IMAGE_TOKEN).int()
+        found, _ = load_model(self.folder).model.get_rope_index(ids, kinds, self._grid)
+        return found[:, 0]
+
+    def output(self, tokens: Sequence[int], **options: Any) -> Any:
+        """What the model says of ``tokens``, the prompt and more."""
+        with torch.inference_mode():
+            return load_model(self.folder)(
+                input_ids=torch.tensor([list(tokens)]),
+                position_ids=self.positions(tokens)[:, None],
+                use_cache=False,
+                **self._given,
+                **options,
+            )
+
+    def logits(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Logits after each token, float32 ``[len(tokens), vocabulary]``."""
+        found: torch.Tensor = self.output(tokens).logits[0]
+        return found.float()
