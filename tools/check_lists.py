@@ -86,6 +86,10 @@ EMULATED = {
         # A head that reads the target's keys, as published and which keys.
         "tests/emulated/benchmarks/test_matrix.py::test_a_cell_ends_as_published[gemma4/mtp]",
         "tests/emulated/drafting/test_target_keys.py",
+        # Targets that see pictures.
+        "tests/emulated/drafting/test_pictures.py::test_a_draft_model[v2]",
+        "tests/emulated/drafting/test_pictures.py::test_a_head_with_axes[v1]",
+        "tests/emulated/drafting/test_pictures.py::test_a_head_with_axes[v2]",
         "tests/emulated/layout/test_block_zeroer.py",
         "tests/emulated/layout/test_bookkeeping.py",
         # Plans from numbers, from built models and of engines: experts, states, indexers, heads.

@@ -30,8 +30,7 @@ WORDS = {
         "are neither gated delta nets nor Mamba2 nor short convolutions"
     ),
     "parallel_drafting": "parallel drafting",
-    "several_axes": "a draft with positions on several axes (M-RoPE)",
-    "multi_modal": "a target that takes images or sound",
+    "several_axes": "a draft model with positions on several axes (M-RoPE)",
     "shared_choice_of_keys": "a head whose later passes reuse the first one's choice of keys",
 }
 
@@ -42,6 +41,11 @@ INSTEAD = {
         "one stage with a draft, or stages without one",
         "spread the target by --tensor-parallel-size instead, or on a node that only prefills set "
         "VLLM_USE_V2_MODEL_RUNNER=0",
+    ),
+    # vLLM refuses it on V1, too.
+    "several_axes": (
+        "drafts without mrope_section in their config.json, and heads",
+        "choose a text-only model of the family as the draft, or a head",
     ),
     # vLLM 0.30.0 runs it on V2 alone, and vllm-ascend 0.30.0rc2 refuses it on V1.
     "prefill_context_parallel": (
@@ -75,7 +79,6 @@ class AskedOfV2:
     counts_beside_states: bool
     parallel_drafting: bool
     several_axes: bool
-    multi_modal: bool
     shared_choice_of_keys: bool
 
     def refusals(self) -> Iterator[Refusal]:
@@ -118,8 +121,7 @@ def drafts_on_v2(facts: ServeFacts) -> Iterator[Refusal]:
         and target.recurrent is not None
         and target.recurrent not in ROLLED_BACK,
         parallel_drafting=bool(options.get("parallel_drafting")) and speculation.method != "dflash",
-        several_axes=has_several_positions(draft),
-        multi_modal=any(name in target.values for name in ("vision_config", "audio_config")),
+        several_axes=speculation.method == "draft_model" and has_several_positions(draft),
         shared_choice_of_keys=bool(draft.values.get("index_share_for_mtp_iteration")),
     ).refusals()
 

@@ -29,7 +29,6 @@ def config(
         "enforce_eager": False,
         "is_hybrid": False,
         "is_attention_free": False,
-        "is_multimodal_model": False,
         "hf_config": SimpleNamespace(),
         "hf_text_config": SimpleNamespace(model_type="llama"),
     }
@@ -74,9 +73,7 @@ COMPRESSED = SimpleNamespace(compress_ratios=[0, 4, 128])
         ({"cp": 2}, "decode context parallelism"),
         ({"eplb": True}, "--enable-eplb"),
         ({"parallel_drafting": True}, "parallel drafting"),
-        ({"target": {"is_multimodal_model": True}}, "images"),
         ({"method": "mtp", "draft": {"hf_config": SHARES}}, "choice of keys"),
-        ({"draft": {"uses_mrope": True}}, "M-RoPE"),
         ({"counts": COUNTS, "target": MAMBA1}, "in full graphs of a target whose recurrent layers"),
     ],
 )
@@ -90,6 +87,12 @@ def test_pipelines_are_refused_with_what_serves_as_many_ranks():
     """Model runner V1 has drafts in a pipeline on nodes that only prefill."""
     reason = why_not_served(config(pp=2))
     assert "--tensor-parallel-size instead, or on a node that only prefills set" in reason
+
+
+def test_a_draft_model_of_several_axes_is_refused_without_naming_v1_which_refuses_it_too():
+    reason = why_not_served(config(draft={"uses_mrope": True}))
+    assert "choose a text-only model of the family" in reason
+    assert "VLLM_USE_V2_MODEL_RUNNER=0" not in reason
 
 
 def test_adaptive_verification_is_refused_without_naming_v1_which_lacks_it():
@@ -125,6 +128,8 @@ def test_prefill_context_parallelism_is_refused_without_naming_v1_which_lacks_it
         {"counts": COUNTS, "target": {**MAMBA1, "enforce_eager": True}},
         {"counts": COUNTS, "target": MAMBA1, "graphs": CUDAGraphMode.PIECEWISE},
         {"counts": COUNTS, "target": {"use_mla": True, "hf_text_config": COMPRESSED}},
+        {"target": {"uses_mrope": True}},
+        {"method": "eagle3", "target": {"uses_mrope": True}, "draft": {"uses_mrope": True}},
         {"method": "ngram", "pp": 2},  # not ours to refuse
     ],
 )

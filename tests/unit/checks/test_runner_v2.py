@@ -22,6 +22,7 @@ COUNTS = {"num_speculative_tokens_per_batch_size": [[1, 2, 3], [3, 8, 1]]}
 DEVICE = DeviceFacts(8, 64 << 30, DeviceGeneration.A2, "a test")
 RULES = installed_host.adapters()[0].RULES
 NOT_ON_V1 = {
+    WORDS["several_axes"]: "choose a text-only model of the family",
     WORDS["adaptive_verification"]: "per_batch_size",
     WORDS["prefill_context_parallel"]: "leave prefill_context_parallel_size out",
 }
@@ -104,12 +105,31 @@ def test_models(
     assert asked_of_v2(asked) == {WORDS[name] for name in refused}
 
 
-def test_a_target_that_takes_images(models: dict[str, str], tmp_path: Path) -> None:
+IMAGES = {"vision_config": {"hidden_size": 64}}
+AXES = {"rope_parameters": {"rope_type": "default", "mrope_section": [16, 24, 24]}}
+
+
+@pytest.mark.parametrize(
+    ("draft", "method", "refused"),
+    [
+        ({}, "draft_model", set()),
+        (AXES, "draft_model", {"several_axes"}),
+        (AXES, "eagle3", set()),
+    ],
+)
+def test_a_target_that_takes_images(
+    models: dict[str, str],
+    tmp_path: Path,
+    draft: dict[str, Any],
+    method: str,
+    refused: set[str],
+) -> None:
     values = json.loads(Path(models[TARGET], "config.json").read_text())
-    values["vision_config"] = {"hidden_size": 64}
-    (tmp_path / "config.json").write_text(json.dumps(values))
-    asked = engine(str(tmp_path), models[TARGET], {})
-    assert asked_of_v2(asked) == {WORDS["multi_modal"]}
+    for name, more in (("target", {**IMAGES, **AXES}), ("draft", draft)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({**values, **more}))
+    asked = engine(str(tmp_path / "target"), str(tmp_path / "draft"), {"method": method})
+    assert asked_of_v2(asked) == {WORDS[name] for name in refused}
 
 
 def test_the_variable_counts_where_the_host_has_that_runner() -> None:

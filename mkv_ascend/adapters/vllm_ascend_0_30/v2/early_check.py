@@ -39,8 +39,7 @@ def why_not_served(config: VllmConfig) -> str | None:
         and not hasattr(target.hf_text_config, "linear_num_value_heads")
         and RECURRENT_TYPES.get(target.hf_text_config.model_type) not in ROLLED_BACK,
         parallel_drafting=speculative.parallel_drafting and speculative.method != "dflash",
-        several_axes=draft.uses_mrope,
-        multi_modal=target.is_multimodal_model,
+        several_axes=speculative.method == "draft_model" and draft.uses_mrope,
         shared_choice_of_keys=bool(
             getattr(draft.hf_config, "index_share_for_mtp_iteration", False)
         ),

@@ -18,17 +18,22 @@ class SpeculatorDraft(AscendDraft):
     _drafted = 0
     """Tokens that this proposal has drafted for each request."""
     _positions: torch.Tensor
+    """Of this pass's rows; of later passes on several axes, if the draft has them (M-RoPE)."""
+    _sampled_positions: torch.Tensor
+    """In the sequence, of the rows that the first pass is sampled from."""
 
     def forward(self, rows: int, positions: torch.Tensor | None = None) -> HiddenStates:
         """See ``Draft``."""
         send_tokens_to_experts()
         proposer = self._proposer
         if positions is None:
-            self._drafted = 0
-        self._positions = self.buffers.positions if positions is None else positions
+            self._drafted, self._positions = 0, self.buffers.positions
+            positions = proposer._get_positions(rows)
+        else:
+            self._positions = positions
         inputs: dict[str, Any] = {
             "input_ids": self.buffers.token_ids[:rows],
-            "positions": self.buffers.positions[:rows] if positions is None else positions,
+            "positions": positions,
             "inputs_embeds": proposer.inputs_embeds[:rows] if self._embeds else None,
         }
         if self._takes_states:
@@ -44,10 +49,14 @@ class SpeculatorDraft(AscendDraft):
         speculator = self._proposer
         if not speculator.samples:
             return super().sample(states, rows, out)
-        sampled = states[rows]
+        sampled, positions = states[rows], self._positions[..., rows]
+        if not self._drafted:
+            self._sampled_positions = positions
+        elif positions.dim() > 1:
+            positions = self._sampled_positions + self._drafted
         tokens: torch.Tensor = speculator.sample_draft(
             sampled,
-            self._positions[rows],
+            positions,
             speculator.idx_mapping[: sampled.shape[0]],
             speculator.temperature,
             speculator.seeds,

@@ -23,7 +23,7 @@ SPECULATOR = record(
         "vllm_ascend.platform:NPUPlatform.set_additional_forward_context",
         "vllm_ascend.models.layer.attention.layer:DSAAttention.get_kv_cache_spec",
     ),
-    writes=("is_draft_model", "draft_attn_layer_names"),
+    writes=("is_draft_model", "draft_attn_layer_names", "model_state"),
     why="A proposal of vLLM's builds metadata and slots anew for each pass and reads the target's "
     "in the first. The forward context of this runner never says that a draft runs, and MLA notes "
     "its captured launches by that. Layers without a cache count as the draft's, too: that of "

@@ -14,7 +14,12 @@ from vllm.model_executor.layers.mamba.abstract import MambaBase
 from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
 from vllm.v1.worker.gpu.spec_decode.utils import get_parallel_drafting_token_id
 
-from mkv_ascend.adapters.common.drafting.assembly import Assembly, run_dummy_passes
+from mkv_ascend.adapters.common.drafting.assembly import (
+    Assembly,
+    rope_positions,
+    run_dummy_passes,
+)
+from mkv_ascend.adapters.common.drafting.draft import takes_images
 from mkv_ascend.adapters.common.drafting.draft_config import separate_draft_config
 from mkv_ascend.adapters.common.drafting.families import (
     BlockTables,
@@ -107,7 +112,8 @@ class MkvSpeculator(DraftModelSpeculator):
         # A recurrent draft's first pass has the target's rows: none more for a sampled token.
         self.net_num_new_slots_per_request = int(own and not has_recurrent_layers(vllm_config))
         self.pass_hidden_states_to_model = not own
-        self.uses_mrope = False
+        # Heads have the target's positions; a draft model with several axes is refused.
+        self.uses_mrope = self.draft_model_config.uses_mrope
         self._share_mtp_indices = False
         self.inputs_embeds: torch.Tensor | None = None
         self._draft_config: VllmConfig | None = None
@@ -131,6 +137,10 @@ class MkvSpeculator(DraftModelSpeculator):
         self.input_ids = torch.zeros(rows, **integers)
         self.positions = torch.zeros(rows, **integers)
         self.token_indices_to_sample = torch.zeros(rows, **integers)
+        if self.uses_mrope:
+            axes = self.draft_model_config.mrope_num_dims
+            # A column more, as in vLLM: so that no view of it is contiguous.
+            self.mrope_positions = torch.zeros(axes, rows + 1, **integers)
         if not self.pass_hidden_states_to_model:
             return
         states = torch.zeros(rows, self.hidden_size, dtype=self.dtype, device=self.device)
@@ -143,7 +153,13 @@ class MkvSpeculator(DraftModelSpeculator):
         return self.draft_attn_layer_names
 
     def _get_positions(self, rows: int) -> torch.Tensor:
-        return self.positions[:rows]
+        return self.mrope_positions[:, :rows] if self.uses_mrope else self.positions[:rows]
+
+    def _rope_positions(self, input_batch: Any) -> torch.Tensor | None:
+        """Of the target's pass, on the draft's axes (M-RoPE); None if it has one."""
+        rope = self.model_state.rope_state
+        positions = input_batch.positions if rope is None else rope.positions
+        return rope_positions(self, positions)
 
     def _create_draft_vllm_config(self) -> VllmConfig:
         """The draft's own configuration, made once."""
@@ -178,6 +194,9 @@ class MkvSpeculator(DraftModelSpeculator):
             for name in self.draft_attn_layer_names
             if every[name].get_kv_cache_spec(self.vllm_config) is not None
         }
+        self.supports_mm_inputs = takes_images(self)
+        if self.supports_mm_inputs:
+            self.inputs_embeds = torch.zeros_like(self.hidden_states)
         self.assembly.model_loaded()
 
     @override(SPECULATOR)
@@ -190,6 +209,7 @@ class MkvSpeculator(DraftModelSpeculator):
         target_attn_groups: Any,
     ) -> None:
         """Sort the draft's layers into groups and build the proposal."""
+        self.model_state = model_state
         self.assembly.bind(
             kv_cache_config,
             BlockTables(block_tables.input_block_tables, block_tables.kernel_block_sizes),
@@ -256,6 +276,7 @@ class MkvSpeculator(DraftModelSpeculator):
             num_rejected,
             last_sampled,
             next_prefill_tokens,
+            self._rope_positions(input_batch),
             mm_inputs,
         )
         target = target_output(step)

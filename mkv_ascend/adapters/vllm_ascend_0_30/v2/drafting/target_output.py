@@ -27,6 +27,7 @@ class Step:
         num_sampled, num_rejected: int32 [B].
         last_sampled: int64 [requests of the engine, 1], the token that each request sampled last.
         next_prompt_tokens: int32 [tokens ahead, requests of the engine], of chunked prompts.
+        rope_positions: [axes, at least T], if the draft has several axes (M-RoPE).
         multimodal: the runner's embeddings of images and their places.
     """
 
@@ -37,6 +38,7 @@ class Step:
     num_rejected: torch.Tensor
     last_sampled: torch.Tensor
     next_prompt_tokens: torch.Tensor
+    rope_positions: torch.Tensor | None = None
     multimodal: Any = None
 
 
@@ -59,6 +61,7 @@ def target_output(step: Step) -> TargetOutput:
         host_lengths=lengths,
         length_bounds=batch.seq_lens_cpu_upper_bound[:requests],
         longest_row=longest,
+        rope_positions=(None if step.rope_positions is None else step.rope_positions[:, :tokens]),
         multimodal=step.multimodal,
         common=common,
     )
