@@ -88,8 +88,9 @@ EMULATED = {
         "tests/emulated/drafting/test_target_keys.py",
         # Targets that see pictures.
         "tests/emulated/drafting/test_pictures.py::test_a_draft_model[v2]",
-        "tests/emulated/drafting/test_pictures.py::test_a_head_with_axes[v1]",
         "tests/emulated/drafting/test_pictures.py::test_a_head_with_axes[v2]",
+        "tests/emulated/drafting/test_pictures.py::test_a_layer_that_is_given_pictures[v1]",
+        "tests/emulated/drafting/test_pictures.py::test_a_layer_that_is_given_pictures[v2]",
         "tests/emulated/layout/test_block_zeroer.py",
         "tests/emulated/layout/test_bookkeeping.py",
         # Plans from numbers, from built models and of engines: experts, states, indexers, heads.

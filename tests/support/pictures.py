@@ -7,7 +7,7 @@ picture. What is judged has them all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -57,28 +57,33 @@ def image_processor(folder: Path) -> Any:
 
 
 def load_without_torchvision() -> None:
-    """Let vLLM load the processor of Qwen2.5-VL where there is no torchvision: without videos."""
-    from transformers import AutoTokenizer, Qwen2_5_VLProcessor
+    """Let vLLM load processors of these families where there is no torchvision: without videos."""
+    from transformers import AutoTokenizer, Qwen2_5_VLProcessor, Qwen3VLProcessor
 
-    class WithoutVideos(Qwen2_5_VLProcessor):
-        """It has no processor of videos, which takes torchvision."""
+    def of_images(family: Any) -> Callable[..., Any]:
+        class WithoutVideos(family):
+            """That of pictures stands in for its processor of videos, which takes torchvision."""
 
-        def check_argument_for_proper_class(self, *_: Any) -> None:
-            """Nothing is checked: one argument is missing."""
+            def check_argument_for_proper_class(self, *_: Any) -> None:
+                """Nothing is checked: the stand-in has another class."""
 
-    def from_pretrained(folder: Any, **_: Any) -> Any:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        return WithoutVideos(image_processor(Path(folder)), tokenizer, None)
+        def from_pretrained(folder: Any, **_: Any) -> Any:
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            cuts = image_processor(Path(folder))
+            return WithoutVideos(cuts, tokenizer, cuts)
 
-    Qwen2_5_VLProcessor.from_pretrained = from_pretrained
+        return from_pretrained
+
+    for family in (Qwen2_5_VLProcessor, Qwen3VLProcessor):
+        family.from_pretrained = of_images(family)
 
 
 @lru_cache(maxsize=2)
 def load_model(folder: Path) -> Any:
     """The model in ``folder`` in float32, eager attention, in evaluation mode."""
-    from transformers import Qwen2_5_VLForConditionalGeneration
+    from transformers import AutoModelForImageTextToText
 
-    model, found = Qwen2_5_VLForConditionalGeneration.from_pretrained(
+    model, found = AutoModelForImageTextToText.from_pretrained(
         folder,
         dtype=torch.float32,
         attn_implementation="eager",
@@ -139,6 +144,26 @@ class PicturedHead:
             head.rope = own
 
 
+@dataclass(frozen=True)
+class PicturedMtp:
+    """A ``Drafter``: the layer of multi-token prediction of a model that sees pictures."""
+
+    checkpoint: Path
+    text: PicturedText
+    head: Any
+
+    def rows(self, context: Sequence[int], drafted: Sequence[int]) -> torch.Tensor:
+        """See ``Drafter``."""
+        from tests.support import speculation
+
+        head = self.head
+        head.places = self.text.positions([*context, *drafted])
+        head.pictures = self.text.embeddings()
+        states = self.text.output(context[:-1], output_hidden_states=True).hidden_states
+        with torch.inference_mode():
+            return speculation.rows_of_head(head, head.known(states), context, drafted)
+
+
 class PicturedText:
     """A text of token ids around a picture, or without one, as Hugging Face sees it.
 
@@ -167,6 +192,15 @@ class PicturedText:
         kinds = (ids == IMAGE_TOKEN).int()
         found, _ = load_model(self.folder).model.get_rope_index(ids, kinds, self._grid)
         return found[:, 0]
+
+    def embeddings(self) -> torch.Tensor | None:
+        """Of the picture's parts [parts, width]; None without a picture."""
+        if self._grid is None:
+            return None
+        with torch.inference_mode():
+            model = load_model(self.folder).model
+            found = model.get_image_features(self._given["pixel_values"], self._grid)
+        return torch.cat(list(found.pooler_output))
 
     def output(self, tokens: Sequence[int], **options: Any) -> Any:
         """What the model says of ``tokens``, the prompt and more."""

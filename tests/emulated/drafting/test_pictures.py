@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts for a target that sees pictures and has M-RoPE (Qwen2.5-VL), judged by Hugging Face.
+"""Drafts for targets that see pictures and have M-RoPE, judged by Hugging Face.
 
 Requests with pictures and without are in one batch. A draft model sees placeholders in place of a
-picture, and plain positions; a head has the target's positions on three axes.
+picture, and plain positions; a head has the target's positions on three axes. Whether a head is
+given embeddings of pictures is up to its class in vLLM.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pytest
 
 from tests.support import engine, pictures, prompts, reference, speculation
 from tests.support.loop_judgement import in_order
-from tests.support.models import pictured_model
+from tests.support.models import pictured_hybrid, pictured_model
 from tests.support.pictures import Picture, PicturedText
 from tests.support.stock import each_runner
 
@@ -121,3 +122,16 @@ def test_a_head_with_axes(with_head: Judged, runner: dict[str, str]):
     """Chunks of prompts, some of them of a picture, are as long as the rows of verify steps."""
     run(with_head, "eagle3", runner, long_prefill_token_threshold=K + 1)
     assert with_head.accepted()[0] > 0
+
+
+@pytest.fixture(scope="module")
+def with_mtp(tmp_path_factory: pytest.TempPathFactory) -> Judged:
+    whole, head = pictured_hybrid.write(tmp_path_factory.mktemp("hybrid"))
+    return judge(whole, whole, lambda text: pictures.PicturedMtp(whole, text, head))
+
+
+@each_runner
+def test_a_layer_that_is_given_pictures(with_mtp: Judged, runner: dict[str, str]):
+    """Qwen3.5 in chunks as long as verify steps: the layer has the target's own embeddings."""
+    run(with_mtp, "mtp", runner, long_prefill_token_threshold=K + 1, enable_prefix_caching=False)
+    assert with_mtp.accepted()[0] > 0

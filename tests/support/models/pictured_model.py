@@ -24,6 +24,13 @@ TEXT_MODEL, HEAD = "mimo", "mimo_eagle3"
 IMAGE_TOKEN, VIDEO_TOKEN, START_TOKEN, END_TOKEN = 259, 260, 261, 262
 """Ids of the placeholder of pictures, and of the tokens around it: unused ones of the tokenizer."""
 
+TOKENS = {
+    "image_token_id": IMAGE_TOKEN,
+    "video_token_id": VIDEO_TOKEN,
+    "vision_start_token_id": START_TOKEN,
+    "vision_end_token_id": END_TOKEN,
+}
+
 NAMES = {
     "<unused0>": "<|image_pad|>",
     "<unused1>": "<|video_pad|>",
@@ -65,9 +72,7 @@ def text_part() -> Any:
 def write_draft(folder: Path) -> Path:
     """The text model alone: a draft that sees the placeholders and no picture."""
     text_part().save_pretrained(folder)
-    config = json.loads((folder / "config.json").read_text())
-    config["architectures"] = ["Qwen2ForCausalLM"]
-    (folder / "config.json").write_text(json.dumps(config))
+    write_config(folder, architectures=["Qwen2ForCausalLM"])
     _write_tokenizer(folder)
     return folder
 
@@ -75,9 +80,7 @@ def write_draft(folder: Path) -> Path:
 def write_head(folder: Path) -> Path:
     """The head of method eagle3, rotated by positions on three axes as its target is."""
     shutil.copytree(model_directory(HEAD), folder, dirs_exist_ok=True)
-    config = json.loads((folder / "config.json").read_text())
-    config["rope_parameters"] = {**ROPE, "mrope_section": SECTION_OF_HEAD}
-    (folder / "config.json").write_text(json.dumps(config))
+    write_config(folder, rope_parameters={**ROPE, "mrope_section": SECTION_OF_HEAD})
     return folder
 
 
@@ -93,32 +96,45 @@ def write_target(folder: Path) -> Path:
     config = Qwen2_5_VLConfig(
         text_config={**values, "rope_parameters": {**ROPE, "mrope_section": SECTION}},
         vision_config=TOWER,
-        image_token_id=IMAGE_TOKEN,
-        video_token_id=VIDEO_TOKEN,
-        vision_start_token_id=START_TOKEN,
-        vision_end_token_id=END_TOKEN,
+        **TOKENS,
         tie_word_embeddings=False,
     )
     whole = Qwen2_5_VLForConditionalGeneration(config)
     whole.model.language_model.load_state_dict(text.model.state_dict())
     whole.lm_head.load_state_dict(text.lm_head.state_dict())
-    for name, parameter in whole.model.visual.named_parameters():
-        if parameter.dim() > 1:
-            # The last matrix makes embeddings some times as large as those of letters.
-            torch.nn.init.normal_(parameter, 0, 0.01 if "merger.mlp.2" in name else 0.1)
+    fill_tower(whole.model.visual)
     whole.generation_config = text.generation_config
     whole.save_pretrained(folder)
+    write_processor(folder, PATCH)
+    return folder
+
+
+def fill_tower(tower: Any) -> None:
+    """Random weights: embeddings differ, and are some times as large as those of letters."""
+    for name, parameter in tower.named_parameters():
+        if parameter.dim() > 1:
+            last = any(part in name for part in ("merger.mlp.2", "merger.linear_fc2"))
+            torch.nn.init.normal_(parameter, 0, 0.01 if last else 0.1)
+
+
+def write_config(folder: Path, **values: Any) -> None:
+    """Add values to the config.json in ``folder``."""
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def write_processor(folder: Path, patch: int) -> None:
+    """The tokenizer, and how pictures are cut into squares of ``patch`` pixels."""
     _write_tokenizer(folder)
     numbers = {
-        "patch_size": PATCH,
+        "patch_size": patch,
         "merge_size": MERGE,
         "temporal_patch_size": 2,
-        "min_pixels": (PATCH * MERGE) ** 2,
-        "max_pixels": (PATCH * MERGE * 8) ** 2,
+        "min_pixels": (patch * MERGE) ** 2,
+        "max_pixels": (patch * MERGE * 8) ** 2,
         "image_processor_type": "Qwen2VLImageProcessor",
     }
     (folder / "preprocessor_config.json").write_text(json.dumps(numbers))
-    return folder
 
 
 def _write_tokenizer(folder: Path) -> None:

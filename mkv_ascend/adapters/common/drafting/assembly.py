@@ -281,9 +281,21 @@ def target_output(proposer: Any, given: dict[str, Any]) -> TargetOutput:
         length_bounds=lengths if bounds is None else bounds[:requests],
         longest_row=common.max_query_len,
         rope_positions=rope_positions(proposer, positions),
-        multimodal=given.get("mm_embed_inputs"),
+        multimodal=images_of_target(proposer, given),
         common=common,
     )
+
+
+def images_of_target(proposer: Any, given: dict[str, Any]) -> Any:
+    """The target's embeddings of images and their places, where the draft takes them.
+
+    A head's rows are the target's next tokens. vLLM's runner hands these over, and vllm-ascend's,
+    which replaces it, does not.
+    """
+    if not proposer.supports_mm_inputs:
+        return None
+    scheduled = given["scheduler_output"]
+    return proposer.runner._gather_mm_embeddings(scheduled, shift_computed_tokens=1)
 
 
 def rope_positions(proposer: Any, positions: torch.Tensor) -> torch.Tensor | None:

@@ -148,12 +148,16 @@ def takes_images(proposer: Any) -> bool:
     """Whether a draft that is loaded takes the target's embeddings of images.
 
     Others draft from token ids alone, which hold a placeholder for each part of an image. A draft
-    model and parallel drafting have rows in the first pass that the target has not; there vLLM
-    leaves images out. vllm-ascend 0.23.0 hands them to any draft, also to a text model.
+    model and parallel drafting have rows in the first pass that the target has not, and batches
+    without padding lack some of its rows; there images are left out, as vLLM does with the former.
+    vllm-ascend 0.23.0 asks any draft to embed images, text models too.
     """
-    if not proposer.supports_mm_inputs:
-        return False
-    if proposer.parallel_drafting or not proposer.pass_hidden_states_to_model:
+    has_other_rows = (
+        not proposer.pass_hidden_states_to_model
+        or proposer.parallel_drafting
+        or proposer.speculative_config.disable_padded_drafter_batch
+    )
+    if has_other_rows or not proposer.supports_mm_inputs:
         return False
     embed = proposer.model.embed_input_ids
     return "multimodal_embeddings" in inspect.signature(embed).parameters
