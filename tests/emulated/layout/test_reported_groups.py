@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Public reports of models that vLLM splits into groups of one layer (tests/data/regressions.json)."""
+"""Public reports of models split into groups of one layer (tests/data/regressions.json)."""
 
 from __future__ import annotations
 
