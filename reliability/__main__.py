@@ -24,7 +24,7 @@ import signal
 import sys
 
 from benchmarks.host import add_runner_option, require_runner
-from reliability import bookkeeping, configurations, engines, faults, fuzz, load
+from reliability import bookkeeping, configurations, engines, faults, fuzz, load, started
 
 COMMANDS = {
     "bookkeeping": bookkeeping,
@@ -33,6 +33,7 @@ COMMANDS = {
     "faults": faults,
     "fuzz": fuzz,
     "load": load,
+    "started": started,
 }
 
 

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configurations of tiny models: those that `check` lets pass are started, and must serve.
+
+A number draws an engine as `engines` does, and beside it options that size caches and groups. It is
+judged by the checks of `vllm serve` first; what passes them must start and give every token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.host import RUNNERS
+from benchmarks.matrix.running import FAILS, WORKS
+from reliability import judging, scenarios
+from reliability.scenarios import Case
+
+PAIRS = (*scenarios.ATTENTION, *scenarios.STATES)
+MEMORY = {
+    "kv_cache_memory_bytes": (64 << 20, 16 << 20, 4 << 20, 1 << 20),
+    "num_gpu_blocks_override": (200, 40, 6),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the options of the command on ``parser``."""
+    parser.add_argument("--first", type=int, default=0, help="number of the first one (0)")
+    parser.add_argument("--count", type=int, default=5, help="how many are started (5)")
+
+
+def run(asked: argparse.Namespace) -> int:
+    """Start them; returns the exit status."""
+    kinds: Counter[str] = Counter()
+    found: list[dict[str, Any]] = []
+    number = asked.first
+    while kinds["works"] + kinds["fails"] < asked.count:
+        case = draw(number, dict(RUNNERS[asked.runner]))
+        codes, unplanned = checked(case, asked.runner)
+        if unplanned:
+            # Only the engine knows its plan, and refuses memory that is too small for it.
+            case = without_memory(case)
+        verdict, reason = ("refused", codes) if codes else _served(case)
+        kinds[verdict] += 1
+        found.append({"case": case.describe(), "verdict": verdict, "reason": reason})
+        print(f"{verdict}  {case.describe()}", reason, sep="\n  ", file=sys.stderr)
+        number += 1
+    if asked.json:
+        print(json.dumps(found, indent=1))
+    print(dict(kinds), file=sys.stderr)
+    return 1 if kinds["fails"] else 0
+
+
+def draw(number: int, environment: dict[str, str]) -> Case:
+    """The engine of this number: of ``scenarios.draw``, with options of caches and groups."""
+    case = scenarios.draw(number, PAIRS, environment)
+    chance = random.Random(f"started {number}")
+    engine = dict(case.scenario.engine)
+    for name, values in {"block_size": (128, 256, 384, 1024, 64), **MEMORY}.items():
+        if chance.random() < 0.4:
+            engine[name] = chance.choice(values)
+    layout = {
+        "objective": chance.choice(("balanced", "fewest_groups", "least_memory")),
+        "max_block_size": chance.choice((128, 256, 1024)),
+    }
+    ours: dict[str, Any] = {"layout": layout} if chance.random() < 0.5 else {}
+    if chance.random() < 0.2:
+        ours["drafting"] = {"window": chance.choice((128, 200))}
+    # A window drafts otherwise than the model alone, which judges here.
+    judged = case.judged and "drafting" not in ours
+    scenario = replace(
+        case.scenario, engine=engine, mkv_ascend=ours, record_drafts=judged, force_preemption=False
+    )
+    return replace(case, scenario=scenario, judged=judged)
+
+
+def without_memory(case: Case) -> Case:
+    """With as much memory as engines of tests have."""
+    kept = {name: value for name, value in case.scenario.engine.items() if name not in MEMORY}
+    return replace(case, scenario=replace(case.scenario, engine=kept))
+
+
+def checked(case: Case, runner: str) -> tuple[str, str]:
+    """The codes of what ``check`` refuses, empty for nothing; and why it has no plan, if so."""
+    from mkv_ascend.adapters import installed
+    from mkv_ascend.checks.judging import judge
+    from mkv_ascend.checks.refusal import RefusedError
+    from mkv_ascend.commands.check_devices import devices_of
+
+    asked = argparse.Namespace(devices=None, memory=None)
+    device = devices_of(asked, {})
+    try:
+        _, unplanned = judge(case.scenario.engine_arguments(), device, installed.rules(), runner)
+    except RefusedError as error:
+        return " ".join(refusal.code for refusal in error.refusals), ""
+    return "", unplanned
+
+
+def _served(case: Case) -> tuple[str, str]:
+    verdict = judging.judge(case)
+    if verdict.result == WORKS:
+        return "works", ""
+    # A refusal behind `check` comes too late, however good its words are.
+    word = "fails" if verdict.result == FAILS else "refused by the engine"
+    return "fails", f"{word}: {verdict.reason}"

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is started after `check`: a number draws it again, and what check passes must serve."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.matrix.running import FAILS, REFUSED, WORKS
+from reliability import __main__ as program
+from reliability import scenarios, started
+from reliability.judging import Verdict
+from tests.support import reference
+
+
+@pytest.fixture(autouse=True)
+def no_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scenarios, "model_directory", lambda name: f"/models/{name}")
+    monkeypatch.setattr(reference, "token_ids", lambda folder, text: list(range(2000)))
+
+
+def test_a_number_draws_the_same_again_with_options_of_caches() -> None:
+    drawn = [started.draw(number, {}) for number in range(60)]
+    assert drawn == [started.draw(number, {}) for number in range(60)]
+    given = {name for case in drawn for name in case.scenario.engine}
+    assert {"block_size", *started.MEMORY} < given
+    assert {part for case in drawn for part in case.scenario.mkv_ascend} == {"layout", "drafting"}
+
+
+@pytest.mark.parametrize(("result", "status"), [(WORKS, 0), (FAILS, 1), (REFUSED, 1)])
+def test_what_check_passes_must_serve(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], result: str, status: int
+) -> None:
+    """Every third one is refused by check, and every other third has no plan."""
+    served: list[scenarios.Case] = []
+
+    def judge(case: scenarios.Case) -> Verdict:
+        served.append(case)
+        return Verdict(result, "words")
+
+    answers = {0: ("memory", ""), 1: ("", "states"), 2: ("", "")}
+    monkeypatch.setattr(started, "checked", lambda case, runner: answers[case.number % 3])
+    monkeypatch.setattr(started.judging, "judge", judge)
+    assert program.main(["started", "--count", "20"]) == status
+    assert [case.number for case in served[:4]] == [1, 2, 4, 5]
+    assert len(served) == 20
+    with_memory = {
+        case.number % 3 for case in served if set(started.MEMORY) & set(case.scenario.engine)
+    }
+    assert with_memory == {2}
+    said = capsys.readouterr().err
+    assert "refused  0: " in said
+    assert ("fails: words" in said) == (result == FAILS)
+    assert ("refused by the engine: words" in said) == (result == REFUSED)
