@@ -2,7 +2,7 @@
 """The input of a proposal, and the protocols of the draft that it runs.
 
 A host's adapter gives both. Nothing here knows vLLM. ``Draft`` and ``Builder`` are small enough for
-a fake in plain torch (``tests/unit/drafting/fake_draft.py``).
+a fake in plain torch (``tests/support/fake_draft.py``).
 """
 
 from __future__ import annotations

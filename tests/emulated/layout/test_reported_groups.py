@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Public reports of models split into groups of one layer (tests/data/regressions.json)."""
+"""Public reports of models that vLLM splits into KV groups of one layer each."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWind
 
 from mkv_ascend.layout.building import LayerFacts
 from mkv_ascend.layout.kind import Role
-from tests.emulated.layout.test_layout_stock_faults import stock_groups
 from tests.support import hosts
-from tests.support.caches.kv_configs import configs
+from tests.support.caches.kv_configs import configs, stock_configs
 
 layer_facts = hosts.module("kv_cache.layer_facts")
 
@@ -68,22 +67,29 @@ def number_of_groups(specs: dict[str, Any]) -> int:
     return len(result.kv_cache_groups)
 
 
+def stock_number_of_groups(monkeypatch: pytest.MonkeyPatch, specs: dict[str, Any]) -> int:
+    (result,) = stock_configs(monkeypatch, specs, 2**36, max_model_len=32768)
+    return len(result.kv_cache_groups)
+
+
 def delta_nets(count: int) -> list[MambaSpec]:
     return [states((3, 8192), (32, 128, 128)) for _ in range(count)]
 
 
-def test_one_layer_of_a_draft_does_not_split_its_target() -> None:
+def test_one_layer_of_a_draft_does_not_split_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM 51742: Qwen3.6-35B-A3B with a dflash draft of five windows and one full layer."""
     target = [*delta_nets(30), *(full() for _ in range(10))]
     draft = [*(window() for _ in range(5)), full(heads=4, size=128)]
-    assert len(stock_groups(model(target, draft))) == 46
+    assert stock_number_of_groups(monkeypatch, model(target, draft)) == 46
     alone = number_of_groups(model(target, []))
     assert number_of_groups(model(target, draft)) <= alone + 2
 
 
-def test_a_single_layer_of_another_kind_does_not_split_the_others() -> None:
+def test_a_single_layer_of_another_kind_does_not_split_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """vllm-ascend 16948: 36 delta nets beside one layer with a window of a convolution alone."""
     target = [*delta_nets(36), states((3, 4096)), *(full() for _ in range(12))]
     draft = [full()]
-    assert len(stock_groups(model(target, draft))) >= 37
+    assert stock_number_of_groups(monkeypatch, model(target, draft)) == 50
     assert number_of_groups(model(target, draft)) <= 6

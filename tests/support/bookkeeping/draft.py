@@ -25,7 +25,7 @@ from mkv_ascend.drafting.proposal import Proposal
 from tests.support import hosts
 from tests.support.bookkeeping.cells import BookkeepingError, Cells, Prefixes
 from tests.support.bookkeeping.plans import DRAFT
-from tests.unit.drafting.fake_draft import Attention, FakeBuilder, FakeDraft
+from tests.support.fake_draft import Attention, FakeBuilder, FakeDraft
 
 VOCABULARY = 3
 """Few, so that prefixes are shared and drafts are right now and then."""

@@ -22,7 +22,7 @@ from mkv_ascend.drafting.proposal import Proposal
 from mkv_ascend.drafting.recurrent_groups import RecurrentGroup, RecurrentGroups, TargetRows
 from mkv_ascend.drafting.recurrent_states import RecurrentCaches
 from mkv_ascend.drafting.recurrent_strategy import RecurrentStrategy
-from tests.unit.drafting.fake_draft import (
+from tests.support.fake_draft import (
     PRIME,
     STATE,
     VOCABULARY,

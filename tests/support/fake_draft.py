@@ -211,11 +211,11 @@ def attended(built: Attention, cache: torch.Tensor, size: int, rows: int) -> tor
     return states if built.rotary is None else states + built.rotary[:rows]
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Recorder(TorchDispatchMode):
     """Notes what is launched; running it again uses the same tensors and no Python of the draft."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.calls: list[Any] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
