@@ -186,6 +186,15 @@ TARGETS = (
         heads={"eagle3": "gemma4_eagle3", "mtp": "gemma4_mtp"},
         drafts=A_FEW,
     ),
+    Target(
+        "qwen3.5-moe",
+        "qwen3_5_moe",
+        heads={"mtp": "qwen3_5_moe_mtp"},
+        head_targets={"mtp": "qwen3_5_moe_mtp"},
+        triton=True,
+        drafts=A_FEW,
+        engine={"language_model_only": True},
+    ),
 )
 
 DRAFTS = (
@@ -208,6 +217,7 @@ REFERENCES = {
     "deepseek_v32_mtp": "deepseek_v32_target",
     "glm4_moe_mtp": "glm4_moe",
     "mimo_mtp": "mimo",
+    "qwen3_5_moe_mtp": "qwen3_5_moe",
     "qwen3_next_mtp": "qwen3_next",
 }
 """MTP checkpoint -> the tiny model of its target's weights; transformers has no MTP layers."""

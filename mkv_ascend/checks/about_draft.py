@@ -163,10 +163,7 @@ def why_hits_are_not_read(facts: ServeFacts, draft: ModelFacts) -> str | None:
     if types:
         windows = any("sliding" in kind or "chunked" in kind for kind in types)
     reasons = {
-        "it cannot read the images of a prefix again": (
-            facts.target.values.get("vision_config") is not None
-            or about_draft_inputs.has_several_positions(facts.target)
-        ),
+        "it cannot read the images of a prefix again": about_draft_inputs.takes_images(facts),
         "keys before its windows, which it would need to read a prefix again, are gone": windows,
         "the passes that read a prefix again would have to be those of all ranks": (
             facts.whole("data_parallel_size", 1) > 1

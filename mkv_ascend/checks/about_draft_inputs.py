@@ -15,7 +15,7 @@ from mkv_ascend.checks.facts import ServeFacts
 from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.checks.refusal import Refusal
 
-__all__ = ["CHECKS", "has_several_positions"]
+__all__ = ["CHECKS", "TEXT_ONLY", "has_several_positions", "takes_images"]
 
 
 def _with_more_rows(facts: ServeFacts) -> Mapping[str, Any] | None:
@@ -32,6 +32,18 @@ def has_several_positions(model: ModelFacts) -> bool:
     parts = [part.get(name) for part in (model.text, model.values) for name in ROPE]
     return any(isinstance(part, Mapping) and "mrope_section" in part for part in parts)
 
+
+def takes_images(facts: ServeFacts) -> bool:
+    """Whether prompts may hold images or sound, whose tokens have positions of their own."""
+    if facts.engine.get(TEXT_ONLY):
+        return False
+    inputs = any(name in facts.target.values for name in ("vision_config", "audio_config"))
+    return inputs or has_several_positions(facts.target)
+
+
+TEXT_ONLY = "language_model_only"
+"""vLLM's option that leaves the parts of a model for images and sound out: all that is left are
+prompts of text, and of a token of text all three positions are one."""
 
 ROPE = ("rope_parameters", "rope_scaling")
 """Where config.json files have the numbers of rotary embeddings, of transformers 5 and before."""

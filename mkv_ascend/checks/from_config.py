@@ -199,7 +199,8 @@ def _takes_hits(
     draft = [named.layer for named in layers if named.role is Role.DRAFT]
     if any(layer.states for layer in draft):
         unread = any(layer.window for layer in draft)
-        if unread or target.is_multimodal or asked.number("data_parallel_size", 1) > 1:
+        unread |= target.is_multimodal and not asked.engine.get("language_model_only")
+        if unread or asked.number("data_parallel_size", 1) > 1:
             return False
     return asked.engine.get("enable_prefix_caching") is not False
 

@@ -35,9 +35,10 @@ CELLS = [
     "minimax-m2/eagle3",
     "mimo/mtp",
     "gemma4/mtp",
+    "qwen3.5-moe/mtp",
 ]
 """Ways in which layers of target and draft differ that no other test runs so."""
-NEED_TRITON = ("minimax-m2/eagle3",)
+NEED_TRITON = ("minimax-m2/eagle3", "qwen3.5-moe/mtp")
 """These do not start where vLLM finds no Triton; the other families of ``CELLS`` do."""
 PROBE = Path(__file__).with_name("cell_probe.py")
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-TEXT_TYPES = ("qwen3_5_text",)
-"""Model types of such text models."""
+TEXT_TYPES = {"qwen3_5_text": "Qwen3_5", "qwen3_5_moe_text": "Qwen3_5Moe"}
+"""Model types of such text models -> how transformers' classes of the whole models begin."""
 
 WEIGHTS_FILE = "model.safetensors"
 
@@ -20,17 +20,18 @@ WEIGHTS_FILE = "model.safetensors"
 def save(model: Any, path: Path) -> None:
     """Write the checkpoint around the text model ``model`` (Qwen3.5) into the folder ``path``."""
     import torch
+    import transformers
     from safetensors.torch import load_file, save_file
-    from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
+    family = TEXT_TYPES[model.config.model_type]
     width = model.config.hidden_size
     vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2}
-    config = Qwen3_5Config(
+    config = getattr(transformers, f"{family}Config")(
         text_config=model.config.to_dict(),
         vision_config={**vision, "out_hidden_size": width, "num_position_embeddings": 16},
     )
     torch.manual_seed(0)
-    whole = Qwen3_5ForConditionalGeneration(config)
+    whole = getattr(transformers, f"{family}ForConditionalGeneration")(config)
     whole.model.language_model.load_state_dict(model.model.state_dict())
     whole.lm_head.load_state_dict(model.lm_head.state_dict())
     whole.generation_config = model.generation_config

@@ -149,6 +149,14 @@ HEADS_OF_FAMILIES: tuple[DerivedRecipe, ...] = (
         steps=50,
     ),
     HeadRecipe(
+        name="qwen3_5_moe_mtp",
+        model_type="qwen3_5_moe",
+        source="qwen3_5_moe",
+        method="mtp",
+        architecture={},
+        steps=50,
+    ),
+    HeadRecipe(
         name="gemma4_eagle3",
         model_type="llama",
         source="gemma4",

@@ -26,6 +26,15 @@ _EXPERTS: Mapping[str, Any] = {
     "num_experts_per_tok": 2,
 }
 
+# Of the 8 frequencies of a head, for text, rows and columns; text has one position.
+_ROPE_OF_QWEN3_5: Mapping[str, Any] = {
+    "rope_type": "default",
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 0.25,
+    "mrope_section": [4, 2, 2],
+    "mrope_interleaved": True,
+}
+
 _SHORT_CONVOLUTION: Mapping[str, Any] = {
     "head_dim": 64,
     "conv_L_cache": 3,
@@ -81,17 +90,22 @@ RECURRENT = (
         architecture={
             "layer_types": ["linear_attention", "full_attention"],
             "intermediate_size": 256,
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": 10000.0,
-                "partial_rotary_factor": 0.25,
-                # Of the 8 frequencies of a head, for text, rows and columns; text has one position.
-                "mrope_section": [4, 2, 2],
-                "mrope_interleaved": True,
-            },
+            "rope_parameters": _ROPE_OF_QWEN3_5,
             **_GATED_DELTA_NET,
         },
         steps=240,
+    ),
+    RecurrentRecipe(
+        name="qwen3_5_moe",
+        model_type="qwen3_5_moe_text",
+        architecture={
+            "layer_types": ["linear_attention", "full_attention"],
+            "rope_parameters": _ROPE_OF_QWEN3_5,
+            "num_experts": 8,
+            **_EXPERTS,
+            **_GATED_DELTA_NET,
+        },
+        steps=200,
     ),
     RecurrentRecipe(
         name="lfm2",

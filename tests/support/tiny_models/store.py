@@ -54,6 +54,7 @@ MTP_CODE_FILES = {
     "deepseek_v32": ("heads_sparse.py",),
     "glm4_moe": ("heads_glm4.py",),
     "qwen2": ("heads_mimo.py",),
+    "qwen3_5_moe": ("heads_qwen3_5.py",),
 }
 """Family -> those that decide on its drafting layer, besides."""
 

@@ -27,6 +27,7 @@ def model(name, hybrid=False, **values):
         is_hybrid=hybrid,
         is_attention_free=attention_free,
         max_model_len=4096,
+        multimodal_config=None,
     )
 
 
@@ -197,12 +198,13 @@ def test_sequence_parallelism_is_refused_where_ranks_cannot_share_rows(changes, 
     assert re.search(says, found) if says else not found
 
 
+MROPE = {"mrope_section": [1]}
 UNREAD = [
     ({"draft_values": {"sliding_window": 4096}}, "windows"),
     ({"draft_values": {"layer_types": ["linear_attention", "sliding_attention"]}}, "windows"),
     ({"draft_values": {"layer_types": ["linear_attention", "chunked_attention"]}}, "windows"),
     ({"target_values": {"vision_config": {}}}, "images"),
-    ({"target_values": {"rope_parameters": {"mrope_section": [1]}}}, "images"),
+    ({"target_values": {"rope_parameters": MROPE}}, "images"),
     ({"data_parallel_size": 2}, "all ranks"),
 ]
 
@@ -225,6 +227,20 @@ def test_prefix_hits_are_switched_off_where_the_draft_cannot_read_them(changes, 
     assert re.search(rf"\(--enable-prefix-caching\) is on .*{reason}", refused(aligned))
     assert switch_prefix_hits_off(aligned, facts_of(aligned)) is None
     assert aligned.cache_config.enable_prefix_caching is True
+
+
+@pytest.mark.parametrize("values", [{"vision_config": {}}, {"rope_parameters": MROPE}])
+def test_prompts_of_text_alone_are_read_again(values):
+    """vLLM's option leaves the parts of the target for images out."""
+    served = config(
+        target=RECURRENT,
+        enable_prefix_caching=True,
+        mamba_cache_mode="align",
+        target_values=values,
+    )
+    assert "images" in refused(served)
+    served.model_config.multimodal_config = SimpleNamespace(language_model_only=True)
+    assert not refused(served)
 
 
 def test_layers_that_are_named_decide_not_a_window_that_none_of_them_has():

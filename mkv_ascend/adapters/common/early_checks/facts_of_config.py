@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.attention.entry import DeviceGeneration
+from mkv_ascend.checks.about_draft_inputs import TEXT_ONLY
 from mkv_ascend.checks.facts import DeviceFacts, ServeFacts, SpeculationFacts
 from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.layout.kind import Role
@@ -60,6 +61,7 @@ def _engine(config: VllmConfig) -> dict[str, Any]:
     if transfer is not None:
         found["kv_transfer_config"] = {"kv_role": transfer.kv_role}
     given = config.additional_config or {}
+    inputs = config.model_config.multimodal_config
     return {
         **found,
         "distributed_executor_backend": config.parallel_config.distributed_executor_backend,
@@ -67,6 +69,7 @@ def _engine(config: VllmConfig) -> dict[str, Any]:
         # vLLM switches them on by itself; beside states only who asks for them has them.
         "enable_prefix_caching": cache.enable_prefix_caching and cache.mamba_cache_mode != "none",
         "max_model_len": config.model_config.max_model_len,
+        TEXT_ONLY: inputs is not None and inputs.language_model_only,
         "max_num_batched_tokens": scheduler.max_num_batched_tokens,
         "max_num_seqs": scheduler.max_num_seqs,
         # vLLM sets it for some KV connectors, too, but only later.

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The drafting layer of Qwen3.5, as in checkpoints that vLLM's ``qwen3_5_mtp`` loads.
+
+In a file of its own, beside ``heads``: a change of that one trains all heads anew.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from torch import nn
+
+from tests.support.tiny_models.heads import MTP_HEADS, Head, Qwen3NextMtpHead
+
+MODEL_TYPE = "qwen3_5_moe"
+"""Of the checkpoints: those with experts, which see images too."""
+
+
+class Qwen35MtpHead(Qwen3NextMtpHead):
+    """As Qwen3-Next's, one more layer with attention, of the target's kind."""
+
+    def __init__(self, target: Any) -> None:
+        Head.__init__(self, target)
+        config, inner = target.config, target.model
+        width, epsilon = config.hidden_size, config.rms_norm_eps
+        norm = type(inner.norm)
+        self.pre_fc_norm_embedding = norm(width, eps=epsilon)
+        self.pre_fc_norm_hidden = norm(width, eps=epsilon)
+        self.fc = nn.Linear(2 * width, width, bias=False)
+        attention = config.layer_types.index("full_attention")
+        self.layer = type(inner.layers[attention])(config, attention)
+        self.norm = norm(width, eps=epsilon)
+        self.rope = type(inner.rotary_emb)(config)
+
+
+def register() -> None:
+    """Let heads of this family be built and loaded."""
+    cast("dict[str, type[Head]]", MTP_HEADS)[MODEL_TYPE] = Qwen35MtpHead
