@@ -195,6 +195,7 @@ TARGETS = (
         drafts=A_FEW,
         engine={"language_model_only": True},
     ),
+    Target("kda", "kimi_linear", triton=True, drafts=A_FEW),
 )
 
 DRAFTS = (

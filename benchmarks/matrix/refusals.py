@@ -26,6 +26,11 @@ OURS = (
         "a recurrent state would have to be taken back where tokens are rejected",
     ),
     Refusal(
+        r"layers of Kimi delta attention \(KDA\), whose state mkv_ascend cannot take back",
+        "vLLM 0.23.0's layers of Kimi delta attention keep one state of a request, and none for "
+        "each draft token",
+    ),
+    Refusal(
         r"states are kept at the end of each block of .*",
         "a step or chunk is shorter than a block at whose end states are kept for prefix hits",
     ),

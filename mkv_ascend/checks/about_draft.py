@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mkv_ascend import host_versions
-from mkv_ascend.checks import about_draft_inputs, about_draft_window
+from mkv_ascend.checks import about_draft_inputs, about_draft_window, delta_attention
 from mkv_ascend.checks.facts import ServeFacts, SpeculationFacts
-from mkv_ascend.checks.model import GATED_DELTA_RULE, ModelFacts
+from mkv_ascend.checks.model import DELTA_ATTENTION, GATED_DELTA_RULE, ModelFacts
 from mkv_ascend.checks.refusal import Refusal
 
 __all__ = ["CHECKS", "MOST_TOKENS_PER_STEP", "ROLLED_BACK"]
@@ -20,7 +20,8 @@ npu_fused_infer_attention_score in TND layout, asserted by every builder of vllm
 ROLLED_BACK = frozenset({GATED_DELTA_RULE, "Mamba2", "short convolution"})
 """Recurrent layers whose state can be taken back to the last accepted token."""
 
-NEVER_ROLLED_BACK = frozenset({"Kimi delta attention (KDA)", "Mamba1", "linear attention"})
+NEVER_ROLLED_BACK = frozenset({"Mamba1", "linear attention"})
+"""Those whose state cannot be, on any host; of Kimi delta attention see ``HostRules``."""
 
 HEADS = ("eagle", "eagle3", "dflash")
 
@@ -103,9 +104,16 @@ def own_predictor(facts: ServeFacts) -> Iterator[Refusal]:
 def states_of_target(facts: ServeFacts) -> Iterator[Refusal]:
     """A target whose states cannot be taken back where tokens are rejected."""
     kind, target, vllm = facts.target.recurrent, facts.target.name, host_versions.vllm()
-    if facts.speculation is None:
+    if facts.speculation is None or delta_attention.is_taken_back(facts, facts.target):
         return
-    if kind in NEVER_ROLLED_BACK:
+    change = "leave --speculative-config out for this model"
+    if kind == DELTA_ATTENTION and delta_attention.is_kept_for_drafts(facts):
+        reason = (
+            f"{target} has layers of {kind} with an output gate of two factors, and {vllm} loads "
+            "gates of full rank alone (Kimi-K3's), with drafts or without"
+        )
+        change = "serve it with vllm-ascend 0.23.0, without --speculative-config"
+    elif kind in NEVER_ROLLED_BACK or kind == DELTA_ATTENTION:
         reason = (
             f"{target} has layers of {kind}, whose state mkv_ascend cannot take back to the last "
             f"accepted token on {vllm}"
@@ -121,7 +129,7 @@ def states_of_target(facts: ServeFacts) -> Iterator[Refusal]:
         "target-states",
         f"drafts are asked for, and {reason}",
         f"speculation over attention layers, and beside them {', '.join(sorted(ROLLED_BACK))}",
-        "leave --speculative-config out for this model",
+        change,
     )
 
 
@@ -136,7 +144,9 @@ def states_of_draft(facts: ServeFacts) -> Iterator[Refusal]:
         # The predictor's own layers are attention layers.
         return
     possible = f"draft models of attention layers, {', '.join(sorted(ROLLED_BACK))}"
-    if kind in NEVER_ROLLED_BACK or speculation.method in HEADS:
+    delta = kind == DELTA_ATTENTION and not delta_attention.is_taken_back(facts, draft)
+    never = kind in NEVER_ROLLED_BACK or delta
+    if never or speculation.method in HEADS:
         yield Refusal(
             "draft-states",
             f"the draft {draft.name} ({speculation.method}) has layers of {kind}, whose state "

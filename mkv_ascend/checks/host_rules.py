@@ -22,7 +22,8 @@ class HostRules:
     ``hits_beside_states``: whether vLLM looks for prefix hits beside states of the target by
     itself; it then keeps the states at ends of blocks, too. ``counts_batches_in_flight``: whether
     vLLM admits requests by the tokens of all batches under way, not of one. ``short_convolution``:
-    what vLLM calls the module of a layer that is one.
+    what vLLM calls the module of a layer that is one. ``delta_attention_drafts``: whether
+    Kimi delta attention keeps a state for each draft token, so that rejected ones are taken back.
     """
 
     quantizations: tuple[str, ...]
@@ -33,3 +34,4 @@ class HostRules:
     hits_beside_states: bool
     counts_batches_in_flight: bool
     short_convolution: str
+    delta_attention_drafts: bool

@@ -14,6 +14,7 @@ from mkv_ascend.layout.kind import Kind, Role
 __all__ = ["GATED_DELTA_RULE", "RECURRENT_TYPES", "ModelFacts", "read_model_facts"]
 
 GATED_DELTA_RULE = "gated delta rule"
+DELTA_ATTENTION = "Kimi delta attention (KDA)"
 RECURRENT_TYPES = {
     "qwen3_next": GATED_DELTA_RULE,
     "qwen3_5_text": GATED_DELTA_RULE,
@@ -28,7 +29,7 @@ RECURRENT_TYPES = {
     "mamba2": "Mamba2",
     "lfm2": "short convolution",
     "lfm2_moe": "short convolution",
-    "kimi_linear": "Kimi delta attention (KDA)",
+    "kimi_linear": DELTA_ATTENTION,
     "mamba": "Mamba1",
     "falcon_mamba": "Mamba1",
     "jamba": "Mamba1",

@@ -189,7 +189,11 @@ def delta_attention(
         change = (value[token] - known) * beta[token][:, None]
         memory = memory + key[token][:, :, None] * change[:, None, :]
         outputs.append(torch.einsum("hkv,hk->hv", memory, query[token]))
-    gate = by_head(states @ own["self_attn.g_a_proj"].T @ own["self_attn.g_b_proj"].T)
+    if "self_attn.g_proj" in own:
+        # Of full rank, as Kimi-K3's.
+        gate = by_head(states @ own["self_attn.g_proj"].T)
+    else:
+        gate = by_head(states @ own["self_attn.g_a_proj"].T @ own["self_attn.g_b_proj"].T)
     result = norm(torch.stack(outputs), own["self_attn.o_norm"]) * gate.sigmoid()
     return result.flatten(1) @ own["self_attn.o_proj"].T
 

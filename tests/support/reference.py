@@ -95,9 +95,9 @@ def load_model(directory: Path) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from tests.support.tiny_models import deepseek_v32
+    from tests.support.tiny_models import further_models
 
-    deepseek_v32.register()
+    further_models.register()
     model, found = AutoModelForCausalLM.from_pretrained(
         directory,
         dtype=torch.float32,

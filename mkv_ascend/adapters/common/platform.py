@@ -82,7 +82,7 @@ class MkvPlatform(NPUPlatform):
                 refuse(ValueError(reason))
             try:
                 early_check.check_compressed(vllm_config, host.RULES)
-                early_check.check_models(vllm_config)
+                early_check.check_models(vllm_config, host.RULES)
                 kv_connectors.check_connectors(vllm_config)
             except (SelectionError, kv_connectors.ConnectorError) as error:
                 refuse(error)

@@ -32,6 +32,7 @@ RULES = HostRules(
     hits_beside_states=False,
     counts_batches_in_flight=False,
     short_convolution="conv",
+    delta_attention_drafts=False,
 )
 
 

@@ -36,6 +36,7 @@ RULES = HostRules(
     hits_beside_states=True,
     counts_batches_in_flight=True,
     short_convolution="short_conv",
+    delta_attention_drafts=True,
 )
 
 

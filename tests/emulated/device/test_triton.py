@@ -141,6 +141,19 @@ def test_a_launch_is_counted_by_name_and_copies_nothing() -> None:
     assert made.bytes_to_host == made.bytes_to_device == 0
 
 
+def test_a_launch_gives_the_compiled_kernel_which_has_its_constants() -> None:
+    """vllm-ascend 0.30.0rc2 launches a kernel at start-up and only what that gave afterwards."""
+    left, right = torch.randn(100).npu(), torch.randn(100).npu()
+    first, second = torch.zeros(100).npu(), torch.zeros(100).npu()
+    compiled = add_with_mask[(1,)](left, right, first, 100, BLOCK=64)
+    before = counters.snapshot()
+    compiled[(2,)](left, right, second, 100)
+    assert (counters.snapshot() - before).launches["triton.add_with_mask"] == 1
+    assert first[64:].count_nonzero() == 0
+    torch.testing.assert_close(second, left + right)
+    assert not add_with_mask.pre_run_hooks
+
+
 def test_a_kernel_in_a_graph() -> None:
     left, right, output = (torch.zeros(8).npu() for _ in range(3))
     graph = torch.npu.NPUGraph()

@@ -60,7 +60,7 @@ def configure(monkeypatch):
 
         monkeypatch.setattr(NPUPlatform, "check_and_update_config", classmethod(stock))
         monkeypatch.setattr(early_check, "check_compressed", lambda config, rules: None)
-        monkeypatch.setattr(early_check, "check_models", lambda config: None)
+        monkeypatch.setattr(early_check, "check_models", lambda config, rules: None)
         check = "mkv_ascend.adapters.common.early_checks.kv_connectors.check_connectors"
         monkeypatch.setattr(check, lambda config: None)
         MkvPlatform.check_and_update_config(config)

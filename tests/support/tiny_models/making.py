@@ -90,9 +90,9 @@ def _write_chat_template(path: Path) -> None:
 
 
 def _make(recipe: AnyRecipe, corpus: Corpus, path: Path, progress: Progress | None) -> None:
-    from tests.support.tiny_models import deepseek_v32
+    from tests.support.tiny_models import further_models
 
-    deepseek_v32.register()
+    further_models.register()
     if isinstance(recipe, FittedRecipe):
         make_fitted(recipe, corpus, path)
         return

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tests.support.tiny_models.recipe import RecurrentRecipe
+from tests.support.tiny_models.recipe import MAX_POSITIONS, RecurrentRecipe
 
 _GATED_DELTA_NET: Mapping[str, Any] = {
     "head_dim": 64,
@@ -138,6 +138,37 @@ RECURRENT = (
             "num_experts_per_tok": 2,
             "mamba_n_heads": 4,
             **_MAMBA_2,
+        },
+        steps=140,
+    ),
+    RecurrentRecipe(
+        name="kimi_linear",
+        model_type="kimi_linear",
+        # Sizes of a key, a value and a latent are the least that operators take.
+        architecture={
+            "num_attention_heads": 2,
+            "intermediate_size": 256,
+            "kv_lora_rank": 512,
+            "q_lora_rank": None,
+            "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 128,
+            "mla_use_nope": True,
+            "num_experts": 0,
+            "num_experts_per_token": 1,
+            "num_shared_experts": 0,
+            "first_k_dense_replace": 2,
+            "model_max_length": MAX_POSITIONS,
+            "architectures": ["KimiLinearForCausalLM"],
+            # Layers are counted from 1 here.
+            "linear_attn_config": {
+                "kda_layers": [1],
+                "full_attn_layers": [2],
+                "num_heads": 2,
+                "head_dim": 128,
+                "short_conv_kernel_size": 4,
+                "use_full_rank_gate": True,
+            },
         },
         steps=140,
     ),

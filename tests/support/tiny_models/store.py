@@ -31,6 +31,7 @@ from tests.support.tiny_models.recipes import (
     FittedRecipe,
     HeadRecipe,
     PerturbedRecipe,
+    Recipe,
     RecurrentRecipe,
 )
 from tests.support.tiny_models.recipes_sparse import SparseRecipe
@@ -46,6 +47,11 @@ DERIVED_CODE_FILES = ("derived.py", "head_sensitivity.py", "head_training.py", "
 
 RECURRENT_CODE_FILES = ("recurrent.py", "state_space.py")
 """Those that decide on models with recurrent states, besides."""
+
+OWN_CODE_FILES: dict[str, tuple[str, ...]] = {
+    "kimi_linear": ("kimi_linear.py", "own_names.py"),
+}
+"""Family -> those that decide on its model, besides: transformers has no class of it."""
 
 SPARSE_CODE_FILES = ("deepseek_v32.py",)
 """Those that decide on models whose attention chooses keys, besides."""
@@ -88,6 +94,9 @@ def content_hash(recipe: AnyRecipe, corpus: Corpus) -> str:
         content["configuration"] = recipe.configuration()
     if isinstance(recipe, RecurrentRecipe):
         content["code"] |= {name: _source_digest(name) for name in RECURRENT_CODE_FILES}
+    if isinstance(recipe, Recipe) and not isinstance(recipe, HeadRecipe):
+        sources: tuple[str, ...] = OWN_CODE_FILES.get(recipe.model_type, ())
+        content["code"] |= {name: _source_digest(name) for name in sources}
     if isinstance(recipe, SparseRecipe):
         content["code"] |= {name: _source_digest(name) for name in SPARSE_CODE_FILES}
     if isinstance(recipe, PerturbedRecipe | HeadRecipe):

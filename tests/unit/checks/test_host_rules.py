@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -216,3 +217,23 @@ def test_hits_that_a_recurrent_draft_cannot_read_are_refused_where_they_are_on_b
     assert "--no-enable-prefix-caching" in refused(engine, EQUAL_PAGES)["recurrent-draft-option"]
     without = {**engine, "enable_prefix_caching": False}
     assert "recurrent-draft-option" not in refused(without, EQUAL_PAGES)
+
+
+def test_kimi_delta_attention_is_taken_back_where_the_host_keeps_states_of_drafts(
+    models: dict[str, str], tmp_path: Path
+) -> None:
+    published = models["Kimi-Linear-48B-A3B"]
+    config = json.loads((Path(published) / "config.json").read_text())
+    # The output gate of Kimi-K3.
+    config["linear_attn_config"]["use_full_rank_gate"] = True
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    speculation = {"method": "ngram", "num_speculative_tokens": 3}
+
+    def said(model: str, rules: HostRules) -> str:
+        found = refused({"model": model, "speculative_config": speculation}, rules)
+        return found.get("target-states", "")
+
+    assert "cannot take back" in said(published, SHARED)
+    assert "cannot take back" in said(str(tmp_path), SHARED)
+    assert "gates of full rank alone" in said(published, EQUAL_PAGES)
+    assert said(str(tmp_path), EQUAL_PAGES) == ""

@@ -21,11 +21,15 @@ if TYPE_CHECKING:
 
 
 class GatedDeltaNet:
-    """Gated delta rule (Qwen3-Next, Qwen3.5): a convolution and a matrix per head."""
+    """Gated delta rule (Qwen3-Next, Qwen3.5): a convolution and a matrix per head.
+
+    So is Kimi delta attention (KDA), by the same builder: one decay for each channel of a key.
+    """
 
     def why_not(self, layer: Any, speculative: int) -> str | None:
-        """Layers of other rules (KDA) share this kind's builder, but their window has no room."""
-        return _without_room(layer, getattr(layer, "conv_kernel_size", None), speculative)
+        """KDA's window has room for draft tokens on vLLM 0.30.0, and none on 0.23.0."""
+        width = getattr(layer, "conv_kernel_size", None) or getattr(layer, "conv_size", None)
+        return _without_room(layer, width, speculative)
 
     def caches(self, layer: Any) -> RecurrentCaches:
         """vllm-ascend keeps the window as [blocks, rows, channels]."""

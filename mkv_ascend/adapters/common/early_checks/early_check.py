@@ -39,18 +39,22 @@ JUDGED_BY_VLLM = (about_draft.vocabulary, about_draft.own_predictor)
 and some families' classes in vLLM count no layers of a predictor."""
 
 
-def check_models(config: VllmConfig) -> None:
+def check_models(config: VllmConfig, rules: HostRules | None = None) -> None:
     """Select a backend for the kind of layer that the target, and the draft, are known to have.
 
     Where ``attention.layers`` is given nothing is judged here: its patterns need the layers' names,
     which are only known once the model is built.
+
+    Args:
+        config: vLLM's, of the whole engine.
+        rules: what states of drafts this host keeps; without them, those that all hosts keep.
 
     Raises:
         SelectionError: none fits, or not the one asked for.
     """
     speculative = config.speculative_config
     has_draft = speculative is not None and speculative.draft_model_config is not None
-    _check_draft(config)
+    _check_draft(config, rules)
     _check_cache_dtypes(config)
     refuse_chunks(config.model_config)
     if has_draft:
@@ -90,13 +94,14 @@ def check_compressed(config: VllmConfig, rules: HostRules) -> None:
         raise SelectionError(text_of(refusals))
 
 
-def _check_draft(config: VllmConfig) -> None:
+def _check_draft(config: VllmConfig, rules: HostRules | None) -> None:
     """Refuse what ``mkv-ascend check`` refuses of a draft; a recurrent one may take no hits.
 
     Raises:
         SelectionError: with every refusal.
     """
     facts = facts_of(config, selection_inputs.environment(config).device_generation)
+    facts = replace(facts, rules=rules)
     checks = [check for check in about_draft.CHECKS if check not in JUDGED_BY_VLLM]
     refusals = [refusal for check in checks for refusal in check(facts)]
     if refusals:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recurrent states: what this adapter does not serve right yet, most of it beside drafts.
 
-Gated delta nets, Mamba2 layers and short convolutions are served as targets with drafts of any
-method; tests judge their tokens. Of others no test knows.
+Gated delta nets, Kimi delta attention, Mamba2 layers and short convolutions are served as targets
+with drafts of any method; tests judge their tokens. Of others no test knows.
 """
 
 from __future__ import annotations
@@ -15,9 +15,15 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheSpec
 
 INSTEAD = "Possible: no speculation, or vllm-ascend 0.23.0 with vLLM 0.23.0"
-OF_KINDS = ("linear_num_value_heads", "mamba_chunk_size", "chunk_size", "conv_L_cache")
-"""Of configurations with gated delta nets, with Mamba2 layers (two names), and with short
-convolutions."""
+OF_KINDS = (
+    "linear_num_value_heads",
+    "linear_attn_config",
+    "mamba_chunk_size",
+    "chunk_size",
+    "conv_L_cache",
+)
+"""Of configurations with gated delta nets, with Kimi delta attention, with Mamba2 layers (two
+names), and with short convolutions."""
 
 
 STATES_OF_ALL_BLOCKS = (
@@ -39,8 +45,8 @@ def why_not_served(config: VllmConfig) -> str | None:
     asked = f"{speculative.method} drafts are asked for beside {model.model}, which keeps"
     if model.is_hybrid and not any(hasattr(model.hf_text_config, name) for name in OF_KINDS):
         return (
-            f"{asked} recurrent states other than gated delta nets, Mamba2 and short "
-            "convolutions: mkv_ascend has not been tested to take these back on vllm-ascend "
+            f"{asked} recurrent states other than gated delta nets, KDA, Mamba2 and "
+            "short convolutions: mkv_ascend has not been tested to take these back on vllm-ascend "
             f"0.30.0rc2. {INSTEAD}"
         )
     return None
