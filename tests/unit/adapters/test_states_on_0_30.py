@@ -23,7 +23,13 @@ WINDOWS = SimpleNamespace(
     hf_text_config=SimpleNamespace(conv_L_cache=3),
 )
 OTHER = SimpleNamespace(
-    model="kimi", is_hybrid=True, is_attention_free=False, hf_text_config=SimpleNamespace()
+    model="jamba", is_hybrid=True, is_attention_free=False, hf_text_config=SimpleNamespace()
+)
+KDA = SimpleNamespace(
+    model="kimi-k3",
+    is_hybrid=True,
+    is_attention_free=False,
+    hf_text_config=SimpleNamespace(linear_attn_config={"use_full_rank_gate": True}),
 )
 GDN = SimpleNamespace(
     model="qwen3-next",
@@ -62,6 +68,8 @@ def reason(target, draft=DENSE, method="draft_model", mode="align"):
         (MAMBA2, DENSE, "draft_model"),
         (MAMBA2, DENSE, "suffix"),
         (WINDOWS, DENSE, "draft_model"),
+        (KDA, DENSE, "draft_model"),
+        (KDA, KDA, "ngram"),
     ],
 )
 def test_what_tests_show_to_be_right_is_served(target, draft, method):
@@ -70,7 +78,7 @@ def test_what_tests_show_to_be_right_is_served(target, draft, method):
 
 @pytest.mark.parametrize("method", ["draft_model", "eagle3", "ngram"])
 def test_drafts_beside_other_states_are_refused(method):
-    assert f"{method} drafts are asked for beside kimi" in reason(OTHER, DENSE, method)
+    assert f"{method} drafts are asked for beside jamba" in reason(OTHER, DENSE, method)
 
 
 @pytest.mark.parametrize("draft", [None, DENSE])
