@@ -70,8 +70,6 @@ class Cells:
 
     def __init__(self, block_sizes: Sequence[int]) -> None:
         self.block_sizes = tuple(block_sizes)
-        self.twins_read = 0
-        """See ``require``."""
         self.owned = Owned({})
         self._blocks: dict[int, tuple[int, dict[Cell, int]]] = {}
         """Block -> the group that wrote to it last, and the prefix in each of its cells."""
@@ -79,8 +77,6 @@ class Cells:
         """Of this step: who wrote to a cell."""
         self._readers: dict[Cell, set[str]] = {}
         """Who found the right key in a cell, which stays there while they have the block."""
-        self._ever: set[Cell] = set()
-        """Keys that were once written, by group, model and prefix."""
 
     def begin_step(self, owned: Owned) -> None:
         """Blocks of the next step; what is written in it, one request alone may write."""
@@ -123,25 +119,14 @@ class Cells:
             raise BookkeepingError(
                 f"{request} writes another key to block {block} than {sorted({writer, *readers})}"
             )
-        self._ever.add((group, model, prefix))
         if cells.get(cell, UNKNOWN) != prefix:
             self._readers.pop(cell, None)
             cells[cell] = prefix
 
     def require(
-        self,
-        request: str,
-        group: int,
-        model: str,
-        slot: int,
-        prefix: int,
-        position: int,
-        twins: bool = False,
+        self, request: str, group: int, model: str, slot: int, prefix: int, position: int
     ) -> None:
         """Read a key.
-
-        Args:
-            twins: some other block may have had the right key instead, which is counted.
 
         Raises:
             BookkeepingError: it was not written for this prefix, or is gone.
@@ -149,9 +134,6 @@ class Cells:
         block = slot // self.block_sizes[group]
         writer, cells = self._blocks.get(block, (group, {}))
         found = cells.get((group, model, slot), UNKNOWN) if writer == group else UNKNOWN
-        if twins and found != prefix and (group, model, prefix) in self._ever:
-            self.twins_read += 1
-            return
         if found != prefix or block == NULL_BLOCK:
             raise BookkeepingError(
                 f"{request} reads the {model}'s key of position {position} in group {group} from "

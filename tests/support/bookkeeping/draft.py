@@ -22,7 +22,6 @@ from mkv_ascend.drafting.needs import Needs
 from mkv_ascend.drafting.plan import DraftPlan, Sizes
 from mkv_ascend.drafting.planner import Planner
 from mkv_ascend.drafting.proposal import Proposal
-from tests.support import hosts
 from tests.support.bookkeeping.cells import BookkeepingError, Cells, Prefixes
 from tests.support.bookkeeping.plans import DRAFT
 from tests.support.fake_draft import Attention, FakeBuilder, FakeDraft
@@ -65,9 +64,6 @@ class CellDraft(FakeDraft):
         self.cells, self.prefixes = cells, prefixes
         self.kv_groups, self.windows = tuple(groups), tuple(windows)
         self.shift, self.max_length = shift, max_length
-        # Two blocks with one hash may differ in the last row, which is made one token ahead. Where
-        # the hash does not tell that token, a hit may have either block.
-        self.twins = self.shift and hosts.NAME != "vllm_ascend_0_23"
         self.random = random.Random(0)
         self.batch: list[Drafted] = []
         self.owners: list[int] = []
@@ -168,10 +164,9 @@ class CellDraft(FakeDraft):
     ) -> None:
         size = self.groups.block_sizes[layer]
         for place in places:
-            twins = self.twins and place % size == size - 1
             slot = table[place // size] * size + place % size
             self.cells.require(
-                request.name, self.kv_groups[layer], DRAFT, slot, numbers[place], place, twins
+                request.name, self.kv_groups[layer], DRAFT, slot, numbers[place], place
             )
 
     def _numbers(self, request: Drafted) -> list[int]:

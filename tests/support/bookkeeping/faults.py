@@ -16,7 +16,6 @@ from vllm.v1.engine import core
 from mkv_ascend.adapters.patching import replaced
 from mkv_ascend.drafting.needs import Needs
 from mkv_ascend.drafting.plan import DraftPlan
-from tests.support import hosts
 from tests.support.bookkeeping.plans import BLOCK
 from tests.support.bookkeeping.worker import Worker
 
@@ -93,19 +92,9 @@ def _a_follower_has_the_leaders_table() -> AbstractContextManager[None]:
 
 @contextmanager
 def _the_last_block_of_a_hit_is_anothers() -> Iterator[None]:
-    """What stock does without our patch: on 0.30.0rc2 as it is, on 0.23.0 with half of the patch.
-
-    There the block is not dropped, because its hash tells the token behind it.
-    """
-    if hosts.NAME == "vllm_ascend_0_23":
-        hasher: Any = core.get_request_block_hasher
-        with replaced(core, "get_request_block_hasher", hasher.__wrapped__):
-            yield
-        return
-    from vllm_ascend.patch.platform import patch_kv_cache_coordinator as patched
-
-    coordinator: Any = patched.AscendHybridKVCacheCoordinator
-    with replaced(coordinator, "__init__", coordinator.__init__.__wrapped__):
+    """With half of our patch: the block is not dropped, and its hash does not tell the token."""
+    hasher: Any = core.get_request_block_hasher
+    with replaced(core, "get_request_block_hasher", hasher.__wrapped__):
         yield
 
 
