@@ -55,11 +55,16 @@ class _OneMore:
         return self._tokens[part.start : part.stop + 1]
 
 
-def drop_no_block(original: Any, manager: Any, *args: Any, **kwargs: Any) -> None:
+def make_without_drops(
+    original: Any, manager: Any, *args: Any, **kwargs: Any
+) -> Callable[[Any, int], None]:
     """``KVCacheManager.__init__`` without groups whose hits lose a block.
 
     Blocks are cached from when their hashes are there. Managers of vllm-ascend have methods of
     their own for that, so it is the coordinator that all go through which is asked for fewer.
+
+    Returns:
+        The ``cache_blocks`` that the manager's coordinator must have then.
     """
     bound = inspect.signature(original).bind(manager, *args, **kwargs)
     config = bound.arguments["kv_cache_config"]
@@ -67,8 +72,7 @@ def drop_no_block(original: Any, manager: Any, *args: Any, **kwargs: Any) -> Non
     bound.arguments["kv_cache_config"] = replace(config, kv_cache_groups=groups)
     bound.arguments["use_eagle"] = False
     original(*bound.args, **bound.kwargs)
-    coordinator, block_size = manager.coordinator, bound.arguments["hash_block_size"]
-    coordinator.cache_blocks = _of_hashed_blocks(coordinator.cache_blocks, block_size)
+    return _of_hashed_blocks(manager.coordinator.cache_blocks, bound.arguments["hash_block_size"])
 
 
 def _of_hashed_blocks(cache_blocks: Any, block_size: int) -> Callable[[Any, int], None]:

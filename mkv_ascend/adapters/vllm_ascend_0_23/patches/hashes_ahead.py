@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
-from mkv_ascend.adapters.common.patches.hashes_ahead import drop_no_block, hash_one_token_ahead
+from typing import Any
+
+from mkv_ascend.adapters.common.patches.hashes_ahead import (
+    hash_one_token_ahead,
+    make_without_drops,
+)
 from mkv_ascend.adapters.patching import patch
 
 hash_blocks_of_heads = patch(
@@ -26,6 +31,10 @@ hash_blocks_of_heads = patch(
     until="vLLM hashes blocks of such drafts with the token behind them (0.33)",
     test="tests/emulated/drafting/test_prefix_hits_of_heads.py",
 )(hash_one_token_ahead)
-hash_blocks_of_heads.also(target="vllm.v1.core.kv_cache_manager:KVCacheManager.__init__")(
-    drop_no_block
-)
+
+
+@hash_blocks_of_heads.also(target="vllm.v1.core.kv_cache_manager:KVCacheManager.__init__")
+def drop_no_block(original: Any, manager: Any, *args: Any, **kwargs: Any) -> None:
+    """See ``make_without_drops``."""
+    cache_blocks = make_without_drops(original, manager, *args, **kwargs)
+    manager.coordinator.cache_blocks = cache_blocks

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.core.single_type_kv_cache_manager import MambaManager
 
 from mkv_ascend.adapters.common.patches.hashes_ahead import (
-    drop_no_block,
     hash_one_token_ahead,
+    make_without_drops,
     tells_all,
 )
 from mkv_ascend.adapters.patching import Patch, patch
@@ -62,9 +62,13 @@ hash_blocks_of_heads = Patch(end_hits_a_block_earlier.record)
 hash_blocks_of_heads.also(target="vllm.v1.engine.core:get_request_block_hasher")(
     hash_one_token_ahead
 )
-hash_blocks_of_heads.also(target="vllm.v1.core.kv_cache_manager:KVCacheManager.__init__")(
-    drop_no_block
-)
+
+
+@hash_blocks_of_heads.also(target="vllm.v1.core.kv_cache_manager:KVCacheManager.__init__")
+def drop_no_block(original: Any, manager: Any, *args: Any, **kwargs: Any) -> None:
+    """See ``make_without_drops``."""
+    cache_blocks = make_without_drops(original, manager, *args, **kwargs)
+    manager.coordinator.cache_blocks = cache_blocks
 
 
 def patches_for(config: VllmConfig) -> tuple[Patch, ...]:
