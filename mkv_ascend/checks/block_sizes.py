@@ -24,7 +24,8 @@ class BlockSizes:
     ``padded``: bytes that vllm-ascend pads smaller pages to; None where it pads none. Plans do
     without, vLLM's own grouping does not. ``packed``: whether all layers take any stride.
     ``kept_states``: that a request holds without those of its draft tokens. ``hits``: whether
-    prefix hits find states of the target at ends of blocks.
+    prefix hits find states of the target at ends of blocks. ``asked_states``: blocks that must be
+    free beside those of a group of states, though they are never taken.
     """
 
     attention: int
@@ -33,6 +34,7 @@ class BlockSizes:
     packed: bool = False
     kept_states: int = 1
     hits: bool = False
+    asked_states: int = 1
 
     def with_hits_beside_states(self) -> BlockSizes:
         """States at the end of a block are kept, too (vLLM's mode "align").

@@ -228,5 +228,10 @@ def _of_states(
         tokens_per_block=sizes.tokens_of_states(named.role),
         container=Container.LIST,
     )
-    retention = Retention(RetentionKind.STATE, sizes.kept_states, extra_blocks=num_draft_tokens)
+    retention = Retention(
+        RetentionKind.STATE,
+        sizes.kept_states,
+        extra_blocks=num_draft_tokens,
+        asked_blocks=sizes.asked_states,
+    )
     return CachedLayer(layout, retention, entry.name, recurrent_table(layout, entry.name))

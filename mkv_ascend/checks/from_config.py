@@ -104,7 +104,10 @@ def find(asked: Asked, rules: HostRules, environment: Environment | None = None)
     environment = environment or Environment(DeviceGeneration.A2)
     _refuse_other_sizes(layers, environment)
     _refuse_unplanned(layers, rules)
+    takes_hits = _takes_hits(asked, layers, target, rules)
     sizes = _block_sizes(asked, layers, tokens, rules)
+    if takes_hits and not _has_states(layers, Role.TARGET):
+        sizes = replace(sizes, asked_states=0)  # a draft's, whose blocks have a manager of ours
     cached = cached_layers(
         layers,
         sizes,
@@ -118,7 +121,7 @@ def find(asked: Asked, rules: HostRules, environment: Environment | None = None)
         cached if groups is None else tuple(chain.from_iterable(groups)),
         Request(tokens, 1 + drafted),
         _tokens_in_flight(asked, rules),
-        _grouping_options(options, _takes_hits(asked, layers, target, rules)),
+        _grouping_options(options, takes_hits),
         None if groups is None else tuple(tuple(x.layout.layer for x in group) for group in groups),
     )
     models = [("target", _described(target, layers, Role.TARGET))]

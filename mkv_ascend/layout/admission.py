@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from mkv_ascend.layout.grouping import Group, Grouping
 from mkv_ascend.layout.objective import MIB
-from mkv_ascend.layout.retention import Request, RetentionKind
+from mkv_ascend.layout.retention import Request
 
 NULL_BLOCKS = 1
 
@@ -27,7 +27,7 @@ def blocks_needed(groups: tuple[Group, ...], request: Request) -> int:
 
 
 def _asked_for(groups: tuple[Group, ...]) -> int:
-    return sum(group.retention.kind is RetentionKind.STATE for group in groups)
+    return sum(group.retention.asked_blocks for group in groups)
 
 
 def never_held(asked_for: int) -> str:

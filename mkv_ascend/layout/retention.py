@@ -56,12 +56,14 @@ class Retention:
     ``extent``: tokens of the window, chunk or encoder, or number of states; 0 for ``ALL``.
     ``tokens_per_row``: tokens that one row of the cache stands for (DeepSeek-V4's compression).
     ``extra_blocks``: blocks beyond those for the tokens (states of speculative tokens).
+    ``asked_blocks``: that must be free beside these in each step, though they are never taken.
     """
 
     kind: RetentionKind
     extent: int = 0
     tokens_per_row: int = 1
     extra_blocks: int = 0
+    asked_blocks: int = 0
 
     def __post_init__(self) -> None:
         if (self.kind is RetentionKind.ALL) != (self.extent == 0) or self.extent < 0:

@@ -46,7 +46,7 @@ def test_prompts_of_one_token():
     case = scenario(
         "granite4",
         prompts=cut_prompts("granite4", [30, 1, 20, 1, 9, 1, 40, 1]),
-        engine={"max_num_seqs": 2, "num_gpu_blocks_override": 8},
+        engine={"max_num_seqs": 2, "num_gpu_blocks_override": 9},
         capture_sizes=(1, 2),
         **GRAPHS,
     )

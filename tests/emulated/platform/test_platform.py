@@ -161,6 +161,7 @@ def dense_model(**fields):
         attention_chunk_size=None,
         is_attention_free=False,
         is_hybrid=False,
+        multimodal_config=None,
         use_mla=False,
         get_head_size=lambda: 64,
         **fields,

@@ -62,7 +62,7 @@ LAYERS = (
         for i in range(3)
     ),
     (paged("target.layers.3", 40_000), Retention(RetentionKind.ALL)),
-    (state("target.layers.4"), Retention(RetentionKind.STATE, 1)),
+    (state("target.layers.4"), Retention(RetentionKind.STATE, 1, asked_blocks=1)),
     (dense("draft.layers.0", Role.DRAFT, 1), Retention(RetentionKind.ALL)),
     (dense("draft.<1>", Role.DRAFT, 1, Kind.SLIDING_WINDOW), Retention(RetentionKind.WINDOW, 200)),
 )

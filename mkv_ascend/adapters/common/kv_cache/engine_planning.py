@@ -76,13 +76,11 @@ def blocks_of_one_request(config: VllmConfig, groups: Groups) -> int:
     return sum(blocks_of_request(group.kv_cache_spec, config) for group in groups)
 
 
-def blocks_asked_for(groups: Groups) -> int:
-    """Blocks that must be free beside those of a request, though it never takes them.
-
-    vllm-ascend's manager of states asks for one in each step (``layout/admission.py``).
-    """
+def blocks_asked_for(config: VllmConfig, groups: Groups) -> int:
+    """Blocks that must be free beside those of a request, though it never takes them."""
     specs = (kv_groups.specs_by_layer(group).values() for group in groups)
-    return sum(isinstance(next(iter(own), None), MambaSpec) for own in specs)
+    states = sum(isinstance(next(iter(own), None), MambaSpec) for own in specs)
+    return states * kv_groups.asked_beside_states(config)
 
 
 def alignment_bytes(config: VllmConfig, groups: Groups) -> int:
@@ -125,7 +123,7 @@ def check_memory(
         return
     block = kv_cache_utils._pool_bytes_per_block(groups)
     aligned = alignment_bytes(config, groups)
-    asked_for = blocks_asked_for(groups)
+    asked_for = blocks_asked_for(config, groups)
     needed = -(-(get_needed_memory() - aligned) // block) + asked_for
     available = max(available_memory - aligned, 0) // block
     if needed <= available:
@@ -158,7 +156,7 @@ def _too_small(
         possible.append(hint)
     return (
         f"one request of {max_model_len} tokens needs {needed} KV cache blocks of {block} bytes "
-        f"({needed * block / MIB:.1f} MiB, {never_held(blocks_asked_for(groups))}) in "
+        f"({needed * block / MIB:.1f} MiB, {never_held(blocks_asked_for(config, groups))}) in "
         f"{len(groups)} KV groups; there are {available} ({memory:.1f} MiB"
         f"{f' less {aligned / MIB:.0f} MiB that align caches for transfer' if aligned else ''}), "
         f"enough for {longest} tokens. Possible: {'; '.join(possible)}"

@@ -179,7 +179,23 @@ def _recurrent_retention(config: VllmConfig, spec: MambaSpec) -> Retention:
     if mode == "all":
         return Retention(RetentionKind.ALL, extra_blocks=spec.num_speculative_blocks)
     states = 2 + getattr(spec, "num_prefill_checkpoint_blocks", 0) if mode == "align" else 1
-    return Retention(RetentionKind.STATE, states, extra_blocks=spec.num_speculative_blocks)
+    return Retention(
+        RetentionKind.STATE,
+        states,
+        extra_blocks=spec.num_speculative_blocks,
+        asked_blocks=asked_beside_states(config),
+    )
+
+
+def asked_beside_states(config: VllmConfig) -> int:
+    """Blocks that the manager of a group of states asks for and never takes.
+
+    vllm-ascend's takes a request's own computed tokens for tokens of another engine, and asks for
+    one more in each step. Ours, of a draft's states beside prefix caching, asks for what it takes.
+    """
+    cache = config.cache_config
+    ours = cache.enable_prefix_caching and cache.mamba_cache_mode == "none"
+    return 0 if ours else 1
 
 
 def search(config: VllmConfig, specs: Specs) -> Grouping:
