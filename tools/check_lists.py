@@ -94,7 +94,6 @@ EMULATED = {
         # Targets that see pictures.
         "tests/emulated/drafting/test_pictures.py::test_a_draft_model[v2]",
         "tests/emulated/drafting/test_pictures.py::test_a_head_with_axes[v2]",
-        "tests/emulated/drafting/test_pictures.py::test_a_layer_that_is_given_pictures[v1]",
         "tests/emulated/drafting/test_pictures.py::test_a_layer_that_is_given_pictures[v2]",
         "tests/emulated/layout/test_block_zeroer.py",
         "tests/emulated/layout/test_bookkeeping.py",
@@ -213,7 +212,7 @@ EMULATED = {
         f"{GRAPHS}::test_default_settings_of_vllm_serve",
         "tests/emulated/drafting/test_prefix_hits_of_heads.py"
         "::test_a_shifted_draft_gives_up_one_block_and_is_right"
-        "[gpt_oss-gpt_oss_eagle3-eagle3-gpt_oss-0-v2]",
+        "[gpt_oss-gpt_oss_eagle3-eagle3-gpt_oss-1-v2]",
         # A window of the draft, which no layer of its model has.
         f"{DRAFT_WINDOWS}::test_proposals_and_acceptance_are_those_of_a_masked_draft"
         "[llama_target-llama_draft-draft_model-3-None-v1]",
