@@ -151,16 +151,19 @@ def test_states_of_two_specs_have_groups_of_their_own():
 
 
 @pytest.mark.parametrize(
-    ("mode", "held"),
+    ("mode", "caching", "held"),
     [
-        ("none", Retention(RetentionKind.STATE, 1, extra_blocks=3)),
-        ("align", Retention(RetentionKind.STATE, 2, extra_blocks=3)),
-        ("all", Retention(RetentionKind.ALL, extra_blocks=3)),
+        # A draft's, beside keys of the target: their manager is ours and asks for what it takes.
+        ("none", True, Retention(RetentionKind.STATE, 1, extra_blocks=3)),
+        ("none", False, Retention(RetentionKind.STATE, 1, extra_blocks=3, asked_blocks=1)),
+        ("align", True, Retention(RetentionKind.STATE, 2, extra_blocks=3, asked_blocks=1)),
+        ("all", True, Retention(RetentionKind.ALL, extra_blocks=3)),
     ],
 )
-def test_states_are_held_as_vllm_counts_them(mode, held):
+def test_states_are_held_as_vllm_counts_them(mode, caching, held):
     spec, given = state(num_speculative_blocks=3), config()
     given.cache_config.mamba_cache_mode = mode
+    given.cache_config.enable_prefix_caching = caching
     found = kv_groups.retention_of(given, spec)
     assert found == held
     pages = spec.max_memory_usage_bytes(given) // spec.page_size_bytes
