@@ -8,6 +8,7 @@ Run each command on the emulated NPU, or as it is on an Ascend host:
     mkv-ascend emulate --strict --float32-compute -- python -m reliability faults --count 10
     mkv-ascend emulate --strict --float32-compute -- python -m reliability fuzz
     mkv-ascend emulate --strict --float32-compute -- python -m reliability bookkeeping
+    mkv-ascend emulate --strict --float32-compute -- python -m reliability started
 
 One needs no device:
 

@@ -33,6 +33,7 @@ from reliability.fault_running import FaultyServer, Verdict
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options of the command on ``parser``."""
     load.add_server_arguments(parser)
+    load.add_choice_of_server(parser)
     parser.add_argument("--first", type=int, default=0, help="number of the first case (0)")
     parser.add_argument("--count", type=int, default=10, help="how many cases (10)")
     parser.add_argument("--kinds", nargs="+", choices=[*KINDS], default=[*KINDS], help="of faults")

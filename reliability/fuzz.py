@@ -63,6 +63,7 @@ class Findings:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options of the command on ``parser``."""
     load.add_server_arguments(parser)
+    parser.set_defaults(no_draft=False, stock=False)  # each of these is called, and the pair too
     parser.add_argument("--examples", type=int, default=20, help="of each operation and kind (20)")
 
 

@@ -81,6 +81,7 @@ class Findings:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options of the command on ``parser``."""
     add_server_arguments(parser)
+    add_choice_of_server(parser)
     parser.add_argument("--spoil", choices=[*SPOILED], help="the draft's weights")
     parser.add_argument("--requests", type=int, default=200, help="how many (200)")
     parser.add_argument("--round", type=int, default=100, help="judged at a time (100)")
@@ -95,11 +96,15 @@ def add_server_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="draws everything (0)")
     parser.add_argument("--mode", choices=[*served.MODES], default="eager", help="of passes")
     parser.add_argument("--ranks", type=int, default=1, help="of tensor parallelism (1)")
-    parser.add_argument("--no-draft", action="store_true", help="serve the target alone")
     parser.add_argument("--priorities", action="store_true", help="schedule by priority")
-    parser.add_argument("--stock", action="store_true", help="run vllm-ascend without the plugin")
     parser.add_argument("--fork", action="store_true", help="fork the engine core: starts faster")
     parser.add_argument("--folder", type=Path, help="for the server's log (a temporary one)")
+
+
+def add_choice_of_server(parser: argparse.ArgumentParser) -> None:
+    """Describe the options that leave the draft or the plugin out."""
+    parser.add_argument("--no-draft", action="store_true", help="serve the target alone")
+    parser.add_argument("--stock", action="store_true", help="run vllm-ascend without the plugin")
 
 
 def setting_of(asked: argparse.Namespace) -> served.Setting:

@@ -37,8 +37,6 @@ FAULTS = {
     KILL: "the process is ended by SIGKILL at the launch",
 }
 """What can be asked for."""
-SPOILING = {NAN: lambda tensor: tensor.fill_(float("nan")), FLIP: lambda tensor: _flip(tensor)}
-"""What is done to a tensor of results."""
 ANY = "*"
 FOREIGN = ("aten::", "triton.", "hccl.", "mkv_ascend::", "NPUGraph.", "graph_task_update")
 """How names of launches begin whose results are not known here."""
@@ -189,6 +187,13 @@ def _flip(tensor: torch.Tensor) -> None:
         dtype, bit = patterns[tensor.element_size()]
         first = tensor[(slice(0, 1),) * tensor.dim()]
         first.view(dtype).bitwise_xor_(1 << bit)
+
+
+SPOILING: dict[str, Callable[[torch.Tensor], Any]] = {
+    NAN: lambda tensor: tensor.fill_(float("nan")),
+    FLIP: _flip,
+}
+"""What is done to a tensor of results."""
 
 
 def _title() -> str:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from reliability import bookkeeping
 from tests.support.bookkeeping.cells import BookkeepingError
 from tests.support.bookkeeping.faults import FAULTS, Fault
 from tests.support.bookkeeping.machine import Engine, machine
@@ -26,6 +27,11 @@ SMALL = settings(
     report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
 )
+
+
+def test_the_program_runs_all_pairs() -> None:
+    """It names them by itself, because its help needs no vLLM."""
+    assert tuple(PAIRS) == bookkeeping.NAMES
 
 
 @pytest.mark.parametrize("name", PAIRS)
