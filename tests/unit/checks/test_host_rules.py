@@ -169,6 +169,32 @@ def test_blocks_of_a_hybrid_model_hold_a_state_where_the_host_pads_pages(
     assert small == 640 * 1024
 
 
+@pytest.mark.parametrize("rules", [SHARED, EQUAL_PAGES])
+@pytest.mark.parametrize(
+    ("target", "draft", "caching", "asked"),
+    [
+        ("Qwen3-0.6B", "Qwen3-Next-80B-A3B", None, 0),
+        ("Qwen3-0.6B", "Qwen3-Next-80B-A3B", False, 1),
+        ("Qwen3-Next-80B-A3B", "Qwen3-0.6B", None, 1),
+    ],
+)
+def test_a_block_is_asked_for_beside_states_unless_their_manager_is_ours(
+    rules: HostRules,
+    target: str,
+    draft: str,
+    caching: bool | None,
+    asked: int,
+    models: dict[str, str],
+) -> None:
+    """As ``kv_groups.asked_beside_states``: ours are states of a draft beside prefix caching."""
+    speculation = {"method": "draft_model", "model": models[draft], "num_speculative_tokens": 3}
+    engine = {"model": models[target], "speculative_config": speculation, "max_model_len": 4096}
+    given = Asked({**engine, "enable_prefix_caching": caching})
+    layers = from_config.find(given, rules).inputs.layers
+    states = [layer for layer in layers if layer.layout.kind is Kind.MAMBA]
+    assert {layer.retention.asked_blocks for layer in states} == {asked}
+
+
 @pytest.mark.parametrize(("rules", "name"), [(SHARED, "conv"), (EQUAL_PAGES, "short_conv")])
 def test_short_convolutions_have_the_hosts_name(
     rules: HostRules, name: str, models: dict[str, str]
