@@ -7,7 +7,8 @@ picture. What is judged has them all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tests.support import reference
 from tests.support.models.pictured_model import (
     END_TOKEN,
     IMAGE_TOKEN,
@@ -83,16 +85,35 @@ def load_model(folder: Path) -> Any:
     """The model in ``folder`` in float32, eager attention, in evaluation mode."""
     from transformers import AutoModelForImageTextToText
 
-    model, found = AutoModelForImageTextToText.from_pretrained(
-        folder,
-        dtype=torch.float32,
-        attn_implementation="eager",
-        local_files_only=True,
-        output_loading_info=True,
-    )
-    if missing := sorted(found["missing_keys"]):
-        raise ValueError(f"{folder} is no reference: it has no {', '.join(missing)}")
-    return model.eval()
+    return reference.load_whole(AutoModelForImageTextToText, folder)
+
+
+@contextmanager
+def rope_of(head: Any, rope: torch.nn.Module) -> Iterator[None]:
+    """Let a head rotate by ``rope`` while the block runs."""
+    own = head.rope
+    head.rope = rope
+    try:
+        yield
+    finally:
+        head.rope = own
+
+
+class RopeAtPlaces(torch.nn.Module):
+    """A rotary embedding that takes positions on three axes, given those of its tokens.
+
+    Args:
+        rope: the layer's own.
+        positions: int64 [3, tokens].
+    """
+
+    def __init__(self, rope: Any, positions: torch.Tensor) -> None:
+        super().__init__()
+        self._rope, self._positions = rope, positions
+
+    def forward(self, states: torch.Tensor, positions: torch.Tensor) -> Any:
+        """Cosines and sines of the first tokens, as many as asked for."""
+        return self._rope(states, self._positions[:, None, : positions.shape[1]])
 
 
 class RopeOfAxes(torch.nn.Module):
@@ -135,13 +156,9 @@ class PicturedHead:
 
         head = speculation.load_head(self.checkpoint, model_directory(TEXT_MODEL))
         states = self.text.output(context[:-1], output_hidden_states=True).hidden_states
-        own = head.rope
-        head.rope = RopeOfAxes(own, self.text.positions([*context, *drafted]))
-        try:
-            with torch.inference_mode():
-                return speculation.rows_of_head(head, head.known(states), context, drafted)
-        finally:
-            head.rope = own
+        rope = RopeOfAxes(head.rope, self.text.positions([*context, *drafted]))
+        with rope_of(head, rope), torch.inference_mode():
+            return speculation.rows_of_head(head, head.known(states), context, drafted)
 
 
 @dataclass(frozen=True)
@@ -157,10 +174,10 @@ class PicturedMtp:
         from tests.support import speculation
 
         head = self.head
-        head.places = self.text.positions([*context, *drafted])
         head.pictures = self.text.embeddings()
         states = self.text.output(context[:-1], output_hidden_states=True).hidden_states
-        with torch.inference_mode():
+        rope = RopeAtPlaces(head.rope, self.text.positions([*context, *drafted]))
+        with rope_of(head, rope), torch.inference_mode():
             return speculation.rows_of_head(head, head.known(states), context, drafted)
 
 

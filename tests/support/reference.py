@@ -92,13 +92,19 @@ def load_model(directory: Path) -> Any:
         ValueError: the model has weights that the checkpoint has not. transformers would make them
             up: it reads a DeepSeek-V3 with the routing of DeepSeek-V2 as another model.
     """
-    import torch
     from transformers import AutoModelForCausalLM
 
     from tests.support.tiny_models import further_models
 
     further_models.register()
-    model, found = AutoModelForCausalLM.from_pretrained(
+    return load_whole(AutoModelForCausalLM, directory)
+
+
+def load_whole(family: Any, directory: Path) -> Any:
+    """As ``load_model``, by one of transformers' families of classes; not kept."""
+    import torch
+
+    model, found = family.from_pretrained(
         directory,
         dtype=torch.float32,
         attn_implementation="eager",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,12 +11,9 @@ import torch
 import vllm_ascend.ops  # noqa: F401  First of vllm_ascend, or its imports go in a circle.
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
 
-from mkv_ascend.layout.building import LayerFacts
-from mkv_ascend.layout.kind import Role
 from tests.support import hosts
-from tests.support.caches.kv_configs import configs, stock_configs
-
-layer_facts = hosts.module("kv_cache.layer_facts")
+from tests.support.caches import kv_configs
+from tests.support.caches.kv_configs import configs, model, stock_configs
 
 BLOCK, PAGE = 1024, 1024 * 2 * 256 * 2 * 2
 """Pages of all layers are equal, so that vLLM takes the models at all."""
@@ -27,19 +25,11 @@ pytestmark = [
 
 
 def full(heads: int = 2, size: int = 256) -> FullAttentionSpec:
-    return FullAttentionSpec(
-        block_size=BLOCK, num_kv_heads=heads, head_size=size, dtype=torch.bfloat16
-    )
+    return replace(kv_configs.full(heads, size), block_size=BLOCK)
 
 
 def window() -> SlidingWindowSpec:
-    return SlidingWindowSpec(
-        block_size=BLOCK,
-        num_kv_heads=2,
-        head_size=256,
-        dtype=torch.bfloat16,
-        sliding_window=2048,
-    )
+    return replace(kv_configs.window(2, 256, 2048), block_size=BLOCK)
 
 
 def states(*shapes: tuple[int, ...]) -> MambaSpec:
@@ -49,17 +39,6 @@ def states(*shapes: tuple[int, ...]) -> MambaSpec:
         dtypes=(torch.bfloat16,) * len(shapes),
         page_size_padded=PAGE,
     )
-
-
-def model(target: list[Any], draft: list[Any]) -> dict[str, Any]:
-    found = {}
-    for role, specs in ((Role.TARGET, target), (Role.DRAFT, draft)):
-        for index, spec in enumerate(specs):
-            name = f"{role.value}.layers.{index}"
-            block = None if isinstance(spec, MambaSpec) else 128
-            layer_facts.tie(spec, LayerFacts(name, role, kernel_block=block))
-            found[name] = spec
-    return found
 
 
 def number_of_groups(specs: dict[str, Any]) -> int:

@@ -20,7 +20,7 @@ from tests.support.models.pictured_model import IMAGE_TOKEN
 from tests.support.tiny_models import model_directory
 from tests.support.tiny_models.corpus import load_corpus
 from tests.support.tiny_models.head_training import proposal_loss
-from tests.support.tiny_models.heads import Head, attend
+from tests.support.tiny_models.heads_qwen3_5 import Qwen35MtpHead
 from tests.support.tiny_models.making import one_thread
 from tests.support.tiny_models.recipe import Recipe
 from tests.support.tiny_models.training import optimise
@@ -43,27 +43,16 @@ TOWER = {
 TRAINING = Recipe(name="", model_type="", architecture={}, steps=40)
 
 
-class MtpHead(Head):
-    """One more layer with attention, of the target's kind.
+class MtpHead(Qwen35MtpHead):
+    """The layer beside pictures.
 
     ``pictures``: embeddings of a picture's parts [parts, width]; None: there is no picture.
-    ``places``: of its tokens on three axes [3, tokens]; None: they follow one another.
     """
 
     pictures: torch.Tensor | None = None
-    places: torch.Tensor | None = None
 
     def __init__(self, target: Any) -> None:
         super().__init__(target)
-        text, config = target.model.language_model, target.config.text_config
-        width, epsilon, norm = config.hidden_size, config.rms_norm_eps, type(text.norm)
-        self.pre_fc_norm_embedding = norm(width, eps=epsilon)
-        self.pre_fc_norm_hidden = norm(width, eps=epsilon)
-        self.fc = nn.Linear(2 * width, width, bias=False)
-        place = config.layer_types.index("full_attention")
-        self.layer = type(text.layers[place])(config, place)
-        self.norm = norm(width, eps=epsilon)
-        self.rope = type(text.rotary_emb)(config)
         for parameter in self.parameters():
             if parameter.dim() >= 2:
                 nn.init.normal_(parameter, std=0.02)
@@ -75,26 +64,6 @@ class MtpHead(Head):
             embedded = embedded.clone()
             embedded[tokens == IMAGE_TOKEN] = self.pictures
         return embedded
-
-    def forward(
-        self, tokens: torch.Tensor, known: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        normed = [self.pre_fc_norm_embedding(self.embed(tokens)), self.pre_fc_norm_hidden(known)]
-        rope: Any = self._rotation
-        states = self.norm(attend(self.layer, rope, self.fc(torch.cat(normed, dim=-1))))
-        return states, states
-
-    def _rotation(self, states: torch.Tensor, positions: torch.Tensor) -> Any:
-        if self.places is not None:
-            positions = self.places[:, None, : positions.shape[1]]
-        return self.rope(states, positions)
-
-    def weights(self) -> dict[str, torch.Tensor]:
-        """See ``Head``; a checkpoint has them beside the target's."""
-        own = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm")
-        named = {f"{name}.weight": getattr(self, name).weight for name in own}
-        named |= {f"layers.0.{name}": value for name, value in self.layer.state_dict().items()}
-        return {f"mtp.{name}": value.detach() for name, value in named.items()}
 
 
 def write(folder: Path) -> tuple[Path, MtpHead]:

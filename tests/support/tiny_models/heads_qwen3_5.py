@@ -21,7 +21,9 @@ class Qwen35MtpHead(Qwen3NextMtpHead):
 
     def __init__(self, target: Any) -> None:
         Head.__init__(self, target)
-        config, inner = target.config, target.model
+        # A target that sees pictures has its language part, and what describes it, one deeper.
+        config = target.config.get_text_config()
+        inner = getattr(target.model, "language_model", target.model)
         width, epsilon = config.hidden_size, config.rms_norm_eps
         norm = type(inner.norm)
         self.pre_fc_norm_embedding = norm(width, eps=epsilon)
