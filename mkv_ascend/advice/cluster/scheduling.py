@@ -45,6 +45,8 @@ class Sequence:
     prefix_tokens: int = 0
     computed: int = 0
     made: int = 0
+    firsts: int = 0
+    """Of its answer, tokens that no verify step gave: one of each time that a prompt was read."""
     steps: int = 0
     has_drafts: bool = False
     """Whether its newest token was sampled by the step before, which then drafts behind it."""
@@ -61,22 +63,22 @@ class Sequence:
     @property
     def steps_left(self) -> int:
         """Verify steps to its end."""
-        left = self.output - self.made
         if self.yields is None:
-            return left
-        return bisect_left(self.yields, left + self._verified) + 1 - self.steps
+            return self.output - self.made
+        return bisect_left(self.yields, self.output - self.firsts) + 1 - self.steps
 
     def made_after(self, steps: int) -> int:
         """Tokens of the answer after so many more verify steps."""
-        gained = steps
-        if self.yields is not None:
-            gained = int(self.yields[self.steps + steps - 1]) - self._verified
-        return min(self.output, self.made + gained)
+        if self.yields is None:
+            made = self.made + steps
+        else:
+            made = self.firsts + self.yields[self.steps + steps - 1]
+        return made if made < self.output else self.output
 
-    @property
-    def _verified(self) -> int:
-        """Tokens that verify steps gave; the others are first ones, also of a prompt read again."""
-        return int(self.yields[self.steps - 1]) if self.yields is not None and self.steps else 0
+    def add_first(self) -> None:
+        """Count the token that the step gave which read the last of its prompt."""
+        self.made += 1
+        self.firsts += 1
 
 
 @dataclass
@@ -190,7 +192,7 @@ class Scheduler:
                 sequence.made = sequence.made_after(1)
                 sequence.steps += 1
             else:
-                sequence.made += 1
+                sequence.add_first()
                 self._keep_prefix(sequence)
             sequence.has_drafts = True
             sequence.computed = sequence.tokens - 1
@@ -223,7 +225,8 @@ class Scheduler:
         """As ``schedule`` and ``complete`` so many times, where ``alike`` allows these."""
         finished = []
         for sequence in self.running:
-            self._take_blocks(sequence, self._needed(sequence, steps))
+            if needed := self._needed(sequence, steps):
+                self._take_blocks(sequence, needed)
             sequence.made = sequence.made_after(steps)
             sequence.steps += steps
             sequence.computed = sequence.tokens - 1
@@ -239,7 +242,8 @@ class Scheduler:
         """Blocks that it lacks for the last of so many steps, which writes behind all before it."""
         before = sequence.made_after(steps - 1) if steps > 1 else sequence.made
         reached = sequence.prompt + before + self.limits.draft_tokens + self.limits.lookahead
-        return max(0, self._blocks(reached) - sequence.shared - sequence.blocks)
+        lacking = self._blocks(reached) - sequence.shared - sequence.blocks
+        return lacking if lacking > 0 else 0
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.limits.block_size)

@@ -96,12 +96,20 @@ def draw_yields(acceptance: float, tokens: int, seed: int) -> Yields | None:
     if not tokens:
         return None
     random = np.random.default_rng(seed)
+    # Of a step; as many are drawn at once as a request seldom needs.
+    mean = sum(acceptance**count for count in range(tokens + 1))
 
     def drawn(output: int) -> list[int]:
-        accepted = random.random((max(1, output - 1), tokens)) < acceptance
-        given = 1 + np.cumprod(accepted, axis=1).sum(axis=1)
-        summed = np.cumsum(given)
-        found: list[int] = summed[: int(np.searchsorted(summed, output - 1)) + 1].tolist()
+        left, last = output - 1, 0
+        found: list[int] = []
+        while not found or last < left:
+            steps = int((left - last) / mean * 1.2) + 4
+            given = np.full(steps, 1 + tokens)
+            if acceptance < 1.0:
+                # The first that is not accepted, counted from 1, gives its own token.
+                given = np.minimum(random.geometric(1.0 - acceptance, steps), 1 + tokens)
+            found += (last + np.cumsum(given)).tolist()
+            last = found[-1]
         return found
 
     return drawn
@@ -246,7 +254,8 @@ class _Pool:
         request = ticket.request
         ticket.then = None
         sequence = Sequence(request.prompt_tokens, request.output_tokens, ticket.yields)
-        sequence.computed, sequence.made = request.prompt_tokens, 1
+        sequence.computed = request.prompt_tokens
+        sequence.add_first()
         self.add(ticket, sequence)
 
     def changed(self, engine: _Engine) -> None:
