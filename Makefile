@@ -73,6 +73,7 @@ soak: setup ## real servers under load and under faults, for hours; goes on wher
 	done
 	@$(SOAK) faults --pair dense --count 60 --keep .cache/soak/faults-1
 	@$(SOAK) faults --pair dense --count 60 --ranks 2 --seed 2 --keep .cache/soak/faults-2
+	@$(SOAK) load --pair dense --adapters 2 --requests 500 --keep .cache/soak/load-adapters
 	@$(SOAK) fuzz --pair dense
 
 docs: setup ## build the documentation into site-docs/

@@ -3,10 +3,12 @@
 
 Starts `vllm serve` with a tiny target and a draft and sends requests drawn from a seed, many at
 once: prompts of 1 to 384 tokens, some with a beginning in common or the same again; streamed and
-whole; several choices; logprobs; a grammar; clients that close the connection; a KV cache so small
-that requests are preempted. Then it checks that
+whole; several choices; drawn at random; logprobs; a grammar; with --adapters those of the target;
+clients that close the connection; a KV cache so small that requests are preempted. Then it checks
+that
 
-- each request was answered, or aborted by its client, and each token is Hugging Face's greedy one;
+- each request was answered, or aborted by its client, and each token is Hugging Face's greedy one,
+  or of the likeliest; what was drawn at random comes as often as Hugging Face's probabilities say;
 - the server runs and waits for no request, and uses no block of its KV cache;
 - requests were preempted, and draft tokens were accepted;
 - the server ends at SIGTERM with no process and no shared memory left behind.
@@ -35,14 +37,15 @@ from typing import Any
 
 from mkv_ascend.commands.demo_server import Server, started, wait_until_healthy
 from mkv_ascend.drafting.worth import LEAST, PROPOSALS
-from reliability import client, served, traffic
+from reliability import adapters, client, served, traffic
 from reliability.client import ABORTED, ANSWERED, Answer, Target
+from reliability.draws import Draws
 from reliability.processes import Watched, megabytes
 from reliability.spoiling import SPOILED, spoiled
 from reliability.tokens import Judge
 from reliability.traffic import Request
+from tests.support.adapters import widened
 from tests.support.stock import STOCK
-from tests.support.tiny_models import model_directory
 
 WORTHLESS = "The draft is worthless"
 IDLE_SECONDS = 60
@@ -57,6 +60,7 @@ class Findings:
         requests: number of each outcome.
         tokens: that came.
         checked: of them that were judged; ``near_ties``: as good as the first choice.
+        draws: of them that were drawn at random.
         preemptions, drafted, accepted: what the server counted.
         memory: MB of each process, after each round.
         ended: exit status after SIGTERM, and after how many seconds the last process was gone.
@@ -68,6 +72,7 @@ class Findings:
     tokens: int = 0
     checked: int = 0
     near_ties: int = 0
+    draws: Draws = field(default_factory=Draws)
     preemptions: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -83,6 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_server_arguments(parser)
     add_choice_of_server(parser)
     parser.add_argument("--spoil", choices=[*SPOILED], help="the draft's weights")
+    parser.add_argument("--adapters", type=int, default=0, help="LoRA, of the target (0)")
     parser.add_argument("--requests", type=int, default=200, help="how many (200)")
     parser.add_argument("--round", type=int, default=100, help="judged at a time (100)")
     parser.add_argument("--at-once", type=int, default=12, help="open requests (12)")
@@ -129,9 +135,11 @@ def run(asked: argparse.Namespace) -> int:
         folder = asked.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         setting = setting_of(asked)
+        if asked.adapters:
+            setting = with_adapters(setting, asked.adapters, Path(temporary))
         if asked.spoil:
-            draft = Path(model_directory(setting.served.pair.draft))
-            setting = replace(setting, draft=spoiled(draft, asked.spoil, Path(temporary)))
+            draft = spoiled(setting.draft_folder, asked.spoil, Path(temporary))
+            setting = replace(setting, draft=draft)
         findings = under_load(setting, asked, folder)
     for problem in findings.problems:
         print(f"  {problem}", file=sys.stderr)
@@ -141,12 +149,23 @@ def run(asked: argparse.Namespace) -> int:
     return 1 if findings.problems else 0
 
 
+def with_adapters(setting: served.Setting, count: int, folder: Path) -> served.Setting:
+    """The same with so many adapters, and models of as many tokens as adapters need."""
+    pair = setting.served.pair
+    target = widened(pair.target, folder / "target")
+    draft = widened(pair.draft, folder / "draft") if setting.with_draft else None
+    return replace(
+        setting, target=target, draft=draft, adapters=adapters.make(target, folder, count)
+    )
+
+
 def summary(found: Findings) -> str:
     """One line."""
     counts = ", ".join(f"{count} {name}" for name, count in sorted(found.requests.items()))
     share = found.accepted / found.drafted if found.drafted else 0.0
     return (
-        f"{counts}; {found.tokens} tokens, {found.checked} judged ({found.near_ties} near ties); "
+        f"{counts}; {found.tokens} tokens, {found.checked} judged ({found.near_ties} near ties, "
+        f"{found.draws.count} drawn at random: {found.draws.deviation:+.1f} deviations); "
         f"{found.preemptions} preemptions, {share:.2f} of drafts accepted; exit status "
         f"{found.ended[0]}, gone after {found.ended[1]:.1f} s; {found.seconds:.0f} s; "
         f"{len(found.problems)} problems"
@@ -164,7 +183,8 @@ def under_load(setting: served.Setting, asked: argparse.Namespace, folder: Path)
     """Start a server, send all requests in rounds, judge them, and end it."""
     began = time.monotonic()
     found, first = _kept(asked)
-    judge = Judge(setting.reference)
+    merged = {name: adapter.merged for name, adapter in setting.adapters.items()}
+    judge = Judge(setting.reference, merged)
     log = folder / "server.log"
     with (
         server_files() as files,
@@ -187,7 +207,7 @@ def under_load(setting: served.Setting, asked: argparse.Namespace, folder: Path)
             _say(f"{numbers.stop} of {asked.requests}: {summary(found)}")
             if asked.keep:
                 _keep(asked, found, numbers.stop)
-        _check_figures(setting, server, found)
+        _check_figures(setting, asked, server, found)
         end(server, watched, found)
     found.seconds += time.monotonic() - began
     return found
@@ -204,7 +224,8 @@ def _round(
     requests = _drawn(setting, asked.seed, numbers)
     target = Target(server.address, setting.model, setting.priorities)
     before = server.metrics()
-    answers = client.send_all(target, requests, asked.at_once)
+    with adapters.loaded(server, setting.adapters):
+        answers = client.send_all(target, requests, asked.at_once)
     _note_answers(answers, judge, found)
     found.problems += idle_problems(server)
     after = server.metrics()
@@ -223,15 +244,19 @@ def _drawn(setting: served.Setting, seed: int, numbers: range) -> list[Request]:
     growing, others = numbers[: served.REQUESTS], numbers[served.REQUESTS :]
     return [
         *(traffic.draw_growing(seed, number, text) for number in growing),
-        *(traffic.draw(seed, number, text, served.LONGEST, grammars) for number in others),
+        *(
+            traffic.draw(seed, number, text, served.LONGEST, grammars, [*setting.adapters])
+            for number in others
+        ),
     ]
 
 
 def _note_answers(answers: list[Answer], judge: Judge, found: Findings) -> None:
-    checked, ties = judge.checked, judge.near_ties
+    checked, ties, judge.draws = judge.checked, judge.near_ties, Draws()
     found.problems += problems_of(answers, judge)
     found.checked += judge.checked - checked
     found.near_ties += judge.near_ties - ties
+    found.draws += judge.draws
     outcomes = Counter(found.requests)
     outcomes.update(answer.outcome for answer in answers)
     found.requests = dict(outcomes)
@@ -262,11 +287,14 @@ def idle_problems(server: Server, seconds: float = IDLE_SECONDS) -> list[str]:
         time.sleep(0.5)
 
 
-def _check_figures(setting: served.Setting, server: Server, found: Findings) -> None:
+def _check_figures(
+    setting: served.Setting, asked: argparse.Namespace, server: Server, found: Findings
+) -> None:
     if not found.preemptions:
         found.problems.append("nothing was preempted: the cache is too large, or too little asked")
-    if setting.with_draft and setting.draft is None and not found.accepted:
+    if setting.with_draft and not asked.spoil and not found.accepted:
         found.problems.append("no draft token was accepted")
+    found.problems += found.draws.problems()
     said = server.log.read_text(errors="replace").count(WORTHLESS)
     is_worthless = found.drafted > 0 and found.accepted < LEAST * found.drafted
     # So many hold a whole count of proposals: each has K tokens, but near the end of a context.
@@ -307,6 +335,7 @@ def _kept(asked: argparse.Namespace) -> tuple[Findings, int]:
         )
     fields = last["found"]
     fields["ended"] = tuple(fields["ended"])
+    fields["draws"] = Draws(**fields["draws"])
     return Findings(**fields), int(last["next"])
 
 
@@ -328,6 +357,7 @@ def _identity(asked: argparse.Namespace) -> dict[str, Any]:
         "stock",
         "fork",
         "spoil",
+        "adapters",
     )
     return {name: getattr(asked, name) for name in names}
 

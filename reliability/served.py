@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.host import RUNNERS
+from reliability import adapters
+from reliability.adapters import Adapter
 from reliability.scenarios import Pair
 from tests.support import engine
 from tests.support.tiny_models import model_directory
@@ -85,7 +87,9 @@ class Setting:
         ranks: of tensor parallelism.
         with_draft: whether it drafts.
         priorities: whether it schedules by the priority of a request.
+        target: folder of another target in place of the pair's.
         draft: folder of another draft in place of the pair's.
+        adapters: name -> adapter (LoRA) of the target.
         options: further arguments of ``vllm serve``.
         variables: further ones of its environment.
     """
@@ -96,19 +100,26 @@ class Setting:
     ranks: int = 1
     with_draft: bool = True
     priorities: bool = False
+    target: Path | None = None
     draft: Path | None = None
+    adapters: Mapping[str, Adapter] = field(default_factory=dict)
     options: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def model(self) -> str:
         """The folder of the target, which is its name in requests too."""
-        return str(model_directory(self.served.pair.target))
+        return str(self.target or model_directory(self.served.pair.target))
 
     @property
     def reference(self) -> Path:
         """The folder of the model that Hugging Face runs in place of the target."""
-        return Path(model_directory(self.served.pair.reference))
+        return self.target or Path(model_directory(self.served.pair.reference))
+
+    @property
+    def draft_folder(self) -> Path:
+        """The folder of the draft."""
+        return self.draft or Path(model_directory(self.served.pair.draft))
 
     def arguments(self) -> list[str]:
         """Of ``vllm serve``."""
@@ -123,6 +134,8 @@ class Setting:
             found += ["--compilation-config", json.dumps(self._graphs())]
         if self.priorities:
             found += ["--scheduling-policy", "priority"]
+        if self.adapters:
+            found += [*adapters.OPTIONS, str(len(self.adapters))]
         if self.with_draft:
             found += ["--speculative-config", json.dumps(self._speculation())]
         return [*found, *self.options]
@@ -136,6 +149,7 @@ class Setting:
             **(untraced if self.mode == "graphs" else {}),
             "NUMBA_NUM_THREADS": "1",
             "TMPDIR": str(folder),
+            **(adapters.VARIABLES if self.adapters else {}),
             **self.variables,
         }
 
@@ -148,6 +162,6 @@ class Setting:
         pair = self.served.pair
         return {
             "method": pair.method,
-            "model": str(self.draft or model_directory(pair.draft)),
+            "model": str(self.draft_folder),
             "num_speculative_tokens": self.served.k,
         }

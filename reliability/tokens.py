@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reliability.client import ANSWERED, Answer
-from reliability.traffic import LETTERS
+from reliability.draws import Draws
+from reliability.traffic import LETTERS, Request
 from tests.support import engine, reference
 from tests.support.pairs import TIES
 
@@ -22,12 +23,15 @@ class Judge:
     Attributes:
         checked: tokens that were judged.
         near_ties: those among them that are not the first choice, but as good as it.
+        draws: those that were drawn at random.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, adapted: Mapping[str, Path] | None = None) -> None:
+        """``adapted``: adapter -> the folder of the target with it."""
         self.checked = 0
         self.near_ties = 0
-        self._folder = folder
+        self.draws = Draws()
+        self._folders = {"": folder, **(adapted or {})}
         self._tie, _ = TIES[engine.compared_dtype()]
         self._known: dict[Any, tuple[list[int], torch.Tensor]] = {}
 
@@ -50,6 +54,9 @@ class Judge:
 
     def _wrong_tokens(self, answer: Answer, tokens: list[int]) -> Iterator[str]:
         rows = self._rows(answer, tokens)
+        if answer.request.likeliest > 1:
+            yield from self._wrong_draws(answer.request, tokens, rows)
+            return
         for position, token in enumerate(tokens):
             row = rows[position]
             self.checked += 1
@@ -61,6 +68,22 @@ class Judge:
                 continue
             yield f"token {position} is {token}, Hugging Face says {int(row.argmax())}"
             return
+
+    def _wrong_draws(
+        self, request: Request, tokens: list[int], rows: torch.Tensor
+    ) -> Iterator[str]:
+        for position, token in enumerate(tokens):
+            row = rows[position]
+            self.checked += 1
+            best, names = row.topk(request.likeliest)
+            if token not in names:
+                if float(best[-1] - row[token]) < self._tie:
+                    self.near_ties += 1
+                    continue
+                yield f"token {position} is {token}, none of {request.likeliest} likeliest"
+                return
+            drawn = names.tolist().index(token)
+            self.draws.add((best.double() / request.temperature).log_softmax(-1), drawn)
 
     def _wrong_logprobs(
         self, answer: Answer, tokens: list[int], logprobs: list[float]
@@ -82,11 +105,11 @@ class Judge:
         import torch
 
         request = answer.request
-        key = (request.prompt, request.letters)
+        key = (request.adapter, request.prompt, request.letters)
         if key not in self._known or self._known[key][0][: len(tokens)] != tokens:
             whole = [*request.prompt, *tokens]
-            rows = reference.logits_of(self._folder, whole)[len(request.prompt) - 1 :]
-            self._known[key] = (list(tokens), rows)
+            rows = reference.logits_of(self._folders[request.adapter], whole)
+            self._known[key] = (list(tokens), rows[len(request.prompt) - 1 :])
         rows = self._known[key][1]
         if request.letters:
             allowed = torch.full_like(rows, -torch.inf)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ MOST_LETTERS = 1000
 
 @dataclass(frozen=True)
 class Request:
-    """One request. It is greedy: with temperature 0, or from the one likeliest token.
+    """One request. It is greedy, with temperature 0 or from the one likeliest token, or drawn.
 
     Attributes:
         number: draws it, from a seed.
@@ -31,6 +31,10 @@ class Request:
         logprobs: whether those of the answer are asked for.
         letters: whether a grammar allows ``LETTERS`` alone.
         priority: smaller ones are served first.
+        likeliest: from so many tokens each of the answer is drawn at random; 1: greedy.
+        temperature: of these draws.
+        seeded: whether they have a seed of their own.
+        adapter: the name of one that the server has loaded; none where it is empty.
         abort_after: the client closes the connection after so many tokens, or without a stream
             after so many tenths of a second; None: never.
     """
@@ -43,12 +47,16 @@ class Request:
     logprobs: bool = False
     letters: bool = False
     priority: int = 0
+    likeliest: int = 1
+    temperature: float = 1.0
+    seeded: bool = True
+    adapter: str = ""
     abort_after: int | None = None
 
     def body(self, model: str, with_priority: bool) -> dict[str, Any]:
         """As JSON for the server."""
         found: dict[str, Any] = {
-            "model": model,
+            "model": self.adapter or model,
             "prompt": list(self.prompt),
             "max_tokens": self.max_tokens,
             "temperature": 0.0,
@@ -56,8 +64,10 @@ class Request:
             "return_token_ids": True,
             "stream": self.stream,
         }
-        if self.choices > 1:
-            found |= {"n": self.choices, "temperature": 1.0, "top_k": 1, "seed": self.number}
+        if self.choices > 1 or self.likeliest > 1:
+            found |= {"n": self.choices, "temperature": self.temperature, "top_k": self.likeliest}
+            if self.seeded:
+                found["seed"] = self.number
         if self.logprobs:
             found["logprobs"] = 1
         if self.letters:
@@ -77,7 +87,12 @@ def text_of(folder: Path) -> tuple[int, ...]:
 
 
 def draw(
-    seed: int, number: int, text: Sequence[int], longest: int, grammars: bool = True
+    seed: int,
+    number: int,
+    text: Sequence[int],
+    longest: int,
+    grammars: bool = True,
+    adapters: Sequence[str] = (),
 ) -> Request:
     """The request of this number.
 
@@ -85,11 +100,12 @@ def draw(
         text: token ids to cut prompts from.
         longest: tokens of a context.
         grammars: whether some ask for one.
+        adapters: names of those that the server has; some ask for one.
     """
     chance = random.Random(f"{seed} {number}")
     prompt = _prompt(chance, seed, text, longest)
     letters = chance.random() < 0.1 and grammars
-    return Request(
+    request = Request(
         number=number,
         prompt=prompt,
         max_tokens=min(chance.choice((1, 5, 24, 48, 96)), longest - len(prompt)),
@@ -100,6 +116,11 @@ def draw(
         priority=chance.choice((0, 0, 0, 1, 5)),
         abort_after=chance.choice((0, 1, 3, 10, 30)) if chance.random() < 0.12 else None,
     )
+    if chance.random() < 0.2 and not letters:
+        likeliest, temperature = chance.choice((2, 4, 16)), chance.choice((0.7, 1.0))
+        seeded = chance.random() < 0.5
+        request = replace(request, likeliest=likeliest, temperature=temperature, seeded=seeded)
+    return replace(request, adapter=chance.choice(("", *adapters)))
 
 
 def draw_growing(seed: int, number: int, text: Sequence[int]) -> Request:

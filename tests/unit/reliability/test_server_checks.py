@@ -91,6 +91,35 @@ def test_logprobs_are_hugging_faces(judge: Judge) -> None:
     assert "1 logprobs" in judge.problems(replace(answer, logprobs=[[said]]))[0]
 
 
+def test_draws_are_judged_among_the_likeliest_and_by_how_often_they_come(judge: Judge) -> None:
+    request = Request(0, (1,), 1, likeliest=2, temperature=0.5)
+    # Of 2 and 250, which are alike, and 32 with 5.0.
+    assert judge.problems(answered(request, [250])) == []
+    (problem,) = judge.problems(answered(request, [SPACE]))
+    assert problem == "request 0, choice 0: token 0 is 32, none of 2 likeliest"
+    assert judge.draws.count == 1
+    # The two are drawn alike, so neither says anything.
+    assert abs(judge.draws.excess) < 1e-4
+
+
+def test_a_request_with_an_adapter_is_judged_by_the_target_with_it(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    asked = []
+
+    def logits_of(folder: Path, ids: list[int]) -> torch.Tensor:
+        asked.append(folder)
+        return torch.zeros(len(ids), 300)
+
+    monkeypatch.setattr(tokens.reference, "logits_of", logits_of)
+    judge = Judge(Path("/models/m"), {"a": Path("/adapted")})
+    for adapter in ("a", ""):
+        judge.problems(answered(Request(0, (1,), 2, adapter=adapter), [2, 3]))
+    assert asked == [Path("/adapted"), Path("/models/m")]
+
+
 def test_a_failed_request_is_a_problem_whatever_came(judge: Judge) -> None:
     answers = [answered(Request(0, (1,), 2), [2], outcome=FAILED)]
     (problem,) = load.problems_of(answers, judge)
@@ -184,7 +213,7 @@ def test_what_outlives_a_server_is_found(
 
 def test_a_run_goes_on_behind_its_last_round(tmp_path: Path) -> None:
     keep = tmp_path / "rounds"
-    names = {"pair": "mla", "seed": 1, "mode": "eager", "runner": "v1", "ranks": 1}
+    names = {"pair": "mla", "seed": 1, "mode": "eager", "runner": "v1", "ranks": 1, "adapters": 0}
     asked = argparse.Namespace(
         keep=keep, no_draft=False, priorities=False, stock=False, fork=False, spoil=None, **names
     )
@@ -214,7 +243,7 @@ def test_a_server_that_answers_no_more_is_a_problem(
     monkeypatch.setattr(load, "wait_until_healthy", lambda _: None)
     monkeypatch.setattr(load, "Watched", lambda *_: SimpleNamespace(look=dict))
     monkeypatch.setattr(load, "end", lambda *_: None)
-    monkeypatch.setattr(load, "Judge", lambda _: None)
+    monkeypatch.setattr(load, "Judge", lambda *_: SimpleNamespace(checked=0, near_ties=0))
     setting = SimpleNamespace(
         reference=tmp_path,
         arguments=list,
@@ -223,6 +252,7 @@ def test_a_server_that_answers_no_more_is_a_problem(
         model="m",
         priorities=False,
         with_draft=False,
+        adapters={},
     )
     setting.environment = lambda _: {}
     monkeypatch.setattr(load, "_drawn", lambda *_: [])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -37,8 +38,29 @@ def test_there_is_something_of_everything() -> None:
         sum(request.letters for request in DRAWN),
         sum(request.priority > 0 for request in DRAWN),
         sum(request.abort_after is not None for request in DRAWN),
+        sum(request.likeliest > 1 for request in DRAWN),
+        sum(not request.seeded for request in DRAWN),
     ):
         assert 50 < share < 900
+
+
+def test_no_draw_is_random_among_letters_and_adapters_are_named_where_there_are_some() -> None:
+    assert not any(request.letters and request.likeliest > 1 for request in DRAWN)
+    assert {request.adapter for request in DRAWN} == {""}
+    adapted = [traffic.draw(7, number, TEXT, 512, adapters=["a", "b"]) for number in range(100)]
+    names = Counter(request.adapter for request in adapted)
+    assert all(names[name] > 20 for name in ("", "a", "b"))
+    named = next(request for request in adapted if request.adapter == "b")
+    assert named.body("target", False)["model"] == "b"
+    assert named.prompt == DRAWN[named.number].prompt
+
+
+def test_a_request_that_is_drawn_at_random_says_from_what() -> None:
+    drawn = next(request for request in DRAWN if request.likeliest > 1 and not request.seeded)
+    body = drawn.body("target", False)
+    assert (body["top_k"], body["temperature"]) == (drawn.likeliest, drawn.temperature)
+    assert "seed" not in body
+    assert "seed" in replace(drawn, seeded=True).body("target", False)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
