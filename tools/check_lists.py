@@ -45,6 +45,10 @@ STATES = "tests/emulated/recurrent/test_gated_delta_nets.py"
 STOCK = "tests/emulated/models/test_stock.py"
 SETTINGS = "tests/emulated/platform/test_default_settings.py"
 ADAPTED = "tests/emulated/drafting/test_adapters_beside_heads.py::test_tokens_and_drafts"
+DISAGGREGATED = (
+    "tests/emulated/kv_transfer/test_disaggregated.py"
+    "::test_what_another_engine_read_is_decoded_and_drafted_behind"
+)
 EMULATED = {
     "0.23": (
         "tests/emulated",
@@ -52,6 +56,9 @@ EMULATED = {
         f"--deselect={ADAPTED}[eagle-v1-graphs]",
         f"--deselect={ADAPTED}[eagle3-v1]",
         f"--deselect={ADAPTED}[dflash-v1]",
+        # Two engines each, as those of the case that stays.
+        f"--deselect={DISAGGREGATED}[eagle3]",
+        f"--deselect={DISAGGREGATED}[mtp]",
         # The same of a draft with other states, run on 0.30.0rc2, and fewer ranks than the other.
         f"--deselect={HITS}::test_hits_are_those_without_the_draft[llama_target-lfm2-fields1-v1]",
         f"--deselect={HITS}::test_hits_are_those_without_the_draft"

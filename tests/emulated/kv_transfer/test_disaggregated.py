@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One engine reads prompts, another one decodes: the draft's caches cross with the target's.
+
+The judge is the one of a single engine: plain loops of Hugging Face's models say each token, each
+proposal, and how many of it are accepted at each position. A draft whose caches did not cross would
+propose otherwise behind the first token.
+"""
+
+import re
+
+import pytest
+
+from tests.support import engine
+from tests.support.loop_judgement import (
+    REFERENCE_OF,
+    SMALL_ENGINE,
+    assert_reference,
+    candidate_prompts,
+)
+from tests.support.pairs import scenario
+from tests.support.tiny_models import model_directory
+
+# Drafts in several KV groups, on hidden states, and with the target's own kind of caches.
+PAIRS = [
+    pytest.param("gemma3", "gemma3_draft", "draft_model", id="draft_model"),
+    pytest.param("gpt_oss", "gpt_oss_eagle3", "eagle3", id="eagle3"),
+    pytest.param("deepseek_v3_mtp", "deepseek_v3_mtp", "mtp", id="mtp"),
+]
+K = 3
+
+
+def transfer(folder, role):
+    return {
+        "kv_connector": "FileConnector",
+        "kv_connector_module_path": "tests.emulated.kv_transfer.file_connector",
+        "kv_role": role,
+        "kv_connector_extra_config": {"shared_storage_path": str(folder)},
+    }
+
+
+def read_prompts(target, draft, method, folder):
+    """The engine that reads prompts in chunks, drafts once behind each, and sends the caches."""
+    directory = model_directory(REFERENCE_OF.get(target, target))
+    prompts = candidate_prompts(directory)
+    case = scenario(
+        target,
+        draft,
+        prompts=prompts,
+        max_tokens=1,
+        num_speculative_tokens=K,
+        speculative={"method": method},
+        engine={**SMALL_ENGINE, "kv_transfer_config": transfer(folder, "kv_producer")},
+    )
+    engine.run(case)
+    assert len([*folder.iterdir()]) == len(prompts)
+
+
+@pytest.mark.parametrize(("target", "draft", "method"), PAIRS)
+def test_what_another_engine_read_is_decoded_and_drafted_behind(target, draft, method, tmp_path):
+    read_prompts(target, draft, method, tmp_path)
+    result = assert_reference(
+        target,
+        draft,
+        method,
+        K,
+        engine={"kv_transfer_config": transfer(tmp_path, "kv_consumer")},
+    )
+    assert len(re.findall("got the caches of", result.log)) == len(result.tokens)
