@@ -66,6 +66,7 @@ SOAK = $(BIN)/mkv-ascend emulate --strict --float32-compute -- $(BIN)/python -m 
 soak: setup ## real servers under load and under faults, for hours; goes on where it was stopped
 	@mkdir -p .cache/soak
 	@$(SOAK) bookkeeping --runs 1000
+	@$(BIN)/python -m reliability plans --count 1000000 --keep .cache/soak/plans
 	@$(SOAK) started --count 100
 	@$(BIN)/python -m reliability configurations --count 100000 --keep .cache/soak/configurations
 	@for pair in dense mla recurrent states dflash; do \

@@ -25,7 +25,7 @@ import signal
 import sys
 
 from benchmarks.host import add_runner_option, require_runner
-from reliability import bookkeeping, configurations, engines, faults, fuzz, load, started
+from reliability import bookkeeping, configurations, engines, faults, fuzz, load, plans, started
 
 COMMANDS = {
     "bookkeeping": bookkeeping,
@@ -34,6 +34,7 @@ COMMANDS = {
     "faults": faults,
     "fuzz": fuzz,
     "load": load,
+    "plans": plans,
     "started": started,
 }
 

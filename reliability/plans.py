@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random layouts of caches through the planner: no two blocks share a byte, by writing all down.
+
+Each number draws one to three KV groups of one to three layers each: components of any size, kept
+by tokens or as states, in each kind of storage. The plan that is made of them is bound to a few
+blocks, and every byte that a view of a layer reaches in a block is noted. A byte of two blocks, of
+two places of one block in one group, or outside the buffer is a fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from mkv_ascend.layout.component import Component, LayerLayout, StateExtent, Storage, TokenExtent
+from mkv_ascend.layout.kind import Kind, Role
+from mkv_ascend.layout.plan import CachePlan, make_plan
+from mkv_ascend.layout.pooling import bytes_per_block
+
+MOST_BLOCKS = 4
+SAVED_EVERY = 1000
+Groups = list[list[LayerLayout]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the options of the command on ``parser``."""
+    parser.add_argument("--count", type=int, default=10_000, help="how many (10000)")
+    parser.add_argument("--seed", type=int, default=1, help="what they are drawn with (1)")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="note progress there, and go on")
+
+
+def run(asked: argparse.Namespace) -> int:
+    """Judge them; returns the exit status."""
+    found = _kept(asked)
+    began = time.monotonic()
+    for number in range(found["next"], asked.count):
+        if fault := fault_of(asked.seed, number):
+            found["faults"].append({"number": number, "fault": fault})
+            print(f"{number}: {fault}", file=sys.stderr)
+        found["next"] = number + 1
+        if found["next"] % SAVED_EVERY == 0 or found["next"] == asked.count:
+            _keep(asked.keep, found)
+            said = f"{found['next']} of {asked.count} plans, {len(found['faults'])} faults"
+            print(
+                f"\r{said}, {time.monotonic() - began:.0f} s", end="", file=sys.stderr, flush=True
+            )
+    print(file=sys.stderr)
+    if asked.json:
+        print(json.dumps(found, indent=1))
+    return 1 if found["faults"] else 0
+
+
+def fault_of(seed: int, number: int) -> str:
+    """What is wrong with the plan of this number; empty if nothing is."""
+    chance = random.Random(f"{seed} {number}")
+    groups = draw(chance)
+    plan = make_plan(groups)
+    if plan.bytes_per_block != bytes_per_block(groups):
+        return f"{plan.bytes_per_block} bytes per block, not {bytes_per_block(groups)}"
+    return shared_byte(plan, chance.randint(1, MOST_BLOCKS))
+
+
+def shared_byte(plan: CachePlan, num_blocks: int) -> str:
+    """The first byte that two have which must not, among so many blocks; empty if none is."""
+    bound = plan.bind(num_blocks)
+    block_of: dict[tuple[int, int], int] = {}
+    seen: set[tuple[int, int, int]] = set()
+    for name, layer in bound.views().items():
+        group = plan.group_of[name]
+        for view, block in product(layer.views, range(num_blocks)):
+            rows = range(block * view.rows_per_block, (block + 1) * view.rows_per_block)
+            for row, *inner in product(rows, *map(range, view.shape[1:])):
+                steps = zip((row, *inner), view.strides, strict=True)
+                byte = view.offset_bytes + sum(index * stride for index, stride in steps)
+                place = (view.pool, byte)
+                if not 0 <= byte < bound.allocation_bytes(view.pool):
+                    return f"{name} leaves pool {view.pool} in block {block} by byte {byte}"
+                if block_of.setdefault(place, block) != block:
+                    return f"{name} has byte {place} of block {block_of[place]} in block {block}"
+                if (group, *place) in seen:
+                    return f"{name} has byte {place} of its own KV group"
+                seen.add((group, *place))
+    return ""
+
+
+def draw(chance: random.Random) -> Groups:
+    """One to three KV groups; the layers of each can share a block table."""
+    groups = []
+    for group in range(chance.randint(1, 3)):
+        layers = [_layout(chance, f"{group}.{index}") for index in range(chance.randint(1, 3))]
+        groups.append([*_of_one_table(layers)])
+    return groups
+
+
+def _layout(chance: random.Random, name: str) -> LayerLayout:
+    """A layer of int8 whose block has two tokens, or two kernel blocks of one."""
+    storage = chance.choice([*Storage])
+    splits = chance.randint(1, 2)
+    parts = []
+    for index in range(chance.randint(1, 3)):
+        extent: TokenExtent | StateExtent
+        extent = TokenExtent(2, chance.randint(1, 3), chance.randint(1, 3))
+        if splits == 1 and chance.random() < 0.5:
+            extent = StateExtent((chance.randint(1, 3), chance.randint(1, 3)))
+        replicas = 1 if storage.is_strided else chance.randint(1, 2)
+        parts.append(Component(f"part_{index}", "int8", extent, replicas))
+    used = sum(part.bytes_per_block for part in parts)
+    padding = 2 * chance.randint(1, 3) if storage is Storage.PAGED else 0
+    kernel_block = 1 if splits == 2 else None
+    return LayerLayout(
+        name, Role.TARGET, Kind.MAMBA, tuple(parts), storage, used + padding, 2, kernel_block
+    )
+
+
+def _of_one_table(layers: list[LayerLayout]) -> Iterator[LayerLayout]:
+    """Those that split blocks as the first does, and packed ones alike."""
+    first = layers[0].kernel_block
+    alike = [one for one in layers if one.kernel_block in (None, first or one.kernel_block)]
+    packed = [one for one in alike if one.storage is Storage.PACKED]
+    for one in alike:
+        if one not in packed or one.kernel_splits == packed[0].kernel_splits:
+            yield one
+
+
+def _kept(asked: argparse.Namespace) -> dict[str, Any]:
+    if asked.keep is None or not asked.keep.exists():
+        return {"seed": asked.seed, "next": 0, "faults": []}
+    kept: dict[str, Any] = json.loads(asked.keep.read_text(encoding="utf-8"))
+    if kept["seed"] != asked.seed:
+        raise SystemExit(
+            f"reliability: {asked.keep} holds plans of seed {kept['seed']}, asked for was "
+            f"{asked.seed}. Name another file, or remove this one."
+        )
+    return kept
+
+
+def _keep(file: Path | None, found: dict[str, Any]) -> None:
+    if file is not None:
+        file.write_text(json.dumps(found, indent=1), encoding="utf-8")

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m reliability plans`: ten thousand plans share no byte, and one that does is noticed."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mkv_ascend.layout.component import Storage
+from reliability import plans
+from reliability.__main__ import main
+
+
+def test_ten_thousand_random_plans_share_no_byte() -> None:
+    faults = {number: plans.fault_of(1, number) for number in range(10_000)}
+    assert {number: fault for number, fault in faults.items() if fault} == {}
+
+
+def test_groups_of_each_number_and_layers_of_each_storage_are_drawn() -> None:
+    drawn = [plans.draw(random.Random(number)) for number in range(200)]
+    assert {len(groups) for groups in drawn} == {1, 2, 3}
+    layers = [layer for groups in drawn for group in groups for layer in group]
+    assert {layer.storage for layer in layers} == {*Storage}
+    assert {layer.kernel_splits for layer in layers} == {1, 2}
+
+
+def view(offset: int, pool: int = 0) -> SimpleNamespace:
+    """Of two rows of four bytes: one row a block."""
+    return SimpleNamespace(
+        pool=pool, offset_bytes=offset, rows_per_block=1, shape=(2, 4), strides=(4, 1)
+    )
+
+
+def plan(group_of: dict[str, int], **views: SimpleNamespace) -> Any:
+    bound = SimpleNamespace(
+        views=lambda: {name: SimpleNamespace(views=[one]) for name, one in views.items()},
+        allocation_bytes=lambda pool: 16,
+    )
+    return SimpleNamespace(bind=lambda blocks: bound, group_of=group_of)
+
+
+@pytest.mark.parametrize(
+    ("groups", "offset", "fault"),
+    [
+        # Layers of two groups may have the same bytes of the same block, and no others.
+        ((0, 1), 0, ""),
+        ((0, 1), 8, ""),
+        ((0, 0), 8, ""),
+        ((0, 1), 4, "b has byte (0, 4) of block 1 in block 0"),
+        ((0, 0), 0, "b has byte (0, 0) of its own KV group"),
+        ((0, 1), 12, "b leaves pool 0 in block 1 by byte 16"),
+        ((0, 1), -4, "b leaves pool 0 in block 0 by byte -4"),
+    ],
+)
+def test_a_shared_byte_is_found(groups: tuple[int, int], offset: int, fault: str) -> None:
+    one = plan({"a": groups[0], "b": groups[1]}, a=view(0), b=view(offset))
+    assert plans.shared_byte(one, 2) == fault
+
+
+def test_a_run_goes_on_where_it_was_stopped(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[int] = []
+
+    def fault_of(seed: int, number: int) -> str:
+        judged.append(number)
+        return "wrong" if number == 7 else ""
+
+    monkeypatch.setattr(plans, "fault_of", fault_of)
+    kept = ["--keep", str(tmp_path / "kept")]
+    assert main(["plans", "--count", "5", *kept]) == 0
+    assert main(["plans", "--count", "9", *kept]) == 1
+    assert judged == [*range(9)]
+    with pytest.raises(SystemExit, match="Name another file"):
+        main(["plans", "--seed", "2", *kept])
