@@ -186,10 +186,13 @@ class Builder(Protocol):
 
     ``shares``: whether metadata for one group and pass can be turned into that of others.
     ``reads_host_lengths``: whether its layers take the lengths of later passes from the host.
+    ``builds_in_graphs``: whether its launches make metadata that every replay must renew. A graph
+    then runs it at its head. It reads nothing on the host but shapes and bounds of lengths.
     """
 
     shares: bool
     reads_host_lengths: bool
+    builds_in_graphs: bool
 
     def need(self) -> Hashable:
         """Builders that share and are equal in this value build the same metadata."""

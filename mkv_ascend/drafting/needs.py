@@ -104,6 +104,16 @@ class Needs:
                     pass_metadata[need.groups[0]] = metadata
         return LaterMetadata(self, batch, later, per_pass)
 
+    def rebuilt_in_graph(self, metadata: Metadata, batch: PassBatch) -> Metadata:
+        """``metadata`` of a pass, in which a graph has built what each replay must renew."""
+        rebuilt = {
+            need.groups[0]: self.build(need, batch, None)
+            for need in self.distinct
+            if need.builder.builds_in_graphs
+        }
+        anew = {name: rebuilt[index] for name, index in self._layers if index in rebuilt}
+        return {**metadata, **anew}
+
     def build(self, need: Need, batch: PassBatch, rows: CosSinRows | None) -> object:
         """Run the builder of ``need`` for its first group."""
         table = self.groups.groups[need.groups[0]].table
@@ -151,8 +161,12 @@ class LaterMetadata:
         for need in needs.distinct:
             leader, *others = need.groups
             if not need.builder.shares:
-                assert lengths is not None, "a builder that runs anew reads them"
-                per_group[leader] = needs.build(need, self._batch_of(index, lengths), None)
+                known = None
+                if need.builder.reads_host_lengths:
+                    assert lengths is not None, "it was asked whether any layer reads them"
+                    known = lengths.tensor
+                batch = batch_of_later_pass(self.batch, self.later, index, known)
+                per_group[leader] = needs.build(need, batch, None)
                 continue
             if need.builder.reads_host_lengths:
                 assert lengths is not None, "it was asked whether any layer reads them"
@@ -163,14 +177,24 @@ class LaterMetadata:
                 per_group[group] = needs.for_group(need, per_group[leader], slots, tables, group)
         return needs.by_layer(per_group)
 
-    def _batch_of(self, index: int, lengths: HostLengths) -> PassBatch:
-        """This pass's own rows, for a builder that shares nothing."""
-        return replace(
-            self.batch,
-            index=index + 1,
-            lengths=self.later.lengths[index],
-            host_lengths=lengths.tensor,
-            length_bounds=lengths.tensor,
-            positions=self.later.request_positions[index],
-            slots=self.later.slots[index],
-        )
+
+def batch_of_later_pass(
+    batch: PassBatch, later: LaterPasses, index: int, lengths: torch.Tensor | None
+) -> PassBatch:
+    """The rows of one later pass, for a builder that shares nothing.
+
+    Args:
+        batch: rows of the first later pass.
+        index: number of the pass among the later ones.
+        lengths: int32 [B] on the host; None where only their bounds are known there.
+    """
+    bounds = batch.length_bounds + index if lengths is None else lengths
+    return replace(
+        batch,
+        index=index + 1,
+        lengths=later.lengths[index],
+        host_lengths=bounds,
+        length_bounds=bounds,
+        positions=later.request_positions[index],
+        slots=later.slots[index],
+    )

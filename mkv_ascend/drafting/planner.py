@@ -22,7 +22,7 @@ from mkv_ascend.drafting.draft import (
     TargetOutput,
 )
 from mkv_ascend.drafting.hidden_states import combine_joined_states
-from mkv_ascend.drafting.needs import Needs
+from mkv_ascend.drafting.needs import Needs, batch_of_later_pass
 from mkv_ascend.drafting.passes import Passes
 from mkv_ascend.drafting.plan import DraftPlan
 
@@ -134,7 +134,7 @@ class Planner:
             longest_row=1,
             lengths=later.lengths[0],
             host_lengths=starts[1:],
-            length_bounds=starts[1:],
+            length_bounds=first.length_bounds + 1,
             positions=later.request_positions[0],
             slots=later.slots[0],
             tables=later.tables,
@@ -176,8 +176,29 @@ class Refresh:
         combine_joined_states(planner.draft, passes.batch.rows)
         if self.rows is not None:
             self.rows.regather()
+        passes = self._with_metadata(passes)
         if planner.draft.buffers.rope_positions is None or not passes.positions:
             return passes
         later = planner.plan.later_passes(passes.later_rows, requests)
         positions = planner.positions(later, requests)
         return replace(passes, positions=positions[: len(passes.positions)])
+
+    def _with_metadata(self, passes: Passes) -> Passes:
+        """``passes`` whose metadata a graph has built, where builders must run in it."""
+        needs, plan = self.planner.needs, self.planner.plan
+        if not any(need.builder.builds_in_graphs for need in needs.distinct):
+            return passes
+        assert passes.first is not None, "attention layers have metadata"
+        # Replays come with other lengths than the capture, and the graph keeps numbers of the host.
+        batch, longest = passes.batch, plan.sizes.max_model_len
+        batch = replace(batch, length_bounds=torch.full_like(batch.length_bounds, longest))
+        first = needs.rebuilt_in_graph(passes.first, batch)
+        rebuilt: list[Metadata | None] = []
+        if passes.positions:
+            later = plan.later_passes(passes.later_rows, batch.requests)
+            rows = self.planner.later_batch(batch, later, passes.later_rows)
+            for index, metadata in enumerate(passes.later()):
+                assert metadata is not None, "so have those of later passes"
+                own = batch_of_later_pass(rows, later, index, None)
+                rebuilt.append(needs.rebuilt_in_graph(metadata, own))
+        return replace(passes, first=first, later=lambda: rebuilt)

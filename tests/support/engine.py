@@ -125,6 +125,7 @@ class Result:
         accepted_per_position: how often the token at each draft position was accepted.
         proposals: every proposal, when recorded.
         draft_replays: proposals that were replayed from a graph.
+        draft_waits: how often a proposal let the host wait for lengths.
         target_replays: of full graphs of the target, counted with model runner V2 alone, which does
             not log them for every model.
         layers: one row per attention layer: name, role, kind, backend, chosen_by, kv_group.
@@ -143,6 +144,7 @@ class Result:
     proposals: list[DraftProposal] = field(default_factory=list)
     layers: list[dict[str, Any]] = field(default_factory=list)
     draft_replays: int = 0
+    draft_waits: int = 0
     target_replays: int = 0
     num_gpu_blocks: int = 0
     preemptions: int = 0
@@ -311,7 +313,7 @@ def _execute(scenario: Scenario) -> Result:
         outputs += llm.generate(prompts, sampling, use_tqdm=False)
     metrics = _metrics(llm)
     per_position = metrics.get("vllm:spec_decode_num_accepted_tokens_per_pos") or []
-    platform = type(current_platform)
+    platform, replays = type(current_platform), _draft_replays(llm)
     return Result(
         tokens=[list(output.outputs[0].token_ids) for output in outputs],
         logprobs=[_chosen_logprobs(output.outputs[0]) for output in outputs],
@@ -321,7 +323,8 @@ def _execute(scenario: Scenario) -> Result:
         accepted_per_position=[int(count) for count in per_position],
         proposals=proposals,
         layers=_layers(llm),
-        draft_replays=_draft_replays(llm),
+        draft_replays=replays["replays"],
+        draft_waits=replays["host_waits"],
         target_replays=len(target_replays),
         num_gpu_blocks=core.vllm_config.cache_config.num_gpu_blocks or 0,
         preemptions=int(metrics.get("vllm:num_preemptions") or 0),
@@ -348,12 +351,13 @@ def _chosen_logprobs(completion: Any) -> list[float]:
     return [position[token].logprob for token, position in pairs]
 
 
-def _draft_replays(llm: Any) -> int:
+def _draft_replays(llm: Any) -> dict[str, Any]:
     from vllm.platforms import current_platform
 
     if type(current_platform).__module__.split(".")[0] != "mkv_ascend":
-        return 0
-    return int(llm.collective_rpc("draft_replays")[0]["replays"])
+        return {"replays": 0, "host_waits": 0}
+    answer: dict[str, Any] = llm.collective_rpc("draft_replays")[0]
+    return answer
 
 
 def _layers(llm: Any) -> list[dict[str, Any]]:

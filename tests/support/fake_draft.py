@@ -35,6 +35,8 @@ class Attention:
     lengths: torch.Tensor
     causal: bool
     rotary: torch.Tensor | None
+    bounds: torch.Tensor
+    on_device: bool
     kept: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def long_slots(self) -> torch.Tensor:
@@ -60,11 +62,15 @@ def rotary(positions: Any) -> Any:
 
 
 class FakeBuilder:
-    """``Builder``; ``shares`` or runs anew each time; its layers may take cos_sin rows."""
+    """``Builder``; ``shares`` or runs anew each time; its layers may take cos_sin rows.
+
+    One that shares nothing and takes lengths on the device runs in graphs.
+    """
 
     def __init__(self, shares: bool, rotates: bool, reads_host_lengths: bool = True) -> None:
         self.shares, self.rotates = shares, rotates
         self.reads_host_lengths = reads_host_lengths
+        self.builds_in_graphs = not (shares or reads_host_lengths)
 
     def need(self) -> tuple[bool, bool]:
         return self.rotates, self.reads_host_lengths
@@ -79,10 +85,17 @@ class FakeBuilder:
         own = None
         if batch.index:
             assert batch.lengths.tolist() == (batch.positions + 1).tolist()
+        if not self.shares:
+            assert bool((batch.length_bounds >= batch.lengths).all())
         if self.rotates:
             own = rotary(batch.positions) if rows is None else rows.rows[: batch.rows]
-        lengths = batch.host_lengths.clone()
-        return Attention(slots, table, batch.query_start_loc, lengths, batch.causal, own)
+        lengths = batch.host_lengths.clone() if self.reads_host_lengths else batch.lengths
+        starts, bounds, on_device = (
+            batch.query_start_loc,
+            batch.length_bounds,
+            not self.reads_host_lengths,
+        )
+        return Attention(slots, table, starts, lengths, batch.causal, own, bounds, on_device)
 
     def for_group(self, built: Any, slots: Any, table: Any) -> Attention:
         assert self.shares
@@ -233,18 +246,24 @@ class Recorder(TorchDispatchMode):
 class FakeGraph:
     """``Graph``: waits for lengths if there are launches that take them."""
 
-    updates_lengths, reads_lengths = True, False
-
     def __init__(self, recorder: Recorder, metadata: Sequence[Metadata]) -> None:
-        self.recorder, self.metadata = recorder, metadata
+        self.recorder = recorder
+        self.metadata = [
+            [built for built in of_pass.values() if isinstance(built, Attention)]
+            for of_pass in metadata
+        ]
+        launches = [built for of_pass in self.metadata for built in of_pass]
+        self.updates_lengths = not all(built.on_device for built in launches)
+        self.reads_lengths = any(built.on_device for built in launches)
 
     def replay(self) -> None:
-        """Launches wait for their lengths."""
+        if not self.updates_lengths:
+            self.recorder.run()
 
     def update(self, lengths: Sequence[list[int]]) -> None:
-        for metadata, pass_lengths in zip(self.metadata, lengths, strict=True):
-            for built in metadata.values():
-                if isinstance(built, Attention):
+        for launches, pass_lengths in zip(self.metadata, lengths, strict=True):
+            for built in launches:
+                if not built.on_device:
                     built.lengths.copy_(torch.tensor(pass_lengths))
         self.recorder.run()
 

@@ -18,14 +18,17 @@ def attention_layers(rows: Sequence[LayerRow]) -> list[dict[str, Any]]:
 
 
 def draft_replays(assembly: Assembly | None) -> dict[str, Any]:
-    """Numbers of requests for which the draft's passes are captured, and the number of replays.
+    """Numbers of requests for which the draft's passes are captured, and how often they were
+    replayed; how often the host waited for the lengths of a proposal, replayed or not.
 
     For ``collective_rpc("draft_replays")``.
     """
     graphs = None if assembly is None else assembly.graphs
+    waits = 0 if assembly is None else assembly.proposal.plan.host_reads
     if graphs is None:
-        return {"captured": [], "replays": 0}
+        return {"captured": [], "replays": 0, "host_waits": waits}
     return {
         "captured": sorted({shape.requests for shape in graphs.captured}),
         "replays": graphs.replays,
+        "host_waits": waits,
     }

@@ -97,6 +97,33 @@ def assert_drafts_are_the_drafts_own(case, result):
     assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
 
 
+GRAPHS = {"graphs": "FULL_DECODE_ONLY", "capture_sizes": (4, 8, 16)}
+
+
+def run_mtp_layer(runner, **fields):
+    """Its MTP layer drafts; every draft token is judged, those of replayed proposals too."""
+    judge = RoundedJudge(*find_cells(["deepseek-v4/mtp"]))
+    case = scenario(
+        draft=str(model_directory("deepseek_v4_fitted")),
+        speculative={"method": "mtp"},
+        prompts=judge.requests()[: len(LENGTHS)],
+        record_drafts=True,
+        environment=runner,
+        **fields,
+    )
+    result = engine.run(case)
+    assert_tokens_are(case, result, model())
+    layer = deepseek_v4.DraftLayer(model_directory("deepseek_v4_fitted"))
+    report = reference.judge(layer.rows, result.proposals, NEAR_TIE)
+    assert report.checked == sum(len(proposal.tokens) for proposal in result.proposals)
+    assert len(result.proposals) > 25
+    assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
+    assert_accepted_as_the_reference_does(judge, case, result)
+    # Bounds of the lengths are all that the host needs, and it has them.
+    assert result.draft_waits == 0
+    return result
+
+
 def run_dense_draft(runner, **fields):
     """A draft without windows, though all of the target's layers have one.
 
@@ -174,7 +201,14 @@ def test_dense_draft(runner):
 
 @each_runner
 def test_dense_draft_in_graphs(runner):
-    result = run_dense_draft(runner, graphs="FULL_DECODE_ONLY", capture_sizes=(4, 8, 16))
+    result = run_dense_draft(runner, **GRAPHS)
+    assert result.draft_replays > 5
+
+
+@each_runner
+def test_mtp_layer_in_graphs(runner):
+    """Requests end at different steps: graphs for 2 and 4 requests are padded."""
+    result = run_mtp_layer(runner, **GRAPHS)
     assert result.draft_replays > 5
 
 

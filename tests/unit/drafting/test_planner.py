@@ -41,7 +41,7 @@ def test_a_replay_counts_on_from_the_positions_of_its_own_step() -> None:
     none, sampled = torch.zeros(1), torch.tensor([1, 3, 99])
     axes = torch.zeros(3, 4, dtype=torch.int64)
     draft: Any = SimpleNamespace(buffers=DraftBuffers(none, none, sampled, rope_positions=axes))
-    needs: Any = None
+    needs: Any = SimpleNamespace(distinct=())
     batch: Any = SimpleNamespace(requests=rows, rows=4)
     captured = Passes(batch, None, sampled, (torch.zeros(3, rows),), later_rows=rows)
     for live, first in ((3, 20), (2, 300)):

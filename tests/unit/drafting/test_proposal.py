@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.unit.drafting.fake_engine import Case, Engine
+from tests.unit.drafting.fake_engine import MOST_LENGTH, Case, Engine
 
 KINDS = ("attention", "head", "recurrent", "mask")
 GROUPS = {
@@ -56,6 +56,28 @@ def test_every_draft_token_replayed_with_padding(kind: str, groups: int, k: int)
     """Graphs for 2 and 4 requests: batches of 1 and 3 are padded with rows of earlier batches."""
     engine = drafted_right(Case(kind, k, *GROUPS[groups]), seed=k, graphs=(2, 4), steps=36)
     assert engine.graphs.replays > 3
+
+
+@pytest.mark.parametrize("kind", ["attention", "head", "recurrent"])
+@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize("on_device", [2, 3])
+def test_metadata_that_a_graph_builds(kind: str, k: int, on_device: int) -> None:
+    """The second group's is built anew for each pass, from what the device holds: no replay may
+    find the positions of the capture. The host knows bounds of lengths, in graphs the largest."""
+    case = Case(kind, k, *GROUPS[3], on_device=on_device)
+    engine = drafted_right(case, seed=k, graphs=(2, 4), steps=60)
+    assert engine.graphs.replays > 5
+    builder = engine.draft.builders[1]
+    assert (builder.builds_in_graphs, engine.draft.builders[0].builds_in_graphs) == (True, False)
+    for captured in engine.graphs.captured.values():
+        _, *built = (passes.first["layers.1"] for passes in captured.passes)
+        assert all(
+            attention.bounds.tolist() == [MOST_LENGTH] * captured.requests for attention in built
+        )
+    # The third group takes lengths on the host, or none does.
+    assert (engine.copied.waited_for > 10) == (
+        on_device == 2 and bool(engine.plan.sizes.later_passes)
+    )
 
 
 @pytest.mark.parametrize("kind", ["attention", "head", "recurrent"])

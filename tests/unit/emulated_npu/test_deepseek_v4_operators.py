@@ -20,7 +20,10 @@ from emulated_npu.custom_operators.compressor import (
 from emulated_npu.custom_operators.gating_hash import moe_gating_top_k_hash
 from emulated_npu.custom_operators.hyper_connections import npu_hc_post, npu_hc_pre_v2
 from emulated_npu.custom_operators.rotary import inplace_partial_rotary_mul
-from emulated_npu.custom_operators.shared_kv_attention import npu_sparse_attn_sharedkv
+from emulated_npu.custom_operators.shared_kv_attention import (
+    npu_sparse_attn_sharedkv,
+    npu_sparse_attn_sharedkv_metadata,
+)
 from emulated_npu.operators.lightning_indexer_quant import npu_vllm_quant_lightning_indexer
 from emulated_npu.operators.lightning_indexer_quant_v2 import (
     npu_quant_lightning_indexer_v2,
@@ -183,7 +186,10 @@ def test_attention_to_window_and_compressed_keys(ratio, choose):
     output, _ = npu_sparse_attn_sharedkv.kernel(
         query, ori_kv=window.cache, ori_block_table=table, cu_seqlens_q=int32(bounds),
         seqused_kv=int32(key_lengths), sinks=sinks, softmax_scale=0.05, cmp_ratio=max(ratio, 1),
-        ori_win_left=127, layout_q="TND", metadata=torch.zeros(1024, dtype=torch.int32), **extra,
+        ori_win_left=127, layout_q="TND",
+        metadata=npu_sparse_attn_sharedkv_metadata.checked(
+            64, 1, 512, cu_seqlens_q=int32(bounds), seqused_kv=int32(key_lengths)
+        ), **extra,
     )  # fmt: skip
     for index, (first, last) in enumerate(pairwise(bounds)):
         length = key_lengths[index]

@@ -31,8 +31,8 @@ RATIOS = (4, 128)
     "npu_sparse_attn_sharedkv_metadata",
     namespace="_C_ascend",
     source="vllm-ascend: READMEs of sparse_attn_sharedkv and sparse_attn_sharedkv_metadata",
-    limits="""How the work is divided among cores is not documented and has no effect here: 1024
-    zeros.""",
+    limits="""How the work is divided among cores is not documented. Here the tensor holds the
+    number of requests, and starts and lengths of as many as fit.""",
 )
 def npu_sparse_attn_sharedkv_metadata(
     num_heads_q: int,
@@ -60,7 +60,22 @@ def npu_sparse_attn_sharedkv_metadata(
     device: str = "npu",
 ) -> torch.Tensor:
     """How npu_sparse_attn_sharedkv divides its work, int32 (1024,)."""
-    return torch.zeros(METADATA_SIZE, dtype=torch.int32)
+    if cu_seqlens_q is None or seqused_kv is None:
+        raise NotImplementedError(
+            "emulated NPU: npu_sparse_attn_sharedkv_metadata is emulated with cu_seqlens_q and "
+            "seqused_kv alone"
+        )
+    return work_of(cu_seqlens_q, seqused_kv)
+
+
+def work_of(starts: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """What the metadata of requests with these starts and lengths is, int32 (1024,)."""
+    fit = min(lengths.shape[0], METADATA_SIZE // 2 - 1)
+    made = torch.zeros(METADATA_SIZE, dtype=torch.int32)
+    made[0] = lengths.shape[0]
+    made[1 : 2 + fit] = starts[: 1 + fit]
+    made[METADATA_SIZE - fit :] = lengths[:fit]
+    return made
 
 
 @operator(
@@ -105,6 +120,7 @@ def npu_sparse_attn_sharedkv(
     cu_seqlens_q (B + 1,); seqused_kv (B,): tokens of each request, uncompressed. Keys: those of
     ori_kv at the positions from -ori_win_left to ori_win_right of the query's, and of cmp_kv those
     whose cmp_ratio tokens all are at or before it; cmp_sparse_indices (T, 1, K) may choose of them.
+    With metadata of other starts or lengths the output is no number.
     """
     if layout_q != "TND" or layout_kv != "PA_ND" or return_softmax_lse:
         raise NotImplementedError(
@@ -132,7 +148,19 @@ def npu_sparse_attn_sharedkv(
         joined = torch.cat(keys).unsqueeze(1)
         result = attend(q[part], joined, joined, softmax_scale, torch.cat(seen, 1), sinks)
         output[part] = result.output.to(q.dtype)
-    return output, torch.empty(0)
+    return of_these(output, metadata, cu_seqlens_q, seqused_kv), torch.empty(0)
+
+
+def of_these(
+    output: torch.Tensor,
+    metadata: torch.Tensor | None,
+    starts: torch.Tensor,
+    lengths: torch.Tensor,
+) -> torch.Tensor:
+    """``output``; it is no number if the metadata is of other requests than these."""
+    if metadata is None or metadata.equal(work_of(starts, lengths)):
+        return output
+    return output.fill_(torch.nan)
 
 
 def complete_keys(

@@ -152,7 +152,9 @@ def why_not_captured(
         if adapter is None:
             return f"launches of {group.backend.__name__} are not captured yet"
         reason = adapter.why_not(
-            queries, attention_group.get_metadata_builder(), shares=builder.shares
+            queries,
+            attention_group.get_metadata_builder(),
+            known=builder.shares or builder.builds_in_graphs,
         )
         if reason is not None:
             return reason

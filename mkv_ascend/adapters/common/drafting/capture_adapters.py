@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from vllm_ascend.attention.attention_v1 import AscendAttentionBackendImpl
+from vllm_ascend.attention.dsa_v1 import AscendDSAImpl
 from vllm_ascend.attention.mla_v1 import AscendMLAImpl
 from vllm_ascend.attention.sfa_v1 import AscendSFAImpl
 from vllm_ascend.compilation import acl_graph
@@ -32,11 +33,11 @@ class CaptureAdapter:
 
     is_updated = True
 
-    def why_not(self, queries: int, builder: Any, *, shares: bool = True) -> str | None:
+    def why_not(self, queries: int, builder: Any, *, known: bool = True) -> str | None:
         """Why passes with ``queries`` queries per request are not captured; None if they are.
 
         Args:
-            shares: whether the builder's metadata is shared by groups and passes.
+            known: whether passes share what the builder made, or graphs may run it.
         """
         return None
 
@@ -59,7 +60,7 @@ class CaptureAdapter:
 class MLACapture(CaptureAdapter):
     """MLA: only decodes are captured; prefills are launched without a task."""
 
-    def why_not(self, queries: int, builder: Any, *, shares: bool = True) -> str | None:
+    def why_not(self, queries: int, builder: Any, *, known: bool = True) -> str | None:
         """A reason if the rows of a request count as a prefill."""
         most = builder.decode_threshold
         if queries <= most:
@@ -86,17 +87,31 @@ class SparseMLACapture(CaptureAdapter):
 
     is_updated = False
 
-    def why_not(self, queries: int, builder: Any, *, shares: bool = True) -> str | None:
+    def why_not(self, queries: int, builder: Any, *, known: bool = True) -> str | None:
         """A reason if its builder launches kernels."""
-        if not shares:
+        if not known:
             return "its rows are split over ranks, or its slots sorted, for each pass anew"
         return None
+
+
+class WindowOfKeysCapture(CaptureAdapter):
+    """DeepSeek-V4's attention to a window of keys: it takes nothing on the host."""
+
+    is_updated = False
+
+    def why_not(self, queries: int, builder: Any, *, known: bool = True) -> str | None:
+        """A reason if the rows of a request are a prefill, whose lengths the builder waits for."""
+        most = builder.decode_threshold
+        if queries > most:
+            return f"a request's {queries} tokens are a prefill, and decodes have {most}"
+        return None if known else "its rows are split over ranks"
 
 
 CAPTURE_ADAPTERS: dict[type[Any], CaptureAdapter] = {
     AscendAttentionBackendImpl: CaptureAdapter(),
     AscendMLAImpl: MLACapture(),
     AscendSFAImpl: SparseMLACapture(),
+    AscendDSAImpl: WindowOfKeysCapture(),
 }
 """Implementation class -> its capture adapter, subclasses included."""
 

@@ -87,10 +87,12 @@ class Sharing:
 
     This class is for fused_infer_attention, which takes lengths on the host.
 
-    ``reads_host_lengths``: whether layers take the lengths of later passes from the host.
+    ``shares``, ``reads_host_lengths``, ``builds_in_graphs``: see ``Builder``.
     """
 
+    shares = True
     reads_host_lengths = True
+    builds_in_graphs = False
 
     def serves(self, builder: Any) -> bool:
         """Whether the metadata of this builder, as configured, can be shared."""
@@ -281,11 +283,32 @@ class SparseMLASharing(MLASharing):
         return made
 
 
+class WindowOfKeysSharing(Sharing):
+    """DeepSeek-V4's layers of uncompressed keys, such as the one of its MTP head.
+
+    Each pass has rows of cosines and sines, and a division of the operator's work, which launches
+    of the builder make in buffers of the pass. Nothing of it serves another pass.
+    """
+
+    shares = False
+    reads_host_lengths = False
+    builds_in_graphs = True
+
+    def build(
+        self, builder: Any, common: Any, draft_index: int, cos_sin: GatheredRows | None
+    ) -> Any:
+        """Run the builder; of the lengths it takes only the largest on the host, as a bound."""
+        own = shallow_copy(common)
+        own._seq_lens_cpu = own.seq_lens_cpu = common.seq_lens_cpu_upper_bound
+        return run_builder(builder, own, draft_index)
+
+
 SHARING: dict[type[Any], Sharing] = {
     AscendAttentionMetadataBuilder: Sharing(),
     AscendMLAMetadataBuilder: MLASharing(),
+    AscendDSAMetadataBuilder: WindowOfKeysSharing(),
 }
-"""Builder class -> how its metadata is shared, on all hosts.
+"""Builder class -> how its metadata is made, on all hosts.
 
 Subclasses made by ``derive`` only narrow what the builder sees, so they share like their base."""
 
@@ -313,8 +336,9 @@ class GroupBuilder:
     ) -> None:
         self._builder, self._spec, self._common = builder, spec, common
         self._sharing = sharing
-        self.shares = sharing is not None
+        self.shares = sharing is not None and sharing.shares
         self.reads_host_lengths = sharing is None or sharing.reads_host_lengths
+        self.builds_in_graphs = sharing is not None and sharing.builds_in_graphs
 
     def need(self) -> Hashable:
         """See ``Builder``."""
