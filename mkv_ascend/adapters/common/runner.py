@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 import vllm_ascend.ops  # noqa: F401
 from vllm.config import get_layers_from_vllm_config
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
 from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder
 from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
+from mkv_ascend.adapters.common import graph_memory
 from mkv_ascend.adapters.common import runner_records as records
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of, create_proposer
@@ -91,6 +93,7 @@ class MkvModelRunner(NPUModelRunner):
     attn_state: AscendAttentionState
     _target_pass: TargetPass | None = None
     _rebuilding: Rebuilding | None = None
+    _layers_before: graph_memory.LayersAsTheyWere | None = None
     _cache_memory: Materialized
     _strided: Collection[str] = ()
 
@@ -150,11 +153,37 @@ class MkvModelRunner(NPUModelRunner):
         specs, self._strided = HOST.planned_specs(self, super().get_kv_cache_spec)
         return specs
 
+    @override(graph_memory.GRAPH_MEMORY)
+    def profile_cudagraph_memory(self) -> int:
+        """As vLLM's, with vllm-ascend's graphs, and with KV groups as the engine core has them."""
+        current_platform.register_custom_kv_cache_specs(self.vllm_config)
+        layers = self.compilation_config.static_forward_context.values()
+        self._layers_before = graph_memory.LayersAsTheyWere(layers)
+        with self._layers_before.measured_apart(), graph_memory.captures_of_runner_v1(self):
+            return int(super().profile_cudagraph_memory())
+
+    @override(graph_memory.GRAPH_MEMORY)
+    def _cleanup_profiling_kv_cache(self) -> None:
+        """As vLLM's, which does not know what holds planned caches and the draft's graphs."""
+        for name in ("_cache_memory", "_kv_block_zeroer"):
+            self.__dict__.pop(name, None)
+        self._target_pass = self._rebuilding = None
+        if (assembly := assembly_of(getattr(self, "drafter", None))) is not None:
+            assembly.forget_graphs()
+        drop = super()._cleanup_profiling_kv_cache
+        if self._layers_before is None:
+            drop()  # at the engine's end
+            return
+        before, self._layers_before = self._layers_before, None
+        before.note_caches()
+        before.drop_caches(drop)
+
     @override(OURS)
     def initialize_kv_cache(
         self, kv_cache_config: KVCacheConfig, *args: Any, **kwargs: Any
     ) -> None:
         """Allocate the caches, and make what reads them."""
+        kwargs.pop("is_profiling", None)  # of vLLM's method, which vllm-ascend's does not have
         super().initialize_kv_cache(kv_cache_config, *args, **kwargs)
         mamba_kernels.prepare(self.vllm_config, self.kv_cache_config)
         builders = [

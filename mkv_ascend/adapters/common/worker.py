@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_ascend.worker import worker as ascend_worker
 
-from mkv_ascend.adapters.common import start_up, worker_answers
+from mkv_ascend.adapters.common import graph_memory, start_up, worker_answers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
 from mkv_ascend.adapters.common.runner import MkvModelRunner
 from mkv_ascend.adapters.installed import adapter
@@ -35,6 +35,15 @@ class MkvWorker(ascend_worker.NPUWorker):
         """
         with replaced(ascend_worker, "NPUModelRunner", MkvModelRunner):
             super().init_device()
+
+    @override(graph_memory.GRAPH_MEMORY)
+    def determine_available_memory(self) -> int:
+        """As vllm-ascend's, less what graphs will take."""
+        return graph_memory.left_by_graphs(
+            self,
+            super().determine_available_memory,
+            lambda: int(self.model_runner.profile_cudagraph_memory()),
+        )
 
     @override(OURS)
     def compile_or_warm_up_model(self) -> Any:

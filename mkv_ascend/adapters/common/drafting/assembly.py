@@ -178,6 +178,10 @@ class Assembly:
         if self.graphs is not None and requests <= self.proposer.max_batch_size:
             self.graphs.capture(self.graphs.shape(requests, verified, drafted))
 
+    def forget_graphs(self) -> None:
+        """Drop the captured graphs; ``bind`` makes place for others."""
+        self.graphs = None
+
     def describe(self) -> str:
         """The cost of a proposal of this draft, in one or two sentences."""
         proposal, groups = self.proposal, self.draft.groups

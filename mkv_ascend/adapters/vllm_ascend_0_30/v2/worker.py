@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from vllm.config import get_layers_from_vllm_config
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.platforms import current_platform
 from vllm.v1.worker.gpu import attn_utils
 from vllm_ascend.worker.worker import NPUWorker
 
-from mkv_ascend.adapters.common import start_up, worker_answers
+from mkv_ascend.adapters.common import graph_memory, start_up, worker_answers
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
 from mkv_ascend.adapters.common.early_checks import recurrent_refusals
@@ -124,13 +126,50 @@ class MkvWorkerV2(NPUWorker):
         )
         return specs
 
+    @override(graph_memory.GRAPH_MEMORY)
+    def determine_available_memory(self) -> int:
+        """As vllm-ascend's, less what graphs will take."""
+        available = super().determine_available_memory
+        return graph_memory.left_by_graphs(self, available, self._measure_graphs)
+
+    def _measure_graphs(self) -> int:
+        """Bytes that graphs will take, as vLLM's model runner V2 measures it."""
+        current_platform.register_custom_kv_cache_specs(self.vllm_config)
+        runner = self.model_runner
+        allocate = runner.initialize_kv_cache
+        layers = self.vllm_config.compilation_config.static_forward_context.values()
+        before = graph_memory.LayersAsTheyWere(layers)
+
+        def allocate_few_blocks(kv_cache_config: KVCacheConfig, is_profiling: bool) -> None:
+            with self._caches_from_a_plan():
+                allocate(kv_cache_config)
+            before.note_caches()
+
+        def drop() -> None:
+            """Drop what vLLM does not know to hold planned caches and the draft's graphs."""
+            del self.planned_caches
+            runner.kv_block_zeroer = None
+            if (assembly := self.assembly()) is not None:
+                assembly.forget_graphs()
+
+        with before.measured_apart(), replaced(runner, "initialize_kv_cache", allocate_few_blocks):
+            taken = int(runner.profile_cudagraph_memory())
+        before.drop_caches(drop)
+        return taken
+
     @override(ALLOCATION)
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Allocate the caches from a plan, and zero new blocks in them."""
+        with self._caches_from_a_plan():
+            super().initialize_from_config(kv_cache_config)
+
+    @contextlib.contextmanager
+    def _caches_from_a_plan(self) -> Iterator[None]:
+        """Let caches that are allocated in the block come from a plan; then build on them."""
         self.planned_caches = PlannedCaches(self.vllm_config, self._draft_layers(), self._strided)
         allocate = functools.partial(self.planned_caches.allocate, attn_utils.allocate_kv_cache)
         with replaced(attn_utils, "allocate_kv_cache", allocate):
-            super().initialize_from_config(kv_cache_config)
+            yield
         self._after_allocation()
 
     @override(REQUESTS_BEHIND_HITS)

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory of graphs, measured before the KV cache is sized.
+
+vLLM captures a few graphs against a cache of few blocks, and keeps the memory that all of them will
+take out of the cache. vllm-ascend's worker sizes the cache without asking. Here it asks: vLLM's
+methods do the work, with a pool of its own for these graphs, and what vllm-ascend notes of captured
+graphs is forgotten afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+import torch_npu
+import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils import _pytree as pytree
+from vllm import envs
+from vllm.config import CUDAGraphMode
+from vllm.distributed.kv_transfer import has_kv_transfer_group
+from vllm.platforms import current_platform
+from vllm_ascend.compilation import acl_graph
+from vllm_ascend.worker import model_runner_v1
+
+from mkv_ascend.adapters.logging import get_logger
+from mkv_ascend.adapters.patching import record, replaced
+
+logger = get_logger(__name__)
+SWITCH = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
+"""vLLM's own variable; 0 leaves the memory of graphs out."""
+NOTES = ("_graph_params", "_draft_graph_params", "_draft_graph_prefill_params")
+"""Where vllm-ascend notes captured launches."""
+
+GRAPH_MEMORY = record(
+    name="memory of graphs beside the KV cache",
+    target=(
+        "vllm_ascend.worker.worker:NPUWorker.determine_available_memory",
+        "vllm.v1.worker.gpu_model_runner:GPUModelRunner.profile_cudagraph_memory",
+        "vllm.v1.worker.gpu_model_runner:GPUModelRunner._cleanup_profiling_kv_cache",
+    ),
+    reads=(
+        "vllm.v1.worker.gpu_model_runner:GPUModelRunner._init_minimal_kv_cache_for_profiling",
+        "vllm_ascend.worker.model_runner_v1:NPUModelRunner.capture_model",
+        "vllm_ascend.device_allocator.sleep_mem_optimized:AclGraphSleepWakeupManager",
+    ),
+    writes=(
+        "_global_graph_pool",
+        "graph_capture",
+        "graph_pool",
+        "_graph_params",
+        "_draft_graph_params",
+        "_draft_graph_prefill_params",
+        "first_run_finished",
+        "available_kv_cache_memory_bytes",
+    ),
+    why="vLLM's worker keeps the memory that graphs will take out of the KV cache. vllm-ascend's "
+    "gives it to the cache, so that graphs must fit into what gpu_memory_utilization leaves, and "
+    "says only afterwards which size would have been right.",
+    until="NPUWorker.determine_available_memory asks profile_cudagraph_memory, as vLLM's does",
+    test="tests/emulated/platform/test_graph_memory.py",
+)
+
+
+def left_by_graphs(worker: Any, as_the_host: Callable[[], int], measure: Callable[[], int]) -> int:
+    """Bytes for the KV cache as ``as_the_host`` says, less those that graphs will take.
+
+    Args:
+        measure: captures a few of them, and returns what all will take.
+
+    Raises:
+        RuntimeError: it failed; what it leaves behind may not serve requests.
+    """
+    available = as_the_host()
+    if (reason := _why_not_measured(worker)) is not None:
+        if reason:
+            logger.info("The KV cache is sized without the memory of graphs: %s.", reason)
+        return available
+    try:
+        taken = measure()
+    except Exception as error:
+        raise RuntimeError(
+            f"the memory of graphs cannot be measured before the KV cache is sized: {error}. "
+            f"Possible: {SWITCH}=0, which sizes the KV cache without it. Change: set it."
+        ) from error
+    worker.available_kv_cache_memory_bytes = available - taken
+    logger.info(
+        "Graphs will take about %.2f MiB (measured), so the KV cache gets %.2f of %.2f MiB. "
+        "%s=0 leaves this out.",
+        *(number / (1 << 20) for number in (taken, available - taken, available)),
+        SWITCH,
+    )
+    return available - taken
+
+
+def _why_not_measured(worker: Any) -> str | None:
+    """Why graphs are not measured, "" where nothing need be said; None if they are."""
+    config = worker.vllm_config
+    if config.model_config.enforce_eager:
+        return ""
+    if config.compilation_config.cudagraph_mode is CUDAGraphMode.NONE:
+        return ""
+    if config.cache_config.kv_cache_memory_bytes is not None:
+        return ""
+    if not envs.VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS:
+        return f"{SWITCH} is 0"
+    if has_kv_transfer_group():
+        return "a KV connector takes the first caches that there are"
+    return None
+
+
+@contextlib.contextmanager
+def captures_of_runner_v1(runner: Any) -> Iterator[None]:
+    """Let vLLM's methods of ``runner`` capture as vllm-ascend's ``capture_model`` lets them."""
+    original = model_runner_v1.graph_capture
+
+    def graph_capture(device: torch.device, **_: Any) -> Any:
+        """As vllm-ascend's, which chooses its stream itself; vLLM 0.30.0 hands one over."""
+        return original(device)
+
+    module = model_runner_v1._get_gpu_model_runner_module_name(runner)
+    with (
+        replaced(model_runner_v1, "graph_capture", graph_capture),
+        model_runner_v1._torch_cuda_wrapper(),
+        model_runner_v1._replace_gpu_model_runner_function_wrapper(module),
+    ):
+        yield
+
+
+class LayersAsTheyWere:
+    """Layers with caches and their implementations, to be put back as they are now.
+
+    vllm-ascend's implementations take a cache once, and keep it for all passes that follow.
+    """
+
+    def __init__(self, layers: Iterable[Any]) -> None:
+        self._layers = list(layers)
+        objects = [*self._layers, *(getattr(layer, "impl", None) for layer in self._layers)]
+        self._before = [(found, dict(vars(found))) for found in objects if found is not None]
+        self._caches: list[StorageWeakRef] = []
+
+    @contextlib.contextmanager
+    def measured_apart(self) -> Iterator[None]:
+        """Let graphs that are captured in the block use a pool of their own; then forget them.
+
+        As in vllm-ascend's own sleep mode, which captures anew when it wakes up. Its notes of
+        captured launches are made by the number of tokens, and only once.
+        """
+        pool = current_platform.graph_pool_handle()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(replaced(type(current_platform), "_global_graph_pool", pool))
+            for wrapper in list(acl_graph._acl_graph_wrappers):
+                stack.enter_context(replaced(wrapper, "graph_pool", pool))
+            for notes in NOTES:
+                stack.enter_context(replaced(acl_graph, notes, getattr(acl_graph, notes)))
+            try:
+                yield
+            finally:
+                for wrapper in list(acl_graph._acl_graph_wrappers):
+                    wrapper.concrete_aclgraph_entries.clear()
+                    wrapper.first_run_finished = False
+
+    def note_caches(self) -> None:
+        """Note the memory of the layers' caches, without keeping it."""
+        tensors = pytree.tree_leaves([getattr(layer, "kv_cache", None) for layer in self._layers])
+        self._caches = [
+            StorageWeakRef(tensor.untyped_storage())
+            for tensor in tensors
+            if isinstance(tensor, torch.Tensor) and tensor.numel()
+        ]
+
+    def drop_caches(self, drop: Callable[[], None]) -> None:
+        """Let go of the caches that graphs were captured with.
+
+        Args:
+            drop: drops what holds them beside layers.
+
+        Raises:
+            RuntimeError: something still holds one, and might serve requests with it.
+        """
+        self._put_back()
+        drop()
+        gc.collect()
+        if held := [cache for cache in self._caches if not cache.expired()]:
+            raise RuntimeError(
+                f"{len(held)} of {len(self._caches)} caches that graphs were captured with are "
+                "still held"
+            )
+        torch_npu.npu.empty_cache()
+
+    def _put_back(self) -> None:
+        for found, before in self._before:
+            now = vars(found)
+            for name in [name for name in now if now[name] is not before.get(name)]:
+                if name in before:
+                    now[name] = before[name]
+                else:
+                    del now[name]
