@@ -207,6 +207,16 @@ at::Tensor convolution(
 
 }  // namespace
 
+// Whether `tensor.data = other` may be set. As torch_npu has it, `other` may also be on the host:
+// vllm-ascend gives parameters of caches values of a checkpoint so.
+bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
+  auto is_dense = [](const at::Tensor& tensor) {
+    return tensor.key_set().has(c10::DispatchKey::CPU) ||
+        tensor.key_set().has(c10::DispatchKey::PrivateUse1);
+  };
+  return self.key_set() == from.key_set() || (is_dense(self) && is_dense(from));
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("empty.memory_format", &empty);
   library.impl("empty_strided", &empty_strided);
@@ -226,6 +236,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("record_stream", &record_stream);
   library.impl("_fused_sdp_choice", &choose_attention_math);
   library.impl("convolution_overrideable", &convolution);
+  library.impl("_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);
 }
 
 // PyTorch resolves a lazily conjugated or negated operand by copying it, and copies come here; the

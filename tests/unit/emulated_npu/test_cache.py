@@ -114,6 +114,27 @@ def test_scatter_pa_kv_cache(slots, mode, seed):
     assert caches[1].equal(expected[1])
 
 
+@few
+@given(slot_lists, seeds)
+def test_scatter_into_int8_caches_with_heads_apart(slots, seed):
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randint(-128, 128, (len(slots), 2, 64), dtype=torch.int8, generator=generator)
+    shape = (BLOCKS, 2, 2, BLOCK_SIZE, 32)
+    cache = torch.randint(-128, 128, shape, dtype=torch.int8, generator=generator)
+    wanted = cache.clone()
+    for token, slot in enumerate(slots):
+        if slot < 0:
+            continue
+        block, offset = divmod(slot, BLOCK_SIZE)
+        for head in range(2):
+            for column in range(64):
+                number = rows[token, head, column]
+                wanted[block, head, column // 32, offset, column % 32] = number
+    indices = torch.tensor(slots, dtype=torch.int32)
+    npu_scatter_pa_kv_cache.checked(rows, rows.clone(), cache, cache.clone(), indices)
+    assert cache.equal(wanted)
+
+
 def test_scatter_pa_kv_cache_refuses():
     rows, slots = torch.ones(2, 2, 16).half(), torch.zeros(2, dtype=torch.int32)
     cache = torch.zeros(4, 2, 16, 16).half()

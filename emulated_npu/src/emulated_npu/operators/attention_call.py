@@ -39,9 +39,11 @@ V1_NAMES = {
     "pre_tokens": "pre_tokens", "next_tokens": "next_tokens", "input_layout": "input_layout",
     "sparse_mode": "sparse_mode", "block_size": "block_size", "inner_precise": "inner_precise",
     "softmax_lse_flag": "wants_log_sum",
+    "key_antiquant_scale": "key_scale", "value_antiquant_scale": "value_scale",
 }  # fmt: skip
 _V1_ONLY = (
-    "actual_seq_lengths", "actual_seq_lengths_kv", "num_heads", "scale", "softmax_lse_flag"
+    "actual_seq_lengths", "actual_seq_lengths_kv", "num_heads", "scale", "softmax_lse_flag",
+    "key_antiquant_scale", "value_antiquant_scale",
 )  # fmt: skip
 V2_NAMES = {
     **{name: field for name, field in V1_NAMES.items() if name not in _V1_ONLY},
@@ -56,9 +58,9 @@ V1_MISSING = {
         (
             "pse_shift", "dequant_scale1", "quant_scale1", "dequant_scale2", "quant_scale2",
             "quant_offset2", "antiquant_scale", "antiquant_offset", "query_padding_size",
-            "kv_padding_size", "key_antiquant_scale", "key_antiquant_offset",
-            "value_antiquant_scale", "value_antiquant_offset", "key_shared_prefix",
-            "value_shared_prefix", "actual_shared_prefix_len", "key_rope_antiquant_scale",
+            "kv_padding_size", "key_antiquant_offset", "value_antiquant_offset",
+            "key_shared_prefix", "value_shared_prefix", "actual_shared_prefix_len",
+            "key_rope_antiquant_scale",
         )
     ),
     "antiquant_mode": 0, "key_antiquant_mode": 0, "value_antiquant_mode": 0,
@@ -83,7 +85,8 @@ class FusedInferCall:
     """The arguments of one call; op-plugin's documentation of the two versions describes them.
 
     query_lengths, kv_lengths: cumulative in packed layouts, but kv_lengths of a paged cache are
-    each request's own. sink: (num_heads,) or None.
+    each request's own. sink: (num_heads,) or None. key_scale, value_scale: what the channels of
+    int8 keys and values are multiplied with, kv heads * D elements, or None.
     """
 
     query: torch.Tensor
@@ -106,6 +109,13 @@ class FusedInferCall:
     block_size: int = 0
     inner_precise: int = 0
     wants_log_sum: bool = False
+    key_scale: torch.Tensor | None = None
+    value_scale: torch.Tensor | None = None
+
+    @property
+    def quantised(self) -> bool:
+        """Whether keys and values are integers with scales."""
+        return self.key_scale is not None or self.value_scale is not None
 
     @property
     def layout(self) -> Layout:
@@ -230,12 +240,23 @@ def _compute_batch(call: FusedInferCall) -> tuple[torch.Tensor, torch.Tensor]:
 def _attend_request(
     call: FusedInferCall, index: int, query: torch.Tensor, rule: MaskRule
 ) -> AttentionResult:
-    key = _request_kv(call, call.key, index)
-    value = key if call.value is call.key else _request_kv(call, call.value, index)
+    key = dequantised(_request_kv(call, call.key, index), call.key_scale)
+    shared = call.value is call.key and call.value_scale is call.key_scale
+    value = key if shared else dequantised(_request_kv(call, call.value, index), call.value_scale)
     if call.key_rope is not None:
         key = torch.cat((key, _request_kv(call, call.key_rope, index)), -1)
     visible = rule.visible(query.shape[0], key.shape[0], index)
     return attend(query, key, value, call.scale, visible, call.sink)
+
+
+def dequantised(rows: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
+    """Rows (length, heads, D) of a cache times the scale of their channels, float32.
+
+    The documentation does not say where the device rounds; here only the output is rounded.
+    """
+    if scale is None:
+        return rows
+    return rows.float() * scale.float().reshape(rows.shape[1:])
 
 
 def _request_kv(call: FusedInferCall, tensor: torch.Tensor, index: int) -> torch.Tensor:

@@ -36,8 +36,14 @@ documents it (0.30, "Non-Contiguous KV Cache"), a cache without rope with blocks
 documented to have no effect for one query, has one in TND. pre_tokens is inclusive: a band keeps
 pre_tokens + 1 keys. A row without keys gives zeros and a log-sum-exp of minus infinity (not
 documented)."""
+V1_LIMITS = (
+    LIMITS
+    + """ key_antiquant_scale and value_antiquant_scale (per channel, of the query's
+dtype): query bfloat16, cache int8 in NZ, head size 128, BSH, BSND or BNSD, inner_precise 1; one
+query with sparse_mode 0, 2 to 16 with 3. Hardware is followed for block tables and head counts."""
+)
 V2_LIMITS = LIMITS + " learnable_sink: bfloat16, (heads,), TND or NTD_TND, value size at most 128."
-MISSING = "quantization of any kind, pse_shift, left padding, shared prefix, tensor lists"
+MISSING = "other quantization, pse_shift, left padding, shared prefix, tensor lists"
 
 
 def _v1_call(
@@ -57,7 +63,7 @@ def _v2_call(
 @operator(
     V1,
     source="op-plugin docs: torch_npu.npu_fused_infer_attention_score",
-    limits=LIMITS,
+    limits=V1_LIMITS,
     missing=MISSING,
     host_arguments=V1_HOST_ARGUMENTS,
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 
+from emulated_npu.operators.attention_antiquant import check_quantised
 from emulated_npu.operators.attention_call import FusedInferCall
 from emulated_npu.operators.attention_lengths import (
     LATENT_QUERY_LIMIT,
@@ -70,6 +71,9 @@ def check_call(call: FusedInferCall) -> None:
 
 
 def _check_dtypes(call: FusedInferCall) -> None:
+    if call.quantised:
+        check_quantised(call)
+        return
     require_dtype("query", call.query, HALF_FLOATS)
     require_same_dtype(
         query=call.query,
@@ -86,7 +90,7 @@ def _check_ranks(call: FusedInferCall) -> None:
     # A paged cache is (blocks, block size, H), (blocks, N, block size, D) or NZ; the
     # documentation gives the second to BNSD and the packed layouts only.
     paged_ranks: tuple[int, ...] = (3,) if call.input_layout.startswith(("BSH", "BSND")) else (3, 4)
-    if call.query_rope is not None:
+    if call.query_rope is not None or call.quantised:
         paged_ranks = (3, 4, 5)
     for name, tensor in (("key", call.key), ("value", call.value)):
         require_rank(name, tensor, paged_ranks if call.paged else rank)

@@ -39,7 +39,11 @@ def write_slots(rows: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor) ->
 
 
 def write_slots_fractal(rows: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor) -> None:
-    """As write_slots, for the NZ form of a cache: (blocks, features / c, block size, c)."""
+    """As write_slots, for the NZ form of a cache: (blocks, features / c, block size, c).
+
+    The features may have two axes, heads and parts of a head.
+    """
+    cache = cache.view(cache.shape[0], -1, *cache.shape[-2:])
     num_blocks, columns, block_size, width = cache.shape
     slots, used = check_slots(slots, num_blocks * block_size)
     rows = rows.reshape(-1, columns, width)
@@ -106,9 +110,10 @@ def _check_reshape_and_cache(
     source="op-plugin docs: torch_npu.npu_scatter_pa_kv_cache",
     limits="""one dtype; key and value (tokens, heads, head size); slot_mapping int32 or int64;
     cache_mode PA_NZ: caches (blocks, heads * head size / c, block size, c), c = 16 (32 for 8-bit
-    types); Norm: (blocks, block size, heads, head size); all contiguous, but for the distance of
-    blocks in Norm where vllm-ascend documents it (0.30, "Non-Contiguous KV Cache"). Slot -1 is
-    skipped, as in op-plugin's golden test; the documentation starts at 0.""",
+    types), or with heads apart, as vllm-ascend 0.23.0 passes int8 (not documented); Norm: (blocks,
+    block size, heads, head size); all contiguous, but for the distance of blocks in Norm where
+    vllm-ascend documents it (0.30, "Non-Contiguous KV Cache"). Slot -1 is skipped, as in
+    op-plugin's golden test; the documentation starts at 0.""",
     missing="compress_lens, compress_seq_offsets, seq_lens",
     writes=("key_cache", "value_cache"),
 )
@@ -159,7 +164,10 @@ def _check_scatter_pa(
         if cache_mode == "PA_NZ":
             require_contiguous(f"{name}_cache", cache)
             require_multiple(f"heads * head size of {name}", features, width)
-            require_shape(f"{name}_cache", cache, (None, features // width, None, width))
+            columns: tuple[int, ...] = (features // width,)
+            if cache.dim() == 5:
+                columns = (tensor.shape[1], tensor.shape[2] // width)
+            require_shape(f"{name}_cache", cache, (None, *columns, None, width))
         else:
             require_shape(f"{name}_cache", cache, (None, None, *tensor.shape[1:]))
             require_blocks(f"{name}_cache", cache)
