@@ -124,6 +124,14 @@ _RECIPES = (
         steps=300,
     ),
     Recipe(
+        name="qwen3_wide",
+        model_type="qwen3",
+        # Of the head size that an operator takes with int8 keys and values.
+        architecture={"head_dim": 128, "num_attention_heads": 2, "num_key_value_heads": 1}
+        | {"intermediate_size": 256},
+        steps=300,
+    ),
+    Recipe(
         name="gemma3",
         model_type="gemma3_text",
         architecture={

@@ -117,6 +117,15 @@ _signature = functools.cache(inspect.signature)
 _of_this_host: list[Callable[[Any], None]] = []
 
 
+_cache_dtypes_of_this_host: list[Callable[[dict[str, Any]], None]] = []
+
+
+def also_decide_cache_dtypes(decide: Callable[[dict[str, Any]], None]) -> None:
+    """Call ``decide`` with the arguments of each layer whose cache has no dtype of our option."""
+    if decide not in _cache_dtypes_of_this_host:
+        _cache_dtypes_of_this_host.append(decide)
+
+
 def also_change(change: Callable[[Any], None]) -> None:
     """Call ``change`` with each layer once its backend is chosen: what one host alone needs."""
     if change not in _of_this_host:
@@ -124,10 +133,15 @@ def also_change(change: Callable[[Any], None]) -> None:
 
 
 def _set_cache_dtype(arguments: dict[str, Any], role: Role) -> None:
-    """Give a layer of the draft a cache of the dtype that ``kv_cache.draft_dtype`` names."""
+    """Give a layer of the draft a cache of the dtype that ``kv_cache.draft_dtype`` names.
+
+    Where it names none, the host may decide.
+    """
     config = get_current_vllm_config()
     dtype = options_of(config).kv_cache.draft_dtype
     if role is not Role.DRAFT or dtype is None:
+        for decide in _cache_dtypes_of_this_host:
+            decide(arguments)
         return
     own = copy.copy(arguments["cache_config"] or config.cache_config)
     own.cache_dtype = dtype

@@ -15,7 +15,9 @@ from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
     decode_thresholds,
     dense_specs,
     gdn_rows,
+    int8_captures,
     prompt_chunks,
+    quantised_drafts,
     recurrent_blocks,
     short_convolution,
     sparse_counts,
@@ -36,5 +38,7 @@ def apply() -> None:
     short_convolution.remember_drafted.apply()
     decode_thresholds.rows_that_verify.apply()
     gdn_rows.install()
+    int8_captures.install()
+    quantised_drafts.read_descriptions.apply()
     target_state_groups.groups_that_move.apply()
     sampled_rows.swap_both_masks.apply()

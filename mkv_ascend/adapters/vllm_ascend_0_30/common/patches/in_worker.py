@@ -15,6 +15,8 @@ from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import (
     context_keys,
     convolution_update,
     gdn_rows,
+    int8_captures,
+    quantised_drafts,
     sparse_counts,
 )
 
@@ -29,5 +31,7 @@ def apply() -> None:
     context_keys.rotate_in_place.apply()
     convolution_update.UPDATES.apply()
     gdn_rows.install()
+    int8_captures.install()
+    quantised_drafts.NAMES.apply()
     target_state_groups.groups_that_move.apply()
     sampled_rows.swap_both_masks.apply()

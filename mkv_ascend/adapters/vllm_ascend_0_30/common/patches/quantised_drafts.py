@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names of a draft's layers in the description of its quantised weights."""
+
+from __future__ import annotations
+
+from mkv_ascend.adapters.common.patches.names_of_drafts import by_name_in_checkpoint
+from mkv_ascend.adapters.patching import Patch, record
+
+NAMES = Patch(
+    record(
+        name="names of a draft's layers among quantised weights",
+        target=(
+            "vllm_ascend.quantization.configs.modelslim_config"
+            ":AscendModelSlimConfig.get_quant_method",
+            "vllm_ascend.quantization.configs.compressed_tensors_config"
+            ":AscendCompressedTensorsConfig.get_quant_method",
+        ),
+        reads=(
+            "vllm.v1.spec_decode.draft_model:DraftModelProposer._get_model",
+            "vllm_ascend.quantization.configs.modelslim_config:get_quant_type_for_layer",
+        ),
+        why="vLLM names the layers of a draft draft_model.model.layers.N, which no description of "
+        "weights does.",
+        until="vllm-ascend finds the layers of a draft in the description of its weights",
+        test="tests/emulated/drafting/test_eight_bits.py::test_bfloat16_target_with_draft_of_8_bits",
+        stock="tests/emulated/drafting/test_eight_bits.py"
+        "::test_stock_does_not_start_with_a_quantised_draft",
+    )
+)
+for _target in NAMES.record.targets:
+    NAMES.also(target=_target)(by_name_in_checkpoint)
