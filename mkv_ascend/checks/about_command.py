@@ -169,10 +169,14 @@ def _is_whole_on_a_rank(facts: ServeFacts) -> bool:
 
 
 def cache_dtype(facts: ServeFacts) -> Iterator[Refusal]:
-    """Quantised caches: vllm-ascend takes them from quantised weights, never from this option."""
+    """Quantised caches: vllm-ascend takes them from quantised weights, on 0.23 never from this."""
     asked = str(facts.engine.get("kv_cache_dtype") or "auto")
     taken = (PLAIN_DTYPES - {"float32"}) | facts.device.extra_dtypes
     if asked == "auto" or asked in taken:
+        return
+    rules, formats = facts.rules, facts.target.formats
+    has_8_bits = facts.target.has_indexer or (formats is not None and formats.int8_layers)
+    if asked == "int8" and has_8_bits and rules is not None and rules.int8_is_an_option:
         return
     is_float8 = asked in ("fp8", "fp8_e4m3") and facts.device.generation is DeviceGeneration.A5
     if is_float8 and facts.target.number("kv_lora_rank") is not None:

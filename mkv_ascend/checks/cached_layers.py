@@ -129,6 +129,7 @@ def _request(named: NamedLayer) -> LayerRequest:
         kind=layer.kind,
         layer_class="layer of config.json",
         dtype=named.dtype,
+        kv_cache_dtype=named.cached_as or "auto",
         head_size=head_size,
         num_heads=layer.num_heads,
         num_kv_heads=layer.num_kv_heads,
@@ -148,7 +149,8 @@ def _of_tokens(named: NamedLayer, sizes: BlockSizes, entry: BackendEntry) -> Cac
         ]
     else:
         heads, dim = layer.num_kv_heads, layer.head_size
-        parts = [tokens(name, rows, heads, dim, named.dtype) for name in ("k", "v")]
+        kept = named.cached_as or named.dtype
+        parts = [tokens(name, rows, heads, dim, kept) for name in ("k", "v")]
     layout = LayerLayout(
         layer=named.name,
         role=named.role,

@@ -35,6 +35,7 @@ from mkv_ascend.checks.model_layer import (
     NotFromNumbersError,
 )
 from mkv_ascend.checks.planning_inputs import Asked, Found
+from mkv_ascend.checks.quantised_layers import as_quantised
 from mkv_ascend.config import MkvConfig, parse_config
 from mkv_ascend.layout.grouping import GroupingOptions
 from mkv_ascend.layout.kind import Kind, Role
@@ -283,6 +284,7 @@ def _named(
             NamedLayer(name, Role.DRAFT, dtype, layer)
             for name, layer in _of_draft(_method(asked), target, draft, ranks, drafted)
         ]
+    layers = as_quantised(layers, asked.model, _draft_folder(asked))
     with_dtype = (replace(named, state_dtype=target.state_dtype) for named in layers)
     return sorted(with_dtype, key=lambda named: bool(named.layer.states))
 

@@ -35,3 +35,8 @@ class HostRules:
     counts_batches_in_flight: bool
     short_convolution: str
     delta_attention_drafts: bool
+    int8_cache_families: frozenset[str] = frozenset()
+    """Classes of models whose scales of int8 keys and values are loaded; empty: all."""
+    int8_is_an_option: bool = False
+    """Whether ``--kv-cache-dtype int8`` asks for caches of 8 bits: latents of sparse attention, or
+    what weights describe."""

@@ -11,6 +11,7 @@ from mkv_ascend.checks import (
     about_command,
     about_compressed,
     about_draft,
+    about_formats,
     about_layers,
     about_runner,
 )
@@ -26,6 +27,7 @@ Check = Callable[[ServeFacts], Iterator[Refusal]]
 
 CHECKS: tuple[Check, ...] = (
     *about_command.CHECKS,
+    *about_formats.CHECKS,
     *about_compressed.CHECKS,
     *about_draft.CHECKS,
     *about_runner.CHECKS,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mkv_ascend.checks.config_file import read_config_file, text_part
+from mkv_ascend.checks.weight_formats import WeightFormats, read_weight_formats
 from mkv_ascend.layout.kind import Kind, Role
 
 __all__ = ["GATED_DELTA_RULE", "RECURRENT_TYPES", "ModelFacts", "read_model_facts"]
@@ -57,6 +58,8 @@ class ModelFacts:
     """What its recurrent layers are, of a model type that is not in ``RECURRENT_TYPES``."""
     attention_free: bool = False
     """Whether vLLM's class has no attention layer, of a type not in ``WITHOUT_ATTENTION``."""
+    formats: WeightFormats | None = None
+    """What ModelSlim's description says; None for a model without one."""
 
     def number(self, name: str) -> int | None:
         """A whole number of the language model; None where the file has none of this name."""
@@ -87,7 +90,7 @@ class ModelFacts:
             method = (part.get("quantization_config") or {}).get("quant_method")
             if method is not None:
                 return str(method)
-        return None
+        return None if self.formats is None else "ascend"
 
     @property
     def recurrent(self) -> str | None:
@@ -150,5 +153,7 @@ class ModelFacts:
 
 def read_model_facts(role: Role, name: str) -> ModelFacts:
     """The facts of a model's folder. Raises ConfigFileError."""
-    values = read_config_file(Path(name))
-    return ModelFacts(role, name, values, text_part(values))
+    folder = Path(name)
+    values = read_config_file(folder)
+    formats = read_weight_formats(folder)
+    return ModelFacts(role, name, values, text_part(values), formats=formats)

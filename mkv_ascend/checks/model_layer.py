@@ -50,7 +50,8 @@ class ModelLayer:
 class NamedLayer:
     """A layer with its name, the model it is of, and the dtype of its cache.
 
-    ``state_dtype``: of a recurrent state, where it is not that of the cache.
+    ``state_dtype``: of a recurrent state, where it is not that of the cache. ``cached_as``: dtype
+    of keys and values, where they are not kept as they are.
     """
 
     name: str
@@ -58,6 +59,7 @@ class NamedLayer:
     dtype: str
     layer: ModelLayer
     state_dtype: str | None = None
+    cached_as: str | None = None
 
     @property
     def state_dtypes(self) -> tuple[str, ...]:

@@ -59,7 +59,9 @@ def read_speculation(
             "add model",
         )
     if method == "mtp" and draft is None:
-        draft = ModelFacts(Role.DRAFT, target.name, target.values, target.text)
+        draft = ModelFacts(
+            Role.DRAFT, target.name, target.values, target.text, formats=target.formats
+        )
     tokens = given.get("num_speculative_tokens")
     if tokens is None and draft is not None and draft.number("n_predict"):
         tokens = draft.number("n_predict")

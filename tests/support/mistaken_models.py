@@ -66,6 +66,7 @@ CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
         "Llama-3.1-8B",
         {"num_hidden_layers": 4, "quantization_config": {"quant_method": "awq"}},
     ),
+    "fp8": ("Llama-3.1-8B", {"quantization_config": {"quant_method": "fp8"}}),
     "heads-72": ("Llama-3.1-8B", {"head_dim": 72}),
     "odd-vocabulary": ("Llama-3.1-8B", {"vocab_size": 32001}),
     "no-heads": ("Llama-3.1-8B", {"num_attention_heads": -4}),

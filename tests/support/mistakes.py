@@ -37,6 +37,7 @@ MODELS = (
     one("awq draft", "quantization", LLAMA, *spec("{awq-draft}"), says="of the draft"),
     one("quantization asked", "quantization", LLAMA, "-q", "bitsandbytes"),
     one("quantization of the draft", "quantization", LLAMA, *spec(DRAFT, quantization="awq")),
+    one("fp8 weights", "float8", "{fp8}", says=("fp8", "Ascend A5")),
     one("heads of 72", "backend", "{heads-72}", says="head sizes are"),
     one("float32", "dtype", LLAMA, "--dtype", "float32", says="bfloat16"),
     one("DeepSeek-V4 in half", "dtype", "{v4}", *OWN_PROCESS, "--dtype", "half", says="is float16"),

@@ -33,6 +33,10 @@ RULES = HostRules(
     counts_batches_in_flight=False,
     short_convolution="conv",
     delta_attention_drafts=False,
+    # patch/worker/patch_gqa_c8.py
+    int8_cache_families=frozenset(
+        {"Qwen3ForCausalLM", "Glm4MoeForCausalLM", "MiniMaxM2ForCausalLM"}
+    ),
 )
 
 

@@ -37,6 +37,8 @@ RULES = HostRules(
     counts_batches_in_flight=True,
     short_convolution="short_conv",
     delta_attention_drafts=True,
+    # patch/platform/patch_kv_cache_dtype.py
+    int8_is_an_option=True,
 )
 
 

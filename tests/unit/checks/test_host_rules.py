@@ -66,9 +66,11 @@ def test_quantisations_are_those_of_the_installed_platform() -> None:
     assert installed_host.rules().quantizations == tuple(names)
 
 
-def refused(engine: dict[str, Any], rules: HostRules) -> dict[str, str]:
+def refused(
+    engine: dict[str, Any], rules: HostRules, device: DeviceFacts = DEVICE
+) -> dict[str, str]:
     """Code -> what is said."""
-    return {found.code: str(found) for found in refusals(gather(engine, DEVICE, rules))}
+    return {found.code: str(found) for found in refusals(gather(engine, device, rules))}
 
 
 def test_quantised_weights_are_refused_by_the_hosts_list(
@@ -76,7 +78,9 @@ def test_quantised_weights_are_refused_by_the_hosts_list(
 ) -> None:
     engine = {"model": models["Llama-3.1-8B"], "quantization": "mxfp8"}
     assert set(refused(engine, SHARED)) == {"quantization"}
-    assert refused(engine, EQUAL_PAGES) == {}
+    newest = dataclasses.replace(DEVICE, generation=DeviceGeneration.A5)
+    assert refused(engine, EQUAL_PAGES, newest) == {}
+    assert "Ascend A2" in refused(engine, EQUAL_PAGES)["float8"]
     assert "mxfp8" in refused({**engine, "quantization": "gptq"}, EQUAL_PAGES)["quantization"]
 
 

@@ -23,7 +23,7 @@ from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.attention.draft_window import kind_of_layer
 from mkv_ascend.attention.request import LayerRequest
 from mkv_ascend.attention.selection import SelectionError, select_backend
-from mkv_ascend.checks import about_compressed, about_draft
+from mkv_ascend.checks import about_compressed, about_draft, about_formats
 from mkv_ascend.checks.host_rules import HostRules
 from mkv_ascend.checks.refusal import text_of
 from mkv_ascend.layout.kind import Kind, Role
@@ -83,14 +83,15 @@ def check_models(config: VllmConfig, rules: HostRules | None = None) -> None:
 
 
 def check_compressed(config: VllmConfig, rules: HostRules) -> None:
-    """Refuse what ``mkv-ascend check`` refuses of DeepSeek-V4 on this host.
+    """Refuse what ``mkv-ascend check`` refuses of DeepSeek-V4 and of 8 bits on this host.
 
     Raises:
         SelectionError: with every refusal.
     """
     facts = facts_of(config, selection_inputs.environment(config).device_generation)
     facts = replace(facts, rules=rules)
-    if refusals := [refusal for check in about_compressed.CHECKS for refusal in check(facts)]:
+    checks = (*about_compressed.CHECKS, *about_formats.CHECKS)
+    if refusals := [refusal for check in checks for refusal in check(facts)]:
         raise SelectionError(text_of(refusals))
 
 

@@ -9,6 +9,7 @@ the one list in ``checks/about_draft.py``.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mkv_ascend.adapters.common.options import options_of
@@ -16,6 +17,7 @@ from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.checks.about_draft_inputs import TEXT_ONLY
 from mkv_ascend.checks.facts import DeviceFacts, ServeFacts, SpeculationFacts
 from mkv_ascend.checks.model import ModelFacts
+from mkv_ascend.checks.weight_formats import read_weight_formats
 from mkv_ascend.layout.kind import Role
 
 if TYPE_CHECKING:
@@ -69,6 +71,7 @@ def _engine(config: VllmConfig) -> dict[str, Any]:
         # vLLM switches them on by itself; beside states only who asks for them has them.
         "enable_prefix_caching": cache.enable_prefix_caching and cache.mamba_cache_mode != "none",
         "max_model_len": config.model_config.max_model_len,
+        "dtype": str(config.model_config.dtype).removeprefix("torch."),
         TEXT_ONLY: inputs is not None and inputs.language_model_only,
         "max_num_batched_tokens": scheduler.max_num_batched_tokens,
         "max_num_seqs": scheduler.max_num_seqs,
@@ -98,7 +101,8 @@ def _speculation(speculative: SpeculativeConfig, target: ModelConfig) -> Specula
 def _model(model: ModelConfig, role: Role) -> ModelFacts:
     states = "recurrent layers" if model.is_hybrid or model.is_attention_free else None
     values, text = _values(model.hf_config), _values(model.hf_text_config)
-    return ModelFacts(role, model.model, values, text, states, model.is_attention_free)
+    formats = read_weight_formats(Path(model.model))
+    return ModelFacts(role, model.model, values, text, states, model.is_attention_free, formats)
 
 
 def _values(config: Any) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.patching import record
+from mkv_ascend.checks.weight_formats import DESCRIPTION
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -197,6 +198,11 @@ def _unquantised(model: Path, copy: Path, notes: list[str]) -> str:
                 f"the quantisation of {model.resolve().name} "
                 f"({found.get('quant_method', 'of its own')}) is left out: caches as without it"
             )
+    if (model / DESCRIPTION).is_file():
+        notes.append(
+            f"the quantisation of {model.resolve().name} ({DESCRIPTION}) is left out: caches as "
+            "without it"
+        )
     copy.mkdir()
     (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return str(copy)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of quantised weights and caches no operator takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mkv_ascend import host_versions
+from mkv_ascend.attention.entry import DeviceGeneration
+from mkv_ascend.checks.facts import ServeFacts
+from mkv_ascend.checks.model import ModelFacts
+from mkv_ascend.checks.refusal import Refusal
+
+__all__ = ["CHECKS"]
+
+FLOAT8_METHODS = frozenset({"fp8", "deepseek_v4_fp8", "mxfp8"})
+"""vllm-ascend's quantization/fp8_config.py and methods/fp8.py: operators of A5 alone."""
+INT8_HEAD_SIZE = 128
+"""npu_fused_infer_attention_score: head size with int8 keys and values in NZ format."""
+
+
+def _models(facts: ServeFacts) -> Iterator[ModelFacts]:
+    yield facts.target
+    # A target's own MTP layers are of the same weights.
+    if facts.draft is not None and facts.draft.name != facts.target.name:
+        yield facts.draft
+
+
+def _asked_method(facts: ServeFacts, model: ModelFacts) -> str | None:
+    options = {} if facts.speculation is None else facts.speculation.options
+    given = facts.engine if model is facts.target else options
+    return given.get("quantization") or model.quantization
+
+
+def float8(facts: ServeFacts) -> Iterator[Refusal]:
+    """Weights of 8-bit floating-point numbers where only A5 multiplies them."""
+    generation = facts.device.generation
+    if generation is DeviceGeneration.A5:
+        return
+    for model in _models(facts):
+        method = _asked_method(facts, model)
+        kinds = () if model.formats is None else model.formats.float8_kinds
+        if facts.rules is not None and method not in (None, *facts.rules.quantizations):
+            continue  # which about_command refuses
+        if method in FLOAT8_METHODS:
+            kinds = (str(method),)
+        if not kinds:
+            continue
+        yield Refusal(
+            "float8",
+            f"the weights of the {model.role} {model.name} are quantised by {', '.join(kinds)}, "
+            f"which no operator of Ascend {generation} multiplies",
+            "Ascend A5; plain weights, or those that ModelSlim quantised to whole numbers "
+            "(W8A8, W8A8_DYNAMIC and others)",
+            "choose such weights of this model",
+        )
+
+
+def int8_cache(facts: ServeFacts) -> Iterator[Refusal]:
+    """Keys and values of 8 bits (C8) whose scales are not loaded, or that no operator takes."""
+    for model in _models(facts):
+        if model.formats is None or not model.formats.int8_layers:
+            continue
+        asked = f"keys and values of the {model.role} {model.name} are quantised (C8)"
+        plain = "leave kv_cache_type out of its quant_model_description.json, or choose weights "
+        plain += "without it"
+        families = () if facts.rules is None else facts.rules.int8_cache_families
+        if families and not families & set(model.architectures):
+            yield Refusal(
+                "int8-cache",
+                f"{asked}, and {host_versions.vllm_ascend()} does not load their scales for "
+                f"{', '.join(model.architectures) or model.model_type}",
+                ", ".join(sorted(families)),
+                plain,
+            )
+        if model.head_size != INT8_HEAD_SIZE:
+            yield Refusal(
+                "int8-cache",
+                f"{asked}, with heads of {model.head_size} elements",
+                f"heads of {INT8_HEAD_SIZE} elements (npu_fused_infer_attention_score)",
+                plain,
+            )
+        if facts.dtype != "bfloat16":
+            yield Refusal(
+                "int8-cache",
+                f"{asked}, and --dtype is {facts.dtype}",
+                "bfloat16 (npu_fused_infer_attention_score)",
+                "write --dtype bfloat16",
+            )
+
+
+CHECKS = (float8, int8_cache)

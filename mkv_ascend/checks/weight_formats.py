@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a model's weights and its cache are quantised, as ModelSlim describes it beside them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mkv_ascend.checks.config_file import ConfigFileError
+
+__all__ = ["DESCRIPTION", "WeightFormats", "read_weight_formats"]
+
+DESCRIPTION = "quant_model_description.json"
+"""The file's name (``MODELSLIM_CONFIG_FILENAME`` of vllm-ascend)."""
+MOST_BYTES = 256 << 20
+INT8_CACHE = "C8"
+_SCALE_OF_KEYS = re.compile(r"\.(\d+)\.(?:.*\.)?k_proj\.kv_cache_scale$")
+_FLOAT8 = re.compile(r"FP8|FP4")
+"""In the kinds of weights whose operators only A5 has (``MXFP8`` and others)."""
+
+
+@dataclass(frozen=True)
+class WeightFormats:
+    """``kinds``: of tensors, such as ``W8A8``. ``int8_layers``: layers with a cache of 8 bits."""
+
+    kinds: frozenset[str]
+    int8_layers: frozenset[int] = frozenset()
+
+    @property
+    def float8_kinds(self) -> tuple[str, ...]:
+        """Kinds of weights of floating-point numbers of 8 or 4 bits."""
+        return tuple(sorted(kind for kind in self.kinds if _FLOAT8.search(kind)))
+
+
+def read_weight_formats(folder: Path) -> WeightFormats | None:
+    """What the description in a model's folder says; None where there is none.
+
+    Raises ConfigFileError when it cannot be read.
+    """
+    path = folder / DESCRIPTION
+    if not path.is_file():
+        return None
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ConfigFileError(f"{path} has more than {MOST_BYTES >> 20} MiB")
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigFileError(f"{path} cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise ConfigFileError(f"{path} holds no JSON object")
+    kinds = frozenset(
+        value
+        for name, value in found.items()
+        if isinstance(value, str) and name.endswith(".weight")
+    )
+    layers = (_SCALE_OF_KEYS.search(name) for name in found)
+    int8 = {int(layer[1]) for layer in layers if layer is not None}
+    return WeightFormats(
+        kinds, frozenset(int8) if found.get("kv_cache_type") == INT8_CACHE else frozenset()
+    )
