@@ -47,7 +47,7 @@ def float8(facts: ServeFacts) -> Iterator[Refusal]:
         if not kinds:
             continue
         yield Refusal(
-            "float8",
+            "weight-format",
             f"the weights of the {model.role} {model.name} are quantised by {', '.join(kinds)}, "
             f"which no operator of Ascend {generation} multiplies",
             "Ascend A5; plain weights, or those that ModelSlim quantised to whole numbers "
@@ -67,7 +67,7 @@ def int8_cache(facts: ServeFacts) -> Iterator[Refusal]:
         families = () if facts.rules is None else facts.rules.int8_cache_families
         if families and not families & set(model.architectures):
             yield Refusal(
-                "int8-cache",
+                "cache-format",
                 f"{asked}, and {host_versions.vllm_ascend()} does not load their scales for "
                 f"{', '.join(model.architectures) or model.model_type}",
                 ", ".join(sorted(families)),
@@ -75,14 +75,14 @@ def int8_cache(facts: ServeFacts) -> Iterator[Refusal]:
             )
         if model.head_size != INT8_HEAD_SIZE:
             yield Refusal(
-                "int8-cache",
+                "cache-format",
                 f"{asked}, with heads of {model.head_size} elements",
                 f"heads of {INT8_HEAD_SIZE} elements (npu_fused_infer_attention_score)",
                 plain,
             )
         if facts.dtype != "bfloat16":
             yield Refusal(
-                "int8-cache",
+                "cache-format",
                 f"{asked}, and --dtype is {facts.dtype}",
                 "bfloat16 (npu_fused_infer_attention_score)",
                 "write --dtype bfloat16",

@@ -155,5 +155,5 @@ def read_model_facts(role: Role, name: str) -> ModelFacts:
     """The facts of a model's folder. Raises ConfigFileError."""
     folder = Path(name)
     values = read_config_file(folder)
-    formats = read_weight_formats(folder)
+    formats = read_weight_formats(folder, values)
     return ModelFacts(role, name, values, text_part(values), formats=formats)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mkv_ascend.checks.config_file import ConfigFileError
+from mkv_ascend.checks.config_file import ConfigFileError, read_config_file
 from mkv_ascend.checks.model_layer import ExplainError, NamedLayer
 from mkv_ascend.checks.weight_formats import WeightFormats, read_weight_formats
 from mkv_ascend.layout.kind import Role
@@ -22,13 +22,16 @@ def as_quantised(
 
     Raises ExplainError where a description cannot be read.
     """
-    formats = {Role.TARGET: _formats(target), Role.DRAFT: draft and _formats(draft)}
+    formats = {
+        Role.TARGET: _formats(target),
+        Role.DRAFT: None if draft is None else _formats(draft),
+    }
     return [_as_quantised(named, formats[named.role]) for named in layers]
 
 
 def _formats(folder: Path) -> WeightFormats | None:
     try:
-        return read_weight_formats(folder)
+        return read_weight_formats(folder, read_config_file(folder))
     except ConfigFileError as error:
         raise ExplainError(str(error)) from error
 

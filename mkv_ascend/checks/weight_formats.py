@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,14 +36,19 @@ class WeightFormats:
         return tuple(sorted(kind for kind in self.kinds if _FLOAT8.search(kind)))
 
 
-def read_weight_formats(folder: Path) -> WeightFormats | None:
+def read_weight_formats(folder: Path, values: Mapping[str, Any]) -> WeightFormats | None:
     """What the description in a model's folder says; None where there is none.
+
+    Args:
+        values: its config.json, which may hold the description as ``quantization_config``.
 
     Raises ConfigFileError when it cannot be read.
     """
     path = folder / DESCRIPTION
     if not path.is_file():
-        return None
+        within = values.get("quantization_config")
+        described = isinstance(within, Mapping) and within.get("quant_method") in (None, "ascend")
+        return _formats(within or {}) if described and within else None
     try:
         if path.stat().st_size > MOST_BYTES:
             raise ConfigFileError(f"{path} has more than {MOST_BYTES >> 20} MiB")
@@ -51,6 +57,10 @@ def read_weight_formats(folder: Path) -> WeightFormats | None:
         raise ConfigFileError(f"{path} cannot be read: {error}") from None
     if not isinstance(found, dict):
         raise ConfigFileError(f"{path} holds no JSON object")
+    return _formats(found)
+
+
+def _formats(found: Mapping[str, Any]) -> WeightFormats:
     kinds = frozenset(
         value
         for name, value in found.items()

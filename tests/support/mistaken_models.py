@@ -66,6 +66,16 @@ CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
         "Llama-3.1-8B",
         {"num_hidden_layers": 4, "quantization_config": {"quant_method": "awq"}},
     ),
+    "c8": (
+        "Llama-3.1-8B",
+        {
+            "quantization_config": {
+                "kv_cache_type": "C8",
+                "model.layers.0.self_attn.k_proj.weight": "W8A8",
+                "model.layers.0.self_attn.k_proj.kv_cache_scale": "C8",
+            }
+        },
+    ),
     "fp8": ("Llama-3.1-8B", {"quantization_config": {"quant_method": "fp8"}}),
     "heads-72": ("Llama-3.1-8B", {"head_dim": 72}),
     "odd-vocabulary": ("Llama-3.1-8B", {"vocab_size": 32001}),

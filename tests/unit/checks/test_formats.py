@@ -48,7 +48,7 @@ def codes(engine: dict[str, Any], **device: Any) -> dict[str, str]:
 def test_whole_numbers_are_served(models: dict[str, str], tmp_path: Path) -> None:
     model = described(models["Qwen3-0.6B"], tmp_path / "model", layers=28)
     assert codes({"model": model}) == {}
-    formats = read_weight_formats(Path(model))
+    formats = read_weight_formats(Path(model), {})
     assert formats is not None
     assert formats.kinds == {"W8A8", "FLOAT"}
     assert formats.int8_layers == set(range(28))
@@ -57,13 +57,13 @@ def test_whole_numbers_are_served(models: dict[str, str], tmp_path: Path) -> Non
 @pytest.mark.parametrize("kind", ["W8A8_MXFP8", "W4A8_MXFP4", "W8A8FP8_DYNAMIC"])
 def test_floating_point_weights_need_a5(kind: str, models: dict[str, str], tmp_path: Path) -> None:
     model = described(models["Qwen3-0.6B"], tmp_path / "model", kind=kind)
-    said = codes({"model": model})["float8"]
+    said = codes({"model": model})["weight-format"]
     assert f"quantised by {kind}, which no operator of Ascend A2" in said
     assert "Possible: Ascend A5; " in said
     assert codes({"model": model}, generation=DeviceGeneration.A5) == {}
     draft = {"model": model, "num_speculative_tokens": 3}
     engine = {"model": models["Qwen3-0.6B"], "speculative_config": draft}
-    assert "weights of the draft" in codes(engine)["float8"]
+    assert "weights of the draft" in codes(engine)["weight-format"]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_cache_of_8_bits_that_no_operator_takes(
     tmp_path: Path,
 ) -> None:
     model = described(models["Qwen3-0.6B"], tmp_path / "model", layers=28, **changed)
-    assert said in codes({"model": model, **engine})["int8-cache"]
+    assert said in codes({"model": model, **engine})["cache-format"]
 
 
 def test_the_option_int8_where_the_host_has_it(models: dict[str, str], tmp_path: Path) -> None:

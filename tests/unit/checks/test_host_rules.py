@@ -80,7 +80,7 @@ def test_quantised_weights_are_refused_by_the_hosts_list(
     assert set(refused(engine, SHARED)) == {"quantization"}
     newest = dataclasses.replace(DEVICE, generation=DeviceGeneration.A5)
     assert refused(engine, EQUAL_PAGES, newest) == {}
-    assert "Ascend A2" in refused(engine, EQUAL_PAGES)["float8"]
+    assert "Ascend A2" in refused(engine, EQUAL_PAGES)["weight-format"]
     assert "mxfp8" in refused({**engine, "quantization": "gptq"}, EQUAL_PAGES)["quantization"]
 
 

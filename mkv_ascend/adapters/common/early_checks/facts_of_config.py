@@ -101,7 +101,7 @@ def _speculation(speculative: SpeculativeConfig, target: ModelConfig) -> Specula
 def _model(model: ModelConfig, role: Role) -> ModelFacts:
     states = "recurrent layers" if model.is_hybrid or model.is_attention_free else None
     values, text = _values(model.hf_config), _values(model.hf_text_config)
-    formats = read_weight_formats(Path(model.model))
+    formats = read_weight_formats(Path(model.model), values)
     return ModelFacts(role, model.model, values, text, states, model.is_attention_free, formats)
 
 
