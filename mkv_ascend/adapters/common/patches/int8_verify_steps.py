@@ -127,15 +127,17 @@ def install(capture: Capture) -> None:
     """
     if not verify_steps.functions:
         made = _Replacements(capture)
-        verify_steps.functions |= {
-            f"{_OF_IMPLEMENTATION}{name}": function
-            for name, function in (
-                ("_forward_c8_chunked_prefill", made.chunked),
-                ("_forward_c8_fused_infer_attention", made.fused),
-                ("full_graph_fia", made.captured),
-                ("_nz_5d_view", _view_of_its_blocks),
-            )
-        }
+        verify_steps.functions.update(
+            {
+                f"{_OF_IMPLEMENTATION}{name}": function
+                for name, function in (
+                    ("_forward_c8_chunked_prefill", made.chunked),
+                    ("_forward_c8_fused_infer_attention", made.fused),
+                    ("full_graph_fia", made.captured),
+                    ("_nz_5d_view", _view_of_its_blocks),
+                )
+            }
+        )
     verify_steps.apply()
 
 

@@ -67,15 +67,15 @@ def capture(
     if known is None or workspace.nbytes > known.nbytes:
         table.workspaces[tokens] = workspace
     stream = torch_npu.npu.current_stream()
-    event = torch.npu.ExternalEvent()
+    event = torch_npu.npu.ExternalEvent()
     event.wait(stream)
     event.reset(stream)
     table.events[tokens].append(event)
     noted = {name: _weak(value) for name, value in arguments.items()}
     table.attn_params[tokens].append(Int8Launch(layer.layer_name, noted))
-    torch.npu.graph_task_group_begin(stream)
+    torch_npu.npu.graph_task_group_begin(stream)
     torch_npu.npu_fused_infer_attention_score.out(**arguments, **given)
-    table.handles[tokens].append(torch.npu.graph_task_group_end(stream))
+    table.handles[tokens].append(torch_npu.npu.graph_task_group_end(stream))
     return output
 
 
@@ -138,18 +138,18 @@ def update_int8_launches(
         with _noted_only(table, num_tokens, others):
             original(update_stream, context, num_tokens, *rest, given)
     seen: Counter[str] = Counter()
-    with torch.npu.stream(update_stream):
+    with torch_npu.npu.stream(update_stream):
         for place in mine:
             launch = noted[place]
             metadata = passes[seen[launch.layer]][launch.layer]
             seen[launch.layer] += 1
-            torch.npu.graph_task_update_begin(update_stream, table.handles[num_tokens][place])
+            torch_npu.npu.graph_task_update_begin(update_stream, table.handles[num_tokens][place])
             torch_npu.npu_fused_infer_attention_score.out(
                 **launch.arguments,
                 block_table=metadata.block_tables,
                 actual_seq_lengths_kv=metadata.seq_lens_list,
             )
-            torch.npu.graph_task_update_end(update_stream)
+            torch_npu.npu.graph_task_update_end(update_stream)
             table.events[num_tokens][place].record(update_stream)
 
 
