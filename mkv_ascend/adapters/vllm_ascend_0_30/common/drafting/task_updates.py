@@ -9,8 +9,9 @@ launches in one table of the process.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from vllm_ascend.attention.attention_v1 import AscendAttentionBackendImpl
@@ -57,13 +58,29 @@ class MetadataOfPasses:
 
     Attributes:
         passes: metadata of each pass, by layer.
+        numbers: provider -> passes in which it finds what a launch takes; by default, all.
     """
 
     passes: Sequence[Mapping[str, Any]]
+    numbers: Mapping[Any, Sequence[int]] = field(default_factory=dict)
 
     def get(self, provider: Any) -> list[dict[str, Any]]:
         """What each launch of a layer takes; ``provider`` finds it in metadata."""
-        return [provider.resolve(metadata) for metadata in self.passes]
+        numbers = self.numbers.get(provider, range(len(self.passes)))
+        return [provider.resolve(self.passes[number]) for number in numbers]
+
+
+def passes_of(tasks: Sequence[Any]) -> dict[Any, list[int]]:
+    """Provider -> the passes whose launches it serves.
+
+    A layer may be launched in another way in the first pass than in later ones.
+    """
+    launched: Counter[str] = Counter()
+    found: dict[Any, list[int]] = defaultdict(list)
+    for task in tasks:
+        found[task.provider].append(launched[task.provider.layer_name])
+        launched[task.provider.layer_name] += 1
+    return found
 
 
 class TaskUpdates:
@@ -93,6 +110,7 @@ class TaskUpdates:
                 f"{len(tasks)} layers in {len(metadata)} passes"
             )
         self._graph, self._tasks, self._metadata = graph, tasks, metadata
+        self._numbers = passes_of(graph.tasks)
         noted = [name for name in names if name not in tasks]
         self._noted = Updates(table.launches(noted, metadata, layers))
 
@@ -112,7 +130,7 @@ class TaskUpdates:
                 self._with_lengths(metadata, pass_lengths)
                 for metadata, pass_lengths in zip(self._metadata, lengths, strict=True)
             ]
-            tasks = self._graph.resolve_tasks(MetadataOfPasses(given))
+            tasks = self._graph.resolve_tasks(MetadataOfPasses(given, self._numbers))
             self._graph.update(stream, tasks)
         if self._noted:
             self._noted.run(stream, context, config, lengths)
