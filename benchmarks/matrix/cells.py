@@ -196,6 +196,28 @@ TARGETS = (
         engine={"language_model_only": True},
     ),
     Target("kda", "kimi_linear", triton=True, drafts=A_FEW),
+    Target(
+        "nemotron-h",
+        "nemotron_h",
+        heads={"mtp": "nemotron_h_mtp"},
+        head_targets={"mtp": "nemotron_h_mtp"},
+        triton=True,
+        drafts=A_FEW,
+    ),
+    Target(
+        "hunyuan3",
+        "hy_v3",
+        heads={"mtp": "hy_v3_mtp"},
+        head_targets={"mtp": "hy_v3_mtp"},
+        drafts=A_FEW,
+    ),
+    Target(
+        "ernie4.5-moe",
+        "ernie4_5_moe",
+        heads={"mtp": "ernie4_5_moe_mtp"},
+        head_targets={"mtp": "ernie4_5_moe_mtp"},
+        drafts=A_FEW,
+    ),
 )
 
 DRAFTS = (
@@ -217,7 +239,10 @@ REFERENCES = {
     "deepseek_v3_mtp": "deepseek_v2_target",
     "deepseek_v32_mtp": "deepseek_v32_target",
     "glm4_moe_mtp": "glm4_moe",
+    "ernie4_5_moe_mtp": "ernie4_5_moe",
+    "hy_v3_mtp": "hy_v3",
     "mimo_mtp": "mimo",
+    "nemotron_h_mtp": "nemotron_h",
     "qwen3_5_moe_mtp": "qwen3_5_moe",
     "qwen3_next_mtp": "qwen3_next",
 }

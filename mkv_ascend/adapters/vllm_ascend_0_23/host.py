@@ -70,9 +70,9 @@ def worker_of(config: VllmConfig) -> str:
 
 def patches_of_the_front() -> Iterable[Patch]:
     """See ``HostAdapter``."""
-    from mkv_ascend.adapters.vllm_ascend_0_23.patches import recurrent_blocks
+    from mkv_ascend.adapters.vllm_ascend_0_23.patches import forgotten_heads, recurrent_blocks
 
-    return (recurrent_blocks.blocks_without_alignment,)
+    return (recurrent_blocks.blocks_without_alignment, forgotten_heads.remember_heads)
 
 
 def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:

@@ -38,9 +38,12 @@ CELLS = [
     "gemma4/mtp",
     "qwen3.5-moe/mtp",
     "kda/dense",
+    "nemotron-h/mtp",
+    "hunyuan3/mtp",
+    "ernie4.5-moe/mtp",
 ]
 """Ways in which layers of target and draft differ that no other test runs so."""
-NEED_TRITON = ("minimax-m2/eagle3", "qwen3.5-moe/mtp", "kda/dense")
+NEED_TRITON = ("minimax-m2/eagle3", "qwen3.5-moe/mtp", "kda/dense", "nemotron-h/mtp")
 """These do not start where vLLM finds no Triton; the other families of ``CELLS`` do."""
 PROBE = Path(__file__).with_name("cell_probe.py")
 

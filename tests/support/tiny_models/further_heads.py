@@ -3,10 +3,16 @@
 
 from __future__ import annotations
 
-from tests.support.tiny_models import heads_glm4, heads_mimo, heads_qwen3_5, heads_sparse
+from tests.support.tiny_models import (
+    heads_ernie,
+    heads_glm4,
+    heads_mimo,
+    heads_qwen3_5,
+    heads_sparse,
+)
 
 
 def register() -> None:
     """Let heads of all families be built and loaded."""
-    for family in (heads_sparse, heads_glm4, heads_mimo, heads_qwen3_5):
+    for family in (heads_sparse, heads_ernie, heads_glm4, heads_mimo, heads_qwen3_5):
         family.register()

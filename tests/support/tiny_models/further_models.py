@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model classes of families that transformers does not have, each in a file of its own."""
+"""Model classes that transformers does not have, or has by other names, in files of their own."""
 
 from __future__ import annotations
 
-from tests.support.tiny_models import deepseek_v32, kimi_linear
+from tests.support.tiny_models import (
+    deepseek_v32,
+    hy_v3,
+    kimi_linear,
+    nemotron_h,
+)
 
 
 def register() -> None:
     """Let transformers' Auto classes know them. Once per process."""
-    for family in (deepseek_v32, kimi_linear):
+    for family in (deepseek_v32, hy_v3, kimi_linear, nemotron_h):
         family.register()

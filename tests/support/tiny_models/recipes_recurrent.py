@@ -172,5 +172,26 @@ RECURRENT = (
         },
         steps=140,
     ),
+    RecurrentRecipe(
+        name="nemotron_h",
+        model_type="nemotron_h",
+        # M is Mamba2, E are experts, * is attention; without rotation, so states tell positions.
+        architecture={
+            "hybrid_override_pattern": "ME*M",
+            "head_dim": 64,
+            "num_attention_heads": 2,
+            "intermediate_size": 128,
+            "mamba_num_heads": 4,
+            "mamba_head_dim": 64,
+            "ssm_state_size": 32,
+            "n_groups": 2,
+            "chunk_size": 16,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 64,
+            "moe_shared_expert_intermediate_size": 128,
+        },
+        steps=140,
+    ),
 )
 """All of them."""

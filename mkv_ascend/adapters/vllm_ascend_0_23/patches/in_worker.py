@@ -14,6 +14,7 @@ from mkv_ascend.adapters.vllm_ascend_0_23.attention import shared_keys, sparse_b
 from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
     decode_thresholds,
     dense_specs,
+    experts_without_gates,
     gdn_rows,
     int8_captures,
     prompt_chunks,
@@ -34,6 +35,7 @@ def apply() -> None:
     dense_specs.spec_without_mla.apply()
     value_head_size.project_values.apply()
     sparse_counts.install()
+    experts_without_gates.activate_all_rows.apply()
     recurrent_blocks.blocks_without_alignment.apply()
     short_convolution.remember_drafted.apply()
     decode_thresholds.rows_that_verify.apply()

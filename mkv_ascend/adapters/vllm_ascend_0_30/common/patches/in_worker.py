@@ -14,6 +14,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache import worker_memory
 from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import (
     context_keys,
     convolution_update,
+    experts_without_gates,
     gdn_rows,
     int8_captures,
     quantised_drafts,
@@ -33,5 +34,6 @@ def apply() -> None:
     gdn_rows.install()
     int8_captures.install()
     quantised_drafts.NAMES.apply()
+    experts_without_gates.activate_all_rows.apply()
     target_state_groups.groups_that_move.apply()
     sampled_rows.swap_both_masks.apply()

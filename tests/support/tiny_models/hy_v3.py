@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hunyuan 3, of which transformers has a class since 5.7, and its drafting layer.
+
+In all that decides tokens it is GLM-4 with experts whose heads are rotated whole, and transformers'
+class of that family computes it on each host. A test compares it with transformers' own where there
+is one. Checkpoints have the published names.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import cast
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.glm4_moe.configuration_glm4_moe import Glm4MoeConfig
+from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeForCausalLM
+
+from tests.support.tiny_models.heads import MTP_HEADS, Head, separate_experts
+from tests.support.tiny_models.heads_glm4 import Glm4MoeMtpHead
+from tests.support.tiny_models.own_names import OwnNames
+
+MODEL_TYPE = "hy_v3"
+
+PUBLISHED = {
+    "mlp.gate.weight": "mlp.router.gate.weight",
+    "mlp.gate.e_score_correction_bias": "mlp.expert_bias",
+    "mlp.shared_experts.": "mlp.shared_mlp.",
+}
+"""Parts of names here -> in checkpoints."""
+
+
+class HyV3Config(Glm4MoeConfig):
+    """GLM's sizes, and some of them by the names of this family."""
+
+    model_type = MODEL_TYPE
+
+
+class HyV3ForCausalLM(OwnNames, Glm4MoeForCausalLM):
+    """The whole model."""
+
+    config_class = HyV3Config
+
+    def published(self) -> dict[str, torch.Tensor]:
+        """See ``OwnNames``."""
+        return published(self.state_dict())
+
+
+def published(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """``state`` by the names of checkpoints, with a view of each expert's matrices."""
+    found = {}
+    for name, value in separate_experts(state).items():
+        for own, there in PUBLISHED.items():
+            name = name.replace(own, there)
+        found[name] = value
+    return found
+
+
+class HyV3MtpHead(Glm4MoeMtpHead):
+    """One more layer of the target's own kind; its next step takes states after the last norm."""
+
+    def forward(
+        self, tokens: torch.Tensor, known: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        states, _ = super().forward(tokens, known)
+        return states, states
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Of the MTP layer alone; embedding and output matrix are the target's."""
+        own = {
+            "enorm.weight": self.enorm.weight,
+            "hnorm.weight": self.hnorm.weight,
+            "eh_proj.weight": self.eh_proj.weight,
+            "final_layernorm.weight": self.norm.weight,
+        }
+        named = own | published(self.layer.state_dict())
+        return {f"model.layers.{self.index}.{name}": v.detach() for name, v in named.items()}
+
+
+@functools.cache
+def register() -> None:
+    """Let transformers' Auto classes give this class, and heads be built. Once per process."""
+    AutoConfig.register(MODEL_TYPE, HyV3Config, exist_ok=True)
+    AutoModelForCausalLM.register(HyV3Config, HyV3ForCausalLM, exist_ok=True)
+    cast("dict[str, type[Head]]", MTP_HEADS)[MODEL_TYPE] = HyV3MtpHead
