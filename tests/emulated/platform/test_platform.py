@@ -155,6 +155,7 @@ def dense_model(**fields):
         model="a model",
         architectures=["LlamaForCausalLM"],
         dtype="torch.bfloat16",
+        quantization=None,
         hf_config=PretrainedConfig(),
         hf_text_config=PretrainedConfig(),
         max_model_len=1024,

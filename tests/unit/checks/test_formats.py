@@ -66,6 +66,14 @@ def test_floating_point_weights_need_a5(kind: str, models: dict[str, str], tmp_p
     assert "weights of the draft" in codes(engine)["weight-format"]
 
 
+def test_what_is_asked_for_wins_over_config_json(models: dict[str, str], tmp_path: Path) -> None:
+    """Weights that were quantised anew keep the config.json of those that they were made from."""
+    config = {"quantization_config": {"quant_method": "fp8"}}
+    model = described(models["Qwen3-0.6B"], tmp_path / "model", **config)
+    assert codes({"model": model, "quantization": "ascend"}) == {}
+    assert codes({"model": model}) != {}
+
+
 @pytest.mark.parametrize(
     ("changed", "engine", "said"),
     [

@@ -28,6 +28,8 @@ def model(name, hybrid=False, **values):
         is_attention_free=attention_free,
         max_model_len=4096,
         multimodal_config=None,
+        dtype="bfloat16",
+        quantization=None,
     )
 
 
@@ -265,3 +267,12 @@ def test_recurrent_drafts_are_models_of_their_own_with_states(changes, expected)
 
 def test_without_a_draft_there_are_none():
     assert not has_recurrent_layers(SimpleNamespace(speculative_config=None))
+
+
+def test_the_quantisation_that_vllm_settled_on_is_told():
+    served = config()
+    served.model_config.quantization = "ascend"
+    served.speculative_config.draft_model_config.quantization = "fp8"
+    facts = facts_of(served)
+    assert facts.engine["quantization"] == "ascend"
+    assert facts.speculation.options["quantization"] == "fp8"

@@ -72,6 +72,8 @@ def _engine(config: VllmConfig) -> dict[str, Any]:
         "enable_prefix_caching": cache.enable_prefix_caching and cache.mamba_cache_mode != "none",
         "max_model_len": config.model_config.max_model_len,
         "dtype": str(config.model_config.dtype).removeprefix("torch."),
+        # What was asked for wins over what config.json says.
+        "quantization": config.model_config.quantization,
         TEXT_ONLY: inputs is not None and inputs.language_model_only,
         "max_num_batched_tokens": scheduler.max_num_batched_tokens,
         "max_num_seqs": scheduler.max_num_seqs,
@@ -85,13 +87,14 @@ def _engine(config: VllmConfig) -> dict[str, Any]:
 
 
 def _speculation(speculative: SpeculativeConfig, target: ModelConfig) -> SpeculationFacts:
-    ranks = speculative.draft_parallel_config
+    ranks, draft = speculative.draft_parallel_config, speculative.draft_model_config
     options = {
         "draft_tensor_parallel_size": None if ranks is None else ranks.tensor_parallel_size,
         "disable_padded_drafter_batch": speculative.disable_padded_drafter_batch,
         "parallel_drafting": speculative.parallel_drafting,
         "max_model_len": speculative.max_model_len,
         "model": None if speculative.model == target.model else speculative.model,
+        "quantization": None if draft is None else draft.quantization,
     }
     return SpeculationFacts(
         str(speculative.method), speculative.num_speculative_tokens or 0, options
