@@ -212,7 +212,7 @@ at::Tensor convolution(
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
   auto is_dense = [](const at::Tensor& tensor) {
     return tensor.key_set().has(c10::DispatchKey::CPU) ||
-        tensor.key_set().has(c10::DispatchKey::PrivateUse1);
+           tensor.key_set().has(c10::DispatchKey::PrivateUse1);
   };
   return self.key_set() == from.key_set() || (is_dense(self) && is_dense(from));
 }
