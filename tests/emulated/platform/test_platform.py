@@ -410,3 +410,18 @@ def test_specs_are_registered_without_a_configuration_and_without_our_grouping(m
     spec = FullAttentionSpec(block_size=128, num_kv_heads=1, head_size=64, dtype=torch.float16)
     manager = kv_cache_spec_registry.KVCacheSpecRegistry.get_manager_class(spec)
     assert manager is FullAttentionManager
+
+
+@hosts.only_on("vllm_ascend_0_23", "vllm-ascend 0.30.0rc2 knows it")
+def test_a_head_that_vllm_ascend_has_forgotten_is_remembered():
+    """Hunyuan 3's, which vLLM knows."""
+    from vllm.config import SpeculativeConfig
+
+    from mkv_ascend.adapters.vllm_ascend_0_23.patches import forgotten_heads
+
+    forgotten_heads.remember_heads.apply()
+    target = PretrainedConfig(num_nextn_predict_layers=2, architectures=["HYV3ForCausalLM"])
+    target.model_type = "hy_v3"
+    head = SpeculativeConfig.hf_config_override(target)
+    assert (head.model_type, head.n_predict) == ("hy_v3_mtp", 2)
+    assert head.architectures == ["HYV3MTPModel"]
