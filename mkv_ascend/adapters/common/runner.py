@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import vllm_ascend.ops  # noqa: F401
 from vllm.config import get_layers_from_vllm_config
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
-from vllm.platforms import current_platform
+from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
 from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder
 from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
@@ -156,7 +156,7 @@ class MkvModelRunner(NPUModelRunner):
     @override(graph_memory.GRAPH_MEMORY)
     def profile_cudagraph_memory(self) -> int:
         """As vLLM's, with vllm-ascend's graphs, and with KV groups as the engine core has them."""
-        current_platform.register_custom_kv_cache_specs(self.vllm_config)
+        register_all_kvcache_specs(self.vllm_config)
         layers = self.compilation_config.static_forward_context.values()
         self._layers_before = graph_memory.LayersAsTheyWere(layers)
         with self._layers_before.measured_apart(), graph_memory.captures_of_runner_v1(self):

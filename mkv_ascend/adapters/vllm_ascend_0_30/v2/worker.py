@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.config import get_layers_from_vllm_config
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
-from vllm.platforms import current_platform
+from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.worker.gpu import attn_utils
 from vllm_ascend.worker.worker import NPUWorker
 
@@ -134,7 +134,7 @@ class MkvWorkerV2(NPUWorker):
 
     def _measure_graphs(self) -> int:
         """Bytes that graphs will take, as vLLM's model runner V2 measures it."""
-        current_platform.register_custom_kv_cache_specs(self.vllm_config)
+        register_all_kvcache_specs(self.vllm_config)
         runner = self.model_runner
         allocate = runner.initialize_kv_cache
         layers = self.vllm_config.compilation_config.static_forward_context.values()
