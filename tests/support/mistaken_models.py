@@ -67,7 +67,7 @@ CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
         {"num_hidden_layers": 4, "quantization_config": {"quant_method": "awq"}},
     ),
     "c8": (
-        "Llama-3.1-8B",
+        "Qwen3-0.6B",
         {
             "quantization_config": {
                 "kv_cache_type": "C8",

@@ -37,7 +37,7 @@ MODELS = (
     one("awq draft", "quantization", LLAMA, *spec("{awq-draft}"), says="of the draft"),
     one("quantization asked", "quantization", LLAMA, "-q", "bitsandbytes"),
     one("quantization of the draft", "quantization", LLAMA, *spec(DRAFT, quantization="awq")),
-    one("scales that are not loaded", "cache-format", "{c8}", says=("C8", "Qwen3ForCausalLM")),
+    one("C8 in half", "cache-format", "{c8}", "--dtype", "half", says=("C8", "float16")),
     one("fp8 weights", "weight-format", "{fp8}", says=("fp8", "Ascend A5")),
     one("heads of 72", "backend", "{heads-72}", says="head sizes are"),
     one("float32", "dtype", LLAMA, "--dtype", "float32", says="bfloat16"),
