@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -110,7 +111,7 @@ def draw_yields(acceptance: float, tokens: int, seed: int) -> Yields | None:
                 given = np.minimum(random.geometric(1.0 - acceptance, steps), 1 + tokens)
             found += (last + np.cumsum(given)).tolist()
             last = found[-1]
-        return found
+        return found[: bisect_left(found, left) + 1]
 
     return drawn
 

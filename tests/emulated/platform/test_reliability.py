@@ -33,7 +33,7 @@ def test_a_server_under_load_answers_everything_rightly_and_leaves_nothing(tmp_p
     assert found["checked"] == found["tokens"] > 1000
     assert found["requests"]["aborted"] > 0
     assert found["preemptions"] > 0
-    assert found["accepted"] > 0.4 * found["drafted"]
+    assert found["accepted"] > 0.5 * found["drafted"]
     assert found["draws"]["count"] > 50
 
 

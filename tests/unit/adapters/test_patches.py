@@ -64,6 +64,17 @@ NOT_LEFT_OUT_YET = {
 """Records whose targets were not tried one by one yet."""
 
 
+MOST_OF_0_30 = 30
+"""In that adapter's own folder, for both model runners: the goal of the port."""
+
+
+def test_records_of_the_adapter_of_0_30_are_few():
+    files = foreign_names.sources("vllm_ascend_0_30")
+    own = foreign_names.ADAPTERS / "vllm_ascend_0_30"
+    found = foreign_names.records(path for path in files if path.is_relative_to(own))
+    assert 0 < len(found) <= MOST_OF_0_30
+
+
 def records_on_v1_of_0_30():
     """All but those of the room of model runner V2."""
     files = foreign_names.sources("vllm_ascend_0_30")
