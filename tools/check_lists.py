@@ -78,7 +78,8 @@ EMULATED = {
         f"--deselect={CELL}[kda/dense]",
         # Two servers and their client, whose parts have unit tests.
         "--deselect=tests/emulated/platform/test_bench.py::test_a_pair_with_and_without_its_draft",
-        # Weights and caches of 8 bits, but for graphs of both models.
+        # Weights and caches of 8 bits, but for graphs of both models: static scales are so coarse
+        # that rounding decides more tokens than near ties may be, as the processor is.
         f"--deselect={EIGHT_BITS}::test_target_of_8_bits_with_bfloat16_draft[eager-v1]",
         f"--deselect={EIGHT_BITS}::test_bfloat16_target_with_draft_of_8_bits[eager-v1]",
         f"--deselect={EIGHT_BITS}::test_mla_draft_of_quantised_weights",

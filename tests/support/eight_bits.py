@@ -11,7 +11,7 @@ A checkpoint has ``quant_model_description.json``, which names the kind of each 
 
 Scales are powers of two where an engine computes with their reciprocal in bfloat16, so that nothing
 depends on how it is rounded. The judge is transformers in float32 with these weights, inputs, keys
-and values (``rows``).
+and values (``rows``), and rounds to bfloat16 what each part of the model gives.
 """
 
 from __future__ import annotations
@@ -206,7 +206,8 @@ def _cached_through(model: Any, change: Any, first: int = 0) -> Iterator[None]:
             queries = query[:, :, rows].unflatten(1, (keys.shape[1], -1))
             scores = queries @ keys.unsqueeze(2).transpose(3, 4) * scaling
             scores = scores + attention_mask.unsqueeze(2)[:, :, :, rows]
-            parts.append((scores.softmax(dim=-1) @ values.unsqueeze(2)).flatten(1, 2))
+            attended = scores.softmax(dim=-1) @ values.unsqueeze(2)
+            parts.append(attended.bfloat16().float().flatten(1, 2))
         return torch.cat(parts, dim=2).transpose(1, 2).contiguous(), None
 
     AttentionInterface.register(ATTENTION, attend)
@@ -240,9 +241,20 @@ def load(directory: Path) -> tuple[Any, dict[str, torch.Tensor]]:
             module.register_forward_pre_hook(
                 functools.partial(_input_through_8_bits, scale=scale, offset=offset)
             )
+    for module in model.modules():
+        if not [*module.children()]:
+            module.register_forward_hook(_in_bfloat16)
     scales = {name: tensors.pop(name).float() for name in list(tensors) if ".kv_cache" in name}
     model.load_state_dict(tensors)
     return model.eval(), scales
+
+
+def _in_bfloat16(_module: Any, _given: Any, output: Any) -> Any:
+    """What a part of the model gives, rounded as an engine keeps it.
+
+    Inputs of matrices then seldom lie on another side of the middle between two whole numbers.
+    """
+    return output.bfloat16().float() if isinstance(output, torch.Tensor) else output
 
 
 def _config(directory: Path) -> Any:

@@ -56,8 +56,6 @@ MOST_ON_V1_OF_0_30 = 34
 
 Thirty, and what caches of 8 bits, experts without gates and the memory of graphs need."""
 NOT_LEFT_OUT_YET = {
-    "experts without gates",
-    "memory of graphs beside the KV cache",
     "names of a draft's layers among quantised weights",
     "verify steps on keys and values of 8 bits",
 }
