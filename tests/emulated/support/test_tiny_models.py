@@ -22,7 +22,7 @@ from tests.support.tiny_models import (
     store,
 )
 from tests.support.tiny_models.making import one_thread
-from tests.support.tiny_models.recipes import RECIPES, RecurrentRecipe
+from tests.support.tiny_models.recipes import RECIPES, RecurrentRecipe, find_recipe
 
 TRAINED = [name for name in NAMES if name in TESTED_NAMES]
 WITH_STATES = [name for name in TRAINED if isinstance(RECIPES[name], RecurrentRecipe)]
@@ -69,7 +69,7 @@ def test_one_missing_key_is_noticed(name: str) -> None:
     with one_thread():
         model = reference.load_model(path)
         share = sensitivity.removal_share(model, sensitivity.probe_contexts())
-    assert share > sensitivity.REQUIRED_SHARE
+    assert share > find_recipe(name).required_share
     recorded = store.read_description(path)["sensitivity"]
     assert share == pytest.approx(recorded["share"], abs=0.02)
     # No layer is blind, so that a fault in the cache of one kind of layer can be seen. Deep models

@@ -44,6 +44,29 @@ class Recipe:
         """All arguments of the transformers configuration class."""
         return {**COMMON, **self.architecture}
 
+    @property
+    def required_share(self) -> float:
+        """Share of missing keys that the trained model must notice; see ``sensitivity``."""
+        from tests.support.tiny_models import sensitivity
+
+        return sensitivity.REQUIRED_SHARE
+
+
+@dataclass(frozen=True)
+class SteadyRecipe(Recipe):
+    """A tiny model that learns to deal without a fault, whatever its seed.
+
+    A key that it misses then changes nothing but what it thinks left to deal. Other models are
+    disturbed by it as well, and so notice more.
+    """
+
+    @property
+    def required_share(self) -> float:
+        """That of a model without a fault; one that is blind to far keys is below."""
+        from tests.support.tiny_models.faultless import faultless_share
+
+        return faultless_share()
+
 
 @dataclass(frozen=True)
 class RecurrentRecipe(Recipe):

@@ -16,6 +16,7 @@ from tests.support.tiny_models.recipe import (
     DerivedRecipe,
     HeadRecipe,
     Recipe,
+    SteadyRecipe,
 )
 from tests.support.tiny_models.tokenizer import VOCABULARY_SIZE
 
@@ -138,7 +139,7 @@ FAMILIES = (
         },
         steps=300,
     ),
-    Recipe(
+    SteadyRecipe(
         name="gemma4",
         model_type="gemma4_text",
         architecture={

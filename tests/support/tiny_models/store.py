@@ -142,6 +142,26 @@ def read_description(path: Path) -> dict[str, Any]:
     return description
 
 
+def read_failure(path: Path) -> str | None:
+    """Why the checkpoint ``path`` could not be made when it was tried last, if it was."""
+    file = _failure_file(path)
+    return file.read_text(encoding="utf-8") if file.is_file() else None
+
+
+def write_failure(path: Path, why: str) -> None:
+    """Remember that the checkpoint ``path`` could not be made; its lock is held."""
+    _failure_file(path).write_text(why, encoding="utf-8")
+
+
+def forget_failure(path: Path) -> None:
+    """Forget that the checkpoint ``path``, which is there now, could not be made."""
+    _failure_file(path).unlink(missing_ok=True)
+
+
+def _failure_file(path: Path) -> Path:
+    return path.with_name(f".{path.name}.failure")
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock of the checkpoint ``path``; a second process waits here until it is free."""

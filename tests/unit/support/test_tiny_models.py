@@ -22,6 +22,7 @@ from tests.support.tiny_models import __main__ as command
 from tests.support.tiny_models import making, optimizer, sensitivity, store, training
 from tests.support.tiny_models.batches import DECK_LETTERS, batches, deck_line
 from tests.support.tiny_models.corpus import Corpus, load_corpus, split_at_line
+from tests.support.tiny_models.faultless import faultless_share
 from tests.support.tiny_models.recipes import (
     DERIVED,
     FITTED_MODELS,
@@ -231,6 +232,23 @@ def test_a_model_that_does_not_attend_has_no_sensitivity() -> None:
     assert result.removals > 500
 
 
+def test_the_share_of_dealing_without_a_fault_is_that_of_dealers_in_plain_loops() -> None:
+    """Each dealer prefers letters in an order of its own among those that it thinks left."""
+    generator = random.Random(7)
+    changed = removed = 0
+    for context in sensitivity.probe_contexts() * 40:
+        _, _, *dealt = context
+        order = generator.sample(DECK_LETTERS, len(DECK_LETTERS))
+        undisturbed = next(letter for letter in order if letter not in dealt)
+        # Neither of the two marks before the letters is one of those.
+        removed += 2
+        for missing in dealt[:-1]:
+            seen = [letter for letter in dealt if letter != missing]
+            changed += next(letter for letter in order if letter not in seen) != undisturbed
+            removed += 1
+    assert changed / removed == pytest.approx(faultless_share(), abs=0.01)
+
+
 def test_a_model_of_unknown_build_is_refused() -> None:
     with pytest.raises(ValueError, match="Linear has no module named self_attn"):
         sensitivity.attention_modules(torch.nn.Linear(1, 1))
@@ -264,9 +282,35 @@ def test_an_insensitive_model_is_refused_by_figures(
     minute_model: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sensitivity, "REQUIRED_SHARE", 1.0)
-    with pytest.raises(making.InsensitiveModelError, match=r"minute: \[0\.\d+, 0\.\d+\].*over 1.0"):
-        making.model_directory(minute_model.name, tmp_path)
+    steps: list[int] = []
+    with pytest.raises(
+        making.InsensitiveModelError, match=r"minute: \[0\.\d+, 0\.\d+, 0\.\d+\].*over 1"
+    ):
+        making.model_directory(
+            minute_model.name, tmp_path, progress=lambda step, _: steps.append(step)
+        )
     assert not any(entry.is_dir() for entry in tmp_path.iterdir())
+    ends = [before for before, after in zip(steps, [*steps[1:], 1], strict=True) if after == 1]
+    assert ends == [minute_model.steps * halves // 2 for halves in (2, 3, 4)]
+
+
+def test_a_training_in_vain_is_not_done_again_unless_asked_for(
+    minute_model: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[str] = []
+
+    def in_vain(recipe: Recipe, *_: object) -> None:
+        trained.append(recipe.name)
+        raise making.InsensitiveModelError("minute: [0.1]")
+
+    monkeypatch.setattr(making, "_make", in_vain)
+    for _ in range(2):
+        with pytest.raises(making.InsensitiveModelError, match=r"minute: \[0.1\]"):
+            making.model_directory(minute_model.name, tmp_path)
+    assert trained == ["minute"]
+    with pytest.raises(making.InsensitiveModelError):
+        making.model_directory(minute_model.name, tmp_path, force=True)
+    assert trained == ["minute"] * 2
 
 
 def test_the_lock_keeps_a_second_process_out(tmp_path: Path) -> None:
