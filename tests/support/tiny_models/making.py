@@ -68,7 +68,8 @@ def model_directory(
     again.
     """
     recipe, corpus = find_recipe(name), load_corpus()
-    path = store.checkpoint_path(recipe, corpus, directory or store.default_directory())
+    path_of = store.own_path if force else store.checkpoint_path
+    path = path_of(recipe, corpus, directory or store.default_directory())
     if store.is_complete(path) and not force:
         _write_chat_template(path)
         return path

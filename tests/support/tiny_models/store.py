@@ -3,7 +3,8 @@
 
 A checkpoint's folder is named by its recipe's name and a hash of everything that decides its
 weights: recipe, corpus, training code, versions of torch and transformers. So a change retrains
-and nothing has to be thrown away by hand.
+and nothing has to be thrown away by hand. But a newer transformers takes what an older one trained,
+as it takes published checkpoints: hosts that are tested one after another train once.
 """
 
 from __future__ import annotations
@@ -79,19 +80,28 @@ ASSISTANT_CODE_FILES = ("assistant.py", "assistant_making.py")
 """Those that decide on Gemma 4's head, besides."""
 
 
+TAKEN_FROM = {"5.14.1": "5.5.4"}
+"""Version of transformers -> an older one whose checkpoints it takes; both are pinned by a host."""
+
+
 def default_directory() -> Path:
     """``tiny_models`` in the folder of ``MKV_ASCEND_CACHE``."""
     return envs.CACHE.get() / "tiny_models"
 
 
-def content_hash(recipe: AnyRecipe, corpus: Corpus) -> str:
-    """12 hexadecimal digits that change with anything that decides the checkpoint."""
+def content_hash(recipe: AnyRecipe, corpus: Corpus, transformers: str | None = None) -> str:
+    """12 hexadecimal digits that change with anything that decides the checkpoint.
+
+    Args:
+        transformers: the version that trains it; None: the installed one.
+    """
+    transformers = transformers or version("transformers")
     content: dict[str, Any] = {
         "recipe": asdict(recipe),
         "corpus": corpus.digest,
         "code": {name: _source_digest(name) for name in CODE_FILES},
         "torch": version("torch"),
-        "transformers": version("transformers"),
+        "transformers": transformers,
     }
     if isinstance(recipe, FittedRecipe):
         content["code"] |= {name: _source_digest(name) for name in FITTED_CODE_FILES}
@@ -113,7 +123,7 @@ def content_hash(recipe: AnyRecipe, corpus: Corpus) -> str:
         if isinstance(recipe, HeadRecipe):
             own = MTP_CODE_FILES.get(recipe.model_type, ())
             content["code"] |= {name: _source_digest(name) for name in own}
-        content["source"] = content_hash(RECIPES[recipe.source], corpus)
+        content["source"] = content_hash(RECIPES[recipe.source], corpus, transformers)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -128,6 +138,16 @@ def _source_digest(name: str) -> str:
 
 def checkpoint_path(recipe: AnyRecipe, corpus: Corpus, directory: Path) -> Path:
     """Folder of the checkpoint of ``recipe``, whether it is there or not."""
+    older = TAKEN_FROM.get(version("transformers"))
+    if older is not None:
+        path = directory / f"{recipe.name}-{content_hash(recipe, corpus, older)}"
+        if is_complete(path):
+            return path
+    return own_path(recipe, corpus, directory)
+
+
+def own_path(recipe: AnyRecipe, corpus: Corpus, directory: Path) -> Path:
+    """Folder of the checkpoint that the installed transformers trains, whether it is there."""
     return directory / f"{recipe.name}-{content_hash(recipe, corpus)}"
 
 

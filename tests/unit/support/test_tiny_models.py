@@ -278,6 +278,24 @@ def test_a_checkpoint_is_made_once(
     assert [entry.name for entry in tmp_path.iterdir() if entry.is_dir()] == [path.name]
 
 
+def test_a_newer_transformers_takes_what_an_older_one_trained(
+    minute_model: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = {"torch": "2.0", "transformers": "2.0"}
+    monkeypatch.setattr(store, "version", versions.get)
+    monkeypatch.setattr(store, "TAKEN_FROM", {"2.0": "1.0"})
+    digests = [store.content_hash(minute_model, CORPUS, version) for version in ("2.0", "1.0")]
+    own, older = (tmp_path / f"{minute_model.name}-{digest}" for digest in digests)
+    assert own != older
+    assert store.checkpoint_path(minute_model, CORPUS, tmp_path) == own
+    older.mkdir()
+    (older / store.DESCRIPTION_FILE).write_text("{}")
+    assert store.checkpoint_path(minute_model, CORPUS, tmp_path) == older
+    assert store.own_path(minute_model, CORPUS, tmp_path) == own
+    versions["transformers"] = "1.0"
+    assert store.checkpoint_path(minute_model, CORPUS, tmp_path) == older
+
+
 def test_an_insensitive_model_is_refused_by_figures(
     minute_model: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
