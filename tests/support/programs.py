@@ -2,17 +2,17 @@
 """Run a program in a process of its own, quickly where that is possible.
 
 On the emulated NPU the process is forked from one which has imported vLLM already
-(``program_starter``); else, and with environment variables of its own, it is a new Python.
+(``program_starter``), one for each environment; else it is a new Python.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import subprocess
 import sys
 import tempfile
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,15 +121,37 @@ def _environment(variables: Mapping[str, str]) -> dict[str, str]:
     return environment
 
 
-@functools.cache
+MOST_STARTERS = 3
+"""Processes to fork that a test process keeps, each of which has imported an engine."""
+
+_starters: OrderedDict[frozenset[tuple[str, str]], ProgramStarter | None] = OrderedDict()
+"""By environment, the one asked for last at the end; None: asked for once, and without one."""
+
+
 def _starter() -> ProgramStarter:
-    return ProgramStarter(_environment({}))
+    """The one of programs without variables of their own."""
+    starter = _starter_for(_environment({}))
+    assert starter is not None
+    return starter
 
 
 def _starter_for(environment: Mapping[str, str]) -> ProgramStarter | None:
-    """The process to fork; None where the program must import everything itself."""
-    # Variables may be read while modules are imported.
-    if not ON_EMULATOR or environment != _environment({}):
+    """The process to fork; None where the program must import everything itself.
+
+    Variables may be read while modules are imported, so there is one for each environment: for that
+    without variables at once, for others when they are asked for again.
+    """
+    if not ON_EMULATOR:
         return None
-    starter = _starter()
-    return starter if starter.environment == environment else None
+    key = frozenset(environment.items())
+    known = key in _starters
+    starter = _starters.pop(key, None)
+    if starter is None and (known or environment == _environment({})):
+        starter = ProgramStarter(environment)
+    _starters[key] = starter
+    kept = [other for other, process in _starters.items() if process is not None]
+    for other in kept[:-MOST_STARTERS]:
+        process = _starters.pop(other)
+        assert process is not None
+        process.stop()
+    return starter
