@@ -17,6 +17,9 @@ __all__ = ["Served", "served", "why_draft_is_eager"]
 CAPTURED = frozenset({"fused_infer_attention", "mla", "sparse_mla"})
 """Backends of attention whose launches a draft's graphs capture."""
 
+RECURRENT = frozenset({"gated_delta_net", "mamba_2", "short_convolution"})
+"""Backends of layers with states, which a draft's graphs capture as well."""
+
 
 @dataclass(frozen=True)
 class Group:
@@ -168,17 +171,32 @@ def why_draft_is_eager(facts: ServeFacts) -> str | None:
         return "the target has no full graphs"
     if speculation.options.get("enforce_eager") or _mtp_of_v32(facts):
         return "speculative_config says enforce_eager"
-    if facts.whole("data_parallel_size", 1) > 1:
+    if facts.whole("data_parallel_size", 1) > 1 and not _may_replay_beside_ranks(facts):
         return "its passes are one with those of other ranks"
     if facts.context_parallel > 1:
         return "under context parallelism the proposal is vllm-ascend's own"
     if speculation.method == "extract_hidden_states":
         return "it proposes nothing"
     backends = _backends(facts).get("draft", {})
-    others = sorted(set(backends) - CAPTURED - {"gated_delta_net", "mamba_2", "short_convolution"})
+    others = sorted(set(backends) - CAPTURED - RECURRENT)
     if others:
         return f"launches of {others[0]} are not captured yet"
     return _tokens_of_first_pass(facts, backends)
+
+
+def _may_replay_beside_ranks(facts: ServeFacts) -> bool:
+    """Whether a draft's graphs may be replayed under data parallelism.
+
+    Without experts a draft's passes are its rank's own. With them all ranks replay one graph, or
+    none does; in mode FULL, model runner V1 does not tell ranks apart that verify.
+    """
+    speculation, draft = facts.speculation, facts.draft
+    assert speculation is not None
+    if draft is None or not draft.num_experts:
+        return True
+    told = facts.runner != "v1" or facts.graph_mode != "FULL"
+    recurrent = RECURRENT & set(_backends(facts).get("draft", {}))
+    return told and not recurrent and speculation.method != "dflash"
 
 
 def _mtp_of_v32(facts: ServeFacts) -> bool:

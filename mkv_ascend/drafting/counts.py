@@ -21,6 +21,8 @@ class Eager(Enum):
     """More than any graph serves."""
     DRAFT_PREFILL = "draft_prefill"
     """A recurrent draft begins a request."""
+    OTHER_RANKS = "other_ranks"
+    """A rank whose passes are one with these runs its target's step without a full graph."""
 
 
 @dataclass

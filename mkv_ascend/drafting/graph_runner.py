@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from mkv_ascend.drafting.counts import Eager
-from mkv_ascend.drafting.draft import TargetOutput
+from mkv_ascend.drafting.draft import LaterPasses, TargetOutput
 from mkv_ascend.drafting.passes import Passes, limited, with_copied_metadata
 from mkv_ascend.drafting.proposal import Proposal
 
@@ -57,6 +57,16 @@ class Capturer(Protocol):
 
     def wait_for_copied_drafts(self) -> None:
         """Let the device wait until the last draft tokens are copied; a replay overwrites them."""
+
+
+class InStep(NamedTuple):
+    """What ranks agreed on that run the passes of a proposal together.
+
+    ``requests``: the most that any of them has, where each replays a graph of a verify step; None:
+    all of them run eagerly.
+    """
+
+    requests: int | None
 
 
 class GraphShape(NamedTuple):
@@ -172,19 +182,56 @@ class GraphRunner:
             rope_positions=None if rope is None else positions.repeat(rope.shape[0], 1),
         )
 
-    def propose(self, target: TargetOutput, tokens: int | None = None) -> torch.Tensor | Eager:
+    def propose(
+        self, target: TargetOutput, tokens: int | None = None, in_step: InStep | None = None
+    ) -> torch.Tensor | Eager:
         """Draft by a graph; int64 [B, K]. The reason if no graph serves this batch.
 
         Args:
             tokens: to draft for each request, in the columns on the left; None: K.
+            in_step: given where other ranks run these passes, too.
         """
-        captured = self.graph_for(target, tokens)
+        if in_step is None:
+            captured = self.graph_for(target, tokens)
+        else:
+            captured = self.graph_in_step(in_step)
         if isinstance(captured, Eager):
             return captured
         strategy = self.proposal.strategy
         rows = strategy.lay_out(target, captured.rows)
         strategy.take_for_graph(target, rows)
-        return self._replay(captured, target)
+
+        def lengths(later: LaterPasses | None) -> list[list[int]]:
+            return strategy.lengths(target, captured.requests - target.requests, later)
+
+        return self._replay(captured, target.requests, lengths)
+
+    @torch.inference_mode()
+    def run_along(self, in_step: InStep) -> torch.Tensor | None:
+        """Replay padding alone, on a rank without requests; int64 [requests of the graph, K].
+
+        None: the other ranks run eagerly.
+        """
+        captured = self.graph_in_step(in_step)
+        if isinstance(captured, Eager):
+            return None
+        draft = self.proposal.draft
+        self.proposal.plan.lay_out_padding(draft.buffers, captured.rows, captured.requests)
+        draft.embed(captured.rows)
+        nothing = [0] * captured.requests
+        self._replay(captured, 0, lambda _: [nothing] * (1 + captured.later))
+        return captured.drafted
+
+    def graph_in_step(self, in_step: InStep) -> CapturedPasses | Eager:
+        """The smallest graph for the most requests of a rank: the same on all of them."""
+        every = self.proposal.strategy.tokens
+        asked = in_step.requests
+        enough = [
+            shape
+            for shape in self.captured
+            if asked is not None and shape.requests >= asked and shape[1:] == (every, every)
+        ]
+        return self.captured[min(enough)] if enough else Eager.OTHER_RANKS
 
     def graph_for(self, target: TargetOutput, tokens: int | None = None) -> CapturedPasses | Eager:
         """The smallest graph for a batch whose requests all verify as many draft tokens."""
@@ -202,14 +249,23 @@ class GraphRunner:
             return Eager.DRAFT_PREFILL
         return self.captured[min(enough)]
 
-    def _replay(self, captured: CapturedPasses, target: TargetOutput) -> torch.Tensor:
-        """Replay the graph; requests beyond those of ``target`` are padding."""
+    def _replay(
+        self,
+        captured: CapturedPasses,
+        requests: int,
+        lengths_of: Callable[[LaterPasses | None], list[list[int]]],
+    ) -> torch.Tensor:
+        """Replay the graph; requests behind the first ``requests`` are padding.
+
+        Args:
+            lengths_of: gives lengths of all passes, once those of later ones are on the host.
+        """
         plan, graph, capturer = self.proposal.plan, captured.graph, self.capturer
         if graph.reads_lengths:
-            plan.pad_first_pass(target.requests, captured.requests)
+            plan.pad_first_pass(requests, captured.requests)
         later = None
         if plan.sizes.later_passes:
-            later = plan.plan_later(captured.requests, target.requests)
+            later = plan.plan_later(captured.requests, requests)
         # Launches may be updated once the replay before this one has finished.
         if graph.updates_lengths and later is not None:
             plan.copy_lengths(later)  # the host waits for this copy below
@@ -222,7 +278,5 @@ class GraphRunner:
         if graph.updates_lengths:
             if later is not None:
                 plan.wait_for_lengths()
-            padding = captured.requests - target.requests
-            lengths = self.proposal.strategy.lengths(target, padding, later)
-            graph.update(lengths[: 1 + captured.later])
-        return captured.drafted[: target.requests]
+            graph.update(lengths_of(later)[: 1 + captured.later])
+        return captured.drafted[:requests]

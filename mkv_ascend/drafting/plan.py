@@ -159,6 +159,17 @@ class DraftPlan:
             self._write_slots_of_rejected(requests, rows)
         return rows
 
+    def lay_out_padding(self, buffers: DraftBuffers, rows: int, requests: int) -> None:
+        """Lay out a first pass of padding alone, of a graph for ``requests`` requests."""
+        buffers.token_ids[:rows].zero_()
+        buffers.positions[:rows].zero_()
+        if buffers.rope_positions is not None:
+            buffers.rope_positions[:, :rows].zero_()
+        buffers.sample_rows[: requests * self.sizes.sampled_per_request].zero_()
+        self.first_slots[:, :rows].fill_(-1)
+        self.first_lengths[:requests].zero_()
+        self.next_positions[:requests].zero_()
+
     def pad_first_pass(self, requests: int, padded_requests: int) -> None:
         """Give padding requests length 0, for attention that reads lengths on the device."""
         if padded_requests > requests:

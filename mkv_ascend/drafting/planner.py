@@ -68,15 +68,20 @@ class Planner:
             common=target.common,
         )
 
-    def passes(self, batch: PassBatch) -> Passes:
-        """All passes, given the first. Metadata of later ones is made on request."""
+    def passes(self, batch: PassBatch, later_rows: int | None = None) -> Passes:
+        """All passes, given the first. Metadata of later ones is made on request.
+
+        Args:
+            later_rows: rows of a later pass, if they are not what the draft says.
+        """
         plan, needs, requests = self.plan, self.needs, batch.requests
         sample_rows = self.draft.buffers.sample_rows[: requests * plan.sizes.sampled_per_request]
         if not plan.sizes.later_passes:
             rows = needs.cos_sin_rows(batch.positions, None)
             first = needs.first_pass(batch, rows)
             return Passes(batch, first, sample_rows, refresh=Refresh(self, rows))
-        later_rows = self.draft.later_rows(batch.input_rows, requests)
+        if later_rows is None:
+            later_rows = self.draft.later_rows(batch.input_rows, requests)
         later = plan.plan_later(later_rows, requests)
         if needs.read_host_lengths:
             plan.copy_lengths(later)
@@ -105,8 +110,11 @@ class Planner:
 
         In a graph, rows begin at the same places in every verify step, padding included. In the
         plan's buffer, padding keeps values of an earlier batch, which may be large or decrease.
+        Ranks that run in step replay graphs of one size, so a later pass has no row more than it
+        has requests: launches in graphs take exactly the rows of their lengths.
         """
-        passes = self.passes(replace(batch, query_start_loc=batch.query_start_loc.clone()))
+        own = replace(batch, query_start_loc=batch.query_start_loc.clone())
+        passes = self.passes(own, batch.requests)
         later = passes.later()
         return replace(passes, later=lambda: later)
 

@@ -123,7 +123,7 @@ class FakeDraft:
     """``Draft`` and ``ContextDraft`` of one layer in each of the KV groups.
 
     ``head``: whether it takes hidden states. ``recurrent``: gives what recurrent layers add to the
-    states of so many rows.
+    states of so many rows. ``in_step``: whether later passes have as many rows as the first.
     """
 
     def __init__(
@@ -150,12 +150,13 @@ class FakeDraft:
         self.head = head
         self.metadata: Metadata | None = None
         self.recurrent: Callable[[int], torch.Tensor | int] = lambda rows: 0
+        self.in_step = False
 
     def share_rows(self, rows: int) -> tuple[int, None]:
         return rows, None
 
     def later_rows(self, input_rows: int, requests: int) -> int:
-        return requests
+        return input_rows if self.in_step else requests
 
     def combine(self, states: torch.Tensor) -> torch.Tensor:
         return states * 3 % STATE
@@ -191,7 +192,9 @@ class FakeDraft:
             zip(self.caches, self.groups.block_sizes, strict=True)
         ):
             built: Any = self.metadata[f"layers.{layer}"]
-            cache[built.long_slots()[:rows]] = key(tokens, at)
+            slots = built.long_slots()[:rows]
+            # Rows that keep the pass as long as the first have no slot, nor a request.
+            cache[slots] = key(tokens, at)[: len(slots)]
             state = state + (layer + 2) * attended(built, cache, size, rows)
         return HiddenStates(state % STATE, state % STATE)
 
@@ -221,7 +224,11 @@ def attended(built: Attention, cache: torch.Tensor, size: int, rows: int) -> tor
         seen = seen - (built.starts[request + 1] - 1 - row)
     weights = torch.where(places < seen[:, None], places + 1, 0)
     states = (keys[request] * weights % PRIME).sum(dim=1)
-    return states if built.rotary is None else states + built.rotary[:rows]
+    if built.rotary is not None:
+        # None for rows of no request.
+        of_requests = built.rotary[:rows]
+        states[: len(of_requests)] += of_requests
+    return states
 
 
 class Recorder(TorchDispatchMode):

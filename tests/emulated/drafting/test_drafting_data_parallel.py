@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import programs
-from tests.support.pairs import assert_greedy, scenario, text_prompts
+from tests.support import engine, programs, reference
+from tests.support.loop_judgement import REFERENCE_OF, drafter_of
+from tests.support.pairs import TIES, assert_greedy, scenario, text_prompts
+from tests.support.stock import each_runner
+from tests.support.tiny_models import model_directory
 
 PROBE = Path(__file__).with_name("data_parallel_probe.py")
-# Prompts and new tokens of each rank: the second is idle for most of the time.
-RANKS = ((4, 24), (1, 5))
+# By round, prompts and new tokens of each rank: both are idle in turn, with batches of other sizes.
+ROUNDS = (((4, 16), (1, 5)), ((1, 4), (2, 12)))
 
 
 def free_port():
@@ -20,27 +23,118 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def run_ranks(case, texts, runner):
+    """What each rank did in ``ROUNDS``, with its own of ``texts``."""
+    return programs.answer_of(
+        PROBE,
+        {
+            "engine": {**case.engine_arguments(), "async_scheduling": False},
+            "port": free_port(),
+            "ranks": [
+                [
+                    {"prompts": texts[rank:][: ranks[rank][0]], "max_tokens": ranks[rank][1]}
+                    for ranks in ROUNDS
+                ]
+                for rank in range(2)
+            ],
+        },
+        runner,
+    )
+
+
+def run_and_judge(target, draft, method, groups, runner, graphs=None, **options):
+    """What each rank did; all tokens are the target's, all drafted ones the draft's own."""
+    case = scenario(
+        target,
+        draft,
+        speculative={"method": method},
+        engine=options,
+        graphs=graphs,
+        capture_sizes=(4, 8, 16) if graphs else (),
+    )
+    model, k = model_directory(REFERENCE_OF.get(target, target)), case.num_speculative_tokens
+    texts = text_prompts(model)[3:]
+    drafter = drafter_of(model, draft, method, k)
+    near_tie, _ = TIES[engine.compared_dtype()]
+    results = run_ranks(case, texts, runner)
+    for rank, result in enumerate(results):
+        drafts = {row["kv_group"] for row in result["layers"] if row["role"] == "draft"}
+        assert groups is None or len(drafts) == groups
+        for ranks, tokens in zip(ROUNDS, result["tokens"], strict=True):
+            count, max_tokens = ranks[rank]
+            assert_greedy(model, texts[rank:][:count], tokens, max_tokens)
+        proposals = [reference.DraftProposal(**proposal) for proposal in result["proposals"]]
+        report = reference.judge(drafter.rows, proposals, near_tie)
+        assert report.checked == k * len(proposals) > 5 * k
+        assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
+    accepted = sum(sum(result["accepted"]) for result in results)
+    assert accepted > sum(result["drafts"] for result in results) / 4
+    return results
+
+
+PAIRS = [
+    ("gpt_oss", "gpt_oss_draft", "draft_model", 2),  # Experts: each pass is one of all ranks.
+    ("gpt_oss", "gpt_oss_eagle3", "eagle3", 1),  # None: passes of a rank are its own.
+    ("deepseek_v3_mtp", "deepseek_v3_mtp", "mtp", 1),  # Experts behind hidden states.
+    ("gpt_oss", "gpt_oss_dflash", "dflash", 2),
+]
+# Experts and states: a rank without requests has no states to run a graph on.
+WITH_STATES = ("qwen3_moe", "qwen3_next_draft", "draft_model", None)
+"""Its states lie in a group with its keys, or not, as the host has it."""
+
+
+@each_runner
+@pytest.mark.parametrize(("target", "draft", "method", "groups"), [*PAIRS, WITH_STATES])
+def test_ranks_are_idle_in_turn(target, draft, method, groups, runner):
+    run_and_judge(target, draft, method, groups, runner)
+
+
+@each_runner
+@pytest.mark.parametrize(("target", "draft", "method", "groups"), PAIRS)
+def test_ranks_are_idle_in_turn_in_graphs(target, draft, method, groups, runner):
+    """Where the passes are one of all ranks, each replays a graph of one size, or none does."""
+    results = run_and_judge(target, draft, method, groups, runner, "FULL_DECODE_ONLY")
+    replays = [result["replays"] for result in results]
+    assert min(replays) > 4
+    # A rank without requests replays along where the draft has experts, and only there.
+    in_step = method in ("draft_model", "mtp")
+    assert (replays[0] == replays[1]) == in_step, replays
+
+
+@each_runner
+def test_experts_spread_over_the_ranks(runner):
+    """Expert parallelism: each rank keeps half of the experts of target and draft."""
+    draft, spread = PAIRS[0], {"enable_expert_parallel": True}
+    results = run_and_judge(*draft, runner, "FULL_DECODE_ONLY", **spread)
+    assert results[0]["replays"] == results[1]["replays"] > 4
+
+
+@each_runner
+def test_experts_with_states_run_eagerly_beside_graphs(runner):
+    results = run_and_judge(*WITH_STATES, runner, "FULL_DECODE_ONLY")
+    assert [result["replays"] for result in results] == [0, 0]
+
+
 SPLIT_HEAD = {"finegrained_tp_config": {"lmhead_tensor_parallel_size": 2}}
 """Each rank keeps half of the head's vocabulary, and has the other half from the other rank."""
 
 
-@pytest.mark.parametrize("additional", [{}, SPLIT_HEAD], ids=["whole", "split_head"])
-def test_a_rank_drafts_on_while_the_other_is_idle(additional):
-    """Experts make the ranks run in step: each pass of a draft is one of all ranks."""
+def test_a_rank_drafts_on_with_a_split_head_while_the_other_is_idle():
     case = scenario("qwen3_moe", "qwen3_moe", record_drafts=False)
     texts = text_prompts(case.model)
+    ranks = ((4, 24), (1, 5))
     asked = {
         "engine": {
             **case.engine_arguments(),
             "async_scheduling": False,
-            "additional_config": additional,
+            "additional_config": SPLIT_HEAD,
         },
         "port": free_port(),
         "ranks": [
-            [{"prompts": texts[:count], "max_tokens": max_tokens}] for count, max_tokens in RANKS
+            [{"prompts": texts[:count], "max_tokens": max_tokens}] for count, max_tokens in ranks
         ],
     }
     results = programs.answer_of(PROBE, asked)
-    for result, (count, max_tokens) in zip(results, RANKS, strict=True):
+    for result, (count, max_tokens) in zip(results, ranks, strict=True):
         assert_greedy(case.model, texts[:count], result["tokens"][0], max_tokens)
         assert result["accepted"] == [result["drafts"]] * case.num_speculative_tokens

@@ -74,7 +74,8 @@ def test_an_own_predictor_shares_the_targets_group(capsys: pytest.CaptureFixture
     [
         (["--enforce-eager"], "eagerly: the target has no full graphs"),
         (["-cc", '{"cudagraph_mode": "PIECEWISE"}'], "eagerly: the target has no full graphs"),
-        (["-dp", "2"], "eagerly: its passes are one with those of other ranks"),
+        # Without experts, each rank runs its passes alone.
+        (["-dp", "2"], "captured in full graphs"),
         ([], "captured in full graphs"),
     ],
 )
@@ -85,6 +86,29 @@ def test_how_the_drafts_passes_run(
     answer = check(capsys, folder("LFM2-1.2B"), *draft, *words)
     assert answer["draft_graphs"] == said
     assert not any("prefix" in note for note in answer["notes"])
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "mode", "replayed"),
+    [
+        ("DeepSeek-V3", {"model": None, "method": "mtp"}, "FULL_AND_PIECEWISE", True),
+        ("DeepSeek-V3", {"model": None, "method": "mtp"}, "FULL", False),
+        ("Qwen3-0.6B", {"model": "Qwen3-Next-80B-A3B"}, "FULL_DECODE_ONLY", False),
+    ],
+)
+def test_drafts_with_experts_are_replayed_where_ranks_agree(
+    target: str,
+    options: dict[str, Any],
+    mode: str,
+    replayed: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = options.pop("model")
+    draft = spec(model and folder(model), **options)
+    modes = ("-cc", json.dumps({"cudagraph_mode": mode}), "--no-enable-prefix-caching")
+    answer = check(capsys, folder(target), *draft, *modes, "-dp", "2", "-tp", "2")
+    eagerly = "eagerly: its passes are one with those of other ranks"
+    assert answer["draft_graphs"] == ("captured in full graphs" if replayed else eagerly)
 
 
 @pytest.mark.parametrize(

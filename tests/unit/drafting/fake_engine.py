@@ -13,7 +13,7 @@ import torch
 from mkv_ascend.drafting.attention_strategy import AttentionStrategy
 from mkv_ascend.drafting.counts import Eager
 from mkv_ascend.drafting.draft import PassBatch, TargetOutput
-from mkv_ascend.drafting.graph_runner import GraphRunner
+from mkv_ascend.drafting.graph_runner import GraphRunner, InStep
 from mkv_ascend.drafting.mask_tokens_strategy import MaskTokensStrategy
 from mkv_ascend.drafting.needs import Needs
 from mkv_ascend.drafting.plan import DraftPlan, Sizes
@@ -42,7 +42,8 @@ class Case:
     """``kind``: attention, head, recurrent or mask. For each KV group: the size of its blocks,
     whether its builder shares, and whether its layers take cos_sin rows. ``on_device``: as many of
     the groups take the lengths of later passes from the device. ``counts``: numbers of draft
-    tokens, of which each step takes one at random; none: K."""
+    tokens, of which each step takes one at random; none: K. ``in_step``: another rank runs these
+    passes as well."""
 
     kind: str
     k: int
@@ -53,6 +54,7 @@ class Case:
     parallel: bool = False
     on_device: int = 0
     counts: tuple[int, ...] = ()
+    in_step: bool = False
 
 
 @dataclass
@@ -156,6 +158,7 @@ class Engine:
         ]
         blocks = 1 + MOST_REQUESTS * 2 * -(-(MOST_LENGTH + 32) // min(case.block_sizes))
         self.draft = FakeDraft(builders, blocks, case.block_sizes, case.kind == "head")
+        self.draft.in_step = case.in_step
         if case.kind == "mask":
             self._for_mask_tokens()
         self.tables = [
@@ -289,8 +292,23 @@ class Engine:
             torch.tensor(lengths, dtype=torch.int32),
             int(host.diff().max()),
         )
-        drafted = self.graphs.propose(target, count)
+        in_step = self.agreed(batch, host) if self.case.in_step else None
+        drafted = self.graphs.propose(target, count, in_step)
         return self.proposal.propose(target, count) if isinstance(drafted, Eager) else drafted
+
+    def agreed(self, batch: list[Request], starts: torch.Tensor) -> InStep:
+        """What the ranks agree on for this step; now and then this one idles before it."""
+        others = self.random.randint(0, MOST_REQUESTS)
+        if others and self.random.random() < 0.5:
+            replayed = self.graphs.run_along(InStep(others))
+            assert replayed is not None
+            assert self.graphs.run_along(InStep(None)) is None
+        verify = all(request.drafts for request in batch) and set(starts.diff().tolist()) == {
+            self.case.k + 1
+        }
+        # Each rank verifies, or none replays.
+        both = verify and self.random.random() < 0.8
+        return InStep(max(len(batch), others) if both else None)
 
     def row(self, request: Request) -> tuple[list[int], int]:
         """The target's row of a request, and how many of its tokens are accepted."""

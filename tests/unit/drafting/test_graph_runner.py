@@ -15,7 +15,7 @@ import torch
 
 from mkv_ascend.drafting.counts import Eager, ProposalCounts
 from mkv_ascend.drafting.draft import TargetOutput
-from mkv_ascend.drafting.graph_runner import CapturedPasses, GraphRunner, GraphShape
+from mkv_ascend.drafting.graph_runner import CapturedPasses, GraphRunner, GraphShape, InStep
 from mkv_ascend.drafting.plan import DraftPlan, Sizes
 from tests.unit.drafting.fake_engine import Case, Engine
 
@@ -153,6 +153,29 @@ def test_a_batch_has_the_smallest_graph_in_which_all_its_requests_verify(
     graphs.captured = captured
     found = graphs.graph_for(verify_step(*tokens))
     assert (found if isinstance(found, Eager) else found.requests) == graph
+
+
+@pytest.mark.parametrize(
+    ("agreed", "graph"),
+    [(1, 1), (2, 4), (4, 4), (5, Eager.OTHER_RANKS), (None, Eager.OTHER_RANKS)],
+)
+@pytest.mark.parametrize("own", [[K + 1], [K + 1] * 4, [K + 3], []])
+def test_ranks_in_step_have_one_graph_whatever_their_own_batch_is(
+    own: list[int], agreed: int | None, graph: int | Eager
+) -> None:
+    graphs = runner(Called())
+    captured: dict[GraphShape, Any] = {
+        GraphShape(size, K, drafted): SimpleNamespace(requests=size, drafted=drafted)
+        for size in (1, 4)
+        for drafted in (K, K - 1)
+    }
+    graphs.captured = captured
+    found = graphs.graph_in_step(InStep(agreed))
+    assert (found if isinstance(found, Eager) else found.requests) == graph
+    assert isinstance(found, Eager) or found.drafted == K
+    if isinstance(graph, Eager):
+        assert graphs.run_along(InStep(agreed)) is None
+        assert not own or graphs.propose(verify_step(*own), None, InStep(agreed)) is graph
 
 
 @pytest.mark.parametrize("kind", ["attention", "head", "recurrent"])

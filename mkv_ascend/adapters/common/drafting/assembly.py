@@ -27,9 +27,10 @@ from mkv_ascend.adapters.common.drafting.flash_attention_3_sharing import FlashA
 from mkv_ascend.adapters.common.drafting.host import DraftHost
 from mkv_ascend.adapters.common.drafting.layer_groups import find_groups
 from mkv_ascend.adapters.common.drafting.sharing import GroupBuilder, Sharing
+from mkv_ascend.drafting.attention_strategy import AttentionStrategy
 from mkv_ascend.drafting.counts import Eager
 from mkv_ascend.drafting.draft import Draft, PassBatch, TargetOutput
-from mkv_ascend.drafting.graph_runner import GraphRunner
+from mkv_ascend.drafting.graph_runner import GraphRunner, InStep
 from mkv_ascend.drafting.groups import DraftGroups
 from mkv_ascend.drafting.passes import Passes, run_passes
 from mkv_ascend.drafting.plan import DraftPlan
@@ -123,7 +124,13 @@ class Assembly:
         strategy = self.family.strategy(bound)
         self.proposal = Proposal(draft, strategy, plan, bound.needs, self._run)
         self.capturer = AscendCapturer(proposer, draft, attention, self.host)
-        self.why_eager = why_not_captured(proposer, draft, made, enforce_eager=self.enforce_eager)
+        self.why_eager = why_not_captured(
+            proposer,
+            draft,
+            made,
+            enforce_eager=self.enforce_eager,
+            runs_along=isinstance(strategy, AttentionStrategy),
+        )
         if self.why_eager is None:
             self.graphs = GraphRunner(self.proposal, self.capturer)
         else:
@@ -138,16 +145,21 @@ class Assembly:
             return FlashAttention3Sharing()
         return self.host.sharing_of(builder)
 
-    def propose(self, target: TargetOutput, tokens: int | None = None) -> torch.Tensor:
+    def propose(
+        self, target: TargetOutput, tokens: int | None = None, agreed: int | None = None
+    ) -> torch.Tensor:
         """Draft K tokens for each of B requests; int64 [B, K].
 
         Args:
             tokens: where fewer are asked for, their number: then int64 [B, from ``tokens`` to K],
                 of which the first ``tokens`` columns count.
+            agreed: where the target's step is a verify step on all ranks that run it together,
+                in graphs: the most requests of a rank.
         """
-        drafted = (
-            self._without_graphs if self.graphs is None else self.graphs.propose(target, tokens)
-        )
+        drafted: torch.Tensor | Eager = self._without_graphs
+        if self.graphs is not None:
+            in_step = InStep(agreed) if self.draft.runs_in_step() else None
+            drafted = self.graphs.propose(target, tokens, in_step)
         eager = drafted if isinstance(drafted, Eager) else None
         if isinstance(drafted, Eager):
             drafted = self.proposal.propose(target, tokens)
@@ -155,6 +167,16 @@ class Assembly:
         self.proposal.counts.note(target.requests, count, eager)
         self._publish()
         return drafted
+
+    def run_along(self, agreed: int | None) -> torch.Tensor | None:
+        """Replay with other ranks where this one has no requests; None: they run eagerly.
+
+        Args:
+            agreed: see ``propose``.
+        """
+        if self.graphs is None or not self.draft.runs_in_step():
+            return None
+        return self.graphs.run_along(InStep(agreed))
 
     def publish_with(self, publish: Callable[[], None]) -> None:
         """Call ``publish`` after each proposal."""
@@ -164,6 +186,12 @@ class Assembly:
     def _without_graphs(self) -> Eager:
         """Why all proposals run eagerly."""
         return Eager.NOT_CAPTURED if self.proposer.runner._use_aclgraph() else Eager.NO_FULL_GRAPHS
+
+    def is_captured(self, num_tokens: int) -> bool:
+        """Whether there is a graph for exactly this many tokens of verify steps."""
+        requests, rest = divmod(num_tokens, self.proposer.num_speculative_tokens + 1)
+        graphs = self.graphs
+        return not rest and graphs is not None and graphs.shape(requests) in graphs.captured
 
     def capture(self, num_tokens: int) -> None:
         """Capture if the target was just captured for verify steps of this many tokens."""

@@ -131,15 +131,25 @@ class AscendCapturer:
 
 
 def why_not_captured(
-    proposer: Any, draft: AscendDraft, attention_groups: Sequence[Any], *, enforce_eager: bool
+    proposer: Any,
+    draft: AscendDraft,
+    attention_groups: Sequence[Any],
+    *,
+    enforce_eager: bool,
+    runs_along: bool,
 ) -> str | None:
-    """Why a draft's passes are not captured; None if they are."""
+    """Why a draft's passes are not captured; None if they are.
+
+    Args:
+        runs_along: whether a rank without requests can replay a graph of padding.
+    """
     runner = proposer.runner
     if not runner.compilation_config.cudagraph_mode.has_full_cudagraphs():
         return "the target has no full graphs"
     if enforce_eager:
         return "speculative_config says enforce_eager"
-    if runner.dp_size > 1 or runner.dynamic_eplb or draft.later_rows(2, 1) > 1:
+    in_step = draft.runs_in_step() and not (runs_along and draft.replays_in_step())
+    if in_step or runner.dynamic_eplb:
         return "its passes are one with those of other ranks"
     queries = proposer.num_speculative_tokens + 1 + proposer.net_num_new_slots_per_request
     groups = zip(draft.groups.groups, attention_groups, draft.builders, strict=True)

@@ -58,6 +58,10 @@ class AscendDraft:
         """Whether ranks must run equally many rows in each pass."""
         return self._passes.runs_in_step(self._proposer)
 
+    def replays_in_step(self) -> bool:
+        """Whether ranks that run in step agree on the graph that each of them replays."""
+        return self._passes.replays_in_step(self._proposer)
+
     def combine(self, states: torch.Tensor) -> torch.Tensor:
         """See ``Draft``."""
         if self._proposer.method in JOINS_STATES:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from vllm.forward_context import get_forward_context
 from vllm_ascend.ascend_forward_context import set_ascend_forward_context
-from vllm_ascend.utils import enable_sp
+from vllm_ascend.utils import enable_sp, is_drafter_moe_model
 
 from mkv_ascend.drafting.draft import Metadata, PassBatch
 
@@ -24,6 +24,9 @@ class PassContext(Protocol):
 
     def runs_in_step(self, proposer: Any) -> bool:
         """Whether ranks must run equally many rows in each pass."""
+
+    def replays_in_step(self, proposer: Any) -> bool:
+        """Whether ranks that run in step know of each other whether all may replay a graph."""
 
     def running(
         self, proposer: Any, metadata: Metadata | None, batch: PassBatch
@@ -42,8 +45,27 @@ class PassesOfRunnerV1:
         return input_rows, across_ranks
 
     def runs_in_step(self, proposer: Any) -> bool:
-        """See ``PassContext``."""
-        return proposer.runner.dp_size > 1 or enable_sp(proposer.vllm_config)
+        """See ``PassContext``; without experts, a draft's pass is this rank's own."""
+        return self._sends_to_experts(proposer) or self._shares_rows_or_logits(proposer)
+
+    def replays_in_step(self, proposer: Any) -> bool:
+        """See ``PassContext``; the graph that they agree on for the target's pass tells it.
+
+        In mode FULL that graph is one for any batch of so many tokens.
+        """
+        mode = proposer.runner.compilation_config.cudagraph_mode
+        tells: bool = mode.separate_routine()
+        alone = self._sends_to_experts(proposer) and not self._shares_rows_or_logits(proposer)
+        return tells and alone
+
+    @staticmethod
+    def _sends_to_experts(proposer: Any) -> bool:
+        return proposer.runner.dp_size > 1 and is_drafter_moe_model(proposer.vllm_config)
+
+    @staticmethod
+    def _shares_rows_or_logits(proposer: Any) -> bool:
+        splits: bool = proposer.draft_host.splits_vocabulary()
+        return splits or enable_sp(proposer.vllm_config)
 
     @contextlib.contextmanager
     def running(self, proposer: Any, metadata: Metadata | None, batch: PassBatch) -> Iterator[None]:

@@ -56,6 +56,7 @@ from mkv_ascend.layout.kind import Role
 if TYPE_CHECKING:
     from torch import nn
     from vllm.config import VllmConfig
+    from vllm.forward_context import BatchDescriptor
 
 
 def stock(proposer: Any) -> Any:
@@ -151,8 +152,14 @@ def initialize_attn_backend(self: Any, kv_cache_config: Any, *_: Any) -> None:
 
 def _propose(self: Any, **given: Any) -> torch.Tensor:
     """Draft K tokens for each of B requests, or fewer if a step asks for fewer; int64 [B, K]."""
-    drafted: torch.Tensor = self.assembly.propose(target_output(self, given))
+    agreed = requests_of_verify_step(given.get("target_model_batch_desc"))
+    drafted: torch.Tensor = self.assembly.propose(target_output(self, given), agreed=agreed)
     return drafted[:, : given.get("num_speculative_tokens")]
+
+
+def requests_of_verify_step(graph: BatchDescriptor | None) -> int | None:
+    """Requests of the target's graph, if it serves verify steps alone; the same on all ranks."""
+    return None if graph is None or not graph.uniform else graph.num_reqs
 
 
 def _run_merged_draft(self: Any, **given: Any) -> torch.Tensor:
@@ -171,14 +178,22 @@ def dummy_run(
     aclgraph_runtime_mode: CUDAGraphMode = CUDAGraphMode.NONE,
     **options: Any,
 ) -> None:
-    """As vllm-ascend's; also captures if the target was just captured for verify steps."""
+    """As vllm-ascend's; also captures if the target was just captured for verify steps.
+
+    A rank without requests replays with the others.
+    """
+    replays = aclgraph_runtime_mode == CUDAGraphMode.FULL
+    if replays and self.assembly.is_captured(num_tokens):
+        agreed = requests_of_verify_step(options.get("batch_descriptor"))
+        if self.assembly.run_along(agreed) is not None:
+            return
     if isinstance(self.assembly.family, MaskTokensFamily):
         run_dummy(self, num_tokens, is_profile=options.get("is_profile", False))
     else:
         stock(self).dummy_run(
             num_tokens, *args, aclgraph_runtime_mode=aclgraph_runtime_mode, **options
         )
-    if aclgraph_runtime_mode == CUDAGraphMode.FULL:
+    if replays:
         self.assembly.capture(num_tokens)
 
 

@@ -17,6 +17,10 @@ class RankedDraft(AscendDraft):
         """See ``AscendDraft``."""
         return super().runs_in_step() or bool(self._proposer.enable_shared_expert_dp)
 
+    def replays_in_step(self) -> bool:
+        """See ``AscendDraft``."""
+        return super().replays_in_step() and not self._proposer.enable_shared_expert_dp
+
     def share_of_rank(
         self, states: torch.Tensor, positions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -21,18 +21,23 @@ class PassesOfRunnerV2:
     def share_rows(self, proposer: Any, rows: int) -> tuple[int, torch.Tensor | None]:
         """See ``Draft``; from what ranks agreed on for the target's pass, without asking again.
 
-        vLLM asks all ranks where no rows of theirs are named, so they always are.
+        vLLM asks all ranks where no rows of theirs are named, so they always are. Without a pass of
+        the target, as in a capture, all have as many.
         """
         ranks: int = proposer.dp_size
         if ranks == 1:
             return rows, None
-        if self.runs_in_step(proposer):
+        if proposer.dp_sync is not None and self.runs_in_step(proposer):
             rows = proposer.most_rows_of_a_rank()
         return rows, torch.full((ranks,), rows, dtype=torch.int32)
 
     def runs_in_step(self, proposer: Any) -> bool:
         """See ``PassContext``; without experts, a draft's pass is this rank's own."""
         return proposer.dp_size > 1 and is_drafter_moe_model(proposer.vllm_config)
+
+    def replays_in_step(self, proposer: Any) -> bool:
+        """See ``PassContext``; vLLM's ranks agree on what all of their requests verify."""
+        return proposer.draft_counts is None and self.runs_in_step(proposer)
 
     @contextlib.contextmanager
     def running(self, proposer: Any, metadata: Metadata | None, batch: PassBatch) -> Iterator[None]:

@@ -57,13 +57,11 @@ class RunnerFacts:
 
     Attributes:
         compilation_config: vLLM's.
-        dp_size: ranks of data parallelism whose passes of the draft are one with this rank's.
         dynamic_eplb: whether experts move while the engine runs.
         draft_token_ids_event: set where draft tokens are copied on a stream of their own.
     """
 
     compilation_config: CompilationConfig
-    dp_size: int
     dynamic_eplb: bool = False
     draft_token_ids_event: None = None
 
@@ -95,10 +93,7 @@ class MkvSpeculator(DraftModelSpeculator):
         speculative = self.speculative_config
         own = self.method == DRAFT_MODEL
         self.draft_host = HOST
-        self.runner = RunnerFacts(
-            vllm_config.compilation_config,
-            self.dp_size if HOST.passes.runs_in_step(self) else 1,
-        )
+        self.runner = RunnerFacts(vllm_config.compilation_config)
         self.num_speculative_tokens = self.num_speculative_steps
         self.max_batch_size = self.max_num_reqs
         self.parallel_drafting = bool(speculative.parallel_drafting)
@@ -233,6 +228,8 @@ class MkvSpeculator(DraftModelSpeculator):
             [self.num_speculative_tokens] * (self.max_num_reqs + 1)
         )
         shapes = counts.shapes(config.cudagraph_capture_sizes, config.max_cudagraph_capture_size)
+        # What ranks agreed on last was for another batch.
+        self.dp_sync = None
         # Largest first: smaller graphs then find memory in the pool.
         for shape in sorted(shapes, reverse=True):
             self.assembly.capture_verify_steps(*shape)
@@ -284,7 +281,7 @@ class MkvSpeculator(DraftModelSpeculator):
             tokens = tokens_on_the_device(input_batch, self._token_ids)
             self.rebuilding.run(tokens, target.common)
         if self.draft_counts is None:
-            return self.assembly.propose(target)
+            return self.assembly.propose(target, agreed=self._agreed_requests())
         count = self.draft_counts.by_requests[input_batch.num_reqs]
         drafted = self.assembly.propose(target, count)
         # vLLM keeps as many columns for all batches; nobody reads those on the right.
@@ -297,6 +294,9 @@ class MkvSpeculator(DraftModelSpeculator):
         if self.samples:
             # No logits are kept: those of requests that wait for their next step are still read.
             self.idx_mapping.fill_(-1)
+        replayed = self.assembly.run_along(self._agreed_requests())
+        if replayed is not None:
+            return replayed[:requests]
         rows, rows_across_ranks = PASSES.share_rows(self, rows)
         with PASSES.running_rows(self, None, rows, rows_across_ranks):
             if self.method == DFLASH:
@@ -305,6 +305,14 @@ class MkvSpeculator(DraftModelSpeculator):
             # Not the buffer: rows that an earlier batch sampled from may be past these.
             sampled = self.token_indices_to_sample.new_zeros(requests)
             return run_dummy_passes(self, rows, requests, sampled)
+
+    def _agreed_requests(self) -> int | None:
+        """The most requests of a rank, if all ranks verify K tokens for each, in graphs."""
+        sync = self.dp_sync
+        if sync is None or sync.eager:
+            return None
+        verify = sync.uniform_token_count == self.num_speculative_tokens + 1
+        return sync.num_reqs if verify else None
 
     def most_rows_of_a_rank(self) -> int:
         """A number of rows, the same on all ranks, that a first pass has at most on any of them."""
