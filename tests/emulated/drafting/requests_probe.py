@@ -79,7 +79,7 @@ def main(asked):
         "proposals": [dataclasses.asdict(proposal) for proposal in proposals],
         "accepted_per_position": metrics.get("vllm:spec_decode_num_accepted_tokens_per_pos", []),
         "num_drafts": metrics.get("vllm:spec_decode_num_drafts", 0),
-        "draft_replays": engine._draft_replays(llm),
+        "draft_replays": engine._draft_replays(llm)["replays"],
         "target_replays": sum(graph.num_active_loras > 0 for graph in replays),
         "blocks_kept": free - pool.get_num_free_blocks(),
     }
