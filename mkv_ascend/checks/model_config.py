@@ -34,6 +34,13 @@ __all__ = [
 ]
 
 
+NEXT_N_PREDICTORS = (
+    *("deepseek_v3", "deepseek_v32", "deepseek_v4"),
+    *("ernie4_5_moe", "glm4_moe", "hy_v3", "mimo"),
+)
+"""Families whose ``num_nextn_predict_layers`` counts layers of a predictor."""
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """The config.json of a model (of a multi-modal one, its text part), defaults filled in.
@@ -92,7 +99,7 @@ class ModelConfig:
         counts = {"qwen3_next": self.get("num_nextn_predict_layers") or 1}
         for name in QWEN3_5:
             counts[name] = self.get("mtp_num_hidden_layers") or 1
-        for name in ("deepseek_v3", "deepseek_v32", "deepseek_v4", "glm4_moe", "mimo"):
+        for name in NEXT_N_PREDICTORS:
             counts[name] = self.get("num_nextn_predict_layers") or 0
         count = counts.get(self.model_type, 0)
         if not count:

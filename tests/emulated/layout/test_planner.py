@@ -22,6 +22,7 @@ from mkv_ascend.layout.kind import Kind
 from mkv_ascend.layout.planning import plan
 from mkv_ascend.layout.serialization import to_dict
 from tests.support import hosts, image_models, programs
+from tests.support.predictors import CLASSES, write_config
 from tests.support.stock import RUNNER_V2
 from tests.support.tiny_models import model_directory
 
@@ -197,7 +198,6 @@ def test_what_is_explained_is_what_an_engine_allocates(name, capsys):
 BUILT_ONLY = {
     "qwen3.5": Pair("qwen3_5", draft="gemma3_draft"),
     "qwen3.5, mtp": Pair("qwen3_5", "mtp", None),
-    "glm-4 with experts, mtp": Pair("glm4_moe_mtp", "mtp", None),
 }
 OF_ANOTHER = V4
 if not hosts.PLANS_DEEPSEEK_V4:
@@ -216,6 +216,14 @@ def test_what_numbers_tell_is_what_vllm_builds(name):
     answer = programs.answer_of(PROBE, {"engine": dict(asked.engine), "build": True})
     found = served(plan(by_numbers(asked).inputs))
     assert found == served(plan(from_vllm.read_answer(asked, answer).inputs))
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_predictor_of_numbers_alone_is_what_vllm_builds(name, tmp_path):
+    write_config(name, tmp_path)
+    speculative = {"method": "mtp", "num_speculative_tokens": 3}
+    arguments = Pair("llama_target", None, None).arguments()
+    assert_as_built({**arguments, "model": str(tmp_path), "speculative_config": speculative})
 
 
 RATIOS = ([128, 128, 4, 128, 4, 128, 4, 0], [4, 128, 4, 128, 4], [4, 4, 4, 128, 0], [4, 4], [0, 0])
