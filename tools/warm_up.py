@@ -2,7 +2,7 @@
 """Let the first server start as fast as later ones: keep bytecode, and what vLLM asks of models.
 
     .venv/bin/python tools/warm_up.py [FOLDER ...]      of checkpoints, or of folders of them
-    .venv/bin/python tools/warm_up.py --tiny-models     all that were trained
+    .venv/bin/python tools/warm_up.py --tests           all that tests use
 
 Imports in one emulated process what `vllm serve` imports, so that Python keeps its bytecode (set-up
 installs without it). Also lets vLLM note what it must know about each checkpoint's model class.
@@ -36,13 +36,7 @@ MODULES = (
 
 def main(arguments: list[str]) -> int:
     if os.environ.get("TRITON_INTERPRET") == "1":
-        return warm_up([Path(argument) for argument in arguments])
-    if arguments == ["--tiny-models"]:
-        # A file that is run has its own folder on the path, not the repository.
-        sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-        from tests.support.tiny_models.store import default_directory
-
-        arguments = [str(default_directory())]
+        return warm_up(arguments)
     # Again as a process on the emulated NPU, as servers are.
     environment = dict(os.environ)
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -52,17 +46,30 @@ def main(arguments: list[str]) -> int:
     ).returncode
 
 
-def warm_up(folders: list[Path]) -> int:
+def warm_up(arguments: list[str]) -> int:
     """Import the modules and inspect the checkpoints' model classes; returns 0."""
     from mkv_ascend.adapters.contract import WORKER
 
     for name in (*MODULES, WORKER.rpartition(".")[0]):
         importlib.import_module(name)
+    folders, classes = asked_for(arguments)
     configurations = (file for path in folders for file in configurations_in(path))
-    classes = {name for file in configurations for name in architectures(file)}
+    classes |= {name for file in configurations for name in architectures(file)}
     if classes:
         inspect(sorted(classes))
     return 0
+
+
+def asked_for(arguments: list[str]) -> tuple[list[Path], set[str]]:
+    """Folders of checkpoints, and further classes of models."""
+    if arguments != ["--tests"]:
+        return [Path(argument) for argument in arguments], set()
+    # A file that is run has its own folder on the path, not the repository.
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from tests.support import image_models
+    from tests.support.tiny_models.store import default_directory
+
+    return [default_directory()], set(image_models.CONFIGS)
 
 
 def configurations_in(folder: Path) -> list[Path]:

@@ -107,6 +107,21 @@ TARGETS = (
         heads={"eagle3": "gemma3_eagle3", "dflash": "gpt_oss_dflash"},
         head_targets={"dflash": "gpt_oss"},
     ),
+    Target("qwen3", "qwen3", drafts=A_FEW),
+    Target("qwen3-moe", "qwen3_moe", drafts=A_FEW),
+    Target(
+        "qwen3.5",
+        "qwen3_5",
+        triton=True,
+        drafts=A_FEW,
+        engine={"language_model_only": True},
+    ),
+    Target(
+        "gpt-oss",
+        "gpt_oss",
+        heads={"eagle3": "gpt_oss_eagle3", "dflash": "gpt_oss_dflash"},
+        drafts=A_FEW,
+    ),
     Target(
         "mla",
         "deepseek_v2_target",

@@ -6,7 +6,7 @@ import pytest
 from tests.support import engine
 from tests.support.pairs import assert_greedy_tokens_of_reference, scenario
 
-FAMILIES = ["llama_target", "qwen3", "gemma3", "gpt_oss", "qwen3_moe", "deepseek_v2_target"]
+FAMILIES = ["llama_target", "qwen3_wide", "gemma3", "gpt_oss", "qwen3_moe", "deepseek_v2_target"]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
