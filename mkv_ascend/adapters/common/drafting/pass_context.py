@@ -64,7 +64,7 @@ class PassesOfRunnerV1:
 
     @staticmethod
     def _shares_rows_or_logits(proposer: Any) -> bool:
-        splits: bool = proposer.draft_host.splits_vocabulary()
+        splits = proposer.runner.dp_size > 1 and proposer.draft_host.splits_vocabulary()
         return splits or enable_sp(proposer.vllm_config)
 
     @contextlib.contextmanager
