@@ -52,7 +52,7 @@ SPARSE = (
             "routed_scaling_factor": 1.0,
             "norm_topk_prob": True,
         },
-        # More decks than others: with 8 no seed noticed single keys often enough on some processors.
+        # More decks than others: with 8 no seed noticed enough single keys on some processors.
         # With less text, or fewer steps, most prompts had one and the same answer.
         steps=300,
         decks=12,

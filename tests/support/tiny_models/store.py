@@ -139,11 +139,21 @@ def _source_digest(name: str) -> str:
 def checkpoint_path(recipe: AnyRecipe, corpus: Corpus, directory: Path) -> Path:
     """Folder of the checkpoint of ``recipe``, whether it is there or not."""
     older = TAKEN_FROM.get(version("transformers"))
-    if older is not None:
+    if older is not None and not _is_our_own(recipe):
         path = directory / f"{recipe.name}-{content_hash(recipe, corpus, older)}"
         if is_complete(path):
             return path
     return own_path(recipe, corpus, directory)
+
+
+def _is_our_own(recipe: AnyRecipe) -> bool:
+    """Whether modules of ours make its model, or the one that it is made from.
+
+    They may follow the host: Kimi delta attention has Kimi-K3's gate where the host knows it.
+    """
+    while isinstance(recipe, HeadRecipe | PerturbedRecipe):
+        recipe = RECIPES[recipe.source]
+    return recipe.model_type in OWN_CODE_FILES
 
 
 def own_path(recipe: AnyRecipe, corpus: Corpus, directory: Path) -> Path:

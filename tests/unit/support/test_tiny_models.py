@@ -292,6 +292,9 @@ def test_a_newer_transformers_takes_what_an_older_one_trained(
     (older / store.DESCRIPTION_FILE).write_text("{}")
     assert store.checkpoint_path(minute_model, CORPUS, tmp_path) == older
     assert store.own_path(minute_model, CORPUS, tmp_path) == own
+    monkeypatch.setitem(store.OWN_CODE_FILES, minute_model.model_type, ())
+    assert store.checkpoint_path(minute_model, CORPUS, tmp_path) == own, "made by modules of ours"
+    monkeypatch.delitem(store.OWN_CODE_FILES, minute_model.model_type)
     versions["transformers"] = "1.0"
     assert store.checkpoint_path(minute_model, CORPUS, tmp_path) == older
 
