@@ -136,15 +136,11 @@ EMULATED = {
     "0.30": (
         "tests/emulated/device",
         "tests/emulated/benchmarks/test_benchmark_kv_layout.py",
-        # A head that reads the target's keys, as published and which keys.
-        f"{CELL}[gemma4/mtp]",
         # Kimi delta attention, which 0.23.0 refuses beside drafts.
         f"{CELL}[kda/dense]",
         "tests/emulated/drafting/test_target_keys.py",
         f"{EIGHT_BITS}::test_target_of_8_bits_with_bfloat16_draft[graphs-v2]",
         # Targets that see pictures.
-        "tests/emulated/drafting/test_pictures.py::test_a_draft_model[v2]",
-        "tests/emulated/drafting/test_pictures.py::test_a_head_with_axes[v2]",
         "tests/emulated/drafting/test_pictures.py::test_a_layer_that_is_given_pictures[v2]",
         "tests/emulated/layout/test_block_zeroer.py",
         "tests/emulated/layout/test_bookkeeping.py",
@@ -161,7 +157,6 @@ EMULATED = {
         "::test_the_drafts_cache_may_have_a_dtype_of_its_own",
         "tests/emulated/layout/test_layout_groups.py",
         f"{PLANNED}[mla, windows, v2]",
-        f"{PLANNED}[qwen3-next, mtp, v2]",
         "tests/emulated/layout/test_planned_runner.py",
         "tests/emulated/layout/test_requests_at_once.py",
         "tests/emulated/models/test_adapted_backends.py",
@@ -169,7 +164,6 @@ EMULATED = {
         f"{COMPRESSED}::test_dense_draft",
         f"{COMPRESSED}::test_dense_draft_in_graphs[v2]",
         f"{COMPRESSED}::test_mtp_layer_in_graphs[v2]",
-        f"{COMPRESSED}::test_tokens_are_the_references_and_drafts_its_mtp_layers[v2]",
         f"{COMPRESSED}::test_k_by_batch_size_on_model_runner_v2[FULL_DECODE_ONLY]",
         "tests/emulated/models/test_mla_specs.py",
         "tests/emulated/models/test_sparse_models.py::test_tokens_are_those_of_the_chosen_keys",
@@ -178,8 +172,6 @@ EMULATED = {
         "tests/emulated/models/test_sparse_models.py::test_latents_of_8_bits",
         "tests/emulated/models/test_shared_caches.py"
         "::test_a_layer_that_shares_joins_a_group_of_unlike_pages",
-        f"{STOCK}::test_eagerly[llama_target]",
-        f"{STOCK}::test_in_graphs_of_decoding[qwen3_moe]",
         f"{STOCK}::test_in_graphs_of_pieces_and_of_decoding",
         f"{STOCK}::test_mamba2_is_not_served_by_model_runner_v1",
         # Model runner V2: stock, drafts by plain loops, in graphs, at random, on ranks, by count.
@@ -197,7 +189,6 @@ EMULATED = {
         "[deepseek_v3_mtp-deepseek_v3_mtp-mtp-3]",
         f"{V2}::test_proposals_and_acceptance_are_the_references[gpt_oss-gpt_oss_dflash-dflash-3]",
         f"{V2}::test_a_target_whose_class_gives_no_states",
-        f"{V2_GRAPHS}::test_independent_drafts[gemma3-gemma3_draft-2]",
         f"{V2_GRAPHS}::test_independent_drafts[deepseek_v2_target-deepseek_v2_draft-3]",
         f"{V2_GRAPHS}::test_heads_propose_as_in_eager_mode[gpt_oss-gpt_oss_eagle3-eagle3-3]",
         # A draft with experts in step with another rank's, from graphs.
@@ -210,12 +201,9 @@ EMULATED = {
         f"{LOADS}::test_an_eager_proposal_has_as_many_passes_as_tokens",
         f"{LOADS}::test_a_step_finds_the_graph_of_its_own_number",
         f"{LOADS}::test_a_load_of_32_with_asynchronous_scheduling",
-        f"{LOADS}::test_drafts_with_recurrent_layers[qwen3_moe-qwen3_next_draft-1]",
         f"{LOADS}::test_sizes_in_tokens_of_two_numbers_may_be_one[deepseek_v2_target-llama_draft-draft_model]",
         f"{LOADS}::test_states_go_on_from_what_was_accepted[mamba2]",
         f"{LOADS}::test_states_go_on_from_what_was_accepted[convolutions]",
-        f"{LOADS}::test_states_go_on_from_what_was_accepted[v1]",
-        f"{LOADS}::test_targets_with_gated_delta_nets[llama_draft]",
         f"{V2_SAMPLING}::test_tokens_are_distributed_as_the_target_says[probabilistic]",
         f"{AT_RANDOM}[llama_target-probabilistic-FULL_DECODE_ONLY]",
         f"{AT_RANDOM}[llama_target-greedy-None]",
@@ -225,19 +213,15 @@ EMULATED = {
         "tests/emulated/platform/test_platform.py",
         "tests/emulated/platform/test_seat.py",
         "tests/emulated/platform/test_graph_memory.py::test_graphs_fit_beside_the_cache[v2]",
-        "tests/emulated/platform/test_metrics.py"
-        "::test_figures_are_vllms_and_those_of_the_plan[v1-1]",
         "tests/emulated/platform/test_serve.py"
         "::test_a_server_gives_the_targets_own_tokens_and_reports_acceptance",
-        "tests/emulated/models/test_models.py::test_tokens_are_those_of_hugging_face[gpt_oss]",
         f"{STATES}::test_states_across_chunks_rejected_drafts_and_cached_blocks",
         f"{STATES}::test_states_after_preemption_and_looked_up_drafts",
         f"{STATES}::test_states_where_the_longest_context_ends",
-        f"{STATES}::test_steps_of_less_than_a_block",
+        f"{STATES}::test_steps_of_less_than_a_block[v2-limits0]",
         f"{STATES}::test_steps_of_less_than_a_block_are_refused",
         f"{MAMBA}::test_states_are_taken_back_to_what_was_accepted[granite4-v1]",
         f"{MAMBA}::test_states_are_taken_back_to_what_was_accepted[lfm2-v1]",
-        f"{MAMBA}::test_states_where_the_longest_context_ends[granite4-graphs-v2]",
         # Drafts with states behind hits: blocks alone, in graphs, resumed, beside other states.
         "tests/emulated/recurrent/test_draft_state_blocks.py",
         f"{HITS}::test_hits_are_those_without_the_draft[llama_target-lfm2-fields1-v1]",
@@ -250,7 +234,6 @@ EMULATED = {
         f"{HITS}::test_states_of_the_target_are_hit_and_those_of_the_draft_rebuilt"
         "[qwen3_next-qwen3_next_draft-v2]",
         f"{WINDOWS}::test_windows_go_back_to_what_was_accepted[lfm2-llama_draft-graphs]",
-        f"{WINDOWS}::test_windows_go_back_to_what_was_accepted[llama_target-lfm2-eager]",
         f"{WINDOWS}::test_sizes_that_the_operator_does_not_take_are_refused",
         f"{WINDOWS}::test_windows_in_another_dtype_than_the_model_are_refused",
         f"{WINDOWS}::test_an_update_is_that_of_plain_loops",
@@ -261,7 +244,6 @@ EMULATED = {
         f"{REFERENCE}[gpt_oss-gpt_oss_dflash-dflash-3]",
         f"{PAIRS}::test_mla_target_with_dense_draft[tp1]",
         f"{PAIRS}::test_an_mla_model_drafting_for_itself_is_always_accepted",
-        f"{GROUPS}::test_a_draft_in_more_groups_than_its_target[1-fused_infer_attention]",
         f"{GRAPHS}::test_default_settings_of_vllm_serve",
         "tests/emulated/drafting/test_prefix_hits_of_heads.py"
         "::test_a_shifted_draft_gives_up_one_block_and_is_right"
@@ -312,7 +294,6 @@ EMULATED = {
         "tests/emulated/drafting/test_draft_metadata.py",
         "tests/emulated/drafting/test_target_pass.py",
         "tests/emulated/graphs/test_draft_launches.py",
-        f"{GRAPHS}::test_independent_drafts[llama_target-deepseek_v32_target-3]",
         "tests/emulated/graphs/test_task_updates.py",
     ),
 }
