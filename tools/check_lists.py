@@ -59,13 +59,13 @@ EMULATED = {
         f"--deselect={ADAPTED}[eagle-v1-graphs]",
         f"--deselect={ADAPTED}[eagle3-v1]",
         f"--deselect={ADAPTED}[dflash-v1]",
-        # Published, and run by hand, for each of them trains models of its own: experts with a head
-        # behind them, as of Nemotron-H, and heads as of others.
+        # Published, and run by hand: they train models of their own, with a head behind experts as
+        # Nemotron-H's and heads as others', or are as rows that stay.
         *(
             f"--deselect={CELL}[{cell}]"
             for cell in (
                 *("ernie4.5-moe/mtp", "hunyuan3/mtp", "glm4-moe/mtp", "mimo/mtp"),
-                "minimax-m2/eagle3",
+                *("minimax-m2/eagle3", "qwen3/dense", "qwen3-moe/dense", "qwen3.5/dense"),
             )
         ),
         # In graphs, as another draft with experts and one without; eagerly, the split head stays.

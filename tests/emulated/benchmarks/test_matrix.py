@@ -41,9 +41,15 @@ CELLS = [
     "nemotron-h/mtp",
     "hunyuan3/mtp",
     "ernie4.5-moe/mtp",
+    "qwen3/dense",
+    "qwen3-moe/dense",
+    "qwen3.5/dense",
 ]
 """Ways in which layers of target and draft differ that no other test runs so."""
-NEED_TRITON = ("minimax-m2/eagle3", "qwen3.5-moe/mtp", "kda/dense", "nemotron-h/mtp")
+NEED_TRITON = (
+    *("minimax-m2/eagle3", "qwen3.5-moe/mtp", "qwen3.5/dense", "kda/dense"),
+    "nemotron-h/mtp",
+)
 """These do not start where vLLM finds no Triton; the other families of ``CELLS`` do."""
 PROBE = Path(__file__).with_name("cell_probe.py")
 
@@ -56,6 +62,7 @@ BY_PLAIN_LOOPS = [
     "mla/mtp",
     "gdn/dense",
     "gdn/mtp",
+    "gpt-oss/eagle3",
 ]
 """Judged by test_drafting_reference.py as here, except for the preemption."""
 
