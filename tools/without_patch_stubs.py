@@ -136,6 +136,23 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             f"{ATTENTION}:AscendAttentionBackendImpl.__init__",
         ),
     },
+    "verify steps on keys and values of 8 bits": {
+        **{
+            f"{COMMON}.patches.int8_verify_steps:_Replacements.{ours}="
+            "lambda self, stock, *given, **named: stock(*given, **named)": (
+                f"{ATTENTION}:AscendC8AttentionBackendImpl.{theirs}",
+            )
+            for ours, theirs in (
+                ("chunked", "_forward_c8_chunked_prefill"),
+                ("fused", "_forward_c8_fused_infer_attention"),
+                ("captured", "full_graph_fia"),
+            )
+        },
+        f"{COMMON}.patches.int8_verify_steps:_view_of_its_blocks="
+        "lambda stock, *given: stock(*given)": (
+            f"{ATTENTION}:AscendC8AttentionBackendImpl._nz_5d_view",
+        ),
+    },
     "verify steps of any method in full graphs": {
         f"{COMMON}.target_graphs:take_lengths_on_the_host": (
             f"{ATTENTION}:AscendAttentionMetadataBuilder.__init__",

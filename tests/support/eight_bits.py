@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiny models quantised to 8 bits as ModelSlim writes them, and what they compute.
+"""Tiny models quantised to 8 bits as ModelSlim or LLM Compressor write them, what they compute.
 
-A checkpoint has ``quant_model_description.json``, which names the kind of each tensor:
+A checkpoint of ModelSlim has ``quant_model_description.json``, which names the kind of each tensor:
 
 * ``W8A8_DYNAMIC``: ``weight`` int8, ``weight_scale`` for each output; inputs get a scale per token;
 * ``W8A8``: besides, ``input_scale`` and ``input_offset`` for all inputs, ``deq_scale`` and
   ``quant_bias``, which undo both in the product;
 * ``kv_cache_type`` ``C8``: ``kv_cache_scale`` and ``kv_cache_offset`` of ``k_proj`` and ``v_proj``,
   for each channel.
+
+One of LLM Compressor (compressed-tensors) tells in ``config.json`` which matrices are quantised,
+and which are not by their names. Theirs are those of ``W8A8_DYNAMIC``.
 
 Scales are powers of two where an engine computes with their reciprocal in bfloat16, so that nothing
 depends on how it is rounded. The judge is transformers in float32 with these weights, inputs, keys
@@ -61,12 +64,68 @@ def quantised(name: str, *, weights: str | None = None, cache: bool = False) -> 
     return path
 
 
+def compressed(name: str, ignored: Sequence[str] = ()) -> Path:
+    """Folder of the tiny model ``name`` in the format compressed-tensors, made now if need be.
+
+    Args:
+        ignored: names of matrices that stay plain.
+    """
+    source = model_directory(name)
+    code = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    asked = json.dumps([reference.checkpoint_digest(source), code, *ignored])
+    digest = hashlib.sha256(asked.encode()).hexdigest()[:12]
+    path = envs.CACHE.get() / "quantised" / f"{name}-compressed-{digest}"
+    with store.locked(path):
+        if not (path / "config.json").is_file():
+            with store.written_whole(path) as aside:
+                _write_compressed(source, aside, ignored)
+    return path
+
+
+def is_quantised(directory: Path) -> bool:
+    """Whether a checkpoint was made by this file."""
+    return (directory / DESCRIPTION).is_file() or _is_compressed(directory)
+
+
+def _is_compressed(directory: Path) -> bool:
+    return "quantization_config" in json.loads((directory / "config.json").read_text())
+
+
 def rounds_inputs(directory: Path) -> bool:
     """Whether the inputs of matrices are rounded to whole numbers."""
     description = directory / DESCRIPTION
     if not description.is_file():
-        return False
+        return _is_compressed(directory)
     return any(kind in (STATIC, DYNAMIC) for kind in json.loads(description.read_text()).values())
+
+
+def _write_compressed(source: Path, path: Path, ignored: Sequence[str]) -> None:
+    model = reference.load_whole(_causal_models(), source)
+    tensors = load_file(source / WEIGHTS)
+    for layer, _ in _projections(model):
+        if layer not in ignored:
+            found = _dynamic(tensors.pop(f"{layer}.weight").float())
+            tensors |= {f"{layer}.{part}": found[part] for part in ("weight", "weight_scale")}
+    shutil.copytree(source, path, dirs_exist_ok=True, ignore=_own_files())
+    save_file(tensors, path / WEIGHTS, metadata={"format": "pt"})
+    config = json.loads((path / "config.json").read_text())
+    whole = {"num_bits": 8, "type": "int", "symmetric": True}
+    group = {
+        "targets": ["Linear"],
+        "weights": {**whole, "strategy": "channel", "dynamic": False},
+        "input_activations": {**whole, "strategy": "token", "dynamic": True},
+    }
+    config["quantization_config"] = {
+        "quant_method": "compressed-tensors",
+        "format": "int-quantized",
+        "config_groups": {"group_0": group},
+        "ignore": ["lm_head", *ignored],
+    }
+    (path / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def _own_files() -> Any:
+    return shutil.ignore_patterns(store.DESCRIPTION_FILE, WEIGHTS)
 
 
 def _write(source: Path, path: Path, weights: str | None, cache: bool) -> None:
@@ -94,8 +153,7 @@ def _write(source: Path, path: Path, weights: str | None, cache: bool) -> None:
             parts = {"kv_cache_scale": scale, "kv_cache_offset": torch.zeros_like(scale)}
             tensors |= {f"{layer}.{part}": value.bfloat16() for part, value in parts.items()}
             described |= dict.fromkeys((f"{layer}.{part}" for part in parts), "C8")
-    ignored = shutil.ignore_patterns(store.DESCRIPTION_FILE, WEIGHTS)
-    shutil.copytree(source, path, dirs_exist_ok=True, ignore=ignored)
+    shutil.copytree(source, path, dirs_exist_ok=True, ignore=_own_files())
     save_file(tensors, path / WEIGHTS, metadata={"format": "pt"})
     (path / DESCRIPTION).write_text(json.dumps(described, indent=1) + "\n")
 
@@ -223,20 +281,18 @@ def _cached_through(model: Any, change: Any, first: int = 0) -> Iterator[None]:
 @functools.lru_cache(maxsize=4)
 def load(directory: Path) -> tuple[Any, dict[str, torch.Tensor]]:
     """The model with dequantised matrices that rounds its inputs, and scales of its cache."""
-    described = json.loads((directory / DESCRIPTION).read_text())
     tensors = load_file(directory / WEIGHTS)
     model = _causal_models().from_config(_config(directory), attn_implementation="eager").float()
     for layer, module in _projections(model):
-        kind = described[f"{layer}.weight"]
         part = {
             name.removeprefix(f"{layer}."): tensors.pop(name)
             for name in list(tensors)
             if name.startswith(f"{layer}.") and ".kv_cache" not in name
         }
         tensors[f"{layer}.weight"] = part["weight"].float() * part.get("weight_scale", 1.0)
-        if kind == DYNAMIC:
+        if "weight_scale" in part and "input_scale" not in part:
             module.register_forward_pre_hook(lambda _, given: (per_token(given[0]),))
-        elif kind == STATIC:
+        elif "input_scale" in part:
             scale, offset = float(part["input_scale"]), float(part["input_offset"])
             module.register_forward_pre_hook(
                 functools.partial(_input_through_8_bits, scale=scale, offset=offset)
@@ -260,7 +316,11 @@ def _in_bfloat16(_module: Any, _given: Any, output: Any) -> Any:
 def _config(directory: Path) -> Any:
     from transformers import AutoConfig
 
-    return AutoConfig.from_pretrained(directory)
+    config = AutoConfig.from_pretrained(directory)
+    # Weights are given dequantised.
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    return config
 
 
 def per_token(states: torch.Tensor) -> torch.Tensor:

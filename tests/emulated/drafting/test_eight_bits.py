@@ -37,7 +37,7 @@ def rows_of(directory, case):
     """Logits of a model, quantised or not, after tokens of a request."""
 
     def rows(context, tokens):
-        if not (directory / eight_bits.DESCRIPTION).is_file():
+        if not eight_bits.is_quantised(directory):
             return reference.logits_of(directory, [*context, *tokens])[len(context) - 1 :]
         start = next(one for one in case.prompts if list(context[: len(one)]) == one)
         at_once = len(start) if len(start) > case.num_speculative_tokens + 1 else 0
@@ -132,6 +132,12 @@ def test_bfloat16_target_with_draft_of_8_bits(weights, graphs, runner):
     draft = eight_bits.quantised(TARGET, weights=weights, cache=True)
     result = run(model_directory("llama_target"), draft, environment=runner, **graphs)
     assert bool(result.draft_replays) == bool(graphs)
+
+
+def test_draft_in_the_format_compressed_tensors():
+    """A matrix that its file names as plain is plain: vLLM puts a word before a draft's names."""
+    draft = eight_bits.compressed(TARGET, ["model.layers.0.mlp.down_proj"])
+    assert run(model_directory("llama_target"), draft, **GRAPHS).draft_replays
 
 
 def test_mla_draft_of_quantised_weights():

@@ -55,11 +55,8 @@ MOST_ON_V1_OF_0_30 = 34
 """What a port of that adapter has to judge; upstream's own repairs let the number fall.
 
 Thirty, and what caches of 8 bits, experts without gates and the memory of graphs need."""
-NOT_LEFT_OUT_YET = {
-    "names of a draft's layers among quantised weights",
-    "verify steps on keys and values of 8 bits",
-}
-"""Records whose targets were not tried one by one yet."""
+NOT_LEFT_OUT_YET = {"verify steps on keys and values of 8 bits"}
+"""Records of which not each target was tried yet."""
 
 
 MOST_OF_0_30 = 30

@@ -29,7 +29,10 @@ from mkv_ascend.adapters.patching import patch
     "the layers of a draft draft_model.model.layers.N, which no description does.",
     until="vLLM reads the description of a draft's weights (0.30.0 does), and vllm-ascend finds "
     "the layers of a draft in it",
-    test="tests/emulated/drafting/test_eight_bits.py::test_bfloat16_target_with_draft_of_8_bits",
+    test=(
+        "tests/emulated/drafting/test_eight_bits.py::test_bfloat16_target_with_draft_of_8_bits",
+        "tests/emulated/drafting/test_eight_bits.py::test_draft_in_the_format_compressed_tensors",
+    ),
     stock="tests/emulated/drafting/test_eight_bits.py"
     "::test_stock_does_not_start_with_a_quantised_draft",
 )
