@@ -322,7 +322,7 @@ def test_stock_drafts_for_more_requests_than_there_may_be() -> None:
     ours.draft_host = HOST
     ours.assembly = Assembly(ours, Family(), HOST, enforce_eager=False)
     ours.assembly.graphs = SimpleNamespace(
-        shape=lambda requests, verified, drafted: (requests, verified, drafted),
+        shape=lambda requests, *counts: (requests, *counts),
         capture=captured.append,
         captured=captured,
     )
