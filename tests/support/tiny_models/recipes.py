@@ -265,6 +265,8 @@ FOR_THE_MATRIX = (
     "minimax_m2",
     "minimax_m2_eagle3",
     "qwen3",
+    "qwen3_5_moe",
+    "qwen3_5_moe_mtp",
     "qwen3_next_dflash",
     "qwen3_next_eagle3",
 )
