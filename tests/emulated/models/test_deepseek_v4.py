@@ -25,10 +25,7 @@ ENGINE = {"dtype": "bfloat16", "max_num_batched_tokens": 128, "max_num_seqs": 4}
 if not hosts.ADAPTER.RULES.compressed_in_one_process:
     ENGINE["distributed_executor_backend"] = "mp"
 
-NEAR_TIE, _ = TIES["bfloat16"]
-SHARE = 0.05
-"""Share of near ties, which rounding decides. The model and its reference round every part to 16
-bits, and another processor adds up in another order: up to 3 of 80 tokens were seen."""
+NEAR_TIE, SHARE = TIES["bfloat16"]
 # Its layers name backends that the catalog does not have on other hosts: no row shows them there.
 NAMED = {"compressed_mla"} if hosts.PLANS_DEEPSEEK_V4 else set()
 

@@ -89,24 +89,24 @@ def test_how_the_drafts_passes_run(
 
 
 @pytest.mark.parametrize(
-    ("target", "options", "mode", "replayed"),
+    ("target", "draft", "mode", "replayed"),
     [
-        ("DeepSeek-V3", {"model": None, "method": "mtp"}, "FULL_AND_PIECEWISE", True),
-        ("DeepSeek-V3", {"model": None, "method": "mtp"}, "FULL", False),
-        ("Qwen3-0.6B", {"model": "Qwen3-Next-80B-A3B"}, "FULL_DECODE_ONLY", False),
+        ("DeepSeek-V3", (None, "mtp"), "FULL_AND_PIECEWISE", True),
+        ("DeepSeek-V3", (None, "mtp"), "FULL", False),
+        ("Qwen3-0.6B", ("Qwen3-Next-80B-A3B", "draft_model"), "FULL_DECODE_ONLY", False),
     ],
 )
 def test_drafts_with_experts_are_replayed_where_ranks_agree(
     target: str,
-    options: dict[str, Any],
+    draft: tuple[str | None, str],
     mode: str,
     replayed: bool,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    model = options.pop("model")
-    draft = spec(model and folder(model), **options)
+    model, method = draft
+    words = spec(model and folder(model), method=method)
     modes = ("-cc", json.dumps({"cudagraph_mode": mode}), "--no-enable-prefix-caching")
-    answer = check(capsys, folder(target), *draft, *modes, "-dp", "2", "-tp", "2")
+    answer = check(capsys, folder(target), *words, *modes, "-dp", "2", "-tp", "2")
     eagerly = "eagerly: its passes are one with those of other ranks"
     assert answer["draft_graphs"] == ("captured in full graphs" if replayed else eagerly)
 

@@ -66,12 +66,10 @@ def test_every_draft_token_in_step_with_another_rank(
     kind: str, groups: int, k: int, on_device: int
 ) -> None:
     """The graph is that of the rank with most requests. A rank without any runs padding alone,
-    which leaves no trace in caches, and later passes are as long as the first."""
+    which leaves no trace in caches. Later passes that run eagerly are as long as the first."""
     case = Case(kind, k, *GROUPS[groups], on_device=on_device, in_step=True)
     engine = drafted_right(case, seed=k, graphs=(2, 4), steps=60)
-    reasons = engine.proposal.counts
     assert engine.graphs.replays > 12
-    assert reasons.passes > 3 * k
 
 
 @pytest.mark.parametrize("kind", ["attention", "head", "recurrent"])
