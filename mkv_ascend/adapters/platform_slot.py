@@ -24,7 +24,13 @@ OURS = record(
         "vllm_ascend.ascend_config:init_ascend_config",
         "vllm.model_executor.layers.mamba.ops.ssu_dispatch:initialize_mamba_ssu_backend",
     ),
-    writes=("__code__", "worker_cls", "backend", "_needs_seq_lens_cpu_sync"),
+    writes=(
+        "__code__",
+        "worker_cls",
+        "backend",
+        "_needs_seq_lens_cpu_sync",
+        "async_scheduling",
+    ),
     why="vLLM accepts one out-of-tree platform; with vllm-ascend's beside ours it would refuse to "
     "start. In the front process, the engine core and each worker vLLM calls one of these methods "
     "before anything that a patch of ours replaces. The second sets our worker and checks our "

@@ -6,7 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mkv_ascend import host_versions
-from mkv_ascend.checks import about_draft_inputs, about_draft_window, delta_attention
+from mkv_ascend.checks import (
+    about_draft_inputs,
+    about_draft_window,
+    about_pipeline,
+    delta_attention,
+)
 from mkv_ascend.checks.facts import ServeFacts, SpeculationFacts
 from mkv_ascend.checks.model import DELTA_ATTENTION, GATED_DELTA_RULE, ModelFacts
 from mkv_ascend.checks.refusal import Refusal
@@ -225,22 +230,6 @@ def _has_hits_beside_states(facts: ServeFacts) -> bool:
     return by_itself if given is None else given is True
 
 
-def stages(facts: ServeFacts) -> Iterator[Refusal]:
-    """A draft over several pipeline stages."""
-    speculation, count = facts.speculation, facts.whole("pipeline_parallel_size", 1)
-    transfer = facts.engine.get("kv_transfer_config")
-    prefills = isinstance(transfer, dict) and transfer.get("kv_role") == "kv_producer"
-    if speculation is None or not speculation.has_cache or count < 2 or prefills:
-        return
-    yield Refusal(
-        "pipeline",
-        f"--pipeline-parallel-size is {count} and there is a draft ({speculation.method}): first "
-        "stages are not told which tokens were accepted, so the target's tokens would be wrong",
-        "one stage with a draft, or stages without one",
-        "spread the target by --tensor-parallel-size instead",
-    )
-
-
 def ranks_of_draft(facts: ServeFacts) -> Iterator[Refusal]:
     """A draft on other ranks than its target."""
     speculation = facts.speculation
@@ -384,8 +373,8 @@ def room_for_drafts(facts: ServeFacts) -> Iterator[Refusal]:
 
 
 CHECKS = (
-    *(tokens_per_step, stages, ranks_of_draft, cache_of_no_draft, experts, vocabulary),
-    *(hidden_size, own_predictor, states_of_target, states_of_draft, length_of_draft),
+    *(tokens_per_step, *about_pipeline.CHECKS, ranks_of_draft, cache_of_no_draft, experts),
+    *(vocabulary, hidden_size, own_predictor, states_of_target, states_of_draft, length_of_draft),
     *(blocks_of_masks, states_for_heads, room_for_drafts, *about_draft_inputs.CHECKS),
     *about_draft_window.CHECKS,
 )

@@ -36,12 +36,6 @@ WORDS = {
 
 ON_V1 = ("model runner V1", "set VLLM_USE_V2_MODEL_RUNNER=0")
 INSTEAD = {
-    # Model runner V1 has drafts over several stages on nodes that only prefill, and nowhere else.
-    "pipeline_parallel": (
-        "one stage with a draft, or stages without one",
-        "spread the target by --tensor-parallel-size instead, or on a node that only prefills set "
-        "VLLM_USE_V2_MODEL_RUNNER=0",
-    ),
     # vLLM refuses it on V1, too.
     "several_axes": (
         "drafts without mrope_section in their config.json, and heads",

@@ -356,7 +356,8 @@ def _draft_replays(llm: Any) -> dict[str, Any]:
 
     if type(current_platform).__module__.split(".")[0] != "mkv_ascend":
         return {"replays": 0, "host_waits": 0}
-    answer: dict[str, Any] = llm.collective_rpc("draft_replays")[0]
+    # The last rank has the draft: of a pipeline no other stage has.
+    answer: dict[str, Any] = llm.collective_rpc("draft_replays")[-1]
     return answer
 
 
@@ -365,8 +366,9 @@ def _layers(llm: Any) -> list[dict[str, Any]]:
 
     if type(current_platform).__module__.split(".")[0] != "mkv_ascend":
         return []  # stock vllm-ascend has no such table
-    rows: list[dict[str, Any]] = llm.collective_rpc("attention_layers")[0]
-    return rows
+    answers: list[list[dict[str, Any]]] = llm.collective_rpc("attention_layers")
+    # Ranks of one stage have the same layers.
+    return list({row["name"]: row for rows in answers for row in rows}.values())
 
 
 def main(request: str, answer: str) -> None:

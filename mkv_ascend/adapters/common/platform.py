@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_ascend.platform import NPUPlatform
 
-from mkv_ascend.adapters.common.early_checks import early_check, front_check, kv_connectors
+from mkv_ascend.adapters.common.early_checks import (
+    early_check,
+    front_check,
+    kv_connectors,
+    pipeline_scheduling,
+)
 from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.common.patches import draft_architecture
 from mkv_ascend.adapters.installed import adapter
@@ -86,6 +91,8 @@ class MkvPlatform(NPUPlatform):
                 kv_connectors.check_connectors(vllm_config)
             except (SelectionError, kv_connectors.ConnectorError) as error:
                 refuse(error)
+            if pipeline_scheduling.must_go_step_by_step(vllm_config):
+                vllm_config.scheduler_config.async_scheduling = False
             collect_from_workers()
             parallel_config.worker_cls = worker
         elif parallel_config.worker_cls not in (worker, "auto"):

@@ -20,7 +20,7 @@ from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder
 from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
-from mkv_ascend.adapters.common import graph_memory
+from mkv_ascend.adapters.common import graph_memory, pipeline
 from mkv_ascend.adapters.common import runner_records as records
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of, create_proposer
@@ -109,6 +109,7 @@ class MkvModelRunner(NPUModelRunner):
         asked = self.use_aux_hidden_state_outputs or self._eagle3_uses_aux_hidden_state()
         with auxiliary_states.with_auxiliary_states(asked, self.vllm_config):
             super().load_model()
+        pipeline.share_embeddings(self)
         drop_rows_of_other_sizes()
         all_layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
         drafts = self.draft_layers()
@@ -242,11 +243,23 @@ class MkvModelRunner(NPUModelRunner):
     def _skipped(self) -> SkippedRequests:
         return SkippedRequests()
 
+    @functools.cached_property
+    def _first_stage(self) -> pipeline.FirstStage | None:
+        return pipeline.first_stage(self.vllm_config)
+
+    @override(pipeline.DRAFTS_WITH_OUTPUT)
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        """As vllm-ascend's; of a pipeline's last stage with the step's draft tokens."""
+        return pipeline.with_drafts(self, super().sample_tokens(grammar_output))
+
     @override(ACCEPTED)
+    @override(pipeline.DRAFTS_WITH_OUTPUT)
     @override(target_state_groups.groups_that_move.record)
     def _update_states(self, scheduler_output: Any) -> Any:
         """As vllm-ascend's; also notes requests that begin behind computed tokens, or sit out."""
         self._skipped.note(self, scheduler_output)
+        if self._first_stage is not None:
+            self._first_stage.catch_up(self, scheduler_output)
         if self._rebuilding is not None:
             note_requests(self._rebuilding.lost, scheduler_output)
         return super()._update_states(scheduler_output)

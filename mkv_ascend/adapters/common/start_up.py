@@ -109,13 +109,19 @@ def warm_up(worker: Worker, as_the_host: Callable[[], Result]) -> Result:
 
 
 def finish(rank: int, config: VllmConfig, served: Served) -> None:
-    """Say what is served, on the first rank of all; count from now on, on one rank per engine."""
-    if is_global_first_rank():
+    """Say what is served, and count from now on, on one rank per engine.
+
+    The first rank of all says it, and the last stage's, which has the draft and writes the report.
+    """
+    counts = rank == counting_rank(config)
+    drafts_of_all = counts and config.parallel_config.data_parallel_index == 0
+    if is_global_first_rank() or drafts_of_all:
         logger.info("%s", served.text())
-        if (path := options_of(config).start_up_report) is not None:
-            Path(path).write_text(json.dumps(served.to_dict(), indent=2) + "\n")
+    path = options_of(config).start_up_report
+    if drafts_of_all and path is not None:
+        Path(path).write_text(json.dumps(served.to_dict(), indent=2) + "\n")
     where = folder()
-    if where is None or rank != counting_rank(config):
+    if where is None or not counts:
         return
     store = Store(where, labels_of(config))
     publish_gauges(store, served.plan, served.costs)

@@ -70,13 +70,24 @@ def worker_of(config: VllmConfig) -> str:
 
 def patches_of_the_front() -> Iterable[Patch]:
     """See ``HostAdapter``."""
-    from mkv_ascend.adapters.vllm_ascend_0_23.patches import forgotten_heads, recurrent_blocks
+    from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
+        forgotten_heads,
+        pipeline,
+        recurrent_blocks,
+    )
 
-    return (recurrent_blocks.blocks_without_alignment, forgotten_heads.remember_heads)
+    return (
+        recurrent_blocks.blocks_without_alignment,
+        forgotten_heads.remember_heads,
+        pipeline.let_predictors_pass,
+    )
 
 
 def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
     """See ``HostAdapter``."""
+    from mkv_ascend.adapters.common.early_checks.pipeline_scheduling import (
+        serves_drafts_in_stages,
+    )
     from mkv_ascend.adapters.common.patches import acceptance_by_count
     from mkv_ascend.adapters.common.patches.hashes_ahead import tells_all
     from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import engine_core
@@ -84,9 +95,11 @@ def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
         draft_state_blocks,
         hashes_ahead,
         new_blocks,
+        pipeline,
         prefix_hits,
     )
 
+    in_flight = (pipeline.hold_back, pipeline.post_step)
     return (
         engine_core.our_groups,
         acceptance_by_count.count_by_number,
@@ -94,6 +107,7 @@ def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
         prefix_hits.cut_to_the_hit,
         draft_state_blocks.block_sizes_of_others,
         *([hashes_ahead.hash_blocks_of_heads] if tells_all(config) else []),
+        *(in_flight if serves_drafts_in_stages(config) else ()),
     )
 
 

@@ -86,11 +86,15 @@ def patches_of_the_front() -> Iterable[Patch]:
 
 def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
     """See ``HostAdapter``."""
+    from mkv_ascend.adapters.common.early_checks.pipeline_scheduling import (
+        serves_drafts_in_stages,
+    )
     from mkv_ascend.adapters.common.patches import acceptance_by_count
     from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache import engine_core
     from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import (
         draft_state_blocks,
         heads_behind_hits,
+        pipeline,
         placeholder_drafts,
     )
 
@@ -100,6 +104,7 @@ def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
         *heads_behind_hits.patches_for(config),
         draft_state_blocks.block_sizes_of_others,
         placeholder_drafts.schedule_no_placeholders,
+        *([pipeline.hand_out_drafts] if serves_drafts_in_stages(config) else []),
     )
 
 

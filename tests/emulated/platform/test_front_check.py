@@ -38,7 +38,11 @@ def mistakes():
         "ranks": ([target, "-tp", "16"], "devices", "takes 16 devices"),
         "tokens": ([target, *spec(draft, 16)], "tokens-per-step", "1 to 15"),
         "blocks": ([target, *mkv(layout={"max_block_size": 100})], "options", "a multiple of 128"),
-        "eager draft": ([target, *spec(draft, 3), "-pp", "2"], "pipeline", "first stages"),
+        "head in stages": (
+            [target, *spec(draft, 3, method="eagle3"), "-pp", "2"],
+            "pipeline",
+            "on several stages",
+        ),
     }
 
 

@@ -348,13 +348,14 @@ def test_a_draft_model_on_fewer_ranks_than_its_target_is_refused():
         early_check.check_models(configuration({}, dense_model(), ranks=(2, 1)))
 
 
-def test_a_draft_over_several_pipeline_stages_is_refused():
-    early_check.check_models(configuration({}, dense_model(), method="ngram", stages=2))
-    prefills = configuration({}, dense_model(), method="eagle", stages=2)
+def test_a_head_on_states_of_several_pipeline_stages_is_refused():
+    for method in ("ngram", "draft_model", "eagle"):
+        early_check.check_models(configuration({}, dense_model(), method=method, stages=2))
+    prefills = configuration({}, dense_model(), method="eagle3", stages=2)
     prefills.kv_transfer_config = SimpleNamespace(kv_role="kv_producer")
     early_check.check_models(prefills)
     with pytest.raises(SelectionError, match="--pipeline-parallel-size is 2 and there is a draft"):
-        early_check.check_models(configuration({}, dense_model(), stages=2))
+        early_check.check_models(configuration({}, dense_model(), method="eagle3", stages=2))
 
 
 def test_a_program_is_told_what_the_command_is_told():

@@ -264,6 +264,8 @@ FOR_THE_MATRIX = (
     "mimo_mtp",
     "minimax_m2",
     "minimax_m2_eagle3",
+    "nemotron_h",
+    "nemotron_h_mtp",
     "qwen3",
     "qwen3_5_moe",
     "qwen3_5_moe_mtp",

@@ -83,12 +83,6 @@ def test_what_is_not_served_is_refused(given, named):
     assert "VLLM_USE_V2_MODEL_RUNNER=0" in reason
 
 
-def test_pipelines_are_refused_with_what_serves_as_many_ranks():
-    """Model runner V1 has drafts in a pipeline on nodes that only prefill."""
-    reason = why_not_served(config(pp=2))
-    assert "--tensor-parallel-size instead, or on a node that only prefills set" in reason
-
-
 def test_a_draft_model_of_several_axes_is_refused_without_naming_v1_which_refuses_it_too():
     reason = why_not_served(config(draft={"uses_mrope": True}))
     assert "choose a text-only model of the family" in reason

@@ -16,13 +16,13 @@ from mkv_ascend.adapters.common.start_up import Served
 COST = SimpleNamespace(graphs=0, kept_bytes=0)
 
 
-def config(ranks: int, stages: int, report: Path | None = None) -> Any:
+def config(ranks: int, stages: int, report: Path | None = None, engine: int = 1) -> Any:
     ours = {} if report is None else {"start_up_report": str(report)}
     return SimpleNamespace(
         additional_config={"mkv_ascend": ours},
         model_config=SimpleNamespace(served_model_name="m"),
         parallel_config=SimpleNamespace(
-            world_size=ranks * stages, pipeline_parallel_size=stages, data_parallel_index=1
+            world_size=ranks * stages, pipeline_parallel_size=stages, data_parallel_index=engine
         ),
     )
 
@@ -49,16 +49,25 @@ def test_one_rank_of_an_engine_counts_that_which_drafts(
     assert found == [counts]
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_the_first_rank_of_all_writes_the_report(
-    first: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("rank", "stages", "engine", "writes"),
+    [(0, 1, 0, True), (0, 1, 1, False), (0, 2, 0, False), (1, 2, 0, True), (1, 2, 1, False)],
+)
+def test_the_last_stage_of_the_first_engine_writes_the_report(
+    rank: int,
+    stages: int,
+    engine: int,
+    writes: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     report = tmp_path / "report.json"
-    monkeypatch.setattr(start_up, "is_global_first_rank", lambda: first)
+    monkeypatch.setattr(start_up, "is_global_first_rank", lambda: rank == engine == 0)
     monkeypatch.setattr(start_up, "folder", lambda: None)
-    start_up.finish(0, config(1, 1, report), Served((), None, None, None, None))
-    assert report.exists() == first
-    if first:
+    nothing = Served((), None, None, None, None)
+    start_up.finish(rank, config(1, stages, report, engine), nothing)
+    assert report.exists() == writes
+    if writes:
         assert json.loads(report.read_text())["draft"] is None
 
 

@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 from vllm.forward_context import get_forward_context
 from vllm_ascend.ascend_forward_context import _EXTRA_CTX
 
+from mkv_ascend.adapters.common import pipeline
 from mkv_ascend.adapters.common.drafting.pass_context import PassContext
 from mkv_ascend.drafting.draft import Builder, DraftBuffers, HiddenStates, Metadata, PassBatch
 from mkv_ascend.drafting.groups import DraftGroups
@@ -106,7 +107,8 @@ class AscendDraft:
             states, positions = self.share_of_rank(proposer.hidden_states[:rows], positions)
             inputs["hidden_states"] = states
         embeds = proposer.inputs_embeds[:rows] if self._embeds else None
-        answer = proposer.model(positions=positions, inputs_embeds=embeds, **inputs)
+        with pipeline.whole():
+            answer = proposer.model(positions=positions, inputs_embeds=embeds, **inputs)
         # vllm-ascend 0.23.0 does not know that Gemma 4's head gives two, so it is not asked.
         last, hidden = answer if isinstance(answer, tuple) else (answer, answer)
         return self.of_all_ranks(HiddenStates(last, hidden), positions)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from vllm_ascend import ascend_config
 
 if TYPE_CHECKING:
-    from vllm.config import CacheConfig, VllmConfig
+    from vllm.config import CacheConfig, ParallelConfig, VllmConfig
 
 OF_THE_PROCESS = frozenset({"_ASCEND_CONFIG", "_INIT_VLLM_CONFIG"})
 """Globals of vllm-ascend that are one model's; 0.23.0 has the first one alone."""
@@ -40,8 +40,9 @@ def separate_draft_config(
             caching, one per request, whatever the target does.
 
     Returns:
-        The draft's configuration with a ``cache_config`` of its own. Its block size is the
-        target's, because the scheduler counts in it and the draft's specs are made with it.
+        The draft's configuration with a ``cache_config`` of its own, on one pipeline stage. Its
+        block size is the target's, because the scheduler counts in it and the draft's specs are
+        made with it.
     """
     before = copy.copy(target.cache_config)
     if recurrent:
@@ -50,11 +51,24 @@ def separate_draft_config(
     draft.cache_config = copy.copy(draft.cache_config)
     draft.cache_config.block_size = before.block_size
     draft.cache_config.sliding_window = _uniform_window(target)
+    draft.parallel_config = _on_one_stage(draft.parallel_config)
     vars(target.cache_config).update(vars(before))
     if recurrent:
         _without_states_of_prefixes(draft.cache_config)
         draft.cache_config.mamba_block_size = target.model_config.max_model_len
     return draft
+
+
+def _on_one_stage(parallel: ParallelConfig) -> ParallelConfig:
+    """The draft's ranks: all of its layers are on the last pipeline stage.
+
+    Heads number their layers behind the target's, of which a stage would count its own alone.
+    """
+    if parallel.pipeline_parallel_size == 1:
+        return parallel
+    whole = copy.copy(parallel)
+    whole.pipeline_parallel_size = 1
+    return whole
 
 
 def _uniform_window(target: VllmConfig) -> int | None:

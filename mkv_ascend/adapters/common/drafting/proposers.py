@@ -23,6 +23,7 @@ from vllm_ascend.spec_decode.draft_proposer import AscendDraftModelProposer
 from vllm_ascend.spec_decode.eagle_proposer import AscendEagleProposer
 from vllm_ascend.spec_decode.step3p5 import AscendStep3p5MTPProposer
 
+from mkv_ascend.adapters.common import pipeline
 from mkv_ascend.adapters.common.attention.building import ModelBeingBuilt, building
 from mkv_ascend.adapters.common.attention.derived import derive
 from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
@@ -78,7 +79,7 @@ def _create_draft_vllm_config(self: Any) -> VllmConfig:
 def _get_model(self: Any) -> nn.Module:
     """Build the draft from its own configuration, with its own rotary tables."""
     recurrent = get_layers_from_vllm_config(self.vllm_config, MambaBase)
-    with preserve_ascend_config(), self.draft_host.building() as built:
+    with preserve_ascend_config(), pipeline.whole(), self.draft_host.building() as built:
         config = builder_config(self._create_draft_vllm_config())
         tables = RopeTables()
         with building(ModelBeingBuilt(Role.DRAFT, config, tables)), tables.active():

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drafts under pipeline parallelism: the draft is whole, on the last stage.
+
+* A model asks vLLM's group of pipeline ranks which of its layers it has. While the draft is built
+  and run, that group is one stage (``whole``).
+* First stages are told the number of computed tokens and the sampled one, not the accepted drafts
+  between, which they know: they computed them (``FirstStage``).
+* Draft tokens go to the scheduler with the output of their step (``with_drafts``), because by the
+  time that vLLM asks for them another batch has run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from vllm.distributed import parallel_state
+from vllm.distributed.parallel_state import get_pp_group
+from vllm.model_executor.models import supports_multimodal
+from vllm.v1.outputs import ModelRunnerOutput
+
+from mkv_ascend.adapters.common.early_checks.pipeline_scheduling import serves_drafts_in_stages
+from mkv_ascend.adapters.logging import get_logger
+from mkv_ascend.adapters.patching import record
+from mkv_ascend.drafting.stages import accepted_since
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.outputs import DraftTokenIds
+
+logger = get_logger(__name__)
+DRAFTS = "mkv_ascend_drafts"
+"""Attribute of a step's output: its draft tokens (``DraftTokenIds``)."""
+
+ONE_STAGE = record(
+    name="the draft is whole on the last pipeline stage",
+    target="vllm.distributed.parallel_state:_PP",
+    why="Models ask the group of pipeline ranks for their share of layers, and for whether they "
+    "embed tokens. Of a draft model the last stage would build half, and wait for the other.",
+    until="vLLM builds and runs drafts in a group of their own, as it does for tensor parallelism",
+    test="tests/emulated/drafting/test_pipeline.py",
+)
+
+DRAFTS_WITH_OUTPUT = record(
+    name="a last stage's output has the step's draft tokens",
+    target=(
+        "vllm_ascend.worker.model_runner_v1:NPUModelRunner.sample_tokens",
+        "vllm.v1.worker.gpu_model_runner:GPUModelRunner._update_states",
+    ),
+    reads=("vllm.v1.worker.gpu_model_runner:GPUModelRunner.take_draft_token_ids",),
+    writes=("num_output_placeholders",),
+    why="By the time that the engine asks for draft tokens, another batch has run. And vLLM sends "
+    "first stages the sampled token without the accepted drafts before it, and appends it as many "
+    "times as there are tokens.",
+    until="vLLM serves drafts in a pipeline without asynchronous scheduling",
+    test="tests/emulated/drafting/test_pipeline.py",
+)
+
+
+class OneStage:
+    """A pipeline of one rank, as models ask for it."""
+
+    world_size = 1
+    rank_in_group = 0
+    is_first_rank = True
+    is_last_rank = True
+
+
+@contextlib.contextmanager
+def whole() -> Iterator[None]:
+    """Let models that are built or run in the block have all their layers on this rank."""
+    if parallel_state._PP is None or get_pp_group().world_size == 1:
+        yield
+        return
+    with ONE_STAGE.replaced(OneStage()):
+        yield
+
+
+def with_drafts(runner: Any, output: Any) -> Any:
+    """The output of a step of the last stage, with the step's draft tokens."""
+    if serves_drafts_in_stages(runner.vllm_config) and isinstance(output, ModelRunnerOutput):
+        drafts: DraftTokenIds | None = runner.take_draft_token_ids()
+        if drafts is not None:
+            setattr(output, DRAFTS, drafts)
+    return output
+
+
+def share_embeddings(runner: Any) -> None:
+    """Give a head without embeddings those of the target, which are on the first stage.
+
+    All stages call it once both models are loaded. vllm-ascend leaves such a head with whatever its
+    memory holds.
+    """
+    group = get_pp_group()
+    if runner.speculative_config is None or group.world_size == 1:
+        return
+    head = getattr(runner.drafter, "model", None)
+    lacks = getattr(head, "has_own_embed_tokens", True) is False
+    if not group.broadcast_object(lacks, src=group.world_size - 1):
+        return
+    sent = {"embeddings": _embeddings(runner.get_model()).weight} if group.is_first_rank else None
+    received = group.broadcast_tensor_dict(sent, src=0)
+    if head is not None:
+        head.model.embed_tokens.weight.data.copy_(received["embeddings"])
+        logger.info(
+            "The draft has no embeddings of its own: the last stage holds a copy of the target's."
+        )
+
+
+def _embeddings(model: Any) -> Any:
+    """The embeddings of a target's first stage, by either of the names that vllm-ascend knows."""
+    text = model.get_language_model() if supports_multimodal(model) else model
+    return getattr(text.model, "embed_tokens", None) or text.model.embedding
+
+
+class FirstStage:
+    """What a stage before the last remembers from step to step: the drafts that it computed."""
+
+    def __init__(self) -> None:
+        self._drafts: Mapping[str, Sequence[int]] = {}
+
+    def catch_up(self, runner: Any, scheduler_output: Any) -> None:
+        """Let ``runner`` know the tokens accepted since, before it takes the next step's."""
+        cached = scheduler_output.scheduled_cached_reqs
+        for request_id, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+            request = runner.requests[request_id]
+            known = request.num_tokens
+            tokens = cached.all_token_ids.get(request_id)
+            drafts = self._drafts.get(request_id, ())
+            if accepted := accepted_since(known, computed, drafts, tokens):
+                request.output_token_ids.extend(accepted)
+                _write(runner.input_batch, request_id, known, accepted)
+        self._drafts = dict(scheduler_output.scheduled_spec_decode_tokens)
+
+
+def first_stage(config: VllmConfig) -> FirstStage | None:
+    """What a stage before the last remembers; None on the last one, and without drafts."""
+    return (
+        FirstStage()
+        if serves_drafts_in_stages(config) and not get_pp_group().is_last_rank
+        else None
+    )
+
+
+def _write(batch: Any, request_id: str, start: int, tokens: list[int]) -> None:
+    """Write tokens into a request's row, if it still has one."""
+    row = batch.req_id_to_index.get(request_id)
+    if row is not None:
+        end = start + len(tokens)
+        batch.token_ids_cpu[row, start:end] = tokens
+        batch.is_token_ids[row, start:end] = True
+        batch.num_tokens_no_spec[row] = end

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drafts over pipeline stages on vllm-ascend 0.23.0: what refuses them, and how they are scheduled.
+
+All but the first are applied in the engine core of a target in stages that has a draft. What they
+do stands in ``common/patches/verify_steps_in_flight.py``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mkv_ascend.adapters.common import platform
+from mkv_ascend.adapters.common.patches import verify_steps_in_flight
+from mkv_ascend.adapters.contract import WORKER
+from mkv_ascend.adapters.patching import patch
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+TEST = "tests/emulated/drafting/test_pipeline.py"
+
+SERVED_BY_US = ("auto", platform.STOCK_WORKER, WORKER)
+
+
+@patch(
+    name="multi-token predictors behind a pipeline",
+    target="vllm_ascend.platform:NPUPlatform._validate_pd_pp_mtp_config",
+    why="vllm-ascend refuses method mtp over pipeline stages on nodes that decode, because its own "
+    "proposals are not served there.",
+    until="vllm-ascend serves method mtp over pipeline stages (0.30.0rc2 has no such check)",
+    test=TEST,
+)
+def let_predictors_pass(original: Any, owner: Any, config: VllmConfig) -> None:
+    """Nothing where our worker runs, whose checks say what it serves over stages."""
+    if config.parallel_config.worker_cls not in SERVED_BY_US:
+        original(owner, config)
+
+
+@patch(
+    name="verify steps under way in a pipeline",
+    target=(
+        "vllm.v1.core.sched.scheduler:Scheduler._update_after_schedule",
+        "vllm.v1.core.sched.scheduler:Scheduler.update_from_output",
+    ),
+    reads=(
+        "vllm.v1.core.sched.scheduler:Scheduler.schedule",
+        "vllm.v1.core.sched.scheduler:Scheduler.update_draft_token_ids",
+        "vllm.v1.engine.core:EngineCore.step_with_batch_queue",
+    ),
+    writes=("num_output_placeholders",),
+    why="A request whose verify step runs has more computed tokens than tokens, and is scheduled "
+    "again for less than no tokens. Draft tokens are given to requests that wait for the token "
+    "before them.",
+    until="vLLM schedules drafts in a pipeline without asynchronous scheduling",
+    test=TEST,
+)
+def hold_back(original: Any, scheduler: Any, scheduled: Any) -> None:
+    """As vLLM's; requests of a verify step then wait for its output."""
+    original(scheduler, scheduled)
+    verify_steps_in_flight.hold_back(scheduler, scheduled)
+
+
+@hold_back.also(target="vllm.v1.core.sched.scheduler:Scheduler.update_from_output")
+def update_from_output(original: Any, scheduler: Any, scheduled: Any, output: Any) -> Any:
+    """As vLLM's, between the end of waiting and the draft tokens that came with the output."""
+    verify_steps_in_flight.release(scheduler, scheduled)
+    taken_in = original(scheduler, scheduled, output)
+    verify_steps_in_flight.hand_out(scheduler, output)
+    return taken_in
+
+
+@patch(
+    name="draft tokens come with their step's output",
+    target="vllm.v1.engine.core:EngineCore.post_step",
+    why="vLLM takes draft tokens as soon as a batch is scheduled. The call waits for the batch's "
+    "end, so that no two stages ever run at once, and the tokens are those of a token that the "
+    "scheduler does not know yet.",
+    until="vLLM takes draft tokens of a pipeline after a step's output",
+    test=TEST,
+)
+def post_step(original: Any, core: Any, model_executed: bool) -> None:
+    """Nothing: the scheduler was given the tokens with the output."""

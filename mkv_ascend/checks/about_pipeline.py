@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a draft cannot be combined with where the target is spread over pipeline stages.
+
+The draft is whole, on the last stage. So it can read what the last stage has, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mkv_ascend.checks import about_draft_inputs
+from mkv_ascend.checks.facts import ServeFacts, SpeculationFacts
+from mkv_ascend.checks.refusal import Refusal
+
+__all__ = ["CHECKS"]
+
+READ_OTHER_STAGES = ("eagle3", "dflash")
+"""Methods whose heads take hidden states of layers of the target that lie on several stages."""
+
+TAKE_THE_TARGETS_KEYS = ("gemma4_assistant",)
+"""Types of drafts that attend to the target's own caches."""
+
+INSTEAD = "spread the target by --tensor-parallel-size instead"
+
+
+def stages(facts: ServeFacts) -> Iterator[Refusal]:
+    """A draft over several pipeline stages."""
+    speculation, count = facts.speculation, facts.whole("pipeline_parallel_size", 1)
+    transfer = facts.engine.get("kv_transfer_config")
+    prefills = isinstance(transfer, dict) and transfer.get("kv_role") == "kv_producer"
+    if speculation is None or count < 2 or prefills:
+        return
+    for why, change in _reasons(facts, speculation):
+        yield Refusal(
+            "pipeline",
+            f"--pipeline-parallel-size is {count} and there is a draft ({speculation.method}): "
+            + why,
+            "draft models, heads that take the last hidden states of the target (eagle, mtp), and "
+            "tokens that are looked up, for text on targets of attention layers",
+            change,
+        )
+
+
+def _reasons(facts: ServeFacts, speculation: SpeculationFacts) -> Iterator[tuple[str, str]]:
+    """Why such a draft is not served over stages, and what to change."""
+    target, draft = facts.target, facts.draft
+    if target.recurrent is not None:
+        yield "first stages do not take states back to the last accepted token", INSTEAD
+    if not speculation.has_cache:
+        return
+    if speculation.method in READ_OTHER_STAGES:
+        yield "its head takes hidden states of layers that lie on several stages", INSTEAD
+    if draft is not None and draft.model_type in TAKE_THE_TARGETS_KEYS:
+        yield "it reads keys of the target, which lie on several stages", INSTEAD
+    if draft is not None and draft.recurrent is not None and speculation.method != "mtp":
+        yield "the draft's states are not taken back there", "choose a draft of attention layers"
+    if "compress_ratios" in target.text:
+        yield "compressed caches are not planned by stage", INSTEAD
+    if about_draft_inputs.takes_images(facts):
+        yield (
+            "the last stage is not given the images of a prompt",
+            "set --language-model-only, or " + INSTEAD,
+        )
+    if facts.context_parallel > 1:
+        yield (
+            "context parallelism beside it is not served",
+            "leave prefill_context_parallel_size and decode_context_parallel_size out",
+        )
+    if facts.engine.get("distributed_executor_backend") == "external_launcher":
+        yield (
+            "with external_launcher all stages sample",
+            "leave distributed_executor_backend out",
+        )
+
+
+CHECKS = (stages,)
