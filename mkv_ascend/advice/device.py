@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 __all__ = ["CHIPS", "HOST_TERMS", "Calibration", "Device", "read_calibration", "read_device"]
@@ -36,6 +37,16 @@ class Device:
     communication_seconds: float
     link_bytes_per_second: float
     """Between machines, each way."""
+
+    @cached_property
+    def reached_bytes_per_second(self) -> float:
+        """What reading reaches of the peak."""
+        return self.bytes_per_second * self.bandwidth_share
+
+    @cached_property
+    def reached_flop_per_second(self) -> float:
+        """What computing reaches of the peak."""
+        return self.flop_per_second * self.flop_share
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +19,11 @@ from mkv_ascend.commands.argument_types import positive
 
 if TYPE_CHECKING:
     from mkv_ascend.advice.cluster.simulation import Cluster, Served
-    from mkv_ascend.advice.cluster.traffic import Request
+    from mkv_ascend.advice.cluster.traffic import Request, Traffic
     from mkv_ascend.advice.prediction import Drafting, Serving
+
+    Load = Traffic | list[Request]
+    """What is drawn, in each process anew, or the requests of a trace."""
 
 BLOCK = 128
 """Tokens of a block, as on Ascend by default."""
@@ -132,14 +137,15 @@ def is_asked(arguments: argparse.Namespace) -> bool:
 
 def simulated(asked: Asked) -> dict[str, Any]:
     """Percentiles with and without the draft, of the same requests. Raises ClusterError."""
-    requests = _requests(asked.arguments)
-    tokens = asked.arguments.tokens or _best_tokens(asked, requests[:PILOT])
-    if len(requests) < TWO_PROCESSES_FROM:
-        found = [_served(asked, requests, count) for count in (0, tokens)]
+    load = _load(asked.arguments)
+    tokens = asked.arguments.tokens or _best_tokens(asked, load)
+    if _number_of(load) < TWO_PROCESSES_FROM:
+        found = [_served(asked, load, count) for count in (0, tokens)]
     else:
         # Each side has a core of its own; what it needs is sent there.
-        with ProcessPoolExecutor(2, get_context("spawn")) as processes:
-            sides = [processes.submit(_served, asked, requests, count) for count in (0, tokens)]
+        # Nothing there is part of a cycle, and a collector that looks for some takes a tenth.
+        with ProcessPoolExecutor(2, get_context("spawn"), gc.disable) as processes:
+            sides = [processes.submit(_served, asked, load, count) for count in (0, tokens)]
             found = [side.result() for side in sides]
     return {
         "engines": asked.arguments.engines,
@@ -150,11 +156,12 @@ def simulated(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _best_tokens(asked: Asked, requests: list[Request]) -> int:
+def _best_tokens(asked: Asked, load: Load) -> int:
     """For the batches that there are without a draft: draft tokens with the largest speed-up."""
     from mkv_ascend.advice.prediction import length_of, predict
 
-    batch = max(1, round(_served(asked, requests, 0)["mean_batch"]))
+    pilot = list(islice(_requests(load), PILOT))
+    batch = max(1, round(_served(asked, pilot, 0)["mean_batch"]))
     return max(
         range(1, 16),
         key=lambda count: (
@@ -165,24 +172,25 @@ def _best_tokens(asked: Asked, requests: list[Request]) -> int:
     )
 
 
-def _served(asked: Asked, requests: list[Request], tokens: int) -> dict[str, Any]:
-    from mkv_ascend.advice.cluster.simulation import draw_yields, simulate
+def _served(asked: Asked, load: Load, tokens: int) -> dict[str, Any]:
+    from mkv_ascend.advice.cluster.simulation import simulate
     from mkv_ascend.advice.cluster.step_time import StepTime
+    from mkv_ascend.advice.cluster.yields import draw_yields
     from mkv_ascend.advice.prediction import Drafting
 
     drafting = asked.drafting if tokens else Drafting()
     served = simulate(
         _cluster(asked, tokens),
-        requests,
+        _requests(load),
         StepTime(asked.serving, drafting, tokens),
         draw_yields(asked.acceptance, tokens, asked.arguments.seed + 1),
-        _progress(len(requests), f"with {tokens} draft tokens" if tokens else "without a draft"),
+        _progress(_number_of(load), f"with {tokens} draft tokens" if tokens else "without a draft"),
     )
     return _summary(served, asked.arguments.engines)
 
 
-def _requests(arguments: argparse.Namespace) -> list[Request]:
-    from mkv_ascend.advice.cluster.traffic import Traffic, TrafficError, draw, read_trace
+def _load(arguments: argparse.Namespace) -> Load:
+    from mkv_ascend.advice.cluster.traffic import Traffic, TrafficError, read_trace
 
     if arguments.trace is not None:
         try:
@@ -190,7 +198,7 @@ def _requests(arguments: argparse.Namespace) -> list[Request]:
         except TrafficError as error:
             raise ClusterError(f"--trace: {error}") from error
     share, prefixes, tokens = arguments.shared or (0.0, 1, 0)
-    traffic = Traffic(
+    return Traffic(
         arguments.rate,
         arguments.requests,
         arguments.prompt,
@@ -200,7 +208,19 @@ def _requests(arguments: argparse.Namespace) -> list[Request]:
         tokens,
         arguments.seed,
     )
-    return list(draw(traffic))
+
+
+def _requests(load: Load) -> Iterator[Request]:
+    """Drawn only when they arrive: a million at once would take more memory than all engines."""
+    from mkv_ascend.advice.cluster.traffic import Traffic, draw
+
+    return draw(load) if isinstance(load, Traffic) else iter(load)
+
+
+def _number_of(load: Load) -> int:
+    from mkv_ascend.advice.cluster.traffic import Traffic
+
+    return load.requests if isinstance(load, Traffic) else len(load)
 
 
 def _cluster(asked: Asked, tokens: int) -> Cluster:

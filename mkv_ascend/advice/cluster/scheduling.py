@@ -48,6 +48,8 @@ class Sequence:
     firsts: int = 0
     """Of its answer, tokens that no verify step gave: one of each time that a prompt was read."""
     steps: int = 0
+    last_step: int = 0
+    """How many verify steps it has at its end."""
     has_drafts: bool = False
     """Whether its newest token was sampled by the step before, which then drafts behind it."""
     blocks: int = 0
@@ -59,13 +61,6 @@ class Sequence:
     def tokens(self) -> int:
         """Of prompt and answer, so far."""
         return self.prompt + self.made
-
-    @property
-    def steps_left(self) -> int:
-        """Verify steps to its end."""
-        if self.yields is None:
-            return self.output - self.made
-        return bisect_left(self.yields, self.output - self.firsts) + 1 - self.steps
 
     def made_after(self, steps: int) -> int:
         """Tokens of the answer after so many more verify steps."""
@@ -79,9 +74,11 @@ class Sequence:
         """Count the token that the step gave which read the last of its prompt."""
         self.made += 1
         self.firsts += 1
+        left = self.output - self.firsts
+        self.last_step = left if self.yields is None else bisect_left(self.yields, left) + 1
 
 
-@dataclass
+@dataclass(slots=True)
 class Step:
     """What is computed: a sequence and its number of tokens each; and who lost its blocks."""
 
@@ -114,9 +111,11 @@ class Scheduler:
 
     def fits(self, sequence: Sequence) -> bool:
         """Whether an engine without other requests could ever finish it."""
-        return self._blocks(sequence.prompt + sequence.output + self.limits.lookahead) <= (
-            self.limits.num_blocks
-        )
+        return self.holds(sequence.prompt + sequence.output)
+
+    def holds(self, tokens: int) -> bool:
+        """Whether one request of so many tokens has room in an engine without others."""
+        return self._blocks(tokens + self.limits.lookahead) <= self.limits.num_blocks
 
     def schedule(self) -> Step:
         """The next step."""
@@ -130,10 +129,14 @@ class Scheduler:
         """Returns how many tokens the step still has room for."""
         left = self.limits.max_num_batched_tokens
         index = 0
+        drafted = self.limits.draft_tokens
         while index < len(self.running) and left > 0:
             sequence = self.running[index]
-            drafted = self.limits.draft_tokens if sequence.has_drafts else 0
-            tokens = min(sequence.tokens + drafted - sequence.computed, left)
+            tokens = sequence.prompt + sequence.made - sequence.computed
+            if sequence.has_drafts:
+                tokens += drafted
+            if tokens > left:
+                tokens = left
             while not (taken := self._take(sequence, tokens)):
                 last = self._preempt(step)
                 if last is sequence:
@@ -185,7 +188,7 @@ class Scheduler:
         """Count what the step computed; returns who got its last token, without its blocks."""
         finished = []
         for sequence, tokens in step.scheduled:
-            if sequence.computed + tokens < sequence.tokens:
+            if sequence.computed + tokens < sequence.prompt + sequence.made:
                 sequence.computed += tokens
                 continue
             if sequence.has_drafts:
@@ -195,7 +198,7 @@ class Scheduler:
                 sequence.add_first()
                 self._keep_prefix(sequence)
             sequence.has_drafts = True
-            sequence.computed = sequence.tokens - 1
+            sequence.computed = sequence.prompt + sequence.made - 1
             if sequence.made >= sequence.output:
                 finished.append(sequence)
         self._leave(finished)
@@ -203,17 +206,21 @@ class Scheduler:
 
     def alike(self, most: int) -> int:
         """Of how many steps, at most so many, each decodes what runs now, and no more; else 1."""
-        if not self.running or not all(sequence.has_drafts for sequence in self.running):
-            return 1
+        steps = most
+        for sequence in self.running:
+            if not sequence.has_drafts:
+                return 1
+            left = sequence.last_step - sequence.steps
+            if left < steps:
+                steps = left
         drafted = 1 + self.limits.draft_tokens
         left = self.limits.max_num_batched_tokens - len(self.running) * drafted
-        if left < 0:
+        if not self.running or left < 0:
             return 1
         if self.waiting and left and len(self.running) < self.limits.max_num_seqs:
             first = self.waiting[0]
             if self._has_blocks_for(first, self._hit(first), left):
                 return 1
-        steps = min(most, min(sequence.steps_left for sequence in self.running))
         # No sequence takes more than this, so that most often none has to be asked.
         most_of_one = steps * drafted // self.limits.block_size + 2
         if len(self.running) * most_of_one > self.free:
@@ -224,16 +231,35 @@ class Scheduler:
     def advance(self, steps: int) -> list[Sequence]:
         """As ``schedule`` and ``complete`` so many times, where ``alike`` allows these."""
         finished = []
+        size = self.limits.block_size
+        ahead = self.limits.draft_tokens + self.limits.lookahead
         for sequence in self.running:
-            if needed := self._needed(sequence, steps):
+            made = sequence.made_after(steps)
+            tokens = sequence.prompt + made
+            # The last step writes behind fewer tokens: that is asked only where it may matter.
+            if tokens + ahead > (sequence.shared + sequence.blocks) * size and (
+                needed := self._needed(sequence, steps)
+            ):
                 self._take_blocks(sequence, needed)
-            sequence.made = sequence.made_after(steps)
+            sequence.made = made
             sequence.steps += steps
-            sequence.computed = sequence.tokens - 1
+            sequence.computed = tokens - 1
             if sequence.made >= sequence.output:
                 finished.append(sequence)
         self._leave(finished)
         return finished
+
+    def tokens_after(self, steps: int) -> int:
+        """Of prompts and answers of all that run, after some of the steps that are ``alike``."""
+        tokens = 0
+        for sequence in self.running:
+            tokens += sequence.prompt
+            # None has its last token before the last of these steps.
+            if (yields := sequence.yields) is None:
+                tokens += sequence.made + steps
+            else:
+                tokens += sequence.firsts + yields[sequence.steps + steps - 1]
+        return tokens
 
     def _growth(self, steps: int) -> int:
         return sum(self._needed(sequence, steps) for sequence in self.running)
@@ -251,7 +277,9 @@ class Scheduler:
     def _take(self, sequence: Sequence, tokens: int) -> bool:
         """Give it blocks for so many more tokens; False, and nothing, where there are too few."""
         reached = sequence.computed + tokens + self.limits.lookahead
-        needed = max(0, self._blocks(reached) - sequence.shared - sequence.blocks)
+        needed = self._blocks(reached) - sequence.shared - sequence.blocks
+        if needed <= 0:
+            return True
         if needed > self.free + self._idle_blocks:
             return False
         self._take_blocks(sequence, needed)

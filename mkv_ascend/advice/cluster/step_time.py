@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from mkv_ascend.advice.prediction import Drafting, Serving, host_counts
-from mkv_ascend.advice.work import ModelWork, Part, batch
+from mkv_ascend.advice.work import Forward, Part
 
 __all__ = ["StepTime"]
 
@@ -24,26 +25,42 @@ class StepTime:
 
         ``prompts``: what is read of prompts besides.
         """
-        verified = Part(decoding, 1 + self.tokens, context)
-        device = self._batch(self.serving.target, [verified, *prompts])
-        counts = host_counts(
-            self.serving, self.drafting, decoding + len(prompts), self.tokens if decoding else 0
-        )
-        host = self.serving.calibration.host(counts)
+        read = 1 + self.tokens
+        device = self._target.seconds([(decoding, read, context), *prompts])
+        host = self._host(decoding + len(prompts), self.tokens if decoding else 0)
         return device + host + self._draft(decoding, context, prompts)
+
+    def _host(self, requests: int, tokens: int) -> float:
+        """Host time, kept for the next step with as many requests."""
+        key = requests, tokens
+        if (known := self._known_host_times.get(key)) is None:
+            counts = host_counts(self.serving, self.drafting, requests, tokens)
+            known = self._known_host_times[key] = self.serving.calibration.host(counts)
+        return known
 
     def _draft(self, decoding: int, context: float, prompts: list[Part]) -> float:
         """The draft reads what the target read, and goes on from there."""
-        if self.drafting.model is None or not self.tokens:
+        draft = self._draft_model
+        if draft is None or not self.tokens:
             return 0.0
         read = self.tokens + self.drafting.first_tokens
         if self.drafting.at_once:
             read = 1 + self.tokens
-        first = self._batch(self.drafting.model, [Part(decoding, read, context), *prompts])
+        first = draft.seconds([(decoding, read, context), *prompts])
         if self.drafting.at_once or not decoding:
             return first
-        later = self._batch(self.drafting.model, [Part(decoding, 1, context)])
+        later = draft.seconds([(decoding, 1, context)])
         return first + (self.tokens - 1) * later
 
-    def _batch(self, model: ModelWork, parts: list[Part]) -> float:
-        return batch(model, self.serving.device, parts).seconds(self.serving.device)
+    @cached_property
+    def _known_host_times(self) -> dict[tuple[int, int], float]:
+        return {}
+
+    @cached_property
+    def _target(self) -> Forward:
+        return Forward(self.serving.target, self.serving.device)
+
+    @cached_property
+    def _draft_model(self) -> Forward | None:
+        model = self.drafting.model
+        return None if model is None else Forward(model, self.serving.device)

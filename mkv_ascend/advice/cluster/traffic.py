@@ -59,16 +59,15 @@ def draw(traffic: Traffic) -> Iterator[Request]:
     outputs = _lengths(random, traffic.output_tokens, count)
     shares = random.random(count) < traffic.prefix_share
     prefixes = random.integers(0, traffic.prefixes, count)
-    for index in range(count):
-        shared = bool(shares[index]) and traffic.prefix_tokens > 0
-        begins = traffic.prefix_tokens if shared else 0
-        yield Request(
-            float(arrivals[index]),
-            int(prompts[index]) + begins,
-            int(outputs[index]),
-            int(prefixes[index]) if shared else None,
-            begins,
-        )
+    drawn = (arrivals, prompts, outputs, shares & (traffic.prefix_tokens > 0), prefixes)
+    for arrival, prompt, output, shared, prefix in zip(
+        *(column.tolist() for column in drawn), strict=True
+    ):
+        if shared:
+            begins = traffic.prefix_tokens
+            yield Request(arrival, prompt + begins, output, prefix, begins)
+        else:
+            yield Request(arrival, prompt, output)
 
 
 def _lengths(random: np.random.Generator, mean: int, count: int) -> np.ndarray:

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from mkv_ascend.advice.cluster.scheduling import Limits, Scheduler, Sequence
-from mkv_ascend.advice.cluster.simulation import Cluster, Link, Served, draw_yields, simulate
+from mkv_ascend.advice.cluster.simulation import Cluster, Link, Served, simulate
 from mkv_ascend.advice.cluster.traffic import Request, Traffic, TrafficError, draw, read_trace
+from mkv_ascend.advice.cluster.yields import DRAWN_AT_ONCE, draw_yields
 from mkv_ascend.advice.work import Part
 
 ROOMY = Limits(max_num_seqs=64, max_num_batched_tokens=4096, num_blocks=1 << 20)
@@ -122,6 +123,21 @@ def test_drafts_give_what_was_drawn() -> None:
         # Enough for the whole answer, whatever is drawn.
         assert drawn is not None
         assert all(drawn(output)[-1] >= output - 1 for output in (1, 2, 10, 500) for _ in range(20))
+
+
+def test_draws_are_those_of_one_step_after_the_other() -> None:
+    """Of an answer with more steps than are drawn at once, and of the one behind it."""
+    drawn = draw_yields(0.5, 3, seed=4)
+    assert drawn is not None
+    first, second = drawn(150_000), drawn(20)
+    assert len(first) > DRAWN_AT_ONCE
+    random = np.random.default_rng(4)
+    one_by_one = [min(int(random.geometric(0.5)), 4) for _ in range(110_000)]
+    assert first == np.cumsum(one_by_one[: len(first)]).tolist()
+    # What was drawn for the first and not needed is not given to the second.
+    asked = int(149_999 / 1.875 * 1.2) + 4
+    assert asked > len(first)
+    assert second == np.cumsum(one_by_one[asked : asked + len(second)]).tolist()
 
 
 def test_prompts_cross_one_link_after_the_other() -> None:

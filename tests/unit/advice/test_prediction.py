@@ -159,6 +159,19 @@ def test_a_step_without_prompts_takes_what_is_predicted(tokens: int, at_once: bo
     assert seconds == pytest.approx(expected)
 
 
+def test_host_time_is_that_of_the_step_whatever_was_asked_before() -> None:
+    """Steps of as many requests share it: not those that draft and those that only read."""
+    serving = replace(SERVING, calibration=HOST, ahead=False)
+    shared = StepTime(serving, Drafting(DRAFT), 3)
+    prompts = [Part(1, 10, 0.0)] * 2
+    steps = [(2, 500.0, []), (0, 0.0, prompts), (1, 500.0, prompts[:1]), (2, 500.0, [])]
+    for decoding, context, read in steps:
+        host = 0.01 + 0.003 * (decoding + len(read)) + (0.02 if decoding else 0.0)
+        free = StepTime(replace(serving, calibration=NO_HOST), Drafting(DRAFT), 3)
+        found = shared.seconds(decoding, context, read) - free.seconds(decoding, context, read)
+        assert found == pytest.approx(host)
+
+
 def test_a_draft_reads_prompts_too() -> None:
     prompt = [Part(1, 512, 256)]
     with_draft = StepTime(SERVING, Drafting(DRAFT), 3).seconds(0, 0.0, prompt)
