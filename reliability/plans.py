@@ -14,11 +14,13 @@ import json
 import random
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from mkv_ascend.layout.bound import TensorView
 from mkv_ascend.layout.component import Component, LayerLayout, StateExtent, Storage, TokenExtent
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.plan import CachePlan, make_plan
@@ -70,24 +72,35 @@ def fault_of(seed: int, number: int) -> str:
 def shared_byte(plan: CachePlan, num_blocks: int) -> str:
     """The first byte that two have which must not, among so many blocks; empty if none is."""
     bound = plan.bind(num_blocks)
-    block_of: dict[tuple[int, int], int] = {}
-    seen: set[tuple[int, int, int]] = set()
+    # By pool: whose each byte is. By KV group and pool: the bytes of that group.
+    block_of: dict[int, dict[int, int]] = defaultdict(dict)
+    seen: dict[tuple[int, int], set[int]] = defaultdict(set)
     for name, layer in bound.views().items():
-        group = plan.group_of[name]
         for view, block in product(layer.views, range(num_blocks)):
-            rows = range(block * view.rows_per_block, (block + 1) * view.rows_per_block)
-            for row, *inner in product(rows, *map(range, view.shape[1:])):
-                steps = zip((row, *inner), view.strides, strict=True)
-                byte = view.offset_bytes + sum(index * stride for index, stride in steps)
-                place = (view.pool, byte)
-                if not 0 <= byte < bound.allocation_bytes(view.pool):
-                    return f"{name} leaves pool {view.pool} in block {block} by byte {byte}"
-                if block_of.setdefault(place, block) != block:
-                    return f"{name} has byte {place} of block {block_of[place]} in block {block}"
-                if (group, *place) in seen:
-                    return f"{name} has byte {place} of its own KV group"
-                seen.add((group, *place))
+            pool, size = view.pool, bound.allocation_bytes(view.pool)
+            blocks, own = block_of[pool], seen[plan.group_of[name], pool]
+            for byte in _bytes_of(view, block):
+                if not 0 <= byte < size:
+                    return f"{name} leaves pool {pool} in block {block} by byte {byte}"
+                if (other := blocks.setdefault(byte, block)) != block:
+                    return f"{name} has byte {(pool, byte)} of block {other} in block {block}"
+                if byte in own:
+                    return f"{name} has byte {(pool, byte)} of its own KV group"
+                own.add(byte)
     return ""
+
+
+def _bytes_of(view: TensorView, block: int) -> Iterator[int]:
+    """Where each element of a block of this view lies; elements have one byte."""
+    row_stride, *strides = view.strides
+    inner = [
+        sum(index * stride for index, stride in zip(indices, strides, strict=True))
+        for indices in product(*map(range, view.shape[1:]))
+    ]
+    for row in range(block * view.rows_per_block, (block + 1) * view.rows_per_block):
+        begin = view.offset_bytes + row * row_stride
+        for offset in inner:
+            yield begin + offset
 
 
 def draw(chance: random.Random) -> Groups:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from mkv_ascend.layout.component import Storage
@@ -32,6 +33,17 @@ def view(offset: int, pool: int = 0) -> SimpleNamespace:
     return SimpleNamespace(
         pool=pool, offset_bytes=offset, rows_per_block=1, shape=(2, 4), strides=(4, 1)
     )
+
+
+def test_each_byte_of_a_block_is_found() -> None:
+    """As numpy's strides have it: blocks of two rows, whose elements are apart."""
+    shape, strides = (6, 2, 3), (16, 7, 2)
+    one = SimpleNamespace(offset_bytes=5, rows_per_block=2, shape=shape, strides=strides)
+    numbers = np.arange(100, dtype=np.int8)
+    elements = np.lib.stride_tricks.as_strided(numbers[5:], shape, strides)
+    for block in range(3):
+        expected = elements[2 * block : 2 * block + 2].ravel().tolist()
+        assert list(plans._bytes_of(cast(Any, one), block)) == expected
 
 
 def plan(group_of: dict[str, int], **views: SimpleNamespace) -> Any:
