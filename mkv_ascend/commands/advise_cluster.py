@@ -35,6 +35,9 @@ PILOT = 2000
 TWO_PROCESSES_FROM = 50_000
 """Requests for which a second process is worth its start."""
 
+COLLECTED_EVERY = 200_000
+"""Objects after which Python looks for cycles that nobody holds."""
+
 
 class ClusterError(ValueError):
     """What is asked for cannot be simulated; the text says what to change."""
@@ -143,8 +146,7 @@ def simulated(asked: Asked) -> dict[str, Any]:
         found = [_served(asked, load, count) for count in (0, tokens)]
     else:
         # Each side has a core of its own; what it needs is sent there.
-        # Nothing there is part of a cycle, and a collector that looks for some takes a tenth.
-        with ProcessPoolExecutor(2, get_context("spawn"), gc.disable) as processes:
+        with ProcessPoolExecutor(2, get_context("spawn"), _collect_seldom) as processes:
             sides = [processes.submit(_served, asked, load, count) for count in (0, tokens)]
             found = [side.result() for side in sides]
     return {
@@ -154,6 +156,11 @@ def simulated(asked: Asked) -> dict[str, Any]:
         "without": found[0],
         "with": {"tokens": tokens, **found[1]},
     }
+
+
+def _collect_seldom() -> None:
+    """There are few cycles to find; to look for them after each 700 objects takes a tenth."""
+    gc.set_threshold(COLLECTED_EVERY)
 
 
 def _best_tokens(asked: Asked, load: Load) -> int:

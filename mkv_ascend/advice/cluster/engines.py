@@ -242,6 +242,7 @@ class _Engine:
         # simpy cannot take an event back: it comes, and calls nothing.
         assert alike.end is not None
         alike.end.callbacks.clear()
+        alike.end = None
         left = alike.begin + alike.steps * alike.seconds - now
         self._after(max(0.0, left), self._end_alike, alike)
 
@@ -249,6 +250,8 @@ class _Engine:
         alike = event.value
         assert isinstance(alike, _Alike)
         self._alike = None
+        # Event and steps name each other: together they would wait for a collection of cycles.
+        alike.end = None
         journal, steps = self._journal, alike.steps
         journal.busy += steps * alike.seconds
         journal.steps += steps
