@@ -66,6 +66,10 @@ def test_layers_of_one_kind_and_one_kv_group_are_one_group_in_their_order():
     assert [group.table for group in groups.groups] == [0, 1]
     assert [group.spec.block_size for group in groups.groups] == [64, 128]
     assert groups.layers() == (("draft.1", 0), ("draft.2", 1), ("draft.10", 1))
+    assert groups.describe() == (
+        f"KV group 2: 1 layers of SlidingWindowSpec on {groups.groups[0].backend.__name__}; "
+        f"KV group 1: 2 layers of FullAttentionSpec on {groups.groups[1].backend.__name__}"
+    )
 
 
 @pytest.mark.parametrize(

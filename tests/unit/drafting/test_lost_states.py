@@ -37,6 +37,12 @@ def test_a_request_that_begins_anew_has_what_is_computed_now():
     assert lost.take({"a": 0, "b": 1}) == [Lost(0, 128)]
 
 
+def test_requests_that_were_never_noted_end_too():
+    lost = LostStates()
+    lost.note([("a", 1)], ended=["b"])
+    assert lost.take({"a": 0}) == [Lost(0, 1)], "one token is one that the draft has not seen"
+
+
 def test_requests_share_passes_and_go_on_as_the_first_of_the_next():
     assert rebuilding_passes([Lost(3, 5), Lost(4, 2), Lost(7, 9)], 8) == [
         [Chunk(3, 0, 5), Chunk(4, 0, 2), Chunk(7, 0, 1)],

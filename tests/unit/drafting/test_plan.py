@@ -187,6 +187,17 @@ def test_rows_of_padding_after_the_first_pass_write_to_no_slot(writes_rejected):
     assert plan.expand(*inputs, own_rows - 1) == own_rows
 
 
+def test_a_pass_of_padding_alone_writes_to_no_slot():
+    plan, inputs, _ = planned(simple_case())
+    buffers = inputs[1]
+    plan.first_slots.fill_(7)
+    buffers.token_ids.fill_(7)
+    plan.lay_out_padding(buffers, rows=5, requests=2)
+    assert plan.first_slots[:, :5].eq(-1).all()
+    assert plan.first_slots[:, 5:].eq(7).all()
+    assert buffers.token_ids[:6].tolist() == [0] * 5 + [7]
+
+
 def test_requests_of_padding_have_no_keys():
     """Attention that reads lengths on the device does so for all requests of its graph."""
     plan, inputs, _ = planned(simple_case(given=[3, 3], rejected=[0, 0]))

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Block tables of recurrent layers that are separate from the engine's."""
+
+from __future__ import annotations
+
+import torch
+
+from mkv_ascend.drafting.recurrent_groups import RecurrentGroup, RecurrentGroups
+from tests.unit.drafting.fake_engine import RecurrentBuilder
+
+
+def test_rows_of_the_engine_are_the_first_rows_in_the_order_asked_for() -> None:
+    groups = [
+        RecurrentGroup(index, RecurrentBuilder(), (f"layers.{index}",), list) for index in range(2)
+    ]
+    tables = [torch.arange(begin, begin + 12, dtype=torch.int32).view(4, 3) for begin in (1, 101)]
+    engine = RecurrentGroups(groups, tables, requests=4, speculative=2)
+    own = engine.for_graph(groups, requests=3)
+    own.take_rows(engine, torch.tensor([2, 0]))
+    assert own._tables[0].tolist() == [[7, 8, 9], [1, 2, 3], [0, 0, 0]]
+    assert own._tables[1].tolist() == [[107, 108, 109], [101, 102, 103], [0, 0, 0]]
+    assert engine._tables[0].tolist() == torch.arange(1, 13).view(4, 3).tolist()
