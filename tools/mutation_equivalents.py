@@ -14,6 +14,23 @@ _NEAR = (
 _PART = "any((matcher.ends_of(pattern.parsed, start, pattern.flags) for start in range(len(name) + "
 _BEHIND = "    return any((start in self.ends_of(inner, begin, flags) for begin in range(start + "
 
+_ALL_GROUPS = "both have one for each KV group; strict guards against a mistake of ours"
+_REJECTED = ("drafting.plan.xǁDraftPlanǁ_write_slots_of_rejected", "slots, table, size")
+_REJECTED_ZIP = "zip(self.first_slots, self.block_tables, self._block_sizes"
+_TAKEN = ("drafting.recurrent_groups.xǁRecurrentGroupsǁtake_rows", "own, table")
+_REFRESHED = ("drafting.recurrent_groups.xǁRecurrentGroupsǁrefresh_tables", "own, table")
+_TABLES_ZIP = "zip(self._tables, engine._tables"
+
+
+def _lenient(function: str, names: str, zipped: str) -> dict[tuple[str, str], str]:
+    """A loop over things of all KV groups, whose ``strict`` is left out, None or False."""
+    strict = f"-    for {names} in {zipped}, strict=True):\n"
+    changed = (f"+    for {names} in {zipped}{rest}):" for rest in LENIENT)
+    return {(function, strict + line): _ALL_GROUPS for line in changed}
+
+
+LENIENT = ("", ", strict=None", ", strict=False")
+
 EQUIVALENT: dict[tuple[str, str], str] = {
     ("attention.catalog.x_find", f"{_NEAR})"): _NEAREST,
     ("attention.catalog.x_find", f"{_NEAR}, n=2)"): _NEAREST,
@@ -32,6 +49,18 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ("attention.selection.x__vllm_option", f"{_BY_KIND})"): _NO_KIND,
     ("attention.selection.x__vllm_option", f"{_BY_KIND}, None)"): _NO_KIND,
     ("attention.selection.x__vllm_option", f"{_BY_KIND}, 'XXXX')"): _NO_KIND,
+    **_lenient(*_REJECTED, _REJECTED_ZIP),
+    **_lenient(*_TAKEN, _TABLES_ZIP),
+    **_lenient(*_REFRESHED, _TABLES_ZIP),
+    (
+        "drafting.strategy.xǁStrategyǁlay_out",
+        "-def function(self, target: TargetOutput, padded_rows: int=0) -> int:\n"
+        "+def function(self, target: TargetOutput, padded_rows: int=1) -> int:",
+    ): "a protocol is never called",
+    (
+        "drafting.worth.xǁDraftWorthǁ__init__",
+        "-    self._is_found = False\n+    self._is_found = None",
+    ): "it is only asked whether it is true",
 }
 """Module and function, and the changed lines as ``tools/mutation.py --diffs`` prints them -> why
 no test can notice the change."""
