@@ -7,11 +7,12 @@ from tests.support.tiny_models import (
     deepseek_v32,
     hy_v3,
     kimi_linear,
+    longcat_flash,
     nemotron_h,
 )
 
 
 def register() -> None:
     """Let transformers' Auto classes know them. Once per process."""
-    for family in (deepseek_v32, hy_v3, kimi_linear, nemotron_h):
+    for family in (deepseek_v32, hy_v3, kimi_linear, longcat_flash, nemotron_h):
         family.register()

@@ -108,6 +108,33 @@ FAMILIES = (
         steps=250,
     ),
     Recipe(
+        name="longcat_flash",
+        model_type="longcat_flash",
+        # One layer, which has two attentions. Of 12 experts four hand their input on.
+        architecture={
+            "num_layers": 1,
+            "num_hidden_layers": 1,
+            "num_key_value_heads": 4,
+            "q_lora_rank": 128,
+            "kv_lora_rank": 512,
+            "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64,
+            "head_dim": 64,
+            "v_head_dim": 128,
+            "mla_scale_q_lora": True,
+            "mla_scale_kv_lora": True,
+            "ffn_hidden_size": 256,
+            "expert_ffn_hidden_size": 64,
+            "n_routed_experts": 8,
+            "zero_expert_num": 4,
+            "zero_expert_type": "identity",
+            "moe_topk": 3,
+            "routed_scaling_factor": 1.5,
+        },
+        steps=180,
+        learning_rate=0.025,
+    ),
+    Recipe(
         name="minimax_m2",
         model_type="minimax_m2",
         # Queries and keys are normed over all heads at once, and half of each head is rotated.
@@ -177,6 +204,14 @@ HEADS_OF_FAMILIES: tuple[DerivedRecipe, ...] = (
         method="mtp",
         architecture={},
         steps=60,
+    ),
+    HeadRecipe(
+        name="longcat_flash_mtp",
+        model_type="longcat_flash",
+        source="longcat_flash",
+        method="mtp",
+        architecture={},
+        steps=50,
     ),
     HeadRecipe(
         name="minimax_m2_eagle3",

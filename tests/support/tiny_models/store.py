@@ -52,6 +52,7 @@ RECURRENT_CODE_FILES = ("recurrent.py", "state_space.py")
 OWN_CODE_FILES: dict[str, tuple[str, ...]] = {
     "hy_v3": ("hy_v3.py", "own_names.py"),
     "kimi_linear": ("kimi_linear.py", "own_names.py"),
+    "longcat_flash": ("longcat_flash.py", "own_names.py"),
     "nemotron_h": ("nemotron_h.py", "own_names.py"),
 }
 """Family -> those that decide on its model, besides: transformers has no class of it."""
@@ -64,6 +65,7 @@ MTP_CODE_FILES = {
     "ernie4_5_moe": ("heads_ernie.py",),
     "glm4_moe": ("heads_glm4.py",),
     "hy_v3": ("hy_v3.py", "heads_glm4.py"),
+    "longcat_flash": ("longcat_flash.py",),
     "nemotron_h": ("nemotron_h.py",),
     "qwen2": ("heads_mimo.py",),
     "qwen3_5_moe": ("heads_qwen3_5.py",),

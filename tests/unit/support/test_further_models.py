@@ -16,6 +16,7 @@ from tests.support import reference
 from tests.support.tiny_models import (
     further_models,
     kimi_linear,
+    longcat_flash,
     nemotron_h,
     training,
 )
@@ -24,6 +25,7 @@ from tests.support.tiny_models.recipes import find_recipe
 FAMILIES = {
     "kimi_linear": "model.layers.1.self_attn.o_proj.weight",
     "nemotron_h": "backbone.layers.2.mixer.o_proj.weight",
+    "longcat_flash": "model.layers.0.self_attn.1.o_proj.weight",
     "hy_v3": "model.layers.1.mlp.router.gate.weight",
 }
 """Tiny model -> one of its weights in checkpoints."""
@@ -119,6 +121,18 @@ def test_nemotron_h_is_transformers_own_as_long_as_that_has_one_chunk(chunk: int
     difference = (logits_of(theirs) - logits_of(ours)).abs().amax(-1)
     assert difference[: min(chunk, len(TOKENS))].max() < 5e-3
     assert chunk > len(TOKENS) or difference[chunk:].max() > 5e-2
+
+
+def test_longcat_flash_is_transformers_own() -> None:
+    ours = model_of("longcat_flash")
+    weights = {}
+    for name, value in ours.state_dict().items():
+        for index in range(2):
+            name = name.replace(f".halves.{index}.self_attn.", f".self_attn.{index}.")
+        weights[name] = value
+    theirs = longcat_flash.transformers_own.LongcatFlashForCausalLM(ours.config).eval()
+    theirs.load_state_dict(weights)
+    torch.testing.assert_close(logits_of(theirs), logits_of(ours), atol=1e-4, rtol=1e-4)
 
 
 def test_hunyuan_3_is_transformers_own_where_that_has_a_class() -> None:

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LongCat-Flash, transformers' own modules, and its drafting layer.
+
+A layer has attention (MLA) and an MLP twice, and experts beside its second half. Some experts have
+no matrices: they hand their input on. Checkpoints have the published names.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, cast
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.longcat_flash import modeling_longcat_flash as transformers_own
+from transformers.models.longcat_flash.configuration_longcat_flash import LongcatFlashConfig
+
+from tests.support.tiny_models.heads import MTP_HEADS, Head, attend, separate_experts
+from tests.support.tiny_models.own_names import OwnNames
+
+MODEL_TYPE = "longcat_flash"
+
+
+class Half(nn.Module):
+    """Holds one of both attentions, where ``sensitivity`` looks for it by name."""
+
+    def __init__(self, attention: nn.Module) -> None:
+        super().__init__()
+        self.self_attn = attention
+
+
+class LongcatLayer(transformers_own.LongcatFlashDecoderLayer):
+    """Two halves of attention and MLP; experts read the first half's and add to the second's."""
+
+    def __init__(self, config: Any, layer_idx: int) -> None:
+        super().__init__(config, layer_idx)
+        attentions: Any = self._modules.pop("self_attn")
+        self.halves = nn.ModuleList(Half(attention) for attention in attentions)
+
+    def forward(self, hidden_states: torch.Tensor, **given: Any) -> torch.Tensor:
+        """As transformers', with both attentions by their names here."""
+        named = {name: given[name] for name in ("attention_mask", "position_embeddings")}
+        states, routed = hidden_states, torch.zeros(())
+        for index, half in enumerate(self.halves):
+            normed = self.input_layernorm[index](states)
+            states = states + half.self_attn(hidden_states=normed, **named)[0]
+            normed = self.post_attention_layernorm[index](states)
+            routed = routed if index else self.mlp(normed)
+            states = states + self.mlps[index](normed)
+        return states + routed
+
+
+class LongcatOwnNamesConfig(LongcatFlashConfig):
+    """transformers' own, which knows no class of models but its own for itself."""
+
+
+class LongcatFlashForCausalLM(OwnNames, transformers_own.LongcatFlashForCausalLM):
+    """The whole model."""
+
+    config_class = LongcatOwnNamesConfig
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        for index in range(config.num_layers):
+            self.model.layers[index] = LongcatLayer(config, index)
+        self.post_init()
+
+    def published(self) -> dict[str, torch.Tensor]:
+        """See ``OwnNames``. Experts without matrices have none in checkpoints."""
+        found = {}
+        for name, value in separate_experts(self.state_dict()).items():
+            _, _, expert = name.partition(".mlp.experts.")
+            if expert and int(expert.split(".")[0]) >= self.config.n_routed_experts:
+                continue
+            for index in range(2):
+                name = name.replace(f".halves.{index}.self_attn.", f".self_attn.{index}.")
+            found[name] = value
+        return found
+
+
+class DraftingLayer(nn.Module):
+    """Attention as the target's, and one MLP."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        norm = functools.partial(
+            transformers_own.LongcatFlashRMSNorm, config.hidden_size, eps=config.rms_norm_eps
+        )
+        self.input_layernorm, self.post_attention_layernorm = norm(), norm()
+        self.self_attn = transformers_own.LongcatFlashMLA(config, 0)
+        self.mlp = transformers_own.LongcatFlashMLP(config)
+
+    def forward(self, hidden_states: torch.Tensor, **given: Any) -> torch.Tensor:
+        """Both with what they add to."""
+        normed = self.input_layernorm(hidden_states)
+        states = hidden_states + self.self_attn(hidden_states=normed, **given)[0]
+        output: torch.Tensor = states + self.mlp(self.post_attention_layernorm(states))
+        return output
+
+
+class LongcatMtpHead(Head):
+    """One layer without experts; its next step takes states after the last norm."""
+
+    def __init__(self, target: Any) -> None:
+        super().__init__(target)
+        config = target.config
+        width, norm = config.hidden_size, transformers_own.LongcatFlashRMSNorm
+        self.enorm = norm(width, eps=config.rms_norm_eps)
+        self.hnorm = norm(width, eps=config.rms_norm_eps)
+        self.eh_proj = nn.Linear(2 * width, width, bias=False)
+        self.layer = DraftingLayer(config)
+        self.norm = norm(width, eps=config.rms_norm_eps)
+        self.rope = transformers_own.LongcatFlashRotaryEmbedding(config)
+
+    def forward(
+        self, tokens: torch.Tensor, known: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        normed = [self.enorm(self.embed(tokens)), self.hnorm(known)]
+        states = attend(self.layer, self.rope, self.eh_proj(torch.cat(normed, dim=-1)))
+        states = self.norm(states)
+        return states, states
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Of the MTP layer alone; a checkpoint has them beside the target's."""
+        named = {
+            "embed_tokens.weight": self.target.get_input_embeddings().weight,
+            "layers.0.enorm.m.weight": self.enorm.weight,
+            "layers.0.hnorm.m.weight": self.hnorm.weight,
+            "layers.0.eh_proj.weight": self.eh_proj.weight,
+            "norm.weight": self.norm.weight,
+        }
+        for name, value in self.layer.state_dict().items():
+            prefix = "layers.0.transformer_layer." if name.startswith("mlp.") else "layers.0."
+            named[f"{prefix}{name}"] = value
+        return {f"model.mtp.{name}": value.detach() for name, value in named.items()}
+
+
+@functools.cache
+def register() -> None:
+    """Let transformers' Auto classes give this class, and heads be built. Once per process."""
+    AutoConfig.register(MODEL_TYPE, LongcatOwnNamesConfig, exist_ok=True)
+    AutoModelForCausalLM.register(LongcatOwnNamesConfig, LongcatFlashForCausalLM)
+    cast("dict[str, type[Head]]", MTP_HEADS)[MODEL_TYPE] = LongcatMtpHead
