@@ -8,6 +8,7 @@ no matrices: they hand their input on. Checkpoints have the published names.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import Any, cast
 
 import torch
@@ -42,7 +43,8 @@ class LongcatLayer(transformers_own.LongcatFlashDecoderLayer):
         """As transformers', with both attentions by their names here."""
         named = {name: given[name] for name in ("attention_mask", "position_embeddings")}
         states, routed = hidden_states, torch.zeros(())
-        for index, half in enumerate(self.halves):
+        halves = cast("Iterable[Half]", self.halves)
+        for index, half in enumerate(halves):
             normed = self.input_layernorm[index](states)
             states = states + half.self_attn(hidden_states=normed, **named)[0]
             normed = self.post_attention_layernorm[index](states)
@@ -62,6 +64,9 @@ class LongcatFlashForCausalLM(OwnNames, transformers_own.LongcatFlashForCausalLM
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
+        # transformers counts attentions here as soon as a model is built. vLLM counts layers, as
+        # the configuration does that published checkpoints bring along.
+        config.num_hidden_layers = config.num_layers
         for index in range(config.num_layers):
             self.model.layers[index] = LongcatLayer(config, index)
         self.post_init()

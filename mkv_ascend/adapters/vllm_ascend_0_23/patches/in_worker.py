@@ -16,7 +16,10 @@ from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
     dense_specs,
     experts_without_gates,
     gdn_rows,
+    identity_experts,
     int8_captures,
+    longcat_weights,
+    paired_attentions,
     prompt_chunks,
     quantised_drafts,
     recurrent_blocks,
@@ -36,6 +39,9 @@ def apply() -> None:
     value_head_size.project_values.apply()
     sparse_counts.install()
     experts_without_gates.activate_all_rows.apply()
+    identity_experts.tell_the_layer.apply()
+    paired_attentions.count_attentions.apply()
+    longcat_weights.skip_the_drafting_layer.apply()
     recurrent_blocks.blocks_without_alignment.apply()
     short_convolution.remember_drafted.apply()
     decode_thresholds.rows_that_verify.apply()
