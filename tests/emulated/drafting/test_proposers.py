@@ -31,6 +31,7 @@ PROPOSERS = _proposers.PROPOSERS
 DflashProposer = _proposers.DflashProposer
 DraftModelProposer = _proposers.DraftModelProposer
 HeadProposer = _proposers.HeadProposer
+Step3p5LayerProposer = _proposers.Step3p5LayerProposer
 Step3p5MTPProposer = _proposers.Step3p5MTPProposer
 create_proposer = _proposers.create_proposer
 family_of = _proposers.family_of
@@ -60,14 +61,18 @@ def test_counts_of_rejected_tokens_are_int32():
     assert rejected.tolist() == [2]
 
 
-def configured(method, **sizes):
+def configured(method, layers=3, **sizes):
     parallel = {"prefill_context_parallel_size": 1, "decode_context_parallel_size": 1, **sizes}
     return SimpleNamespace(
         speculative_config=SimpleNamespace(
-            use_step3p5_mtp=lambda: method == "step3p5",
+            use_step3p5_mtp=lambda: method == "step3.5",
             use_gemma4_mtp=lambda: False,
             uses_draft_model=lambda: method == "draft_model",
-            draft_model_config=SimpleNamespace(is_hybrid=False, is_attention_free=False),
+            draft_model_config=SimpleNamespace(
+                is_hybrid=False,
+                is_attention_free=False,
+                hf_config=SimpleNamespace(num_nextn_predict_layers=layers),
+            ),
         ),
         parallel_config=SimpleNamespace(**parallel),
     )
@@ -88,7 +93,20 @@ def test_each_method_has_its_proposer(method, proposer):
 
 
 def test_step3p5_keeps_the_groups_that_vllm_ascend_gives_it():
-    assert proposer_class("mtp", configured("step3p5")) is Step3p5MTPProposer
+    """With layers in turn; one alone drafts as other heads do, unless ranks share sequences."""
+    assert proposer_class("mtp", configured("step3.5")) is Step3p5MTPProposer
+    shared = configured("step3.5", layers=1, decode_context_parallel_size=2)
+    assert proposer_class("mtp", shared) is Step3p5MTPProposer
+    assert proposer_class("mtp", configured("step3.5", layers=1)) is Step3p5LayerProposer
+
+
+def test_one_layer_of_step3p5_has_a_proposal_of_ours(monkeypatch):
+    monkeypatch.setattr(Step3p5LayerProposer, "__init__", lambda self, *args: None)
+    config = configured("step3.5", layers=1)
+    config.speculative_config.enforce_eager = True
+    made = create_proposer("mtp", config, torch.device("cpu"), None, HOST)
+    assert isinstance(made, Step3p5LayerProposer)
+    assert made.assembly.enforce_eager
 
 
 @pytest.mark.parametrize("method", ["draft_model", "eagle"])
@@ -99,7 +117,10 @@ def test_context_parallelism_keeps_vllm_ascends_own_proposal(method):
     assert "_propose" not in vars(proposer)
 
 
-@pytest.mark.parametrize("proposer", [*PROPOSERS.values(), *CONTEXT_PARALLEL_PROPOSERS.values()])
+@pytest.mark.parametrize(
+    "proposer",
+    [*PROPOSERS.values(), Step3p5LayerProposer, *CONTEXT_PARALLEL_PROPOSERS.values()],
+)
 def test_a_proposer_has_one_class_of_ours(proposer):
     ours = [one for one in proposer.__mro__ if one.__module__.startswith("mkv_ascend")]
     assert ours == [proposer]

@@ -261,6 +261,8 @@ FOR_THE_MATRIX = (
     "lfm2_dflash",
     "lfm2_eagle3",
     "llama_dflash",
+    "longcat_flash",
+    "longcat_flash_mtp",
     "mimo_mtp",
     "minimax_m2",
     "minimax_m2_eagle3",
@@ -271,6 +273,8 @@ FOR_THE_MATRIX = (
     "qwen3_5_moe_mtp",
     "qwen3_next_dflash",
     "qwen3_next_eagle3",
+    "step3p5",
+    "step3p5_mtp",
 )
 """Those that no test of continuous integration uses; ``make matrix`` trains them."""
 

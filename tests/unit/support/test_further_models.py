@@ -27,6 +27,7 @@ FAMILIES = {
     "nemotron_h": "backbone.layers.2.mixer.o_proj.weight",
     "longcat_flash": "model.layers.0.self_attn.1.o_proj.weight",
     "hy_v3": "model.layers.1.mlp.router.gate.weight",
+    "step3p5": "model.layers.1.moe.router_bias",
 }
 """Tiny model -> one of its weights in checkpoints."""
 OF_HUNYUAN_3 = (

@@ -242,7 +242,12 @@ DflashProposer = derive(AscendDflashProposer, "", PLANNED, *PLANNED_RECORDS)
 Step3p5MTPProposer = derive(
     AscendStep3p5MTPProposer, "", SEPARATE_CONFIGURATION, *CONFIGURATION_RECORDS
 )
-"""Step3p5's heads lie in several KV groups with metadata each, which vllm-ascend gives them."""
+"""Step-3.5's layers lie in several KV groups with metadata each, which vllm-ascend gives them.
+
+Each of its passes runs another layer over all rows, so that vllm-ascend's proposal is kept.
+"""
+Step3p5LayerProposer = derive(AscendStep3p5MTPProposer, "[one layer]", HEAD, *PLANNED_RECORDS)
+"""One layer of Step-3.5's is drafted with as any other head, by a configuration as above."""
 
 PROPOSERS: dict[str, type[Any]] = {
     "draft_model": DraftModelProposer,
@@ -270,12 +275,14 @@ def proposer_class(method: str, vllm_config: VllmConfig) -> type[Any] | None:
     Methods without attention layers of their own keep it (ngram, suffix, medusa, hidden states).
     """
     proposer = PROPOSERS.get(method)
+    parallel = vllm_config.parallel_config
+    in_shares = parallel.prefill_context_parallel_size * parallel.decode_context_parallel_size > 1
     if proposer is HeadProposer and vllm_config.speculative_config.use_step3p5_mtp():
-        return Step3p5MTPProposer
+        alone = has_one_layer(vllm_config.speculative_config) and not in_shares
+        return Step3p5LayerProposer if alone else Step3p5MTPProposer
     if has_recurrent_layers(vllm_config):
         return proposer
-    parallel = vllm_config.parallel_config
-    if parallel.prefill_context_parallel_size * parallel.decode_context_parallel_size > 1:
+    if in_shares:
         if proposer is DflashProposer:
             raise NotImplementedError(
                 "method dflash under context parallelism: a rank's block tables hold a share of "
@@ -285,6 +292,15 @@ def proposer_class(method: str, vllm_config: VllmConfig) -> type[Any] | None:
             )
         return CONTEXT_PARALLEL_PROPOSERS.get(method)
     return proposer
+
+
+def has_one_layer(speculative_config: Any) -> bool:
+    """Whether a drafting model of Step-3.5 has one layer. Published ones have three.
+
+    With ``num_nextn_predict_layers`` of 1 in config.json vLLM builds the first one alone.
+    """
+    config = speculative_config.draft_model_config.hf_config
+    return bool(config.num_nextn_predict_layers == 1)
 
 
 def family_of(method: str, vllm_config: VllmConfig) -> Family:
@@ -310,7 +326,7 @@ def create_proposer(
     proposer = None if kept else proposer_class(method, vllm_config)
     if proposer is None:
         return get_spec_decode_method(method, vllm_config, device, runner)
-    if proposer not in PROPOSERS.values():
+    if proposer not in (*PROPOSERS.values(), Step3p5LayerProposer):
         made = proposer(vllm_config, device, runner)
         made.draft_host = host
         return made
