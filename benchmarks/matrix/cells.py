@@ -233,6 +233,20 @@ TARGETS = (
         head_targets={"mtp": "ernie4_5_moe_mtp"},
         drafts=A_FEW,
     ),
+    Target(
+        "longcat",
+        "longcat_flash",
+        heads={"mtp": "longcat_flash_mtp"},
+        head_targets={"mtp": "longcat_flash_mtp"},
+        drafts=A_FEW,
+    ),
+    Target(
+        "step3.5",
+        "step3p5",
+        heads={"mtp": "step3p5_mtp"},
+        head_targets={"mtp": "step3p5_mtp"},
+        drafts=A_FEW,
+    ),
 )
 
 DRAFTS = (
@@ -256,10 +270,12 @@ REFERENCES = {
     "glm4_moe_mtp": "glm4_moe",
     "ernie4_5_moe_mtp": "ernie4_5_moe",
     "hy_v3_mtp": "hy_v3",
+    "longcat_flash_mtp": "longcat_flash",
     "mimo_mtp": "mimo",
     "nemotron_h_mtp": "nemotron_h",
     "qwen3_5_moe_mtp": "qwen3_5_moe",
     "qwen3_next_mtp": "qwen3_next",
+    "step3p5_mtp": "step3p5",
 }
 """MTP checkpoint -> the tiny model of its target's weights; transformers has no MTP layers."""
 

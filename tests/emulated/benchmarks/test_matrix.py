@@ -41,6 +41,8 @@ CELLS = [
     "nemotron-h/mtp",
     "hunyuan3/mtp",
     "ernie4.5-moe/mtp",
+    "longcat/mtp",
+    "step3.5/mtp",
     "qwen3/dense",
     "qwen3-moe/dense",
     "qwen3.5/dense",
