@@ -22,6 +22,9 @@ from tests.support.tiny_models.own_names import OwnNames
 
 MODEL_TYPE = "longcat_flash"
 
+ROUTER_SPREAD = 0.1
+"""Standard deviation of a router's weights, with which scores of experts are clearly apart."""
+
 
 class Half(nn.Module):
     """Holds one of both attentions, where ``sensitivity`` looks for it by name."""
@@ -70,6 +73,11 @@ class LongcatFlashForCausalLM(OwnNames, transformers_own.LongcatFlashForCausalLM
         for index in range(config.num_layers):
             self.model.layers[index] = LongcatLayer(config, index)
         self.post_init()
+        # Not trained: a router that learns sends hardly anything to experts without matrices, and
+        # nobody would see whether an engine adds what they give.
+        for layer in self.model.layers:
+            nn.init.normal_(layer.mlp.router.classifier.weight, std=ROUTER_SPREAD)
+            layer.mlp.router.classifier.weight.requires_grad_(False)
 
     def published(self) -> dict[str, torch.Tensor]:
         """See ``OwnNames``. Experts without matrices have none in checkpoints."""
