@@ -49,6 +49,16 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ("attention.selection.x__vllm_option", f"{_BY_KIND})"): _NO_KIND,
     ("attention.selection.x__vllm_option", f"{_BY_KIND}, None)"): _NO_KIND,
     ("attention.selection.x__vllm_option", f"{_BY_KIND}, 'XXXX')"): _NO_KIND,
+    (
+        "drafting.draft_counts.xǁDraftCountsǁshapes",
+        "-    numbers = range(1, len(self.by_requests))\n"
+        "+    numbers = range(len(self.by_requests))",
+    ): "no batch has no requests, so what is drafted for none has no shape",
+    (
+        "drafting.draft_counts.xǁDraftCountsǁshapes",
+        "-        most = min(numbers[-1], max_tokens // each)\n"
+        "+        most = min(numbers[-1], max_tokens / each)",
+    ): "whole numbers are compared with it",
     **_lenient(*_REJECTED, _REJECTED_ZIP),
     **_lenient(*_TAKEN, _TABLES_ZIP),
     **_lenient(*_REFRESHED, _TABLES_ZIP),

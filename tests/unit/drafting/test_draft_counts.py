@@ -30,11 +30,6 @@ def test_one_number_for_all_takes_a_graph_of_each_size() -> None:
     assert [tuple(shape) for shape in shapes] == [(1, 3, 3), (2, 3, 3), (8, 3, 3)]
 
 
-def test_a_batch_of_no_requests_has_no_graph_whatever_is_drafted_for_it() -> None:
-    shapes = DraftCounts([7, 1, 1]).shapes((2, 4, 8), max_tokens=32)
-    assert [tuple(shape) for shape in shapes] == [(1, 1, 1), (2, 1, 1)]
-
-
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=9))
 def test_every_step_that_may_come_has_a_graph_and_no_other(by_requests: list[int]) -> None:
     """Sizes have a graph of the target for every number of requests and K: each step is one."""

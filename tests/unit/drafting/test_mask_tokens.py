@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -10,7 +11,9 @@ import pytest
 import torch
 
 from mkv_ascend.drafting.draft import PassBatch
+from mkv_ascend.drafting.mask_tokens_strategy import MaskTokensStrategy
 from mkv_ascend.drafting.needs import Needs
+from tests.support.fake_draft import FakeDraft
 from tests.unit.drafting.fake_engine import MOST_REQUESTS, Case, Engine
 
 K = 3
@@ -53,6 +56,24 @@ def test_the_window_is_one_pass_of_equal_rows(rotates: bool) -> None:
             assert len(lengths) == batch.requests
         assert [len(group) for group in slots] == [batch.rows] * 2
         assert (cos_sin is None) == (not rotates)
+
+
+@torch.inference_mode()
+def test_the_window_knows_the_step_and_the_rows_of_other_ranks() -> None:
+    engine = Engine(Case("mask", K), seed=1)
+    step, ranks = object(), torch.tensor([8, 4])
+    made = MaskTokensStrategy.plan
+
+    def plan(strategy: MaskTokensStrategy, target: Any, rows: int) -> Any:
+        return made(strategy, replace(target, common=step), rows)
+
+    with (
+        patch.object(FakeDraft, "share_rows", lambda _, rows: (rows, ranks)),
+        patch.object(MaskTokensStrategy, "plan", plan),
+    ):
+        batch, _, _ = batches_of(engine, 1)[0]
+    assert batch.common is step
+    assert batch.rows_across_ranks is ranks
 
 
 @torch.inference_mode()

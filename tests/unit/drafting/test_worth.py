@@ -32,6 +32,12 @@ def test_what_was_accepted_before_does_not_count() -> None:
     assert len(said(worth, PROPOSALS, 0)) == 1
 
 
+def test_each_judgement_is_of_as_many_proposals() -> None:
+    worth = DraftWorth(proposals=2, least=0.5)
+    assert [worth.note(2, accepted) for accepted in (2, 2, 0)] == [None] * 3
+    assert worth.note(2, 0) == Worthless(2, 4, 0)
+
+
 def test_steps_without_drafts_say_nothing() -> None:
     worth = DraftWorth(proposals=2)
     assert said(worth, 10, 0, k=0) == []
