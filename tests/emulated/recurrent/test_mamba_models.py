@@ -144,7 +144,7 @@ def test_states_where_the_longest_context_ends(name, graphs, runner):
 
 def test_heads_share_inputs_in_two_groups(tmp_path):
     """Each group of heads has its own B and C, and its output is normalised on its own."""
-    directory = grouped_model.make(tmp_path / "nemotron_h", "llama_draft")
+    directory = grouped_model.make(tmp_path / "of_groups", "llama_draft")
     prompts = text_prompts(directory)[2:9]
     limits = {"max_num_batched_tokens": BLOCK, "max_num_seqs": 4}
     case = engine.Scenario(str(directory), prompts=prompts, max_tokens=16, engine=limits)
