@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from mkv_ascend.commands.argument_types import positive
@@ -146,7 +148,7 @@ def simulated(asked: Asked) -> dict[str, Any]:
         found = [_served(asked, load, count) for count in (0, tokens)]
     else:
         # Each side has a core of its own; what it needs is sent there.
-        with ProcessPoolExecutor(2, get_context("spawn"), _collect_seldom) as processes:
+        with ProcessPoolExecutor(2, get_context("spawn"), _begin) as processes:
             sides = [processes.submit(_served, asked, load, count) for count in (0, tokens)]
             found = [side.result() for side in sides]
     return {
@@ -158,9 +160,21 @@ def simulated(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _collect_seldom() -> None:
-    """There are few cycles to find; to look for them after each 700 objects takes a tenth."""
+def _begin() -> None:
+    """Prepare a process of one side, which ends with the command, however that ends.
+
+    There are few cycles to find; to look for them after each 700 objects takes a tenth.
+    """
     gc.set_threshold(COLLECTED_EVERY)
+    Thread(target=_end_with_the_command, daemon=True).start()
+
+
+def _end_with_the_command() -> None:
+    """A simulation that nobody waits for would go on for minutes."""
+    command = parent_process()
+    if command is not None:
+        command.join()
+        os._exit(1)
 
 
 def _best_tokens(asked: Asked, load: Load) -> int:

@@ -4,9 +4,15 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import transformers  # noqa: F401  So that defaults of configs are asked for in this process.
 
@@ -269,6 +275,37 @@ def test_a_cluster_with_and_without_the_draft(
     trace.write_text('{"arrival": 0, "prompt_tokens": 100, "output_tokens": 5}\n')
     one = advise_json(capsys, *CLUSTER, "--engines", "1", "--trace", str(trace))["cluster"]
     assert one["without"]["ttft_ms"]["p50"] == one["without"]["ttft_ms"]["p99"]
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+def test_a_command_that_is_killed_leaves_no_simulation(ending: signal.Signals) -> None:
+    """Each side of a long one has a process of its own."""
+    words = (*PAIR, EAGLE, "--acceptance", "0.7", "--tokens", "3", "--requests", "400000")
+    command = [sys.executable, "-m", "mkv_ascend", "advise", *words]
+    with subprocess.Popen(
+        [*command, "--engines", "100", "--rate", "100"], stdout=subprocess.DEVNULL
+    ) as running:
+        main = psutil.Process(running.pid)
+        simulate = wait_for(lambda: [one for one in main.children() if is_simulating(one)], 2)
+        running.send_signal(ending)
+    gone, alive = psutil.wait_procs(simulate, timeout=HANG_SECONDS)
+    assert (len(gone), alive) == (2, [])
+
+
+HANG_SECONDS = 60
+
+
+def is_simulating(process: psutil.Process) -> bool:
+    """Whether it was spawned for a side; its start alone takes less time of a processor."""
+    return "spawn_main" in " ".join(process.cmdline()) and sum(process.cpu_times()[:2]) > 1
+
+
+def wait_for(find: Callable[[], list[psutil.Process]], number: int) -> list[psutil.Process]:
+    until = time.monotonic() + HANG_SECONDS
+    while len(found := find()) < number:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    return found
 
 
 @pytest.mark.parametrize(
