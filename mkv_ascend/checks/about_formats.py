@@ -56,6 +56,21 @@ def float8(facts: ServeFacts) -> Iterator[Refusal]:
         )
 
 
+def experts_without_matrices(facts: ServeFacts) -> Iterator[Refusal]:
+    """Quantised experts beside some that hand their input on (LongCat-Flash)."""
+    for model in _models(facts):
+        quantised = _asked_method(facts, model) or model.formats is not None
+        if not model.number("zero_expert_num") or not quantised:
+            continue
+        yield Refusal(
+            "weight-format",
+            f"the {model.role} {model.name} has experts without matrices (zero_expert_num) beside "
+            "quantised ones: nobody has judged what vllm-ascend makes of both",
+            "such experts beside experts that are not quantised",
+            "choose weights of this model in bfloat16",
+        )
+
+
 def int8_cache(facts: ServeFacts) -> Iterator[Refusal]:
     """Keys and values of 8 bits (C8) whose scales are not loaded, or that no operator takes."""
     for model in _models(facts):
@@ -89,4 +104,4 @@ def int8_cache(facts: ServeFacts) -> Iterator[Refusal]:
             )
 
 
-CHECKS = (float8, int8_cache)
+CHECKS = (float8, experts_without_matrices, int8_cache)

@@ -54,6 +54,20 @@ def test_whole_numbers_are_served(models: dict[str, str], tmp_path: Path) -> Non
     assert formats.int8_layers == set(range(28))
 
 
+def test_experts_without_matrices_are_served_beside_plain_ones(
+    models: dict[str, str], tmp_path: Path
+) -> None:
+    plain = Path(shutil.copytree(models["DeepSeek-V2-Lite"], tmp_path / "plain"))
+    config = json.loads((plain / "config.json").read_text())
+    (plain / "config.json").write_text(json.dumps(config | {"zero_expert_num": 4}))
+    assert "weight-format" not in codes({"model": str(plain)})
+    model = described(models["DeepSeek-V2-Lite"], tmp_path / "model", zero_expert_num=4)
+    said = codes({"model": model})["weight-format"]
+    assert "has experts without matrices (zero_expert_num) beside quantised ones" in said
+    none = described(model, tmp_path / "none", zero_expert_num=0)
+    assert "weight-format" not in codes({"model": none})
+
+
 @pytest.mark.parametrize("kind", ["W8A8_MXFP8", "W4A8_MXFP4", "W8A8FP8_DYNAMIC"])
 def test_floating_point_weights_need_a5(kind: str, models: dict[str, str], tmp_path: Path) -> None:
     model = described(models["Qwen3-0.6B"], tmp_path / "model", kind=kind)
