@@ -256,7 +256,8 @@ class MkvModelRunner(NPUModelRunner):
     @override(pipeline.DRAFTS_WITH_OUTPUT)
     @override(target_state_groups.groups_that_move.record)
     def _update_states(self, scheduler_output: Any) -> Any:
-        """As vllm-ascend's; also notes requests that begin behind computed tokens, or sit out."""
+        """As vllm-ascend's; also notes requests that begin behind computed tokens, or sit out, and
+        tokens that a first stage is not told."""
         self._skipped.note(self, scheduler_output)
         if self._first_stage is not None:
             self._first_stage.catch_up(self, scheduler_output)
