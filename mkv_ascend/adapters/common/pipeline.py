@@ -92,9 +92,10 @@ def share_embeddings(runner: Any) -> None:
     All stages call it once both models are loaded. vllm-ascend leaves such a head with whatever its
     memory holds.
     """
-    group = get_pp_group()
-    if runner.speculative_config is None or group.world_size == 1:
+    config = runner.vllm_config
+    if config.speculative_config is None or config.parallel_config.pipeline_parallel_size == 1:
         return
+    group = get_pp_group()
     head = getattr(runner.drafter, "model", None)
     lacks = getattr(head, "has_own_embed_tokens", True) is False
     if not group.broadcast_object(lacks, src=group.world_size - 1):

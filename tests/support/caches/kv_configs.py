@@ -57,10 +57,13 @@ def config(
         parallel_config=SimpleNamespace(
             decode_context_parallel_size=1,
             prefill_context_parallel_size=1,
+            pipeline_parallel_size=1,
             worker_cls=WORKER,
         ),
         scheduler_config=SimpleNamespace(
-            disable_hybrid_kv_cache_manager=False, max_num_batched_tokens=512
+            disable_hybrid_kv_cache_manager=False,
+            max_num_batched_tokens=512,
+            async_scheduling=False,
         ),
         cache_config=SimpleNamespace(
             cache_dtype="auto",

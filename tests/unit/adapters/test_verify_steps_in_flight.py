@@ -10,6 +10,10 @@ import pytest
 from vllm.v1.outputs import DraftTokenIds
 from vllm.v1.request import RequestStatus
 
+from mkv_ascend.adapters.common.early_checks.pipeline_scheduling import (
+    must_go_step_by_step,
+    serves_drafts_in_stages,
+)
 from mkv_ascend.adapters.common.patches.verify_steps_in_flight import hand_out, hold_back, release
 from mkv_ascend.adapters.common.pipeline import DRAFTS
 
@@ -88,3 +92,36 @@ def test_an_output_without_drafts_gives_none() -> None:
     scheduler = scheduler_of(a=request(12, 11))
     hand_out(scheduler, SimpleNamespace())
     assert scheduler.given == {}
+
+
+@pytest.mark.parametrize(
+    ("changed", "must"),
+    [
+        ({}, True),
+        ({"async_scheduling": False}, False),
+        ({"stages": 1}, False),
+        ({"speculative_config": None}, False),
+        ({"use_v2_model_runner": True}, False),
+        ({"kv_transfer_config": SimpleNamespace(kv_role="kv_producer")}, False),
+        ({"kv_transfer_config": SimpleNamespace(kv_role="kv_both")}, True),
+    ],
+)
+def test_asynchronous_scheduling_is_switched_off_for_drafts_in_stages(
+    changed: dict[str, Any], must: bool
+) -> None:
+    values = {
+        "async_scheduling": True,
+        "stages": 2,
+        "speculative_config": "a draft",
+        "use_v2_model_runner": False,
+        "kv_transfer_config": None,
+        **changed,
+    }
+    config: Any = SimpleNamespace(
+        **values,
+        parallel_config=SimpleNamespace(pipeline_parallel_size=values["stages"]),
+        scheduler_config=SimpleNamespace(async_scheduling=values["async_scheduling"]),
+    )
+    assert must_go_step_by_step(config) == must
+    several = changed == {"async_scheduling": False}
+    assert serves_drafts_in_stages(config) == several

@@ -19,9 +19,11 @@ def serves_drafts_in_stages(config: VllmConfig) -> bool:
 
 
 def _has_drafts_in_stages(config: VllmConfig) -> bool:
-    several = config.parallel_config.pipeline_parallel_size > 1
-    drafts = config.speculative_config is not None
-    return drafts and several and not config.use_v2_model_runner
+    return (
+        config.speculative_config is not None
+        and config.parallel_config.pipeline_parallel_size > 1
+        and not config.use_v2_model_runner
+    )
 
 
 def must_go_step_by_step(config: VllmConfig) -> bool:
@@ -30,10 +32,10 @@ def must_go_step_by_step(config: VllmConfig) -> bool:
     vLLM switches it on by itself. Its model runner V1 sends first stages one sampled token for each
     request then, and no accepted drafts. Nodes that only prefill verify none.
     """
+    if not _has_drafts_in_stages(config) or not config.scheduler_config.async_scheduling:
+        return False
     transfer = config.kv_transfer_config
-    prefills = transfer is not None and transfer.kv_role == "kv_producer"
-    must = bool(config.scheduler_config.async_scheduling) and not prefills
-    if not must or not _has_drafts_in_stages(config):
+    if transfer is not None and transfer.kv_role == "kv_producer":
         return False
     logger.warning(
         "Asynchronous scheduling is off: with a draft over pipeline stages, a request's step is "
