@@ -215,6 +215,7 @@ def test_separate_draft_config_undoes_what_making_the_draft_changed():
     target = SimpleNamespace(
         cache_config=SimpleNamespace(**own),
         speculative_config=SimpleNamespace(draft_model_config=dense),
+        parallel_config=SimpleNamespace(pipeline_parallel_size=2),
     )
 
     def make_draft():
@@ -227,6 +228,9 @@ def test_separate_draft_config_undoes_what_making_the_draft_changed():
     assert vars(target.cache_config) == own
     changed = {"cache_dtype": "bfloat16", "sliding_window": None}
     assert vars(draft.cache_config) == {**own, **changed}
+    # The draft is whole on the last stage.
+    stages = [config.parallel_config.pipeline_parallel_size for config in (target, draft)]
+    assert stages == [2, 1]
 
 
 @pytest.mark.parametrize(
