@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks.matrix.cells import find_cells
 from tests.support import engine, hosts
 from tests.support.pairs import (
     assert_drafts_are_the_drafts_own,
@@ -34,11 +33,10 @@ attentions = hosts.module("patches.paired_attentions")
 
 def test_experts_without_matrices_count_once_for_all_ranks():
     """Each rank has its slice of every matrix, and parts are summed up; there are no others."""
-    (cell,) = find_cells(["longcat/dense"])
     case = scenario(
-        cell.target_model,
-        cell.draft_model,
-        prompts=text_prompts(model_directory(cell.target_model), 5)[2:],
+        "longcat_flash",
+        "llama_draft",
+        prompts=text_prompts(model_directory("longcat_flash"), 5)[2:],
         max_tokens=16,
         graphs="FULL_DECODE_ONLY",
         capture_sizes=(12,),

@@ -261,7 +261,6 @@ FOR_THE_MATRIX = (
     "lfm2_dflash",
     "lfm2_eagle3",
     "llama_dflash",
-    "longcat_flash",
     "longcat_flash_mtp",
     "mimo_mtp",
     "minimax_m2",
