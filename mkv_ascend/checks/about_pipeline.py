@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from mkv_ascend.checks import about_draft_inputs
 from mkv_ascend.checks.facts import ServeFacts, SpeculationFacts
+from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.checks.refusal import Refusal
 
 __all__ = ["CHECKS"]
@@ -19,6 +20,8 @@ READ_OTHER_STAGES = ("eagle3", "dflash")
 
 TAKE_THE_TARGETS_KEYS = ("gemma4_assistant",)
 """Types of drafts that attend to the target's own caches."""
+
+STEP3P5 = "step3p5"
 
 INSTEAD = "spread the target by --tensor-parallel-size instead"
 
@@ -54,6 +57,8 @@ def _reasons(facts: ServeFacts, speculation: SpeculationFacts) -> Iterator[tuple
         yield "it reads keys of the target, which lie on several stages", INSTEAD
     if draft is not None and draft.recurrent is not None and speculation.method != "mtp":
         yield "the draft's states are not taken back there", "choose a draft of attention layers"
+    if speculation.method == "mtp" and _layers_in_turn(target) > 1:
+        yield "its layers draft in turn, by a proposal of vllm-ascend's own", INSTEAD
     if "compress_ratios" in target.text:
         yield "compressed caches are not planned by stage", INSTEAD
     if about_draft_inputs.takes_images(facts):
@@ -71,6 +76,11 @@ def _reasons(facts: ServeFacts, speculation: SpeculationFacts) -> Iterator[tuple
             "with external_launcher all stages sample",
             "leave distributed_executor_backend out",
         )
+
+
+def _layers_in_turn(target: ModelFacts) -> int:
+    """Drafting layers of Step-3.5, of which each pass runs another."""
+    return target.mtp_layers if target.model_type == STEP3P5 else 0
 
 
 CHECKS = (stages,)

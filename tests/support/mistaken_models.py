@@ -111,6 +111,7 @@ CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
         {"architectures": ["DFlashDraftModel"], "num_hidden_layers": 8, "vocab_size": 201088},
     ),
     "qwen35": ("Qwen3-Next-80B-A3B", {"model_type": "qwen3_5_text"}),
+    "step3.5": ("Qwen3-0.6B", {"model_type": "step3p5", "num_nextn_predict_layers": 3}),
     "nameless": ("Llama-3.1-8B", {"model_type": ""}),
     "image-draft": ("Llama-3.1-8B", {"rope_scaling": {"mrope_section": [16, 24, 24]}}),
     "sparse": ("DeepSeek-V3", {"model_type": "deepseek_v32", "index_topk": 2048}),

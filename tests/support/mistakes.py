@@ -223,6 +223,15 @@ DRAFTS = (
         says="lie on several stages",
     ),
     one(
+        "drafting layers in turn over stages",
+        "pipeline",
+        "{step3.5}",
+        *spec(None, method="mtp"),
+        "-pp",
+        "2",
+        says="draft in turn",
+    ),
+    one(
         "looked-up tokens beside states over stages",
         "pipeline",
         "{LFM2-1.2B}",
