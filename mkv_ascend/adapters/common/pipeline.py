@@ -3,8 +3,8 @@
 
 * A model asks vLLM's group of pipeline ranks which of its layers it has. While the draft is built
   and run, that group is one stage (``whole``).
-* First stages are told the number of computed tokens and the sampled one, not the accepted drafts
-  between, which they know: they computed them (``FirstStage``).
+* First stages append the sampled token alone, not the accepted drafts before it. They are told all
+  tokens of a request beside that, so that they can (``catch_up``).
 * Draft tokens go to the scheduler with the output of their step (``with_drafts``), because by the
   time that vLLM asks for them another batch has run.
 """
@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed import parallel_state
@@ -50,9 +50,8 @@ DRAFTS_WITH_OUTPUT = record(
     ),
     reads=("vllm.v1.worker.gpu_model_runner:GPUModelRunner.take_draft_token_ids",),
     writes=("num_output_placeholders",),
-    why="By the time that the engine asks for draft tokens, another batch has run. And vLLM sends "
-    "first stages the sampled token without the accepted drafts before it, and appends it as many "
-    "times as there are tokens.",
+    why="By the time that the engine asks for draft tokens, another batch has run. And a first "
+    "stage appends the sampled token alone, without the accepted drafts before it.",
     until="vLLM serves drafts in a pipeline without asynchronous scheduling",
     test="tests/emulated/drafting/test_pipeline.py",
 )
@@ -115,40 +114,19 @@ def _embeddings(model: Any) -> Any:
     return getattr(text.model, "embed_tokens", None) or text.model.embedding
 
 
-class FirstStage:
-    """What a stage before the last remembers from step to step: the drafts that it computed."""
-
-    def __init__(self) -> None:
-        self._drafts: Mapping[str, Sequence[int]] = {}
-
-    def catch_up(self, runner: Any, scheduler_output: Any) -> None:
-        """Let ``runner`` know the tokens accepted since, before it takes the next step's."""
-        cached = scheduler_output.scheduled_cached_reqs
-        for request_id, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
-            request = runner.requests[request_id]
-            known = request.num_tokens
-            tokens = cached.all_token_ids.get(request_id)
-            drafts = self._drafts.get(request_id, ())
-            if accepted := accepted_since(known, computed, drafts, tokens):
-                request.output_token_ids.extend(accepted)
-                _write(runner.input_batch, request_id, known, accepted)
-        self._drafts = dict(scheduler_output.scheduled_spec_decode_tokens)
+def is_first_stage(config: VllmConfig) -> bool:
+    """Whether this is a stage before the last, of a target with drafts."""
+    return serves_drafts_in_stages(config) and not get_pp_group().is_last_rank
 
 
-def first_stage(config: VllmConfig) -> FirstStage | None:
-    """What a stage before the last remembers; None on the last one, and without drafts."""
-    return (
-        FirstStage()
-        if serves_drafts_in_stages(config) and not get_pp_group().is_last_rank
-        else None
-    )
+def catch_up(runner: Any, scheduled: Any) -> None:
+    """Let a first stage know the tokens accepted since, before it takes the next step's.
 
-
-def _write(batch: Any, request_id: str, start: int, tokens: list[int]) -> None:
-    """Write tokens into a request's row, if it still has one."""
-    row = batch.req_id_to_index.get(request_id)
-    if row is not None:
-        end = start + len(tokens)
-        batch.token_ids_cpu[row, start:end] = tokens
-        batch.is_token_ids[row, start:end] = True
-        batch.num_tokens_no_spec[row] = end
+    ``scheduled``: the ``SchedulerOutput``. It has all tokens of each request that was not in the
+    step before, and such a request has left the stage's batch. None with a verify step was: the
+    engine schedules another batch, or an empty one, before it takes a step's output in.
+    """
+    cached = scheduled.scheduled_cached_reqs
+    for request_id, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+        request, tokens = runner.requests[request_id], cached.all_token_ids.get(request_id)
+        request.output_token_ids += accepted_since(request.num_tokens, computed, tokens)

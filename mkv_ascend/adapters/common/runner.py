@@ -243,10 +243,6 @@ class MkvModelRunner(NPUModelRunner):
     def _skipped(self) -> SkippedRequests:
         return SkippedRequests()
 
-    @functools.cached_property
-    def _first_stage(self) -> pipeline.FirstStage | None:
-        return pipeline.first_stage(self.vllm_config)
-
     @override(pipeline.DRAFTS_WITH_OUTPUT)
     def sample_tokens(self, grammar_output: Any) -> Any:
         """As vllm-ascend's; of a pipeline's last stage with the step's draft tokens."""
@@ -259,8 +255,8 @@ class MkvModelRunner(NPUModelRunner):
         """As vllm-ascend's; also notes requests that begin behind computed tokens, or sit out, and
         tokens that a first stage is not told."""
         self._skipped.note(self, scheduler_output)
-        if self._first_stage is not None:
-            self._first_stage.catch_up(self, scheduler_output)
+        if pipeline.is_first_stage(self.vllm_config):
+            pipeline.catch_up(self, scheduler_output)
         if self._rebuilding is not None:
             note_requests(self._rebuilding.lost, scheduler_output)
         return super()._update_states(scheduler_output)

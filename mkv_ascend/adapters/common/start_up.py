@@ -114,11 +114,11 @@ def finish(rank: int, config: VllmConfig, served: Served) -> None:
     The first rank of all says it, and the last stage's, which has the draft and writes the report.
     """
     counts = rank == counting_rank(config)
-    drafts_of_all = counts and config.parallel_config.data_parallel_index == 0
-    if is_global_first_rank() or drafts_of_all:
+    reports = counts and config.parallel_config.data_parallel_index == 0
+    if is_global_first_rank() or reports:
         logger.info("%s", served.text())
     path = options_of(config).start_up_report
-    if drafts_of_all and path is not None:
+    if reports and path is not None:
         Path(path).write_text(json.dumps(served.to_dict(), indent=2) + "\n")
     where = folder()
     if where is None or not counts:
