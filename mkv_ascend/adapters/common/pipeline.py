@@ -129,4 +129,4 @@ def catch_up(runner: Any, scheduled: Any) -> None:
     cached = scheduled.scheduled_cached_reqs
     for request_id, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
         request, tokens = runner.requests[request_id], cached.all_token_ids.get(request_id)
-        request.output_token_ids += accepted_since(request.num_tokens, computed, tokens)
+        request.output_token_ids.extend(accepted_since(request.num_tokens, computed, tokens))
