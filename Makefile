@@ -76,6 +76,8 @@ soak: setup ## real servers under load and under faults, for hours; goes on wher
 	@$(SOAK) faults --pair dense --count 60 --ranks 2 --seed 2 --keep .cache/soak/faults-2
 	@$(SOAK) load --pair dense --adapters 2 --requests 500 --keep .cache/soak/load-adapters
 	@$(SOAK) fuzz --pair dense
+	@$(SOAK) faults --pair dense --count 10 --ranks 2 --kinds memory --keep .cache/soak/faults-3
+	@$(SOAK) faults --pair dense --count 10 --kinds clock --keep .cache/soak/faults-4
 
 docs: setup ## build the documentation into site-docs/
 	@$(CHECKS) docs

@@ -10,13 +10,18 @@ from dataclasses import dataclass
 SIGKILL, SIGTERM, SIGSTOP = "SIGKILL", "SIGTERM", "SIGSTOP"
 ERROR, NAN, FLIP, MEMORY, DELAY, EXIT = "error", "nan", "flip", "memory", "delay", "kill"
 READER = "stops reading"
+CLOCK, FULL = "clock jumps", "full shared memory"
 KINDS = {
     "signals": (SIGKILL, SIGTERM, SIGSTOP),
     "device": (ERROR, NAN, FLIP, MEMORY, DELAY, EXIT),
     "client": (READER,),
     "start": (SIGKILL, SIGTERM, ERROR, MEMORY),
+    "clock": (CLOCK,),
+    "memory": (FULL,),
 }
 """Kind -> its faults."""
+OF_MACHINE = ("clock", "memory")
+"""Kinds for which the server is started in another way, so that each takes a run of its own."""
 DEADLY = (SIGKILL, SIGTERM, ERROR, MEMORY, EXIT)
 """After these the server ends."""
 SPOILING = (NAN, FLIP)
@@ -35,7 +40,7 @@ class Case:
         fault: what happens.
         victim: to which process: ``server``, ``engine`` or ``worker``.
         moment: seconds after the requests were sent.
-        seconds: how long a process stands still.
+        seconds: how long a process stands still, or shared memory is full; how far a clock jumps.
         launch: of the device, counted from the moment on, that the fault hits.
         at_start: whether it hits a server that starts; ``moment`` is then a share of its start.
     """
@@ -54,6 +59,11 @@ class Case:
         return self.fault in DEADLY
 
     @property
+    def may_be_deadly(self) -> bool:
+        """Whether the server ends by it or lives on, by chance."""
+        return self.fault == FULL
+
+    @property
     def is_of_device(self) -> bool:
         """Whether it is a fault of the emulated NPU."""
         return self.fault in KINDS["device"]
@@ -62,6 +72,8 @@ class Case:
         """One line."""
         where = f" at launch {self.launch}" if self.launch else ""
         lasting = f" for {self.seconds:.1f} s" if self.seconds else ""
+        if self.fault == CLOCK:
+            lasting = f" by {self.seconds:+.1f} s"
         when = f"after {self.moment:.2f} s"
         if self.at_start:
             when = "of a start" if self.launch else f"after {self.moment:.2f} of a start"
@@ -80,6 +92,12 @@ def draw(seed: int, number: int, kinds: Sequence[str], ranks: int) -> Case:
         moment /= 3.0
     if kind == "client":
         return Case(number, fault, "client", moment)
+    if fault == CLOCK:
+        # From a correction of the network's time up to a day of summer time gone wrong.
+        off = chance.choice((-1, 1)) * 10 ** chance.uniform(-1.0, 5.0)
+        return Case(number, fault, "machine", moment, off)
+    if fault == FULL:
+        return Case(number, fault, "machine", moment, chance.uniform(1.0, 8.0))
     if fault in KINDS["device"]:
         lasting = chance.uniform(1.0, 5.0) if fault == DELAY else 0.0
         most = MOST_LAUNCHES_OF_A_START if kind == "start" else MOST_LAUNCHES

@@ -21,7 +21,8 @@ from urllib.parse import urlsplit
 from mkv_ascend.commands.demo_server import Server, started, wait_until_healthy
 from reliability import client, load, served, traffic
 from reliability.client import ANSWERED, HUNG, Answer, Target
-from reliability.fault_cases import READER, SIGSTOP, SIGTERM, SPOILING, Case
+from reliability.fault_cases import CLOCK, FULL, READER, SIGSTOP, SIGTERM, SPOILING, Case
+from reliability.machine import Machine
 from reliability.processes import Watched
 from reliability.tokens import Judge
 from reliability.traffic import Request
@@ -70,11 +71,19 @@ class Verdict:
 
 
 class FaultyServer:
-    """A server that is started again where a fault has ended it."""
+    """A server that is started again where a fault has ended it.
 
-    def __init__(self, setting: served.Setting, folder: Path) -> None:
+    Args:
+        setting: how it is started.
+        folder: for logs, and for what tells the device of faults.
+        machine: what it sees of the machine.
+    """
+
+    def __init__(self, setting: served.Setting, folder: Path, machine: Machine) -> None:
         self._faults = folder / "faults.json"
-        variables = {**setting.variables, FAULTS_VARIABLE: str(self._faults)}
+        self._machine = machine
+        faults = {FAULTS_VARIABLE: str(self._faults)}
+        variables = {**setting.variables, **faults, **machine.variables}
         self._setting = replace(setting, variables=variables)
         self._folder = folder
         self._judge = Judge(setting.reference)
@@ -124,7 +133,8 @@ class FaultyServer:
         # it; the server waits for connections of clients whom nobody tells.
         waits = verdict.of_vllm if case.fault == SIGTERM else verdict.problems
         waits += _hung(answers, at)
-        if case.is_deadly and verdict.reached:
+        ends = case.is_deadly or (case.may_be_deadly and bool(_unanswered(answers)))
+        if ends and verdict.reached:
             self._look_at_the_end(case, verdict, server, watched, at)
             self._stop()
         else:
@@ -184,7 +194,8 @@ class FaultyServer:
         log = self._folder / f"server{self._starts}.log"
         environment = self._setting.environment(files)
         arguments = self._setting.arguments()
-        server = self._running.enter_context(started(arguments, log, environment))
+        starting = started(arguments, log, environment, self._machine.command)
+        server = self._running.enter_context(starting)
         return server, Watched(server.process.pid, files)
 
     def _stop(self) -> None:
@@ -216,6 +227,8 @@ class FaultyServer:
         elif case.fault == READER:
             with _stalled(server, self._setting.model):
                 sent.result()
+        elif case.fault in (CLOCK, FULL):
+            self._do_to_the_machine(case, server, sent)
         else:
             victim = watched.first(case.victim)
             assert victim is not None, f"no process is the {case.victim}"
@@ -223,6 +236,18 @@ class FaultyServer:
             if case.fault == SIGSTOP:
                 time.sleep(case.seconds)
                 victim.send_signal(signal.SIGCONT)
+
+    def _do_to_the_machine(self, case: Case, server: Server, sent: Future[list[Answer]]) -> None:
+        """Let the clock jump, until all are answered, or fill shared memory for some seconds."""
+        if case.fault == CLOCK:
+            self._machine.set_clock(case.seconds)
+            sent.result()
+            self._machine.set_clock(0.0)
+            return
+        full = self._machine.fill(server.process.pid)
+        time.sleep(case.seconds)
+        with contextlib.suppress(OSError):
+            full.unlink()  # where the server has died, it is gone
 
     def _ask_the_device(self, case: Case) -> None:
         asked = {"operator": "*", "launch": case.launch, "fault": case.fault}

@@ -7,6 +7,7 @@ Each case, drawn by its number and a seed, sends requests, and at a random momen
 - a launch of the emulated NPU that fails, ends the process, takes seconds, or gives NaN or a bit
   that is another one; an allocation that finds no memory;
 - a client that stops reading its stream;
+- a clock that jumps (``--kinds clock``), or a /dev/shm that is full for some seconds (``memory``);
 - SIGKILL, SIGTERM or a failing launch while the server starts, before any request.
 
 Checked: no client hangs; each request is answered or fails, and what was answered is right, but
@@ -26,8 +27,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from reliability import load
-from reliability.fault_cases import KINDS, Case, draw
+from reliability.fault_cases import KINDS, OF_MACHINE, Case, draw
 from reliability.fault_running import FaultyServer, Verdict
+from reliability.machine import MachineError, machine_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_choice_of_server(parser)
     parser.add_argument("--first", type=int, default=0, help="number of the first case (0)")
     parser.add_argument("--count", type=int, default=10, help="how many cases (10)")
-    parser.add_argument("--kinds", nargs="+", choices=[*KINDS], default=[*KINDS], help="of faults")
+    parser.add_argument(
+        "--kinds",
+        nargs="+",
+        choices=[*KINDS],
+        default=[kind for kind in KINDS if kind not in OF_MACHINE],
+        help="of faults (all but clock and memory, each of which takes a run of its own)",
+    )
     parser.add_argument("--keep", type=Path, metavar="FILE", help="note verdicts there, and go on")
 
 
@@ -46,7 +54,12 @@ def run(asked: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="reliability") as temporary:
         folder = asked.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        with FaultyServer(load.setting_of(asked), folder) as server:
+        try:
+            machine = machine_of(asked.kinds, folder)
+        except MachineError as error:
+            print(error, file=sys.stderr)
+            return 2
+        with FaultyServer(load.setting_of(asked), folder, machine) as server:
             for number in range(asked.first, asked.first + asked.count):
                 case = draw(asked.seed, number, asked.kinds, asked.ranks)
                 if case.describe() not in kept:

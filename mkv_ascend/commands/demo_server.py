@@ -13,7 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,10 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def started(
-    arguments: list[str], log: Path, environment: Mapping[str, str] | None = None
+    arguments: list[str],
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    before: Sequence[str] = (),
 ) -> Iterator[Server]:
     """Start ``vllm serve ARGUMENTS``, which is not healthy yet; ends it on leaving.
 
@@ -93,9 +96,10 @@ def started(
         arguments: model and options; host and port are added.
         log: file for everything that the server prints.
         environment: of the server; None inherits this process's.
+        before: a command that becomes the server's, which is added to it.
     """
     port = free_port()
-    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", *arguments]
+    command = [*before, sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", *arguments]
     command += ["--host", "127.0.0.1", "--port", str(port)]
     variables = dict(os.environ if environment is None else environment)
     variables.update(VLLM_SERVER_DEV_MODE="1", OMP_NUM_THREADS="1")
