@@ -23,8 +23,8 @@ def serve(
         yield server
 
 
-def complete(server: Server, model: str, text: str, max_tokens: int) -> list[int]:
-    """Token ids of a greedy completion over HTTP."""
+def complete(server: Server, model: str, prompt: str | list[int], max_tokens: int) -> list[int]:
+    """Token ids of a greedy completion of a text, or of token ids, over HTTP."""
     from openai import DefaultHttpxClient, OpenAI
 
     client = OpenAI(
@@ -34,7 +34,7 @@ def complete(server: Server, model: str, text: str, max_tokens: int) -> list[int
     )
     extra = {"return_token_ids": True, "ignore_eos": True}
     completion = client.completions.create(
-        model=model, prompt=text, max_tokens=max_tokens, temperature=0.0, extra_body=extra
+        model=model, prompt=prompt, max_tokens=max_tokens, temperature=0.0, extra_body=extra
     )
     tokens: list[int] = getattr(completion.choices[0], "token_ids")  # noqa: B009
     return tokens
