@@ -75,6 +75,8 @@ class DraftingOptions:
 
     window: int | None = None
     """Tokens that the draft attends to, itself included; None leaves what its model says."""
+    give_up_below: float | None = None
+    """Accepted share of draft tokens below which the draft is given up; None: never."""
 
 
 @dataclass(frozen=True)
@@ -166,16 +168,35 @@ class _Reader:
         return KvCacheOptions(dtype)
 
     def drafting(self, path: str, parent: Mapping[str, Any]) -> DraftingOptions:
-        given = self.known_keys(path, parent.get("drafting", {}), ("window",))
-        window = given.get("window")
-        if window is None or (type(window) is int and SMALLEST_WINDOW <= window <= LONGEST_WINDOW):
-            return DraftingOptions(window)
+        given = self.known_keys(path, parent.get("drafting", {}), ("window", "give_up_below"))
+        return DraftingOptions(
+            self.window(f"{path}.window", given.get("window")),
+            self.share(f"{path}.give_up_below", given.get("give_up_below")),
+        )
+
+    def window(self, path: str, value: object) -> int | None:
+        if value is None or (type(value) is int and SMALLEST_WINDOW <= value <= LONGEST_WINDOW):
+            return value
         self.problem(
-            f"{path}.window",
-            f"is {shown(window)}",
+            path,
+            f"is {shown(value)}",
             f"allowed: {SMALLEST_WINDOW} to {LONGEST_WINDOW}, the tokens that the draft attends to",
         )
-        return DraftingOptions()
+        return None
+
+    def share(self, path: str, value: object) -> float | None:
+        """A share of draft tokens; 1 would give up a draft that misses one token."""
+        if value is None:
+            return None
+        if type(value) is float and 0 < value < 1:
+            return value
+        self.problem(
+            path,
+            f"is {shown(value)}",
+            "allowed: more than 0 and less than 1, the share of draft tokens that the target must "
+            "accept",
+        )
+        return None
 
     def layout(self, path: str, parent: Mapping[str, Any]) -> LayoutOptions:
         keys = ("objective", "max_padding_fraction", "max_block_size")

@@ -122,6 +122,13 @@ def _drafting() -> Schema:
             minimum=SMALLEST_WINDOW,
             maximum=LONGEST_WINDOW,
         ),
+        give_up_below=_or_null(
+            "Accepted share of draft tokens. If the target accepts less of 1,000 proposals, the "
+            "draft is given up until the server is started again. Null: never.",
+            type="number",
+            exclusiveMinimum=0,
+            exclusiveMaximum=1,
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from mkv_ascend import host_versions
 from mkv_ascend.checks import (
     about_draft_inputs,
     about_draft_window,
+    about_giving_up,
     about_pipeline,
     delta_attention,
 )
@@ -377,4 +378,5 @@ CHECKS = (
     *(vocabulary, hidden_size, own_predictor, states_of_target, states_of_draft, length_of_draft),
     *(blocks_of_masks, states_for_heads, room_for_drafts, *about_draft_inputs.CHECKS),
     *about_draft_window.CHECKS,
+    *about_giving_up.CHECKS,
 )

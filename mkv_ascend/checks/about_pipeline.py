@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 from mkv_ascend.checks import about_draft_inputs
 from mkv_ascend.checks.facts import ServeFacts, SpeculationFacts
-from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.checks.refusal import Refusal
 
 __all__ = ["CHECKS"]
@@ -57,7 +56,7 @@ def _reasons(facts: ServeFacts, speculation: SpeculationFacts) -> Iterator[tuple
         yield "it reads keys of the target, which lie on several stages", INSTEAD
     if draft is not None and draft.recurrent is not None and speculation.method != "mtp":
         yield "the draft's states are not taken back there", "choose a draft of attention layers"
-    if speculation.method == "mtp" and _layers_in_turn(target) > 1:
+    if layers_in_turn(facts) > 1:
         yield "its layers draft in turn, by a proposal of vllm-ascend's own", INSTEAD
     if "compress_ratios" in target.text:
         yield "compressed caches are not planned by stage", INSTEAD
@@ -78,9 +77,11 @@ def _reasons(facts: ServeFacts, speculation: SpeculationFacts) -> Iterator[tuple
         )
 
 
-def _layers_in_turn(target: ModelFacts) -> int:
-    """Drafting layers of Step-3.5, of which each pass runs another."""
-    return target.mtp_layers if target.model_type == STEP3P5 else 0
+def layers_in_turn(facts: ServeFacts) -> int:
+    """Drafting layers of Step-3.5, of which each pass runs another; 0 for other drafts."""
+    speculation, target = facts.speculation, facts.target
+    in_turn = speculation is not None and speculation.method == "mtp"
+    return target.mtp_layers if in_turn and target.model_type == STEP3P5 else 0
 
 
 CHECKS = (stages,)

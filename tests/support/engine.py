@@ -11,6 +11,7 @@ on the real one.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import sys
@@ -50,6 +51,7 @@ class Scenario:
         traced: whether Dynamo traces the model, which modes with PIECEWISE need. Else graphs are
             captured from the model's own code, which takes less time.
         record_drafts: record every proposal; needs synchronous scheduling, which it sets.
+        judged_after: proposals after which a draft is judged by what is accepted; None: as usual.
         force_preemption: hold back free blocks until a request is preempted (see ``preemption``).
     """
 
@@ -70,6 +72,7 @@ class Scenario:
     capture_sizes: tuple[int, ...] = (1, 2, 4, 8)
     traced: bool = False
     record_drafts: bool = False
+    judged_after: int | None = None
     force_preemption: bool = False
 
     def engine_arguments(self) -> dict[str, Any]:
@@ -125,6 +128,7 @@ class Result:
         accepted_per_position: how often the token at each draft position was accepted.
         proposals: every proposal, when recorded.
         draft_replays: proposals that were replayed from a graph.
+        draft_passes: of the draft's model, for proposals, in a graph or not.
         draft_waits: how often a proposal let the host wait for lengths.
         target_replays: of full graphs of the target, counted with model runner V2 alone, which does
             not log them for every model.
@@ -144,6 +148,7 @@ class Result:
     proposals: list[DraftProposal] = field(default_factory=list)
     layers: list[dict[str, Any]] = field(default_factory=list)
     draft_replays: int = 0
+    draft_passes: int = 0
     draft_waits: int = 0
     target_replays: int = 0
     num_gpu_blocks: int = 0
@@ -276,11 +281,21 @@ def _do_not_trace() -> None:
     os.environ.update(TORCHDYNAMO_DISABLE="1", VLLM_USE_AOT_COMPILE="0")
 
 
+def _judge_drafts_after(proposals: int) -> None:
+    """Let a draft be judged by fewer proposals than it is worth waiting for with users."""
+    from mkv_ascend.adapters.common.patches import acceptance_by_count
+    from mkv_ascend.drafting.worth import DraftWorth
+
+    vars(acceptance_by_count)["DraftWorth"] = functools.partial(DraftWorth, proposals)
+
+
 def _execute(scenario: Scenario) -> Result:
     if scenario.graphs is not None and not scenario.traced:
         _do_not_trace()
     if scenario.record_drafts and scenario.environment.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
         _hand_over_drafts()
+    if scenario.judged_after is not None:
+        _judge_drafts_after(scenario.judged_after)
     if scenario.pictures:
         from tests.support import pictures
 
@@ -324,6 +339,7 @@ def _execute(scenario: Scenario) -> Result:
         proposals=proposals,
         layers=_layers(llm),
         draft_replays=replays["replays"],
+        draft_passes=replays["passes"],
         draft_waits=replays["host_waits"],
         target_replays=len(target_replays),
         num_gpu_blocks=core.vllm_config.cache_config.num_gpu_blocks or 0,
@@ -355,7 +371,7 @@ def _draft_replays(llm: Any) -> dict[str, Any]:
     from vllm.platforms import current_platform
 
     if type(current_platform).__module__.split(".")[0] != "mkv_ascend":
-        return {"replays": 0, "host_waits": 0}
+        return {"replays": 0, "host_waits": 0, "passes": 0}
     # The last rank has the draft: of a pipeline no other stage has.
     answer: dict[str, Any] = llm.collective_rpc("draft_replays")[-1]
     return answer

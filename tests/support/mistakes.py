@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tests.support.mistake import DRAFT, LLAMA, OWN_PROCESS, Mistake, mkv, one, spec
 from tests.support.mistakes_of_families import FAMILIES
+from tests.support.mistakes_of_giving_up import GIVING_UP
 from tests.support.mistakes_of_windows import WINDOWS
 
 COMMANDS = (
@@ -368,6 +369,7 @@ MISTAKES = (
     *OPTIONS,
     *DRAFTS,
     *WINDOWS,
+    *GIVING_UP,
     *PLANNED,
     *ADAPTERS,
     *SEVERAL,

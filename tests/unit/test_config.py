@@ -172,6 +172,7 @@ def test_every_option_has_its_section_in_the_documentation() -> None:
         "layout.max_block_size",
         "kv_cache.draft_dtype",
         "drafting.window",
+        "drafting.give_up_below",
         "start_up_report",
     ]
     for path in option_paths(MkvConfig):
@@ -229,6 +230,18 @@ def test_windows_that_the_draft_cannot_have(window: Any) -> None:
         parse_config({"mkv_ascend": {"drafting": {"window": window}}})
 
 
+def test_a_draft_is_given_up_below_a_share() -> None:
+    parsed = parse_config({"mkv_ascend": {"drafting": {"give_up_below": 0.25}}})
+    assert parsed.drafting == DraftingOptions(give_up_below=0.25)
+    assert parse_config({}).drafting.give_up_below is None
+
+
+@pytest.mark.parametrize("share", [0, 1, 0.0, 1.0, -0.1, 20, float("nan"), "0.2", True, [0.2]])
+def test_shares_below_which_no_draft_can_be_given_up(share: Any) -> None:
+    with pytest.raises(ConfigError, match=r"give_up_below is .*allowed: more than 0 and less than"):
+        parse_config({"mkv_ascend": {"drafting": {"give_up_below": share}}})
+
+
 OBJECTIVES = "balanced, fewest_groups, least_memory"
 
 
@@ -267,6 +280,7 @@ words = st.one_of(
             "kv_cache",
             "drafting",
             "window",
+            "give_up_below",
             "target",
             "draft",
             "layers",

@@ -38,6 +38,7 @@ ALONE = {
     ("layout", "max_padding_fraction"): [None, 0, 0.0, 0.3, 1, 1.1, -0.1, True, "0"],
     ("layout", "max_block_size"): [None, 0, 64, 128, 192, 256, 1 << 20, (1 << 20) + 128, True],
     ("kv_cache", "draft_dtype"): [None, "bfloat16", "float16", "float32", "int8", 16],
+    ("drafting", "give_up_below"): [None, 0, 1, 0.2, 0.999, 1.5, -0.2, True, "0.2"],
     ("drafting", "window"): [None, 1, 2, 4096, (1 << 31) - 1, 1 << 31, True, "4096"],
 }
 """Values of single options, right and wrong."""
@@ -70,7 +71,10 @@ OPTIONS = mapping(
         max_block_size=st.sampled_from(ALONE["layout", "max_block_size"]),
     ),
     kv_cache=mapping(draft_dtype=st.sampled_from(ALONE["kv_cache", "draft_dtype"])),
-    drafting=mapping(window=st.sampled_from(ALONE["drafting", "window"])),
+    drafting=mapping(
+        window=st.sampled_from(ALONE["drafting", "window"]),
+        give_up_below=st.sampled_from(ALONE["drafting", "give_up_below"]),
+    ),
     start_up_report=st.sampled_from([None, "/x.json", "x.json", "", 1]),
 )
 ADDITIONAL = st.one_of(
@@ -127,5 +131,5 @@ def test_every_option_and_default_is_described() -> None:
             described += 1 + walk(inner)
         return described
 
-    # The namespace, its five options, and four, three, one and one below these.
-    assert walk(SCHEMA) == 15
+    # The namespace, its five options, and four, three, one and two below these.
+    assert walk(SCHEMA) == 16

@@ -20,7 +20,7 @@ from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder
 from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
-from mkv_ascend.adapters.common import graph_memory, pipeline
+from mkv_ascend.adapters.common import giving_up, graph_memory, pipeline
 from mkv_ascend.adapters.common import runner_records as records
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of, create_proposer
@@ -254,6 +254,7 @@ class MkvModelRunner(NPUModelRunner):
     def _update_states(self, scheduler_output: Any) -> Any:
         """As vllm-ascend's; also notes requests that begin behind computed tokens, or sit out, and
         tokens that a first stage is not told."""
+        giving_up.obey(assembly_of(self.drafter), scheduler_output)
         self._skipped.note(self, scheduler_output)
         if pipeline.is_first_stage(self.vllm_config):
             pipeline.catch_up(self, scheduler_output)
@@ -281,7 +282,7 @@ class MkvModelRunner(NPUModelRunner):
         self, token_ids: Any, sampling: Any, scheduled: Any, spec: Any, common: Any, *args: Any
     ) -> Any:
         """As vllm-ascend's, after the draft has rebuilt its states behind prefix hits."""
-        if self._rebuilding is not None:
+        if self._rebuilding is not None and not self.drafter.assembly.given_up:
             batch = self.input_batch
             tokens = tokens_on_the_host(batch.req_id_to_index, batch.token_ids_cpu, self.device)
             self._rebuilding.run(tokens, common)

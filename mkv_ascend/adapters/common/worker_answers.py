@@ -19,16 +19,16 @@ def attention_layers(rows: Sequence[LayerRow]) -> list[dict[str, Any]]:
 
 def draft_replays(assembly: Assembly | None) -> dict[str, Any]:
     """Numbers of requests for which the draft's passes are captured, and how often they were
-    replayed; how often the host waited for the lengths of a proposal, replayed or not.
+    replayed; how often the host waited for the lengths of a proposal, replayed or not; and how many
+    passes proposals took.
 
     For ``collective_rpc("draft_replays")``.
     """
     graphs = None if assembly is None else assembly.graphs
-    waits = 0 if assembly is None else assembly.proposal.plan.host_reads
-    if graphs is None:
-        return {"captured": [], "replays": 0, "host_waits": waits}
+    proposal = None if assembly is None else assembly.proposal
     return {
-        "captured": sorted({shape.requests for shape in graphs.captured}),
-        "replays": graphs.replays,
-        "host_waits": waits,
+        "captured": [] if graphs is None else sorted({shape.requests for shape in graphs.captured}),
+        "replays": 0 if graphs is None else graphs.replays,
+        "host_waits": 0 if proposal is None else proposal.plan.host_reads,
+        "passes": 0 if proposal is None else proposal.counts.passes,
     }

@@ -21,17 +21,27 @@ STEPS = ((3, 2, None), (3, 2, {"r": 1}), (1, 0, None), (3, 3, {"s": 2}), (0, 0, 
 """Scheduled draft tokens, accepted ones, and how many a grammar forbids by request."""
 
 
+class CountingScheduler:
+    """What vLLM's method reads of its scheduler."""
+
+    num_spec_tokens = 3
+
+    def __init__(self, log_stats: bool, vllm_config: Any) -> None:
+        self.log_stats, self.vllm_config = log_stats, vllm_config
+
+
 def counted(
     folder: Path, log_stats: bool, method: str = "eagle3"
 ) -> tuple[Any, dict[str, Counter[tuple[str, ...]]]]:
     """vLLM's count of the steps, and ours by name and labels."""
-    (count,) = acceptance_by_count.count_by_number.functions.values()
+    count = next(iter(acceptance_by_count.count_by_number.functions.values()))
     config = SimpleNamespace(
+        additional_config={},
         model_config=SimpleNamespace(served_model_name="m"),
         parallel_config=SimpleNamespace(data_parallel_index=0),
         speculative_config=SimpleNamespace(method=method),
     )
-    scheduler = SimpleNamespace(log_stats=log_stats, num_spec_tokens=3, vllm_config=config)
+    scheduler = CountingScheduler(log_stats, config)
     stats = None
     for number, accepted, invalid in STEPS:
         original = Scheduler.make_spec_decoding_stats

@@ -51,6 +51,7 @@ class Assembly:
     proposal: Proposal
     capturer: AscendCapturer
     graphs: GraphRunner | None = None
+    given_up = False
     why_eager: str | None = None
 
     def __init__(
@@ -156,6 +157,9 @@ class Assembly:
             agreed: where the target's step is a verify step on all ranks that run it together,
                 in graphs: the most requests of a rank.
         """
+        if self.given_up:
+            drafts = target.requests, self.proposer.num_speculative_tokens
+            return target.next_token_ids.new_zeros(drafts, dtype=torch.int64)
         drafted: torch.Tensor | Eager = self._without_graphs
         if self.graphs is not None:
             in_step = InStep(agreed) if self.draft.runs_in_step() else None
@@ -167,6 +171,10 @@ class Assembly:
         self.proposal.counts.note(target.requests, count, eager)
         self._publish()
         return drafted
+
+    def give_up(self) -> None:
+        """Draft no more: proposals are zeros from now on, and cost nothing."""
+        self.given_up = True
 
     def run_along(self, agreed: int | None) -> torch.Tensor | None:
         """Replay with other ranks where this one has no requests; None: they run eagerly.

@@ -23,7 +23,7 @@ from vllm_ascend.spec_decode.draft_proposer import AscendDraftModelProposer
 from vllm_ascend.spec_decode.eagle_proposer import AscendEagleProposer
 from vllm_ascend.spec_decode.step3p5 import AscendStep3p5MTPProposer
 
-from mkv_ascend.adapters.common import pipeline
+from mkv_ascend.adapters.common import giving_up, pipeline
 from mkv_ascend.adapters.common.attention.building import ModelBeingBuilt, building
 from mkv_ascend.adapters.common.attention.derived import derive
 from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
@@ -321,12 +321,14 @@ def create_proposer(
 
     Raises:
         ValueError: vllm-ascend does not know the method.
+        NotImplementedError: an option is for our proposals, and vllm-ascend makes these.
     """
     kept = host.keeps_proposer(method, vllm_config)
     proposer = None if kept else proposer_class(method, vllm_config)
-    if proposer is None:
-        return get_spec_decode_method(method, vllm_config, device, runner)
     if proposer not in (*PROPOSERS.values(), Step3p5LayerProposer):
+        giving_up.refuse_for_other_proposals(vllm_config)
+        if proposer is None:
+            return get_spec_decode_method(method, vllm_config, device, runner)
         made = proposer(vllm_config, device, runner)
         made.draft_host = host
         return made

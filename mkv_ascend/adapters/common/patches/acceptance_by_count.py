@@ -2,7 +2,8 @@
 """Counts what was accepted by the number of draft tokens that a request verified.
 
 vLLM counts acceptance by position alone. Where K follows the batch size, this does not tell what a
-K was worth. The scheduler knows both numbers on the host. A worthless draft is named, once.
+K was worth. The scheduler knows both numbers on the host. A worthless draft is named, once, and is
+given up where ``drafting.give_up_below`` asks for it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mkv_ascend.adapters.common import giving_up
+from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.common.start_up import labels_of
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import patch
@@ -55,13 +58,28 @@ def _worth(model_name: str, engine: str) -> DraftWorth:
     return DraftWorth()
 
 
+@functools.cache
+def _worth_going_on(model_name: str, engine: str, below: float) -> DraftWorth:
+    return DraftWorth(least=below)
+
+
 @patch(
     name="acceptance by number of draft tokens",
-    target="vllm.v1.core.sched.scheduler:Scheduler.make_spec_decoding_stats",
+    target=(
+        "vllm.v1.core.sched.scheduler:Scheduler.make_spec_decoding_stats",
+        "vllm.v1.core.sched.scheduler:Scheduler._update_after_schedule",
+        "vllm.v1.core.sched.scheduler:Scheduler.update_draft_token_ids",
+    ),
+    reads=(
+        "vllm.v1.core.sched.scheduler:Scheduler.schedule",
+        "vllm.v1.core.sched.async_scheduler:AsyncScheduler._update_after_schedule",
+    ),
+    writes=("spec_token_ids", "_spec_token_placeholders", "dynamic_sd_lookup"),
     why="vLLM's metrics tell acceptance by position alone, and nobody else on the host knows how "
-    "many of which number of draft tokens were accepted, or says where next to none are.",
-    until="vLLM counts acceptance by number of draft tokens",
-    test="tests/emulated/platform/test_metrics.py",
+    "many of which number of draft tokens were accepted, says where next to none are, or stops a "
+    "draft then.",
+    until="vLLM counts acceptance by number of draft tokens, and gives drafts up",
+    test=("tests/emulated/platform/test_metrics.py", "tests/emulated/drafting/test_giving_up.py"),
 )
 def count_by_number(
     original: Callable[..., Any],
@@ -75,18 +93,63 @@ def count_by_number(
     """As vLLM's, and count; nothing where vLLM counts nothing."""
     numbers = num_draft_tokens, num_accepted_tokens
     made = original(scheduler, stats, *numbers, num_invalid_spec_tokens, request_id)
-    if made is None:
-        return None
-    labels = labels_of(scheduler.vllm_config)
     # As vLLM: tokens that a grammar forbids are not verified.
     number = num_draft_tokens - (num_invalid_spec_tokens or {}).get(request_id, 0)
-    acceptance = _acceptance(**labels)
-    if acceptance is not None:
-        acceptance.note(number, num_accepted_tokens)
-    # Drafts that are looked up cost next to nothing, and may find nothing for long.
-    if scheduler.vllm_config.speculative_config.method not in LOOKED_UP:
-        _warn_of(_worth(**labels).note(number, num_accepted_tokens))
+    _judge(scheduler, number, num_accepted_tokens)
+    if made is not None:
+        acceptance = _acceptance(**labels_of(scheduler.vllm_config))
+        if acceptance is not None:
+            acceptance.note(number, num_accepted_tokens)
     return made
+
+
+@count_by_number.also(target="vllm.v1.core.sched.scheduler:Scheduler._update_after_schedule")
+def tell_workers(original: Callable[..., None], scheduler: Any, scheduled: Any) -> None:
+    """As vLLM's; the step tells workers whether the draft is given up."""
+    original(scheduler, scheduled)
+    giving_up.tell(scheduler, scheduled)
+
+
+@count_by_number.also(target="vllm.v1.core.sched.scheduler:Scheduler.update_draft_token_ids")
+def take_no_drafts(original: Callable[..., None], scheduler: Any, drafts: Any) -> None:
+    """As vLLM's, as long as the draft is not given up."""
+    if not giving_up.drops_drafts(scheduler):
+        original(scheduler, drafts)
+
+
+def _judge(scheduler: Any, number: int, accepted: int) -> None:
+    """Say once if the draft is worthless; give it up where that is asked for."""
+    config = scheduler.vllm_config
+    # Drafts that are looked up cost next to nothing, and may find nothing for long.
+    if config.speculative_config.method in LOOKED_UP or giving_up.is_given_up(scheduler):
+        return
+    labels, below = labels_of(config), options_of(config).drafting.give_up_below
+    _warn_of(_worth(**labels).note(number, accepted))
+    if below is None:
+        return
+    found = _worth_going_on(**labels, below=below).note(number, accepted)
+    if found is not None:
+        give_up(scheduler, found, below)
+
+
+def give_up(scheduler: Any, found: Worthless, below: float) -> None:
+    """Let the draft of this scheduler's engine run no more; verify nothing, if graphs allow it."""
+    giving_up.give_up(scheduler, found, below)
+    if not giving_up.keeps_rows(scheduler):
+        _take_rows(scheduler)
+
+
+def _take_rows(scheduler: Any) -> None:
+    """Schedule no draft tokens from now on. Steps that are under way keep theirs."""
+    for request in scheduler.requests.values():
+        request.spec_token_ids = []
+    # With asynchronous scheduling each request is given these before its tokens are known. The list
+    # itself is part of steps under way.
+    scheduler._spec_token_placeholders = []
+    if hasattr(scheduler, "dynamic_sd_lookup"):
+        # vLLM 0.30.0 makes the list anew from K by batch size, and fills requests up to K + 1.
+        requests = scheduler.vllm_config.scheduler_config.max_num_seqs
+        scheduler.dynamic_sd_lookup = [0] * (requests + 1)
 
 
 def _warn_of(found: Worthless | None) -> None:

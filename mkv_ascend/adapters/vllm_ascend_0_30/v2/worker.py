@@ -14,7 +14,7 @@ from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.worker.gpu import attn_utils
 from vllm_ascend.worker.worker import NPUWorker
 
-from mkv_ascend.adapters.common import graph_memory, start_up, worker_answers
+from mkv_ascend.adapters.common import giving_up, graph_memory, start_up, worker_answers
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
 from mkv_ascend.adapters.common.early_checks import recurrent_refusals
@@ -174,7 +174,9 @@ class MkvWorkerV2(NPUWorker):
 
     @override(REQUESTS_BEHIND_HITS)
     def execute_model(self, scheduler_output: SchedulerOutput) -> Any:
-        """As vllm-ascend's; also notes requests that begin behind computed tokens."""
+        """As vllm-ascend's; also notes requests that begin behind computed tokens, and a draft that
+        is given up."""
+        giving_up.obey(self.assembly(), scheduler_output)
         rebuilding = getattr(self.model_runner.speculator, "rebuilding", None)
         if rebuilding is not None:
             note_requests(rebuilding.lost, scheduler_output)

@@ -277,7 +277,7 @@ class MkvSpeculator(DraftModelSpeculator):
             mm_inputs,
         )
         target = target_output(step)
-        if self.rebuilding is not None:
+        if self.rebuilding is not None and not self.assembly.given_up:
             tokens = tokens_on_the_device(input_batch, self._token_ids)
             self.rebuilding.run(tokens, target.common)
         if self.draft_counts is None:
