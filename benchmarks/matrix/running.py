@@ -10,7 +10,8 @@ from typing import Any
 
 from benchmarks import host
 from benchmarks.matrix import lookup, prompts, refusals
-from benchmarks.matrix.cells import ROUNDED, Cell, K
+from benchmarks.matrix.cells import Cell, K
+from benchmarks.matrix.families import ROUNDED
 from benchmarks.matrix.judging import Judge, acceptance
 from benchmarks.matrix.rounded import RoundedJudge
 from tests.support import engine

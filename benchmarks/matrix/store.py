@@ -28,7 +28,7 @@ MODELS = "tiny_models"
 """Folder of sources that decide the tiny models alone, which are part of the question."""
 
 NOT_JUDGED = (
-    "cells.py", "store.py", "table.py", "progress.py", "workers.py", "__main__.py",
+    "cells.py", "families.py", "store.py", "table.py", "progress.py", "workers.py", "__main__.py",
 )  # fmt: skip
 """Sources of this package that change no verdict; the cell itself is part of the question."""
 

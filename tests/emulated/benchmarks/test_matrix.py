@@ -43,6 +43,8 @@ CELLS = [
     "ernie4.5-moe/mtp",
     "longcat/mtp",
     "step3.5/mtp",
+    "glm4.7-flash/mtp",
+    "exaone-moe/mtp",
     "qwen3/dense",
     "qwen3-moe/dense",
     "qwen3.5/dense",

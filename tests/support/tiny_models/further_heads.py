@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from tests.support.tiny_models import (
     heads_ernie,
+    heads_exaone,
     heads_glm4,
+    heads_glm4_lite,
     heads_mimo,
     heads_qwen3_5,
     heads_sparse,
@@ -14,5 +16,13 @@ from tests.support.tiny_models import (
 
 def register() -> None:
     """Let heads of all families be built and loaded."""
-    for family in (heads_sparse, heads_ernie, heads_glm4, heads_mimo, heads_qwen3_5):
+    for family in (
+        heads_sparse,
+        heads_ernie,
+        heads_exaone,
+        heads_glm4,
+        heads_glm4_lite,
+        heads_mimo,
+        heads_qwen3_5,
+    ):
         family.register()

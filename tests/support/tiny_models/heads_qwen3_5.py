@@ -12,8 +12,8 @@ from torch import nn
 
 from tests.support.tiny_models.heads import MTP_HEADS, Head, Qwen3NextMtpHead
 
-MODEL_TYPE = "qwen3_5_moe"
-"""Of the checkpoints: those with experts, which see images too."""
+MODEL_TYPES = ("qwen3_5", "qwen3_5_moe")
+"""Of the checkpoints: without experts and with them. All see images too."""
 
 
 class Qwen35MtpHead(Qwen3NextMtpHead):
@@ -37,4 +37,5 @@ class Qwen35MtpHead(Qwen3NextMtpHead):
 
 def register() -> None:
     """Let heads of this family be built and loaded."""
-    cast("dict[str, type[Head]]", MTP_HEADS)[MODEL_TYPE] = Qwen35MtpHead
+    for model_type in MODEL_TYPES:
+        cast("dict[str, type[Head]]", MTP_HEADS)[model_type] = Qwen35MtpHead

@@ -25,7 +25,8 @@ from tests.support.tiny_models.recipe import (
     Recipe,
     RecurrentRecipe,
 )
-from tests.support.tiny_models.recipes_of_families import FAMILIES, HEADS_OF_FAMILIES
+from tests.support.tiny_models.recipes_of_families import FAMILIES
+from tests.support.tiny_models.recipes_of_family_heads import HEADS_OF_FAMILIES
 from tests.support.tiny_models.recipes_of_heads import HEADS
 from tests.support.tiny_models.recipes_recurrent import RECURRENT
 from tests.support.tiny_models.recipes_sparse import FITTED, SPARSE
@@ -251,12 +252,19 @@ FOR_THE_MATRIX = (
     "deepseek_v32_eagle3",
     "deepseek_v32_mtp",
     "ernie4_5_moe",
+    "ernie4_5_moe_eagle3",
     "ernie4_5_moe_mtp",
+    "exaone_moe",
+    "exaone_moe_mtp",
     "gemma4_eagle3",
     "glm4_moe",
+    "glm4_moe_eagle3",
+    "glm4_moe_lite",
+    "glm4_moe_lite_mtp",
     "glm4_moe_mtp",
     "granite4_dflash",
     "hy_v3",
+    "hy_v3_eagle3",
     "hy_v3_mtp",
     "lfm2_dflash",
     "lfm2_eagle3",
@@ -268,8 +276,16 @@ FOR_THE_MATRIX = (
     "nemotron_h",
     "nemotron_h_mtp",
     "qwen3",
+    "qwen3_5_dflash",
+    "qwen3_5_eagle3",
     "qwen3_5_moe",
+    "qwen3_5_moe_eagle3",
     "qwen3_5_moe_mtp",
+    "qwen3_5_mtp",
+    "qwen3_dflash",
+    "qwen3_eagle3",
+    "qwen3_moe_dflash",
+    "qwen3_moe_eagle3",
     "qwen3_next_dflash",
     "qwen3_next_eagle3",
     "step3p5",

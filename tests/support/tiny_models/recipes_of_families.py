@@ -10,27 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tests.support.tiny_models.recipe import (
-    SLIDING_WINDOW,
-    AssistantRecipe,
-    DerivedRecipe,
-    HeadRecipe,
-    Recipe,
-    SteadyRecipe,
-)
+from tests.support.tiny_models.recipe import SLIDING_WINDOW, Recipe, SteadyRecipe
 from tests.support.tiny_models.tokenizer import VOCABULARY_SIZE
-
-# Heads of another size than the targets', so that pages are unequal.
-_WIDE_HEAD: Mapping[str, Any] = {
-    "head_dim": 128,
-    "num_attention_heads": 2,
-    "intermediate_size": 256,
-    "num_hidden_layers": 1,
-}
 
 # As the models of 26 and 31 billion: in full attention heads are larger, a part of them is rotated,
 # and keys are values too. Smaller models add an embedding for each layer.
-_GEMMA4_HEADS: Mapping[str, Any] = {
+GEMMA4_HEADS: Mapping[str, Any] = {
     "head_dim": 64,
     "global_head_dim": 128,
     "attention_k_eq_v": True,
@@ -58,6 +43,59 @@ FAMILIES = (
             "topk_group": 1,
             "routed_scaling_factor": 1.0,
             "norm_topk_prob": True,
+        },
+        steps=250,
+    ),
+    Recipe(
+        name="glm4_moe_lite",
+        model_type="glm4_moe_lite",
+        # Heads of the sizes that GLM-4.7-Flash has. As there, their number is no power of two, and
+        # vllm-ascend pads them.
+        architecture={
+            "num_attention_heads": 3,
+            "num_key_value_heads": 3,
+            "q_lora_rank": 128,
+            "kv_lora_rank": 512,
+            "qk_nope_head_dim": 192,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 256,
+            "intermediate_size": 256,
+            "moe_intermediate_size": 64,
+            "n_routed_experts": 8,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 2,
+            "first_k_dense_replace": 1,
+            "n_group": 1,
+            "topk_group": 1,
+            "topk_method": "noaux_tc",
+            "routed_scaling_factor": 1.8,
+            "norm_topk_prob": True,
+        },
+        steps=180,
+        learning_rate=0.025,
+    ),
+    Recipe(
+        name="exaone_moe",
+        model_type="exaone_moe",
+        # As K-EXAONE: windows are rotated, full attention is not; experts behind the first layer.
+        architecture={
+            "head_dim": 64,
+            "intermediate_size": 256,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "sliding_window": SLIDING_WINDOW,
+            "sliding_window_pattern": 2,
+            "moe_intermediate_size": 64,
+            "num_experts": 8,
+            "num_shared_experts": 1,
+            "num_experts_per_tok": 2,
+            "first_k_dense_replace": 1,
+            "mlp_layer_types": ["dense", "sparse"],
+            "is_moe_layer": [False, True],
+            "n_group": 1,
+            "topk_group": 1,
+            "routed_scaling_factor": 2.5,
+            "norm_topk_prob": True,
+            "architectures": ["ExaoneMoEForCausalLM"],
         },
         steps=250,
     ),
@@ -205,130 +243,12 @@ FAMILIES = (
         name="gemma4",
         model_type="gemma4_text",
         architecture={
-            **_GEMMA4_HEADS,
+            **GEMMA4_HEADS,
             "intermediate_size": 256,
             "num_hidden_layers": 4,
             "layer_types": ["sliding_attention", "full_attention"] * 2,
             "vocab_size_per_layer_input": VOCABULARY_SIZE,
         },
         steps=200,
-    ),
-)
-
-HEADS_OF_FAMILIES: tuple[DerivedRecipe, ...] = (
-    HeadRecipe(
-        name="glm4_moe_mtp",
-        model_type="glm4_moe",
-        source="glm4_moe",
-        method="mtp",
-        architecture={},
-        steps=50,
-    ),
-    HeadRecipe(
-        name="hy_v3_mtp",
-        model_type="hy_v3",
-        source="hy_v3",
-        method="mtp",
-        architecture={},
-        steps=50,
-    ),
-    HeadRecipe(
-        name="ernie4_5_moe_mtp",
-        model_type="ernie4_5_moe",
-        source="ernie4_5_moe",
-        method="mtp",
-        architecture={},
-        steps=60,
-    ),
-    HeadRecipe(
-        name="longcat_flash_mtp",
-        model_type="longcat_flash",
-        source="longcat_flash",
-        method="mtp",
-        architecture={},
-        steps=50,
-    ),
-    HeadRecipe(
-        name="minimax_m2_eagle3",
-        model_type="llama",
-        source="minimax_m2",
-        method="eagle3",
-        architecture={
-            **_WIDE_HEAD,
-            "eagle_aux_hidden_state_layer_ids": [0, 1],
-            "num_aux_hidden_states": 2,
-        },
-        steps=60,
-    ),
-    HeadRecipe(
-        # For a target with pictures, whose language part is this model (``pictured_model``).
-        name="mimo_eagle3",
-        model_type="llama",
-        source="mimo",
-        method="eagle3",
-        architecture={
-            **_WIDE_HEAD,
-            "eagle_aux_hidden_state_layer_ids": [0, 1],
-            "num_aux_hidden_states": 2,
-        },
-        steps=60,
-    ),
-    HeadRecipe(
-        name="mimo_mtp",
-        model_type="qwen2",
-        source="mimo",
-        method="mtp",
-        architecture={},
-        steps=50,
-    ),
-    HeadRecipe(
-        name="qwen3_5_moe_mtp",
-        model_type="qwen3_5_moe",
-        source="qwen3_5_moe",
-        method="mtp",
-        architecture={},
-        steps=50,
-    ),
-    HeadRecipe(
-        name="nemotron_h_mtp",
-        model_type="nemotron_h",
-        source="nemotron_h",
-        method="mtp",
-        architecture={},
-        steps=50,
-    ),
-    HeadRecipe(
-        name="step3p5_mtp",
-        model_type="step3p5",
-        source="step3p5",
-        method="mtp",
-        architecture={},
-        steps=50,
-    ),
-    HeadRecipe(
-        name="gemma4_eagle3",
-        model_type="llama",
-        source="gemma4",
-        method="eagle3",
-        architecture={
-            **_WIDE_HEAD,
-            "eagle_aux_hidden_state_layer_ids": [1, 2, 3],
-            "num_aux_hidden_states": 3,
-        },
-        steps=60,
-    ),
-    AssistantRecipe(
-        name="gemma4_mtp",
-        model_type="gemma4_assistant",
-        source="gemma4",
-        method="mtp",
-        architecture={
-            "hidden_size": 64,
-            **_GEMMA4_HEADS,
-            "intermediate_size": 128,
-            "layer_types": ["sliding_attention", "full_attention"],
-            "vocab_size_per_layer_input": 0,
-        },
-        steps=80,
     ),
 )

@@ -97,6 +97,13 @@ HEADS: tuple[DerivedRecipe, ...] = (
             ("granite4", "granite4", [0, 1, 2], 30),
             ("lfm2", "lfm2", [0, 1, 2], 60),
             ("deepseek_v32", "deepseek_v32_target", [1], 60),
+            ("qwen3", "qwen3", [0, 1], 60),
+            ("qwen3_moe", "qwen3_moe", [0, 1], 60),
+            ("qwen3_5", "qwen3_5", [0, 1], 60),
+            ("qwen3_5_moe", "qwen3_5_moe", [0, 1], 60),
+            ("glm4_moe", "glm4_moe", [0, 1], 60),
+            ("hy_v3", "hy_v3", [0, 1], 60),
+            ("ernie4_5_moe", "ernie4_5_moe", [0, 1], 60),
         )
     ),
     HeadRecipe(
@@ -143,6 +150,9 @@ HEADS: tuple[DerivedRecipe, ...] = (
             ("qwen3_next", "qwen3_next", [0, 1]),
             ("granite4", "granite4", [0, 1]),
             ("lfm2", "lfm2", [0, 1]),
+            ("qwen3", "qwen3", [0]),
+            ("qwen3_moe", "qwen3_moe", [0]),
+            ("qwen3_5", "qwen3_5", [0]),
         )
     ),
     HeadRecipe(

@@ -64,11 +64,14 @@ SPARSE_CODE_FILES = ("deepseek_v32.py",)
 MTP_CODE_FILES = {
     "deepseek_v32": ("heads_sparse.py",),
     "ernie4_5_moe": ("heads_ernie.py",),
+    "exaone_moe": ("heads_exaone.py",),
     "glm4_moe": ("heads_glm4.py",),
+    "glm4_moe_lite": ("heads_glm4.py", "heads_glm4_lite.py"),
     "hy_v3": ("hy_v3.py", "heads_glm4.py"),
     "longcat_flash": ("longcat_flash.py",),
     "nemotron_h": ("nemotron_h.py",),
     "qwen2": ("heads_mimo.py",),
+    "qwen3_5": ("heads_qwen3_5.py",),
     "qwen3_5_moe": ("heads_qwen3_5.py",),
     "step3p5": ("step3p5.py",),
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafting layers of GLM-4 and MiMo: what they take from the target and hand to their next step."""
+"""Drafting layers of single families: what they take from targets and hand to their next step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.tiny_models import further_heads, head_training, store, training
+from tests.support.tiny_models import (
+    further_heads,
+    head_training,
+    store,
+    training,
+)
 from tests.support.tiny_models.heads import MTP_HEADS, Head
 from tests.support.tiny_models.recipes import HeadRecipe, Recipe
 
@@ -19,22 +24,41 @@ SIZES = {
     "num_key_value_heads": 2,
     "num_hidden_layers": 2,
 }
+EXPERTS = {
+    "moe_intermediate_size": 16,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1,
+}
+LATENT = {
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+}
+WINDOW = 3
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "qwen2": {},
-    "glm4_moe": {
-        "head_dim": 16,
-        "moe_intermediate_size": 16,
-        "n_routed_experts": 4,
-        "num_experts_per_tok": 2,
-        "first_k_dense_replace": 1,
-    },
+    "glm4_moe": {"head_dim": 16, **EXPERTS},
+    "glm4_moe_lite": {**LATENT, **EXPERTS},
+}
+"""Families whose layer does not see the token at position 0."""
+WITH_A_WINDOW: dict[str, Any] = {
+    "head_dim": 16,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "sliding_window": WINDOW,
+    "sliding_window_pattern": 2,
+    "moe_intermediate_size": 16,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
 }
 TOKENS = torch.tensor([[5, 9, 2, 77, 3, 3]])
 
 
 def head_of(model_type: str) -> Head:
     """A head with random weights, norms too, on a random target."""
-    architecture = {**SIZES, **ARCHITECTURES[model_type]}
+    architecture = {**SIZES, **ARCHITECTURES.get(model_type, WITH_A_WINDOW)}
     target = training.build_model(Recipe("small", model_type, architecture, steps=1)).eval()
     recipe = HeadRecipe(
         name="small_mtp",
@@ -73,15 +97,33 @@ def test_mimo_takes_the_last_layers_output_before_the_norm() -> None:
     assert (normed - wanted).abs().max() > 0.1
 
 
-def test_mimo_hands_on_what_is_normed_and_glm4_what_is_not() -> None:
+@pytest.mark.parametrize("model_type", ["qwen2", "exaone_moe"])
+def test_some_layers_hand_on_what_is_normed(model_type: str) -> None:
     with torch.inference_mode():
-        mimo: Any = head_of("qwen2")
-        states, following = mimo(TOKENS, mimo.known(hidden_states(mimo)[0]))
+        head: Any = head_of(model_type)
+        states, following = head(TOKENS, head.known(hidden_states(head)[0]))
         assert torch.equal(states, following)
-        glm: Any = head_of("glm4_moe")
-        states, following = glm(TOKENS, glm.known(hidden_states(glm)[0]))
-        torch.testing.assert_close(glm.norm(following), states)
+
+
+@pytest.mark.parametrize("model_type", ["glm4_moe", "glm4_moe_lite"])
+def test_some_layers_hand_on_what_is_not_normed(model_type: str) -> None:
+    with torch.inference_mode():
+        head: Any = head_of(model_type)
+        states, following = head(TOKENS, head.known(hidden_states(head)[0]))
+        torch.testing.assert_close(head.norm(following), states)
         assert (following - states).abs().max() > 0.1
+
+
+def test_k_exaones_layer_sees_as_many_tokens_as_its_window_has() -> None:
+    head = head_of("exaone_moe")
+    with torch.inference_mode():
+        known = head.known(hidden_states(head)[0])
+        states = head(TOKENS, known)[0]
+        others = TOKENS.clone()
+        others[0, 1] = 8
+        changed = (head(others, known)[0] - states).abs().amax(-1)[0] > 1e-4
+    wanted = [1 <= position < 1 + WINDOW for position in range(TOKENS.shape[1])]
+    assert changed.tolist() == wanted
 
 
 @pytest.mark.parametrize("model_type", ARCHITECTURES)
