@@ -12,6 +12,7 @@ import pytest
 import torch
 import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
 from torch import nn
+from vllm.model_executor.models.interfaces import EagleModelMixin
 
 from mkv_ascend.adapters.common.patches import auxiliary_states
 from tests.support import engine, programs, prompts, reference, speculation
@@ -187,6 +188,29 @@ def test_a_class_that_hands_out_states_stays_as_it_is():
     model = handing_out(Own(Adding), (1,))
     assert type(model) is Own
     assert model.asked == (1,)
+
+
+def test_a_class_that_only_says_so_is_given_hooks():
+    """MiMo derives from Qwen2, and its decoder has a forward of its own."""
+
+    class Forgetful(Decoder, EagleModelMixin):
+        pass
+
+    class Derived(Target):
+        supports_eagle3, has_own_lm_head, has_own_embed_tokens = True, False, False
+
+        def __init__(self, kind):
+            nn.Module.__init__(self)
+            self.decoder = Forgetful(kind, 3)
+
+        def get_eagle3_default_aux_hidden_state_layers(self):
+            return ()
+
+        def set_aux_hidden_state_layers(self, layers):
+            raise AssertionError("its decoder would not heed them")
+
+    _, states = handing_out(Derived(Adding), (1, 2))(torch.zeros(2, WIDTH))
+    assert [state.unique().tolist() for state in states] == [[1.0], [2.0]]
 
 
 def test_what_cannot_be_handed_out_is_refused():

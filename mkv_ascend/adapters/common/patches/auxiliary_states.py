@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +25,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 from vllm.compilation.wrapper import TorchCompileWithNoGuardsWrapper
 from vllm.config import VllmConfig, set_current_vllm_config
-from vllm.model_executor.models.interfaces import supports_eagle3
+from vllm.model_executor.models.interfaces import EagleModelMixin, supports_eagle3
 from vllm_ascend.worker import model_runner_v1
 
 from mkv_ascend.adapters.common.patches.read_arguments import reads_argument
@@ -35,6 +36,10 @@ logger = get_logger(__name__)
 
 RESIDUAL = "residual"
 """vLLM's name for the part of a state that a decoder layer has not added yet."""
+
+READ_WHERE_ASKED = frozenset({"aux_hidden_state_layers", "_maybe_add_hidden_state", "super"})
+"""Names of which a decoder's forward has one if it, or the class that it derives from, heeds the
+depths that it was asked for."""
 
 
 @dataclass
@@ -180,7 +185,7 @@ def hand_out(model: nn.Module, vllm_config: VllmConfig) -> None:
     Raises:
         NotImplementedError: under pipeline parallelism, and where its layers are not found.
     """
-    if supports_eagle3(model):
+    if hands_out(model):
         return
     name = type(model).__name__
     if vllm_config.parallel_config.pipeline_parallel_size > 1:
@@ -209,6 +214,21 @@ def hand_out(model: nn.Module, vllm_config: VllmConfig) -> None:
                 decoder, decoder._compile_prefix, decoder._is_encoder
             )
     logger.info("%s hands out hidden states of its layers, gathered by hooks.", name)
+
+
+def hands_out(model: nn.Module) -> bool:
+    """Whether the class of ``model`` returns hidden states of its layers when it is asked.
+
+    MiMo's says so, because it derives from Qwen2's; but its decoder has a forward of its own, which
+    does not look for what was asked.
+    """
+    if not supports_eagle3(model):
+        return False
+    decoders = [module for module in model.modules() if isinstance(module, EagleModelMixin)]
+    return all(
+        READ_WHERE_ASKED & {*inspect.unwrap(type(decoder).forward).__code__.co_names}
+        for decoder in decoders
+    )
 
 
 def decoder_of(model: nn.Module, count: int) -> tuple[nn.Module, list[nn.Module]]:
@@ -243,12 +263,15 @@ LOADER = record(
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner.load_model",
         "vllm.model_executor.models.utils:make_layers",
         "vllm.model_executor.models.interfaces:SupportsEagle3",
+        "vllm.model_executor.models.interfaces:EagleModelMixin",
+        "vllm.model_executor.models.mimo:MiMoModel.forward",
         "vllm.compilation.wrapper:TorchCompileWithNoGuardsWrapper.__init__",
     ),
     writes=("__class__",),
     why="A head of eagle3 or dflash takes hidden states of the target's layers. Classes that hand "
-    "out none are refused: Gemma3, Qwen3-Next, Granite-4, LFM2 and many others. Instances of them "
-    "and of their decoders get a class derived from their own.",
+    "out none are refused: Gemma3, Qwen3-Next, Granite-4, LFM2 and many others. MiMo's says that "
+    "it hands out some, and does not. Instances of them and of their decoders get a class derived "
+    "from their own.",
     until="vLLM gathers hidden states outside of the models' classes",
     test="tests/emulated/drafting/test_auxiliary_states.py",
 )

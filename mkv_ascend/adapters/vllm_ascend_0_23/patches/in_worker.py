@@ -14,6 +14,7 @@ from mkv_ascend.adapters.vllm_ascend_0_23.attention import shared_keys, sparse_b
 from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
     decode_thresholds,
     dense_specs,
+    exaone_router,
     experts_without_gates,
     gdn_rows,
     identity_experts,
@@ -42,6 +43,7 @@ def apply() -> None:
     identity_experts.tell_the_layer.apply()
     paired_attentions.count_attentions.apply()
     longcat_weights.skip_the_drafting_layer.apply()
+    exaone_router.ask_the_router.apply()
     recurrent_blocks.blocks_without_alignment.apply()
     short_convolution.remember_drafted.apply()
     decode_thresholds.rows_that_verify.apply()
