@@ -79,11 +79,10 @@ def obey(assembly: Any, scheduled: Any) -> None:
         assembly.give_up()
 
 
-def refuse_for_other_proposals(config: VllmConfig) -> None:
+def refuse_for_other_proposals(method: str, config: VllmConfig) -> None:
     """Raise NotImplementedError if the option is given: only proposals of ours can be stopped."""
     if options_of(config).drafting.give_up_below is not None:
         raise NotImplementedError(
             "drafting.give_up_below stops drafts whose proposals mkv_ascend makes, and vllm-ascend "
-            f"makes those of this pair (method {config.speculative_config.method}): leave the "
-            "option out"
+            f"makes those of this pair (method {method}): leave the option out"
         )

@@ -64,6 +64,7 @@ def test_counts_of_rejected_tokens_are_int32():
 def configured(method, layers=3, **sizes):
     parallel = {"prefill_context_parallel_size": 1, "decode_context_parallel_size": 1, **sizes}
     return SimpleNamespace(
+        additional_config={},
         speculative_config=SimpleNamespace(
             use_step3p5_mtp=lambda: method == "step3.5",
             use_gemma4_mtp=lambda: False,
@@ -230,6 +231,13 @@ def test_windows_with_channels_first_are_refused(kind, first, triton, refused, m
 def test_a_method_that_nobody_knows_is_refused_by_name():
     with pytest.raises(ValueError, match="telepathy"):
         create_proposer("telepathy", configured("telepathy"), torch.device("cpu"), None, HOST)
+
+
+def test_a_draft_whose_proposals_vllm_ascend_makes_is_not_given_up():
+    config = configured("medusa")
+    config.additional_config = {"mkv_ascend": {"drafting": {"give_up_below": 0.5}}}
+    with pytest.raises(NotImplementedError, match=r"method medusa\): leave the option out"):
+        create_proposer("medusa", config, torch.device("cpu"), None, HOST)
 
 
 @pytest.mark.parametrize("asked", [None, False, True])

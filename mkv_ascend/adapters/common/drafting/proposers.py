@@ -326,7 +326,7 @@ def create_proposer(
     kept = host.keeps_proposer(method, vllm_config)
     proposer = None if kept else proposer_class(method, vllm_config)
     if proposer not in (*PROPOSERS.values(), Step3p5LayerProposer):
-        giving_up.refuse_for_other_proposals(vllm_config)
+        giving_up.refuse_for_other_proposals(method, vllm_config)
         if proposer is None:
             return get_spec_decode_method(method, vllm_config, device, runner)
         made = proposer(vllm_config, device, runner)
