@@ -32,6 +32,8 @@ HANG_SECONDS = 30.0
 GONE_SECONDS = 45.0
 """How long processes of a server that died are waited for."""
 REQUESTS = 16
+THE_MACHINE = Machine()
+"""Nothing of the server's own."""
 FAULTS_VARIABLE = "EMULATED_NPU_FAULTS"
 
 
@@ -79,7 +81,9 @@ class FaultyServer:
         machine: what it sees of the machine.
     """
 
-    def __init__(self, setting: served.Setting, folder: Path, machine: Machine) -> None:
+    def __init__(
+        self, setting: served.Setting, folder: Path, machine: Machine = THE_MACHINE
+    ) -> None:
         self._faults = folder / "faults.json"
         self._machine = machine
         faults = {FAULTS_VARIABLE: str(self._faults)}

@@ -156,6 +156,7 @@ def config_of(pair: Pair, asynchronous: bool, blocks: int | None) -> Any:
         is_multimodal_model=False,
         multimodal_config=None,
         return_sampling_mask=False,
+        served_model_name="model",
         uses_mrope=False,
     )
     vars(config.cache_config).update(
