@@ -39,6 +39,16 @@ OURS = (
         "heads of eagle3 are trained on one hidden state of a layer, and DeepSeek-V4's layers hand "
         "on several residual streams",
     ),
+    Refusal(
+        r"is a LongCat-Flash: its layers have two attentions each",
+        "vllm-ascend 0.30.0rc2 does not read the names of two attentions of a layer, and its "
+        "router does not know experts without matrices",
+    ),
+    Refusal(
+        r"is a Step-3\.5 in torch\.float(32|16): the fused kernel",
+        "vllm-ascend 0.30.0rc2's fused kernel for queries and keys holds them in bfloat16, and "
+        "only in float32 can tokens be compared one by one",
+    ),
 )
 
 VLLM = (

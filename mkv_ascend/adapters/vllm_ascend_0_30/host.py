@@ -65,13 +65,13 @@ def start_process() -> None:
 
 
 def why_not_served(config: VllmConfig) -> str | None:
-    """See ``HostAdapter``: what model runner V2 has not, and drafts beside states."""
-    from mkv_ascend.adapters.vllm_ascend_0_30.common.early_checks import states
+    """See ``HostAdapter``: what V2 has not, families, and drafts beside states."""
+    from mkv_ascend.adapters.vllm_ascend_0_30.common.early_checks import families, states
     from mkv_ascend.adapters.vllm_ascend_0_30.v2 import early_check
 
     if config.use_v2_model_runner and (reason := early_check.why_not_served(config)):
         return reason
-    return states.why_not_served(config)
+    return families.why_not_served(config) or states.why_not_served(config)
 
 
 def worker_of(config: VllmConfig) -> str:

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Families of models that vLLM 0.30.0 has and vllm-ascend 0.30.0rc2 does not serve right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from vllm.config import ModelConfig, VllmConfig
+
+OF_LONGCAT = frozenset({"LongcatFlashForCausalLM", "LongcatFlashNgramForCausalLM"})
+OF_STEP = frozenset({"Step3p5ForCausalLM", "Step3p7ForConditionalGeneration"})
+
+
+def why_not_served(config: VllmConfig) -> str | None:
+    """What is wrong with the target or the draft model; None: nothing."""
+    speculative = config.speculative_config
+    draft = None if speculative is None else speculative.draft_model_config
+    models = [model for model in (config.model_config, draft) if model is not None]
+    return next(filter(None, map(_reason_of, models)), None)
+
+
+def _reason_of(model: ModelConfig) -> str | None:
+    names = set(model.architectures)
+    if names & OF_LONGCAT:
+        return (
+            f"{model.model} is a LongCat-Flash: its layers have two attentions each, whose names "
+            "vllm-ascend 0.30.0rc2 does not read, and experts without matrices, which its router "
+            "takes for others. Possible: vllm-ascend 0.23.0 with vLLM 0.23.0"
+        )
+    # worker/patch_step3p5.py puts a fused kernel in the place of vLLM's attention, in any dtype.
+    if names & OF_STEP and model.dtype != torch.bfloat16:
+        return (
+            f"{model.model} is a Step-3.5 in {model.dtype}: the fused kernel that vllm-ascend "
+            "0.30.0rc2 calls for its queries and keys holds them in bfloat16, and takes no other "
+            "dtype. Possible: --dtype bfloat16, or vllm-ascend 0.23.0 with vLLM 0.23.0"
+        )
+    return None

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Families that vllm-ascend 0.30.0rc2 does not serve right are refused before the start."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from benchmarks.matrix.refusals import known_refusal
+from mkv_ascend.adapters.vllm_ascend_0_30.common.early_checks import families
+
+
+def model(name, dtype=torch.bfloat16):
+    return SimpleNamespace(model="/models/given", architectures=[name], dtype=dtype)
+
+
+DENSE = model("LlamaForCausalLM", torch.float32)
+LONGCAT = model("LongcatFlashForCausalLM")
+STEP = model("Step3p5ForCausalLM", torch.float32)
+
+
+def reason(target, draft=None):
+    speculative = None if draft is None else SimpleNamespace(draft_model_config=draft)
+    config = SimpleNamespace(model_config=target, speculative_config=speculative)
+    return families.why_not_served(config)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (LONGCAT, "/models/given is a LongCat-Flash: .* Possible: vllm-ascend 0.23.0"),
+        (model("LongcatFlashNgramForCausalLM"), "is a LongCat-Flash"),
+        (STEP, r"is a Step-3.5 in torch.float32: .* Possible: --dtype bfloat16"),
+        (model("Step3p7ForConditionalGeneration", torch.float16), "is a Step-3.5 in torch.float16"),
+    ],
+)
+@pytest.mark.parametrize("place", ["target", "draft"])
+def test_a_family_is_refused_with_what_is_possible(found, said, place):
+    text = reason(found) if place == "target" else reason(DENSE, found)
+    assert text is not None
+    (line,) = text.splitlines()
+    assert re.search(said, line)
+    assert known_refusal(text) is not None
+
+
+@pytest.mark.parametrize("draft", [None, DENSE])
+@pytest.mark.parametrize("target", [DENSE, model("Step3p5ForCausalLM")])
+def test_others_and_step_in_bfloat16_are_served(target, draft):
+    assert reason(target, draft) is None
+    speculative = SimpleNamespace(draft_model_config=None)
+    config = SimpleNamespace(model_config=target, speculative_config=speculative)
+    assert families.why_not_served(config) is None
