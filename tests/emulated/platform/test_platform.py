@@ -35,7 +35,9 @@ from tests.support import hosts
 engine_core = hosts.module("kv_cache.engine_core")
 
 XLITE = "vllm_ascend.xlite.xlite_worker.XliteWorker"
-ATTENTION = SimpleNamespace(is_hybrid=False, is_attention_free=False)
+ATTENTION = SimpleNamespace(
+    architectures=["LlamaForCausalLM"], is_hybrid=False, is_attention_free=False
+)
 OPTIONS = {"mkv_ascend": {"attention": {"draft": "flash_attention_3"}}}
 
 

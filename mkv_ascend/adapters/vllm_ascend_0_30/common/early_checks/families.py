@@ -23,7 +23,7 @@ def why_not_served(config: VllmConfig) -> str | None:
 
 
 def _reason_of(model: ModelConfig) -> str | None:
-    names = set(model.architectures)
+    names = set(model.architectures or ())
     if names & OF_LONGCAT:
         return (
             f"{model.model} is a LongCat-Flash: its layers have two attentions each, whose names "
