@@ -49,7 +49,7 @@ class Machine:
     @staticmethod
     def fill(pid: int) -> Path:
         """Leave no byte of the server's ``/dev/shm``; the file that takes them all."""
-        file = Path(f"/proc/{pid}/root/dev/shm/full")
+        file = Path("/proc", str(pid), "root", "dev/shm/full")
         with file.open("wb", buffering=0) as full:
             for size in (1 << 20, 1 << 12):
                 try:

@@ -11,6 +11,7 @@ import re
 import pytest
 
 from tests.support import engine
+from tests.support.kv_transfer import transfer
 from tests.support.loop_judgement import (
     REFERENCE_OF,
     SMALL_ENGINE,
@@ -27,15 +28,6 @@ PAIRS = [
     pytest.param("deepseek_v3_mtp", "deepseek_v3_mtp", "mtp", id="mtp"),
 ]
 K = 3
-
-
-def transfer(folder, role):
-    return {
-        "kv_connector": "FileConnector",
-        "kv_connector_module_path": "tests.emulated.kv_transfer.file_connector",
-        "kv_role": role,
-        "kv_connector_extra_config": {"shared_storage_path": str(folder)},
-    }
 
 
 def read_prompts(target, draft, method, folder):

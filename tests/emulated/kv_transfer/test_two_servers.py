@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from mkv_ascend.commands import demo_client
-from tests.emulated.kv_transfer.test_disaggregated import transfer
 from tests.support import engine
+from tests.support.kv_transfer import transfer
 from tests.support.loop_judgement import NEW_TOKENS, decided_outputs, drafter_of
 from tests.support.server import complete, serve
 from tests.support.tiny_models import model_directory
