@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from transformers.models.exaone_moe import modeling_exaone_moe as transformers_own
 
-from tests.support.tiny_models.heads import MTP_HEADS, Head, attend
+from tests.support.tiny_models.heads import MTP_HEADS, Head, Qwen3NextMtpHead
 
 MODEL_TYPE = "exaone_moe"
 
@@ -30,11 +30,11 @@ class WindowedLayer(transformers_own.ExaoneMoeDecoderLayer):
         return super().forward(hidden_states=hidden_states, attention_mask=mask, **given)
 
 
-class ExaoneMoeMtpHead(Head):
-    """One more layer without experts, of the kind of the target's first: with a window."""
+class ExaoneMoeMtpHead(Qwen3NextMtpHead):
+    """As Qwen3-Next's, one more layer: the target's first kind, with a window and no experts."""
 
     def __init__(self, target: Any) -> None:
-        super().__init__(target)
+        Head.__init__(self, target)
         config, inner = target.config, target.model
         width, epsilon = config.hidden_size, config.rms_norm_eps
         norm = type(inner.norm)
@@ -46,24 +46,6 @@ class ExaoneMoeMtpHead(Head):
         self.layer = WindowedLayer(config, 0)
         self.norm = norm(width, eps=epsilon)
         self.rope = type(inner.rotary_emb)(config)
-
-    def forward(
-        self, tokens: torch.Tensor, known: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        normed = [self.pre_fc_norm_embedding(self.embed(tokens)), self.pre_fc_norm_hidden(known)]
-        states = attend(self.layer, self.rope, self.fc(torch.cat(normed, dim=-1)))
-        states = self.norm(states)
-        return states, states
-
-    def weights(self) -> dict[str, torch.Tensor]:
-        """Of the MTP layer alone; a checkpoint has them beside the target's."""
-        own = {
-            f"{name}.weight": getattr(self, name).weight
-            for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm")
-        }
-        layer = self.layer.state_dict()
-        named = {**own, **{f"layers.0.{name}": value for name, value in layer.items()}}
-        return {f"mtp.{name}": value.detach() for name, value in named.items()}
 
 
 def register() -> None:
