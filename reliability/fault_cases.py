@@ -93,7 +93,7 @@ def draw(seed: int, number: int, kinds: Sequence[str], ranks: int) -> Case:
     if kind == "client":
         return Case(number, fault, "client", moment)
     if fault == CLOCK:
-        # From a correction of the network's time up to a day of summer time gone wrong.
+        # From a correction by the network's time to a clock that was a day off.
         off = chance.choice((-1, 1)) * 10 ** chance.uniform(-1.0, 5.0)
         return Case(number, fault, "machine", moment, off)
     if fault == FULL:

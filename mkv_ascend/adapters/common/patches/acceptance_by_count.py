@@ -90,7 +90,7 @@ def count_by_number(
     num_invalid_spec_tokens: Mapping[str, int] | None,
     request_id: str,
 ) -> Any:
-    """As vLLM's, and count; nothing where vLLM counts nothing."""
+    """As vLLM's, and judge the draft; metrics count where vLLM's do."""
     numbers = num_draft_tokens, num_accepted_tokens
     made = original(scheduler, stats, *numbers, num_invalid_spec_tokens, request_id)
     # As vLLM: tokens that a grammar forbids are not verified.

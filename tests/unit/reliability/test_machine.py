@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server's own clock and shared memory: how they are asked for, and what is said without them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reliability import machine
+from reliability.fault_cases import KINDS, OF_MACHINE
+from reliability.machine import Machine, MachineError, machine_of
+
+
+def test_other_kinds_leave_the_machine_as_it_is(tmp_path: Path) -> None:
+    assert machine_of([kind for kind in KINDS if kind not in OF_MACHINE], tmp_path) == Machine()
+
+
+def test_a_server_has_a_clock_or_a_memory_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(MachineError, match="leave one of them out"):
+        machine_of(OF_MACHINE, tmp_path)
+
+
+def test_a_clock_is_loaded_and_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = tmp_path / "libfaketimeMT.so.1"
+    library.touch()
+    monkeypatch.setattr(machine, "CLOCK_LIBRARIES", (str(library)[1:],))
+    made = machine_of(["clock"], tmp_path)
+    assert made.variables["LD_PRELOAD"] == str(library)
+    assert made.command == ()
+    file = Path(made.variables["FAKETIME_TIMESTAMP_FILE"])
+    assert file.read_text() == "+0.000s\n"
+    made.set_clock(-98.9)
+    assert file.read_text() == "-98.900s\n"
+    # Waiting goes on by the real time.
+    assert made.variables["FAKETIME_DONT_FAKE_MONOTONIC"] == "1"
+
+
+def test_memory_is_a_file_system_of_the_servers_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine.shutil, "which", lambda program: f"/bin/{program}")
+    made = machine_of(["memory"], tmp_path)
+    assert made.variables == {}
+    assert made.command[0] == "unshare"
+    assert "size=256m tmpfs /dev/shm" in made.command[-1]
+
+
+@pytest.mark.parametrize(("kind", "package"), [("clock", "faketime"), ("memory", "util-linux")])
+def test_what_is_not_installed_is_named(
+    kind: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "CLOCK_LIBRARIES", ())
+    monkeypatch.setattr(machine.shutil, "which", lambda program: None)
+    with pytest.raises(MachineError, match=f"apt-get install {package}"):
+        machine_of([kind], tmp_path)
