@@ -52,8 +52,8 @@ FAMILIES = (
         # Heads of the sizes that GLM-4.7-Flash has. As there, their number is no power of two, and
         # vllm-ascend pads them.
         architecture={
-            "num_attention_heads": 3,
-            "num_key_value_heads": 3,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 6,
             "q_lora_rank": 128,
             "kv_lora_rank": 512,
             "qk_nope_head_dim": 192,
