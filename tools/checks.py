@@ -32,6 +32,8 @@ HOSTLESS = frozenset({"lint", "types", "docs"})
 """Groups of checks that look at sources alone; mypy follows no import into a host."""
 GIB_PER_WORKER = 4
 """Memory that one process with tests on the emulated NPU, and the engine it runs, must find."""
+NAMES_A_FAULT = ("FAILED ", "ERROR ")
+"""How pytest begins the lines that name tests; thousands of others may come after them."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,12 @@ class Check:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a check ended."""
+    """How a check ended; ``faults``: its lines that name what failed, where it has such."""
 
     check: Check
     status: int
     seconds: float
+    faults: tuple[str, ...] = ()
 
 
 def native_sources(root: Path) -> tuple[str, ...]:
@@ -146,15 +149,16 @@ def run(check: Check, root: Path, prefix: str = "") -> Outcome:
     """Run one check with its output on our own, each line after ``prefix``."""
     print(f"\n{prefix}== {check.name}: {shlex.join(check.command)}", flush=True)
     started = time.monotonic()
+    faults: list[str] = []
     try:
-        status = _run_with_output(check.command, root, prefix)
+        status = _run_with_output(check.command, root, prefix, faults)
     except OSError as error:
         print(f"{prefix}cannot start {check.command[0]}: {error}; run `make setup`", flush=True)
         status = 127
-    return Outcome(check, status, time.monotonic() - started)
+    return Outcome(check, status, time.monotonic() - started, tuple(faults))
 
 
-def _run_with_output(command: Sequence[str], root: Path, prefix: str) -> int:
+def _run_with_output(command: Sequence[str], root: Path, prefix: str, faults: list[str]) -> int:
     environment = child_environment()
     if not prefix:
         return subprocess.run(command, cwd=root, env=environment).returncode
@@ -170,6 +174,8 @@ def _run_with_output(command: Sequence[str], root: Path, prefix: str) -> int:
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
+            if line.startswith(NAMES_A_FAULT):
+                faults.append(line.rstrip())
             # One write: another lane writes lines as well.
             sys.stdout.write(f"{prefix}{line.rstrip()}\n")
             sys.stdout.flush()
@@ -195,6 +201,7 @@ def summary(outcomes: Sequence[Outcome], seconds: float) -> str:
     for outcome in outcomes:
         word = "ok" if outcome.status == 0 else f"FAILED (status {outcome.status})"
         lines.append(f"  {outcome.check.name:<16}{outcome.seconds:7.1f} s   {word}")
+        lines += [f"    {fault}" for fault in outcome.faults if outcome.status]
     failed = [outcome.check.name for outcome in outcomes if outcome.status != 0]
     verdict = f"failed: {', '.join(failed)}" if failed else "all passed"
     lines.append(f"{len(outcomes)} checks in {seconds:.0f} s, {verdict}")

@@ -143,3 +143,18 @@ def test_lanes_run_side_by_side_and_say_whose_line_it_is(
 
 def test_summary_of_a_good_run() -> None:
     assert summary([Outcome(PASSES, 0, 1.5)], 1.5).endswith("1 checks in 2 s, all passed")
+
+
+def test_the_summary_names_the_tests_that_failed(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """They stand thousands of lines above it, and a page of CI may not show them."""
+    said = (
+        "print('FAILED a.py::test_b - assert 1 == 2'); print('SKIPPED [1] c'); raise SystemExit(1)"
+    )
+    fails = Check("bad", "fails", (sys.executable, "-c", said), lane="engines")
+    monkeypatch.setattr(checks, "all_checks", lambda root, host: [PASSES, fails])
+    assert checks.main([]) == 1
+    lines = capfd.readouterr().out.partition("== summary")[2].splitlines()
+    assert lines[-2] == "    FAILED a.py::test_b - assert 1 == 2"
+    assert not any("SKIPPED" in line for line in lines)
