@@ -96,7 +96,7 @@ def served() -> Iterator[Served]:
     thread.join(10)
 
 
-def send(served: Served, *requests: Request, hang_seconds: float = 1.0) -> list[Answer]:
+def send(served: Served, *requests: Request, hang_seconds: float = 60.0) -> list[Answer]:
     target = Target(served.address, "m", with_priority=True, hang_seconds=hang_seconds)
     return client.send_all(target, requests, at_once=3)
 
@@ -123,11 +123,10 @@ def test_clients_that_close(served: Served) -> None:
         served,
         Request(0, (1,), 1000, stream=True, abort_after=3),
         Request(1, (3,), 4, abort_after=1),
-        hang_seconds=20,
     )
     assert (stream.outcome, whole.outcome) == (ABORTED, ABORTED)
     assert stream.tokens == [[0, 1, 2]]
-    assert whole.seconds < 5
+    assert whole.seconds < 25
 
 
 @pytest.mark.parametrize(
@@ -143,7 +142,9 @@ def test_clients_that_close(served: Served) -> None:
     ids=["status", "closed", "error", "cut short", "aborted", "silent"],
 )
 def test_what_did_not_end_well(served: Served, kind: int, outcome: str, reason: str) -> None:
-    (answer,) = send(served, Request(0, (kind,), 5, stream=True))
+    # A crowded machine may be slow to answer; only who waits in vain need not wait for long.
+    patience = 3.0 if outcome == HUNG else 60.0
+    (answer,) = send(served, Request(0, (kind,), 5, stream=True), hang_seconds=patience)
     assert answer.outcome == outcome
     assert reason in answer.reason
     if kind not in (500, 6):
