@@ -92,6 +92,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--requests", type=int, default=200, help="how many (200)")
     parser.add_argument("--round", type=int, default=100, help="judged at a time (100)")
     parser.add_argument("--at-once", type=int, default=12, help="open requests (12)")
+    parser.add_argument(
+        "--running",
+        type=int,
+        default=served.REQUESTS,
+        help=f"requests that the server runs at once ({served.REQUESTS})",
+    )
+    parser.add_argument(
+        "--answer",
+        type=int,
+        default=traffic.LONGEST_ANSWER,
+        help=f"tokens of the longest answer ({traffic.LONGEST_ANSWER})",
+    )
     parser.add_argument("--keep", type=Path, metavar="FILE", help="note rounds there, and go on")
 
 
@@ -134,7 +146,7 @@ def run(asked: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="reliability") as temporary:
         folder = asked.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        setting = setting_of(asked)
+        setting = replace(setting_of(asked), running=asked.running)
         if asked.adapters:
             setting = with_adapters(setting, asked.adapters, Path(temporary))
         if asked.spoil:
@@ -221,7 +233,7 @@ def _round(
     found: Findings,
     numbers: range,
 ) -> None:
-    requests = _drawn(setting, asked.seed, numbers)
+    requests = _drawn(setting, asked, numbers)
     target = Target(server.address, setting.model, setting.priorities)
     before = server.metrics()
     with adapters.loaded(server, setting.adapters):
@@ -238,14 +250,15 @@ def _round(
     found.accepted += more("vllm:spec_decode_num_accepted_tokens_total")
 
 
-def _drawn(setting: served.Setting, seed: int, numbers: range) -> list[Request]:
+def _drawn(setting: served.Setting, asked: argparse.Namespace, numbers: range) -> list[Request]:
     """Requests of a round; those of its beginning preempt each other on any machine."""
     text, grammars = traffic.text_of(setting.reference), setting.served.grammars
-    growing, others = numbers[: served.REQUESTS], numbers[served.REQUESTS :]
+    growing, others = numbers[: setting.running], numbers[setting.running :]
+    names, longest = [*setting.adapters], served.LONGEST
     return [
-        *(traffic.draw_growing(seed, number, text) for number in growing),
+        *(traffic.draw_growing(asked.seed, number, text) for number in growing),
         *(
-            traffic.draw(seed, number, text, served.LONGEST, grammars, [*setting.adapters])
+            traffic.draw(asked.seed, number, text, longest, grammars, names, asked.answer)
             for number in others
         ),
     ]
@@ -358,6 +371,8 @@ def _identity(asked: argparse.Namespace) -> dict[str, Any]:
         "fork",
         "spoil",
         "adapters",
+        "running",
+        "answer",
     )
     return {name: getattr(asked, name) for name in names}
 

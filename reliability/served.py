@@ -19,7 +19,11 @@ from tests.support.tiny_models import model_directory
 LONGEST = 512
 """Tokens of a context, at most."""
 REQUESTS = 8
-"""That a server runs at once."""
+"""That a server runs at once, unless asked otherwise."""
+STEP_TOKENS = 25
+"""Of a step for each of them: prompts are read in chunks beside requests that decode."""
+CACHE_BYTES = 8 << 20
+"""Of the KV cache for each of them."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class ServedPair:
     Attributes:
         pair: its models.
         k: draft tokens of a proposal.
-        blocks: of the KV cache, so few that eight long requests preempt each other.
+        blocks: of the KV cache for ``REQUESTS``, so few that long requests preempt each other.
         about: what is special about it.
         grammars: whether requests may ask for one.
     """
@@ -90,6 +94,7 @@ class Setting:
         target: folder of another target in place of the pair's.
         draft: folder of another draft in place of the pair's.
         adapters: name -> adapter (LoRA) of the target.
+        running: requests at once; steps and the KV cache grow with them.
         options: further arguments of ``vllm serve``.
         variables: further ones of its environment.
     """
@@ -103,6 +108,7 @@ class Setting:
     target: Path | None = None
     draft: Path | None = None
     adapters: Mapping[str, Adapter] = field(default_factory=dict)
+    running: int = REQUESTS
     options: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
 
@@ -124,11 +130,12 @@ class Setting:
     def arguments(self) -> list[str]:
         """Of ``vllm serve``."""
         found = [self.model, "--dtype", engine.compared_dtype()]
-        found += ["--max-model-len", str(LONGEST), "--max-num-seqs", str(REQUESTS)]
-        # Prompts are read in chunks beside requests that decode.
-        found += ["--max-num-batched-tokens", "200", "--tensor-parallel-size", str(self.ranks)]
-        found += ["--num-gpu-blocks-override", str(self.served.blocks)]
-        found += ["--kv-cache-memory-bytes", str(64 << 20), "--disable-uvicorn-access-log"]
+        found += ["--max-model-len", str(LONGEST), "--max-num-seqs", str(self.running)]
+        found += ["--max-num-batched-tokens", str(STEP_TOKENS * self.running)]
+        found += ["--tensor-parallel-size", str(self.ranks)]
+        found += ["--num-gpu-blocks-override", str(self.served.blocks * self.running // REQUESTS)]
+        found += ["--kv-cache-memory-bytes", str(CACHE_BYTES * self.running)]
+        found += ["--disable-uvicorn-access-log"]
         found += MODES[self.mode]
         if self.mode == "graphs":
             found += ["--compilation-config", json.dumps(self._graphs())]
@@ -155,7 +162,8 @@ class Setting:
 
     def _graphs(self) -> dict[str, object]:
         rows = self.served.k + 1 if self.with_draft else 1
-        sizes = [rows * requests for requests in (1, 2, 4, REQUESTS)]
+        counts = {self.running, *(2**n for n in range(self.running.bit_length()))}
+        sizes = [rows * requests for requests in sorted(counts)]
         return {"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": sizes}
 
     def _speculation(self) -> dict[str, object]:

@@ -16,6 +16,8 @@ LETTERS = b"abcdefghijklmnopqrstuvwxyz "
 """What a request with a grammar may answer. The tiny models' tokens are bytes."""
 MOST_LETTERS = 1000
 """Of the grammar: more than a request may answer, so that it never ends one."""
+LONGEST_ANSWER = 96
+"""Tokens that a request asks for, at most."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ def draw(
     longest: int,
     grammars: bool = True,
     adapters: Sequence[str] = (),
+    answer: int = LONGEST_ANSWER,
 ) -> Request:
     """The request of this number.
 
@@ -101,6 +104,7 @@ def draw(
         longest: tokens of a context.
         grammars: whether some ask for one.
         adapters: names of those that the server has; some ask for one.
+        answer: tokens of the longest answer.
     """
     chance = random.Random(f"{seed} {number}")
     prompt = _prompt(chance, seed, text, longest)
@@ -108,7 +112,9 @@ def draw(
     request = Request(
         number=number,
         prompt=prompt,
-        max_tokens=min(chance.choice((1, 5, 24, 48, 96)), longest - len(prompt)),
+        max_tokens=min(
+            chance.choice((1, 5, answer // 4, answer // 2, answer)), longest - len(prompt)
+        ),
         stream=chance.random() < 0.6,
         choices=chance.choice((1, 1, 1, 1, 1, 1, 2, 3)),
         logprobs=chance.random() < 0.2,

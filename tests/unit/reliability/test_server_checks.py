@@ -213,10 +213,10 @@ def test_what_outlives_a_server_is_found(
 
 def test_a_run_goes_on_behind_its_last_round(tmp_path: Path) -> None:
     keep = tmp_path / "rounds"
-    names = {"pair": "mla", "seed": 1, "mode": "eager", "runner": "v1", "ranks": 1, "adapters": 0}
-    asked = argparse.Namespace(
-        keep=keep, no_draft=False, priorities=False, stock=False, fork=False, spoil=None, **names
-    )
+    parser = argparse.ArgumentParser()
+    load.add_arguments(parser)
+    asked = parser.parse_args(["--pair", "mla", "--seed", "1", "--keep", str(keep)])
+    asked.runner = "v1"
     assert load._kept(asked) == (load.Findings(), 0)
     found = load.Findings(requests={"answered": 3}, tokens=9, problems=["one"], ended=(None, 0.0))
     load._keep(asked, found, 3)
@@ -261,3 +261,23 @@ def test_a_server_that_answers_no_more_is_a_problem(
     assert found.problems[0].startswith("no answer of the server: ")
     assert "the server ended by itself with 1" in found.problems
     assert not asked.keep.exists()
+
+
+def test_a_server_of_more_requests_has_a_larger_cache_and_graphs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(served.engine, "compared_dtype", lambda: "float32")
+    monkeypatch.setattr(served, "model_directory", lambda _: tmp_path)
+    small, large = (
+        served.Setting(served.PAIRS["dense"], "graphs", running=running) for running in (8, 24)
+    )
+
+    def option(setting: served.Setting, name: str) -> str:
+        arguments = setting.arguments()
+        return arguments[arguments.index(f"--{name}") + 1]
+
+    for name in ("max-num-seqs", "max-num-batched-tokens", "num-gpu-blocks-override"):
+        assert 3 * int(option(small, name)) == int(option(large, name)), name
+    # Of K + 1 tokens for each request.
+    sizes = json.loads(option(large, "compilation-config"))["cudagraph_capture_sizes"]
+    assert sizes == [4, 8, 16, 32, 64, 96]

@@ -90,3 +90,10 @@ def test_requests_that_grow_begin_a_second_block_with_their_answer() -> None:
     for request in growing:
         assert len(request.prompt) < traffic.BLOCK < len(request.prompt) + request.max_tokens
         assert request.abort_after is None
+
+
+def test_answers_may_be_longer() -> None:
+    drawn = [traffic.draw(7, number, TEXT, 512, answer=256) for number in range(300)]
+    assert max(request.max_tokens for request in drawn) == 256
+    assert all(len(request.prompt) + request.max_tokens <= 512 for request in drawn)
+    assert traffic.draw(7, 3, TEXT, 512, answer=traffic.LONGEST_ANSWER) == DRAWN[3]
