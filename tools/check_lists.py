@@ -28,6 +28,11 @@ REFERENCE = (
 PLANNED = (
     "tests/emulated/layout/test_planner.py::test_what_is_explained_is_what_an_engine_allocates"
 )
+INSIDE = (
+    "tests/emulated/layout/test_planner.py"
+    "::test_a_language_model_inside_is_planned_as_vllm_builds_it"
+)
+SEAT = "tests/emulated/platform/test_seat.py"
 COMPRESSED = "tests/emulated/models/test_deepseek_v4.py"
 V2 = "tests/emulated/runner_v2/test_drafts.py"
 V2_GRAPHS = "tests/emulated/runner_v2/test_graphs.py"
@@ -105,6 +110,22 @@ EMULATED = {
         # A draft of one group and one of several are given up alike.
         f"--deselect={GIVING_UP}::test_nothing_is_drafted_or_verified_any_more[synchronous-v1]",
         f"--deselect={GIVING_UP}::test_a_draft_that_is_accepted_often_enough_goes_on",
+        # Named inside as Gemma3, which stays. They are run where a host has a new release.
+        *(
+            f"--deselect={INSIDE}[{architecture}ForConditionalGeneration]"
+            for architecture in (
+                *("Cohere2Vision", "Gemma4", "SmolVLM", "InternVL", "KimiVL", "KimiK25"),
+                *("Llava", "LlavaNext", "LlavaOnevision", "Mistral3", "Qwen2VL", "Qwen2_5_VL"),
+                *("Qwen3VLMoe", "Qwen3_5", "Qwen3_5Moe"),
+            )
+        ),
+        # The server of 0.30.0rc2 is asked the same.
+        "--deselect=tests/emulated/platform/test_serve.py"
+        "::test_a_server_gives_the_targets_own_tokens_and_reports_acceptance",
+        # In graphs, and eagerly with the other family.
+        f"--deselect={MAMBA}::test_states_of_preempted_requests[granite4-eager-v1]",
+        f"--deselect={MAMBA}::test_states_where_the_longest_context_ends[lfm2-eager-v1]",
+        "--deselect=tests/emulated/models/test_models.py::test_tokens_on_two_devices[gpt_oss]",
         # Two servers, whose engines in turn are judged by the same connector.
         "--deselect=tests/emulated/kv_transfer/test_two_servers.py",
         # Slow, and near to what stays or runs on 0.30.0rc2.
@@ -141,6 +162,8 @@ EMULATED = {
         "::test_figures_are_vllms_and_those_of_the_plan[v1-2]",
         f"--deselect={SETTINGS}::test_a_model_accepts_its_own_drafts[gpt_oss]",
         f"--deselect={SETTINGS}::test_a_model_accepts_its_own_drafts[qwen3_next]",
+        f"--deselect={SETTINGS}::test_a_model_accepts_its_own_drafts[lfm2]",
+        f"--deselect={SETTINGS}::test_a_recurrent_draft_leaves_the_target_its_prefix_hits[lfm2]",
         # Refused there, which test_kimi_linear.py shows as well.
         f"--deselect={CELL}[kda/dense]",
         # Two servers and their client, whose parts have unit tests.
@@ -235,7 +258,6 @@ EMULATED = {
         f"{BEHIND_STAGES}[draft_model-FULL_DECODE_ONLY]",
         # A draft that is given up, without asynchronous scheduling and in graphs of whole steps.
         f"{GIVING_UP}::test_nothing_is_drafted_or_verified_any_more[synchronous-v2]",
-        f"{GIVING_UP}::test_nothing_is_drafted_or_verified_any_more[groups-v1]",
         f"{GIVING_UP}::test_whole_steps_are_replayed_from_graphs_all_the_same[v2]",
         # K by batch size: a load of 1 -> 8 -> 1 requests, and one of 32 without waiting.
         f"{LOADS}::test_each_number_of_drafts_is_replayed",
@@ -254,13 +276,18 @@ EMULATED = {
         "tests/emulated/runner_v2/test_cost.py",
         "tests/emulated/runner_v2/test_planned_caches.py",
         "tests/emulated/platform/test_platform.py",
-        "tests/emulated/platform/test_seat.py",
+        SEAT,
+        # What vLLM makes of entry points and VLLM_PLUGINS, as on 0.23.0.
+        f"--deselect={SEAT}::test_uninstalled_leaves_stock",
+        f"--deselect={SEAT}::test_leaving_us_out_of_vllm_plugins_gives_stock",
+        f"--deselect={SEAT}::test_both_orders_of_discovery_give_our_platform_and_all_general_plugins"
+        "[reversed]",
         "tests/emulated/platform/test_graph_memory.py::test_graphs_fit_beside_the_cache[v2]",
         "tests/emulated/platform/test_serve.py"
         "::test_a_server_gives_the_targets_own_tokens_and_reports_acceptance",
         f"{STATES}::test_states_across_chunks_rejected_drafts_and_cached_blocks",
         f"{STATES}::test_states_after_preemption_and_looked_up_drafts",
-        f"{STATES}::test_states_where_the_longest_context_ends",
+        f"{STATES}::test_states_where_the_longest_context_ends[v2]",
         f"{STATES}::test_steps_of_less_than_a_block[v2-limits0]",
         f"{STATES}::test_steps_of_less_than_a_block_are_refused",
         f"{MAMBA}::test_states_are_taken_back_to_what_was_accepted[granite4-v1]",
