@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Targets and drafts of unlike formats: weights and caches of 8 bits beside bfloat16."""
 
+import dataclasses
+
 import pytest
 
 from tests.support import eight_bits, engine, hosts, reference, rounded_sparse, stock
@@ -12,6 +14,8 @@ TARGET, DRAFT = "qwen3_wide", "llama_draft"
 # Past one block of 128 tokens. The last has fewer tokens than a verify step, and waits until
 # another request has ended: its prompt is a shorter row beside verify steps.
 LENGTHS = [41, 9, 126, 17, 140, 30, 3]
+BLOCK, CHUNK = 128, 48
+"""Tokens of a block, of which one prompt fills one, and of a prompt that a step computes."""
 SHARE = 0.05
 """Share of tokens that may be near ties, which rounding decides."""
 
@@ -132,6 +136,46 @@ def test_bfloat16_target_with_draft_of_8_bits(weights, graphs, runner):
     draft = eight_bits.quantised(TARGET, weights=weights, cache=True)
     result = run(model_directory("llama_target"), draft, environment=runner, **graphs)
     assert bool(result.draft_replays) == bool(graphs)
+
+
+@each_runner
+@pytest.mark.parametrize("quantised", ["target", "draft"])
+def test_chunks_of_prompts_and_prefix_hits(quantised, runner):
+    """A chunk behind others, and one behind a hit, attends to what the cache gives back."""
+    target, draft = model_directory("llama_target"), model_directory(DRAFT)
+    in_8_bits = eight_bits.quantised(TARGET, cache=True)
+    target, draft = (in_8_bits, draft) if quantised == "target" else (target, in_8_bits)
+    limits = {"enable_prefix_caching": True, "long_prefill_token_threshold": CHUNK}
+    case = case_of(target, draft, engine=limits, repeats=2, environment=runner)
+    result = engine.run(case)
+    hits = result.cached_tokens
+    assert [count for count in hits if count] == [BLOCK]
+    assert hits.index(BLOCK) >= len(LENGTHS)
+    rounds = [result.tokens[: len(LENGTHS)], result.tokens[len(LENGTHS) :]]
+    for number, tokens in enumerate(rounds):
+        one = dataclasses.replace(result, tokens=tokens)
+        assert_said(rows_in_chunks(target, case, number), said(case, one))
+    assert_said(rows_in_chunks(draft, case, 0), result.proposals)
+    assert sum(result.accepted_per_position) > result.num_drafts / 3
+
+
+def rows_in_chunks(directory, case, number):
+    """Logits of a model whose prompts came in chunks, in a round with hits behind the first one.
+
+    The tokens of a step are computed from plain keys where each of its chunks begins a prompt.
+    """
+    if not eight_bits.is_quantised(directory):
+        return rows_of(directory, case)
+
+    def rows(context, tokens):
+        start = next(one for one in case.prompts if list(context[: len(one)]) == one)
+        waited = case.prompts.index(start) >= case.engine["max_num_seqs"]
+        # With the first requests of the second round comes the one that is hit.
+        beside_a_hit = number > 0 and not waited and len(start) <= BLOCK
+        at_once = 0 if beside_a_hit or len(start) <= case.num_speculative_tokens + 1 else CHUNK
+        return eight_bits.rows(directory, context, tokens, min(at_once, len(start)))
+
+    return rows
 
 
 def test_draft_in_the_format_compressed_tensors():
