@@ -63,17 +63,19 @@ matrix: setup ## every draft family with every target family, here, in graphs an
 	@$(BIN)/python tools/generate_docs.py
 
 SOAK = $(BIN)/mkv-ascend emulate --strict --float32-compute -- $(BIN)/python -m reliability
+MANY = --running 32 --answer 256 --at-once 48 --round 500
 soak: setup ## real servers under load and under faults, for hours; goes on where it was stopped
 	@mkdir -p .cache/soak
 	@$(SOAK) bookkeeping --runs 1000
 	@$(BIN)/python -m reliability plans --count 1000000 --keep .cache/soak/plans
 	@$(SOAK) started --count 100
 	@$(BIN)/python -m reliability configurations --count 100000 --keep .cache/soak/configurations
-	@for pair in dense mla recurrent states dflash; do \
-		$(SOAK) load --pair $$pair --mode graphs --requests 2000 --keep .cache/soak/load-$$pair || exit 1; \
+	@$(SOAK) load --pair dense --mode graphs $(MANY) --requests 10000 --keep .cache/soak/load-dense
+	@for pair in mla recurrent states dflash; do \
+		$(SOAK) load --pair $$pair --mode graphs $(MANY) --requests 2000 --keep .cache/soak/load-$$pair || exit 1; \
 	done
-	@$(SOAK) faults --pair dense --count 60 --keep .cache/soak/faults-1
-	@$(SOAK) faults --pair dense --count 60 --ranks 2 --seed 2 --keep .cache/soak/faults-2
+	@$(SOAK) faults --pair dense --count 150 --keep .cache/soak/faults-1
+	@$(SOAK) faults --pair dense --count 150 --ranks 2 --seed 2 --keep .cache/soak/faults-2
 	@$(SOAK) load --pair dense --adapters 2 --requests 500 --keep .cache/soak/load-adapters
 	@$(SOAK) fuzz --pair dense
 	@$(SOAK) faults --pair dense --count 10 --ranks 2 --kinds memory --keep .cache/soak/faults-3
