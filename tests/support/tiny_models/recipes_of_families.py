@@ -78,12 +78,17 @@ FAMILIES = (
         name="exaone_moe",
         model_type="exaone_moe",
         # As K-EXAONE: windows are rotated, full attention is not; experts behind the first layer.
+        # Windows of each layer and of the drafting layer, and the second architecture, are of
+        # K-EXAONE 2.0, the only one that vLLM 0.30.0 reads.
         architecture={
             "head_dim": 64,
             "intermediate_size": 256,
             "layer_types": ["sliding_attention", "full_attention"],
             "sliding_window": SLIDING_WINDOW,
             "sliding_window_pattern": 2,
+            "sliding_windows": [SLIDING_WINDOW, None],
+            "mtp_layer_types": ["sliding_attention"],
+            "mtp_sliding_windows": [SLIDING_WINDOW],
             "moe_intermediate_size": 64,
             "num_experts": 8,
             "num_shared_experts": 1,
@@ -95,7 +100,7 @@ FAMILIES = (
             "topk_group": 1,
             "routed_scaling_factor": 2.5,
             "norm_topk_prob": True,
-            "architectures": ["ExaoneMoEForCausalLM"],
+            "architectures": ["ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM"],
         },
         steps=250,
     ),

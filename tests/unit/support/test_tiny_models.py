@@ -92,6 +92,15 @@ SIZES_OF_MLA = {
 """Type -> published sizes of a latent, of rotated and other parts of keys, and of values."""
 
 
+def test_k_exaone_names_its_windows_as_both_of_its_versions_do() -> None:
+    values = RECIPES["exaone_moe"].configuration()
+    window = {"sliding_attention": values["sliding_window"], "full_attention": None}
+    assert values["sliding_windows"] == [window[kind] for kind in values["layer_types"]]
+    assert values["mtp_sliding_windows"] == [window[kind] for kind in values["mtp_layer_types"]]
+    # One layer of that kind is what the MTP layer is built and judged as.
+    assert values["mtp_layer_types"] == values["layer_types"][:1]
+
+
 def test_every_recipe_is_legal_for_the_operators_and_for_two_ranks() -> None:
     for recipe in RECIPES.values():
         values = recipe.configuration()
