@@ -31,6 +31,7 @@ def reason(target, draft=None):
     [
         (LONGCAT, "/models/given is a LongCat-Flash: .* Possible: vllm-ascend 0.23.0"),
         (model("LongcatFlashNgramForCausalLM"), "is a LongCat-Flash"),
+        (model("OpenPanguMTPModel"), "is openPangu's drafting layer: .* Possible: a draft"),
         (STEP, r"is a Step-3.5 in torch.float32: .* Possible: --dtype bfloat16"),
         (model("Step3p7ForConditionalGeneration", torch.float16), "is a Step-3.5 in torch.float16"),
     ],

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
 
 OF_LONGCAT = frozenset({"LongcatFlashForCausalLM", "LongcatFlashNgramForCausalLM"})
+OPENPANGUS_MTP = "OpenPanguMTPModel"
 OF_STEP = frozenset({"Step3p5ForCausalLM", "Step3p7ForConditionalGeneration"})
 
 
@@ -29,6 +30,12 @@ def _reason_of(model: ModelConfig) -> str | None:
             f"{model.model} is a LongCat-Flash: its layers have two attentions each, whose names "
             "vllm-ascend 0.30.0rc2 does not read, and experts without matrices, which its router "
             "takes for others. Possible: vllm-ascend 0.23.0 with vLLM 0.23.0"
+        )
+    if OPENPANGUS_MTP in names:
+        return (
+            f"{model.model} is openPangu's drafting layer: vLLM 0.30.0 derives its class from "
+            "DeepSeek's, which asks the layer's block for what openPangu's does not have. "
+            "Possible: a draft model, lookup, or vllm-ascend 0.23.0 with vLLM 0.23.0"
         )
     # worker/patch_step3p5.py puts a fused kernel in the place of vLLM's attention, in any dtype.
     if names & OF_STEP and model.dtype != torch.bfloat16:
