@@ -75,7 +75,7 @@ EMULATED = {
                 *("ernie4.5-moe/mtp", "hunyuan3/mtp", "glm4-moe/mtp", "mimo/mtp"),
                 *("dense/window+full", "qwen3.5-moe/mtp", "nemotron-h/mtp"),
                 *("longcat/mtp", "step3.5/mtp", "glm4.7-flash/mtp"),
-                "exaone-moe/mtp",
+                *("exaone-moe/mtp", "openpangu/mtp"),
                 *("minimax-m2/eagle3", "qwen3/dense", "qwen3-moe/dense", "qwen3.5/dense"),
             )
         ),

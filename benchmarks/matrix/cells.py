@@ -84,6 +84,7 @@ REFERENCES = {
     "longcat_flash_mtp": "longcat_flash",
     "mimo_mtp": "mimo",
     "nemotron_h_mtp": "nemotron_h",
+    "openpangu_mtp": "openpangu",
     "qwen3_5_moe_mtp": "qwen3_5_moe",
     "qwen3_5_mtp": "qwen3_5",
     "qwen3_next_mtp": "qwen3_next",

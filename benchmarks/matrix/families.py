@@ -224,4 +224,13 @@ TARGETS = (
         head_targets={"mtp": "step3p5_mtp"},
         drafts=(*A_FEW, "window+full"),
     ),
+    Target(
+        "openpangu",
+        "openpangu",
+        heads={"mtp": "openpangu_mtp"},
+        head_targets={"mtp": "openpangu_mtp"},
+        drafts=A_FEW,
+        # Its configuration is code beside its weights.
+        engine={"trust_remote_code": True},
+    ),
 )

@@ -45,6 +45,7 @@ CELLS = [
     "step3.5/mtp",
     "glm4.7-flash/mtp",
     "exaone-moe/mtp",
+    "openpangu/mtp",
     "qwen3/dense",
     "qwen3-moe/dense",
     "qwen3.5/dense",

@@ -9,11 +9,20 @@ from tests.support.tiny_models import (
     kimi_linear,
     longcat_flash,
     nemotron_h,
+    openpangu,
     step3p5,
 )
 
 
 def register() -> None:
     """Let transformers' Auto classes know them. Once per process."""
-    for family in (deepseek_v32, hy_v3, kimi_linear, longcat_flash, nemotron_h, step3p5):
+    for family in (
+        deepseek_v32,
+        hy_v3,
+        kimi_linear,
+        longcat_flash,
+        nemotron_h,
+        openpangu,
+        step3p5,
+    ):
         family.register()

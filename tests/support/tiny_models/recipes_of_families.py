@@ -178,6 +178,31 @@ FAMILIES = (
         learning_rate=0.025,
     ),
     Recipe(
+        name="openpangu",
+        model_type="pangu_ultra_moe",
+        # As openPangu-Ultra-MoE: attention and experts have a norm before and behind.
+        architecture={
+            "num_key_value_heads": 4,
+            "q_lora_rank": 128,
+            "kv_lora_rank": 512,
+            "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 128,
+            "intermediate_size": 256,
+            "moe_intermediate_size": 64,
+            "n_routed_experts": 8,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 2,
+            "first_k_dense_replace": 1,
+            "routed_scaling_factor": 2.5,
+            "norm_topk_prob": True,
+            "sandwich_norm": True,
+            "architectures": ["PanguUltraMoEForCausalLM"],
+        },
+        steps=180,
+        learning_rate=0.025,
+    ),
+    Recipe(
         name="minimax_m2",
         model_type="minimax_m2",
         # Queries and keys are normed over all heads at once, and half of each head is rotated.

@@ -68,6 +68,14 @@ HEADS_OF_FAMILIES: tuple[DerivedRecipe, ...] = (
         steps=50,
     ),
     HeadRecipe(
+        name="openpangu_mtp",
+        model_type="pangu_ultra_moe",
+        source="openpangu",
+        method="mtp",
+        architecture={},
+        steps=50,
+    ),
+    HeadRecipe(
         name="minimax_m2_eagle3",
         model_type="llama",
         source="minimax_m2",

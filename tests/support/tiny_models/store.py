@@ -54,6 +54,7 @@ OWN_CODE_FILES: dict[str, tuple[str, ...]] = {
     "kimi_linear": ("kimi_linear.py", "own_names.py"),
     "longcat_flash": ("longcat_flash.py", "own_names.py"),
     "nemotron_h": ("nemotron_h.py", "own_names.py"),
+    "pangu_ultra_moe": ("openpangu.py", "own_names.py"),
     "step3p5": ("step3p5.py", "own_names.py"),
 }
 """Family -> those that decide on its model, besides: transformers has no class of it."""
@@ -70,6 +71,7 @@ MTP_CODE_FILES = {
     "hy_v3": ("hy_v3.py", "heads_glm4.py"),
     "longcat_flash": ("longcat_flash.py",),
     "nemotron_h": ("nemotron_h.py",),
+    "pangu_ultra_moe": ("openpangu.py", "heads_glm4.py", "heads_glm4_lite.py"),
     "qwen2": ("heads_mimo.py",),
     "qwen3_5": ("heads_qwen3_5.py",),
     "qwen3_5_moe": ("heads_qwen3_5.py",),

@@ -10,6 +10,7 @@ import torch
 
 from tests.support.tiny_models import (
     further_heads,
+    further_models,
     head_training,
     store,
     training,
@@ -42,6 +43,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "qwen2": {},
     "glm4_moe": {"head_dim": 16, **EXPERTS},
     "glm4_moe_lite": {**LATENT, **EXPERTS},
+    "pangu_ultra_moe": {**LATENT, **EXPERTS},
 }
 """Families whose layer does not see the token at position 0."""
 WITH_A_WINDOW: dict[str, Any] = {
@@ -58,6 +60,7 @@ TOKENS = torch.tensor([[5, 9, 2, 77, 3, 3]])
 
 def head_of(model_type: str) -> Head:
     """A head with random weights, norms too, on a random target."""
+    further_models.register()
     architecture = {**SIZES, **ARCHITECTURES.get(model_type, WITH_A_WINDOW)}
     target = training.build_model(Recipe("small", model_type, architecture, steps=1)).eval()
     recipe = HeadRecipe(
@@ -105,7 +108,7 @@ def test_some_layers_hand_on_what_is_normed(model_type: str) -> None:
         assert torch.equal(states, following)
 
 
-@pytest.mark.parametrize("model_type", ["glm4_moe", "glm4_moe_lite"])
+@pytest.mark.parametrize("model_type", ["glm4_moe", "glm4_moe_lite", "pangu_ultra_moe"])
 def test_some_layers_hand_on_what_is_not_normed(model_type: str) -> None:
     with torch.inference_mode():
         head: Any = head_of(model_type)

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import copy
+import json
+import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers.models.glm4_moe_lite.modeling_glm4_moe_lite import Glm4MoeLiteForCausalLM
 
 from tests.support import kimi_linear as token_by_token
 from tests.support import reference
@@ -28,6 +31,7 @@ FAMILIES = {
     "longcat_flash": "model.layers.0.self_attn.1.o_proj.weight",
     "hy_v3": "model.layers.1.mlp.router.gate.weight",
     "step3p5": "model.layers.1.moe.router_bias",
+    "openpangu": "model.layers.1.mlp.experts.3.up_proj.weight",
 }
 """Tiny model -> one of its weights in checkpoints."""
 OF_HUNYUAN_3 = (
@@ -134,6 +138,29 @@ def test_longcat_flash_is_transformers_own() -> None:
     theirs = longcat_flash.transformers_own.LongcatFlashForCausalLM(ours.config).eval()
     theirs.load_state_dict(weights)
     torch.testing.assert_close(logits_of(theirs), logits_of(ours), atol=1e-4, rtol=1e-4)
+
+
+def test_openpangu_is_glm_4_7_flash_but_for_its_norms() -> None:
+    ours = model_of("openpangu")
+    theirs: Any = Glm4MoeLiteForCausalLM(ours.config).eval()
+    weights = ours.state_dict()
+    for name in [name for name in weights if "post_attention_layernorm" in name]:
+        weights[name] = weights.pop(name.replace("post_attention", "pre_mlp"))
+        del weights[name.replace("post_attention", "post_mlp")]
+    theirs.load_state_dict(weights)
+    assert (logits_of(theirs) - logits_of(ours)).abs().max() > 0.1
+    for layer in ours.model.layers:
+        layer.post_attention_layernorm = layer.post_mlp_layernorm = torch.nn.Identity()
+    torch.testing.assert_close(logits_of(theirs), logits_of(ours), atol=1e-4, rtol=1e-4)
+
+
+def test_openpangus_checkpoint_has_code_of_its_configuration(tmp_path: Path) -> None:
+    model_of("openpangu").save_pretrained(tmp_path)
+    named = json.loads((tmp_path / "config.json").read_text())["auto_map"]["AutoConfig"]
+    module, kind = named.split(".")
+    code = runpy.run_path(str(tmp_path / f"{module}.py"))
+    config = code[kind].from_pretrained(tmp_path)
+    assert (config.model_type, config.kv_lora_rank) == ("pangu_ultra_moe", 512)
 
 
 def test_hunyuan_3_is_transformers_own_where_that_has_a_class() -> None:

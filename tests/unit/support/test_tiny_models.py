@@ -88,6 +88,7 @@ SIZES_OF_MLA = {
     "deepseek_v2": [512, 64, 128, 128],
     "deepseek_v32": [512, 64, 128, 128],
     "glm4_moe_lite": [512, 64, 192, 256],
+    "pangu_ultra_moe": [512, 64, 128, 128],
 }
 """Type -> published sizes of a latent, of rotated and other parts of keys, and of values."""
 

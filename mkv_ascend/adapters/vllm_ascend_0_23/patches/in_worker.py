@@ -20,6 +20,7 @@ from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
     identity_experts,
     int8_captures,
     longcat_weights,
+    openpangu_drafts,
     paired_attentions,
     prompt_chunks,
     quantised_drafts,
@@ -43,6 +44,7 @@ def apply() -> None:
     identity_experts.tell_the_layer.apply()
     paired_attentions.count_attentions.apply()
     longcat_weights.skip_the_drafting_layer.apply()
+    openpangu_drafts.install()
     exaone_router.ask_the_router.apply()
     recurrent_blocks.blocks_without_alignment.apply()
     short_convolution.remember_drafted.apply()

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""openPangu Ultra with experts, of which transformers has no class, and its drafting layer.
+
+Read from vLLM's class: attention (MLA), router and experts are GLM-4.7-Flash's, whose modules
+transformers has. What is openPangu's own are norms behind attention and behind experts, too. Its
+checkpoints bring code for their configuration along, and so does this one.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.glm4_moe_lite.configuration_glm4_moe_lite import Glm4MoeLiteConfig
+from transformers.models.glm4_moe_lite.modeling_glm4_moe_lite import (
+    Glm4MoeLiteDecoderLayer,
+    Glm4MoeLiteForCausalLM,
+    Glm4MoeLiteRMSNorm,
+)
+
+from tests.support.tiny_models.heads import MTP_HEADS, Head, separate_experts
+from tests.support.tiny_models.heads_glm4_lite import Glm4MoeLiteMtpHead
+from tests.support.tiny_models.own_names import OwnNames
+
+MODEL_TYPE = "pangu_ultra_moe"
+
+CONFIGURATION = "configuration_openpangu_moe"
+CODE = f'''# SPDX-License-Identifier: Apache-2.0
+"""The configuration of openPangu Ultra with experts: whatever config.json holds."""
+
+from transformers import PretrainedConfig
+
+
+class PanguUltraMoEConfig(PretrainedConfig):
+    """Sizes are attributes by their names in config.json."""
+
+    model_type = "{MODEL_TYPE}"
+'''
+
+NOT_PUBLISHED = ("gate.e_score_correction_bias",)
+"""Ends of names of tensors that this family's checkpoints do not have; transformers' are zeros."""
+
+
+class OpenPanguConfig(Glm4MoeLiteConfig):
+    """GLM-4.7-Flash's sizes under this family's name."""
+
+    model_type = MODEL_TYPE
+
+
+class OpenPanguLayer(Glm4MoeLiteDecoderLayer):
+    """Attention and MLP or experts, each between two norms."""
+
+    def __init__(self, config: Any, layer_idx: int) -> None:
+        super().__init__(config, layer_idx)
+        width, epsilon = config.hidden_size, config.rms_norm_eps
+        self.pre_mlp_layernorm = Glm4MoeLiteRMSNorm(width, eps=epsilon)
+        self.post_mlp_layernorm = Glm4MoeLiteRMSNorm(width, eps=epsilon)
+
+    def forward(self, hidden_states: torch.Tensor, **given: Any) -> torch.Tensor:
+        """Both halves with what they add to."""
+        named = {name: given[name] for name in ("attention_mask", "position_embeddings")}
+        attended, _ = self.self_attn(hidden_states=self.input_layernorm(hidden_states), **named)
+        states = hidden_states + self.post_attention_layernorm(attended)
+        fed = self.post_mlp_layernorm(self.mlp(self.pre_mlp_layernorm(states)))
+        return cast("torch.Tensor", states + fed)
+
+
+class OpenPanguForCausalLM(OwnNames, Glm4MoeLiteForCausalLM):
+    """The whole model."""
+
+    config_class = OpenPanguConfig
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        for index in range(config.num_hidden_layers):
+            self.model.layers[index] = OpenPanguLayer(config, index)
+        self.post_init()
+
+    def published(self) -> dict[str, torch.Tensor]:
+        """See ``OwnNames``."""
+        return published(separate_experts(self.state_dict()))
+
+    def save_pretrained(self, path: Any, *arguments: Any, **named: Any) -> None:
+        """See ``OwnNames``; the configuration comes with its code."""
+        super().save_pretrained(path, *arguments, **named)
+        folder = Path(path)
+        (folder / f"{CONFIGURATION}.py").write_text(CODE)
+        file = folder / "config.json"
+        config = json.loads(file.read_text())
+        config["auto_map"] = {"AutoConfig": f"{CONFIGURATION}.PanguUltraMoEConfig"}
+        file.write_text(json.dumps(config, indent=2) + "\n")
+
+
+def published(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """``weights`` without those that checkpoints of this family do not have."""
+    return {name: value for name, value in weights.items() if not name.endswith(NOT_PUBLISHED)}
+
+
+class OpenPanguMtpHead(Glm4MoeLiteMtpHead):
+    """One more layer of the target's own kind, with experts."""
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return published(super().weights())
+
+
+@functools.cache
+def register() -> None:
+    """Let transformers' Auto classes know the family, and heads be built. Once per process."""
+    AutoConfig.register(MODEL_TYPE, OpenPanguConfig, exist_ok=True)
+    AutoModelForCausalLM.register(OpenPanguConfig, OpenPanguForCausalLM, exist_ok=True)
+    cast("dict[str, type[Head]]", MTP_HEADS)[MODEL_TYPE] = OpenPanguMtpHead
