@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tests.support import reference
+from tests.support.models import pictured_depths
 from tests.support.models.pictured_model import (
     END_TOKEN,
     IMAGE_TOKEN,
@@ -26,6 +27,9 @@ from tests.support.models.pictured_model import (
     TEXT_MODEL,
 )
 from tests.support.tiny_models import model_directory
+
+Mixed = Callable[[Sequence[torch.Tensor]], torch.Tensor]
+"""Of three axes one: cosines or sines [1, tokens, head size]."""
 
 
 class Picture(NamedTuple):
@@ -122,11 +126,12 @@ class RopeOfAxes(torch.nn.Module):
     Args:
         rope: the layer's own, of one axis.
         positions: int64 [3, tokens].
+        mixed: cosines or sines of a head from those of each axis.
     """
 
-    def __init__(self, rope: Any, positions: torch.Tensor) -> None:
+    def __init__(self, rope: Any, positions: torch.Tensor, mixed: Mixed) -> None:
         super().__init__()
-        self._rope, self._positions = rope, positions
+        self._rope, self._positions, self._mixed = rope, positions, mixed
 
     def forward(
         self, states: torch.Tensor, positions: torch.Tensor
@@ -134,7 +139,20 @@ class RopeOfAxes(torch.nn.Module):
         """Cosines and sines [1, tokens, head size] of the first tokens, as many as asked for."""
         axes = self._positions[:, None, : positions.shape[1]]
         cosines, sines = zip(*(self._rope(states, axis) for axis in axes), strict=True)
-        return of_sections(cosines), of_sections(sines)
+        return self._mixed(cosines), self._mixed(sines)
+
+
+def in_turns(axes: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Pairs of a head from time, rows and columns in turns, and the last ones from time.
+
+    As Qwen3-VL has it (``mrope_interleaved``); both halves of a head are alike.
+    """
+    halves = [axis.chunk(2, dim=-1)[0] for axis in axes]
+    pairs = halves[0].shape[-1]
+    ends = [3 * count for count in pictured_depths.SECTION_OF_HEAD]
+    axis_of = [pair % 3 if pair < ends[pair % 3] else 0 for pair in range(pairs)]
+    half = torch.stack([halves[axis][..., pair] for pair, axis in enumerate(axis_of)], dim=-1)
+    return torch.cat([half, half], dim=-1)
 
 
 def of_sections(axes: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -145,18 +163,27 @@ def of_sections(axes: Sequence[torch.Tensor]) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class PicturedHead:
-    """A ``Drafter``: the head of method eagle3 on what the target says of a picture."""
+    """A ``Drafter``: the head of method eagle3 on what the target says of a picture.
+
+    Attributes:
+        checkpoint: the head's.
+        text: what the target sees.
+        text_model: name of the tiny model that the head was trained on.
+        mixed: how its rotation has three axes.
+    """
 
     checkpoint: Path
     text: PicturedText
+    text_model: str = TEXT_MODEL
+    mixed: Mixed = of_sections
 
     def rows(self, context: Sequence[int], drafted: Sequence[int]) -> torch.Tensor:
         """See ``Drafter``."""
         from tests.support import speculation
 
-        head = speculation.load_head(self.checkpoint, model_directory(TEXT_MODEL))
-        states = self.text.output(context[:-1], output_hidden_states=True).hidden_states
-        rope = RopeOfAxes(head.rope, self.text.positions([*context, *drafted]))
+        head = speculation.load_head(self.checkpoint, model_directory(self.text_model))
+        states = self.text.inputs_of_layers(context[:-1])
+        rope = RopeOfAxes(head.rope, self.text.positions([*context, *drafted]), self.mixed)
         with rope_of(head, rope), torch.inference_mode():
             return speculation.rows_of_head(head, head.known(states), context, drafted)
 
@@ -229,6 +256,25 @@ class PicturedText:
                 **self._given,
                 **options,
             )
+
+    def inputs_of_layers(self, tokens: Sequence[int]) -> list[torch.Tensor]:
+        """Hidden states [1, tokens, width] that each layer of the language part is given.
+
+        Not the layers' outputs, which transformers hands out: what depths of the tower say is added
+        to these.
+        """
+        found: list[torch.Tensor] = []
+        layers = load_model(self.folder).model.language_model.layers
+        hooks = [
+            layer.register_forward_pre_hook(lambda _, given: found.append(given[0]))
+            for layer in layers
+        ]
+        try:
+            self.output(tokens)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return found
 
     def logits(self, tokens: Sequence[int]) -> torch.Tensor:
         """Logits after each token, float32 ``[len(tokens), vocabulary]``."""

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support import engine, pictures, prompts, reference, speculation
 from tests.support.loop_judgement import in_order
-from tests.support.models import pictured_hybrid, pictured_model
+from tests.support.models import pictured_depths, pictured_hybrid, pictured_model
 from tests.support.pictures import Picture, PicturedText
 from tests.support.stock import RUNNER_V2, each_runner
 
@@ -128,6 +128,36 @@ def test_a_head_with_axes(with_head: Judged, runner: dict[str, str]):
     drawn = runner == RUNNER_V2
     run(with_head, "eagle3", runner, drawn=drawn, long_prefill_token_threshold=K + 1)
     assert with_head.accepted()[0] > 0
+
+
+@pytest.fixture(scope="module")
+def with_depths(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pictured_depths.write_target(tmp_path_factory.mktemp("depths"))
+
+
+@each_runner
+def test_a_draft_model_where_axes_take_turns(
+    with_depths: Path, tmp_path: Path, runner: dict[str, str]
+):
+    """Qwen3-VL, which is given pictures behind its first layer, too."""
+    draft = pictured_depths.write_draft(tmp_path)
+    judged = judge(with_depths, draft, lambda _: speculation.DraftModel(draft))
+    run(judged, "draft_model", runner)
+    for picture, output in zip(judged.pictures, judged.outputs, strict=True):
+        accepted_whole = set(output.accepted_per_position) == {len(output.proposals)}
+        assert accepted_whole == (picture is None)
+
+
+@each_runner
+def test_a_head_whose_axes_take_turns(with_depths: Path, tmp_path: Path, runner: dict[str, str]):
+    head = pictured_depths.write_head(tmp_path)
+    text_model, mixed = pictured_depths.TEXT_MODEL, pictures.in_turns
+    judged = judge(
+        with_depths, head, lambda text: pictures.PicturedHead(head, text, text_model, mixed)
+    )
+    drawn = runner == RUNNER_V2
+    run(judged, "eagle3", runner, drawn=drawn, long_prefill_token_threshold=K + 1)
+    assert judged.accepted()[0] > 0
 
 
 @pytest.fixture(scope="module")

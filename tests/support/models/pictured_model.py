@@ -73,7 +73,7 @@ def write_draft(folder: Path) -> Path:
     """The text model alone: a draft that sees the placeholders and no picture."""
     text_part().save_pretrained(folder)
     write_config(folder, architectures=["Qwen2ForCausalLM"])
-    _write_tokenizer(folder)
+    write_tokenizer(folder)
     return folder
 
 
@@ -113,7 +113,7 @@ def fill_tower(tower: Any) -> None:
     """Random weights: embeddings differ, and are some times as large as those of letters."""
     for name, parameter in tower.named_parameters():
         if parameter.dim() > 1:
-            last = any(part in name for part in ("merger.mlp.2", "merger.linear_fc2"))
+            last = "merger" in name and any(part in name for part in ("mlp.2", "linear_fc2"))
             torch.nn.init.normal_(parameter, 0, 0.01 if last else 0.1)
 
 
@@ -125,7 +125,7 @@ def write_config(folder: Path, **values: Any) -> None:
 
 def write_processor(folder: Path, patch: int) -> None:
     """The tokenizer, and how pictures are cut into squares of ``patch`` pixels."""
-    _write_tokenizer(folder)
+    write_tokenizer(folder)
     numbers = {
         "patch_size": patch,
         "merge_size": MERGE,
@@ -137,7 +137,7 @@ def write_processor(folder: Path, patch: int) -> None:
     (folder / "preprocessor_config.json").write_text(json.dumps(numbers))
 
 
-def _write_tokenizer(folder: Path) -> None:
+def write_tokenizer(folder: Path) -> None:
     """The byte tokenizer, whose unused tokens have the names that the processor looks for."""
     build_tokenizer(1024).save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):

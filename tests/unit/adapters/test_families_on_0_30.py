@@ -20,9 +20,11 @@ LONGCAT = model("LongcatFlashForCausalLM")
 STEP = model("Step3p5ForCausalLM", torch.float32)
 
 
-def reason(target, draft=None):
+def reason(target, draft=None, v2=False):
     speculative = None if draft is None else SimpleNamespace(draft_model_config=draft)
-    config = SimpleNamespace(model_config=target, speculative_config=speculative)
+    config = SimpleNamespace(
+        model_config=target, speculative_config=speculative, use_v2_model_runner=v2
+    )
     return families.why_not_served(config)
 
 
@@ -52,3 +54,26 @@ def test_others_and_step_in_bfloat16_are_served(target, draft):
     speculative = SimpleNamespace(draft_model_config=None)
     config = SimpleNamespace(model_config=target, speculative_config=speculative)
     assert families.why_not_served(config) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "v2", "triton", "refused"),
+    [
+        ({}, False, True, True),
+        ({}, True, True, False),
+        ({}, False, False, False),
+        ({"mrope_interleaved": False}, False, True, False),
+        # Its layers are Qwen3.5's, which call another kernel.
+        ({"architectures": ["Qwen3_5MTP"]}, False, True, False),
+    ],
+)
+def test_a_head_whose_axes_take_turns(changed, v2, triton, refused, monkeypatch):
+    monkeypatch.setattr(families, "HAS_TRITON", triton)
+    head = model("Eagle3LlamaForCausalLM")
+    head.architectures = changed.get("architectures", head.architectures)
+    rope = {"mrope_interleaved": True, "mrope_section": [24, 20, 20], **changed}
+    head.hf_text_config = SimpleNamespace(rope_parameters=rope)
+    text = reason(DENSE, head, v2)
+    assert (text is not None) == refused
+    if text:
+        assert "Possible: model runner V2" in text

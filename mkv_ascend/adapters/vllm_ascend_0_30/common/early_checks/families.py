@@ -6,12 +6,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from vllm.triton_utils import HAS_TRITON
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
 
 OF_LONGCAT = frozenset({"LongcatFlashForCausalLM", "LongcatFlashNgramForCausalLM"})
 OPENPANGUS_MTP = "OpenPanguMTPModel"
+LLAMAS_HEADS = frozenset(
+    {"EagleLlamaForCausalLM", "Eagle3LlamaForCausalLM", "LlamaForCausalLMEagle3"}
+)
 OF_STEP = frozenset({"Step3p5ForCausalLM", "Step3p7ForConditionalGeneration"})
 
 
@@ -20,7 +24,26 @@ def why_not_served(config: VllmConfig) -> str | None:
     speculative = config.speculative_config
     draft = None if speculative is None else speculative.draft_model_config
     models = [model for model in (config.model_config, draft) if model is not None]
-    return next(filter(None, map(_reason_of, models)), None)
+    reasons = [_reason_of(model) for model in models]
+    # Mended on model runner V2 (v2/patches/axes_in_turns.py).
+    if draft is not None and not config.use_v2_model_runner:
+        reasons.append(_axes_in_turns(draft))
+    return next(filter(None, reasons), None)
+
+
+def _axes_in_turns(head: ModelConfig) -> str | None:
+    """Of a head with Llama's layers, which rotate by vllm-ascend's own class."""
+    if not (HAS_TRITON and {*(head.architectures or ())} & LLAMAS_HEADS):
+        return None
+    rope = getattr(head.hf_text_config, "rope_parameters", None) or {}
+    if not rope.get("mrope_interleaved"):
+        return None
+    return (
+        f"{head.model} rotates by three axes in turns (mrope_interleaved), for which vllm-ascend "
+        "0.30.0rc2 calls a kernel of Triton without an argument that vLLM 0.30.0 asks for. "
+        "Possible: model runner V2 (VLLM_USE_V2_MODEL_RUNNER=1), or a head without "
+        "mrope_interleaved"
+    )
 
 
 def _reason_of(model: ModelConfig) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import in_worker
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import (
+    axes_in_turns,
     captures_of_each_count,
     graphs_of_each_count,
     launches_of_each_graph,
@@ -25,3 +26,4 @@ def apply() -> None:
     launches_of_each_graph.note_by_graph.apply()
     room_of_padded_rows.has_room.apply()
     captures_of_each_count.capture_any_count.apply()
+    axes_in_turns.rotate_without_the_kernel.apply()
