@@ -227,7 +227,7 @@ def _record_proposals(scheduler: Any) -> list[DraftProposal]:
     return proposals
 
 
-def _hand_over_drafts() -> None:
+def hand_over_drafts() -> None:
     """Let model runner V2 tell its scheduler the tokens that it drafted, not how many."""
     from vllm.v1.worker.gpu.spec_decode.utils import DraftTokensHandler
 
@@ -293,7 +293,7 @@ def _execute(scenario: Scenario) -> Result:
     if scenario.graphs is not None and not scenario.traced:
         _do_not_trace()
     if scenario.record_drafts and scenario.environment.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
-        _hand_over_drafts()
+        hand_over_drafts()
     if scenario.judged_after is not None:
         _judge_drafts_after(scenario.judged_after)
     if scenario.pictures:

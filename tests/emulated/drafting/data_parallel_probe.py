@@ -20,7 +20,7 @@ def run_rank(asked, rank, answers, everyone_is_done):
     if not asked["engine"]["enforce_eager"]:
         engine._do_not_trace()
     if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
-        engine._hand_over_drafts()
+        engine.hand_over_drafts()
 
     from vllm import LLM, SamplingParams
 

@@ -64,7 +64,7 @@ def main(asked):
 
     on_v2 = os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1"
     if on_v2 and not asked["engine"].get("async_scheduling"):
-        engine._hand_over_drafts()
+        engine.hand_over_drafts()
     llm = LLM(**asked["engine"])
     scheduler = llm.llm_engine.engine_core.engine_core.scheduler
     pool = scheduler.kv_cache_manager.block_pool

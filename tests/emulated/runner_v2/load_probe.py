@@ -83,7 +83,7 @@ def main():
     case = json.loads(sys.argv[1])
     engines._do_not_trace()
     if case["record_drafts"]:
-        engines._hand_over_drafts()
+        engines.hand_over_drafts()
     from vllm import LLM
 
     llm = LLM(**case["engine"])
