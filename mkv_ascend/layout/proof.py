@@ -20,7 +20,7 @@ What ``pooling`` makes has this form. Other forms are refused, even where they w
 
 from __future__ import annotations
 
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 from mkv_ascend.layout.component import LayoutError
 from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
@@ -76,27 +76,45 @@ def _check_stretch(index: int, layer: PlacedLayer, part: Placement) -> None:
 
 
 def _check_groups(index: int, members: list[Member]) -> None:
-    """Statement 3 for the members of a plane."""
-    for (layer, one), (other_layer, other) in combinations(members, 2):
-        overlay = layer is other_layer and (one.overlay or other.overlay)
-        if layer.group == other_layer.group and not overlay and _share_bytes(one, other):
-            raise OverlapError(
-                f"pool {index}: {one.component} of {layer.layer} and {other.component} of "
-                f"{other_layer.layer}, both of KV group {layer.group}, share bytes of a block; "
-                f"{SEPARATE}"
-            )
+    """Statement 3 for the members of a plane, whose rows are passed in the order of their bytes.
+
+    Rows that reach beyond the start of the next one are *open* there. Those of one group go
+    together, or this has ended: so they are of one layer, and few.
+    """
+    rows = sorted(
+        (start, end, number)
+        for number, (_, part) in enumerate(members)
+        for start, end in _intervals(part)
+    )
+    open_rows: dict[int, list[tuple[int, int]]] = {}
+    for start, end, number in rows:
+        group = members[number][0].group
+        still_open = [row for row in open_rows.get(group, ()) if row[0] > start]
+        for _, other in still_open:
+            first, second = (members[one] for one in sorted((number, other)))
+            if not _are_overlays(first, second):
+                raise OverlapError(_of_members(index, first, second))
+        open_rows[group] = [*still_open, (end, number)]
 
 
-def _share_bytes(one: Placement, other: Placement) -> bool:
-    """Whether a row of one component lies in a row of the other, within a block."""
-    starts = [
-        (part.start_bytes + row * part.row_stride, part.row_bytes)
-        for part in (one, other)
-        for row in range(part.rows)
-    ]
-    # Rows of one component never overlap, so neighbours that do are of both.
-    return any(
-        start + size > following for (start, size), (following, _) in pairwise(sorted(starts))
+def _intervals(part: Placement) -> list[tuple[int, int]]:
+    """First byte of each row in a block and the one behind it; rows without gaps are one."""
+    if part.row_stride == part.row_bytes:
+        return [(part.start_bytes, part.start_bytes + part.rows * part.row_bytes)]
+    starts = (part.start_bytes + row * part.row_stride for row in range(part.rows))
+    return [(start, start + part.row_bytes) for start in starts]
+
+
+def _are_overlays(first: Member, second: Member) -> bool:
+    (layer, one), (other_layer, other) = first, second
+    return layer is other_layer and (one.overlay or other.overlay)
+
+
+def _of_members(index: int, first: Member, second: Member) -> str:
+    (layer, one), (other_layer, other) = first, second
+    return (
+        f"pool {index}: {one.component} of {layer.layer} and {other.component} of "
+        f"{other_layer.layer}, both of KV group {layer.group}, share bytes of a block; {SEPARATE}"
     )
 
 

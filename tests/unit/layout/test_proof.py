@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mkv_ascend.layout import proof
 from mkv_ascend.layout.component import Storage
 from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
 from mkv_ascend.layout.proof import OverlapError, prove_pool
@@ -170,3 +171,20 @@ def test_views_on_purpose_may_overlay_the_same_block_but_no_other() -> None:
         prove_pool(0, pool(8, overlay=False))
     with pytest.raises(OverlapError):
         prove_pool(0, pool(9, overlay=True))
+
+
+def test_components_that_are_apart_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two thousand of them make two million pairs."""
+    compared: list[object] = []
+    monkeypatch.setattr(proof, "_are_overlays", lambda *pair: compared.append(pair))
+    size, count = 4, 2000
+    layers = tuple(
+        PlacedLayer(
+            f"layer.{number}",
+            0,
+            (Placement("k", 0, 0, size * number, size * count, 1, size, size),),
+        )
+        for number in range(count)
+    )
+    prove_pool(0, Pool(Storage.PLANAR, "a test", (size * count,), layers))
+    assert compared == []
