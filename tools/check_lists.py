@@ -158,8 +158,8 @@ EMULATED = {
         # In chunks the target's keys stay, and the draft's are run by hand.
         f"--deselect={EIGHT_BITS}::test_chunks_of_prompts_and_prefix_hits[draft-v1]",
         # Two engines each, as those of the case that stays.
-        f"--deselect={DISAGGREGATED}[eagle3]",
-        f"--deselect={DISAGGREGATED}[mtp]",
+        f"--deselect={DISAGGREGATED}[eagle3-v1]",
+        f"--deselect={DISAGGREGATED}[mtp-v1]",
         # The same of a draft with other states, run on 0.30.0rc2, and fewer ranks than the other.
         f"--deselect={HITS}::test_hits_are_those_without_the_draft[llama_target-lfm2-fields1-v1]",
         f"--deselect={HITS}::test_hits_are_those_without_the_draft"

@@ -19,6 +19,7 @@ from tests.support.loop_judgement import (
     candidate_prompts,
 )
 from tests.support.pairs import scenario
+from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
 
 # Drafts in several KV groups, on hidden states, and with the target's own kind of caches.
@@ -30,7 +31,7 @@ PAIRS = [
 K = 3
 
 
-def read_prompts(target, draft, method, folder):
+def read_prompts(target, draft, method, folder, runner):
     """The engine that reads prompts in chunks, drafts once behind each, and sends the caches."""
     directory = model_directory(REFERENCE_OF.get(target, target))
     prompts = candidate_prompts(directory)
@@ -42,19 +43,24 @@ def read_prompts(target, draft, method, folder):
         num_speculative_tokens=K,
         speculative={"method": method},
         engine={**SMALL_ENGINE, "kv_transfer_config": transfer(folder, "kv_producer")},
+        environment=runner,
     )
     engine.run(case)
     assert len([*folder.iterdir()]) == len(prompts)
 
 
+@each_runner
 @pytest.mark.parametrize(("target", "draft", "method"), PAIRS)
-def test_what_another_engine_read_is_decoded_and_drafted_behind(target, draft, method, tmp_path):
-    read_prompts(target, draft, method, tmp_path)
+def test_what_another_engine_read_is_decoded_and_drafted_behind(
+    target, draft, method, runner, tmp_path
+):
+    read_prompts(target, draft, method, tmp_path, runner)
     result = assert_reference(
         target,
         draft,
         method,
         K,
+        runner,
         engine={"kv_transfer_config": transfer(tmp_path, "kv_consumer")},
     )
     assert len(re.findall("got the caches of", result.log)) == len(result.tokens)

@@ -7,6 +7,7 @@ asynchronous scheduling, so that caches come in while others decode.
 """
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,6 +17,7 @@ from tests.support import engine
 from tests.support.kv_transfer import transfer
 from tests.support.loop_judgement import NEW_TOKENS, decided_outputs, drafter_of
 from tests.support.server import complete, serve
+from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
 
 TARGET, DRAFT, K = "gemma3", "gemma3_draft", 3
@@ -46,15 +48,17 @@ def arguments(folder, role):
     ]
 
 
-def test_requests_go_through_a_server_that_reads_and_one_that_decodes(tmp_path):
+@each_runner
+def test_requests_go_through_a_server_that_reads_and_one_that_decodes(tmp_path, runner):
     model = str(model_directory(TARGET))
     drafter = drafter_of(model_directory(TARGET), DRAFT, "draft_model", K)
     decided = decided_outputs(model_directory(TARGET), drafter, K)
     folder = tmp_path / "caches"
     folder.mkdir()
+    own = {**os.environ, **runner}
     with (
-        serve(arguments(folder, "kv_producer"), tmp_path / "reading.log") as reading,
-        serve(arguments(folder, "kv_consumer"), tmp_path / "decoding.log") as decoding,
+        serve(arguments(folder, "kv_producer"), tmp_path / "reading.log", own) as reading,
+        serve(arguments(folder, "kv_consumer"), tmp_path / "decoding.log", own) as decoding,
     ):
 
         def ask(prompt):
