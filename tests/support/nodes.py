@@ -87,7 +87,8 @@ def two_nodes(variables: Mapping[str, str]) -> Iterator[Cluster]:
             what is read while modules are imported.
 
     Raises:
-        TimeoutError: a node is not there within ``START_SECONDS``.
+        TimeoutError: a node is not there within ``START_SECONDS``, or within the 30 seconds that
+            Ray gives it by itself, as happens beside other work.
     """
     port = free_port()
     # Paths of Ray's sockets must be short.
