@@ -78,8 +78,8 @@ def _check_stretch(index: int, layer: PlacedLayer, part: Placement) -> None:
 def _check_groups(index: int, members: list[Member]) -> None:
     """Statement 3 for the members of a plane, whose rows are passed in the order of their bytes.
 
-    Rows that reach beyond the start of the next one are *open* there. Those of one group go
-    together, or this has ended: so they are of one layer, and few.
+    Rows that reach beyond the start of the next one are *open* there. Of one group those that are
+    open at once are overlays, or an error was raised: so they are of one layer, and few.
     """
     rows = sorted(
         (start, end, number)
