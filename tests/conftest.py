@@ -6,13 +6,19 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.support.programs import with_repository
 
-# No deadline: a machine that runs two test processes beside something else is slow now and then,
-# which is no defect. The same examples on every run where a failure cannot be looked into at once.
-settings.register_profile("repository", deadline=None, derandomize=bool(os.environ.get("CI")))
+# No deadline, and no time for drawing examples: a machine that runs two test processes beside
+# something else is slow now and then, which is no defect. The same examples on every run where a
+# failure cannot be looked into at once.
+settings.register_profile(
+    "repository",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=bool(os.environ.get("CI")),
+)
 settings.load_profile("repository")
 
 # Programs of tests are processes of their own, some of them in other folders.
