@@ -188,3 +188,17 @@ def test_components_that_are_apart_are_not_compared(monkeypatch: pytest.MonkeyPa
     )
     prove_pool(0, Pool(Storage.PLANAR, "a test", (size * count,), layers))
     assert compared == []
+
+
+@pytest.mark.parametrize("start", [2, 5, 7])
+def test_what_lies_behind_an_overlay_is_compared_with_what_it_lies_on(start: int) -> None:
+    """The overlay ends before the bytes that a layer shares with the component below it."""
+    below = Placement("k", 0, 0, 0, 8, 1, 8, 8)
+    overlay = Placement("v", 0, 0, 1, 8, 1, 1, 1, overlay=True)
+    other = Placement("k", 0, 0, start, 8, 1, 1, 1)
+    layers = (PlacedLayer("layer.0", 0, (below, overlay)), PlacedLayer("layer.1", 0, (other,)))
+    with pytest.raises(OverlapError, match=r"k of layer.0 and k of layer.1, both of KV group 0"):
+        prove_pool(0, Pool(Storage.PLANAR, "a test", (8,), layers))
+    # Blocks of two groups may share them: only one has a block at a time.
+    layers = (layers[0], PlacedLayer("layer.1", 1, (other,)))
+    prove_pool(0, Pool(Storage.PLANAR, "a test", (8,), layers))
