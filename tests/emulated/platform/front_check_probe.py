@@ -11,7 +11,23 @@ import multiprocessing
 import os
 import sys
 import time
+from multiprocessing import shared_memory
 from pathlib import Path
+
+CREATED = []
+"""Names of the shared memory that this process made; others make theirs beside it."""
+
+
+def note_shared_memory():
+    """Let ``CREATED`` know of it."""
+    make = shared_memory.SharedMemory.__init__
+
+    def noting(memory, name=None, create=False, *arguments, **options):
+        make(memory, name, create, *arguments, **options)
+        if create:
+            CREATED.append(memory.name)
+
+    shared_memory.SharedMemory.__init__ = noting
 
 
 def run(words):
@@ -37,12 +53,13 @@ def run(words):
         "said": said.getvalue(),
         "seconds": round(time.process_time() - begin, 2),
         "children": [child.name for child in multiprocessing.active_children()],
-        "shared": sorted(path.name for path in Path("/dev/shm").glob("psm_*")),
+        "shared": [name for name in CREATED if Path("/dev/shm", name).exists()],
         "process": os.getpid(),
     }
 
 
 if __name__ == "__main__":
+    note_shared_memory()
     for command in json.loads(sys.stdin.read()):
         # Not by print: vLLM begins each line of this process with the process's name.
         os.write(1, f"\nprobe: {json.dumps(run(command))}\n".encode())
