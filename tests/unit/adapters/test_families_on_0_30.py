@@ -60,6 +60,7 @@ def test_others_and_step_in_bfloat16_are_served(target, draft):
     ("changed", "v2", "triton", "refused"),
     [
         ({}, False, True, True),
+        ({"architectures": ["Eagle3LlamaForCausalLM"]}, False, True, True),
         ({}, True, True, False),
         ({}, False, False, False),
         ({"mrope_interleaved": False}, False, True, False),
@@ -69,7 +70,7 @@ def test_others_and_step_in_bfloat16_are_served(target, draft):
 )
 def test_a_head_whose_axes_take_turns(changed, v2, triton, refused, monkeypatch):
     monkeypatch.setattr(families, "HAS_TRITON", triton)
-    head = model("Eagle3LlamaForCausalLM")
+    head = model("Eagle3Qwen3vlForCausalLM")
     head.architectures = changed.get("architectures", head.architectures)
     rope = {"mrope_interleaved": True, "mrope_section": [24, 20, 20], **changed}
     head.hf_text_config = SimpleNamespace(rope_parameters=rope)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from vllm.model_executor.models.registry import ModelRegistry
 from vllm.triton_utils import HAS_TRITON
 
 if TYPE_CHECKING:
@@ -13,9 +14,8 @@ if TYPE_CHECKING:
 
 OF_LONGCAT = frozenset({"LongcatFlashForCausalLM", "LongcatFlashNgramForCausalLM"})
 OPENPANGUS_MTP = "OpenPanguMTPModel"
-LLAMAS_HEADS = frozenset(
-    {"EagleLlamaForCausalLM", "Eagle3LlamaForCausalLM", "LlamaForCausalLMEagle3"}
-)
+LLAMAS_HEADS = frozenset({"EagleLlamaForCausalLM", "Eagle3LlamaForCausalLM"})
+"""Classes of vLLM's; checkpoints name them in a dozen ways."""
 OF_STEP = frozenset({"Step3p5ForCausalLM", "Step3p7ForConditionalGeneration"})
 
 
@@ -33,7 +33,9 @@ def why_not_served(config: VllmConfig) -> str | None:
 
 def _axes_in_turns(head: ModelConfig) -> str | None:
     """Of a head with Llama's layers, which rotate by vllm-ascend's own class."""
-    if not (HAS_TRITON and {*(head.architectures or ())} & LLAMAS_HEADS):
+    registered = [ModelRegistry.models.get(name) for name in head.architectures or ()]
+    classes = {getattr(model, "class_name", None) for model in registered}
+    if not (HAS_TRITON and classes & LLAMAS_HEADS):
         return None
     rope = getattr(head.hf_text_config, "rope_parameters", None) or {}
     if not rope.get("mrope_interleaved"):
