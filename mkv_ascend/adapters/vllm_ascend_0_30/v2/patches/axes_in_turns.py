@@ -19,7 +19,10 @@ from mkv_ascend.adapters.patching import patch
     "the engine ends. Qwen3-VL's own layers call another kernel; a head on it, whose layer is "
     "Llama's, comes here.",
     until="vllm-ascend hands is_neox_style on",
-    test="tests/emulated/drafting/test_pictures.py::test_a_head_whose_axes_take_turns",
+    test=(
+        "tests/emulated/drafting/test_pictures.py::test_a_head_whose_axes_take_turns",
+        "tests/emulated/runner_v2/test_axes_in_turns.py",
+    ),
 )
 def rotate_without_the_kernel(
     original: Any,
