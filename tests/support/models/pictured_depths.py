@@ -14,12 +14,11 @@ from typing import Any
 import torch
 
 from tests.support.models import pictured_model
-from tests.support.models.pictured_model import MERGE, ROPE, TOKENS
+from tests.support.models.pictured_model import MERGE, ROPE
 from tests.support.tiny_models import model_directory
 
 TEXT_MODEL, HEAD = "qwen3", "qwen3_eagle3"
 """The tiny model whose layers are the language part, and the head on it."""
-PATCH = 16
 SECTION, SECTION_OF_HEAD = [12, 10, 10], [24, 20, 20]
 """Pairs of a rotation that follow time, rows and columns: of 32, and of the head's 64."""
 TOWER = {
@@ -30,7 +29,7 @@ TOWER = {
     "out_hidden_size": 128,
     "num_position_embeddings": 16,
     "deepstack_visual_indexes": [0],
-    "patch_size": PATCH,
+    "patch_size": 16,
     "spatial_merge_size": MERGE,
 }
 
@@ -65,24 +64,4 @@ def write_head(folder: Path) -> Path:
 
 def write_target(folder: Path) -> Path:
     """A Qwen3-VL around the text model, with what its processor reads."""
-    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
-
-    text = text_part()
-    values = text.config.to_dict()
-    for name in ("architectures", "model_type", "transformers_version"):
-        values.pop(name, None)
-    torch.manual_seed(1)
-    config = Qwen3VLConfig(
-        text_config={**values, "rope_parameters": rope(SECTION)},
-        vision_config=TOWER,
-        **TOKENS,
-        tie_word_embeddings=False,
-    )
-    whole = Qwen3VLForConditionalGeneration(config)
-    whole.model.language_model.load_state_dict(text.model.state_dict())
-    whole.lm_head.load_state_dict(text.lm_head.state_dict())
-    pictured_model.fill_tower(whole.model.visual)
-    whole.generation_config = text.generation_config
-    whole.save_pretrained(folder)
-    pictured_model.write_processor(folder, PATCH)
-    return folder
+    return pictured_model.write_around(text_part(), folder, "Qwen3VL", rope(SECTION), TOWER)

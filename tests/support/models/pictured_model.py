@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,26 +87,39 @@ def write_head(folder: Path) -> Path:
 
 def write_target(folder: Path) -> Path:
     """A Qwen2.5-VL around the text model, with what its processor reads."""
-    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+    rope = {**ROPE, "mrope_section": SECTION}
+    return write_around(text_part(), folder, "Qwen2_5_VL", rope, TOWER)
 
-    text = text_part()
+
+def write_around(
+    text: Any, folder: Path, family: str, rope: Mapping[str, Any], tower: Mapping[str, Any]
+) -> Path:
+    """A model that sees pictures, around the text model ``text``.
+
+    Args:
+        family: how transformers' classes of it begin.
+        rope: parameters of the rotation, which has three axes.
+        tower: sizes of the vision tower, whose weights are random.
+    """
+    import transformers
+
     values = text.config.to_dict()
     for name in ("architectures", "model_type", "transformers_version"):
         values.pop(name, None)
     torch.manual_seed(1)
-    config = Qwen2_5_VLConfig(
-        text_config={**values, "rope_parameters": {**ROPE, "mrope_section": SECTION}},
-        vision_config=TOWER,
+    config = getattr(transformers, f"{family}Config")(
+        text_config={**values, "rope_parameters": {**rope}},
+        vision_config={**tower},
         **TOKENS,
         tie_word_embeddings=False,
     )
-    whole = Qwen2_5_VLForConditionalGeneration(config)
+    whole = getattr(transformers, f"{family}ForConditionalGeneration")(config)
     whole.model.language_model.load_state_dict(text.model.state_dict())
     whole.lm_head.load_state_dict(text.lm_head.state_dict())
     fill_tower(whole.model.visual)
     whole.generation_config = text.generation_config
     whole.save_pretrained(folder)
-    write_processor(folder, PATCH)
+    write_processor(folder, tower["patch_size"])
     return folder
 
 
