@@ -26,6 +26,7 @@ IS_INSTALLED = find_spec("ray") is not None
 ADDRESSES = ("127.0.0.2", "127.0.0.3")
 STORE_BYTES = 100 << 20
 START_SECONDS = 120
+SHARED_MEMORY = "/dev/shm/"
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,16 @@ class Node:
             return
         everything = [psutil.Process(self.process.pid)]
         everything += everything[0].children(recursive=True)
+        shared: set[str] = set()
         for one in everything:
             with contextlib.suppress(psutil.NoSuchProcess):
+                shared |= {part.path for part in one.memory_maps()}
                 one.send_signal(signal.SIGKILL)
         self.process.wait()
+        # A node's memory goes with it; here it is this machine's.
+        for name in shared:
+            if name.startswith(SHARED_MEMORY):
+                Path(name).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
