@@ -151,17 +151,19 @@ def run(check: Check, root: Path, prefix: str = "") -> Outcome:
     started = time.monotonic()
     faults: list[str] = []
     try:
-        status = _run_with_output(check.command, root, prefix, faults)
+        status, faults = _run_with_output(check.command, root, prefix)
     except OSError as error:
         print(f"{prefix}cannot start {check.command[0]}: {error}; run `make setup`", flush=True)
         status = 127
     return Outcome(check, status, time.monotonic() - started, tuple(faults))
 
 
-def _run_with_output(command: Sequence[str], root: Path, prefix: str, faults: list[str]) -> int:
+def _run_with_output(command: Sequence[str], root: Path, prefix: str) -> tuple[int, list[str]]:
+    """Exit status, and lines that name what failed, where the output comes through us."""
     environment = child_environment()
+    faults: list[str] = []
     if not prefix:
-        return subprocess.run(command, cwd=root, env=environment).returncode
+        return subprocess.run(command, cwd=root, env=environment).returncode, faults
     with subprocess.Popen(
         command,
         cwd=root,
@@ -179,7 +181,7 @@ def _run_with_output(command: Sequence[str], root: Path, prefix: str, faults: li
             # One write: another lane writes lines as well.
             sys.stdout.write(f"{prefix}{line.rstrip()}\n")
             sys.stdout.flush()
-    return process.returncode
+    return process.returncode, faults
 
 
 def run_lanes(chosen: Sequence[Check], root: Path) -> list[Outcome]:
