@@ -177,6 +177,7 @@ def _last_words(error: Exception) -> str:
 
 
 def _show(seed: int, number: int) -> int:
+    warm_up()
     one = drawn(seed, number)
     answer = answer_to(one)
     print(json.dumps({**asdict(one), "answer": asdict(answer)}, indent=1))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
 
@@ -285,10 +285,11 @@ def _assign_by_load(
 
     Of equally good groups to the one with the fewest layers of its type, then the first.
     """
-    loads: list[Counter[Plane]] = [Counter() for _ in range(splits)]
-    most: Counter[Plane] = Counter()
-    result = []
-    for need, count in zip(needs, counts, strict=True):
+    # Empty groups are alike, so layers of the first type go round. It may have a thousand of them.
+    result = [[layer % splits for layer in range(counts[0])]]
+    loads = [_held(needs[:1], result, group) for group in range(splits)]
+    most = _most(loads)
+    for need, count in zip(needs[1:], counts[1:], strict=True):
         own, placed = [0] * splits, []
         for _ in range(count):
             growth = [
@@ -308,10 +309,23 @@ def _most_planes(
     needs: Sequence[Counter[Plane]], counts: Sequence[int], splits: int
 ) -> Counter[Plane]:
     """The most of each plane that a group has when layers are assigned by load."""
-    loads: list[Counter[Plane]] = [Counter() for _ in range(splits)]
-    for need, placed in zip(needs, _assign_by_load(needs, counts, splits), strict=True):
-        for group in placed:
-            loads[group].update(need)
+    placed = _assign_by_load(needs, counts, splits)
+    return _most([_held(needs, placed, group) for group in range(splits)])
+
+
+def _held(
+    needs: Sequence[Counter[Plane]], placed: Sequence[Sequence[int]], group: int
+) -> Counter[Plane]:
+    """Planes of one group. ``placed``: group of each layer of each type."""
+    held: Counter[Plane] = Counter()
+    for need, groups in zip(needs, placed, strict=True):
+        layers = groups.count(group)
+        held.update({plane: n * layers for plane, n in need.items()})
+    return held
+
+
+def _most(loads: Iterable[Counter[Plane]]) -> Counter[Plane]:
+    """The most of each plane that any group has."""
     most: Counter[Plane] = Counter()
     for load in loads:
         most |= load

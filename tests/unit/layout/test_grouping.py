@@ -25,7 +25,7 @@ from mkv_ascend.layout.objective import Objective
 from mkv_ascend.layout.requirements import LayerRequirements, block_size_choices
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 from mkv_ascend.layout.search import NODE_LIMIT, _Search, search
-from mkv_ascend.layout.search_options import Choices, LayerType
+from mkv_ascend.layout.search_options import Bundle, Choices, LayerType
 
 REQUEST = Request(tokens=1024, tokens_per_step=4)
 HOLDINGS = (
@@ -418,6 +418,40 @@ def test_layers_that_share_planes_are_assigned_by_load() -> None:
     places = bundle.group_of_layers(types)
     planes = [2 * places[0].count(group) + places[1].count(group) for group in range(9)]
     assert planes == [9] * 9
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.lists(st.sampled_from((2, 4, 8)), min_size=1, max_size=3), st.integers(1, 25)),
+        min_size=1,
+        max_size=3,
+    ),
+    splits=st.integers(1, 7),
+)
+def test_each_layer_goes_where_the_largest_group_grows_least(
+    rows: list[tuple[list[int], int]], splits: int
+) -> None:
+    """As plain loops over layers and groups, which start from empty groups."""
+    types = [
+        LayerType(HOLDINGS[0], (16,), tuple(row_bytes), (), False, None, count)
+        for row_bytes, count in rows
+    ]
+    bundle = Bundle(tuple(range(len(types))), 16, splits, by_load=True)
+    held: list[Counter[tuple[int, int]]] = [Counter() for _ in range(splits)]
+    expected = []
+    for member in types:
+        need, groups = member.planes(16), []
+        for _ in range(member.count):
+            most = {plane: max(group[plane] for group in held) for plane in need}
+            growth = [
+                sum(max(0, group[plane] + n - most[plane]) * plane[0] for plane, n in need.items())
+                for group in held
+            ]
+            chosen = min(range(splits), key=lambda g: (growth[g], groups.count(g), g))
+            held[chosen].update(need)
+            groups.append(chosen)
+        expected.append(groups)
+    assert bundle.group_of_layers(types) == expected
 
 
 def test_a_request_that_cannot_be_counted_is_refused_with_what_to_change() -> None:
