@@ -80,6 +80,7 @@ soak: setup ## real servers under load and under faults, for hours; goes on wher
 	@$(SOAK) fuzz --pair dense
 	@$(SOAK) faults --pair dense --count 10 --ranks 2 --kinds memory --keep .cache/soak/faults-3
 	@$(SOAK) faults --pair dense --count 10 --kinds clock --keep .cache/soak/faults-4
+	@$(SOAK) faults --pair mla --count 10 --mode graphs --kinds stale --keep .cache/soak/faults-5
 
 docs: setup ## build the documentation into site-docs/
 	@$(CHECKS) docs

@@ -11,6 +11,7 @@ SIGKILL, SIGTERM, SIGSTOP = "SIGKILL", "SIGTERM", "SIGSTOP"
 ERROR, NAN, FLIP, MEMORY, DELAY, EXIT = "error", "nan", "flip", "memory", "delay", "kill"
 READER = "stops reading"
 CLOCK, FULL = "clock jumps", "full shared memory"
+LOST = "lost"
 KINDS = {
     "signals": (SIGKILL, SIGTERM, SIGSTOP),
     "device": (ERROR, NAN, FLIP, MEMORY, DELAY, EXIT),
@@ -18,10 +19,14 @@ KINDS = {
     "start": (SIGKILL, SIGTERM, ERROR, MEMORY),
     "clock": (CLOCK,),
     "memory": (FULL,),
+    "stale": (LOST,),
 }
 """Kind -> its faults."""
 OF_MACHINE = ("clock", "memory")
 """Kinds for which the server is started in another way, so that each takes a run of its own."""
+ALONE = (*OF_MACHINE, "stale")
+"""Kinds that must be asked for; ``stale`` is for one pair."""
+OF_DEVICE = (*KINDS["device"], LOST)
 DEADLY = (SIGKILL, SIGTERM, ERROR, MEMORY, EXIT)
 """After these the server ends."""
 SPOILING = (NAN, FLIP)
@@ -29,6 +34,10 @@ SPOILING = (NAN, FLIP)
 MOST_LAUNCHES = 6000
 """About half of what the requests of a case launch."""
 MOST_LAUNCHES_OF_A_START = 1500
+DRAFT_WRITES = "_npu_reshape_and_cache"
+"""Operator that writes the keys of a dense draft, and not those of an MLA target."""
+MOST_WRITES = 300
+"""About half of what the requests of a case launch of it."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,8 @@ class Case:
         moment: seconds after the requests were sent.
         seconds: how long a process stands still, or shared memory is full; how far a clock jumps.
         launch: of the device, counted from the moment on, that the fault hits.
+        times: at how many launches in a row.
+        operator: whose launches are counted; ``*``: of any.
         at_start: whether it hits a server that starts; ``moment`` is then a share of its start.
     """
 
@@ -52,6 +63,8 @@ class Case:
     seconds: float = 0.0
     launch: int = 0
     at_start: bool = False
+    times: int = 1
+    operator: str = "*"
 
     @property
     def is_deadly(self) -> bool:
@@ -66,11 +79,12 @@ class Case:
     @property
     def is_of_device(self) -> bool:
         """Whether it is a fault of the emulated NPU."""
-        return self.fault in KINDS["device"]
+        return self.fault in OF_DEVICE
 
     def describe(self) -> str:
         """One line."""
         where = f" at launch {self.launch}" if self.launch else ""
+        where += f" and {self.times - 1} more" if self.times > 1 else ""
         lasting = f" for {self.seconds:.1f} s" if self.seconds else ""
         if self.fault == CLOCK:
             lasting = f" by {self.seconds:+.1f} s"
@@ -98,6 +112,9 @@ def draw(seed: int, number: int, kinds: Sequence[str], ranks: int) -> Case:
         return Case(number, fault, "machine", moment, off)
     if fault == FULL:
         return Case(number, fault, "machine", moment, chance.uniform(1.0, 8.0))
+    if fault == LOST:
+        launch, times = chance.randint(1, MOST_WRITES), chance.randint(2, MOST_WRITES)
+        return Case(number, fault, device, moment, 0.0, launch, False, times, DRAFT_WRITES)
     if fault in KINDS["device"]:
         lasting = chance.uniform(1.0, 5.0) if fault == DELAY else 0.0
         most = MOST_LAUNCHES_OF_A_START if kind == "start" else MOST_LAUNCHES

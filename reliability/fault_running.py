@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from mkv_ascend.commands.demo_server import Server, started, wait_until_healthy
 from reliability import client, load, served, traffic
 from reliability.client import ANSWERED, HUNG, Answer, Target
-from reliability.fault_cases import CLOCK, FULL, READER, SIGSTOP, SIGTERM, SPOILING, Case
+from reliability.fault_cases import CLOCK, FULL, LOST, READER, SIGSTOP, SIGTERM, SPOILING, Case
 from reliability.machine import Machine
 from reliability.processes import Watched
 from reliability.tokens import Judge
@@ -254,9 +254,10 @@ class FaultyServer:
             full.unlink()  # where the server has died, it is gone
 
     def _ask_the_device(self, case: Case) -> None:
-        asked = {"operator": "*", "launch": case.launch, "fault": case.fault}
+        asked = {"operator": case.operator, "launch": case.launch, "fault": case.fault}
         aside = self._faults.with_suffix(".new")
-        aside.write_text(json.dumps([{**asked, "seconds": case.seconds or 1.0}]))
+        asked |= {"times": case.times, "seconds": case.seconds or 1.0}
+        aside.write_text(json.dumps([asked]))
         aside.replace(self._faults)
 
     def _wait_for_fault(self, server: Server, sent: Future[list[Answer]], before: int) -> bool:
@@ -307,7 +308,7 @@ class FaultyServer:
     def _works_again(self, case: Case, requests: Sequence[Request]) -> list[str]:
         """The same requests, of the server that lives on or of one that is started again."""
         server, _ = self._ready()
-        if case.fault in SPOILING:
+        if case.fault in (*SPOILING, LOST):
             # Blocks that hold what is wrong may be hit by prompts that begin alike.
             _post(server, "reset_prefix_cache")
         answers = self._send(server, requests[:5])

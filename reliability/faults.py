@@ -8,6 +8,7 @@ Each case, drawn by its number and a seed, sends requests, and at a random momen
   that is another one; an allocation that finds no memory;
 - a client that stops reading its stream;
 - a clock that jumps (``--kinds clock``), or a /dev/shm that is full for some seconds (``memory``);
+- writes of the draft's caches that are lost for a while (``stale``, of ``--pair mla``);
 - SIGKILL, SIGTERM or a failing launch while the server starts, before any request.
 
 Checked: no client hangs; each request is answered or fails, and what was answered is right, but
@@ -27,9 +28,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from reliability import load
-from reliability.fault_cases import KINDS, OF_MACHINE, Case, draw
+from reliability.fault_cases import ALONE, KINDS, Case, draw
 from reliability.fault_running import FaultyServer, Verdict
 from reliability.machine import MachineError, machine_of
+
+STALE_PAIR = "mla"
+"""Its target's caches are written by an operator of their own."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,14 +46,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--kinds",
         nargs="+",
         choices=[*KINDS],
-        default=[kind for kind in KINDS if kind not in OF_MACHINE],
-        help="of faults (all but clock and memory, each of which takes a run of its own)",
+        default=[kind for kind in KINDS if kind not in ALONE],
+        help="of faults (all but clock, memory and stale, each of which takes a run of its own)",
     )
     parser.add_argument("--keep", type=Path, metavar="FILE", help="note verdicts there, and go on")
 
 
 def run(asked: argparse.Namespace) -> int:
     """Run the cases; returns the exit status."""
+    if "stale" in asked.kinds and (asked.pair != STALE_PAIR or asked.no_draft):
+        print(
+            f"--kinds stale loses what a dense draft beside an MLA target writes into its caches; "
+            f"serve it: --pair {STALE_PAIR}",
+            file=sys.stderr,
+        )
+        return 2
     kept = _kept(asked)
     with tempfile.TemporaryDirectory(prefix="reliability") as temporary:
         folder = asked.folder or Path(temporary)

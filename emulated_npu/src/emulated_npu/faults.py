@@ -7,7 +7,8 @@ each process reads it at its next launch, and counts launches from then on. It h
     [{"operator": "npu_fused_infer_attention_score", "launch": 40, "fault": "error"}]
 
 Launches by replayed graphs count as well. Names are those of the counters; ``*`` is any operator.
-Operators of libraries that Python does not see (ATen's, Triton kernels) cannot be asked for NaN.
+Operators of libraries that Python does not see (ATen's, Triton kernels) cannot be asked for NaN, and
+what they write cannot be lost.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import torch
 from emulated_npu.nested import tensors_in
 
 ERROR, NAN, FLIP, MEMORY, DELAY, KILL = "error", "nan", "flip", "memory", "delay", "kill"
+LOST = "lost"
 FAULTS = {
     ERROR: "the launch fails; whoever waits for the device from then on is told",
     NAN: "the operator's floating-point results are NaN",
@@ -35,8 +37,11 @@ FAULTS = {
     MEMORY: "the next allocation of the device finds no memory",
     DELAY: "the launch takes `seconds`",
     KILL: "the process is ended by SIGKILL at the launch",
+    LOST: "what the operator writes into its arguments is lost: they stay as they were",
 }
 """What can be asked for."""
+Kept = list[tuple[torch.Tensor, torch.Tensor]]
+"""Tensors, and copies of what they held."""
 ANY = "*"
 FOREIGN = ("aten::", "triton.", "hccl.", "mkv_ascend::", "NPUGraph.", "graph_task_update")
 """How names of launches begin whose results are not known here."""
@@ -55,6 +60,7 @@ class Fault:
         launch: at which launch, the first is 1.
         fault: one of ``FAULTS``.
         seconds: of a delay.
+        times: at how many launches in a row.
         process: only in processes whose title holds this; empty: in each.
     """
 
@@ -62,6 +68,7 @@ class Fault:
     launch: int
     fault: str
     seconds: float = 1.0
+    times: int = 1
     process: str = ""
 
     @classmethod
@@ -77,7 +84,9 @@ class Fault:
             raise FaultError(f"fault {found.fault!r}; allowed: {', '.join(FAULTS)}")
         if found.launch < 1:
             raise FaultError(f"launch {found.launch}; the first launch is 1")
-        if found.fault in SPOILING and found.operator.startswith(FOREIGN):
+        if found.times < 1:
+            raise FaultError(f"times {found.times}; a fault happens once or more")
+        if found.fault in (*SPOILING, LOST) and found.operator.startswith(FOREIGN):
             raise FaultError(
                 f"{found.fault} in results of {found.operator}: results are known of operators "
                 "that Python implements alone; ask for one of those, or for error, memory, delay "
@@ -115,6 +124,7 @@ class FaultInjector:
         self._waiting: list[Fault] = []
         self._counts: dict[str, int] = {}
         self._spoils: Callable[[Any], Any] | None = None
+        self._loses = False
         self.error = ""
 
     def launched(self, name: str) -> None:
@@ -125,9 +135,10 @@ class FaultInjector:
         for key in (name, ANY):
             self._counts[key] = self._counts.get(key, 0) + 1
         for fault in list(self._waiting):
-            due = self._counts.get(fault.operator, 0) >= fault.launch
-            if fault.operator in (name, ANY) and due:
-                self._waiting.remove(fault)
+            since = self._counts.get(fault.operator, 0) - fault.launch
+            if fault.operator in (name, ANY) and since >= 0:
+                if since >= fault.times - 1:
+                    self._waiting.remove(fault)
                 self._do(fault, name)
 
     def spoil(self, results: Any) -> None:
@@ -139,6 +150,13 @@ class FaultInjector:
             self._spoils(tensor)
         if spoiled:
             self._spoils = None
+
+    def kept(self, arguments: Any) -> Kept | None:
+        """Copies of an operator's arguments, if it is the turn of what it writes to be lost."""
+        if not self._loses:
+            return None
+        self._loses = False
+        return [(tensor, tensor.clone()) for tensor in tensors_in(arguments)]
 
     def raise_error(self) -> None:
         """Raise what a launch failed with, if one has."""
@@ -156,6 +174,8 @@ class FaultInjector:
             self._fail(self.error)
         elif fault.fault in SPOILING:
             self._spoils = SPOILING[fault.fault]
+        elif fault.fault == LOST:
+            self._loses = True
         elif fault.fault == MEMORY:
             self._refuse_memory()
         elif fault.fault == DELAY:
@@ -228,6 +248,20 @@ def spoil(results: Any) -> Any:
     if injector is not None:
         injector.spoil(results)
     return results
+
+
+def kept(arguments: Any) -> Kept | None:
+    """Arguments of an operator that Python implements, as they are before it runs; see `put_back`.
+
+    None unless what it writes is to be lost.
+    """
+    return None if injector is None else injector.kept(arguments)
+
+
+def put_back(before: Kept | None) -> None:
+    """Lose what an operator has written."""
+    for tensor, copy in before or ():
+        tensor.copy_(copy)
 
 
 def raise_error() -> None:

@@ -83,6 +83,34 @@ print(json.dumps([differ, bits]))
     assert answer(tmp_path, program) == [[[], [[0, 0]], []], 1 << 30]
 
 
+def test_what_is_written_is_lost_at_so_many_launches_in_a_row(tmp_path):
+    program = """
+rows = torch.ones(1, 1, 1, device="npu")
+
+slots = torch.arange(8, dtype=torch.int32, device="npu")
+
+def write(slot):
+    named = {"key_cache": keys, "value_cache": values}  # as vllm-ascend has them
+    torch_npu._npu_reshape_and_cache(rows, rows, **named, slot_indices=slots[slot : slot + 1])
+
+keys, values = (torch.zeros(1, 8, 1, 1, device="npu") for _ in range(2))
+graph = torch.npu.NPUGraph()
+with torch.npu.graph(graph):
+    write(6)
+ask("_npu_reshape_and_cache", 2, "lost", times=3)
+for slot in range(5):
+    write(slot)
+found = [held.flatten().tolist() for held in (keys, values)]
+ask("_npu_reshape_and_cache", 1, "lost")
+graph.replay()
+lost = keys[0, 6].item()
+graph.replay()
+print(json.dumps([found, lost, keys[0, 6].item()]))
+"""
+    written = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]
+    assert answer(tmp_path, program) == [[written, written], 0.0, 1.0]
+
+
 def test_one_allocation_finds_no_memory(tmp_path):
     program = """
 ask("aten::mul", 2, "memory")
@@ -174,9 +202,11 @@ def test_what_there_is_not_is_refused_and_says_what_there_is(tmp_path):
         ('[{"operator": "a", "launch": 0, "fault": "nan"}]', "the first launch is 1"),
         (
             '[{"operator": "a", "launch": 1, "fault": "melt"}]',
-            "error, nan, flip, memory, delay, kill",
+            "error, nan, flip, memory, delay, kill, lost",
         ),
         ('[{"operator": "a", "launch": 1, "fault": "nan", "rank": 1}]', "no rank"),
+        ('[{"operator": "a", "launch": 1, "fault": "lost", "times": 0}]', "once or more"),
+        ('[{"operator": "triton.a", "launch": 1, "fault": "lost"}]', "Python implements"),
         ('[{"operator": "aten::add", "launch": 1, "fault": "nan"}]', "Python implements"),
     ):
         path.write_text(asked)

@@ -155,7 +155,9 @@ class Operator(Generic[P, R]):
         if lending.strict:
             self.run_check(*host_args, **host_kwargs)
         with torch.no_grad():
+            before = faults.kept((*host_args, *host_kwargs.values()))
             result = self.kernel(*host_args, **host_kwargs)
+            faults.put_back(before)
         return lending.give_back(faults.spoil(result))
 
     def _record(self, tape: recording.Tape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -186,7 +188,9 @@ class Operator(Generic[P, R]):
         if settings().strict:
             self.run_check(*call.arguments, **call.named)
         with torch.no_grad():
+            before = faults.kept((*call.arguments, *call.named.values()))
             result = self.kernel(*call.arguments, **call.named)
+            faults.put_back(before)
         faults.spoil(result)
         if results is not None:
             results.put(result)

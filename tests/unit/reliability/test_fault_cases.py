@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults drawn by number, and what the command refuses before a server starts."""
+
+import pytest
+
+from reliability.__main__ import main
+from reliability.fault_cases import DRAFT_WRITES, KINDS, LOST, draw
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_fault_of_a_kind_comes_in_turn_and_a_number_draws_the_same_again(kind):
+    faults = KINDS[kind]
+    drawn = [draw(3, number, [kind], ranks=2) for number in range(2 * len(faults))]
+    assert [case.fault for case in drawn] == [*faults, *faults]
+    assert drawn == [draw(3, number, [kind], ranks=2) for number in range(2 * len(faults))]
+
+
+def test_writes_of_the_drafts_caches_are_lost_several_times_in_a_row():
+    cases = [draw(0, number, ["stale"], ranks=1) for number in range(50)]
+    assert {(case.fault, case.operator, case.victim) for case in cases} == {
+        (LOST, DRAFT_WRITES, "engine")
+    }
+    assert all(case.is_of_device and not case.is_deadly and case.times > 1 for case in cases)
+    assert len({(case.launch, case.times) for case in cases}) > 40
+    assert f"at launch {cases[0].launch} and {cases[0].times - 1} more" in cases[0].describe()
+
+
+@pytest.mark.parametrize("more", [["--pair", "dense"], ["--pair", "mla", "--no-draft"]])
+def test_stale_caches_of_another_pair_are_refused(more, capsys):
+    assert main(["faults", "--kinds", "stale", *more]) == 2
+    assert "serve it: --pair mla" in capsys.readouterr().err
