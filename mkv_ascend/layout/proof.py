@@ -76,25 +76,53 @@ def _check_stretch(index: int, layer: PlacedLayer, part: Placement) -> None:
 
 
 def _check_groups(index: int, members: list[Member]) -> None:
-    """Statement 3 for the members of a plane, whose rows are passed in the order of their bytes.
+    """Statement 3 for the members of a plane."""
+    groups: dict[int, list[Member]] = {}
+    for member in members:
+        groups.setdefault(member[0].group, []).append(member)
+    for of_one_group in groups.values():
+        _check_group(index, of_one_group)
 
-    Rows that reach beyond the start of the next one are *open* there. Of one group those that are
-    open at once are overlays, or an error was raised: so they are of one layer, and few.
+
+def _check_group(index: int, members: list[Member]) -> None:
+    """Pass the rows of members of one group in the order of their bytes.
+
+    Rows that reach beyond the start of the next one are *open* there. Those that are open at once
+    are overlays, or an error was raised: so they are of one layer, and few.
     """
+    parts = [part for _, part in members]
+    in_step = _go_in_step(parts)
     rows = sorted(
         (start, end, number)
-        for number, (_, part) in enumerate(members)
-        for start, end in _intervals(part)
+        for number, part in enumerate(parts)
+        for start, end in ([_first_row(part)] if in_step else _intervals(part))
     )
-    open_rows: dict[int, list[tuple[int, int]]] = {}
+    open_rows: list[tuple[int, int]] = []
     for start, end, number in rows:
-        group = members[number][0].group
-        still_open = [row for row in open_rows.get(group, ()) if row[0] > start]
-        for _, other in still_open:
+        open_rows = [row for row in open_rows if row[0] > start]
+        for _, other in open_rows:
             first, second = (members[one] for one in sorted((number, other)))
             if not _are_overlays(first, second):
                 raise OverlapError(_of_members(index, first, second))
-        open_rows[group] = [*still_open, (end, number)]
+        open_rows.append((end, number))
+
+
+def _go_in_step(parts: list[Placement]) -> bool:
+    """Whether rows of one number share bytes if and only if the first ones do, and others never.
+
+    Row i of each part is then i strides behind its first row, and all first rows lie within one
+    stride. Pages of a thousand layers have millions of rows.
+    """
+    if len({part.row_stride for part in parts}) > 1:
+        return False
+    first_rows = [_first_row(part) for part in parts]
+    span = max(end for _, end in first_rows) - min(start for start, _ in first_rows)
+    return span <= parts[0].row_stride
+
+
+def _first_row(part: Placement) -> tuple[int, int]:
+    """First byte in a block, and the one behind the row."""
+    return part.start_bytes, part.start_bytes + part.row_bytes
 
 
 def _intervals(part: Placement) -> list[tuple[int, int]]:

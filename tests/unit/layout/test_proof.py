@@ -119,6 +119,43 @@ def test_a_pool_of_equal_planes_is_refused_exactly_when_it_is_unsound(pool: Pool
             prove_pool(0, pool)
 
 
+@st.composite
+def rows_with_gaps(draw: st.DrawFn) -> Pool:
+    """Layers in one plane of 24 bytes whose rows lie between each other's, or meet."""
+    strides = draw(st.sampled_from([(5,), (6,), (4, 6)]))
+    places = [
+        (
+            draw(st.integers(0, 1)),
+            Placement(
+                component="k",
+                buffer=0,
+                start_per_block=0,
+                start_bytes=draw(st.integers(0, 9)),
+                block_stride=24,
+                rows=draw(st.integers(1, 3)),
+                row_stride=draw(st.sampled_from(strides)),
+                row_bytes=draw(st.integers(1, 2)),
+            ),
+        )
+        for _ in range(draw(st.integers(2, 4)))
+    ]
+    layers = (
+        PlacedLayer(f"layer.{index}", group, (place,))
+        for index, (group, place) in enumerate(places)
+    )
+    return Pool(Storage.PLANAR, "a test", (24,), tuple(layers))
+
+
+@settings(max_examples=1000, deadline=None)
+@given(rows_with_gaps())
+def test_rows_with_gaps_are_refused_exactly_where_they_meet(pool: Pool) -> None:
+    if sound(pool, 2):
+        prove_pool(0, pool)
+    else:
+        with pytest.raises(OverlapError, match="share bytes of a block"):
+            prove_pool(0, pool)
+
+
 def two_layers(first_group: int, second_group: int) -> Pool:
     """The same bytes for both layers."""
     placement = Placement("k", 0, 0, 0, 8, 1, 8, 8)
