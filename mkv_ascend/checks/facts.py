@@ -73,6 +73,9 @@ class ServeFacts:
     draft: ModelFacts | None = None
     inputs: PlanInputs | None = None
     plan: ServingPlan | None = None
+    kept_block: int | None = None
+    """Tokens of a block at whose end states of the target are kept for prefix hits, where a step
+    cannot end within it; None: there are none, or it can."""
     weight_bytes: int = 0
     """Bytes of the files of weights of both models, as far as they are there."""
     rules: HostRules | None = None

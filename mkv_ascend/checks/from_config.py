@@ -338,7 +338,9 @@ def _block_sizes(
     if not _has_states(layers, Role.TARGET) or not _hits_beside_states(asked, rules):
         return sizes
     if not rules.hits_beside_states:
-        raise NotFromNumbersError("with prefix caching vLLM chooses which states are kept")
+        raise NotFromNumbersError(
+            "with prefix caching vLLM chooses which states are kept", kept_block=sizes.attention
+        )
     return sizes.with_hits_beside_states()
 
 

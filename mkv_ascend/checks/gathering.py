@@ -115,7 +115,7 @@ def with_plan(facts: ServeFacts, rules: HostRules) -> tuple[ServeFacts, str]:
         found = from_config.find(Asked(_for_layers(facts)), rules, environment_of(facts))
         return replace(facts, inputs=found.inputs, plan=plan(found.inputs)), ""
     except NotFromNumbersError as error:
-        return facts, str(error)
+        return replace(facts, kept_block=error.kept_block), str(error)
     except SelectionError as error:
         refusal = of_selection(error)
     except (GroupingError, LayoutError) as error:

@@ -12,6 +12,7 @@ from mkv_ascend.checks import (
     about_compressed,
     about_draft,
     about_formats,
+    about_kept_states,
     about_layers,
     about_runner,
 )
@@ -32,6 +33,7 @@ CHECKS: tuple[Check, ...] = (
     *about_draft.CHECKS,
     *about_runner.CHECKS,
     *about_layers.CHECKS,
+    *about_kept_states.CHECKS,
 )
 
 

@@ -16,7 +16,14 @@ class ExplainError(ValueError):
 
 
 class NotFromNumbersError(ExplainError):
-    """What the numbers of a config.json do not tell; vLLM's class of the model may."""
+    """What the numbers of a config.json do not tell; vLLM's class of the model may.
+
+    ``kept_block``: as of ``ServeFacts``, where it is known.
+    """
+
+    def __init__(self, message: str, kept_block: int | None = None) -> None:
+        super().__init__(message)
+        self.kept_block = kept_block
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,8 @@ INDEXER_IS_A_LAYER = NAME == "vllm_ascend_0_30"
 """Whether sparse attention's indexer has a cache of its own, not one in the latent's spec."""
 PLANS_DEEPSEEK_V4 = NAME == "vllm_ascend_0_23"
 """Whether DeepSeek-V4's caches are planned where no other model has layers beside them."""
+STEPS_REACH_KEPT_STATES = NAME == "vllm_ascend_0_23"
+"""Whether a step must reach the end of a block at which states are kept for prefix hits."""
 A_BUFFER_FOR_EACH_LAYER = NAME == "vllm_ascend_0_30"
 """Whether vllm-ascend allocates for each layer what vLLM counts for one layer of each group."""
 OWN_BUFFERS = (

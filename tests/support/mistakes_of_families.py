@@ -30,8 +30,26 @@ PLANNED = (
 )
 """Of caches of DeepSeek-V4, where they are planned."""
 
+KEPT_STATES = (
+    one(
+        "steps below a block of kept states",
+        "step-size",
+        *("{qwen3.5}", "--enable-prefix-caching", "--max-num-seqs", "4"),
+        *("--max-num-batched-tokens", "256"),
+        says=("would wait for ever", "1536 tokens or more"),
+    ),
+    one(
+        "chunks below a block of kept states",
+        "step-size",
+        *("{qwen3.5}", "--enable-prefix-caching", "--long-prefill-token-threshold", "128"),
+        says="into chunks of 128",
+    ),
+)
+"""Of prefix caching beside states, where a step cannot end within a block."""
+
 FAMILIES = (
     *(PLANNED if hosts.PLANS_DEEPSEEK_V4 else ()),
+    *(KEPT_STATES if hosts.STEPS_REACH_KEPT_STATES else ()),
     one(
         "a ratio of 8",
         "model-config",

@@ -7,8 +7,8 @@ each process reads it at its next launch, and counts launches from then on. It h
     [{"operator": "npu_fused_infer_attention_score", "launch": 40, "fault": "error"}]
 
 Launches by replayed graphs count as well. Names are those of the counters; ``*`` is any operator.
-Operators of libraries that Python does not see (ATen's, Triton kernels) cannot be asked for NaN, and
-what they write cannot be lost.
+Operators of libraries that Python does not see (ATen's, Triton kernels) cannot be asked for NaN,
+and what they write cannot be lost.
 """
 
 from __future__ import annotations
