@@ -13,6 +13,10 @@ UNIT = {
         # Rooms and kernels that import nothing of a host, which lint sees to, beside one torch.
         *(f"--ignore=tests/unit/{room}" for room in HOSTLESS_ROOMS),
         "--ignore=tests/unit/drafting/test_proposal.py",
+        "--ignore=tests/unit/support",
+        "--ignore=tests/unit/commands/test_advise.py",
+        "--ignore=tests/unit/benchmarks/test_ops.py",
+        "--ignore=tests/unit/reliability/test_calls.py",
     ),
 }
 """Host -> its unit tests."""
@@ -76,7 +80,7 @@ EMULATED = {
         *(
             f"--deselect={CELL}[{cell}]"
             for cell in (
-                *("mamba2/short conv", "dense/gdn"),
+                *("mamba2/short conv", "dense/gdn", "mla/window+full"),
                 *("ernie4.5-moe/mtp", "hunyuan3/mtp", "glm4-moe/mtp", "mimo/mtp"),
                 *("dense/window+full", "qwen3.5-moe/mtp", "nemotron-h/mtp"),
                 *("longcat/mtp", "step3.5/mtp", "glm4.7-flash/mtp"),
@@ -181,6 +185,13 @@ EMULATED = {
         "::test_figures_are_vllms_and_those_of_the_plan[v1-2]",
         f"--deselect={SETTINGS}::test_a_model_accepts_its_own_drafts[gpt_oss]",
         f"--deselect={SETTINGS}::test_a_model_accepts_its_own_drafts[granite4]",
+        f"--deselect={SETTINGS}::test_a_model_accepts_its_own_drafts[gemma3]",
+        # What fails without it, which a new host may mend.
+        "--deselect=tests/emulated/platform/test_graph_memory.py"
+        "::test_without_being_measured_they_do_not_fit",
+        # Gemma's with vLLM's default settings stay.
+        "--deselect=tests/emulated/drafting/test_auxiliary_states.py"
+        "::test_states_are_hugging_faces_and_proposals_the_heads[granite4]",
         f"--deselect={SETTINGS}::test_a_model_accepts_its_own_drafts[qwen3_next]",
         f"--deselect={SETTINGS}::test_a_model_accepts_its_own_drafts[lfm2]",
         f"--deselect={SETTINGS}::test_a_recurrent_draft_leaves_the_target_its_prefix_hits[lfm2]",
@@ -204,6 +215,7 @@ EMULATED = {
                 ("test_eagerly", "gemma3"),
                 ("test_eagerly", "deepseek_v2_target"),
                 ("test_eagerly", "qwen3_next"),
+                ("test_in_graphs_of_decoding", "llama_target"),
                 ("test_in_graphs_of_decoding", "gemma3"),
                 ("test_in_graphs_of_decoding", "deepseek_v2_target"),
                 ("test_in_graphs_of_decoding", "qwen3_next"),
@@ -214,6 +226,9 @@ EMULATED = {
     # it passes there. The tiny models themselves are judged on the default host.
     "0.30": (
         "tests/emulated/device",
+        # How the emulated NPU starts a process, and not what vLLM asks of it.
+        "--deselect=tests/emulated/device/test_triton.py"
+        "::test_vllm_finds_triton_as_the_setting_says_and_kernels_run_either_way",
         "tests/emulated/benchmarks/test_benchmark_kv_layout.py",
         # Kimi delta attention, which 0.23.0 refuses beside drafts.
         f"{CELL}[kda/dense]",
@@ -237,7 +252,6 @@ EMULATED = {
         "tests/emulated/layout/test_planned_runner.py",
         "tests/emulated/layout/test_requests_at_once.py",
         "tests/emulated/models/test_adapted_backends.py",
-        f"{COMPRESSED}::test_dense_draft[v2]",
         f"{COMPRESSED}::test_dense_draft_in_graphs[v2]",
         f"{COMPRESSED}::test_mtp_layer_in_graphs[v2]",
         f"{COMPRESSED}::test_k_by_batch_size_on_model_runner_v2[FULL_DECODE_ONLY]",
@@ -247,7 +261,7 @@ EMULATED = {
         "::test_a_layer_that_shares_joins_a_group_of_unlike_pages",
         # Model runner V2: stock, drafts by plain loops, in graphs, at random, on ranks, by count.
         "tests/emulated/runner_v2/test_stock.py::test_a_target_alone[llama_target]",
-        f"{V2_STOCK_GRAPHS}::test_graphs_of_a_target",
+        f"{V2_STOCK_GRAPHS}::test_graphs_of_a_target[FULL_DECODE_ONLY-False]",
         f"{V2_STOCK_GRAPHS}::test_the_first_pass_updates_one_layer_of_a_head_of_two",
         f"{V2_STOCK_GRAPHS}::test_later_passes_give_all_layers_the_blocks_of_the_first_ones_group",
         "tests/emulated/runner_v2/test_speculator.py",
@@ -277,30 +291,29 @@ EMULATED = {
         f"{LOADS}::test_states_go_on_from_what_was_accepted[convolutions]",
         f"{AT_RANDOM}[llama_target-probabilistic-FULL_DECODE_ONLY]",
         f"{AT_RANDOM}[llama_target-greedy-None]",
-        f"{AT_RANDOM}[lfm2-probabilistic-FULL_DECODE_ONLY]",
         "tests/emulated/runner_v2/test_cost.py",
         "tests/emulated/runner_v2/test_planned_caches.py",
+        f"{STOCK}::test_mamba2_is_not_served_by_model_runner_v1",
+        f"{COMPRESSED}::test_stock_model_runner_v2_alone",
         "tests/emulated/runner_v2/test_axes_in_turns.py",
         "tests/emulated/platform/test_platform.py",
         SEAT,
         # What vLLM makes of entry points and VLLM_PLUGINS, as on 0.23.0.
         f"--deselect={SEAT}::test_uninstalled_leaves_stock",
         f"--deselect={SEAT}::test_leaving_us_out_of_vllm_plugins_gives_stock",
+        f"--deselect={SEAT}::test_a_platform_that_vllm_dropped_ends_the_process_instead_of_running_stock",
         f"--deselect={SEAT}::test_both_orders_of_discovery_give_our_platform_and_all_general_plugins"
         "[reversed]",
         "tests/emulated/platform/test_serve.py"
         "::test_a_server_gives_the_targets_own_tokens_and_reports_acceptance",
-        f"{STATES}::test_states_across_chunks_rejected_drafts_and_cached_blocks",
         f"{STATES}::test_states_after_preemption_and_looked_up_drafts",
         f"{STATES}::test_states_where_the_longest_context_ends[v2]",
         f"{STATES}::test_steps_of_less_than_a_block[v2-limits0]",
         f"{STATES}::test_steps_of_less_than_a_block_are_refused",
         f"{MAMBA}::test_states_are_taken_back_to_what_was_accepted[granite4-v1]",
-        f"{MAMBA}::test_states_are_taken_back_to_what_was_accepted[lfm2-v1]",
         # Drafts with states behind hits: blocks alone, in graphs, resumed, beside other states.
         "tests/emulated/recurrent/test_draft_state_blocks.py",
         f"{HITS}::test_hits_are_those_without_the_draft[llama_target-lfm2-fields1-v1]",
-        f"{HITS}::test_a_resumed_request_finds_its_own_blocks[v2]",
         "tests/emulated/runner_v2/test_recurrent_drafts.py"
         "::test_proposals_and_acceptance_are_the_references[llama_target-lfm2-3]",
         # On model runner V2 from graphs, beside chunks and a prompt of one token.
@@ -346,7 +359,6 @@ EMULATED = {
                 ("test_every_draft_token_is_the_drafts_own", ""),
             )
         ),
-        f"{ADAPTED}[eagle-v1]",
         f"{ADAPTED}[mtp-v2]",
         f"{ADAPTED}[eagle-v2-graphs]",
         f"{ADAPTED}[eagle3-v1-graphs]",
