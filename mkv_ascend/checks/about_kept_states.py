@@ -10,14 +10,11 @@ from mkv_ascend.checks.refusal import Refusal
 
 __all__ = ["CHECKS"]
 
-KEPT_IN_ALL_BLOCKS = frozenset({"Mamba1", "Mamba2"})
-"""Recurrent layers whose models support prefix caching by themselves (vLLM's mode "all")."""
-
 
 def short_steps(facts: ServeFacts) -> Iterator[Refusal]:
     """Steps, or chunks of a prompt, of fewer tokens than such a block."""
     block = facts.kept_block
-    if block is None or facts.target.recurrent in KEPT_IN_ALL_BLOCKS:
+    if block is None:
         return
     kept = (
         f"with prefix caching, states of {facts.target.name} are kept at the end of each block of "

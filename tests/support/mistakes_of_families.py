@@ -39,6 +39,13 @@ KEPT_STATES = (
         says=("would wait for ever", "1536 tokens or more"),
     ),
     one(
+        "steps below a block of kept states of convolutions",
+        "step-size",
+        *("{LFM2-1.2B}", "--enable-prefix-caching", "--max-num-seqs", "4"),
+        *("--block-size", "1024", "--max-num-batched-tokens", "1000"),
+        says=("would wait for ever", "1024 tokens or more"),
+    ),
+    one(
         "chunks below a block of kept states",
         "step-size",
         *("{qwen3.5}", "--enable-prefix-caching", "--long-prefill-token-threshold", "128"),
