@@ -6,6 +6,7 @@ import torch
 import torch_npu
 
 from emulated_npu import counters
+from emulated_npu.custom_operators import schemas
 from emulated_npu.operators.registry import OperatorArgumentError
 from tests.emulated.device.graph_helpers import captured, capturing
 
@@ -39,6 +40,28 @@ def test_an_operator_that_writes_to_a_cache():
     assert (counters.snapshot() - before).graph_launches == {"_npu_reshape_and_cache": 1}
     assert caches[0].flatten(0, 1).any(-1).any(-1).nonzero().tolist() == [[4]]
     assert torch.equal(caches[1][0, 4].cpu(), key[0].cpu())
+
+
+@pytest.mark.skipif(schemas.find_schemas() is None, reason="vllm-ascend is not installed")
+def test_groups_of_tokens_are_found_and_stored_anew_at_each_replay():
+    keys = torch.ones(3, 2, dtype=torch.int8).npu()
+    slots = torch.tensor([0, 1, 2], dtype=torch.int32).npu()
+    groups = [torch.zeros(3, dtype=torch.int32).npu() for _ in range(3)]
+    cache = torch.zeros(2, 4, 1, 2, dtype=torch.int8).npu()
+
+    def launches():
+        torch.ops._C_ascend.store_kv_block_metadata(slots, *groups, 4)
+        torch.ops._C_ascend.store_kv_block(keys, cache, *groups, 4)
+
+    graph, _ = captured(launches)
+    assert not cache.any()
+    slots.copy_(torch.tensor([6, -1, 3], dtype=torch.int32))
+    keys.copy_(torch.tensor([[1, 2], [3, 4], [5, 6]], dtype=torch.int8))
+    graph.replay()
+    assert groups[0].cpu().tolist() == [1, 1, 0]
+    stored = cache.view(8, 2).cpu().tolist()
+    assert (stored.pop(6), stored.pop(3)) == ([1, 2], [5, 6])
+    assert stored == [[0, 0]] * 6
 
 
 class Attention:

@@ -96,3 +96,76 @@ def test_group_sizes_on_the_device_are_no_host_read() -> None:
     assert difference.launches == {"npu_grouped_matmul": 1}
     expected = torch.cat((x[:1].cpu() @ weight[0].cpu(), x[1:].cpu() @ weight[1].cpu()))
     torch.testing.assert_close(y.cpu(), expected)
+
+
+@needs_vllm_ascend
+def test_tokens_go_to_the_cache_in_groups_without_a_host_read() -> None:
+    slots = torch.tensor([1, 2, -1, 7], dtype=torch.int32).npu()
+    groups = [torch.full((4,), 9, dtype=torch.int32).npu() for _ in range(3)]
+    keys = torch.arange(1, 9, dtype=torch.int8).view(4, 2).npu()
+    cache = torch.zeros(2, 4, 1, 2, dtype=torch.int8).npu()
+    before = counters.snapshot()
+    torch.ops._C_ascend.store_kv_block_metadata(slots, *groups, 4)
+    torch.ops._C_ascend.store_kv_block(keys, cache, *groups, 4)
+    difference = counters.snapshot() - before
+    assert difference.host_reads == {}
+    assert difference.launches == {
+        "_C_ascend.store_kv_block_metadata": 1,
+        "_C_ascend.store_kv_block": 1,
+    }
+    assert [group.cpu().tolist() for group in groups] == [[2, 1, 0, 0], [0, 3, 0, 0], [1, 7, 0, 0]]
+    assert cache.view(8, 2).cpu().tolist() == [
+        *([0, 0], [1, 2], [3, 4], [0, 0]),
+        *([0, 0], [0, 0], [0, 0], [7, 8]),
+    ]
+    with pytest.raises(registry.OperatorArgumentError, match="group_len is a CPU tensor"):
+        torch.ops._C_ascend.store_kv_block(keys, cache, groups[0].cpu(), *groups[1:], 4)
+
+
+@needs_vllm_ascend
+def test_a_list_of_weights_is_lent_to_the_grouped_product() -> None:
+    x = torch.randint(-9, 9, (3, 4), dtype=torch.int8)
+    weight = [torch.randint(-9, 9, (4, 64), dtype=torch.int8) for _ in range(2)]
+    scales, x_scale = [torch.rand(64) / 9 for _ in weight], torch.rand(3)
+    output, scale, offset = torch.ops._C_ascend.grouped_matmul_swiglu_quant_weight_nz_tensor_list(
+        x=x.npu(),
+        weight=[torch_npu.npu_format_cast(matrix.npu(), 29) for matrix in weight],
+        weight_scale=[values.npu() for values in scales],
+        x_scale=x_scale.npu(),
+        group_list=torch.tensor([1, 3]).npu(),
+        swiglu_limit=0.0,
+    )
+    assert {tensor.device.type for tensor in (output, scale, offset)} == {"npu"}
+    hidden = torch.stack(
+        [
+            (x[row].double() @ weight[row > 0].double()) * scales[row > 0] * x_scale[row]
+            for row in range(3)
+        ]
+    )
+    expected = torch.nn.functional.silu(hidden[:, :32]) * hidden[:, 32:]
+    actual = output.cpu().double() * scale.cpu().double().unsqueeze(-1)
+    allowed = expected.abs().amax(-1, keepdim=True) / 127 * 0.51
+    assert ((actual - expected).abs() <= allowed).all()
+
+
+def test_int4_packed_on_the_device_is_read_transposed_as_well() -> None:
+    """As W4A8's and W4A4's dense layers do: the weights are packed, and then transposed."""
+    weight = torch.randint(-8, 8, (16, 32), dtype=torch.int32)
+    x = torch.randint(-4, 5, (2, 16)).half()
+    rows = torch_npu.npu_convert_weight_to_int4pack(weight.npu())
+    columns = torch_npu.npu_convert_weight_to_int4pack(weight.t().contiguous().npu())
+    assert (rows.shape, columns.shape) == ((16, 4), (32, 2))
+    expected = x.double() @ weight.double()
+    for packed in (rows, columns.transpose(-1, -2)):
+        y = torch_npu.npu_weight_quant_batchmatmul(x.npu(), packed, torch.ones(1).half().npu())
+        assert torch.equal(y.cpu().double(), expected)
+    words, scale = torch_npu.npu_dynamic_quant(x.npu(), dst_type=torch.quint4x2)
+    y = torch_npu.npu_quant_matmul(
+        words,
+        columns.transpose(-1, -2),
+        torch.ones(32).npu(),
+        pertoken_scale=scale,
+        output_dtype=torch.float16,
+    )
+    error = (y.cpu().double() - expected).abs()
+    assert (error <= scale.cpu().double().unsqueeze(-1) * 0.51 * weight.double().abs().sum(0)).all()

@@ -192,8 +192,8 @@ def test_refusals():
 def test_missing_modes_fail_by_name():
     x = torch.zeros(2, 4)
     with pytest.raises(NotImplementedError, match="npu_dynamic_quant with dst_type"):
-        npu_dynamic_quant.kernel(x, dst_type=torch.quint4x2)
+        npu_dynamic_quant.kernel(x, dst_type=torch.float8_e4m3fn)
     with pytest.raises(NotImplementedError, match=r"npu_quantize with dtype torch\.quint4x2"):
         npu_quantize.kernel(x, torch.ones(1), None, torch.quint4x2)
-    with pytest.raises(NotImplementedError, match=r"npu_quant_matmul of torch\.int32"):
-        npu_quant_matmul.kernel(x.int(), x.int(), torch.ones(1))
+    with pytest.raises(NotImplementedError, match=r"npu_quant_matmul with torch\.int64"):
+        npu_quant_matmul.kernel(x.to(torch.int8), x.to(torch.int8), torch.ones(1).long())

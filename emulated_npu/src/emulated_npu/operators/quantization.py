@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import torch
 
+from emulated_npu.operators import int4
 from emulated_npu.operators.binding import Arguments
 from emulated_npu.operators.registry import operator
 from emulated_npu.operators.requirements import (
     FLOATS,
     HALF_FLOATS,
     require,
+    require_contiguous,
     require_dtype,
+    require_multiple,
     require_range,
+    require_same_dtype,
     require_shape,
 )
 
@@ -25,8 +29,9 @@ BLOCK_COLUMNS = 128
     "npu_dynamic_quant",
     source="op-plugin docs: torch_npu.npu_dynamic_quant",
     limits="x float16 or bfloat16 of 2 dimensions or more; smooth_scales of x's last size, or one "
-    "row for each group. A row of zeros gives zeros and the scale 0.",
-    missing="dst_type other than int8.",
+    "row for each group; x's last size a multiple of 8 for dst_type quint4x2. A row of zeros gives "
+    "zeros and the scale 0.",
+    missing="dst_type other than int8 and quint4x2.",
 )
 def npu_dynamic_quant(
     x: torch.Tensor,
@@ -35,15 +40,17 @@ def npu_dynamic_quant(
     group_index: torch.Tensor | None = None,
     dst_type: torch.dtype | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise each row to int8 by its largest magnitude.
+    """Quantise each row to int8 or int4 by its largest magnitude.
 
     group_index: ends of groups of rows; row i of smooth_scales is for group i.
 
-    Returns int8 of x's shape and float32 scales of x's shape without its last dimension.
+    Returns int8 of x's shape, or int32 that holds int4 (its last size an eighth of x's), and
+    float32 scales of x's shape without its last dimension.
     """
-    if dst_type not in (None, torch.int8):
+    if dst_type not in (None, torch.int8, torch.quint4x2):
         raise NotImplementedError(
-            f"emulated NPU has no torch_npu.npu_dynamic_quant with dst_type {dst_type}; it has int8"
+            f"emulated NPU has no torch_npu.npu_dynamic_quant with dst_type {dst_type}; it has "
+            f"int8 and quint4x2"
         )
     wide = x.float()
     if smooth_scales is not None:
@@ -53,15 +60,19 @@ def npu_dynamic_quant(
             groups = torch.searchsorted(group_index, rows, right=True)
             factors = factors[groups].view_as(wide)
         wide = wide * factors
-    return quantise_rows(wide)
+    if dst_type != torch.quint4x2:
+        return quantise_rows(wide)
+    quantised, scales = quantise_rows(wide, int4.HIGHEST)
+    return int4.pack(quantised), scales
 
 
-def quantise_rows(wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise each row of float32 to int8 by its largest magnitude; a row of zeros stays zeros.
+def quantise_rows(wide: torch.Tensor, highest: int = INT8_MAX) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantise each row of float32 so that its largest magnitude becomes ``highest``.
 
-    Returns int8 of its shape and float32 scales of its shape without the last dimension.
+    A row of zeros stays zeros. Returns int8 of its shape and float32 scales of its shape without
+    the last dimension.
     """
-    scales = wide.abs().amax(-1) / INT8_MAX
+    scales = wide.abs().amax(-1) / highest
     # A row of zeros has scale 0; dividing by 1 instead keeps it zero.
     divisor = torch.where(scales == 0, torch.ones_like(scales), scales).unsqueeze(-1)
     return (wide / divisor).round().clamp(-128, 127).to(torch.int8), scales
@@ -69,10 +80,15 @@ def quantise_rows(wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 @npu_dynamic_quant.check
 def _check_dynamic_quant(
-    x: torch.Tensor, smooth_scales: torch.Tensor | None, group_index: torch.Tensor | None
+    x: torch.Tensor,
+    smooth_scales: torch.Tensor | None,
+    group_index: torch.Tensor | None,
+    dst_type: torch.dtype | None,
 ) -> None:
     require_dtype("x", x, HALF_FLOATS)
     require(x.dim() > 1, f"x has {x.dim()} dimension; it must have 2 or more")
+    if dst_type == torch.quint4x2:
+        require_multiple("x's last size", x.shape[-1], int4.IN_INT32)
     if smooth_scales is None:
         require(group_index is None, "group_index is given without smooth_scales; give both")
         return
@@ -223,9 +239,10 @@ def int8_product(
 @operator(
     "npu_quant_matmul",
     source="op-plugin docs: torch_npu.npu_quant_matmul (table of Atlas A2)",
-    limits="x1, x2 int8 of 2 to 6 dimensions; scale of 1 or n elements; pertoken_scale float32, of "
-    "m elements.",
-    missing="int4 (int32 inputs), int64 scales, group_sizes.",
+    limits="x1, x2 int8 of 2 to 6 dimensions, or both int4 held by int32: x1 (m, k / 8), "
+    "contiguous, x2 (k, n / 8), or (n, k / 8) transposed, told by its strides; scale of 1 or n "
+    "elements; pertoken_scale float32, of m elements.",
+    missing="int64 scales, group_sizes.",
 )
 def npu_quant_matmul(
     x1: torch.Tensor,
@@ -240,13 +257,15 @@ def npu_quant_matmul(
 ) -> torch.Tensor:
     """(x1 @ x2 + bias if int32) * scale * pertoken_scale + (bias if float, or offset).
 
-    x1 (..., m, k), x2 (..., k, n), int8. Returns int8 if output_dtype is None.
+    x1 (..., m, k), x2 (..., k, n), int8 or int4. Returns int8 if output_dtype is None.
     """
-    if x1.dtype != torch.int8 or scale.dtype == torch.int64 or group_sizes:
+    if scale.dtype == torch.int64 or group_sizes:
         raise NotImplementedError(
-            f"emulated NPU has no torch_npu.npu_quant_matmul of {x1.dtype} with {scale.dtype} "
-            f"scales and group_sizes {group_sizes}; it has int8 with float scales"
+            f"emulated NPU has no torch_npu.npu_quant_matmul with {scale.dtype} scales and "
+            f"group_sizes {group_sizes}; it has float scales"
         )
+    if x1.dtype == int4.CARRIER:
+        x1, x2 = int4.unpack(x1), int4.unpack_matrix(x2)
     integer_bias = bias if bias is not None and bias.dtype == torch.int32 else None
     product = int8_product(x1, x2, integer_bias)
     if output_dtype == torch.int32:
@@ -266,16 +285,15 @@ def npu_quant_matmul(
 @npu_quant_matmul.check
 def _check_quant_matmul(given: Arguments) -> None:
     for name, tensor in (("x1", given.x1), ("x2", given.x2)):
-        require_dtype(name, tensor, (torch.int8, torch.int32))
+        require_dtype(name, tensor, (torch.int8, int4.CARRIER))
         require_range(f"{name}'s number of dimensions", tensor.dim(), 2, 6)
         require_range(f"{name}'s last dimension", tensor.shape[-1], 1, 65535)
-    if given.x1.dtype != torch.int8:
-        return
-    columns = given.x2.shape[-1]
-    require(
-        given.x1.shape[-1] == given.x2.shape[-2],
-        f"x1 has {given.x1.shape[-1]} columns, x2 {given.x2.shape[-2]} rows; they must be equal",
-    )
+    require_same_dtype(x1=given.x1, x2=given.x2)
+    left, (rows, columns) = given.x1.shape[-1], given.x2.shape[-2:]
+    if given.x1.dtype == int4.CARRIER:
+        _check_int4_operands(given)
+        left, (rows, columns) = left * int4.IN_INT32, int4.matrix_shape(given.x2)[-2:]
+    require(left == rows, f"x1 has {left} columns, x2 {rows} rows; they must be equal")
     require(
         given.scale.dim() == 1 and given.scale.numel() in (1, columns),
         f"scale has shape {tuple(given.scale.shape)}; it must be (1,) or ({columns},)",
@@ -285,6 +303,25 @@ def _check_quant_matmul(given: Arguments) -> None:
     )
     if given.pertoken_scale is not None:
         require_shape("pertoken_scale", given.pertoken_scale, (given.x1.shape[-2],))
+
+
+def _check_int4_operands(given: Arguments) -> None:
+    require_contiguous("x1", given.x1)
+    int4.require_packed_matrix("x2", given.x2)
+    require(
+        given.output_dtype in HALF_FLOATS,
+        f"output_dtype is {given.output_dtype}; for int4 it must be float16 or bfloat16",
+    )
+    require_dtype("scale", given.scale, (torch.float32, torch.int64))
+    require(given.offset is None, "offset is given; int4 has one only with group_sizes")
+    require(
+        given.pertoken_scale is not None or given.output_dtype == torch.float16,
+        "output_dtype is bfloat16 without pertoken_scale; for int4 it must be float16 then",
+    )
+    require(
+        given.bias is None or given.pertoken_scale is None,
+        "bias is given with pertoken_scale; int4 has only one of them",
+    )
 
 
 def _check_quant_matmul_dtypes(

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A matrix product with 8-bit weights and 16-bit activations, as W8A16 models use it."""
+"""A product with 8- or 4-bit weights and 16-bit activations: W8A16, dense layers of W4A8."""
 
 from __future__ import annotations
 
 import torch
 
+from emulated_npu.operators import int4
 from emulated_npu.operators.binding import Arguments
 from emulated_npu.operators.registry import operator
 from emulated_npu.operators.requirements import (
@@ -25,11 +26,12 @@ GROUP_MULTIPLE = 32
 @operator(
     NAME,
     source="op-plugin docs: torch_npu.npu_weight_quant_batchmatmul",
-    limits="x (m, k) float16 or bfloat16, weight (k, n) int8, k and n up to 65535. antiquant_scale "
-    "and antiquant_offset of x's dtype, (1,) or (1, 1), (n,) or (1, n), or (ceil(k / group), n) "
+    limits="x (m, k) float16 or bfloat16, weight (k, n) int8, or int4 held by int32: (k, n / 8), "
+    "or (n, k / 8) transposed, told by its strides; k and n up to 65535. antiquant_scale and "
+    "antiquant_offset of x's dtype, (1,) or (1, 1), (n,) or (1, n), or (ceil(k / group), n) "
     "with antiquant_group_size a multiple of 32 below k. bias (n,) or (1, n), float16 for float16, "
     "float32 for bfloat16.",
-    missing="int4 weights (held by int32), int64 antiquant_scale, quant_scale and quant_offset.",
+    missing="int64 antiquant_scale, quant_scale and quant_offset.",
 )
 def npu_weight_quant_batchmatmul(
     x: torch.Tensor,
@@ -47,16 +49,13 @@ def npu_weight_quant_batchmatmul(
     Computed in float32 and rounded once. The documentation does not say whether the device rounds
     the weights to x's dtype before the product.
     """
-    if weight.dtype != torch.int8:
-        raise NotImplementedError(
-            f"emulated NPU has no torch_npu.{NAME} with weight {weight.dtype}"
-        )
     if quant_scale is not None or quant_offset is not None:
         raise NotImplementedError(f"emulated NPU has no torch_npu.{NAME} with quant_scale")
-    values = weight.float()
+    integers = int4.unpack_matrix(weight) if weight.dtype == int4.CARRIER else weight
+    values = integers.float()
     if antiquant_offset is not None:
-        values = values + _by_row(antiquant_offset, weight, antiquant_group_size)
-    product = x.float() @ (values * _by_row(antiquant_scale, weight, antiquant_group_size))
+        values = values + _by_row(antiquant_offset, values, antiquant_group_size)
+    product = x.float() @ (values * _by_row(antiquant_scale, integers, antiquant_group_size))
     if bias is not None:
         product = product + bias.float().reshape(-1)
     return product.to(x.dtype)
@@ -73,12 +72,13 @@ def _by_row(values: torch.Tensor, weight: torch.Tensor, group: int) -> torch.Ten
 @npu_weight_quant_batchmatmul.check
 def _check(given: Arguments) -> None:
     require_dtype("x", given.x, HALF_FLOATS)
-    require_dtype("weight", given.weight, (torch.int8, torch.int32))
-    if given.weight.dtype != torch.int8:
-        return
+    require_dtype("weight", given.weight, (torch.int8, int4.CARRIER))
     require_rank("x", given.x, 2)
     require_rank("weight", given.weight, 2)
     inner, columns = given.weight.shape
+    if given.weight.dtype == int4.CARRIER:
+        int4.require_packed_matrix("weight", given.weight)
+        inner, columns = int4.matrix_shape(given.weight)
     require_range("k", inner, 1, SIZE_LIMIT)
     require_range("n", columns, 1, SIZE_LIMIT)
     require_shape("x", given.x, (None, inner))
