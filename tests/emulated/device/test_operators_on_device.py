@@ -169,3 +169,15 @@ def test_int4_packed_on_the_device_is_read_transposed_as_well() -> None:
     )
     error = (y.cpu().double() - expected).abs()
     assert (error <= scale.cpu().double().unsqueeze(-1) * 0.51 * weight.double().abs().sum(0)).all()
+
+
+@needs_vllm_ascend
+def test_blocks_that_came_in_parts_are_put_in_order_in_each_cache_of_a_list() -> None:
+    whole = torch.randn(2, 3, 4, 2, 16).half()
+    caches = [cache.npu() for cache in whole.clone()]
+    for cache, source in zip(caches, whole, strict=True):
+        # Two ranks sent block 2, each its own head of all tokens.
+        cache[2].copy_(source[2].transpose(0, 1).reshape(4, 2, 16))
+    block = torch.tensor([2]).npu()
+    torch.ops._C_ascend.transpose_kv_cache_by_block(caches[:1], caches[1:], block, 4, 2, 16, 2, 1)
+    assert torch.equal(torch.stack([cache.cpu() for cache in caches]), whole)

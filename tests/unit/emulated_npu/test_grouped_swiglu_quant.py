@@ -11,6 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulated_npu.custom_operators.grouped_matmul import (
+    grouped_matmul_swiglu_quant_weight_nz as swiglu_quant_of_a_tensor,
+)
+from emulated_npu.custom_operators.grouped_matmul import (
     grouped_matmul_swiglu_quant_weight_nz_tensor_list as swiglu_quant,
 )
 from tests.support.operators.operator_testing import (
@@ -49,25 +52,27 @@ def expected_row(
     st.integers(0, 1),
     st.sampled_from(FLOAT_DTYPES),
     st.sampled_from([0.0, 0.5, 2.0]),
+    st.booleans(),
 )
-def test_groups_of_rows(seed, sizes, weights_over, dtype, limit):
+def test_groups_of_rows(seed, sizes, weights_over, dtype, limit, listed):
     rows = sum(sizes) + 1  # One row that no group covers, as with expert parallelism.
     x = random_integers(seed, -128, 128, (rows, INNER), torch.int8)
     count = len(sizes) + weights_over
     weight = list(random_integers(seed + 1, -128, 128, (count, INNER, COLUMNS), torch.int8))
     scales = list((random_tensor(seed + 2, (count, COLUMNS)) / 100).to(dtype))
     row_scales = random_tensor(seed + 3, (rows,)) / 20
-    output, scale, offset = swiglu_quant.checked(
+    run = swiglu_quant if listed else swiglu_quant_of_a_tensor
+    output, scale, offset = run.checked(
         x,
-        weight,
-        scales,
+        weight if listed else torch.stack(weight),
+        scales if listed else torch.stack(scales),
         row_scales,
         torch.tensor(sizes).cumsum(0),
         swiglu_limit=limit,
     )
     assert (output.dtype, output.shape) == (torch.int8, (rows, HALF))
     assert (scale.dtype, scale.shape) == (torch.float32, (rows,))
-    assert (offset.dtype, offset.shape) == (torch.float32, (rows,))
+    assert (offset.dtype, offset.shape) == (torch.float32, (rows,) if listed else ())
     groups = [group for group, size in enumerate(sizes) for _ in range(size)]
     for row, group in enumerate(groups):
         values = expected_row(
@@ -120,7 +125,7 @@ REFUSED = {
         "weight": [NARROW] * 2,
         "weight_scale": [torch.ones(48)] * 2,
     },
-    "n / 2 is 4112": {
+    "n is 8224; it must be from 1 to 8192": {
         "weight": [torch.ones(INNER, WIDE, dtype=torch.int8)] * 2,
         "weight_scale": [torch.ones(WIDE)] * 2,
     },
@@ -145,3 +150,35 @@ def test_what_is_not_documented_is_refused(message):
     swiglu_quant.checked(**arguments())
     with refused(message):
         swiglu_quant.checked(**arguments(**REFUSED[message]))
+
+
+def in_a_tensor(**changes):
+    given = arguments()
+    stacked = {name: torch.stack(given[name]) for name in ("weight", "weight_scale")}
+    return swiglu_quant_of_a_tensor.checked(**{**given, **stacked, **changes})
+
+
+REFUSED_OF_A_TENSOR = {
+    "weight is float32; documented: int8, int32": {"weight": torch.ones(2, INNER, COLUMNS)},
+    "weight has 2 dimensions": {"weight": torch.ones(INNER, COLUMNS, dtype=torch.int8)},
+    "weight_scale has 1 dimensions": {"weight_scale": ONE},
+    "bias is given": {"bias": torch.zeros(2, COLUMNS)},
+    "weight has 2 tensors, weight_scale 1": {"weight_scale": ONE.view(1, -1)},
+    "n is 10272; it must be from 1 to 10240": {
+        "weight": torch.ones(2, INNER, 10272, dtype=torch.int8),
+        "weight_scale": torch.ones(2, 10272),
+    },
+    "group_list's length is 3": {"group_list": torch.tensor([1, 2, 4])},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED_OF_A_TENSOR)
+def test_what_is_not_documented_of_a_tensor_is_refused(message):
+    in_a_tensor()
+    with refused(message):
+        in_a_tensor(**REFUSED_OF_A_TENSOR[message])
+
+
+def test_weights_of_int4_are_missing():
+    with pytest.raises(NotImplementedError, match=r"_weight_nz with weight torch\.int32"):
+        in_a_tensor(weight=torch.ones(2, INNER, COLUMNS // 8, dtype=torch.int32))

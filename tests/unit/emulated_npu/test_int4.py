@@ -10,7 +10,11 @@ from hypothesis import strategies as st
 
 from emulated_npu.operators import int4
 from emulated_npu.operators.int4 import npu_convert_weight_to_int4pack
-from emulated_npu.operators.quantization import npu_dynamic_quant, npu_quant_matmul
+from emulated_npu.operators.quantization import (
+    npu_dynamic_quant,
+    npu_quant_matmul,
+    npu_quantize,
+)
 from emulated_npu.operators.weight_quantization import npu_weight_quant_batchmatmul
 from tests.support.operators.operator_testing import (
     FLOAT_DTYPES,
@@ -133,6 +137,21 @@ def test_dynamic_quant_to_int4(seed, dtype, rows):
 
 
 @few
+@given(seeds, st.sampled_from(FLOAT_DTYPES), st.booleans(), st.sampled_from([(), (3,)]))
+def test_quantize_to_int4(seed, dtype, with_zero_points, batch):
+    x = random_tensor(seed, (*batch, 2, 8), dtype, spread=9)
+    scales = random_tensor(seed + 1, (8,), dtype)
+    zeros = random_tensor(seed + 2, (8,), dtype, spread=3) if with_zero_points else None
+    words = npu_quantize.checked(x, scales, zeros, torch.quint4x2, -1, False)
+    assert (words.dtype, words.shape) == (torch.int32, (*batch, 2, 1))
+    for row, word in zip(x.reshape(-1, 8).double().tolist(), words.flatten().tolist(), strict=True):
+        for column, got in enumerate(unpacked_by_hand(word)):
+            value = row[column] * float(scales[column])
+            value += 0.0 if zeros is None else float(zeros[column])
+            assert abs(max(-8.0, min(value, 7.0)) - got) <= 0.5 + 1e-3
+
+
+@few
 @given(seeds, half_dtypes, st.booleans(), st.booleans(), st.booleans())
 def test_products_of_int4(seed, output, transposed, row_scaled, with_bias):
     output = output if row_scaled else torch.float16
@@ -192,6 +211,8 @@ def test_refusals_of_readers():
         product(offset=torch.ones(8))
     with refused("x's last size is 12; it must be a multiple of 8"):
         npu_dynamic_quant.checked(torch.ones(2, 12).half(), dst_type=torch.quint4x2)
+    with refused("input's last size is 12; it must be a multiple of 8"):
+        npu_quantize.checked(torch.ones(2, 12), torch.ones(1), None, torch.quint4x2, -1, False)
     half = torch.ones(2, 16).half()
     with refused(r"weight \(shape \(16, 1\), strides \(2, 1\)\) holds int4"):
         npu_weight_quant_batchmatmul.checked(half, word[:, :1], half[0, :1])

@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes to a cache by groups: runs of tokens whose slots follow one another in one block."""
+"""Caches by blocks: writes of runs of tokens, and blocks that came in parts from several ranks."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 
+from emulated_npu.operators.binding import Arguments
 from emulated_npu.operators.registry import operator
 from emulated_npu.operators.requirements import (
+    HALF_FLOATS,
     require,
     require_contiguous,
     require_dtype,
+    require_multiple,
     require_range,
     require_rank,
     require_same_dtype,
@@ -167,3 +171,62 @@ def _check_store(
             f"a group of {length} from token {token} to slot {slot} reaches out of {tokens} tokens "
             f"or {slots} slots",
         )
+
+
+HEAD_MULTIPLE = 16
+"""Elements of 16 bits in the 32 bytes that the kernel moves at once."""
+
+
+@operator(
+    "transpose_kv_cache_by_block",
+    namespace="_C_ascend",
+    source="vllm-ascend: TransposeKvCacheByBlock, its definition and tiling; tests: "
+    "test_transpose_kv_cache_by_block",
+    limits="layerNum caches each (blocks, blockSize, headNum, headDim), contiguous, all float16 or "
+    "all bfloat16; headDim a multiple of 16, headNum one of splitNum; blockIDs int64, not empty, "
+    "each block of the caches once.",
+    writes=("kCache", "vCache"),
+)
+def transpose_kv_cache_by_block(
+    kCache: Sequence[torch.Tensor],  # noqa: N803 (names of the installed schema)
+    vCache: Sequence[torch.Tensor],  # noqa: N803
+    blockIDs: torch.Tensor,  # noqa: N803
+    blockSize: int,  # noqa: N803
+    headNum: int,  # noqa: N803
+    headDim: int,  # noqa: N803
+    splitNum: int,  # noqa: N803
+    layerNum: int,  # noqa: N803
+) -> None:
+    """Put the heads of blocks in order that came from splitNum ranks, a part after the other.
+
+    Part i of a block holds heads i * headNum / splitNum and following, of all its tokens. After it,
+    each token has its heads beside one another, as (blockSize, headNum, headDim) says.
+    """
+    for cache in (*kCache, *vCache):
+        parts = cache[blockIDs].reshape(len(blockIDs), splitNum, blockSize, -1)
+        cache[blockIDs] = parts.transpose(1, 2).reshape(-1, blockSize, headNum, headDim)
+
+
+@transpose_kv_cache_by_block.check
+def _check_transpose(given: Arguments) -> None:
+    require_multiple("headDim", given.headDim, HEAD_MULTIPLE)
+    require(given.splitNum > 0, f"splitNum is {given.splitNum}; it must be over 0")
+    require_multiple("headNum", given.headNum, given.splitNum)
+    for name, caches in (("kCache", given.kCache), ("vCache", given.vCache)):
+        require(
+            len(caches) == given.layerNum > 0,
+            f"{name} has {len(caches)} caches; layerNum, at least 1, is {given.layerNum}",
+        )
+        for i, cache in enumerate(caches):
+            require_dtype(f"{name}[{i}]", cache, HALF_FLOATS)
+            require_same_dtype(**{"kCache[0]": given.kCache[0], f"{name}[{i}]": cache})
+            shape = (given.kCache[0].shape[0], given.blockSize, given.headNum, given.headDim)
+            require_shape(f"{name}[{i}]", cache, shape)
+            require_contiguous(f"{name}[{i}]", cache)
+    require_dtype("blockIDs", given.blockIDs, (torch.int64,))
+    require_rank("blockIDs", given.blockIDs, 1)
+    blocks, chosen = given.kCache[0].shape[0], given.blockIDs.tolist()
+    require(
+        bool(chosen) and len(set(chosen)) == len(chosen) and set(chosen) <= set(range(blocks)),
+        f"blockIDs is {chosen}; it must name blocks from 0 to {blocks - 1}, one or more, once each",
+    )

@@ -162,8 +162,10 @@ def _check_dynamic_block_quant(
     "npu_quantize",
     source="op-plugin docs: torch_npu.npu_quantize",
     limits="scales (and zero_points) of one element or of input's size along axis. With div_mode "
-    "False, axis -2 is the last but one dimension and every other axis the last.",
-    missing="dtype other than qint8, quint8 (only with div_mode) and int32 (only with div_mode).",
+    "False, axis -2 is the last but one dimension and every other axis the last; for quint4x2 "
+    "input's last size is a multiple of 8.",
+    missing="dtype other than qint8, quint8 and int32 (both only with div_mode), quint4x2 (only "
+    "without).",
 )
 def npu_quantize(
     input: torch.Tensor,
@@ -175,11 +177,14 @@ def npu_quantize(
 ) -> torch.Tensor:
     """round(input / scales + zero_points), or with * instead of / if not div_mode.
 
-    Returns int8 for qint8, uint8 for quint8, int32 for int32.
+    Returns int8 for qint8, uint8 for quint8, int32 for int32; for quint4x2 int32 that holds int4,
+    its last size an eighth of input's.
     """
     targets = {torch.qint8: torch.int8, torch.int8: torch.int8}
     if div_mode:
         targets |= {torch.quint8: torch.uint8, torch.int32: torch.int32}
+    else:
+        targets |= {torch.quint4x2: torch.int8}
     if dtype not in targets:
         raise NotImplementedError(
             f"emulated NPU has no torch_npu.npu_quantize with dtype {dtype} and div_mode {div_mode}"
@@ -189,6 +194,8 @@ def npu_quantize(
     wide = input.float() / factors if div_mode else input.float() * factors
     if zero_points is not None:
         wide = wide + _along_axis(zero_points, input, axis)
+    if dtype == torch.quint4x2:
+        return int4.pack(wide.round().clamp(int4.LOWEST, int4.HIGHEST))
     limits = torch.iinfo(targets[dtype])
     # float32 cannot hold int32's limits; float64 can.
     return wide.double().round().clamp(limits.min, limits.max).to(targets[dtype])
@@ -211,10 +218,13 @@ def _check_quantize(
     input: torch.Tensor,
     scales: torch.Tensor,
     zero_points: torch.Tensor | None,
+    dtype: torch.dtype,
     axis: int,
     div_mode: bool,
 ) -> None:
     require_dtype("input", input, FLOATS)
+    if dtype == torch.quint4x2:
+        require_multiple("input's last size", input.shape[-1], int4.IN_INT32)
     require_dtype("scales", scales, (torch.float32, torch.bfloat16) if div_mode else (input.dtype,))
     size = input.shape[_quantised_axis(input, axis, div_mode)]
     for name, tensor in (("scales", scales), ("zero_points", zero_points)):

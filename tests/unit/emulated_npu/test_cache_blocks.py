@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of tokens with consecutive slots, and the writes that they stand for, one by one."""
+"""Groups of tokens with consecutive slots, the writes they stand for, blocks that came in parts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulated_npu.custom_operators.cache_blocks import store_kv_block, store_kv_block_metadata
-from tests.support.operators.operator_testing import few, random_integers, refused, seeds
+from emulated_npu.custom_operators.cache_blocks import (
+    store_kv_block,
+    store_kv_block_metadata,
+    transpose_kv_cache_by_block,
+)
+from tests.support.operators.operator_testing import (
+    few,
+    random_integers,
+    random_tensor,
+    refused,
+    seeds,
+)
 
 BLOCK, BLOCKS = 4, 6
 
@@ -155,3 +165,81 @@ def test_refusals_of_stores(message):
     store()
     with refused(message):
         store(**REFUSED[message])
+
+
+HEAD = 16
+
+
+@few
+@given(
+    seeds,
+    st.sampled_from([torch.float16, torch.bfloat16]),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(1, 2),
+    st.integers(1, BLOCKS),
+)
+def test_blocks_from_several_ranks(seed, dtype, parts, heads_of_a_part, layers, chosen):
+    heads = parts * heads_of_a_part
+    order = torch.randperm(BLOCKS, generator=torch.Generator().manual_seed(seed))[:chosen]
+    whole = random_tensor(seed, (2 * layers, BLOCKS, BLOCK, heads, HEAD), dtype)
+    caches = whole.clone()
+    for cache, source in zip(caches, whole, strict=True):
+        for block in order.tolist():
+            received = [
+                source[block, token, head].tolist()
+                for part in range(parts)
+                for token in range(BLOCK)
+                for head in range(part * heads_of_a_part, (part + 1) * heads_of_a_part)
+            ]
+            cache[block] = torch.tensor(received, dtype=dtype).view(BLOCK, heads, HEAD)
+    keys, values = list(caches[:layers]), list(caches[layers:])
+    transpose_kv_cache_by_block.checked(keys, values, order, BLOCK, heads, HEAD, parts, layers)
+    assert torch.equal(caches, whole)
+
+
+def transpose(**changes):
+    cache = torch.zeros(BLOCKS, BLOCK, 2, HEAD).half()
+    given = {
+        "kCache": [cache],
+        "vCache": [cache.clone()],
+        "blockIDs": torch.tensor([4, 0]),
+        "blockSize": BLOCK,
+        "headNum": 2,
+        "headDim": HEAD,
+        "splitNum": 2,
+        "layerNum": 1,
+    }
+    transpose_kv_cache_by_block.checked(**{**given, **changes})
+
+
+REFUSED_PARTS = {
+    "headDim is 8; it must be a multiple of 16": {"headDim": 8},
+    "splitNum is 0": {"splitNum": 0},
+    "headNum is 2; it must be a multiple of 3": {"splitNum": 3},
+    "kCache has 1 caches; layerNum, at least 1, is 2": {"layerNum": 2},
+    "vCache has 0 caches": {"vCache": []},
+    r"kCache\[0\] is float32": {"kCache": [torch.zeros(BLOCKS, BLOCK, 2, HEAD)]},
+    r"kCache\[0\] is float16, vCache\[0\] is bfloat16": {
+        "vCache": [torch.zeros(BLOCKS, BLOCK, 2, HEAD).bfloat16()]
+    },
+    r"vCache\[0\] has shape \(1, 4, 2, 16\); it must be \(6, 4, 2, 16\)": {
+        "vCache": [torch.zeros(1, BLOCK, 2, HEAD).half()]
+    },
+    r"kCache\[0\] .*is not contiguous": {
+        "kCache": [torch.zeros(BLOCKS, BLOCK, 2, 2 * HEAD).half()[..., ::2]]
+    },
+    "blockIDs is int32; documented: int64": {"blockIDs": int32(1)},
+    "blockIDs has 2 dimensions": {"blockIDs": torch.tensor([[1]])},
+    r"blockIDs is \[6\]; it must name blocks from 0 to 5": {"blockIDs": torch.tensor([6])},
+    r"blockIDs is \[-1\]": {"blockIDs": torch.tensor([-1])},
+    r"blockIDs is \[1, 1\]": {"blockIDs": torch.tensor([1, 1])},
+    r"blockIDs is \[\]": {"blockIDs": torch.tensor([], dtype=torch.int64)},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED_PARTS)
+def test_refusals_of_blocks_in_parts(message):
+    transpose()
+    with refused(message):
+        transpose(**REFUSED_PARTS[message])
