@@ -234,7 +234,8 @@ REFUSED_PARTS = {
     r"blockIDs is \[6\]; it must name blocks from 0 to 5": {"blockIDs": torch.tensor([6])},
     r"blockIDs is \[-1\]": {"blockIDs": torch.tensor([-1])},
     r"blockIDs is \[1, 1\]": {"blockIDs": torch.tensor([1, 1])},
-    r"blockIDs is \[\]": {"blockIDs": torch.tensor([], dtype=torch.int64)},
+    r"blockIDs \(.*is not contiguous": {"blockIDs": torch.arange(4)[::2]},
+    "blockIDs is empty": {"blockIDs": torch.tensor([], dtype=torch.int64)},
 }
 
 

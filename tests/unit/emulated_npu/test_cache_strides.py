@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from emulated_npu.custom_operators.cache_blocks import transpose_kv_cache_by_block
 from emulated_npu.operators import cache_strides
 from emulated_npu.operators.attention_fused_infer import npu_fused_infer_attention_score
 from emulated_npu.operators.attention_paged import npu_paged_attention
@@ -118,3 +119,28 @@ def test_only_the_distance_of_blocks_is_free(documented):
             continue
         with pytest.raises(OperatorArgumentError, match=r"cache \(shape \(3, 4, 8\), strides"):
             cache_strides.require_blocks("cache", cache)
+
+
+def test_blocks_that_came_in_parts_may_lie_apart(documented):
+    key, value = interleaved()
+    before = key.clone(), value.clone()
+    chosen = torch.tensor([4, 0])
+    sizes = (BLOCK_SIZE, HEADS, SIZE, HEADS, 1)
+    transpose_kv_cache_by_block.checked([key], [value], torch.tensor([], dtype=torch.int64), *sizes)
+    assert torch.equal(key, before[0])
+    transpose_kv_cache_by_block.checked([key], [value], chosen, *sizes)
+    for cache, old in zip((key, value), before, strict=True):
+        for block in range(BLOCKS):
+            flat = old[block].flatten()
+            for token in (0, 1, BLOCK_SIZE - 1) if block in (0, 4) else ():
+                for head in range(HEADS):
+                    start = (head * BLOCK_SIZE + token) * SIZE
+                    assert torch.equal(cache[block, token, head], flat[start : start + SIZE])
+            assert block in (0, 4) or torch.equal(cache[block], old[block])
+
+
+def test_blocks_that_came_in_parts_were_contiguous_before(undocumented):
+    sizes = (BLOCK_SIZE, HEADS, SIZE, HEADS, 1)
+    key, value = interleaved()
+    with pytest.raises(OperatorArgumentError, match=r"kCache\[0\] .*is not contiguous"):
+        transpose_kv_cache_by_block.checked([key], [value], torch.tensor([1]), *sizes)

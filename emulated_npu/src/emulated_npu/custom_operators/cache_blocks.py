@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from emulated_npu.operators.binding import Arguments
+from emulated_npu.operators.cache_strides import are_documented, require_blocks
 from emulated_npu.operators.registry import operator
 from emulated_npu.operators.requirements import (
     HALF_FLOATS,
@@ -180,11 +181,12 @@ HEAD_MULTIPLE = 16
 @operator(
     "transpose_kv_cache_by_block",
     namespace="_C_ascend",
-    source="vllm-ascend: TransposeKvCacheByBlock, its definition and tiling; tests: "
-    "test_transpose_kv_cache_by_block",
-    limits="layerNum caches each (blocks, blockSize, headNum, headDim), contiguous, all float16 or "
-    "all bfloat16; headDim a multiple of 16, headNum one of splitNum; blockIDs int64, not empty, "
-    "each block of the caches once.",
+    source="vllm-ascend 0.30.0rc2: README of TransposeKvCacheByBlock; 0.23.0: its definition, and "
+    "tests: test_transpose_kv_cache_by_block",
+    limits="layerNum (at least 1) caches each (blocks, blockSize, headNum, headDim), all float16 "
+    "or all bfloat16; headDim a multiple of 16, headNum one of splitNum; blockIDs int64, "
+    "contiguous, each block of the caches once. With vllm-ascend 0.30 blocks may lie apart, and "
+    "blockIDs may be empty; before, the caches are contiguous.",
     writes=("kCache", "vCache"),
 )
 def transpose_kv_cache_by_block(
@@ -203,8 +205,9 @@ def transpose_kv_cache_by_block(
     each token has its heads beside one another, as (blockSize, headNum, headDim) says.
     """
     for cache in (*kCache, *vCache):
-        parts = cache[blockIDs].reshape(len(blockIDs), splitNum, blockSize, -1)
-        cache[blockIDs] = parts.transpose(1, 2).reshape(-1, blockSize, headNum, headDim)
+        blocks = cache[blockIDs]
+        parts = blocks.reshape(-1, splitNum, blockSize, headNum // splitNum * headDim)
+        cache[blockIDs] = parts.transpose(1, 2).reshape(blocks.shape)
 
 
 @transpose_kv_cache_by_block.check
@@ -222,11 +225,19 @@ def _check_transpose(given: Arguments) -> None:
             require_same_dtype(**{"kCache[0]": given.kCache[0], f"{name}[{i}]": cache})
             shape = (given.kCache[0].shape[0], given.blockSize, given.headNum, given.headDim)
             require_shape(f"{name}[{i}]", cache, shape)
-            require_contiguous(f"{name}[{i}]", cache)
+            require_blocks(f"{name}[{i}]", cache)
     require_dtype("blockIDs", given.blockIDs, (torch.int64,))
     require_rank("blockIDs", given.blockIDs, 1)
-    blocks, chosen = given.kCache[0].shape[0], given.blockIDs.tolist()
+    require_contiguous("blockIDs", given.blockIDs)
+    _check_chosen(given.blockIDs.tolist(), given.kCache[0].shape[0])
+
+
+def _check_chosen(chosen: list[int], blocks: int) -> None:
     require(
-        bool(chosen) and len(set(chosen)) == len(chosen) and set(chosen) <= set(range(blocks)),
-        f"blockIDs is {chosen}; it must name blocks from 0 to {blocks - 1}, one or more, once each",
+        bool(chosen) or are_documented(),
+        "blockIDs is empty; before vllm-ascend 0.30 it must name a block",
+    )
+    require(
+        len(set(chosen)) == len(chosen) and set(chosen) <= set(range(blocks)),
+        f"blockIDs is {chosen}; it must name blocks from 0 to {blocks - 1}, each at most once",
     )

@@ -8,7 +8,8 @@ differs from a contiguous cache's. Its release notes keep caches contiguous for
 ``_npu_paged_attention``, and its page does so for sparse, compressed and latent (MLA) caches.
 
 So such caches are accepted where the installed vllm-ascend has that page, by the operators that it
-passes them to: ``npu_scatter_pa_kv_cache`` and ``npu_fused_infer_attention_score``, v1 and v2.
+passes them to: ``npu_scatter_pa_kv_cache`` and ``npu_fused_infer_attention_score``, v1 and v2. Its
+own ``transpose_kv_cache_by_block`` takes them since then as well, as that operator's README says.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ def learn(custom_operators: Collection[str]) -> None:
     """Take note of the operators that the installed vllm-ascend defines."""
     global _documented
     _documented = TOLD_BY in custom_operators
+
+
+def are_documented() -> bool:
+    """Whether the installed vllm-ascend is one that documents such caches."""
+    return _documented
 
 
 def require_blocks(name: str, cache: torch.Tensor) -> None:
