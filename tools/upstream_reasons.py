@@ -102,6 +102,13 @@ REASONS = (
         GAP,
     ),
     Reason(
+        r"::test_transpose_kv_cache_by_block$",
+        r"Timeout \(>",
+        "the test makes 32 caches of up to 32 MiB, twice, for each of twelve cases; with fewer of "
+        "them it passes, and 0.30's tests of the same operator on small caches pass as they are",
+        CANNOT_RUN,
+    ),
+    Reason(
         r"test_apply_penalties\[npu:0-42-dtype\d-3-",
         r"AssertionError: assert False",
         "the test lets its first request have drafts before it: the kernel reads in front of its "
