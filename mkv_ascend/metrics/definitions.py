@@ -73,6 +73,12 @@ ACCEPTED = Metric(
     ("k", "position"),
     "Accepted draft tokens, by the number proposed (K) and the position from 0.",
 )
+DRAFT_GIVEN_UP = Metric(
+    "mkv_ascend_draft_given_up",
+    GAUGE,
+    (),
+    "1 where the draft was given up (drafting.give_up_below) and runs no more, else 0.",
+)
 KV_BLOCKS = Metric(
     "mkv_ascend_kv_blocks",
     GAUGE,
@@ -114,6 +120,7 @@ METRICS = (
     DRAFT_TOKENS,
     VERIFIED,
     ACCEPTED,
+    DRAFT_GIVEN_UP,
     PASSES,
     METADATA_BUILDS,
     HOST_READS,

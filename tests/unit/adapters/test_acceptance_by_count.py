@@ -31,12 +31,12 @@ class CountingScheduler:
 
 
 def counted(
-    folder: Path, log_stats: bool, method: str = "eagle3"
+    folder: Path, log_stats: bool, method: str = "eagle3", below: float | None = None
 ) -> tuple[Any, dict[str, Counter[tuple[str, ...]]]]:
     """vLLM's count of the steps, and ours by name and labels."""
     count = next(iter(acceptance_by_count.count_by_number.functions.values()))
     config = SimpleNamespace(
-        additional_config={},
+        additional_config={"mkv_ascend": {"drafting": {"give_up_below": below}}},
         model_config=SimpleNamespace(served_model_name="m"),
         parallel_config=SimpleNamespace(data_parallel_index=0),
         speculative_config=SimpleNamespace(method=method),
@@ -90,6 +90,17 @@ def test_a_worthless_draft_is_named_once(tmp_path: Path, monkeypatch: pytest.Mon
         counted(tmp_path, log_stats=True)
     (text,) = said
     assert "its last 5 proposals" in text
+
+
+def test_a_metric_tells_whether_the_draft_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, found = counted(tmp_path, log_stats=True)
+    assert found[definitions.DRAFT_GIVEN_UP.name] == {(): 0}
+    monkeypatch.setattr(acceptance_by_count, "DraftWorth", lambda least: DraftWorth(5, least))
+    monkeypatch.setattr(acceptance_by_count.giving_up, "keeps_rows", lambda scheduler: True)
+    _, found = counted(tmp_path, log_stats=True, below=0.9)
+    assert found[definitions.DRAFT_GIVEN_UP.name] == {(): 1}
 
 
 def test_where_vllm_counts_nothing_neither_do_we(tmp_path: Path) -> None:

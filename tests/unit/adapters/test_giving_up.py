@@ -21,6 +21,8 @@ FOUND = Worthless(proposals=5, tokens=15, accepted=3)
 class Scheduler:
     """What is read and written of vLLM's scheduler with asynchronous scheduling."""
 
+    log_stats = False
+
     def __init__(self, mode: CUDAGraphMode = CUDAGraphMode.FULL_AND_PIECEWISE) -> None:
         self._spec_token_placeholders = [-1] * K
         self.requests = {

@@ -27,12 +27,16 @@ logger = get_logger(__name__)
 
 
 class AcceptanceByNumber:
-    """Verified proposals and accepted tokens by number of draft tokens, and by position."""
+    """Verified proposals and accepted tokens by number of draft tokens, and by position.
+
+    Also whether the draft is given up, which no proposal tells any more.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._verified: Counter[int] = Counter()
         self._accepted: Counter[tuple[int, int]] = Counter()
+        store.set(metrics.DRAFT_GIVEN_UP, 0)
 
     def note(self, number: int, accepted: int) -> None:
         """Count one request's proposal of ``number`` draft tokens."""
@@ -42,6 +46,10 @@ class AcceptanceByNumber:
             self._accepted[number, position] += 1
             count = self._accepted[number, position]
             self._store.set(metrics.ACCEPTED, count, number, position)
+
+    def give_up(self) -> None:
+        """Note that the draft runs no more."""
+        self._store.set(metrics.DRAFT_GIVEN_UP, 1)
 
 
 @functools.cache
@@ -135,6 +143,8 @@ def _judge(scheduler: Any, number: int, accepted: int) -> None:
 def give_up(scheduler: Any, found: Worthless, below: float) -> None:
     """Let the draft of this scheduler's engine run no more; verify nothing, if graphs allow it."""
     giving_up.give_up(scheduler, found, below)
+    if scheduler.log_stats and (acceptance := _acceptance(**labels_of(scheduler.vllm_config))):
+        acceptance.give_up()
     if not giving_up.keeps_rows(scheduler):
         _take_rows(scheduler)
 
