@@ -65,6 +65,7 @@ CELL = "tests/emulated/benchmarks/test_matrix.py::test_a_cell_ends_as_published"
 GIVING_UP = "tests/emulated/drafting/test_giving_up.py"
 STAGES = "tests/emulated/drafting/test_pipeline.py"
 BEHIND_STAGES = f"{STAGES}::test_tokens_proposals_and_acceptance_are_the_references"
+STATES_OF_STAGES = f"{STAGES}::test_heads_on_hidden_states_of_layers_of_both_stages"
 DISAGGREGATED = (
     "tests/emulated/kv_transfer/test_disaggregated.py"
     "::test_what_another_engine_read_is_decoded_and_drafted_behind"
@@ -100,10 +101,15 @@ EMULATED = {
         f"--deselect={RANKS}::test_experts_with_states_run_eagerly_beside_graphs",
         f"--deselect={PAIRS}::test_dense_target_with_dense_draft_on_another_backend[tp2]",
         f"--deselect={PAIRS}::test_a_model_drafting_for_itself_is_always_accepted[tp2]",
-        # Over pipeline stages: three of them stay, and one of graphs runs on 0.30.0rc2.
+        # Over pipeline stages: four of them stay, and one of graphs runs on 0.30.0rc2.
         f"--deselect={BEHIND_STAGES}[draft_model",
         f"--deselect={BEHIND_STAGES}[mtp-None",
         f"--deselect={BEHIND_STAGES}[eagle-FULL_DECODE_ONLY",
+        # Heads on states of both stages: one of eagle3 in graphs stays; dflash goes the same way.
+        f"--deselect={STATES_OF_STAGES}[eagle3-None",
+        f"--deselect={STATES_OF_STAGES}[eagle3-FULL_AND_PIECEWISE",
+        f"--deselect={STATES_OF_STAGES}[dflash",
+        f"--deselect={STAGES}::test_a_head_on_hidden_states_of_a_part_of_the_tokens",
         f"--deselect={STAGES}::test_more_requests_than_two_batches_hold",
         f"--deselect={STAGES}::test_what_vllm_schedules_ahead_by_itself_is_not",
         f"--deselect={STAGES}::test_tokens_that_are_looked_up",

@@ -51,6 +51,14 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "vllm.v1.worker.gpu.attn_utils:allocate_kv_cache",
         ),
     },
+    "hidden states of any target": {
+        f"{COMMON}.patches.auxiliary_states:hand_out": (
+            "vllm_ascend.worker.model_runner_v1:get_model",
+        ),
+        f"{COMMON}.patches.auxiliary_states:decoders_as_they_are=contextlib.nullcontext": (
+            "vllm_ascend.patch.worker.patch_eagle3_pp_aux:patch_eagle3_pp_aux_propagation",
+        ),
+    },
     "hidden states of any target in model runner V2": {
         f"{RUNNER_V2}.patches.auxiliary_states:with_auxiliary_states": (
             f"{STOCK_RUNNER_V2}:set_eagle3_aux_hidden_state_layers",

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a draft cannot be combined with where the target is spread over pipeline stages.
 
-The draft is whole, on the last stage. So it can read what the last stage has, and nothing else.
+The draft is whole, on the last stage. So it can read what the last stage has or is sent: hidden
+states of layers, but no keys.
 """
 
 from __future__ import annotations
@@ -13,9 +14,6 @@ from mkv_ascend.checks.facts import ServeFacts, SpeculationFacts
 from mkv_ascend.checks.refusal import Refusal
 
 __all__ = ["CHECKS"]
-
-READ_OTHER_STAGES = ("eagle3", "dflash")
-"""Methods whose heads take hidden states of layers of the target that lie on several stages."""
 
 TAKE_THE_TARGETS_KEYS = ("gemma4_assistant",)
 """Types of drafts that attend to the target's own caches."""
@@ -37,7 +35,7 @@ def stages(facts: ServeFacts) -> Iterator[Refusal]:
             "pipeline",
             f"--pipeline-parallel-size is {count} and there is a draft ({speculation.method}): "
             + why,
-            "draft models, heads that take the last hidden states of the target (eagle, mtp), and "
+            "draft models, heads on hidden states of the target (eagle, eagle3, mtp, dflash), and "
             "tokens that are looked up, for text on targets of attention layers",
             change,
         )
@@ -50,10 +48,14 @@ def _reasons(facts: ServeFacts, speculation: SpeculationFacts) -> Iterator[tuple
         yield "first stages do not take states back to the last accepted token", INSTEAD
     if not speculation.has_cache:
         return
-    if speculation.method in READ_OTHER_STAGES:
-        yield "its head takes hidden states of layers that lie on several stages", INSTEAD
     if draft is not None and draft.model_type in TAKE_THE_TARGETS_KEYS:
         yield "it reads keys of the target, which lie on several stages", INSTEAD
+    shares = facts.ascend("enable_flashcomm1") and facts.tensor_parallel > 1
+    if speculation.method == "eagle3" and shares:
+        yield (
+            "with enable_flashcomm1 a rank has the hidden states of a share of the tokens",
+            "leave enable_flashcomm1 out",
+        )
     if draft is not None and draft.recurrent is not None and speculation.method != "mtp":
         yield "the draft's states are not taken back there", "choose a draft of attention layers"
     if layers_in_turn(facts) > 1:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pipeline stages before the last must find out by themselves: tokens that were accepted."""
+"""What each pipeline stage finds out by itself: accepted tokens, and hidden states to give."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-__all__ = ["accepted_since"]
+__all__ = ["DepthsOfStage", "accepted_since", "depths_of_stage"]
 
 
 def accepted_since(known: int, computed: int, tokens: Sequence[int] | None) -> list[int]:
@@ -34,3 +35,38 @@ def accepted_since(known: int, computed: int, tokens: Sequence[int] | None) -> l
             f"stage, which was told {len(found)} of those between"
         )
     return found
+
+
+@dataclass(frozen=True)
+class DepthsOfStage:
+    """Depths of hidden states that a head reads, as one stage has them; each in rising order.
+
+    Attributes:
+        received: those that earlier stages give, and that come with what this one is sent.
+        own: those that this stage's layers give.
+    """
+
+    received: tuple[int, ...] = ()
+    own: tuple[int, ...] = ()
+
+
+def layer_of(depth: int) -> int:
+    """The layer that gives the states at ``depth``.
+
+    Depth ``i`` is the input of layer ``i``, and so the output of the layer before it. At the border
+    of two stages the earlier one gives it: the later one is sent its parts, not yet added. Depth 0
+    is the embedding, of the stage with the first layer.
+    """
+    return max(depth - 1, 0)
+
+
+def depths_of_stage(depths: Iterable[int], layers: range) -> DepthsOfStage:
+    """What of ``depths`` a stage with these layers is sent, and what it gives.
+
+    Together they are what has been gathered behind the stage, and all of it behind the last one.
+    """
+    asked = sorted(set(depths))
+    return DepthsOfStage(
+        received=tuple(depth for depth in asked if layer_of(depth) < layers.start),
+        own=tuple(depth for depth in asked if layer_of(depth) in layers),
+    )

@@ -106,8 +106,7 @@ class MkvModelRunner(NPUModelRunner):
                 matches none.
         """
         expert_groups.make_for_draft(self.vllm_config)
-        asked = self.use_aux_hidden_state_outputs or self._eagle3_uses_aux_hidden_state()
-        with auxiliary_states.with_auxiliary_states(asked, self.vllm_config):
+        with auxiliary_states.with_auxiliary_states(self):
             super().load_model()
         pipeline.share_embeddings(self)
         drop_rows_of_other_sizes()

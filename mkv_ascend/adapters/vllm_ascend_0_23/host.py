@@ -80,6 +80,7 @@ def patches_of_the_front() -> Iterable[Patch]:
         recurrent_blocks.blocks_without_alignment,
         forgotten_heads.remember_heads,
         pipeline.let_predictors_pass,
+        pipeline.on_one_stage,
     )
 
 

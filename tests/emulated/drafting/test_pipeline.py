@@ -7,9 +7,10 @@ first stage that appends a wrong token computes wrong keys once the request come
 
 import pytest
 
-from tests.support import engine
+from tests.support import engine, reference, speculation
 from tests.support.loop_judgement import REFERENCE_OF, assert_reference
 from tests.support.pairs import (
+    TIES,
     assert_drafts_are_the_drafts_own,
     assert_greedy,
     assert_greedy_tokens_of_reference,
@@ -44,6 +45,31 @@ def test_tokens_proposals_and_acceptance_are_the_references(target, draft, metho
     assert (result.draft_replays > 0) == (graphs is not None)
 
 
+def assert_both_stages_give_states(log):
+    """The states at depths 1 to 3 of gpt-oss, whose four layers lie on two stages."""
+    assert "this stage gives those at depths [1, 2], and is sent []" in log
+    assert "this stage gives those at depths [3], and is sent [1, 2]" in log
+
+
+@needs_float32
+@pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"])
+@pytest.mark.parametrize("method", ["eagle3", "dflash"])
+def test_heads_on_hidden_states_of_layers_of_both_stages(method, graphs):
+    """Their keys are in a KV group of which the first stage has no layer."""
+    result = assert_reference(
+        "gpt_oss",
+        f"gpt_oss_{method}",
+        method,
+        K,
+        engine=STAGES,
+        graphs=graphs,
+        traced=graphs == "FULL_AND_PIECEWISE",
+    )
+    assert_both_stages_give_states(result.log)
+    assert engine.replayed(result.log) == (graphs is not None)
+    assert (result.draft_replays > 0) == (graphs is not None)
+
+
 def test_more_requests_than_two_batches_hold():
     """In graphs, behind prefix hits."""
     case = scenario(
@@ -73,8 +99,8 @@ def test_what_vllm_schedules_ahead_by_itself_is_not():
         graphs="FULL_DECODE_ONLY",
     )
     result = engine.run(case)
-    reference = model_directory(REFERENCE_OF["deepseek_v3_mtp"])
-    assert_greedy(reference, case.prompts, result.tokens, case.max_tokens)
+    same_target = model_directory(REFERENCE_OF["deepseek_v3_mtp"])
+    assert_greedy(same_target, case.prompts, result.tokens, case.max_tokens)
     assert result.num_accepted > 0.2 * result.num_draft_tokens
     assert "Asynchronous scheduling is off: with a draft over pipeline stages" in result.log
 
@@ -96,6 +122,36 @@ def test_tokens_that_are_looked_up():
     result = engine.run(case)
     assert_greedy_tokens_of_reference(case, result)
     assert 0 < result.num_accepted < result.num_draft_tokens
+
+
+@pytest.mark.parametrize("preempted", [False, True], ids=["prefix hits", "preemption"])
+def test_a_head_on_hidden_states_of_a_part_of_the_tokens(preempted):
+    """In graphs. A stage sends no states of tokens that a hit skips, and all of them once more
+    after preemption."""
+    target, head = model_directory("gpt_oss"), model_directory("gpt_oss_eagle3")
+    prompts = text_prompts(target)
+    case = scenario(
+        "gpt_oss",
+        "gpt_oss_eagle3",
+        # In blocks of 128 tokens: a request that crosses into its second one, or whole ones to hit.
+        prompts=prompts[:6] if preempted else [one for one in prompts if len(one) > 128],
+        engine={**STAGES, "max_num_batched_tokens": 64},
+        graphs="FULL_DECODE_ONLY",
+        speculative={"method": "eagle3"},
+        repeats=1 if preempted else 2,
+        force_preemption=preempted,
+    )
+    result = engine.run(case)
+    assert_both_stages_give_states(result.log)
+    assert_greedy_tokens_of_reference(case, result)
+    near_tie, _ = TIES[engine.compared_dtype()]
+    report = reference.judge(speculation.DraftHead(head, target).rows, result.proposals, near_tie)
+    assert report.checked == K * len(result.proposals) > 50
+    assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
+    assert 0.15 * result.num_drafts < result.accepted_per_position[0] < result.num_drafts
+    assert result.draft_replays > 0
+    assert (result.preemptions > 0) == preempted
+    assert (max(result.cached_tokens) >= 128) == (not preempted), result.cached_tokens
 
 
 def test_a_preempted_request_goes_on():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a first stage finds out: against a request whose tokens are all known."""
+"""What a stage finds out, where all tokens of a request and all layers of a model are known."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from mkv_ascend.drafting.stages import accepted_since
+from mkv_ascend.drafting.stages import DepthsOfStage, accepted_since, depths_of_stage
 
 
 def test_a_stage_knows_the_tokens_of_any_request() -> None:
@@ -35,3 +35,34 @@ def test_a_stage_that_is_told_too_little_says_so(tokens: list[int] | None, told:
     words = f"12 tokens of a request are computed and 9 are known .* told {told} of those"
     with pytest.raises(ValueError, match=words):
         accepted_since(9, 12, tokens)
+
+
+@pytest.mark.parametrize(
+    ("layers", "received", "own"),
+    [
+        (range(2), (), (0, 1, 2)),
+        # At a border the earlier stage gives the state; the last layer's output is the last one's.
+        (range(2, 3), (0, 1, 2), (3,)),
+        (range(3, 3), (0, 1, 2, 3), ()),
+        (range(3, 5), (0, 1, 2, 3), (5,)),
+    ],
+)
+def test_which_stage_gives_which_depth(
+    layers: range, received: tuple[int, ...], own: tuple[int, ...]
+) -> None:
+    assert depths_of_stage((5, 3, 0, 2, 1, 2), layers) == DepthsOfStage(received, own)
+
+
+def test_every_depth_is_given_once() -> None:
+    """Whatever the borders are, also where a stage has no layer."""
+    generator = random.Random(2)
+    for _ in range(200):
+        count = generator.randrange(1, 9)
+        borders = sorted(generator.randrange(count + 1) for _ in range(generator.randrange(3)))
+        asked = generator.choices(range(count + 1), k=3)
+        gathered: tuple[int, ...] = ()
+        for first, end in zip([0, *borders], [*borders, count], strict=True):
+            here = depths_of_stage(asked, range(first, end))
+            assert here.received == gathered
+            gathered += here.own
+        assert gathered == tuple(sorted(set(asked)))

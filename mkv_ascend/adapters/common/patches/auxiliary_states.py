@@ -9,6 +9,10 @@ states, so that they are results of its graphs and no side effect.
 Depth ``i`` is the input of layer ``i``: for 0 the embedding. The depth that equals the number of
 layers is the output of the last layer, as in
 ``vllm.model_executor.models.interfaces.EagleModelMixin`` (vLLM 0.23.0).
+
+Over pipeline stages each stage gathers what its own layers give, whatever the class does by itself.
+The states travel with what a stage sends to the next one (``IntermediateTensors``), and the last
+stage returns them all.
 """
 
 from __future__ import annotations
@@ -17,111 +21,26 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 from vllm.compilation.wrapper import TorchCompileWithNoGuardsWrapper
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.models.interfaces import EagleModelMixin, supports_eagle3
+from vllm.sequence import IntermediateTensors
+from vllm_ascend.patch.worker import patch_eagle3_pp_aux
 from vllm_ascend.worker import model_runner_v1
 
-from mkv_ascend.adapters.common.patches.read_arguments import reads_argument
+from mkv_ascend.adapters.common.gathered_states import AuxiliaryStates
 from mkv_ascend.adapters.logging import get_logger
-from mkv_ascend.adapters.patching import record
+from mkv_ascend.adapters.patching import record, replaced
 
 logger = get_logger(__name__)
-
-RESIDUAL = "residual"
-"""vLLM's name for the part of a state that a decoder layer has not added yet."""
 
 READ_WHERE_ASKED = frozenset({"aux_hidden_state_layers", "_maybe_add_hidden_state", "super"})
 """Names of which a decoder's forward has one if it, or the class that it derives from, heeds the
 depths that it was asked for."""
-
-
-@dataclass
-class AuxiliaryStates:
-    """Hidden states that the hooks of one decoder gather.
-
-    Attributes:
-        decoder: name of its class, for messages.
-        layers: its decoder layers, in order.
-        width: elements of a state per token.
-        gathered: states of the running forward, ``[tokens, width]`` each, by depth.
-        last_pass: states of the last finished forward; empty once they are taken.
-        hooks: the hooks that ``ask`` put on the layers.
-    """
-
-    decoder: str
-    layers: list[nn.Module]
-    width: int
-    gathered: list[torch.Tensor] = field(default_factory=list)
-    last_pass: list[torch.Tensor] = field(default_factory=list)
-    hooks: list[RemovableHandle] = field(default_factory=list)
-
-    def ask(self, depths: tuple[int, ...]) -> None:
-        """Gather the states at ``depths``, and no others, from now on.
-
-        Raises:
-            ValueError: the decoder does not have these depths.
-        """
-        last = len(self.layers)
-        beyond = [depth for depth in depths if not 0 <= depth <= last]
-        if beyond:
-            raise ValueError(
-                f"hidden states at the depths {list(depths)} are asked for, and {self.decoder} has "
-                f"{last} layers, so depths from 0 to {last}. Set eagle_aux_hidden_state_layer_ids "
-                "in the configuration of the head to the depths that it was trained with."
-            )
-        while self.hooks:
-            self.hooks.pop().remove()
-        for depth in sorted(set(depths)):
-            layer = self.layers[max(depth - 1, 0)]
-            if depth == 0:
-                hook = layer.register_forward_pre_hook(self._before_the_first, with_kwargs=True)
-            else:
-                hook = layer.register_forward_hook(self._behind(layer))
-            self.hooks.append(hook)
-
-    def take(self) -> list[torch.Tensor]:
-        """Return and forget the states of the last finished forward."""
-        states, self.last_pass = self.last_pass, []
-        return states
-
-    def _before_the_first(self, _layer: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        states = [
-            value
-            for value in (*args, *kwargs.values())
-            if isinstance(value, torch.Tensor) and value.is_floating_point()
-        ]
-        self._gather(states, adds=False)
-
-    def _behind(self, layer: nn.Module) -> Callable[[nn.Module, Any, Any], None]:
-        """A hook for the output of ``layer``."""
-        # Some layers add everything themselves and return a residual that is never read.
-        adds = reads_argument(type(layer).forward, RESIDUAL)
-
-        def gather(_layer: nn.Module, _args: Any, output: Any) -> None:
-            parts = output if isinstance(output, tuple) else (output,)
-            self._gather([part for part in parts if part is not None], adds)
-
-        return gather
-
-    def _gather(self, parts: list[torch.Tensor], adds: bool) -> None:
-        """Keep the sum of ``parts``: hidden states, and a residual if it is still to be added."""
-        whole = len(parts) == 1 or (len(parts) == 2 and parts[0].shape == parts[1].shape)
-        if not whole or parts[0].dim() != 2 or parts[0].shape[1] != self.width:
-            shapes = " and ".join(str(tuple(part.shape)) for part in parts)
-            raise NotImplementedError(
-                f"hidden states of the layers of {self.decoder} are asked for, and its layers hand "
-                f"on {shapes or 'none'} where a head takes one state of {self.width} numbers per "
-                "token. Use a draft model, or the target's own MTP layer."
-            )
-        # A copy, because a layer may change its input in place.
-        self.gathered.append(parts[0] + parts[1] if adds and len(parts) == 2 else parts[0].clone())
 
 
 class Decoder:
@@ -137,6 +56,8 @@ class Decoder:
 
 class Model:
     """Mixed in before a target's class; returns its output and a list of states.
+
+    A stage before the last returns what the next one is sent, with the states among it.
 
     The members of ``SupportsEagle3`` are written here, because an instance cannot be made one of
     that class.
@@ -156,9 +77,18 @@ class Model:
         count = len(self.auxiliary_states.layers)
         return (2, count // 2, count - 3)
 
-    def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, list[torch.Tensor]]:
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, list[torch.Tensor]] | Any:
         """The target's output and its states, by depth."""
-        return super().forward(*args, **kwargs), self.auxiliary_states.take()  # type: ignore[misc]
+        output = super().forward(*args, **kwargs)  # type: ignore[misc]
+        gathered = self.auxiliary_states
+        states = gathered.received(kwargs.get("intermediate_tensors")) + gathered.take()
+        if len(gathered.of_stage) == len(gathered.layers):
+            return output, states
+        named = gathered.named(states, kwargs["positions"].shape[-1])
+        if not isinstance(output, IntermediateTensors):
+            return output, [*named.values()]
+        output.tensors.update(named)
+        return output
 
 
 def gathering(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -179,25 +109,24 @@ def gathering(original: Callable[..., Any]) -> Callable[..., Any]:
     return functools.wraps(original)(forward)
 
 
-def hand_out(model: nn.Module, vllm_config: VllmConfig) -> None:
+def hand_out(model: Any, vllm_config: VllmConfig) -> None:
     """Let ``model`` return hidden states of its layers, unless its class does already.
 
+    Over pipeline stages no class does: some count their layers from their stage's first.
+
     Raises:
-        NotImplementedError: under pipeline parallelism, and where its layers are not found.
+        NotImplementedError: its layers are not found.
     """
-    if hands_out(model):
+    in_stages = vllm_config.parallel_config.pipeline_parallel_size > 1
+    if not in_stages and hands_out(model):
         return
     name = type(model).__name__
-    if vllm_config.parallel_config.pipeline_parallel_size > 1:
-        raise NotImplementedError(
-            f"{vllm_config.speculative_config.method} over {name} with "
-            f"{vllm_config.parallel_config.pipeline_parallel_size} pipeline stages: vLLM's class "
-            "hands out no hidden states, and mkv_ascend gathers them in one stage only. Use one "
-            "stage, or tensor parallelism."
-        )
     decoder, layers = decoder_of(model, vllm_config.model_config.get_total_num_hidden_layers())
     states = AuxiliaryStates(
-        type(decoder).__name__, layers, vllm_config.model_config.get_hidden_size()
+        type(decoder).__name__,
+        layers,
+        vllm_config.model_config.get_hidden_size(),
+        range(decoder.start_layer, decoder.end_layer),
     )
     _derive(
         decoder,
@@ -207,6 +136,10 @@ def hand_out(model: nn.Module, vllm_config: VllmConfig) -> None:
         auxiliary_states=states,
     )
     _derive(model, Model, auxiliary_states=states)
+    if in_stages:
+        model.make_empty_intermediate_tensors = with_room(
+            model.make_empty_intermediate_tensors, states
+        )
     if isinstance(decoder, TorchCompileWithNoGuardsWrapper) and not decoder.do_not_compile:
         # It was set up to trace the method that is now replaced.
         with set_current_vllm_config(vllm_config):
@@ -214,6 +147,25 @@ def hand_out(model: nn.Module, vllm_config: VllmConfig) -> None:
                 decoder, decoder._compile_prefix, decoder._is_encoder
             )
     logger.info("%s hands out hidden states of its layers, gathered by hooks.", name)
+
+
+def with_room(
+    make_empty: Callable[..., IntermediateTensors], states: AuxiliaryStates
+) -> Callable[..., IntermediateTensors]:
+    """``make_empty_intermediate_tensors`` of a stage that is also sent states.
+
+    The runner makes these once and copies what it is sent into them, because graphs read them.
+    """
+
+    def make_empty_intermediate_tensors(
+        batch_size: int, dtype: torch.dtype, device: torch.device
+    ) -> IntermediateTensors:
+        made = make_empty(batch_size, dtype, device)
+        for name in states.received_names():
+            made.tensors[name] = torch.zeros((batch_size, states.width), dtype=dtype, device=device)
+        return made
+
+    return make_empty_intermediate_tensors
 
 
 def hands_out(model: nn.Module) -> bool:
@@ -231,7 +183,7 @@ def hands_out(model: nn.Module) -> bool:
     )
 
 
-def decoder_of(model: nn.Module, count: int) -> tuple[nn.Module, list[nn.Module]]:
+def decoder_of(model: nn.Module, count: int) -> tuple[Any, list[nn.Module]]:
     """The module that runs the ``count`` layers of a target, and these layers.
 
     It holds the results of vLLM's ``make_layers``: first layer, last layer and the list.
@@ -258,40 +210,78 @@ def decoder_of(model: nn.Module, count: int) -> tuple[nn.Module, list[nn.Module]
 
 LOADER = record(
     name="hidden states of any target",
-    target="vllm_ascend.worker.model_runner_v1:get_model",
+    target=(
+        "vllm_ascend.worker.model_runner_v1:get_model",
+        "vllm_ascend.patch.worker.patch_eagle3_pp_aux:patch_eagle3_pp_aux_propagation",
+    ),
     reads=(
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner.load_model",
+        "vllm_ascend.worker.model_runner_v1:NPUModelRunner.sync_and_slice_intermediate_tensors",
         "vllm.model_executor.models.utils:make_layers",
         "vllm.model_executor.models.interfaces:SupportsEagle3",
         "vllm.model_executor.models.interfaces:EagleModelMixin",
         "vllm.model_executor.models.mimo:MiMoModel.forward",
         "vllm.compilation.wrapper:TorchCompileWithNoGuardsWrapper.__init__",
     ),
-    writes=("__class__",),
+    writes=("__class__", "make_empty_intermediate_tensors"),
     why="A head of eagle3 or dflash takes hidden states of the target's layers. Classes that hand "
     "out none are refused: Gemma3, Qwen3-Next, Granite-4, LFM2 and many others. MiMo's says that "
     "it hands out some, and does not. Instances of them and of their decoders get a class derived "
-    "from their own.",
+    "from their own. Over pipeline stages vllm-ascend puts one forward of its own in place of all "
+    "decoders' and calls layers in a way that many do not have, gpt-oss among them; states of "
+    "dflash stay behind on each stage.",
     until="vLLM gathers hidden states outside of the models' classes",
-    test="tests/emulated/drafting/test_auxiliary_states.py",
+    test=(
+        "tests/emulated/drafting/test_auxiliary_states.py",
+        "tests/emulated/drafting/test_pipeline.py",
+    ),
 )
 
 
 @contextlib.contextmanager
-def with_auxiliary_states(asked: bool, vllm_config: VllmConfig) -> Iterator[None]:
-    """Let a target that is loaded while the block runs return hidden states, if ``asked``."""
-    if not asked:
+def with_auxiliary_states(runner: Any) -> Iterator[None]:
+    """Let a target that is loaded while the block runs return hidden states, where a head asks.
+
+    The head is on the last stage alone. What it asks for stands in its configuration, which all
+    stages have.
+    """
+    if not reads_states(runner):
         yield
         return
-    load = model_runner_v1.get_model
+    load, config = model_runner_v1.get_model, runner.vllm_config
 
     def get_model(*args: Any, **kwargs: Any) -> nn.Module:
         model = load(*args, **kwargs)
-        hand_out(model, vllm_config)
+        hand_out(model, config)
+        if config.parallel_config.pipeline_parallel_size > 1:
+            # vllm-ascend asks for states of eagle3 alone there.
+            depths = runner._get_eagle3_aux_layers_from_config()
+            model.set_aux_hidden_state_layers(
+                depths or model.get_eagle3_default_aux_hidden_state_layers()
+            )
+            here = model.auxiliary_states.depths
+            logger.info(
+                "Hidden states for the draft: this stage gives those at depths %s, and is sent %s.",
+                list(here.own),
+                list(here.received),
+            )
         return model
 
-    with LOADER.replaced(get_model):
+    with replaced(model_runner_v1, "get_model", get_model), decoders_as_they_are():
         yield
+
+
+def decoders_as_they_are() -> contextlib.AbstractContextManager[None]:
+    """Let vllm-ascend replace no decoder's forward over pipeline stages while the block runs."""
+    return replaced(patch_eagle3_pp_aux, "patch_eagle3_pp_aux_propagation", lambda _decoder: False)
+
+
+def reads_states(runner: Any) -> bool:
+    """Whether a head reads states of the target's layers, whichever stage the head is on."""
+    if runner.use_aux_hidden_state_outputs or runner._eagle3_uses_aux_hidden_state():
+        return True
+    speculative = runner.vllm_config.speculative_config
+    return speculative is not None and speculative.method == "dflash"
 
 
 def _derive(module: nn.Module, base: type, **attributes: Any) -> None:

@@ -17,6 +17,7 @@ from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
     exaone_router,
     experts_without_gates,
     gdn_rows,
+    groups_without_layers,
     identity_experts,
     int8_captures,
     longcat_weights,
@@ -50,6 +51,7 @@ def apply() -> None:
     short_convolution.remember_drafted.apply()
     decode_thresholds.rows_that_verify.apply()
     gdn_rows.install()
+    groups_without_layers.give_each_an_attention_group.apply()
     int8_captures.install()
     quantised_drafts.read_descriptions.apply()
     target_state_groups.groups_that_move.apply()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drafts over pipeline stages on vllm-ascend 0.23.0: what refuses them, and how they are scheduled.
 
-All but the first are applied in the engine core of a target in stages that has a draft. What they
-do stands in ``common/patches/verify_steps_in_flight.py``.
+All but the first two are applied in the engine core of a target in stages that has a draft. What
+they do stands in ``common/patches/verify_steps_in_flight.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mkv_ascend.adapters.contract import WORKER
 from mkv_ascend.adapters.patching import patch
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    from vllm.config import ParallelConfig, VllmConfig
 
 TEST = "tests/emulated/drafting/test_pipeline.py"
 
@@ -34,6 +34,24 @@ def let_predictors_pass(original: Any, owner: Any, config: VllmConfig) -> None:
     """Nothing where our worker runs, whose checks say what it serves over stages."""
     if config.parallel_config.worker_cls not in SERVED_BY_US:
         original(owner, config)
+
+
+@patch(
+    name="drafts that cannot be split over pipeline stages",
+    target="vllm.config.speculative:SpeculativeConfig.create_draft_parallel_config",
+    writes=("pipeline_parallel_size", "world_size"),
+    why="vLLM gives a draft as many stages as the target has, and refuses classes that have no "
+    "stages: heads of dflash. A draft is whole, on the last stage.",
+    until="vLLM gives drafts one stage (0.30.0 does)",
+    test="tests/emulated/drafting/test_pipeline.py",
+)
+def on_one_stage(original: Any, target: ParallelConfig, ranks: int) -> ParallelConfig:
+    """As vLLM's where our worker runs, but on one stage."""
+    made: ParallelConfig = original(target, ranks)
+    if target.worker_cls in SERVED_BY_US:
+        made.world_size //= made.pipeline_parallel_size
+        made.pipeline_parallel_size = 1
+    return made
 
 
 @patch(
