@@ -13,13 +13,14 @@ and what they write cannot be lost.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,7 @@ FAULTS = {
     LOST: "what the operator writes into its arguments is lost: they stay as they were",
 }
 """What can be asked for."""
-Kept = list[tuple[torch.Tensor, torch.Tensor]]
-"""Tensors, and copies of what they held."""
+NOTHING_LOST = contextlib.nullcontext()
 ANY = "*"
 FOREIGN = ("aten::", "triton.", "hccl.", "mkv_ascend::", "NPUGraph.", "graph_task_update")
 """How names of launches begin whose results are not known here."""
@@ -151,12 +151,12 @@ class FaultInjector:
         if spoiled:
             self._spoils = None
 
-    def kept(self, arguments: Any) -> Kept | None:
-        """Copies of an operator's arguments, if it is the turn of what it writes to be lost."""
+    def writing(self, arguments: Any) -> contextlib.AbstractContextManager[None]:
+        """An operator writes into its arguments while inside; it is lost, if it is its turn."""
         if not self._loses:
-            return None
+            return NOTHING_LOST
         self._loses = False
-        return [(tensor, tensor.clone()) for tensor in tensors_in(arguments)]
+        return _lost(list(tensors_in(arguments)))
 
     def raise_error(self) -> None:
         """Raise what a launch failed with, if one has."""
@@ -198,6 +198,14 @@ class FaultInjector:
             found = []
         title = _title()
         self._waiting = [fault for fault in found if fault.process in title]
+
+
+@contextlib.contextmanager
+def _lost(tensors: list[torch.Tensor]) -> Iterator[None]:
+    before = [tensor.clone() for tensor in tensors]
+    yield
+    for tensor, copy in zip(tensors, before, strict=True):
+        tensor.copy_(copy)
 
 
 def _flip(tensor: torch.Tensor) -> None:
@@ -250,18 +258,9 @@ def spoil(results: Any) -> Any:
     return results
 
 
-def kept(arguments: Any) -> Kept | None:
-    """Arguments of an operator that Python implements, as they are before it runs; see `put_back`.
-
-    None unless what it writes is to be lost.
-    """
-    return None if injector is None else injector.kept(arguments)
-
-
-def put_back(before: Kept | None) -> None:
-    """Lose what an operator has written."""
-    for tensor, copy in before or ():
-        tensor.copy_(copy)
+def writing(arguments: Any) -> contextlib.AbstractContextManager[None]:
+    """An operator that Python implements may write into its arguments while inside."""
+    return NOTHING_LOST if injector is None else injector.writing(arguments)
 
 
 def raise_error() -> None:

@@ -154,10 +154,8 @@ class Operator(Generic[P, R]):
         host_kwargs = {name: lending.lend(name, value) for name, value in kwargs.items()}
         if lending.strict:
             self.run_check(*host_args, **host_kwargs)
-        with torch.no_grad():
-            before = faults.kept((*host_args, *host_kwargs.values()))
+        with torch.no_grad(), faults.writing((*host_args, *host_kwargs.values())):
             result = self.kernel(*host_args, **host_kwargs)
-            faults.put_back(before)
         return lending.give_back(faults.spoil(result))
 
     def _record(self, tape: recording.Tape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -187,10 +185,8 @@ class Operator(Generic[P, R]):
     def _rerun(self, call: recording.FrozenCall, results: recording.RecordedResults | None) -> None:
         if settings().strict:
             self.run_check(*call.arguments, **call.named)
-        with torch.no_grad():
-            before = faults.kept((*call.arguments, *call.named.values()))
+        with torch.no_grad(), faults.writing((*call.arguments, *call.named.values())):
             result = self.kernel(*call.arguments, **call.named)
-            faults.put_back(before)
         faults.spoil(result)
         if results is not None:
             results.put(result)
