@@ -31,6 +31,15 @@ def _lenient(function: str, names: str, zipped: str) -> dict[tuple[str, str], st
 
 LENIENT = ("", ", strict=None", ", strict=False")
 
+_SERVED_HELD = "held = sum((number * size for number, size in zip(request_blocks, used"
+_SERVED = {
+    (
+        "layout.report_text.x_served_text",
+        f"-    {_SERVED_HELD}, strict=True)))\n+    {_SERVED_HELD}{rest})))",
+    ): "a loop over the same lists has refused unequal ones before"
+    for rest in LENIENT
+}
+
 EQUIVALENT: dict[tuple[str, str], str] = {
     ("attention.catalog.x_find", f"{_NEAR})"): _NEAREST,
     ("attention.catalog.x_find", f"{_NEAR}, n=2)"): _NEAREST,
@@ -62,6 +71,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     **_lenient(*_REJECTED, _REJECTED_ZIP),
     **_lenient(*_TAKEN, _TABLES_ZIP),
     **_lenient(*_REFRESHED, _TABLES_ZIP),
+    **_SERVED,
     (
         "drafting.strategy.xǁStrategyǁlay_out",
         "-def function(self, target: TargetOutput, padded_rows: int=0) -> int:\n"

@@ -13,6 +13,7 @@ from mkv_ascend.layout.admission import (
     AdmissionError,
     blocks_needed,
     longest_request,
+    never_held,
     require_one_request,
 )
 from mkv_ascend.layout.grouping import Grouping, GroupingOptions, group_layers
@@ -22,6 +23,11 @@ from mkv_ascend.layout.retention import Request
 @pytest.fixture(scope="module")
 def grouping() -> Grouping:
     return group_layers(load_pair("gemma-3-27b", "gemma-3-1b").needs(), REQUEST, GroupingOptions())
+
+
+def test_blocks_that_no_request_holds_are_named() -> None:
+    assert never_held(0) == "1 block being vLLM's own"
+    assert never_held(2) == ("1 block being vLLM's own, 2 asked for beside states but never taken")
 
 
 def test_one_block_too_small_is_refused_with_the_numbers(grouping: Grouping) -> None:

@@ -230,6 +230,44 @@ def test_no_bound_is_above_what_enumerating_every_grouping_finds(
 
 
 @settings(deadline=None)
+@given(layers=models(max_layers=6), limit=st.integers(1, 3))
+def test_no_bound_is_above_the_best_where_ways_to_put_types_together_are_left_out(
+    layers: list[LayerRequirements], limit: int
+) -> None:
+    best = enumerate_all(layers)
+    types = tuple(_by_type(layers, ALL_SIZES, REQUEST))
+    ways = sum(1 for _ in Choices(types, REQUEST).partitions())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mkv_ascend.layout.search.PARTITION_LIMIT", limit)
+        frontier = search(types, REQUEST)
+    assert frontier.exhaustive == (ways <= limit)
+    for groups in best:
+        fewest = min(held for count, held in best.items() if count <= groups)
+        assert frontier.bound_bytes(groups) <= fewest
+    for candidate in frontier.candidates:
+        fewest = min(held for groups, held in best.items() if groups <= candidate.groups)
+        assert fewest <= candidate.held_bytes
+
+
+def test_what_is_left_out_is_bounded_by_the_heaviest_type_of_each_table() -> None:
+    layers = [
+        layer("a", rows=(4, 4)),
+        layer("b", rows=(8, 1)),
+        layer("c", rows=(8, 8)),
+        layer("d", retention=HOLDINGS[1], rows=(8, 4)),
+        layer("e", retention=HOLDINGS[1], rows=(2, 2)),
+    ]
+    types = tuple(_by_type(layers, ALL_SIZES, REQUEST))
+    chosen = Choices(types, REQUEST).heaviest()
+    assert [level.table for level in chosen] == [0, 1]
+    for level in chosen:
+        assert len({bundle.types for bundle in level.bundles}) == 1
+    found = [types[level.bundles[0].types[0]] for level in chosen]
+    assert [one.row_bytes for one in found] == [(8, 8), (8, 4)]
+    assert [one.retention for one in found] == [HOLDINGS[0], HOLDINGS[1]]
+
+
+@settings(deadline=None)
 @given(layers=models())
 def test_a_bound_prunes_nothing_that_is_better(layers: list[LayerRequirements]) -> None:
     """The search beside every combination of its own choices, without a bound.

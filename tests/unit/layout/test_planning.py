@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from mkv_ascend.layout.grouping import GroupingOptions
 from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.objective import Cost
 from mkv_ascend.layout.planning import (
     CachedLayer,
     PlanInputs,
@@ -52,6 +53,35 @@ def test_given_groups_are_kept_and_cost_what_they_hold() -> None:
     assert [group.blocks for group in planned.grouping.groups] == [4, 8, 8]
     assert planned.grouping.cost.held_bytes == 20 * 32 * 1024
     assert planned.grouping.alternatives == (planned.grouping.cost,)
+
+
+def test_given_groups_are_a_grouping_without_alternatives() -> None:
+    layers = (dense("t"), dense("w", WINDOW), dense("d", role=Role.DRAFT))
+    grouping = plan(replace(inputs(*layers), groups=(("t", "d"), ("w",)))).grouping
+    page = 32 * 1024
+    # Eight blocks and four of two pages each; the window's have one page too many.
+    assert grouping.cost == Cost(2, 12 * 2 * page, (8 + 8 + 4) * page, 2 * page, 12)
+    assert grouping.other_cost == grouping.cost
+    assert grouping.block_bytes == 2 * page
+    assert grouping.exhaustive is True
+    assert grouping.bound_bytes == grouping.cost.held_bytes
+    assert grouping.objective is inputs().options.objective
+    assert [group.has_draft for group in grouping.groups] == [True, False]
+
+
+def test_a_given_group_holds_what_the_first_of_its_layers_with_the_most_holds() -> None:
+    as_many = Retention(RetentionKind.WINDOW, 800)
+    few, first, second = dense("a", WINDOW), dense("b"), dense("c", as_many)
+    (group,) = plan(replace(inputs(few, first, second), groups=(("a", "b", "c"),))).grouping.groups
+    assert [kind.blocks(128, REQUEST) for kind in (WINDOW, FULL, as_many)] == [4, 8, 8]
+    assert (group.blocks, group.retention) == (8, FULL)
+
+
+def test_requests_at_once_are_none_without_a_block_and_whole_with_one_each() -> None:
+    one = Retention(RetentionKind.STATE, 1)
+    planned = plan(inputs(CachedLayer(states("a", (3, 64), (8, 16, 16)), one)))
+    assert planned.admission_blocks == (1,)
+    assert [planned.max_concurrency(blocks) for blocks in (0, 1, 3)] == [0.0, 0.0, 2.0]
 
 
 def test_admission_counts_steps_of_the_scheduler() -> None:

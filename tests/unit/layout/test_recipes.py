@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from typing import Any
@@ -224,6 +225,11 @@ def test_sparse_attention_whose_indexer_is_a_layer_of_its_own() -> None:
     }
     assert layout(scaled).kind is Kind.SPARSE_MLA
     assert_contiguous(layout(scaled))
+    replicated = dataclasses.replace(scaled, sfa_dcp_replicated_indexer_size=2)
+    assert tensors(layout(replicated)) == {
+        "indexer_k": ("int8", (6, ROWS, 1, 128)),
+        "indexer_scale": ("float16", (6, ROWS, 1, 1)),
+    }
 
 
 GATED_DELTA_NET = specs.MambaSpec(

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.component import (
     Component,
     LayerLayout,
@@ -23,7 +24,7 @@ from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.objective import Cost, Objective
 from mkv_ascend.layout.plan import make_plan
 from mkv_ascend.layout.planning import CachedLayer, PlanInputs, plan
-from mkv_ascend.layout.report import OtherGrouping, PlanReport
+from mkv_ascend.layout.report import FORMAT_VERSION, OtherGrouping, PlanReport, served_groups
 from mkv_ascend.layout.report_html import bar_parts, drawn_pools, html
 from mkv_ascend.layout.report_text import answer, format_bytes, served_text, text
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
@@ -126,6 +127,33 @@ def test_memory_that_an_engine_would_refuse_is_said_to_be() -> None:
     assert small.to_dict()["refusal"] == small.refusal
 
 
+def test_json_says_what_was_asked_and_what_it_costs() -> None:
+    report = make_report(notes=("a note",))
+    plain, grouping = report.to_dict(), report.grouping
+    assert plain["format"] == FORMAT_VERSION
+    assert plain["subjects"] == {"target": "Big & Co (llama)", "draft": "Small (llama)"}
+    assert plain["request"] == {
+        "tokens": 1024,
+        "tokens_per_step": 4,
+        "blocks": sum(group.blocks for group in grouping.groups),
+        "bytes": grouping.cost.held_bytes,
+        "needed_bytes": grouping.cost.needed_bytes,
+        "admission_blocks": sum(report.planned.admission_blocks),
+    }
+    assert plain["objective"] == "least_memory"
+    assert plain["exhaustive"] is True
+    assert plain["bound_bytes"] == grouping.bound_bytes
+    assert plain["gap"] == grouping.gap
+    assert plain["padding_fraction"] == grouping.cost.padding_fraction
+    assert plain["prefix_hit_tokens"] == grouping.prefix_hit_tokens
+    assert plain["bytes_per_block"] == report.plan.bytes_per_block
+    assert plain["memory_bytes"] == 64 * 2**20
+    assert plain["num_blocks"] == 64 * 2**20 // report.plan.bytes_per_block
+    assert plain["max_concurrency"] == report.max_concurrency
+    assert plain["other_objective"]["objective"] == str(grouping.other_objective)
+    assert plain["notes"] == ["a note"]
+
+
 def test_json_has_every_layer_with_its_bytes() -> None:
     report = make_report()
     plain = json.loads(json.dumps(report.to_dict()))
@@ -140,6 +168,22 @@ def test_json_has_every_layer_with_its_bytes() -> None:
     for group in plain["groups"]:
         assert group["used_bytes"] + group["idle_bytes"] == plain["bytes_per_block"]
     assert plain["other_objective"]["objective"] == "balanced"
+    assert listed["draft.<1>"] == {
+        "name": "draft.<1>",
+        "role": "draft",
+        "kind": "sliding_window",
+        "backend": "backend_of_sliding_window",
+        "page_bytes": 2 * 128 * 64 * 2,
+        "padding_bytes": 0,
+    }
+    chosen = zip(plain["groups"], report.plan.groups, report.grouping.groups, strict=True)
+    for group, planned, held in chosen:
+        assert group["tokens_per_block"] == planned.tokens_per_block
+        assert group["kernel_block"] == planned.kernel_block
+        assert group["blocks"] == held.blocks
+        assert group["has_draft"] == held.has_draft
+    admitted = [group["admission_blocks"] for group in plain["groups"]]
+    assert admitted == list(report.planned.admission_blocks)
 
 
 def test_pools_have_their_reason() -> None:
@@ -202,14 +246,52 @@ def test_an_error_of_vllm_is_shown_and_no_number() -> None:
     assert report.to_dict()["vllm"] == {"error": "AssertionError (x.py:1)"}
 
 
-def test_what_is_served_is_a_few_lines() -> None:
-    """Two dense layers of the target, one of the draft with its window in the second group."""
+@pytest.mark.parametrize(
+    ("cost", "shown"),
+    [
+        (Cost(1, 3 * 2**20, 3 * 2**20), "1 group, 3 MiB, 0.0% padding"),
+        (Cost(2, 4 * 2**20, 3 * 2**20), "2 groups, 4 MiB, 25.0% padding"),
+    ],
+)
+def test_a_cost_is_said_in_a_line(cost: Cost, shown: str) -> None:
+    assert str(cost) == shown
+
+
+def served() -> tuple[BoundPlan, int, int]:
+    """Two dense layers of the target, one of the draft with its window in the second group.
+
+    And the bytes of a page of either.
+    """
     full, window = (
         [dense(f"target.layers.{i}", Role.TARGET, 4) for i in range(2)],
         [dense("draft.layers.0", Role.DRAFT, 1, Kind.SLIDING_WINDOW)],
     )
-    page, small = full[0].page_bytes, window[0].page_bytes
-    bound = make_plan([full, window]).bind(21)
+    return make_plan([full, window]).bind(21), full[0].page_bytes, window[0].page_bytes
+
+
+def test_what_a_block_holds_for_each_group_is_its_layers_and_the_rest_is_idle() -> None:
+    bound, page, small = served()
+    assert served_groups(bound) == [
+        {"kv_group": 0, "used_bytes": {"target": 2 * page}, "idle_bytes": small},
+        {"kv_group": 1, "used_bytes": {"draft": small}, "idle_bytes": 2 * page},
+    ]
+
+
+def test_a_request_without_a_block_has_no_padding() -> None:
+    bound, _, _ = served()
+    assert served_text(bound, 0, (0, 0), {}).splitlines()[-1] == (
+        "One request of 0 tokens takes 0 blocks (0 B, 0.0% padding): 20.00 at once"
+    )
+
+
+def test_blocks_must_be_told_of_each_group() -> None:
+    bound, _, _ = served()
+    with pytest.raises(ValueError, match="shorter"):
+        served_text(bound, 1000, (8,), {})
+
+
+def test_what_is_served_is_a_few_lines() -> None:
+    bound, page, small = served()
     lines = served_text(bound, 1000, (8, 2), {"draft.layers.0": "ascend_gqa"}).splitlines()
     assert 10 * (2 * page + small) == round(2.8125 * 2**20)
     assert round(1 - (8 * 2 * page + 2 * small) / (10 * (2 * page + small)), 3) == 0.267
