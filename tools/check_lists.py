@@ -109,6 +109,7 @@ EMULATED = {
         f"--deselect={STATES_OF_STAGES}[eagle3-None",
         f"--deselect={STATES_OF_STAGES}[eagle3-FULL_AND_PIECEWISE",
         f"--deselect={STATES_OF_STAGES}[dflash",
+        f"--deselect={STAGES}::test_a_stage_in_between_sends_on_what_it_was_sent",
         f"--deselect={STAGES}::test_a_head_on_hidden_states_of_a_part_of_the_tokens",
         f"--deselect={STAGES}::test_more_requests_than_two_batches_hold",
         f"--deselect={STAGES}::test_what_vllm_schedules_ahead_by_itself_is_not",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts of a target that is spread over two pipeline stages.
+"""Drafts of a target that is spread over pipeline stages, two of them if not said otherwise.
 
 Two batches are under way at once, so requests leave and enter a stage's batch from step to step. A
 first stage that appends a wrong token computes wrong keys once the request comes back to it.
@@ -122,6 +122,23 @@ def test_tokens_that_are_looked_up():
     result = engine.run(case)
     assert_greedy_tokens_of_reference(case, result)
     assert 0 < result.num_accepted < result.num_draft_tokens
+
+
+@needs_float32
+def test_a_stage_in_between_sends_on_what_it_was_sent():
+    """In graphs. Of four layers the second stage has two."""
+    result = assert_reference(
+        "gemma3",
+        "gemma3_eagle3",
+        "eagle3",
+        K,
+        engine={"pipeline_parallel_size": 3},
+        graphs="FULL_DECODE_ONLY",
+    )
+    assert "this stage gives those at depths [1], and is sent []" in result.log
+    assert "this stage gives those at depths [2, 3], and is sent [1]" in result.log
+    assert "this stage gives those at depths [], and is sent [1, 2, 3]" in result.log
+    assert engine.replayed(result.log)
 
 
 @pytest.mark.parametrize("preempted", [False, True], ids=["prefix hits", "preemption"])
