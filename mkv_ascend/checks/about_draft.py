@@ -354,14 +354,13 @@ def states_for_heads(facts: ServeFacts) -> Iterator[Refusal]:
 def room_for_drafts(facts: ServeFacts) -> Iterator[Refusal]:
     """Steps of which a draft model's own tokens leave nothing.
 
-    vLLM keeps one token of a step for each request, with parallel drafting K
-    (``VllmConfig._set_max_num_scheduled_tokens``).
+    vLLM keeps some of a step for each request (``VllmConfig._set_max_num_scheduled_tokens``).
     """
     speculation = facts.speculation
     if speculation is None or speculation.method != "draft_model":
         return
     tokens, requests = (facts.whole(n, 0) for n in ("max_num_batched_tokens", "max_num_seqs"))
-    each = speculation.tokens if speculation.options.get("parallel_drafting") else 1
+    each = speculation.kept_of_each_request
     if not tokens or tokens > each * requests or tokens < requests:
         return
     yield Refusal(

@@ -20,7 +20,9 @@ def short_steps(facts: ServeFacts) -> Iterator[Refusal]:
         f"with prefix caching, states of {facts.target.name} are kept at the end of each block of "
         f"{block} tokens"
     )
-    tokens, kept_back = facts.whole("max_num_batched_tokens", 0), _tokens_kept_for_drafts(facts)
+    each = 0 if facts.speculation is None else facts.speculation.kept_of_each_request
+    tokens, requests = (facts.whole(n, 0) for n in ("max_num_batched_tokens", "max_num_seqs"))
+    kept_back = each * requests
     if 0 < tokens < block + kept_back:
         yield Refusal(
             "step-size",
@@ -39,19 +41,6 @@ def short_steps(facts: ServeFacts) -> Iterator[Refusal]:
             f"{block} tokens or more",
             "raise --long-prefill-token-threshold, leave it out, or switch prefix caching off",
         )
-
-
-def _tokens_kept_for_drafts(facts: ServeFacts) -> int:
-    """Of a step, as far as the command says for how many requests.
-
-    vLLM keeps one for each request of a draft model, and one for each mask of a draft of masks
-    (``SpeculativeConfig.max_num_new_slots_for_drafting``).
-    """
-    speculation = facts.speculation
-    if speculation is None:
-        return 0
-    masks = speculation.tokens - 1 if speculation.options.get("parallel_drafting") else 0
-    return (masks + (speculation.method == "draft_model")) * facts.whole("max_num_seqs", 0)
 
 
 CHECKS = (short_steps,)

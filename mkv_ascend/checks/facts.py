@@ -55,6 +55,16 @@ class SpeculationFacts:
         """Whether the draft keeps a KV cache."""
         return self.method not in WITHOUT_CACHE
 
+    @property
+    def kept_of_each_request(self) -> int:
+        """Tokens of a step that vLLM keeps back for the draft of each request.
+
+        One of a draft model, and one of each mask (``max_num_new_slots_for_drafting`` of vLLM's
+        ``SpeculativeConfig``).
+        """
+        in_parallel = self.options.get("parallel_drafting") or self.method == "dflash"
+        return (self.tokens - 1 if in_parallel else 0) + (self.method == "draft_model")
+
 
 @dataclass(frozen=True)
 class ServeFacts:
