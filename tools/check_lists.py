@@ -98,7 +98,9 @@ EMULATED = {
         "[gpt_oss-gpt_oss_dflash-dflash-2-v1]",
         f"--deselect={RANKS}::test_ranks_are_idle_in_turn[",
         f"--deselect={RANKS}::test_experts_spread_over_the_ranks",
+        # Experts with states, which draft eagerly beside graphs of the target.
         f"--deselect={RANKS}::test_experts_with_states_run_eagerly_beside_graphs",
+        # One device, and several with an MLA target, stay.
         f"--deselect={PAIRS}::test_dense_target_with_dense_draft_on_another_backend[tp2]",
         f"--deselect={PAIRS}::test_a_model_drafting_for_itself_is_always_accepted[tp2]",
         # Over pipeline stages: four of them stay, and one of graphs runs on 0.30.0rc2.
@@ -259,6 +261,7 @@ EMULATED = {
         "tests/emulated/layout/test_planned_runner.py",
         "tests/emulated/layout/test_requests_at_once.py",
         "tests/emulated/models/test_adapted_backends.py",
+        f"{COMPRESSED}::test_stock_model_runner_v2_alone",
         f"{COMPRESSED}::test_dense_draft_in_graphs[v2]",
         f"{COMPRESSED}::test_mtp_layer_in_graphs[v2]",
         f"{COMPRESSED}::test_k_by_batch_size_on_model_runner_v2[FULL_DECODE_ONLY]",
@@ -266,6 +269,7 @@ EMULATED = {
         "tests/emulated/models/test_sparse_models.py::test_tokens_are_those_of_the_chosen_keys",
         "tests/emulated/models/test_shared_caches.py"
         "::test_a_layer_that_shares_joins_a_group_of_unlike_pages",
+        f"{STOCK}::test_mamba2_is_not_served_by_model_runner_v1",
         # Model runner V2: stock, drafts by plain loops, in graphs, at random, on ranks, by count.
         "tests/emulated/runner_v2/test_stock.py::test_a_target_alone[llama_target]",
         f"{V2_STOCK_GRAPHS}::test_graphs_of_a_target[FULL_DECODE_ONLY-False]",
@@ -300,8 +304,6 @@ EMULATED = {
         f"{AT_RANDOM}[llama_target-greedy-None]",
         "tests/emulated/runner_v2/test_cost.py",
         "tests/emulated/runner_v2/test_planned_caches.py",
-        f"{STOCK}::test_mamba2_is_not_served_by_model_runner_v1",
-        f"{COMPRESSED}::test_stock_model_runner_v2_alone",
         "tests/emulated/runner_v2/test_axes_in_turns.py",
         "tests/emulated/platform/test_platform.py",
         SEAT,
