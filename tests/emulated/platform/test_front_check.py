@@ -38,10 +38,13 @@ def mistakes():
         "ranks": ([target, "-tp", "16"], "devices", "takes 16 devices"),
         "tokens": ([target, *spec(draft, 16)], "tokens-per-step", "1 to 15"),
         "blocks": ([target, *mkv(layout={"max_block_size": 100})], "options", "a multiple of 128"),
-        "head in stages": (
-            [target, *spec(draft, 3, method="eagle3"), "-pp", "2"],
+        "shares of states in stages": (
+            [
+                *(target, *spec(draft, 3, method="eagle3"), "-pp", "2", "-tp", "2"),
+                *("--additional-config", '{"enable_flashcomm1": true}'),
+            ],
             "pipeline",
-            "on several stages",
+            "a share of the tokens",
         ),
     }
 

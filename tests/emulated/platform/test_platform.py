@@ -350,14 +350,15 @@ def test_a_draft_model_on_fewer_ranks_than_its_target_is_refused():
         early_check.check_models(configuration({}, dense_model(), ranks=(2, 1)))
 
 
-def test_a_head_on_states_of_several_pipeline_stages_is_refused():
-    for method in ("ngram", "draft_model", "eagle"):
+def test_a_head_on_states_of_a_share_of_the_tokens_is_refused_over_stages(monkeypatch):
+    for method in ("ngram", "draft_model", "eagle", "eagle3"):
         early_check.check_models(configuration({}, dense_model(), method=method, stages=2))
-    prefills = configuration({}, dense_model(), method="eagle3", stages=2)
-    prefills.kv_transfer_config = SimpleNamespace(kv_role="kv_producer")
-    early_check.check_models(prefills)
+    shares = configuration({}, dense_model(), method="eagle3", stages=2, ranks=(2, 2))
+    monkeypatch.setattr("vllm_ascend.utils.enable_sp", lambda config: True)
     with pytest.raises(SelectionError, match="--pipeline-parallel-size is 2 and there is a draft"):
-        early_check.check_models(configuration({}, dense_model(), method="eagle3", stages=2))
+        early_check.check_models(shares)
+    shares.kv_transfer_config = SimpleNamespace(kv_role="kv_producer")
+    early_check.check_models(shares)
 
 
 def test_a_program_is_told_what_the_command_is_told():
