@@ -214,7 +214,11 @@ EMULATED = {
         f"--deselect={EIGHT_BITS}::test_bfloat16_target_with_draft_of_8_bits[eager-v1]",
         f"--deselect={EIGHT_BITS}::test_mla_draft_of_quantised_weights",
         f"--deselect={EIGHT_BITS}::test_sparse_target_of_8_bits_with_bfloat16_draft",
-        # Stock alone, which changes when a host does: run by hand then, but for three models.
+        # Stale caches in graphs stay.
+        "--deselect=tests/emulated/drafting/test_stale_caches.py"
+        "::test_the_targets_tokens_stay_and_later_drafts_are_right[eager]",
+        # Stock alone, which changes when a host does: run by hand then, but for one eagerly and one
+        # in graphs of pieces.
         f"--deselect={EIGHT_BITS}::test_stock_takes_tokens_of_a_verify_step_for_requests",
         f"--deselect={EIGHT_BITS}::test_stock_does_not_start_with_a_quantised_draft",
         *(
@@ -225,6 +229,7 @@ EMULATED = {
                 ("test_eagerly", "deepseek_v2_target"),
                 ("test_eagerly", "qwen3_next"),
                 ("test_in_graphs_of_decoding", "llama_target"),
+                ("test_in_graphs_of_decoding", "qwen3_moe"),
                 ("test_in_graphs_of_decoding", "gemma3"),
                 ("test_in_graphs_of_decoding", "deepseek_v2_target"),
                 ("test_in_graphs_of_decoding", "qwen3_next"),
@@ -316,7 +321,6 @@ EMULATED = {
         "tests/emulated/platform/test_serve.py"
         "::test_a_server_gives_the_targets_own_tokens_and_reports_acceptance",
         f"{STATES}::test_states_after_preemption_and_looked_up_drafts",
-        f"{STATES}::test_states_where_the_longest_context_ends[v2]",
         f"{STATES}::test_steps_of_less_than_a_block[v2-limits0]",
         f"{STATES}::test_steps_of_less_than_a_block_are_refused",
         f"{MAMBA}::test_states_are_taken_back_to_what_was_accepted[granite4-v1]",
