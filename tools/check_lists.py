@@ -376,6 +376,9 @@ EMULATED = {
         f"{ADAPTED}[eagle-v2-graphs]",
         f"{ADAPTED}[eagle3-v1-graphs]",
         "tests/emulated/drafting/test_grammars.py::test_tokens_are_those_without_a_draft[v2-async]",
+        # vllm-ascend would skip a batch near the longest context.
+        "tests/emulated/drafting/test_drafting_blocks.py"
+        "::test_one_group_chunks_prefix_hits_and_the_maximum_length",
         f"{GROUPS}::test_preemption_with_asynchronous_scheduling",
         f"{GROUPS}::test_aborted_requests_leave_the_others_as_they_were",
         "tests/emulated/drafting/test_drafting_sampling.py",

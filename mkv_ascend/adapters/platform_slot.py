@@ -29,6 +29,7 @@ OURS = record(
         "worker_cls",
         "backend",
         "_needs_seq_lens_cpu_sync",
+        "effective_drafter_max_model_len",
         "async_scheduling",
     ),
     why="vLLM accepts one out-of-tree platform; with vllm-ascend's beside ours it would refuse to "
@@ -38,8 +39,9 @@ OURS = record(
     "names its runner's class by a global of its module. The runner's two steps are followed by "
     "what needs all layers, or all caches: our checks, tables and choices, the kernel of Mamba's "
     "state update, which vllm-ascend never chooses, and exact lengths on the host if the builder "
-    "of any layer reads them, not of the target's alone. Of 0.30.0rc2 every key of "
-    "additional_config becomes an argument of AscendConfig, which refuses ours. A worker says what "
+    "of any layer reads them, not of the target's alone; a batch drafts on where one request is "
+    "near the longest context. Of 0.30.0rc2 every key of additional_config becomes an argument "
+    "of AscendConfig, which refuses ours. A worker says what "
     "it serves once it is warm.",
     until="vLLM lets one platform plugin build on another, and vllm-ascend takes the classes of "
     "its worker and its runner from options, leaves keys of other plugins alone, asks the builders "
