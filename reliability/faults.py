@@ -56,7 +56,7 @@ def run(asked: argparse.Namespace) -> int:
     """Run the cases; returns the exit status."""
     if "stale" in asked.kinds and (asked.pair != STALE_PAIR or asked.no_draft):
         print(
-            f"--kinds stale loses what a dense draft beside an MLA target writes into its caches; "
+            "--kinds stale loses what a dense draft beside an MLA target writes into its caches; "
             f"serve it: --pair {STALE_PAIR}",
             file=sys.stderr,
         )

@@ -6,11 +6,17 @@ alone can be lost. The keys that lie there instead are those of requests before.
 """
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from tests.support import engine, reference
-from tests.support.pairs import assert_greedy_tokens_of_reference, scenario
+from tests.support.pairs import (
+    TIES,
+    assert_drafts_are_the_drafts_own,
+    assert_greedy_tokens_of_reference,
+    scenario,
+)
 
 WRITES = "_npu_reshape_and_cache"
 LOST = {"operator": WRITES, "launch": 40, "fault": "lost", "times": 80}
@@ -19,11 +25,6 @@ pytestmark = pytest.mark.skipif(
     engine.compared_dtype() != "float32",
     reason="a device loses no writes where it is asked to",
 )
-
-
-def wrong(case, proposals):
-    report = reference.check_drafts(case.draft, proposals, near_tie=1e-3)
-    return len(report.wrong)
 
 
 @pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY"], ids=["eager", "graphs"])
@@ -43,5 +44,6 @@ def test_the_targets_tokens_stay_and_later_drafts_are_right(tmp_path, graphs):
     assert_greedy_tokens_of_reference(case, result)
     contexts = [proposal.context for proposal in result.proposals]
     again = contexts.index(contexts[0], 1)
-    assert wrong(case, result.proposals[:again])
-    assert not wrong(case, result.proposals[again:])
+    near_tie, _ = TIES["float32"]
+    assert reference.check_drafts(case.draft, result.proposals[:again], near_tie).wrong
+    assert_drafts_are_the_drafts_own(case, replace(result, proposals=result.proposals[again:]))
