@@ -11,12 +11,12 @@ from mkv_ascend import host_versions
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.attention.request import PLAIN_DTYPES
 from mkv_ascend.checks import compressed_layers
+from mkv_ascend.checks.block_sizes import KERNEL_BLOCK
 from mkv_ascend.checks.facts import ServeFacts
 from mkv_ascend.checks.refusal import Refusal
 
 __all__ = ["CHECKS"]
 
-KERNEL_BLOCK = 128
 LORA_MULTIPLE = 64
 """vllm-ascend pads logits to it with adapters, and its kernel reads past an adapter's end."""
 AT_LEAST_ONE = (
@@ -104,7 +104,7 @@ def block_size(facts: ServeFacts) -> Iterator[Refusal]:
                 ", ".join(map(str, compressed_layers.BLOCKS)),
                 "leave --block-size out",
             )
-    elif asked > 0 and asked % KERNEL_BLOCK:
+    elif asked > 0 and asked % KERNEL_BLOCK and facts.takes_block_size:
         yield Refusal(
             "block-size",
             f"--block-size is {asked}, which kernel blocks of {KERNEL_BLOCK} tokens do not divide",

@@ -4,17 +4,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from mkv_ascend.checks.model_layer import NamedLayer
 from mkv_ascend.layout.component import dtype_bytes
 from mkv_ascend.layout.kind import Role
 
-__all__ = ["KERNEL_BLOCK", "BlockSizes"]
+__all__ = ["KERNEL_BLOCK", "BlockSizes", "takes_asked_size"]
 
 KERNEL_BLOCK = 128
 """Tokens of a block where vllm-ascend is not told otherwise, and of a block of its kernels."""
+
+
+def takes_asked_size(engine: Mapping[str, Any], beside_states: bool) -> bool:
+    """Whether vllm-ascend takes ``--block-size``: with prefix caching or chunks, both of which vLLM
+    switches on by itself, only for targets with attention beside states
+    (``vllm_ascend.utils.refresh_block_size``; DeepSeek-V4 has sizes of its own)."""
+    plain = ("enable_prefix_caching", "enable_chunked_prefill")
+    return beside_states or all(engine.get(name) is False for name in plain)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mkv_ascend.attention.entry import DeviceGeneration
+from mkv_ascend.checks.block_sizes import takes_asked_size
 from mkv_ascend.checks.host_rules import HostRules
 from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.config import MkvConfig
@@ -131,6 +132,14 @@ class ServeFacts:
         """Tokens of the longest request, 0 where neither command nor model say it."""
         asked = self.whole("max_model_len", -1)
         return asked if asked > 0 else self.target.number("max_position_embeddings") or 0
+
+    @property
+    def takes_block_size(self) -> bool:
+        """Whether ``--block-size`` has an effect."""
+        target = self.target
+        if target.is_compressed:
+            return True
+        return takes_asked_size(self.engine, target.recurrent is not None and target.has_attention)
 
     @property
     def dtype(self) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from mkv_ascend import host_versions
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.attention.request import Environment
-from mkv_ascend.checks.block_sizes import BlockSizes
+from mkv_ascend.checks.block_sizes import BlockSizes, takes_asked_size
 from mkv_ascend.checks.cached_layers import (
     cached_layers,
     with_draft_window,
@@ -333,7 +333,11 @@ def _draft_ranks(asked: Asked, ranks: int) -> int:
 def _block_sizes(
     asked: Asked, layers: Sequence[NamedLayer], tokens: int, rules: HostRules
 ) -> BlockSizes:
-    given = asked.engine.get("block_size")
+    target = [named.layer for named in layers if named.role is Role.TARGET]
+    beside_states = len({bool(layer.states) for layer in target}) == 2
+    compressed = any(layer.compressed is not None for layer in target)
+    taken = compressed or takes_asked_size(asked.engine, beside_states)
+    given = asked.engine.get("block_size") if taken else None
     sizes = BlockSizes.of_layers(layers, given, tokens, rules.equal_pages)
     if not _has_states(layers, Role.TARGET) or not _hits_beside_states(asked, rules):
         return sizes

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from mkv_ascend.checks.about_draft import MOST_TOKENS_PER_STEP, why_hits_are_not_read
 from mkv_ascend.checks.about_layers import memory_for_caches, share_of_memory
+from mkv_ascend.checks.block_sizes import KERNEL_BLOCK
 from mkv_ascend.checks.facts import ServeFacts
 from mkv_ascend.checks.model import ModelFacts
 
@@ -92,7 +93,7 @@ def served(facts: ServeFacts, unplanned: str) -> Served:
 
 
 def _notes(facts: ServeFacts) -> tuple[str, ...]:
-    notes = [facts.device.source, *_note_of_graphs(facts)]
+    notes = [facts.device.source, *_note_of_graphs(facts), *_note_of_block_size(facts)]
     draft = facts.draft
     if (
         draft is not None
@@ -124,6 +125,16 @@ def _note_of_graphs(facts: ServeFacts) -> Iterator[str]:
         "the memory of graphs is not counted: vllm-ascend captures them when the KV caches have "
         f"theirs, in {place}, and logs what they take"
     )
+
+
+def _note_of_block_size(facts: ServeFacts) -> Iterator[str]:
+    """That vllm-ascend does not take the blocks that were asked for; it logs so itself."""
+    asked = facts.whole("block_size", KERNEL_BLOCK)
+    if asked != KERNEL_BLOCK and not facts.takes_block_size:
+        yield (
+            f"--block-size {asked} has no effect: vllm-ascend takes {KERNEL_BLOCK} with prefix "
+            "caching or chunked prefill; layout.max_block_size lets groups have larger blocks"
+        )
 
 
 def _note_of_hits(facts: ServeFacts, draft: ModelFacts) -> str:

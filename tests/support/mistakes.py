@@ -50,7 +50,12 @@ NUMBERS = (
     one("share over 1", "number", LLAMA, "--gpu-memory-utilization", "1.5"),
     one("negative blocks", "number", LLAMA, "--num-gpu-blocks-override", "-3"),
     one("too long", "max-model-len", "{Qwen3-0.6B}", "--max-model-len", "1m"),
-    one("blocks of 100", "block-size", LLAMA, "--block-size", "100", says="multiples of 128"),
+    one(
+        "blocks of 100",
+        "block-size",
+        *("{LFM2-1.2B}", "--block-size", "100", "--max-num-seqs", "4"),
+        says="multiples of 128",
+    ),
     one(
         "step below requests",
         "step-size",

@@ -74,6 +74,9 @@ WINDOW = {"drafting": {"window": 100}}
 SHORT_STEPS = {"max_num_batched_tokens": 128}
 """A window holds its own tokens and those of steps under way, as many of these as a host counts."""
 V4 = {"block_size": 128, "dtype": "bfloat16"}
+ASKED_BLOCKS = {"block_size": 256}
+WITHOUT_CHUNKS = {"enable_prefix_caching": False, "enable_chunked_prefill": False}
+"""vllm-ascend takes 128, whatever is asked for, but beside states or without both of these."""
 WITHOUT_IMAGES = {"language_model_only": True}
 WITH_TRITON = {"EMULATED_NPU_TRITON": "1"}
 """As on an NPU. Attention of Qwen3.5 takes an operator that vllm-ascend has in Triton alone;
@@ -193,6 +196,20 @@ def test_what_is_explained_is_what_an_engine_allocates(name, capsys):
             assert found[layer]["backend"] == engine["backends"][layer]
     admission = [group["admission_blocks"] for group in plain["groups"]]
     assert admission == engine["admission_blocks"]
+
+
+ASKED = {
+    "not taken": Pair("llama_target", draft="gemma3_draft", engine={"block_size": 100}),
+    "without chunks": Pair("llama_target", engine={**ASKED_BLOCKS, **WITHOUT_CHUNKS}),
+    "beside states": Pair("granite4", engine=ASKED_BLOCKS),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_blocks_that_are_asked_for_are_planned_where_the_host_takes_them(name):
+    arguments = ASKED[name].arguments()
+    engine = programs.answer_of(PROBE, {"engine": arguments, "build": False})
+    assert served(plan(by_numbers(Asked(arguments)).inputs)) == engine
 
 
 BUILT_ONLY = {

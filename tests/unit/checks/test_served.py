@@ -61,6 +61,27 @@ def test_memory_is_counted_as_by_hand(capsys: pytest.CaptureFixture[str]) -> Non
     assert answer["draft_graphs"] is None
 
 
+@pytest.mark.parametrize(
+    ("words", "tokens"),
+    [
+        (["--block-size", "1024"], 128),
+        (["--block-size", "100", "--no-enable-prefix-caching"], 128),
+        (["--block-size", "100", "--no-enable-chunked-prefill"], 128),
+        (["--block-size", "256", "--no-enable-chunked-prefill", "--no-enable-prefix-caching"], 256),
+        (["--block-size", "128"], 128),
+    ],
+    ids=str,
+)
+def test_blocks_that_the_host_does_not_take_are_said(
+    words: list[str], tokens: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """vllm-ascend takes its own, whatever is asked for, where there are hits or chunks."""
+    answer = check(capsys, folder("Llama-3.1-8B"), "--max-model-len", "8192", *words)
+    assert [group["block_size"] for group in answer["groups"]] == [tokens]
+    notes = [note for note in answer["notes"] if note.startswith(f"--block-size {words[1]} has")]
+    assert len(notes) == (int(words[1]) != tokens)
+
+
 def test_an_own_predictor_shares_the_targets_group(capsys: pytest.CaptureFixture[str]) -> None:
     words = [folder("DeepSeek-V3"), "-tp", "8", "--max-model-len", "32k"]
     answer = check(capsys, *words, *spec(None, method="mtp"))
