@@ -13,7 +13,9 @@ from mkv_ascend.attention.request import PLAIN_DTYPES
 from mkv_ascend.checks import compressed_layers
 from mkv_ascend.checks.block_sizes import KERNEL_BLOCK
 from mkv_ascend.checks.facts import ServeFacts
+from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.checks.refusal import Refusal
+from mkv_ascend.checks.unserved_family import unserved
 
 __all__ = ["CHECKS"]
 
@@ -236,6 +238,22 @@ def quantization(facts: ServeFacts) -> Iterator[Refusal]:
         )
 
 
+def family(facts: ServeFacts) -> Iterator[Refusal]:
+    """Families that the host has no class for, or serves wrongly."""
+    if facts.rules is None:
+        return
+    asked: list[tuple[ModelFacts, str | None]] = [(facts.target, None)]
+    if facts.draft is not None and facts.speculation is not None:
+        asked.append((facts.draft, facts.speculation.method))
+    for model, method in asked:
+        found = unserved(facts.rules.unserved_families, model.architectures, facts.dtype, method)
+        if found is not None:
+            yield Refusal(
+                "family", found.reason(model.name, facts.dtype), found.possible, found.change
+            )
+            return  # A target's own drafting layers are of the same family.
+
+
 def adapters(facts: ServeFacts) -> Iterator[Refusal]:
     """Adapters over vocabularies that vllm-ascend's kernel reads past, and heads' own."""
     if not facts.engine.get("enable_lora"):
@@ -299,6 +317,7 @@ CHECKS = (
         cache_dtype,
         dtype,
         quantization,
+        family,
     ),
     *(adapters, connectors),
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mkv_ascend.checks.unserved_family import UnservedFamily
+
 __all__ = ["HostRules"]
 
 
@@ -40,3 +42,5 @@ class HostRules:
     int8_is_an_option: bool = False
     """Whether ``--kv-cache-dtype int8`` asks for caches of 8 bits: latents of sparse attention, or
     what weights describe."""
+    unserved_families: tuple[UnservedFamily, ...] = ()
+    """Families that the host refuses or serves wrongly."""

@@ -35,6 +35,8 @@ STEPS_REACH_KEPT_STATES = NAME == "vllm_ascend_0_23"
 """Whether a step must reach the end of a block at which states are kept for prefix hits."""
 A_BUFFER_FOR_EACH_LAYER = NAME == "vllm_ascend_0_30"
 """Whether vllm-ascend allocates for each layer what vLLM counts for one layer of each group."""
+OTHER_K_EXAONE = "ExaoneMoeForCausalLM" if NAME == "vllm_ascend_0_23" else "ExaoneMoEForCausalLM"
+"""The class of the version of K-EXAONE that vLLM does not have here: 2.0, or the first."""
 OWN_BUFFERS = (
     "there a layer has a buffer of its own, with keys and values of a block side by side; the "
     "caches of a plan lie otherwise"

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.support import hosts
+
 V4: dict[str, Any] = {
     "architectures": ["DeepseekV4ForCausalLM"],
     "model_type": "deepseek_v4",
@@ -112,6 +114,7 @@ CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "qwen35": ("Qwen3-Next-80B-A3B", {"model_type": "qwen3_5_text"}),
     "step3.5": ("Qwen3-0.6B", {"model_type": "step3p5", "num_nextn_predict_layers": 3}),
+    "k-exaone": ("Llama-3.1-8B", {"architectures": [hosts.OTHER_K_EXAONE]}),
     "nameless": ("Llama-3.1-8B", {"model_type": ""}),
     "image-draft": ("Llama-3.1-8B", {"rope_scaling": {"mrope_section": [16, 24, 24]}}),
     "sparse": ("DeepSeek-V3", {"model_type": "deepseek_v32", "index_topk": 2048}),

@@ -79,6 +79,7 @@ FAMILIES = (
         *spec("{Qwen3-0.6B}", max_model_len=40960),
         says="KV groups",
     ),
+    one("a K-EXAONE of the other version", "family", "{k-exaone}", says="a K-EXAONE"),
     one("M-RoPE in the draft", "draft-rope", "{qwen3.5}", *spec("{qwen3-vl}"), says="M-RoPE"),
     one(
         "a backend of another kind for images' model",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mkv_ascend.adapters.contract import WORKER
+from mkv_ascend.adapters.vllm_ascend_0_23.unserved_families import FAMILIES
 from mkv_ascend.checks.host_rules import HostRules
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ VERSIONS = {"vllm": ("0.23.0",), "vllm-ascend": ("0.23.0", "0.23.0.post1")}
 RUNNERS = ("v1",)
 FINGERPRINTS = Path(__file__).with_name("fingerprints.json")
 RULES = HostRules(
+    unserved_families=FAMILIES,
     quantizations=("ascend", "compressed-tensors", "fp8", "deepseek_v4_fp8"),
     equal_pages=False,
     indexer_is_a_layer=False,

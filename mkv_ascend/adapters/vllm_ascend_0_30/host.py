@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mkv_ascend.adapters.contract import WORKER
+from mkv_ascend.adapters.vllm_ascend_0_30.unserved_families import FAMILIES
 from mkv_ascend.checks.host_rules import HostRules
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ VERSIONS = {"vllm": ("0.30.0",), "vllm-ascend": ("0.30.0rc2",)}
 RUNNERS = ("v1", "v2")
 FINGERPRINTS = Path(__file__).with_name("fingerprints.json")
 RULES = HostRules(
+    unserved_families=FAMILIES,
     quantizations=(
         *("ascend", "compressed-tensors", "fp8", "deepseek_v4_fp8"),
         *("modelopt_mxfp8", "mxfp8"),

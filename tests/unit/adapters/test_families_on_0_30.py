@@ -21,7 +21,10 @@ STEP = model("Step3p5ForCausalLM", torch.float32)
 
 
 def reason(target, draft=None, v2=False):
-    speculative = None if draft is None else SimpleNamespace(draft_model_config=draft)
+    speculative = None
+    if draft is not None:
+        method = "mtp" if "MTP" in draft.architectures[0] else "draft_model"
+        speculative = SimpleNamespace(draft_model_config=draft, method=method)
     config = SimpleNamespace(
         model_config=target, speculative_config=speculative, use_v2_model_runner=v2
     )
@@ -33,9 +36,9 @@ def reason(target, draft=None, v2=False):
     [
         (LONGCAT, "/models/given is a LongCat-Flash: .* Possible: vllm-ascend 0.23.0"),
         (model("LongcatFlashNgramForCausalLM"), "is a LongCat-Flash"),
-        (model("OpenPanguMTPModel"), "is openPangu's drafting layer: .* Possible: a draft"),
-        (STEP, r"is a Step-3.5 in torch.float32: .* Possible: --dtype bfloat16"),
-        (model("Step3p7ForConditionalGeneration", torch.float16), "is a Step-3.5 in torch.float16"),
+        (STEP, r"is a Step-3.5 in float32: .* Possible: --dtype bfloat16"),
+        (model("Step3p7ForConditionalGeneration", torch.float16), "is a Step-3.5 in float16"),
+        (model("ExaoneMoEForCausalLM"), "of the first version, .* Possible: K-EXAONE 2.0"),
     ],
 )
 @pytest.mark.parametrize("place", ["target", "draft"])
@@ -45,6 +48,24 @@ def test_a_family_is_refused_with_what_is_possible(found, said, place):
     (line,) = text.splitlines()
     assert re.search(said, line)
     assert known_refusal(text) is not None
+
+
+def test_openpangu_is_refused_as_its_own_draft_alone():
+    """The target is served, with any other draft."""
+    target = model("PanguUltraMoEForCausalLM")
+    assert reason(target) is reason(target, DENSE) is None
+    text = reason(target, model("OpenPanguMTPModel"))
+    assert text is not None
+    assert re.search("is openPangu's drafting layer: .* Possible: a draft", text)
+    assert known_refusal(text) is not None
+
+
+def test_a_checkpoint_that_names_a_class_which_vllm_has_is_served():
+    both = SimpleNamespace(
+        model="m", architectures=["ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM"]
+    )
+    both.dtype = torch.bfloat16
+    assert reason(both) is None
 
 
 @pytest.mark.parametrize("draft", [None, DENSE])

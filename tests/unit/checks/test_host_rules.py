@@ -84,6 +84,44 @@ def test_quantised_weights_are_refused_by_the_hosts_list(
     assert "mxfp8" in refused({**engine, "quantization": "gptq"}, EQUAL_PAGES)["quantization"]
 
 
+FAMILIES = [
+    # Class, options beside the model, whether 0.23.0 refuses, whether 0.30.0rc2 does.
+    ("LongcatFlashForCausalLM", {}, False, True),
+    ("Step3p5ForCausalLM", {}, False, False),
+    ("Step3p5ForCausalLM", {"dtype": "float32"}, False, True),
+    ("PanguUltraMoEForCausalLM", {}, False, False),
+    ("PanguUltraMoEForCausalLM", {"speculative_config": {"method": "ngram"}}, False, False),
+    ("PanguUltraMoEForCausalLM", {"speculative_config": {"method": "mtp"}}, False, True),
+    ("ExaoneMoEForCausalLM", {}, False, True),
+    ("ExaoneMoeForCausalLM", {}, True, False),
+    ("LlamaForCausalLM", {}, False, False),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "shared", "equal_pages"), FAMILIES)
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_families_that_a_host_does_not_serve(
+    role: str,
+    name: str,
+    options: dict[str, Any],
+    shared: bool,
+    equal_pages: bool,
+    tmp_path: Path,
+    models: dict[str, str],
+) -> None:
+    values = json.loads(Path(models["Llama-3.1-8B"], "config.json").read_text())
+    values |= {"architectures": [name], "num_nextn_predict_layers": 1}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    engine: dict[str, Any] = {"model": str(tmp_path), **options}
+    if role == "draft" and "speculative_config" not in options:
+        engine["model"] = models["Llama-3.1-8B"]
+        engine["speculative_config"] = {"method": "draft_model", "model": str(tmp_path)}
+    if "speculative_config" in engine:
+        engine["speculative_config"] = {**engine["speculative_config"], "num_speculative_tokens": 3}
+    assert ("family" in refused(engine, SHARED)) is shared
+    assert ("family" in refused(engine, EQUAL_PAGES)) is equal_pages
+
+
 @pytest.mark.parametrize(
     ("options", "is_refused"),
     [

@@ -5,26 +5,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 from vllm.model_executor.models.registry import ModelRegistry
 from vllm.triton_utils import HAS_TRITON
+
+from mkv_ascend.adapters.vllm_ascend_0_30.unserved_families import FAMILIES
+from mkv_ascend.checks.unserved_family import unserved
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
 
-OF_LONGCAT = frozenset({"LongcatFlashForCausalLM", "LongcatFlashNgramForCausalLM"})
-OPENPANGUS_MTP = "OpenPanguMTPModel"
 LLAMAS_HEADS = frozenset({"EagleLlamaForCausalLM", "Eagle3LlamaForCausalLM"})
 """Classes of vLLM's; checkpoints name them in a dozen ways."""
-OF_STEP = frozenset({"Step3p5ForCausalLM", "Step3p7ForConditionalGeneration"})
 
 
 def why_not_served(config: VllmConfig) -> str | None:
     """What is wrong with the target or the draft model; None: nothing."""
     speculative = config.speculative_config
     draft = None if speculative is None else speculative.draft_model_config
-    models = [model for model in (config.model_config, draft) if model is not None]
-    reasons = [_reason_of(model) for model in models]
+    drafted = None if draft is None else (draft, speculative.method)
+    reasons = [_reason_of(*model) for model in ((config.model_config, None), drafted) if model]
     # Mended on model runner V2 (v2/patches/axes_in_turns.py).
     if draft is not None and not config.use_v2_model_runner:
         reasons.append(_axes_in_turns(draft))
@@ -48,25 +47,9 @@ def _axes_in_turns(head: ModelConfig) -> str | None:
     )
 
 
-def _reason_of(model: ModelConfig) -> str | None:
-    names = set(model.architectures or ())
-    if names & OF_LONGCAT:
-        return (
-            f"{model.model} is a LongCat-Flash: its layers have two attentions each, whose names "
-            "vllm-ascend 0.30.0rc2 does not read, and experts without matrices, which its router "
-            "takes for others. Possible: vllm-ascend 0.23.0 with vLLM 0.23.0"
-        )
-    if OPENPANGUS_MTP in names:
-        return (
-            f"{model.model} is openPangu's drafting layer: vLLM 0.30.0 derives its class from "
-            "DeepSeek's, which asks the layer's block for what openPangu's does not have. "
-            "Possible: a draft model, lookup, or vllm-ascend 0.23.0 with vLLM 0.23.0"
-        )
-    # worker/patch_step3p5.py puts a fused kernel in the place of vLLM's attention, in any dtype.
-    if names & OF_STEP and model.dtype != torch.bfloat16:
-        return (
-            f"{model.model} is a Step-3.5 in {model.dtype}: the fused kernel that vllm-ascend "
-            "0.30.0rc2 calls for its queries and keys holds them in bfloat16, and takes no other "
-            "dtype. Possible: --dtype bfloat16, or vllm-ascend 0.23.0 with vLLM 0.23.0"
-        )
-    return None
+def _reason_of(model: ModelConfig, method: str | None) -> str | None:
+    dtype = str(model.dtype).removeprefix("torch.")
+    found = unserved(FAMILIES, model.architectures or (), dtype, method)
+    if found is None:
+        return None
+    return f"{found.reason(model.model, dtype)}. Possible: {found.possible}"
