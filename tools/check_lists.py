@@ -310,6 +310,7 @@ EMULATED = {
         "tests/emulated/runner_v2/test_cost.py",
         "tests/emulated/runner_v2/test_planned_caches.py",
         "tests/emulated/runner_v2/test_axes_in_turns.py",
+        "tests/emulated/platform/test_early_check.py",
         "tests/emulated/platform/test_platform.py",
         SEAT,
         # What vLLM makes of entry points and VLLM_PLUGINS, as on 0.23.0.

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from mkv_ascend import host_versions
 from mkv_ascend.checks import (
     about_draft_inputs,
+    about_draft_options,
     about_draft_window,
     about_giving_up,
     about_pipeline,
@@ -201,6 +202,7 @@ def _options_of_recurrent(
         "parallel_drafting": speculation.options.get("parallel_drafting"),
         "prefill_context_parallel_size or decode_context_parallel_size": facts.context_parallel > 1,
         "enable_reduce_sample": facts.ascend("enable_reduce_sample"),
+        "lmhead_tensor_parallel_size": facts.splits_vocabulary,
         "--kv-transfer-config": facts.engine.get("kv_transfer_config"),
         "--kv-offloading-size": facts.engine.get("kv_offloading_size"),
     }
@@ -270,19 +272,6 @@ def length_of_draft(facts: ServeFacts) -> Iterator[Refusal]:
     )
 
 
-def cache_of_no_draft(facts: ServeFacts) -> Iterator[Refusal]:
-    """``kv_cache.draft_dtype`` where no draft has a cache."""
-    asked, speculation = facts.options.kv_cache.draft_dtype, facts.speculation
-    if asked is None or (speculation is not None and speculation.has_cache):
-        return
-    yield Refusal(
-        "draft-dtype",
-        f"kv_cache.draft_dtype is {asked!r}, but there is no draft with a KV cache",
-        "the option beside a draft model or a head",
-        "give --speculative-config a draft, or leave kv_cache.draft_dtype out",
-    )
-
-
 def experts(facts: ServeFacts) -> Iterator[Refusal]:
     """Sequence parallelism where only the draft has experts."""
     pair = _pair(facts)
@@ -307,6 +296,7 @@ def blocks_of_masks(facts: ServeFacts) -> Iterator[Refusal]:
         "context parallelism": facts.context_parallel > 1,
         "enable_flashcomm1": facts.ascend("enable_flashcomm1") and facts.tensor_parallel > 1,
         "enable_reduce_sample": facts.ascend("enable_reduce_sample"),
+        "lmhead_tensor_parallel_size": facts.splits_vocabulary,
     }
     types = pair[1].text.get("layer_types") or ()
     asked["a draft with sliding windows"] = "sliding_attention" in types
@@ -373,9 +363,9 @@ def room_for_drafts(facts: ServeFacts) -> Iterator[Refusal]:
 
 
 CHECKS = (
-    *(tokens_per_step, *about_pipeline.CHECKS, ranks_of_draft, cache_of_no_draft, experts),
+    *(tokens_per_step, *about_pipeline.CHECKS, ranks_of_draft, experts),
     *(vocabulary, hidden_size, own_predictor, states_of_target, states_of_draft, length_of_draft),
     *(blocks_of_masks, states_for_heads, room_for_drafts, *about_draft_inputs.CHECKS),
-    *about_draft_window.CHECKS,
+    *(*about_draft_options.CHECKS, *about_draft_window.CHECKS),
     *about_giving_up.CHECKS,
 )

@@ -24,6 +24,8 @@ WORDS = {
     "prefill_context_parallel": "prefill context parallelism",
     "decode_context_parallel": "decode context parallelism",
     "eplb": "--enable-eplb",
+    "sequence_parallel": "sequence parallelism (enable_flashcomm1)",
+    "split_vocabulary": "lmhead_tensor_parallel_size",
     "adaptive_verification": "enable_adaptive_verification",
     "counts_beside_states": (
         "num_speculative_tokens_per_batch_size in full graphs of a target whose recurrent layers "
@@ -69,6 +71,8 @@ class AskedOfV2:
     prefill_context_parallel: bool
     decode_context_parallel: bool
     eplb: bool
+    sequence_parallel: bool
+    split_vocabulary: bool
     adaptive_verification: bool
     counts_beside_states: bool
     parallel_drafting: bool
@@ -110,6 +114,11 @@ def drafts_on_v2(facts: ServeFacts) -> Iterator[Refusal]:
         prefill_context_parallel=facts.whole("prefill_context_parallel_size", 1) > 1,
         decode_context_parallel=facts.whole("decode_context_parallel_size", 1) > 1,
         eplb=bool(facts.engine.get("enable_eplb")),
+        # vllm-ascend 0.30.0rc2 shares tokens out beside experts on ranks of their own alone.
+        sequence_parallel=bool(facts.ascend("enable_flashcomm1"))
+        and bool(facts.engine.get("enable_expert_parallel"))
+        and facts.tensor_parallel > 1,
+        split_vocabulary=facts.splits_vocabulary,
         adaptive_verification=bool(options.get("enable_adaptive_verification")),
         counts_beside_states=counts_in_graphs
         and target.recurrent is not None

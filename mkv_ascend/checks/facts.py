@@ -14,7 +14,14 @@ from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.config import MkvConfig
 from mkv_ascend.layout.planning import PlanInputs, ServingPlan
 
-__all__ = ["EMULATED", "LOOKED_UP", "DeviceFacts", "ServeFacts", "SpeculationFacts"]
+__all__ = [
+    "EMULATED",
+    "LOOKED_UP",
+    "DeviceFacts",
+    "ServeFacts",
+    "SpeculationFacts",
+    "split_vocabulary",
+]
 
 EMULATED = "the emulated NPU, an Ascend A2 in host memory"
 """``DeviceFacts.source`` on the emulated NPU."""
@@ -23,6 +30,14 @@ LOOKED_UP = frozenset({"ngram", "ngram_gpu", "suffix"})
 """Methods that look drafts up, without a model."""
 WITHOUT_CACHE = LOOKED_UP | {"medusa", "mlp_speculator"}
 """Methods whose drafts keep no KV cache."""
+
+
+def split_vocabulary(additional_config: Any) -> bool:
+    """Whether these options of vllm-ascend let ranks split the vocabulary of sampling."""
+    found = additional_config
+    for name in ("finegrained_tp_config", "lmhead_tensor_parallel_size"):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return type(found) is int and found > 0
 
 
 @dataclass(frozen=True)
@@ -126,6 +141,11 @@ class ServeFacts:
         return self.whole("prefill_context_parallel_size", 1) * self.whole(
             "decode_context_parallel_size", 1
         )
+
+    @property
+    def splits_vocabulary(self) -> bool:
+        """Whether ranks split the vocabulary of sampling."""
+        return split_vocabulary(self.engine.get("additional_config"))
 
     @property
     def max_model_len(self) -> int:

@@ -42,5 +42,8 @@ class HostRules:
     int8_is_an_option: bool = False
     """Whether ``--kv-cache-dtype int8`` asks for caches of 8 bits: latents of sparse attention, or
     what weights describe."""
+    has_draft_options: bool = False
+    """Whether vLLM's and vllm-ascend's options of drafts of 0.30.0 are there
+    (``about_draft_options``)."""
     unserved_families: tuple[UnservedFamily, ...] = ()
     """Families that the host refuses or serves wrongly."""

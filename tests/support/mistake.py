@@ -39,6 +39,8 @@ def mkv(**options: Any) -> tuple[str, str]:
     return "--additional-config", json.dumps({"mkv_ascend": options})
 
 
+SPLIT = ("--additional-config", '{"finegrained_tp_config": {"lmhead_tensor_parallel_size": 2}}')
+"""Ranks split the vocabulary of sampling."""
 OWN_PROCESS = ("--distributed-executor-backend", "mp")
 """A worker beside the engine core's process, which DeepSeek-V4 needs on vllm-ascend 0.30.0rc2."""
 LLAMA, DRAFT = "{Llama-3.1-8B}", "{llama-draft}"

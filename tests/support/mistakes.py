@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from tests.support.mistake import DRAFT, LLAMA, OWN_PROCESS, Mistake, mkv, one, spec
+from tests.support.mistake import DRAFT, LLAMA, OWN_PROCESS, SPLIT, Mistake, mkv, one, spec
 from tests.support.mistakes_of_families import FAMILIES
 from tests.support.mistakes_of_giving_up import GIVING_UP
 from tests.support.mistakes_of_windows import WINDOWS
@@ -199,6 +199,14 @@ DRAFTS = (
         LLAMA,
         *spec("{lfm2-draft}", parallel_drafting=True),
         says="parallel_drafting",
+    ),
+    one(
+        "recurrent draft, a vocabulary that ranks split",
+        "recurrent-draft-option",
+        LLAMA,
+        *spec("{lfm2-draft}"),
+        *SPLIT,
+        says="lmhead_tensor_parallel_size",
     ),
     one(
         "recurrent draft and a connector",

@@ -6,7 +6,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from tests.support import hosts
-from tests.support.mistake import DRAFT, LLAMA, OWN_PROCESS, mkv, one, spec
+from tests.support.mistake import DRAFT, LLAMA, OWN_PROCESS, SPLIT, mkv, one, spec
 
 KNOWS_DEEPSEEK_V4 = find_spec("transformers.models.deepseek_v4") is not None
 
@@ -95,6 +95,22 @@ FAMILIES = (
         *spec("{dflash}", method="dflash"),
         *mkv(attention={"layers": {r"draft_model\..*": "fused_infer_attention"}}),
         says="matches no layer",
+    ),
+    one(
+        "dflash, a vocabulary that ranks split",
+        "dflash",
+        LLAMA,
+        *spec("{llama-draft}", method="dflash"),
+        *SPLIT,
+        says="lmhead_tensor_parallel_size",
+    ),
+    one(
+        "two dtypes of the draft's cache",
+        "draft-dtype",
+        LLAMA,
+        *spec("{llama-draft}", kv_cache_dtype="float16"),
+        *mkv(kv_cache={"draft_dtype": "bfloat16"}),
+        says="kv_cache_dtype",
     ),
     one(
         "dflash in little memory",

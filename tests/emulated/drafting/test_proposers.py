@@ -158,25 +158,6 @@ def a_proposer(splits_vocabulary, **own):
     return SimpleNamespace(vllm_config=None, draft_host=host, **own)
 
 
-def test_a_vocabulary_that_ranks_split_is_refused_to_states_and_dflash(monkeypatch):
-    for family, says in (
-        (RecurrentFamily(), "lmhead_tensor_parallel_size"),
-        (MaskTokensFamily(), "dflash with lmhead_tensor_parallel_size"),
-    ):
-        with pytest.raises(NotImplementedError, match=says):
-            family.refuse_options(a_proposer(splits_vocabulary=True))
-    monkeypatch.setattr(_mask_tokens, "enable_sp", lambda config: False)
-    for family in (Family(), RecurrentFamily(), MaskTokensFamily()):
-        family.refuse_options(a_proposer(splits_vocabulary=False))
-    Family().refuse_options(a_proposer(splits_vocabulary=True))
-
-
-def test_sequence_parallelism_with_dflash_is_refused(monkeypatch):
-    monkeypatch.setattr(_mask_tokens, "enable_sp", lambda config: True)
-    with pytest.raises(NotImplementedError, match=r"dflash with sequence .*\(flashcomm\)"):
-        MaskTokensFamily().refuse_options(a_proposer(splits_vocabulary=False))
-
-
 def test_passes_are_vllm_ascends_own_where_ranks_split_the_vocabulary(monkeypatch):
     """Its loop samples over the ranks. A dummy run is one of our passes otherwise."""
     given = {"num_input_tokens": 7, "batch_size": 2, "token_indices_to_sample": "rows"}

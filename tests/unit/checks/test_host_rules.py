@@ -84,6 +84,38 @@ def test_quantised_weights_are_refused_by_the_hosts_list(
     assert "mxfp8" in refused({**engine, "quantization": "gptq"}, EQUAL_PAGES)["quantization"]
 
 
+@pytest.mark.parametrize(
+    ("speculative", "additional", "message"),
+    [
+        ({"draft_sample_method": "probabilistic"}, {}, "draft_sample_method"),
+        ({"use_heterogeneous_vocab": True}, {}, "use_heterogeneous_vocab"),
+        ({}, {"draft_window_size": 64}, '"window": TOKENS'),
+    ],
+)
+def test_options_of_drafts_of_one_host(
+    speculative: dict[str, Any],
+    additional: dict[str, Any],
+    message: str,
+    models: dict[str, str],
+) -> None:
+    """The engine says the same (tests/emulated/platform/test_platform.py)."""
+    draft = {"model": models["Llama-3.1-8B"], "num_speculative_tokens": 3, **speculative}
+    engine: dict[str, Any] = {
+        "model": models["Llama-3.1-8B"],
+        "speculative_config": draft,
+        "additional_config": additional,
+    }
+    assert refused(engine, SHARED) == {}
+    assert message in refused(engine, EQUAL_PAGES)["draft-option"]
+    assert (
+        refused({**engine, "decode_context_parallel_size": 2}, EQUAL_PAGES).keys()
+        & {"draft-option"}
+        == set()
+    )
+    draft["method"], draft["model"] = "ngram", None
+    assert "draft-option" not in refused(engine, EQUAL_PAGES)
+
+
 FAMILIES = [
     # Class, options beside the model, whether 0.23.0 refuses, whether 0.30.0rc2 does.
     ("LongcatFlashForCausalLM", {}, False, True),

@@ -44,6 +44,11 @@ def asked_of_v2(engine: dict[str, Any], runner: str = "v2") -> set[str]:
     return set()
 
 
+SPLIT = {"finegrained_tp_config": {"lmhead_tensor_parallel_size": 2}}
+SHARES = {"enable_flashcomm1": True}
+ON_RANKS = {"enable_expert_parallel": True, "tensor_parallel_size": 2}
+
+
 def engine(target: str, draft: str, speculative: dict[str, Any], **options: Any) -> dict[str, Any]:
     config = {"model": draft, "num_speculative_tokens": 3, **speculative}
     return {"model": target, "max_model_len": 1024, "speculative_config": config, **options}
@@ -58,6 +63,9 @@ def engine(target: str, draft: str, speculative: dict[str, Any], **options: Any)
         ({"decode_context_parallel_size": 2}, {}, "decode_context_parallel"),
         ({"prefill_context_parallel_size": 2}, {}, "prefill_context_parallel"),
         ({"enable_eplb": True}, {}, "eplb"),
+        ({"additional_config": SPLIT}, {}, "split_vocabulary"),
+        ({"additional_config": SHARES}, {}, None),
+        ({"additional_config": SHARES, **ON_RANKS}, {}, "sequence_parallel"),
         ({"enable_lora": True}, {}, None),
         ({}, {"enable_adaptive_verification": True}, "adaptive_verification"),
         ({}, {"parallel_drafting": True}, "parallel_drafting"),

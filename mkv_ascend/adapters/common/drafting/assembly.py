@@ -61,11 +61,6 @@ class Assembly:
         self.enforce_eager = enforce_eager
         self._publish: Callable[[], None] = lambda: None
 
-    def refuse_options(self) -> None:
-        """Raise NotImplementedError for options that the draft cannot serve."""
-        self.host.refuse_options(self.proposer.vllm_config)
-        self.family.refuse_options(self.proposer)
-
     def layers(self) -> dict[str, Any]:
         """The draft's layers with caches, in the order of creation, which is that of execution."""
         every = get_layers_from_vllm_config(self.proposer.vllm_config, AttentionLayerBase)

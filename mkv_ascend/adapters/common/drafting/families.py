@@ -22,7 +22,6 @@ from mkv_ascend.adapters.common.drafting.layer_groups import refuse_recurrent_la
 from mkv_ascend.adapters.common.drafting.mask_tokens import (
     MaskTokensDraft,
     mask_tokens_buffers,
-    refuse_options_of_mask_tokens,
     refuse_windows,
 )
 from mkv_ascend.adapters.common.drafting.recurrent_kinds import (
@@ -95,9 +94,6 @@ class Family:
     first_pass_drafts = True
     has_keys = True
 
-    def refuse_options(self, proposer: Any) -> None:
-        """Raise NotImplementedError for options that such a draft cannot serve."""
-
     def layers_made(self, proposer: Any, layers: Layers) -> None:
         """Change the draft's layers before the engine asks them for their caches."""
 
@@ -161,16 +157,6 @@ class RecurrentFamily(Family):
 
     first_pass_drafts = False
 
-    def refuse_options(self, proposer: Any) -> None:
-        """See ``Family``."""
-        if proposer.draft_host.splits_vocabulary():
-            raise NotImplementedError(
-                "the draft has recurrent layers and sampling is over a vocabulary that is split "
-                "by other ranks (lmhead_tensor_parallel_size), which vllm-ascend's "
-                "own loop over passes does; it knows no recurrent drafts. Leave "
-                "these options out, or choose a draft of attention layers only."
-            )
-
     def refuse_layers(self, proposer: Any, layers: Layers, specs: Layers) -> None:
         """See ``Family``; attention layers are served."""
         refuse_unknown_kinds(recurrent_layers(layers, specs), proposer.num_speculative_tokens)
@@ -224,12 +210,6 @@ class RecurrentFamily(Family):
 
 class MaskTokensFamily(Family):
     """Method dflash."""
-
-    def refuse_options(self, proposer: Any) -> None:
-        """See ``Family``."""
-        refuse_options_of_mask_tokens(
-            proposer.vllm_config, splits_vocabulary=proposer.draft_host.splits_vocabulary()
-        )
 
     def refuse_layers(self, proposer: Any, layers: Layers, specs: Layers) -> None:
         """See ``Family``."""

@@ -50,9 +50,6 @@ class DraftHost(Protocol):
     def keeps_proposer(self, method: str, config: VllmConfig) -> bool:
         """Whether a draft of one of our methods is left to the host's own proposer."""
 
-    def refuse_options(self, config: VllmConfig) -> None:
-        """Raise NotImplementedError for options of the host that our proposals do not serve."""
-
     def splits_vocabulary(self) -> bool:
         """Whether other ranks split the vocabulary of sampling."""
 

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm_ascend.ascend_forward_context import set_ascend_forward_context
-from vllm_ascend.utils import enable_sp
 
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.drafting.draft import DraftBuffers, HiddenStates
@@ -91,27 +90,6 @@ def mask_tokens_buffers(proposer: Any) -> DraftBuffers:
         sample_rows=proposer.token_indices_to_sample,
         hidden_states=proposer._dflash_hidden_states,
     )
-
-
-def refuse_options_of_mask_tokens(config: Any, *, splits_vocabulary: bool) -> None:
-    """Refuse what method dflash cannot be combined with.
-
-    Args:
-        splits_vocabulary: whether other ranks split the vocabulary of sampling.
-
-    Raises:
-        NotImplementedError: what was asked for, why it cannot be, and what to change.
-    """
-    if splits_vocabulary:
-        raise NotImplementedError(
-            "method dflash with lmhead_tensor_parallel_size: its proposal samples from the "
-            "whole vocabulary on each rank. Leave that option out."
-        )
-    if enable_sp(config):
-        raise NotImplementedError(
-            "method dflash with sequence parallelism (flashcomm): its context is written by "
-            "each rank from the hidden states of all tokens. Leave that option out."
-        )
 
 
 @torch.inference_mode()

@@ -120,7 +120,6 @@ def prepare_inputs_padded(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 def load_model(self: Any, model: Any) -> None:
     """Load the draft, and list its layers in the order of execution."""
-    self.assembly.refuse_options()
     with _image_token_named(model):
         stock(self).load_model(model)
     self.supports_mm_inputs = takes_images(self)

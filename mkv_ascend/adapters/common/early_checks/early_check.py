@@ -55,7 +55,6 @@ def check_models(config: VllmConfig, rules: HostRules | None = None) -> None:
     speculative = config.speculative_config
     has_draft = speculative is not None and speculative.draft_model_config is not None
     _check_draft(config, rules)
-    _check_cache_dtypes(config)
     refuse_chunks(config.model_config)
     if has_draft:
         refuse_chunks(speculative.draft_model_config)
@@ -111,21 +110,6 @@ def _check_draft(config: VllmConfig, rules: HostRules | None) -> None:
         return
     if (cost := switch_prefix_hits_off(config, facts)) is not None:
         logger.warning(cost)
-
-
-def _check_cache_dtypes(config: VllmConfig) -> None:
-    """Refuse another dtype in vLLM's own option for the draft's cache (0.30) than in ours.
-
-    Raises:
-        SelectionError: naming both.
-    """
-    theirs = getattr(config.speculative_config, "kv_cache_dtype", None)
-    ours = options_of(config).kv_cache.draft_dtype
-    if theirs not in (None, "auto", ours) and ours is not None:
-        raise SelectionError(
-            f"kv_cache.draft_dtype asks for a draft's cache of {ours}, and --speculative-config "
-            f"kv_cache_dtype for {theirs}. Possible: one of the two. Leave one out"
-        )
 
 
 def _request(model: ModelConfig, role: Role) -> LayerRequest | None:

@@ -33,6 +33,10 @@ OWN_DRAFTS = ("draft_model", "eagle", "eagle3", "mtp", "dflash")
 """Methods whose draft is a model: for others vLLM names the target."""
 
 
+OF_DRAFTS = ("draft_sample_method", "use_heterogeneous_vocab", "kv_cache_dtype")
+"""Options of speculation that are only read."""
+
+
 def facts_of(config: VllmConfig, generation: DeviceGeneration) -> ServeFacts:
     """The facts of drafts; of memory, lengths and layers nothing is said."""
     speculative = config.speculative_config
@@ -46,6 +50,7 @@ def facts_of(config: VllmConfig, generation: DeviceGeneration) -> ServeFacts:
         DeviceFacts(None, None, generation, "the devices of this process"),
         None if speculative is None else _speculation(speculative, config.model_config),
         None if draft is None else _model(draft, Role.DRAFT),
+        runner="v2" if getattr(config, "use_v2_model_runner", False) else "v1",
     )
 
 
@@ -82,6 +87,8 @@ def _engine(config: VllmConfig) -> dict[str, Any]:
         "additional_config": {
             "enable_flashcomm1": enable_sp(config),
             "enable_reduce_sample": given.get("enable_reduce_sample", False),
+            "draft_window_size": given.get("draft_window_size"),
+            "finegrained_tp_config": given.get("finegrained_tp_config"),
         },
     }
 
@@ -95,6 +102,8 @@ def _speculation(speculative: SpeculativeConfig, target: ModelConfig) -> Specula
         "max_model_len": speculative.max_model_len,
         "model": None if speculative.model == target.model else speculative.model,
         "quantization": None if draft is None else draft.quantization,
+        # vLLM 0.23.0 lacks the last two.
+        **{name: getattr(speculative, name, None) for name in OF_DRAFTS},
     }
     return SpeculationFacts(
         str(speculative.method), speculative.num_speculative_tokens or 0, options

@@ -50,9 +50,6 @@ class Host:
         """None of our methods."""
         return False
 
-    def refuse_options(self, config: VllmConfig) -> None:
-        """See ``DraftHost``; there are none."""
-
     def splits_vocabulary(self) -> bool:
         """See ``DraftHost``."""
         return bool(lmhead_tp_enable())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mkv_ascend.checks.about_draft import ROLLED_BACK
 from mkv_ascend.checks.about_runner import METHODS, AskedOfV2
+from mkv_ascend.checks.facts import split_vocabulary
 from mkv_ascend.checks.model import RECURRENT_TYPES
 from mkv_ascend.checks.refusal import text_of
 
@@ -31,6 +32,9 @@ def why_not_served(config: VllmConfig) -> str | None:
         prefill_context_parallel=parallel.prefill_context_parallel_size > 1,
         decode_context_parallel=parallel.decode_context_parallel_size > 1,
         eplb=parallel.enable_eplb,
+        # As ``vllm_ascend.utils.enable_sp`` asks.
+        sequence_parallel=parallel.use_sequence_parallel_moe,
+        split_vocabulary=split_vocabulary(config.additional_config),
         adaptive_verification=bool(speculative.enable_adaptive_verification),
         # The draft's own configuration is checked as well: there it stands in the target's place.
         counts_beside_states=counts_in_graphs

@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vllm_ascend.ascend_config import get_ascend_config
 from vllm_ascend.attention.indexer import AscendSFAIndexerMetadataBuilder
 from vllm_ascend.attention.sfa_v1 import AscendSFAMetadataBuilder
 from vllm_ascend.spec_decode.dflash2_proposer import is_dflash2_draft
@@ -19,7 +18,6 @@ from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.adapters.common.drafting.pass_context import PassContext, PassesOfRunnerV1
 from mkv_ascend.adapters.common.drafting.sharing import SHARING, Sharing, find
 from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.mixed_draft import Draft
-from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.options import refuse_options
 from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.sparse_sharing import (
     IndexerSharing,
     SparseSharing,
@@ -48,10 +46,6 @@ class Host:
         if method == "mtp":
             return bool(is_multi_kv_cache_group_mtp(config))
         return False
-
-    def refuse_options(self, config: VllmConfig) -> None:
-        """See ``DraftHost``."""
-        refuse_options(config, get_ascend_config().draft_window_size)
 
     def splits_vocabulary(self) -> bool:
         """See ``DraftHost``."""

@@ -171,7 +171,6 @@ class MkvSpeculator(DraftModelSpeculator):
         self, target_model: nn.Module, target_attn_layer_names: set[str]
     ) -> nn.Module:
         """Load the draft with its own configuration and rotary tables."""
-        self.assembly.refuse_options()
         before = get_layers_from_vllm_config(self.vllm_config, MambaBase)
         model = load_draft(target_model, self._create_draft_vllm_config())
         if has_recurrent_layers(self.vllm_config):

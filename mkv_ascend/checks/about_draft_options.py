@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of drafts that a host's own proposals serve, and those of mkv_ascend do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mkv_ascend.checks.about_pipeline import layers_in_turn
+from mkv_ascend.checks.facts import ServeFacts
+from mkv_ascend.checks.refusal import Refusal
+
+__all__ = ["CHECKS", "host_drafts"]
+
+OF_THE_HOST = frozenset({"DFlash2DraftModel", "Glm5NextMTPModel", "Glm5NextForCausalLM"})
+"""Classes of drafts that vllm-ascend 0.30.0rc2 has proposers of their own for."""
+
+
+def host_drafts(facts: ServeFacts) -> bool:
+    """Whether vllm-ascend's own proposal drafts, though the draft has a cache."""
+    own = facts.draft is not None and not OF_THE_HOST.isdisjoint(facts.draft.architectures)
+    return own or facts.context_parallel > 1 or layers_in_turn(facts) > 1
+
+
+def options_of_the_host(facts: ServeFacts) -> Iterator[Refusal]:
+    """What vLLM 0.30.0 or vllm-ascend 0.30.0rc2 let a draft be asked for."""
+    speculation, rules = facts.speculation, facts.rules
+    if speculation is None or facts.draft is None or not speculation.has_cache:
+        return
+    if rules is None or not rules.has_draft_options or host_drafts(facts):
+        return
+    options = speculation.options
+    if facts.runner == "v1" and options.get("draft_sample_method") == "probabilistic":
+        yield Refusal(
+            "draft-option",
+            "draft_sample_method is probabilistic, and on model runner V1 a draft's tokens are its "
+            "most likely ones",
+            "greedy; on model runner V2 (VLLM_USE_V2_MODEL_RUNNER=1) both",
+            "leave draft_sample_method out",
+        )
+    if options.get("use_heterogeneous_vocab"):
+        yield Refusal(
+            "draft-option",
+            "use_heterogeneous_vocab is set, and draft tokens are handed over as they are",
+            "a draft with the target's vocabulary",
+            "leave use_heterogeneous_vocab out, and choose such a draft",
+        )
+    if facts.ascend("draft_window_size") is not None:
+        yield Refusal(
+            "draft-option",
+            "draft_window_size of --additional-config is set, and each layer of a draft has the "
+            "window of its own configuration",
+            "drafting.window of mkv_ascend, for drafts whose layers attend to all tokens",
+            'write {"mkv_ascend": {"drafting": {"window": TOKENS}}} in its place',
+        )
+
+
+def cache_of_no_draft(facts: ServeFacts) -> Iterator[Refusal]:
+    """``kv_cache.draft_dtype`` where no draft has a cache."""
+    asked, speculation = facts.options.kv_cache.draft_dtype, facts.speculation
+    if asked is None or (speculation is not None and speculation.has_cache):
+        return
+    yield Refusal(
+        "draft-dtype",
+        f"kv_cache.draft_dtype is {asked!r}, but there is no draft with a KV cache",
+        "the option beside a draft model or a head",
+        "give --speculative-config a draft, or leave kv_cache.draft_dtype out",
+    )
+
+
+def two_cache_dtypes(facts: ServeFacts) -> Iterator[Refusal]:
+    """Another dtype in vLLM's own option for the draft's cache than in ours."""
+    if facts.speculation is None:
+        return
+    theirs = facts.speculation.options.get("kv_cache_dtype")
+    ours = facts.options.kv_cache.draft_dtype
+    if ours is not None and theirs not in (None, "auto", ours):
+        yield Refusal(
+            "draft-dtype",
+            f"kv_cache.draft_dtype asks for a draft's cache of {ours}, and kv_cache_dtype of "
+            f"--speculative-config for {theirs}",
+            "one of the two",
+            "leave one out",
+        )
+
+
+CHECKS = (options_of_the_host, cache_of_no_draft, two_cache_dtypes)
