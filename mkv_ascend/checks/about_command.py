@@ -12,6 +12,7 @@ from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.attention.request import PLAIN_DTYPES
 from mkv_ascend.checks import compressed_layers
 from mkv_ascend.checks.block_sizes import KERNEL_BLOCK
+from mkv_ascend.checks.chunked_attention import chunks
 from mkv_ascend.checks.facts import ServeFacts
 from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.checks.refusal import Refusal
@@ -318,6 +319,7 @@ CHECKS = (
         dtype,
         quantization,
         family,
+        chunks,
     ),
     *(adapters, connectors),
 )

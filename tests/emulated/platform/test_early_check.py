@@ -180,6 +180,18 @@ def test_sequence_parallelism_is_refused_where_only_the_draft_has_experts(monkey
     early_check.check_models(configuration({}, dense_model(), ranks=(2, 2)))
 
 
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_layers_that_attend_in_chunks_are_refused(role):
+    asked = configuration({}, dense_model())
+    model = asked.model_config if role == "target" else asked.speculative_config.draft_model_config
+    model.model, model.hf_text_config = "llama-4", PretrainedConfig(attention_chunk_size=8192)
+    with pytest.raises(SelectionError, match=r"llama-4 attend in chunks of 8192 .*no b.*choose"):
+        early_check.check_models(asked)
+    # vLLM has taken the number out where it has no meaning.
+    model.hf_text_config = PretrainedConfig()
+    early_check.check_models(asked)
+
+
 SPLIT = {"finegrained_tp_config": {"lmhead_tensor_parallel_size": 2}}
 
 

@@ -16,7 +16,6 @@ from mkv_ascend.adapters.common.drafting.recurrent_options import (
     has_recurrent_layers,
     switch_prefix_hits_off,
 )
-from mkv_ascend.adapters.common.early_checks.chunk_refusal import refuse_chunks
 from mkv_ascend.adapters.common.early_checks.facts_of_config import facts_of
 from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.logging import get_logger
@@ -24,6 +23,7 @@ from mkv_ascend.attention.draft_window import kind_of_layer
 from mkv_ascend.attention.request import LayerRequest
 from mkv_ascend.attention.selection import SelectionError, select_backend
 from mkv_ascend.checks import about_compressed, about_draft, about_formats
+from mkv_ascend.checks.chunked_attention import chunks
 from mkv_ascend.checks.host_rules import HostRules
 from mkv_ascend.checks.refusal import text_of
 from mkv_ascend.layout.kind import Kind, Role
@@ -55,9 +55,6 @@ def check_models(config: VllmConfig, rules: HostRules | None = None) -> None:
     speculative = config.speculative_config
     has_draft = speculative is not None and speculative.draft_model_config is not None
     _check_draft(config, rules)
-    refuse_chunks(config.model_config)
-    if has_draft:
-        refuse_chunks(speculative.draft_model_config)
     if selection_inputs.options(config, Role.TARGET).attention.layers:
         return
     environment = selection_inputs.environment(config)
@@ -95,7 +92,8 @@ def check_compressed(config: VllmConfig, rules: HostRules) -> None:
 
 
 def _check_draft(config: VllmConfig, rules: HostRules | None) -> None:
-    """Refuse what ``mkv-ascend check`` refuses of a draft; a recurrent one may take no hits.
+    """Refuse what ``mkv-ascend check`` refuses of chunks and drafts; a recurrent one may take no
+    hits.
 
     Raises:
         SelectionError: with every refusal.
@@ -103,7 +101,7 @@ def _check_draft(config: VllmConfig, rules: HostRules | None) -> None:
     facts = facts_of(config, selection_inputs.environment(config).device_generation)
     facts = replace(facts, rules=rules)
     checks = [check for check in about_draft.CHECKS if check not in JUDGED_BY_VLLM]
-    refusals = [refusal for check in checks for refusal in check(facts)]
+    refusals = [refusal for check in (chunks, *checks) for refusal in check(facts)]
     if refusals:
         raise SelectionError(text_of(refusals))
     if not has_recurrent_layers(config):
