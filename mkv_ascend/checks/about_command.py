@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
 
 from mkv_ascend import host_versions
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.attention.request import PLAIN_DTYPES
-from mkv_ascend.checks import compressed_layers
+from mkv_ascend.checks import about_connectors, compressed_layers
 from mkv_ascend.checks.block_sizes import KERNEL_BLOCK
 from mkv_ascend.checks.chunked_attention import chunks
 from mkv_ascend.checks.facts import ServeFacts
@@ -278,34 +277,6 @@ def adapters(facts: ServeFacts) -> Iterator[Refusal]:
         )
 
 
-def connectors(facts: ServeFacts) -> Iterator[Refusal]:
-    """vLLM's OffloadingConnector, which takes one tensor per layer."""
-    transfer: Any = facts.engine.get("kv_transfer_config") or {}
-    native = facts.engine.get("kv_offloading_size") is not None and (
-        facts.engine.get("kv_offloading_backend", "native") == "native"
-        and os.environ.get("VLLM_USE_SIMPLE_KV_OFFLOAD", "0").lower() not in ("1", "true")
-    )
-    if native or (isinstance(transfer, dict) and "OffloadingConnector" in _names(transfer)):
-        yield Refusal(
-            "kv-connector",
-            "OffloadingConnector is asked for (--kv-transfer-config or --kv-offloading-size): it "
-            "takes one tensor per layer, and caches on an Ascend NPU are a tuple of tensors",
-            "SimpleCPUOffloadConnector",
-            "keep --kv-offloading-size and set VLLM_USE_SIMPLE_KV_OFFLOAD=1",
-        )
-
-
-def _names(connector: dict[str, Any], depth: int = 0) -> set[str]:
-    """The name of a connector, and of those in a MultiConnector."""
-    found = {str(connector.get("kv_connector"))}
-    extra = connector.get("kv_connector_extra_config")
-    inner = extra.get("connectors") if isinstance(extra, dict) and depth < 5 else None
-    for child in inner if isinstance(inner, list) else ():
-        if isinstance(child, dict):
-            found |= _names(child, depth + 1)
-    return found
-
-
 CHECKS = (
     *(
         model_type,
@@ -321,5 +292,5 @@ CHECKS = (
         family,
         chunks,
     ),
-    *(adapters, connectors),
+    *(adapters, *about_connectors.CHECKS),
 )

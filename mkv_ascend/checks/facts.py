@@ -102,6 +102,8 @@ class ServeFacts:
     kept_block: int | None = None
     """Tokens of a block at whose end states of the target are kept for prefix hits, where a step
     cannot end within it; None: there are none, or it can."""
+    groups_beside_transfer: int | None = None
+    """KV groups, where only KV transfer keeps the caches from being planned from numbers."""
     weight_bytes: int = 0
     """Bytes of the files of weights of both models, as far as they are there."""
     rules: HostRules | None = None
@@ -123,6 +125,11 @@ class ServeFacts:
     def tensor_parallel(self) -> int:
         """Ranks of one copy of the target, without pipeline stages."""
         return self.whole("tensor_parallel_size", 1)
+
+    @property
+    def groups(self) -> int | None:
+        """KV groups of both models; None where only building the models tells."""
+        return self.groups_beside_transfer if self.plan is None else len(self.plan.grouping.groups)
 
     @property
     def devices_needed(self) -> int:

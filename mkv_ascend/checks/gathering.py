@@ -105,6 +105,19 @@ def _for_layers(facts: ServeFacts) -> dict[str, Any]:
     return engine
 
 
+def _groups_without_transfer(facts: ServeFacts, rules: HostRules) -> int | None:
+    """KV groups of a command with KV transfer, which changes none; None where they are not told."""
+    engine = {**facts.engine, "kv_transfer_config": None}
+    if engine == facts.engine:
+        return None
+    try:
+        asked = _for_layers(replace(facts, engine=engine))
+        found = from_config.find(Asked(asked), rules, environment_of(facts))
+        return len(plan(found.inputs).grouping.groups)
+    except (NotFromNumbersError, SelectionError, GroupingError, LayoutError, ExplainError):
+        return None
+
+
 def with_plan(facts: ServeFacts, rules: HostRules) -> tuple[ServeFacts, str]:
     """The facts with layers and plan; where they are not known, as they were, and why.
 
@@ -115,7 +128,9 @@ def with_plan(facts: ServeFacts, rules: HostRules) -> tuple[ServeFacts, str]:
         found = from_config.find(Asked(_for_layers(facts)), rules, environment_of(facts))
         return replace(facts, inputs=found.inputs, plan=plan(found.inputs)), ""
     except NotFromNumbersError as error:
-        return replace(facts, kept_block=error.kept_block), str(error)
+        groups = _groups_without_transfer(facts, rules)
+        told = replace(facts, kept_block=error.kept_block, groups_beside_transfer=groups)
+        return told, str(error)
     except SelectionError as error:
         refusal = of_selection(error)
     except (GroupingError, LayoutError) as error:

@@ -42,6 +42,8 @@ class HostRules:
     int8_is_an_option: bool = False
     """Whether ``--kv-cache-dtype int8`` asks for caches of 8 bits: latents of sparse attention, or
     what weights describe."""
+    offload_takes_one_group: bool = False
+    """Whether SimpleCPUOffloadConnector takes one KV group alone, not several without states."""
     has_draft_options: bool = False
     """Whether vLLM's and vllm-ascend's options of drafts of 0.30.0 are there
     (``about_draft_options``)."""

@@ -41,6 +41,7 @@ RULES = HostRules(
     delta_attention_drafts=True,
     # patch/platform/patch_kv_cache_dtype.py
     int8_is_an_option=True,
+    offload_takes_one_group=True,
     has_draft_options=True,
 )
 

@@ -19,8 +19,9 @@ from mkv_ascend.checks import from_config
 from mkv_ascend.checks.facts import DeviceFacts
 from mkv_ascend.checks.gathering import gather
 from mkv_ascend.checks.host_rules import HostRules
-from mkv_ascend.checks.judging import refusals
+from mkv_ascend.checks.judging import judge, refusals
 from mkv_ascend.checks.planning_inputs import Asked
+from mkv_ascend.checks.refusal import RefusedError
 from mkv_ascend.layout.component import Storage
 from mkv_ascend.layout.kind import Kind
 from tests.support.mistaken_models import CHANGED
@@ -114,6 +115,57 @@ def test_options_of_drafts_of_one_host(
     )
     draft["method"], draft["model"] = "ngram", None
     assert "draft-option" not in refused(engine, EQUAL_PAGES)
+
+
+SIMPLE = {"kv_connector": "SimpleCPUOffloadConnector", "kv_role": "kv_both"}
+IN_MANY = {"connectors": [SIMPLE]}
+MANY = {
+    "kv_connector": "MultiConnector",
+    "kv_role": "kv_both",
+    "kv_connector_extra_config": IN_MANY,
+}
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "shared", "equal_pages"),
+    [
+        ("Llama-3.1-8B", None, None, None),
+        ("gemma-3-1b", None, None, "need 7 KV groups"),
+        ("Llama-3.1-8B", "llama-draft", None, None),
+        ("Llama-3.1-8B", "window-head", None, "need 9 KV groups"),
+        ("LFM2-1.2B", None, "layers with states", "KV groups"),
+    ],
+)
+@pytest.mark.parametrize("option", [SIMPLE, MANY, None], ids=["alone", "among many", "by size"])
+def test_offload_that_the_host_refuses_these_groups(
+    option: dict[str, Any] | None,
+    target: str,
+    draft: str | None,
+    shared: str | None,
+    equal_pages: str | None,
+    models: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The adapters say it behind all weights (``kv_cache/kv_transfer.py``)."""
+    engine: dict[str, Any] = {"model": models[target], "max_model_len": 4096}
+    if draft is not None:
+        speculative = {"model": models[draft], "num_speculative_tokens": 3}
+        engine["speculative_config"] = {"method": "eagle", **speculative}
+    if option is None:
+        monkeypatch.setenv("VLLM_USE_SIMPLE_KV_OFFLOAD", "1")
+        engine["kv_offloading_size"] = 8
+    else:
+        engine["kv_transfer_config"] = option
+    for rules, said in ((SHARED, shared), (EQUAL_PAGES, equal_pages)):
+        try:
+            judge(engine, DEVICE, rules)
+        except RefusedError as error:
+            (refusal,) = error.refusals
+            assert refusal.code == "kv-connector"
+            assert said is not None
+            assert said in refusal.asked
+        else:
+            assert said is None
 
 
 FAMILIES = [
