@@ -60,6 +60,7 @@ STOCK = "tests/emulated/models/test_stock.py"
 SETTINGS = "tests/emulated/platform/test_default_settings.py"
 PICTURES = "tests/emulated/drafting/test_pictures.py"
 EIGHT_BITS = "tests/emulated/drafting/test_eight_bits.py"
+EIGHT_BITS_OF_TARGETS = "tests/emulated/drafting/test_eight_bits_of_targets.py"
 ADAPTED = "tests/emulated/drafting/test_adapters_beside_heads.py::test_tokens_and_drafts"
 CELL = "tests/emulated/benchmarks/test_matrix.py::test_a_cell_ends_as_published"
 GIVING_UP = "tests/emulated/drafting/test_giving_up.py"
@@ -213,6 +214,7 @@ EMULATED = {
         f"--deselect={EIGHT_BITS}::test_target_of_8_bits_with_bfloat16_draft[eager-v1]",
         f"--deselect={EIGHT_BITS}::test_bfloat16_target_with_draft_of_8_bits[eager-v1]",
         f"--deselect={EIGHT_BITS}::test_mla_draft_of_quantised_weights",
+        f"--deselect={EIGHT_BITS_OF_TARGETS}::test_a_head_on_a_target_of_8_bits[eager-v1]",
         f"--deselect={EIGHT_BITS}::test_sparse_target_of_8_bits_with_bfloat16_draft",
         # Stale caches in graphs stay.
         "--deselect=tests/emulated/drafting/test_stale_caches.py"
@@ -248,6 +250,7 @@ EMULATED = {
         f"{CELL}[kda/dense]",
         "tests/emulated/drafting/test_target_keys.py",
         f"{EIGHT_BITS}::test_target_of_8_bits_with_bfloat16_draft[graphs-v2]",
+        f"{EIGHT_BITS_OF_TARGETS}::test_a_head_on_a_target_of_8_bits[graphs-v2]",
         # Targets that see pictures. A layer that is given them takes minutes, and is run by hand.
         f"{PICTURES}::test_a_head_with_axes[v2]",
         "tests/emulated/layout/test_block_zeroer.py",

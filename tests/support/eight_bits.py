@@ -23,8 +23,8 @@ import functools
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,24 +43,27 @@ ATTENTION = "eight_bits"
 """Name of this file's attention among those of transformers."""
 
 
-def quantised(name: str, *, weights: str | None = None, cache: bool = False) -> Path:
+def quantised(
+    name: str, *, weights: str | None = None, cache: bool = False, coarser: int = 1
+) -> Path:
     """Folder of the tiny model ``name``, quantised now if it was not before.
 
     Args:
         weights: kind of the matrices of its layers. With ``W8A8`` those that project down are
             ``W8A8_DYNAMIC``, as in published checkpoints. None: all are plain.
         cache: whether keys and values are quantised (C8).
+        coarser: how many times larger their scales are than they must be, a power of two.
     """
     source = model_directory(name)
     code = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
-    asked = json.dumps([reference.checkpoint_digest(source), code, weights, cache])
+    asked = json.dumps([reference.checkpoint_digest(source), code, weights, cache, coarser])
     digest = hashlib.sha256(asked.encode()).hexdigest()[:12]
     kind = "-".join([name, *filter(None, [weights, "C8" if cache else None])])
     path = envs.CACHE.get() / "quantised" / f"{kind}-{digest}"
     with store.locked(path):
         if not (path / DESCRIPTION).is_file():
             with store.written_whole(path) as aside:
-                _write(source, aside, weights, cache)
+                _write(source, aside, weights, coarser if cache else None)
     return path
 
 
@@ -128,7 +131,7 @@ def _own_files() -> Any:
     return shutil.ignore_patterns(store.DESCRIPTION_FILE, WEIGHTS)
 
 
-def _write(source: Path, path: Path, weights: str | None, cache: bool) -> None:
+def _write(source: Path, path: Path, weights: str | None, coarser: int | None) -> None:
     model = reference.load_whole(_causal_models(), source)
     ranges = _Ranges(model)
     with ranges.watched():
@@ -146,10 +149,10 @@ def _write(source: Path, path: Path, weights: str | None, cache: bool) -> None:
             found = made(matrix.float(), *ranges.inputs[module])
             tensors |= {f"{layer}.{part}": value for part, value in found.items()}
             described |= {f"{layer}.{part}": kind for part in found}
-    if cache:
+    if coarser is not None:
         described["kv_cache_type"] = "C8"
         for layer, largest in ranges.cached.items():
-            scale = _power_of_two(largest / LARGEST)
+            scale = _power_of_two(largest / LARGEST) * coarser
             parts = {"kv_cache_scale": scale, "kv_cache_offset": torch.zeros_like(scale)}
             tensors |= {f"{layer}.{part}": value.bfloat16() for part, value in parts.items()}
             described |= dict.fromkeys((f"{layer}.{part}" for part in parts), "C8")
@@ -282,12 +285,22 @@ def _cached_through(model: Any, change: Any, first: int = 0) -> Iterator[None]:
 def load(directory: Path) -> tuple[Any, dict[str, torch.Tensor]]:
     """The model with dequantised matrices that rounds its inputs, and scales of its cache."""
     tensors = load_file(directory / WEIGHTS)
+    scales = {name: tensors.pop(name).float() for name in list(tensors) if ".kv_cache" in name}
+    if rounds_inputs(directory):
+        model = _dequantised(directory, tensors)
+    else:
+        model = reference.load_whole(_causal_models(), directory)
+    round_parts(model)
+    return model.eval(), scales
+
+
+def _dequantised(directory: Path, tensors: dict[str, torch.Tensor]) -> Any:
     model = _causal_models().from_config(_config(directory), attn_implementation="eager").float()
     for layer, module in _projections(model):
         part = {
             name.removeprefix(f"{layer}."): tensors.pop(name)
             for name in list(tensors)
-            if name.startswith(f"{layer}.") and ".kv_cache" not in name
+            if name.startswith(f"{layer}.")
         }
         tensors[f"{layer}.weight"] = part["weight"].float() * part.get("weight_scale", 1.0)
         if "weight_scale" in part and "input_scale" not in part:
@@ -297,12 +310,15 @@ def load(directory: Path) -> tuple[Any, dict[str, torch.Tensor]]:
             module.register_forward_pre_hook(
                 functools.partial(_input_through_8_bits, scale=scale, offset=offset)
             )
+    model.load_state_dict(tensors)
+    return model
+
+
+def round_parts(model: torch.nn.Module) -> None:
+    """Let each part of a model give bfloat16, in float32."""
     for module in model.modules():
         if not [*module.children()]:
             module.register_forward_hook(_in_bfloat16)
-    scales = {name: tensors.pop(name).float() for name in list(tensors) if ".kv_cache" in name}
-    model.load_state_dict(tensors)
-    return model.eval(), scales
 
 
 def _in_bfloat16(_module: Any, _given: Any, output: Any) -> Any:
@@ -344,19 +360,29 @@ def rows(
         prompt: tokens that were computed at once, before their keys and values were quantised.
     """
     model, scales = load(Path(directory))
+    with torch.inference_mode(), cached_in_8_bits(model, scales, prompt):
+        given = torch.tensor([[*context, *tokens]])
+        logits = model(input_ids=given, use_cache=False).logits[0]
+    return logits.float()[len(context) - 1 :]
+
+
+def cached_in_8_bits(
+    model: Any, scales: Mapping[str, torch.Tensor], prompt: int
+) -> AbstractContextManager[None]:
+    """Layers of ``model`` attend to keys and values of 8 bits where ``scales`` have theirs.
+
+    So does a head on the model, whose layers have plain ones.
+    """
     names = {module: name for name, module in model.named_modules()}
 
     def through_8_bits(module: Any, key: torch.Tensor, value: torch.Tensor) -> Any:
         states = []
         for part, given in (("k_proj", key), ("v_proj", value)):
-            scale = scales.get(f"{names[module]}.{part}.kv_cache_scale")
+            scale = scales.get(f"{names.get(module)}.{part}.kv_cache_scale")
             if scale is not None:
                 scale = scale.view(given.shape[1], 1, given.shape[3])
                 given = (given / scale).round().clamp(-128, 127) * scale
             states.append(given)
         return states
 
-    with torch.inference_mode(), _cached_through(model, through_8_bits, prompt):
-        given = torch.tensor([[*context, *tokens]])
-        logits = model(input_ids=given, use_cache=False).logits[0]
-    return logits.float()[len(context) - 1 :]
+    return _cached_through(model, through_8_bits, prompt)

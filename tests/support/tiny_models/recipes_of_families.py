@@ -24,27 +24,42 @@ GEMMA4_HEADS: Mapping[str, Any] = {
     "hidden_size_per_layer_input": 0,
 }
 
+# As GLM-4.5 to 4.7: half of each head is rotated, queries and keys are normed.
+_GLM4_WITH_EXPERTS: Mapping[str, Any] = {
+    "head_dim": 64,
+    "attention_bias": True,
+    "use_qk_norm": True,
+    "intermediate_size": 256,
+    "moe_intermediate_size": 64,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "routed_scaling_factor": 1.0,
+    "norm_topk_prob": True,
+}
+
 FAMILIES = (
     Recipe(
         name="glm4_moe",
         model_type="glm4_moe",
-        # As GLM-4.5 to 4.7: half of each head is rotated, queries and keys are normed.
-        architecture={
-            "head_dim": 64,
-            "attention_bias": True,
-            "use_qk_norm": True,
-            "intermediate_size": 256,
-            "moe_intermediate_size": 64,
-            "n_routed_experts": 8,
-            "n_shared_experts": 1,
-            "num_experts_per_tok": 2,
-            "first_k_dense_replace": 1,
-            "n_group": 1,
-            "topk_group": 1,
-            "routed_scaling_factor": 1.0,
-            "norm_topk_prob": True,
-        },
+        architecture=_GLM4_WITH_EXPERTS,
         steps=250,
+    ),
+    Recipe(
+        name="glm4_moe_wide",
+        model_type="glm4_moe",
+        # Heads of the size that an operator takes with int8 keys and values. Every expert is
+        # chosen, so that no rounding to bfloat16 chooses others.
+        architecture={
+            **_GLM4_WITH_EXPERTS,
+            "head_dim": 128,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 4,
+        },
+        steps=160,
     ),
     Recipe(
         name="glm4_moe_lite",

@@ -28,6 +28,14 @@ HEADS_OF_FAMILIES: tuple[DerivedRecipe, ...] = (
         steps=50,
     ),
     HeadRecipe(
+        name="glm4_moe_wide_mtp",
+        model_type="glm4_moe",
+        source="glm4_moe_wide",
+        method="mtp",
+        architecture={},
+        steps=50,
+    ),
+    HeadRecipe(
         name="glm4_moe_lite_mtp",
         model_type="glm4_moe_lite",
         source="glm4_moe_lite",

@@ -9,6 +9,11 @@ PREFIX = "draft_model."
 """What vLLM puts before the names of layers of a draft that is a model of its own."""
 
 
-def by_name_in_checkpoint(original: Any, config: Any, layer: Any, prefix: str, *rest: Any) -> Any:
-    """``get_quant_method`` of a configuration, by the layer's name in the checkpoint."""
-    return original(config, layer, prefix.removeprefix(PREFIX), *rest)
+def by_name_in_checkpoint(
+    original: Any, config: Any, layer: Any, prefix: str, *rest: Any, **named: Any
+) -> Any:
+    """``get_quant_method`` of a configuration, by the layer's name in the checkpoint.
+
+    vllm-ascend's layers with experts give a further argument, by its name.
+    """
+    return original(config, layer, prefix.removeprefix(PREFIX), *rest, **named)
