@@ -17,6 +17,8 @@ FLOAT8_METHODS = frozenset({"fp8", "deepseek_v4_fp8", "mxfp8"})
 """vllm-ascend's quantization/fp8_config.py and methods/fp8.py: operators of A5 alone."""
 INT8_HEAD_SIZE = 128
 """npu_fused_infer_attention_score: head size with int8 keys and values in NZ format."""
+INT8_PREDICTORS = frozenset({"hy_v3"})
+"""Model types whose drafting layers load such scales (vLLM's ``*_mtp.py``, on each host)."""
 
 
 def _models(facts: ServeFacts) -> Iterator[ModelFacts]:
@@ -104,4 +106,25 @@ def int8_cache(facts: ServeFacts) -> Iterator[Refusal]:
             )
 
 
-CHECKS = (float8, experts_without_matrices, int8_cache)
+def int8_predictor(facts: ServeFacts) -> Iterator[Refusal]:
+    """Drafting layers (method mtp) with keys and values of 8 bits whose scales are not loaded."""
+    draft, speculation = facts.draft, facts.speculation
+    if draft is None or speculation is None or speculation.method != "mtp":
+        return
+    layers = draft.number("num_hidden_layers")
+    if draft.formats is None or layers is None or draft.model_type in INT8_PREDICTORS:
+        return
+    quantised = sorted(layer for layer in draft.formats.int8_layers if layer >= layers)
+    if quantised:
+        yield Refusal(
+            "cache-format",
+            f"keys and values of drafting layers of {draft.name} are quantised (C8), in layer "
+            f"{', '.join(map(str, quantised))}, and vLLM does not load their scales for "
+            f"{draft.model_type}",
+            "drafting layers with plain keys and values beside layers of 8 bits; quantised ones "
+            f"of {', '.join(sorted(INT8_PREDICTORS))}",
+            "choose weights whose drafting layers have no kv_cache_scale, or another draft",
+        )
+
+
+CHECKS = (float8, experts_without_matrices, int8_cache, int8_predictor)

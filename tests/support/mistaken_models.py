@@ -78,6 +78,21 @@ CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
             }
         },
     ),
+    "c8-mtp": (
+        "Qwen3-0.6B",
+        {
+            "architectures": ["Glm4MoeForCausalLM"],
+            "model_type": "glm4_moe",
+            "num_nextn_predict_layers": 1,
+            "n_routed_experts": 8,
+            "quantization_config": {
+                "kv_cache_type": "C8",
+                "model.layers.0.self_attn.k_proj.weight": "W8A8",
+                "model.layers.0.self_attn.k_proj.kv_cache_scale": "C8",
+                "model.layers.28.self_attn.k_proj.kv_cache_scale": "C8",
+            },
+        },
+    ),
     "fp8": ("Llama-3.1-8B", {"quantization_config": {"quant_method": "fp8"}}),
     "heads-72": ("Llama-3.1-8B", {"head_dim": 72}),
     "odd-vocabulary": ("Llama-3.1-8B", {"vocab_size": 32001}),

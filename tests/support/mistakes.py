@@ -39,6 +39,13 @@ MODELS = (
     one("quantization asked", "quantization", LLAMA, "-q", "bitsandbytes"),
     one("quantization of the draft", "quantization", LLAMA, *spec(DRAFT, quantization="awq")),
     one("C8 in half", "cache-format", "{c8}", "--dtype", "half", says=("C8", "float16")),
+    one(
+        "C8 of a drafting layer",
+        "cache-format",
+        "{c8-mtp}",
+        *spec(None, method="mtp"),
+        says="in layer 28",
+    ),
     one("fp8 weights", "weight-format", "{fp8}", says=("fp8", "Ascend A5")),
     one("heads of 72", "backend", "{heads-72}", says="head sizes are"),
     one("float32", "dtype", LLAMA, "--dtype", "float32", says="bfloat16"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ import pytest
 from mkv_ascend.adapters import installed as installed_host
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.checks import from_config
+from mkv_ascend.checks.about_formats import INT8_PREDICTORS
 from mkv_ascend.checks.facts import DeviceFacts
 from mkv_ascend.checks.gathering import gather
 from mkv_ascend.checks.judging import refusals
 from mkv_ascend.checks.planning_inputs import Asked
 from mkv_ascend.checks.refusal import RefusedError
 from mkv_ascend.checks.weight_formats import DESCRIPTION, read_weight_formats
+from tests.support.predictors import write_config
 
 DEVICE = DeviceFacts(8, 64 << 30, DeviceGeneration.A2, "a test")
 RULES = {adapter.FINGERPRINTS.parent.name: adapter.RULES for adapter in installed_host.adapters()}
@@ -109,6 +112,37 @@ def test_a_cache_of_8_bits_that_no_operator_takes(
 ) -> None:
     model = described(models["Qwen3-0.6B"], tmp_path / "model", layers=28, **changed)
     assert said in codes({"model": model, **engine})["cache-format"]
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+def test_scales_of_drafting_layers_are_not_loaded(layers: int, tmp_path: Path) -> None:
+    """Layer 2 of such a model is the one that drafts."""
+    write_config("glm4_moe", tmp_path)
+    model = described(str(tmp_path), tmp_path / "model", layers=layers, head_dim=128)
+    mtp = {"method": "mtp", "num_speculative_tokens": 3}
+    assert "cache-format" not in codes({"model": model, "dtype": "bfloat16"})
+    found = codes({"model": model, "dtype": "bfloat16", "speculative_config": mtp})
+    if layers == 2:
+        assert "cache-format" not in found
+        planned = from_config.find(Asked({"model": model, "speculative_config": mtp}), OLDER)
+        dtypes = [layer.layout.components[0].dtype for layer in planned.inputs.layers]
+        assert dtypes == ["int8", "int8", "bfloat16"]
+    else:
+        said = found["cache-format"]
+        assert "drafting layers of " in said
+        assert "in layer 2, and vLLM does not load their scales for glm4_moe. Possible: " in said
+
+
+def test_which_drafting_layers_load_scales() -> None:
+    """By the sources of the installed vLLM."""
+    found = find_spec("vllm")
+    assert found is not None
+    assert found.submodule_search_locations
+    folder = Path(found.submodule_search_locations[0], "model_executor", "models")
+    types = ("ernie", "glm4_moe", "hy_v3", "mimo", "mimo_v2", "step3p5")
+    sources = {name: (folder / f"{name}_mtp.py").read_text(encoding="utf-8") for name in types}
+    loading = {name for name, source in sources.items() if "get_cache_scale" in source}
+    assert loading == INT8_PREDICTORS
 
 
 def test_the_option_int8_where_the_host_has_it(models: dict[str, str], tmp_path: Path) -> None:
