@@ -16,11 +16,12 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support import recorded_proposals
 from tests.support.preemption import PreemptionForcer
 from tests.support.programs import HANG_SECONDS, run_printing_to
 from tests.support.reference import DraftProposal
@@ -50,7 +51,8 @@ class Scenario:
         capture_sizes: token counts that graphs are captured for.
         traced: whether Dynamo traces the model, which modes with PIECEWISE need. Else graphs are
             captured from the model's own code, which takes less time.
-        record_drafts: record every proposal; needs synchronous scheduling, which it sets.
+        record_drafts: record every proposal; needs synchronous scheduling, which it sets. Over
+            pipeline stages on model runner V2, which have none, a worker records them.
         judged_after: proposals after which a draft is judged by what is accepted; None: as usual.
         force_preemption: hold back free blocks until a request is preempted (see ``preemption``).
     """
@@ -111,9 +113,17 @@ class Scenario:
             arguments["limit_mm_per_prompt"] = {"image": 1, "video": 0}
         if self.mkv_ascend:
             arguments["additional_config"] = {"mkv_ascend": self.mkv_ascend}
-        if self.record_drafts:
+        if self.drafts_stay_in_workers:
+            arguments["worker_extension_cls"] = recorded_proposals.IN_WORKERS
+        elif self.record_drafts:
             arguments["async_scheduling"] = False
         return {**arguments, **self.engine}
+
+    @property
+    def drafts_stay_in_workers(self) -> bool:
+        """Whether proposals are recorded of which a scheduler, an asynchronous one, is not told."""
+        stages = self.engine.get("pipeline_parallel_size", 1) > 1
+        return self.record_drafts and stages and runs_v2(self.environment)
 
 
 @dataclass(frozen=True)
@@ -173,6 +183,11 @@ def replayed(log: str) -> bool:
     return "Replaying aclgraph" in log or "ACL graph replay is active" in log
 
 
+def runs_v2(environment: Mapping[str, str]) -> bool:
+    """Whether an engine with these variables runs model runner V2."""
+    return environment.get("VLLM_USE_V2_MODEL_RUNNER") == "1"
+
+
 def compared_dtype() -> str:
     """The dtype nearest to the float32 reference that this process's device takes."""
     import torch_npu
@@ -206,37 +221,6 @@ def run(scenario: Scenario, timeout: float = HANG_SECONDS) -> Result:
         fields = json.loads(answer.read_text())
     proposals = [DraftProposal(**proposal) for proposal in fields.pop("proposals")]
     return Result(proposals=proposals, log=log, **fields)
-
-
-def _record_proposals(scheduler: Any) -> list[DraftProposal]:
-    """Note every proposal that the scheduler takes, with the tokens accepted so far."""
-    proposals: list[DraftProposal] = []
-    take = scheduler.update_draft_token_ids
-
-    def noting(draft_token_ids: Any) -> None:
-        for request_id, tokens in zip(
-            draft_token_ids.req_ids, draft_token_ids.draft_token_ids, strict=True
-        ):
-            request = scheduler.requests.get(request_id)
-            if request is None or request.is_finished() or request.is_prefill_chunk:
-                continue
-            proposals.append(DraftProposal(list(request.all_token_ids), list(tokens)))
-        take(draft_token_ids)
-
-    scheduler.update_draft_token_ids = noting
-    return proposals
-
-
-def hand_over_drafts() -> None:
-    """Let model runner V2 tell its scheduler the tokens that it drafted, not how many."""
-    from vllm.v1.worker.gpu.spec_decode.utils import DraftTokensHandler
-
-    keep = DraftTokensHandler.set_draft_tokens
-
-    def telling(handler: Any, batch: Any, tokens: Any) -> None:
-        keep(handler, dataclasses.replace(batch, has_structured_output_reqs=True), tokens)
-
-    DraftTokensHandler.set_draft_tokens = telling
 
 
 def _note_target_replays(executor: Any) -> list[Any]:
@@ -292,8 +276,8 @@ def _judge_drafts_after(proposals: int) -> None:
 def _execute(scenario: Scenario) -> Result:
     if scenario.graphs is not None and not scenario.traced:
         _do_not_trace()
-    if scenario.record_drafts and scenario.environment.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
-        hand_over_drafts()
+    if scenario.record_drafts and runs_v2(scenario.environment):
+        recorded_proposals.hand_over_drafts()
     if scenario.judged_after is not None:
         _judge_drafts_after(scenario.judged_after)
     if scenario.pictures:
@@ -305,7 +289,7 @@ def _execute(scenario: Scenario) -> Result:
 
     llm = LLM(**scenario.engine_arguments())
     core = llm.llm_engine.engine_core.engine_core
-    proposals = _record_proposals(core.scheduler) if scenario.record_drafts else []
+    proposals = recorded_proposals.begin(llm, scenario)
     target_replays = _note_target_replays(core.model_executor) if scenario.graphs else []
     forcer = PreemptionForcer(core.scheduler) if scenario.force_preemption else None
     seeds: list[int | None] = [*scenario.seeds] or [None] * len(scenario.prompts)
@@ -336,7 +320,7 @@ def _execute(scenario: Scenario) -> Result:
         num_drafts=int(metrics.get("vllm:spec_decode_num_drafts") or 0),
         num_draft_tokens=int(metrics.get("vllm:spec_decode_num_draft_tokens") or 0),
         accepted_per_position=[int(count) for count in per_position],
-        proposals=proposals,
+        proposals=proposals(),
         layers=_layers(llm),
         draft_replays=replays["replays"],
         draft_passes=replays["passes"],

@@ -6,7 +6,7 @@ vLLM imports the module of a worker's extension in each worker.
 
 from __future__ import annotations
 
-from tests.support.engine import hand_over_drafts
+from tests.support.recorded_proposals import hand_over_drafts
 
 hand_over_drafts()
 

@@ -12,7 +12,7 @@ import sys
 
 
 def run_rank(asked, rank, answers, everyone_is_done):
-    from tests.support import engine
+    from tests.support import engine, recorded_proposals
 
     variables = {"RANK": rank, "RANK_LOCAL": rank, "SIZE": len(asked["ranks"])}
     variables |= {"MASTER_IP": "127.0.0.1", "MASTER_PORT": asked["port"]}
@@ -20,12 +20,12 @@ def run_rank(asked, rank, answers, everyone_is_done):
     if not asked["engine"]["enforce_eager"]:
         engine._do_not_trace()
     if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
-        engine.hand_over_drafts()
+        recorded_proposals.hand_over_drafts()
 
     from vllm import LLM, SamplingParams
 
     llm = LLM(**asked["engine"])
-    proposals = engine._record_proposals(llm.llm_engine.engine_core.engine_core.scheduler)
+    proposals = recorded_proposals.of_scheduler(llm.llm_engine.engine_core.engine_core.scheduler)
     tokens = []
     for case in asked["ranks"][rank]:
         sampling = SamplingParams(

@@ -11,7 +11,7 @@ import sys
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
-from tests.support import engine
+from tests.support import engine, recorded_proposals
 
 
 def sampling_of(request):
@@ -64,14 +64,14 @@ def main(asked):
 
     on_v2 = os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1"
     if on_v2 and not asked["engine"].get("async_scheduling"):
-        engine.hand_over_drafts()
+        recorded_proposals.hand_over_drafts()
     llm = LLM(**asked["engine"])
     scheduler = llm.llm_engine.engine_core.engine_core.scheduler
     pool = scheduler.kv_cache_manager.block_pool
     # Of graphs with adapters.
     replays = engine._note_target_replays(llm.llm_engine.engine_core.engine_core.model_executor)
     free = pool.get_num_free_blocks()
-    proposals = engine._record_proposals(scheduler)
+    proposals = recorded_proposals.of_scheduler(scheduler)
     tokens = run(llm, asked["requests"], asked["adapters"])
     metrics = engine._metrics(llm)
     answer = {

@@ -79,16 +79,17 @@ def run_load(engine, prompts, lengths):
 
 def main():
     from tests.support import engine as engines
+    from tests.support import recorded_proposals
 
     case = json.loads(sys.argv[1])
     engines._do_not_trace()
     if case["record_drafts"]:
-        engines.hand_over_drafts()
+        recorded_proposals.hand_over_drafts()
     from vllm import LLM
 
     llm = LLM(**case["engine"])
     core = llm.llm_engine.engine_core.engine_core
-    proposals = engines._record_proposals(core.scheduler) if case["record_drafts"] else []
+    proposals = recorded_proposals.of_scheduler(core.scheduler) if case["record_drafts"] else []
     runner = core.model_executor.driver_worker.worker.model_runner
     is_v2 = hasattr(runner, "speculator")
     steps = note_steps(runner) if is_v2 else []

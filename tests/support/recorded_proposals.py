@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every proposal of an engine, noted by its scheduler or, where that is not told, by a worker."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from tests.support.reference import DraftProposal
+
+IN_WORKERS = f"{__name__}.Extension"
+"""``worker_extension_cls`` of an engine whose workers note them."""
+NUM_SAMPLED = 4
+"""Where ``propose`` has how many tokens were sampled for each request, behind the batch."""
+
+
+def begin(llm: Any, scenario: Any) -> Callable[[], list[DraftProposal]]:
+    """Note the proposals of an ``engine.Scenario`` from now on; what is given gives them."""
+    if scenario.drafts_stay_in_workers:
+        llm.collective_rpc("record_proposals")
+        return lambda: of_workers(llm, scenario.max_tokens)
+    if not scenario.record_drafts:
+        return list
+    noted = of_scheduler(llm.llm_engine.engine_core.engine_core.scheduler)
+    return lambda: noted
+
+
+def of_scheduler(scheduler: Any) -> list[DraftProposal]:
+    """Note every proposal that the scheduler takes, with the tokens accepted so far."""
+    proposals: list[DraftProposal] = []
+    take = scheduler.update_draft_token_ids
+
+    def noting(draft_token_ids: Any) -> None:
+        for request_id, tokens in zip(
+            draft_token_ids.req_ids, draft_token_ids.draft_token_ids, strict=True
+        ):
+            request = scheduler.requests.get(request_id)
+            if request is None or request.is_finished() or request.is_prefill_chunk:
+                continue
+            proposals.append(DraftProposal(list(request.all_token_ids), list(tokens)))
+        take(draft_token_ids)
+
+    scheduler.update_draft_token_ids = noting
+    return proposals
+
+
+def hand_over_drafts() -> None:
+    """Let model runner V2 tell its scheduler the tokens that it drafted, not how many."""
+    from vllm.v1.worker.gpu.spec_decode.utils import DraftTokensHandler
+
+    keep = DraftTokensHandler.set_draft_tokens
+
+    def telling(handler: Any, batch: Any, tokens: Any) -> None:
+        keep(handler, dataclasses.replace(batch, has_structured_output_reqs=True), tokens)
+
+    DraftTokensHandler.set_draft_tokens = telling
+
+
+class Extension:
+    """Lets a worker of model runner V2 note what it proposes, and after which tokens."""
+
+    _noted: list[tuple[list[int], int, list[int]]]
+
+    def record_proposals(self: Any) -> None:
+        """Note proposals from now on; only the last pipeline stage makes any."""
+        self._noted = []
+        runner = self.model_runner
+        if runner.speculator is None:
+            return
+        propose = runner.speculator.propose
+
+        def noting(batch: Any, *arguments: Any, **named: Any) -> Any:
+            drafted = propose(batch, *arguments, **named)
+            if not named.get("dummy_run"):
+                sampled = arguments[NUM_SAMPLED].tolist()
+                rows = zip(batch.idx_mapping_np.tolist(), sampled, drafted.tolist(), strict=True)
+                self._noted += [
+                    (*_known_tokens(runner.req_states, index), tokens)
+                    for index, number, tokens in rows
+                    if number
+                ]
+            return drafted
+
+        runner.speculator.propose = noting
+
+    def recorded_proposals(self) -> list[tuple[list[int], int, list[int]]]:
+        """For each: the tokens of its request, how many of them are the prompt, and the drafts."""
+        return self._noted
+
+
+def _known_tokens(states: Any, index: int) -> tuple[list[int], int]:
+    length = int(states.total_len.gpu[index])
+    return states.all_token_ids.gpu[index, :length].tolist(), int(states.prompt_len.np[index])
+
+
+def of_workers(llm: Any, max_tokens: int) -> list[DraftProposal]:
+    """The proposals of all workers, without those behind the last token of a request.
+
+    An asynchronous scheduler learns of it later than the worker, which drafts once more.
+    """
+    noted = [one for worker in llm.collective_rpc("recorded_proposals") for one in worker]
+    return [
+        DraftProposal(context, tokens)
+        for context, prompt, tokens in noted
+        if len(context) < prompt + max_tokens
+    ]
