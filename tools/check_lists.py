@@ -30,22 +30,17 @@ REFERENCE = (
     "tests/emulated/drafting/test_drafting_reference.py"
     "::test_proposals_and_acceptance_are_the_references"
 )
-PLANNED = (
-    "tests/emulated/layout/test_planner.py::test_what_is_explained_is_what_an_engine_allocates"
-)
-PREDICTED = (
-    "tests/emulated/layout/test_planner.py::test_a_predictor_of_numbers_alone_is_what_vllm_builds"
-)
-INSIDE = (
-    "tests/emulated/layout/test_planner.py"
-    "::test_a_language_model_inside_is_planned_as_vllm_builds_it"
-)
+PLANNER = "tests/emulated/layout/test_planner.py"
+PLANNED = f"{PLANNER}::test_what_is_explained_is_what_an_engine_allocates"
+PREDICTED = f"{PLANNER}::test_a_predictor_of_numbers_alone_is_what_vllm_builds"
+INSIDE = f"{PLANNER}::test_a_language_model_inside_is_planned_as_vllm_builds_it"
 SEAT = "tests/emulated/platform/test_seat.py"
 COMPRESSED = "tests/emulated/models/test_deepseek_v4.py"
 V2 = "tests/emulated/runner_v2/test_drafts.py"
 V2_GRAPHS = "tests/emulated/runner_v2/test_graphs.py"
 V2_STOCK_GRAPHS = "tests/emulated/runner_v2/test_stock_graphs.py"
 V2_SAMPLING = "tests/emulated/runner_v2/test_sampling.py"
+V2_STAGES = "tests/emulated/runner_v2/test_stages.py"
 AT_RANDOM = f"{V2_SAMPLING}::test_a_model_that_drafts_for_itself_at_random_is_always_right"
 LOADS = "tests/emulated/runner_v2/test_following_loads.py"
 REQUESTS = "tests/emulated/drafting/test_drafting_requests.py"
@@ -296,8 +291,13 @@ EMULATED = {
         f"{RANKS}::test_ranks_are_idle_in_turn[gpt_oss-gpt_oss_draft-draft_model-2-v2]",
         f"{RANKS}::test_ranks_are_idle_in_turn_in_graphs[gpt_oss-gpt_oss_draft-draft_model-2-v2]",
         "tests/emulated/runner_v2/test_ranks.py::test_two_ranks_of_tensor_parallelism[graphs]",
-        # Over pipeline stages, from graphs.
+        # Over pipeline stages, from graphs; on model runner V2 also heads without embeddings.
         f"{BEHIND_STAGES}[draft_model-FULL_DECODE_ONLY]",
+        "tests/emulated/runner_v2/test_loading.py",
+        f"{V2_STAGES}::test_tokens_proposals_and_acceptance_are_the_references"
+        "[draft_model-FULL_DECODE_ONLY]",
+        f"{V2_STAGES}::test_tokens_proposals_and_acceptance_are_the_references[embeddings-None]",
+        f"{V2_STAGES}::test_heads_on_hidden_states_of_layers_of_both_stages[dflash-FULL_DECODE_ONLY]",
         # A draft that is given up, without asynchronous scheduling and in graphs of whole steps.
         f"{GIVING_UP}::test_nothing_is_drafted_or_verified_any_more[synchronous-v2]",
         f"{GIVING_UP}::test_whole_steps_are_replayed_from_graphs_all_the_same[v2]",

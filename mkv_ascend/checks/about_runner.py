@@ -20,7 +20,7 @@ METHODS = ("draft_model", "eagle", "eagle3", "mtp", "dflash")
 """Methods of speculative decoding that our speculators serve in model runner V2."""
 
 WORDS = {
-    "pipeline_parallel": "pipeline parallelism",
+    "stages_in_turn": "pipeline stages without asynchronous scheduling",
     "prefill_context_parallel": "prefill context parallelism",
     "decode_context_parallel": "decode context parallelism",
     "eplb": "--enable-eplb",
@@ -38,6 +38,13 @@ WORDS = {
 
 ON_V1 = ("model runner V1", "set VLLM_USE_V2_MODEL_RUNNER=0")
 INSTEAD = {
+    # vLLM's AsyncScheduler alone lets a request wait until each stage has its tokens. The other one
+    # schedules verify steps that are under way once more, and tokens are wrong.
+    "stages_in_turn": (
+        "stages with asynchronous scheduling, the default, or model runner V1",
+        "leave --no-async-scheduling and disable_padded_drafter_batch out, or set "
+        "VLLM_USE_V2_MODEL_RUNNER=0",
+    ),
     # vLLM refuses it on V1, too.
     "several_axes": (
         "drafts without mrope_section in their config.json, and heads",
@@ -67,7 +74,7 @@ class AskedOfV2:
     or none.
     """
 
-    pipeline_parallel: bool
+    stages_in_turn: bool
     prefill_context_parallel: bool
     decode_context_parallel: bool
     eplb: bool
@@ -109,8 +116,10 @@ def drafts_on_v2(facts: ServeFacts) -> Iterator[Refusal]:
     counts_in_graphs = (
         bool(options.get("num_speculative_tokens_per_batch_size")) and facts.has_full_graphs
     )
+    in_turn = facts.engine.get("async_scheduling") is False
     yield from AskedOfV2(
-        pipeline_parallel=facts.whole("pipeline_parallel_size", 1) > 1,
+        stages_in_turn=facts.whole("pipeline_parallel_size", 1) > 1
+        and (in_turn or bool(options.get("disable_padded_drafter_batch"))),
         prefill_context_parallel=facts.whole("prefill_context_parallel_size", 1) > 1,
         decode_context_parallel=facts.whole("decode_context_parallel_size", 1) > 1,
         eplb=bool(facts.engine.get("enable_eplb")),

@@ -85,18 +85,19 @@ def with_drafts(runner: Any, output: Any) -> Any:
     return output
 
 
-def share_embeddings(runner: Any) -> None:
+def share_embeddings(runner: Any, proposer: Any) -> None:
     """Give a head without embeddings those of the target, which are on the first stage.
 
     All stages call it once both models are loaded. vllm-ascend leaves such a head with whatever its
-    memory holds.
+    memory holds, and vLLM's model runner V2 refuses it. ``proposer``: what has the draft; None on
+    first stages.
     """
     config = runner.vllm_config
     if config.speculative_config is None or config.parallel_config.pipeline_parallel_size == 1:
         return
     group = get_pp_group()
-    head = getattr(runner.drafter, "model", None)
-    lacks = getattr(head, "has_own_embed_tokens", True) is False
+    head = getattr(proposer, "model", None)
+    lacks = getattr(head, "has_own_embed_tokens", True) is False and not _has(runner, head)
     if not group.broadcast_object(lacks, src=group.world_size - 1):
         return
     sent = {"embeddings": _embeddings(runner.get_model()).weight} if group.is_first_rank else None
@@ -108,8 +109,16 @@ def share_embeddings(runner: Any) -> None:
         )
 
 
+def _has(runner: Any, head: Any) -> bool:
+    """Whether a head shares the target's embeddings, of which some classes have a second copy."""
+    return head.model.embed_tokens is _embeddings(runner.get_model())
+
+
 def _embeddings(model: Any) -> Any:
-    """The embeddings of a target's first stage, by either of the names that vllm-ascend knows."""
+    """The embeddings of a target, by either of the names that vllm-ascend knows.
+
+    Behind the first stage they may be a placeholder.
+    """
     text = model.get_language_model() if supports_multimodal(model) else model
     return getattr(text.model, "embed_tokens", None) or text.model.embedding
 

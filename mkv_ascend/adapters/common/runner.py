@@ -109,7 +109,7 @@ class MkvModelRunner(NPUModelRunner):
         expert_groups.make_for_draft(self.vllm_config)
         with auxiliary_states.with_auxiliary_states(self):
             super().load_model()
-        pipeline.share_embeddings(self)
+        pipeline.share_embeddings(self, getattr(self, "drafter", None))
         drop_rows_of_other_sizes()
         all_layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
         drafts = self.draft_layers()

@@ -19,6 +19,7 @@ def config(
     eplb=False,
     shares=False,
     split=0,
+    ahead=True,
     counts=None,
     graphs=CUDAGraphMode.FULL_DECODE_ONLY,
     draft=None,
@@ -53,6 +54,7 @@ def config(
         ),
         additional_config={"finegrained_tp_config": {"lmhead_tensor_parallel_size": split}},
         model_config=SimpleNamespace(**{**model, **(target or {})}),
+        scheduler_config=SimpleNamespace(async_scheduling=ahead),
         compilation_config=SimpleNamespace(cudagraph_mode=graphs),
     )
 
@@ -73,7 +75,7 @@ COMPRESSED = SimpleNamespace(compress_ratios=[0, 4, 128])
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"pp": 2}, "pipeline parallelism"),
+        ({"pp": 2, "ahead": False}, "pipeline stages without asynchronous scheduling"),
         ({"cp": 2}, "decode context parallelism"),
         ({"eplb": True}, "--enable-eplb"),
         ({"shares": True}, "sequence parallelism"),
@@ -112,6 +114,8 @@ def test_prefill_context_parallelism_is_refused_without_naming_v1_which_lacks_it
     [
         {},
         {"dp": 2},
+        {"pp": 2},
+        {"ahead": False},
         {"method": "dflash", "parallel_drafting": True},
         {"method": "mtp", "target": GDN},
         {"target": {"is_hybrid": True}},

@@ -59,7 +59,11 @@ def engine(target: str, draft: str, speculative: dict[str, Any], **options: Any)
     [
         ({}, {}, None),
         ({"data_parallel_size": 2}, {}, None),
-        ({"pipeline_parallel_size": 2}, {}, "pipeline_parallel"),
+        ({"pipeline_parallel_size": 2}, {}, None),
+        ({"pipeline_parallel_size": 2, "async_scheduling": True}, {}, None),
+        ({"pipeline_parallel_size": 2, "async_scheduling": False}, {}, "stages_in_turn"),
+        ({"pipeline_parallel_size": 2}, {"disable_padded_drafter_batch": True}, "stages_in_turn"),
+        ({"async_scheduling": False}, {}, None),
         ({"decode_context_parallel_size": 2}, {}, "decode_context_parallel"),
         ({"prefill_context_parallel_size": 2}, {}, "prefill_context_parallel"),
         ({"enable_eplb": True}, {}, "eplb"),

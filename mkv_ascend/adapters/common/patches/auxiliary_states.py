@@ -44,8 +44,14 @@ depths that it was asked for."""
 
 
 class Decoder:
-    """Mixed in before a decoder's class. States are ``[tokens, width]``."""
+    """Mixed in before a decoder's class. States are ``[tokens, width]``.
 
+    Model runner V2 asks a decoder whether its states reach the last pipeline stage, and how many of
+    them travel by names of vLLM's own: none of ours do.
+    """
+
+    supports_aux_hidden_states_over_pp = True
+    _aux_slot_base_cached = 0
     auxiliary_states: AuxiliaryStates
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -259,16 +265,21 @@ def with_auxiliary_states(runner: Any) -> Iterator[None]:
             model.set_aux_hidden_state_layers(
                 depths or model.get_eagle3_default_aux_hidden_state_layers()
             )
-            here = model.auxiliary_states.depths
-            logger.info(
-                "Hidden states for the draft: this stage gives those at depths %s, and is sent %s.",
-                list(here.own),
-                list(here.received),
-            )
+            say_what_the_stage_gives(model)
         return model
 
     with replaced(model_runner_v1, "get_model", get_model), decoders_as_they_are():
         yield
+
+
+def say_what_the_stage_gives(model: Any) -> None:
+    """Log the states that a pipeline stage gives, once it was asked for them."""
+    here = model.auxiliary_states.depths
+    logger.info(
+        "Hidden states for the draft: this stage gives those at depths %s, and is sent %s.",
+        list(here.own),
+        list(here.received),
+    )
 
 
 def decoders_as_they_are() -> contextlib.AbstractContextManager[None]:

@@ -28,7 +28,8 @@ def why_not_served(config: VllmConfig) -> str | None:
         and (mode is None or mode.has_full_cudagraphs())
     )
     asked = AskedOfV2(
-        pipeline_parallel=parallel.pipeline_parallel_size > 1,
+        stages_in_turn=parallel.pipeline_parallel_size > 1
+        and not config.scheduler_config.async_scheduling,
         prefill_context_parallel=parallel.prefill_context_parallel_size > 1,
         decode_context_parallel=parallel.decode_context_parallel_size > 1,
         eplb=parallel.enable_eplb,

@@ -14,7 +14,13 @@ from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.worker.gpu import attn_utils
 from vllm_ascend.worker.worker import NPUWorker
 
-from mkv_ascend.adapters.common import giving_up, graph_memory, start_up, worker_answers
+from mkv_ascend.adapters.common import (
+    giving_up,
+    graph_memory,
+    pipeline,
+    start_up,
+    worker_answers,
+)
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
 from mkv_ascend.adapters.common.early_checks import recurrent_refusals
@@ -36,6 +42,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.auxiliary_states import (
     ASKED,
     with_auxiliary_states,
 )
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.stages import take_back_on_the_host
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.states_behind_hits import (
     REQUESTS_BEHIND_HITS,
 )
@@ -90,6 +97,7 @@ class MkvWorkerV2(NPUWorker):
         expert_groups.make_for_draft(self.vllm_config)
         with with_auxiliary_states(self.vllm_config):
             super().load_model(*args, **kwargs)
+        self._serve_on_stages()
         if self.vllm_config.lora_config is not None:
             self.model_runner.lora_state = AdaptersOfRows(self.model_runner.req_states)
         drop_rows_of_other_sizes()
@@ -99,6 +107,12 @@ class MkvWorkerV2(NPUWorker):
             self.vllm_config, {name: every[name] for name in every if name not in drafts}
         )
         layers.check_options(self.vllm_config)
+
+    def _serve_on_stages(self) -> None:
+        """What drafts need once all pipeline stages have loaded their models."""
+        runner = self.model_runner
+        take_back_on_the_host(runner, self.vllm_config)
+        pipeline.share_embeddings(runner, runner.speculator)
 
     def _draft_layers(self) -> frozenset[str]:
         speculator = self.model_runner.speculator

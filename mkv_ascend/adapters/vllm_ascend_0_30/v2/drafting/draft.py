@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from mkv_ascend.adapters.common import pipeline
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.mixed_draft import send_tokens_to_experts
 from mkv_ascend.drafting.draft import HiddenStates
@@ -38,7 +39,8 @@ class SpeculatorDraft(AscendDraft):
         }
         if self._takes_states:
             inputs["hidden_states"] = proposer.hidden_states[:rows]
-        answer = proposer.model(**inputs)
+        with pipeline.whole():
+            answer = proposer.model(**inputs)
         last, hidden = answer if isinstance(answer, tuple) else (answer, answer)
         return HiddenStates(last, hidden)
 

@@ -12,7 +12,9 @@ from vllm.config.utils import replace
 from vllm.model_executor.model_loader import get_model
 from vllm.v1.worker.gpu.spec_decode.dflash.utils import load_dflash_model
 from vllm.v1.worker.gpu.spec_decode.eagle.utils import load_eagle_model
+from vllm.v1.worker.gpu.spec_decode.utils import get_pp_safe_draft_load_config
 
+from mkv_ascend.adapters.common import pipeline
 from mkv_ascend.adapters.common.attention.building import ModelBeingBuilt, building
 from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
 from mkv_ascend.adapters.common.drafting.draft_config import (
@@ -20,6 +22,7 @@ from mkv_ascend.adapters.common.drafting.draft_config import (
     preserve_ascend_config,
 )
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.own_output_matrix import own_output_matrix
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.stages import embeddings_left_out
 from mkv_ascend.layout.kind import Role
 
 if TYPE_CHECKING:
@@ -36,6 +39,8 @@ def make_draft_config(target: VllmConfig) -> VllmConfig:
     config = replace(
         target,
         attention_config=replace(target.attention_config, backend=speculative.attention_backend),
+        # Asked here, because there is one pipeline stage where the draft is built.
+        load_config=get_pp_safe_draft_load_config(target.load_config),
     )
     if speculative.kv_cache_dtype is not None:
         cache = replace(config.cache_config, cache_dtype=speculative.kv_cache_dtype)
@@ -57,10 +62,10 @@ def make_draft_config(target: VllmConfig) -> VllmConfig:
 
 
 def load_draft(target: nn.Module, config: VllmConfig) -> nn.Module:
-    """Build the draft from ``config``, its own, with its own rotary tables."""
+    """Build the draft from ``config``, its own, with its own rotary tables; whole on this stage."""
     tables = RopeTables()
     being_built = ModelBeingBuilt(Role.DRAFT, builder_config(config), tables)
-    with preserve_ascend_config():
+    with preserve_ascend_config(), embeddings_left_out(), pipeline.whole():
         with building(being_built), tables.active():
             if config.speculative_config.method == DRAFT_MODEL:
                 with set_model_tag(DRAFT_MODEL):

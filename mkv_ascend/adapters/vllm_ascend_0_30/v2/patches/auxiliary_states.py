@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.v1.worker.gpu import model_runner
 
-from mkv_ascend.adapters.common.patches.auxiliary_states import hand_out
+from mkv_ascend.adapters.common.patches.auxiliary_states import (
+    hand_out,
+    say_what_the_stage_gives,
+)
 from mkv_ascend.adapters.patching import record, replaced
 
 if TYPE_CHECKING:
@@ -22,7 +25,12 @@ ASKED = record(
         "vllm.v1.worker.gpu.model_runner:set_eagle3_aux_hidden_state_layers",
         "vllm_ascend.worker.worker:NPUWorker.load_model",
     ),
-    reads=("vllm.v1.worker.gpu.model_runner:GPUModelRunner.load_model",),
+    reads=(
+        "vllm.v1.worker.gpu.model_runner:GPUModelRunner.load_model",
+        "vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils:verify_supports_aux_hidden_states_over_pp",
+        "vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils:reserve_aux_intermediate_tensor_slots",
+        "vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils:aux_hidden_state_relay_keys",
+    ),
     why="A head of eagle3 or dflash takes hidden states of the target's layers. The runner refuses "
     "classes that hand out none: Gemma3, Qwen3-Next, Granite-4, LFM2 and many others.",
     until="vLLM gathers hidden states outside of the models' classes",
@@ -38,6 +46,8 @@ def with_auxiliary_states(vllm_config: VllmConfig) -> Iterator[None]:
     def hand_out_then_ask(model: nn.Module, *args: Any) -> None:
         hand_out(model, vllm_config)
         ask(model, *args)
+        if vllm_config.parallel_config.pipeline_parallel_size > 1:
+            say_what_the_stage_gives(model)
 
     with replaced(model_runner, "set_eagle3_aux_hidden_state_layers", hand_out_then_ask):
         yield
