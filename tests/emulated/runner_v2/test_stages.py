@@ -122,3 +122,22 @@ def test_a_preempted_request_goes_on(ranks, graphs):
     assert 0.15 * result.num_drafts < result.accepted_per_position[0] < result.num_drafts
     assert (result.draft_replays > 0) == (graphs is not None)
     assert len(kv_groups(result, "draft")) == 2
+
+
+def test_k_by_batch_size():
+    """In graphs: first stages are sent as many columns of drafts for every K."""
+    case = scenario(
+        "gemma3",
+        "gemma3",
+        engine={**STAGES, "max_num_seqs": 4, "max_num_batched_tokens": 64},
+        graphs="FULL_DECODE_ONLY",
+        record_drafts=False,
+        speculative={"num_speculative_tokens_per_batch_size": [[1, 2, 3], [3, 8, 1]]},
+        environment=RUNNER_V2,
+    )
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    # Both numbers of drafts occur, and a model that drafts for itself is always right.
+    assert result.num_drafts < result.num_draft_tokens < K * result.num_drafts
+    assert result.num_accepted == result.num_draft_tokens
+    assert result.draft_replays > 0
