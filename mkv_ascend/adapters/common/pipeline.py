@@ -16,13 +16,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed import parallel_state
+from vllm.distributed import utils as distributed_utils
 from vllm.distributed.parallel_state import get_pp_group
 from vllm.model_executor.models import supports_multimodal
 from vllm.v1.outputs import ModelRunnerOutput
 
 from mkv_ascend.adapters.common.early_checks.pipeline_scheduling import serves_drafts_in_stages
 from mkv_ascend.adapters.logging import get_logger
-from mkv_ascend.adapters.patching import record
+from mkv_ascend.adapters.patching import record, replaced
 from mkv_ascend.drafting.stages import accepted_since
 
 if TYPE_CHECKING:
@@ -35,9 +36,10 @@ DRAFTS = "mkv_ascend_drafts"
 
 ONE_STAGE = record(
     name="the draft is whole on the last pipeline stage",
-    target="vllm.distributed.parallel_state:_PP",
+    target=("vllm.distributed.parallel_state:_PP", "vllm.distributed.utils:get_pp_indices"),
     why="Models ask the group of pipeline ranks for their share of layers, and for whether they "
-    "embed tokens. Of a draft model the last stage would build half, and wait for the other.",
+    "embed tokens. Of a draft model the last stage would build half, and wait for the other. "
+    "VLLM_PP_LAYER_PARTITION shares out the target's layers, and would share out the draft's.",
     until="vLLM builds and runs drafts in a group of their own, as it does for tensor parallelism",
     test="tests/emulated/drafting/test_pipeline.py",
 )
@@ -72,8 +74,16 @@ def whole() -> Iterator[None]:
     if parallel_state._PP is None or get_pp_group().world_size == 1:
         yield
         return
-    with ONE_STAGE.replaced(OneStage()):
+    with (
+        replaced(parallel_state, "_PP", OneStage()),
+        replaced(distributed_utils, "get_pp_indices", all_layers),
+    ):
         yield
+
+
+def all_layers(num_hidden_layers: int, _rank: int, _stages: int) -> tuple[int, int]:
+    """The first layer of a stage that has all, and the one behind its last."""
+    return 0, num_hidden_layers
 
 
 def with_drafts(runner: Any, output: Any) -> Any:

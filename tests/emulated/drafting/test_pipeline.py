@@ -5,8 +5,13 @@ Two batches are under way at once, so requests leave and enter a stage's batch f
 first stage that appends a wrong token computes wrong keys once the request comes back to it.
 """
 
-import pytest
+from types import SimpleNamespace
 
+import pytest
+from vllm.distributed import parallel_state
+from vllm.distributed import utils as distributed_utils
+
+from mkv_ascend.adapters.common import pipeline
 from tests.support import engine, reference, speculation
 from tests.support.loop_judgement import REFERENCE_OF, assert_reference
 from tests.support.pairs import (
@@ -70,11 +75,24 @@ def test_heads_on_hidden_states_of_layers_of_both_stages(method, graphs):
     assert (result.draft_replays > 0) == (graphs is not None)
 
 
+def test_a_draft_has_all_its_layers_however_the_targets_are_shared_out(monkeypatch):
+    monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", "1,3")
+    monkeypatch.setattr(parallel_state, "_PP", SimpleNamespace(world_size=2, rank_in_group=1))
+    assert distributed_utils.get_pp_indices(4, 1, 2) == (1, 4)
+    with pipeline.whole():
+        group = parallel_state.get_pp_group()
+        shared_out = distributed_utils.get_pp_indices(2, group.rank_in_group, group.world_size)
+    assert shared_out == (0, 2)
+    assert parallel_state.get_pp_group().world_size == 2
+    assert distributed_utils.get_pp_indices(4, 1, 2) == (1, 4)
+
+
 def test_more_requests_than_two_batches_hold():
-    """In graphs, behind prefix hits."""
+    """In graphs, behind prefix hits, with layers of the target shared out by hand."""
     case = scenario(
         "gemma3",
         "gemma3",
+        environment={"VLLM_PP_LAYER_PARTITION": "1,3"},
         engine={**STAGES, "max_num_seqs": 3, "max_num_batched_tokens": 64},
         graphs="FULL_DECODE_ONLY",
         record_drafts=False,
