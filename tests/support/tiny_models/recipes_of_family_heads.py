@@ -117,6 +117,26 @@ HEADS_OF_FAMILIES: tuple[DerivedRecipe, ...] = (
         steps=50,
     ),
     HeadRecipe(
+        name="mimo_v2_eagle3",
+        model_type="llama",
+        source="mimo_v2",
+        method="eagle3",
+        architecture={
+            **_WIDE_HEAD,
+            "eagle_aux_hidden_state_layer_ids": [0, 1],
+            "num_aux_hidden_states": 2,
+        },
+        steps=60,
+    ),
+    HeadRecipe(
+        name="mimo_v2_mtp",
+        model_type="mimo_v2_flash",
+        source="mimo_v2",
+        method="mtp",
+        architecture={},
+        steps=50,
+    ),
+    HeadRecipe(
         name="qwen3_5_moe_mtp",
         model_type="qwen3_5_moe",
         source="qwen3_5_moe",

@@ -55,13 +55,31 @@ WITH_A_WINDOW: dict[str, Any] = {
     "num_experts": 4,
     "num_experts_per_tok": 2,
 }
+UNEQUAL: dict[str, Any] = {
+    "head_dim": 24,
+    "v_head_dim": 16,
+    "swa_head_dim": 24,
+    "swa_v_head_dim": 16,
+    "swa_num_attention_heads": 2,
+    "swa_num_key_value_heads": 2,
+    "swa_rope_theta": 100.0,
+    "partial_rotary_factor": 0.34,
+    "attention_value_scale": 0.7,
+    "add_swa_attention_sink_bias": True,
+    "sliding_window_size": WINDOW,
+    "hybrid_layer_pattern": [0, 1],
+    "moe_layer_freq": [0, 1],
+    **EXPERTS,
+}
+SEEN = {"exaone_moe": WITH_A_WINDOW, "mimo_v2_flash": UNEQUAL}
+"""Families whose layer has a window, and sees that token."""
 TOKENS = torch.tensor([[5, 9, 2, 77, 3, 3]])
 
 
 def head_of(model_type: str) -> Head:
     """A head with random weights, norms too, on a random target."""
     further_models.register()
-    architecture = {**SIZES, **ARCHITECTURES.get(model_type, WITH_A_WINDOW)}
+    architecture = {**SIZES, **(ARCHITECTURES | SEEN)[model_type]}
     target = training.build_model(Recipe("small", model_type, architecture, steps=1)).eval()
     recipe = HeadRecipe(
         name="small_mtp",
@@ -100,7 +118,7 @@ def test_mimo_takes_the_last_layers_output_before_the_norm() -> None:
     assert (normed - wanted).abs().max() > 0.1
 
 
-@pytest.mark.parametrize("model_type", ["qwen2", "exaone_moe"])
+@pytest.mark.parametrize("model_type", ["qwen2", *SEEN])
 def test_some_layers_hand_on_what_is_normed(model_type: str) -> None:
     with torch.inference_mode():
         head: Any = head_of(model_type)
@@ -117,8 +135,9 @@ def test_some_layers_hand_on_what_is_not_normed(model_type: str) -> None:
         assert (following - states).abs().max() > 0.1
 
 
-def test_k_exaones_layer_sees_as_many_tokens_as_its_window_has() -> None:
-    head = head_of("exaone_moe")
+@pytest.mark.parametrize("model_type", SEEN)
+def test_a_layer_sees_as_many_tokens_as_its_window_has(model_type: str) -> None:
+    head = head_of(model_type)
     with torch.inference_mode():
         known = head.known(hidden_states(head)[0])
         states = head(TOKENS, known)[0]

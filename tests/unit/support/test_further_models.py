@@ -32,6 +32,7 @@ FAMILIES = {
     "hy_v3": "model.layers.1.mlp.router.gate.weight",
     "step3p5": "model.layers.1.moe.router_bias",
     "openpangu": "model.layers.1.mlp.experts.3.up_proj.weight",
+    "mimo_v2": "model.layers.1.self_attn.attention_sink_bias",
 }
 """Tiny model -> one of its weights in checkpoints."""
 OF_HUNYUAN_3 = (
@@ -154,13 +155,22 @@ def test_openpangu_is_glm_4_7_flash_but_for_its_norms() -> None:
     torch.testing.assert_close(logits_of(theirs), logits_of(ours), atol=1e-4, rtol=1e-4)
 
 
-def test_openpangus_checkpoint_has_code_of_its_configuration(tmp_path: Path) -> None:
-    model_of("openpangu").save_pretrained(tmp_path)
+@pytest.mark.parametrize(
+    ("family", "published"),
+    [
+        ("openpangu", {"model_type": "pangu_ultra_moe", "kv_lora_rank": 512}),
+        ("mimo_v2", {"model_type": "mimo_v2_flash", "rope_theta": 500.0, "v_head_dim": 128}),
+    ],
+)
+def test_some_checkpoints_have_code_of_their_configuration(
+    family: str, published: dict[str, Any], tmp_path: Path
+) -> None:
+    model_of(family).save_pretrained(tmp_path)
     named = json.loads((tmp_path / "config.json").read_text())["auto_map"]["AutoConfig"]
     module, kind = named.split(".")
     code = runpy.run_path(str(tmp_path / f"{module}.py"))
     config = code[kind].from_pretrained(tmp_path)
-    assert (config.model_type, config.kv_lora_rank) == ("pangu_ultra_moe", 512)
+    assert {name: getattr(config, name) for name in published} == published
 
 
 def test_hunyuan_3_is_transformers_own_where_that_has_a_class() -> None:
