@@ -10,14 +10,18 @@ from mkv_ascend.adapters.patching import patch
 FORGOTTEN = {"hy_v3": ("hy_v3_mtp", "HYV3MTPModel")}
 """Model type of a target -> type and architecture of its head."""
 
+OF_ONE_LAYER = {"MiMoV2FlashForCausalLM": ("mimo_v2_mtp", "MiMoV2MTPModel")}
+"""Class of a target -> type and architecture of its head, of which vLLM builds the first layer
+alone, whatever the checkpoint has."""
+
 
 @patch(
     name="forgotten heads",
     target="vllm.config.speculative:SpeculativeConfig.hf_config_override",
     reads=("vllm_ascend.patch.platform.patch_speculative_config:hf_config_override",),
     writes=("model_type",),
-    why="vllm-ascend replaces the method by an older one, in which Hunyuan 3 has no head: method "
-    "mtp is refused as one that vLLM does not support.",
+    why="vllm-ascend replaces the method by an older one, in which Hunyuan 3 and "
+    "MiMo-V2-Flash have no head: method mtp is refused as one that vLLM does not support.",
     until="vllm-ascend calls vLLM's own method",
     test="tests/emulated/benchmarks/test_matrix.py::test_a_cell_ends_as_published",
 )
@@ -28,4 +32,8 @@ def remember_heads(original: Any, hf_config: Any) -> Any:
         found.model_type, architecture = FORGOTTEN[found.model_type]
         layers = getattr(found, "num_nextn_predict_layers", None)
         found.update({"n_predict": layers, "architectures": [architecture]})
+    elif found.architectures[0] in OF_ONE_LAYER:
+        found.model_type, architecture = OF_ONE_LAYER[found.architectures[0]]
+        counts = {"num_hidden_layers": 0, "n_predict": 1, "num_nextn_predict_layers": 1}
+        found.update({**counts, "architectures": [architecture]})
     return found

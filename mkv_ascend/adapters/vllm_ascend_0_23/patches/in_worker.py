@@ -27,6 +27,7 @@ from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
     quantised_drafts,
     recurrent_blocks,
     short_convolution,
+    sinks_of_some_layers,
     sparse_counts,
 )
 
@@ -53,6 +54,7 @@ def apply() -> None:
     gdn_rows.install()
     groups_without_layers.give_each_an_attention_group.apply()
     int8_captures.install()
+    sinks_of_some_layers.capture_as_if_with_sinks.apply()
     quantised_drafts.read_descriptions.apply()
     target_state_groups.groups_that_move.apply()
     sampled_rows.swap_both_masks.apply()
