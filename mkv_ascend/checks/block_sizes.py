@@ -118,7 +118,7 @@ def _aligned_bytes(states: NamedLayer) -> list[int]:
 def _row_bytes(named: NamedLayer) -> int:
     """Bytes of a token in a layer of attention."""
     layer = named.layer
-    elements = sum(layer.vectors) or 2 * layer.num_kv_heads * layer.head_size
+    elements = sum(layer.vectors) or layer.num_kv_heads * (layer.head_size + layer.size_of_values)
     return elements * dtype_bytes(named.dtype)
 
 

@@ -148,9 +148,11 @@ def _of_tokens(named: NamedLayer, sizes: BlockSizes, entry: BackendEntry) -> Cac
             for name, dim in zip(names, layer.vectors, strict=True)
         ]
     else:
-        heads, dim = layer.num_kv_heads, layer.head_size
         kept = named.cached_as or named.dtype
-        parts = [tokens(name, rows, heads, dim, kept) for name in ("k", "v")]
+        parts = [
+            tokens(name, rows, layer.num_kv_heads, dim, kept)
+            for name, dim in (("k", layer.head_size), ("v", layer.size_of_values))
+        ]
     layout = LayerLayout(
         layer=named.name,
         role=named.role,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mkv_ascend import host_versions
@@ -16,7 +16,15 @@ from mkv_ascend.layout.kind import Kind
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["FAMILIES", "QWEN3_5", "SHORT_CONVOLUTION", "Reader", "predictors_of_compressed"]
+__all__ = [
+    "FAMILIES",
+    "MIMO_V2",
+    "QWEN3_5",
+    "SHORT_CONVOLUTION",
+    "Reader",
+    "predictors_of_compressed",
+    "window_of_unequal_heads",
+]
 
 SHORT_CONVOLUTION = "conv"
 """LFM2's own name of a short convolution; a host may have another."""
@@ -148,6 +156,36 @@ def _two_head_sizes(reader: Reader) -> list[ModelLayer]:
     )
     layers = [layer if layer.window else full for layer in _keys_and_values(reader)]
     return layers[: len(layers) - (config.get("num_kv_shared_layers") or 0)]
+
+
+def _unequal_heads(reader: Reader) -> list[ModelLayer]:
+    """MiMo-V2-Flash: values have another size than keys; windows have heads of their own."""
+    config = reader.config
+    count, pattern = config.number("num_hidden_layers"), config.get("hybrid_layer_pattern")
+    if not isinstance(pattern, list) or len(pattern) < count:
+        raise ExplainError(
+            f"{config.folder}: hybrid_layer_pattern is {pattern!r}; a model of type "
+            f"{config.model_type} has a 1 there for each layer with a window, and a 0 for others"
+        )
+    full = replace(reader.attention(), value_size=config.get("v_head_dim") or 0)
+    window = window_of_unequal_heads(reader)
+    return [window if kind == 1 else full for kind in pattern[:count]]
+
+
+def window_of_unequal_heads(reader: Reader) -> ModelLayer:
+    """A layer with a window of MiMo-V2-Flash; its predictor is one as well."""
+    config = reader.config
+    heads = "swa_num_attention_heads"
+    return replace(
+        reader.attention(
+            max(0, config.get("sliding_window_size") or 0),
+            bool(config.get("add_swa_attention_sink_bias")),
+            heads_by="swa_num_key_value_heads",
+            size_by="swa_head_dim",
+        ),
+        num_heads=reader.per_rank(heads, config.number(heads)),
+        value_size=config.get("swa_v_head_dim") or 0,
+    )
 
 
 def _with_sinks(reader: Reader) -> list[ModelLayer]:
@@ -288,6 +326,7 @@ def _compressed_layer(reader: Reader, depth: int, place: int) -> list[ModelLayer
     ]
 
 
+MIMO_V2 = "mimo_v2_flash"
 QWEN3_5 = ("qwen3_5_text", "qwen3_5_moe_text")
 
 FAMILIES: dict[str, Callable[[Reader], list[ModelLayer]]] = {
@@ -306,6 +345,7 @@ FAMILIES: dict[str, Callable[[Reader], list[ModelLayer]]] = {
     "hy_v3": _keys_and_values,
     "minimax_m2": _keys_and_values,
     "mimo": _without_window,
+    MIMO_V2: _unequal_heads,
     "gpt_oss": _with_sinks,
     "qwen2": _without_window,
     "qwen2_moe": _without_window,

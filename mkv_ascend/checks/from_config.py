@@ -24,7 +24,7 @@ from mkv_ascend.checks.cached_layers import (
 )
 from mkv_ascend.checks.config_file import ConfigFileError, read_config_file
 from mkv_ascend.checks.facts import LOOKED_UP
-from mkv_ascend.checks.families import SHORT_CONVOLUTION
+from mkv_ascend.checks.families import MIMO_V2, SHORT_CONVOLUTION
 from mkv_ascend.checks.groups_of_vllm import groups_of_compressed, groups_of_equal_pages
 from mkv_ascend.checks.host_rules import HostRules
 from mkv_ascend.checks.model_config import ModelConfig, read_models
@@ -59,6 +59,7 @@ PREDICTORS = {
     "qwen3_5_text": "mtp.layers",
     "qwen3_5_moe_text": "mtp.layers",
     "deepseek_v4": "mtp",
+    MIMO_V2: "model.mtp.layers",
 }
 """Models whose predictors' layers vLLM names and numbers by themselves."""
 READ_BY_VLLM: dict[str, Any] = {

@@ -42,6 +42,9 @@ RECURRENT_TYPES = {
 MAMBA2_TYPES = frozenset({"mamba", "linear_attention"})
 """Names of Granite-4's recurrent layers: as published, and as transformers 5.14.1 reads them."""
 
+UNCOUNTED_PREDICTORS = frozenset({"qwen3_next", "mimo", "mimo_v2_flash", "longcat_flash"})
+"""Model types with a multi-token predictor, of which some configs count no layers."""
+
 WITHOUT_ATTENTION = frozenset({"mamba", "mamba2", "falcon_mamba"})
 """Model types whose layers are all recurrent."""
 
@@ -148,7 +151,7 @@ class ModelFacts:
     @property
     def has_predictor(self) -> bool:
         """Whether it has a multi-token predictor; configs of some families do not count layers."""
-        return self.mtp_layers > 0 or self.model_type in ("qwen3_next", "mimo", "longcat_flash")
+        return self.mtp_layers > 0 or self.model_type in UNCOUNTED_PREDICTORS
 
 
 def read_model_facts(role: Role, name: str) -> ModelFacts:

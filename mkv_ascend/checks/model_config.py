@@ -17,9 +17,11 @@ from mkv_ascend.checks.config_defaults import DefaultsError, completed
 from mkv_ascend.checks.config_file import ConfigFileError, read_config_file, text_part
 from mkv_ascend.checks.families import (
     FAMILIES,
+    MIMO_V2,
     QWEN3_5,
     Reader,
     predictors_of_compressed,
+    window_of_unequal_heads,
 )
 from mkv_ascend.checks.language_part import DECODERS, OF_LANGUAGE_ALONE, decoder_of
 from mkv_ascend.checks.model_layer import ExplainError, ModelLayer, NotFromNumbersError
@@ -96,6 +98,9 @@ class ModelConfig:
 
     def mtp_layers(self, tensor_parallel_size: int) -> list[ModelLayer]:
         """The layers of its own multi-token predictor, attention as in the model's last layer."""
+        if self.model_type == MIMO_V2:
+            # vLLM builds the first alone, whatever the checkpoint has.
+            return [window_of_unequal_heads(Reader(self, tensor_parallel_size, 0))]
         counts = {"qwen3_next": self.get("num_nextn_predict_layers") or 1}
         for name in QWEN3_5:
             counts[name] = self.get("mtp_num_hidden_layers") or 1

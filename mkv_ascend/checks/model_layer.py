@@ -30,6 +30,7 @@ class NotFromNumbersError(ExplainError):
 class ModelLayer:
     """One layer on one rank. ``head_size`` in elements (MLA: latent, rope and indexer together).
 
+    ``value_size``: elements of a value, 0 where it has as many as a key.
     ``window``: tokens, 0 for all. ``vectors``: elements of an MLA layer's latent, rope and, with an
     indexer, its key. ``states``: shapes of the states. ``module``: name of the layer's cache inside
     its decoder layer, as vLLM's class of the model has it. ``aligned_states``: shapes by which
@@ -51,6 +52,12 @@ class ModelLayer:
     compressed: CompressedCache | None = None
     depth: int | None = None
     is_indexer: bool = False
+    value_size: int = 0
+
+    @property
+    def size_of_values(self) -> int:
+        """Elements of a value."""
+        return self.value_size or self.head_size
 
 
 @dataclass(frozen=True)

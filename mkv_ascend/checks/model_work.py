@@ -6,7 +6,7 @@ from __future__ import annotations
 from math import prod
 
 from mkv_ascend.advice.work import Experts, LayerWork, ModelWork
-from mkv_ascend.checks.families import QWEN3_5
+from mkv_ascend.checks.families import MIMO_V2, QWEN3_5
 from mkv_ascend.checks.model_config import ModelConfig
 from mkv_ascend.checks.model_layer import ExplainError, ModelLayer
 from mkv_ascend.layout.kind import Kind
@@ -45,7 +45,8 @@ def draft_work(
     """
     hidden = target.number("hidden_size")
     if method == "mtp":
-        last = draft.number("num_hidden_layers") - 1
+        # MiMo-V2's predictor has an MLP where the model's last layer has experts.
+        last = None if draft.model_type == MIMO_V2 else draft.number("num_hidden_layers") - 1
         layer = _layer(draft, draft.mtp_layers(ranks)[0], last, ranks)
         return _model(draft, (layer,), ranks, bits, 2 * hidden * hidden)
     if method not in ("eagle", "eagle3", "dflash"):
@@ -88,7 +89,7 @@ def _bits(config: ModelConfig) -> tuple[float, float]:
     return BITS[method]
 
 
-def _layer(config: ModelConfig, layer: ModelLayer, depth: int, ranks: int) -> LayerWork:
+def _layer(config: ModelConfig, layer: ModelLayer, depth: int | None, ranks: int) -> LayerWork:
     mixer = _mixer(config, layer, ranks)
     dense, experts = _feed_forward(config, depth, ranks)
     return LayerWork(
@@ -109,11 +110,12 @@ def _mixer(config: ModelConfig, layer: ModelLayer, ranks: int) -> LayerWork:
     hidden = config.number("hidden_size")
     if layer.kind in (Kind.FULL_ATTENTION, Kind.SLIDING_WINDOW):
         gates = layer.num_heads if config.model_type in WITH_GATES else 0
-        heads = 2 * layer.num_heads + 2 * layer.num_kv_heads + gates
+        both = layer.head_size + layer.size_of_values
+        elements = (layer.num_heads + layer.num_kv_heads) * both + gates * layer.head_size
         return LayerWork(
-            hidden * layer.head_size * heads,
-            cache=2 * layer.num_kv_heads * layer.head_size,
-            pair_flop=4 * layer.num_heads * layer.head_size,
+            hidden * elements,
+            cache=layer.num_kv_heads * both,
+            pair_flop=2 * layer.num_heads * both,
         )
     if layer.kind is Kind.MLA:
         return _latent(config, layer)
@@ -140,14 +142,14 @@ def _latent(config: ModelConfig, layer: ModelLayer) -> LayerWork:
     return LayerWork(weights, cache=latent + rope, pair_flop=pair)
 
 
-def _feed_forward(config: ModelConfig, depth: int, ranks: int) -> tuple[float, Experts | None]:
-    """Elements that every token needs, and the experts."""
+def _feed_forward(
+    config: ModelConfig, depth: int | None, ranks: int
+) -> tuple[float, Experts | None]:
+    """Elements that every token needs, and the experts. ``depth``: None for a layer without any."""
     hidden = config.number("hidden_size")
     names = ("num_experts", "n_routed_experts", "num_local_experts")
     count = next((config.number(name) for name in names if config.get(name)), 0)
-    step = config.get("decoder_sparse_step") or 1
-    is_dense = depth < (config.get("first_k_dense_replace") or 0) or (depth + 1) % step != 0
-    if not count or is_dense or depth in (config.get("mlp_only_layers") or ()):
+    if not count or depth is None or _is_dense(config, depth):
         return GATED_MATRICES * hidden * config.number("intermediate_size") / ranks, None
     size = config.get("moe_intermediate_size") or config.number("intermediate_size")
     shared = (config.get("n_shared_experts") or 0) * size
@@ -158,6 +160,15 @@ def _feed_forward(config: ModelConfig, depth: int, ranks: int) -> tuple[float, E
     return hidden * count + GATED_MATRICES * hidden * shared / ranks, Experts(
         count, chosen, elements
     )
+
+
+def _is_dense(config: ModelConfig, depth: int) -> bool:
+    """Whether this layer of a model with experts has none."""
+    step, with_experts = config.get("decoder_sparse_step") or 1, config.get("moe_layer_freq")
+    if isinstance(with_experts, list) and not with_experts[depth]:
+        return True
+    is_first = depth < (config.get("first_k_dense_replace") or 0)
+    return is_first or (depth + 1) % step != 0 or depth in (config.get("mlp_only_layers") or ())
 
 
 def _untold(config: ModelConfig, what: str) -> ExplainError:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tests.support.tiny_models import mimo_v2
 from tests.support.tiny_models.recipes import RECIPES
 
 CLASSES = {
     "ernie4_5_moe": "Ernie4_5_MoeForCausalLM",
     "glm4_moe": "Glm4MoeForCausalLM",
     "hy_v3": "HYV3ForCausalLM",
+    "mimo_v2": "MiMoV2FlashForCausalLM",
 }
 """Tiny model -> vLLM's class of it."""
 
@@ -29,4 +31,7 @@ def write_config(name: str, folder: Path) -> None:
         **recipe.configuration(),
         "num_nextn_predict_layers": 1,
     }
+    if recipe.model_type == mimo_v2.MODEL_TYPE:
+        # Its configuration has no defaults.
+        config |= {"attention_bias": False, "hidden_act": "silu", **mimo_v2.write_code(folder)}
     (folder / "config.json").write_text(json.dumps(config))

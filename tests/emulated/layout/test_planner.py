@@ -239,7 +239,8 @@ def test_what_numbers_tell_is_what_vllm_builds(name):
 def test_a_predictor_of_numbers_alone_is_what_vllm_builds(name, tmp_path):
     write_config(name, tmp_path)
     speculative = {"method": "mtp", "num_speculative_tokens": 3}
-    arguments = Pair("llama_target", None, None).arguments()
+    # Configurations of some families are code.
+    arguments = Pair("llama_target", None, None, engine={"trust_remote_code": True}).arguments()
     assert_as_built({**arguments, "model": str(tmp_path), "speculative_config": speculative})
 
 

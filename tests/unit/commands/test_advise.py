@@ -17,8 +17,10 @@ import pytest
 import transformers  # noqa: F401  So that defaults of configs are asked for in this process.
 
 from mkv_ascend import cli
+from mkv_ascend.advice.work import Experts
 from mkv_ascend.checks.model_config import read_model
 from mkv_ascend.checks.model_work import draft_work, target_work
+from tests.support.predictors import write_config
 
 CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
 PAIR = (str(CONFIGS / "Llama-3.1-8B"), "--method", "eagle3", "--draft")
@@ -67,6 +69,22 @@ def test_weights_of_single_layers_by_hand() -> None:
     assert following.layers[0].state == 2 * 32 * 128 * 128
     attention = 2048 * 2 * 16 * 256 + 2 * 2048 * 2 * 256 + 16 * 256 * 2048
     assert following.layers[3].weights == attention + shared
+
+
+def test_weights_of_layers_whose_values_are_smaller_than_their_keys(tmp_path: Path) -> None:
+    """MiMo-V2: 4 heads of queries, 2 of keys, 4 in windows; experts and a predictor in windows."""
+    write_config("mimo_v2", tmp_path)
+    config = read_model(tmp_path)
+    full, window = target_work(config, 1).layers
+    both, mlp, router = 192 + 128, 3 * 128 * 256, 128 * 8
+    assert (full.weights, full.experts) == (128 * (4 + 2) * both + mlp, None)
+    assert window.weights == 128 * (4 + 4) * both + router
+    assert window.experts == Experts(8, 2, 3 * 128 * 64)
+    assert (full.window, window.window) == (0, 32)
+    assert (full.cache, window.cache) == (2 * both, 4 * both)
+    assert full.pair_flop == window.pair_flop == 2 * 4 * both
+    (predictor,) = draft_work("mtp", config, config, 1).layers
+    assert (predictor.weights, predictor.experts) == (128 * (4 + 4) * both + mlp, None)
 
 
 def test_ranks_share_the_weights_and_a_draft_of_one_layer_is_small() -> None:

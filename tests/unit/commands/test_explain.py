@@ -281,6 +281,10 @@ def test_what_cannot_be_explained_is_a_sentence(
         ),
         ({"model_type": "kimi_k2"}, "has no number 'kv_lora_rank'"),
         (
+            {"model_type": "mimo_v2_flash", "num_hidden_layers": 2, "hybrid_layer_pattern": [0]},
+            "hybrid_layer_pattern is [0]; a model of type mimo_v2_flash has a 1 there",
+        ),
+        (
             {"model_type": "llama", "num_key_value_heads": 1, "head_dim": 72},
             "no backend can serve it",
         ),

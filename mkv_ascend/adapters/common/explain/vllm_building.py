@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -189,7 +190,8 @@ def _other_vocabulary(speculative: Any) -> Iterator[str]:
 def _unquantised(model: Path, copy: Path, notes: list[str]) -> str:
     """A folder with the model's config.json, without the quantisation of its weights.
 
-    Quantised weights need operators and dtypes when they are made, and keep nothing in a cache.
+    Code that a configuration consists of (``--trust-remote-code``) lies beside it. Quantised
+    weights need operators and dtypes when they are made, and keep nothing in a cache.
     """
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     for part in (config, config.get("text_config") or {}):
@@ -205,6 +207,8 @@ def _unquantised(model: Path, copy: Path, notes: list[str]) -> str:
         )
     copy.mkdir()
     (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    for code in model.glob("*.py"):
+        shutil.copy(code, copy)
     return str(copy)
 
 
