@@ -81,7 +81,7 @@ EMULATED = {
                 *("ernie4.5-moe/mtp", "hunyuan3/mtp", "glm4-moe/mtp", "mimo/mtp"),
                 *("dense/window+full", "qwen3.5-moe/mtp", "nemotron-h/mtp"),
                 *("longcat/mtp", "step3.5/mtp", "glm4.7-flash/mtp"),
-                *("exaone-moe/mtp", "openpangu/mtp"),
+                *("exaone-moe/mtp", "openpangu/mtp", "mimo-v2/mtp"),
                 *("minimax-m2/eagle3", "qwen3/dense", "qwen3-moe/dense", "qwen3.5/dense"),
             )
         ),
@@ -270,6 +270,7 @@ EMULATED = {
         f"{COMPRESSED}::test_dense_draft_in_graphs[v2]",
         f"{COMPRESSED}::test_mtp_layer_in_graphs[v2]",
         f"{COMPRESSED}::test_k_by_batch_size_on_model_runner_v2[FULL_DECODE_ONLY]",
+        "tests/emulated/models/test_mimo_v2.py",
         "tests/emulated/models/test_mla_specs.py",
         "tests/emulated/models/test_sparse_models.py::test_tokens_are_those_of_the_chosen_keys",
         "tests/emulated/models/test_shared_caches.py"

@@ -83,6 +83,7 @@ REFERENCES = {
     "hy_v3_mtp": "hy_v3",
     "longcat_flash_mtp": "longcat_flash",
     "mimo_mtp": "mimo",
+    "mimo_v2_mtp": "mimo_v2",
     "nemotron_h_mtp": "nemotron_h",
     "openpangu_mtp": "openpangu",
     "qwen3_5_moe_mtp": "qwen3_5_moe",

@@ -233,4 +233,13 @@ TARGETS = (
         # Its configuration is code beside its weights.
         engine={"trust_remote_code": True},
     ),
+    Target(
+        "mimo-v2",
+        "mimo_v2",
+        heads={"eagle3": "mimo_v2_eagle3", "mtp": "mimo_v2_mtp"},
+        head_targets={"mtp": "mimo_v2_mtp"},
+        drafts=(*A_FEW, "window+full"),
+        # As openPangu's.
+        engine={"trust_remote_code": True},
+    ),
 )

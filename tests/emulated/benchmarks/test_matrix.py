@@ -46,6 +46,7 @@ CELLS = [
     "glm4.7-flash/mtp",
     "exaone-moe/mtp",
     "openpangu/mtp",
+    "mimo-v2/mtp",
     "qwen3/dense",
     "qwen3-moe/dense",
     "qwen3.5/dense",
