@@ -13,12 +13,13 @@ import torch
 from tests.support import engine, hosts
 from tests.support.pairs import assert_greedy_tokens_of_reference, kv_groups
 from tests.support.stock import each_runner
-from tests.support.tiny_models import further_models, making, sensitivity, training
-from tests.support.tiny_models.recipes import find_recipe
+from tests.support.tiny_models import further_models, making, mimo_v2, sensitivity, training
+from tests.support.tiny_models.recipes_of_families import FAMILIES
 
 K = 3
 SHARED, LENGTHS = 300, (310, 330, 350)
-RECIPE = find_recipe("mimo_v2")
+(RECIPE,) = (recipe for recipe in FAMILIES if recipe.model_type == mimo_v2.MODEL_TYPE)
+"""Nothing is trained here."""
 ALIKE = (
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
     *("num_key_value_heads", "head_dim", "v_head_dim", "intermediate_size"),
