@@ -37,6 +37,9 @@ class HostRules:
     counts_batches_in_flight: bool
     short_convolution: str
     delta_attention_drafts: bool
+    configurations_as_code: frozenset[str] = frozenset()
+    """Model types of which neither its transformers nor its vLLM has a configuration: it is code
+    beside the weights, which vLLM runs with ``--trust-remote-code`` alone."""
     int8_cache_families: frozenset[str] = frozenset()
     """Classes of models whose scales of int8 keys and values are loaded; empty: all."""
     int8_is_an_option: bool = False

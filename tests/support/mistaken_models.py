@@ -59,6 +59,24 @@ QWEN3_VL: dict[str, Any] = {
     },
 }
 """Qwen3-VL-8B."""
+MIMO_V2: dict[str, Any] = {
+    "architectures": ["MiMoV2FlashForCausalLM"],
+    "model_type": "mimo_v2_flash",
+    "auto_map": {"AutoConfig": "configuration_mimo_v2_flash.MiMoV2FlashConfig"},
+    "num_hidden_layers": 48,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 4,
+    "head_dim": 192,
+    "v_head_dim": 128,
+    "swa_num_attention_heads": 64,
+    "swa_num_key_value_heads": 8,
+    "swa_head_dim": 192,
+    "swa_v_head_dim": 128,
+    "sliding_window_size": 128,
+    "add_swa_attention_sink_bias": True,
+    "hybrid_layer_pattern": [0, 1, 1, 1, 1, 0, *[1, 1, 1, 1, 1, 0] * 7],
+}
+"""MiMo-V2-Flash: what sizes its caches."""
 
 CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-draft": ("Llama-3.1-8B", {"num_hidden_layers": 4}),
@@ -119,6 +137,7 @@ CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "v4": ("DeepSeek-V3", {"model_type": "deepseek_v4", "compress_ratios": [4, 128]}),
     "v4-whole": ("DeepSeek-V3", V4),
+    "mimo-v2": ("Llama-3.1-8B", MIMO_V2),
     "v4-of-8": ("DeepSeek-V3", {**V4, "compress_ratios": [0, 0, *[8] * 41]}),
     "v4-draft": ("Qwen3-0.6B", {"vocab_size": 129280}),
     "qwen3.5": ("gemma-3-27b", QWEN3_5),

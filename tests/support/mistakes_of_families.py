@@ -54,7 +54,18 @@ KEPT_STATES = (
 )
 """Of prefix caching beside states, where a step cannot end within a block."""
 
+CODE = (
+    one(
+        "the configuration is code",
+        "model-config",
+        "{mimo-v2}",
+        says=("mimo_v2_flash is installed", "--trust-remote-code alone"),
+    ),
+)
+"""Of a family whose configuration the host does not have."""
+
 FAMILIES = (
+    *(CODE if hosts.ADAPTER.RULES.configurations_as_code else ()),
     *(PLANNED if hosts.PLANS_DEEPSEEK_V4 else ()),
     *(KEPT_STATES if hosts.STEPS_REACH_KEPT_STATES else ()),
     one(

@@ -36,6 +36,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.scheduled_counts import Sc
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.kv_cache.planned_caches import (
     ALLOCATION,
     PlannedCaches,
+    pages_of_any_sizes,
 )
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import in_worker
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.auxiliary_states import (
@@ -135,9 +136,10 @@ class MkvWorkerV2(NPUWorker):
     @override(ALLOCATION)
     def get_kv_cache_spec(self) -> dict[str, Any]:
         """The spec of every layer with a cache, with the facts that planning needs besides."""
-        specs, self._strided = planned_specs(
-            self.vllm_config, super().get_kv_cache_spec, self._draft_layers()
-        )
+        with pages_of_any_sizes() as self._unaligned:
+            specs, self._strided = planned_specs(
+                self.vllm_config, super().get_kv_cache_spec, self._draft_layers()
+            )
         return specs
 
     @override(graph_memory.GRAPH_MEMORY)
@@ -180,7 +182,9 @@ class MkvWorkerV2(NPUWorker):
     @contextlib.contextmanager
     def _caches_from_a_plan(self) -> Iterator[None]:
         """Let caches that are allocated in the block come from a plan; then build on them."""
-        self.planned_caches = PlannedCaches(self.vllm_config, self._draft_layers(), self._strided)
+        self.planned_caches = PlannedCaches(
+            self.vllm_config, self._draft_layers(), self._strided, self._unaligned
+        )
         allocate = functools.partial(self.planned_caches.allocate, attn_utils.allocate_kv_cache)
         with replaced(attn_utils, "allocate_kv_cache", allocate):
             yield

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from vllm.config import get_layers_from_vllm_config
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm_ascend.worker.v2 import attn_utils
 
 from mkv_ascend.adapters.common.kv_cache.block_zeroer import PlannedBlockZeroer
 from mkv_ascend.adapters.common.kv_cache.planned_caches import (
@@ -19,7 +21,7 @@ from mkv_ascend.adapters.common.kv_cache.planned_caches import (
     served_plan,
 )
 from mkv_ascend.adapters.logging import get_logger
-from mkv_ascend.adapters.patching import record
+from mkv_ascend.adapters.patching import record, replaced
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.left_alone import why_not_planned_groups
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.materialize import Materialized, materialize
@@ -32,12 +34,15 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
+ALIGNED = "vllm_ascend.worker.v2.attn_utils:_align_hybrid_attention_page_sizes"
+
 ALLOCATION = record(
     name="caches from a plan in model runner V2",
     target=(
         "vllm.v1.worker.gpu.attn_utils:allocate_kv_cache",
         "vllm_ascend.worker.worker:NPUWorker.get_kv_cache_spec",
         "vllm_ascend.worker.worker:NPUWorker.initialize_from_config",
+        ALIGNED,
     ),
     writes=("index_head_dim", "kv_block_zeroer"),
     reads=(
@@ -47,10 +52,34 @@ ALLOCATION = record(
     ),
     why="vllm-ascend gives every layer a buffer of its own, so that groups that take turns in a "
     "block share no bytes. Ours come from the plan, in their final shapes; it needs more of a "
-    "layer than the layer's spec says.",
+    "layer than the layer's spec says. And beside states vllm-ascend gives all layers of attention "
+    "pages of one size, and refuses pages that do not divide each other, or whose keys and values "
+    "are of other proportions (MiMo-V2), which a plan takes.",
     until="vllm-ascend allocates each layer's cache from its own spec, and groups share bytes",
     test="tests/emulated/runner_v2/test_planned_caches.py",
 )
+
+
+@contextmanager
+def pages_of_any_sizes() -> Iterator[list[ValueError]]:
+    """Let specs stay as they are where vllm-ascend cannot align pages beside states.
+
+    Gives the refusals, which hold where caches are not planned: there they would share bytes.
+    """
+    align = attn_utils._align_hybrid_attention_page_sizes
+    refusals: list[ValueError] = []
+
+    def align_what_can_be(specs: dict[str, Any]) -> None:
+        aligned = dict(specs)
+        try:
+            align(aligned)
+        except ValueError as error:
+            refusals.append(error)
+        else:
+            specs.update(aligned)
+
+    with replaced(attn_utils, "_align_hybrid_attention_page_sizes", align_what_can_be):
+        yield refusals
 
 
 class PlannedCaches:
@@ -60,6 +89,7 @@ class PlannedCaches:
         config: vLLM's.
         draft_layers: names of the draft's layers.
         strided: names of layers whose caches may lie page by page (``layers_with_strides``).
+        unaligned: of ``pages_of_any_sizes``.
     """
 
     plan: BoundPlan | None = None
@@ -67,9 +97,14 @@ class PlannedCaches:
     _specs: LayerSpecs = ()
 
     def __init__(
-        self, config: VllmConfig, draft_layers: Collection[str], strided: Collection[str]
+        self,
+        config: VllmConfig,
+        draft_layers: Collection[str],
+        strided: Collection[str],
+        unaligned: Sequence[ValueError] = (),
     ) -> None:
         self._config, self._draft_layers, self._strided = config, draft_layers, strided
+        self._unaligned = unaligned
 
     def allocate(
         self,
@@ -89,6 +124,8 @@ class PlannedCaches:
         self._specs = cached_specs(kv_cache_config, shared)
         reason = why_not_planned_groups(self._config, self._specs)
         if reason is not None:
+            for refusal in self._unaligned:
+                raise refusal
             logger.warning("KV caches are allocated by vllm-ascend, not planned: %s", reason)
             return original(kv_cache_config, device, layout, kernel_block_sizes)
         self.plan = plan_caches(
