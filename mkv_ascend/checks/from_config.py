@@ -94,7 +94,6 @@ def find(asked: Asked, rules: HostRules, environment: Environment | None = None)
     _refuse_what_vllm_reads(asked)
     options = parse_config(asked.additional)
     target, draft = _models(asked)
-    _refuse_unread_code(asked, rules, target, draft)
     drafted = _drafted(asked)
     layers = _named(asked, target, draft, drafted)
     if rules.indexer_is_a_layer:
@@ -151,17 +150,6 @@ def _schedules_ahead(asked: Asked) -> bool:
     speculative = asked.speculative or {}
     on_host = speculative.get("method") in LOOKED_UP - {"ngram_gpu"}
     return not on_host and not speculative.get("disable_padded_drafter_batch")
-
-
-def _refuse_unread_code(asked: Asked, rules: HostRules, *models: ModelConfig | None) -> None:
-    runs_code = asked.engine.get("trust_remote_code")
-    for model in filter(None, models):
-        is_code = model.model_type in rules.configurations_as_code
-        if is_code and not (runs_code and model.get("auto_map")):
-            raise ExplainError(
-                f"{model.folder}: no configuration of type {model.model_type} is installed; it is "
-                "code (auto_map in config.json), which vLLM runs with --trust-remote-code alone"
-            )
 
 
 def _as_this_host_names(named: NamedLayer, rules: HostRules) -> NamedLayer:

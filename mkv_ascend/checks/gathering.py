@@ -53,9 +53,11 @@ def gather(engine: Mapping[str, Any], device: DeviceFacts, rules: HostRules) -> 
     speculation, draft = read_speculation(engine, target)
     folders = {model.name for model in (target, draft) if model is not None}
     weights = sum(_weight_bytes(Path(folder)) for folder in folders)
-    return ServeFacts(
+    facts = ServeFacts(
         engine, options, target, device, speculation, draft, weight_bytes=weights, rules=rules
     )
+    _refuse_unread_code(facts, rules)
+    return facts
 
 
 def _options(engine: Mapping[str, Any]) -> MkvConfig:
@@ -116,6 +118,20 @@ def _groups_without_transfer(facts: ServeFacts, rules: HostRules) -> int | None:
         return len(plan(found.inputs).grouping.groups)
     except (NotFromNumbersError, SelectionError, GroupingError, LayoutError, ExplainError):
         return None
+
+
+def _refuse_unread_code(facts: ServeFacts, rules: HostRules) -> None:
+    """Configurations that are code, which vLLM runs where it is told to."""
+    runs_code = facts.engine.get("trust_remote_code")
+    for model in filter(None, (facts.target, facts.draft)):
+        is_code = model.model_type in rules.configurations_as_code
+        if is_code and not (runs_code and model.values.get("auto_map")):
+            raise refused(
+                "model-config",
+                f"{model.name}: no configuration of type {model.model_type} is installed",
+                "the code of one beside the weights (auto_map in config.json)",
+                "add --trust-remote-code",
+            )
 
 
 def with_plan(facts: ServeFacts, rules: HostRules) -> tuple[ServeFacts, str]:

@@ -59,7 +59,7 @@ CODE = (
         "the configuration is code",
         "model-config",
         "{mimo-v2}",
-        says=("mimo_v2_flash is installed", "--trust-remote-code alone"),
+        says=("no configuration of type mimo_v2_flash", "add --trust-remote-code"),
     ),
 )
 """Of a family whose configuration the host does not have."""

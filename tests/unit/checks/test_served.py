@@ -82,12 +82,12 @@ def test_blocks_that_the_host_does_not_take_are_said(
     assert len(notes) == (int(words[1]) != tokens)
 
 
-def test_chunks_of_mimo_v2_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_chunks_of_mimo_v2_are_none(
+    models: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Its config.json names a size of chunks, and its layers attend to windows."""
-    values = json.loads(Path(folder("Llama-3.1-8B"), "config.json").read_text())
-    values |= {"model_type": "mimo_v2_flash", "attention_chunk_size": 128}
-    (tmp_path / "config.json").write_text(json.dumps(values))
-    assert check(capsys, str(tmp_path), "--max-model-len", "8192")["groups"] == []
+    words = [models["mimo-v2"], "--trust-remote-code", "--max-model-len", "8192", "-tp", "4"]
+    assert check(capsys, *words)["backends"] == {"target": {"fused_infer_attention": 48}}
 
 
 def test_an_own_predictor_shares_the_targets_group(capsys: pytest.CaptureFixture[str]) -> None:
