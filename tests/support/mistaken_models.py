@@ -74,6 +74,8 @@ MIMO_V2: dict[str, Any] = {
     "swa_v_head_dim": 128,
     "sliding_window_size": 128,
     "attention_chunk_size": 128,
+    "rope_scaling": None,
+    "swa_rope_theta": 10000,
     "add_swa_attention_sink_bias": True,
     "hybrid_layer_pattern": [0, 1, 1, 1, 1, 0, *[1, 1, 1, 1, 1, 0] * 7],
 }
