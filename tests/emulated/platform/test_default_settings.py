@@ -10,6 +10,7 @@ small. Tokens are the target's with a draft or without, so one engine shows both
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -35,6 +36,10 @@ SIZES = {"max_num_seqs": 3, "max_model_len": 512, "kv_cache_memory_bytes": 64 <<
 NEAR_TIE, SHARE = TIES["bfloat16"]
 
 ATTENTION = ("llama_target", "gemma3", "gpt_oss", "deepseek_v2_target", "deepseek_v32_target")
+CHOOSES_KEYS = "deepseek_v32_target"
+"""Of two keys with nearly equal scores it takes one, by roundings that differ between processors,
+and another token may follow. Those few that the reference does not say must come without a draft,
+too."""
 RECURRENT = ("qwen3_next", "granite4", "lfm2")
 """vLLM switches prefix caching on for the former alone."""
 SYNCHRONOUS, ASYNCHRONOUS = "scheduling is disabled", "Asynchronous scheduling is enabled"
@@ -66,7 +71,15 @@ def run(target: str, draft: str | None = None, **fields: Any) -> engine.Result:
     assert (result.draft_replays > 0) == (draft is not None)
     assert [len(tokens) for tokens in result.tokens] == [MAX_TOKENS] * len(case.prompts)
     pairs = zip(case.prompts, result.tokens, strict=True)
-    assert_choices(rows_of(target), [reference.DraftProposal(*pair) for pair in pairs])
+    choices = [reference.DraftProposal(*pair) for pair in pairs]
+    if target != CHOOSES_KEYS:
+        assert_choices(rows_of(target), choices)
+        return result
+    report = reference.judge(rows_of(target), choices, NEAR_TIE)
+    if report.wrong:
+        plain = engine.run(replace(case, draft=None))
+        assert result.tokens == plain.tokens, "\n".join(map(str, report.wrong))
+    assert len(report.wrong + report.near_ties) <= max(1, SHARE * report.checked)
     return result
 
 
