@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that never reach the end of a block at which states of the target are kept."""
+"""States of the target that are kept at the ends of blocks for prefix hits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mkv_ascend import host_versions
 from mkv_ascend.checks.facts import ServeFacts
 from mkv_ascend.checks.refusal import Refusal
 
-__all__ = ["CHECKS"]
+__all__ = ["CHECKS", "of_all_blocks"]
 
 
 def short_steps(facts: ServeFacts) -> Iterator[Refusal]:
@@ -43,4 +44,24 @@ def short_steps(facts: ServeFacts) -> Iterator[Refusal]:
         )
 
 
-CHECKS = (short_steps,)
+def states_of_all_blocks(facts: ServeFacts) -> Iterator[Refusal]:
+    """vLLM's mode of states at the end of every block; 0.23.0's adapter takes another by itself."""
+    if facts.rules is None or not facts.rules.hits_beside_states or not facts.target.recurrent:
+        return
+    if facts.engine.get("mamba_cache_mode") == "all":
+        yield of_all_blocks()
+
+
+def of_all_blocks() -> Refusal:
+    """What that mode is refused with."""
+    return Refusal(
+        "kept-states",
+        "--mamba-cache-mode all was asked for: states at the end of every block. On Ascend states "
+        f"are kept at the ends of scheduled chunks, and {host_versions.vllm_ascend()} gives that "
+        "mode blocks as long as the longest context, so that no prefix would be found again",
+        "states at the ends of chunks",
+        "use --mamba-cache-mode align",
+    )
+
+
+CHECKS = (short_steps, states_of_all_blocks)

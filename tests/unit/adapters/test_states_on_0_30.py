@@ -83,5 +83,5 @@ def test_drafts_beside_other_states_are_refused(method):
 
 @pytest.mark.parametrize("draft", [None, DENSE])
 def test_states_of_all_blocks_are_refused_with_what_is_possible(draft):
-    assert "Use --mamba-cache-mode align" in reason(GDN, draft, mode="all")
+    assert "use --mamba-cache-mode align" in reason(GDN, draft, mode="all")
     assert reason(DENSE, draft, mode="all") is None, "it has no states"

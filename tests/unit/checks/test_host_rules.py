@@ -117,6 +117,23 @@ def test_options_of_drafts_of_one_host(
     assert "draft-option" not in refused(engine, EQUAL_PAGES)
 
 
+@pytest.mark.parametrize(
+    ("target", "mode", "is_refused"),
+    [
+        ("LFM2-1.2B", "all", True),
+        ("LFM2-1.2B", "align", False),
+        ("LFM2-1.2B", None, False),
+        ("Llama-3.1-8B", "all", False),
+    ],
+)
+def test_states_at_the_end_of_every_block(
+    target: str, mode: str | None, is_refused: bool, models: dict[str, str]
+) -> None:
+    engine = {"model": models[target], "mamba_cache_mode": mode}
+    assert ("kept-states" in refused(engine, EQUAL_PAGES)) is is_refused
+    assert refused(engine, SHARED) == {}
+
+
 SIMPLE = {"kv_connector": "SimpleCPUOffloadConnector", "kv_role": "kv_both"}
 IN_MANY = {"connectors": [SIMPLE]}
 MANY = {

@@ -11,7 +11,7 @@ from mkv_ascend.checks.refusal import Refusal, RefusedError
 from tests.support.mistakes import MISTAKES
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-UNTRIED = {"draft-adapter", "draft-caches", "draft-option", "executor", "runner"}
+UNTRIED = {"draft-adapter", "draft-caches", "draft-option", "executor", "kept-states", "runner"}
 """Codes of test_speculation.py, test_host_rules.py and test_runner_v2.py."""
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from mkv_ascend.checks.about_kept_states import of_all_blocks
+
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheSpec
@@ -26,20 +28,12 @@ OF_KINDS = (
 names), and with short convolutions."""
 
 
-STATES_OF_ALL_BLOCKS = (
-    "--mamba-cache-mode all was asked for: states at the end of every block. On Ascend states are "
-    "kept at the ends of scheduled chunks, and vllm-ascend 0.30.0rc2 gives that mode blocks as "
-    "long as the longest context, so that no prefix would be found again. "
-    "Use --mamba-cache-mode align"
-)
-
-
 def why_not_served(config: VllmConfig) -> str | None:
     """What is asked for beside states that this adapter cannot take back; None: nothing."""
     speculative, model = config.speculative_config, config.model_config
     states = model.is_hybrid or model.is_attention_free
     if states and config.cache_config.mamba_cache_mode == "all":
-        return STATES_OF_ALL_BLOCKS
+        return str(of_all_blocks())
     if speculative is None:
         return None
     asked = f"{speculative.method} drafts are asked for beside {model.model}, which keeps"
