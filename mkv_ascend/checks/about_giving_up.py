@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mkv_ascend.checks.about_pipeline import layers_in_turn
+from mkv_ascend.checks.about_draft_options import host_drafts
 from mkv_ascend.checks.facts import ServeFacts
 from mkv_ascend.checks.refusal import Refusal
 
@@ -29,7 +29,7 @@ def giving_up(facts: ServeFacts) -> Iterator[Refusal]:
 def _why_not(facts: ServeFacts) -> str | None:
     if facts.speculation is None or not facts.speculation.has_cache:
         return "there is no draft with a KV cache"
-    if facts.context_parallel > 1 or layers_in_turn(facts) > 1:
+    if host_drafts(facts):
         return "vllm-ascend's own proposal drafts for this pair"
     if facts.whole("data_parallel_size", 1) > 1:
         return "--data-parallel-size is more than 1: ranks draft together, and each judges alone"

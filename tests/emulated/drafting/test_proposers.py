@@ -326,7 +326,7 @@ def test_a_target_that_names_its_image_token_otherwise_gets_a_draft(monkeypatch)
     stock = SimpleNamespace(load_model=lambda model: seen.append(model.config.image_token_index))
     monkeypatch.setattr(_proposers, "stock", lambda proposer: stock)
     monkeypatch.setattr(_proposers, "takes_images", lambda proposer: False)
-    assembly = SimpleNamespace(refuse_options=lambda: None, model_loaded=lambda: None)
+    assembly = SimpleNamespace(model_loaded=lambda: None)
     _proposers.load_model(SimpleNamespace(assembly=assembly), target)
     assert seen == [7]
     assert vars(target.config) == {"image_token_id": 7}
@@ -336,6 +336,6 @@ def test_a_target_of_language_alone_is_asked_for_nothing(monkeypatch):
     seen, target = [], object()
     monkeypatch.setattr(_proposers, "stock", lambda _: SimpleNamespace(load_model=seen.append))
     monkeypatch.setattr(_proposers, "takes_images", lambda proposer: False)
-    assembly = SimpleNamespace(refuse_options=lambda: None, model_loaded=lambda: None)
+    assembly = SimpleNamespace(model_loaded=lambda: None)
     _proposers.load_model(SimpleNamespace(assembly=assembly), target)
     assert seen == [target]
