@@ -11,7 +11,7 @@ from mkv_ascend import host_versions
 from mkv_ascend.checks.facts import ServeFacts
 from mkv_ascend.checks.refusal import Refusal
 
-__all__ = ["CHECKS"]
+__all__ = ["CHECKS", "of_groups", "of_states"]
 
 OFFLOADING = "OffloadingConnector"
 SIMPLE_OFFLOAD = "SimpleCPUOffloadConnector"
@@ -32,28 +32,38 @@ def offloading(facts: ServeFacts) -> Iterator[Refusal]:
 def simple_offload(facts: ServeFacts) -> Iterator[Refusal]:
     """vLLM's SimpleCPUOffloadConnector beside what the adapters refuse it, behind all weights.
 
-    Each adapter's ``kv_cache/kv_transfer.py`` has the reasons.
+    Each adapter's ``kv_cache/kv_transfer.py`` says the same of the groups that it has.
     """
     if SIMPLE_OFFLOAD not in _asked(facts) or facts.rules is None:
         return
     models = (facts.target, *([] if facts.draft is None else [facts.draft]))
     groups = facts.groups or 0
     if facts.rules.offload_takes_one_group and groups > 1:
-        yield Refusal(
-            "kv-connector",
-            f"{SIMPLE_OFFLOAD} is asked for, and the layers need {groups} KV groups: it asks for "
-            f"the block size of each, which {host_versions.vllm_ascend()} does not tell",
-            "models whose layers are one KV group, or AscendStoreConnector",
-            "leave --kv-transfer-config and --kv-offloading-size out, or change the connector",
-        )
+        yield of_groups(groups)
     if not facts.rules.offload_takes_one_group and any(model.recurrent for model in models):
-        yield Refusal(
-            "kv-connector",
-            f"{SIMPLE_OFFLOAD} is asked for, and there are layers with states: it keeps one "
-            "tensor of each allocation, and vllm-ascend puts states, keys and values in one",
-            "RecomputeCPUOffloadConnector",
-            "choose that one",
-        )
+        yield of_states()
+
+
+def of_groups(groups: int) -> Refusal:
+    """That connector over several KV groups."""
+    return Refusal(
+        "kv-connector",
+        f"{SIMPLE_OFFLOAD} is asked for, and the layers need {groups} KV groups: it asks for the "
+        f"block size of each, which {host_versions.vllm_ascend()} does not tell",
+        "models whose layers are one KV group, or AscendStoreConnector",
+        "leave --kv-transfer-config and --kv-offloading-size out, or change the connector",
+    )
+
+
+def of_states() -> Refusal:
+    """That connector beside recurrent states."""
+    return Refusal(
+        "kv-connector",
+        f"{SIMPLE_OFFLOAD} is asked for, and there are layers with states: it keeps one tensor of "
+        "each allocation, and vllm-ascend puts states, keys and values in one",
+        "RecomputeCPUOffloadConnector",
+        "choose that one",
+    )
 
 
 def _asked(facts: ServeFacts) -> set[str]:

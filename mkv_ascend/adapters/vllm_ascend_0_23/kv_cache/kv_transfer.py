@@ -18,6 +18,7 @@ from mkv_ascend.adapters.common.early_checks.kv_connectors import (
     ConnectorError,
     connector_names,
 )
+from mkv_ascend.checks.about_connectors import of_states
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -46,11 +47,7 @@ def check_groups(config: VllmConfig, groups: Sequence[KVCacheGroupSpec]) -> None
             "(disable_hybrid_kv_cache_manager), or AscendStoreConnector"
         )
     if SIMPLE_OFFLOAD in connectors and has_recurrent_groups:
-        raise ConnectorError(
-            f"{SIMPLE_OFFLOAD} was asked for, and there are layers with states: it keeps one "
-            "tensor of each allocation, and vllm-ascend puts states, keys and values in one. "
-            "Possible: RecomputeCPUOffloadConnector"
-        )
+        raise ConnectorError(str(of_states()))
     if SIMPLE_OFFLOAD in connectors and not any(plain):
         raise ConnectorError(
             f"{SIMPLE_OFFLOAD} was asked for: it looks for a KV group of full attention whose "

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Sized
 from typing import TYPE_CHECKING
 
-from mkv_ascend import host_versions
 from mkv_ascend.adapters.common.early_checks.kv_connectors import (
     SIMPLE_OFFLOAD,
     ConnectorError,
     connector_names,
 )
+from mkv_ascend.checks.about_connectors import of_groups
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -28,9 +28,4 @@ def check_groups(config: VllmConfig, groups: Sized) -> None:
         ConnectorError: SimpleCPUOffloadConnector with several groups.
     """
     if len(groups) > 1 and SIMPLE_OFFLOAD in connector_names(config):
-        raise ConnectorError(
-            f"{SIMPLE_OFFLOAD} was asked for, and the layers need {len(groups)} KV groups: it asks "
-            f"for the block size of each, which {host_versions.vllm_ascend()} does not tell. "
-            "Possible: a model whose layers are one KV group. Leave out --kv-transfer-config, or "
-            "choose AscendStoreConnector"
-        )
+        raise ConnectorError(str(of_groups(len(groups))))
