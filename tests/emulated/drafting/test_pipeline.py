@@ -23,10 +23,14 @@ from tests.support.pairs import (
     scenario,
     text_prompts,
 )
+from tests.support.stages import (
+    STAGES,
+    K,
+    assert_both_give_states,
+    judged_head_on_both_stages,
+    judged_stage_in_between,
+)
 from tests.support.tiny_models import model_directory
-
-STAGES = {"pipeline_parallel_size": 2}
-K = 3
 
 needs_float32 = pytest.mark.skipif(
     engine.compared_dtype() != "float32",
@@ -50,29 +54,12 @@ def test_tokens_proposals_and_acceptance_are_the_references(target, draft, metho
     assert (result.draft_replays > 0) == (graphs is not None)
 
 
-def assert_both_stages_give_states(log):
-    """The states at depths 1 to 3 of gpt-oss, whose four layers lie on two stages."""
-    assert "this stage gives those at depths [1, 2], and is sent []" in log
-    assert "this stage gives those at depths [3], and is sent [1, 2]" in log
-
-
 @needs_float32
 @pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"])
 @pytest.mark.parametrize("method", ["eagle3", "dflash"])
 def test_heads_on_hidden_states_of_layers_of_both_stages(method, graphs):
-    """Their keys are in a KV group of which the first stage has no layer."""
-    result = assert_reference(
-        "gpt_oss",
-        f"gpt_oss_{method}",
-        method,
-        K,
-        engine=STAGES,
-        graphs=graphs,
-        traced=graphs == "FULL_AND_PIECEWISE",
-    )
-    assert_both_stages_give_states(result.log)
+    result = judged_head_on_both_stages(method, graphs, {})
     assert engine.replayed(result.log) == (graphs is not None)
-    assert (result.draft_replays > 0) == (graphs is not None)
 
 
 def test_a_draft_has_all_its_layers_however_the_targets_are_shared_out(monkeypatch):
@@ -144,19 +131,7 @@ def test_tokens_that_are_looked_up():
 
 @needs_float32
 def test_a_stage_in_between_sends_on_what_it_was_sent():
-    """In graphs. Of four layers the second stage has two."""
-    result = assert_reference(
-        "gemma3",
-        "gemma3_eagle3",
-        "eagle3",
-        K,
-        engine={"pipeline_parallel_size": 3},
-        graphs="FULL_DECODE_ONLY",
-    )
-    assert "this stage gives those at depths [1], and is sent []" in result.log
-    assert "this stage gives those at depths [2, 3], and is sent [1]" in result.log
-    assert "this stage gives those at depths [], and is sent [1, 2, 3]" in result.log
-    assert engine.replayed(result.log)
+    assert engine.replayed(judged_stage_in_between({}).log)
 
 
 @pytest.mark.parametrize("preempted", [False, True], ids=["prefix hits", "preemption"])
@@ -177,7 +152,7 @@ def test_a_head_on_hidden_states_of_a_part_of_the_tokens(preempted):
         force_preemption=preempted,
     )
     result = engine.run(case)
-    assert_both_stages_give_states(result.log)
+    assert_both_give_states(result.log)
     assert_greedy_tokens_of_reference(case, result)
     near_tie, _ = TIES[engine.compared_dtype()]
     report = reference.judge(speculation.DraftHead(head, target).rows, result.proposals, near_tie)

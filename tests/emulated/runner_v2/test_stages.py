@@ -17,6 +17,7 @@ from tests.support.pairs import (
     scenario,
     text_prompts,
 )
+from tests.support.stages import STAGES, K, judged_head_on_both_stages, judged_stage_in_between
 from tests.support.stock import RUNNER_V2
 from tests.support.tiny_models import model_directory
 
@@ -25,8 +26,6 @@ pytestmark = pytest.mark.skipif(
     engine.compared_dtype() != "float32",
     reason="in 16 bits too many choices are near ties to tell what an engine must do",
 )
-STAGES = {"pipeline_parallel_size": 2}
-K = 3
 
 
 @pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY"])
@@ -49,37 +48,11 @@ def test_tokens_proposals_and_acceptance_are_the_references(target, draft, metho
 @pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"])
 @pytest.mark.parametrize("method", ["eagle3", "dflash"])
 def test_heads_on_hidden_states_of_layers_of_both_stages(method, graphs):
-    """Their keys are in a KV group of which the first stage has no layer."""
-    result = assert_reference(
-        "gpt_oss",
-        f"gpt_oss_{method}",
-        method,
-        K,
-        RUNNER_V2,
-        engine=STAGES,
-        graphs=graphs,
-        traced=graphs == "FULL_AND_PIECEWISE",
-    )
-    assert "this stage gives those at depths [1, 2], and is sent []" in result.log
-    assert "this stage gives those at depths [3], and is sent [1, 2]" in result.log
-    assert (result.draft_replays > 0) == (graphs is not None)
+    judged_head_on_both_stages(method, graphs, RUNNER_V2)
 
 
 def test_a_stage_in_between_sends_on_what_it_was_sent():
-    """In graphs. Of four layers the second stage has two."""
-    result = assert_reference(
-        "gemma3",
-        "gemma3_eagle3",
-        "eagle3",
-        K,
-        RUNNER_V2,
-        engine={"pipeline_parallel_size": 3},
-        graphs="FULL_DECODE_ONLY",
-    )
-    assert "this stage gives those at depths [1], and is sent []" in result.log
-    assert "this stage gives those at depths [2, 3], and is sent [1]" in result.log
-    assert "this stage gives those at depths [], and is sent [1, 2, 3]" in result.log
-    assert result.draft_replays > 0
+    assert judged_stage_in_between(RUNNER_V2).draft_replays > 0
 
 
 def test_more_requests_than_three_batches_hold():
