@@ -22,6 +22,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaMLP
 
 from tests.support.tiny_models.heads import MTP_HEADS, Head, attend, separate_experts
 from tests.support.tiny_models.own_names import OwnNames
+from tests.support.tiny_models.plain_attention import by_head, turned, within_window
 
 MODEL_TYPE = "mimo_v2_flash"
 
@@ -70,14 +71,13 @@ class Attention(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """[rows, tokens, width]; ``attention_mask`` is added to the scores."""
-        query = self._turned(by_head(self.q_proj(hidden_states), self.size))
-        key = self._turned(by_head(self.k_proj(hidden_states), self.size))
+        query = by_head(self.q_proj(hidden_states), self.size)
+        key = by_head(self.k_proj(hidden_states), self.size)
+        query, key = (turned(part, self.rotated, self.base) for part in (query, key))
         value = by_head(self.v_proj(hidden_states), self.value_size) * self.value_scale
         key, value = (part.repeat_interleave(self.shared, dim=1) for part in (key, value))
         scores = query @ key.mT * self.size**-0.5 + attention_mask
-        if self.window is not None:
-            behind = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(-self.window)
-            scores = scores.masked_fill(behind, -torch.inf)
+        scores = within_window(scores, self.window)
         attended = (self._shares(scores) @ value).transpose(1, 2)
         states: torch.Tensor = self.o_proj(attended.flatten(-2))
         return states
@@ -89,25 +89,9 @@ class Attention(nn.Module):
         sinks = self.attention_sink_bias[:, None, None].expand(*scores.shape[:-1], 1)
         return torch.cat([sinks, scores], dim=-1).softmax(-1)[..., 1:]
 
-    def _turned(self, heads: torch.Tensor) -> torch.Tensor:
-        """``heads`` whose first ``rotated`` elements are turned by their position from 0 on."""
-        half = self.rotated // 2
-        angles = torch.arange(heads.shape[-2])[:, None] * self.base ** (-torch.arange(half) / half)
-        first, second, kept = heads.split([half, half, self.size - self.rotated], dim=-1)
-        turned = [
-            first * angles.cos() - second * angles.sin(),
-            second * angles.cos() + first * angles.sin(),
-        ]
-        return torch.cat([*turned, kept], dim=-1)
-
 
 SIZES_OF_ATTENTION = ("head_dim", "v_head_dim", "num_attention_heads", "num_key_value_heads")
 """Names in config.json, before which layers with a window have ``swa_``."""
-
-
-def by_head(rows: torch.Tensor, size: int) -> torch.Tensor:
-    """[rows, heads, tokens, ``size``] of [rows, tokens, heads * ``size``]."""
-    return rows.unflatten(-1, (-1, size)).transpose(1, 2)
 
 
 class Router(nn.Linear):
@@ -172,11 +156,16 @@ class MimoV2Layer(LlamaDecoderLayer):
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor, **_: Any
     ) -> torch.Tensor:
         """Both halves with what they add to; positions count from 0."""
-        normed = self.input_layernorm(hidden_states)
-        attended = self.self_attn(hidden_states=normed, attention_mask=attention_mask)
-        hidden_states = hidden_states + attended
-        fed = self.mlp(self.post_attention_layernorm(hidden_states))
-        return cast("torch.Tensor", hidden_states + fed)
+        return both_halves(self, self.post_attention_layernorm, hidden_states, attention_mask)
+
+
+def both_halves(
+    layer: Any, norm: nn.Module, states: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """Attention and what is fed behind it, each added to ``states``; ``norm`` stands between."""
+    attended = layer.self_attn(hidden_states=layer.input_layernorm(states), attention_mask=mask)
+    states = states + attended
+    return cast("torch.Tensor", states + layer.mlp(norm(states)))
 
 
 class MimoV2ForCausalLM(OwnNames, LlamaForCausalLM):
@@ -256,11 +245,7 @@ class DraftingLayer(nn.Module):
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor, **_: Any
     ) -> torch.Tensor:
         """Both halves with what they add to."""
-        normed = self.input_layernorm(hidden_states)
-        attended = self.self_attn(hidden_states=normed, attention_mask=attention_mask)
-        hidden_states = hidden_states + attended
-        fed = self.mlp(self.pre_mlp_layernorm(hidden_states))
-        return cast("torch.Tensor", hidden_states + fed)
+        return both_halves(self, self.pre_mlp_layernorm, hidden_states, attention_mask)
 
 
 @functools.cache

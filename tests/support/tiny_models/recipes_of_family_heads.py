@@ -17,6 +17,12 @@ _WIDE_HEAD: Mapping[str, Any] = {
     "num_hidden_layers": 1,
 }
 
+# On the embedding and on the output of the first layer.
+_ON_TWO_LAYERS = {
+    **_WIDE_HEAD,
+    "eagle_aux_hidden_state_layer_ids": [0, 1],
+    "num_aux_hidden_states": 2,
+}
 
 HEADS_OF_FAMILIES: tuple[DerivedRecipe, ...] = (
     HeadRecipe(
@@ -88,11 +94,7 @@ HEADS_OF_FAMILIES: tuple[DerivedRecipe, ...] = (
         model_type="llama",
         source="minimax_m2",
         method="eagle3",
-        architecture={
-            **_WIDE_HEAD,
-            "eagle_aux_hidden_state_layer_ids": [0, 1],
-            "num_aux_hidden_states": 2,
-        },
+        architecture=_ON_TWO_LAYERS,
         steps=60,
     ),
     HeadRecipe(
@@ -101,11 +103,7 @@ HEADS_OF_FAMILIES: tuple[DerivedRecipe, ...] = (
         model_type="llama",
         source="mimo",
         method="eagle3",
-        architecture={
-            **_WIDE_HEAD,
-            "eagle_aux_hidden_state_layer_ids": [0, 1],
-            "num_aux_hidden_states": 2,
-        },
+        architecture=_ON_TWO_LAYERS,
         steps=60,
     ),
     HeadRecipe(
@@ -121,11 +119,7 @@ HEADS_OF_FAMILIES: tuple[DerivedRecipe, ...] = (
         model_type="llama",
         source="mimo_v2",
         method="eagle3",
-        architecture={
-            **_WIDE_HEAD,
-            "eagle_aux_hidden_state_layer_ids": [0, 1],
-            "num_aux_hidden_states": 2,
-        },
+        architecture=_ON_TWO_LAYERS,
         steps=60,
     ),
     HeadRecipe(

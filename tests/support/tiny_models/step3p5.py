@@ -22,6 +22,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from tests.support.tiny_models.heads import MTP_HEADS, Head, attend
 from tests.support.tiny_models.own_names import OwnNames
+from tests.support.tiny_models.plain_attention import by_head, turned, within_window
 
 MODEL_TYPE = "step3p5"
 
@@ -81,33 +82,18 @@ class Attention(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """[rows, tokens, width]; ``attention_mask`` is added to the scores."""
-        query = self._turned(self.q_norm(self._by_head(self.q_proj(hidden_states))))
-        key = self._turned(self.k_norm(self._by_head(self.k_proj(hidden_states))))
-        value = self._by_head(self.v_proj(hidden_states))
+        query = self.q_norm(by_head(self.q_proj(hidden_states), self.size))
+        key = self.k_norm(by_head(self.k_proj(hidden_states), self.size))
+        query, key = (turned(part, self.rotated, self.base) for part in (query, key))
+        value = by_head(self.v_proj(hidden_states), self.size)
         shared = self.heads // self.groups
         key, value = (part.repeat_interleave(shared, dim=1) for part in (key, value))
         scores = query @ key.mT * self.size**-0.5 + attention_mask
-        if self.window is not None:
-            behind = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(-self.window)
-            scores = scores.masked_fill(behind, -torch.inf)
+        scores = within_window(scores, self.window)
         attended = (scores.softmax(-1) @ value).transpose(1, 2)
         gated = attended * self.g_proj(hidden_states).sigmoid()[..., None]
         states: torch.Tensor = self.o_proj(gated.flatten(-2))
         return states
-
-    def _by_head(self, rows: torch.Tensor) -> torch.Tensor:
-        return rows.unflatten(-1, (-1, self.size)).transpose(1, 2)
-
-    def _turned(self, heads: torch.Tensor) -> torch.Tensor:
-        """``heads`` whose first ``rotated`` elements are turned by their position from 0 on."""
-        half = self.rotated // 2
-        angles = torch.arange(heads.shape[-2])[:, None] * self.base ** (-torch.arange(half) / half)
-        first, second, kept = heads.split([half, half, self.size - self.rotated], dim=-1)
-        turned = [
-            first * angles.cos() - second * angles.sin(),
-            second * angles.cos() + first * angles.sin(),
-        ]
-        return torch.cat([*turned, kept], dim=-1)
 
 
 class Mlp(nn.Module):

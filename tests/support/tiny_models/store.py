@@ -53,10 +53,10 @@ OWN_CODE_FILES: dict[str, tuple[str, ...]] = {
     "hy_v3": ("hy_v3.py", "own_names.py"),
     "kimi_linear": ("kimi_linear.py", "own_names.py"),
     "longcat_flash": ("longcat_flash.py", "own_names.py"),
-    "mimo_v2_flash": ("mimo_v2.py", "own_names.py"),
+    "mimo_v2_flash": ("mimo_v2.py", "own_names.py", "plain_attention.py"),
     "nemotron_h": ("nemotron_h.py", "own_names.py"),
     "pangu_ultra_moe": ("openpangu.py", "own_names.py"),
-    "step3p5": ("step3p5.py", "own_names.py"),
+    "step3p5": ("own_names.py", "plain_attention.py", "step3p5.py"),
 }
 """Family -> those that decide on its model, besides: transformers has no class of it."""
 
@@ -71,13 +71,13 @@ MTP_CODE_FILES = {
     "glm4_moe_lite": ("heads_glm4.py", "heads_glm4_lite.py"),
     "hy_v3": ("hy_v3.py", "heads_glm4.py"),
     "longcat_flash": ("longcat_flash.py",),
-    "mimo_v2_flash": ("mimo_v2.py",),
+    "mimo_v2_flash": ("mimo_v2.py", "plain_attention.py"),
     "nemotron_h": ("nemotron_h.py",),
     "pangu_ultra_moe": ("openpangu.py", "heads_glm4.py", "heads_glm4_lite.py"),
     "qwen2": ("heads_mimo.py",),
     "qwen3_5": ("heads_qwen3_5.py",),
     "qwen3_5_moe": ("heads_qwen3_5.py",),
-    "step3p5": ("step3p5.py",),
+    "step3p5": ("plain_attention.py", "step3p5.py"),
 }
 """Family -> those that decide on its drafting layer, besides."""
 
