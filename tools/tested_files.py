@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files and tests that lists of checks name more than once."""
+
+from __future__ import annotations
+
+DRAFT_WINDOWS = "tests/emulated/drafting/test_draft_windows.py"
+GROUPS = "tests/emulated/drafting/test_drafting_groups.py"
+GRAPHS = "tests/emulated/graphs/test_draft_graphs.py"
+COST = "tests/emulated/drafting/test_drafting_cost.py"
+RANKS = "tests/emulated/drafting/test_drafting_data_parallel.py"
+PAIRS = "tests/emulated/drafting/test_pairs.py"
+REFERENCE = (
+    "tests/emulated/drafting/test_drafting_reference.py"
+    "::test_proposals_and_acceptance_are_the_references"
+)
+PLANNER = "tests/emulated/layout/test_planner.py"
+PLANNED = f"{PLANNER}::test_what_is_explained_is_what_an_engine_allocates"
+PREDICTED = f"{PLANNER}::test_a_predictor_of_numbers_alone_is_what_vllm_builds"
+INSIDE = f"{PLANNER}::test_a_language_model_inside_is_planned_as_vllm_builds_it"
+SEAT = "tests/emulated/platform/test_seat.py"
+COMPRESSED = "tests/emulated/models/test_deepseek_v4.py"
+V2 = "tests/emulated/runner_v2/test_drafts.py"
+V2_GRAPHS = "tests/emulated/runner_v2/test_graphs.py"
+V2_STOCK_GRAPHS = "tests/emulated/runner_v2/test_stock_graphs.py"
+V2_SAMPLING = "tests/emulated/runner_v2/test_sampling.py"
+V2_STAGES = "tests/emulated/runner_v2/test_stages.py"
+AT_RANDOM = f"{V2_SAMPLING}::test_a_model_that_drafts_for_itself_at_random_is_always_right"
+LOADS = "tests/emulated/runner_v2/test_following_loads.py"
+REQUESTS = "tests/emulated/drafting/test_drafting_requests.py"
+HITS = "tests/emulated/recurrent/test_hits_of_recurrent_drafts.py"
+STATED = (
+    "tests/emulated/recurrent/test_recurrent_drafts.py::test_targets_without_states_and_with_others"
+)
+WINDOWS = "tests/emulated/recurrent/test_convolutions_with_triton.py"
+MAMBA = "tests/emulated/recurrent/test_mamba_models.py"
+STATES = "tests/emulated/recurrent/test_gated_delta_nets.py"
+STOCK = "tests/emulated/models/test_stock.py"
+SETTINGS = "tests/emulated/platform/test_default_settings.py"
+PICTURES = "tests/emulated/drafting/test_pictures.py"
+EIGHT_BITS = "tests/emulated/drafting/test_eight_bits.py"
+EIGHT_BITS_OF_TARGETS = "tests/emulated/drafting/test_eight_bits_of_targets.py"
+ADAPTED = "tests/emulated/drafting/test_adapters_beside_heads.py::test_tokens_and_drafts"
+CELL = "tests/emulated/benchmarks/test_matrix.py::test_a_cell_ends_as_published"
+GIVING_UP = "tests/emulated/drafting/test_giving_up.py"
+STAGES = "tests/emulated/drafting/test_pipeline.py"
+BEHIND_STAGES = f"{STAGES}::test_tokens_proposals_and_acceptance_are_the_references"
+STATES_OF_STAGES = f"{STAGES}::test_heads_on_hidden_states_of_layers_of_both_stages"
+DISAGGREGATED = (
+    "tests/emulated/kv_transfer/test_disaggregated.py"
+    "::test_what_another_engine_read_is_decoded_and_drafted_behind"
+)
