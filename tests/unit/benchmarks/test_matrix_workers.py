@@ -45,9 +45,17 @@ def waited_for(told: Callable[[], bool], seconds: float = 60.0) -> bool:
 
 def is_gone(process: int) -> bool:
     """Whether a process has ended, though nobody may have asked for its status yet."""
-    if not psutil.pid_exists(process):
+    try:
+        return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return True
-    return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
+
+
+def leads_a_session(process: int) -> bool:
+    try:
+        return os.getsid(process) == process
+    except ProcessLookupError:  # it ended while it was looked at
+        return False
 
 
 def test_engines_end_with_the_process_that_started_them() -> None:
@@ -76,7 +84,7 @@ def test_a_run_that_is_stopped_ends_its_engines() -> None:
 
     def engine_runs() -> bool:
         children = psutil.Process(run.pid).children(recursive=True)
-        started[:] = [one for one in children if os.getsid(one.pid) == one.pid]
+        started[:] = [one for one in children if leads_a_session(one.pid)]
         return bool(started)
 
     assert waited_for(engine_runs)

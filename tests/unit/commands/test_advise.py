@@ -315,7 +315,10 @@ HANG_SECONDS = 60
 
 def is_simulating(process: psutil.Process) -> bool:
     """Whether it was spawned for a side; its start alone takes less time of a processor."""
-    return "spawn_main" in " ".join(process.cmdline()) and sum(process.cpu_times()[:2]) > 1
+    try:
+        return "spawn_main" in " ".join(process.cmdline()) and sum(process.cpu_times()[:2]) > 1
+    except psutil.NoSuchProcess:  # some other child, such as one that imports ask the machine by
+        return False
 
 
 def wait_for(find: Callable[[], list[psutil.Process]], number: int) -> list[psutil.Process]:
