@@ -292,17 +292,18 @@ class FaultyServer:
         _, left = watched.wait_until_gone(GONE_SECONDS)
         verdict.sockets = len(watched.sockets())
         verdict.gone = time.monotonic() - at
+        # vLLM's engine core waits for requests of an API server that was killed.
+        is_vllms = case.victim == "server"
         if left:
-            # vLLM's engine core waits for requests of an API server that was killed.
-            is_vllms = case.victim == "server"
             found = verdict.of_vllm if is_vllms else verdict.problems
             found.append(f"left after {verdict.gone:.0f} s: {', '.join(left)}")
         elif verdict.gone > HANG_SECONDS:
             waits = verdict.of_vllm if case.fault == SIGTERM else verdict.problems
             waits.append(f"processes lived on for {verdict.gone:.0f} s")
         if files := watched.left_behind():
-            # Of the queues between vLLM's engine core and its workers.
-            found = verdict.of_vllm if case.victim == "worker" else verdict.problems
+            # Of the queues between vLLM's engine core and its workers, who may live on with them.
+            lives = bool(left) and is_vllms
+            found = verdict.of_vllm if lives or case.victim == "worker" else verdict.problems
             found.append(f"left behind: {', '.join(files)}")
 
     def _works_again(self, case: Case, requests: Sequence[Request]) -> list[str]:
