@@ -3,6 +3,7 @@
 
     .venv/bin/python tools/mutation.py attention                go on where the last run stopped
     .venv/bin/python tools/mutation.py layout --only pooling.py retention.py
+    .venv/bin/python tools/mutation.py layout --tenth 3         a sample: one of ten
     .venv/bin/python tools/mutation.py attention --report       only say what is known
     .venv/bin/python tools/mutation.py --json figures.json      all rooms, figures for a page
 
@@ -30,6 +31,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,7 @@ from mutation_results import (
     SURVIVES,
     UNCALLED,
     Figures,
+    Mutant,
     Room,
     figures_of,
     mutants_of,
@@ -56,27 +59,52 @@ ROOMS = {
     name: Room(name, f"mkv_ascend/{name}", f"tests/unit/{name}")
     for name in ("attention", "checks", "drafting", "layout", "metrics", "ops")
 }
+ALL = "from mutmut.__main__ import cli; cli()"
+# mutmut judges those again whose names it is given, so the rest is hidden from it instead.
+SAMPLE = """
+from mutmut import __main__ as mutmut
+
+def sample(every=mutmut.collect_source_file_mutation_data, **names):
+    mutants, files = every(**names)
+    return [one for one in mutants if one[1].endswith("{ending}")], files
+
+mutmut.collect_source_file_mutation_data = sample
+mutmut.cli()
+"""
 MISSING = "mutmut is not installed here: `make setup` installs it"
 
 
-def run(room: Room, folder: Path, only: Sequence[str], jobs: int, seconds: float | None) -> bool:
+@dataclass(frozen=True)
+class Wanted:
+    """Which mutants of a room: ``only``: of these files; ``ending``: whose names end so."""
+
+    only: Sequence[str] = ()
+    ending: str = ""
+
+    def of(self, room: Room, folder: Path) -> list[Mutant]:
+        """Those that mutmut has made in ``folder``."""
+        every = mutants_of(ROOT, folder, room, self.only)
+        return [one for one in every if one.name.endswith(self.ending)]
+
+
+def run(room: Room, folder: Path, wanted: Wanted, jobs: int, seconds: float | None) -> bool:
     """Judge what is not judged yet; False if the time is over before.
 
     Raises:
         SystemExit: mutmut could not begin, for instance as a test fails without a mutant.
     """
     end = math.inf if seconds is None else time.monotonic() + seconds
-    make_workplace(ROOT, folder, room, only)
+    make_workplace(ROOT, folder, room, wanted.only)
     forget_what_tests_may_catch_now(ROOT, folder, room)
-    program = "from mutmut.__main__ import cli; cli()"
+    program = SAMPLE.format(ending=wanted.ending) if wanted.ending else ALL
     arguments = ["-c", program, "run", "--max-children", str(jobs)]
     status = run_program(folder, folder, arguments, end)
     if status:
         sys.exit(f"mutmut ended with {status} on {room.name}: see above")
-    return status == 0 and meets_all_tests(room, folder, only, end)
+    return status == 0 and meets_all_tests(room, folder, wanted, end)
 
 
-def meets_all_tests(room: Room, folder: Path, only: Sequence[str], end: float) -> bool:
+def meets_all_tests(room: Room, folder: Path, wanted: Wanted, end: float) -> bool:
     """Let what survives meet all tests of the room, alone; False if the time is over before.
 
     mutmut runs the tests that it has seen calling a function. Of one that is called while its
@@ -85,7 +113,7 @@ def meets_all_tests(room: Room, folder: Path, only: Sequence[str], end: float) -
     options = ["-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", room.tests]
     left = [
         mutant.name
-        for mutant in mutants_of(ROOT, folder, room, only)
+        for mutant in wanted.of(room, folder)
         if mutant.kind == CHANGE
         and mutant.outcome in (SURVIVES, UNCALLED)
         and not has_met_all_tests(folder, mutant.name)
@@ -136,6 +164,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("rooms", nargs="*", metavar="room", help=", ".join(ROOMS))
     parser.add_argument("--only", nargs="+", default=[], metavar="FILE", help="files of the room")
+    parser.add_argument(
+        "--tenth",
+        default="",
+        choices=[*"0123456789"],
+        metavar="DIGIT",
+        help="only mutants whose numbers end so: a sample of all functions",
+    )
     parser.add_argument("--report", action="store_true", help="run nothing")
     parser.add_argument("--diffs", action="store_true", help="show what survives")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
@@ -149,11 +184,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Not at once, which would leave mutmut running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated; the next run goes on"))
     found: dict[str, Figures] = {}
+    wanted = Wanted(given.only, given.tenth)
     for name in given.rooms or ROOMS:
         room, folder = ROOMS[name], CACHE / name
-        if not given.report and not run(room, folder, given.only, given.jobs, given.seconds):
+        if not given.report and not run(room, folder, wanted, given.jobs, given.seconds):
             print(f"{name}: stopped; the next run goes on", flush=True)
-        found[name] = figures_of(mutants_of(ROOT, folder, room, given.only))
+        found[name] = figures_of(wanted.of(room, folder))
     report(found, given.diffs)
     if given.json is not None:
         write_json(given.json, found)

@@ -208,7 +208,9 @@ def test_a_run_ends_in_time(
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     monkeypatch.setattr(mutation, "ROOT", root)
     begin = time.monotonic()
-    assert mutation.run(ROOM, tmp_path / "work", [], 1, None if ended else 0.5) == ended
+    assert (
+        mutation.run(ROOM, tmp_path / "work", mutation.Wanted(), 1, None if ended else 0.5) == ended
+    )
     assert time.monotonic() - begin < 30
 
 
@@ -231,12 +233,42 @@ def test_what_survives_meets_all_tests_once(
     monkeypatch.setattr(mutation, "run_program", run_program)
     name = "mkv_ascend.layout.pooling.x_least__mutmut_4"
     for _ in range(2):
-        ended = mutation.meets_all_tests(ROOM, folder, [], math.inf)
+        ended = mutation.meets_all_tests(ROOM, folder, mutation.Wanted(), math.inf)
         assert ended == (status is not None)
     # One that time was not enough for is asked again; wordings are not asked for.
     assert asked == [("", ROOM.tests), (name, ROOM.tests)] * (1 if ended else 2)
     found = {one.name: one.outcome for one in mutants_of(root, folder, ROOM)}
     assert found[name] == outcome
+
+
+FAKE = """
+from pathlib import Path
+
+def collect_source_file_mutation_data(*, mutant_names):
+    assert mutant_names == ()
+    names = [f"mkv_ascend.layout.pooling.x_least__mutmut_{number}" for number in range(1, 30)]
+    return [("data", name, None) for name in names], {}
+
+def cli():
+    mutants, _ = collect_source_file_mutation_data(mutant_names=())
+    Path("judged.txt").write_text(" ".join(name for _, name, _ in mutants))
+"""
+
+
+def test_a_sample_hides_the_rest_from_mutmut(
+    root: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "modules" / "mutmut"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(FAKE)
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    monkeypatch.setattr(mutation, "ROOT", root)
+    wanted = mutation.Wanted(ending="3")
+    assert mutation.run(ROOM, folder, wanted, 1, None)
+    judged = (folder / "judged.txt").read_text().split()
+    assert [name.rpartition("_")[2] for name in judged] == ["3", "13", "23"]
+    assert [one.name.rpartition("_")[2] for one in wanted.of(ROOM, folder)] == ["3"]
 
 
 def test_tests_that_fail_without_a_mutant_judge_none(
@@ -245,7 +277,7 @@ def test_tests_that_fail_without_a_mutant_judge_none(
     monkeypatch.setattr(mutation, "ROOT", root)
     monkeypatch.setattr(mutation, "run_program", lambda *_: 4)
     with pytest.raises(SystemExit, match="tests/unit/layout fails without a mutant, with 4"):
-        mutation.meets_all_tests(ROOM, folder, [], math.inf)
+        mutation.meets_all_tests(ROOM, folder, mutation.Wanted(), math.inf)
     assert UNCALLED in {one.outcome for one in mutants_of(root, folder, ROOM)}
 
 
@@ -259,7 +291,7 @@ def test_a_run_that_cannot_begin_says_so(
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     monkeypatch.setattr(mutation, "ROOT", root)
     with pytest.raises(SystemExit, match="mutmut ended with 1 on layout"):
-        mutation.run(ROOM, tmp_path / "work", [], 1, None)
+        mutation.run(ROOM, tmp_path / "work", mutation.Wanted(), 1, None)
 
 
 def test_a_report_runs_nothing_and_fails_where_something_survives(
