@@ -142,7 +142,8 @@ def answer_to(one: Drawn) -> Answer:
 def _answer(one: Drawn, words: list[str]) -> Answer:
     device = DeviceFacts(one.devices, one.memory, DeviceGeneration.A2, "drawn")
     try:
-        facts, unplanned = judge(read_command(words), device, installed.rules(), one.runner)
+        rules = installed.rules()
+        facts, unplanned = judge(read_command(words, rules.vllm), device, rules, one.runner)
     except CommandError as error:
         return Answer("unreadable" if str(error) else "failed", str(error))
     except RefusedError as error:

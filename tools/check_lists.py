@@ -312,6 +312,7 @@ EMULATED = {
         "tests/emulated/runner_v2/test_axes_in_turns.py",
         "tests/emulated/platform/test_early_check.py",
         "tests/emulated/platform/test_platform.py",
+        "tests/emulated/platform/test_serve_arguments.py",
         SEAT,
         # What vLLM makes of entry points and VLLM_PLUGINS, as on 0.23.0.
         f"--deselect={SEAT}::test_uninstalled_leaves_stock",

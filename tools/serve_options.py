@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of ``vllm serve`` as vLLM's own parser has them: writes ``serve_options.json``.
+"""The options of ``vllm serve`` as vLLM's own parser has them: writes ``serve_options_*.json``.
 
-``mkv-ascend emulate -- python tools/serve_options.py`` does it.
+``mkv-ascend emulate -- python tools/serve_options.py`` does it for the installed release.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import inspect
 import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from mkv_ascend.adapters.host_probe import vllm_parser
-from mkv_ascend.commands.serve_arguments import OPTIONS_FILE
+from mkv_ascend.adapters.installed import rules
+from mkv_ascend.commands.serve_arguments import options_file
 
 __all__ = ["described_options", "text_of", "vllm_parser"]
 
@@ -50,6 +53,10 @@ def _described(action: argparse.Action) -> dict[str, Any]:
     if option["form"] == "word" and is_class:
         # A class of vLLM that refuses objects without its fields.
         option["form"] = "object"
+    if (described := _class_of(action)) is not None:
+        option["fields"] = sorted(field.name for field in dataclasses.fields(described))
+    if action.dest == "speculative_config" and takes_dashes_in_drafts():
+        option["dashes"] = True
     if _result(action.type, "None") is None:
         option["optional"] = True
     if action.nargs is not None:
@@ -59,6 +66,38 @@ def _described(action: argparse.Action) -> dict[str, Any]:
     elif action.choices is not None:
         option["choices"] = list(action.choices)
     return option
+
+
+def _class_of(action: argparse.Action) -> Any:
+    """The dataclass of vLLM that an object of this option becomes; None if it is none."""
+    if action.dest == "speculative_config":
+        # Read as any object, and made one when the engine is configured.
+        from vllm.config import SpeculativeConfig
+
+        return SpeculativeConfig
+    read = action.type
+    if inspect.isfunction(read):
+        # An option that may be None reads all else by another function.
+        read = inspect.getclosurevars(read).nonlocals.get("return_type", read)
+    parameters = inspect.signature(read).parameters if inspect.isfunction(read) else {}
+    return parameters["cls"].default if "cls" in parameters else None
+
+
+def takes_dashes_in_drafts() -> bool:
+    """Whether a field of ``--speculative-config`` may be written with dashes."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    asked: Any = EngineArgs(model="m", speculative_config={"no-field": 1})
+    refused = _raised(lambda: asked.create_speculative_config(None, None))
+    return "no_field" in str(refused)
+
+
+def _raised(call: Callable[[], Any]) -> Exception | None:
+    try:
+        call()
+    except Exception as error:
+        return error
+    return None
 
 
 def _form(read: Any) -> str:
@@ -89,4 +128,5 @@ def text_of(options: Iterable[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    OPTIONS_FILE.write_text(text_of(described_options(vllm_parser())), encoding="utf-8")
+    text = text_of(described_options(vllm_parser()))
+    options_file(rules().vllm).write_text(text, encoding="utf-8")

@@ -14,7 +14,8 @@ __all__ = ["HostRules"]
 class HostRules:
     """What a host does with models, as far as options and config.json files tell.
 
-    ``quantizations``: of weights, as its platform names them (``supported_quantization``).
+    ``vllm``: its release of vLLM, such as 0.23. ``quantizations``: of weights, as its platform
+    names them (``supported_quantization``).
     ``equal_pages``: whether vLLM makes attention and states of a target equal pages, by padding,
     and their operators take strides. Else blocks of attention have keys of as many bytes as a
     state, where that can be. ``indexer_is_a_layer``: whether the indexer of sparse attention has a
@@ -28,6 +29,7 @@ class HostRules:
     Kimi delta attention keeps a state for each draft token, so that rejected ones are taken back.
     """
 
+    vllm: str
     quantizations: tuple[str, ...]
     equal_pages: bool
     indexer_is_a_layer: bool

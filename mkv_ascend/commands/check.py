@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     words = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     try:
         emulated, words = split_emulate(words)
-        engine = read_command(words)
+        engine = read_command(words, rules().vllm)
         device = devices_of(arguments, emulated)
         runner = runner_asked_for(arguments.runner, "check")
     except (CommandError, UnknownRunnerError, envs.EnvironmentVariableError) as error:

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading the arguments of ``vllm serve`` without vLLM, whose import alone takes 12 s.
 
-``serve_options.json`` lists the options of vLLM 0.23.0: spellings, name and form of the value.
-``tools/serve_options.py`` writes it from vLLM's own parser, and
-tests/emulated/platform/test_serve_arguments.py compares both on the same commands.
+``serve_options_0.23.json`` and its like list the options of a release of vLLM: spellings, name,
+form of the value, and fields of an object. ``tools/serve_options.py`` writes them from vLLM's own
+parser, and tests/emulated/platform/test_serve_arguments.py compares both on the same commands.
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import functools
 import json
 import re
@@ -18,13 +19,16 @@ from typing import Any, NoReturn
 
 from mkv_ascend.commands.argument_types import json_object, json_value
 
-OPTIONS_FILE = Path(__file__).with_name("serve_options.json")
+BARE_NUMBER = re.compile(r"\b\d+(?:\.\d+)?[kKmMgGtT]\b")
+QUOTED = re.compile(r'("(?:[^"\\]|\\.)*")')
 
 MULTIPLIERS = {
     **{letter: 1000 ** (place + 1) for place, letter in enumerate("kmgt")},
     **{letter: 1024 ** (place + 1) for place, letter in enumerate("KMGT")},
 }
 """vLLM's endings of numbers: small letters decimal, capital ones binary."""
+MOST_SHOWN = 60
+"""Characters of a name that a message repeats."""
 
 
 class CommandError(ValueError):
@@ -36,11 +40,17 @@ class _Parser(argparse.ArgumentParser):
         raise CommandError(message)
 
 
-def read_command(words: Sequence[str]) -> dict[str, Any]:
+def options_file(release: str) -> Path:
+    """The file of the options of a release of vLLM, such as 0.23."""
+    return Path(__file__).with_name(f"serve_options_{release}.json")
+
+
+def read_command(words: Sequence[str], release: str) -> dict[str, Any]:
     """The options that a command gives, by their names in vLLM; ``model`` among them.
 
     Args:
         words: ``vllm serve MODEL ...`` as a shell hands it over.
+        release: of vLLM (``HostRules.vllm``).
 
     Raises:
         CommandError: it is another command, an option is unknown, or a value has another form.
@@ -48,7 +58,7 @@ def read_command(words: Sequence[str]) -> dict[str, Any]:
     rest = _behind_serve(list(words))
     rest = _model_first(rest)
     rest = _with_config_file(rest)
-    given = vars(_parser().parse_args(_with_nested(_plain_spelling(rest))))
+    given = vars(_parser(release).parse_args(_with_nested(_plain_spelling(rest))))
     model = given.pop("model_tag", None)
     if model is not None:
         given["model"] = model
@@ -216,7 +226,36 @@ FORMS: Mapping[str, Callable[[str], Any]] = {
     "json or word": _json_or_word,
     "object": json_object,
 }
-"""Forms of values, by their names in ``serve_options.json``."""
+"""Forms of values, by their names in ``serve_options_*.json``."""
+
+
+def _object_of(option: Mapping[str, Any]) -> Callable[[str], Any]:
+    """Reads an object of vLLM's, which has no fields but its own."""
+    fields: Sequence[str] = option["fields"]
+
+    def read_object(text: str) -> Any:
+        if option["form"] == "object":
+            value = json_object(_without_bare_numbers(text))
+        elif not isinstance(value := json_value(text), dict):
+            return value
+        if option.get("dashes"):
+            value = {name.replace("-", "_"): item for name, item in value.items()}
+        for name in value:
+            if name not in fields:
+                near = difflib.get_close_matches(name[:MOST_SHOWN], fields, n=1)
+                hint = f"; did you mean {near[0]}?" if near else f" among {', '.join(fields)}"
+                raise argparse.ArgumentTypeError(f"vLLM has no {name[:MOST_SHOWN]!r}{hint}")
+        return value
+
+    return read_object
+
+
+def _without_bare_numbers(text: str) -> str:
+    """``{"size": 80m}`` with the number that vLLM makes of it."""
+    parts = QUOTED.split(text)
+    for index in range(0, len(parts), 2):
+        parts[index] = BARE_NUMBER.sub(lambda one: str(human_number(one.group())), parts[index])
+    return "".join(parts)
 
 
 def _optional(read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -228,11 +267,11 @@ def _optional(read: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 @functools.cache
-def _parser() -> argparse.ArgumentParser:
+def _parser(release: str) -> argparse.ArgumentParser:
     """Reads what vLLM's parser reads; what is not given is not in the result."""
     parser = _Parser(prog="vllm serve", add_help=False, argument_default=argparse.SUPPRESS)
     parser.add_argument("model_tag", nargs="?")
-    for option in json.loads(OPTIONS_FILE.read_text(encoding="utf-8")):
+    for option in json.loads(options_file(release).read_text(encoding="utf-8")):
         _add(parser, option)
     return parser
 
@@ -247,7 +286,7 @@ def _add(parser: argparse.ArgumentParser, option: Mapping[str, Any]) -> None:
         names = [name for name in option["spellings"] if not name.startswith("--no-")]
         parser.add_argument(*names, action=argparse.BooleanOptionalAction, **common)
         return
-    read = FORMS[form]
+    read = _object_of(option) if "fields" in option else FORMS[form]
     common["type"] = _optional(read) if option.get("optional") else read
     if "nargs" in option:
         common["nargs"] = option["nargs"]

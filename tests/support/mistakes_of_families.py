@@ -6,7 +6,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from tests.support import hosts
-from tests.support.mistake import DRAFT, LLAMA, OWN_PROCESS, SPLIT, mkv, one, spec
+from tests.support.mistake import DRAFT, LLAMA, OWN_PROCESS, SPLIT, Mistake, mkv, one, spec
 
 KNOWS_DEEPSEEK_V4 = find_spec("transformers.models.deepseek_v4") is not None
 
@@ -117,13 +117,17 @@ FAMILIES = (
         *SPLIT,
         says="lmhead_tensor_parallel_size",
     ),
-    one(
-        "two dtypes of the draft's cache",
-        "draft-dtype",
-        LLAMA,
-        *spec("{llama-draft}", kv_cache_dtype="float16"),
-        *mkv(kv_cache={"draft_dtype": "bfloat16"}),
-        says="kv_cache_dtype",
+    Mistake(
+        "a misspelt field of a draft",
+        (LLAMA, *spec("{llama-draft}", num_speculative_tokns=3)),
+        (),
+        ("'num_speculative_tokns'; did you mean num_speculative_tokens?",),
+    ),
+    Mistake(
+        "a field that vLLM does not have",
+        (LLAMA, "--compilation-config", '{"cudagraph_mod": "NONE"}'),
+        (),
+        ("'cudagraph_mod'; did you mean cudagraph_mode?",),
     ),
     one(
         "dflash in little memory",

@@ -25,6 +25,7 @@ VERSIONS = {"vllm": ("0.23.0",), "vllm-ascend": ("0.23.0", "0.23.0.post1")}
 RUNNERS = ("v1",)
 FINGERPRINTS = Path(__file__).with_name("fingerprints.json")
 RULES = HostRules(
+    vllm="0.23",
     unserved_families=FAMILIES,
     quantizations=("ascend", "compressed-tensors", "fp8", "deepseek_v4_fp8"),
     equal_pages=False,

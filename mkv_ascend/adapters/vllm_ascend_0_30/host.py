@@ -26,6 +26,7 @@ VERSIONS = {"vllm": ("0.30.0",), "vllm-ascend": ("0.30.0rc2",)}
 RUNNERS = ("v1", "v2")
 FINGERPRINTS = Path(__file__).with_name("fingerprints.json")
 RULES = HostRules(
+    vllm="0.30",
     unserved_families=FAMILIES,
     quantizations=(
         *("ascend", "compressed-tensors", "fp8", "deepseek_v4_fp8"),

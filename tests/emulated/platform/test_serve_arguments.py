@@ -6,15 +6,18 @@ from enum import Enum
 
 import pytest
 from serve_options import described_options, text_of, vllm_parser
+from vllm.engine.arg_utils import EngineArgs
 from vllm.entrypoints.cli.serve import ServeSubcommand
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from mkv_ascend.commands.serve_arguments import OPTIONS_FILE, CommandError, read_command
+from mkv_ascend.adapters.installed import rules
+from mkv_ascend.commands.serve_arguments import CommandError, options_file, read_command
 
+RELEASE = rules().vllm
 DRAFT = '{"model": "d", "num_speculative_tokens": 3}'
 OBJECTS = {
     option["name"]
-    for option in json.loads(OPTIONS_FILE.read_text())
+    for option in json.loads(options_file(RELEASE).read_text())
     if (option["form"] == "object")
 }
 
@@ -30,7 +33,7 @@ COMMANDS = [
     f"m --speculative-config '{DRAFT}'",
     f"m -sc '{DRAFT}' --spec-tokens 4",
     "m --speculative-config.model d --speculative-config.num_speculative_tokens 3",
-    "m --speculative_config.model=d --speculative-config.a.b 1k --speculative-config.c+ x,y",
+    "m --speculative_config.model=d --additional-config.a.b 1k --additional-config.c+ x,y",
     'm --additional-config \'{"mkv_ascend": {"attention": {"target": "FIA"}}}\'',
     "m --additional-config.mkv_ascend.layout.max_block_size 128",
     "m --attention-backend FLASH_ATTN --kv-cache-dtype fp8 --dtype half",
@@ -42,6 +45,7 @@ COMMANDS = [
     "m --tensor-parallel 2",
     "m --hf-overrides '{\"a\": 1}' --uvicorn-log-level error",
     'm --kv-transfer-config \'{"kv_connector": "X", "kv_role": "kv_both"}\'',
+    'm --kv-transfer-config \'{"kv_connector": "X", "kv_role": "kv_both", "kv_buffer_size": 80m}\'',
 ]
 
 UNREADABLE = [
@@ -53,6 +57,7 @@ UNREADABLE = [
     "m --max-lora-rank 7",
     "m extra",
     "m --gpu-memory-utilization",
+    'm --compilation-config \'{"cudagraph_mod": "FULL"}\'',
 ]
 
 
@@ -79,7 +84,7 @@ def plain(value):
 def test_what_is_given_is_read_alike_and_all_else_is_vllms_default(command):
     words = words_of(command)
     of_vllm, of_nothing = read_by_vllm(words), read_by_vllm(["serve"])
-    ours = read_command(["vllm", *words])
+    ours = read_command(["vllm", *words], RELEASE)
     for name, value in ours.items():
         if name not in OBJECTS:
             assert plain(of_vllm[name]) == value, name
@@ -97,7 +102,7 @@ def test_what_vllm_cannot_read_is_not_read(command, capsys):
         read_by_vllm(words_of(command))
     assert ended.value.code == 2
     with pytest.raises(CommandError):
-        read_command(["vllm", *words_of(command)])
+        read_command(["vllm", *words_of(command)], RELEASE)
 
 
 def test_a_file_of_options_is_read_alike(tmp_path):
@@ -107,10 +112,30 @@ def test_a_file_of_options_is_read_alike(tmp_path):
         "speculative-config:\n  model: d\n  num_speculative_tokens: 3\nserved-model-name: [a, b]\n"
     )
     words = ["serve", "m", "--config", str(file), "-tp", "4"]
-    of_vllm, ours = read_by_vllm(words), read_command(["vllm", *words])
+    of_vllm, ours = read_by_vllm(words), read_command(["vllm", *words], RELEASE)
     assert ours["tensor_parallel_size"] == 4
     assert {name: of_vllm[name] for name in ours} == ours
 
 
+@pytest.mark.parametrize(
+    ("field", "said"), [("num_speculative_tokns", "num_speculative_tokens"), ("qqq", "among att")]
+)
+def test_a_field_that_no_draft_has_is_told_as_vllm_would_once_it_is_configured(field, said):
+    asked = {"model": "d", field: 3}
+    with pytest.raises(Exception, match=field):
+        EngineArgs(model="m", speculative_config=asked).create_speculative_config(None, None)
+    with pytest.raises(CommandError, match=f"vLLM has no '{field}'.*{said}"):
+        read_command(["vllm", "serve", "m", "-sc", json.dumps(asked)], RELEASE)
+
+
+def test_dashes_in_fields_of_a_draft_are_read_where_vllm_reads_them():
+    words = ["serve", "m", "-sc", json.dumps({"num-speculative-tokens": 3})]
+    if RELEASE == "0.23":
+        with pytest.raises(CommandError, match="did you mean num_speculative_tokens"):
+            read_command(words, RELEASE)
+    else:
+        assert read_command(words, RELEASE)["speculative_config"] == {"num_speculative_tokens": 3}
+
+
 def test_the_table_is_that_of_the_installed_vllm():
-    assert text_of(described_options(vllm_parser())) == OPTIONS_FILE.read_text()
+    assert text_of(described_options(vllm_parser())) == options_file(RELEASE).read_text()

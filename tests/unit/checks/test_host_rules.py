@@ -117,6 +117,19 @@ def test_options_of_drafts_of_one_host(
     assert "draft-option" not in refused(engine, EQUAL_PAGES)
 
 
+def test_two_dtypes_of_a_drafts_cache(models: dict[str, str]) -> None:
+    """vLLM 0.30.0 has an option of its own beside ``kv_cache.draft_dtype``."""
+    draft = {"model": models["llama-draft"], "num_speculative_tokens": 3}
+    ours = {"mkv_ascend": {"kv_cache": {"draft_dtype": "bfloat16"}}}
+    engine = {
+        "model": models["Llama-3.1-8B"],
+        "speculative_config": {**draft, "kv_cache_dtype": "float16"},
+        "additional_config": ours,
+    }
+    assert "kv_cache_dtype" in refused(engine, EQUAL_PAGES)["draft-dtype"]
+    assert "draft-dtype" not in refused({**engine, "speculative_config": draft}, EQUAL_PAGES)
+
+
 @pytest.mark.parametrize(
     ("target", "mode", "is_refused"),
     [

@@ -55,7 +55,7 @@ def test_what_is_neither_is_noticed(
         raise error
 
     monkeypatch.setattr(configurations, "judge", judge)
-    monkeypatch.setattr(configurations, "read_command", lambda words: {})
+    monkeypatch.setattr(configurations, "read_command", lambda words, release: {})
     answer = answer_to(drawn(1, 0))
     assert answer.kind == "failed"
     assert said in answer.words
@@ -70,7 +70,7 @@ def test_a_late_answer_is_noticed_and_none_is_not_waited_for(
     monkeypatch.undo()
     monkeypatch.setattr(configurations, "HANG_SECONDS", 0.1)
     monkeypatch.setattr(configurations, "judge", lambda *_: time.sleep(5))
-    monkeypatch.setattr(configurations, "read_command", lambda words: {})
+    monkeypatch.setattr(configurations, "read_command", lambda words, release: {})
     assert "no answer in 0.1 s" in answer_to(drawn(1, 0)).words
 
 
