@@ -32,6 +32,8 @@ HANG_SECONDS = 30.0
 GONE_SECONDS = 45.0
 """How long processes of a server that died are waited for."""
 REQUESTS = 16
+NO_JSON = "Out of range float values are not JSON compliant"
+"""What vLLM tells a client whose logprobs are not numbers."""
 THE_MACHINE = Machine()
 """Nothing of the server's own."""
 FAULTS_VARIABLE = "EMULATED_NPU_FAULTS"
@@ -142,7 +144,9 @@ class FaultyServer:
             self._look_at_the_end(case, verdict, server, watched, at)
             self._stop()
         else:
-            verdict.problems += _unanswered(answers)
+            for problem in _unanswered(answers):
+                told = case.fault in SPOILING and NO_JSON in problem
+                (verdict.of_vllm if told else verdict.problems).append(problem)
             verdict.problems += load.idle_problems(server)
         if restart or self._server is not None:
             verdict.problems += self._works_again(case, requests)
