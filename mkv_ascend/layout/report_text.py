@@ -65,7 +65,7 @@ def answer(report: PlanReport) -> str:
     share = cost / max(1, report.request_bytes)
     words += f" The draft costs {format_bytes(cost)} of a request, {share:.0%}"
     alone = without.requests_in(memory)
-    if at_once is not None and alone is not None:
+    if at_once is not None and alone is not None and alone >= 1:
         words += f"; without it {alone:.1f} would fit"
     return f"{words}."
 
