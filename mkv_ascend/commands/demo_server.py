@@ -78,9 +78,20 @@ class Server:
 
 def free_port() -> int:
     """A TCP port of the loopback interface that nothing listens on now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    with reserved_port() as holder:
+        return int(holder.getsockname()[1])
+
+
+def reserved_port() -> socket.socket:
+    """A socket that has a free TCP port of the loopback interface, and listens to nothing.
+
+    While it is open nobody else is given its port, and no connection goes out from it; a server
+    that sets SO_REUSEADDR, as vLLM's does, may listen there.
+    """
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    return holder
 
 
 @contextlib.contextmanager
@@ -98,7 +109,20 @@ def started(
         environment: of the server; None inherits this process's.
         before: a command that becomes the server's, which is added to it.
     """
-    port = free_port()
+    with reserved_port() as holder:
+        port = holder.getsockname()[1]
+        with _running(arguments, log, environment, before, port) as process:
+            yield Server(f"http://127.0.0.1:{port}", log, process)
+
+
+@contextlib.contextmanager
+def _running(
+    arguments: list[str],
+    log: Path,
+    environment: Mapping[str, str] | None,
+    before: Sequence[str],
+    port: int,
+) -> Iterator[subprocess.Popen[bytes]]:
     command = [*before, sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", *arguments]
     command += ["--host", "127.0.0.1", "--port", str(port)]
     variables = dict(os.environ if environment is None else environment)
@@ -115,7 +139,7 @@ def started(
             start_new_session=True,
         )
     try:
-        yield Server(f"http://127.0.0.1:{port}", log, process)
+        yield process
     finally:
         _end(process)
 

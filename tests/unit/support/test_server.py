@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server that does not become healthy, without vLLM."""
 
+import socket
 import sys
 
 import pytest
 
-from mkv_ascend.commands.demo_server import ServerFailedError
+from mkv_ascend.commands.demo_server import ServerFailedError, reserved_port
 from tests.support.server import serve
 
 
@@ -32,3 +33,15 @@ def test_it_is_given_up_with_the_end_of_its_log(tmp_path, monkeypatch, text, sec
     ):
         pass
     assert seconds == 0.0 or "starting" in str(failure.value)
+
+
+def test_a_reserved_port_is_the_servers_alone():
+    with reserved_port() as holder, socket.socket() as other, socket.socket() as server:
+        address = holder.getsockname()
+        with pytest.raises(OSError, match="in use"):
+            other.bind(address)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(address)
+        server.listen()
+        with socket.create_connection(address, timeout=10):
+            assert server.accept()[1][0] == "127.0.0.1"
