@@ -53,6 +53,7 @@ class Case:
         launch: of the device, counted from the moment on, that the fault hits.
         times: at how many launches in a row.
         operator: whose launches are counted; ``*``: of any.
+        process: whose launches are counted, by its title; empty: of any that reaches so many.
         at_start: whether it hits a server that starts; ``moment`` is then a share of its start.
     """
 
@@ -65,6 +66,7 @@ class Case:
     at_start: bool = False
     times: int = 1
     operator: str = "*"
+    process: str = ""
 
     @property
     def is_deadly(self) -> bool:
@@ -91,7 +93,8 @@ class Case:
         when = f"after {self.moment:.2f} s"
         if self.at_start:
             when = "of a start" if self.launch else f"after {self.moment:.2f} of a start"
-        return f"{self.number}: {self.victim} {self.fault}{where}{lasting} {when}"
+        victim = f"{self.victim} {self.process}".rstrip()
+        return f"{self.number}: {victim} {self.fault}{where}{lasting} {when}"
 
 
 def draw(seed: int, number: int, kinds: Sequence[str], ranks: int) -> Case:
@@ -119,7 +122,10 @@ def draw(seed: int, number: int, kinds: Sequence[str], ranks: int) -> Case:
         lasting = chance.uniform(1.0, 5.0) if fault == DELAY else 0.0
         most = MOST_LAUNCHES_OF_A_START if kind == "start" else MOST_LAUNCHES
         launch = chance.randint(1, most)
-        return Case(number, fault, device, moment, lasting, launch, kind == "start")
+        if kind == "start" or ranks == 1:  # processes that start have no titles yet
+            return Case(number, fault, device, moment, lasting, launch, kind == "start")
+        process = f"Worker_TP{chance.randrange(ranks)}"
+        return Case(number, fault, device, moment, lasting, launch, process=process)
     victims = ("server", "engine", *(("worker",) if ranks > 1 else ()))
     victim = victims[number // len(faults) % len(victims)]
     stopped = chance.uniform(1.0, 8.0) if fault == SIGSTOP else 0.0

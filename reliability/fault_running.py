@@ -260,7 +260,7 @@ class FaultyServer:
     def _ask_the_device(self, case: Case) -> None:
         asked = {"operator": case.operator, "launch": case.launch, "fault": case.fault}
         aside = self._faults.with_suffix(".new")
-        asked |= {"times": case.times, "seconds": case.seconds or 1.0}
+        asked |= {"times": case.times, "seconds": case.seconds or 1.0, "process": case.process}
         aside.write_text(json.dumps([asked]))
         aside.replace(self._faults)
 

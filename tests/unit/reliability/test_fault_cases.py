@@ -29,3 +29,13 @@ def test_writes_of_the_drafts_caches_are_lost_several_times_in_a_row():
 def test_stale_caches_of_another_pair_are_refused(more, capsys):
     assert main(["faults", "--kinds", "stale", *more]) == 2
     assert "serve it: --pair mla" in capsys.readouterr().err
+
+
+def test_a_fault_of_the_device_is_of_one_rank():
+    """Which one matters: vLLM waits for the answer of the first."""
+    drawn = [draw(0, number, ["device"], ranks=2) for number in range(40)]
+    assert {case.process for case in drawn} == {"Worker_TP0", "Worker_TP1"}
+    assert " worker Worker_TP" in drawn[0].describe()
+    assert {draw(0, number, ["device"], ranks=1).process for number in range(40)} == {""}
+    at_start = [draw(0, number, ["start"], ranks=2) for number in range(40)]
+    assert {case.process for case in at_start} == {""}
