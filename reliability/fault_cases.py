@@ -34,6 +34,9 @@ SPOILING = (NAN, FLIP)
 MOST_LAUNCHES = 6000
 """About half of what the requests of a case launch."""
 MOST_LAUNCHES_OF_A_START = 1500
+RANK = "Worker_TP"
+FIRST_RANK = f"{RANK}0"
+"""Titles of processes of ranks."""
 DRAFT_WRITES = "_npu_reshape_and_cache"
 """Operator that writes the keys of a dense draft, and not those of an MLA target."""
 MOST_WRITES = 300
@@ -69,14 +72,23 @@ class Case:
     process: str = ""
 
     @property
+    def is_unheard(self) -> bool:
+        """Whether a rank fails whose answer vLLM does not wait for: it waits for the first one's.
+
+        The others go on, or wait for the one that failed until their collective gives up.
+        """
+        later = self.process != "" and self.process != FIRST_RANK
+        return later and self.fault in (ERROR, MEMORY)
+
+    @property
     def is_deadly(self) -> bool:
         """Whether the server ends by it."""
-        return self.fault in DEADLY
+        return self.fault in DEADLY and not self.is_unheard
 
     @property
     def may_be_deadly(self) -> bool:
         """Whether the server ends by it or lives on, by chance."""
-        return self.fault == FULL
+        return self.fault == FULL or self.is_unheard
 
     @property
     def is_of_device(self) -> bool:
@@ -124,7 +136,7 @@ def draw(seed: int, number: int, kinds: Sequence[str], ranks: int) -> Case:
         launch = chance.randint(1, most)
         if kind == "start" or ranks == 1:  # processes that start have no titles yet
             return Case(number, fault, device, moment, lasting, launch, kind == "start")
-        process = f"Worker_TP{chance.randrange(ranks)}"
+        process = f"{RANK}{chance.randrange(ranks)}"
         return Case(number, fault, device, moment, lasting, launch, process=process)
     victims = ("server", "engine", *(("worker",) if ranks > 1 else ()))
     victim = victims[number // len(faults) % len(victims)]

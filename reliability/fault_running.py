@@ -137,8 +137,7 @@ class FaultyServer:
         verdict.problems += self._wrong_tokens(case, answers)
         # Where vLLM's engine core is asked to end, by its server or directly, its requests end with
         # it; the server waits for connections of clients whom nobody tells.
-        waits = verdict.of_vllm if case.fault == SIGTERM else verdict.problems
-        waits += _hung(answers, at)
+        _waits(case, verdict).extend(_hung(answers, at))
         ends = case.is_deadly or (case.may_be_deadly and bool(_unanswered(answers)))
         if ends and verdict.reached:
             self._look_at_the_end(case, verdict, server, watched, at)
@@ -148,6 +147,8 @@ class FaultyServer:
                 told = case.fault in SPOILING and NO_JSON in problem
                 (verdict.of_vllm if told else verdict.problems).append(problem)
             verdict.problems += load.idle_problems(server)
+        if case.is_unheard:
+            self._stop()  # a rank has missed a step, which nobody was told
         if restart or self._server is not None:
             verdict.problems += self._works_again(case, requests)
         return verdict
@@ -288,7 +289,8 @@ class FaultyServer:
             server.process.wait(HANG_SECONDS)
         verdict.status = server.process.poll()
         if verdict.status is None:
-            verdict.problems.append(f"the server lives on {HANG_SECONDS:.0f} s after the fault")
+            lives = f"the server lives on {HANG_SECONDS:.0f} s after the fault"
+            (verdict.of_vllm if case.is_unheard else verdict.problems).append(lives)
             server.process.send_signal(signal.SIGTERM)
         elif verdict.status == 0 and (case.fault, case.victim) != (SIGTERM, "server"):
             # vLLM's server ends itself as if it had been asked to once its engine is dead.
@@ -297,17 +299,16 @@ class FaultyServer:
         verdict.sockets = len(watched.sockets())
         verdict.gone = time.monotonic() - at
         # vLLM's engine core waits for requests of an API server that was killed.
-        is_vllms = case.victim == "server"
+        is_vllms = case.victim == "server" or case.is_unheard
         if left:
             found = verdict.of_vllm if is_vllms else verdict.problems
             found.append(f"left after {verdict.gone:.0f} s: {', '.join(left)}")
         elif verdict.gone > HANG_SECONDS:
-            waits = verdict.of_vllm if case.fault == SIGTERM else verdict.problems
-            waits.append(f"processes lived on for {verdict.gone:.0f} s")
+            _waits(case, verdict).append(f"processes lived on for {verdict.gone:.0f} s")
         if files := watched.left_behind():
             # Of the queues between vLLM's engine core and its workers, who may live on with them.
-            lives = bool(left) and is_vllms
-            found = verdict.of_vllm if lives or case.victim == "worker" else verdict.problems
+            live_on = bool(left) and is_vllms
+            found = verdict.of_vllm if live_on or case.victim == "worker" else verdict.problems
             found.append(f"left behind: {', '.join(files)}")
 
     def _works_again(self, case: Case, requests: Sequence[Request]) -> list[str]:
@@ -320,6 +321,12 @@ class FaultyServer:
         found = _unanswered(answers)
         found += [problem for answer in answers for problem in self._judge.problems(answer)]
         return [f"afterwards: {problem}" for problem in found]
+
+
+def _waits(case: Case, verdict: Verdict) -> list[str]:
+    """Where it is noted that somebody waited for long."""
+    is_vllms = case.fault == SIGTERM or case.is_unheard
+    return verdict.of_vllm if is_vllms else verdict.problems
 
 
 def _is_healthy(server: Server) -> bool:
