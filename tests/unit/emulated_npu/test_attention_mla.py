@@ -137,6 +137,51 @@ def test_decode_several_queries(pairs, layout, seed):
 
 
 @few
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=3), st.integers(1, 4), seeds)
+def test_decode_with_a_mask_of_each_request(kv_lengths, width, seed):
+    """As under context parallelism, where a request's rows see keys that lie apart."""
+    generator = torch.Generator().manual_seed(seed)
+    latents, ropes = latent_caches(generator, kv_lengths)
+    batch_size = len(kv_lengths)
+    query = torch.randn(batch_size, width, 2, 512, generator=generator)
+    rope = torch.randn(batch_size, width, 2, 64, generator=generator)
+    hidden = torch.rand(batch_size, width, latents.table.shape[1] * 16, generator=generator) < 0.4
+    output, log_sum = checked_in_float32(
+        npu_fused_infer_attention_score,
+        query,
+        latents.heads_first(),
+        latents.heads_first(),
+        dtype=torch.bfloat16,
+        query_rope=rope,
+        key_rope=ropes.heads_first(),
+        atten_mask=hidden,
+        sparse_mode=0,
+        num_heads=2,
+        num_key_value_heads=1,
+        input_layout="BSND",
+        scale=SCALE,
+        block_table=latents.table,
+        block_size=16,
+        actual_seq_lengths=[width] * batch_size,
+        actual_seq_lengths_kv=kv_lengths,
+        softmax_lse_flag=True,
+    )
+    assert log_sum.shape == (batch_size, 2, width, 1)
+    for index in range(batch_size):
+        keys = torch.cat((latents.tokens[index], ropes.tokens[index]), -1)
+        rows = torch.cat((query[index], rope[index]), -1)
+        expected, sums = reference_attention(
+            rows,
+            keys,
+            latents.tokens[index],
+            SCALE,
+            lambda row, key, own=hidden[index]: not own[row, key],
+        )
+        assert_close(output[index], expected)
+        assert_close(log_sum[index, :, :, 0].transpose(0, 1), sums)
+
+
+@few
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=3), seeds)
 def test_prefill(lengths, seed):
     generator = torch.Generator().manual_seed(seed)

@@ -89,10 +89,10 @@ def _check_full_mask(call: FusedInferCall, mask: torch.Tensor) -> None:
         )
         enough_rows = rows == batch_size if width == 1 else rows >= width
     else:
-        enough_rows = rows >= width and leading in ((1,), (1, 1), (batch_size, 1))
+        enough_rows = rows >= width and leading[0] in (1, batch_size) and leading[1:] in ((), (1,))
     require(
         enough_rows and columns >= kv_width,
         f"atten_mask has shape {tuple(mask.shape)}; for {batch_size} requests of {width} queries "
-        f"and {kv_width} keys it must be (1, Q_S, KV_S), (1, 1, Q_S, KV_S), (B, 1, Q_S, KV_S), or "
+        f"and {kv_width} keys it must be (B, Q_S, KV_S), (B, 1, Q_S, KV_S), these with 1 for B, or "
         f"without rope (Q_S, KV_S), with one query (B, KV_S)",
     )
