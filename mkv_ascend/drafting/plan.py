@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
+from mkv_ascend.drafting.context_shares import ContextShares
 from mkv_ascend.drafting.draft import DraftBuffers, Event, LaterPasses, TargetOutput
 from mkv_ascend.ops.arguments import DraftPlanArguments, ExpandInputs
 from mkv_ascend.ops.draft_plan import draft_plan
@@ -65,6 +66,7 @@ class DraftPlan:
             never change.
         block_sizes: tokens in a block of each table.
         copied: the event by which the host waits for lengths; None if copies are synchronous.
+        shares: how ranks share each sequence's keys; None if each rank keeps all of them.
 
     ``host_reads``: how often the host has waited for lengths.
     """
@@ -75,11 +77,15 @@ class DraftPlan:
         block_tables: Sequence[torch.Tensor],
         block_sizes: Sequence[int],
         copied: Event | None = None,
+        shares: ContextShares | None = None,
     ) -> None:
         self.sizes = sizes
-        self._copied = copied
+        self._copied, self.shares = copied, shares
         self.host_reads = 0
         self.block_tables = list(block_tables)
+        self._own_block_sizes = tuple(block_sizes)
+        if shares is not None:
+            block_sizes = [shares.shared_block_size(size) for size in block_sizes]
         self._block_sizes = tuple(block_sizes)
         self._group_table = group_table(block_tables, block_sizes)
         passes, rows, groups = sizes.later_passes, sizes.max_tokens, len(self.block_tables)
@@ -157,6 +163,7 @@ class DraftPlan:
         expand_inputs(arguments)
         if sizes.writes_rejected:
             self._write_slots_of_rejected(requests, rows)
+        self._keep_own_slots(self.first_slots[:, :rows])
         return rows
 
     def lay_out_padding(self, buffers: DraftBuffers, rows: int, requests: int) -> None:
@@ -223,7 +230,14 @@ class DraftPlan:
         if self.sizes.keeps_position:
             for planned in (later.all_positions, later.all_lengths, later.all_slots):
                 planned[1:] = planned[:1].clone()
+        self._keep_own_slots(later.all_slots)
         return later
+
+    def _keep_own_slots(self, slots: torch.Tensor) -> None:
+        """Leave this rank's share of slots [..., groups, rows], where ranks share sequences."""
+        if self.shares is not None:
+            for index, size in enumerate(self._own_block_sizes):
+                slots[..., index, :] = self.shares.own_slots(slots[..., index, :], size)
 
     def copy_lengths(self, later: LaterPasses) -> None:
         """Start to copy the lengths of later passes to the host."""

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mkv_ascend.drafting.context_shares import ContextShares
 from mkv_ascend.drafting.draft import DraftBuffers, TargetOutput
 from mkv_ascend.drafting.plan import DraftPlan, Sizes
 
@@ -65,7 +66,7 @@ def buffers():
     return DraftBuffers(*(torch.full((MAX_TOKENS,), -7, dtype=torch.int32) for _ in range(3)))
 
 
-def planned(case):
+def planned(case, shares=None):
     """The plan for the case, its first pass's inputs, and what the target was given."""
     plan = DraftPlan(
         Sizes(
@@ -79,6 +80,7 @@ def planned(case):
         ),
         [torch.tensor(table, dtype=torch.int32) for table in case["tables"]],
         case["block_sizes"],
+        shares=shares,
     )
     starts = [0]
     positions = []
@@ -163,6 +165,57 @@ def test_the_first_pass_is_that_of_the_scalar_reference(case):
             slot(table, size, row, position, case["max_model_len"])
             for table, size in zip(case["tables"], case["block_sizes"], strict=True)
         ]
+
+
+def shared_slot(table, block_size, row, position, shares, max_model_len):
+    """The slot of a position on the rank of ``shares``, by counting the tokens that it keeps."""
+    mine = [p for p in range(position) if p // shares.interleave % shares.ranks == shares.rank]
+    kept = position // shares.interleave % shares.ranks == shares.rank
+    return slot(table, block_size, row, len(mine), max_model_len) if kept else -1
+
+
+@settings(max_examples=60, deadline=None)
+@given(proposals(), st.integers(2, 3), st.sampled_from([1, 2, 4]), st.integers(0, 2))
+def test_ranks_that_share_sequences_write_what_they_keep(case, ranks, interleave, number):
+    shares = ContextShares(ranks, number % ranks, interleave)
+    whole, inputs, _ = planned(case)
+    plan, own_inputs, _ = planned(case, shares)
+    rows, requests = whole.expand(*inputs), len(case["given"])
+    assert plan.expand(*own_inputs) == rows
+    later = whole.plan_later(requests, requests), plan.plan_later(requests, requests)
+    # Everything but slots is that of whole sequences.
+    assert own_inputs[1].positions.equal(inputs[1].positions)
+    assert plan.first_lengths.equal(whole.first_lengths)
+    assert later[1].all_positions.equal(later[0].all_positions)
+    assert later[1].all_lengths.equal(later[0].all_lengths)
+    requests_of_rows = torch.bucketize(
+        torch.arange(rows), plan.first_query_start_loc[1 : requests + 1], right=True
+    )
+    for group, (table, size) in enumerate(zip(case["tables"], case["block_sizes"], strict=True)):
+        given_rows = [
+            (slots[group], positions, later_requests)
+            for slots, positions, later_requests in (
+                (plan.first_slots[:, :rows], inputs[1].positions, requests_of_rows),
+                *(
+                    (slots, positions, torch.arange(requests))
+                    for slots, positions in zip(
+                        later[1].all_slots, later[0].all_positions, strict=True
+                    )
+                ),
+            )
+        ]
+        plain = [whole.first_slots[group, :rows], *later[0].all_slots[:, group]]
+        for (slots, positions, of), unshared in zip(given_rows, plain, strict=True):
+            for index in range(len(slots)):
+                if int(unshared[index]) < 0:
+                    continue  # Rejected, or behind the table: the whole table has more columns.
+                if case["writes_rejected"] and slots is given_rows[0][0]:
+                    continue
+                position = int(positions[index])
+                expected = shared_slot(
+                    table, size, int(of[index]), position, shares, case["max_model_len"]
+                )
+                assert int(slots[index]) == expected
 
 
 def simple_case(**changes):
