@@ -30,6 +30,7 @@ from tested_files import (
     REQUESTS,
     SEAT,
     SETTINGS,
+    SHARES_BY_HAND,
     STAGES,
     STATED,
     STATES,
@@ -63,9 +64,7 @@ EMULATED = {
     "0.23": (
         "tests/emulated",
         # Run by hand: three engines more, none of which is unlike all of those that stay.
-        f"--deselect={ADAPTED}[eagle-v1-graphs]",
-        f"--deselect={ADAPTED}[eagle3-v1]",
-        f"--deselect={ADAPTED}[dflash-v1]",
+        *(f"--deselect={ADAPTED}[{one}]" for one in ("eagle-v1-graphs", "eagle3-v1", "dflash-v1")),
         # Published, and run by hand: they train models of their own, or are as rows that stay.
         *(
             f"--deselect={CELL}[{cell}]"
@@ -89,6 +88,8 @@ EMULATED = {
         f"--deselect={RANKS}::test_experts_spread_over_the_ranks",
         # Experts with states, which draft eagerly beside graphs of the target.
         f"--deselect={RANKS}::test_experts_with_states_run_eagerly_beside_graphs",
+        # An MLA head, and a dense draft for an MLA target, stay.
+        *(f"--deselect={one}" for one in SHARES_BY_HAND),
         # One device, and several with an MLA target, stay.
         f"--deselect={PAIRS}::test_dense_target_with_dense_draft_on_another_backend[tp2]",
         f"--deselect={PAIRS}::test_a_model_drafting_for_itself_is_always_accepted[tp2]",

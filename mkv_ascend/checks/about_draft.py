@@ -12,6 +12,7 @@ from mkv_ascend.checks import (
     about_draft_window,
     about_giving_up,
     about_pipeline,
+    about_shares,
     delta_attention,
 )
 from mkv_ascend.checks.facts import ServeFacts, SpeculationFacts
@@ -367,5 +368,5 @@ CHECKS = (
     *(vocabulary, hidden_size, own_predictor, states_of_target, states_of_draft, length_of_draft),
     *(blocks_of_masks, states_for_heads, room_for_drafts, *about_draft_inputs.CHECKS),
     *(*about_draft_options.CHECKS, *about_draft_window.CHECKS),
-    *about_giving_up.CHECKS,
+    *(*about_giving_up.CHECKS, *about_shares.CHECKS),
 )

@@ -9,7 +9,7 @@ from mkv_ascend.checks.about_pipeline import layers_in_turn
 from mkv_ascend.checks.facts import ServeFacts
 from mkv_ascend.checks.refusal import Refusal
 
-__all__ = ["CHECKS", "host_drafts"]
+__all__ = ["CHECKS", "host_drafts", "host_keeps_shares"]
 
 OF_THE_HOST = frozenset({"DFlash2DraftModel", "Glm5NextMTPModel", "Glm5NextForCausalLM"})
 """Classes of drafts that vllm-ascend 0.30.0rc2 has proposers of their own for."""
@@ -18,7 +18,15 @@ OF_THE_HOST = frozenset({"DFlash2DraftModel", "Glm5NextMTPModel", "Glm5NextForCa
 def host_drafts(facts: ServeFacts) -> bool:
     """Whether vllm-ascend's own proposal drafts, though the draft has a cache."""
     own = facts.draft is not None and not OF_THE_HOST.isdisjoint(facts.draft.architectures)
-    return own or facts.context_parallel > 1 or layers_in_turn(facts) > 1
+    return own or host_keeps_shares(facts) or layers_in_turn(facts) > 1
+
+
+def host_keeps_shares(facts: ServeFacts) -> bool:
+    """Whether ranks share sequences in a way that vllm-ascend's own proposal alone lays out."""
+    ours = facts.rules is not None and facts.rules.plans_shares
+    prompts = facts.whole("prefill_context_parallel_size", 1) > 1
+    sparse = facts.draft is not None and (facts.draft.has_indexer or facts.draft.is_compressed)
+    return facts.context_parallel > 1 and (not ours or prompts or sparse)
 
 
 def options_of_the_host(facts: ServeFacts) -> Iterator[Refusal]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mkv_ascend.checks.about_draft import MOST_TOKENS_PER_STEP, why_hits_are_not_read
+from mkv_ascend.checks.about_draft_options import host_keeps_shares
 from mkv_ascend.checks.about_layers import memory_for_caches, share_of_memory
 from mkv_ascend.checks.block_sizes import KERNEL_BLOCK
 from mkv_ascend.checks.facts import ServeFacts
@@ -184,8 +185,10 @@ def why_draft_is_eager(facts: ServeFacts) -> str | None:
         return "speculative_config says enforce_eager"
     if facts.whole("data_parallel_size", 1) > 1 and not _may_replay_beside_ranks(facts):
         return "its passes are one with those of other ranks"
-    if facts.context_parallel > 1:
+    if host_keeps_shares(facts):
         return "under context parallelism the proposal is vllm-ascend's own"
+    if facts.context_parallel > 1:
+        return "ranks share the keys of a sequence, and masks of its rows are made eagerly"
     if speculation.method == "extract_hidden_states":
         return "it proposes nothing"
     backends = _backends(facts).get("draft", {})

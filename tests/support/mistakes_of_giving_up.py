@@ -30,7 +30,7 @@ GIVING_UP = (
         "give-up",
         LLAMA,
         *spec(DRAFT),
-        *("-tp", "2", "-dcp", "2"),
+        *("-pcp", "2"),
         *GIVE_UP,
         says="vllm-ascend's own proposal",
     ),

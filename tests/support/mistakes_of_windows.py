@@ -51,6 +51,14 @@ WINDOWS = (
         says="context parallelism",
     ),
     one(
+        "windows in contexts",
+        "draft-shares",
+        LLAMA,
+        *spec("{window-head}"),
+        *("-tp", "2", "-dcp", "2"),
+        says="attends to all keys that it has",
+    ),
+    one(
         "window whose blocks are kept",
         "draft-window",
         LLAMA,

@@ -61,6 +61,16 @@ def test_counts_of_rejected_tokens_are_int32():
     assert rejected.tolist() == [2]
 
 
+def ours(config):
+    """A host whose drafts we plan where ranks share sequences."""
+    return True
+
+
+def kept(config):
+    """A host whose own proposal is kept there."""
+    return False
+
+
 def configured(method, layers=3, **sizes):
     parallel = {"prefill_context_parallel_size": 1, "decode_context_parallel_size": 1, **sizes}
     return SimpleNamespace(
@@ -90,15 +100,15 @@ def configured(method, layers=3, **sizes):
     ],
 )
 def test_each_method_has_its_proposer(method, proposer):
-    assert proposer_class(method, configured(method)) is proposer
+    assert proposer_class(method, configured(method), kept) is proposer
 
 
 def test_step3p5_keeps_the_groups_that_vllm_ascend_gives_it():
     """With layers in turn; one alone drafts as other heads do, unless ranks share sequences."""
-    assert proposer_class("mtp", configured("step3.5")) is Step3p5MTPProposer
+    assert proposer_class("mtp", configured("step3.5"), ours) is Step3p5MTPProposer
     shared = configured("step3.5", layers=1, decode_context_parallel_size=2)
-    assert proposer_class("mtp", shared) is Step3p5MTPProposer
-    assert proposer_class("mtp", configured("step3.5", layers=1)) is Step3p5LayerProposer
+    assert proposer_class("mtp", shared, ours) is Step3p5MTPProposer
+    assert proposer_class("mtp", configured("step3.5", layers=1), ours) is Step3p5LayerProposer
 
 
 def test_one_layer_of_step3p5_has_a_proposal_of_ours(monkeypatch):
@@ -111,8 +121,10 @@ def test_one_layer_of_step3p5_has_a_proposal_of_ours(monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["draft_model", "eagle"])
-def test_context_parallelism_keeps_vllm_ascends_own_proposal(method):
-    proposer = proposer_class(method, configured(method, decode_context_parallel_size=2))
+def test_context_parallelism_keeps_vllm_ascends_own_proposal_unless_the_host_plans_it(method):
+    shared = configured(method, decode_context_parallel_size=2)
+    assert proposer_class(method, shared, ours) is PROPOSERS[method]
+    proposer = proposer_class(method, shared, kept)
     assert proposer is CONTEXT_PARALLEL_PROPOSERS[method]
     assert "_get_model" in vars(proposer), "its configuration is the draft's own"
     assert "_propose" not in vars(proposer)
@@ -150,7 +162,7 @@ def test_heads_that_read_the_targets_keys_stay_at_one_position():
 
 def test_context_parallelism_with_dflash_is_refused():
     with pytest.raises(NotImplementedError, match="dflash under context parallelism"):
-        proposer_class("dflash", configured("dflash", decode_context_parallel_size=2))
+        proposer_class("dflash", configured("dflash", decode_context_parallel_size=2), ours)
 
 
 def a_proposer(splits_vocabulary, **own):

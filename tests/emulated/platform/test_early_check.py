@@ -232,7 +232,7 @@ def test_options_of_drafts_of_0_30_are_refused_where_ours_draft(speculative, add
     early_check._check_draft(asked, old)
     with pytest.raises(SelectionError, match=message):
         early_check._check_draft(asked, new)
-    asked.parallel_config.decode_context_parallel_size = 2
+    asked.parallel_config.prefill_context_parallel_size = 2
     early_check._check_draft(asked, new)
 
 

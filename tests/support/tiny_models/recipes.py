@@ -119,6 +119,19 @@ _RECIPES = (
         steps=400,
     ),
     Recipe(
+        name="llama_one_key_head",
+        model_type="llama",
+        # Ranks that share the keys of a sequence all have the same key heads.
+        architecture={
+            "hidden_size": 64,
+            "head_dim": 64,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "intermediate_size": 128,
+        },
+        steps=400,
+    ),
+    Recipe(
         name="qwen3",
         model_type="qwen3",
         architecture={"head_dim": 64, "intermediate_size": 256},

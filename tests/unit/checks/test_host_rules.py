@@ -130,6 +130,20 @@ def test_two_dtypes_of_a_drafts_cache(models: dict[str, str]) -> None:
     assert "draft-dtype" not in refused({**engine, "speculative_config": draft}, EQUAL_PAGES)
 
 
+def test_drafts_where_ranks_share_sequences_are_ours_on_one_host(models: dict[str, str]) -> None:
+    """What is for our own proposals says whether they draft; the engine tests show that they do."""
+    engine: dict[str, Any] = {
+        "model": models["Llama-3.1-8B"],
+        "speculative_config": {"model": models["llama-draft"], "num_speculative_tokens": 3},
+        "additional_config": {"mkv_ascend": {"drafting": {"give_up_below": 0.2}}},
+        "decode_context_parallel_size": 2,
+    }
+    assert "give-up" not in refused(engine, SHARED)
+    assert "vllm-ascend's own proposal" in refused(engine, EQUAL_PAGES)["give-up"]
+    with_prompts = {**engine, "prefill_context_parallel_size": 2}
+    assert "vllm-ascend's own proposal" in refused(with_prompts, SHARED)["give-up"]
+
+
 @pytest.mark.parametrize(
     ("target", "mode", "is_refused"),
     [

@@ -101,8 +101,10 @@ class Assembly:
         proposer.block_size = proposer.kernel_block_size = groups.block_sizes[0]
         common = common_metadata_of(proposer, reads_caches=not self.family.has_keys)
         builders = [group.get_metadata_builder() for group in made]
+        shares = self.host.shares_of(proposer.runner)
         for builder in builders:
-            widen_decodes(builder, proposer.net_num_new_slots_per_request)
+            more = proposer.net_num_new_slots_per_request
+            widen_decodes(builder, more, shared=shares is not None)
         draft.bind(
             groups,
             [
@@ -115,6 +117,7 @@ class Assembly:
             [tables.rows[kv_group] for kv_group in groups.kv_groups],
             groups.block_sizes,
             torch_npu.npu.Event(),
+            shares,
         )
         bound = Bound(proposer, draft, plan, kv_cache_groups, common, tables)
         strategy = self.family.strategy(bound)

@@ -28,6 +28,8 @@ from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.adapters.common.drafting.host import DraftHost, LaunchUpdates
 from mkv_ascend.drafting.passes import Passes
 
+SHARED_SEQUENCES = "ranks share the keys of a sequence, and masks of its rows are made eagerly"
+
 
 class AscendGraph:
     """``Graph`` of the passes of one proposal.
@@ -151,6 +153,8 @@ def why_not_captured(
     in_step = draft.runs_in_step() and not (runs_along and draft.replays_in_step())
     if in_step or runner.dynamic_eplb:
         return "its passes are one with those of other ranks"
+    if draft.shares_sequences():
+        return SHARED_SEQUENCES
     queries = proposer.num_speculative_tokens + 1 + proposer.net_num_new_slots_per_request
     groups = zip(draft.groups.groups, attention_groups, draft.builders, strict=True)
     for group, attention_group, builder in groups:

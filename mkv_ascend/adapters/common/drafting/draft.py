@@ -63,6 +63,10 @@ class AscendDraft:
         """Whether ranks that run in step agree on the graph that each of them replays."""
         return self._passes.replays_in_step(self._proposer)
 
+    def shares_sequences(self) -> bool:
+        """Whether each rank keeps a share of a sequence's keys."""
+        return self._proposer.draft_host.shares_of(self._proposer.runner) is not None
+
     def combine(self, states: torch.Tensor) -> torch.Tensor:
         """See ``Draft``."""
         if self._proposer.method in JOINS_STATES:

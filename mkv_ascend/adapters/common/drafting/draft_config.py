@@ -24,6 +24,13 @@ from vllm_ascend import ascend_config
 if TYPE_CHECKING:
     from vllm.config import CacheConfig, ParallelConfig, VllmConfig
 
+HOW_RANKS_SHARE = (
+    "prefill_context_parallel_size",
+    "decode_context_parallel_size",
+    "cp_kv_cache_interleave_size",
+)
+"""Options of context parallelism."""
+
 OF_THE_PROCESS = frozenset({"_ASCEND_CONFIG", "_INIT_VLLM_CONFIG"})
 """Globals of vllm-ascend that are one model's; 0.23.0 has the first one alone."""
 
@@ -51,7 +58,7 @@ def separate_draft_config(
     draft.cache_config = copy.copy(draft.cache_config)
     draft.cache_config.block_size = before.block_size
     draft.cache_config.sliding_window = _uniform_window(target)
-    draft.parallel_config = _on_one_stage(draft.parallel_config)
+    draft.parallel_config = _on_ranks_of(target.parallel_config, draft.parallel_config)
     vars(target.cache_config).update(vars(before))
     if recurrent:
         _without_states_of_prefixes(draft.cache_config)
@@ -59,15 +66,19 @@ def separate_draft_config(
     return draft
 
 
-def _on_one_stage(parallel: ParallelConfig) -> ParallelConfig:
+def _on_ranks_of(target: ParallelConfig, draft: ParallelConfig) -> ParallelConfig:
     """The draft's ranks: all of its layers are on the last pipeline stage.
 
-    Heads number their layers behind the target's, of which a stage would count its own alone.
+    Heads number their layers behind the target's, of which a stage would count its own alone. Ranks
+    that share the keys of a sequence do so in one way, which vLLM does not tell a draft model of.
     """
-    if parallel.pipeline_parallel_size == 1:
-        return parallel
-    whole = copy.copy(parallel)
+    shared = {name: getattr(target, name) for name in HOW_RANKS_SHARE}
+    differing = {name for name, value in shared.items() if getattr(draft, name) != value}
+    if draft.pipeline_parallel_size == 1 and not differing:
+        return draft
+    whole = copy.copy(draft)
     whole.pipeline_parallel_size = 1
+    vars(whole).update(shared)
     return whole
 
 

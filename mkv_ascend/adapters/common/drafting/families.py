@@ -242,14 +242,17 @@ class MaskTokensFamily(Family):
         return MaskTokensStrategy(draft, bound.plan, bound.needs, mask_token_id)
 
 
-def widen_decodes(builder: Any, more: int) -> None:
+def widen_decodes(builder: Any, more: int, *, shared: bool = False) -> None:
     """Let MLA treat a verified row of the target as a decode in the draft, where it is longer.
 
     vllm-ascend counts up to K + 1 queries as a decode. A draft model's first pass has ``more``
     queries on top. So each of its proposals would be a prefill with cached context, whose chunks
     are uploaded.
+
+    Args:
+        shared: whether ranks share each sequence's keys; then dense layers tell them apart, too.
     """
-    if isinstance(builder, AscendMLAMetadataBuilder):
+    if shared or isinstance(builder, AscendMLAMetadataBuilder):
         wide = builder.decode_threshold + more
         if wide <= MOST_QUERIES_OF_A_DECODE:
             builder.decode_threshold = wide

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mkv_ascend.adapters.common.drafting.draft import AscendDraft
     from mkv_ascend.adapters.common.drafting.pass_context import PassContext
     from mkv_ascend.adapters.common.drafting.sharing import Sharing
+    from mkv_ascend.drafting.context_shares import ContextShares
 
 
 class LaunchUpdates(Protocol):
@@ -49,6 +50,12 @@ class DraftHost(Protocol):
 
     def keeps_proposer(self, method: str, config: VllmConfig) -> bool:
         """Whether a draft of one of our methods is left to the host's own proposer."""
+
+    def plans_shares(self, config: VllmConfig) -> bool:
+        """Whether our proposal serves this draft where ranks share each sequence's keys."""
+
+    def shares_of(self, runner: Any) -> ContextShares | None:
+        """How ranks share each sequence's keys; None if each rank keeps all of them."""
 
     def splits_vocabulary(self) -> bool:
         """Whether other ranks split the vocabulary of sampling."""

@@ -7,7 +7,7 @@ A new method of drafting is one line in ``PROPOSERS``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -264,14 +264,19 @@ CONTEXT_PARALLEL_PROPOSERS: dict[str, type[Any]] = {
 }
 """Proposers that keep vllm-ascend's own proposal, over one KV group.
 
-Their block tables hold a share of each sequence, and the plan of a proposal does not know shares.
+Ranks keep a share of each sequence there, in a way that the host's adapter does not plan.
 """
 
 
-def proposer_class(method: str, vllm_config: VllmConfig) -> type[Any] | None:
+def proposer_class(
+    method: str, vllm_config: VllmConfig, plans_shares: Callable[[VllmConfig], bool]
+) -> type[Any] | None:
     """Our proposer for a method of speculative decoding; None if vllm-ascend's own is kept.
 
     Methods without attention layers of their own keep it (ngram, suffix, medusa, hidden states).
+
+    Args:
+        plans_shares: whether our proposal serves the draft under context parallelism.
     """
     proposer = PROPOSERS.get(method)
     parallel = vllm_config.parallel_config
@@ -289,7 +294,8 @@ def proposer_class(method: str, vllm_config: VllmConfig) -> type[Any] | None:
                 "draft's context in shares. Leave context parallelism out, or choose another "
                 "method."
             )
-        return CONTEXT_PARALLEL_PROPOSERS.get(method)
+        kept = CONTEXT_PARALLEL_PROPOSERS.get(method)
+        return proposer if kept is not None and plans_shares(vllm_config) else kept
     return proposer
 
 
@@ -323,7 +329,7 @@ def create_proposer(
         NotImplementedError: an option is for our proposals, and vllm-ascend makes these.
     """
     kept = host.keeps_proposer(method, vllm_config)
-    proposer = None if kept else proposer_class(method, vllm_config)
+    proposer = None if kept else proposer_class(method, vllm_config, host.plans_shares)
     if proposer not in (*PROPOSERS.values(), Step3p5LayerProposer):
         giving_up.refuse_for_other_proposals(method, vllm_config)
         if proposer is None:

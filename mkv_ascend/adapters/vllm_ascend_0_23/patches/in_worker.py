@@ -29,6 +29,7 @@ from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
     short_convolution,
     sinks_of_some_layers,
     sparse_counts,
+    verified_rows_of_shares,
 )
 
 
@@ -58,3 +59,4 @@ def apply() -> None:
     quantised_drafts.read_descriptions.apply()
     target_state_groups.groups_that_move.apply()
     sampled_rows.swap_both_masks.apply()
+    verified_rows_of_shares.mask_by_stretches.apply()

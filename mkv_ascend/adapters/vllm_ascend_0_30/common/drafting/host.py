@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from torch import nn
     from vllm.config import VllmConfig
 
+    from mkv_ascend.drafting.context_shares import ContextShares
+
 
 class Host:
     """``DraftHost`` of vllm-ascend 0.30.0."""
@@ -46,6 +48,14 @@ class Host:
         if method == "mtp":
             return bool(is_multi_kv_cache_group_mtp(config))
         return False
+
+    def plans_shares(self, config: VllmConfig) -> bool:
+        """See ``DraftHost``; vllm-ascend's own proposal is kept."""
+        return False
+
+    def shares_of(self, runner: Any) -> ContextShares | None:
+        """See ``DraftHost``."""
+        return None
 
     def splits_vocabulary(self) -> bool:
         """See ``DraftHost``."""

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metadata of a draft's passes where ranks share each sequence (decode context parallelism).
+
+vllm-ascend's builders read a rank's lengths, and the mask of verified rows, from metadata that its
+runner makes once for the target's pass. Every pass of a draft has other lengths and other rows. So
+each gets metadata of its own here, from the pass's positions and lengths:
+
+* a decode attends to all keys that this rank keeps of its tokens, the new ones included. Where a
+  request has several rows, each has a mask of its own. The target's mask knows the positions of the
+  target's rows, and counts as if ranks kept every other token;
+* a prefill reads what was cached before it, and attends to its own rows directly.
+
+What this rank and others saw is merged by vllm-ascend's implementations.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from vllm_ascend.attention.context_parallel.attention_cp import AscendAttentionCPMetadataBuilder
+from vllm_ascend.attention.context_parallel.mla_cp import AscendMlaCPMetadataBuilder
+from vllm_ascend.attention.utils import (
+    AscendPrefillContextParallelMetadata,
+    split_decodes_and_prefills,
+)
+
+from mkv_ascend.adapters.common.drafting.sharing import GatheredRows, MLASharing, Sharing
+from mkv_ascend.adapters.patching import record
+from mkv_ascend.drafting.context_shares import ContextShares
+from mkv_ascend.drafting.copying import shallow_copy
+from mkv_ascend.drafting.draft import HostLengths, LaterPasses
+
+SHARES = record(
+    name="a draft's passes have shares of their own",
+    target=(
+        "vllm_ascend.attention.context_parallel.attention_cp:AscendAttentionCPMetadataBuilder.build",
+        "vllm_ascend.attention.context_parallel.mla_cp:"
+        "AscendMlaCPMetadataBuilder.build_decode_metadata",
+    ),
+    reads=(
+        "vllm_ascend.attention.utils:AscendPrefillContextParallelMetadata",
+        "vllm_ascend.attention.utils:split_decodes_and_prefills",
+    ),
+    writes=(
+        "cp_seq_len",
+        "dcp_mtp_attn_mask",
+        "num_computed_tokens_of_pcp_dcp",
+        "prefill_context_parallel_metadata",
+    ),
+    why="Under context parallelism builders read lengths and masks of ranks from metadata of the "
+    "target's pass. vllm-ascend's own proposal replaces lengths alone in what was built of it, "
+    "keeps the mask of verified rows for passes of one token, and takes those behind a prompt for "
+    "prefills. Here copies of common metadata have what the draft's pass needs.",
+    until="vllm-ascend's builders make lengths and masks of ranks from positions and lengths of "
+    "their own pass",
+    test="tests/emulated/drafting/test_drafting_shares.py"
+    "::test_a_head_of_mla_in_chunks_and_behind_prefix_hits",
+    stock="tests/emulated/drafting/test_drafting_shares.py"
+    "::test_stock_cannot_go_on_from_a_prompt_with_an_mla_head",
+)
+
+
+def with_shares(shares: ContextShares, builder: Any, common: Any, draft_index: int) -> Any:
+    """``common`` for a pass of the draft, with what its builder reads of this rank's share."""
+    own = shallow_copy(common)
+    shared = own.prefill_context_parallel_metadata = AscendPrefillContextParallelMetadata(
+        num_actual_tokens_pcp_padded=common.num_actual_tokens
+    )
+    if draft_index:
+        # Behind a prompt, too: all rows are decodes of one token.
+        own.is_prefilling = torch.zeros(common.num_reqs, dtype=torch.bool)
+    decodes, _prefills, rows, _others = split_decodes_and_prefills(
+        own, builder.decode_threshold, treat_short_extends_as_decodes=False
+    )
+    starts = common.query_start_loc_cpu[: common.num_reqs + 1]
+    lengths = common.seq_lens_cpu[: common.num_reqs].clone()
+    lengths[decodes:] -= (starts[1:] - starts[:-1])[decodes:]
+    shared.num_computed_tokens_of_pcp_dcp = _by_rank(shares, lengths)
+    if rows > decodes:
+        keys = common.block_table_tensor.shape[1] * builder.kv_cache_spec.block_size
+        positions = common.positions[:rows].view(decodes, -1)
+        shared.dcp_mtp_attn_mask = shares.hidden_keys(positions, keys)
+    return own
+
+
+def _by_rank(shares: ContextShares, lengths: torch.Tensor) -> Any:
+    """Keys of each rank as vllm-ascend has them: NumPy, [requests, 1, ranks]."""
+    return shares.lengths(lengths)[:, None].numpy()
+
+
+class DenseOfShares(Sharing):
+    """fused_infer_attention over this rank's share."""
+
+    def __init__(self, shares: ContextShares) -> None:
+        self._shares = shares
+
+    def build(
+        self, builder: Any, common: Any, draft_index: int, cos_sin: GatheredRows | None
+    ) -> Any:
+        """See ``Sharing``."""
+        own = with_shares(self._shares, builder, common, draft_index)
+        return super().build(builder, own, draft_index, cos_sin)
+
+    def for_group(self, built: Any, table: torch.Tensor, slots: torch.Tensor) -> Any:
+        """See ``Sharing``; decodes and prefills have tables of their own."""
+        other = super().for_group(built, table, slots)
+        decodes = built.num_decodes
+        if built.decode_meta is not None:
+            other.decode_meta = shallow_copy(built.decode_meta)
+            other.decode_meta.block_tables = table[:decodes]
+        if built.prefill is not None:
+            other.prefill = shallow_copy(built.prefill)
+            other.prefill.block_tables = table[decodes:]
+        return other
+
+    def for_later_passes(
+        self, built: Any, later: LaterPasses, cos_sin: GatheredRows | None
+    ) -> list[Any]:
+        """See ``Sharing``."""
+        made = super().for_later_passes(built, later, cos_sin)
+        for other in made:
+            other.decode_meta = shallow_copy(built.decode_meta)
+        return made
+
+    def set_lengths(self, built: Any, lengths: HostLengths) -> None:
+        """See ``Sharing``."""
+        super().set_lengths(built, lengths)
+        by_rank = _by_rank(self._shares, lengths.tensor)
+        built.decode_meta.num_computed_tokens_of_pcp_dcp = by_rank
+
+
+class MLAOfShares(MLASharing):
+    """MLA over this rank's share."""
+
+    def __init__(self, shares: ContextShares) -> None:
+        self._shares = shares
+
+    def build(
+        self, builder: Any, common: Any, draft_index: int, cos_sin: GatheredRows | None
+    ) -> Any:
+        """See ``Sharing``."""
+        own = with_shares(self._shares, builder, common, draft_index)
+        return super().build(builder, own, draft_index, cos_sin)
+
+    def set_lengths(self, built: Any, lengths: HostLengths) -> None:
+        """See ``Sharing``."""
+        super().set_lengths(built, lengths)
+        built.decode.cp_seq_len = self._shares.own_lengths(lengths.tensor).tolist()
+
+
+def sharing_of_shares(builder: Any) -> dict[type[Any], Sharing]:
+    """Builder class -> how its metadata is made, if this builder is one under such parallelism."""
+    if not isinstance(builder, (AscendAttentionCPMetadataBuilder, AscendMlaCPMetadataBuilder)):
+        return {}
+    shares = ContextShares(
+        builder.dcp_size,
+        builder.dcp_rank,
+        builder.vllm_config.parallel_config.cp_kv_cache_interleave_size,
+    )
+    return {
+        AscendAttentionCPMetadataBuilder: DenseOfShares(shares),
+        AscendMlaCPMetadataBuilder: MLAOfShares(shares),
+    }

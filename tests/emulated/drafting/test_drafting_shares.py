@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drafts where ranks share the keys of each sequence (decode context parallelism).
+
+Each rank attends to its own keys, so a draft token is right only if every pass has the right keys,
+lengths and masks on all ranks. Every draft token is judged, not the accepted ones alone.
+"""
+
+import pytest
+
+from tests.support import engine, hosts, reference, speculation
+from tests.support.loop_judgement import REFERENCE_OF
+from tests.support.pairs import (
+    TIES,
+    assert_drafts_are_the_drafts_own,
+    assert_greedy,
+    assert_greedy_tokens_of_reference,
+    prompts_of,
+    scenario,
+)
+from tests.support.stock import STOCK
+from tests.support.tiny_models import model_directory
+
+pytestmark = hosts.only_on("vllm_ascend_0_23", "vllm-ascend's own proposal is kept elsewhere")
+
+RANKS = {"tensor_parallel_size": 2, "decode_context_parallel_size": 2}
+WITH_MTP = "deepseek_v3_mtp"
+ONE_KEY_HEAD = "llama_one_key_head"
+LENGTHS = [5, 60, 127, 128, 130, 200, 256, 259]
+"""Up to, at and beyond the end of a block, and of all ranks' blocks with one id."""
+
+
+def of_a_head(**fields):
+    case = scenario(
+        WITH_MTP,
+        WITH_MTP,
+        prompts=prompts_of(WITH_MTP, [5, 130, 261]),
+        speculative={"method": "mtp"},
+        **fields,
+    )
+    return case, engine.run(case)
+
+
+def judged_as_a_head(case, result):
+    """Every draft token is the head's own; returns how many there were."""
+    source = model_directory(REFERENCE_OF[WITH_MTP])
+    head = speculation.DraftHead(model_directory(WITH_MTP), source)
+    near_tie, _ = TIES[engine.compared_dtype()]
+    report = reference.judge(head.rows, result.proposals, near_tie)
+    assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
+    return report.checked
+
+
+def with_a_draft_model(target, **fields):
+    return scenario(
+        target,
+        ONE_KEY_HEAD,
+        **{"prompts": prompts_of(target, LENGTHS), "max_tokens": 20, **fields},
+    )
+
+
+def judged(case, result):
+    assert_greedy_tokens_of_reference(case, result)
+    assert_drafts_are_the_drafts_own(case, result)
+
+
+def test_a_head_of_mla_in_chunks_and_behind_prefix_hits():
+    """Ranks keep every other token; drafting goes on from prompts, of which there are several."""
+    case, result = of_a_head(
+        max_tokens=14,
+        repeats=2,
+        engine={**RANKS, "max_num_batched_tokens": 192, "max_num_seqs": 4},
+    )
+    assert_greedy(
+        model_directory(REFERENCE_OF[WITH_MTP]),
+        case.prompts * case.repeats,
+        result.tokens,
+        case.max_tokens,
+    )
+    assert judged_as_a_head(case, result) == 3 * len(result.proposals) > 60
+    assert result.mean_acceptance_length > 2
+    assert max(result.cached_tokens) >= 256
+
+
+def test_a_draft_model_by_stretches_of_a_block():
+    """A dense draft for an MLA target; ranks keep 128 tokens in turn."""
+    target = "deepseek_v2_target"
+    case = with_a_draft_model(
+        target,
+        engine={
+            **RANKS,
+            "cp_kv_cache_interleave_size": 128,
+            "max_num_batched_tokens": 192,
+            "max_num_seqs": 8,
+        },
+    )
+    result = engine.run(case)
+    judged(case, result)
+    assert result.mean_acceptance_length > 1.8
+
+
+@pytest.mark.parametrize("interleave", [1, 64])
+def test_a_dense_model_drafting_for_itself_is_always_accepted(interleave):
+    """Beside graphs of the target; preempted, too."""
+    case = with_a_draft_model(
+        ONE_KEY_HEAD,
+        prompts=prompts_of(ONE_KEY_HEAD, [250, 248, 246, 245, 244, 243]),
+        graphs="FULL_DECODE_ONLY",
+        capture_sizes=(4, 8, 16, 24),
+        # A block of two ranks holds 256 tokens of a request.
+        engine={**RANKS, "cp_kv_cache_interleave_size": interleave, "num_gpu_blocks_override": 10},
+    )
+    result = engine.run(case)
+    judged(case, result)
+    assert result.preemptions > 0
+    assert result.accepted_per_position == [result.num_drafts] * case.num_speculative_tokens
+    assert "ranks share the keys of a sequence" in result.log, "why the draft is not in graphs"
+    assert engine.replayed(result.log)
+
+
+def test_asynchronous_scheduling():
+    """The host does not know which tokens were rejected when the next step is prepared."""
+    case = with_a_draft_model(
+        "deepseek_v2_target", record_drafts=False, engine={**RANKS, "async_scheduling": True}
+    )
+    synchronous = engine.run(with_a_draft_model("deepseek_v2_target", engine=RANKS))
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    assert result.accepted_per_position == synchronous.accepted_per_position
+
+
+def test_a_draft_that_is_given_up():
+    case = with_a_draft_model(
+        "deepseek_v2_target",
+        record_drafts=False,
+        judged_after=8,
+        mkv_ascend={"drafting": {"give_up_below": 0.99}},
+        engine=RANKS,
+    )
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    assert 0 < result.num_drafts < 40
+
+
+def test_stock_cannot_go_on_from_a_prompt_with_an_mla_head():
+    """Its later passes are prefills to its builder, and then it looks for their decodes."""
+    with pytest.raises(engine.EngineFailedError, match="no attribute 'cp_seq_len'"):
+        of_a_head(environment=STOCK, engine={**RANKS, "max_num_batched_tokens": 2048})
+
+
+def test_stock_cannot_draft_with_a_dense_model():
+    """Its first pass has rows that metadata of the target's pass does not count."""
+    with pytest.raises(engine.EngineFailedError, match="Worker failed with error ''"):
+        engine.run(with_a_draft_model(ONE_KEY_HEAD, environment=STOCK, engine=RANKS))
