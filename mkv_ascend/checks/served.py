@@ -16,7 +16,7 @@ from mkv_ascend.checks.model import ModelFacts
 
 __all__ = ["Served", "served", "why_draft_is_eager"]
 
-CAPTURED = frozenset({"fused_infer_attention", "mla", "sparse_mla"})
+CAPTURED = frozenset({"fused_infer_attention", "mla", "sparse_mla", "compressed_mla"})
 """Backends of attention whose launches a draft's graphs capture."""
 
 RECURRENT = frozenset({"gated_delta_net", "mamba_2", "short_convolution"})
