@@ -40,7 +40,7 @@ UNTRACED = ("npu_fused_infer_attention_score",)
 """What vllm-ascend's context parallelism calls as ``torch.ops.npu.<name>``, in code that is not
 traced: the namespace has torch_npu's Python object."""
 
-TRACED_CUSTOM = ("npu_add_rms_norm_bias", "npu_gemma_rms_norm")
+TRACED_CUSTOM = ("npu_add_rms_norm_bias", "npu_gemma_rms_norm", "npu_rms_norm_cast")
 """The same of torch.ops._C_ascend, whose schemas come from the installed vllm-ascend."""
 
 
