@@ -150,6 +150,8 @@ EMULATED = {
         f"--deselect={COMPRESSED}::test_few_keys_are_chosen",
         f"--deselect={COMPRESSED}::test_tokens_are_the_references_and_drafts_its_mtp_layers[v1]",
         f"--deselect={COMPRESSED}::test_mtp_layer_in_graphs[v1]",
+        f"--deselect={COMPRESSED}::test_mtp_layer_with_vllms_default_graphs[v1]",
+        f"--deselect={COMPRESSED}::test_dense_draft",
         "--deselect=tests/emulated/platform/test_metrics.py"
         "::test_without_a_draft_there_are_caches_and_no_proposals",
         "--deselect=tests/emulated/platform/test_explain.py"
@@ -162,8 +164,6 @@ EMULATED = {
         "[qwen3_next_mtp-qwen3_next_mtp-mtp-3-None-v1]",
         f"--deselect={DRAFT_WINDOWS}::test_blocks_behind_the_window_are_given_back[False-v1]",
         f"--deselect={PICTURES}::test_a_layer_that_is_given_pictures[v1]",
-        # The same on 0.30.0rc2: DeepSeek-V4 with a dense draft.
-        f"--deselect={COMPRESSED}::test_dense_draft",
         # As Qwen2.5-VL, but for models that no other test trains.
         f"--deselect={PICTURES}::test_a_draft_model_where_axes_take_turns",
         f"--deselect={PICTURES}::test_a_head_whose_axes_take_turns",
@@ -263,6 +263,7 @@ EMULATED = {
         f"{COMPRESSED}::test_stock_model_runner_v2_alone",
         f"{COMPRESSED}::test_dense_draft_in_graphs[v2]",
         f"{COMPRESSED}::test_mtp_layer_in_graphs[v2]",
+        f"{COMPRESSED}::test_mtp_layer_with_vllms_default_graphs[v1]",
         f"{COMPRESSED}::test_k_by_batch_size_on_model_runner_v2[FULL_DECODE_ONLY]",
         "tests/emulated/models/test_mimo_v2.py",
         "tests/emulated/models/test_mla_specs.py",

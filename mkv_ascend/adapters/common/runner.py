@@ -109,6 +109,7 @@ class MkvModelRunner(NPUModelRunner):
         expert_groups.make_for_draft(self.vllm_config)
         with auxiliary_states.with_auxiliary_states(self):
             super().load_model()
+        auxiliary_states.make_room_for_mtp(self.get_model())
         pipeline.share_embeddings(self, getattr(self, "drafter", None))
         drop_rows_of_other_sizes()
         all_layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)

@@ -212,6 +212,20 @@ def test_mtp_layer_in_graphs(runner):
     assert result.draft_replays > 5
 
 
+@each_runner
+def test_mtp_layer_with_vllms_default_graphs(runner):
+    """Dynamo traces both models, and each graph's states must reach the layer that drafts."""
+    result = run_mtp_layer(
+        runner,
+        graphs="FULL_AND_PIECEWISE",
+        capture_sizes=(4, 8),
+        traced=True,
+        engine={**ENGINE, "max_num_seqs": 2},
+    )
+    assert "'cudagraph_mode': <CUDAGraphMode.FULL_AND_PIECEWISE" in result.log
+    assert result.draft_replays > 10
+
+
 @hosts.only_on("vllm_ascend_0_30", "0.23.0 has no K by batch size")
 @pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY"])
 def test_k_by_batch_size_on_model_runner_v2(graphs):

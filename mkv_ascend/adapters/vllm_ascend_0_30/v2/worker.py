@@ -25,6 +25,7 @@ from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
 from mkv_ascend.adapters.common.early_checks import recurrent_refusals
 from mkv_ascend.adapters.common.patches import expert_groups, gdn_rows
+from mkv_ascend.adapters.common.patches.auxiliary_states import make_room_for_mtp
 from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
 from mkv_ascend.adapters.common.rebuilding_states import note_requests
 from mkv_ascend.adapters.common.target_graphs import take_lengths_on_the_host
@@ -98,6 +99,7 @@ class MkvWorkerV2(NPUWorker):
         expert_groups.make_for_draft(self.vllm_config)
         with with_auxiliary_states(self.vllm_config):
             super().load_model(*args, **kwargs)
+        make_room_for_mtp(self.model_runner.model)
         self._serve_on_stages()
         if self.vllm_config.lora_config is not None:
             self.model_runner.lora_state = AdaptersOfRows(self.model_runner.req_states)

@@ -30,6 +30,9 @@ ASKED = record(
         "vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils:verify_supports_aux_hidden_states_over_pp",
         "vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils:reserve_aux_intermediate_tensor_slots",
         "vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils:aux_hidden_state_relay_keys",
+        # Of either runner: 0.23.0, with which V1's record is shared, has it elsewhere.
+        "vllm_ascend.models.deepseek_v4.model:DeepseekV4Model.__init__",
+        "vllm_ascend.models.deepseek_v4.model:DeepseekV4Model.forward",
     ),
     why="A head of eagle3 or dflash takes hidden states of the target's layers. The runner refuses "
     "classes that hand out none: Gemma3, Qwen3-Next, Granite-4, LFM2 and many others.",
