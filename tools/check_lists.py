@@ -149,8 +149,7 @@ EMULATED = {
         "--deselect=tests/emulated/benchmarks/test_benchmark_kv_layout.py::test_vllm_groups_as_it_did",
         f"--deselect={COMPRESSED}::test_few_keys_are_chosen",
         f"--deselect={COMPRESSED}::test_tokens_are_the_references_and_drafts_its_mtp_layers[v1]",
-        f"--deselect={COMPRESSED}::test_mtp_layer_in_graphs[v1]",
-        f"--deselect={COMPRESSED}::test_mtp_layer_with_vllms_default_graphs[v1]",
+        *(f"--deselect={COMPRESSED}::test_mtp_layer_in_{x}graphs[v1]" for x in ("", "default_")),
         f"--deselect={COMPRESSED}::test_dense_draft",
         "--deselect=tests/emulated/platform/test_metrics.py"
         "::test_without_a_draft_there_are_caches_and_no_proposals",
@@ -263,11 +262,12 @@ EMULATED = {
         f"{COMPRESSED}::test_stock_model_runner_v2_alone",
         f"{COMPRESSED}::test_dense_draft_in_graphs[v2]",
         f"{COMPRESSED}::test_mtp_layer_in_graphs[v2]",
-        f"{COMPRESSED}::test_mtp_layer_with_vllms_default_graphs[v1]",
+        f"{COMPRESSED}::test_mtp_layer_in_default_graphs[v1]",
         f"{COMPRESSED}::test_k_by_batch_size_on_model_runner_v2[FULL_DECODE_ONLY]",
         "tests/emulated/models/test_mimo_v2.py",
         "tests/emulated/models/test_mla_specs.py",
         "tests/emulated/models/test_sparse_models.py::test_tokens_are_those_of_the_chosen_keys",
+        "tests/emulated/models/test_step3p5.py::test_tokens_and_drafts_in_bfloat16[v1-mtp-graphs]",
         "tests/emulated/models/test_shared_caches.py"
         "::test_a_layer_that_shares_joins_a_group_of_unlike_pages",
         f"{STOCK}::test_mamba2_is_not_served_by_model_runner_v1",

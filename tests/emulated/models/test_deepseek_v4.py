@@ -213,7 +213,7 @@ def test_mtp_layer_in_graphs(runner):
 
 
 @each_runner
-def test_mtp_layer_with_vllms_default_graphs(runner):
+def test_mtp_layer_in_default_graphs(runner):
     """Dynamo traces both models, and each graph's states must reach the layer that drafts."""
     result = run_mtp_layer(
         runner,

@@ -120,7 +120,7 @@ def test_how_the_drafts_passes_run(
 def test_deepseek_v4s_own_layer_is_captured(
     models: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In vLLM's default mode, as ``test_mtp_layer_with_vllms_default_graphs`` has it."""
+    """In vLLM's default mode, as ``test_mtp_layer_in_default_graphs`` has it."""
     answer = check(capsys, models["v4-whole"], *spec(None, method="mtp"), "-tp", "8")
     assert answer["target_graphs"] == "FULL_AND_PIECEWISE"
     assert answer["draft_graphs"] == "captured in full graphs"

@@ -243,7 +243,7 @@ LOADER = record(
     test=(
         "tests/emulated/drafting/test_auxiliary_states.py",
         "tests/emulated/drafting/test_pipeline.py",
-        "tests/emulated/models/test_deepseek_v4.py::test_mtp_layer_with_vllms_default_graphs",
+        "tests/emulated/models/test_deepseek_v4.py::test_mtp_layer_in_default_graphs",
     ),
 )
 

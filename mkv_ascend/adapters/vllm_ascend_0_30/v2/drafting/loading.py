@@ -27,6 +27,7 @@ from mkv_ascend.layout.kind import Role
 
 if TYPE_CHECKING:
     from torch import nn
+    from transformers import PretrainedConfig
 
 DRAFT_MODEL = "draft_model"
 """The method of drafts that are models of their own; vLLM's prefix of their layers, too."""
@@ -50,6 +51,9 @@ def make_draft_config(target: VllmConfig) -> VllmConfig:
         config = copy.copy(config)
         config.model_config = copy.copy(config.model_config)
         config.model_config.runner_type = speculative.draft_model_config.runner_type
+        if speculative.use_step3p5_mtp():
+            drafting = speculative.draft_model_config.hf_config
+            config.model_config.hf_config = with_kinds_of_all_layers(drafting)
         return config
     return replace(
         config,
@@ -59,6 +63,19 @@ def make_draft_config(target: VllmConfig) -> VllmConfig:
         ),
         model_config=speculative.draft_model_config,
     )
+
+
+def with_kinds_of_all_layers(config: PretrainedConfig) -> PretrainedConfig:
+    """A copy of Step-3.5's configuration whose list of kinds reaches the last drafting layer.
+
+    vLLM cuts it behind the target's layers, and the drafting layer then asks for its own kind. All
+    of them have a window; vllm-ascend's proposer of model runner V1 says so in the same place.
+    """
+    whole = copy.copy(config)
+    kinds, layers = config.layer_types, config.num_hidden_layers + config.num_nextn_predict_layers
+    if kinds is not None:
+        whole.layer_types = [*kinds, *["sliding_attention"] * (layers - len(kinds))]
+    return whole
 
 
 def load_draft(target: nn.Module, config: VllmConfig) -> nn.Module:

@@ -1,35 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The output matrix of DeepSeek-V4's MTP layer, where its checkpoint has one."""
+"""The output matrix of an MTP layer's own, where its checkpoint has one."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mkv_ascend.adapters.patching import record
+from mkv_ascend.adapters.patching import record, replaced
 
 if TYPE_CHECKING:
     from torch import nn
     from vllm.config import ModelConfig
 
 OWN_MATRIX = record(
-    name="output matrix of DeepSeek-V4's MTP layer in model runner V2",
-    target="vllm_ascend.models.deepseek_v4.mtp:DeepSeekV4MTP.load_weights",
+    name="output matrix of an MTP layer's own in model runner V2",
+    target=(
+        "vllm_ascend.models.deepseek_v4.mtp:DeepSeekV4MTP.load_weights",
+        "vllm.model_executor.models.step3p5_mtp:Step3p5MTP.load_weights",
+    ),
     reads=(
         "vllm.v1.worker.gpu.spec_decode.eagle.utils:load_eagle_model",
         "vllm_ascend.spec_decode.llm_base_proposer:AscendSpecDecodeBaseProposer._maybe_share_lm_head",
     ),
     writes=("head",),
     why="vLLM's loader for this runner gives an MTP layer the target's output matrix, whatever its "
-    "checkpoint has. Model runner V1 keeps one that differs.",
+    "checkpoint has. Model runner V1 keeps one that differs, as DeepSeek-V4's and Step-3.5's are.",
     until="load_eagle_model compares the matrices of MTP layers, as it does those of heads",
-    test="tests/emulated/models/test_deepseek_v4.py"
-    "::test_tokens_are_the_references_and_drafts_its_mtp_layers",
+    test=(
+        "tests/emulated/models/test_deepseek_v4.py"
+        "::test_tokens_are_the_references_and_drafts_its_mtp_layers",
+        "tests/emulated/models/test_step3p5.py::test_tokens_and_drafts_in_bfloat16",
+    ),
 )
-ARCHITECTURE = "DeepSeekV4MTPModel"
+CLASSES = {
+    "DeepSeekV4MTPModel": ("vllm_ascend.models.deepseek_v4.mtp", "DeepSeekV4MTP"),
+    "Step3p5MTP": ("vllm.model_executor.models.step3p5_mtp", "Step3p5MTP"),
+}
+"""Architecture -> module and name of its class."""
 
 
 @contextlib.contextmanager
@@ -38,12 +49,13 @@ def own_output_matrix(draft: ModelConfig) -> Iterator[Callable[[nn.Module], None
 
     Gives a function that puts those back that differ from the target's.
     """
-    if ARCHITECTURE not in draft.architectures:
+    found = [CLASSES[name] for name in draft.architectures if name in CLASSES]
+    if not found:
         yield lambda _: None
         return
-    from vllm_ascend.models.deepseek_v4.mtp import DeepSeekV4MTP
-
-    load, own = DeepSeekV4MTP.load_weights, {}
+    ((module, name),) = found
+    loaded_class = getattr(import_module(module), name)
+    load, own = loaded_class.load_weights, {}
 
     def load_and_note(model: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         loaded: set[str] = load(model, weights)
@@ -59,5 +71,5 @@ def own_output_matrix(draft: ModelConfig) -> Iterator[Callable[[nn.Module], None
             if not torch.equal(matrix.weight, shared.head.weight):
                 shared.head = matrix
 
-    with OWN_MATRIX.replaced(load_and_note):
+    with replaced(loaded_class, "load_weights", load_and_note):
         yield put_back
