@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 
+from mkv_ascend.checks import about_pipeline
 from mkv_ascend.checks.about_draft import ROLLED_BACK
 from mkv_ascend.checks.about_draft_inputs import has_several_positions
 from mkv_ascend.checks.facts import ServeFacts
@@ -34,6 +35,7 @@ WORDS = {
     "parallel_drafting": "parallel drafting",
     "several_axes": "a draft model with positions on several axes (M-RoPE)",
     "shared_choice_of_keys": "a head whose later passes reuse the first one's choice of keys",
+    "layers_in_turn": "drafting layers that take turns (Step-3.5's, with more than one of them)",
 }
 
 ON_V1 = ("model runner V1", "set VLLM_USE_V2_MODEL_RUNNER=0")
@@ -85,6 +87,7 @@ class AskedOfV2:
     parallel_drafting: bool
     several_axes: bool
     shared_choice_of_keys: bool
+    layers_in_turn: bool
 
     def refusals(self) -> Iterator[Refusal]:
         """One for each thing that was asked for."""
@@ -135,6 +138,7 @@ def drafts_on_v2(facts: ServeFacts) -> Iterator[Refusal]:
         parallel_drafting=bool(options.get("parallel_drafting")) and speculation.method != "dflash",
         several_axes=speculation.method == "draft_model" and has_several_positions(draft),
         shared_choice_of_keys=bool(draft.values.get("index_share_for_mtp_iteration")),
+        layers_in_turn=about_pipeline.layers_in_turn(facts) > 1,
     ).refusals()
 
 

@@ -35,11 +35,13 @@ def config(
         "hf_config": SimpleNamespace(),
         "hf_text_config": SimpleNamespace(model_type="llama"),
     }
+    drafting = SimpleNamespace(**{**model, **(draft or {})})
     asked = {"parallel_drafting": False, "enable_adaptive_verification": False, **speculative}
     return SimpleNamespace(
         speculative_config=SimpleNamespace(
             method=method,
-            draft_model_config=SimpleNamespace(**{**model, **(draft or {})}),
+            draft_model_config=drafting,
+            use_step3p5_mtp=lambda: getattr(drafting.hf_config, "model_type", "") == "step3p5_mtp",
             uses_draft_model=lambda: method == "draft_model",
             uses_dynamic_speculative_decoding=lambda: counts is not None,
             **asked,
@@ -61,6 +63,9 @@ def config(
 
 COUNTS = [[1, 2, 3], [3, 8, 1]]
 SHARES = SimpleNamespace(index_share_for_mtp_iteration=True)
+ONE_LAYER, THREE_LAYERS = (
+    SimpleNamespace(model_type="step3p5_mtp", num_nextn_predict_layers=count) for count in (1, 3)
+)
 
 
 GDN = {"is_hybrid": True, "hf_text_config": SimpleNamespace(linear_num_value_heads=4)}
@@ -82,6 +87,7 @@ COMPRESSED = SimpleNamespace(compress_ratios=[0, 4, 128])
         ({"split": 2}, "lmhead_tensor_parallel_size"),
         ({"parallel_drafting": True}, "parallel drafting"),
         ({"method": "mtp", "draft": {"hf_config": SHARES}}, "choice of keys"),
+        ({"method": "mtp", "draft": {"hf_config": THREE_LAYERS}}, "layers that take turns"),
         ({"counts": COUNTS, "target": MAMBA1}, "in full graphs of a target whose recurrent layers"),
     ],
 )
@@ -116,6 +122,7 @@ def test_prefill_context_parallelism_is_refused_without_naming_v1_which_lacks_it
         {"dp": 2},
         {"pp": 2},
         {"ahead": False},
+        {"method": "mtp", "draft": {"hf_config": ONE_LAYER}},
         {"method": "dflash", "parallel_drafting": True},
         {"method": "mtp", "target": GDN},
         {"target": {"is_hybrid": True}},

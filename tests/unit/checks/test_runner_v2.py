@@ -98,6 +98,8 @@ def test_options(
         ("v4-whole", "v4-draft", {}, set()),
         ("v4-whole", "v4-draft", COUNTS, set()),
         ("v4-whole", "v4-whole", {"method": "mtp"}, set()),
+        ("step3.5", "step3.5", {"method": "mtp"}, {"layers_in_turn"}),
+        ("step3.5", TARGET, {}, set()),
         (
             "Qwen3-Next-80B-A3B",
             "Qwen3-Next-80B-A3B",

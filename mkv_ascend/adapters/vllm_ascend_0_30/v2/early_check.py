@@ -48,6 +48,9 @@ def why_not_served(config: VllmConfig) -> str | None:
         shared_choice_of_keys=bool(
             getattr(draft.hf_config, "index_share_for_mtp_iteration", False)
         ),
+        # The first one would run in each pass. V1 keeps vllm-ascend's own proposal.
+        layers_in_turn=speculative.use_step3p5_mtp()
+        and draft.hf_config.num_nextn_predict_layers > 1,
     )
     refusals = tuple(asked.refusals())
     return text_of(refusals) if refusals else None
