@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -14,7 +13,6 @@ from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.component import (
     Component,
     LayerLayout,
-    StateExtent,
     Storage,
     TokenExtent,
 )
@@ -23,69 +21,14 @@ from mkv_ascend.layout.grouping import CoarserHits, GroupingOptions, group_layer
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.objective import Cost, Objective
 from mkv_ascend.layout.plan import make_plan
-from mkv_ascend.layout.planning import CachedLayer, PlanInputs, plan
 from mkv_ascend.layout.report import FORMAT_VERSION, OtherGrouping, PlanReport, served_groups
 from mkv_ascend.layout.report_html import bar_parts, drawn_pools, html
 from mkv_ascend.layout.report_text import answer, format_bytes, served_text, text
-from mkv_ascend.layout.retention import Request, Retention, RetentionKind
+from mkv_ascend.layout.retention import Retention, RetentionKind
+from tests.support.plan_reports import LAYERS, REQUEST, dense, make_report, with_plan
 
 SVG = "{http://www.w3.org/2000/svg}"
 XHTML = "{http://www.w3.org/1999/xhtml}"
-REQUEST = Request(tokens=1024, tokens_per_step=4)
-
-
-def dense(name: str, role: Role, heads: int, kind: Kind = Kind.FULL_ATTENTION) -> LayerLayout:
-    parts = tuple(Component(part, "bfloat16", TokenExtent(128, heads, 64)) for part in "kv")
-    page = sum(part.bytes_per_block for part in parts)
-    return LayerLayout(name, role, kind, parts, Storage.SPLIT, page, 128, kernel_block=128)
-
-
-def paged(name: str, page: int) -> LayerLayout:
-    parts = (
-        Component("latent", "bfloat16", TokenExtent(128, 1, 64)),
-        Component("indexer_k", "int8", TokenExtent(128, 1, 128)),
-    )
-    return LayerLayout(name, Role.TARGET, Kind.COMPRESSED_MLA, parts, Storage.PAGED, page, 128)
-
-
-def state(name: str) -> LayerLayout:
-    parts = (
-        Component("conv", "bfloat16", StateExtent((3, 64))),
-        Component("ssm", "bfloat16", StateExtent((4, 64, 16))),
-    )
-    page = sum(part.bytes_per_block for part in parts)
-    return LayerLayout(name, Role.TARGET, Kind.MAMBA, parts, Storage.PLANAR, page, 128)
-
-
-LAYERS = (
-    *(
-        (dense(f"target.layers.{i}", Role.TARGET, 4), Retention(RetentionKind.ALL))
-        for i in range(3)
-    ),
-    (paged("target.layers.3", 40_000), Retention(RetentionKind.ALL)),
-    (state("target.layers.4"), Retention(RetentionKind.STATE, 1, asked_blocks=1)),
-    (dense("draft.layers.0", Role.DRAFT, 1), Retention(RetentionKind.ALL)),
-    (dense("draft.<1>", Role.DRAFT, 1, Kind.SLIDING_WINDOW), Retention(RetentionKind.WINDOW, 200)),
-)
-
-
-def make_report(objective: Objective = Objective.LEAST_MEMORY, **more: object) -> PlanReport:
-    layers = tuple(
-        CachedLayer(layout, retention, f"backend_of_{layout.kind}") for layout, retention in LAYERS
-    )
-    options = GroupingOptions(objective)
-    inputs = PlanInputs(layers, REQUEST, REQUEST.tokens_per_step, options)
-    fields: dict[str, object] = {
-        "subjects": (("target", "Big & Co (llama)"), ("draft", "Small (llama)")),
-        "memory_bytes": 64 * 2**20,
-        **more,
-    }
-    return PlanReport(planned=plan(inputs), **fields)  # type: ignore[arg-type]
-
-
-def with_plan(report: PlanReport, **changes: object) -> PlanReport:
-    """The report of another grouping, or of other pools."""
-    return replace(report, planned=replace(report.planned, **changes))  # type: ignore[arg-type]
 
 
 def test_numbers_follow_from_the_plan() -> None:

@@ -24,7 +24,7 @@ from mkv_ascend.layout.report import OtherGrouping, PlanReport
 from mkv_ascend.layout.report_html import html
 from mkv_ascend.layout.report_text import served_text, text
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
-from tests.unit.layout.test_report import REQUEST, dense, make_report, with_plan
+from tests.support.plan_reports import REQUEST, dense, make_report, with_plan
 
 READ = Path(__file__).parents[2] / "data" / "reports"
 
