@@ -5,8 +5,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from mkv_ascend.layout.component import (
+    Component,
+    Container,
+    LayerLayout,
+    Storage,
+    TokenExtent,
+)
 from mkv_ascend.layout.grouping import GroupingOptions
-from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.objective import Cost
 from mkv_ascend.layout.planning import (
     CachedLayer,
@@ -75,6 +82,33 @@ def test_a_given_group_holds_what_the_first_of_its_layers_with_the_most_holds() 
     (group,) = plan(replace(inputs(few, first, second), groups=(("a", "b", "c"),))).grouping.groups
     assert [kind.blocks(128, REQUEST) for kind in (WINDOW, FULL, as_many)] == [4, 8, 8]
     assert (group.blocks, group.retention) == (8, FULL)
+
+
+def split_by(kernel_blocks: int, name: str, numbers: int) -> CachedLayer:
+    """Keys and values of so many 16-bit numbers a token, in blocks of kernel blocks of 4 tokens."""
+    extent = TokenExtent(4 * kernel_blocks, 1, numbers)
+    parts = tuple(Component(part, "bfloat16", extent) for part in ("key", "value"))
+    page = sum(part.bytes_per_block for part in parts)
+    layout = LayerLayout(
+        *(name, Role.TARGET, Kind.FULL_ATTENTION, parts, Storage.PACKED, page, extent.tokens),
+        kernel_block=4,
+        container=Container.TUPLE,
+    )
+    return CachedLayer(layout, FULL)
+
+
+def test_what_a_row_is_rounded_up_to_is_counted() -> None:
+    """Blocks of 256 and of 192 bytes, in a row of which 2 and 3 kernel blocks are equal parts."""
+    layers = split_by(2, "a", 8), split_by(3, "b", 4)
+    planned = plan(replace(inputs(*layers), keep_block_sizes=True))
+    assert [layer.layout.page_bytes for layer in layers] == [256, 192]
+    row = planned.plan.bytes_per_block
+    assert row == 384
+    # 1,024 tokens in blocks of 8 and of 12.
+    assert [group.blocks for group in planned.grouping.groups] == [128, 86]
+    assert planned.grouping.block_bytes == row
+    cost = planned.grouping.cost
+    assert (cost.blocks, cost.block_bytes, cost.held_bytes) == (214, row, 214 * row)
 
 
 def test_requests_at_once_are_none_without_a_block_and_whole_with_one_each() -> None:
