@@ -36,6 +36,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_forks import PYTEST, become_pytest, import_what_tests_import
 from without_patch_stubs import PARTS, STUBS
 
 import foreign_names
@@ -142,19 +143,7 @@ def start(asked: Sequence[str]) -> int:
 
 def run_all(trials: Sequence[Trial], folder: Path, both: bool, record: bool) -> int:
     """Fork for each trial: all that the tests import is imported once."""
-    import pytest
-
-    from tests.support import programs
-    from tests.support.program_starter import import_what_engines_import
-
-    # Engines are forked from this one, which does as much meanwhile. They are, while what pytest
-    # sees of the environment is what that process saw.
-    os.environ["PYTEST_VERSION"] = pytest.__version__
-    environment = dict(programs.with_repository(os.environ))
-    programs._starter()
-    import_what_engines_import()
-    os.environ.clear()
-    os.environ.update(environment)
+    import_what_tests_import()
     LOGS.mkdir(parents=True, exist_ok=True)
     worst = 0
     for trial in trials:
@@ -175,7 +164,7 @@ def _pytest(left_out: str, test: str, folder: Path, log: Path) -> int:
             return subprocess.run(words, cwd=ROOT, stdout=output, stderr=output).returncode
     child = os.fork()
     if child == 0:
-        _become_pytest(shlex.split(test), log)
+        become_pytest(shlex.split(test), log)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
@@ -218,23 +207,6 @@ def _first_failure(log: Path) -> str:
     found = re.search(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", text, re.MULTILINE)
     assert found is not None, f"{log} names no test that failed"
     return found[1]
-
-
-PYTEST = ("-q", "-x", "-p", "no:cacheprovider")
-
-
-def _become_pytest(words: Sequence[str], log: Path) -> None:
-    import pytest
-
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    status = 3
-    try:
-        status = int(pytest.main([*PYTEST, *words]))
-    finally:
-        sys.stdout.flush()
-        os._exit(status)  # nothing that was registered for the parent's end
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
