@@ -161,6 +161,8 @@ def test_a_builder_of_which_nothing_is_known_runs_for_each_group_and_step():
     later = metadata.with_lengths(planned.all_lengths.clone())
     assert_each_layer_has_its_own(planned, later)
     assert later[1]["layers.2"].device_lengths == [8, 12]
+    computed = [given.num_computed_tokens_cpu.tolist() for given in builders[2].built]
+    assert computed == [[6, 10], [7, 11], [8, 12]]
     assert [len(builder.built) for builder in builders] == [STEPS] * 3
     assert needs.builds_per_proposal(STEPS) == 3 * (1 + STEPS)
 

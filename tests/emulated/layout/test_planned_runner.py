@@ -27,6 +27,7 @@ from vllm.v1.kv_cache_interface import (
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
+from mkv_ascend.layout.component import LayoutError
 from tests.support import hosts
 from tests.support.caches import stock_caches
 from tests.support.caches.kv_configs import configs, model
@@ -81,6 +82,24 @@ def test_the_runners_caches_are_those_of_vllm_ascend(case: str) -> None:
     assert stock_bytes <= plan.total_bytes <= stock_bytes + 512 * 8
     assert aliases(caches, NUM_BLOCKS) == []
     assert {cache.device for cache in _tensors(caches)} == {torch.device("npu:0")}
+
+
+@pytest.mark.parametrize("lacking", [0, 1])
+def test_a_plan_that_takes_more_than_the_engine_core_counted_is_refused(lacking: int) -> None:
+    """Both must group alike: caches of other groups would run out of memory, or share bytes."""
+    groups, _ = CASES[next(iter(CASES))]
+    backends = {name: backend for group in groups for name, _, backend in group}
+    first = PlannedRunner(kv_cache_config(groups, 1 << 40), backends)
+    first.caches()
+    plan = first.cache_plan
+    assert plan is not None
+    counted = (plan.num_blocks - lacking) * plan.bytes_per_block
+    runner = PlannedRunner(kv_cache_config(groups, counted), backends)
+    if not lacking:
+        assert runner.caches()
+        return
+    with pytest.raises(LayoutError, match=f"core counted {counted};"):
+        runner.caches()
 
 
 def _tensors(caches: dict[str, Any]) -> list[torch.Tensor]:

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What vllm-ascend is told of a verify step where the target's graphs are captured and updated."""
+
+from types import SimpleNamespace
+
+import pytest
+import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
+from vllm_ascend.attention.attention_v1 import AscendAttentionState
+
+from mkv_ascend.adapters.common.target_graphs import for_updates, state_of
+
+DECODE, CHUNK = AscendAttentionState.DecodeOnly, AscendAttentionState.ChunkedPrefill
+
+
+@pytest.mark.parametrize(
+    ("state", "longest", "told"),
+    [
+        (DECODE, 1, DECODE),
+        (DECODE, 2, CHUNK),  # a verify step of K = 1
+        (DECODE, 5, CHUNK),
+        (AscendAttentionState.PrefillNoCache, 5, AscendAttentionState.PrefillNoCache),
+    ],
+)
+def test_several_tokens_of_a_request_are_a_chunk(state, longest, told):
+    assert state_of(state, longest) is told
+
+
+@pytest.mark.parametrize(("tokens", "told"), [(None, 4), (2, 2), (0, 0)])
+def test_any_method_is_updated_with_as_many_tokens_as_its_graph_has(tokens, told):
+    config = SimpleNamespace(
+        method="draft_model", num_speculative_tokens=4, use_eagle=lambda: False
+    )
+    seen = for_updates(config, tokens)
+    assert seen.use_eagle() is True
+    assert seen.num_speculative_tokens == told
+    assert seen.method == "draft_model"
+    assert config.num_speculative_tokens == 4
+    assert for_updates(None, tokens) is None
