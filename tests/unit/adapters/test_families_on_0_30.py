@@ -99,3 +99,13 @@ def test_a_head_whose_axes_take_turns(changed, v2, triton, refused, monkeypatch)
     assert (text is not None) == refused
     if text:
         assert "Possible: model runner V2" in text
+
+
+def test_a_head_whose_class_vllm_ascends_plugin_has_replaced(monkeypatch):
+    """In an engine the plugin has registered a class of its own in the place of vLLM's."""
+    monkeypatch.setattr(families, "HAS_TRITON", True)
+    registered = SimpleNamespace(class_name="AscendEagle3LlamaForCausalLM")
+    monkeypatch.setitem(families.ModelRegistry.models, "Eagle3Qwen3vlForCausalLM", registered)
+    head = model("Eagle3Qwen3vlForCausalLM")
+    head.hf_text_config = SimpleNamespace(rope_parameters={"mrope_interleaved": True})
+    assert "rotates by three axes in turns" in reason(DENSE, head)

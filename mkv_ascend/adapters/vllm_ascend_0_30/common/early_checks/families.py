@@ -14,8 +14,11 @@ from mkv_ascend.checks.unserved_family import unserved
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
 
-LLAMAS_HEADS = frozenset({"EagleLlamaForCausalLM", "Eagle3LlamaForCausalLM"})
-"""Classes of vLLM's; checkpoints name them in a dozen ways."""
+LLAMAS_HEADS = frozenset(
+    {"EagleLlamaForCausalLM", "Eagle3LlamaForCausalLM", "AscendEagle3LlamaForCausalLM"}
+)
+"""Classes of vLLM's, and the one that vllm-ascend's plugin registers in the second one's place;
+checkpoints name them in a dozen ways."""
 
 
 def why_not_served(config: VllmConfig) -> str | None:
