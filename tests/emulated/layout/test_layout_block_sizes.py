@@ -154,9 +154,12 @@ def test_blocks_are_no_larger_than_the_option_and_multiples_of_the_hash():
 
 
 def test_kv_transfer_keeps_the_layers_own_blocks():
-    connected = long_requests(kv_transfer=SimpleNamespace(kv_connector="AscendStoreConnector"))
-    groups = kv_groups.merge_groups(connected, pair_of(SMALL_DRAFT))
-    assert {group.kv_cache_spec.block_size for group in groups} == {128}
+    larger, sizes = {"max_block_size": 512}, []
+    for transfer in (None, SimpleNamespace(kv_connector="AscendStoreConnector")):
+        connected = long_requests(layout=larger, kv_transfer=transfer)
+        groups = kv_groups.merge_groups(connected, pair_of(SMALL_DRAFT))
+        sizes.append({group.kv_cache_spec.block_size for group in groups})
+    assert sizes == [{128, 512}, {128}]
 
 
 def full(block_size, heads):

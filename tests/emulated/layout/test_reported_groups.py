@@ -11,9 +11,12 @@ import torch
 import vllm_ascend.ops  # noqa: F401  First of vllm_ascend, or its imports go in a circle.
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
 
+from mkv_ascend.layout.retention import Request
 from tests.support import hosts
 from tests.support.caches import kv_configs
 from tests.support.caches.kv_configs import configs, model, stock_configs
+
+layouts = hosts.module("kv_cache.kv_groups")
 
 BLOCK, PAGE = 1024, 1024 * 2 * 256 * 2 * 2
 """Pages of all layers are equal, so that vLLM takes the models at all."""
@@ -72,3 +75,46 @@ def test_a_single_layer_of_another_kind_does_not_split_the_others(
     draft = [full()]
     assert stock_number_of_groups(monkeypatch, model(target, draft)) == 50
     assert number_of_groups(model(target, draft)) <= 6
+
+
+def test_a_target_alone_keeps_vllms_blocks_where_pages_are_unlike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """vLLM doubles blocks of layers with smaller pages, which a search of ours would leave."""
+    specs = model([full(), full(heads=1), window()], [])
+    (ours,) = configs(specs, memory=2**36, max_model_len=32768)
+    (stocks,) = stock_configs(monkeypatch, specs, 2**36, max_model_len=32768)
+    found, expected = (
+        {
+            name: group.kv_cache_spec.block_size
+            for group in one.kv_cache_groups
+            for name in group.layer_names
+        }
+        for one in (ours, stocks)
+    )
+    assert found == expected
+    assert len(set(found.values())) == 2, "all blocks are equally long"
+
+
+@pytest.mark.parametrize("tokens", [128, 129, 130, 131, 257])
+def test_a_window_holds_as_many_blocks_as_vllm_counts(tokens: int) -> None:
+    """Also where one token more or less is a block."""
+    spec, config = kv_configs.window(tokens=tokens), kv_configs.config()
+    retention = layouts.retention_of(config, spec)
+    request = Request(1024, config.scheduler_config.max_num_batched_tokens)
+    counted = spec.max_memory_usage_bytes(config) // spec.page_size_bytes
+    assert retention.blocks(spec.block_size, request) == counted
+
+
+def test_states_of_a_draft_beside_kept_ones_of_the_target_have_a_group_of_their_own() -> None:
+    """Prefix hits move the target's from block to block; the draft's stay where they are."""
+    config, target = kv_configs.config(), states((3, 4096))
+    config.cache_config.mamba_cache_mode = "align"
+    kept = replace(target, mamba_cache_mode="align")
+    specs = model([full(), kept], [full(), replace(target, mamba_cache_mode="none")])
+    groups = layouts.merge_groups(config, specs)
+    of_states = [g for g in groups if any(specs[n].__class__ is MambaSpec for n in g.layer_names)]
+    assert [len(group.layer_names) for group in of_states] == [1, 1]
+    # Of each group of states vllm-ascend's manager asks for a block more than it takes.
+    engine_planning = hosts.module("kv_cache.engine_planning")
+    assert engine_planning.blocks_asked_for(config, groups) == 2 < len(groups)
