@@ -73,6 +73,20 @@ class Fault:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
+def read_faults(folder: Path) -> tuple[Fault, ...]:
+    """Faults of all lists in a folder; a text of several lines is a list of them there."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        for given in json.loads(path.read_text("utf-8")):
+            texts = {name: _joined(given[name]) for name in ("text", "instead")}
+            found.append(Fault(**{**given, **texts, "tests": tuple(given.get("tests", ()))}))
+    return tuple(found)
+
+
+def _joined(text: str | list[str]) -> str:
+    return text if isinstance(text, str) else "\n".join(text)
+
+
 def check(faults: Sequence[Fault], root: Path) -> list[str]:
     """What is wrong with a list of faults; empty if every one can be planted."""
     names = Counter(fault.name for fault in faults)

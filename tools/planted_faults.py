@@ -32,8 +32,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from fault import Fault, check, is_inside_functions
-from fault_lists import FAULTS
+from fault import Fault, check, is_inside_functions, read_faults
 from fault_results import BROKEN, PASSED, Results, outcome_of, table_of
 from fault_server import HANGS
 from fault_workplace import SITE, make_workplace, planted
@@ -44,6 +43,7 @@ from hosts import DEFAULT, HOSTS
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache" / "planted_faults"
+FAULTS = read_faults(Path(__file__).resolve().parent / "fault_lists")
 SECONDS = 600.0
 """After which tests count as hanging."""
 

@@ -13,8 +13,7 @@ from types import ModuleType
 import fault_functions
 import planted_faults
 import pytest
-from fault import Fault, OutOfDateError, check, is_inside_functions
-from fault_lists import FAULTS
+from fault import Fault, OutOfDateError, check, is_inside_functions, read_faults
 from fault_results import BROKEN, SAME, Results, outcome_of, table_of
 from fault_server import HANGS
 from fault_workplace import PLANTED, make_workplace, planted
@@ -63,7 +62,16 @@ def clone(tmp_path: Path) -> Path:
 
 
 def test_every_fault_can_be_planted_and_has_its_tests() -> None:
-    assert check(FAULTS, planted_faults.ROOT) == []
+    assert check(planted_faults.FAULTS, planted_faults.ROOT) == []
+
+
+def test_lists_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
+    listed = {"name": "a", "file": "b.py", "text": ["one", "two"], "instead": "", "wrong": "c"}
+    (tmp_path / "b.json").write_text(json.dumps([{**listed, "same": "nobody asks"}]))
+    (tmp_path / "a.json").write_text(json.dumps([{**listed, "name": "d", "tests": ["e", "f"]}]))
+    first, second = read_faults(tmp_path)
+    assert (first.name, first.text, first.tests) == ("d", "one\ntwo", ("e", "f"))
+    assert (second.name, second.instead, second.same) == ("a", "", "nobody asks")
 
 
 @pytest.mark.parametrize(
@@ -329,7 +337,7 @@ def test_what_is_asked_for_is_a_name_or_the_end_of_a_path(
 def test_a_fault_that_does_not_fit_is_named_and_nothing_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stale = replace(FAULTS[0], text="this line is gone")
+    stale = replace(planted_faults.FAULTS[0], text="this line is gone")
     monkeypatch.setattr(planted_faults, "FAULTS", (stale,))
     assert planted_faults.main([]) == 1
     assert "occurs 0 times" in capsys.readouterr().out
