@@ -51,13 +51,13 @@ def group(*layers, spec=FULL, builder=None):
 
 
 class Table:
-    """A block table with ids from ``base`` on, and its slots."""
+    """A block table of two requests with ids from ``base`` on, and its slots."""
 
     is_mamba_group = False
     block_size = 4
 
     def __init__(self, base):
-        self.rows = torch.arange(6, dtype=torch.int32).repeat(2, 1) + base
+        self.rows = torch.arange(12, dtype=torch.int32).view(2, 6) + base
         self.slot_mapping = SimpleNamespace(gpu=torch.full((8,), -base, dtype=torch.int32))
 
     def get_device_tensor(self):

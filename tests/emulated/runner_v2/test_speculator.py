@@ -71,6 +71,12 @@ def test_padding_of_the_targets_graph_is_left_out():
     assert made.longest_row == 4
 
 
+def test_the_longest_row_is_found_wherever_it_stands():
+    for scheduled in ([4, 1, 2], [1, 4, 2], [1, 2, 4]):
+        made = target_output(step([9, 9, 9], scheduled, [5, 6, 5], [1, 1, 1]))
+        assert made.longest_row == 4
+
+
 def test_states_of_several_layers_are_joined_in_their_order():
     given = step([9, 9, 9], [4, 1, 4], [5, 6, 5], [2, 1, 1])
     layers = [torch.full((12, 2), float(layer)) for layer in (3, 1)]
