@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ def pytest_in_a_fork(tests: Sequence[str], log: Path, seconds: float) -> int:
     """pytest's exit status, or HANGS."""
     child = os.fork()
     if child == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         become_pytest(tests, log)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -64,7 +66,14 @@ def end_descendants() -> None:
             process.kill()
 
 
+def be_terminated(*_: object) -> None:
+    """End in the middle of a test, with all that it has started; the fault is taken back."""
+    end_descendants()
+    sys.exit("terminated")
+
+
 def main() -> int:
+    signal.signal(signal.SIGTERM, be_terminated)
     place = Path.cwd()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -130,11 +130,16 @@ class Bench:
                     os.killpg(process.pid, signal.SIGKILL)
 
     def stop(self) -> None:
-        """End the server, which ends by itself when nothing can be asked of it any more."""
-        if self._server is not None:
-            _stdin(self._server).close()
+        """End the server: idle, it ends by itself; else in the middle of tests."""
+        if self._server is None:
+            return
+        _stdin(self._server).close()
+        try:
+            self._server.wait(5)
+        except subprocess.TimeoutExpired:
+            self._server.terminate()
             self._server.wait(60)
-            self._server = None
+        self._server = None
 
 
 def _stdin(process: subprocess.Popen[str]) -> IO[str]:
