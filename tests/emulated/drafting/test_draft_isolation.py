@@ -212,17 +212,26 @@ def test_separate_draft_config_undoes_what_making_the_draft_changed():
     # All layers of the target have a window, of the draft none has.
     own = {"block_size": 1024, "cache_dtype": "auto", "sliding_window": 128}
     dense = SimpleNamespace(get_sliding_window=lambda: None, hf_text_config=PretrainedConfig())
+    ranks = {
+        "prefill_context_parallel_size": 1,
+        "decode_context_parallel_size": 2,
+        "cp_kv_cache_interleave_size": 64,
+    }
     target = SimpleNamespace(
         cache_config=SimpleNamespace(**own),
         speculative_config=SimpleNamespace(draft_model_config=dense),
-        parallel_config=SimpleNamespace(pipeline_parallel_size=2),
+        parallel_config=SimpleNamespace(pipeline_parallel_size=2, **ranks),
     )
 
     def make_draft():
         # What vllm-ascend does for a draft that is not hybrid, and for one with an indexer.
         target.cache_config.block_size = 128
         target.cache_config.cache_dtype = "bfloat16"
-        return copy.copy(target)
+        made = copy.copy(target)
+        # vLLM's own for a draft model, which is told of no ranks that share keys.
+        alone = {**ranks, "decode_context_parallel_size": 1, "cp_kv_cache_interleave_size": 1}
+        made.parallel_config = SimpleNamespace(pipeline_parallel_size=2, **alone)
+        return made
 
     draft = separate_draft_config(target, make_draft)
     assert vars(target.cache_config) == own
@@ -231,6 +240,7 @@ def test_separate_draft_config_undoes_what_making_the_draft_changed():
     # The draft is whole on the last stage.
     stages = [config.parallel_config.pipeline_parallel_size for config in (target, draft)]
     assert stages == [2, 1]
+    assert {name: getattr(draft.parallel_config, name) for name in ranks} == ranks
 
 
 @pytest.mark.parametrize(

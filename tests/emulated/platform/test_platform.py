@@ -146,6 +146,7 @@ def test_host_lengths_are_kept_right_when_any_layer_reads_them(monkeypatch, buil
     runner = object.__new__(MkvModelRunner)
     runner.vllm_config = SimpleNamespace(speculative_config=None)
     runner.device, runner.use_compress = None, False
+    runner.model = torch.nn.Module()
     runner.use_aux_hidden_state_outputs, runner.speculative_config = False, None
     runner._needs_seq_lens_cpu_sync = not expected
     MkvModelRunner.load_model(runner)

@@ -79,6 +79,7 @@ class Config:
             attention_backend=None,
             kv_cache_dtype=None,
             draft_model_config=SimpleNamespace(runner_type="draft"),
+            use_step3p5_mtp=lambda: False,
         )
     )
 
