@@ -16,20 +16,14 @@ import transformers  # noqa: F401 - once, or every plan asks a process of its ow
 from mkv_ascend.adapters import installed as installed_host
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.checks import from_config
-from mkv_ascend.checks.facts import DeviceFacts
-from mkv_ascend.checks.gathering import gather
 from mkv_ascend.checks.host_rules import HostRules
-from mkv_ascend.checks.judging import judge, refusals
+from mkv_ascend.checks.judging import judge
 from mkv_ascend.checks.planning_inputs import Asked
 from mkv_ascend.checks.refusal import RefusedError
 from mkv_ascend.layout.component import Storage
 from mkv_ascend.layout.kind import Kind
+from tests.support.host_checks import DEVICE, EQUAL_PAGES, SHARED, refused
 from tests.support.mistaken_models import CHANGED
-
-DEVICE = DeviceFacts(8, 64 << 30, DeviceGeneration.A2, "a test")
-RULES = {adapter.FINGERPRINTS.parent.name: adapter.RULES for adapter in installed_host.adapters()}
-SHARED = RULES["vllm_ascend_0_23"]
-EQUAL_PAGES = RULES["vllm_ascend_0_30"]
 
 
 def constants(module: str) -> dict[str, Any]:
@@ -67,13 +61,6 @@ def test_quantisations_are_those_of_the_installed_platform() -> None:
     assert installed_host.rules().quantizations == tuple(names)
 
 
-def refused(
-    engine: dict[str, Any], rules: HostRules, device: DeviceFacts = DEVICE
-) -> dict[str, str]:
-    """Code -> what is said."""
-    return {found.code: str(found) for found in refusals(gather(engine, device, rules))}
-
-
 def test_quantised_weights_are_refused_by_the_hosts_list(
     models: dict[str, str],
 ) -> None:
@@ -83,65 +70,6 @@ def test_quantised_weights_are_refused_by_the_hosts_list(
     assert refused(engine, EQUAL_PAGES, newest) == {}
     assert "Ascend A2" in refused(engine, EQUAL_PAGES)["weight-format"]
     assert "mxfp8" in refused({**engine, "quantization": "gptq"}, EQUAL_PAGES)["quantization"]
-
-
-@pytest.mark.parametrize(
-    ("speculative", "additional", "message"),
-    [
-        ({"draft_sample_method": "probabilistic"}, {}, "draft_sample_method"),
-        ({"use_heterogeneous_vocab": True}, {}, "use_heterogeneous_vocab"),
-        ({}, {"draft_window_size": 64}, '"window": TOKENS'),
-    ],
-)
-def test_options_of_drafts_of_one_host(
-    speculative: dict[str, Any],
-    additional: dict[str, Any],
-    message: str,
-    models: dict[str, str],
-) -> None:
-    """The engine says the same (tests/emulated/platform/test_platform.py)."""
-    draft = {"model": models["Llama-3.1-8B"], "num_speculative_tokens": 3, **speculative}
-    engine: dict[str, Any] = {
-        "model": models["Llama-3.1-8B"],
-        "speculative_config": draft,
-        "additional_config": additional,
-    }
-    assert refused(engine, SHARED) == {}
-    assert message in refused(engine, EQUAL_PAGES)["draft-option"]
-    assert (
-        refused({**engine, "decode_context_parallel_size": 2}, EQUAL_PAGES).keys()
-        & {"draft-option"}
-        == set()
-    )
-    draft["method"], draft["model"] = "ngram", None
-    assert "draft-option" not in refused(engine, EQUAL_PAGES)
-
-
-def test_two_dtypes_of_a_drafts_cache(models: dict[str, str]) -> None:
-    """vLLM 0.30.0 has an option of its own beside ``kv_cache.draft_dtype``."""
-    draft = {"model": models["llama-draft"], "num_speculative_tokens": 3}
-    ours = {"mkv_ascend": {"kv_cache": {"draft_dtype": "bfloat16"}}}
-    engine = {
-        "model": models["Llama-3.1-8B"],
-        "speculative_config": {**draft, "kv_cache_dtype": "float16"},
-        "additional_config": ours,
-    }
-    assert "kv_cache_dtype" in refused(engine, EQUAL_PAGES)["draft-dtype"]
-    assert "draft-dtype" not in refused({**engine, "speculative_config": draft}, EQUAL_PAGES)
-
-
-def test_drafts_where_ranks_share_sequences_are_ours_on_one_host(models: dict[str, str]) -> None:
-    """What is for our own proposals says whether they draft; the engine tests show that they do."""
-    engine: dict[str, Any] = {
-        "model": models["Llama-3.1-8B"],
-        "speculative_config": {"model": models["llama-draft"], "num_speculative_tokens": 3},
-        "additional_config": {"mkv_ascend": {"drafting": {"give_up_below": 0.2}}},
-        "decode_context_parallel_size": 2,
-    }
-    assert "give-up" not in refused(engine, SHARED)
-    assert "vllm-ascend's own proposal" in refused(engine, EQUAL_PAGES)["give-up"]
-    with_prompts = {**engine, "prefill_context_parallel_size": 2}
-    assert "vllm-ascend's own proposal" in refused(with_prompts, SHARED)["give-up"]
 
 
 @pytest.mark.parametrize(

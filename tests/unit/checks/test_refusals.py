@@ -12,7 +12,7 @@ from tests.support.mistakes import MISTAKES
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 UNTRIED = {"draft-adapter", "draft-caches", "draft-option", "executor", "kept-states", "runner"}
-"""Codes of test_speculation.py, test_host_rules.py and test_runner_v2.py."""
+"""Codes of test_draft_options.py, test_speculation.py, test_host_rules.py and test_runner_v2.py."""
 
 
 def codes_in_the_code() -> set[str]:

@@ -89,8 +89,8 @@ def _by_rank(shares: ContextShares, lengths: torch.Tensor) -> Any:
     return shares.lengths(lengths)[:, None].numpy()
 
 
-class DenseOfShares(Sharing):
-    """fused_infer_attention over this rank's share."""
+class OfShares(Sharing):
+    """What is common to backends over this rank's share."""
 
     def __init__(self, shares: ContextShares) -> None:
         self._shares = shares
@@ -101,6 +101,10 @@ class DenseOfShares(Sharing):
         """See ``Sharing``."""
         own = with_shares(self._shares, builder, common, draft_index)
         return super().build(builder, own, draft_index, cos_sin)
+
+
+class DenseOfShares(OfShares):
+    """fused_infer_attention over this rank's share."""
 
     def for_group(self, built: Any, table: torch.Tensor, slots: torch.Tensor) -> Any:
         """See ``Sharing``; decodes and prefills have tables of their own."""
@@ -130,18 +134,8 @@ class DenseOfShares(Sharing):
         built.decode_meta.num_computed_tokens_of_pcp_dcp = by_rank
 
 
-class MLAOfShares(MLASharing):
+class MLAOfShares(OfShares, MLASharing):
     """MLA over this rank's share."""
-
-    def __init__(self, shares: ContextShares) -> None:
-        self._shares = shares
-
-    def build(
-        self, builder: Any, common: Any, draft_index: int, cos_sin: GatheredRows | None
-    ) -> Any:
-        """See ``Sharing``."""
-        own = with_shares(self._shares, builder, common, draft_index)
-        return super().build(builder, own, draft_index, cos_sin)
 
     def set_lengths(self, built: Any, lengths: HostLengths) -> None:
         """See ``Sharing``."""

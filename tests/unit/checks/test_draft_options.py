@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of drafts that one host has, or serves in its own way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.host_checks import EQUAL_PAGES, SHARED, refused
+
+
+@pytest.mark.parametrize(
+    ("speculative", "additional", "message"),
+    [
+        ({"draft_sample_method": "probabilistic"}, {}, "draft_sample_method"),
+        ({"use_heterogeneous_vocab": True}, {}, "use_heterogeneous_vocab"),
+        ({}, {"draft_window_size": 64}, '"window": TOKENS'),
+    ],
+)
+def test_options_of_drafts_of_one_host(
+    speculative: dict[str, Any],
+    additional: dict[str, Any],
+    message: str,
+    models: dict[str, str],
+) -> None:
+    """The engine says the same (tests/emulated/platform/test_platform.py)."""
+    draft = {"model": models["Llama-3.1-8B"], "num_speculative_tokens": 3, **speculative}
+    engine: dict[str, Any] = {
+        "model": models["Llama-3.1-8B"],
+        "speculative_config": draft,
+        "additional_config": additional,
+    }
+    assert refused(engine, SHARED) == {}
+    assert message in refused(engine, EQUAL_PAGES)["draft-option"]
+    assert (
+        refused({**engine, "decode_context_parallel_size": 2}, EQUAL_PAGES).keys()
+        & {"draft-option"}
+        == set()
+    )
+    draft["method"], draft["model"] = "ngram", None
+    assert "draft-option" not in refused(engine, EQUAL_PAGES)
+
+
+def test_two_dtypes_of_a_drafts_cache(models: dict[str, str]) -> None:
+    """vLLM 0.30.0 has an option of its own beside ``kv_cache.draft_dtype``."""
+    draft = {"model": models["llama-draft"], "num_speculative_tokens": 3}
+    ours = {"mkv_ascend": {"kv_cache": {"draft_dtype": "bfloat16"}}}
+    engine = {
+        "model": models["Llama-3.1-8B"],
+        "speculative_config": {**draft, "kv_cache_dtype": "float16"},
+        "additional_config": ours,
+    }
+    assert "kv_cache_dtype" in refused(engine, EQUAL_PAGES)["draft-dtype"]
+    assert "draft-dtype" not in refused({**engine, "speculative_config": draft}, EQUAL_PAGES)
+
+
+def test_drafts_where_ranks_share_sequences_are_ours_on_one_host(models: dict[str, str]) -> None:
+    """What is for our own proposals says whether they draft; the engine tests show that they do."""
+    engine: dict[str, Any] = {
+        "model": models["Llama-3.1-8B"],
+        "speculative_config": {"model": models["llama-draft"], "num_speculative_tokens": 3},
+        "additional_config": {"mkv_ascend": {"drafting": {"give_up_below": 0.2}}},
+        "decode_context_parallel_size": 2,
+    }
+    assert "give-up" not in refused(engine, SHARED)
+    assert "vllm-ascend's own proposal" in refused(engine, EQUAL_PAGES)["give-up"]
+    with_prompts = {**engine, "prefill_context_parallel_size": 2}
+    assert "vllm-ascend's own proposal" in refused(with_prompts, SHARED)["give-up"]
