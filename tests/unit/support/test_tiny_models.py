@@ -106,7 +106,8 @@ def test_every_recipe_is_legal_for_the_operators_and_for_two_ranks() -> None:
     for recipe in RECIPES.values():
         values = recipe.configuration()
         assert values["num_attention_heads"] % 2 == 0, recipe.name
-        assert values["num_key_value_heads"] % 2 == 0, recipe.name
+        # vLLM gives each rank a copy of a head that stands alone.
+        assert values["num_key_value_heads"] == 1 or values["num_key_value_heads"] % 2 == 0
         assert values["vocab_size"] == VOCABULARY_SIZE, recipe.name
         assert values["max_position_embeddings"] >= 512, recipe.name
         if recipe.model_type in SIZES_OF_MLA:
