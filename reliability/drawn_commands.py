@@ -122,6 +122,9 @@ def draw(seed: int, number: int, runners: tuple[str, ...]) -> Drawn:
     words = ["vllm", "serve", "T", *_options(chance, tame)]
     if chance.random() < 0.9:
         speculation = _speculation(method, draft, chance, tame)
+        # By a chance of its own, so that all else of a number stays as it was.
+        if random.Random(f"misspelt {seed} {number}").random() < 0.02:
+            speculation["num_speculative_token"] = speculation.pop("num_speculative_tokens")
         words += ["--speculative-config", json.dumps(speculation)]
     if chance.random() < 0.5:
         words += ["--additional-config", json.dumps({"mkv_ascend": _ours(chance, tame)})]

@@ -290,7 +290,7 @@ class FaultyServer:
         verdict.status = server.process.poll()
         if verdict.status is None:
             lives = f"the server lives on {HANG_SECONDS:.0f} s after the fault"
-            (verdict.of_vllm if case.is_unheard else verdict.problems).append(lives)
+            _waits(case, verdict).append(lives)
             server.process.send_signal(signal.SIGTERM)
         elif verdict.status == 0 and (case.fault, case.victim) != (SIGTERM, "server"):
             # vLLM's server ends itself as if it had been asked to once its engine is dead.
