@@ -176,13 +176,11 @@ def states_of_draft(facts: ServeFacts) -> Iterator[Refusal]:
 
 def why_hits_are_not_read(facts: ServeFacts, draft: ModelFacts) -> str | None:
     """Why a recurrent draft cannot read the tokens of a prefix hit itself; None: it does."""
-    types = draft.text.get("layer_types")
-    windows = bool(draft.text.get("sliding_window"))
-    if types:
-        windows = any("sliding" in kind or "chunked" in kind for kind in types)
     reasons = {
         "it cannot read the images of a prefix again": about_draft_inputs.takes_images(facts),
-        "keys before its windows, which it would need to read a prefix again, are gone": windows,
+        "keys before its windows, which it would need to read a prefix again, are gone": (
+            draft.has_windows
+        ),
         "the passes that read a prefix again would have to be those of all ranks": (
             facts.whole("data_parallel_size", 1) > 1
         ),

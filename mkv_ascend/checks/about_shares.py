@@ -16,10 +16,8 @@ def windows_in_shares(facts: ServeFacts) -> Iterator[Refusal]:
     speculation, draft = facts.speculation, facts.draft
     if speculation is None or draft is None or not speculation.has_cache:
         return
-    types = draft.text.get("layer_types") or ()
-    windows = any("sliding" in kind or "chunked" in kind for kind in types)
     # Method dflash is refused with either.
-    if facts.context_parallel > 1 and windows and speculation.method != "dflash":
+    if facts.context_parallel > 1 and draft.has_windows and speculation.method != "dflash":
         yield Refusal(
             "draft-shares",
             f"layers of the draft {draft.name} have sliding windows, and context parallelism is "

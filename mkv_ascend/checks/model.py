@@ -119,6 +119,14 @@ class ModelFacts:
         return self.number("index_topk") is not None
 
     @property
+    def has_windows(self) -> bool:
+        """Whether layers attend to the last tokens alone: those that it names, or all of them."""
+        types = self.text.get("layer_types")
+        if types:
+            return any("sliding" in kind or "chunked" in kind for kind in types)
+        return bool(self.text.get("sliding_window"))
+
+    @property
     def kind(self) -> Kind:
         """Kind of its attention layers that keep all tokens."""
         if self.number("kv_lora_rank") is None:

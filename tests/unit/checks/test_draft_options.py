@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,3 +69,18 @@ def test_drafts_where_ranks_share_sequences_are_ours_on_one_host(models: dict[st
     assert "vllm-ascend's own proposal" in refused(engine, EQUAL_PAGES)["give-up"]
     with_prompts = {**engine, "prefill_context_parallel_size": 2}
     assert "vllm-ascend's own proposal" in refused(with_prompts, SHARED)["give-up"]
+
+
+@pytest.mark.parametrize("window", [None, 512])
+def test_a_window_of_all_layers_is_refused_where_ranks_share_sequences(
+    window: int | None, models: dict[str, str], tmp_path: Path
+) -> None:
+    """As Mistral's, whose configuration names no layers."""
+    config = json.loads((Path(models["llama-draft"]) / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "sliding_window": window}))
+    engine = {
+        "model": models["Llama-3.1-8B"],
+        "speculative_config": {"model": str(tmp_path), "num_speculative_tokens": 3},
+        "decode_context_parallel_size": 2,
+    }
+    assert ("draft-shares" in refused(engine, SHARED)) is (window is not None)
