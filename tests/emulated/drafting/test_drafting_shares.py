@@ -148,6 +148,6 @@ def test_stock_cannot_go_on_from_a_prompt_with_an_mla_head():
 
 
 def test_stock_cannot_draft_with_a_dense_model():
-    """Its first pass has rows that metadata of the target's pass does not count."""
+    """Where it fails was not traced: the worker's error has no words."""
     with pytest.raises(engine.EngineFailedError, match="Worker failed with error ''"):
         engine.run(with_a_draft_model(ONE_KEY_HEAD, environment=STOCK, engine=RANKS))
