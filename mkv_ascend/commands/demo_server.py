@@ -76,12 +76,6 @@ class Server:
         return samples
 
 
-def free_port() -> int:
-    """A TCP port of the loopback interface that nothing listens on now."""
-    with reserved_port() as holder:
-        return int(holder.getsockname()[1])
-
-
 def reserved_port() -> socket.socket:
     """A socket that has a free TCP port of the loopback interface, and listens to nothing.
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from mkv_ascend.commands.demo_server import free_port
+from tests.support.ports import free_port
 from tests.support.programs import with_repository
 
 RAY = "2.60.0"

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drafts under data parallelism: a rank without requests runs the passes of the others along."""
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -9,18 +8,13 @@ import pytest
 from tests.support import engine, hosts, programs, reference
 from tests.support.loop_judgement import REFERENCE_OF, drafter_of
 from tests.support.pairs import TIES, assert_greedy, scenario, text_prompts
+from tests.support.ports import free_port
 from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
 
 PROBE = Path(__file__).with_name("data_parallel_probe.py")
 # By round, prompts and new tokens of each rank: both are idle in turn, with batches of other sizes.
 ROUNDS = (((4, 16), (1, 5)), ((1, 4), (2, 12)))
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def run_ranks(case, texts, runner):

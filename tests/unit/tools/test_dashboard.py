@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mkv_ascend.commands.demo_server import free_port
+from mkv_ascend.commands.demo_server import reserved_port
 from mkv_ascend.metrics import definitions
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -113,17 +113,26 @@ def prometheus(folder: Path) -> Iterator[str]:
         "global: {scrape_interval: 1s}\nscrape_configs: [{job_name: vllm, static_configs: "
         f"[{{targets: ['127.0.0.1:{server.server_port}']}}]}}]\n"
     )
-    address = f"127.0.0.1:{free_port()}"
+    try:
+        with reserved_port() as holder:
+            address = f"127.0.0.1:{holder.getsockname()[1]}"
+            with _reading(config, folder, address):
+                yield f"http://{address}"
+    finally:
+        server.shutdown()
+
+
+@contextlib.contextmanager
+def _reading(config: Path, folder: Path, address: str) -> Iterator[None]:
     command = [str(PROMETHEUS), f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
     command.append(f"--web.listen-address={address}")
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
-        yield f"http://{address}"
+        yield
     finally:
         process.terminate()
         process.wait()
-        server.shutdown()
 
 
 def answer(address: str, expression: str) -> list[Any]:
