@@ -3,6 +3,7 @@
 
 #include "aliasing.h"
 #include "device_state.h"
+#include "mem_pool.h"
 #include "memory_ledger.h"
 #include "pool_memory.h"
 #include "recording.h"
@@ -38,6 +39,7 @@ struct Block {
   int64_t born_in = 0;     // tape during which it was handed out; 0 for a segment of a pool
   int64_t owners = 1;      // storages, and the pool of a segment
   int64_t references = 0;  // those that know its address only
+  bool in_mem_pool = false;
 };
 
 // A block that nobody knows any more. Its memory is freed when the lock is not held: memory that
@@ -111,10 +113,28 @@ DeadBlock disown(Block* block) {
   return DeadBlock(block);
 }
 
+// A new block is told to who plugged his allocator into the pool that it is of.
+void put_into_mem_pool(Block* block) {
+  if (allocates_in_mem_pool()) {
+    block->in_mem_pool = true;
+    tell_allocated(block->device, block->size, block->data);
+  }
+}
+
+// Whether a block of the pool has one owner left.
+bool is_last_of_mem_pool(const Block& block) {
+  std::lock_guard<std::mutex> lock(memory().mutex);
+  return block.in_mem_pool && block.owners == 1;
+}
+
 void release_block(void* context) {
+  auto* block = static_cast<Block*>(context);
+  if (is_last_of_mem_pool(*block)) {
+    tell_freed(block->device, block->size, block->data);
+  }
   DeadBlock dead;
   std::lock_guard<std::mutex> lock(memory().mutex);
-  dead = disown(static_cast<Block*>(context));
+  dead = disown(block);
 }
 
 void release_range(void* context) {
@@ -199,8 +219,11 @@ c10::DataPtr allocate_block(size_t bytes, c10::DeviceIndex device) {
     auto* block = new_block(size, device);
     block->born_in = tape == nullptr ? 0 : tape->id;
     data = {block->data, block, &release_block, npu(device)};
-    std::lock_guard<std::mutex> lock(memory().mutex);
-    memory().blocks.emplace(block->data, block);
+    {
+      std::lock_guard<std::mutex> lock(memory().mutex);
+      memory().blocks.emplace(block->data, block);
+    }
+    put_into_mem_pool(block);
   }
   if (tape != nullptr) {
     // An index that is not computed at capture is a valid one then.
@@ -218,17 +241,22 @@ c10::DataPtr adopt_block(const c10::Storage& cpu_storage, c10::DeviceIndex devic
   }
   const size_t charged = MemoryLedger::charge(device, cpu_storage.nbytes());
   const auto tape = current_tape();
-  std::lock_guard<std::mutex> lock(memory().mutex);
-  auto& block = memory().blocks[data];
-  if (block != nullptr) {
-    // The same memory adopted twice is charged once.
-    MemoryLedger::discharge(device, charged);
-    ++block->owners;
-    return {data, block, &release_block, npu(device)};
+  Block* adopted = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(memory().mutex);
+    auto& block = memory().blocks[data];
+    if (block != nullptr) {
+      // The same memory adopted twice is charged once.
+      MemoryLedger::discharge(device, charged);
+      ++block->owners;
+      return {data, block, &release_block, npu(device)};
+    }
+    block = new Block(data, cpu_storage.nbytes(), device, charged, cpu_storage);
+    block->born_in = tape == nullptr ? 0 : tape->id;
+    adopted = block;
   }
-  block = new Block(data, cpu_storage.nbytes(), device, charged, cpu_storage);
-  block->born_in = tape == nullptr ? 0 : tape->id;
-  return {data, block, &release_block, npu(device)};
+  put_into_mem_pool(adopted);
+  return {data, adopted, &release_block, npu(device)};
 }
 
 at::Tensor weak_reference(const at::Tensor& tensor) {
@@ -278,6 +306,24 @@ void poison_blocks_of(int64_t tape) {
         poison({const_cast<char*>(data), size});
       }
     }
+  }
+}
+
+void unmap_block(int64_t address) {
+  std::lock_guard<std::mutex> lock(memory().mutex);
+  auto* block = find_block(reinterpret_cast<const void*>(address));
+  if (block != nullptr && !is_freed(*block) && block->charged > 0) {
+    poison(block);
+    MemoryLedger::discharge(block->device, block->charged);
+    block->charged = 0;
+  }
+}
+
+void map_block(int64_t address) {
+  std::lock_guard<std::mutex> lock(memory().mutex);
+  auto* block = find_block(reinterpret_cast<const void*>(address));
+  if (block != nullptr && !is_freed(*block) && block->charged == 0) {
+    block->charged = MemoryLedger::charge(block->device, block->size);
   }
 }
 

@@ -40,6 +40,12 @@ bool is_block_of_tape(const void* address, int64_t tape);
 // Fills all memory that was handed out while this tape was recorded.
 void poison_blocks_of(int64_t tape);
 
+// Takes the memory behind the address of a block away, or gives it some again, whose content is
+// not what was there. The address stays the block's. Of a block that is freed, or is as asked for
+// already, nothing changes. map_block throws c10::OutOfMemoryError.
+void unmap_block(int64_t address);
+void map_block(int64_t address);
+
 // A pool keeps its memory while a graph uses it.
 void open_pool(int64_t pool);
 void close_pool(int64_t pool);

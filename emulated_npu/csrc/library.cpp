@@ -4,6 +4,7 @@
 // A PyTorch operator library rather than a Python extension module: it needs no Python headers to
 // build (Debian ships them apart), and one build serves every Python version.
 #include "aliasing.h"
+#include "blocks.h"
 #include "counters.h"
 #include "device_state.h"
 #include "generator.h"
@@ -80,6 +81,8 @@ TORCH_LIBRARY(emulated_npu, library) {
   library.def("cpu_alias(Tensor tensor) -> Tensor", &cpu_alias_to_run);
   library.def("npu_alias(Tensor tensor, int device=-1) -> Tensor", &npu_alias_on);
   library.def("default_generator(int device) -> Generator?", &default_generator_of);
+  library.def("map_block(int address) -> ()", &map_block);
+  library.def("unmap_block(int address) -> ()", &unmap_block);
   library.def("launches() -> Dict(str, int)", &launches);
   library.def("graph_launches() -> Dict(str, int)", &graph_launches);
   library.def("copied_bytes() -> (int, int)", &copied_bytes);

@@ -18,14 +18,13 @@ from emulated_npu.custom_operators.schemas import (
     parameter_names,
     read_schemas,
 )
+from emulated_npu.device.memory_pools import plugged
 from emulated_npu.operators import cache_strides, registry, traced
 
 NAMESPACE = "_C_ascend"
 DISPLAY_NAMESPACE = f"torch.ops.{NAMESPACE}"
 SERVED = "It serves vllm-ascend 0.23.0 and 0.30.0rc2"
 STUB_MODULE = "vllm_ascend.vllm_ascend_C"
-# What vllm-ascend imports from the extension module, for its sleep mode.
-STUB_FUNCTIONS = ("init_module", "python_create_and_map", "python_unmap_and_release")
 
 logger = logging.getLogger(__name__)
 
@@ -103,8 +102,11 @@ def _dispatch_key(kernel: registry.Operator[..., object], schema: str) -> str:
 
 
 def make_stub() -> types.ModuleType:
-    """The module that stands for the extension, which links CANN and cannot be loaded."""
+    """The module that stands for the extension, which links CANN and cannot be loaded.
+
+    It has what vllm-ascend imports from the extension: the allocator of its sleep mode.
+    """
     stub = types.ModuleType(STUB_MODULE, "Stand-in of the emulated NPU; see emulated_npu.")
-    for name in STUB_FUNCTIONS:
-        setattr(stub, name, registry.missing(name, STUB_MODULE))
+    for name in ("init_module", "python_create_and_map", "python_unmap_and_release"):
+        setattr(stub, name, getattr(plugged, name))
     return stub

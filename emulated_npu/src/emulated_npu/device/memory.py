@@ -15,6 +15,24 @@ from typing import Any
 import torch
 
 from emulated_npu.device.devices import DeviceLike, device_index
+from emulated_npu.device.memory_pools import MemPool, NPUPluggableAllocator, use_mem_pool
+
+__all__ = [
+    "MemPool",
+    "NPUPluggableAllocator",
+    "empty_cache",
+    "ipc_collect",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_snapshot",
+    "memory_stats",
+    "reset_max_memory_allocated",
+    "reset_peak_memory_stats",
+    "use_mem_pool",
+]
 
 
 def empty_cache() -> None:
@@ -71,28 +89,4 @@ def memory_snapshot(*arguments: Any) -> list[Any]:
     raise NotImplementedError(
         "emulated NPU has no torch.npu.memory_snapshot: it does not keep a list of blocks; "
         "use torch.npu.memory_stats()"
-    )
-
-
-class MemPool:
-    """Private memory pools (sleep mode, graphs) are not emulated."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        raise NotImplementedError(
-            "emulated NPU has no torch.npu.memory.MemPool; run without sleep mode"
-        )
-
-
-class NPUPluggableAllocator:
-    """A replaced device allocator (sleep mode) is not emulated."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        raise NotImplementedError(
-            "emulated NPU has no torch.npu.memory.NPUPluggableAllocator; run without sleep mode"
-        )
-
-
-def use_mem_pool(pool: MemPool, device: DeviceLike = None) -> Any:
-    raise NotImplementedError(
-        "emulated NPU has no torch.npu.memory.use_mem_pool; run without sleep mode"
     )
