@@ -15,6 +15,8 @@ OURS = record(
         "vllm_ascend.worker.worker:NPUWorker.__init__",
         "vllm_ascend.worker.worker:NPUWorker.init_device",
         "vllm_ascend.worker.worker:NPUWorker.compile_or_warm_up_model",
+        "vllm_ascend.worker.worker:NPUWorker.sleep",
+        "vllm_ascend.worker.worker:NPUWorker.wake_up",
         "vllm_ascend.worker.worker:NPUModelRunner",
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner.load_model",
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner.initialize_kv_cache",
@@ -42,7 +44,8 @@ OURS = record(
     "of any layer reads them, not of the target's alone; a batch drafts on where one request is "
     "near the longest context. Of 0.30.0rc2 every key of additional_config becomes an argument "
     "of AscendConfig, which refuses ours. A worker says what "
-    "it serves once it is warm.",
+    "it serves once it is warm. Before sleep that keeps no weights it copies the draft's to the "
+    "host, as nobody loads them again, and it zeroes caches that wake up with whatever is there.",
     until="vLLM lets one platform plugin build on another, and vllm-ascend takes the classes of "
     "its worker and its runner from options, leaves keys of other plugins alone, asks the builders "
     "of all layers and calls initialize_mamba_ssu_backend",
@@ -55,6 +58,7 @@ OURS = record(
         "tests/emulated/layout/test_layout_groups.py",
         "tests/emulated/models/test_backend_choice.py",
         "tests/emulated/recurrent/test_mamba_models.py",
+        "tests/emulated/drafting/test_sleep.py",
     ),
 )
 """How classes of ours take part in vllm-ascend's processes."""

@@ -345,7 +345,8 @@ class MkvModelRunner(NPUModelRunner):
         self.cache_plan = None
         if reason is not None:
             logger.warning("KV caches are allocated by vllm-ascend, not planned: %s", reason)
-            raw: dict[str, Any] = super()._allocate_kv_cache_tensors(kv_cache_config)
+            with HOST.memory_of_caches():
+                raw: dict[str, Any] = super()._allocate_kv_cache_tensors(kv_cache_config)
             return raw
         self.cache_plan = plan_caches(
             self.vllm_config,
@@ -358,7 +359,8 @@ class MkvModelRunner(NPUModelRunner):
             self._strided,
         )
         self.hybrid_with_attn_and_mamba = False
-        self._cache_memory = materialize(self.cache_plan, self.device)
+        with HOST.memory_of_caches():
+            self._cache_memory = materialize(self.cache_plan, self.device)
         return self._cache_memory.caches
 
     @override(records.PLANNED_CACHES)

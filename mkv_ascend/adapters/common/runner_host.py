@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,9 @@ class RunnerHost:
         least_drafts: how many drafts a builder of recurrent layers must see in a row that has none,
             but whose states stand where a verification left them.
         loaded: is called with the configuration and the device once the models are loaded.
+        graphs_sleep: whether sleep mode drops captured graphs, to capture them anew at its end.
+        memory_of_caches: in its block caches are allocated, and nothing else: sleep mode forgets
+            what is allocated there.
     """
 
     drafts: DraftHost
@@ -38,5 +43,7 @@ class RunnerHost:
         [Any, Callable[[], dict[str, Any]]], tuple[dict[str, Any], Collection[str]]
     ]
     limit_the_targets_pass: Callable[[Any], None]
+    graphs_sleep: Callable[[], bool]
     least_drafts: int = 0
     loaded: Callable[[VllmConfig, torch.device], None] | None = None
+    memory_of_caches: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext

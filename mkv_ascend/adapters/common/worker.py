@@ -9,7 +9,8 @@ from vllm_ascend.worker import worker as ascend_worker
 
 from mkv_ascend.adapters.common import graph_memory, start_up, worker_answers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
-from mkv_ascend.adapters.common.runner import MkvModelRunner
+from mkv_ascend.adapters.common.runner import HOST, MkvModelRunner
+from mkv_ascend.adapters.common.sleeping import SleepingDraft
 from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.patching import override, replaced
 from mkv_ascend.adapters.platform_slot import OURS
@@ -25,6 +26,7 @@ class MkvWorker(ascend_worker.NPUWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         adapter().patch_worker()
         super().__init__(*args, **kwargs)
+        self._sleeping_draft = SleepingDraft()
 
     @override(OURS)
     def init_device(self) -> None:
@@ -50,13 +52,29 @@ class MkvWorker(ascend_worker.NPUWorker):
         """As vllm-ascend's; then say what this worker serves, and count from now on."""
         return start_up.warm_up(self, super().compile_or_warm_up_model)
 
+    @override(OURS)
+    def sleep(self, level: int = 1) -> None:
+        """As vllm-ascend's, which knows neither the draft's graphs nor, at level 2, its weights."""
+        runner = self.model_runner
+        if HOST.graphs_sleep() and (assembly := self.assembly()) is not None:
+            assembly.drop_captured()
+        draft = getattr(getattr(runner, "drafter", None), "model", None)
+        self._sleeping_draft.keep(level, draft, runner.model, runner.kv_caches)
+        super().sleep(level)
+
+    @override(OURS)
+    def wake_up(self, tags: list[str] | None = None) -> None:
+        """As vllm-ascend's; then caches and the draft are as they were."""
+        super().wake_up(tags)
+        self._sleeping_draft.wake_up(tags, self.model_runner.kv_caches)
+
     def served(self) -> start_up.Served:
         """What this worker serves."""
         return self.model_runner.served()
 
     def assembly(self) -> Assembly | None:
         """What serves our draft; None without a draft of ours."""
-        return assembly_of(self.model_runner.drafter)
+        return assembly_of(getattr(self.model_runner, "drafter", None))
 
     def attention_layers(self) -> list[dict[str, Any]]:
         """See ``worker_answers``."""

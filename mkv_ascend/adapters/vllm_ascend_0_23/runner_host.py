@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.config import get_layers_from_vllm_config
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm_ascend.ascend_config import get_ascend_config
 
 from mkv_ascend.adapters.common.kv_cache.layer_facts import tie_facts
 from mkv_ascend.adapters.common.runner_host import RunnerHost
@@ -15,6 +16,7 @@ from mkv_ascend.adapters.vllm_ascend_0_23.drafting.host import HOST
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.kv_transfer import why_not_planned
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.mla_specs import corrected_specs
 from mkv_ascend.adapters.vllm_ascend_0_23.patches.identity_rope import record_identity_rope
+from mkv_ascend.adapters.vllm_ascend_0_23.patches.pool_of_caches import POOL
 from mkv_ascend.adapters.vllm_ascend_0_23.short_steps import refuse_short_steps
 from mkv_ascend.adapters.vllm_ascend_0_23.target_slots import slots_in_one_launch
 
@@ -53,10 +55,16 @@ def _loaded(config: VllmConfig, device: torch.device) -> None:
     record_identity_rope(config, device)
 
 
+def _graphs_sleep() -> bool:
+    return bool(get_ascend_config().enable_sleep_mode_extra_cleanup)
+
+
 RUNNER_HOST = RunnerHost(
     drafts=HOST,
     why_not_planned=why_not_planned,
     planned_specs=_planned_specs,
     limit_the_targets_pass=_limit_the_targets_pass,
+    graphs_sleep=_graphs_sleep,
     loaded=_loaded,
+    memory_of_caches=POOL.opened,
 )

@@ -216,6 +216,11 @@ class Assembly:
         """Drop the captured graphs; ``bind`` makes place for others."""
         self.graphs = None
 
+    def drop_captured(self) -> None:
+        """Drop what was captured; whoever captures next does so anew."""
+        if self.graphs is not None:
+            self.graphs.captured.clear()
+
     def describe(self) -> str:
         """The cost of a proposal of this draft, in one or two sentences."""
         proposal, groups = self.proposal, self.draft.groups

@@ -29,7 +29,7 @@ class PlannedBlockZeroer:
 
     @functools.cached_property
     def _page_table(self) -> torch.Tensor:
-        # Made at the first use: caches are allocated in a pool that sleep mode forgets (0.23.0).
+        # Made at the first use: most models have no block zeroed.
         return page_table(self._planes)
 
     def zero_block_ids(self, block_ids: Sequence[int]) -> None:

@@ -23,6 +23,7 @@ from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
     longcat_weights,
     openpangu_drafts,
     paired_attentions,
+    pool_of_caches,
     prompt_chunks,
     quantised_drafts,
     recurrent_blocks,
@@ -60,3 +61,4 @@ def apply() -> None:
     target_state_groups.groups_that_move.apply()
     sampled_rows.swap_both_masks.apply()
     verified_rows_of_shares.mask_by_stretches.apply()
+    pool_of_caches.keep_the_pool_closed.apply()

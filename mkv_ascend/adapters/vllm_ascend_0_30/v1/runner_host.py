@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mkv_ascend.adapters.common.runner_host import RunnerHost
 from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.host import HOST
+from mkv_ascend.adapters.vllm_ascend_0_30.common.graphs_asleep import graphs_sleep
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.left_alone import (
     why_not_planned_groups,
 )
@@ -33,5 +34,6 @@ RUNNER_HOST = RunnerHost(
     why_not_planned=why_not_planned_groups,
     planned_specs=_planned_specs,
     limit_the_targets_pass=_limit_the_targets_pass,
+    graphs_sleep=graphs_sleep,
     least_drafts=1,  # The builder sees no verification where all rows have 0 drafts.
 )

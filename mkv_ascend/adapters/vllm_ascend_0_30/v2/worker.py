@@ -28,9 +28,11 @@ from mkv_ascend.adapters.common.patches import expert_groups, gdn_rows
 from mkv_ascend.adapters.common.patches.auxiliary_states import make_room_for_mtp
 from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
 from mkv_ascend.adapters.common.rebuilding_states import note_requests
+from mkv_ascend.adapters.common.sleeping import SleepingDraft
 from mkv_ascend.adapters.common.target_graphs import take_lengths_on_the_host
 from mkv_ascend.adapters.patching import override, replaced
 from mkv_ascend.adapters.platform_slot import OURS
+from mkv_ascend.adapters.vllm_ascend_0_30.common.graphs_asleep import graphs_sleep
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.planned_specs import planned_specs
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.adapted_rows import AdaptersOfRows
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.scheduled_counts import ScheduledDrafts
@@ -69,11 +71,28 @@ class MkvWorkerV2(NPUWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         in_worker.apply()
         super().__init__(*args, **kwargs)
+        self._sleeping_draft = SleepingDraft()
 
     @override(OURS)
     def compile_or_warm_up_model(self) -> Any:
         """As vllm-ascend's; then say what this worker serves, and count from now on."""
         return start_up.warm_up(self, super().compile_or_warm_up_model)
+
+    @override(OURS)
+    def sleep(self, level: int = 1) -> None:
+        """As vllm-ascend's, which knows neither the draft's graphs nor, at level 2, its weights."""
+        runner = self.model_runner
+        if graphs_sleep() and (assembly := self.assembly()) is not None:
+            assembly.drop_captured()
+        draft = getattr(runner.speculator, "model", None)
+        self._sleeping_draft.keep(level, draft, runner.model, runner.kv_caches)
+        super().sleep(level)
+
+    @override(OURS)
+    def wake_up(self, tags: list[str] | None = None) -> None:
+        """As vllm-ascend's; then caches and the draft are as they were."""
+        super().wake_up(tags)
+        self._sleeping_draft.wake_up(tags, self.model_runner.kv_caches)
 
     def served(self) -> start_up.Served:
         """What this worker serves, once its caches are there."""
