@@ -14,6 +14,7 @@ import triton.language as tl
 
 from emulated_npu import counters
 from emulated_npu.triton_interpreter import stand_ins
+from tests.support import hosts
 
 ROPE = "vllm_ascend.ops.triton.rope._triton_rope"
 TOKENS, HEAD = 5, 64
@@ -107,6 +108,43 @@ def test_rotary_embedding_writes_in_place_and_in_a_graph() -> None:
         rope._triton_rope[(1,)](**{**places, "q_ptr": first, "k_ptr": second}, **arguments)
     assert torch.equal(q, first)
     assert torch.equal(k, second)
+
+
+def merged(heads_apart: bool, with_own: bool) -> list[torch.Tensor]:
+    """What two ranks send, and the mean of it and of what all ranks have, by vllm-ascend's."""
+    from vllm_ascend.ops.triton.dcp import dcp_a2a
+
+    torch.manual_seed(1)
+    outputs, log_sums = torch.randn(4, 6, HEAD), 4 * torch.randn(4, 6, 1)
+    log_sums[1, :4], log_sums[0, 1] = -torch.inf, torch.nan  # no keys anywhere, or on one
+    outputs[1, :4] = torch.nan
+    strided = outputs.transpose(0, 1).contiguous().npu().transpose(0, 1)
+    sent = dcp_a2a.pack_dcp_output_lse(strided, log_sums.npu(), 2, scatter_dim=int(heads_apart))
+    own = {}
+    if with_own:
+        shape = (4, 3) if heads_apart else (2, 6)
+        own = {"local_output": torch.randn(*shape, HEAD), "local_lse": torch.randn(*shape, 1)}
+        own["local_lse"][0, 0] = -torch.inf
+    mean = dcp_a2a.fused_dcp_lse_combine(
+        sent, HEAD, int(heads_apart), **{name: one.npu() for name, one in own.items()}
+    )
+    return [sent.cpu(), mean.cpu()]
+
+
+@hosts.only_on("vllm_ascend_0_30", "0.23.0 merges ranks by operators of torch_npu")
+@pytest.mark.parametrize("heads_apart", [True, False])
+@pytest.mark.parametrize("with_own", [True, False])
+def test_attention_over_ranks(heads_apart: bool, with_own: bool) -> None:
+    with interpreted():
+        wanted = merged(heads_apart, with_own)
+    counted = counters.snapshot()
+    found = merged(heads_apart, with_own)
+    launches = (counters.snapshot() - counted).launches
+    for kernel in ("_pack_dcp_output_lse_kernel", "_fused_dcp_lse_combine_kernel"):
+        assert launches[f"triton.{kernel}"] == 1
+    for one, other in zip(wanted, found, strict=True):
+        assert torch.equal(one.view(torch.int32), other.view(torch.int32))
+    assert found[1].isfinite().all()
 
 
 @triton.jit

@@ -31,7 +31,7 @@ up to 512, blocks a multiple of 128 up to 512. Rope: head size 128 or 512 and ro
 512 one kv head, 1 to 128 query heads (a power of two), at most 16 queries a request. sparse_mode
 2, 3, 4 take the 2048 x 2048 upper triangular mask. Hardware is followed where vllm-ascend 0.23.0
 shows more than is documented: head size 256 and grouped heads of size 64 in TND; BNSD_NBSD with
-one query; a log-sum-exp with head size 512 in BSND and BNSD (documented as not available, but
+one query; a log-sum-exp with head size 512 in BSND, BNSD and TND (documented as not available, but
 vllm-ascend's context parallelism merges it), with a full mask too; strided query, query_rope, and
 key and value that are not a cache; where vllm-ascend documents it (0.30, "Non-Contiguous KV
 Cache"), a cache without rope with blocks apart; pre_tokens, documented to have no effect for one

@@ -252,9 +252,9 @@ def _check_latent(call: FusedInferCall) -> None:
         call.sparse_mode in (0, 3, 4),
         f"sparse_mode is {call.sparse_mode}; head size 512 (MLA) allows 0, 3 and 4",
     )
-    # Documented as not available; vllm-ascend's context parallelism merges those of these two.
+    # Documented as not available; vllm-ascend's context parallelism merges those of these three.
     require(
-        not call.wants_log_sum or call.input_layout in ("BSND", "BNSD"),
+        not call.wants_log_sum or call.input_layout in ("BSND", "BNSD", "TND"),
         "softmax_lse is not available with head size 512 (MLA)",
     )
 

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from emulated_npu.triton_interpreter import rank_merging
+
 Words = np.ndarray[Any, np.dtype[np.uint32]]
 
 
@@ -80,7 +82,13 @@ def rope(
     return None
 
 
-KERNELS: dict[str, Callable[..., Any]] = {"vllm_ascend.ops.triton.rope._triton_rope": rope}
+MERGING = "vllm_ascend.ops.triton.dcp.dcp_a2a"
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    "vllm_ascend.ops.triton.rope._triton_rope": rope,
+    f"{MERGING}._pack_dcp_output_lse_kernel": rank_merging.pack,
+    f"{MERGING}._fused_dcp_lse_combine_kernel": rank_merging.combine,
+}
 """Qualified name of a kernel -> what runs in its place."""
 
 ROUND_A, ROUND_B = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
