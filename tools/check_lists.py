@@ -74,7 +74,7 @@ EMULATED = {
         f"--deselect={RANKS}::test_experts_spread_over_the_ranks",
         # Experts with states, which draft eagerly beside graphs of the target.
         f"--deselect={RANKS}::test_experts_with_states_run_eagerly_beside_graphs",
-        # An MLA head, and a dense draft for an MLA target, stay.
+        # Heads of MLA and dense ones, and a dense draft for an MLA target, stay.
         *(f"--deselect={one}" for one in SHARES_BY_HAND),
         # One device, and several with an MLA target, stay.
         f"--deselect={PAIRS}::test_dense_target_with_dense_draft_on_another_backend[tp2]",

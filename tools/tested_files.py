@@ -8,14 +8,15 @@ GROUPS = "tests/emulated/drafting/test_drafting_groups.py"
 GRAPHS = "tests/emulated/graphs/test_draft_graphs.py"
 COST = "tests/emulated/drafting/test_drafting_cost.py"
 RANKS = "tests/emulated/drafting/test_drafting_data_parallel.py"
-_SHARES = "tests/emulated/drafting/test_drafting_shares.py"
+SHARES = "tests/emulated/drafting/test_drafting_shares.py"
 SHARES_BY_HAND = tuple(
-    f"{_SHARES}::test_{name}"
+    f"{SHARES}::test_{name}"
     for name in (
         "a_dense_model_drafting_for_itself_is_always_accepted[1]",
         "asynchronous_scheduling",
         "a_draft_that_is_given_up",
         "stock_cannot_go_on_from_a_prompt_with_an_mla_head",
+        "stock_counts_rejected_tokens_with_an_mla_head",
         "stock_cannot_draft_with_a_dense_model",
     )
 )

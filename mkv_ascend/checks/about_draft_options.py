@@ -23,10 +23,9 @@ def host_drafts(facts: ServeFacts) -> bool:
 
 def host_keeps_shares(facts: ServeFacts) -> bool:
     """Whether ranks share sequences in a way that vllm-ascend's own proposal alone lays out."""
-    ours = facts.rules is not None and facts.rules.plans_shares
     prompts = facts.whole("prefill_context_parallel_size", 1) > 1
     sparse = facts.draft is not None and (facts.draft.has_indexer or facts.draft.is_compressed)
-    return facts.context_parallel > 1 and (not ours or prompts or sparse)
+    return facts.context_parallel > 1 and (prompts or sparse)
 
 
 def options_of_the_host(facts: ServeFacts) -> Iterator[Refusal]:

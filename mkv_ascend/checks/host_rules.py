@@ -49,9 +49,6 @@ class HostRules:
     what weights describe."""
     offload_takes_one_group: bool = False
     """Whether SimpleCPUOffloadConnector takes one KV group alone, not several without states."""
-    plans_shares: bool = False
-    """Whether our proposals serve drafts under decode context parallelism
-    (``about_draft_options.host_keeps_shares``)."""
     has_draft_options: bool = False
     """Whether vLLM's and vllm-ascend's options of drafts of 0.30.0 are there
     (``about_draft_options``)."""

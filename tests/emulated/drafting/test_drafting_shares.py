@@ -20,8 +20,6 @@ from tests.support.pairs import (
 from tests.support.stock import STOCK
 from tests.support.tiny_models import model_directory
 
-pytestmark = hosts.only_on("vllm_ascend_0_23", "vllm-ascend's own proposal is kept elsewhere")
-
 RANKS = {"tensor_parallel_size": 2, "decode_context_parallel_size": 2}
 WITH_MTP = "deepseek_v3_mtp"
 ONE_KEY_HEAD = "llama_one_key_head"
@@ -40,12 +38,16 @@ def of_a_head(**fields):
     return case, engine.run(case)
 
 
-def judged_as_a_head(case, result):
-    """Every draft token is the head's own; returns how many there were."""
-    source = model_directory(REFERENCE_OF[WITH_MTP])
-    head = speculation.DraftHead(model_directory(WITH_MTP), source)
+def judged_by_the_head(result, draft=WITH_MTP, source=REFERENCE_OF[WITH_MTP]):
+    """What the head on the target ``source`` says of every draft token."""
+    head = speculation.DraftHead(model_directory(draft), model_directory(source))
     near_tie, _ = TIES[engine.compared_dtype()]
-    report = reference.judge(head.rows, result.proposals, near_tie)
+    return reference.judge(head.rows, result.proposals, near_tie)
+
+
+def judged_as_a_head(result, *names):
+    """Every draft token is the head's own; returns how many there were."""
+    report = judged_by_the_head(result, *names)
     assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
     return report.checked
 
@@ -76,8 +78,38 @@ def test_a_head_of_mla_in_chunks_and_behind_prefix_hits():
         result.tokens,
         case.max_tokens,
     )
-    assert judged_as_a_head(case, result) == 3 * len(result.proposals) > 60
+    assert judged_as_a_head(result) == 3 * len(result.proposals) > 60
     assert result.mean_acceptance_length > 2
+    assert max(result.cached_tokens) >= 256
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "head"),
+    [
+        ("eagle", ONE_KEY_HEAD, "one_key_head_eagle"),
+        ("eagle3", "deepseek_v2_target", "deepseek_v2_one_key_eagle3"),
+    ],
+)
+def test_dense_heads_in_chunks_and_behind_prefix_hits(method, target, head):
+    """On a dense target by stretches of half a block, and on one of MLA."""
+    case = scenario(
+        target,
+        head,
+        prompts=prompts_of(target, [5, 130, 261]),
+        speculative={"method": method},
+        max_tokens=14,
+        repeats=2,
+        engine={
+            **RANKS,
+            "cp_kv_cache_interleave_size": 64 if method == "eagle" else 1,
+            "max_num_batched_tokens": 192,
+            "max_num_seqs": 4,
+        },
+    )
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    assert judged_as_a_head(result, head, target) == 3 * len(result.proposals) > 60
+    assert result.mean_acceptance_length > 1.3
     assert max(result.cached_tokens) >= 256
 
 
@@ -141,13 +173,24 @@ def test_a_draft_that_is_given_up():
     assert 0 < result.num_drafts < 40
 
 
+@hosts.only_on("vllm_ascend_0_23", "0.30.0 takes later passes for decodes")
 def test_stock_cannot_go_on_from_a_prompt_with_an_mla_head():
     """Its later passes are prefills to its builder, and then it looks for their decodes."""
     with pytest.raises(engine.EngineFailedError, match="no attribute 'cp_seq_len'"):
         of_a_head(environment=STOCK, engine={**RANKS, "max_num_batched_tokens": 2048})
 
 
+@hosts.only_on("vllm_ascend_0_30", "0.23.0 fails")
+def test_stock_counts_rejected_tokens_with_an_mla_head():
+    """On the host, where attention takes lengths from, rejected tokens stay in them."""
+    _case, result = of_a_head(environment=STOCK, engine=RANKS)
+    report = judged_by_the_head(result)
+    assert report.wrong
+    assert {one.position for one in report.wrong} <= {1, 2}, "the first pass is right"
+
+
 def test_stock_cannot_draft_with_a_dense_model():
-    """Where it fails was not traced: the worker's error has no words."""
-    with pytest.raises(engine.EngineFailedError, match="Worker failed with error ''"):
+    """On 0.30.0 it asserts ``long_seq_args``; on 0.23.0 the worker's error has no words."""
+    words = "assert long_seq_args is not None|Worker failed with error ''"
+    with pytest.raises(engine.EngineFailedError, match=words):
         engine.run(with_a_draft_model(ONE_KEY_HEAD, environment=STOCK, engine=RANKS))

@@ -44,6 +44,20 @@ HEADS: tuple[DerivedRecipe, ...] = (
         architecture=_LLAMA_HEAD,
         steps=100,
     ),
+    # Ranks that share the keys of a sequence all have the same key heads.
+    HeadRecipe(
+        name="one_key_head_eagle",
+        model_type="llama",
+        source="llama_one_key_head",
+        method="eagle",
+        architecture={
+            **_LLAMA_HEAD,
+            "hidden_size": 64,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+        },
+        steps=100,
+    ),
     HeadRecipe(
         name="gpt_oss_eagle3",
         model_type="llama",
@@ -72,6 +86,19 @@ HEADS: tuple[DerivedRecipe, ...] = (
         # vLLM's DeepSeek has no hidden state to hand out before the first layer.
         architecture={
             **_WIDE_HEAD,
+            "eagle_aux_hidden_state_layer_ids": [1],
+            "num_aux_hidden_states": 1,
+        },
+        steps=60,
+    ),
+    HeadRecipe(
+        name="deepseek_v2_one_key_eagle3",
+        model_type="llama",
+        source="deepseek_v2_target",
+        method="eagle3",
+        architecture={
+            **_WIDE_HEAD,
+            "num_key_value_heads": 1,
             "eagle_aux_hidden_state_layer_ids": [1],
             "num_aux_hidden_states": 1,
         },

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mkv_ascend.checks.host_rules import HostRules
 from tests.support.host_checks import EQUAL_PAGES, SHARED, refused
 
 
@@ -36,7 +37,7 @@ def test_options_of_drafts_of_one_host(
     assert refused(engine, SHARED) == {}
     assert message in refused(engine, EQUAL_PAGES)["draft-option"]
     assert (
-        refused({**engine, "decode_context_parallel_size": 2}, EQUAL_PAGES).keys()
+        refused({**engine, "prefill_context_parallel_size": 2}, EQUAL_PAGES).keys()
         & {"draft-option"}
         == set()
     )
@@ -57,7 +58,10 @@ def test_two_dtypes_of_a_drafts_cache(models: dict[str, str]) -> None:
     assert "draft-dtype" not in refused({**engine, "speculative_config": draft}, EQUAL_PAGES)
 
 
-def test_drafts_where_ranks_share_sequences_are_ours_on_one_host(models: dict[str, str]) -> None:
+@pytest.mark.parametrize("rules", [SHARED, EQUAL_PAGES])
+def test_drafts_where_ranks_share_sequences_are_ours(
+    rules: HostRules, models: dict[str, str]
+) -> None:
     """What is for our own proposals says whether they draft; the engine tests show that they do."""
     engine: dict[str, Any] = {
         "model": models["Llama-3.1-8B"],
@@ -65,10 +69,9 @@ def test_drafts_where_ranks_share_sequences_are_ours_on_one_host(models: dict[st
         "additional_config": {"mkv_ascend": {"drafting": {"give_up_below": 0.2}}},
         "decode_context_parallel_size": 2,
     }
-    assert "give-up" not in refused(engine, SHARED)
-    assert "vllm-ascend's own proposal" in refused(engine, EQUAL_PAGES)["give-up"]
+    assert "give-up" not in refused(engine, rules)
     with_prompts = {**engine, "prefill_context_parallel_size": 2}
-    assert "vllm-ascend's own proposal" in refused(with_prompts, SHARED)["give-up"]
+    assert "vllm-ascend's own proposal" in refused(with_prompts, rules)["give-up"]
 
 
 @pytest.mark.parametrize("window", [None, 512])

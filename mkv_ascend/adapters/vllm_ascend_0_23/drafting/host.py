@@ -14,6 +14,7 @@ from vllm_ascend.attention.sfa_v1 import AscendSFAMetadataBuilder
 from vllm_ascend.utils import lmhead_tp_enable
 
 from mkv_ascend.adapters.common.drafting.capture_adapters import CapturedGraphParams
+from mkv_ascend.adapters.common.drafting.context_shares import plans_shares, shares_of
 from mkv_ascend.adapters.common.drafting.pass_context import PassesOfRunnerV1
 from mkv_ascend.adapters.common.drafting.sharing import SHARING, Sharing, SparseMLASharing, find
 from mkv_ascend.adapters.common.drafting.updates import Updates
@@ -27,20 +28,12 @@ from mkv_ascend.adapters.vllm_ascend_0_23.drafting.expert_methods import (
 )
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.ranked_draft import RankedDraft
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.shared_context import sharing_of_shares
-from mkv_ascend.drafting.context_shares import ContextShares
 
 if TYPE_CHECKING:
     from torch import nn
     from vllm.config import VllmConfig
 
-
-SPARSE_OPTIONS = ("index_topk", "compress_ratios")
-"""Options of models whose layers choose some of the keys, or compress them."""
-
-
-def is_sparse(model: Any) -> bool:
-    """Whether a model's layers choose some of the keys, by its configuration."""
-    return any(getattr(model, option, None) for option in SPARSE_OPTIONS)
+    from mkv_ascend.drafting.context_shares import ContextShares
 
 
 class SparseSharing(SparseMLASharing):
@@ -83,17 +76,12 @@ class Host:
         return find({**known, **sharing_of_shares(builder)}, builder)
 
     def plans_shares(self, config: VllmConfig) -> bool:
-        """See ``DraftHost``; sparse MLA lays out keys and chosen keys in its own way."""
-        draft = config.speculative_config.draft_model_config
-        alone = config.parallel_config.prefill_context_parallel_size == 1
-        return alone and not is_sparse(draft.hf_text_config)
+        """See ``DraftHost``."""
+        return plans_shares(config)
 
     def shares_of(self, runner: Any) -> ContextShares | None:
         """See ``DraftHost``."""
-        if runner.dcp_size == 1:
-            return None
-        interleave = runner.parallel_config.cp_kv_cache_interleave_size
-        return ContextShares(runner.dcp_size, runner.dcp_rank, interleave)
+        return shares_of(runner)
 
     def new_graph(self) -> Any:
         """See ``DraftHost``."""

@@ -14,10 +14,12 @@ from vllm_ascend.spec_decode.multi_kv_cache_group_proposer import is_multi_kv_ca
 from vllm_ascend.utils import lmhead_tp_enable
 
 from mkv_ascend.adapters.common.drafting.capture_adapters import CapturedGraphParams
+from mkv_ascend.adapters.common.drafting.context_shares import plans_shares, shares_of
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.adapters.common.drafting.pass_context import PassContext, PassesOfRunnerV1
 from mkv_ascend.adapters.common.drafting.sharing import SHARING, Sharing, find
 from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.mixed_draft import Draft
+from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.shared_context import sharing_of_shares
 from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.sparse_sharing import (
     IndexerSharing,
     SparseSharing,
@@ -50,12 +52,12 @@ class Host:
         return False
 
     def plans_shares(self, config: VllmConfig) -> bool:
-        """See ``DraftHost``; vllm-ascend's own proposal is kept."""
-        return False
+        """See ``DraftHost``."""
+        return plans_shares(config)
 
     def shares_of(self, runner: Any) -> ContextShares | None:
-        """See ``DraftHost``."""
-        return None
+        """See ``DraftHost``; what shares is refused on model runner V2."""
+        return shares_of(runner)
 
     def splits_vocabulary(self) -> bool:
         """See ``DraftHost``."""
@@ -75,7 +77,7 @@ class Host:
             AscendSFAMetadataBuilder: SparseSharing(),
             AscendSFAIndexerMetadataBuilder: IndexerSharing(),
         }
-        return find({**SHARING, **sparse}, builder)
+        return find({**SHARING, **sparse, **sharing_of_shares(builder)}, builder)
 
     def new_graph(self) -> DraftGraph:
         """See ``DraftHost``."""
