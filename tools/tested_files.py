@@ -13,6 +13,7 @@ SHARES_BY_HAND = tuple(
     f"{SHARES}::test_{name}"
     for name in (
         "a_dense_model_drafting_for_itself_is_always_accepted[1]",
+        "a_draft_model_for_mla_in_graphs",
         "asynchronous_scheduling",
         "a_draft_that_is_given_up",
         "stock_cannot_go_on_from_a_prompt_with_an_mla_head",

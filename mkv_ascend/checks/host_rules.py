@@ -49,6 +49,8 @@ class HostRules:
     what weights describe."""
     offload_takes_one_group: bool = False
     """Whether SimpleCPUOffloadConnector takes one KV group alone, not several without states."""
+    captures_shares: bool = False
+    """Whether a draft's passes are captured where ranks share the keys of a sequence."""
     has_draft_options: bool = False
     """Whether vLLM's and vllm-ascend's options of drafts of 0.30.0 are there
     (``about_draft_options``)."""

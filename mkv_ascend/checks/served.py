@@ -187,7 +187,7 @@ def why_draft_is_eager(facts: ServeFacts) -> str | None:
         return "its passes are one with those of other ranks"
     if host_keeps_shares(facts):
         return "under context parallelism the proposal is vllm-ascend's own"
-    if facts.context_parallel > 1:
+    if facts.context_parallel > 1 and not (facts.rules and facts.rules.captures_shares):
         return "ranks share the keys of a sequence, and masks of its rows are made eagerly"
     if speculation.method == "extract_hidden_states":
         return "it proposes nothing"
@@ -229,6 +229,8 @@ def _tokens_of_first_pass(facts: ServeFacts, backends: dict[str, int]) -> str | 
     assert speculation is not None
     more = 1 if speculation.method == "draft_model" else 0
     tokens = speculation.tokens + 1 + more
+    if facts.context_parallel > 1 and tokens > MOST_TOKENS_PER_STEP:
+        return f"a request's {tokens} tokens are a prefill, and decodes have {MOST_TOKENS_PER_STEP}"
     if "mla" in backends and tokens > MOST_TOKENS_PER_STEP:
         return (
             f"a request's {tokens} tokens are a prefill to MLA, whose decodes have "

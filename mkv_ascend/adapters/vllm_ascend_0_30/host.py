@@ -43,6 +43,7 @@ RULES = HostRules(
     # patch/platform/patch_kv_cache_dtype.py
     int8_is_an_option=True,
     offload_takes_one_group=True,
+    captures_shares=True,
     has_draft_options=True,
 )
 

@@ -14,6 +14,8 @@ if hosts.NAME != "vllm_ascend_0_30":
     pytest.skip("0.23.0 notes launches in tables of the process", allow_module_level=True)
 
 from vllm_ascend.attention.attention_v1 import FIAParamProvider
+from vllm_ascend.attention.context_parallel import attention_cp
+from vllm_ascend.attention.context_parallel.common_cp import CPKVScope
 from vllm_ascend.compilation.updatable_graph import GraphUpdateTask, UpdatableGraph
 
 CapturedGraphParams = hosts.module("drafting.capture_adapters").CapturedGraphParams
@@ -91,6 +93,36 @@ def test_launches_of_one_operator_share_the_largest_workspace_of_any():
             given = graph.get_capture_resource("key", lambda size=size: torch.empty(size))
         sizes[kind] = given.numel()
     assert sizes == {DraftGraph: 2048, UpdatableGraph: 512}
+
+
+def test_where_ranks_share_sequences_a_pass_of_several_rows_has_two_launches():
+    """What this rank has of the keys before the pass, and the pass's rows; later passes one."""
+    implementation = object.__new__(attention_cp.AscendAttentionDCPImpl)
+    implementation.dcp_size, implementation.dcp_rank = 2, 1
+    parallel = SimpleNamespace(cp_kv_cache_interleave_size=1)
+    implementation.vllm_config = SimpleNamespace(parallel_config=parallel)
+    graph, _ = captured(0)
+    metadata = []
+    for number, (ends, kinds) in enumerate(
+        [([4, 8], ("HISTORY", "CURRENT")), ([1, 2], ("FULL",)), ([1, 2], ("FULL",))]
+    ):
+        decode = attention_cp.AscendMetadataForDecode(block_tables="", actual_seq_lengths_q=ends)
+        built = attention_cp.AscendAttentionDCPMetadata(decode=decode)
+        metadata.append({"layers.10": built})
+        for kind in kinds:
+            provider = attention_cp.DCPFIAParamProvider("layers.10", 1, CPKVScope[kind])
+            index = graph.provider_sizes.get(provider, 0)
+            task = GraphUpdateTask(None, {"pass": number}, provider, index, None, None)
+            graph.tasks.append(task)
+            graph.provider_sizes[provider] = index + 1
+    layers = {"layers.10": SimpleNamespace(impl=implementation)}
+    updates = TaskUpdates(graph, CapturedGraphParams(), ("layers.10",), metadata, layers)
+    updates.run("stream", None, None, [[9, 12], [10, 13], [11, 14]])
+    given = [(one["pass"], one["actual_seq_lengths_kv"]) for one in graph.applied]
+    assert given == [(0, [2, 4]), (0, [4, 8]), (1, [5, 6]), (2, [5, 7])]
+    graph.tasks.pop()
+    with pytest.raises(RuntimeError, match="3 tasks of attention were captured, not 4"):
+        TaskUpdates(graph, CapturedGraphParams(), ("layers.10",), metadata, layers)
 
 
 class Noted(list):

@@ -17,6 +17,7 @@ from mkv_ascend import cli
 from mkv_ascend.checks.model import read_model_facts
 from mkv_ascend.checks.speculation import read_speculation
 from mkv_ascend.layout.kind import Role
+from tests.support import hosts
 from tests.support.mistake import mkv, spec
 
 CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
@@ -115,6 +116,17 @@ def test_how_the_drafts_passes_run(
     answer = check(capsys, folder("LFM2-1.2B"), *draft, *words)
     assert answer["draft_graphs"] == said
     assert not any("prefix" in note for note in answer["notes"])
+
+
+def test_drafts_where_ranks_share_keys_are_captured_on_one_host(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As ``tests/emulated/drafting/test_drafting_shares.py`` has it."""
+    words = [folder("DeepSeek-V3"), "-tp", "8", "-dcp", "8", *spec(None, method="mtp")]
+    eagerly = "eagerly: ranks share the keys of a sequence, and masks of its rows are made eagerly"
+    captured = hosts.NAME == "vllm_ascend_0_30"
+    said = "captured in full graphs" if captured else eagerly
+    assert check(capsys, *words)["draft_graphs"] == said
 
 
 def test_deepseek_v4s_own_layer_is_captured(

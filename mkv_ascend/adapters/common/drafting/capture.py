@@ -92,7 +92,8 @@ class AscendCapturer:
 
     def capture(self, passes: Passes, run: Callable[[], None]) -> AscendGraph:
         """See ``Capturer``."""
-        table, graph = CapturedGraphParams(), self._host.new_graph()
+        table = CapturedGraphParams(compares=not self._draft.shares_sequences())
+        graph = self._host.new_graph()
         capture = torch_npu.npu.graph(graph, pool=current_platform.get_global_graph_pool())
         # The graph includes entering the context: it sets the mask of live rows for experts.
         draft_context = self._draft.running(passes.first, passes.batch)
@@ -153,7 +154,7 @@ def why_not_captured(
     in_step = draft.runs_in_step() and not (runs_along and draft.replays_in_step())
     if in_step or runner.dynamic_eplb:
         return "its passes are one with those of other ranks"
-    if draft.shares_sequences():
+    if draft.shares_sequences() and not proposer.draft_host.captures_shares:
         return SHARED_SEQUENCES
     queries = proposer.num_speculative_tokens + 1 + proposer.net_num_new_slots_per_request
     groups = zip(draft.groups.groups, attention_groups, draft.builders, strict=True)

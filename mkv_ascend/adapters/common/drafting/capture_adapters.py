@@ -41,6 +41,14 @@ class CaptureAdapter:
         """
         return None
 
+    def of_layer(self, implementation: Any) -> CaptureAdapter:
+        """The adapter of one layer; an adapter that needs more than its class asks it here."""
+        return self
+
+    def launches(self, metadata: Any) -> int:
+        """Captured launches of one layer in a pass with this metadata."""
+        return 1
+
     def tokens(self, metadata: Any) -> int:
         """Queries of a pass with this metadata; the implementation notes its launch by them."""
         tokens: int = metadata.actual_seq_lengths_q[-1]
@@ -124,6 +132,13 @@ def capture_adapter(implementation: type[Any]) -> CaptureAdapter | None:
     return None
 
 
+def adapter_of_layer(implementation: Any) -> CaptureAdapter:
+    """The capture adapter of a layer whose class is captured."""
+    adapter = capture_adapter(type(implementation))
+    assert adapter is not None, "layers were asked for it before the capture"
+    return adapter.of_layer(implementation)
+
+
 def is_updated(layer: Any) -> bool:
     """Whether a replay must update the lengths of this layer's launches, if it has any."""
     implementation = getattr(layer, "impl", None)
@@ -184,12 +199,17 @@ class LargestWorkspaces(dict[int, torch.Tensor]):
 
 
 class CapturedGraphParams:
-    """The notes of implementations in one capture, in the order of execution."""
+    """The notes of implementations in one capture, in the order of execution.
 
-    def __init__(self) -> None:
+    Args:
+        compares: whether launches with equally many tokens may need workspaces of several sizes.
+            Where ranks share sequences, layers are alike, and each asks for what it has noted.
+    """
+
+    def __init__(self, *, compares: bool = True) -> None:
         noted: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
         self.events, self.handles, self.parameters = noted
-        self._workspaces = LargestWorkspaces()
+        self._workspaces: dict[int, torch.Tensor] = LargestWorkspaces() if compares else {}
 
     def recorded_here(self) -> Any:
         """Let implementations note the draft's launches here while the block runs."""
@@ -218,7 +238,8 @@ class CapturedGraphParams:
             RuntimeError: the capture noted another number of launches.
         """
         noted = iter(zip(self.events, self.handles, self.parameters, strict=True))
-        expected = len(names) * len(metadata)
+        adapters = {name: adapter_of_layer(layers[name].impl) for name in names}
+        expected = sum(adapters[name].launches(one[name]) for one in metadata for name in names)
         if len(self.events) != expected:
             raise RuntimeError(
                 f"{len(self.events)} launches of attention were captured, not {expected}: of "
@@ -228,17 +249,13 @@ class CapturedGraphParams:
         for pass_metadata in metadata:
             launches = []
             for name in names:
-                event, handle, parameters = next(noted)
-                implementation = layers[name].impl
-                adapter = capture_adapter(type(implementation))
-                assert adapter is not None, "layers were asked for it before the capture"
-                tokens = adapter.tokens(pass_metadata[name])
-                noted_of_it = (event, handle, parameters, self._workspaces[tokens])
-                launches.append(
-                    CapturedLaunch(
-                        implementation, adapter, name, pass_metadata[name], tokens, *noted_of_it
-                    )
-                )
+                adapter, built = adapters[name], pass_metadata[name]
+                tokens = adapter.tokens(built)
+                fixed = layers[name].impl, adapter, name, built, tokens
+                launches += [
+                    CapturedLaunch(*fixed, *next(noted), self._workspaces[tokens])
+                    for _ in range(adapter.launches(built))
+                ]
             passes.append(tuple(launches))
         return tuple(passes)
 
@@ -246,9 +263,10 @@ class CapturedGraphParams:
 @contextmanager
 def use(table: acl_graph.GraphParams) -> Iterator[None]:
     """Let vllm-ascend's implementations use ``table`` for the draft while the block runs."""
-    before = acl_graph._draft_graph_params
-    acl_graph._draft_graph_params = table
+    before = acl_graph._draft_graph_params, acl_graph._graph_params
+    # MLA of vllm-ascend 0.30.0 notes workspaces with the target's where ranks share sequences.
+    acl_graph._draft_graph_params = acl_graph._graph_params = table
     try:
         yield
     finally:
-        acl_graph._draft_graph_params = before
+        acl_graph._draft_graph_params, acl_graph._graph_params = before

@@ -57,6 +57,10 @@ class DraftHost(Protocol):
     def shares_of(self, runner: Any) -> ContextShares | None:
         """How ranks share each sequence's keys; None if each rank keeps all of them."""
 
+    @property
+    def captures_shares(self) -> bool:
+        """Whether graphs hold a draft's passes where ranks share each sequence's keys."""
+
     def splits_vocabulary(self) -> bool:
         """Whether other ranks split the vocabulary of sampling."""
 

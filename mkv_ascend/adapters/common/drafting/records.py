@@ -161,6 +161,7 @@ PASSES = record(
     ),
     writes=(
         "_draft_graph_params",
+        "_graph_params",
         "_num_computed_tokens_cache",
         "_num_computed_tokens_cpu",
         "_seq_lens_cpu",

@@ -49,6 +49,7 @@ class Host:
 
     draft = RankedDraft
     passes = PassesOfRunnerV1()
+    captures_shares = False
 
     def keeps_proposer(self, method: str, config: VllmConfig) -> bool:
         """None of our methods."""

@@ -41,6 +41,7 @@ class Host:
 
     draft: type[AscendDraft] = Draft
     passes: PassContext = PassesOfRunnerV1()
+    captures_shares = True
 
     def keeps_proposer(self, method: str, config: VllmConfig) -> bool:
         """Drafts of two families, whose proposers lay out several KV groups themselves."""

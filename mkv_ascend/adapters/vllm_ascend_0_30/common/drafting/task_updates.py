@@ -18,14 +18,12 @@ from vllm_ascend.attention.attention_v1 import AscendAttentionBackendImpl
 from vllm_ascend.compilation.updatable_graph import UpdatableGraph
 
 from mkv_ascend.adapters.common.drafting.capture_adapters import (
-    CAPTURE_ADAPTERS,
     CapturedGraphParams,
+    adapter_of_layer,
 )
 from mkv_ascend.adapters.common.drafting.updates import Lengths, Updates
 from mkv_ascend.adapters.patching import override, record
-
-TASKS = CAPTURE_ADAPTERS[AscendAttentionBackendImpl]
-"""The capture adapter of launches that are tasks of their graph."""
+from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.shared_captures import layer_of
 
 
 class DraftGraph(UpdatableGraph):
@@ -73,13 +71,14 @@ class MetadataOfPasses:
 def passes_of(tasks: Sequence[Any]) -> dict[Any, list[int]]:
     """Provider -> the passes whose launches it serves.
 
-    A layer may be launched in another way in the first pass than in later ones.
+    A layer may be launched in another way in the first pass than in later ones, and twice in it.
     """
     launched: Counter[str] = Counter()
     found: dict[Any, list[int]] = defaultdict(list)
     for task in tasks:
-        found[task.provider].append(launched[task.provider.layer_name])
-        launched[task.provider.layer_name] += 1
+        layer, ends = layer_of(task.provider)
+        found[task.provider].append(launched[layer])
+        launched[layer] += ends
     return found
 
 
@@ -103,20 +102,21 @@ class TaskUpdates:
         tasks = [
             name for name in names if isinstance(layers[name].impl, AscendAttentionBackendImpl)
         ]
-        expected = len(tasks) * len(metadata)
+        adapters = {name: adapter_of_layer(layers[name].impl) for name in tasks}
+        expected = sum(adapters[name].launches(one[name]) for one in metadata for name in tasks)
         if len(graph.tasks) != expected:
             raise RuntimeError(
                 f"{len(graph.tasks)} tasks of attention were captured, not {expected}: of "
                 f"{len(tasks)} layers in {len(metadata)} passes"
             )
-        self._graph, self._tasks, self._metadata = graph, tasks, metadata
+        self._graph, self._adapters, self._metadata = graph, adapters, metadata
         self._numbers = passes_of(graph.tasks)
         noted = [name for name in names if name not in tasks]
         self._noted = Updates(table.launches(noted, metadata, layers))
 
     def __bool__(self) -> bool:
         """Whether there are launches to update."""
-        return bool(self._tasks) or bool(self._noted)
+        return bool(self._adapters) or bool(self._noted)
 
     def run(self, stream: Any, context: Any, config: Any, lengths: Lengths) -> None:
         """See ``LaunchUpdates``."""
@@ -125,7 +125,7 @@ class TaskUpdates:
                 f"lengths of {len(lengths)} passes for a graph of {len(self._metadata)}; give as "
                 "many"
             )
-        if self._tasks:
+        if self._adapters:
             given = [
                 self._with_lengths(metadata, pass_lengths)
                 for metadata, pass_lengths in zip(self._metadata, lengths, strict=True)
@@ -138,8 +138,8 @@ class TaskUpdates:
     def _with_lengths(self, metadata: Mapping[str, Any], lengths: list[int]) -> dict[str, Any]:
         """The tasks' metadata by layer, copied once where layers share it."""
         copies: dict[int, Any] = {}
-        for name in self._tasks:
+        for name in self._adapters:
             built = metadata[name]
             if id(built) not in copies:
-                copies[id(built)] = TASKS.with_lengths(built, lengths)
-        return {name: copies[id(metadata[name])] for name in self._tasks}
+                copies[id(built)] = self._adapters[name].with_lengths(built, lengths)
+        return {name: copies[id(metadata[name])] for name in self._adapters}
