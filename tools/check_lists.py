@@ -105,6 +105,8 @@ EMULATED = {
                 "qwen3_next-llama_draft-draft_model-4",
             )
         ),
+        # Model runner V2 of 0.30.0rc2 loses such matrices; this one keeps them.
+        "--deselect=tests/emulated/drafting/test_own_output_matrix.py",
         # A draft of one group and one of several are given up alike.
         f"--deselect={GIVING_UP}::test_nothing_is_drafted_or_verified_any_more[synchronous-v1]",
         f"--deselect={GIVING_UP}::test_a_draft_that_is_accepted_often_enough_goes_on",

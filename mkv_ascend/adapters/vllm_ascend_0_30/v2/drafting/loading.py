@@ -21,7 +21,9 @@ from mkv_ascend.adapters.common.drafting.draft_config import (
     builder_config,
     preserve_ascend_config,
 )
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.own_output_matrix import own_output_matrix
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.own_output_matrix import (
+    own_output_matrices,
+)
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.stages import embeddings_left_out
 from mkv_ascend.layout.kind import Role
 
@@ -90,7 +92,7 @@ def load_draft(target: nn.Module, config: VllmConfig) -> nn.Module:
             elif config.speculative_config.method == DFLASH:
                 model = load_dflash_model(target, config)
             else:
-                with own_output_matrix(config.speculative_config.draft_model_config) as put_back:
+                with own_output_matrices(config.speculative_config.draft_model_config) as put_back:
                     model = load_eagle_model(target, config)
                 put_back(model)
         tables.share_what_was_not_recorded()

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The output matrix of an MTP layer's own, where its checkpoint has one."""
+"""Output matrices of a head's own, where its checkpoint has one that differs from the target's."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+from vllm.model_executor.model_loader.utils import get_model_architecture
 
 from mkv_ascend.adapters.patching import record, replaced
 
@@ -18,58 +19,63 @@ if TYPE_CHECKING:
 
 OWN_MATRIX = record(
     name="output matrix of an MTP layer's own in model runner V2",
-    target=(
-        "vllm_ascend.models.deepseek_v4.mtp:DeepSeekV4MTP.load_weights",
-        "vllm.model_executor.models.step3p5_mtp:Step3p5MTP.load_weights",
-    ),
+    target="vllm.v1.worker.gpu.spec_decode.eagle.utils:load_eagle_model",
     reads=(
-        "vllm.v1.worker.gpu.spec_decode.eagle.utils:load_eagle_model",
+        "vllm.model_executor.model_loader.default_loader:DefaultModelLoader.load_weights",
+        "vllm.model_executor.model_loader.utils:initialize_model",
         "vllm_ascend.spec_decode.llm_base_proposer:AscendSpecDecodeBaseProposer._maybe_share_lm_head",
     ),
-    writes=("head",),
-    why="vLLM's loader for this runner gives an MTP layer the target's output matrix, whatever its "
-    "checkpoint has. Model runner V1 keeps one that differs, as DeepSeek-V4's and Step-3.5's are.",
+    writes=("head", "lm_head", "load_weights"),
+    why="vLLM's loader for this runner gives MTP layers the target's output matrix, whatever their "
+    "checkpoint has, for all classes that do not say that it has one. Model runner V1 keeps one "
+    "that differs.",
     until="load_eagle_model compares the matrices of MTP layers, as it does those of heads",
     test=(
+        "tests/emulated/drafting/test_own_output_matrix.py",
         "tests/emulated/models/test_deepseek_v4.py"
         "::test_tokens_are_the_references_and_drafts_its_mtp_layers",
         "tests/emulated/models/test_step3p5.py::test_tokens_and_drafts_in_bfloat16",
     ),
 )
-CLASSES = {
-    "DeepSeekV4MTPModel": ("vllm_ascend.models.deepseek_v4.mtp", "DeepSeekV4MTP"),
-    "Step3p5MTP": ("vllm.model_executor.models.step3p5_mtp", "Step3p5MTP"),
-}
-"""Architecture -> module and name of its class."""
 
 
 @contextlib.contextmanager
-def own_output_matrix(draft: ModelConfig) -> Iterator[Callable[[nn.Module], None]]:
+def own_output_matrices(draft: ModelConfig) -> Iterator[Callable[[nn.Module], None]]:
     """Note output matrices of a draft that is loaded while the block runs.
 
-    Gives a function that puts those back that differ from the target's.
+    They are in its layers or beside them. Gives a function that puts those back that differ from
+    what the draft has in their place.
     """
-    found = [CLASSES[name] for name in draft.architectures if name in CLASSES]
-    if not found:
-        yield lambda _: None
-        return
-    ((module, name),) = found
-    loaded_class = getattr(import_module(module), name)
+    loaded_class, _ = get_model_architecture(draft)
     load, own = loaded_class.load_weights, {}
 
-    def load_and_note(model: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        loaded: set[str] = load(model, weights)
-        for number, layer in model.model.layers.items():
+    def load_and_note(
+        model: nn.Module, weights: Iterable[tuple[str, torch.Tensor]]
+    ) -> set[str] | None:
+        loaded: set[str] | None = load(model, weights)
+        # Heads of eagle and eagle3 say nothing: vLLM compares their matrices itself.
+        told = loaded or set()
+        for name, module in model.named_modules():
             # Without one in the checkpoint, it is memory that nobody wrote.
-            if f"model.layers.{number}.shared_head.head.weight" in loaded:
-                own[number] = layer.shared_head.head
+            if isinstance(module, ParallelLMHead) and f"{name}.weight" in told:
+                own[name] = module
         return loaded
 
-    def put_back(model: Any) -> None:
-        for number, matrix in own.items():
-            shared = model.model.layers[number].shared_head
-            if not torch.equal(matrix.weight, shared.head.weight):
-                shared.head = matrix
+    def put_back(model: nn.Module) -> None:
+        for name, matrix in own.items():
+            if not are_equal(matrix, model.get_submodule(name)):
+                model.set_submodule(name, matrix)
 
     with replaced(loaded_class, "load_weights", load_and_note):
         yield put_back
+
+
+def are_equal(one: nn.Module, other: nn.Module) -> bool:
+    """Whether two modules compute the same: they are one, or all of their parameters are equal."""
+    if one is other:
+        return True
+    mine, theirs = dict(one.named_parameters()), dict(other.named_parameters())
+    return mine.keys() == theirs.keys() and all(
+        mine[name].dtype == theirs[name].dtype and torch.equal(mine[name], theirs[name])
+        for name in mine
+    )
