@@ -45,11 +45,6 @@ OURS = (
         "router does not know experts without matrices",
     ),
     Refusal(
-        r"is openPangu's drafting layer",
-        "vLLM 0.30.0 derives openPangu's drafting layer from DeepSeek's, which asks its block for "
-        "what openPangu's does not have",
-    ),
-    Refusal(
         r"is a Step-3\.5 in (torch\.)?float(32|16): the fused kernel",
         "vllm-ascend 0.30.0rc2's fused kernel for queries and keys holds them in bfloat16, and "
         "only in float32 can tokens be compared one by one",

@@ -13,7 +13,6 @@ from mkv_ascend.checks import about_connectors, compressed_layers
 from mkv_ascend.checks.block_sizes import KERNEL_BLOCK
 from mkv_ascend.checks.chunked_attention import chunks
 from mkv_ascend.checks.facts import ServeFacts
-from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.checks.refusal import Refusal
 from mkv_ascend.checks.unserved_family import unserved
 
@@ -242,11 +241,8 @@ def family(facts: ServeFacts) -> Iterator[Refusal]:
     """Families that the host has no class for, or serves wrongly."""
     if facts.rules is None:
         return
-    asked: list[tuple[ModelFacts, str | None]] = [(facts.target, None)]
-    if facts.draft is not None and facts.speculation is not None:
-        asked.append((facts.draft, facts.speculation.method))
-    for model, method in asked:
-        found = unserved(facts.rules.unserved_families, model.architectures, facts.dtype, method)
+    for model in filter(None, (facts.target, facts.draft)):
+        found = unserved(facts.rules.unserved_families, model.architectures, facts.dtype)
         if found is not None:
             yield Refusal(
                 "family", found.reason(model.name, facts.dtype), found.possible, found.change

@@ -16,8 +16,6 @@ class UnservedFamily:
     ``classes``: names in ``architectures`` of config.json, of which a model has no other one.
     ``why``: what the host does with it, to be read behind "MODEL is "; ``{dtype}`` stands for the
     model's. ``possible``, ``change``: as of a ``Refusal``. ``dtypes``: those in which it is served.
-    ``only_as``: the method whose draft is not served, a target's own drafting layers; None: target
-    and draft are not.
     """
 
     classes: frozenset[str]
@@ -25,7 +23,6 @@ class UnservedFamily:
     possible: str
     change: str
     dtypes: frozenset[str] = frozenset()
-    only_as: str | None = None
 
     def reason(self, model: str, dtype: str) -> str:
         """Why the model of this name is not served."""
@@ -33,22 +30,18 @@ class UnservedFamily:
 
 
 def unserved(
-    families: Iterable[UnservedFamily], architectures: Iterable[str], dtype: str, method: str | None
+    families: Iterable[UnservedFamily], architectures: Iterable[str], dtype: str
 ) -> UnservedFamily | None:
     """The family of a model that is not served; None where it is.
 
-    ``architectures``: of its config.json. ``dtype``: that it runs in. ``method``: of the draft that
-    the model is, None for a target.
+    ``architectures``: of its config.json. ``dtype``: that it runs in.
     """
     names = frozenset(architectures)
     return next(
         (
             family
             for family in families
-            if names
-            and names <= family.classes
-            and dtype not in family.dtypes
-            and family.only_as in (None, method)
+            if names and names <= family.classes and dtype not in family.dtypes
         ),
         None,
     )

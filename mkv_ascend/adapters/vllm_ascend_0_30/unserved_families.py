@@ -18,14 +18,6 @@ FAMILIES = (
         "serve it there",
     ),
     UnservedFamily(
-        frozenset({"PanguUltraMoEForCausalLM", "OpenPanguMTPModel"}),
-        "openPangu's drafting layer: vLLM 0.30.0 derives its class from DeepSeek's, which asks the "
-        "layer's block for what openPangu's does not have",
-        f"a draft model, lookup, or {OTHER_HOST}",
-        "name a draft model, or take method ngram",
-        only_as="mtp",
-    ),
-    UnservedFamily(
         # worker/patch_step3p5.py puts a fused kernel in the place of vLLM's attention.
         frozenset({"Step3p5ForCausalLM", "Step3p7ForConditionalGeneration"}),
         "a Step-3.5 in {dtype}: the fused kernel that vllm-ascend 0.30.0rc2 calls for its queries "

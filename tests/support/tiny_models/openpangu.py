@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
@@ -103,8 +104,22 @@ def published(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 class OpenPanguMtpHead(Glm4MoeLiteMtpHead):
     """One more layer of the target's own kind, with experts."""
 
+    def forward(
+        self, tokens: torch.Tensor, known: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        states, following = super().forward(tokens, known)
+        return states, states if hands_on_normed_states() else following
+
     def weights(self) -> dict[str, torch.Tensor]:
         return published(super().weights())
+
+
+def hands_on_normed_states() -> bool:
+    """Whether the installed vLLM hands a layer's next step the states behind its norm (0.30).
+
+    Its class derives from DeepSeek's, where vLLM 0.23.0 hands on those before it.
+    """
+    return not version("vllm").startswith("0.23.")
 
 
 @functools.cache

@@ -50,16 +50,6 @@ def test_a_family_is_refused_with_what_is_possible(found, said, place):
     assert known_refusal(text) is not None
 
 
-def test_openpangu_is_refused_as_its_own_draft_alone():
-    """The target is served, with any other draft."""
-    target = model("PanguUltraMoEForCausalLM")
-    assert reason(target) is reason(target, DENSE) is None
-    text = reason(target, model("OpenPanguMTPModel"))
-    assert text is not None
-    assert re.search("is openPangu's drafting layer: .* Possible: a draft", text)
-    assert known_refusal(text) is not None
-
-
 def test_a_checkpoint_that_names_a_class_which_vllm_has_is_served():
     both = SimpleNamespace(
         model="m", architectures=["ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM"]

@@ -21,6 +21,7 @@ DRAFT_CONFIG = record(
         "vllm.distributed.parallel_state:initialize_model_parallel",
         "vllm.distributed.parallel_state:init_model_parallel_group",
         "vllm.distributed.parallel_state:get_ep_group",
+        "vllm.model_executor.models.deepseek_mtp:DeepSeekMultiTokenPredictorLayer.forward",
     ),
     writes=(
         "_EP",
@@ -33,6 +34,7 @@ DRAFT_CONFIG = record(
         "mamba_block_size",
         "mamba_cache_mode",
         "mamba_page_size_padded",
+        "use_sequence_parallel_moe",
     ),
     why="Making the draft's configuration writes into the cache_config of the target, and makes "
     "the process-wide AscendConfig the draft's, for both models. And a draft's recurrent layers "
@@ -41,15 +43,18 @@ DRAFT_CONFIG = record(
     "head of every draft whose family has one (Qwen3-Next, Qwen3.5, DeepSeek-V3, Nemotron-H), also "
     "where the method asked for is draft_model, or none is and the checkpoint has no layers of "
     "such a head: such a model cannot be a draft of its own. And ranks share experts only if the "
-    "target's configuration names some: a draft's layers with experts stop in their constructor.",
+    "target's configuration names some: a draft's layers with experts stop in their constructor. "
+    "And DeepSeek's drafting layer of vLLM 0.30.0 asks its block how ranks share its rows, which "
+    "that of openPangu's layer, derived from it, does not say.",
     until="vLLM's replace() copies the parts of a configuration, vllm-ascend keeps one "
-    "AscendConfig per VllmConfig, and vLLM makes heads for the method mtp only, and groups of "
-    "ranks for a draft's experts too",
+    "AscendConfig per VllmConfig, and vLLM makes heads for the method mtp only, groups of ranks "
+    "for a draft's experts too, and openPangu's blocks say how ranks share their rows",
     test=(
         "tests/emulated/drafting/test_draft_isolation.py",
         "tests/emulated/recurrent/test_recurrent_drafts.py",
         "tests/emulated/drafting/test_drafting_ranks.py"
         "::test_a_draft_with_experts_serves_a_target_without_on_several_ranks",
+        "tests/emulated/benchmarks/test_matrix.py::test_a_cell_ends_as_published",
     ),
 )
 

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from vllm.model_executor.models.deepseek_mtp import DeepSeekMultiTokenPredictorLayer
 from vllm_ascend.attention.indexer import AscendSFAIndexerMetadataBuilder
 from vllm_ascend.attention.sfa_v1 import AscendSFAMetadataBuilder
 from vllm_ascend.spec_decode.dflash2_proposer import is_dflash2_draft
@@ -34,6 +35,20 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
     from mkv_ascend.drafting.context_shares import ContextShares
+
+ASKED = "use_sequence_parallel_moe"
+
+
+def complete_blocks(model: nn.Module) -> None:
+    """Let blocks of drafting layers answer what DeepSeek's layer asks of its own.
+
+    Layers that derive from it may have blocks of another kind, as openPangu's have: those leave
+    all rows on every rank.
+    """
+    for layer in model.modules():
+        block: Any = getattr(layer, "mtp_block", None)
+        if isinstance(layer, DeepSeekMultiTokenPredictorLayer) and not hasattr(block, ASKED):
+            block.use_sequence_parallel_moe = False
 
 
 class Host:
@@ -67,7 +82,7 @@ class Host:
     @contextlib.contextmanager
     def building(self) -> Iterator[Callable[[nn.Module], None]]:
         """See ``DraftHost``; there is no such state."""
-        yield lambda _: None
+        yield complete_blocks
 
     def run_without_keys(self, model: nn.Module, layers: Iterable[Any]) -> None:
         """See ``DraftHost``; vLLM 0.30.0's head has no keys, and vllm-ascend takes none."""

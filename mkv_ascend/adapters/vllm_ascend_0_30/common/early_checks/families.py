@@ -25,8 +25,7 @@ def why_not_served(config: VllmConfig) -> str | None:
     """What is wrong with the target or the draft model; None: nothing."""
     speculative = config.speculative_config
     draft = None if speculative is None else speculative.draft_model_config
-    drafted = None if draft is None else (draft, speculative.method)
-    reasons = [_reason_of(*model) for model in ((config.model_config, None), drafted) if model]
+    reasons = [_reason_of(model) for model in (config.model_config, draft) if model is not None]
     # Mended on model runner V2 (v2/patches/axes_in_turns.py).
     if draft is not None and not config.use_v2_model_runner:
         reasons.append(_axes_in_turns(draft))
@@ -50,9 +49,9 @@ def _axes_in_turns(head: ModelConfig) -> str | None:
     )
 
 
-def _reason_of(model: ModelConfig, method: str | None) -> str | None:
+def _reason_of(model: ModelConfig) -> str | None:
     dtype = str(model.dtype).removeprefix("torch.")
-    found = unserved(FAMILIES, model.architectures or (), dtype, method)
+    found = unserved(FAMILIES, model.architectures or (), dtype)
     if found is None:
         return None
     return f"{found.reason(model.model, dtype)}. Possible: {found.possible}"

@@ -21,6 +21,7 @@ from mkv_ascend.adapters.common.drafting.draft_config import (
     builder_config,
     preserve_ascend_config,
 )
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.host import HOST
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.own_output_matrix import (
     own_output_matrices,
 )
@@ -84,7 +85,12 @@ def load_draft(target: nn.Module, config: VllmConfig) -> nn.Module:
     """Build the draft from ``config``, its own, with its own rotary tables; whole on this stage."""
     tables = RopeTables()
     being_built = ModelBeingBuilt(Role.DRAFT, builder_config(config), tables)
-    with preserve_ascend_config(), embeddings_left_out(), pipeline.whole():
+    with (
+        preserve_ascend_config(),
+        embeddings_left_out(),
+        pipeline.whole(),
+        HOST.building() as built,
+    ):
         with building(being_built), tables.active():
             if config.speculative_config.method == DRAFT_MODEL:
                 with set_model_tag(DRAFT_MODEL):
@@ -96,4 +102,5 @@ def load_draft(target: nn.Module, config: VllmConfig) -> nn.Module:
                     model = load_eagle_model(target, config)
                 put_back(model)
         tables.share_what_was_not_recorded()
+    built(model)
     return model
