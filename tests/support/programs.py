@@ -61,6 +61,8 @@ def run_program(
 def answer_of(program: Path, request: Any, variables: Mapping[str, str] | None = None) -> Any:
     """What a program prints as JSON in its last line; it gets ``request`` as JSON.
 
+    Workers of its engine may print more behind it, which begins otherwise.
+
     ``variables``: of its environment, as ``run_program`` takes them.
 
     Raises:
@@ -69,7 +71,8 @@ def answer_of(program: Path, request: Any, variables: Mapping[str, str] | None =
     done = run_program(program, [json.dumps(request)], variables)
     if done.status != 0:
         raise AssertionError(f"{program.name} ended with {done.status}\n{done.errors[-4000:]}")
-    return json.loads(done.output.strip().splitlines()[-1])
+    lines = done.output.strip().splitlines()
+    return json.loads(next((x for x in reversed(lines) if x.startswith(("{", "["))), lines[-1]))
 
 
 def run_printing_to(

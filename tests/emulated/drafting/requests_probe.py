@@ -62,8 +62,9 @@ def run(llm, requests, adapters):
 def main(asked):
     from vllm import LLM
 
+    in_workers = asked["engine"].get("worker_extension_cls") == recorded_proposals.IN_WORKERS
     on_v2 = os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1"
-    if on_v2 and not asked["engine"].get("async_scheduling"):
+    if on_v2 and not in_workers and not asked["engine"].get("async_scheduling"):
         recorded_proposals.hand_over_drafts()
     llm = LLM(**asked["engine"])
     scheduler = llm.llm_engine.engine_core.engine_core.scheduler
@@ -71,8 +72,13 @@ def main(asked):
     # Of graphs with adapters.
     replays = engine._note_target_replays(llm.llm_engine.engine_core.engine_core.model_executor)
     free = pool.get_num_free_blocks()
+    if in_workers:
+        llm.collective_rpc("record_proposals")
     proposals = recorded_proposals.of_scheduler(scheduler)
     tokens = run(llm, asked["requests"], asked["adapters"])
+    if in_workers:
+        longest = max(request["max_tokens"] for request in asked["requests"])
+        proposals = recorded_proposals.of_workers(llm, longest)
     metrics = engine._metrics(llm)
     answer = {
         "tokens": tokens,

@@ -15,7 +15,8 @@ import torch
 from tests.support import engine, hosts, programs, prompts, reference, speculation
 from tests.support.adapters import RANK, make_adapter, widened
 from tests.support.loop_judgement import REFERENCE_OF, in_order
-from tests.support.stock import RUNNERS
+from tests.support.stages import STAGES
+from tests.support.stock import RUNNER_V2, RUNNERS
 from tests.support.tiny_models import block_head, model_directory
 
 PROBE = Path(__file__).with_name("requests_probe.py")
@@ -111,6 +112,25 @@ def expected_of(merged, head, target, method):
 @pytest.mark.parametrize(("target", "head", "method", "adapted"), CASES)
 def test_tokens_and_drafts(target, head, method, adapted, runner, tmp_path):
     variables, graphs = runner
+    answer = judged_answer((target, head, method, adapted), variables, graphs, tmp_path)
+    assert (answer["target_replays"] > 3) == (graphs is not None)
+
+
+@hosts.only_on("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone")
+@pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY"], ids=["eager", "graphs"])
+@pytest.mark.parametrize(("target", "head", "method", "adapted"), CASES[:2])
+def test_over_pipeline_stages(target, head, method, adapted, graphs, tmp_path):
+    """On model runner V2. Each stage adapts its own layers, the first one the embedding."""
+    case, variables = (target, head, method, adapted), RUNNER_V2 | NOT_TRACED
+    judged_answer(case, variables, graphs, tmp_path, **STAGES)
+
+
+def judged_answer(case, variables, graphs, tmp_path, **options):
+    """What the probe answers, whose tokens and drafts are the reference's.
+
+    ``case``: of ``CASES``. ``options``: further arguments of the engine.
+    """
+    target, head, method, adapted = case
     plain = model_directory(REFERENCE_OF.get(target, target))
     if target == head:  # a checkpoint with both
         base, model = plain, model_directory(target)
@@ -128,7 +148,14 @@ def test_tokens_and_drafts(target, head, method, adapted, runner, tmp_path):
         speculative={"method": method},
         graphs=graphs,
         capture_sizes=tuple(requests * (K + 1) for requests in (1, 2, 4, 6)),
-        engine={"enable_lora": True, "max_loras": 2, "max_lora_rank": RANK, "max_num_seqs": 6},
+        engine={
+            "enable_lora": True,
+            "max_loras": 2,
+            "max_lora_rank": RANK,
+            "max_num_seqs": 6,
+            **options,
+        },
+        environment=variables,
     )
     asked = {
         "engine": case.engine_arguments(),
@@ -151,5 +178,5 @@ def test_tokens_and_drafts(target, head, method, adapted, runner, tmp_path):
     assert answer["accepted_per_position"] == accepted
     assert 0.1 * len(proposals) < accepted[0]
     assert accepted[-1] < len(proposals)
-    for who in ("target", "draft"):
-        assert (answer[f"{who}_replays"] > 3) == (graphs is not None), who
+    assert (answer["draft_replays"] > 3) == (graphs is not None)
+    return answer

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support import engine, hosts, programs, prompts, reference
 from tests.support.pairs import TIES, scenario
+from tests.support.stages import STAGES
 from tests.support.stock import RUNNER_V2
 from tests.support.tiny_models import model_directory
 from tests.support.tiny_models.tokenizer import EOS_TOKEN_ID
@@ -53,12 +54,15 @@ def requests():
     ]
 
 
-def answer_of(draft, variables, *, asynchronous):
+def answer_of(draft, variables, *, asynchronous, **options):
+    """``options``: further arguments of the engine."""
     case = scenario(
         TARGET,
         draft,
         num_speculative_tokens=K,
+        environment=variables,
         engine={
+            **options,
             "skip_tokenizer_init": False,
             "max_num_seqs": 6,
             "async_scheduling": asynchronous,
@@ -111,14 +115,31 @@ def accepted_of(sort, answer):
 def test_tokens_are_those_without_a_draft(setting, without_draft):
     variables, asynchronous = setting
     answer = answer_of(DRAFT, variables, asynchronous=asynchronous)
+    assert_tokens(answer, without_draft)
+    if not asynchronous:  # else the scheduler is told no draft of the requests without a grammar
+        assert_drafts_are_the_drafts_own(answer)
+
+
+@V2
+def test_over_pipeline_stages(without_draft):
+    """On model runner V2, where a grammar sees drafts of a step two steps ago."""
+    answer = answer_of(DRAFT, RUNNER_V2, asynchronous=True, **STAGES)
+    assert_tokens(answer, without_draft)
+    assert_drafts_are_the_drafts_own(answer)
+
+
+def assert_tokens(answer, without_draft):
+    """Tokens obey each grammar and are those without a draft, some of which were drafted."""
     for request, tokens in zip(requests(), answer["tokens"], strict=True):
         assert obeys(request["sort"], tokens), (request["sort"], tokens)
     assert answer["tokens"] == without_draft
     assert sum(answer["accepted_per_position"]) > 0.3 * answer["num_drafts"] > 20
     # A step that gives nothing less than one token each: fewer steps than tokens say the same.
     assert answer["num_drafts"] < sum(map(len, answer["tokens"])) - len(answer["tokens"])
-    if asynchronous:
-        return  # the scheduler is told no draft of the requests without a grammar
+
+
+def assert_drafts_are_the_drafts_own(answer):
+    """Every draft token, whether its grammar takes it or not."""
     assert accepted_of("schema", answer) > 10
     proposals = [reference.DraftProposal(**proposal) for proposal in answer["proposals"]]
     near_tie, _ = TIES[engine.compared_dtype()]

@@ -6,6 +6,7 @@ import pytest
 from tests.support import engine, hosts
 from tests.support.pairs import scenario
 from tests.support.sampled_pairs import DRAFT, assert_distributed_as_the_target_says
+from tests.support.stages import STAGES
 from tests.support.stock import RUNNER_V2
 
 hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone")
@@ -23,6 +24,18 @@ def test_a_model_that_drafts_for_itself_at_random_is_always_right(model, method,
 
     Its most likely token is not, where the target's draw is another.
     """
+    assert_always_right(model, method, graphs)
+
+
+@pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY"])
+@pytest.mark.parametrize("method", ["probabilistic", "greedy"])
+def test_over_pipeline_stages(method, graphs):
+    """First stages are sent the tokens that the draft drew."""
+    assert_always_right("llama_target", method, graphs, **STAGES)
+
+
+def assert_always_right(model, method, graphs, **options):
+    """``options``: of the engine."""
     case = scenario(
         model,
         model,
@@ -35,6 +48,7 @@ def test_a_model_that_drafts_for_itself_at_random_is_always_right(model, method,
         graphs=graphs,
         capture_sizes=(16, 32),
         environment=RUNNER_V2,
+        engine=options,
     )
     result = engine.run(case)
     assert result.num_drafts > len(SEEDS)

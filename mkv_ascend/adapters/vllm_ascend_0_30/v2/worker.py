@@ -221,6 +221,14 @@ class MkvWorkerV2(NPUWorker):
             note_requests(rebuilding.lost, scheduler_output)
         return super().execute_model(scheduler_output)
 
+    def _tell_drafts(self) -> None:
+        """Tell the scheduler the draft tokens that it asks for, where the runner would not."""
+        runner, stages = self.model_runner, self.parallel_config.pipeline_parallel_size
+        counts = runner.speculator.draft_counts
+        if counts is not None or stages > 1:
+            running = runner.req_states.req_id_to_index if stages > 1 else ()
+            runner.draft_tokens_handler = ScheduledDrafts(runner.device, counts, running)
+
     def _after_allocation(self) -> None:
         """Zero planned caches by the block, leave the draft out of the target's pass."""
         runner = self.model_runner
@@ -228,8 +236,7 @@ class MkvWorkerV2(NPUWorker):
             runner.kv_block_zeroer = self.planned_caches.zeroer()
         if self.assembly() is not None:
             runner.speculator.rebuild_with(runner.req_states.all_token_ids.gpu)
-            if (counts := runner.speculator.draft_counts) is not None:
-                runner.draft_tokens_handler = ScheduledDrafts(runner.device, counts)
+            self._tell_drafts()
             runner.attn_groups = without_layers(runner.attn_groups, self._draft_layers())
         groups = [group for kv_group in runner.attn_groups for group in kv_group]
         builders = [builder for group in groups for builder in group.metadata_builders]
