@@ -10,10 +10,12 @@ from vllm.v1.kv_cache_interface import (
     CrossAttentionSpec,
     FullAttentionSpec,
     KVCacheGroupSpec,
+    MLAAttentionSpec,
     SlidingWindowSpec,
 )
 from vllm.v1.worker.utils import AttentionGroup
 from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder, AscendMetadata
+from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
 
 from tests.support import hosts
 
@@ -121,6 +123,28 @@ def test_attention_to_other_tokens_is_not_shared():
         configuration(["a"], ["b"]), groups, [Table(10), Table(20)], [], SHARING_OF
     )
     assert shown_layers(plan) == [[["a"]], [["b"]]]
+
+
+class MLABuilder(AscendMLAMetadataBuilder):
+    def __init__(self):
+        pass
+
+
+def test_groups_of_mla_share_with_those_of_their_spec_alone():
+    """Builders of MLA may read any part of their spec, so another spec is another need."""
+    kernel = {"num_kv_heads": 1, "head_size": 576, "dtype": torch.bfloat16}
+    specs = {
+        "a": MLAAttentionSpec(block_size=128, **kernel),
+        "b": MLAAttentionSpec(block_size=256, **kernel),
+        "c": MLAAttentionSpec(block_size=128, **kernel),
+    }
+    groups = [[group(name, spec=spec, builder=MLABuilder())] for name, spec in specs.items()]
+    tables = [Table(10), Table(20), Table(30)]
+    plan = plan_target_pass(configuration(*specs), groups, tables, [], SHARING_OF)
+    assert shown_layers(plan) == [[["a"]], [["b"]]]
+    assert [(one.leader, one.layers, one.table) for one in plan.followers] == [
+        ("a", ("c",), tables[2])
+    ]
 
 
 def built_for(table, rows):

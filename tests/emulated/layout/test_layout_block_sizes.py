@@ -221,10 +221,16 @@ def coordinator_with(specs, cached):
             [range(6), range(6), [2]],
             384,
         ),
+        # Two that look alike are found together; both are cut.
+        (
+            [full(128, 8), full(128, 2), full(128, 2), window(128)],
+            [range(6), range(6), range(6), [2]],
+            384,
+        ),
         ([full(128, 8), full(256, 2), window(128)], [range(6), range(3), [1, 3]], 512),
         ([full(128, 8), full(512, 2), window(256)], [range(8), range(2), [1]], 512),
     ],
-    ids=["unlike heads", "unlike blocks", "three sizes"],
+    ids=["unlike heads", "two alike", "unlike blocks", "three sizes"],
 )
 def test_no_group_is_handed_blocks_beyond_the_hit(specs, cached, hit):
     coordinator, hashes = coordinator_with(specs, cached)
