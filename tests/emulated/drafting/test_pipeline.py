@@ -63,8 +63,13 @@ def test_heads_on_hidden_states_of_layers_of_both_stages(method, graphs):
 
 
 def test_a_draft_has_all_its_layers_however_the_targets_are_shared_out(monkeypatch):
-    monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", "1,3")
+    shares = distributed_utils.get_pp_indices
     monkeypatch.setattr(parallel_state, "_PP", SimpleNamespace(world_size=2, rank_in_group=1))
+    with pipeline.whole():
+        group = parallel_state.get_pp_group()
+        # Models of vLLM's Transformers backend call the function that they have imported.
+        assert shares(2, group.rank_in_group, group.world_size) == (0, 2)
+    monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", "1,3")
     assert distributed_utils.get_pp_indices(4, 1, 2) == (1, 4)
     with pipeline.whole():
         group = parallel_state.get_pp_group()

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What platform and runner do beside vllm-ascend's own, without an engine."""
 
+import copy
 import dataclasses
 import functools
+import importlib.util
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -211,16 +213,30 @@ def test_specs_are_registered_without_a_configuration_and_without_our_grouping(m
     assert manager is FullAttentionManager
 
 
-@hosts.only_on("vllm_ascend_0_23", "vllm-ascend 0.30.0rc2 knows it")
-def test_a_head_that_vllm_ascend_has_forgotten_is_remembered():
-    """Hunyuan 3's, which vLLM knows."""
+def as_vllm_itself_says(config):
+    """What the method says that vllm-ascend replaces: of a second copy of vLLM's module."""
+    spec = importlib.util.find_spec("vllm.config.speculative")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.SpeculativeConfig.hf_config_override(copy.deepcopy(config))
+
+
+@hosts.only_on("vllm_ascend_0_23", "vllm-ascend 0.30.0rc2 knows them")
+@pytest.mark.parametrize(
+    ("model_type", "architecture"),
+    [("hy_v3", "HYV3ForCausalLM"), ("mimo_v2_flash", "MiMoV2FlashForCausalLM")],
+)
+def test_a_head_that_vllm_ascend_has_forgotten_is_remembered(model_type, architecture):
     from vllm.config import SpeculativeConfig
 
     from mkv_ascend.adapters.vllm_ascend_0_23.patches import forgotten_heads
 
     forgotten_heads.remember_heads.apply()
-    target = PretrainedConfig(num_nextn_predict_layers=2, architectures=["HYV3ForCausalLM"])
-    ((target.model_type, (model_type, _)),) = forgotten_heads.FORGOTTEN.items()
+    target = PretrainedConfig(
+        num_hidden_layers=4, num_nextn_predict_layers=2, architectures=[architecture]
+    )
+    target.model_type = model_type
+    expected = as_vllm_itself_says(target)
+    assert expected.model_type.endswith("_mtp"), "vLLM has forgotten it, too"
     head = SpeculativeConfig.hf_config_override(target)
-    assert (head.model_type, head.n_predict) == (model_type, 2)
-    assert head.architectures == ["HYV3MTPModel"]
+    assert head.to_dict() == expected.to_dict()
