@@ -26,7 +26,7 @@ def main():
         return tables[-1]
 
     proposers.RopeTables = noting_tables
-    load = proposers.DraftModelProposer._get_model
+    load = proposers._get_model
 
     def noting(self):
         of_target.append(ascend_config.get_ascend_config())
@@ -40,7 +40,8 @@ def main():
         }
         return model
 
-    proposers.DraftModelProposer._get_model = noting
+    for proposer in (proposers.DraftModelProposer, proposers.HeadProposer):
+        proposer._get_model = noting
     llm = LLM(**json.loads(sys.argv[1]))
     core = llm.llm_engine.engine_core.engine_core
     runner = core.model_executor.driver_worker.worker.model_runner

@@ -43,6 +43,19 @@ def test_builders_of_each_model_see_its_own_model(isolation):
     }
 
 
+def test_builders_of_a_head_see_the_head():
+    """Of a head vLLM leaves the target's model in the draft's configuration."""
+    from tests.support.pairs import scenario
+
+    case = scenario("llama_target", "llama_eagle3", prompts=[], speculative={"method": "eagle3"})
+    found = programs.answer_of(PROBE, case.engine_arguments())
+    assert found["target_model"] != found["draft_model"]
+    assert found["builder_models"] == {
+        "target": [found["target_model"]],
+        "draft": [found["draft_model"]],
+    }
+
+
 def test_the_draft_has_rotary_tables_of_its_own(isolation):
     assert isolation["draft_rotary_table_is_own"]
 

@@ -110,14 +110,14 @@ def test_preemption_with_asynchronous_scheduling(runner):
     assert_always_accepted(case, result)
 
 
-def with_mask_token(name, token, directory):
-    """The checkpoint ``name`` with a token that stands for one to be drafted in parallel."""
+def with_config(name, directory, **changes):
+    """The checkpoint ``name`` whose config.json says something else."""
     source = model_directory(name)
     for file in source.iterdir():
         if file.name != "config.json":
             (directory / file.name).symlink_to(file)
     config = json.loads((source / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps({**config, "pard_token": token}))
+    (directory / "config.json").write_text(json.dumps({**config, **changes}))
     return str(directory)
 
 
@@ -127,7 +127,7 @@ def test_tokens_drafted_in_parallel_over_several_groups(tmp_path):
     Eagerly beside prompts, else in graphs, for 1, 3 and 6 of 8 requests.
     """
     mask = 5
-    draft = with_mask_token("gemma3", mask, tmp_path)
+    draft = with_config("gemma3", tmp_path, pard_token=mask)
     case = scenario(
         "gemma3",
         "gemma3",
@@ -199,9 +199,13 @@ def within(proposal, max_model_len):
     return dataclasses.replace(proposal, tokens=proposal.tokens[: max(room, 0)])
 
 
-def test_proposals_that_reach_the_maximum_length():
-    """The draft's is shorter than the target's here; what is drafted before it must stay right."""
+def test_proposals_that_reach_the_maximum_length(tmp_path):
+    """The draft's is shorter than the target's here; what is drafted before it must stay right.
+
+    Its rotary tables end there, so an operator refuses positions behind it.
+    """
     max_model_len, of_the_draft = 160, 152
+    draft = with_config("gemma3", tmp_path, max_position_embeddings=of_the_draft)
     case = scenario(
         "gemma3",
         "gemma3",
@@ -209,8 +213,8 @@ def test_proposals_that_reach_the_maximum_length():
         prompts=prompts_of("gemma3", [150, 143, 131, 99]),
         max_tokens=max_model_len,
         engine={"max_model_len": max_model_len},
-        speculative={"max_model_len": of_the_draft},
     )
+    case = dataclasses.replace(case, draft=draft)
     result = engine.run(case)
     for prompt, tokens in zip(case.prompts, result.tokens, strict=True):
         assert len(prompt) + len(tokens) == max_model_len

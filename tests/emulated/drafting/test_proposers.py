@@ -154,10 +154,41 @@ def test_each_method_has_its_strategy(method, hybrid, family):
     assert isinstance(family_of(method, config), family)
 
 
+class OfVllm:
+    """A proposer as vLLM makes one for a draft model: it adds the sampled token to each row."""
+
+    parallel_drafting, parallel_drafting_token_id = False, 0
+    num_speculative_tokens, max_batch_size, max_model_len = 3, 4, 64
+    extra_slots_per_request = net_num_new_slots_per_request = 1
+    pass_hidden_states_to_model = False
+    draft_model_config = SimpleNamespace(max_model_len=64)
+    input_ids = torch.zeros(32)
+    runner = None
+
+    def __init__(self, *args):
+        pass
+
+
 def test_heads_that_read_the_targets_keys_stay_at_one_position():
     config = configured("mtp")
     config.speculative_config.use_gemma4_mtp = lambda: True
-    assert isinstance(family_of("mtp", config), TargetKeysFamily)
+    family = family_of("mtp", config)
+    assert isinstance(family, TargetKeysFamily)
+    plan = DraftPlan(family.sizes(OfVllm()), [torch.zeros(4, 8, dtype=torch.int32)], [8])
+    plan.next_positions[:2] = torch.tensor([8, 21])  # of the last tokens of the first pass
+    assert plan.plan_later(2, 2).all_positions.tolist() == [[8, 21]] * 2
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_rows_that_graphs_are_captured_for_are_those_of_the_first_pass(monkeypatch, recurrent):
+    """What vLLM's attribute counts, by which decodes of MLA are told from prefills."""
+    monkeypatch.setitem(PROPOSERS, "draft_model", OfVllm)
+    config = configured("draft_model")
+    config.speculative_config.enforce_eager = True
+    config.speculative_config.draft_model_config.is_hybrid = recurrent
+    made = create_proposer("draft_model", config, torch.device("cpu"), None, HOST)
+    rows = made.assembly.family.sizes(made).first_pass_rows(10, 2)
+    assert rows == 10 + 2 * made.net_num_new_slots_per_request
 
 
 def test_context_parallelism_with_dflash_is_refused():
@@ -286,9 +317,19 @@ def first_pass(more, state):
     """The first pass of a proposal for two requests, with that many rows more for each."""
     table = torch.zeros(4, 8, dtype=torch.int32)
     plan = DraftPlan(Sizes(3, 4, 32, 64, shift=not more), [table], [8])
-    target = SimpleNamespace(max_query_len=4, attn_state=state)
     starts = torch.tensor([0, 4, 5], dtype=torch.int32)
     lengths = torch.tensor([17, 30], dtype=torch.int32)
+    target = SimpleNamespace(
+        max_query_len=4,
+        attn_state=state,
+        positions=torch.full((5,), 99),
+        query_start_loc=starts,
+        query_start_loc_cpu=starts,
+        seq_lens=lengths,
+        seq_lens_cpu=lengths,
+        _seq_lens_cpu=lengths,
+        seq_lens_cpu_upper_bound=lengths,
+    )
     none, positions = torch.zeros(2), torch.arange(9)
     output = TargetOutput(
         none, none, none, None, None, starts, starts, lengths, lengths, 4, common=target
@@ -304,8 +345,10 @@ def test_common_metadata_of_the_first_pass_counts_the_rows_it_adds(more):
     """Rejected tokens are rows of the pass: its lengths count them, as the target's do."""
     batch = first_pass(more, AscendAttentionState.DecodeOnly)
     common = CommonMetadata(AscendAttentionState.ChunkedPrefill).of(batch)
-    assert common.query_start_loc_cpu.tolist() == [0, 4 + more, 5 + 2 * more]
-    assert common._seq_lens_cpu.tolist() == [17 + more, 30 + more]
+    starts, lengths = [0, 4 + more, 5 + 2 * more], [17 + more, 30 + more]
+    assert common.query_start_loc_cpu.tolist() == starts
+    assert common._seq_lens_cpu.tolist() == common.seq_lens_cpu.tolist() == lengths
+    assert common.seq_lens_cpu_upper_bound.tolist() == lengths
     assert common.max_query_len == 4 + more
     assert common.positions.tolist() == list(range(5 + 2 * more))
     assert batch.common.max_query_len == 4, "the target's metadata was changed"
