@@ -40,6 +40,18 @@ _SERVED = {
     for rest in LENIENT
 }
 
+_ALIKE = "names = zip(*([member.layer for member in pool] for pool in pools)"
+_DRAWN = {
+    (
+        "layout.report_html.x_drawn_pools",
+        f"-        {_ALIKE}, strict=True)\n+        {_ALIKE}{rest})",
+    ): "pools that look alike have equally many layers"
+    for rest in LENIENT
+}
+_WITHOUT = "return Cost(len(groups), blocks * block_bytes, "
+_WIDEST = "widest = max((pool.bytes_per_block for pool in report.plan.pools), default="
+_WIDTH = "width = max((len(word) for word, _ in report.subjects), default="
+
 EQUIVALENT: dict[tuple[str, str], str] = {
     ("attention.catalog.x_find", f"{_NEAR})"): _NEAREST,
     ("attention.catalog.x_find", f"{_NEAR}, n=2)"): _NEAREST,
@@ -72,6 +84,19 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     **_lenient(*_TAKEN, _TABLES_ZIP),
     **_lenient(*_REFRESHED, _TABLES_ZIP),
     **_SERVED,
+    **_DRAWN,
+    (
+        "layout.report.xǁPlanReportǁwithout_draft",
+        f"-    {_WITHOUT}0, block_bytes, blocks)\n+    {_WITHOUT}1, block_bytes, blocks)",
+    ): "what the answer says of it is told by the other numbers",
+    (
+        "layout.report_html.x__figures",
+        f"-    {_WIDEST}1)\n+    {_WIDEST}None)",
+    ): "a plan without pools has no figure to which the widest is compared",
+    (
+        "layout.report_text.x_text",
+        f"-    {_WIDTH}0)\n+    {_WIDTH}None)",
+    ): "without subjects there is no line of this width",
     (
         "drafting.strategy.xǁStrategyǁlay_out",
         "-def function(self, target: TargetOutput, padded_rows: int=0) -> int:\n"

@@ -65,7 +65,7 @@ class GroupPart:
 
 @dataclass(frozen=True)
 class PoolPart:
-    """Pools (indices) that are alike in storage, reason and buffers."""
+    """Pools (indices) that are alike in storage, reason, buffers and the groups of their layers."""
 
     pools: tuple[int, ...]
     pool: Pool

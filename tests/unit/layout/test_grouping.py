@@ -227,6 +227,9 @@ def test_no_bound_is_above_what_enumerating_every_grouping_finds(
     for candidate in frontier.candidates:
         fewest = min(held for groups, held in best.items() if groups <= candidate.groups)
         assert frontier.bound_bytes(candidate.groups) <= fewest <= candidate.held_bytes
+    # Layers of two tables share no group, so that no grouping has fewer than there are tables.
+    tables = {(need.retention, need.table) for need in layers}
+    assert frontier.bound_bytes(len(tables) - 1) == 0 < frontier.bound_bytes()
 
 
 @settings(deadline=None)

@@ -20,8 +20,15 @@ from mkv_ascend.layout.fitting import requirements_of
 from mkv_ascend.layout.grouping import CoarserHits, GroupingOptions, group_layers
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.objective import Cost, Objective
+from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
 from mkv_ascend.layout.plan import make_plan
-from mkv_ascend.layout.report import FORMAT_VERSION, OtherGrouping, PlanReport, served_groups
+from mkv_ascend.layout.report import (
+    FORMAT_VERSION,
+    OtherGrouping,
+    PlanReport,
+    pool_parts,
+    served_groups,
+)
 from mkv_ascend.layout.report_html import bar_parts, drawn_pools, html
 from mkv_ascend.layout.report_text import answer, format_bytes, served_text, text
 from mkv_ascend.layout.retention import Retention, RetentionKind
@@ -369,6 +376,18 @@ def test_a_draft_costs_what_its_layers_add() -> None:
     assert without.requests_in(64 * 2**20) == (64 * 2**20 // (256 * 1024) - 1) / blocks
     alone = with_plan(report, plan=make_plan([layers[:2]]))
     assert alone.without_draft() is None
+
+
+def test_pools_that_other_groups_use_are_listed_apart() -> None:
+    """Else a reader would take the layers of all for such that share bytes in each."""
+
+    def pool(*groups: int) -> Pool:
+        placement = Placement("k", 0, 0, 0, 8, 1, 8, 8)
+        layers = (PlacedLayer(f"layer.{groups}.{group}", group, (placement,)) for group in groups)
+        return Pool(Storage.SPLIT, "a test", (8,), tuple(layers))
+
+    found = pool_parts([pool(0, 1), pool(0), pool(1, 0), pool(1), pool(0)])
+    assert [part.pools for part in found] == [(0, 2), (1, 4), (3,)]
 
 
 def test_layers_of_a_group_do_not_cover_each_other() -> None:
