@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that an allocator of the user's own hands out: torch.npu.memory.MemPool.
 //
-// vllm-ascend's sleep mode plugs its own allocator into a pool. It knows each piece of memory of the
-// pool by its address, and can take away the memory behind that address and give it some again.
+// vllm-ascend's sleep mode plugs its own allocator into a pool. It knows each piece of memory of
+// the pool by its address, and can take away the memory behind that address and give it some again.
 // Here every block of such a pool is a piece of its own; torch_npu cuts several from one segment.
 #pragma once
 
