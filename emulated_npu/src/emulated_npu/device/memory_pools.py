@@ -59,16 +59,21 @@ class MemPool:
 @contextlib.contextmanager
 def use_mem_pool(pool: MemPool, device: DeviceLike = None) -> Iterator[None]:
     """What this thread allocates in the block belongs to the pool, on whichever device."""
-    library = _library()
-    outside = library.emulated_npu_use_mem_pool(1)
+    use = plugged.device.emulated_npu_use_mem_pool
+    outside = use(1)
     try:
         yield
     finally:
-        library.emulated_npu_use_mem_pool(outside)
+        use(outside)
 
 
 class PluggedAllocator:
-    """What vllm-ascend's library offers to Python: it tells of blocks, maps and unmaps them."""
+    """What vllm-ascend's library offers to Python: it tells of blocks, maps and unmaps them.
+
+    ``device``: the native device, which has the blocks; ``native`` gives it.
+    """
+
+    device: ctypes.CDLL
 
     def __init__(self) -> None:
         self._callbacks: tuple[Any, Any] = (NOBODY, NOBODY)
@@ -86,9 +91,10 @@ class PluggedAllocator:
 
         if self._callbacks == (NOBODY, NOBODY):
             # Blocks outlive the interpreter, which cannot be told of them then.
-            atexit.register(_library().emulated_npu_set_block_callbacks, NOBODY, NOBODY)
-        self._callbacks = (BLOCK_CALLBACK(tell_allocated), BLOCK_CALLBACK(tell_freed))
-        _library().emulated_npu_set_block_callbacks(*self._callbacks)
+            atexit.register(self.device.emulated_npu_set_block_callbacks, NOBODY, NOBODY)
+        callbacks = (BLOCK_CALLBACK(tell_allocated), BLOCK_CALLBACK(tell_freed))
+        self.device.emulated_npu_set_block_callbacks(*callbacks)
+        self._callbacks = callbacks  # kept alive for the device
 
     @staticmethod
     def python_create_and_map(_device: int, _size: int, address: int, _memory: int) -> None:
@@ -99,12 +105,6 @@ class PluggedAllocator:
     def python_unmap_and_release(_device: int, _size: int, address: int, _memory: int) -> None:
         """Take a block's memory away: it is free, and what lay there is gone."""
         torch.ops.emulated_npu.unmap_block(address)
-
-
-def _library() -> ctypes.CDLL:
-    from emulated_npu.device.native import LIBRARY
-
-    return ctypes.CDLL(str(LIBRARY))
 
 
 plugged = PluggedAllocator()

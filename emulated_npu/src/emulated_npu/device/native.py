@@ -14,6 +14,7 @@ from emulated_npu import counters, faults, variables
 from emulated_npu.call_place import calling_place
 from emulated_npu.device import memory
 from emulated_npu.device.devices import device_count
+from emulated_npu.device.memory_pools import plugged
 from emulated_npu.settings import EmulatorSettings
 
 LIBRARY = Path(__file__).resolve().parent.parent / "_native.so"
@@ -117,6 +118,7 @@ def _connect_callbacks() -> None:
     library = ctypes.CDLL(str(LIBRARY))
     library.emulated_npu_set_host_read_callback(_on_host_read)
     library.emulated_npu_set_place_callback(_tell_place)
+    plugged.device = library
     if asked := variables.FAULTS.get():
         faults.install(Path(asked), library)
 
