@@ -8,10 +8,13 @@ Level 2 keeps nothing, because a trainer sends the target's weights again; nobod
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+
+if TYPE_CHECKING:
+    from mkv_ascend.adapters.common.drafting.assembly import Assembly
 
 KEEPS_NO_WEIGHTS = 2
 """vLLM's level of sleep that keeps weights nowhere."""
@@ -24,6 +27,21 @@ class SleepingDraft:
 
     def __init__(self) -> None:
         self._kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def fall_asleep(
+        self, level: int, runner: Any, proposer: Any, assembly: Assembly | None
+    ) -> None:
+        """Before memory is taken away: drop graphs that sleep, and keep what is lost else.
+
+        Args:
+            level: of sleep.
+            runner: the model runner.
+            proposer: what drafts; None without speculation.
+            assembly: whose graphs sleep; None if none do.
+        """
+        if assembly is not None:
+            assembly.drop_captured()
+        self.keep(level, getattr(proposer, "model", None), runner.model, runner.kv_caches)
 
     def keep(self, level: int, draft: nn.Module | None, target: nn.Module, caches: Any) -> None:
         """Copy what is the draft's own to the host, if nothing else keeps it.

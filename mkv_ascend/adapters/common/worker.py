@@ -55,11 +55,9 @@ class MkvWorker(ascend_worker.NPUWorker):
     @override(OURS)
     def sleep(self, level: int = 1) -> None:
         """As vllm-ascend's, which knows neither the draft's graphs nor, at level 2, its weights."""
-        runner = self.model_runner
-        if HOST.graphs_sleep() and (assembly := self.assembly()) is not None:
-            assembly.drop_captured()
-        draft = getattr(getattr(runner, "drafter", None), "model", None)
-        self._sleeping_draft.keep(level, draft, runner.model, runner.kv_caches)
+        runner, assembly = self.model_runner, self.assembly() if HOST.graphs_sleep() else None
+        proposer = getattr(runner, "drafter", None)
+        self._sleeping_draft.fall_asleep(level, runner, proposer, assembly)
         super().sleep(level)
 
     @override(OURS)

@@ -67,13 +67,7 @@ def judged(case, result):
     assert_drafts_are_the_drafts_own(case, result)
 
 
-def test_a_head_of_mla_in_chunks_and_behind_prefix_hits():
-    """Ranks keep every other token; drafting goes on from prompts, of which there are several."""
-    case, result = of_a_head(
-        max_tokens=14,
-        repeats=2,
-        engine={**RANKS, "max_num_batched_tokens": 192, "max_num_seqs": 4},
-    )
+def judged_with_mtp(case, result):
     assert_greedy(
         model_directory(REFERENCE_OF[WITH_MTP]),
         case.prompts * case.repeats,
@@ -82,6 +76,16 @@ def test_a_head_of_mla_in_chunks_and_behind_prefix_hits():
     )
     assert judged_as_a_head(result) == 3 * len(result.proposals) > 60
     assert result.mean_acceptance_length > 2
+
+
+def test_a_head_of_mla_in_chunks_and_behind_prefix_hits():
+    """Ranks keep every other token; drafting goes on from prompts, of which there are several."""
+    case, result = of_a_head(
+        max_tokens=14,
+        repeats=2,
+        engine={**RANKS, "max_num_batched_tokens": 192, "max_num_seqs": 4},
+    )
+    judged_with_mtp(case, result)
     assert max(result.cached_tokens) >= 256
 
 
@@ -162,14 +166,7 @@ IN_GRAPHS = {"graphs": "FULL_DECODE_ONLY", "capture_sizes": (4, 12, 24)}
 def test_a_head_of_mla_in_graphs():
     """Two launches of a layer in the first pass, and one in each later one."""
     case, result = of_a_head(max_tokens=16, repeats=2, engine=RANKS, **IN_GRAPHS)
-    assert_greedy(
-        model_directory(REFERENCE_OF[WITH_MTP]),
-        case.prompts * case.repeats,
-        result.tokens,
-        case.max_tokens,
-    )
-    assert judged_as_a_head(result) == 3 * len(result.proposals) > 60
-    assert result.mean_acceptance_length > 2
+    judged_with_mtp(case, result)
     assert result.draft_replays > 5
 
 

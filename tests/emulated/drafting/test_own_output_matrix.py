@@ -7,7 +7,6 @@ draft is judged with that matrix: with the target's, many of its tokens would be
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -126,5 +125,4 @@ def test_each_draft_token_comes_from_the_layers_own_matrix(runner, where, tmp_pa
         speculation.draft(with_targets, proposal.context, K).tokens != proposal.tokens
         for proposal in wanted
     )
-    print(json.dumps({"accepted": accepted, "proposals": len(wanted), "others": others}))
     assert others > 0.2 * len(wanted)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -85,8 +86,23 @@ def test_caches_wake_up_as_zeros_with_what_lies_between_them(
     assert (head.page == 0).all() == zeroed
 
 
+def test_graphs_that_sleep_are_dropped(head: Head) -> None:
+    dropped: list[str] = []
+    assembly: Any = SimpleNamespace(drop_captured=lambda: dropped.append("all"))
+    runner = SimpleNamespace(model=nn.Module(), kv_caches=head.kv_cache)
+    sleeping = SleepingDraft()
+    sleeping.fall_asleep(2, runner, SimpleNamespace(model=head), None)
+    assert not dropped
+    sleeping.fall_asleep(2, runner, SimpleNamespace(model=head), assembly)
+    assert dropped == ["all"]
+    head.weight.data.fill_(TAKEN)
+    sleeping.wake_up(None, head.kv_cache)
+    assert (head.weight == 1.0).all()
+
+
 def test_a_worker_without_a_draft(head: Head) -> None:
     sleeping = SleepingDraft()
-    sleeping.keep(2, None, head, head.kv_cache)
+    runner = SimpleNamespace(model=head, kv_caches=head.kv_cache)
+    sleeping.fall_asleep(2, runner, None, None)
     sleeping.wake_up(None, head.kv_cache)
     assert (head.page == 0).all()

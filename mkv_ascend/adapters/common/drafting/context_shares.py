@@ -33,3 +33,9 @@ def shares_of(runner: Any) -> ContextShares | None:
         return None
     interleave = parallel.cp_kv_cache_interleave_size
     return ContextShares(runner.dcp_size, runner.dcp_rank, interleave)
+
+
+def shares_of_builder(builder: Any) -> ContextShares:
+    """How ranks share the keys that this builder's metadata is about."""
+    interleave = builder.vllm_config.parallel_config.cp_kv_cache_interleave_size
+    return ContextShares(builder.dcp_size, builder.dcp_rank, interleave)

@@ -25,6 +25,7 @@ from vllm_ascend.attention.utils import (
     split_decodes_and_prefills,
 )
 
+from mkv_ascend.adapters.common.drafting.context_shares import shares_of_builder
 from mkv_ascend.adapters.common.drafting.sharing import GatheredRows, MLASharing, Sharing
 from mkv_ascend.adapters.patching import record
 from mkv_ascend.drafting.context_shares import ContextShares
@@ -147,11 +148,7 @@ def sharing_of_shares(builder: Any) -> dict[type[Any], Sharing]:
     """Builder class -> how its metadata is made, if this builder is one under such parallelism."""
     if not isinstance(builder, (AscendAttentionCPMetadataBuilder, AscendMlaCPMetadataBuilder)):
         return {}
-    shares = ContextShares(
-        builder.dcp_size,
-        builder.dcp_rank,
-        builder.vllm_config.parallel_config.cp_kv_cache_interleave_size,
-    )
+    shares = shares_of_builder(builder)
     return {
         AscendAttentionCPMetadataBuilder: DenseOfShares(shares),
         AscendMlaCPMetadataBuilder: MLAOfShares(shares),

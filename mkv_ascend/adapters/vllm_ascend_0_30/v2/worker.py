@@ -81,11 +81,8 @@ class MkvWorkerV2(NPUWorker):
     @override(OURS)
     def sleep(self, level: int = 1) -> None:
         """As vllm-ascend's, which knows neither the draft's graphs nor, at level 2, its weights."""
-        runner = self.model_runner
-        if graphs_sleep() and (assembly := self.assembly()) is not None:
-            assembly.drop_captured()
-        draft = getattr(runner.speculator, "model", None)
-        self._sleeping_draft.keep(level, draft, runner.model, runner.kv_caches)
+        runner, assembly = self.model_runner, self.assembly() if graphs_sleep() else None
+        self._sleeping_draft.fall_asleep(level, runner, runner.speculator, assembly)
         super().sleep(level)
 
     @override(OURS)

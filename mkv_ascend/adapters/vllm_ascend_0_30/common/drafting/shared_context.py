@@ -16,6 +16,7 @@ import torch
 from vllm_ascend.attention.context_parallel.attention_cp import AscendAttentionDCPMetadataBuilder
 from vllm_ascend.attention.context_parallel.mla_cp import AscendMlaDCPMetadataBuilder
 
+from mkv_ascend.adapters.common.drafting.context_shares import shares_of_builder
 from mkv_ascend.adapters.common.drafting.sharing import GatheredRows, MLASharing, Sharing
 from mkv_ascend.drafting.context_shares import ContextShares
 from mkv_ascend.drafting.copying import shallow_copy
@@ -92,11 +93,7 @@ def sharing_of_shares(builder: Any) -> dict[type[Any], Sharing]:
     """Builder class -> how its metadata is made, if this builder is one under such parallelism."""
     if not isinstance(builder, (AscendAttentionDCPMetadataBuilder, AscendMlaDCPMetadataBuilder)):
         return {}
-    shares = ContextShares(
-        builder.dcp_size,
-        builder.dcp_rank,
-        builder.vllm_config.parallel_config.cp_kv_cache_interleave_size,
-    )
+    shares = shares_of_builder(builder)
     return {
         AscendAttentionDCPMetadataBuilder: DenseOfShares(shares),
         AscendMlaDCPMetadataBuilder: MLAOfShares(shares),
