@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+import torch_npu
 
 DEVICE = "npu"
 MIB = 1 << 20
@@ -58,16 +59,17 @@ def map_again(handle: tuple[int, int, int, int]) -> None:
 
 
 def test_the_allocator_is_told_of_what_is_allocated_in_the_pool_alone(blocks: Blocks) -> None:
-    before = torch.zeros(4, device=DEVICE)
+    before = torch.zeros(2, 4, device=DEVICE)
     with pool():
         empty = torch.empty(1000, dtype=torch.int8, device=DEVICE)  # of the device's allocator
-        result = before + 1  # of a kernel that ran on the host
+        result = before + 1
+        adopted = torch_npu.npu_rms_norm(before, before[0])[0]  # made on the host by our kernel
         copied = torch.ones(3).to(DEVICE)
         with pool():
             inner = torch.empty(1, device=DEVICE)
         behind_it = torch.empty(1, device=DEVICE)
     after = torch.zeros(4, device=DEVICE)
-    of_the_pool = [empty, result, copied, inner, behind_it]
+    of_the_pool = [empty, result, adopted, copied, inner, behind_it]
     addresses = {tensor.untyped_storage().data_ptr() for tensor in of_the_pool}
     assert set(blocks.handles) == addresses
     assert not addresses & {before.data_ptr(), after.data_ptr()}
