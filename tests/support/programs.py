@@ -110,9 +110,20 @@ def with_repository(environment: Mapping[str, str]) -> dict[str, str]:
     return {**environment, "PYTHONPATH": os.pathsep.join(dict.fromkeys(folders))}
 
 
+OF_ENGINES = ("PYTORCH_NPU_ALLOC_CONF",)
+"""What vllm-ascend sets where it has read the options of an engine.
+
+A process of tests reads options of many, and one that sleeps refuses what others are given.
+"""
+
+_BEFORE_ANY_ENGINE = {name: os.environ[name] for name in OF_ENGINES if name in os.environ}
+
+
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:
-    environment = {
-        **with_repository(os.environ),
+    left_out = {"PYTEST_CURRENT_TEST", *OF_ENGINES}
+    inherited = {name: value for name, value in os.environ.items() if name not in left_out}
+    return {
+        **with_repository(inherited | _BEFORE_ANY_ENGINE),
         # Keeps the scheduler in reach of the recorder; workers of TP 2 are still processes.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "OMP_NUM_THREADS": "1",
@@ -120,8 +131,6 @@ def _environment(variables: Mapping[str, str]) -> dict[str, str]:
         "NUMBA_NUM_THREADS": "1",
         **variables,
     }
-    environment.pop("PYTEST_CURRENT_TEST", None)
-    return environment
 
 
 MOST_STARTERS = 3

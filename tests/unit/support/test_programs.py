@@ -68,3 +68,15 @@ def test_on_a_device_nothing_is_forked(
     monkeypatch.setattr(programs, "ON_EMULATOR", False)
     assert ask() is None
     assert not running
+
+
+def test_what_an_engine_of_this_process_was_given_is_not_handed_on(
+    running: list[Starter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options that a test reads in its own process set variables, which other engines refuse."""
+    plain = ask()
+    for name in programs.OF_ENGINES:
+        monkeypatch.setenv(name, "of an engine")
+        assert programs._environment({}).get(name) != "of an engine"
+        assert programs._environment({name: "asked for"})[name] == "asked for"
+    assert ask() is plain, "it needs no other process to fork"
