@@ -74,6 +74,7 @@ EMULATED = (
     "tests/emulated/layout/test_requests_at_once.py",
     "tests/emulated/models/test_adapted_backends.py",
     "tests/emulated/models/test_blocks_of_drafting_layers.py",
+    "tests/emulated/models/test_encoders.py",
     f"{COMPRESSED}::test_stock_model_runner_v2_alone",
     f"{COMPRESSED}::test_dense_draft_in_graphs[v2]",
     f"{COMPRESSED}::test_mtp_layer_in_graphs[v2]",

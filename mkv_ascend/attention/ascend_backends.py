@@ -8,7 +8,13 @@ variants are not entries: vllm-ascend takes them inside a backend, by its own op
 
 from __future__ import annotations
 
-from mkv_ascend.attention.entry import BackendEntry, DeviceGeneration, GraphSupport, HeadSizes
+from mkv_ascend.attention.entry import (
+    BackendEntry,
+    DeviceGeneration,
+    GraphSupport,
+    HeadSizes,
+    OperatorLimits,
+)
 from mkv_ascend.layout.kind import Kind
 
 _HALF_DTYPES = frozenset({"float16", "bfloat16"})
@@ -31,6 +37,8 @@ FUSED_INFER_ATTENTION = BackendEntry(
     # valueD equal 128"). 256 is Qwen3-Next's, which vllm-ascend serves; 512 has another layout
     # (device/device_op.py).
     head_sizes=HeadSizes(exactly=(64, 128, 192, 256, 512)),
+    # attention/attention_v1.py: layers of encoders take npu_fusion_attention.
+    without_cache=OperatorLimits(_HALF_DTYPES | {"float32"}, HeadSizes(maximum=768)),
     generations=_ATLAS_800,
     rank=10,
     # attention/attention_v1.py: learnable_sink of npu_fused_infer_attention_score_v2.
@@ -48,6 +56,8 @@ FUSED_INFER_ATTENTION = BackendEntry(
     # batch_invariant.py: replaces npu_fused_infer_attention_score, but not its v2 (sinks).
     batch_invariant_modules=frozenset({"batch_invariant_ops"}),
     notes=(
+        "layers of encoders, which keep no keys, may be of float32 and have heads of any size "
+        "up to 768 (npu_fusion_attention)",
         "a head size of 192 needs values of 128 (npu_fused_infer_attention_score: block_table)",
         "a head size of 512 runs on A2 and A3 without a sliding window only (device/device_op.py)",
     ),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from mkv_ascend.attention.entry import BackendEntry, GraphSupport
+from mkv_ascend.attention.entry import BackendEntry, GraphSupport, OperatorLimits
 
 if TYPE_CHECKING:
     from mkv_ascend.attention.request import Environment, LayerRequest
@@ -68,15 +68,15 @@ def _batch_reasons(
 def _tensor_reasons(
     backend: BackendEntry, request: LayerRequest, environment: Environment
 ) -> Iterator[str]:
-    if request.dtype not in backend.model_dtypes | environment.extra_dtypes:
-        yield f"it takes {_words(backend.model_dtypes)}, not {request.dtype}"
-    cache_dtype = request.dtype if request.kv_cache_dtype == "auto" else request.kv_cache_dtype
-    if cache_dtype not in backend.kv_cache_dtypes | environment.extra_dtypes:
-        yield f"its cache holds {_words(backend.kv_cache_dtypes)}, not {cache_dtype}"
-    elif request.cast_dtype is not None:
-        yield from _cast_reasons(backend, request)
-    if not backend.head_sizes.holds(request.head_size):
-        yield f"its head sizes are {backend.head_sizes}, not {request.head_size}"
+    limits = OperatorLimits(backend.model_dtypes, backend.head_sizes)
+    if not request.keeps_keys:
+        limits = backend.without_cache or limits
+    if request.dtype not in limits.dtypes | environment.extra_dtypes:
+        yield f"it takes {_words(limits.dtypes)}, not {request.dtype}"
+    if request.keeps_keys:
+        yield from _cache_reasons(backend, request, environment)
+    if not limits.head_sizes.holds(request.head_size):
+        yield f"its head sizes are {limits.head_sizes}, not {request.head_size}"
     value_size = request.head_size if request.head_size_v is None else request.head_size_v
     if value_size != request.head_size and not backend.different_value_head_size:
         yield f"its values need the head size of keys, {request.head_size}, not {value_size}"
@@ -86,6 +86,16 @@ def _tensor_reasons(
             f"at most {limit} query heads may share a key head, not "
             f"{request.num_heads} over {request.num_kv_heads}"
         )
+
+
+def _cache_reasons(
+    backend: BackendEntry, request: LayerRequest, environment: Environment
+) -> Iterator[str]:
+    cache_dtype = request.dtype if request.kv_cache_dtype == "auto" else request.kv_cache_dtype
+    if cache_dtype not in backend.kv_cache_dtypes | environment.extra_dtypes:
+        yield f"its cache holds {_words(backend.kv_cache_dtypes)}, not {cache_dtype}"
+    elif request.cast_dtype is not None:
+        yield from _cast_reasons(backend, request)
     blocks = backend.kernel_block_sizes
     if request.block_size is not None and all(request.block_size % size for size in blocks):
         yield (

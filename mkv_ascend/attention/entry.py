@@ -49,7 +49,16 @@ class HeadSizes:
             return ", ".join(str(size) for size in self.exactly)
         if self.maximum is None:
             return "any" if self.multiple_of == 1 else f"multiples of {self.multiple_of}"
-        return f"multiples of {self.multiple_of} up to {self.maximum}"
+        multiples = "" if self.multiple_of == 1 else f"multiples of {self.multiple_of} "
+        return f"{multiples}up to {self.maximum}"
+
+
+@dataclass(frozen=True)
+class OperatorLimits:
+    """What an operator takes of query, key and value."""
+
+    dtypes: frozenset[str]
+    head_sizes: HeadSizes
 
 
 @dataclass(frozen=True)
@@ -92,6 +101,8 @@ class BackendEntry:
     """Modules that must be importable on top of vllm-ascend."""
     kernel_block_sizes: tuple[int, ...] = (128,)
     """Tokens per kernel block; the first is preferred."""
+    without_cache: OperatorLimits | None = None
+    """Limits of layers that keep no keys, where another operator serves these; else the same."""
     takes_strides: bool = False
     """Whether cache components may be strided views; False: each must be contiguous."""
     chosen_by_layer: bool = False

@@ -36,6 +36,8 @@ class LayerRequest:
     kv_cache_dtype: str = "auto"
     has_sink: bool = False
     non_causal: bool = False
+    keeps_keys: bool = True
+    """Whether later tokens attend to these; layers of encoders have no cache."""
     block_size: int | None = None
     """Tokens per block of the KV manager, if already known."""
     layer_backend: str | None = None

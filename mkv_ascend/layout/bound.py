@@ -90,7 +90,9 @@ class BoundPlan:
     def groups(self) -> list[list[LayerLayout]]:
         """The layouts of each KV group."""
         group_of = {member.layer: member.group for pool in self.pools for member in pool.layers}
-        groups: list[list[LayerLayout]] = [[] for _ in range(1 + max(group_of.values()))]
+        groups: list[list[LayerLayout]] = [
+            [] for _ in range(1 + max(group_of.values(), default=-1))
+        ]
         for layout in self.layers:
             groups[group_of[layout.layer]].append(layout)
         return groups

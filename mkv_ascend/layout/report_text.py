@@ -228,6 +228,8 @@ def served_text(
         backends: backend by layer.
     """
     groups, block_bytes = bound.groups(), bound.bytes_per_block
+    if not groups:
+        return "KV cache plan: no layer keeps keys, values or states"
     used = [sum(layout.used_bytes for layout in layouts) for layouts in groups]
     heads = [
         (layouts[0].tokens_per_block, blocks, 1 - held / block_bytes)

@@ -311,6 +311,21 @@ def test_a_kind_without_any_backend() -> None:
     assert f"vllm-ascend {installed} has no backend for chunked_local" in message
 
 
+@pytest.mark.parametrize("changes", [{"head_size": 32}, {"dtype": "float32"}])
+def test_layers_without_a_cache_have_the_limits_of_their_own_operator(
+    changes: dict[str, Any],
+) -> None:
+    """Encoders attend by an operator that reads no cache: blocks and its dtype do not matter."""
+    encoder = layer(non_causal=True, keeps_keys=False, **changes)
+    assert "no backend can serve it" in refusal(dataclasses.replace(encoder, keeps_keys=True))
+    for free in ({}, {"kv_cache_dtype": "fp8"}, {"block_size": 100}):
+        served = select_backend(dataclasses.replace(encoder, **free), options(), BARE)
+        assert served.backend.name == "fused_infer_attention"
+    assert "its head sizes are up to 768, not 1024" in refusal(
+        layer(keeps_keys=False, head_size=1024)
+    )
+
+
 def test_float32_needs_an_environment_that_accepts_it() -> None:
     lenient = dataclasses.replace(EVERYTHING, extra_dtypes=frozenset({"float32"}))
     choice = select_backend(layer(dtype="float32"), FLASH, lenient)

@@ -234,6 +234,14 @@ def test_a_request_without_a_block_has_no_padding() -> None:
     )
 
 
+def test_a_model_whose_layers_keep_nothing() -> None:
+    bound = make_plan([]).bind(1)
+    assert (bound.groups(), bound.total_bytes) == ([], 0)
+    assert served_text(bound, 512, (), {}) == (
+        "KV cache plan: no layer keeps keys, values or states"
+    )
+
+
 def test_blocks_must_be_told_of_each_group() -> None:
     bound, _, _ = served()
     with pytest.raises(ValueError, match="shorter"):

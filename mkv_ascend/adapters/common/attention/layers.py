@@ -48,7 +48,8 @@ logger = get_logger(__name__)
 CHOICE = "mkv_ascend_choice"
 """Attribute of a layer that holds its ``Choice``."""
 
-BIDIRECTIONAL = (AttentionType.ENCODER, AttentionType.ENCODER_ONLY, AttentionType.ENCODER_DECODER)
+WITHOUT_CACHE = (AttentionType.ENCODER, AttentionType.ENCODER_ONLY)
+BIDIRECTIONAL = (*WITHOUT_CACHE, AttentionType.ENCODER_DECODER)
 
 
 KINDS_OF_CLASSES = {
@@ -186,6 +187,7 @@ def _attention_request(layer: Any, arguments: dict[str, Any]) -> LayerRequest:
         num_kv_heads=heads if arguments["num_kv_heads"] is None else arguments["num_kv_heads"],
         has_sink=extra.get("sinks") is not None,
         non_causal=arguments["attn_type"] in BIDIRECTIONAL,
+        keeps_keys=arguments["attn_type"] not in WITHOUT_CACHE,
         **_common(layer, arguments),
     )
 

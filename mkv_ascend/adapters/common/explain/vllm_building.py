@@ -107,7 +107,7 @@ def _built(question: Mapping[str, Any], folder: Path, host: ExplainHost) -> dict
         return {"unplanned": reason}
     backends = _backends(config, runner)
     stock = None
-    if question["vllm_grouping"]:
+    if question["vllm_grouping"] and specs:
         encoder = config.scheduler_config.max_num_encoder_input_tokens
         drafted = config.num_speculative_tokens if config.speculative_config else 0
         stock = host.group_specs(

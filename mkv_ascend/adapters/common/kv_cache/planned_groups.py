@@ -45,7 +45,8 @@ def require_layouts(specs: Specs) -> None:
 
 def are_searched(config: VllmConfig, specs: Specs) -> bool:
     """Whether the groups of these layers come from our own search, not from vLLM."""
-    if config.scheduler_config.disable_hybrid_kv_cache_manager:
+    # A model of encoders alone keeps nothing.
+    if not specs or config.scheduler_config.disable_hybrid_kv_cache_manager:
         return False
     first = {name: first_form(spec) for name, spec in specs.items()}
     return not UniformTypeKVCacheSpecs.is_uniform_type(first) and _need_searched_groups(first)
