@@ -15,39 +15,86 @@ _PART = "any((matcher.ends_of(pattern.parsed, start, pattern.flags) for start in
 _BEHIND = "    return any((start in self.ends_of(inner, begin, flags) for begin in range(start + "
 
 _ALL_GROUPS = "both have one for each KV group; strict guards against a mistake of ours"
-_REJECTED = ("drafting.plan.xǁDraftPlanǁ_write_slots_of_rejected", "slots, table, size")
-_REJECTED_ZIP = "zip(self.first_slots, self.block_tables, self._block_sizes"
-_TAKEN = ("drafting.recurrent_groups.xǁRecurrentGroupsǁtake_rows", "own, table")
-_REFRESHED = ("drafting.recurrent_groups.xǁRecurrentGroupsǁrefresh_tables", "own, table")
-_TABLES_ZIP = "zip(self._tables, engine._tables"
+_LOOPED_BEFORE = "a loop over the same has refused unequal ones before"
+_EACH_LEVEL = "both have one for each level that is left"
+_EACH_TYPE = "both have one for each type of the bundle"
 
-
-def _lenient(function: str, names: str, zipped: str) -> dict[tuple[str, str], str]:
-    """A loop over things of all KV groups, whose ``strict`` is left out, None or False."""
-    strict = f"-    for {names} in {zipped}, strict=True):\n"
-    changed = (f"+    for {names} in {zipped}{rest}):" for rest in LENIENT)
-    return {(function, strict + line): _ALL_GROUPS for line in changed}
-
-
-LENIENT = ("", ", strict=None", ", strict=False")
-
-_SERVED_HELD = "held = sum((number * size for number, size in zip(request_blocks, used"
-_SERVED = {
+LENIENT_LOOPS: dict[tuple[str, str], str] = {
     (
-        "layout.report_text.x_served_text",
-        f"-    {_SERVED_HELD}, strict=True)))\n+    {_SERVED_HELD}{rest})))",
-    ): "a loop over the same lists has refused unequal ones before"
-    for rest in LENIENT
-}
-
-_ALIKE = "names = zip(*([member.layer for member in pool] for pool in pools)"
-_DRAWN = {
+        "drafting.plan.xǁDraftPlanǁ_write_slots_of_rejected",
+        "zip(self.first_slots, self.block_tables, self._block_sizes",
+    ): _ALL_GROUPS,
+    (
+        "drafting.recurrent_groups.xǁRecurrentGroupsǁtake_rows",
+        "zip(self._tables, engine._tables",
+    ): _ALL_GROUPS,
+    (
+        "drafting.recurrent_groups.xǁRecurrentGroupsǁrefresh_tables",
+        "zip(self._tables, engine._tables",
+    ): _ALL_GROUPS,
+    ("layout.grouping.x__assign", "zip(bundle.types, bundle.group_of_layers(types)"): _EACH_TYPE,
+    (
+        "layout.grouping.x__assign",
+        "zip(members[types[index]], places",
+    ): "a bundle has a place for each layer of a type",
+    (
+        "layout.grouping.x__tokens_of_hits",
+        "zip(rows, pages",
+    ): "the pages are made from the rows",
+    (
+        "layout.materialize.x__view",
+        "zip(view.shape, view.strides",
+    ): "a bound plan has a stride for each axis",
+    (
+        "layout.plan.xǁCachePlanǁ_check_placements",
+        "zip(layout.components, member.placements",
+    ): "their names have been compared before",
     (
         "layout.report_html.x_drawn_pools",
-        f"-        {_ALIKE}, strict=True)\n+        {_ALIKE}{rest})",
-    ): "pools that look alike have equally many layers"
-    for rest in LENIENT
+        "zip(*([member.layer for member in pool] for pool in pools)",
+    ): "pools that look alike have equally many layers",
+    ("layout.report_text.x_served_text", "zip(request_blocks, used"): _LOOPED_BEFORE,
+    ("layout.search.xǁ_Searchǁrun", "zip(roots, curves"): "the curves are made from the roots",
+    ("layout.search.xǁ_Searchǁcurve", "zip(node.left, grown"): _EACH_LEVEL,
+    ("layout.search.xǁ_Searchǁrecord_along", "zip(node.left, curve.best"): _EACH_LEVEL,
+    (
+        "layout.search.xǁ_Searchǁleave",
+        "zip(groups.tolist(), held.tolist()",
+    ): "both have one for each growth of the curve",
+    ("layout.search.xǁ_Searchǁcompare", "zip(levels, options"): "both are of one or of two levels",
+    (
+        "layout.search.xǁ_Searchǁcompare",
+        "zip(levels, (int(option[row]) for option in options)",
+    ): _LOOPED_BEFORE,
+    (
+        "layout.search_options.xǁBundleǁgroup_of_layers",
+        "zip(starts, counts",
+    ): "the starts are made from the counts",
+    (
+        "layout.search_options.xǁChoicesǁ_make_level",
+        "zip(*rows",
+    ): "each row has the same columns",
+    ("layout.search_options.xǁChoicesǁ_assignments", "zip(each, counts"): _EACH_TYPE,
+    ("layout.search_options.xǁChoicesǁ_assignments", "zip(each, group"): _EACH_TYPE,
+    (
+        "layout.search_options.xǁChoicesǁbytes_of",
+        "zip(self.plane_index, planes",
+    ): "both have one for each plane",
+    ("layout.search_options.x__assign_by_load", "zip(needs[1:], counts[1:]"): _EACH_TYPE,
+    (
+        "layout.search_options.x__assign_by_load",
+        "zip(growth, own, range(splits)",
+    ): "all have one for each group",
+    ("layout.search_options.x__held", "zip(needs, placed"): _EACH_TYPE,
+    (
+        "layout.search_options.x__held_by_groups",
+        "zip(starts, counts",
+    ): "the starts are made from the counts",
 }
+"""Module and function, and what is looped over -> why leaving out its ``strict`` changes nothing:
+it guards against a mistake of ours that is not made."""
+_LENIENT = ("", ", strict=None", ", strict=False")
+
 _WITHOUT = "return Cost(len(groups), blocks * block_bytes, "
 _WIDEST = "widest = max((pool.bytes_per_block for pool in report.plan.pools), default="
 _WIDTH = "width = max((len(word) for word, _ in report.subjects), default="
@@ -80,11 +127,16 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "-        most = min(numbers[-1], max_tokens // each)\n"
         "+        most = min(numbers[-1], max_tokens / each)",
     ): "whole numbers are compared with it",
-    **_lenient(*_REJECTED, _REJECTED_ZIP),
-    **_lenient(*_TAKEN, _TABLES_ZIP),
-    **_lenient(*_REFRESHED, _TABLES_ZIP),
-    **_SERVED,
-    **_DRAWN,
+    (
+        "layout.plan.xǁCachePlanǁ__post_init__",
+        "-    if self.alignment <= 0 or self.alignment % BUFFER_ALIGNMENT:\n"
+        "+    if self.alignment <= 1 or self.alignment % BUFFER_ALIGNMENT:",
+    ): "one byte is no multiple of the alignment either",
+    (
+        "layout.search.x__best_by_groups",
+        "-    rows = np.flatnonzero(costs < known[groups])\n"
+        "+    rows = np.flatnonzero(costs <= known[groups])",
+    ): "what is known already is not recorded anew, and is no bound that is below it",
     (
         "layout.report.xǁPlanReportǁwithout_draft",
         f"-    {_WITHOUT}0, block_bytes, blocks)\n+    {_WITHOUT}1, block_bytes, blocks)",
@@ -109,3 +161,17 @@ EQUIVALENT: dict[tuple[str, str], str] = {
 }
 """Module and function, and the changed lines as ``tools/mutation.py --diffs`` prints them -> why
 no test can notice the change."""
+
+
+def reason_of(function: str, diff: str) -> str | None:
+    """Why this change of a function, as printed, does the same; None if it is not known to."""
+    if (function, diff) in EQUIVALENT:
+        return EQUIVALENT[function, diff]
+    before, _, after = diff.partition("\n")
+    for (where, looped), reason in LENIENT_LOOPS.items():
+        strict = f"{looped}, strict=True)"
+        if where == function and strict in before:
+            lenient = (before.replace(strict, f"{looped}{rest})") for rest in _LENIENT)
+            if after in ("+" + line[1:] for line in lenient):
+                return reason
+    return None

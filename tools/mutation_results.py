@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mutation_equivalents import EQUIVALENT
+from mutation_equivalents import reason_of
 
 CAUGHT, SURVIVES, UNCALLED, UNKNOWN = "caught", "survives", "no test calls it", "not judged yet"
 OUTCOMES: dict[int | None, str] = {None: UNKNOWN, 0: SURVIVES, 5: UNCALLED, 33: UNCALLED}
@@ -76,7 +76,7 @@ def _mutant(name: str, original: ast.AST, changed: ast.AST, outcome: str) -> Mut
     # Without the names of the files and of the function, which differ always.
     diff = "\n".join(line for line in lines if line[0] in "+-" and line[:3] not in ("+++", "---"))
     kind = CHANGE
-    if (_short(name), diff) in EQUIVALENT:
+    if reason_of(_short(name), diff) is not None:
         kind = SAME
     elif _without_wording(before) == _without_wording(after):
         kind = WORDING

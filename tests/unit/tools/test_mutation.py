@@ -13,7 +13,6 @@ from typing import Any
 
 import mutation
 import mutation_equivalents
-import mutation_results
 import mutation_workplace
 import pytest
 from mutation_results import (
@@ -111,7 +110,8 @@ def test_changes_wordings_and_what_does_the_same_are_told_apart(
     root: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     label = "-def function(values, label='least'):\n+def function(values, label='XXleastXX'):"
-    monkeypatch.setattr(mutation_results, "EQUIVALENT", {("layout.pooling.x_least", label): "why"})
+    equivalent = {("layout.pooling.x_least", label): "why"}
+    monkeypatch.setattr(mutation_equivalents, "EQUIVALENT", equivalent)
     found = list(mutants_of(root, folder, ROOM))
     assert [one.name.removeprefix("mkv_ascend.layout.pooling.") for one in found] == list(CODES)
     assert [(one.kind, one.outcome) for one in found] == [
@@ -327,8 +327,8 @@ def test_each_room_has_sources_and_tests() -> None:
         assert any((mutation.ROOT / room.tests).glob("test_*.py"))
 
 
-@pytest.mark.parametrize(("function", "diff"), mutation_equivalents.EQUIVALENT)
-def test_what_is_called_equivalent_is_still_there(function: str, diff: str) -> None:
+def lines_of(function: str) -> list[str]:
+    """The lines of a function of the package as those of a diff are."""
     module, _, mangled = function.rpartition(".")
     path = mutation.ROOT / "mkv_ascend" / f"{module.replace('.', '/')}.py"
     name = mangled.rpartition("ǁ")[2].removeprefix("x_")
@@ -337,7 +337,32 @@ def test_what_is_called_equivalent_is_still_there(function: str, diff: str) -> N
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.FunctionDef) and node.name == name
     ]
-    found.name = "function"  # as in the lines of a diff
-    lines = ast.unparse(found).splitlines()
+    found.name = "function"
+    return ast.unparse(found).splitlines()
+
+
+@pytest.mark.parametrize(("function", "diff"), mutation_equivalents.EQUIVALENT)
+def test_what_is_called_equivalent_is_still_there(function: str, diff: str) -> None:
+    lines = lines_of(function)
     assert {line[1:] for line in diff.splitlines() if line[0] == "-"} <= set(lines)
-    assert mutation_equivalents.EQUIVALENT[function, diff]
+    assert mutation_equivalents.reason_of(function, diff)
+
+
+@pytest.mark.parametrize(("function", "looped"), mutation_equivalents.LENIENT_LOOPS)
+def test_a_loop_that_need_not_be_strict_is_still_there(function: str, looped: str) -> None:
+    """Without strict, and with a false one, it does the same; with another change it does not."""
+    found = [line for line in lines_of(function) if f"{looped}, strict=True)" in line]
+    assert found
+    for line in found:
+        for rest, same in (
+            ("", True),
+            (", strict=None", True),
+            (", strict=False", True),
+            (", 1", False),
+        ):
+            changed = line.replace(f"{looped}, strict=True)", f"{looped}{rest})")
+            reason = mutation_equivalents.reason_of(function, f"-{line}\n+{changed}")
+            assert (reason is not None) is same
+            # Elsewhere it is a change.
+            assert mutation_equivalents.reason_of("layout.a.x_b", f"-{line}\n+{changed}") is None
+        assert mutation_equivalents.reason_of(function, f"-{line}\n+{line} or 1") is None
