@@ -107,7 +107,7 @@ class _Node:
     """A partial grouping. ``planes`` and ``assigned`` as in ``Level``.
 
     ``block``: bytes of ``planes``. ``chosen``: (level, option) pairs. ``left``: levels that are not
-    decided.
+    decided, one at least.
     """
 
     chosen: tuple[tuple[Level, int], ...]
@@ -201,8 +201,7 @@ class _Search:
         """The curve of a node; what its choices come to, put together, is recorded."""
         self.nodes += 1
         curve = self.curve(node)
-        if node.left:
-            self.record_along(node, curve)
+        self.record_along(node, curve)
         return curve
 
     def curve(self, node: _Node) -> _Curve:
@@ -210,9 +209,6 @@ class _Search:
         grown = tuple(
             (np.maximum(level.planes, node.planes) @ weights) - node.block for level in node.left
         )
-        if not grown:
-            nothing: Integers = np.zeros(1, dtype=np.int64)
-            return _Curve(nothing, (), (), nothing, nothing)
         least = max(int(needs.min()) for needs in grown)
         growth = np.unique(np.concatenate(grown))
         growth = growth[growth >= least]
@@ -298,7 +294,7 @@ class _Search:
         level, needs = node.left[0], curve.grown[0]
         own = level.blocks[curve.best[0]]
         others = curve.blocks - own
-        fewest = np.minimum.accumulate(level.splits[np.argsort(needs, kind="stable")])
+        fewest = np.minimum.accumulate(level.splits[np.argsort(needs)])
         until = np.searchsorted(np.sort(needs), curve.growth, side="right") - 1
         other_groups = curve.groups - fewest[until]
         held = (node.block + curve.growth) * (node.blocks + others + level.blocks[:, None])

@@ -105,6 +105,20 @@ class AscendMLAAttentionSpec(MLAAttentionSpec):
 
 
 @dataclass(frozen=True)
+class AscendMLAAttentionSpecOf030(AscendMLAAttentionSpec):
+    """vllm-ascend 0.30 counts the tokens of a block, not its rows."""
+
+    tokens_per_state: int = 1
+
+    @property
+    def page_size_bytes(self) -> int:
+        row = (
+            self.head_size * ITEM_BYTES[self.dtype] + self.scale_dim * ITEM_BYTES[self.scale_dtype]
+        )
+        return self.block_size // self.tokens_per_state * self.num_kv_heads * row
+
+
+@dataclass(frozen=True)
 class AscendSFAIndexerCacheSpec(MLAAttentionSpec):
     scale_dim: int = 0
     scale_dtype: str = "int8"

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from benchmarks.models import ModelLayer, load_pair
@@ -44,7 +46,7 @@ def layout_of(layer: ModelLayer, storage: Storage) -> LayerLayout:
     )
 
 
-@pytest.mark.parametrize("storage", [Storage.SPLIT, Storage.PAGED], ids=str)
+@pytest.mark.parametrize("storage", [Storage.SPLIT, Storage.PAGED, Storage.PACKED], ids=str)
 @pytest.mark.parametrize("objective", list(Objective), ids=str)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_a_plan_costs_what_its_grouping_says(
@@ -52,7 +54,10 @@ def test_a_plan_costs_what_its_grouping_says(
 ) -> None:
     pair = load_pair(row.target, row.draft)
     layouts = {layer.name: layout_of(layer, storage) for layer in pair.layers}
-    expected = pair.needs(takes_strides=storage is Storage.PAGED)
+    expected = [
+        dataclasses.replace(need, is_packed=storage is Storage.PACKED)
+        for need in pair.needs(takes_strides=storage is Storage.PAGED)
+    ]
     needs = [
         requirements_of(
             layouts[need.name],
@@ -86,6 +91,15 @@ def test_a_layout_follows_the_block_size_of_its_group() -> None:
 def test_what_cannot_follow_is_refused() -> None:
     with pytest.raises(LayoutError, match="192 is not a multiple of 128"):
         fitted(attention(), 192)
+
+
+def test_rows_that_do_not_fill_a_component_are_refused_by_its_name() -> None:
+    parts = (Component("k", "int8", TokenExtent(3, 1, 1)),)
+    layout = LayerLayout("a", Role.TARGET, Kind.FULL_ATTENTION, parts, Storage.SPLIT, 3, 2)
+    with pytest.raises(LayoutError, match=r"layer a, k: .* by rows: 3 is not a multiple of 2"):
+        requirements_of(layout, Retention(RetentionKind.ALL))
+    with pytest.raises(LayoutError, match=r"layer a: tokens of a .*: 2 is not a multiple of 4"):
+        requirements_of(layout, Retention(RetentionKind.ALL, tokens_per_row=4))
 
 
 def test_padding_of_a_strided_page_is_counted_once_at_any_block_size() -> None:

@@ -21,7 +21,7 @@ from mkv_ascend.layout.grouping import (
     group_layers,
 )
 from mkv_ascend.layout.kind import Kind, Role
-from mkv_ascend.layout.objective import Objective
+from mkv_ascend.layout.objective import Cost, Objective
 from mkv_ascend.layout.requirements import LayerRequirements, block_size_choices
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 from mkv_ascend.layout.search import NODE_LIMIT, _Search, search
@@ -436,7 +436,11 @@ def test_layers_without_a_common_block_size_get_groups_of_their_own() -> None:
 def test_names_must_differ_and_no_layers_are_no_groups() -> None:
     with pytest.raises(GroupingError, match="two layers are named 'a'"):
         group_layers([layer("a"), layer("a")], REQUEST)
-    assert group_layers([], REQUEST).groups == ()
+    nothing = group_layers([], REQUEST)
+    assert (nothing.groups, nothing.cost, nothing.other_cost) == ((), Cost(0, 0, 0), Cost(0, 0, 0))
+    assert (nothing.alternatives, nothing.coarser, nothing.nodes) == ((), None, 0)
+    assert nothing.exhaustive is True
+    assert (nothing.block_bytes, nothing.gap, nothing.prefix_hit_tokens) == (0, 0.0, 1)
     with pytest.raises(GroupingError, match=r"max_padding_fraction is 1\.5"):
         GroupingOptions(max_padding_fraction=1.5)
 

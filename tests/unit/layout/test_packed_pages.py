@@ -73,21 +73,24 @@ def ranges(pool: Pool, group: int) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(
-    "groups",
+    ("groups", "least"),
     [
         # A row of 2 and of 3 kernel blocks: neither of 256 bytes nor of 288, but of 384.
-        [[attention("a", 2, dim=8)], [attention("b", 3, dim=4)]],
+        ([[attention("a", 2, dim=8)], [attention("b", 3, dim=4)]], 384),
         # 34 bytes of a state: what follows it is aligned.
-        [[states("s", 17, 48), states("t", 17, 48)], [attention("a", 2)]],
-        [[attention("a", 4), attention("b", 4)], [states("s", 40, 300)], [states("t", 1)]],
+        ([[states("s", 17, 48), states("t", 17, 48)], [attention("a", 2)]], 512),
+        # Two layers of four kernel blocks with keys and values of 128 bytes.
+        ([[attention("a", 4), attention("b", 4)], [states("s", 40, 300)], [states("t", 1)]], 2048),
+        ([[states("s", 1)]], 32),
     ],
-    ids=["unequal splits", "odd states", "three groups"],
+    ids=["unequal splits", "odd states", "three groups", "one state"],
 )
 def test_rows_are_aligned_and_layers_of_a_group_share_no_byte(
-    groups: list[list[LayerLayout]],
+    groups: list[list[LayerLayout]], least: int
 ) -> None:
     (pool,) = make_pools(groups)
     (row,) = pool.buffers
+    assert row == least
     for layer in pool.layers:
         for part in layer.placements:
             assert part.block_stride == row
@@ -103,6 +106,14 @@ def test_rows_are_aligned_and_layers_of_a_group_share_no_byte(
 def test_layers_of_one_block_table_split_blocks_alike() -> None:
     with pytest.raises(LayoutError, match=r"\[2, 3\] kernel blocks; layers of one block table"):
         make_pools([[attention("a", 2), attention("b", 3)]])
+
+
+def test_a_state_that_kernel_blocks_do_not_divide_is_refused_by_its_name() -> None:
+    """Beside keys in four kernel blocks, of which each would have a part of it."""
+    keys = Component("key", "bfloat16", TokenExtent(4 * KERNEL, 1, 16))
+    parts = (keys, Component("state", "bfloat16", StateExtent((3,))))
+    with pytest.raises(LayoutError, match="state: bytes: 6 is not a multiple of 4"):
+        make_pools([[packed("a", Kind.FULL_ATTENTION, parts, KERNEL)]])
 
 
 def test_the_search_counts_every_component_of_a_page() -> None:

@@ -4,17 +4,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from mkv_ascend.layout.component import (
     Component,
     Container,
     LayerLayout,
+    StateExtent,
     Storage,
     TokenExtent,
 )
 from mkv_ascend.layout.grouping import GroupingOptions
 from mkv_ascend.layout.kind import Kind, Role
-from mkv_ascend.layout.objective import Cost
+from mkv_ascend.layout.objective import Cost, Objective
 from mkv_ascend.layout.planning import (
     CachedLayer,
     PlanInputs,
@@ -109,6 +113,33 @@ def test_what_a_row_is_rounded_up_to_is_counted() -> None:
     assert planned.grouping.block_bytes == row
     cost = planned.grouping.cost
     assert (cost.blocks, cost.block_bytes, cost.held_bytes) == (214, row, 214 * row)
+
+
+PARTS = keys_and_values("a", 1, 64, block=256, kernel_block=64).components
+STATE = Component("state", "bfloat16", StateExtent((8,)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "block_size"),
+    [
+        ({}, 64),
+        ({"kernel_block": None}, 256),
+        ({"kind": Kind.COMPRESSED_MLA}, 256),
+        ({"components": (*PARTS, STATE), "page_bytes": 256 * 256 + 16}, 256),
+    ],
+    ids=["attention", "no kernel block", "compressed", "with a state"],
+)
+def test_only_layers_whose_kernels_split_blocks_get_others(
+    fields: dict[str, Any], block_size: int
+) -> None:
+    """Three blocks of 64 tokens hold a window of 128, two of 256 hold more than twice as much."""
+    layout = keys_and_values("a", 1, 64, block=256, kernel_block=64)
+    layout = replace(layout, **fields)
+    window = CachedLayer(layout, Retention(RetentionKind.WINDOW, 128))
+    options = GroupingOptions(Objective.LEAST_MEMORY)
+    planned = plan(PlanInputs((window,), REQUEST, 512, options))
+    (group,) = planned.grouping.groups
+    assert group.block_size == block_size
 
 
 def test_requests_at_once_are_none_without_a_block_and_whole_with_one_each() -> None:

@@ -28,6 +28,8 @@ def layout(spec: Any, **facts: Any) -> LayerLayout:
 def tensors(made: LayerLayout) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Dtype and shape of each component with three blocks."""
     views = make_plan([[made]]).bind(NUM_BLOCKS).views()[made.layer].views
+    # A size that is no whole number is equal to one, and no tensor has it.
+    assert all(type(size) is int for view in views for size in (*view.shape, *view.strides))
     return {view.component: (view.dtype, view.shape) for view in views}
 
 
@@ -212,6 +214,7 @@ def test_sparse_attention_whose_indexer_is_a_layer_of_its_own() -> None:
     """As vllm-ascend 0.30.0rc2 has it: the main cache packed or not, keys alone or with scales."""
     packed = specs.AscendMLAAttentionSpec(ROWS, 1, 656, "int8", cache_sparse_sfa_c8=True)
     assert tensors(layout(packed)) == {"latent": ("int8", (3, ROWS, 1, 656))}
+    assert (layout(packed).kind, layout(packed).container) == (Kind.SPARSE_MLA, Container.TUPLE)
     keys = specs.AscendSFAIndexerCacheSpec(
         ROWS, 1, 128, "bfloat16", sfa_dcp_replicated_indexer_size=2
     )
@@ -295,7 +298,7 @@ def test_l13_hidden_states() -> None:
     assert (made.kind, made.container) == (Kind.HIDDEN_STATE, Container.TENSOR)
     assert (made.storage, made.padding_bytes) == (Storage.PAGED, 512)
     (view,) = make_plan([[made]]).bind(NUM_BLOCKS).views()[made.layer].views
-    assert view.shape == (3, 128, 3, 64)
+    assert (view.component, view.shape) == ("hidden", (3, 128, 3, 64))
     assert view.strides == (128 * 3 * 64 + 256, 192, 64, 1)
 
 
@@ -318,6 +321,36 @@ def test_l14_of_vllms_own_spec_keeps_fewer_rows() -> None:
     assert tensors(made) == {"latent": ("bfloat16", (3, 64, 1, 512))}
 
 
+def test_l14_of_vllm_0_30_has_blocks_and_kernel_blocks_in_tokens() -> None:
+    spec = specs.AscendMLAAttentionSpecOf030(
+        512, 1, 512, tokens_per_state=4, model_version="deepseek_v4"
+    )
+    whole = layout(spec)
+    assert (whole.kind, whole.container) == (Kind.COMPRESSED_MLA, Container.LIST)
+    assert (whole.tokens_per_block, whole.kernel_block) == (512, None)
+    assert tensors(whole) == {"latent": ("bfloat16", (3, 128, 1, 512))}
+    split = layout(spec, kernel_block=256)
+    assert (split.tokens_per_block, split.kernel_block) == (512, 64)
+    assert tensors(split) == {"latent": ("bfloat16", (6, 64, 1, 512))}
+
+
+def test_l16_of_vllm_0_30_has_the_scales_of_as_many_rows() -> None:
+    spec = specs.AscendMLAAttentionSpecOf030(
+        512,
+        1,
+        128,
+        dtype="int8",
+        tokens_per_state=4,
+        model_version="deepseek_v4",
+        scale_dim=1,
+        scale_dtype="float16",
+    )
+    assert tensors(layout(spec)) == {
+        "indexer_k": ("int8", (3, 128, 1, 128)),
+        "indexer_scale": ("float16", (3, 128, 1, 1)),
+    }
+
+
 @pytest.mark.parametrize(
     ("rows", "dim", "dtype", "page", "version", "name"),
     [
@@ -336,7 +369,8 @@ def test_l15_windows_and_compressor_states(
     )
     made = layout(spec)
     item = specs.ITEM_BYTES[dtype]
-    assert made.page_bytes == page
+    assert (made.page_bytes, made.container) == (page, Container.LIST)
+    assert (made.kind, made.storage) == (Kind.COMPRESSED_MLA, Storage.PAGED)
     (view,) = make_plan([[made]]).bind(NUM_BLOCKS).views()[made.layer].views
     assert (view.component, view.shape) == (name, (3, rows, 1, dim))
     assert view.strides == (page // item, dim, dim, 1)
@@ -361,6 +395,7 @@ def test_l16_indexer_keys_with_their_scales_in_one_page() -> None:
     assert (keys.shape, keys.strides) == ((3, 128, 1, 128), (16640, 128, 128, 1))
     assert (scales.shape, scales.strides) == ((3, 128, 1, 1), (8320, 1, 1, 1))
     assert (keys.offset_bytes, scales.offset_bytes) == (0, 128 * 128)
+    assert tensors(made).keys() == {"indexer_k", "indexer_scale"}
 
 
 def test_l17_indexer_of_a5_has_a_view_of_both() -> None:
@@ -378,6 +413,7 @@ def test_l17_indexer_of_a5_has_a_view_of_both() -> None:
     assert made.page_bytes == 16896
     _, _, whole = make_plan([[made]]).bind(NUM_BLOCKS).views()[made.layer].views
     assert (whole.shape, whole.strides) == ((3, 128, 1, 132), (16896, 132, 132, 1))
+    assert (whole.component, whole.dtype) == ("indexer_row", "float8_e4m3fn")
     assert whole.offset_bytes == 0
     with pytest.raises(LayoutError, match="overlays a page; storage must be PAGED"):
         layout(spec, full_indexer_view=True, takes_strides=True)
@@ -431,7 +467,10 @@ def test_a_spec_and_its_components_must_agree() -> None:
     ("spec", "said"),
     [
         (specs.EncoderOnlyAttentionSpec(128, 8, 128), "keeps no cache; leave the layer out"),
-        (specs.FullAttentionSpec(100, 8, 128), "100 is not a multiple of 128"),
+        (
+            specs.FullAttentionSpec(100, 8, 128),
+            "anything: k: tokens of a block by kernel block: 100 is not a multiple of 128",
+        ),
         (specs.FullAttentionSpec(128, 8, 128, dtype="complex64"), "'complex64' is not known"),
     ],
 )
