@@ -14,6 +14,8 @@ _NEAR = (
 _PART = "any((matcher.ends_of(pattern.parsed, start, pattern.flags) for start in range(len(name) + "
 _BEHIND = "    return any((start in self.ends_of(inner, begin, flags) for begin in range(start + "
 
+_CASE = "numpy reads the name of a way to sort in either case"
+
 _ALL_GROUPS = "both have one for each KV group; strict guards against a mistake of ours"
 _LOOPED_BEFORE = "a loop over the same has refused unequal ones before"
 _EACH_LEVEL = "both have one for each level that is left"
@@ -132,6 +134,16 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "-    if self.alignment <= 0 or self.alignment % BUFFER_ALIGNMENT:\n"
         "+    if self.alignment <= 1 or self.alignment % BUFFER_ALIGNMENT:",
     ): "one byte is no multiple of the alignment either",
+    (
+        "layout.search.xǁ_Searchǁcurve",
+        "-        order = np.argsort(needs, kind='stable')\n"
+        "+        order = np.argsort(needs, kind='STABLE')",
+    ): _CASE,
+    (
+        "layout.search.xǁ_Searchǁpromising",
+        "-    order = np.argsort(lowest, kind='stable')\n"
+        "+    order = np.argsort(lowest, kind='STABLE')",
+    ): _CASE,
     (
         "layout.search.x__best_by_groups",
         "-    rows = np.flatnonzero(costs < known[groups])\n"
