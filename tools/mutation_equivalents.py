@@ -52,6 +52,14 @@ LENIENT_LOOPS: dict[tuple[str, str], str] = {
         "zip(layout.components, member.placements",
     ): "their names have been compared before",
     (
+        "layout.recipes.x__recurrent",
+        "zip(_state_names(shapes), shapes, dtypes",
+    ): "unequal ones have been refused before, and each state has a name",
+    (
+        "layout.report_html.x__figures",
+        "zip(_in_order(report, drawn.pool), drawn.layers",
+    ): "the names are those of the pool in this order",
+    (
         "layout.report_html.x_drawn_pools",
         "zip(*([member.layer for member in pool] for pool in pools)",
     ): "pools that look alike have equally many layers",
@@ -150,8 +158,17 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "+    rows = np.flatnonzero(costs <= known[groups])",
     ): "what is known already is not recorded anew, and is no bound that is below it",
     (
+        "layout.recipes.x__compressed",
+        "-    scale_dim = getattr(spec, 'scale_dim', 0)\n"
+        "+    scale_dim = getattr(spec, 'scale_dim', None)",
+    ): "it is only asked whether it is true",
+    (
         "layout.report.xǁPlanReportǁwithout_draft",
         f"-    {_WITHOUT}0, block_bytes, blocks)\n+    {_WITHOUT}1, block_bytes, blocks)",
+    ): "what the answer says of it is told by the other numbers",
+    (
+        "layout.report.xǁPlanReportǁwithout_draft",
+        f"-    {_WITHOUT}0, block_bytes, blocks)\n+    {_WITHOUT}None, block_bytes, blocks)",
     ): "what the answer says of it is told by the other numbers",
     (
         "layout.report_html.x__figures",

@@ -140,16 +140,18 @@ class SlidingWindowMLASpec(SlidingWindowSpec):
 
     @property
     def storage_block_size(self) -> int:
-        return self.block_size
+        return self.block_size // self.compress_ratio
 
     @property
     def page_size_bytes(self) -> int:
-        used = self.block_size * self.num_kv_heads * self.head_size * ITEM_BYTES[self.dtype]
-        return self.page_size_padded or used
+        row = self.num_kv_heads * self.head_size * ITEM_BYTES[self.dtype]
+        return self.page_size_padded or self.storage_block_size * row
 
 
 class AscendSlidingWindowMLASpec(SlidingWindowMLASpec):
-    pass
+    @property
+    def storage_block_size(self) -> int:
+        return self.block_size
 
 
 @dataclass(frozen=True)

@@ -202,6 +202,15 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view(torch.int8)
 
 
+@pytest.mark.parametrize("kv_transfer", [False, True])
+def test_all_of_it_is_on_the_device_that_is_asked_for(kv_transfer: bool) -> None:
+    """Here on none, where tensors have shapes alone."""
+    plan = make_plan(small_hybrid(), kv_transfer=kv_transfer)
+    made = materialize(plan.bind(NUM_BLOCKS), torch.device("meta"))
+    caches = [tensor for cache in made.caches.values() for tensor in tensors_of(cache)]
+    assert {tensor.device.type for tensor in (*caches, *made.raw, *made.planes)} == {"meta"}
+
+
 def test_an_alias_is_the_cache_of_its_owner() -> None:
     groups = [[keys_and_values("owner", 1, 16, block=16, kernel_block=16)]]
     made = materialize(make_plan(groups, aliases={"reader": "owner"}).bind(2), CPU)

@@ -12,6 +12,7 @@ from mkv_ascend.layout.component import (
     Component,
     Container,
     LayerLayout,
+    LayoutError,
     StateExtent,
     Storage,
     TokenExtent,
@@ -140,6 +141,12 @@ def test_only_layers_whose_kernels_split_blocks_get_others(
     planned = plan(PlanInputs((window,), REQUEST, 512, options))
     (group,) = planned.grouping.groups
     assert group.block_size == block_size
+
+
+def test_a_given_group_of_rows_that_do_not_fill_a_block_is_refused_by_its_layer() -> None:
+    rows = dense("t", Retention(RetentionKind.ALL, tokens_per_row=3))
+    with pytest.raises(LayoutError, match=r"layer t: tokens .* of a row: 128 is not a multiple"):
+        plan(replace(inputs(rows), groups=(("t",),)))
 
 
 def test_requests_at_once_are_none_without_a_block_and_whole_with_one_each() -> None:

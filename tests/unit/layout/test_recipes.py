@@ -75,6 +75,11 @@ def test_l2_latent_and_rope() -> None:
     }
 
 
+def test_l2_of_vllms_own_spec_which_knows_of_no_sparse_attention() -> None:
+    made = layout(specs.MLAAttentionSpec(128, 1, 576), latent_dim=512, rope_dim=64)
+    assert (made.kind, list(tensors(made))) == (Kind.MLA, ["latent", "rope"])
+
+
 def test_l2_needs_to_know_how_much_is_rope() -> None:
     with pytest.raises(LayoutError, match=r"head size of 576 .* give latent_dim and rope_dim"):
         layout(specs.AscendMLAAttentionSpec(128, 1, 576))
@@ -144,6 +149,21 @@ SPARSE = {
             "rope": ("bfloat16", (3, ROWS, 1, 64)),
             "indexer_k": ("int8", (3, ROWS, 1, 128)),
             "indexer_scale": ("float16", (3, ROWS, 1, 1)),
+        },
+    ),
+    "L6, replicas": (
+        {
+            "sparse_head_dim": (512, 64, 128),
+            "head_size": 704,
+            "cache_sparse_li_c8": True,
+            "sfa_dcp_replicated_indexer_size": 4,
+            "page": ROWS * (576 * 2 + 4 * (128 + 2)),
+        },
+        {
+            "latent": ("bfloat16", (3, ROWS, 1, 512)),
+            "rope": ("bfloat16", (3, ROWS, 1, 64)),
+            "indexer_k": ("int8", (12, ROWS, 1, 128)),
+            "indexer_scale": ("float16", (12, ROWS, 1, 1)),
         },
     ),
     "L6, A5": (
@@ -374,6 +394,12 @@ def test_l15_windows_and_compressor_states(
     (view,) = make_plan([[made]]).bind(NUM_BLOCKS).views()[made.layer].views
     assert (view.component, view.shape) == (name, (3, rows, 1, dim))
     assert view.strides == (page // item, dim, dim, 1)
+
+
+def test_l15_of_vllms_own_spec_keeps_fewer_rows() -> None:
+    spec = specs.SlidingWindowMLASpec(256, 1, 512, compress_ratio=4, model_version="deepseek_v4")
+    assert layout(spec).tokens_per_block == 256
+    assert tensors(layout(spec)) == {"latent": ("bfloat16", (3, 64, 1, 512))}
 
 
 INDEXER = specs.AscendMLAAttentionSpec(
