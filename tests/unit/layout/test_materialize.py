@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 import torch
 
-from mkv_ascend.layout.building import LayerFacts
+from mkv_ascend.layout.building import LayerFacts, dtype_name
 from mkv_ascend.layout.component import (
     LayerLayout,
 )
@@ -209,6 +209,10 @@ def test_all_of_it_is_on_the_device_that_is_asked_for(kv_transfer: bool) -> None
     made = materialize(plan.bind(NUM_BLOCKS), torch.device("meta"))
     caches = [tensor for cache in made.caches.values() for tensor in tensors_of(cache)]
     assert {tensor.device.type for tensor in (*caches, *made.raw, *made.planes)} == {"meta"}
+
+
+def test_a_dtype_of_torch_is_that_of_its_name() -> None:
+    assert dtype_name(torch.float8_e4m3fn) == dtype_name("float8_e4m3fn") == "float8_e4m3fn"
 
 
 def test_an_alias_is_the_cache_of_its_owner() -> None:

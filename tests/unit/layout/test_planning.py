@@ -149,6 +149,12 @@ def test_a_given_group_of_rows_that_do_not_fill_a_block_is_refused_by_its_layer(
         plan(replace(inputs(rows), groups=(("t",),)))
 
 
+def test_layers_without_a_cache_read_that_of_their_owner() -> None:
+    planned = plan(replace(inputs(dense("t")), aliases=(("reader", "t"),)))
+    assert planned.plan.aliases == (("reader", "t"),)
+    assert [group.layers for group in planned.plan.groups] == [("t",)]
+
+
 def test_requests_at_once_are_none_without_a_block_and_whole_with_one_each() -> None:
     one = Retention(RetentionKind.STATE, 1)
     planned = plan(inputs(CachedLayer(states("a", (3, 64), (8, 16, 16)), one)))
