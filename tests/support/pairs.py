@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,17 @@ def scenario(target: str, draft: str | None = None, **fields: Any) -> engine.Sce
         **fields,
     }
     return engine.Scenario(**values)
+
+
+def with_config(name: str, directory: Path, **changes: Any) -> str:
+    """The checkpoint ``name`` in ``directory``, whose config.json says something else."""
+    source = model_directory(name)
+    for file in source.iterdir():
+        if file.name != "config.json":
+            (directory / file.name).symlink_to(file)
+    config = json.loads((source / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, **changes}))
+    return str(directory)
 
 
 def assert_greedy(
@@ -99,3 +111,11 @@ def prompts_of(target: str, lengths: Sequence[int]) -> list[list[int]]:
     """Prompts of the given lengths, from the standard texts one after another."""
     ids = reference.token_ids(model_directory(target), " ".join(texts() * 2))
     return [ids[:1] + ids[start + 1 : start + length] for start, length in enumerate(lengths)]
+
+
+def assert_drafted_in_parallel(draft: str, mask: int, result: engine.Result, drafted: int) -> None:
+    """Every proposal is what the draft says behind its context and ``drafted - 1`` mask tokens."""
+    assert result.proposals
+    for proposal in result.proposals:
+        logits = reference.logits_of(draft, [*proposal.context, *[mask] * (drafted - 1)])
+        assert logits[len(proposal.context) - 1 :].argmax(-1).tolist() == proposal.tokens

@@ -6,13 +6,13 @@ itself must always be accepted. Every token of another draft must be its own, ac
 """
 
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
 
 from tests.support import engine, programs, reference, speculation
 from tests.support.pairs import (
+    assert_drafted_in_parallel,
     assert_drafts_are_the_drafts_own,
     assert_greedy,
     assert_greedy_tokens_of_reference,
@@ -20,6 +20,7 @@ from tests.support.pairs import (
     kv_groups,
     prompts_of,
     scenario,
+    with_config,
 )
 from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
@@ -110,17 +111,6 @@ def test_preemption_with_asynchronous_scheduling(runner):
     assert_always_accepted(case, result)
 
 
-def with_config(name, directory, **changes):
-    """The checkpoint ``name`` whose config.json says something else."""
-    source = model_directory(name)
-    for file in source.iterdir():
-        if file.name != "config.json":
-            (directory / file.name).symlink_to(file)
-    config = json.loads((source / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps({**config, **changes}))
-    return str(directory)
-
-
 def test_tokens_drafted_in_parallel_over_several_groups(tmp_path):
     """Not trained for it, the draft is poor; its tokens must be its own all the same.
 
@@ -143,11 +133,7 @@ def test_tokens_drafted_in_parallel_over_several_groups(tmp_path):
     assert case.num_speculative_tokens == 3
     assert result.draft_replays >= 5
     assert_greedy_tokens_of_reference(case, result)
-    assert result.proposals
-    masks = [mask] * (case.num_speculative_tokens - 1)
-    for proposal in result.proposals:
-        logits = reference.logits_of(draft, [*proposal.context, *masks])
-        assert logits[len(proposal.context) - 1 :].argmax(-1).tolist() == proposal.tokens
+    assert_drafted_in_parallel(draft, mask, result, case.num_speculative_tokens)
 
 
 def test_a_batch_without_padding_is_accepted_like_the_references():

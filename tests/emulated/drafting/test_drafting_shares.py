@@ -5,28 +5,28 @@ Each rank attends to its own keys, so a draft token is right only if every pass 
 lengths and masks on all ranks. Every draft token is judged, not the accepted ones alone.
 """
 
+import dataclasses
+
 import pytest
 
 from tests.support import engine, hosts, reference, speculation
 from tests.support.loop_judgement import REFERENCE_OF
 from tests.support.pairs import (
     TIES,
-    assert_drafts_are_the_drafts_own,
+    assert_drafted_in_parallel,
     assert_greedy,
     assert_greedy_tokens_of_reference,
     prompts_of,
     scenario,
+    with_config,
 )
+from tests.support.shares import IN_GRAPHS, LENGTHS, ONE_KEY_HEAD, RANKS, judged
 from tests.support.stock import STOCK
 from tests.support.tiny_models import model_directory
 
-RANKS = {"tensor_parallel_size": 2, "decode_context_parallel_size": 2}
 WITH_MTP = "deepseek_v3_mtp"
-ONE_KEY_HEAD = "llama_one_key_head"
 CAPTURED = hosts.NAME == "vllm_ascend_0_30"
 """Whether passes of such a draft are captured; 0.23.0 has masks that depend on positions."""
-LENGTHS = [5, 60, 127, 128, 130, 200, 256, 259]
-"""Up to, at and beyond the end of a block, and of all ranks' blocks with one id."""
 
 
 def of_a_head(**fields):
@@ -60,11 +60,6 @@ def with_a_draft_model(target, **fields):
         ONE_KEY_HEAD,
         **{"prompts": prompts_of(target, LENGTHS), "max_tokens": 20, **fields},
     )
-
-
-def judged(case, result):
-    assert_greedy_tokens_of_reference(case, result)
-    assert_drafts_are_the_drafts_own(case, result)
 
 
 def judged_with_mtp(case, result):
@@ -158,10 +153,6 @@ def test_a_dense_model_drafting_for_itself_is_always_accepted(interleave):
     assert engine.replayed(result.log)
 
 
-IN_GRAPHS = {"graphs": "FULL_DECODE_ONLY", "capture_sizes": (4, 12, 24)}
-"""For 1, 3 and 6 requests, so that batches are on, between and past them."""
-
-
 @hosts.only_on("vllm_ascend_0_30", "0.23.0 drafts eagerly there")
 def test_a_head_of_mla_in_graphs():
     """Two launches of a layer in the first pass, and one in each later one."""
@@ -180,6 +171,36 @@ def test_a_draft_model_for_mla_in_graphs():
     judged(case, result)
     assert result.mean_acceptance_length > 1.8
     assert result.draft_replays > 5
+
+
+@pytest.mark.parametrize(
+    ("target", "of"),
+    [
+        ("deepseek_v2_target", ONE_KEY_HEAD),
+        (ONE_KEY_HEAD, ONE_KEY_HEAD),
+        ("deepseek_v2_target", "deepseek_v2_draft"),
+    ],
+)
+def test_tokens_drafted_in_parallel(target, of, tmp_path):
+    """In one pass, whose rows of masks write keys as well; chunks of prompts are eager.
+
+    Not trained for it, the draft is poor; its tokens must be its own all the same.
+    """
+    mask = 5
+    draft = with_config(of, tmp_path, pard_token=mask)
+    case = with_a_draft_model(
+        target,
+        speculative={"parallel_drafting": True},
+        engine={**RANKS, "max_num_batched_tokens": 192, "max_num_seqs": 8},
+        **IN_GRAPHS,
+    )
+    case = dataclasses.replace(case, draft=draft)
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    assert len(result.proposals) > 60
+    assert_drafted_in_parallel(draft, mask, result, case.num_speculative_tokens)
+    if CAPTURED:
+        assert result.draft_replays > 5
 
 
 def test_asynchronous_scheduling():

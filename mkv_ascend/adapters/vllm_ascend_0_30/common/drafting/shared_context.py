@@ -60,8 +60,34 @@ class OfShares(Sharing):
         )
 
 
+def _with_lengths_on(device: torch.device, prefill: Any) -> Any:
+    """``prefill`` with the lengths of what was cached before it on ``device``."""
+    cached = None if prefill is None else prefill.chunked_context
+    if cached is None:
+        return prefill
+    lengths = cached.local_context_lens.to(device, non_blocking=True)
+    return dataclasses.replace(
+        prefill, chunked_context=dataclasses.replace(cached, local_context_lens=lengths)
+    )
+
+
 class DenseOfShares(OfShares):
     """fused_infer_attention over this rank's share."""
+
+    def build(
+        self, builder: Any, common: Any, draft_index: int, cos_sin: GatheredRows | None
+    ) -> Any:
+        """See ``Sharing``.
+
+        With parallel drafting the builder takes lengths on the host. Behind a prompt's chunk it
+        subtracts starts, too, which are on the device.
+        """
+        if common.seq_lens.device == common.query_start_loc.device:
+            return super().build(builder, common, draft_index, cos_sin)
+        own = shallow_copy(common)
+        own.query_start_loc = common.query_start_loc_cpu
+        built = super().build(builder, own, draft_index, cos_sin)
+        return dataclasses.replace(built, prefill=_with_lengths_on(builder.device, built.prefill))
 
     def for_group(self, built: Any, table: torch.Tensor, slots: torch.Tensor) -> Any:
         """See ``Sharing``; decodes and prefills have tables of their own."""
