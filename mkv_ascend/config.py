@@ -67,6 +67,8 @@ class KvCacheOptions:
 
     draft_dtype: str | None = None
     """Dtype of the draft's KV cache; None leaves what vLLM's --kv-cache-dtype says."""
+    replicate_draft: bool = False
+    """Whether each rank keeps all of the draft's keys, where ranks share those of the target's."""
 
 
 @dataclass(frozen=True)
@@ -159,13 +161,19 @@ class _Reader:
         return None
 
     def kv_cache(self, path: str, parent: Mapping[str, Any]) -> KvCacheOptions:
-        given = self.known_keys(path, parent.get("kv_cache", {}), ("draft_dtype",))
+        keys = ("draft_dtype", "replicate_draft")
+        given = self.known_keys(path, parent.get("kv_cache", {}), keys)
         dtype = given.get("draft_dtype")
         if dtype is not None and not (isinstance(dtype, str) and dtype in PLAIN_DTYPES):
             allowed = ", ".join(sorted(PLAIN_DTYPES))
             self.problem(f"{path}.draft_dtype", f"is {shown(dtype)}", f"allowed: {allowed}")
             dtype = None
-        return KvCacheOptions(dtype)
+        replicate = given.get("replicate_draft", False)
+        if type(replicate) is not bool:
+            what = f"is {shown(replicate)}"
+            self.problem(f"{path}.replicate_draft", what, "allowed: true or false")
+            replicate = False
+        return KvCacheOptions(dtype, replicate)
 
     def drafting(self, path: str, parent: Mapping[str, Any]) -> DraftingOptions:
         given = self.known_keys(path, parent.get("drafting", {}), ("window", "give_up_below"))

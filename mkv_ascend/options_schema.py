@@ -109,6 +109,12 @@ def _kv_cache() -> Schema:
             "enum": [*sorted(PLAIN_DTYPES), None],
             "default": None,
         },
+        replicate_draft={
+            "description": "Whether each rank keeps all of the draft's keys under decode context "
+            "parallelism. False: where its attention needs it.",
+            "type": "boolean",
+            "default": False,
+        },
     )
 
 

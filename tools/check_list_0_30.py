@@ -28,6 +28,8 @@ from tested_files import (
     PLANNED,
     RANKS,
     REFERENCE,
+    REPLICATED,
+    REPLICATED_BY_HAND,
     REQUESTS,
     SEAT,
     SHARES,
@@ -105,7 +107,8 @@ EMULATED = (
     "tests/emulated/runner_v2/test_ranks.py::test_two_ranks_of_tensor_parallelism[graphs]",
     # Where ranks share keys: heads of MLA and dense ones, drafts for an MLA target and for itself.
     SHARES,
-    *(f"--deselect={one}" for one in SHARES_BY_HAND),
+    REPLICATED,
+    *(f"--deselect={one}" for one in (*SHARES_BY_HAND, *REPLICATED_BY_HAND)),
     # Over pipeline stages, from graphs; on model runner V2 also heads without embeddings.
     f"{BEHIND_STAGES}[draft_model-FULL_DECODE_ONLY]",
     f"{STAGES}::test_a_draft_has_all_its_layers_however_the_targets_are_shared_out",

@@ -22,6 +22,7 @@ from tested_files import (
     PREDICTED,
     RANKS,
     REFERENCE,
+    REPLICATED_BY_HAND,
     SETTINGS,
     SHARES_BY_HAND,
     STAGES,
@@ -75,7 +76,7 @@ EMULATED = {
         # Experts with states, which draft eagerly beside graphs of the target.
         f"--deselect={RANKS}::test_experts_with_states_run_eagerly_beside_graphs",
         # Heads of MLA and dense ones, and a dense draft for an MLA target, stay.
-        *(f"--deselect={one}" for one in SHARES_BY_HAND),
+        *(f"--deselect={one}" for one in (*SHARES_BY_HAND, *REPLICATED_BY_HAND)),
         # One device, and several with an MLA target, stay.
         f"--deselect={PAIRS}::test_dense_target_with_dense_draft_on_another_backend[tp2]",
         f"--deselect={PAIRS}::test_a_model_drafting_for_itself_is_always_accepted[tp2]",

@@ -14,6 +14,8 @@ SHARES_BY_HAND = tuple(
     for name in (
         "a_dense_model_drafting_for_itself_is_always_accepted[1]",
         "a_draft_model_for_mla_in_graphs",
+        "tokens_drafted_in_parallel[llama_one_key_head-llama_one_key_head]",
+        "tokens_drafted_in_parallel[deepseek_v2_target-deepseek_v2_draft]",
         "asynchronous_scheduling",
         "a_draft_that_is_given_up",
         "stock_cannot_go_on_from_a_prompt_with_an_mla_head",
@@ -22,6 +24,14 @@ SHARES_BY_HAND = tuple(
     )
 )
 """Under context parallelism; on two ranks each."""
+REPLICATED = "tests/emulated/drafting/test_replicated_drafts.py"
+REPLICATED_BY_HAND = tuple(
+    f"{REPLICATED}::test_{name}"
+    for name in (
+        "windows_beside_a_dense_target_by_stretches_of_a_block_and_preempted",
+        "tokens_that_see_those_behind_them[eager]",
+    )
+)
 PAIRS = "tests/emulated/drafting/test_pairs.py"
 REFERENCE = (
     "tests/emulated/drafting/test_drafting_reference.py"

@@ -292,7 +292,7 @@ def blocks_of_masks(facts: ServeFacts) -> Iterator[Refusal]:
     if pair is None or pair[0].method != "dflash":
         return
     asked = {
-        "context parallelism": facts.context_parallel > 1,
+        "prefill_context_parallel_size": facts.whole("prefill_context_parallel_size", 1) > 1,
         "enable_flashcomm1": facts.ascend("enable_flashcomm1") and facts.tensor_parallel > 1,
         "enable_reduce_sample": facts.ascend("enable_reduce_sample"),
         "lmhead_tensor_parallel_size": facts.splits_vocabulary,

@@ -53,7 +53,7 @@ def _why_it_cannot_be(facts: ServeFacts) -> tuple[str, str] | None:
         # Its states hold all tokens whatever its few attention layers see.
         return f"the draft {draft.name} has recurrent layers, which keep no keys", option
     if facts.context_parallel > 1:
-        return "context parallelism is on, whose block tables have no windows", option
+        return "context parallelism is on, where blocks behind a window are kept", option
     if facts.engine.get("disable_hybrid_kv_cache_manager"):
         return (
             "--disable-hybrid-kv-cache-manager keeps the blocks behind a window",

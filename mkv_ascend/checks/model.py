@@ -49,6 +49,14 @@ WITHOUT_ATTENTION = frozenset({"mamba", "mamba2", "falcon_mamba"})
 """Model types whose layers are all recurrent."""
 
 
+def has_windows(text: Mapping[str, Any]) -> bool:
+    """Whether layers attend to the last tokens alone, by the configuration of a language model."""
+    types = text.get("layer_types")
+    if types:
+        return any("sliding" in kind or "chunked" in kind for kind in types)
+    return bool(text.get("sliding_window"))
+
+
 @dataclass(frozen=True)
 class ModelFacts:
     """One model of a command. ``values``: its config.json; ``text``: of its language model."""
@@ -121,10 +129,7 @@ class ModelFacts:
     @property
     def has_windows(self) -> bool:
         """Whether layers attend to the last tokens alone: those that it names, or all of them."""
-        types = self.text.get("layer_types")
-        if types:
-            return any("sliding" in kind or "chunked" in kind for kind in types)
-        return bool(self.text.get("sliding_window"))
+        return has_windows(self.text)
 
     @property
     def kind(self) -> Kind:

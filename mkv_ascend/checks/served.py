@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from mkv_ascend.checks.about_draft import MOST_TOKENS_PER_STEP, why_hits_are_not_read
 from mkv_ascend.checks.about_draft_options import host_keeps_shares
 from mkv_ascend.checks.about_layers import memory_for_caches, share_of_memory
+from mkv_ascend.checks.about_shares import is_replicated
 from mkv_ascend.checks.block_sizes import KERNEL_BLOCK
 from mkv_ascend.checks.facts import ServeFacts
 from mkv_ascend.checks.model import ModelFacts
@@ -187,7 +188,8 @@ def why_draft_is_eager(facts: ServeFacts) -> str | None:
         return "its passes are one with those of other ranks"
     if host_keeps_shares(facts):
         return "under context parallelism the proposal is vllm-ascend's own"
-    if facts.context_parallel > 1 and not (facts.rules and facts.rules.captures_shares):
+    shared = facts.context_parallel > 1 and not is_replicated(facts)
+    if shared and not (facts.rules and facts.rules.captures_shares):
         return "ranks share the keys of a sequence, and masks of its rows are made eagerly"
     if speculation.method == "extract_hidden_states":
         return "it proposes nothing"
@@ -229,7 +231,8 @@ def _tokens_of_first_pass(facts: ServeFacts, backends: dict[str, int]) -> str | 
     assert speculation is not None
     more = 1 if speculation.method == "draft_model" else 0
     tokens = speculation.tokens + 1 + more
-    if facts.context_parallel > 1 and tokens > MOST_TOKENS_PER_STEP:
+    shared = facts.context_parallel > 1 and not is_replicated(facts)
+    if shared and tokens > MOST_TOKENS_PER_STEP:
         return f"a request's {tokens} tokens are a prefill, and decodes have {MOST_TOKENS_PER_STEP}"
     if "mla" in backends and tokens > MOST_TOKENS_PER_STEP:
         return (

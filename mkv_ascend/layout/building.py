@@ -32,6 +32,8 @@ class LayerFacts:
     ``key_dtype``, ``value_dtype``: of quantised caches, where they are not the spec's (for MLA the
     latent is the key, the rope the value).
     ``full_indexer_view``: A5 reads keys and scales of DeepSeek-V4's indexer as one tensor too.
+    ``ranks``: where ranks share each sequence's keys, and this layer keeps all of them on each of
+    these ranks: a block has as many times its tokens, and so has its kernel block.
     """
 
     layer: str
@@ -43,6 +45,7 @@ class LayerFacts:
     key_dtype: str | None = None
     value_dtype: str | None = None
     full_indexer_view: bool = False
+    ranks: int = 1
 
 
 def dtype_name(dtype: object) -> str:

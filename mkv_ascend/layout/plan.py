@@ -170,7 +170,10 @@ class CachePlan:
                     f"KV group {index} has blocks of {group.tokens_per_block} tokens, {layer} of "
                     f"{layout.tokens_per_block}; give it a group of its own or that block size"
                 )
-            if layout.kernel_block not in (None, group.kernel_block):
+            if layout.kernel_block not in (None, group.kernel_block) and (
+                # Of all ranks' tokens, in a block that stands for those of one.
+                layout.kernel_splits * (group.kernel_block or 0) != group.tokens_per_block
+            ):
                 raise LayoutError(
                     f"KV group {index} splits blocks into {group.kernel_block} rows, {layer} into "
                     f"{layout.kernel_block}; one block table cannot serve both"

@@ -168,7 +168,11 @@ def _searched(inputs: PlanInputs) -> Grouping:
 def _kernel_block(layout: LayerLayout) -> int | None:
     """The kernel block of a layer that may get another block size; None where it may not."""
     states = any(isinstance(part.extent, StateExtent) for part in layout.components)
-    return None if states or layout.kind is Kind.COMPRESSED_MLA else layout.kernel_block
+    # Of all ranks' tokens, where a block stands for those of one.
+    replicated = (layout.kernel_block or 0) > layout.tokens_per_block
+    if states or replicated or layout.kind is Kind.COMPRESSED_MLA:
+        return None
+    return layout.kernel_block
 
 
 def _given(inputs: PlanInputs, layouts: Mapping[str, LayerLayout]) -> Grouping:

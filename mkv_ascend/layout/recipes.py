@@ -53,8 +53,11 @@ def largest_kernel_block(block_size: int, supported: tuple[int, ...]) -> int | N
 def _keys_and_values(kind: Kind, spec: Any, facts: LayerFacts) -> LayerLayout:
     refuse_quantisation(spec, facts)
     value_dim = getattr(spec, "head_size_v", None) or spec.head_size
+    # A spec counts the tokens of a share. For all tokens it has the heads of all ranks.
+    what = f"layer {facts.layer}: key heads of its spec by {facts.ranks} ranks"
+    heads = exact_quotient(spec.num_kv_heads, facts.ranks, what)
     components = [
-        tokens(name, spec.block_size, spec.num_kv_heads, dim, dtype or spec.dtype)
+        tokens(name, spec.block_size * facts.ranks, heads, dim, dtype or spec.dtype)
         for name, dim, dtype in (
             ("k", spec.head_size, facts.key_dtype),
             ("v", value_dim, facts.value_dtype),

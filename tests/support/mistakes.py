@@ -300,9 +300,9 @@ DRAFTS = (
         *spec("{llama-draft}", method="dflash"),
         "-tp",
         "2",
-        "-dcp",
+        "-pcp",
         "2",
-        says="context parallelism",
+        says="leave prefill_context_parallel_size out",
     ),
 )
 

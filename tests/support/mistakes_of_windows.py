@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes with ``drafting.window``; see ``mistakes``."""
+"""Mistakes with ``drafting.window``, and with windows and shares; see ``mistakes``."""
 
 from __future__ import annotations
 
-from tests.support.mistake import DRAFT, LLAMA, mkv, one, spec
+from tests.support.mistake import DRAFT, LLAMA, Mistake, mkv, one, spec
 
 WINDOW = mkv(drafting={"window": 1024})
+REPLICATED = mkv(kv_cache={"replicate_draft": True})
 
 WINDOWS = (
     one("window of no draft", "draft-window", LLAMA, *WINDOW, says="no draft with a KV cache"),
@@ -55,8 +56,59 @@ WINDOWS = (
         "draft-shares",
         LLAMA,
         *spec("{window-head}"),
-        *("-tp", "2", "-dcp", "2"),
+        *("-tp", "2", "-pcp", "2"),
         says="attends to all keys that it has",
+    ),
+    one(
+        "keys on each rank of none",
+        "draft-shares",
+        LLAMA,
+        *spec(DRAFT),
+        *REPLICATED,
+        says="ranks do not share keys",
+    ),
+    one(
+        "keys on each rank without a draft",
+        "draft-shares",
+        LLAMA,
+        *("-tp", "2", "-dcp", "2"),
+        *REPLICATED,
+        says="no draft with a KV cache",
+    ),
+    one(
+        "latents on each rank",
+        "draft-shares",
+        "{DeepSeek-V3}",
+        *spec("{DeepSeek-V3}"),
+        *("-tp", "2", "-dcp", "2"),
+        *REPLICATED,
+        says="are of MLA",
+    ),
+    Mistake(
+        "keys on each rank by another backend",
+        (
+            LLAMA,
+            *spec(DRAFT),
+            *("-tp", "2", "-dcp", "2", "--enforce-eager"),
+            *mkv(kv_cache={"replicate_draft": True}, attention={"draft": "flash_attention_3"}),
+        ),
+        ("draft-shares", "backend"),
+        ("asks for flash_attention_3",),
+    ),
+    Mistake(
+        "windows on too many ranks",
+        (LLAMA, *spec("{window-head}"), *("-tp", "16", "-dcp", "16")),
+        ("devices", "draft-shares"),
+        ("2048 tokens, and the operator takes 1024",),
+    ),
+    one(
+        "windows on each rank and a connector",
+        "draft-shares",
+        LLAMA,
+        *spec("{window-head}"),
+        *("-tp", "2", "-dcp", "2", "--kv-transfer-config"),
+        '{"kv_connector": "SimpleCPUOffloadConnector", "kv_role": "kv_both"}',
+        says="connectors know blocks of one size",
     ),
     one(
         "window whose blocks are kept",

@@ -171,6 +171,7 @@ def test_every_option_has_its_section_in_the_documentation() -> None:
         "layout.max_padding_fraction",
         "layout.max_block_size",
         "kv_cache.draft_dtype",
+        "kv_cache.replicate_draft",
         "drafting.window",
         "drafting.give_up_below",
         "start_up_report",
@@ -208,6 +209,15 @@ def test_dtype_of_the_drafts_cache() -> None:
     parsed = parse_config({"mkv_ascend": {"kv_cache": {"draft_dtype": "float16"}}})
     assert parsed.kv_cache == KvCacheOptions("float16")
     assert parse_config({}).kv_cache == KvCacheOptions(None)
+
+
+def test_keys_of_a_draft_on_each_rank() -> None:
+    parsed = parse_config({"mkv_ascend": {"kv_cache": {"replicate_draft": True}}})
+    assert parsed.kv_cache == KvCacheOptions(None, replicate_draft=True)
+    assert not parse_config({}).kv_cache.replicate_draft
+    for wrong in (1, "true", None):
+        (problem,) = problems_of({"mkv_ascend": {"kv_cache": {"replicate_draft": wrong}}})
+        assert problem.startswith("mkv_ascend.kv_cache.replicate_draft is ")
 
 
 @pytest.mark.parametrize("dtype", ["int8", "fp8", "auto", ["float16"], 16])
@@ -292,6 +302,7 @@ words = st.one_of(
             "max_padding_fraction",
             "max_block_size",
             "draft_dtype",
+            "replicate_draft",
             "float16",
             "full_attention",
             "(?i)x",

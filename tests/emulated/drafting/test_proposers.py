@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
+from transformers import PretrainedConfig
 from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 from vllm.v1.kv_cache_interface import MambaSpec
 from vllm.v1.utils import CpuGpuBuffer
@@ -76,6 +77,7 @@ def configured(method, layers=3, **sizes):
     return SimpleNamespace(
         additional_config={},
         speculative_config=SimpleNamespace(
+            method=method,
             use_step3p5_mtp=lambda: method == "step3.5",
             use_gemma4_mtp=lambda: False,
             uses_draft_model=lambda: method == "draft_model",
@@ -83,6 +85,7 @@ def configured(method, layers=3, **sizes):
                 is_hybrid=False,
                 is_attention_free=False,
                 hf_config=SimpleNamespace(num_nextn_predict_layers=layers),
+                hf_text_config=PretrainedConfig(),
             ),
         ),
         parallel_config=SimpleNamespace(**parallel),
@@ -191,9 +194,12 @@ def test_rows_that_graphs_are_captured_for_are_those_of_the_first_pass(monkeypat
     assert rows == 10 + 2 * made.net_num_new_slots_per_request
 
 
-def test_context_parallelism_with_dflash_is_refused():
-    with pytest.raises(NotImplementedError, match="dflash under context parallelism"):
-        proposer_class("dflash", configured("dflash", decode_context_parallel_size=2), ours)
+def test_prefill_context_parallelism_with_dflash_is_refused():
+    """Where ranks share keys alone, each keeps all of such a draft's."""
+    with pytest.raises(NotImplementedError, match="dflash under prefill context parallelism"):
+        proposer_class("dflash", configured("dflash", prefill_context_parallel_size=2), ours)
+    shared = configured("dflash", decode_context_parallel_size=2)
+    assert proposer_class("dflash", shared, kept) is DflashProposer
 
 
 def a_proposer(splits_vocabulary, **own):

@@ -193,6 +193,23 @@ _RECIPES = (
         seed=1,
     ),
     Recipe(
+        name="gemma3_one_key_draft",
+        model_type="gemma3_text",
+        # For ranks that share the keys of a sequence, which all have the same key heads.
+        architecture={
+            "hidden_size": 64,
+            "head_dim": 64,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "query_pre_attn_scalar": 64,
+            "intermediate_size": 128,
+            "layer_types": _SLIDING_AND_FULL,
+            "sliding_window": SLIDING_WINDOW,
+        },
+        steps=320,
+        seed=1,
+    ),
+    Recipe(
         name="gemma3_alternating",
         model_type="gemma3_text",
         architecture={

@@ -158,6 +158,20 @@ HEADS: tuple[DerivedRecipe, ...] = (
         steps=100,
         drafted=3,
     ),
+    BlockHeadRecipe(
+        name="deepseek_v2_one_key_dflash",
+        model_type="qwen3",
+        source="deepseek_v2_target",
+        method="dflash",
+        architecture={
+            **_block_head([0]),
+            "head_dim": 128,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+        },
+        steps=100,
+        drafted=3,
+    ),
     *(
         # Pages of another size than any target's here. The last layer's output is not taken:
         # transformers hands it out normed.

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from mkv_ascend.checks.about_shares import is_replicated
+from mkv_ascend.checks.gathering import gather
 from mkv_ascend.checks.host_rules import HostRules
-from tests.support.host_checks import EQUAL_PAGES, SHARED, refused
+from mkv_ascend.checks.served import why_draft_is_eager
+from tests.support.host_checks import DEVICE, EQUAL_PAGES, SHARED, refused
 
 
 @pytest.mark.parametrize(
@@ -75,15 +78,25 @@ def test_drafts_where_ranks_share_sequences_are_ours(
 
 
 @pytest.mark.parametrize("window", [None, 512])
-def test_a_window_of_all_layers_is_refused_where_ranks_share_sequences(
-    window: int | None, models: dict[str, str], tmp_path: Path
+@pytest.mark.parametrize("rules", [SHARED, EQUAL_PAGES])
+def test_a_window_of_all_layers_needs_all_keys_on_each_rank(
+    rules: HostRules, window: int | None, models: dict[str, str], tmp_path: Path
 ) -> None:
-    """As Mistral's, whose configuration names no layers."""
+    """As Mistral's, whose configuration names no layers; then graphs hold the draft's passes."""
     config = json.loads((Path(models["llama-draft"]) / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "sliding_window": window}))
     engine = {
         "model": models["Llama-3.1-8B"],
         "speculative_config": {"model": str(tmp_path), "num_speculative_tokens": 3},
+        "tensor_parallel_size": 2,
         "decode_context_parallel_size": 2,
     }
-    assert ("draft-shares" in refused(engine, SHARED)) is (window is not None)
+    assert "draft-shares" not in refused(engine, rules)
+    facts = gather(engine, DEVICE, rules)
+    assert is_replicated(facts) is (window is not None)
+    reason = why_draft_is_eager(facts)
+    captured = window is not None or rules.captures_shares
+    assert (reason is None) is captured
+    with_prompts = {**engine, "prefill_context_parallel_size": 2}
+    assert ("draft-shares" in refused(with_prompts, rules)) is (window is not None)
+    assert not is_replicated(gather(with_prompts, DEVICE, rules))

@@ -141,8 +141,8 @@ def test_what_can_be_served_is(changes):
         ({"draft": LLAMA, "method": "mtp", "model": "a-target"}, "no multi-token predictor"),
         ({"draft": LLAMA, "max_model_len": 8192}, "max_model_len of --speculative-config is 8192"),
         (
-            {"draft": LLAMA, "method": "dflash", "decode_context_parallel_size": 2},
-            "method dflash with context parallelism",
+            {"draft": LLAMA, "method": "dflash", "prefill_context_parallel_size": 2},
+            "method dflash with prefill_context_parallel_size",
         ),
         (
             {

@@ -66,6 +66,35 @@ def test_l1_keys_and_values(spec: type[specs.AttentionSpec], kind: Kind) -> None
     assert made.page_bytes == 256 * 8 * 320 * 2
 
 
+def test_all_keys_on_each_rank() -> None:
+    """A spec counts a share's tokens, and has the heads of all ranks for those of all shares."""
+    spec = specs.FullAttentionSpec(128, 4, 64)
+    made = layout(spec, kernel_block=512, ranks=4)
+    assert tensors(made) == {
+        "k": ("bfloat16", (3, 512, 1, 64)),
+        "v": ("bfloat16", (3, 512, 1, 64)),
+    }
+    assert made.page_bytes == layout(spec).page_bytes
+    assert made.tokens_per_block == 128
+    with pytest.raises(LayoutError, match="key heads of its spec by 3 ranks"):
+        layout(spec, ranks=3)
+
+
+def test_all_keys_on_each_rank_share_a_block_table_with_shares() -> None:
+    """Both split a block into as many kernel blocks, or one table could not serve both."""
+    share = layout(specs.FullAttentionSpec(256, 1, 64), kernel_block=128)
+    facts = LayerFacts("draft", Role.DRAFT, kernel_block=256, ranks=2)
+    replicated = layout_of(specs.FullAttentionSpec(256, 2, 64), facts)
+    views = make_plan([[share, replicated]]).bind(NUM_BLOCKS).views()
+    assert [views[name].views[0].shape for name in (share.layer, "draft")] == [
+        (6, 128, 1, 64),
+        (6, 256, 1, 64),
+    ]
+    other = dataclasses.replace(facts, kernel_block=512)
+    with pytest.raises(LayoutError, match="one block table cannot serve both"):
+        make_plan([[share, layout_of(specs.FullAttentionSpec(256, 2, 64), other)]])
+
+
 def test_l2_latent_and_rope() -> None:
     made = layout(specs.AscendMLAAttentionSpec(128, 1, 576), latent_dim=512, rope_dim=64)
     assert made.kind is Kind.MLA

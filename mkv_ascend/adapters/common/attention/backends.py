@@ -28,6 +28,7 @@ from mkv_ascend.adapters.common.attention import (
     adapted_mla,
     cache_dtype,
     group_blocks,
+    replicated,
 )
 from mkv_ascend.adapters.common.attention.building import ModelBeingBuilt
 from mkv_ascend.adapters.common.attention.derived import derive
@@ -62,6 +63,8 @@ def backend_class(
     adapted: Any = _adapted(
         entry.class_path, bool(MLA_KINDS & kinds), bool(builders_of_one_block_size & kinds)
     )
+    if model.replicated:
+        adapted = replicated.on_each_rank(adapted)
     if casts_to_cache:
         adapted = _casting(adapted)
     return bound_to(adapted, model)
@@ -117,12 +120,14 @@ _BOUND: dict[tuple[type[Any], ModelBeingBuilt], type[Any]] = {}
 """One class per backend and model, because vllm-ascend separates groups of layers by class."""
 
 
-def _bound(backend: type[Any], model: ModelBeingBuilt) -> type[Any]:
+def _bound(backend: Any, model: ModelBeingBuilt) -> type[Any]:
+    own: Any = replicated.on_each_rank(backend) if model.replicated else backend
+
     def get_builder_cls() -> type[Any]:
-        return _bound_builder(backend.get_builder_cls(), model)
+        return _bound_builder(own.get_builder_cls(), model)
 
     label = f"[{model.role.value}]"
-    return derive(backend, label, {"get_builder_cls": staticmethod(get_builder_cls)}, OF_ONE_MODEL)
+    return derive(own, label, {"get_builder_cls": staticmethod(get_builder_cls)}, OF_ONE_MODEL)
 
 
 def _with_own_rope(metadata: Any) -> Any:

@@ -32,11 +32,14 @@ class ModelBeingBuilt:
             caller passes; None keeps the caller's (right for the target).
         rope_tables: rotary tables that are active while its builders work; None keeps the
             process's (right for the target).
+        replicated: whether each rank keeps all keys of its layers, where ranks share those of the
+            target's (``replicated.py``).
     """
 
     role: Role
     builder_config: VllmConfig | None = None
     rope_tables: RopeTables | None = None
+    replicated: bool = False
 
 
 TARGET = ModelBeingBuilt(Role.TARGET)

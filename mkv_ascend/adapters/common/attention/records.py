@@ -16,13 +16,20 @@ BACKEND_PER_LAYER = record(
         "vllm_ascend.attention.mla_v1:AscendMLABackend.get_builder_cls",
         "vllm_ascend.attention.fa3_v1:AscendFABackend.get_impl_cls",
     ),
-    writes=("mkv_ascend_choice", "attn_backend"),
+    reads=(
+        "vllm.model_executor.layers.attention.attention:Attention.get_kv_cache_spec",
+        "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl",
+    ),
+    writes=("mkv_ascend_choice", "attn_backend", "get_kv_cache_spec"),
     why="The platform's method that chooses a backend is told no layer, and its answer is cached "
     "for all of them. Both constructors take attn_backend; models do not pass it. MLAAttention "
     "takes one only if it answers is_mla(). The other methods answer with the classes that are "
-    "derived here.",
+    "derived here. And vllm-ascend chooses classes for context parallelism once for the process: "
+    "those have no windows, so layers of a draft that needs them are given the others, and ask for "
+    "a cache of all keys on each rank.",
     until="vLLM passes the layer to Platform.get_attn_backend_cls or vllm-ascend heeds "
-    "attention_config.backend_per_kind, and its MLA backends answer is_mla()",
+    "attention_config.backend_per_kind, its MLA backends answer is_mla(), and its attention over "
+    "shares of a sequence has windows and knows tokens that see those behind them",
     test=(
         "tests/emulated/models/test_backend_choice.py",
         "tests/emulated/models/test_adapted_backends.py",
@@ -30,6 +37,7 @@ BACKEND_PER_LAYER = record(
         "tests/emulated/drafting/test_pairs.py::test_target_on_flash_attention_3_verifies_drafts",
         "tests/emulated/layout/test_layout_engines.py"
         "::test_the_drafts_cache_may_have_a_dtype_of_its_own",
+        "tests/emulated/drafting/test_replicated_drafts.py",
     ),
 )
 

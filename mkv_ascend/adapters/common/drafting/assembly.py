@@ -14,8 +14,10 @@ from vllm.v1.worker.utils import AttentionGroup
 from vllm_ascend.attention.attention_v1 import AscendAttentionState
 
 from mkv_ascend.adapters.common.attention import adapted_flash_attention_3
+from mkv_ascend.adapters.common.attention.replicated import keep_all_keys, ranks_of_layer
 from mkv_ascend.adapters.common.drafting.capture import AscendCapturer, why_not_captured
 from mkv_ascend.adapters.common.drafting.common_metadata import CommonMetadata
+from mkv_ascend.adapters.common.drafting.context_shares import is_replicated
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.adapters.common.drafting.families import (
     BlockTables,
@@ -81,6 +83,10 @@ class Assembly:
         layers = self.layers()
         self.family.layers_made(self.proposer, layers)
         self.family.refuse_layers(self.proposer, layers, self.specs(layers))
+        if is_replicated(self.proposer.vllm_config):
+            ranks = self.proposer.vllm_config.parallel_config.decode_context_parallel_size
+            for layer in layers.values():
+                keep_all_keys(layer, ranks)
         self.proposer.attn_layer_names = list(layers)
         self.draft = self.family.draft(self.proposer, self.enforce_eager)
 
@@ -94,7 +100,9 @@ class Assembly:
         kv_cache_groups = kv_cache_config.kv_cache_groups
         layers = self.layers()
         attention = self.family.attention_layers(layers, self.specs(layers))
-        groups = find_groups(attention, kv_cache_groups, tables.block_sizes)
+        ranks = max(ranks_of_layer(layer) for layer in attention.values())
+        block_sizes = [size * ranks for size in tables.block_sizes]
+        groups = find_groups(attention, kv_cache_groups, block_sizes)
         made = attention_groups(groups, proposer.vllm_config, proposer.device)
         proposer.draft_attn_groups = made
         proposer.kv_cache_gid = groups.kv_groups[0]

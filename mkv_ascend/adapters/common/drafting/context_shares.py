@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mkv_ascend.adapters.common.options import options_of
+from mkv_ascend.checks.about_shares import must_be_replicated
 from mkv_ascend.drafting.context_shares import ContextShares
 
 if TYPE_CHECKING:
@@ -19,6 +21,22 @@ def is_sparse(model: Any) -> bool:
     return any(getattr(model, option, None) for option in SPARSE_OPTIONS)
 
 
+def is_replicated(config: VllmConfig) -> bool:
+    """Whether each rank keeps all keys of the draft, where ranks share those of the target.
+
+    Where it is asked for, and where its attention needs it.
+    """
+    speculative, parallel = config.speculative_config, config.parallel_config
+    if speculative is None or speculative.draft_model_config is None:
+        return False
+    if parallel.decode_context_parallel_size == 1 or parallel.prefill_context_parallel_size > 1:
+        return False
+    draft = speculative.draft_model_config
+    if options_of(config).kv_cache.replicate_draft:
+        return True
+    return must_be_replicated(str(speculative.method), draft.hf_text_config.to_dict())
+
+
 def plans_shares(config: VllmConfig) -> bool:
     """See ``DraftHost``; sparse MLA lays out keys and chosen keys in its own way."""
     draft = config.speculative_config.draft_model_config
@@ -29,7 +47,7 @@ def plans_shares(config: VllmConfig) -> bool:
 def shares_of(runner: Any) -> ContextShares | None:
     """See ``DraftHost``."""
     parallel = runner.vllm_config.parallel_config
-    if parallel.decode_context_parallel_size == 1:
+    if parallel.decode_context_parallel_size == 1 or is_replicated(runner.vllm_config):
         return None
     interleave = parallel.cp_kv_cache_interleave_size
     return ContextShares(runner.dcp_size, runner.dcp_rank, interleave)

@@ -36,7 +36,11 @@ OF_THE_PROCESS = frozenset({"_ASCEND_CONFIG", "_INIT_VLLM_CONFIG"})
 
 
 def separate_draft_config(
-    target: VllmConfig, make_draft: Callable[[], VllmConfig], *, recurrent: bool = False
+    target: VllmConfig,
+    make_draft: Callable[[], VllmConfig],
+    *,
+    recurrent: bool = False,
+    replicated: bool = False,
 ) -> VllmConfig:
     """Make the draft's configuration without changing the target's.
 
@@ -45,6 +49,8 @@ def separate_draft_config(
         make_draft: vLLM's own way to make the draft's.
         recurrent: whether the draft has recurrent layers. Their states are then as without prefix
             caching, one per request, whatever the target does.
+        replicated: whether each rank keeps all of the draft's keys, whatever it keeps of the
+            target's.
 
     Returns:
         The draft's configuration with a ``cache_config`` of its own, on one pipeline stage. Its
@@ -58,7 +64,9 @@ def separate_draft_config(
     draft.cache_config = copy.copy(draft.cache_config)
     draft.cache_config.block_size = before.block_size
     draft.cache_config.sliding_window = _uniform_window(target)
-    draft.parallel_config = _on_ranks_of(target.parallel_config, draft.parallel_config)
+    draft.parallel_config = _on_ranks_of(
+        target.parallel_config, draft.parallel_config, replicated=replicated
+    )
     vars(target.cache_config).update(vars(before))
     if recurrent:
         _without_states_of_prefixes(draft.cache_config)
@@ -66,13 +74,15 @@ def separate_draft_config(
     return draft
 
 
-def _on_ranks_of(target: ParallelConfig, draft: ParallelConfig) -> ParallelConfig:
+def _on_ranks_of(
+    target: ParallelConfig, draft: ParallelConfig, *, replicated: bool
+) -> ParallelConfig:
     """The draft's ranks: all of its layers are on the last pipeline stage.
 
     Heads number their layers behind the target's, of which a stage would count its own alone. Ranks
     that share the keys of a sequence do so in one way, which vLLM does not tell a draft model of.
     """
-    shared = {name: getattr(target, name) for name in HOW_RANKS_SHARE}
+    shared = {name: 1 if replicated else getattr(target, name) for name in HOW_RANKS_SHARE}
     differing = {name for name, value in shared.items() if getattr(draft, name) != value}
     if draft.pipeline_parallel_size == 1 and not differing:
         return draft

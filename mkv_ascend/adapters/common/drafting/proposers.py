@@ -33,6 +33,7 @@ from mkv_ascend.adapters.common.drafting.assembly import (
     run_dummy_passes,
     target_output,
 )
+from mkv_ascend.adapters.common.drafting.context_shares import is_replicated
 from mkv_ascend.adapters.common.drafting.draft import takes_images
 from mkv_ascend.adapters.common.drafting.draft_config import (
     builder_config,
@@ -72,6 +73,7 @@ def _create_draft_vllm_config(self: Any) -> VllmConfig:
             self.vllm_config,
             stock(self)._create_draft_vllm_config,
             recurrent=has_recurrent_layers(self.vllm_config),
+            replicated=is_replicated(self.vllm_config),
         )
     return own
 
@@ -82,7 +84,10 @@ def _get_model(self: Any) -> nn.Module:
     with preserve_ascend_config(), pipeline.whole(), self.draft_host.building() as built:
         config = builder_config(self._create_draft_vllm_config())
         tables = RopeTables()
-        with building(ModelBeingBuilt(Role.DRAFT, config, tables)), tables.active():
+        model_of_draft = ModelBeingBuilt(
+            Role.DRAFT, config, tables, replicated=is_replicated(self.vllm_config)
+        )
+        with building(model_of_draft), tables.active():
             model: nn.Module = stock(self)._get_model()
             _reserve_rope_buffers(self.runner, config)
         tables.share_what_was_not_recorded()
@@ -287,13 +292,14 @@ def proposer_class(
     if has_recurrent_layers(vllm_config):
         return proposer
     if in_shares:
-        if proposer is DflashProposer:
+        if proposer is DflashProposer and not is_replicated(vllm_config):
             raise NotImplementedError(
-                "method dflash under context parallelism: a rank's block tables hold a share of "
-                "each sequence, and neither vllm-ascend nor this plugin lays out the "
-                "draft's context in shares. Leave context parallelism out, or choose another "
-                "method."
+                "method dflash under prefill context parallelism: ranks have parts of a prompt, "
+                "and neither vllm-ascend nor this plugin lays out the draft's context in parts. "
+                "Leave prefill_context_parallel_size out, or choose another method."
             )
+        if is_replicated(vllm_config):
+            return proposer
         kept = CONTEXT_PARALLEL_PROPOSERS.get(method)
         return proposer if kept is not None and plans_shares(vllm_config) else kept
     return proposer

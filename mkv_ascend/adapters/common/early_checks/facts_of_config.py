@@ -23,9 +23,12 @@ from mkv_ascend.layout.kind import Role
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, SpeculativeConfig, VllmConfig
 
+SHARING = ("prefill_context_parallel_size", "decode_context_parallel_size")
+"""Numbers of ranks that share the keys of a sequence."""
+
 SPREAD = (
     *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
-    *("prefill_context_parallel_size", "decode_context_parallel_size"),
+    *SHARING,
 )
 """Numbers of ranks that checks of drafts read."""
 
@@ -60,6 +63,9 @@ def _engine(config: VllmConfig) -> dict[str, Any]:
     from vllm_ascend.utils import enable_sp
 
     found = {name: getattr(config.parallel_config, name) for name in SPREAD}
+    # Making a draft's configuration is judged, too, and it is told of no ranks that share keys.
+    target = getattr(config.speculative_config, "target_parallel_config", None)
+    found.update((name, getattr(target, name)) for name in SHARING if target is not None)
     transfer, cache, scheduler = (
         config.kv_transfer_config,
         config.cache_config,

@@ -16,6 +16,7 @@ from vllm.v1.kv_cache_interface import HiddenStateCacheSpec, MambaSpec
 from vllm.v1.worker.utils import select_common_block_size
 from vllm_ascend.utils import AscendDeviceType, get_ascend_device_type
 
+from mkv_ascend.adapters.common.attention.replicated import ranks_of_layer
 from mkv_ascend.layout.building import LayerFacts, dtype_name
 from mkv_ascend.layout.kind import Role
 
@@ -36,15 +37,16 @@ def facts_of_layer(
     """The facts of a layer of this worker.
 
     Args:
-        kernel_block: rows per block of its backend.
+        kernel_block: rows per block of its backend, or of its group's block table.
         strided: names of the layers whose operators take strides beside those of all hosts.
     """
     is_mla = isinstance(layer, MLAAttention)
     key_dtype, value_dtype = _quantised_dtypes(layer)
+    ranks = ranks_of_layer(layer)
     return LayerFacts(
         layer=name,
         role=Role.DRAFT if name in draft_layers else Role.TARGET,
-        kernel_block=kernel_block,
+        kernel_block=None if kernel_block is None else kernel_block * ranks,
         takes_strides=name in strided,
         latent_dim=layer.kv_lora_rank if is_mla else None,
         rope_dim=layer.qk_rope_head_dim if is_mla else None,
@@ -52,6 +54,7 @@ def facts_of_layer(
         value_dtype=value_dtype,
         # vllm-ascend's runner decides it the same way.
         full_indexer_view=get_ascend_device_type() is AscendDeviceType.A5,
+        ranks=ranks,
     )
 
 
