@@ -100,10 +100,13 @@ def share_embeddings(runner: Any, proposer: Any) -> None:
 
     All stages call it once both models are loaded. vllm-ascend leaves such a head with whatever its
     memory holds, and vLLM's model runner V2 refuses it. ``proposer``: what has the draft; None on
-    first stages.
+    first stages. A draft model always has its own, also where its class says that it has none:
+    classes that could hand states to a head say so, Llama's among them.
     """
     config = runner.vllm_config
     if config.speculative_config is None or config.parallel_config.pipeline_parallel_size == 1:
+        return
+    if config.speculative_config.method == "draft_model":
         return
     group = get_pp_group()
     head = getattr(proposer, "model", None)
