@@ -41,6 +41,7 @@ from tested_files import (
     V2,
     V2_GRAPHS,
     V2_STAGES,
+    V2_STATES,
     V2_STOCK_GRAPHS,
     WINDOWS,
 )
@@ -117,6 +118,7 @@ EMULATED = (
     "[draft_model-FULL_DECODE_ONLY]",
     f"{V2_STAGES}::test_tokens_proposals_and_acceptance_are_the_references[embeddings-None]",
     f"{V2_STAGES}::test_heads_on_hidden_states_of_layers_of_both_stages[dflash-FULL_DECODE_ONLY]",
+    f"{V2_STATES}::test_stages_with_states_alone_and_with_keys_alone",
     # A draft that is given up, without asynchronous scheduling and in graphs of whole steps.
     f"{GIVING_UP}::test_nothing_is_drafted_or_verified_any_more[synchronous-v2]",
     f"{GIVING_UP}::test_whole_steps_are_replayed_from_graphs_all_the_same[v2]",

@@ -16,17 +16,14 @@ from mkv_ascend.checks import (
     delta_attention,
 )
 from mkv_ascend.checks.facts import ServeFacts, SpeculationFacts
-from mkv_ascend.checks.model import DELTA_ATTENTION, GATED_DELTA_RULE, ModelFacts
+from mkv_ascend.checks.model import DELTA_ATTENTION, ROLLED_BACK, ModelFacts
 from mkv_ascend.checks.refusal import Refusal
 
-__all__ = ["CHECKS", "MOST_TOKENS_PER_STEP", "ROLLED_BACK"]
+__all__ = ["CHECKS", "MOST_TOKENS_PER_STEP"]
 
 MOST_TOKENS_PER_STEP = 16
 """Tokens of a request that attention verifies at once, K + 1: the limit of
 npu_fused_infer_attention_score in TND layout, asserted by every builder of vllm-ascend."""
-
-ROLLED_BACK = frozenset({GATED_DELTA_RULE, "Mamba2", "short convolution"})
-"""Recurrent layers whose state can be taken back to the last accepted token."""
 
 NEVER_ROLLED_BACK = frozenset({"Mamba1", "linear attention"})
 """Those whose state cannot be, on any host; of Kimi delta attention see ``HostRules``."""

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from mkv_ascend.checks import about_pipeline
-from mkv_ascend.checks.about_draft import ROLLED_BACK
 from mkv_ascend.checks.about_draft_inputs import has_several_positions
 from mkv_ascend.checks.facts import ServeFacts
+from mkv_ascend.checks.model import ROLLED_BACK
 from mkv_ascend.checks.refusal import Refusal
 
 __all__ = ["CHECKS", "METHODS", "AskedOfV2", "runner_of"]

@@ -12,7 +12,7 @@ from mkv_ascend.checks.config_file import read_config_file, text_part
 from mkv_ascend.checks.weight_formats import WeightFormats, read_weight_formats
 from mkv_ascend.layout.kind import Kind, Role
 
-__all__ = ["GATED_DELTA_RULE", "RECURRENT_TYPES", "ModelFacts", "read_model_facts"]
+__all__ = ["GATED_DELTA_RULE", "RECURRENT_TYPES", "ROLLED_BACK", "ModelFacts", "read_model_facts"]
 
 GATED_DELTA_RULE = "gated delta rule"
 DELTA_ATTENTION = "Kimi delta attention (KDA)"
@@ -38,6 +38,9 @@ RECURRENT_TYPES = {
     "bailing_moe_linear": "linear attention",
 }
 """Model type -> what its recurrent layers are."""
+
+ROLLED_BACK = frozenset({GATED_DELTA_RULE, "Mamba2", "short convolution"})
+"""Recurrent layers whose state can be taken back to the last accepted token."""
 
 MAMBA2_TYPES = frozenset({"mamba", "linear_attention"})
 """Names of Granite-4's recurrent layers: as published, and as transformers 5.14.1 reads them."""

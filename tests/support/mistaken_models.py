@@ -82,6 +82,22 @@ MIMO_V2: dict[str, Any] = {
 """MiMo-V2-Flash: what sizes its caches."""
 
 CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
+    "granite4": (
+        "Llama-3.1-8B",
+        {
+            "architectures": ["GraniteMoeHybridForCausalLM"],
+            "model_type": "granitemoehybrid",
+            "num_hidden_layers": 4,
+            "layer_types": ["mamba", "mamba", "attention", "mamba"],
+            "mamba_n_heads": 128,
+            "mamba_d_head": 64,
+            "mamba_d_state": 128,
+            "mamba_n_groups": 1,
+            "mamba_d_conv": 4,
+            "mamba_expand": 2,
+            "mamba_chunk_size": 256,
+        },
+    ),
     "llama-draft": ("Llama-3.1-8B", {"num_hidden_layers": 4}),
     "gemma-draft": ("gemma-3-1b", {"vocab_size": 262208}),
     "gptq": ("Llama-3.1-8B", {"quantization_config": {"quant_method": "gptq", "bits": 4}}),

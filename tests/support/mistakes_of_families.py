@@ -65,6 +65,14 @@ CODE = (
 """Of a family whose configuration the host does not have."""
 
 FAMILIES = (
+    one(
+        "Granite 4 over stages",
+        "pipeline",
+        "{granite4}",
+        *spec(DRAFT),
+        *("-pp", "2"),
+        says="weights of all stages",
+    ),
     *(CODE if hosts.ADAPTER.RULES.configurations_as_code else ()),
     *(PLANNED if hosts.PLANS_DEEPSEEK_V4 else ()),
     *(KEPT_STATES if hosts.STEPS_REACH_KEPT_STATES else ()),

@@ -156,3 +156,33 @@ def test_a_runner_that_the_host_lacks_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(installed_host, "runners", lambda: ("v1",))
     with pytest.raises(UnknownRunnerError, match="--runner v2: the installed vllm-ascend has v1"):
         runner_asked_for("v2", "check")
+
+
+def refused_over_stages(asked: dict[str, Any], runner: str) -> list[str]:
+    """What is refused because of pipeline stages."""
+    try:
+        judge({**asked, "pipeline_parallel_size": 2}, DEVICE, RULES, runner)
+    except RefusedError as error:
+        return [str(refusal) for refusal in error.refusals if refusal.code == "pipeline"]
+    return []
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "on_v1", "on_v2"),
+    [
+        (TARGET, TARGET, None, None),
+        ("LFM2-1.2B", TARGET, "first stages do not take states back", None),
+        (TARGET, "LFM2-1.2B", "the draft's states are not taken back", None),
+        ("granite4", TARGET, "weights of all stages", "weights of all stages"),
+    ],
+)
+def test_states_over_stages(
+    models: dict[str, str], target: str, draft: str, on_v1: str | None, on_v2: str | None
+) -> None:
+    asked = engine(models[target], models[draft], {})
+    for runner, said in {"v1": on_v1, "v2": on_v2}.items():
+        found = refused_over_stages(asked, runner)
+        assert len(found) == (said is not None)
+        assert said is None or said in found[0]
+        helps = said is not None and on_v2 is None
+        assert ("VLLM_USE_V2_MODEL_RUNNER=1" in "".join(found)) == helps

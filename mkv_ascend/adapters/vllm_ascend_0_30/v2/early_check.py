@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mkv_ascend.checks.about_draft import ROLLED_BACK
 from mkv_ascend.checks.about_runner import METHODS, AskedOfV2
 from mkv_ascend.checks.facts import split_vocabulary
-from mkv_ascend.checks.model import RECURRENT_TYPES
+from mkv_ascend.checks.model import RECURRENT_TYPES, ROLLED_BACK
 from mkv_ascend.checks.refusal import text_of
 
 if TYPE_CHECKING:

@@ -46,7 +46,10 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.auxiliary_states import (
     ASKED,
     with_auxiliary_states,
 )
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.stages import take_back_on_the_host
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.stages import (
+    do_without_missing_kinds,
+    take_back_on_the_host,
+)
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.states_behind_hits import (
     REQUESTS_BEHIND_HITS,
 )
@@ -235,6 +238,7 @@ class MkvWorkerV2(NPUWorker):
             runner.speculator.rebuild_with(runner.req_states.all_token_ids.gpu)
             self._tell_drafts()
             runner.attn_groups = without_layers(runner.attn_groups, self._draft_layers())
+        do_without_missing_kinds(runner)
         groups = [group for kv_group in runner.attn_groups for group in kv_group]
         builders = [builder for group in groups for builder in group.metadata_builders]
         gdn_rows.mark_builders(builders, name_rows)

@@ -2,18 +2,21 @@
 """Drafts over pipeline stages on model runner V2.
 
 vLLM's runner sends sampled tokens and drafts to first stages itself, which take back there what was
-rejected. Two things are missing: vllm-ascend's lengths on the host, and embeddings for heads that
-have none.
+rejected. Missing are vllm-ascend's lengths on the host, embeddings for heads that have none, and
+stages with nothing but recurrent layers of a hybrid target, or with none of them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.parallel_state import get_pp_group
 from vllm.model_executor.models.utils import PPMissingLayer
+from vllm.v1.kv_cache_interface import MambaSpec
+from vllm.v1.worker.gpu.cudagraph_utils import ModelCudaGraphManager
 from vllm.v1.worker.gpu.spec_decode.dflash import utils as dflash_utils
 from vllm.v1.worker.gpu.spec_decode.eagle import utils as eagle_utils
 
@@ -28,6 +31,8 @@ IN_STAGES = record(
         "vllm_ascend.worker.v2.model_runner:NPUModelRunner.__init__",
         "vllm.v1.worker.gpu.spec_decode.eagle.utils:maybe_share_target_embed",
         "vllm.v1.worker.gpu.spec_decode.dflash.utils:maybe_share_target_embed",
+        "vllm.v1.worker.gpu.model_states.mamba_hybrid:MambaHybridModelState.__init__",
+        "vllm_ascend.worker.v2.aclgraph_utils:ModelAclGraphManager.run_fullgraph",
     ),
     reads=(
         "vllm_ascend.worker.v2.model_runner:NPUModelRunner._update_seq_lens_cpu",
@@ -35,15 +40,24 @@ IN_STAGES = record(
         "vllm_ascend.worker.v2.model_runner:NPUModelRunner.postprocess_num_computed_tokens",
         "vllm.v1.worker.gpu.pp_utils:PPHandler.get_prev_sampled_outputs",
         "vllm.v1.core.sched.async_scheduler:AsyncScheduler._update_after_schedule",
+        "vllm.v1.worker.mamba_utils:get_mamba_groups",
+        "vllm.v1.worker.gpu.cudagraph_utils:ModelCudaGraphManager.run_fullgraph",
+        "vllm_ascend.worker.v2.model_states.mamba_hybrid"
+        ":AscendMambaHybridModelState.preprocess_state",
     ),
-    writes=("sync_spec_pp_cpu_counts",),
+    writes=("sync_spec_pp_cpu_counts", "_align_mode", "run_fullgraph"),
     why="A first stage's operators take lengths as lists, and vllm-ascend takes rejected tokens "
     "off them for four classes of targets alone: others attend to keys of rejected tokens. And "
     "vLLM refuses a head without embeddings of its own where the target's are on the first stage "
-    "alone.",
+    "alone. Where states are kept at the ends of blocks, a stage whose layers have none ends the "
+    "engine, and so does one that has no others in full graphs.",
     until="vllm-ascend syncs lengths on the host for all targets over stages, and vLLM gives all "
-    "heads the target's embeddings",
-    test=("tests/emulated/runner_v2/test_stages.py", "tests/emulated/runner_v2/test_loading.py"),
+    "heads the target's embeddings, and lets stages have layers of one kind",
+    test=(
+        "tests/emulated/runner_v2/test_stages.py",
+        "tests/emulated/runner_v2/test_loading.py",
+        "tests/emulated/runner_v2/test_states_in_stages.py",
+    ),
 )
 
 
@@ -72,3 +86,18 @@ def embeddings_left_out() -> Iterator[None]:
         replaced(dflash_utils, "maybe_share_target_embed", share_what_is_here),
     ):
         yield
+
+
+def do_without_missing_kinds(runner: Any) -> None:
+    """Let a stage leave out what only layers need that it has none of: recurrent ones, or others.
+
+    Kept states are copied by the block, and captured launches of attention are updated. The draft
+    is left out of the runner's groups already.
+    """
+    specs = [group.kv_cache_spec for groups in runner.attn_groups for group in groups]
+    of_states = [isinstance(spec, MambaSpec) for spec in specs]
+    if getattr(runner.model_state, "_align_mode", False) and not any(of_states):
+        runner.model_state._align_mode = False
+    manager = runner.cudagraph_manager
+    if manager is not None and all(of_states):
+        manager.run_fullgraph = functools.partial(ModelCudaGraphManager.run_fullgraph, manager)
