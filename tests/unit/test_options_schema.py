@@ -38,6 +38,7 @@ ALONE = {
     ("layout", "max_padding_fraction"): [None, 0, 0.0, 0.3, 1, 1.1, -0.1, True, "0"],
     ("layout", "max_block_size"): [None, 0, 64, 128, 192, 256, 1 << 20, (1 << 20) + 128, True],
     ("kv_cache", "draft_dtype"): [None, "bfloat16", "float16", "float32", "int8", 16],
+    ("kv_cache", "replicate_draft"): [None, True, False, 1, "true"],
     ("drafting", "give_up_below"): [None, 0, 1, 0.2, 0.999, 1.5, -0.2, True, "0.2"],
     ("drafting", "window"): [None, 1, 2, 4096, (1 << 31) - 1, 1 << 31, True, "4096"],
 }
@@ -131,5 +132,5 @@ def test_every_option_and_default_is_described() -> None:
             described += 1 + walk(inner)
         return described
 
-    # The namespace, its five options, and four, three, one and two below these.
-    assert walk(SCHEMA) == 16
+    # The namespace, its five options, and four, three, two and two below these.
+    assert walk(SCHEMA) == 17

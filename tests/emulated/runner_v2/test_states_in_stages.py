@@ -9,7 +9,9 @@ import pytest
 
 from tests.support import engine, hosts
 from tests.support.loop_judgement import assert_reference
+from tests.support.models import grouped_model, shared_model
 from tests.support.pairs import (
+    TIES,
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
     kv_groups,
@@ -66,7 +68,7 @@ def test_stages_with_states_alone_and_with_keys_alone():
     [
         ("qwen3_next", "gemma3_draft", LAST_HAS_KEYS_ALONE),
         ("qwen3_5", "lfm2", RUNNER_V2),
-        ("lfm2", "lfm2", RUNNER_V2),
+        ("lfm2", "granite4", RUNNER_V2),
         ("llama_target", "qwen3_next_draft", RUNNER_V2),
     ],
 )
@@ -89,6 +91,36 @@ def test_preempted_requests_begin_again(target, draft, environment, graphs):
         environment=environment,
     )
     assert judged(case).preemptions > 0
+
+
+@pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY"])
+@pytest.mark.parametrize("partition", ["1,2", "2,1"])
+def test_mamba2_layers_go_back_over_all_that_is_refused(tmp_path, partition, graphs):
+    """The first or the last stage has states alone; of random weights hardly a token is told."""
+    target = grouped_model.make(tmp_path / "of_groups", "llama_draft")
+    case = engine.Scenario(
+        str(target),
+        draft=str(model_directory("gemma3_draft")),
+        num_speculative_tokens=K,
+        prompts=text_prompts(target)[2:8],
+        max_tokens=16,
+        record_drafts=True,
+        engine=STAGES,
+        graphs=graphs,
+        capture_sizes=(4, 8, 16),
+        environment={**RUNNER_V2, "VLLM_PP_LAYER_PARTITION": partition},
+    )
+    result = engine.run(case)
+    assert_drafts_are_the_drafts_own(case, result)
+    assert len(result.proposals) > 5 * len(case.prompts)
+    near_tie, _ = TIES[engine.compared_dtype()]
+
+    def wrong(prepare):
+        return shared_model.wrong_tokens(target, case.prompts, result.tokens, near_tie, prepare)
+
+    assert not wrong(grouped_model.scan_in_one_chunk)
+    # The judge notices.
+    assert len(wrong(grouped_model.normalise_all_groups_together)) > 10
 
 
 @pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY"])
