@@ -94,6 +94,22 @@ def test_the_platform_is_there_whichever_module_is_imported_first(first):
     )
 
 
+def test_an_engine_core_imports_no_attention():
+    """Its process has no worker's modules, and vllm-ascend's attention goes in a circle there."""
+    script = """
+import sys
+from types import SimpleNamespace
+import vllm.platforms
+assert vllm.platforms.current_platform
+from mkv_ascend.adapters.installed import adapter
+config = SimpleNamespace(speculative_config=None, use_v2_model_runner=False)
+assert list(adapter().patches_of_the_engine_core(config))
+print([name for name in sys.modules if name.startswith("vllm_ascend.attention")])
+"""
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert finished.stdout.split()[-1] == "[]", finished.stdout + finished.stderr
+
+
 def test_another_worker_is_left_alone_without_options(configure):
     assert configure(XLITE) == XLITE
 

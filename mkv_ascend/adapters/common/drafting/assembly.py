@@ -14,7 +14,7 @@ from vllm.v1.worker.utils import AttentionGroup
 from vllm_ascend.attention.attention_v1 import AscendAttentionState
 
 from mkv_ascend.adapters.common.attention import adapted_flash_attention_3
-from mkv_ascend.adapters.common.attention.replicated import keep_all_keys, ranks_of_layer
+from mkv_ascend.adapters.common.attention.replicated import keep_all_keys
 from mkv_ascend.adapters.common.drafting.capture import AscendCapturer, why_not_captured
 from mkv_ascend.adapters.common.drafting.common_metadata import CommonMetadata
 from mkv_ascend.adapters.common.drafting.context_shares import is_replicated
@@ -29,6 +29,7 @@ from mkv_ascend.adapters.common.drafting.flash_attention_3_sharing import FlashA
 from mkv_ascend.adapters.common.drafting.host import DraftHost
 from mkv_ascend.adapters.common.drafting.layer_groups import find_groups
 from mkv_ascend.adapters.common.drafting.sharing import GroupBuilder, Sharing
+from mkv_ascend.adapters.common.kv_cache.replicated_specs import ranks_of_layer
 from mkv_ascend.drafting.attention_strategy import AttentionStrategy
 from mkv_ascend.drafting.counts import Eager
 from mkv_ascend.drafting.draft import Draft, PassBatch, TargetOutput

@@ -16,7 +16,7 @@ from vllm.v1.kv_cache_interface import HiddenStateCacheSpec, MambaSpec
 from vllm.v1.worker.utils import select_common_block_size
 from vllm_ascend.utils import AscendDeviceType, get_ascend_device_type
 
-from mkv_ascend.adapters.common.attention.replicated import ranks_of_layer
+from mkv_ascend.adapters.common.kv_cache.replicated_specs import ranks_of_layer
 from mkv_ascend.layout.building import LayerFacts, dtype_name
 from mkv_ascend.layout.kind import Role
 
