@@ -213,6 +213,7 @@ EMULATED = (
     f"{GROUPS}::test_aborted_requests_leave_the_others_as_they_were",
     "tests/emulated/drafting/test_drafting_sampling.py",
     # MLA's matrices made of weights, and graphs that sleep.
+    "tests/emulated/drafting/test_new_weights.py",
     "tests/emulated/drafting/test_sleep.py::test_a_head_keeps_what_is_its_own[v1]",
     "tests/emulated/drafting/test_sleep.py::test_what_sleeps_wakes_up_as_it_was[v2]",
     "tests/emulated/drafting/test_proposers.py",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a trainer has workers do behind sleep mode's second level: load the target again."""
+"""What a trainer has workers do: load the target again, from its checkpoint or from another."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ class Extension:
 
     model_runner: Any
 
-    def load_again(self) -> None:
-        """The target's weights, from its checkpoint."""
-        self.model_runner.reload_weights()
+    def load_again(self, path: str | None = None) -> None:
+        """The target's weights, from the checkpoint at ``path``; by default from its own."""
+        self.model_runner.reload_weights(weights_path=path)
