@@ -17,13 +17,9 @@ import matrix_pages
 import pytest
 
 from benchmarks.matrix import cells, running, table
-from tests.support import engine, programs
+from tests.support import programs
 from tests.support.loop_pairs import PAIRS
-
-of_float32 = pytest.mark.skipif(
-    engine.compared_dtype() != "float32",
-    reason="in 16 bits too many choices are near ties to tell what an engine must do",
-)
+from tests.support.pairs import needs_float32
 
 CELLS = [
     "dense/window+full",
@@ -94,7 +90,7 @@ BY_EVERY_DRAFT_TOKEN = {
 counted by loops. Suffix decoding is refused, there as in the matrix."""
 
 
-@of_float32
+@needs_float32
 @pytest.mark.parametrize("name", CELLS)
 def test_a_cell_ends_as_published(name):
     (cell,) = cells.find_cells([name])

@@ -19,6 +19,7 @@ from tests.support.loop_judgement import (
 )
 from tests.support.pairs import (
     assert_greedy_tokens_of_reference,
+    needs_float32,
     prompts_of,
     scenario,
 )
@@ -28,10 +29,7 @@ from tests.support.tiny_models import model_directory
 
 PROBE = Path(__file__).with_name("draft_windows_probe.py")
 BLOCK = 128
-pytestmark = pytest.mark.skipif(
-    engine.compared_dtype() != "float32",
-    reason="in 16 bits too many choices are near ties to tell what an engine must do",
-)
+pytestmark = needs_float32
 
 
 def window(tokens):

@@ -7,16 +7,13 @@ import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import 
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
 from tests.support import engine, hosts, speculation
-from tests.support.pairs import assert_greedy, kv_groups, prompts_of, scenario
+from tests.support.pairs import assert_greedy, kv_groups, needs_float32, prompts_of, scenario
 from tests.support.tiny_models import model_directory
 
 refuse_windows = hosts.module("drafting.mask_tokens").refuse_windows
 
 
-@pytest.mark.skipif(
-    engine.compared_dtype() != "float32",
-    reason="in 16 bits too many choices are near ties to tell what an engine must do",
-)
+@needs_float32
 def test_one_group_chunks_prefix_hits_and_the_maximum_length():
     """Every token whose block fits is the head's own; past the maximum nothing is asked of it.
 

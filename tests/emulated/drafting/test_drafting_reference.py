@@ -11,13 +11,10 @@ from tests.support.loop_judgement import (
     candidate_prompts,
 )
 from tests.support.loop_pairs import PAIRS
-from tests.support.pairs import scenario
+from tests.support.pairs import needs_float32, scenario
 from tests.support.tiny_models import model_directory
 
-pytestmark = pytest.mark.skipif(
-    engine.compared_dtype() != "float32",
-    reason="in 16 bits too many choices are near ties to tell what an engine must do",
-)
+pytestmark = needs_float32
 
 
 @pytest.mark.parametrize(("target", "draft", "method", "k"), PAIRS)

@@ -8,7 +8,7 @@ those that verify nothing.
 import pytest
 
 from tests.support import engine
-from tests.support.pairs import assert_greedy, scenario
+from tests.support.pairs import assert_greedy, needs_float32, scenario
 from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
 
@@ -23,10 +23,7 @@ PASSES = K * JUDGED // 4
 """Passes at most, of steps in which four of eight requests verify on the average. Without an end
 of drafting there are twice as many."""
 
-pytestmark = pytest.mark.skipif(
-    engine.compared_dtype() != "float32",
-    reason="in 16 bits too many choices are near ties to tell what an engine must do",
-)
+pytestmark = needs_float32
 
 
 def run(target, draft, below, runner=None, **fields):

@@ -26,15 +26,12 @@ from tests.support.loop_judgement import (
     decided_outputs,
     in_order,
 )
-from tests.support.pairs import scenario
+from tests.support.pairs import needs_float32, scenario
 from tests.support.stock import each_runner
 from tests.support.tiny_models import further_heads, model_directory
 from tests.support.tiny_models.derived import load_head
 
-pytestmark = pytest.mark.skipif(
-    engine.compared_dtype() != "float32",
-    reason="in 16 bits too many choices are near ties to tell what an engine must do",
-)
+pytestmark = needs_float32
 
 K = 3
 NOISE = 1.0

@@ -20,6 +20,7 @@ from tests.support.pairs import (
     assert_greedy,
     assert_greedy_tokens_of_reference,
     backends,
+    needs_float32,
     scenario,
     text_prompts,
 )
@@ -31,11 +32,6 @@ from tests.support.stages import (
     judged_stage_in_between,
 )
 from tests.support.tiny_models import model_directory
-
-needs_float32 = pytest.mark.skipif(
-    engine.compared_dtype() != "float32",
-    reason="in 16 bits too many choices are near ties to tell what an engine must do",
-)
 
 
 @needs_float32

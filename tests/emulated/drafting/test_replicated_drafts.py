@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import engine
 from tests.support.loop_judgement import assert_reference
-from tests.support.pairs import kv_groups, prompts_of, scenario
+from tests.support.pairs import kv_groups, needs_float32, prompts_of, scenario
 from tests.support.shares import IN_GRAPHS, LENGTHS, ONE_KEY_HEAD, RANKS, judged
 
 WINDOWED = "gemma3_one_key_draft"
@@ -51,10 +51,7 @@ def test_windows_beside_a_dense_target_by_stretches_of_a_block_and_preempted():
     assert result.draft_replays > 5
 
 
-@pytest.mark.skipif(
-    engine.compared_dtype() != "float32",
-    reason="in 16 bits too many choices are near ties to tell what an engine must do",
-)
+@needs_float32
 @pytest.mark.parametrize("graphs", [{}, IN_GRAPHS], ids=["eager", "graphs"])
 def test_tokens_that_see_those_behind_them(graphs):
     """Method dflash: the context's keys are written on each rank, and read by all mask tokens."""

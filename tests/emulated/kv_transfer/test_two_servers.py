@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from mkv_ascend.commands import demo_client
-from tests.support import engine
 from tests.support.kv_transfer import transfer
 from tests.support.loop_judgement import NEW_TOKENS, decided_outputs, drafter_of
+from tests.support.pairs import needs_float32
 from tests.support.server import complete, serve
 from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
@@ -25,10 +25,7 @@ CLIENTS = 4
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(
-        engine.compared_dtype() != "float32",
-        reason="in 16 bits too many choices are near ties to tell what an engine must do",
-    ),
+    needs_float32,
 ]
 
 

@@ -3,15 +3,13 @@
 
 import pytest
 
-from tests.support import engine, hosts
+from tests.support import hosts
 from tests.support.loop_judgement import assert_reference
+from tests.support.pairs import needs_float32
 from tests.support.stock import RUNNER_V2
 
 hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone")
-pytestmark = pytest.mark.skipif(
-    engine.compared_dtype() != "float32",
-    reason="in 16 bits too many choices are near ties to tell what an engine must do",
-)
+pytestmark = needs_float32
 
 
 @pytest.mark.parametrize(

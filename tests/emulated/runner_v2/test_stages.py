@@ -14,6 +14,7 @@ from tests.support.pairs import (
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
     kv_groups,
+    needs_float32,
     scenario,
     text_prompts,
 )
@@ -22,10 +23,7 @@ from tests.support.stock import RUNNER_V2
 from tests.support.tiny_models import model_directory
 
 hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone")
-pytestmark = pytest.mark.skipif(
-    engine.compared_dtype() != "float32",
-    reason="in 16 bits too many choices are near ties to tell what an engine must do",
-)
+pytestmark = needs_float32
 
 
 @pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY"])
