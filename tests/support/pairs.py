@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support import engine, prompts, reference
 from tests.support.prompts import text_prompts as texts
 from tests.support.tiny_models import model_directory
@@ -19,11 +17,6 @@ MAX_TOKENS = 32
 # dtype -> difference of two logits that decides nothing, and the share of tokens (at least one)
 # that may be such ties. A real device computes in bfloat16, the reference in float32.
 TIES = {"float32": (reference.NEAR_TIE, 0.0), "bfloat16": (0.05, 0.02)}
-
-needs_float32 = pytest.mark.skipif(
-    engine.compared_dtype() != "float32",
-    reason="in 16 bits too many choices are near ties to tell what an engine must do",
-)
 
 
 def text_prompts(target: str | Path, count: int | None = None) -> list[list[int]]:

@@ -19,7 +19,7 @@ import pytest
 from benchmarks.matrix import cells, running, table
 from tests.support import programs
 from tests.support.loop_pairs import PAIRS
-from tests.support.pairs import needs_float32
+from tests.support.marks import needs_float32
 
 CELLS = [
     "dense/window+full",

@@ -17,12 +17,8 @@ from tests.support.loop_judgement import (
     drafter_of,
     loops_and_engine,
 )
-from tests.support.pairs import (
-    assert_greedy_tokens_of_reference,
-    needs_float32,
-    prompts_of,
-    scenario,
-)
+from tests.support.marks import needs_float32
+from tests.support.pairs import assert_greedy_tokens_of_reference, prompts_of, scenario
 from tests.support.prompts import deck_prompts
 from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory

@@ -7,7 +7,8 @@ import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import 
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
 from tests.support import engine, hosts, speculation
-from tests.support.pairs import assert_greedy, kv_groups, needs_float32, prompts_of, scenario
+from tests.support.marks import needs_float32
+from tests.support.pairs import assert_greedy, kv_groups, prompts_of, scenario
 from tests.support.tiny_models import model_directory
 
 refuse_windows = hosts.module("drafting.mask_tokens").refuse_windows

@@ -11,7 +11,8 @@ from tests.support.loop_judgement import (
     candidate_prompts,
 )
 from tests.support.loop_pairs import PAIRS
-from tests.support.pairs import needs_float32, scenario
+from tests.support.marks import needs_float32
+from tests.support.pairs import scenario
 from tests.support.tiny_models import model_directory
 
 pytestmark = needs_float32

@@ -8,7 +8,8 @@ those that verify nothing.
 import pytest
 
 from tests.support import engine
-from tests.support.pairs import assert_greedy, needs_float32, scenario
+from tests.support.marks import needs_float32
+from tests.support.pairs import assert_greedy, scenario
 from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
 

@@ -26,7 +26,8 @@ from tests.support.loop_judgement import (
     decided_outputs,
     in_order,
 )
-from tests.support.pairs import needs_float32, scenario
+from tests.support.marks import needs_float32
+from tests.support.pairs import scenario
 from tests.support.stock import each_runner
 from tests.support.tiny_models import further_heads, model_directory
 from tests.support.tiny_models.derived import load_head

@@ -14,13 +14,13 @@ from vllm.distributed import utils as distributed_utils
 from mkv_ascend.adapters.common import pipeline
 from tests.support import engine, reference, speculation
 from tests.support.loop_judgement import REFERENCE_OF, assert_reference
+from tests.support.marks import needs_float32
 from tests.support.pairs import (
     TIES,
     assert_drafts_are_the_drafts_own,
     assert_greedy,
     assert_greedy_tokens_of_reference,
     backends,
-    needs_float32,
     scenario,
     text_prompts,
 )

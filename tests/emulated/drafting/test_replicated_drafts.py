@@ -9,7 +9,8 @@ import pytest
 
 from tests.support import engine
 from tests.support.loop_judgement import assert_reference
-from tests.support.pairs import kv_groups, needs_float32, prompts_of, scenario
+from tests.support.marks import needs_float32
+from tests.support.pairs import kv_groups, prompts_of, scenario
 from tests.support.shares import IN_GRAPHS, LENGTHS, ONE_KEY_HEAD, RANKS, judged
 
 WINDOWED = "gemma3_one_key_draft"

@@ -15,7 +15,7 @@ import pytest
 from mkv_ascend.commands import demo_client
 from tests.support.kv_transfer import transfer
 from tests.support.loop_judgement import NEW_TOKENS, decided_outputs, drafter_of
-from tests.support.pairs import needs_float32
+from tests.support.marks import needs_float32
 from tests.support.server import complete, serve
 from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory

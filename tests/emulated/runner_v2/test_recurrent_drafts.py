@@ -5,7 +5,7 @@ import pytest
 
 from tests.support import hosts
 from tests.support.loop_judgement import assert_reference
-from tests.support.pairs import needs_float32
+from tests.support.marks import needs_float32
 from tests.support.stock import RUNNER_V2
 
 hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone")

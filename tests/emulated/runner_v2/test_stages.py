@@ -10,11 +10,11 @@ import pytest
 
 from tests.support import engine, hosts
 from tests.support.loop_judgement import assert_reference
+from tests.support.marks import needs_float32
 from tests.support.pairs import (
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
     kv_groups,
-    needs_float32,
     scenario,
     text_prompts,
 )
