@@ -70,6 +70,9 @@ GIVING_UP = "tests/emulated/drafting/test_giving_up.py"
 STAGES = "tests/emulated/drafting/test_pipeline.py"
 BEHIND_STAGES = f"{STAGES}::test_tokens_proposals_and_acceptance_are_the_references"
 STATES_OF_STAGES = f"{STAGES}::test_heads_on_hidden_states_of_layers_of_both_stages"
+HIDDEN_STATES = (
+    "tests/emulated/kv_transfer/test_hidden_states.py::test_states_of_a_target_in_several_groups"
+)
 DISAGGREGATED = (
     "tests/emulated/kv_transfer/test_disaggregated.py"
     "::test_what_another_engine_read_is_decoded_and_drafted_behind"

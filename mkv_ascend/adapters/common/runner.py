@@ -226,10 +226,11 @@ class MkvModelRunner(NPUModelRunner):
             tables_hold_shares: each rank's block tables hold a share of a sequence.
             share: groups that differ by nothing but their block table share metadata.
         """
-        drafts_apart = assembly_of(self.drafter) is not None or not self.draft_layers()
+        # ``attn_layer_names``: also of a drafter that keeps hidden states and proposes nothing.
+        has_layers = self.draft_layers() or bool(getattr(self.drafter, "attn_layer_names", ()))
         tables = self.input_batch.block_table
         if (
-            not drafts_apart  # the drafter reads metadata of the target's pass
+            (has_layers and assembly_of(self.drafter) is None)  # it reads the target's metadata
             or tables_hold_shares or self.use_compress  # whose tables hold no tokens
             or len(tables.block_tables) != len(self.attn_groups)  # layers without a cache
         ):  # fmt: skip

@@ -21,12 +21,9 @@ from mkv_ascend.adapters.common.early_checks.kv_connectors import (
     check_connectors,
 )
 from tests.support import programs
-from tests.support.engine import compared_dtype
-from tests.support.pairs import scenario, text_prompts
-from tests.support.tiny_models import model_directory
+from tests.support.pairs import scenario
 
 PROBE = Path(__file__).with_name("transfer_probe.py")
-HIDDEN_STATES = Path(__file__).with_name("hidden_states_probe.py")
 MEMORY = 48 << 20
 RECORDING = {
     "kv_connector": "RecordingConnector",
@@ -120,35 +117,3 @@ def test_vllms_offloading_connector_cannot_take_tuples():
     except AssertionError:
         return
     pytest.fail("vLLM's OffloadingConnector takes tuples now: it may work")
-
-
-def test_hidden_states_of_an_mla_target_are_extracted(tmp_path):
-    """Bug 10 ends the start of vllm-ascend: it compares latents with hidden states."""
-    case = scenario(
-        "deepseek_v2_target", prompts=text_prompts(model_directory("deepseek_v2_target"), 3)
-    )
-    layer = 1
-    hidden = {"hf_config": {"eagle_aux_hidden_state_layer_ids": [layer]}}
-    engine = {
-        "enable_chunked_prefill": False,
-        "speculative_config": {
-            "method": "extract_hidden_states",
-            "num_speculative_tokens": 1,
-            "draft_model_config": hidden,
-        },
-        "kv_transfer_config": {
-            "kv_connector": "ExampleHiddenStatesConnector",
-            "kv_role": "kv_producer",
-            "kv_connector_extra_config": {"shared_storage_path": str(tmp_path)},
-        },
-    }
-    argument = {
-        "engine": {**case.engine_arguments(), **engine},
-        "layer": layer,
-        "prompts": case.prompts,
-    }
-    result = programs.answer_of(HIDDEN_STATES, argument)
-    assert result["planned"]
-    tolerance = 1e-4 if compared_dtype() == "float32" else 0.02
-    for error, scale in zip(result["errors"], result["scales"], strict=True):
-        assert error < tolerance * scale
