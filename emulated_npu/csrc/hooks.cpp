@@ -92,6 +92,7 @@ class EmulatedHooks final : public at::PrivateUse1HooksInterface {
 
 void register_with_torch() {
   c10::SetAllocator(kDeviceType, device_allocator());
+  at::setHostAllocator(kDeviceType, pinned_allocator());
   static auto* hooks = new EmulatedHooks();
   at::RegisterPrivateUse1HooksInterface(hooks);
 }

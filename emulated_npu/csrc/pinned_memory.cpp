@@ -44,7 +44,8 @@ void free_pinned(void* data) {
   std::free(data);
 }
 
-class PinnedAllocator final : public c10::Allocator {
+// PyTorch asks the allocator of the host for its cache, for instance when vLLM ends an engine.
+class PinnedAllocator final : public at::HostAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     const c10::Device host(c10::DeviceType::CPU);
@@ -68,11 +69,26 @@ class PinnedAllocator final : public c10::Allocator {
   void copy_data(void* destination, const void* source, std::size_t bytes) const override {
     std::memcpy(destination, source, bytes);
   }
+
+  // A block that is freed goes back to the system at once: there is no cache to empty or to count.
+  bool record_event(void* /*data*/, void* /*context*/, c10::Stream /*stream*/) override {
+    return false;
+  }
+
+  void empty_cache() override {}
+
+  at::HostStats get_stats() override {
+    return {};
+  }
+
+  void reset_accumulated_stats() override {}
+
+  void reset_peak_stats() override {}
 };
 
 }  // namespace
 
-c10::Allocator* pinned_allocator() {
+at::HostAllocator* pinned_allocator() {
   static auto* instance = new PinnedAllocator();
   return instance;
 }

@@ -2,13 +2,13 @@
 // "Pinned" host memory: ordinary host memory that is remembered, so that is_pinned() is true of it.
 #pragma once
 
-#include <c10/core/Allocator.h>
+#include <ATen/core/CachingHostAllocator.h>
 
 #include <cstdint>
 
 namespace emulated_npu {
 
-c10::Allocator* pinned_allocator();
+at::HostAllocator* pinned_allocator();
 
 // Whether `address` lies in a live block of the pinned allocator.
 bool is_pinned(const void* address);

@@ -64,6 +64,15 @@ def test_pinned_memory() -> None:
     assert not torch.empty(4).is_pinned() or torch.empty(4).data_ptr() != address
 
 
+def test_the_hosts_cache_can_be_emptied() -> None:
+    """As vLLM 0.30.0 does when an engine ends."""
+    pinned = torch.arange(6, pin_memory=True)
+    copied = pinned.to("npu", non_blocking=True)
+    torch.accelerator.empty_host_cache()
+    assert copied.cpu().tolist() == list(range(6))
+    assert pinned.is_pinned()
+
+
 def test_non_blocking_copies() -> None:
     device = torch.arange(4.0).pin_memory().to("npu", non_blocking=True)
     host = device.to("cpu", non_blocking=True)
