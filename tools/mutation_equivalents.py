@@ -34,6 +34,10 @@ LENIENT_LOOPS: dict[tuple[str, str], str] = {
         "drafting.recurrent_groups.xǁRecurrentGroupsǁrefresh_tables",
         "zip(self._tables, engine._tables",
     ): _ALL_GROUPS,
+    (
+        "layout.bound.xǁBoundPlanǁ_layer",
+        "zip(layout.components, member.placements",
+    ): "a plan compares their names when it is made",
     ("layout.grouping.x__assign", "zip(bundle.types, bundle.group_of_layers(types)"): _EACH_TYPE,
     (
         "layout.grouping.x__assign",
@@ -65,12 +69,12 @@ LENIENT_LOOPS: dict[tuple[str, str], str] = {
     ): "pools that look alike have equally many layers",
     ("layout.report_text.x_served_text", "zip(request_blocks, used"): _LOOPED_BEFORE,
     ("layout.search.xǁ_Searchǁrun", "zip(roots, curves"): "the curves are made from the roots",
-    ("layout.search.xǁ_Searchǁcurve", "zip(node.left, grown"): _EACH_LEVEL,
+    ("layout.search.xǁ_Searchǁcurve", "zip(node.left, needed"): _EACH_LEVEL,
     ("layout.search.xǁ_Searchǁrecord_along", "zip(node.left, curve.best"): _EACH_LEVEL,
     (
         "layout.search.xǁ_Searchǁleave",
         "zip(groups.tolist(), held.tolist()",
-    ): "both have one for each growth of the curve",
+    ): "both have one for each size of a block of the curve",
     ("layout.search.xǁ_Searchǁcompare", "zip(levels, options"): "both are of one or of two levels",
     (
         "layout.search.xǁ_Searchǁcompare",
@@ -138,10 +142,30 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "+        most = min(numbers[-1], max_tokens / each)",
     ): "whole numbers are compared with it",
     (
+        "layout.objective.x_choose",
+        "-    limit = 1.0 if max_padding_fraction is None else max_padding_fraction\n"
+        "+    limit = 2.0 if max_padding_fraction is None else max_padding_fraction",
+    ): "padding is no more than all",
+    (
         "layout.plan.xǁCachePlanǁ__post_init__",
         "-    if self.alignment <= 0 or self.alignment % BUFFER_ALIGNMENT:\n"
         "+    if self.alignment <= 1 or self.alignment % BUFFER_ALIGNMENT:",
     ): "one byte is no multiple of the alignment either",
+    (
+        "layout.pooling.x__choose",
+        "-        best, best_cost = (None, (_weight(needed), 0))\n"
+        "+        best, best_cost = (None, (_weight(needed), 1))",
+    ): "a pool with planes has a byte at least",
+    (
+        "layout.search.xǁ_Searchǁ__post_init__",
+        "-    self.known: Integers = np.full(most + 1, unknown, dtype=np.int64)\n"
+        "+    self.known: Integers = np.full(most + 1, unknown, dtype=None)",
+    ): "numpy holds so large a whole number in 64 bits",
+    (
+        "layout.search_options.xǁChoicesǁ_assignments",
+        "-    for splits in range(1, sum(counts) + 1):\n"
+        "+    for splits in range(1, sum(counts) + 2):",
+    ): "a group more than there are layers is empty, and what changes no planes is left out",
     (
         "layout.search.xǁ_Searchǁcurve",
         "-        order = np.argsort(needs, kind='stable')\n"

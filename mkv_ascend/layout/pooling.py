@@ -79,7 +79,7 @@ def _choose(free: dict[_Planes, Sizes], needed: Sizes) -> list[_Planes]:
             if pool in chosen or not planes:
                 continue
             cost = (_weight(needed - planes), _weight(planes))
-            if cost[0] < best_cost[0] or (best is not None and cost < best_cost):
+            if cost < best_cost:
                 best, best_cost = pool, cost
             if planes == needed:
                 break

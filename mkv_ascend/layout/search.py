@@ -16,10 +16,9 @@ so they get blocks of one size.
 
 The search is branch and bound, on integers only and in a fixed order, so the same layers always
 give the same answer. At every node it asks the remaining bundles for the fewest blocks that they
-need if a block grows by at most d bytes. For each d, the bytes of a block and these fewest blocks
-bound what the node can lead to. The same choices, put together, are an answer, so good answers come
-before the first branch. If the search is cut short, the part it has not seen is bounded in the same
-way.
+need if a block has at most b bytes. For each b, these bytes and these fewest blocks bound what the
+node can lead to. The same choices, put together, are an answer, so good answers come before the
+first branch. If the search is cut short, the part it has not seen is bounded in the same way.
 """
 
 from __future__ import annotations
@@ -106,15 +105,13 @@ def search(
 class _Node:
     """A partial grouping. ``planes`` and ``assigned`` as in ``Level``.
 
-    ``block``: bytes of ``planes``. ``chosen``: (level, option) pairs. ``left``: levels that are not
-    decided, one at least.
+    ``chosen``: (level, option) pairs. ``left``: levels that are not decided, one at least.
     """
 
     chosen: tuple[tuple[Level, int], ...]
     left: tuple[Level, ...]
     planes: Integers
     assigned: Integers
-    block: int
     blocks: int = 0
     groups: int = 0
     moved: int = 0
@@ -122,15 +119,15 @@ class _Node:
 
 @dataclass(frozen=True)
 class _Curve:
-    """What a node can lead to when a block grows by no more than each value of ``growth``.
+    """What a node can lead to when a block has no more bytes than each value of ``block_bytes``.
 
-    ``grown``: for each level that is left, the growth that each option needs by itself. ``best``:
+    ``needed``: for each level that is left, the bytes that each option needs by itself. ``best``:
     for each level, the option with the fewest blocks. ``blocks`` and ``groups``: the fewest of all
     levels together.
     """
 
-    growth: Integers
-    grown: tuple[Integers, ...]
+    block_bytes: Integers
+    needed: tuple[Integers, ...]
     best: tuple[Integers, ...]
     blocks: Integers
     groups: Integers
@@ -195,7 +192,7 @@ class _Search:
             return int((level.blocks * (level.planes @ weights)).min())
 
         nothing = np.zeros_like(weights)
-        return _Node((), tuple(sorted(levels, key=least_held, reverse=True)), nothing, nothing, 0)
+        return _Node((), tuple(sorted(levels, key=least_held, reverse=True)), nothing, nothing)
 
     def enter(self, node: _Node) -> _Curve:
         """The curve of a node; what its choices come to, put together, is recorded."""
@@ -206,16 +203,14 @@ class _Search:
 
     def curve(self, node: _Node) -> _Curve:
         weights = self.choices.weights
-        grown = tuple(
-            (np.maximum(level.planes, node.planes) @ weights) - node.block for level in node.left
-        )
-        least = max(int(needs.min()) for needs in grown)
-        growth = np.unique(np.concatenate(grown))
-        growth = growth[growth >= least]
-        blocks, groups, best = np.zeros_like(growth), np.zeros_like(growth), []
-        for level, needs in zip(node.left, grown, strict=True):
+        needed = tuple(np.maximum(level.planes, node.planes) @ weights for level in node.left)
+        least = max(int(needs.min()) for needs in needed)
+        block_bytes = np.unique(np.concatenate(needed))
+        block_bytes = block_bytes[block_bytes >= least]
+        blocks, groups, best = np.zeros_like(block_bytes), np.zeros_like(block_bytes), []
+        for level, needs in zip(node.left, needed, strict=True):
             order = np.argsort(needs, kind="stable")
-            until = np.searchsorted(needs[order], growth, side="right") - 1
+            until = np.searchsorted(needs[order], block_bytes, side="right") - 1
             # Of equally few blocks, those that are not moved.
             cost = level.blocks[order] * self.scale + level.moved[order]
             fewest = np.minimum.accumulate(cost)
@@ -224,11 +219,11 @@ class _Search:
             best.append(order[place[until]])
             blocks += level.blocks[best[-1]]
             groups += np.minimum.accumulate(level.splits[order])[until]
-        return _Curve(growth, grown, tuple(best), blocks, groups)
+        return _Curve(block_bytes, needed, tuple(best), blocks, groups)
 
     def costs(self, node: _Node, curve: _Curve) -> Integers:
-        """What a grouping below ``node`` costs at least, at each growth."""
-        held = (node.block + curve.growth) * (node.blocks + curve.blocks)
+        """What a grouping below ``node`` costs at least, for each size of a block."""
+        held = curve.block_bytes * (node.blocks + curve.blocks)
         costs: Integers = np.maximum(held, self.choices.needed_bytes) * self.scale + node.moved
         return costs
 
@@ -242,9 +237,9 @@ class _Search:
         promising = self.costs(node, curve) < self.known[node.groups + curve.groups]
         if not promising.any():
             return
-        assigned = np.broadcast_to(node.assigned, (len(curve.growth), len(node.assigned)))
-        groups = np.full(len(curve.growth), node.groups)
-        moved = np.full(len(curve.growth), node.moved)
+        sizes = len(curve.block_bytes)
+        assigned = np.broadcast_to(node.assigned, (sizes, len(node.assigned)))
+        groups, moved = np.full(sizes, node.groups), np.full(sizes, node.moved)
         for level, best in zip(node.left, curve.best, strict=True):
             assigned = np.maximum(assigned, level.assigned[best])
             groups = groups + level.splits[best]
@@ -291,16 +286,16 @@ class _Search:
 
     def promising(self, node: _Node, curve: _Curve) -> list[int]:
         """Options of the first level that may lead to something better, the best bound first."""
-        level, needs = node.left[0], curve.grown[0]
+        level, needs = node.left[0], curve.needed[0]
         own = level.blocks[curve.best[0]]
         others = curve.blocks - own
         fewest = np.minimum.accumulate(level.splits[np.argsort(needs)])
-        until = np.searchsorted(np.sort(needs), curve.growth, side="right") - 1
+        until = np.searchsorted(np.sort(needs), curve.block_bytes, side="right") - 1
         other_groups = curve.groups - fewest[until]
-        held = (node.block + curve.growth) * (node.blocks + others + level.blocks[:, None])
+        held = curve.block_bytes * (node.blocks + others + level.blocks[:, None])
         costs = held * self.scale + node.moved + level.moved[:, None]
         groups = node.groups + other_groups + level.splits[:, None]
-        allowed = curve.growth >= needs[:, None]
+        allowed = curve.block_bytes >= needs[:, None]
         is_open = (allowed & (costs < self.known[groups])).any(axis=1)
         lowest = np.where(allowed, costs, np.iinfo(np.int64).max).min(axis=1)
         order = np.argsort(lowest, kind="stable")
@@ -310,13 +305,11 @@ class _Search:
         left = _with_other_sizes(node.left[1:], level, int(level.sizes[option]))
         if left is None:
             return None
-        planes = np.maximum(node.planes, level.planes[option])
         return _Node(
             (*node.chosen, (level, option)),
             left,
-            planes,
+            np.maximum(node.planes, level.planes[option]),
             np.maximum(node.assigned, level.assigned[option]),
-            int(planes @ self.choices.weights),
             node.blocks + int(level.blocks[option]),
             node.groups + int(level.splits[option]),
             node.moved + int(level.moved[option]),

@@ -243,7 +243,7 @@ def test_no_bound_is_above_the_best_where_ways_to_put_types_together_are_left_ou
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mkv_ascend.layout.search.PARTITION_LIMIT", limit)
         frontier = search(types, REQUEST)
-    assert frontier.exhaustive == (ways <= limit)
+    assert frontier.exhaustive is (ways <= limit)
     for groups in best:
         fewest = min(held for count, held in best.items() if count <= groups)
         assert frontier.bound_bytes(groups) <= fewest
@@ -512,6 +512,17 @@ def test_no_layers_are_no_groupings() -> None:
     assert search((), REQUEST).candidates == ()
     with pytest.raises(ValueError, match="a layer type without layers"):
         search((LayerType(HOLDINGS[0], (16,), (2,), (), False, None, 0),), REQUEST)
+
+
+def test_one_token_is_the_smallest_block() -> None:
+    """Of states, for instance, whose block is one of them."""
+    options = GroupingOptions(max_block_size=1)
+    (group,) = group_layers([layer("a", sizes=(1, 2))], REQUEST, options).groups
+    assert group.block_size == 1
+    with pytest.raises(GroupingError, match="max_block_size is 0; allowed: 1 or more"):
+        GroupingOptions(max_block_size=0)
+    with pytest.raises(ValueError, match="at least one positive block size"):
+        layer("a", sizes=(1, 0))
 
 
 def test_choices_of_block_sizes() -> None:

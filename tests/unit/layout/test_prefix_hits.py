@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mkv_ascend.layout.grouping import GroupingOptions, _by_type, group_layers
+from mkv_ascend.layout.grouping import LEAST_GAIN, GroupingOptions, _by_type, group_layers
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.objective import Objective
 from mkv_ascend.layout.requirements import LayerRequirements
@@ -80,14 +80,47 @@ def test_a_hash_makes_hits_coarser() -> None:
     assert second.block_sizes == (48,)
 
 
-@pytest.mark.parametrize("limit", [None, 0.5])
-def test_what_coarser_hits_are_worth_keeps_to_the_limit_of_padding(limit: float | None) -> None:
-    """Beyond the limit four groups would hold less, with blocks that are as large."""
-    layers = [layer(f"t{index}", 4, WINDOW, (16, 32, 64)) for index in range(3)]
-    layers.append(layer("d0", 16, sizes=(16, 32, 64)))
+FOUR = [layer(f"t{index}", 4, WINDOW, (16, 32, 64)) for index in range(3)]
+FOUR.append(layer("d0", 16, sizes=(16, 32, 64)))
+
+
+def packed_layers() -> list[LayerRequirements]:
+    """Eight pages of three sizes: the fewest groups hold more than pages that vLLM pads."""
+    wider, fields = Retention(RetentionKind.WINDOW, 256), {"takes_strides": True, "is_packed": True}
+    found = [layer(f"t{i}", 128, wider, (16, 32, 64), **fields) for i in range(3)]
+    found += [layer(f"d{i}", 48, WINDOW, (32, 64), **fields) for i in range(4)]
+    return [*found, layer("d4", 24, WINDOW, (32, 64), **fields)]
+
+
+@pytest.mark.parametrize(
+    ("layers", "limit"),
+    [
+        (FOUR, None),
+        # Beyond the limit four groups would hold less, with blocks that are as large.
+        (FOUR, 0.5),
+        (packed_layers(), None),
+    ],
+)
+def test_what_coarser_hits_are_worth_is_what_the_option_then_gives(
+    layers: list[LayerRequirements], limit: float | None
+) -> None:
     options = GroupingOptions(max_padding_fraction=limit)
     coarser = group_layers(layers, REQUEST, options).coarser
     assert coarser is not None
     largest = coarser.max_block_size
     asked = GroupingOptions(max_padding_fraction=limit, max_block_size=largest)
     assert group_layers(layers, REQUEST, asked).cost == coarser.cost
+
+
+def test_what_larger_blocks_save_beyond_the_limit_of_padding_is_not_named() -> None:
+    """Three groups of coarser blocks hold less than the two that are within the limit."""
+    layers = [layer("t0", 2, WINDOW), *(layer(f"t{i}", 4, sizes=(16, 32, 64)) for i in (1, 2))]
+    limit = 0.2
+    grouping = group_layers(layers, REQUEST, GroupingOptions(max_padding_fraction=limit))
+    unlimited = group_layers(layers, REQUEST, GroupingOptions(max_block_size=64)).cost
+    assert (grouping.cost.groups, unlimited.groups) == (2, 3)
+    assert unlimited.price < grouping.cost.price * (1 - LEAST_GAIN)
+    assert grouping.coarser is None
+    for size in (32, 64):
+        asked = GroupingOptions(max_padding_fraction=limit, max_block_size=size)
+        assert group_layers(layers, REQUEST, asked).cost == grouping.cost

@@ -7,6 +7,9 @@ long as the search sees everything, and worse answers where it is cut short.
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +17,7 @@ from hypothesis import strategies as st
 
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 from mkv_ascend.layout.search import LARGEST_COST, NODE_LIMIT, _Curve, _Node, _Search, search
-from mkv_ascend.layout.search_options import Choices, LayerType, Level
+from mkv_ascend.layout.search_options import Choices, Integers, LayerType, Level, Plane
 
 REQUEST = Request(tokens=1024, tokens_per_step=4)
 ALL, WINDOW = Retention(RetentionKind.ALL), Retention(RetentionKind.WINDOW, 64)
@@ -48,34 +51,34 @@ def models(draw: st.DrawFn) -> tuple[LayerType, ...]:
     return tuple(layers(*kind) for kind in found)
 
 
-def grown_by(searched: _Search, node: _Node, level: Level, option: int) -> int:
-    """Bytes that a block of the node grows by if this option is taken."""
+def bytes_with(searched: _Search, node: _Node, level: Level, option: int) -> int:
+    """Bytes of a block of the node if this option is taken."""
     planes = np.maximum(level.planes[option], node.planes)
-    return int(planes @ searched.choices.weights) - node.block
+    return int(planes @ searched.choices.weights)
 
 
 def assert_curve(searched: _Search, node: _Node, curve: _Curve) -> None:
-    """As plain loops: for each growth the fewest blocks and groups, and what has so few blocks."""
+    """As plain loops: for each size of a block the fewest blocks and groups, and what has these."""
     options = [range(len(level.bundles)) for level in node.left]
     needs = [
-        [grown_by(searched, node, level, option) for option in found]
+        [bytes_with(searched, node, level, option) for option in found]
         for level, found in zip(node.left, options, strict=True)
     ]
-    assert [list(one) for one in curve.grown] == needs
+    assert [list(one) for one in curve.needed] == needs
     least = max(min(each) for each in needs)
-    assert list(curve.growth) == sorted({n for each in needs for n in each if n >= least})
+    assert list(curve.block_bytes) == sorted({n for each in needs for n in each if n >= least})
     costs = searched.costs(node, curve)
-    for row, growth in enumerate(curve.growth):
+    for row, size in enumerate(curve.block_bytes):
         blocks = groups = 0
         for level, each, best in zip(node.left, needs, curve.best, strict=True):
-            fitting = [option for option, need in enumerate(each) if need <= growth]
-            # Of equally few blocks those that move the fewest layers, then those that grow least.
+            fitting = [option for option, need in enumerate(each) if need <= size]
+            # Of equally few blocks those that move the fewest layers, then the smallest.
             expected = min(fitting, key=lambda i: (level.blocks[i], level.moved[i], each[i], i))
             assert best[row] == expected
             blocks += level.blocks[expected]
             groups += min(level.splits[option] for option in fitting)
         assert (curve.blocks[row], curve.groups[row]) == (blocks, groups)
-        held = (node.block + growth) * (node.blocks + blocks)
+        held = size * (node.blocks + blocks)
         needed = max(held, searched.choices.needed_bytes)
         assert costs[row] == needed * searched.scale + node.moved
 
@@ -84,22 +87,22 @@ def options_by_bound(searched: _Search, node: _Node, curve: _Curve) -> list[int]
     """As plain loops: what may lead to something better, the least that it may cost first."""
     level = node.left[0]
 
-    def growth(of: Level, option: int) -> int:
-        return grown_by(searched, node, of, option)
+    def needed(of: Level, option: int) -> int:
+        return bytes_with(searched, node, of, option)
 
     found = []
     for option in range(len(level.bundles)):
-        own = growth(level, option)
+        own = needed(level, option)
         bounds, is_open = [], False
-        for grown in (int(one) for one in curve.growth if own <= one):
+        for size in (int(one) for one in curve.block_bytes if own <= one):
             blocks = node.blocks + int(level.blocks[option])
             groups = node.groups + int(level.splits[option])
             for other in node.left[1:]:
-                fitting = [i for i in range(len(other.bundles)) if growth(other, i) <= grown]
+                fitting = [i for i in range(len(other.bundles)) if needed(other, i) <= size]
                 blocks += min(int(other.blocks[i]) for i in fitting)
                 groups += min(int(other.splits[i]) for i in fitting)
             moved = node.moved + int(level.moved[option])
-            bounds.append((node.block + grown) * blocks * searched.scale + moved)
+            bounds.append(size * blocks * searched.scale + moved)
             is_open = is_open or bounds[-1] < int(searched.known[groups])
         if is_open:
             found.append((min(bounds), option))
@@ -157,6 +160,72 @@ def test_all_choices_of_two_levels_are_one_node_beside_the_root() -> None:
     # Together they are as good as anything can be: the root says so.
     assert search((layers(8, (8, 1)), window), REQUEST).nodes == 1
     assert search((layers(8, (8, 1)), layers(9, (2, 2), WINDOW)), REQUEST).nodes == 2
+
+
+def test_what_is_decided_leaves_other_block_sizes_to_its_table_and_all_to_others() -> None:
+    """Bundles of one table with blocks of one size are one bundle, which is looked at as such."""
+    types = (layers(5, (8, 1)), layers(4, (2, 2)), layers(3, (4, 4)), layers(2, (4, 4), WINDOW))
+    searched = _Search(Choices(types, REQUEST), NODE_LIMIT)
+    levels = max(searched.choices.partitions(), key=len)
+    node = searched.root(levels)
+    level, left = node.left[0], node.left[1:]
+    assert len(left) == 3
+    for option, bundle in enumerate(level.bundles):
+        child = searched.child(node, level, option)
+        assert child is not None
+        for before, after in zip(left, child.left, strict=True):
+            taken = bundle.block_size if before.table == level.table else None
+            kept = tuple(one for one in before.bundles if one.block_size != taken)
+            assert after.bundles == kept
+            assert len(kept) < len(before.bundles) or before.table != level.table
+
+
+def test_what_has_no_block_size_left_is_no_grouping() -> None:
+    types = [layers(count, (size, size), sizes=(16,)) for count, size in ((5, 8), (4, 2))]
+    searched = _Search(Choices((*types, layers(2, (4, 4), WINDOW)), REQUEST), NODE_LIMIT)
+    levels = [searched.choices.level(0, (index,)) for index in (0, 1)]
+    node = searched.root(tuple(level for level in levels if level is not None))
+    assert searched.child(node, node.left[0], 0) is None
+
+
+def test_each_pair_of_the_last_two_levels_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many are computed in one go."""
+    monkeypatch.setattr("mkv_ascend.layout.search.PAIRS_AT_ONCE", 20)
+    searched = _Search(Choices((layers(8, (8, 1)), layers(9, (2, 2), WINDOW)), REQUEST), NODE_LIMIT)
+    (levels,) = searched.choices.partitions()
+    node, compare, times = searched.root(levels), searched.compare, 0
+    seen: list[tuple[int, ...]] = []
+
+    def compared(node: _Node, levels: tuple[Level, ...], options: tuple[Integers, ...]) -> None:
+        nonlocal times
+        times += 1
+        seen.extend(zip(*(option.tolist() for option in options), strict=True))
+        compare(node, levels, options)
+
+    searched.compare = compared  # type: ignore[method-assign]
+    searched.finish(node)
+    first, second = (range(len(level.bundles)) for level in node.left)
+    assert sorted(seen) == list(itertools.product(first, second))
+    assert times > 2
+
+
+def test_assigned_planes_are_what_the_fullest_group_holds_of_each() -> None:
+    """Counted layer by layer, of planes that other layers need as well. Up to 16 groups by load."""
+    kinds = (layers(16, (8, 1), sizes=(16,)), layers(4, (8, 8), sizes=(16,)))
+    choices = Choices((*kinds, layers(3, (5, 7), WINDOW, sizes=(16,))), REQUEST)
+    level = choices.level(0, (0, 1))
+    assert level is not None
+    assert [choices.types[index] for index in (0, 1)] == list(kinds)
+    for bundle, assigned in zip(level.bundles, level.assigned.tolist(), strict=True):
+        held = [Counter[Plane]() for _ in range(bundle.splits)]
+        for index, groups in zip(bundle.types, bundle.group_of_layers(choices.types), strict=True):
+            for group in groups:
+                held[group].update(choices.types[index].planes(16))
+        assert assigned == [max(one[plane] for one in held) for plane in choices.plane_index]
+    by_load = {bundle.splits: bundle.by_load for bundle in level.bundles}
+    # Assigned in turn, three of 17 groups hold three planes of 128 bytes, where two would do.
+    assert by_load[16]
+    assert not by_load[17]
 
 
 def test_what_64_bits_do_not_hold_is_refused() -> None:
