@@ -113,7 +113,52 @@ _WITHOUT = "return Cost(len(groups), blocks * block_bytes, "
 _WIDEST = "widest = max((pool.bytes_per_block for pool in report.plan.pools), default="
 _WIDTH = "width = max((len(word) for word, _ in report.subjects), default="
 
+_PADDED = "padded_rows: int="
+_OF_STRATEGY = f"def function(self, target: TargetOutput, {_PADDED}"
+_OF_PLAN = f"def function(self, target: TargetOutput, buffers: DraftBuffers, {_PADDED}"
+_NO_PADDING = "a first pass has a row at least, so it is not padded to one"
+
+_LATER_LENGTHS = "the host does not know them yet: what it knows later replaces them in any batch"
+_WINDOW = (
+    "    return PassBatch(index=0, requests=requests, rows=rows, input_rows=input_rows, "
+    "rows_across_ranks=rows_across_ranks, query_start_loc=self._starts[:requests + 1], "
+    "query_start_loc_host=self._host_starts[:requests + 1], longest_row=size, lengths={}, "
+    "host_lengths={}, length_bounds={}, positions=self._draft.buffers.positions[:rows], "
+    "slots=tuple(self._slots[:groups * rows].view(groups, rows)), tables=later.tables, "
+    "common=target.common, causal=False)"
+)
+_LENGTHS = ("later.lengths[0]", "target.host_lengths", "target.length_bounds")
+_WINDOWS = [
+    (f"-{_WINDOW.format(*_LENGTHS)}", f"+{_WINDOW.format(*others)}")
+    for others in (
+        ("None", *_LENGTHS[1:]),
+        ("later.lengths[1]", *_LENGTHS[1:]),
+        (_LENGTHS[0], "None", _LENGTHS[2]),
+        (*_LENGTHS[:2], "None"),
+    )
+]
+
 EQUIVALENT: dict[tuple[str, str], str] = {
+    **{
+        (f"drafting.{strategy}ǁlay_out", f"-{_OF_STRATEGY}0) -> int:\n+{_OF_STRATEGY}1) -> int:"): (
+            _NO_PADDING
+        )
+        for strategy in (
+            "attention_strategy.xǁAttentionStrategy",
+            "mask_tokens_strategy.xǁMaskTokensStrategy",
+            "recurrent_strategy.xǁRecurrentStrategy",
+        )
+    },
+    (
+        "drafting.plan.xǁDraftPlanǁexpand",
+        f"-{_OF_PLAN}0) -> int:\n+{_OF_PLAN}1) -> int:",
+    ): _NO_PADDING,
+    **{
+        ("drafting.mask_tokens_strategy.xǁMaskTokensStrategyǁ_batch", "\n".join(window)): (
+            _LATER_LENGTHS
+        )
+        for window in _WINDOWS
+    },
     ("attention.catalog.x_find", f"{_NEAR})"): _NEAREST,
     ("attention.catalog.x_find", f"{_NEAR}, n=2)"): _NEAREST,
     (

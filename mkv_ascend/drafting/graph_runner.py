@@ -165,7 +165,7 @@ class GraphRunner:
         """
         plan = self.proposal.plan
         numbers = plan.row_numbers.new_tensor(range(each, 2 * each))
-        lengths = torch.full((requests,), 2 * each, dtype=torch.int32)
+        lengths = torch.full((requests,), 2 * each, dtype=torch.int32, device="cpu")
         positions = numbers.repeat(requests)
         rope = self.proposal.draft.buffers.rope_positions
         return TargetOutput(

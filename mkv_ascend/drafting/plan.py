@@ -96,7 +96,9 @@ class DraftPlan:
         self._lengths = integers(passes * rows)
         self._slots = integers(passes * groups * rows)
         pinned = device.type != "cpu"
-        self._host_lengths = torch.zeros(passes * rows, dtype=torch.int32, pin_memory=pinned)
+        self._host_lengths = torch.zeros(
+            passes * rows, dtype=torch.int32, device="cpu", pin_memory=pinned
+        )
         self.first_slots = integers(groups, rows)
         self.first_lengths = integers(sizes.max_requests)
         self.first_query_start_loc = integers(sizes.max_requests + 1)
@@ -107,7 +109,7 @@ class DraftPlan:
         self.masked_mask = torch.zeros(rows, dtype=torch.bool, device=device)
         # A view of these is a count on the device that needs no copy at run time.
         self.counts = torch.arange(sizes.max_requests + 1, dtype=torch.int32, device=device)
-        self.host_counts = torch.arange(sizes.max_requests + 1, dtype=torch.int32)
+        self.host_counts = torch.arange(sizes.max_requests + 1, dtype=torch.int32, device="cpu")
         self.row_numbers = torch.arange(rows, dtype=torch.int32, device=device)
         self.later_passes = functools.lru_cache(maxsize=128)(self._later_passes)
         self.tables = functools.lru_cache(maxsize=128)(self._tables)

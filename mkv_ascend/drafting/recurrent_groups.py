@@ -95,11 +95,10 @@ class RecurrentGroups:
         self._tables = list(block_tables)
         device = block_tables[0].device
         self._ones = torch.ones(requests, dtype=torch.int32, device=device)
-        self._none_begins = torch.zeros(requests, dtype=torch.bool)
+        self._none_begins = torch.zeros(requests, dtype=torch.bool, device="cpu")
         self._to_commit = torch.ones(requests, dtype=torch.int64, device=device)
-        self._target_rows = TargetRows(
-            self._none_begins, torch.zeros(requests, dtype=torch.int32), self._ones
-        )
+        self._target_rows: TargetRows
+        """Of the latest first pass; nothing reads it before there was one."""
         alike: dict[Hashable, list[int]] = {}
         for index, group in enumerate(self.groups):
             alike.setdefault(group.builder.need(), []).append(index)

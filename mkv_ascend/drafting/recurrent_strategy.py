@@ -70,7 +70,7 @@ class RecurrentStrategy:
         """See ``Strategy``; the graph gets tables and metadata of recurrent layers of its own."""
         states = self._for_graph(target.requests)
         batch = self._planner.first_batch(target, rows)
-        attention = self._planner.captured(replace(batch, length_bounds=target.length_bounds))
+        attention = self._planner.captured(batch)
         passes = self._with_recurrent(attention, states, None)
         later = passes.later()
         refresh = Refresh(self, states, attention.refresh)
@@ -86,6 +86,7 @@ class RecurrentStrategy:
             self._rejected[: target.requests].zero_()
         else:
             self._rejected[: target.requests] = target.num_rejected[: target.requests]
+        self._planner.draft.embed(rows, target.multimodal)
 
     def lengths(
         self, target: TargetOutput, padding: int, later: LaterPasses | None

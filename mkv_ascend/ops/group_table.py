@@ -46,7 +46,7 @@ def group_table(block_tables: Sequence[torch.Tensor], block_sizes: Sequence[int]
                 f"group_table: block_sizes[{index}] is {size}; it must be a whole number from 1 on"
             )
         rows.append([table.data_ptr(), table.stride(0), table.shape[1], size])
-    return torch.tensor(rows, dtype=torch.int64).to(block_tables[0].device)
+    return torch.tensor(rows, dtype=torch.int64, device="cpu").to(block_tables[0].device)
 
 
 def slots_of(

@@ -33,6 +33,19 @@ def test_lengths_are_numbers_of_tokens_that_ranks_were_dealt(case, lengths):
         shares = ContextShares(ranks, rank, interleave)
         assert shares.lengths(given_lengths).tolist() == expected
         assert shares.own_lengths(given_lengths).tolist() == [row[rank] for row in expected]
+        # As operators take them.
+        assert shares.lengths(given_lengths).dtype is given_lengths.dtype
+        assert shares.own_lengths(given_lengths).dtype is given_lengths.dtype
+
+
+def test_shares_lie_where_the_lengths_lie():
+    """Whatever the default device is."""
+    shares = ContextShares(2, 1, 4)
+    lengths = torch.tensor([5, 13], dtype=torch.int32)
+    with torch.device("meta"):
+        assert shares.lengths(lengths).tolist() == [[4, 1], [8, 5]]
+        hidden = shares.hidden_keys(lengths, 6)
+    assert hidden.tolist() == [[False, False, True, True, True, True], [False] * 6]
 
 
 @settings(max_examples=60, deadline=None)

@@ -240,6 +240,42 @@ def test_rows_of_padding_after_the_first_pass_write_to_no_slot(writes_rejected):
     assert plan.expand(*inputs, own_rows - 1) == own_rows
 
 
+@pytest.mark.parametrize("max_model_len", [23, 24, 25, 40])
+def test_rejected_rows_write_up_to_the_ends_of_the_sequence_and_of_the_table(max_model_len):
+    """The table ends with token 24: the rows of both requests go beyond one of the two ends."""
+    tables = [[list(range(COLUMNS * row, COLUMNS * row + COLUMNS)) for row in range(4)]]
+    given = {"computed": [19, 18], "given": [6, 7], "rejected": [5, 6]}
+    case = simple_case(
+        **given, tables=tables, block_sizes=[4], max_model_len=max_model_len, writes_rejected=True
+    )
+    plan, inputs, _ = planned(case)
+    # Of each request the token that is kept, the one that was sampled, and the rejected ones.
+    positions = [*range(19, 26), *range(18, 26)]
+    assert plan.expand(*inputs) == len(positions)
+    expected = [
+        slot(tables[0], 4, int(index >= 7), position, max_model_len)
+        for index, position in enumerate(positions)
+    ]
+    assert plan.first_slots[0, : len(positions)].tolist() == expected
+    assert expected.count(-1) == 2 * (26 - min(max_model_len, 24))
+
+
+def test_a_plan_lies_where_its_tables_lie_whatever_the_default_device_is():
+    """What the host reads stays on the host. Hosts set a default device while they load models."""
+    case = simple_case(writes_rejected=True)
+    plan, inputs, _ = planned(case)
+    with torch.device("meta"):
+        other = DraftPlan(plan.sizes, plan.block_tables, case["block_sizes"])
+    for made in (plan, other):
+        made.expand(*inputs)
+        made.copy_lengths(made.plan_later(2, 2))
+    tensors = {name: value for name, value in vars(plan).items() if torch.is_tensor(value)}
+    assert len(tensors) > 10
+    for name, value in tensors.items():
+        assert vars(other)[name].dtype == value.dtype
+        assert vars(other)[name].equal(value)
+
+
 def test_a_pass_of_padding_alone_writes_to_no_slot():
     plan, inputs, _ = planned(simple_case())
     buffers = inputs[1]
