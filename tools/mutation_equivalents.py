@@ -23,6 +23,10 @@ _EACH_TYPE = "both have one for each type of the bundle"
 
 LENIENT_LOOPS: dict[tuple[str, str], str] = {
     (
+        "drafting.needs.xǁNeedsǁlater_passes",
+        "zip(made, per_pass",
+    ): "a builder makes metadata for each of the later passes that it is given",
+    (
         "drafting.plan.xǁDraftPlanǁ_write_slots_of_rejected",
         "zip(self.first_slots, self.block_tables, self._block_sizes",
     ): _ALL_GROUPS,
@@ -247,6 +251,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "layout.report_text.x_text",
         f"-    {_WIDTH}0)\n+    {_WIDTH}None)",
     ): "without subjects there is no line of this width",
+    (
+        "drafting.needs.xǁLaterMetadataǁ_pass",
+        "-        if index > 0:\n+        if index >= 0:",
+    ): "a copy for the slots and the table that it was built with says the same",
     (
         "drafting.strategy.xǁStrategyǁlay_out",
         "-def function(self, target: TargetOutput, padded_rows: int=0) -> int:\n"

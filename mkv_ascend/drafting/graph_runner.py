@@ -237,11 +237,11 @@ class GraphRunner:
         """The smallest graph for a batch whose requests all verify as many draft tokens."""
         # As a list: a few operations on a small tensor take longer than all the rest here.
         starts: list[int] = target.query_start_loc_host.tolist()
-        each = starts[1] - starts[0]
+        each = starts[1]
         asked = self.shape(target.requests, each - 1, tokens)
         alike = [shape for shape in self.captured if shape[1:] == asked[1:]]
         enough = [shape for shape in alike if shape.requests >= asked.requests]
-        if starts != [starts[0] + each * request for request in range(len(starts))]:
+        if starts != [each * request for request in range(len(starts))]:
             return Eager.MIXED_BATCH
         if not enough:
             return Eager.TOO_MANY_REQUESTS if alike else Eager.MIXED_BATCH

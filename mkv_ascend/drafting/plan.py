@@ -103,7 +103,6 @@ class DraftPlan:
         self.first_lengths = integers(sizes.max_requests)
         self.first_query_start_loc = integers(sizes.max_requests + 1)
         self.next_positions = integers(rows)
-        self._positions_before = integers(rows)
         self.hidden_rows = integers(rows)
         self.rejected_mask = torch.zeros(rows, dtype=torch.bool, device=device)
         self.masked_mask = torch.zeros(rows, dtype=torch.bool, device=device)
@@ -217,7 +216,7 @@ class DraftPlan:
         later = self.later_passes(rows, requests)
         first = self.next_positions[:rows]
         if self.sizes.keeps_position:
-            first = torch.sub(first, 1, out=self._positions_before[:rows])
+            first = first - 1
         arguments = DraftPlanArguments(
             first,
             self.counts[requests : requests + 1],

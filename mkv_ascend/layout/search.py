@@ -160,7 +160,6 @@ class _Search:
         roots = []
         for count, levels in enumerate(self.choices.partitions()):
             if count == PARTITION_LIMIT:
-                self.exhaustive = False
                 self.leave(self.root(self.choices.heaviest()))
                 break
             roots.append(self.root(levels))

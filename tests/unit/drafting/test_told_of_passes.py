@@ -200,6 +200,32 @@ def test_graphs_are_captured_with_a_verify_step_that_begins_no_request(kind: str
     assert strategy.may_replay(target)
 
 
+class PlannedError(Exception):
+    """What a test wants to see was planned; nothing need run."""
+
+
+@torch.inference_mode()
+def test_a_verify_step_has_a_position_on_each_axis() -> None:
+    """M-RoPE; the fake has one axis, so nothing is captured."""
+    engine = Engine(Case("attention", K))
+    rope = torch.full((3, 160), 99, dtype=torch.int32)
+    engine.draft.buffers = replace(engine.draft.buffers, rope_positions=rope)
+    strategy: Any = engine.proposal.strategy
+
+    def plan_captured(target: TargetOutput, rows: int) -> Any:
+        assert target.rope_positions is not None
+        assert target.rope_positions.dtype == torch.int32
+        assert target.rope_positions.tolist() == [target.positions.tolist()] * 3
+        # The first pass has a row more for each request.
+        each = list(range(K + 1, 2 * (K + 1) + 1))
+        assert rope[:, :rows].tolist() == [each * 2] * 3
+        raise PlannedError
+
+    strategy.plan_captured = plan_captured
+    with pytest.raises(PlannedError):
+        engine.graphs.capture(engine.graphs.shape(2))
+
+
 @torch.inference_mode()
 def test_drafts_of_a_graph_lie_where_the_plan_lies() -> None:
     engine = Engine(Case("attention", K))
