@@ -256,6 +256,18 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "-        if index > 0:\n+        if index >= 0:",
     ): "a copy for the slots and the table that it was built with says the same",
     (
+        "drafting.plan.xǁDraftPlanǁ__init__",
+        "-    self.host_counts = torch.arange("
+        "sizes.max_requests + 1, dtype=torch.int32, device='cpu')\n"
+        "+    self.host_counts = torch.arange("
+        "sizes.max_requests + 2, dtype=torch.int32, device='cpu')",
+    ): "a batch reads no more counts than it has requests",
+    (
+        "drafting.plan.xǁDraftPlanǁexpand",
+        "-        self._write_slots_of_rejected(requests, rows)\n"
+        "+        self._write_slots_of_rejected(requests, None)",
+    ): "rows behind those of all requests are no request's, and keep their slots",
+    (
         "drafting.strategy.xǁStrategyǁlay_out",
         "-def function(self, target: TargetOutput, padded_rows: int=0) -> int:\n"
         "+def function(self, target: TargetOutput, padded_rows: int=1) -> int:",
