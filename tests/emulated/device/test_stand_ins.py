@@ -95,8 +95,6 @@ def test_what_is_not_emulated_says_so() -> None:
         acl.rt.malloc(0, 0)
     with pytest.raises(NotImplementedError, match=r"torch_npu\.profiler\.profile"):
         torch_npu.profiler.profile()
-    with pytest.raises(NotImplementedError, match="rebuild_npu_tensor"):
-        torch_npu.multiprocessing.reductions.rebuild_npu_tensor()
 
 
 def test_transformers_loads_a_vision_model_without_torchvision() -> None:

@@ -69,6 +69,7 @@ def install(torch_npu: ModuleType) -> None:
     importlib.import_module("emulated_npu.custom_operators").install()
     fla_npu_ascendc.install()
     importlib.import_module("emulated_npu.collectives").install()
+    importlib.import_module("emulated_npu.modules.reductions").install()
     importlib.import_module("emulated_npu.triton_interpreter").install(settings())
     torchvision_guard.install()
     _announce_in_this_and_forked_processes()
