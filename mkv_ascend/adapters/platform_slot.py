@@ -17,6 +17,8 @@ OURS = record(
         "vllm_ascend.worker.worker:NPUWorker.compile_or_warm_up_model",
         "vllm_ascend.worker.worker:NPUWorker.sleep",
         "vllm_ascend.worker.worker:NPUWorker.wake_up",
+        "vllm_ascend.worker.worker:NPUWorker.start_weight_update",
+        "vllm_ascend.worker.worker:NPUWorker.finish_weight_update",
         "vllm_ascend.worker.worker:NPUModelRunner",
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner.load_model",
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner.initialize_kv_cache",
@@ -43,12 +45,14 @@ OURS = record(
     "state update, which vllm-ascend never chooses, and exact lengths on the host if the builder "
     "of any layer reads them, not of the target's alone; a batch drafts on where one request is "
     "near the longest context. Of 0.30.0rc2 every key of additional_config becomes an argument "
-    "of AscendConfig, which refuses ours. A worker says what "
-    "it serves once it is warm. Before sleep that keeps no weights it copies the draft's to the "
-    "host, as nobody loads them again, and it zeroes caches that wake up with whatever is there.",
+    "of AscendConfig, which refuses ours. A worker says what it serves once it is warm. Before "
+    "sleep that keeps no weights it copies the draft's to the host, as nobody loads them again, "
+    "and it zeroes caches that wake up with whatever is there. Its transfer of weights from a "
+    "trainer knows the target alone (0.30.0rc2): a draft's begin with start_draft_weight_update, "
+    "as in vLLM, and the next ones are the target's again.",
     until="vLLM lets one platform plugin build on another, and vllm-ascend takes the classes of "
-    "its worker and its runner from options, leaves keys of other plugins alone, asks the builders "
-    "of all layers and calls initialize_mamba_ssu_backend",
+    "its worker and its runner from options, sends weights to drafts, leaves keys of other plugins "
+    "alone, asks the builders of all layers and calls initialize_mamba_ssu_backend",
     test=(
         "tests/emulated/platform/test_seat.py",
         "tests/emulated/platform/test_front_check.py",
@@ -59,6 +63,7 @@ OURS = record(
         "tests/emulated/models/test_backend_choice.py",
         "tests/emulated/recurrent/test_mamba_models.py",
         "tests/emulated/drafting/test_sleep.py",
+        "tests/emulated/drafting/test_new_weights.py",
     ),
 )
 """How classes of ours take part in vllm-ascend's processes."""

@@ -7,13 +7,26 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
     from vllm.config import VllmConfig
 
     from mkv_ascend.adapters.common.drafting.host import DraftHost
+
+
+class DraftWeights(Protocol):
+    """The host's module of that name."""
+
+    def aim(self, worker: Any) -> None:
+        """The next update of weights is for the target."""
+
+    def aim_at_draft(self, worker: Any, proposer: Any) -> None:
+        """The next update of weights is for what drafts, or says why it cannot be."""
+
+    def finish(self, worker: Any) -> None:
+        """An update of weights has ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +46,7 @@ class RunnerHost:
             but whose states stand where a verification left them.
         loaded: is called with the configuration and the device once the models are loaded.
         graphs_sleep: whether sleep mode drops captured graphs, to capture them anew at its end.
+        draft_weights: chooses what new weights are for; None where a draft is given none.
         memory_of_caches: in its block caches are allocated, and nothing else: sleep mode forgets
             what is allocated there.
     """
@@ -46,4 +60,5 @@ class RunnerHost:
     graphs_sleep: Callable[[], bool]
     least_drafts: int = 0
     loaded: Callable[[VllmConfig, torch.device], None] | None = None
+    draft_weights: DraftWeights | None = None
     memory_of_caches: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext

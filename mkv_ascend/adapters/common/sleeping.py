@@ -2,7 +2,7 @@
 """Sleep mode with a draft: what a worker must not lose while it sleeps, and must not find then.
 
 vllm-ascend takes the memory of weights and caches away. Level 1 keeps the weights on the host.
-Level 2 keeps nothing, because a trainer sends the target's weights again; nobody sends a draft's.
+Level 2 keeps nothing, because a trainer sends the target's weights again; few send a draft's.
 """
 
 from __future__ import annotations
@@ -23,9 +23,14 @@ WEIGHTS, CACHES = "weights", "kv_cache"
 
 
 class SleepingDraft:
-    """The draft's weights on the host, while its device has none."""
+    """The draft's weights on the host, while its device has none.
+
+    Attributes:
+        is_asleep: whether the memory of weights was taken away.
+    """
 
     def __init__(self) -> None:
+        self.is_asleep = False
         self._kept: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def fall_asleep(
@@ -39,6 +44,7 @@ class SleepingDraft:
             proposer: what drafts; None without speculation.
             assembly: whose graphs sleep; None if none do.
         """
+        self.is_asleep = True
         if assembly is not None:
             assembly.drop_captured()
         self.keep(level, getattr(proposer, "model", None), runner.model, runner.kv_caches)
@@ -77,6 +83,7 @@ class SleepingDraft:
             for tensor, kept in self._kept:
                 tensor.copy_(kept)
             self._kept = []
+            self.is_asleep = False
         if tags is None or CACHES in tags:
             zero(tensors_in(caches))
 

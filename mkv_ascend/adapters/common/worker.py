@@ -26,7 +26,7 @@ class MkvWorker(ascend_worker.NPUWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         adapter().patch_worker()
         super().__init__(*args, **kwargs)
-        self._sleeping_draft = SleepingDraft()
+        self.sleeping_draft = SleepingDraft()
 
     @override(OURS)
     def init_device(self) -> None:
@@ -57,14 +57,43 @@ class MkvWorker(ascend_worker.NPUWorker):
         """As vllm-ascend's, which knows neither the draft's graphs nor, at level 2, its weights."""
         runner, assembly = self.model_runner, self.assembly() if HOST.graphs_sleep() else None
         proposer = getattr(runner, "drafter", None)
-        self._sleeping_draft.fall_asleep(level, runner, proposer, assembly)
+        self.sleeping_draft.fall_asleep(level, runner, proposer, assembly)
         super().sleep(level)
 
     @override(OURS)
     def wake_up(self, tags: list[str] | None = None) -> None:
         """As vllm-ascend's; then caches and the draft are as they were."""
         super().wake_up(tags)
-        self._sleeping_draft.wake_up(tags, self.model_runner.kv_caches)
+        self.sleeping_draft.wake_up(tags, self.model_runner.kv_caches)
+
+    @override(OURS)
+    def start_weight_update(self, *args: Any, **kwargs: Any) -> None:
+        """Begin new weights of the target, whatever the last ones were for."""
+        if HOST.draft_weights is not None:
+            HOST.draft_weights.aim(self)
+        super().start_weight_update(*args, **kwargs)
+
+    @override(OURS)
+    def finish_weight_update(self) -> None:
+        """As vllm-ascend's; then what a draft makes of its weights is made of the new ones."""
+        super().finish_weight_update()
+        if HOST.draft_weights is not None:
+            HOST.draft_weights.finish(self)
+
+    def start_draft_weight_update(self) -> None:
+        """Begin new weights of the draft, as ``start_weight_update`` does for the target.
+
+        Raises:
+            NotImplementedError: the host cannot, or nothing drafts here.
+            RuntimeError: the draft sleeps.
+        """
+        if HOST.draft_weights is None:
+            raise NotImplementedError(
+                "new weights for a draft (start_draft_weight_update) were asked for; vLLM has them "
+                "from 0.30.0 on. Start the engine anew with the new draft."
+            )
+        HOST.draft_weights.aim_at_draft(self, getattr(self.model_runner, "drafter", None))
+        super().start_weight_update()
 
     def served(self) -> start_up.Served:
         """What this worker serves."""

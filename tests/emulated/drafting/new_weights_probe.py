@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine whose target gets other weights while requests run; prints what it did as JSON.
+"""An engine whose target or draft gets other weights while requests run; prints JSON of it.
 
 As trainers do it that let requests run on: pause, load, forget all cached keys, resume.
 """
@@ -11,7 +11,7 @@ import sys
 
 
 def main(asked):
-    from tests.support import engine, recorded_proposals
+    from tests.support import engine, recorded_proposals, reloading
 
     engine._do_not_trace()
     if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
@@ -38,7 +38,11 @@ def main(asked):
         step()
     before, proposed = dict(tokens), len(proposals)
     core.pause_scheduler("keep", clear_cache=False)
-    llm.collective_rpc("load_again", args=(asked["path"],))
+    if "sent" in asked:
+        refused = reloading.send_to_draft(llm, asked["path"], **asked["sent"])
+    else:
+        refused = None
+        llm.collective_rpc("load_again", args=(asked["path"],))
     core.reset_prefix_cache(reset_running_requests=True)
     core.resume_scheduler()
     while llm.llm_engine.has_unfinished_requests():
@@ -48,6 +52,7 @@ def main(asked):
         "tokens": [tokens[name] for name in names],
         "proposals": [dataclasses.asdict(proposal) for proposal in proposals],
         "proposed_before": proposed,
+        "refused": refused,
         "replays": llm.collective_rpc("draft_replays")[0]["replays"],
     }
     print(json.dumps(answer))

@@ -1,35 +1,107 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A target that is given other weights while requests run: drafts are right before and behind."""
+"""A target or a draft that is given other weights while requests run: drafts are right throughout.
+
+The draft's come by vLLM's transfer of weights from a trainer, the target's from another checkpoint.
+"""
 
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.support import engine, programs, reference
-from tests.support.loop_judgement import drafter_of
+from tests.support import engine, hosts, programs, reference, speculation
 from tests.support.pairs import TIES, scenario, text_prompts
 from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
 
 PROBE = Path(__file__).with_name("new_weights_probe.py")
 MAX_TOKENS, STEPS = 32, 5
+ENGINE = {
+    "async_scheduling": False,
+    "worker_extension_cls": "tests.support.reloading.Extension",
+    "additional_config": {"weight_nz_mode": 0},
+}
+GRAPHS = {"graphs": "FULL_DECODE_ONLY", "capture_sizes": (4, 8, 16)}
 
 
-def with_noise(model: Path, directory: Path) -> Path:
-    """A copy of a checkpoint, each of whose matrices is a little another one."""
+def with_noise(model: Path, directory: Path, only: str = "") -> Path:
+    """A copy of a checkpoint, each of whose matrices is a little another one.
+
+    ``only``: how the names of those begin; what a drafting layer shares with its target stays.
+    """
     shutil.copytree(model, directory)
     generator = torch.Generator().manual_seed(1)
     for file in directory.glob("*.safetensors"):
         weights = load_file(file)
         for name, weight in weights.items():
+            if not name.startswith(only) or (only and "embed" in name) or "shared_head" in name:
+                continue
             noise = torch.randn(weight.shape, generator=generator)
             weights[name] = (weight + 0.4 * weight.float().std() * noise).to(weight.dtype)
         save_file(weights, file, metadata={"format": "pt"})
     return directory
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What an engine did; tokens and proposals before the new weights and with them."""
+
+    answer: dict[str, Any]
+    tokens: tuple[list[reference.DraftProposal], list[reference.DraftProposal]]
+    proposals: tuple[list[reference.DraftProposal], list[reference.DraftProposal]]
+
+
+def ran(
+    case: engine.Scenario, runner: dict[str, str], target: str = "llama_target", **asked: Any
+) -> Ran:
+    """Run four prompts; after a few steps the engine gets new weights, as ``asked``."""
+    texts = text_prompts(model_directory(target))[2:6]
+    limits = {"steps": STEPS, "max_tokens": MAX_TOKENS}
+    request = {"engine": case.engine_arguments(), "prompts": texts, **limits, **asked}
+    answer = programs.answer_of(PROBE, request, runner)
+    first, later = [], []
+    for text, before, tokens in zip(texts, answer["before"], answer["tokens"], strict=True):
+        assert len(tokens) == MAX_TOKENS
+        assert tokens[: len(before)] == before
+        first.append(reference.DraftProposal(text, before))
+        later.append(reference.DraftProposal(text + before, tokens[len(before) :]))
+    assert all(len(part.tokens) >= 5 for part in [*first, *later])
+    proposals = [reference.DraftProposal(**proposal) for proposal in answer["proposals"]]
+    number = answer["proposed_before"]
+    return Ran(answer, (first, later), (proposals[:number], proposals[number:]))
+
+
+def wrong(checkpoint: Path, tokens: list[reference.DraftProposal]) -> int:
+    """Tokens that are not a model's greedy ones."""
+    return len(reference.check_drafts(checkpoint, tokens, near_tie()).wrong)
+
+
+def near_tie() -> float:
+    return TIES[engine.compared_dtype()][0]
+
+
+def judged(
+    drafter: speculation.Drafter, proposals: list[reference.DraftProposal]
+) -> reference.DraftReport:
+    return reference.judge(drafter.rows, proposals, near_tie())
+
+
+def assert_drafted_by(
+    old: speculation.Drafter, new: speculation.Drafter, result: Ran, graphs: bool
+) -> None:
+    """Every draft token is the old one's before the new weights, and the new one's with them."""
+    before, behind = result.proposals
+    for report in (judged(old, before), judged(new, behind)):
+        assert report.checked > 30
+        assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
+    assert len(judged(old, behind).wrong) > 5, "the judge notices"
+    assert (result.answer["replays"] > 10) == graphs
 
 
 @each_runner
@@ -38,43 +110,82 @@ def test_a_head_goes_on_with_new_weights(tmp_path, runner):
     old = model_directory("llama_target")
     new = with_noise(old, tmp_path / "new")
     case = scenario(
-        "llama_target",
-        "llama_eagle",
-        speculative={"method": "eagle"},
-        engine={
-            "async_scheduling": False,
-            "worker_extension_cls": "tests.support.reloading.Extension",
-            "additional_config": {"weight_nz_mode": 0},
-        },
-        graphs="FULL_DECODE_ONLY",
-        capture_sizes=(4, 8, 16),
+        "llama_target", "llama_eagle", speculative={"method": "eagle"}, engine=ENGINE, **GRAPHS
     )
-    texts = text_prompts(old)[2:6]
-    limits = {"steps": STEPS, "max_tokens": MAX_TOKENS, "path": str(new)}
-    asked = {"engine": case.engine_arguments(), "prompts": texts, **limits}
-    answer = programs.answer_of(PROBE, asked, runner)
+    result = ran(case, runner, path=str(new))
 
-    near_tie, _ = TIES[engine.compared_dtype()]
-    first, later = [], []
-    for text, before, tokens in zip(texts, answer["before"], answer["tokens"], strict=True):
-        assert len(tokens) == MAX_TOKENS
-        assert tokens[: len(before)] == before
-        first.append(reference.DraftProposal(text, before))
-        later.append(reference.DraftProposal(text + before, tokens[len(before) :]))
-    assert all(len(part.tokens) >= 5 for part in [*first, *later])
-    assert not reference.check_drafts(old, first, near_tie).wrong
-    assert not reference.check_drafts(new, later, near_tie).wrong
-    assert len(reference.check_drafts(old, later, near_tie).wrong) > 5, "the judge notices"
+    assert not wrong(old, result.tokens[0])
+    assert not wrong(new, result.tokens[1])
+    assert wrong(old, result.tokens[1]) > 5, "the judge notices"
+    drafters = [speculation.DraftHead(model_directory("llama_eagle"), it) for it in (old, new)]
+    assert_drafted_by(*drafters, result, graphs=True)
 
-    proposals = [reference.DraftProposal(**proposal) for proposal in answer["proposals"]]
-    number = answer["proposed_before"]
 
-    def judged(target, drafts):
-        drafter = drafter_of(target, "llama_eagle", "eagle", case.num_speculative_tokens)
-        return reference.judge(drafter.rows, drafts, near_tie)
+SENT = {**ENGINE, "weight_transfer_config": {"backend": "npu_ipc"}}
+only_on_0_30 = hosts.only_on("vllm_ascend_0_30", "vLLM 0.23.0 sends weights to targets alone")
 
-    for report in (judged(old, proposals[:number]), judged(new, proposals[number:])):
-        assert report.checked > 30
-        assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
-    assert len(judged(old, proposals[number:]).wrong) > 5, "the judge notices"
-    assert answer["replays"] > 10
+
+@each_runner
+@only_on_0_30
+def test_a_draft_is_sent_new_weights(tmp_path, runner):
+    target, draft = model_directory("llama_target"), model_directory("gemma3_draft")
+    new = with_noise(draft, tmp_path / "new")
+    case = scenario("llama_target", "gemma3_draft", engine=SENT)
+    result = ran(case, runner, path=str(new), sent={"packed": False})
+    for tokens in result.tokens:
+        assert not wrong(target, tokens)
+    assert_drafted_by(*map(speculation.DraftModel, (draft, new)), result, graphs=False)
+
+
+@each_runner
+@only_on_0_30
+def test_a_head_that_is_sent_embeddings_shares_its_targets(tmp_path, runner):
+    """In graphs. The target's own are taken, any others refused before they are anywhere."""
+    target, draft = model_directory("llama_target"), model_directory("llama_eagle3")
+    new = with_noise(draft, tmp_path / "new")
+    case = scenario(
+        "llama_target", "llama_eagle3", speculative={"method": "eagle3"}, engine=SENT, **GRAPHS
+    )
+    result = ran(case, runner, path=str(new), sent={"packed": True, "shared": str(target)})
+    assert "model.embed_tokens.weight that is not its target's" in result.answer["refused"]
+    for tokens in result.tokens:
+        assert not wrong(target, tokens)
+    drafters = [speculation.DraftHead(head, target) for head in (draft, new)]
+    assert_drafted_by(*drafters, result, graphs=True)
+
+
+@each_runner
+@only_on_0_30
+@pytest.mark.parametrize(
+    ("target", "draft", "method", "ours"),
+    [
+        ("llama_target", "deepseek_v2_draft", "draft_model", ""),
+        ("deepseek_v2_target", "deepseek_v3_mtp", "mtp", "model.layers.2."),
+        ("gpt_oss", "gpt_oss_dflash", "dflash", ""),
+    ],
+    ids=["MLA", "mtp", "dflash"],
+)
+def test_what_a_draft_makes_of_its_weights(tmp_path, runner, target, draft, method, ours):
+    """In graphs, which hold it: matrices of MLA's latents, of experts, of DFlash's context.
+
+    ``ours``: how names of the draft's weights begin, in a checkpoint with the target's.
+    """
+    old = model_directory(draft)
+    new = with_noise(old, tmp_path / "new", only=ours)
+    case = scenario(
+        draft if ours else target, draft, speculative={"method": method}, engine=SENT, **GRAPHS
+    )
+    result = ran(case, runner, target, path=str(new), sent={"packed": True, "only": ours})
+    for tokens in result.tokens:
+        assert not wrong(model_directory(target), tokens)
+    k = case.num_speculative_tokens
+    drafters = [drafter_at(model, model_directory(target), method, k) for model in (old, new)]
+    assert_drafted_by(*drafters, result, graphs=True)
+
+
+def drafter_at(checkpoint: Path, target: Path, method: str, k: int) -> speculation.Drafter:
+    if method == "draft_model":
+        return speculation.DraftModel(checkpoint)
+    if method == "dflash":
+        return speculation.DraftBlock(checkpoint, target, k)
+    return speculation.DraftHead(checkpoint, target)

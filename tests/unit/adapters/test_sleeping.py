@@ -47,6 +47,18 @@ def sleep(head: Head, level: int) -> SleepingDraft:
     return sleeping
 
 
+@pytest.mark.parametrize("level", [1, 2])
+def test_weights_sleep_until_they_are_woken_up(head: Head, level: int) -> None:
+    sleeping = SleepingDraft()
+    assert not sleeping.is_asleep
+    runner = SimpleNamespace(model=nn.Module(), kv_caches=head.kv_cache)
+    sleeping.fall_asleep(level, runner, SimpleNamespace(model=head), None)
+    sleeping.wake_up(["kv_cache"], head.kv_cache)
+    assert sleeping.is_asleep
+    sleeping.wake_up(None, head.kv_cache)
+    assert not sleeping.is_asleep
+
+
 def test_weights_are_as_they_were_behind_sleep_that_keeps_none(head: Head) -> None:
     before = [tensor.clone() for tensor in head.own()]
     sleeping = sleep(head, level=2)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from mkv_ascend.adapters.common.runner_host import RunnerHost
+from mkv_ascend.adapters.vllm_ascend_0_30.common import draft_weights
 from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.host import HOST
 from mkv_ascend.adapters.vllm_ascend_0_30.common.graphs_asleep import graphs_sleep
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.left_alone import (
@@ -35,5 +36,6 @@ RUNNER_HOST = RunnerHost(
     planned_specs=_planned_specs,
     limit_the_targets_pass=_limit_the_targets_pass,
     graphs_sleep=graphs_sleep,
+    draft_weights=draft_weights,
     least_drafts=1,  # The builder sees no verification where all rows have 0 drafts.
 )

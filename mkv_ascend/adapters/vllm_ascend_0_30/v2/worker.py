@@ -32,6 +32,7 @@ from mkv_ascend.adapters.common.sleeping import SleepingDraft
 from mkv_ascend.adapters.common.target_graphs import take_lengths_on_the_host
 from mkv_ascend.adapters.patching import override, replaced
 from mkv_ascend.adapters.platform_slot import OURS
+from mkv_ascend.adapters.vllm_ascend_0_30.common import draft_weights
 from mkv_ascend.adapters.vllm_ascend_0_30.common.graphs_asleep import graphs_sleep
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.planned_specs import planned_specs
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.adapted_rows import AdaptersOfRows
@@ -74,7 +75,7 @@ class MkvWorkerV2(NPUWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         in_worker.apply()
         super().__init__(*args, **kwargs)
-        self._sleeping_draft = SleepingDraft()
+        self.sleeping_draft = SleepingDraft()
 
     @override(OURS)
     def compile_or_warm_up_model(self) -> Any:
@@ -85,14 +86,36 @@ class MkvWorkerV2(NPUWorker):
     def sleep(self, level: int = 1) -> None:
         """As vllm-ascend's, which knows neither the draft's graphs nor, at level 2, its weights."""
         runner, assembly = self.model_runner, self.assembly() if graphs_sleep() else None
-        self._sleeping_draft.fall_asleep(level, runner, runner.speculator, assembly)
+        self.sleeping_draft.fall_asleep(level, runner, runner.speculator, assembly)
         super().sleep(level)
 
     @override(OURS)
     def wake_up(self, tags: list[str] | None = None) -> None:
         """As vllm-ascend's; then caches and the draft are as they were."""
         super().wake_up(tags)
-        self._sleeping_draft.wake_up(tags, self.model_runner.kv_caches)
+        self.sleeping_draft.wake_up(tags, self.model_runner.kv_caches)
+
+    @override(OURS)
+    def start_weight_update(self) -> None:
+        """Begin new weights of the target, whatever the last ones were for."""
+        draft_weights.aim(self)
+        super().start_weight_update()
+
+    @override(OURS)
+    def finish_weight_update(self) -> None:
+        """As vllm-ascend's; then what a draft makes of its weights is made of the new ones."""
+        super().finish_weight_update()
+        draft_weights.finish(self)
+
+    def start_draft_weight_update(self) -> None:
+        """Begin new weights of the draft, as ``start_weight_update`` does for the target.
+
+        Raises:
+            NotImplementedError: nothing drafts here.
+            RuntimeError: the draft sleeps.
+        """
+        draft_weights.aim_at_draft(self, self.model_runner.speculator)
+        super().start_weight_update()
 
     def served(self) -> start_up.Served:
         """What this worker serves, once its caches are there."""

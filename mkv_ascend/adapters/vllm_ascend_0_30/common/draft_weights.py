@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""New weights for the draft of a running engine, by vLLM's transfer of weights from a trainer.
+
+vLLM 0.30.0 lets a trainer choose the model that it sends weights to: ``start_weight_update`` or
+``start_draft_weight_update`` begin, and ``update_weights`` and ``finish_weight_update`` follow.
+vllm-ascend's worker has the first of them alone. Its engines of transfer take another model, so a
+draft is one more model to them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils.stateless import _reparametrize_module
+from vllm.config import set_current_vllm_config
+from vllm.model_executor.model_loader.reload import layerwise
+
+from mkv_ascend.adapters.patching import replaced
+
+BUILD_FUSED = "_build_fused_kv_buffers"
+"""The method of vLLM's drafts of mask tokens that makes them."""
+
+
+def aim(worker: Any, proposer: Any = None) -> None:
+    """Choose what the next update of weights is for.
+
+    Args:
+        worker: of either model runner.
+        proposer: whose draft it is for; None: it is for the target.
+    """
+    engine = worker.weight_transfer_engine
+    if engine is None or worker._weight_update_active:
+        return  # vllm-ascend's start_weight_update says what is wrong.
+    engine.reset_weight_update_target()
+    if proposer is not None:
+        target = worker.model_runner.get_model()
+        draft = DraftToUpdate(proposer.model, target, worker.vllm_config)
+        engine.set_weight_update_target(draft, draft.config.draft_model_config)
+
+
+def aim_at_draft(worker: Any, proposer: Any) -> None:
+    """The next update of weights is for what drafts.
+
+    Raises:
+        NotImplementedError: nothing drafts here whose weights can be sent.
+        RuntimeError: they sleep.
+    """
+    if not isinstance(getattr(proposer, "model", None), nn.Module):
+        raise NotImplementedError(
+            "new weights for a draft (start_draft_weight_update) were asked for; this engine has "
+            "no draft that is a model. Give one by --speculative-config, or send the target's "
+            "weights alone (start_weight_update)."
+        )
+    if worker.sleeping_draft.is_asleep:
+        raise RuntimeError(
+            "new weights for a draft (start_draft_weight_update) were asked for while its memory "
+            "sleeps. They can be sent once it is awake; call wake_up, or wake_up with the tag "
+            "'weights', before."
+        )
+    aim(worker, proposer)
+
+
+def finish(worker: Any) -> None:
+    """An update of weights has ended: those of a draft are as its passes take them."""
+    engine = worker.weight_transfer_engine
+    if isinstance(engine.model, DraftToUpdate):
+        engine.model.finish()
+        engine.reset_weight_update_target()
+
+
+class DraftToUpdate:
+    """A draft, without what it shares with its target, as an engine of transfer takes a model.
+
+    A head may use the target's embeddings and output matrix. They are the target's to update, and
+    a trainer may well send them with the head's own weights: then they must be the target's.
+    """
+
+    def __init__(self, draft: nn.Module, target: nn.Module, config: Any) -> None:
+        self._draft: Any = draft
+        self._vllm_config = config
+        self.config = config.speculative_config
+        of_target = {id(parameter) for parameter in target.parameters()}
+        modules = {id(module) for module in target.modules()}
+        # Each module once, whatever its names: a layer that stands in two places is swapped once.
+        self._shared = {
+            f"{prefix}.{name}".lstrip("."): parameter
+            for prefix, module in draft.named_modules()
+            for name, parameter in module.named_parameters(recurse=False)
+            if id(parameter) in of_target
+        }
+        self._own = [
+            module
+            for module in draft.modules()
+            if id(module) not in modules
+            and not any(id(weight) in of_target for weight in module.parameters(recurse=False))
+        ]
+        self._left_out = [
+            (module, name) for module in self._own for name in _parameters_taken_away(module)
+        ]
+        self._fused = _FusedKeys(draft)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._draft, name)
+
+    def modules(self) -> Iterator[nn.Module]:
+        """Those whose weights are the draft's own."""
+        return iter(self._own)
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
+        """Load weights named as in the draft's checkpoint.
+
+        Where that fails, layers that still wait for some of theirs keep what they had: the next
+        update begins anew, and a draft that is part old, part new still drafts.
+
+        Raises:
+            ValueError: one that the draft shares is not the target's.
+        """
+        try:
+            return self._load(weights)
+        except BaseException:
+            for module in self._own:
+                waiting = layerwise.get_layerwise_info(module)
+                if waiting.can_load():
+                    layerwise._place_kernel_tensors(module, waiting)
+                waiting.reset()
+            self.finish()
+            raise
+
+    def finish(self) -> None:
+        """Make of the weights what the model makes when it is loaded, in the same memory."""
+        for module, name in self._left_out:
+            if not hasattr(module, name):
+                module.register_parameter(name, None)
+        self._fused.refresh()
+
+    def _load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
+        compared = {name: _Compared(name, shared) for name, shared in self._shared.items()}
+        with (
+            set_current_vllm_config(self._vllm_config),
+            self._fused.left_alone(),
+            _reparametrize_module(
+                self._draft, {name: one.instead for name, one in compared.items()}
+            ),
+        ):
+            return self._draft.load_weights(weights)
+
+
+def _parameters_taken_away(module: nn.Module) -> list[str]:
+    """Names that had a parameter when the model was built and have None since it was loaded.
+
+    vLLM forgets them at the end of an update, with all that it built anew for it: a mapping of the
+    vocabulary, of a head that has the target's.
+    """
+    built, _ = layerwise.get_layerwise_info(module).restore_metadata
+    return [
+        name for name in built if name in module._parameters and module._parameters[name] is None
+    ]
+
+
+class _FusedKeys:
+    """Matrices that a draft of mask tokens (DFlash) makes of all layers' keys and values.
+
+    It makes them anew at the end of each call of ``load_weights``, when some layers may still wait
+    for weights, and in memory that no captured graph reads.
+    """
+
+    def __init__(self, draft: nn.Module) -> None:
+        inner = getattr(draft, "model", None)
+        self._inner = inner if hasattr(inner, BUILD_FUSED) else None
+
+    def left_alone(self) -> contextlib.AbstractContextManager[None]:
+        """Nothing is made while the block runs."""
+        if self._inner is None:
+            return contextlib.nullcontext()
+        return replaced(self._inner, BUILD_FUSED, lambda: None)
+
+    def refresh(self) -> None:
+        """Make them of the weights as they are, where they were."""
+        if self._inner is None:
+            return
+        made = copy.copy(self._inner)
+        getattr(type(made), BUILD_FUSED)(made)
+        for name, before in vars(self._inner).items():
+            if isinstance(before, torch.Tensor) and before is not vars(made)[name]:
+                before.copy_(vars(made)[name])
+
+
+class _Compared:
+    """Stands for a parameter that the target shares while a draft's weights are loaded."""
+
+    def __init__(self, name: str, shared: nn.Parameter) -> None:
+        self._name, self._shared = name, shared
+        self.instead = _like(shared, device="meta")
+        self._load = getattr(shared, "weight_loader", None)
+        self.instead.weight_loader = self.compare
+
+    def compare(self, _parameter: nn.Parameter, sent: torch.Tensor, *args: Any, **kw: Any) -> None:
+        """Compare what was sent, this rank's part of it, with what the target has."""
+        ours = _like(self._shared, device=self._shared.device)
+        if self._load is None:
+            ours.data.copy_(sent)
+        else:
+            self._load(ours, sent, *args, **kw)
+        if not torch.equal(ours, self._shared):
+            raise ValueError(
+                f"a draft was sent a {self._name} that is not its target's, and it uses the "
+                "target's. Leave it out of what start_draft_weight_update begins, or send the "
+                "target's weights first (start_weight_update)."
+            )
+
+
+def _like(parameter: nn.Parameter, device: Any) -> Any:
+    """An empty parameter with what a loader reads of it."""
+    made = nn.Parameter(torch.empty_like(parameter, device=device), requires_grad=False)
+    vars(made).update(vars(parameter))
+    return made

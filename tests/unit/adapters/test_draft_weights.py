@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an update of weights is for, and what of it a draft shares, on models of plain torch."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.support import hosts
+
+hosts.skip_module_unless("vllm_ascend_0_30", "vLLM 0.23.0 sends weights to targets alone")
+draft_weights: Any = hosts.module("draft_weights")
+
+
+class Model(nn.Module):
+    """Embeddings, which stand in two places, and a layer."""
+
+    def __init__(self, embeddings: nn.Embedding) -> None:
+        super().__init__()
+        self.embed_tokens = embeddings
+        self.also = nn.ModuleList([embeddings])
+        self.layer = nn.Linear(3, 3, bias=False)
+
+    def load_weights(self, weights: Any) -> None:
+        parameters = dict(self.named_parameters(remove_duplicate=False))
+        for name, weight in weights:
+            load = getattr(parameters[name], "weight_loader", None)
+            if load is None:
+                parameters[name].data.copy_(weight)
+            else:
+                load(parameters[name], weight)
+
+
+@pytest.fixture
+def worker() -> SimpleNamespace:
+    """A worker that is awake, with an engine of transfer that remembers its model."""
+    embeddings = nn.Embedding(4, 3)
+    target, draft = Model(embeddings), Model(embeddings)
+    engine = SimpleNamespace(model=target)
+
+    def set_target(model: Any, _config: Any) -> None:
+        engine.model = model
+
+    engine.set_weight_update_target = set_target
+    engine.reset_weight_update_target = lambda: set_target(target, None)
+    speculative = SimpleNamespace(draft_model_config=None)
+    return SimpleNamespace(
+        weight_transfer_engine=engine,
+        _weight_update_active=False,
+        vllm_config=SimpleNamespace(speculative_config=speculative),
+        model_runner=SimpleNamespace(get_model=lambda: target),
+        proposer=SimpleNamespace(model=draft),
+        sleeping_draft=SimpleNamespace(is_asleep=False),
+    )
+
+
+def test_each_update_is_for_what_began_it(worker: SimpleNamespace) -> None:
+    engine, target = worker.weight_transfer_engine, worker.model_runner.get_model()
+    draft_weights.aim_at_draft(worker, worker.proposer)
+    assert list(engine.model.modules()) == [
+        module for module in worker.proposer.model.modules() if module is not target.embed_tokens
+    ]
+    # One that failed leaves the draft behind.
+    draft_weights.aim(worker)
+    assert engine.model is target
+    draft_weights.aim_at_draft(worker, worker.proposer)
+    draft_weights.finish(worker)
+    assert engine.model is target
+
+
+def test_an_update_under_way_goes_on(worker: SimpleNamespace) -> None:
+    engine = worker.weight_transfer_engine
+    draft_weights.aim_at_draft(worker, worker.proposer)
+    draft, worker._weight_update_active = engine.model, True
+    draft_weights.aim(worker)
+    assert engine.model is draft
+
+
+def test_where_nothing_can_be_sent_it_is_said(worker: SimpleNamespace) -> None:
+    for proposer in (None, SimpleNamespace(), SimpleNamespace(model=None)):
+        with pytest.raises(NotImplementedError, match=r"no draft that is a model.*alone"):
+            draft_weights.aim_at_draft(worker, proposer)
+    worker.sleeping_draft.is_asleep = True
+    with pytest.raises(RuntimeError, match=r"sleeps.*call wake_up"):
+        draft_weights.aim_at_draft(worker, worker.proposer)
+    assert worker.weight_transfer_engine.model is worker.model_runner.get_model()
+
+
+@pytest.mark.parametrize("name", ["embed_tokens.weight", "also.0.weight"])
+def test_what_is_shared_stays_the_targets(
+    worker: SimpleNamespace, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draft_weights, "set_current_vllm_config", lambda _: _Nothing())
+    draft, target = worker.proposer.model, worker.model_runner.get_model()
+    before, weight = target.embed_tokens.weight, target.embed_tokens.weight.detach().clone()
+    new = torch.randn(3, 3)
+    draft_weights.aim_at_draft(worker, worker.proposer)
+    sent = worker.weight_transfer_engine.model
+    with pytest.raises(ValueError, match=r"not its target's.*Leave it out"):
+        sent.load_weights([(name, weight + 1), ("layer.weight", new)])
+    sent.load_weights([(name, weight), ("layer.weight", new)])
+    assert torch.equal(draft.layer.weight, new)
+    for place in (draft.embed_tokens, draft.also[0], target.embed_tokens):
+        assert place.weight is before
+    assert torch.equal(before, weight)
+
+
+class _Nothing:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
