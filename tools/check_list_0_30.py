@@ -110,6 +110,7 @@ EMULATED = (
     f"{RANKS}::test_ranks_are_idle_in_turn[gpt_oss-gpt_oss_draft-draft_model-2-v2]",
     f"{RANKS}::test_ranks_are_idle_in_turn_in_graphs[gpt_oss-gpt_oss_draft-draft_model-2-v2]",
     "tests/emulated/runner_v2/test_ranks.py::test_two_ranks_of_tensor_parallelism[graphs]",
+    "tests/emulated/runner_v2/test_shares.py::test_a_dense_draft_for_mla[graphs]",
     # Where ranks share keys: heads of MLA and dense ones, drafts for an MLA target and for itself.
     SHARES,
     REPLICATED,

@@ -8,22 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 from mkv_ascend.checks import about_pipeline
 from mkv_ascend.checks.about_draft_inputs import has_several_positions
+from mkv_ascend.checks.about_shares import is_replicated
 from mkv_ascend.checks.facts import ServeFacts
-from mkv_ascend.checks.model import ROLLED_BACK
+from mkv_ascend.checks.model import ROLLED_BACK, has_windows
 from mkv_ascend.checks.refusal import Refusal
 
-__all__ = ["CHECKS", "METHODS", "AskedOfV2", "runner_of"]
+__all__ = ["CHECKS", "METHODS", "AskedOfV2", "is_judged_over_shares", "runner_of"]
 
 METHODS = ("draft_model", "eagle", "eagle3", "mtp", "dflash")
 """Methods of speculative decoding that our speculators serve in model runner V2."""
 
+OVER_SHARES = ("draft_model", "eagle")
+SPARSE = ("index_topk", "compress_ratios")
+"""What a configuration says of layers that choose some of the keys, or compress them."""
 WORDS = {
     "stages_in_turn": "pipeline stages without asynchronous scheduling",
     "prefill_context_parallel": "prefill context parallelism",
-    "decode_context_parallel": "decode context parallelism",
+    "decode_context_parallel": (
+        "decode context parallelism, but for dense drafts (draft_model, eagle) that share keys as "
+        "targets of dense layers or MLA do,"
+    ),
     "eplb": "--enable-eplb",
     "sequence_parallel": "sequence parallelism (enable_flashcomm1)",
     "split_vocabulary": "lmhead_tensor_parallel_size",
@@ -66,6 +74,20 @@ INSTEAD = {
     ),
 }
 """What is possible and what to change, where that is not model runner V1."""
+
+
+def is_judged_over_shares(
+    method: str, draft: Mapping[str, Any], target: Mapping[str, Any], *, replicated: bool
+) -> bool:
+    """Whether tests judge such a draft on V2 where ranks share the keys of each sequence.
+
+    Args:
+        draft, target: configurations of the language models, without recurrent layers.
+        replicated: whether each rank keeps all keys of the draft.
+    """
+    unlike = any(text.get(name) for text in (draft, target) for name in SPARSE)
+    latent = draft.get("kv_lora_rank") is not None
+    return method in OVER_SHARES and not (replicated or unlike or latent or has_windows(target))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +146,14 @@ def drafts_on_v2(facts: ServeFacts) -> Iterator[Refusal]:
         stages_in_turn=facts.whole("pipeline_parallel_size", 1) > 1
         and (in_turn or bool(options.get("disable_padded_drafter_batch"))),
         prefill_context_parallel=facts.whole("prefill_context_parallel_size", 1) > 1,
-        decode_context_parallel=facts.whole("decode_context_parallel_size", 1) > 1,
+        decode_context_parallel=facts.whole("decode_context_parallel_size", 1) > 1
+        and not (
+            target.recurrent is None
+            and draft.recurrent is None
+            and is_judged_over_shares(
+                speculation.method, draft.text, target.text, replicated=is_replicated(facts)
+            )
+        ),
         eplb=bool(facts.engine.get("enable_eplb")),
         # vllm-ascend 0.30.0rc2 shares tokens out beside experts on ranks of their own alone.
         sequence_parallel=bool(facts.ascend("enable_flashcomm1"))

@@ -9,6 +9,11 @@ from vllm.config import CUDAGraphMode
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.early_check import why_not_served
 
 
+def text(**values):
+    """A language model's configuration."""
+    return SimpleNamespace(**values, to_dict=lambda: values)
+
+
 def config(
     method="draft_model",
     *,
@@ -33,7 +38,7 @@ def config(
         "is_hybrid": False,
         "is_attention_free": False,
         "hf_config": SimpleNamespace(),
-        "hf_text_config": SimpleNamespace(model_type="llama"),
+        "hf_text_config": text(model_type="llama"),
     }
     drafting = SimpleNamespace(**{**model, **(draft or {})})
     asked = {"parallel_drafting": False, "enable_adaptive_verification": False, **speculative}
@@ -77,11 +82,22 @@ SPARSE = {"use_mla": True, "hf_text_config": SimpleNamespace(model_type="x", ind
 COMPRESSED = SimpleNamespace(compress_ratios=[0, 4, 128])
 
 
+MLA, WINDOWS, INDEXED = (
+    {"hf_text_config": text(model_type="x", **{name: 64})}
+    for name in ("kv_lora_rank", "sliding_window", "index_topk")
+)
+
+
 @pytest.mark.parametrize(
     ("given", "named"),
     [
         ({"pp": 2, "ahead": False}, "pipeline stages without asynchronous scheduling"),
-        ({"cp": 2}, "decode context parallelism"),
+        ({"cp": 2, "method": "mtp"}, "decode context parallelism, but for dense drafts"),
+        ({"cp": 2, "draft": MLA}, "decode context parallelism"),
+        ({"cp": 2, "draft": WINDOWS}, "decode context parallelism"),
+        ({"cp": 2, "target": WINDOWS}, "decode context parallelism"),
+        ({"cp": 2, "target": INDEXED}, "decode context parallelism"),
+        ({"cp": 2, "target": {"is_hybrid": True}}, "decode context parallelism"),
         ({"eplb": True}, "--enable-eplb"),
         ({"shares": True}, "sequence parallelism"),
         ({"split": 2}, "lmhead_tensor_parallel_size"),

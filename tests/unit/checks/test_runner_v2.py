@@ -44,6 +44,8 @@ def asked_of_v2(engine: dict[str, Any], runner: str = "v2") -> set[str]:
     return set()
 
 
+IN_SHARES = {"decode_context_parallel_size": 2, "tensor_parallel_size": 4}
+REPLICATED = {"mkv_ascend": {"kv_cache": {"replicate_draft": True}}}
 SPLIT = {"finegrained_tp_config": {"lmhead_tensor_parallel_size": 2}}
 SHARES = {"enable_flashcomm1": True}
 ON_RANKS = {"enable_expert_parallel": True, "tensor_parallel_size": 2}
@@ -64,7 +66,10 @@ def engine(target: str, draft: str, speculative: dict[str, Any], **options: Any)
         ({"pipeline_parallel_size": 2, "async_scheduling": False}, {}, "stages_in_turn"),
         ({"pipeline_parallel_size": 2}, {"disable_padded_drafter_batch": True}, "stages_in_turn"),
         ({"async_scheduling": False}, {}, None),
-        ({"decode_context_parallel_size": 2}, {}, "decode_context_parallel"),
+        (IN_SHARES, {}, None),
+        (IN_SHARES, {"method": "eagle"}, None),
+        (IN_SHARES, {"method": "eagle3"}, "decode_context_parallel"),
+        ({**IN_SHARES, "additional_config": REPLICATED}, {}, "decode_context_parallel"),
         ({"prefill_context_parallel_size": 2}, {}, "prefill_context_parallel"),
         ({"enable_eplb": True}, {}, "eplb"),
         ({"additional_config": SPLIT}, {}, "split_vocabulary"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mkv_ascend.checks.about_runner import METHODS, AskedOfV2
+from mkv_ascend.adapters.common.drafting.context_shares import is_replicated
+from mkv_ascend.checks.about_runner import METHODS, AskedOfV2, is_judged_over_shares
 from mkv_ascend.checks.facts import split_vocabulary
 from mkv_ascend.checks.model import RECURRENT_TYPES, ROLLED_BACK
 from mkv_ascend.checks.refusal import text_of
@@ -30,7 +31,16 @@ def why_not_served(config: VllmConfig) -> str | None:
         stages_in_turn=parallel.pipeline_parallel_size > 1
         and not config.scheduler_config.async_scheduling,
         prefill_context_parallel=parallel.prefill_context_parallel_size > 1,
-        decode_context_parallel=parallel.decode_context_parallel_size > 1,
+        decode_context_parallel=parallel.decode_context_parallel_size > 1
+        and not (
+            not (target.is_hybrid or draft.is_hybrid)
+            and is_judged_over_shares(
+                speculative.method,
+                draft.hf_text_config.to_dict(),
+                target.hf_text_config.to_dict(),
+                replicated=is_replicated(config),
+            )
+        ),
         eplb=parallel.enable_eplb,
         # As ``vllm_ascend.utils.enable_sp`` asks.
         sequence_parallel=parallel.use_sequence_parallel_moe,

@@ -72,7 +72,7 @@ class Host:
         return plans_shares(config)
 
     def shares_of(self, runner: Any) -> ContextShares | None:
-        """See ``DraftHost``; what shares is refused on model runner V2."""
+        """See ``DraftHost``."""
         return shares_of(runner)
 
     def splits_vocabulary(self) -> bool:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.host import Host
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.draft import SpeculatorDraft
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.pass_context import PASSES
@@ -15,10 +13,6 @@ class HostOfV2(Host):
 
     draft = SpeculatorDraft
     passes = PASSES
-
-    def shares_of(self, runner: Any) -> None:
-        """See ``DraftHost``; context parallelism is refused."""
-        return None
 
 
 HOST = HostOfV2()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import pad
 from vllm.config import get_layers_from_vllm_config
+from vllm.distributed.parallel_state import get_dcp_group
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.layers.mamba.abstract import MambaBase
 from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
@@ -57,16 +58,28 @@ class RunnerFacts:
 
     Attributes:
         compilation_config: vLLM's.
+        vllm_config: the target's.
+        dcp_size: how many ranks share each sequence's keys.
+        dcp_rank: which of them this one is.
         dynamic_eplb: whether experts move while the engine runs.
         draft_token_ids_event: set where draft tokens are copied on a stream of their own.
     """
 
     compilation_config: CompilationConfig
+    vllm_config: VllmConfig
+    dcp_size: int
+    dcp_rank: int
     dynamic_eplb: bool = False
     draft_token_ids_event: None = None
 
     def _use_aclgraph(self) -> bool:
         return bool(self.compilation_config.cudagraph_mode.has_full_cudagraphs())
+
+
+def ranks_that_share_keys(config: VllmConfig) -> tuple[int, int]:
+    """How many ranks keep a share of each sequence's keys, and which of them this one is."""
+    ranks = config.parallel_config.decode_context_parallel_size
+    return ranks, get_dcp_group().rank_in_group if ranks > 1 else 0
 
 
 class MkvSpeculator(DraftModelSpeculator):
@@ -93,7 +106,9 @@ class MkvSpeculator(DraftModelSpeculator):
         speculative = self.speculative_config
         own = self.method == DRAFT_MODEL
         self.draft_host = HOST
-        self.runner = RunnerFacts(vllm_config.compilation_config)
+        self.runner = RunnerFacts(
+            vllm_config.compilation_config, vllm_config, *ranks_that_share_keys(vllm_config)
+        )
         self.num_speculative_tokens = self.num_speculative_steps
         self.max_batch_size = self.max_num_reqs
         self.parallel_drafting = bool(speculative.parallel_drafting)
