@@ -18,6 +18,7 @@ from mkv_ascend.adapters.common import (
     giving_up,
     graph_memory,
     pipeline,
+    replaced_weights,
     start_up,
     worker_answers,
 )
@@ -158,6 +159,7 @@ class MkvWorkerV2(NPUWorker):
         runner = self.model_runner
         take_back_on_the_host(runner, self.vllm_config)
         pipeline.share_embeddings(runner, runner.speculator)
+        replaced_weights.warn(runner, runner.speculator)
 
     def _draft_layers(self) -> frozenset[str]:
         speculator = self.model_runner.speculator
