@@ -73,6 +73,8 @@ EMULATED = {
         "[gpt_oss-gpt_oss_dflash-dflash-2-v1]",
         f"--deselect={RANKS}::test_ranks_are_idle_in_turn[",
         f"--deselect={RANKS}::test_experts_spread_over_the_ranks",
+        # Two engine cores and four workers: more than a minute.
+        f"--deselect={RANKS}::test_ranks_of_two_stages_are_idle_in_turn",
         # Experts with states, which draft eagerly beside graphs of the target.
         f"--deselect={RANKS}::test_experts_with_states_run_eagerly_beside_graphs",
         # Heads of MLA and dense ones, and a dense draft for an MLA target, stay.

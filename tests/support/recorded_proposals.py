@@ -105,3 +105,38 @@ def of_workers(llm: Any, max_tokens: int) -> list[DraftProposal]:
         for context, prompt, tokens in noted
         if len(context) < prompt + max_tokens
     ]
+
+
+def reach_into_engine_core() -> None:
+    """Let engine cores of processes that are forked from this one answer for their schedulers."""
+    from vllm.v1.engine.core import EngineCore
+
+    def record(core: Any) -> None:
+        core.noted_proposals = of_scheduler(core.scheduler)
+
+    def give(core: Any) -> list[tuple[list[int], list[int]]]:
+        return [(one.context, one.tokens) for one in core.noted_proposals]
+
+    EngineCore.record_proposals, EngineCore.recorded_proposals = record, give
+
+
+def since_last_asked(llm: Any) -> Callable[[], list[DraftProposal]]:
+    """Note proposals from now on, of an engine whose core is in this process or in one of its own.
+
+    Returns:
+        What gives those since it was called last.
+    """
+    client, seen = llm.llm_engine.engine_core, 0
+    ask = getattr(client, "call_utility", None) or (
+        lambda name: getattr(client.engine_core, name)()
+    )
+    ask("record_proposals")
+
+    def new() -> list[DraftProposal]:
+        nonlocal seen
+        noted = ask("recorded_proposals")
+        proposals = [DraftProposal(*one) for one in noted[seen:]]
+        seen = len(noted)
+        return proposals
+
+    return new

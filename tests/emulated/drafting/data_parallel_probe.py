@@ -21,12 +21,13 @@ def run_rank(asked, rank, answers, everyone_is_done):
         engine._do_not_trace()
     if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
         recorded_proposals.hand_over_drafts()
+    recorded_proposals.reach_into_engine_core()
 
     from vllm import LLM, SamplingParams
 
     llm = LLM(**asked["engine"])
-    proposals = recorded_proposals.of_scheduler(llm.llm_engine.engine_core.engine_core.scheduler)
-    tokens = []
+    new_proposals = recorded_proposals.since_last_asked(llm)
+    tokens, proposals = [], []
     for case in asked["ranks"][rank]:
         sampling = SamplingParams(
             temperature=0.0, max_tokens=case["max_tokens"], ignore_eos=True, detokenize=False
@@ -34,6 +35,7 @@ def run_rank(asked, rank, answers, everyone_is_done):
         prompts = [{"prompt_token_ids": prompt} for prompt in case["prompts"]]
         outputs = llm.generate(prompts, sampling, use_tqdm=False)
         tokens.append([list(output.outputs[0].token_ids) for output in outputs])
+        proposals += new_proposals()
     counters = {
         metric.name: getattr(metric, "value", getattr(metric, "values", None))
         for metric in llm.get_metrics()
@@ -41,13 +43,15 @@ def run_rank(asked, rank, answers, everyone_is_done):
     answers[rank] = {
         "tokens": tokens,
         "proposals": [dataclasses.asdict(proposal) for proposal in proposals],
-        "layers": llm.collective_rpc("attention_layers")[0],
-        "replays": llm.collective_rpc("draft_replays")[0]["replays"],
+        "layers": llm.collective_rpc("attention_layers")[-1],
+        "replays": llm.collective_rpc("draft_replays")[-1]["replays"],
         "drafts": counters["vllm:spec_decode_num_drafts"],
         "accepted": counters["vllm:spec_decode_num_accepted_tokens_per_pos"],
     }
     # The other rank may have steps to go, for which this one must be there.
     everyone_is_done.wait(timeout=60)
+    # An engine core in a process of its own would be waited for, and nobody has told it to end.
+    llm.llm_engine.engine_core.shutdown()
 
 
 def main(asked):
