@@ -217,6 +217,7 @@ EMULATED = (
     f"{GROUPS}::test_preemption_with_asynchronous_scheduling",
     f"{GROUPS}::test_aborted_requests_leave_the_others_as_they_were",
     "tests/emulated/drafting/test_drafting_sampling.py",
+    "tests/emulated/drafting/test_prompt_embeddings.py",
     # MLA's matrices made of weights, and graphs that sleep.
     "tests/emulated/drafting/test_new_weights.py",
     "tests/emulated/drafting/test_sleep.py::test_a_head_keeps_what_is_its_own[v1]",

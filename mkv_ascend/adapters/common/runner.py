@@ -44,6 +44,7 @@ from mkv_ascend.adapters.common.patches import (
     target_state_groups,
 )
 from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
+from mkv_ascend.adapters.common.prompt_embeddings import mark_tokens
 from mkv_ascend.adapters.common.rebuilding_states import (
     Rebuilding,
     make_rebuilding,
@@ -259,15 +260,17 @@ class MkvModelRunner(NPUModelRunner):
     @override(pipeline.DRAFTS_WITH_OUTPUT)
     @override(target_state_groups.groups_that_move.record)
     def _update_states(self, scheduler_output: Any) -> Any:
-        """As vllm-ascend's; also notes requests that begin behind computed tokens, or sit out, and
-        tokens that a first stage is not told."""
+        """As vllm-ascend's; also notes requests that begin behind computed tokens, or sit out,
+        tokens that a first stage is not told, and positions that hold tokens."""
         giving_up.obey(assembly_of(self.drafter), scheduler_output)
         self._skipped.note(self, scheduler_output)
         if pipeline.is_first_stage(self.vllm_config):
             pipeline.catch_up(self, scheduler_output)
         if self._rebuilding is not None:
             note_requests(self._rebuilding.lost, scheduler_output)
-        return super()._update_states(scheduler_output)
+        corrected = super()._update_states(scheduler_output)
+        mark_tokens(self, scheduler_output)
+        return corrected
 
     @override(ACCEPTED)
     def _sync_num_accepted_tokens(self, *args: Any, **kwargs: Any) -> None:
