@@ -9,7 +9,7 @@ from tests.support import engine, hosts, programs, reference
 from tests.support.loop_judgement import REFERENCE_OF, drafter_of
 from tests.support.pairs import TIES, assert_greedy, scenario, text_prompts
 from tests.support.ports import free_port
-from tests.support.stock import each_runner
+from tests.support.stock import RUNNER_V2, each_runner
 from tests.support.tiny_models import model_directory
 
 PROBE = Path(__file__).with_name("data_parallel_probe.py")
@@ -27,6 +27,8 @@ def run_ranks(case, texts, runner):
     """What each rank did in ``ROUNDS``, with its own of ``texts``."""
     arguments = {**case.engine_arguments(), "async_scheduling": False}
     if arguments.get("pipeline_parallel_size", 1) > 1:
+        # Stages of model runner V2 are served with asynchronous scheduling alone.
+        arguments["async_scheduling"] = engine.runs_v2(runner)
         runner = {**runner, **ENGINE_CORES}
     return programs.answer_of(
         PROBE,
@@ -132,6 +134,30 @@ def test_ranks_of_two_stages_are_idle_in_turn(target, draft, method, groups, gra
     spread = {"enable_expert_parallel": True}
     results = run_and_judge(target, draft, method, groups, {}, graphs, **OVER_STAGES, **spread)
     assert all((result["replays"] > 4) == (graphs is not None) for result in results)
+
+
+@hosts.only_on("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone")
+def test_stages_of_v2_draft_as_those_of_v1_do():
+    """They are served with asynchronous scheduling alone, which records no draft tokens."""
+    target, draft, method, _ = PAIRS[0]
+    case = scenario(
+        target,
+        draft,
+        speculative={"method": method},
+        engine={**OVER_STAGES, "enable_expert_parallel": True},
+        graphs="FULL_DECODE_ONLY",
+        capture_sizes=(4, 8, 16),
+    )
+    model = model_directory(target)
+    texts = text_prompts(model)[3:]
+    of_v2, of_v1 = (run_ranks(case, texts, runner) for runner in (RUNNER_V2, {}))
+    for rank, (result, expected) in enumerate(zip(of_v2, of_v1, strict=True)):
+        for ranks, tokens in zip(ROUNDS, result["tokens"], strict=True):
+            count, max_tokens = ranks[rank]
+            assert_greedy(model, texts[rank:][:count], tokens, max_tokens)
+        assert result["accepted"] == expected["accepted"]
+        assert result["drafts"] == expected["drafts"]
+        assert result["replays"] > 4
 
 
 SPLIT_HEAD = {"finegrained_tp_config": {"lmhead_tensor_parallel_size": 2}}

@@ -4,6 +4,7 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
 
 from tests.support import hosts
@@ -12,6 +13,9 @@ hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone"
 
 import vllm_ascend.ops  # noqa: E402, F401  before the rest of it: its modules import in a circle
 
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.speculator import (  # noqa: E402
+    MkvSpeculator,
+)
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.target_output import (  # noqa: E402
     Step,
     target_output,
@@ -83,3 +87,13 @@ def test_states_of_several_layers_are_joined_in_their_order():
     made = target_output(Step(**{**vars(given), "auxiliary_states": layers}))
     assert made.hidden_states.shape == (9, 4)
     assert made.hidden_states[0].tolist() == [3, 3, 1, 1]
+
+
+@pytest.mark.parametrize(("tokens", "most"), [((40, 3), 48), ((60, 3), 64)])
+def test_rows_of_all_ranks_stay_within_what_a_traced_draft_takes(tokens, most):
+    """One rank has the most tokens and another the most requests; vLLM traces up to 64 rows."""
+    sync = SimpleNamespace(num_reqs=8, num_tokens_across_dp=torch.tensor(tokens))
+    speculator = SimpleNamespace(
+        dp_sync=sync, method="draft_model", net_num_new_slots_per_request=1, max_num_tokens=64
+    )
+    assert MkvSpeculator.most_rows_of_a_rank(speculator) == most

@@ -335,4 +335,7 @@ class MkvSpeculator(DraftModelSpeculator):
         if self.method == DFLASH:
             return requests * (1 + self.num_speculative_tokens)
         tokens = int(sync.num_tokens_across_dp.max())
-        return tokens + self.net_num_new_slots_per_request * requests
+        # vLLM's scheduler leaves room for a rank's own rows, and not for the requests of another
+        # rank beside its tokens. A traced draft takes no more.
+        rows = tokens + self.net_num_new_slots_per_request * requests
+        return min(rows, self.max_num_tokens)
