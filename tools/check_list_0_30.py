@@ -107,6 +107,7 @@ EMULATED = (
     f"{V2_GRAPHS}::test_independent_drafts[deepseek_v2_target-deepseek_v2_draft-3]",
     f"{V2_GRAPHS}::test_heads_propose_as_in_eager_mode[gpt_oss-gpt_oss_eagle3-eagle3-3]",
     # A draft with experts in step with another rank's, eagerly and from graphs.
+    f"{RANKS}::test_ranks_of_v2_start_where_vllm_traces",
     f"{RANKS}::test_stages_of_v2_draft_as_those_of_v1_do",
     f"{RANKS}::test_ranks_are_idle_in_turn[gpt_oss-gpt_oss_draft-draft_model-2-v2]",
     f"{RANKS}::test_ranks_are_idle_in_turn_in_graphs[gpt_oss-gpt_oss_draft-draft_model-2-v2]",

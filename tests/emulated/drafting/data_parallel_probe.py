@@ -17,7 +17,7 @@ def run_rank(asked, rank, answers, everyone_is_done):
     variables = {"RANK": rank, "RANK_LOCAL": rank, "SIZE": len(asked["ranks"])}
     variables |= {"MASTER_IP": "127.0.0.1", "MASTER_PORT": asked["port"]}
     os.environ.update({f"VLLM_DP_{name}": str(value) for name, value in variables.items()})
-    if not asked["engine"]["enforce_eager"]:
+    if not (asked["engine"]["enforce_eager"] or asked.get("traced")):
         engine._do_not_trace()
     if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
         recorded_proposals.hand_over_drafts()

@@ -23,8 +23,11 @@ OVER_STAGES = {"pipeline_parallel_size": 2}
 ENGINE_CORES = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
 
 
-def run_ranks(case, texts, runner):
-    """What each rank did in ``ROUNDS``, with its own of ``texts``."""
+def run_ranks(case, texts, runner, *, traced=False):
+    """What each rank did in ``ROUNDS``, with its own of ``texts``.
+
+    ``traced``: models are, as vLLM does by default; tests leave it out, because it takes long.
+    """
     arguments = {**case.engine_arguments(), "async_scheduling": False}
     if arguments.get("pipeline_parallel_size", 1) > 1:
         # Stages of model runner V2 are served with asynchronous scheduling alone.
@@ -35,6 +38,7 @@ def run_ranks(case, texts, runner):
         {
             "engine": arguments,
             "port": free_port(),
+            "traced": traced,
             "ranks": [
                 [
                     {"prompts": texts[rank:][: ranks[rank][0]], "max_tokens": ranks[rank][1]}
@@ -47,7 +51,7 @@ def run_ranks(case, texts, runner):
     )
 
 
-def run_and_judge(target, draft, method, groups, runner, graphs=None, **options):
+def run_and_judge(target, draft, method, groups, runner, graphs=None, *, traced=False, **options):
     """What each rank did; all tokens are the target's, all drafted ones the draft's own."""
     case = scenario(
         target,
@@ -61,7 +65,7 @@ def run_and_judge(target, draft, method, groups, runner, graphs=None, **options)
     texts = text_prompts(model)[3:]
     drafter = drafter_of(model, draft, method, k)
     near_tie, _ = TIES[engine.compared_dtype()]
-    results = run_ranks(case, texts, runner)
+    results = run_ranks(case, texts, runner, traced=traced)
     for rank, result in enumerate(results):
         drafts = {row["kv_group"] for row in result["layers"] if row["role"] == "draft"}
         assert len(drafts) == groups
@@ -134,6 +138,13 @@ def test_ranks_of_two_stages_are_idle_in_turn(target, draft, method, groups, gra
     spread = {"enable_expert_parallel": True}
     results = run_and_judge(target, draft, method, groups, {}, graphs, **OVER_STAGES, **spread)
     assert all((result["replays"] > 4) == (graphs is not None) for result in results)
+
+
+@hosts.only_on("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone")
+def test_ranks_of_v2_start_where_vllm_traces():
+    """A traced draft takes no row more than `max_num_batched_tokens`."""
+    results = run_and_judge(*PAIRS[0], RUNNER_V2, "FULL_DECODE_ONLY", traced=True)
+    assert all(result["replays"] > 4 for result in results)
 
 
 @hosts.only_on("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone")
