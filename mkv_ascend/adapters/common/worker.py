@@ -89,8 +89,8 @@ class MkvWorker(ascend_worker.NPUWorker):
         """
         if HOST.draft_weights is None:
             raise NotImplementedError(
-                "new weights for a draft (start_draft_weight_update) were asked for; vLLM has them "
-                "from 0.30.0 on. Start the engine anew with the new draft."
+                "new weights for a draft (start_draft_weight_update) were asked for; this vLLM "
+                "sends weights to the target alone. Start the engine anew with the new draft."
             )
         HOST.draft_weights.aim_at_draft(self, getattr(self.model_runner, "drafter", None))
         super().start_weight_update()
