@@ -61,7 +61,7 @@ def _replaced(folder: Path, head: Any, target: Any) -> Iterator[str]:
     """What of a checkpoint is not what the head computes with, because it shares the target's."""
     text = target.get_language_model() if supports_multimodal(target) else target
     theirs = {
-        EMBEDDINGS: getattr(text.model, "embed_tokens", None),
+        EMBEDDINGS: getattr(getattr(text, "model", None), "embed_tokens", None),
         OUTPUT_MATRIX: getattr(text, "lm_head", None),
     }
     used = list(head.modules())
