@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drafts under data parallelism: a rank without requests runs the passes of the others along."""
 
+import operator
 from pathlib import Path
 
 import pytest
@@ -106,9 +107,13 @@ def test_ranks_are_idle_in_turn_in_graphs(target, draft, method, groups, runner)
     results = run_and_judge(target, draft, method, groups, runner, "FULL_DECODE_ONLY")
     replays = [result["replays"] for result in results]
     assert min(replays) > 4
-    # A rank without requests replays along where the draft has experts, and only there.
-    in_step = method in ("draft_model", "mtp")
-    assert (replays[0] == replays[1]) == in_step, replays
+    # A rank without requests replays along where the draft has experts, and only there: elsewhere
+    # each replay has a proposal of its own, and as many may be another rank's by chance.
+    if method in ("draft_model", "mtp"):
+        assert replays[0] == replays[1], replays
+    else:
+        proposals = [len(result["proposals"]) for result in results]
+        assert all(map(operator.le, replays, proposals)), (replays, proposals)
 
 
 @each_runner
