@@ -52,4 +52,5 @@ def test_a_model_that_drafts_for_itself_is_always_accepted_and_hits_prefixes():
         ONE_KEY_HEAD, ONE_KEY_HEAD, record_drafts=False, repeats=2, max_tokens=21, **IN_GRAPHS
     )
     assert_greedy_tokens_of_reference(case, result)
+    assert max(result.cached_tokens) == 256, "a block of 128 keys on each of two ranks"
     assert result.mean_acceptance_length == case.num_speculative_tokens + 1
