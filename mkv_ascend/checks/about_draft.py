@@ -15,7 +15,8 @@ from mkv_ascend.checks import (
     about_shares,
     delta_attention,
 )
-from mkv_ascend.checks.facts import ServeFacts, SpeculationFacts
+from mkv_ascend.checks.about_draft_options import has_own_proposer
+from mkv_ascend.checks.facts import BLOCKS, ServeFacts, SpeculationFacts
 from mkv_ascend.checks.model import DELTA_ATTENTION, ROLLED_BACK, ModelFacts
 from mkv_ascend.checks.refusal import Refusal
 
@@ -28,7 +29,7 @@ npu_fused_infer_attention_score in TND layout, asserted by every builder of vllm
 NEVER_ROLLED_BACK = frozenset({"Mamba1", "linear attention"})
 """Those whose state cannot be, on any host; of Kimi delta attention see ``HostRules``."""
 
-HEADS = ("eagle", "eagle3", "dflash")
+HEADS = ("eagle", "eagle3", *BLOCKS)
 
 
 def _pair(facts: ServeFacts) -> tuple[SpeculationFacts, ModelFacts] | None:
@@ -284,12 +285,15 @@ def experts(facts: ServeFacts) -> Iterator[Refusal]:
 
 
 def blocks_of_masks(facts: ServeFacts) -> Iterator[Refusal]:
-    """What method dflash cannot be combined with."""
+    """What methods dflash and dspark cannot be combined with."""
     pair = _pair(facts)
-    if pair is None or pair[0].method != "dflash":
+    if pair is None or not pair[0].drafts_blocks or has_own_proposer(facts):
         return
+    method = pair[0].method
     asked = {
         "prefill_context_parallel_size": facts.whole("prefill_context_parallel_size", 1) > 1,
+        "decode_context_parallel_size": method == "dspark"
+        and facts.whole("decode_context_parallel_size", 1) > 1,
         "enable_flashcomm1": facts.ascend("enable_flashcomm1") and facts.tensor_parallel > 1,
         "enable_reduce_sample": facts.ascend("enable_reduce_sample"),
         "lmhead_tensor_parallel_size": facts.splits_vocabulary,
@@ -300,9 +304,9 @@ def blocks_of_masks(facts: ServeFacts) -> Iterator[Refusal]:
         if given:
             yield Refusal(
                 "dflash",
-                f"method dflash with {what}: it attends without a causal mask, over all tokens of "
-                "a request, on each rank",
-                "dflash without it, or another method",
+                f"method {method} with {what}: it attends without a causal mask, over all tokens "
+                "of a request, on each rank",
+                f"{method} without it, or another method",
                 f"leave {what} out",
             )
 
@@ -310,7 +314,7 @@ def blocks_of_masks(facts: ServeFacts) -> Iterator[Refusal]:
 def states_for_heads(facts: ServeFacts) -> Iterator[Refusal]:
     """Heads over layers that hand on several states per token, or depths that are not there."""
     pair = _pair(facts)
-    if pair is None or pair[0].method not in ("eagle3", "dflash"):
+    if pair is None or pair[0].method not in ("eagle3", *BLOCKS):
         return
     if facts.target.is_compressed:
         yield Refusal(

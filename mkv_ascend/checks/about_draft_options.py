@@ -3,22 +3,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from mkv_ascend.checks.about_pipeline import layers_in_turn
 from mkv_ascend.checks.facts import ServeFacts
 from mkv_ascend.checks.refusal import Refusal
 
-__all__ = ["CHECKS", "host_drafts", "host_keeps_shares"]
+__all__ = ["CHECKS", "has_own_proposer", "host_drafts", "host_keeps_shares"]
 
-OF_THE_HOST = frozenset({"DFlash2DraftModel", "Glm5NextMTPModel", "Glm5NextForCausalLM"})
+OF_THE_HOST = frozenset(
+    {
+        *("DFlash2DraftModel", "Glm5NextMTPModel", "Glm5NextForCausalLM"),
+        *("DSparkDraftModel", "DSparkV41DraftModel", "DeepseekV41DSparkModel", "K3DSparkModel"),
+        *("Gemma4DSparkModel", "Glm5DSparkForCausalLM"),
+    }
+)
 """Classes of drafts that vllm-ascend 0.30.0rc2 has proposers of their own for."""
+
+
+def has_own_proposer(facts: ServeFacts) -> bool:
+    """Whether the host has a proposer for the draft's class alone."""
+    return facts.draft is not None and not OF_THE_HOST.isdisjoint(facts.draft.architectures)
 
 
 def host_drafts(facts: ServeFacts) -> bool:
     """Whether vllm-ascend's own proposal drafts, though the draft has a cache."""
-    own = facts.draft is not None and not OF_THE_HOST.isdisjoint(facts.draft.architectures)
-    return own or host_keeps_shares(facts) or layers_in_turn(facts) > 1
+    return has_own_proposer(facts) or host_keeps_shares(facts) or layers_in_turn(facts) > 1
 
 
 def host_keeps_shares(facts: ServeFacts) -> bool:
@@ -59,6 +69,29 @@ def options_of_the_host(facts: ServeFacts) -> Iterator[Refusal]:
             "drafting.window of mkv_ascend, for drafts whose layers attend to all tokens",
             'write {"mkv_ascend": {"drafting": {"window": TOKENS}}} in its place',
         )
+    dynamic = facts.ascend("dynamic_spec_config")
+    if isinstance(dynamic, Mapping) and dynamic.get("method"):
+        yield Refusal(
+            "draft-option",
+            "dynamic_spec_config of --additional-config is set, and proposals of mkv_ascend do not "
+            "say how sure the draft is of its tokens: every one of them would be verified",
+            "as many draft tokens for each request, by the number of requests",
+            "leave dynamic_spec_config out, or give num_speculative_tokens_per_batch_size",
+        )
+
+
+def method_of_newer_hosts(facts: ServeFacts) -> Iterator[Refusal]:
+    """Method dspark, which older releases of vLLM do not know."""
+    speculation, rules = facts.speculation, facts.rules
+    if speculation is None or rules is None or rules.has_draft_options:
+        return
+    if speculation.method == "dspark":
+        yield Refusal(
+            "speculation-method",
+            "method of --speculative-config is 'dspark', which the installed vLLM does not know",
+            "draft_model, eagle, eagle3, mtp, dflash, or a newer vllm-ascend",
+            "choose a draft of one of these methods",
+        )
 
 
 def cache_of_no_draft(facts: ServeFacts) -> Iterator[Refusal]:
@@ -90,4 +123,4 @@ def two_cache_dtypes(facts: ServeFacts) -> Iterator[Refusal]:
         )
 
 
-CHECKS = (options_of_the_host, cache_of_no_draft, two_cache_dtypes)
+CHECKS = (method_of_newer_hosts, options_of_the_host, cache_of_no_draft, two_cache_dtypes)

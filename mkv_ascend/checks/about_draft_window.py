@@ -42,8 +42,11 @@ def _why_it_cannot_be(facts: ServeFacts) -> tuple[str, str] | None:
     speculation, draft = facts.speculation, facts.draft
     assert speculation is not None
     method, option = speculation.method, "drafting.window"
-    if method == "dflash":
-        return "method dflash attends without a causal mask, whose operator has no window", option
+    if speculation.drafts_blocks:
+        return (
+            f"method {method} attends without a causal mask, whose operator has no window",
+            option,
+        )
     if draft is not None and (draft.kind not in WINDOWED_KINDS or draft.is_compressed):
         return (
             f"layers of the draft {draft.name} are of MLA, whose operators have no window",

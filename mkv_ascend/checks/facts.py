@@ -15,6 +15,7 @@ from mkv_ascend.config import MkvConfig
 from mkv_ascend.layout.planning import PlanInputs, ServingPlan
 
 __all__ = [
+    "BLOCKS",
     "EMULATED",
     "LOOKED_UP",
     "DeviceFacts",
@@ -30,6 +31,8 @@ LOOKED_UP = frozenset({"ngram", "ngram_gpu", "suffix"})
 """Methods that look drafts up, without a model."""
 WITHOUT_CACHE = LOOKED_UP | {"medusa", "mlp_speculator"}
 """Methods whose drafts keep no KV cache."""
+BLOCKS = frozenset({"dflash", "dspark"})
+"""Methods whose drafts draft all tokens of a proposal in one pass over mask tokens."""
 
 
 def split_vocabulary(additional_config: Any) -> bool:
@@ -72,13 +75,18 @@ class SpeculationFacts:
         return self.method not in WITHOUT_CACHE
 
     @property
+    def drafts_blocks(self) -> bool:
+        """Whether one pass over a block of mask tokens drafts all tokens."""
+        return self.method in BLOCKS
+
+    @property
     def kept_of_each_request(self) -> int:
         """Tokens of a step that vLLM keeps back for the draft of each request.
 
         One of a draft model, and one of each mask (``max_num_new_slots_for_drafting`` of vLLM's
         ``SpeculativeConfig``).
         """
-        in_parallel = self.options.get("parallel_drafting") or self.method == "dflash"
+        in_parallel = self.options.get("parallel_drafting") or self.drafts_blocks
         return (self.tokens - 1 if in_parallel else 0) + (self.method == "draft_model")
 
 

@@ -48,11 +48,11 @@ __all__ = ["ADMITTED_TOKENS", "find"]
 ADMITTED_TOKENS = 2048
 """Tokens of a step where the user names none: vLLM's for a server whose device has less than 70
 GiB (``EngineArgs.get_batch_defaults``)."""
-WITH_MODEL = frozenset({"draft_model", "eagle", "eagle3", "dflash"})
+WITH_MODEL = frozenset({"draft_model", "eagle", "eagle3", "dflash", "dspark"})
 """Methods whose draft is read like any model."""
 READ_THE_TARGET = ("gemma4_assistant", "gemma4_unified_assistant")
 """Types of heads without keys of their own."""
-AFTER_TARGET = frozenset({"eagle", "eagle3", "dflash", "mtp"})
+AFTER_TARGET = frozenset({"eagle", "eagle3", "dflash", "dspark", "mtp"})
 """Methods whose layers vLLM names and numbers as the target's, after its last."""
 PREDICTORS = {
     "qwen3_next": "mtp.layers",
@@ -261,6 +261,8 @@ def _draft_folder(asked: Asked) -> Path | None:
         raise NotFromNumbersError(
             f"speculative method {method!r} cannot be explained by numbers alone; known: {known}"
         )
+    if model is None and method == "dspark":
+        raise NotFromNumbersError("weights of a dspark draft may lie in the target's own folder")
     if model is None:
         raise ExplainError(
             f"speculative method {method} needs a draft: give --draft, or model in "

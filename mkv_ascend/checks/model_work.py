@@ -6,6 +6,7 @@ from __future__ import annotations
 from math import prod
 
 from mkv_ascend.advice.work import Experts, LayerWork, ModelWork
+from mkv_ascend.checks.facts import BLOCKS
 from mkv_ascend.checks.families import MIMO_V2, QWEN3_5
 from mkv_ascend.checks.model_config import ModelConfig
 from mkv_ascend.checks.model_layer import ExplainError, ModelLayer
@@ -49,7 +50,7 @@ def draft_work(
         last = None if draft.model_type == MIMO_V2 else draft.number("num_hidden_layers") - 1
         layer = _layer(draft, draft.mtp_layers(ranks)[0], last, ranks)
         return _model(draft, (layer,), ranks, bits, 2 * hidden * hidden)
-    if method not in ("eagle", "eagle3", "dflash"):
+    if method not in ("eagle", "eagle3", *BLOCKS):
         return target_work(draft, ranks, bits)
     whole = target_work(draft, ranks, bits)
     vocabulary = draft.get("draft_vocab_size") or target.number("vocab_size")

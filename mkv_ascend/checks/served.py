@@ -212,7 +212,7 @@ def _may_replay_beside_ranks(facts: ServeFacts) -> bool:
         return True
     told = facts.runner != "v1" or facts.graph_mode != "FULL"
     recurrent = RECURRENT & set(_backends(facts).get("draft", {}))
-    return told and not recurrent and speculation.method != "dflash"
+    return told and not recurrent and not speculation.drafts_blocks
 
 
 def _mtp_of_v32(facts: ServeFacts) -> bool:

@@ -18,13 +18,21 @@ __all__ = ["METHODS", "read_speculation"]
 OPTION = "--speculative-config"
 
 METHODS = (
-    *("draft_model", "eagle", "eagle3", "mtp", "dflash", "ngram", "ngram_gpu", "suffix", "medusa"),
-    "extract_hidden_states",
+    *("draft_model", "eagle", "eagle3", "mtp", "dflash", "dspark"),
+    *("ngram", "ngram_gpu", "suffix", "medusa", "extract_hidden_states"),
 )
-"""Methods that vllm-ascend 0.23.0 has a proposer for."""
+"""Methods that a host has a proposer for; ``dspark`` is newer (``HostRules``)."""
 
 OWN_WEIGHTS = frozenset({"draft_model", "eagle", "eagle3", "dflash", "medusa"})
 """Methods whose draft has a folder of its own."""
+
+IN_NAMES = (
+    *(("eagle-", "eagle"), ("eagle3", "eagle3")),
+    *(("dflash", "dflash"), ("dspark", "dspark")),
+)
+"""Part of a draft's name -> the method that vLLM takes it for."""
+
+DSPARK_MODELS = frozenset({"Qwen3DSparkModel", "Qwen3OmniDSparkModel", "Gemma4DSparkModel"})
 
 SHORT = {
     "--spec-method": "method",
@@ -163,12 +171,14 @@ def _method(given: Mapping[str, Any], draft: ModelFacts | None, target: ModelFac
         method = "ngram" if "ngram" in str(given.get("model")) else "draft_model"
     if method.endswith("_mtp"):
         return "mtp"
-    if draft is None or method in ("eagle", "eagle3", "dflash", "mtp"):
+    if draft is None or method in ("eagle", "eagle3", "dflash", "dspark", "mtp"):
         return method
     name, found = draft.name.lower(), draft.model_type
-    for part, meant in (("eagle-", "eagle"), ("eagle3", "eagle3"), ("dflash", "dflash")):
+    for part, meant in IN_NAMES:
         if part in name:
             return meant
+    if not DSPARK_MODELS.isdisjoint(draft.architectures):
+        return "dspark"
     if found in ("medusa", "mlp_speculator"):
         return found
     # Another model without such layers keeps its architecture (patches/draft_architecture.py).

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mkv_ascend.advice.device import CHIPS
+from mkv_ascend.checks.facts import BLOCKS
 from mkv_ascend.commands import advise_candidates, advise_cluster
 from mkv_ascend.commands.advise_candidates import Candidate
 from mkv_ascend.commands.argument_types import positive
@@ -230,7 +231,7 @@ def _drafting(arguments: argparse.Namespace, method: str, models: list[ModelConf
     target, draft = models
     work = draft_work(method, target, draft, arguments.tp, arguments.weight_bits)
     # vLLM hands a draft_model the token that the target sampled beside those it verified.
-    return Drafting(work, method == "dflash", 2 if method == "draft_model" else 1)
+    return Drafting(work, method in BLOCKS, 2 if method == "draft_model" else 1)
 
 
 def _acceptance(arguments: argparse.Namespace, candidate: Candidate) -> float:

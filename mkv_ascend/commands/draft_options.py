@@ -12,7 +12,7 @@ __all__ = ["LOOK_UP", "METHODS", "DraftOptionError", "add_arguments", "ways_to_d
 LOOK_UP = ("ngram", "suffix")
 WITHOUT_A_DRAFT = ("mtp", *LOOK_UP)
 """Methods that need no folder but the target's."""
-METHODS = ("draft_model", "eagle", "eagle3", "dflash", *WITHOUT_A_DRAFT)
+METHODS = ("draft_model", "eagle", "eagle3", "dflash", "dspark", *WITHOUT_A_DRAFT)
 
 
 class DraftOptionError(ValueError):

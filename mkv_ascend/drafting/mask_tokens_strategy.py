@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts of mask tokens (method dflash): one pass drafts all tokens, over any number of KV groups.
+"""Drafts of mask tokens (methods dflash, dspark): one pass drafts all, over any KV groups.
 
 The draft turns the target's hidden states into keys and values of its own, called the context. It
 writes them before its pass. The pass runs the draft window of each request: the token that the
-target sampled, and K mask tokens, one for each token to draft. The window attends to the whole
-context and to itself. Rejected tokens are no part of the context, so lengths must be exact.
+target sampled, called the anchor, and mask tokens. Each mask drafts a token; where the anchor's row
+drafts the first one, there are K - 1 masks, else K. The window attends to the whole context and to
+itself. Rejected tokens are no part of the context, so lengths must be exact.
 
-The plan holds the window as K + 1 later passes, because its positions follow the last token's.
+The plan holds the window as later passes, because its positions follow the last token's.
 """
 
 from __future__ import annotations
@@ -34,12 +35,22 @@ class MaskTokensStrategy:
 
     The window uses the draft's buffers of token ids and positions. The buffer ``hidden_states``
     holds the context of a graph.
+
+    Args:
+        from_anchor: whether the anchor's row drafts the first token.
     """
 
     def __init__(
-        self, draft: ContextDraft, plan: DraftPlan, needs: Needs, mask_token_id: int
+        self,
+        draft: ContextDraft,
+        plan: DraftPlan,
+        needs: Needs,
+        mask_token_id: int,
+        *,
+        from_anchor: bool = False,
     ) -> None:
-        self.tokens, self.later_passes = plan.sizes.later_passes - 1, 0
+        first = 0 if from_anchor else 1
+        self.tokens, self.later_passes = plan.sizes.later_passes - first, 0
         self._draft, self._plan, self._needs = draft, plan, needs
         sizes, numbers = plan.sizes, plan.row_numbers
         size, requests = sizes.later_passes, sizes.max_requests
@@ -53,7 +64,7 @@ class MaskTokensStrategy:
         self._slots = numbers.new_zeros(len(draft.groups.kv_groups) * requests * size)
         every = torch.arange(requests * size, dtype=torch.int32, device=numbers.device)
         # For any B, the first K * B of these are the rows to sample.
-        self._sample_rows = every.view(requests, size)[:, 1:].flatten()
+        self._sample_rows = every.view(requests, size)[:, first:].flatten()
         self._starts = plan.counts * size
         self._host_starts = plan.host_counts * size
 

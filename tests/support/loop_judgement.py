@@ -60,7 +60,7 @@ def drafter_of(target: Path, draft: str, method: str, k: int) -> speculation.Dra
     """What judges a draft of this method."""
     if method == "draft_model":
         return speculation.DraftModel(model_directory(draft))
-    if method == "dflash":
+    if method in ("dflash", "dspark"):
         return speculation.DraftBlock(model_directory(draft), target, k)
     return speculation.DraftHead(model_directory(draft), target)
 

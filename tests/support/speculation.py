@@ -88,10 +88,10 @@ class DraftHead:
 
 @dataclass(frozen=True)
 class DraftBlock:
-    """Method ``dflash``: a head that drafts ``k`` tokens at once, from masks.
+    """Methods ``dflash`` and ``dspark``: a head that drafts ``k`` tokens at once, from masks.
 
-    What it says of a token does not follow from the tokens drafted before it, but from how many
-    masks there are.
+    What it says of a token follows from how many masks there are; of the tokens drafted before it
+    from the last one at most.
     """
 
     checkpoint: Path
@@ -109,7 +109,9 @@ class DraftBlock:
         head = load_block_head(self.checkpoint, self.target)
         with torch.inference_mode():
             known = head.known(hidden_states_of(self.target, tuple(context[:-1])))
-        return propose(head, known, context[-1], self.k)[0, : len(drafted) + 1].float()
+            rows = propose(head, known, context[-1], self.k)[0, : len(drafted) + 1]
+            before = torch.tensor([context[-1], *drafted])[: rows.shape[0]]
+            return head.after(rows, before).float()
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,7 @@ def load_head(checkpoint: Path, target: Path) -> Head:
 
 @lru_cache(maxsize=4)
 def load_block_head(checkpoint: Path, target: Path) -> BlockHead:
-    """The head of method dflash in ``checkpoint`` on the model in ``target``."""
+    """The head of method dflash or dspark in ``checkpoint`` on the model in ``target``."""
     from tests.support.tiny_models.block_making import load_block_head as load
 
     return load(checkpoint, reference.load_model(target))

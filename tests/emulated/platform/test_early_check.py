@@ -220,6 +220,7 @@ def test_a_vocabulary_that_ranks_split_is_refused_to_states_and_dflash(method, r
         ({"draft_sample_method": "probabilistic"}, {}, "draft_sample_method"),
         ({"use_heterogeneous_vocab": True}, {}, "use_heterogeneous_vocab"),
         ({}, {"draft_window_size": 64}, r"drafting.*window"),
+        ({}, {"dynamic_spec_config": {"method": "dflash"}}, "tokens_per_batch_size"),
     ],
 )
 def test_options_of_drafts_of_0_30_are_refused_where_ours_draft(speculative, additional, message):

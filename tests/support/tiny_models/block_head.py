@@ -94,14 +94,17 @@ class BlockHead(Head):
     """The head on ``target``; ``config.dflash_config`` holds its mask token and its depths.
 
     ``target_layer_ids`` are the layers whose output it takes, so their hidden states are one
-    further on.
+    further on. ``unanswered``: rows at the head of a block that draft nothing.
     """
+
+    unanswered = 1
 
     def __init__(self, target: Any, config: Qwen3Config) -> None:
         super().__init__(target)
         width, epsilon = config.hidden_size, config.rms_norm_eps
-        self.depths = tuple(i + 1 for i in config.dflash_config["target_layer_ids"])
-        self.mask_token = int(config.dflash_config["mask_token_id"])
+        options = self.options(config)
+        self.depths = tuple(i + 1 for i in options["target_layer_ids"])
+        self.mask_token = int(options["mask_token_id"])
         self.fc = nn.Linear(target.config.hidden_size * len(self.depths), width, bias=False)
         self.hidden_norm = Qwen3RMSNorm(width, eps=epsilon)
         self.layers = nn.ModuleList(
@@ -109,6 +112,15 @@ class BlockHead(Head):
         )
         self.norm = Qwen3RMSNorm(width, eps=epsilon)
         self.rope = Qwen3RotaryEmbedding(config)
+
+    def options(self, config: Qwen3Config) -> dict[str, Any]:
+        """Its mask token and depths, where the method writes them."""
+        options: dict[str, Any] = config.dflash_config
+        return options
+
+    def after(self, logits: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+        """``logits`` [..., vocabulary] of tokens that follow those ``before`` int64 [...]."""
+        return logits
 
     def known(self, hidden_states: Sequence[torch.Tensor]) -> torch.Tensor:
         mixed = self.fc(torch.cat([hidden_states[i] for i in self.depths], dim=-1))
@@ -129,11 +141,11 @@ class BlockHead(Head):
             known: ``[rows, length, width]``.
             tokens, anchors: int64 ``[rows, blocks]``: each block's first token, and its position.
                 The block sees the context before that.
-            drafted: masks of a block.
+            drafted: tokens that a block drafts.
             hidden: bool ``[rows, length]``, keys of the context that no query sees.
         """
         rows, length = known.shape[:2]
-        size = 1 + drafted
+        size = self.unanswered + drafted
         ids = torch.full((rows, tokens.shape[1], size), self.mask_token)
         ids[:, :, 0] = tokens
         states = self.embed(ids.flatten(1))
@@ -149,8 +161,8 @@ class BlockHead(Head):
         rotary = self.rope(states, positions)
         for layer in self.layers:
             states = layer(states, known, rotary, mask)
-        answered = self.norm(states).view(rows, -1, size, states.shape[-1])[:, :, 1:]
-        return self.logits(answered)
+        answered = self.norm(states).view(rows, -1, size, states.shape[-1])
+        return self.logits(answered[:, :, self.unanswered :])
 
     def weights(self) -> dict[str, torch.Tensor]:
         own = {name: value for name, value in self.state_dict().items() if "rope" not in name}
@@ -172,6 +184,7 @@ def block_loss(head: BlockHead, tokens: torch.Tensor, drafted: int) -> torch.Ten
     hidden = torch.rand(rows, length) < HIDDEN_SHARE
     known = head.known(output.hidden_states)
     found = head.blocks(known, tokens.gather(1, anchors), anchors, drafted, hidden)
+    found = head.after(found, tokens[every, at])
     return cross_entropy(found.flatten(0, 2), wanted.flatten(0, 2))
 
 
@@ -182,11 +195,22 @@ def propose(
     drafted: int,
     hidden: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Logits ``[rows, drafted, vocabulary]`` after ``token``, which follows the known context."""
+    """Logits ``[rows, drafted, vocabulary]`` after ``token``, which follows the known context.
+
+    What the token before each of them adds (``after``) is not in them.
+    """
     rows, length = known.shape[:2]
     tokens, anchors = torch.full((rows, 1), token), torch.full((rows, 1), length)
     with torch.inference_mode():
         return head.blocks(known, tokens, anchors, drafted, hidden)[:, 0]
+
+
+def chosen(head: BlockHead, logits: torch.Tensor, token: int) -> torch.Tensor:
+    """The tokens int64 [rows, drafted] that the head drafts one after another behind ``token``."""
+    tokens = [torch.full(logits.shape[:1], token)]
+    for row in logits.unbind(1):
+        tokens.append(head.after(row, tokens[-1]).argmax(-1))
+    return torch.stack(tokens[1:], dim=1)
 
 
 def block_removal_share(head: BlockHead, contexts: Sequence[Sequence[int]], drafted: int) -> float:
@@ -200,9 +224,9 @@ def block_removal_share(head: BlockHead, contexts: Sequence[Sequence[int]], draf
             )
             known = head.known(output.hidden_states)
         hidden = torch.eye(len(before) + 1, len(before), dtype=torch.bool)
-        proposals = propose(
-            head, known.expand(len(before) + 1, -1, -1), token, drafted, hidden
-        ).argmax(-1)
+        logits = propose(head, known.expand(len(before) + 1, -1, -1), token, drafted, hidden)
+        with torch.inference_mode():
+            proposals = chosen(head, logits, token)
         changed += int((proposals[:-1] != proposals[-1]).any(dim=1).sum())
         total += len(before)
     return changed / total

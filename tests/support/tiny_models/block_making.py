@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of heads of method dflash: train, measure, write; or load one."""
+"""Checkpoints of heads of methods dflash and dspark: train, measure, write; or load one."""
 
 from __future__ import annotations
 
@@ -25,9 +25,16 @@ from tests.support.tiny_models.derived import (
     load_language_model,
     write_description,
 )
+from tests.support.tiny_models.markov_head import MarkovHead
 from tests.support.tiny_models.recipes import BlockHeadRecipe, find_recipe
 from tests.support.tiny_models.sensitivity import probe_contexts
 from tests.support.tiny_models.training import Progress, optimise
+
+HEADS: dict[str, tuple[type[BlockHead], str]] = {
+    "dflash": (BlockHead, "DFlashDraftModel"),
+    "dspark": (MarkovHead, "Qwen3DSparkModel"),
+}
+"""Method -> its head, and what vLLM calls it."""
 
 REQUIRED_BLOCK_SHARE = 0.05
 """A head whose share is not above this is no judge of its cache."""
@@ -39,7 +46,7 @@ def build_block_head(recipe: BlockHeadRecipe, target: Any) -> BlockHead:
 
     torch.manual_seed(recipe.seed)
     config = Qwen3Config(**recipe.configuration(), attn_implementation="eager")
-    head = BlockHead(target, config)
+    head = HEADS[recipe.method][0](target, config)
     for parameter in head.parameters():
         if parameter.dim() >= 2:
             torch.nn.init.normal_(parameter, std=0.02)
@@ -72,7 +79,7 @@ def make_block_head(
     save_file(weights, path / WEIGHTS_FILE, metadata={"format": "pt"})
     config = {
         **recipe.configuration(),
-        "architectures": ["DFlashDraftModel"],
+        "architectures": [HEADS[recipe.method][1]],
         "model_type": recipe.model_type,
         "dtype": "float32",
     }
@@ -85,7 +92,7 @@ def load_block_head(path: Path, target: Any) -> BlockHead:
     """The head whose checkpoint is in ``path``, on its target's transformers model."""
     recipe = find_recipe(store.read_description(path)["recipe"]["name"])
     if not isinstance(recipe, BlockHeadRecipe):
-        raise ValueError(f"{path} holds {recipe.name}, which is no head of method dflash")
+        raise ValueError(f"{path} holds {recipe.name}, which is no head of blocks")
     head = build_block_head(recipe, target)
     head.load_weights(load_file(path / WEIGHTS_FILE))
     return head.eval()

@@ -93,7 +93,7 @@ class HeadRecipe(Recipe):
 
 @dataclass(frozen=True, kw_only=True)
 class BlockHeadRecipe(HeadRecipe):
-    """A head of method dflash, trained to draft ``drafted`` tokens at once."""
+    """A head of method dflash or dspark, trained to draft ``drafted`` tokens at once."""
 
     drafted: int
 

@@ -35,6 +35,17 @@ def _block_head(depths: list[int]) -> dict[str, Any]:
     }
 
 
+def _markov_head(depths: list[int]) -> dict[str, Any]:
+    """A head of method dspark that takes the output of the target's layers ``depths``."""
+    return {
+        "head_dim": 64,
+        "intermediate_size": 256,
+        "mask_token_id": VOCABULARY_SIZE - 1,
+        "target_layer_ids": depths,
+        "markov_rank": 32,
+    }
+
+
 HEADS: tuple[DerivedRecipe, ...] = (
     HeadRecipe(
         name="llama_eagle",
@@ -155,6 +166,15 @@ HEADS: tuple[DerivedRecipe, ...] = (
         source="gpt_oss",
         method="dflash",
         architecture=_block_head([0, 1, 2]),
+        steps=100,
+        drafted=3,
+    ),
+    BlockHeadRecipe(
+        name="gpt_oss_dspark",
+        model_type="qwen3",
+        source="gpt_oss",
+        method="dspark",
+        architecture=_markov_head([0, 1, 2]),
         steps=100,
         drafted=3,
     ),

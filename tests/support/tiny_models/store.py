@@ -84,8 +84,8 @@ MTP_CODE_FILES = {
 FITTED_CODE_FILES = ("deepseek_v4.py", "../deepseek_v4.py")
 """Those that decide on models of which the output alone is fitted."""
 
-BLOCK_CODE_FILES = ("block_head.py", "block_making.py")
-"""Those that decide on heads of method dflash, besides."""
+BLOCK_CODE_FILES = ("block_head.py", "block_making.py", "markov_head.py")
+"""Those that decide on heads of methods dflash and dspark, besides."""
 
 ASSISTANT_CODE_FILES = ("assistant.py", "assistant_making.py")
 """Those that decide on Gemma 4's head, besides."""

@@ -22,6 +22,7 @@ from tests.support.host_checks import DEVICE, EQUAL_PAGES, SHARED, refused
         ({"draft_sample_method": "probabilistic"}, {}, "draft_sample_method"),
         ({"use_heterogeneous_vocab": True}, {}, "use_heterogeneous_vocab"),
         ({}, {"draft_window_size": 64}, '"window": TOKENS'),
+        ({}, {"dynamic_spec_config": {"method": "dflash"}}, "tokens_per_batch_size"),
     ],
 )
 def test_options_of_drafts_of_one_host(
@@ -46,6 +47,16 @@ def test_options_of_drafts_of_one_host(
     )
     draft["method"], draft["model"] = "ngram", None
     assert "draft-option" not in refused(engine, EQUAL_PAGES)
+
+
+def test_dspark_is_refused_where_vllm_does_not_know_it(models: dict[str, str]) -> None:
+    draft = {"model": models["Llama-3.1-8B"], "num_speculative_tokens": 3, "method": "dspark"}
+    engine: dict[str, Any] = {"model": models["Llama-3.1-8B"], "speculative_config": draft}
+    assert "does not know" in refused(engine, SHARED)["speculation-method"]
+    assert "speculation-method" not in refused(engine, EQUAL_PAGES)
+    shared = {**engine, "tensor_parallel_size": 2, "decode_context_parallel_size": 2}
+    told = refused(shared, EQUAL_PAGES)["dflash"]
+    assert "method dspark with decode_context_parallel_size" in told
 
 
 def test_two_dtypes_of_a_drafts_cache(models: dict[str, str]) -> None:

@@ -35,15 +35,16 @@ from tests.support.fake_draft import (
 
 MOST_REQUESTS, COLUMNS, MASK = 4, 8, 5
 MOST_LENGTH = 96
+MASKS = ("mask", "anchor")
 
 
 @dataclass(frozen=True)
 class Case:
-    """``kind``: attention, head, recurrent or mask. For each KV group: the size of its blocks,
-    whether its builder shares, and whether its layers take cos_sin rows. ``on_device``: as many of
-    the groups take the lengths of later passes from the device. ``counts``: numbers of draft
-    tokens, of which each step takes one at random; none: K. ``in_step``: another rank runs these
-    passes as well."""
+    """``kind``: attention, head, recurrent, mask, or anchor: masks behind a row that drafts as
+    well. For each KV group: the size of its blocks, whether its builder shares, and whether its
+    layers take cos_sin rows. ``on_device``: as many of the groups take the lengths of later passes
+    from the device. ``counts``: numbers of draft tokens, of which each step takes one at random;
+    none: K. ``in_step``: another rank runs these passes as well."""
 
     kind: str
     k: int
@@ -159,7 +160,7 @@ class Engine:
         blocks = 1 + MOST_REQUESTS * 2 * -(-(MOST_LENGTH + 32) // min(case.block_sizes))
         self.draft = FakeDraft(builders, blocks, case.block_sizes, case.kind == "head")
         self.draft.in_step = case.in_step
-        if case.kind == "mask":
+        if case.kind in MASKS:
             self._for_mask_tokens()
         self.tables = [
             torch.zeros(MOST_REQUESTS, self.columns(size), dtype=torch.int32)
@@ -177,14 +178,16 @@ class Engine:
         self.requests: list[Request] = []
         self.judged = 0
         # What is drafted past the longest sequence is judged where nothing is at once.
-        self.spare = 2 * case.k + 4 if case.kind == "mask" or case.parallel else 2
+        self.spare = 2 * case.k + 4 if case.kind in MASKS or case.parallel else 2
 
     def columns(self, size: int) -> int:
         return -(-(MOST_LENGTH + 32) // size)
 
     def _sizes(self) -> Sizes:
         case = self.case
-        later = {"recurrent": case.k, "mask": case.k + 1}.get(case.kind, case.k - 1)
+        later = {"recurrent": case.k, "mask": case.k + 1, "anchor": case.k}.get(
+            case.kind, case.k - 1
+        )
         return Sizes(
             later_passes=0 if case.parallel else later,
             max_requests=MOST_REQUESTS,
@@ -203,8 +206,9 @@ class Engine:
 
     def _strategy(self) -> Any:
         planner = Planner(self.draft, self.plan, self.needs)
-        if self.case.kind == "mask":
-            return MaskTokensStrategy(self.draft, self.plan, self.needs, MASK)
+        if self.case.kind in MASKS:
+            anchor = self.case.kind == "anchor"
+            return MaskTokensStrategy(self.draft, self.plan, self.needs, MASK, from_anchor=anchor)
         if self.case.kind != "recurrent":
             return AttentionStrategy(planner)
         # As many blocks for each request as it verifies tokens; block 0 is nobody's.
@@ -331,7 +335,7 @@ class Engine:
 
     def expected(self, tokens: list[int]) -> list[int]:
         """The K tokens that the draft says after these."""
-        if self.case.kind == "mask":
+        if self.case.kind in MASKS:
             return self.window_of(tokens)
         if self.case.kind == "head":
             return self.head_after(tokens)
@@ -375,11 +379,12 @@ class Engine:
     def window_of(self, tokens: list[int]) -> list[int]:
         """All rows of a window see the context and all of the window."""
         context = [(at, hidden(token, at) * 3 % STATE) for at, token in enumerate(tokens[:-1])]
-        window = [tokens[-1], *[MASK] * self.case.k]
+        first = 0 if self.case.kind == "anchor" else 1
+        window = [tokens[-1], *[MASK] * (self.case.k - 1 + first)]
         window_keys = [(len(context) + at, token) for at, token in enumerate(window)]
         inside = [pair for pair in window_keys if pair[0] < self.case.max_model_len]
         drafted = []
-        for position, token in window_keys[1:]:
+        for position, token in window_keys[first:]:
             total = key(token, position)
             for layer, rotates in enumerate(self.case.rotates):
                 pairs = [*context, *inside]

@@ -15,7 +15,7 @@ TWO_GROUPS = ((4, 8), (True, True), (False, True))
 """As in test_proposal.py."""
 
 
-@pytest.mark.parametrize("kind", ["attention", "head", "recurrent", "mask"])
+@pytest.mark.parametrize("kind", ["attention", "head", "recurrent", "mask", "anchor"])
 @pytest.mark.parametrize("graphs", [(), (4,)], ids=["eager", "graphs"])
 def test_passes_are_the_drafts_forwards_and_reads_are_waits(
     kind: str, graphs: tuple[int, ...]

@@ -37,13 +37,13 @@ def batches_of(engine: Engine, steps: int) -> list[tuple[PassBatch, Any, list[li
 
 @torch.inference_mode()
 @pytest.mark.parametrize("rotates", [False, True])
-def test_the_window_is_one_pass_of_equal_rows(rotates: bool) -> None:
-    engine = Engine(Case("mask", K, (4, 8), (True, True), (rotates, rotates)), seed=1)
+@pytest.mark.parametrize(("kind", "size"), [("mask", 1 + K), ("anchor", K)])
+def test_the_window_is_one_pass_of_equal_rows(kind: str, size: int, rotates: bool) -> None:
+    engine = Engine(Case(kind, K, (4, 8), (True, True), (rotates, rotates)), seed=1)
     seen = batches_of(engine, 12)
     assert len(seen) == 12
     assert {batch.requests for batch, _, _ in seen} > {MOST_REQUESTS}
     for batch, cos_sin, slots in seen:
-        size = 1 + K
         starts = [size * request for request in range(batch.requests + 1)]
         assert (batch.index, batch.rows, batch.input_rows) == (0, starts[-1], starts[-1])
         assert (batch.longest_row, batch.causal, batch.rows_across_ranks) == (size, False, None)

@@ -8,7 +8,7 @@ import torch
 
 from tests.unit.drafting.fake_engine import MOST_LENGTH, Case, Engine
 
-KINDS = ("attention", "head", "recurrent", "mask")
+KINDS = ("attention", "head", "recurrent", "mask", "anchor")
 GROUPS = {
     1: ((4,), (True,), (False,)),
     2: ((4, 8), (True, True), (False, True)),

@@ -211,6 +211,10 @@ class RecurrentFamily(Family):
 class MaskTokensFamily(Family):
     """Method dflash."""
 
+    def drafts_from_anchor(self, proposer: Any) -> bool:
+        """Whether the row of the token that the target sampled drafts a token."""
+        return False
+
     def refuse_layers(self, proposer: Any, layers: Layers, specs: Layers) -> None:
         """See ``Family``."""
         refuse_recurrent_layers(specs)
@@ -226,7 +230,7 @@ class MaskTokensFamily(Family):
         return replace(
             sizes,
             # The positions of the draft window follow that of the last token.
-            later_passes=1 + proposer.num_speculative_tokens,
+            later_passes=proposer.num_speculative_tokens + (not self.drafts_from_anchor(proposer)),
             max_tokens=max(sizes.max_tokens, sizes.max_requests),
             sampled_per_request=1,
             # Except for its tokens, the context has the rows of a head on hidden states.
@@ -239,7 +243,10 @@ class MaskTokensFamily(Family):
         draft, mask_token_id = bound.draft, bound.proposer.parallel_drafting_token_id
         assert isinstance(draft, MaskTokensDraft)
         draft.bind_layers()
-        return MaskTokensStrategy(draft, bound.plan, bound.needs, mask_token_id)
+        from_anchor = self.drafts_from_anchor(bound.proposer)
+        return MaskTokensStrategy(
+            draft, bound.plan, bound.needs, mask_token_id, from_anchor=from_anchor
+        )
 
 
 def widen_decodes(builder: Any, more: int, *, shared: bool = False) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
     from mkv_ascend.adapters.common.drafting.capture_adapters import CapturedGraphParams
     from mkv_ascend.adapters.common.drafting.draft import AscendDraft
+    from mkv_ascend.adapters.common.drafting.families import Family
     from mkv_ascend.adapters.common.drafting.pass_context import PassContext
     from mkv_ascend.adapters.common.drafting.sharing import Sharing
     from mkv_ascend.drafting.context_shares import ContextShares
@@ -37,6 +39,14 @@ class LaunchUpdates(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class OwnMethod:
+    """A method of drafting that one host alone has: our proposer, and what its strategy needs."""
+
+    proposer: type[Any]
+    family: Callable[[], Family]
+
+
 class DraftHost(Protocol):
     """The parts of drafting that one host does in its own way."""
 
@@ -47,6 +57,10 @@ class DraftHost(Protocol):
     @property
     def passes(self) -> PassContext:
         """In what passes run."""
+
+    @property
+    def own_methods(self) -> Mapping[str, OwnMethod]:
+        """Methods that we serve on this host alone, by vLLM's names."""
 
     def keeps_proposer(self, method: str, config: VllmConfig) -> bool:
         """Whether a draft of one of our methods is left to the host's own proposer."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vllm-ascend's dflash draft, with a context in several KV groups.
+"""vllm-ascend's drafts of mask tokens, with a context in several KV groups.
 
 vllm-ascend's own proposer needs Triton, and has one block table and one set of slots.
 """
@@ -142,8 +142,8 @@ def refuse_windows(specs: Mapping[str, Any]) -> None:
         if isinstance(spec, FullAttentionSpec) and spec.sliding_window is None:
             continue
         raise NotImplementedError(
-            f"the draft's layer {name} has a cache of {type(spec).__name__}, and method dflash "
-            "attends without a causal mask: vllm-ascend calls its operator without a window "
+            f"the draft's layer {name} has a cache of {type(spec).__name__}, and a block of mask "
+            "tokens attends without a causal mask: vllm-ascend calls its operator without a window "
             "then, so keys that the layer must not see would be read, in blocks that may be "
-            "freed. Choose a draft of method dflash whose layers attend to all tokens."
+            "freed. Choose a draft of this method whose layers attend to all tokens."
         )

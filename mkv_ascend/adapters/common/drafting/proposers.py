@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """vllm-ascend's proposers with members of ours; each is one class derived from theirs.
 
-A new method of drafting is one line in ``PROPOSERS``.
+A new method of drafting is one line in ``PROPOSERS``; one that a host alone has is one of its
+``own_methods``.
 """
 
 from __future__ import annotations
@@ -325,6 +326,20 @@ def family_of(method: str, vllm_config: VllmConfig) -> Family:
     return Family()
 
 
+def _proposer_and_family(
+    method: str, vllm_config: VllmConfig, host: DraftHost
+) -> tuple[type[Any] | None, Family | None]:
+    """Our proposer, if not vllm-ascend's own is kept; its family, if we make the proposals."""
+    if host.keeps_proposer(method, vllm_config):
+        return None, None
+    own = host.own_methods.get(method)
+    if own is not None:
+        return own.proposer, own.family()
+    proposer = proposer_class(method, vllm_config, host.plans_shares)
+    ours = proposer in (*PROPOSERS.values(), Step3p5LayerProposer)
+    return proposer, family_of(method, vllm_config) if ours else None
+
+
 def create_proposer(
     method: str, vllm_config: VllmConfig, device: torch.device, runner: Any, host: DraftHost
 ) -> Any:
@@ -334,19 +349,18 @@ def create_proposer(
         ValueError: vllm-ascend does not know the method.
         NotImplementedError: an option is for our proposals, and vllm-ascend makes these.
     """
-    kept = host.keeps_proposer(method, vllm_config)
-    proposer = None if kept else proposer_class(method, vllm_config, host.plans_shares)
-    if proposer not in (*PROPOSERS.values(), Step3p5LayerProposer):
+    proposer, family = _proposer_and_family(method, vllm_config, host)
+    if family is None:
         giving_up.refuse_for_other_proposals(method, vllm_config)
         if proposer is None:
             return get_spec_decode_method(method, vllm_config, device, runner)
         made = proposer(vllm_config, device, runner)
         made.draft_host = host
         return made
+    assert proposer is not None, "it has a family"
     enforce_eager = bool(vllm_config.speculative_config.enforce_eager)
     with without_graphs_of_the_host(vllm_config.speculative_config):
         made = proposer(vllm_config, device, runner)
-    family = family_of(method, vllm_config)
     made.draft_host = host
     made.assembly = Assembly(made, family, host, enforce_eager=enforce_eager)
     if isinstance(family, RecurrentFamily):

@@ -32,7 +32,7 @@ SPREAD = (
 )
 """Numbers of ranks that checks of drafts read."""
 
-OWN_DRAFTS = ("draft_model", "eagle", "eagle3", "mtp", "dflash")
+OWN_DRAFTS = ("draft_model", "eagle", "eagle3", "mtp", "dflash", "dspark")
 """Methods whose draft is a model: for others vLLM names the target."""
 
 
@@ -94,6 +94,7 @@ def _engine(config: VllmConfig) -> dict[str, Any]:
             "enable_flashcomm1": enable_sp(config),
             "enable_reduce_sample": given.get("enable_reduce_sample", False),
             "draft_window_size": given.get("draft_window_size"),
+            "dynamic_spec_config": given.get("dynamic_spec_config"),
             "finegrained_tp_config": given.get("finegrained_tp_config"),
         },
     }

@@ -35,6 +35,7 @@ from vllm_ascend.worker import model_runner_v1
 from mkv_ascend.adapters.common.gathered_states import AuxiliaryStates
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import record, replaced
+from mkv_ascend.checks.facts import BLOCKS
 
 logger = get_logger(__name__)
 
@@ -311,7 +312,7 @@ def reads_states(runner: Any) -> bool:
     if runner.use_aux_hidden_state_outputs or runner._eagle3_uses_aux_hidden_state():
         return True
     speculative = runner.vllm_config.speculative_config
-    return speculative is not None and speculative.method == "dflash"
+    return speculative is not None and speculative.method in BLOCKS
 
 
 def _derive(module: nn.Module, base: type, **attributes: Any) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch_npu
@@ -15,6 +16,7 @@ from vllm_ascend.utils import lmhead_tp_enable
 
 from mkv_ascend.adapters.common.drafting.capture_adapters import CapturedGraphParams
 from mkv_ascend.adapters.common.drafting.context_shares import plans_shares, shares_of
+from mkv_ascend.adapters.common.drafting.host import OwnMethod
 from mkv_ascend.adapters.common.drafting.pass_context import PassesOfRunnerV1
 from mkv_ascend.adapters.common.drafting.sharing import SHARING, Sharing, SparseMLASharing, find
 from mkv_ascend.adapters.common.drafting.updates import Updates
@@ -50,6 +52,7 @@ class Host:
     draft = RankedDraft
     passes = PassesOfRunnerV1()
     captures_shares = False
+    own_methods: Mapping[str, OwnMethod] = MappingProxyType({})
 
     def keeps_proposer(self, method: str, config: VllmConfig) -> bool:
         """None of our methods."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from vllm.model_executor.models.deepseek_mtp import DeepSeekMultiTokenPredictorLayer
@@ -17,8 +18,14 @@ from vllm_ascend.utils import lmhead_tp_enable
 from mkv_ascend.adapters.common.drafting.capture_adapters import CapturedGraphParams
 from mkv_ascend.adapters.common.drafting.context_shares import plans_shares, shares_of
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
+from mkv_ascend.adapters.common.drafting.host import OwnMethod
 from mkv_ascend.adapters.common.drafting.pass_context import PassContext, PassesOfRunnerV1
 from mkv_ascend.adapters.common.drafting.sharing import SHARING, Sharing, find
+from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.dspark import (
+    SERVED_DSPARK,
+    DSparkProposer,
+    MarkovFamily,
+)
 from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.mixed_draft import Draft
 from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.shared_context import sharing_of_shares
 from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.sparse_sharing import (
@@ -57,10 +64,16 @@ class Host:
     draft: type[AscendDraft] = Draft
     passes: PassContext = PassesOfRunnerV1()
     captures_shares = True
+    own_methods: Mapping[str, OwnMethod] = MappingProxyType(
+        {"dspark": OwnMethod(DSparkProposer, MarkovFamily)}
+    )
 
     def keeps_proposer(self, method: str, config: VllmConfig) -> bool:
-        """Drafts of two families, whose proposers lay out several KV groups themselves."""
+        """Drafts of some families, whose proposers lay out several KV groups themselves."""
         speculative = config.speculative_config
+        if method == "dspark":
+            architectures = speculative.draft_model_config.architectures
+            return SERVED_DSPARK.isdisjoint(architectures)
         if method == "dflash":
             return bool(is_dflash2_draft(speculative))
         if method == "mtp":
