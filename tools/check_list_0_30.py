@@ -41,6 +41,7 @@ from tested_files import (
     STOCK,
     V2,
     V2_GRAPHS,
+    V2_SHARES,
     V2_STAGES,
     V2_STATES,
     V2_STOCK_GRAPHS,
@@ -113,7 +114,12 @@ EMULATED = (
     f"{RANKS}::test_ranks_are_idle_in_turn[gpt_oss-gpt_oss_draft-draft_model-2-v2]",
     f"{RANKS}::test_ranks_are_idle_in_turn_in_graphs[gpt_oss-gpt_oss_draft-draft_model-2-v2]",
     "tests/emulated/runner_v2/test_ranks.py::test_two_ranks_of_tensor_parallelism[graphs]",
-    "tests/emulated/runner_v2/test_shares.py::test_a_dense_draft_for_mla[graphs]",
+    f"{V2_SHARES}::test_a_dense_draft_for_mla[graphs]",
+    f"{V2_SHARES}::test_a_head_of_mla_behind_prefix_hits[default]",
+    f"{V2_SHARES}::test_dense_heads_behind_prefix_hits"
+    "[eagle3-deepseek_v2_target-deepseek_v2_one_key_eagle3-graphs]",
+    f"{V2_SHARES}::test_a_draft_of_mla[llama_one_key_head-graphs]",
+    f"{V2_SHARES}::test_preempted_requests_of_a_head_of_mla[1]",
     # Where ranks share keys: heads of MLA and dense ones, drafts for an MLA target and for itself.
     SHARES,
     REPLICATED,

@@ -22,15 +22,17 @@ __all__ = ["CHECKS", "METHODS", "AskedOfV2", "is_judged_over_shares", "runner_of
 METHODS = ("draft_model", "eagle", "eagle3", "mtp", "dflash")
 """Methods of speculative decoding that our speculators serve in model runner V2."""
 
-OVER_SHARES = ("draft_model", "eagle")
+DENSE_OVER_SHARES = ("draft_model", "eagle", "eagle3")
+MLA_OVER_SHARES = ("draft_model", "mtp")
+"""Methods whose drafts of such layers are judged where ranks share keys."""
 SPARSE = ("index_topk", "compress_ratios")
 """What a configuration says of layers that choose some of the keys, or compress them."""
 WORDS = {
     "stages_in_turn": "pipeline stages without asynchronous scheduling",
     "prefill_context_parallel": "prefill context parallelism",
     "decode_context_parallel": (
-        "decode context parallelism, but for dense drafts (draft_model, eagle) that share keys as "
-        "targets of dense layers or MLA do,"
+        "decode context parallelism, but for dense drafts (draft_model, eagle, eagle3) and those "
+        "of MLA (draft_model, mtp) that share keys as targets of dense layers or MLA do,"
     ),
     "eplb": "--enable-eplb",
     "sequence_parallel": "sequence parallelism (enable_flashcomm1)",
@@ -87,7 +89,8 @@ def is_judged_over_shares(
     """
     unlike = any(text.get(name) for text in (draft, target) for name in SPARSE)
     latent = draft.get("kv_lora_rank") is not None
-    return method in OVER_SHARES and not (replicated or unlike or latent or has_windows(target))
+    judged = method in (MLA_OVER_SHARES if latent else DENSE_OVER_SHARES)
+    return judged and not (replicated or unlike or has_windows(target))
 
 
 @dataclass(frozen=True, kw_only=True)

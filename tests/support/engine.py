@@ -51,8 +51,9 @@ class Scenario:
         capture_sizes: token counts that graphs are captured for.
         traced: whether Dynamo traces the model, which modes with PIECEWISE need. Else graphs are
             captured from the model's own code, which takes less time.
-        record_drafts: record every proposal; needs synchronous scheduling, which it sets. Over
-            pipeline stages on model runner V2, which have none, a worker records them.
+        record_drafts: record every proposal; needs synchronous scheduling, which it sets. With
+            asynchronous scheduling on model runner V2, which pipeline stages have and ``engine``
+            may ask for, a worker records them.
         judged_after: proposals after which a draft is judged by what is accepted; None: as usual.
         force_preemption: hold back free blocks until a request is preempted (see ``preemption``).
     """
@@ -123,7 +124,8 @@ class Scenario:
     def drafts_stay_in_workers(self) -> bool:
         """Whether proposals are recorded of which a scheduler, an asynchronous one, is not told."""
         stages = self.engine.get("pipeline_parallel_size", 1) > 1
-        return self.record_drafts and stages and runs_v2(self.environment)
+        asynchronous = stages or bool(self.engine.get("async_scheduling"))
+        return self.record_drafts and asynchronous and runs_v2(self.environment)
 
 
 @dataclass(frozen=True)

@@ -63,10 +63,15 @@ class Extension:
     _noted: list[tuple[list[int], int, list[int]]]
 
     def record_proposals(self: Any) -> None:
-        """Note proposals from now on; only the last pipeline stage makes any."""
+        """Note proposals from now on; only the last pipeline stage makes any.
+
+        Ranks of tensor parallelism propose the same: the first of them notes it.
+        """
+        from vllm.distributed.parallel_state import get_tp_group
+
         self._noted = []
         runner = self.model_runner
-        if runner.speculator is None:
+        if runner.speculator is None or get_tp_group().rank_in_group:
             return
         propose = runner.speculator.propose
 

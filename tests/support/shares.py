@@ -5,11 +5,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support import engine
-from tests.support.pairs import assert_drafts_are_the_drafts_own, assert_greedy_tokens_of_reference
+from tests.support import engine, reference, speculation
+from tests.support.loop_judgement import REFERENCE_OF
+from tests.support.pairs import (
+    TIES,
+    assert_drafts_are_the_drafts_own,
+    assert_greedy,
+    assert_greedy_tokens_of_reference,
+    prompts_of,
+    scenario,
+)
+from tests.support.tiny_models import model_directory
 
 RANKS = {"tensor_parallel_size": 2, "decode_context_parallel_size": 2}
 ONE_KEY_HEAD = "llama_one_key_head"
+WITH_MTP = "deepseek_v3_mtp"
 LENGTHS = [5, 60, 127, 128, 130, 200, 256, 259]
 """Up to, at and beyond the end of a block, and of all ranks' blocks with one id."""
 IN_GRAPHS: dict[str, Any] = {"graphs": "FULL_DECODE_ONLY", "capture_sizes": (4, 12, 24)}
@@ -20,3 +30,38 @@ def judged(case: engine.Scenario, result: engine.Result) -> None:
     """Every token is the target's, and every draft token the draft's own."""
     assert_greedy_tokens_of_reference(case, result)
     assert_drafts_are_the_drafts_own(case, result)
+
+
+def of_a_head(**fields: Any) -> tuple[engine.Scenario, engine.Result]:
+    """Run an MLA target with its own MTP layer."""
+    values = {"prompts": prompts_of(WITH_MTP, [5, 130, 261]), "speculative": {"method": "mtp"}}
+    case = scenario(WITH_MTP, WITH_MTP, **{**values, **fields})
+    return case, engine.run(case)
+
+
+def judged_by_the_head(
+    result: engine.Result, draft: str = WITH_MTP, source: str = REFERENCE_OF[WITH_MTP]
+) -> reference.DraftReport:
+    """What the head on the target ``source`` says of every draft token."""
+    head = speculation.DraftHead(model_directory(draft), model_directory(source))
+    near_tie, _ = TIES[engine.compared_dtype()]
+    return reference.judge(head.rows, result.proposals, near_tie)
+
+
+def judged_as_a_head(result: engine.Result, *names: str) -> int:
+    """Every draft token is the head's own; returns how many there were."""
+    report = judged_by_the_head(result, *names)
+    assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
+    return report.checked
+
+
+def judged_with_mtp(case: engine.Scenario, result: engine.Result) -> None:
+    """Every token is the target's, and every draft token that of its MTP layer."""
+    assert_greedy(
+        model_directory(REFERENCE_OF[WITH_MTP]),
+        case.prompts * case.repeats,
+        result.tokens,
+        case.max_tokens,
+    )
+    assert judged_as_a_head(result) == 3 * len(result.proposals) > 60
+    assert result.mean_acceptance_length > 2

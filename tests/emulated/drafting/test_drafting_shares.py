@@ -9,49 +9,29 @@ import dataclasses
 
 import pytest
 
-from tests.support import engine, hosts, reference, speculation
-from tests.support.loop_judgement import REFERENCE_OF
+from tests.support import engine, hosts
 from tests.support.pairs import (
-    TIES,
     assert_drafted_in_parallel,
-    assert_greedy,
     assert_greedy_tokens_of_reference,
     prompts_of,
     scenario,
     with_config,
 )
-from tests.support.shares import IN_GRAPHS, LENGTHS, ONE_KEY_HEAD, RANKS, judged
+from tests.support.shares import (
+    IN_GRAPHS,
+    LENGTHS,
+    ONE_KEY_HEAD,
+    RANKS,
+    judged,
+    judged_as_a_head,
+    judged_by_the_head,
+    judged_with_mtp,
+    of_a_head,
+)
 from tests.support.stock import STOCK
-from tests.support.tiny_models import model_directory
 
-WITH_MTP = "deepseek_v3_mtp"
 CAPTURED = hosts.NAME == "vllm_ascend_0_30"
 """Whether passes of such a draft are captured; 0.23.0 has masks that depend on positions."""
-
-
-def of_a_head(**fields):
-    case = scenario(
-        WITH_MTP,
-        WITH_MTP,
-        prompts=prompts_of(WITH_MTP, [5, 130, 261]),
-        speculative={"method": "mtp"},
-        **fields,
-    )
-    return case, engine.run(case)
-
-
-def judged_by_the_head(result, draft=WITH_MTP, source=REFERENCE_OF[WITH_MTP]):
-    """What the head on the target ``source`` says of every draft token."""
-    head = speculation.DraftHead(model_directory(draft), model_directory(source))
-    near_tie, _ = TIES[engine.compared_dtype()]
-    return reference.judge(head.rows, result.proposals, near_tie)
-
-
-def judged_as_a_head(result, *names):
-    """Every draft token is the head's own; returns how many there were."""
-    report = judged_by_the_head(result, *names)
-    assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
-    return report.checked
 
 
 def with_a_draft_model(target, **fields):
@@ -60,17 +40,6 @@ def with_a_draft_model(target, **fields):
         ONE_KEY_HEAD,
         **{"prompts": prompts_of(target, LENGTHS), "max_tokens": 20, **fields},
     )
-
-
-def judged_with_mtp(case, result):
-    assert_greedy(
-        model_directory(REFERENCE_OF[WITH_MTP]),
-        case.prompts * case.repeats,
-        result.tokens,
-        case.max_tokens,
-    )
-    assert judged_as_a_head(result) == 3 * len(result.proposals) > 60
-    assert result.mean_acceptance_length > 2
 
 
 def test_a_head_of_mla_in_chunks_and_behind_prefix_hits():

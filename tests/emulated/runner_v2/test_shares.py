@@ -1,23 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model runner V2 where ranks share the keys of each sequence (decode context parallelism)."""
+"""Model runner V2 where ranks share the keys of each sequence (decode context parallelism).
+
+With asynchronous scheduling, vLLM's default, a worker notes what was drafted.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.support import engine, hosts, reference, speculation
+from tests.support import engine, hosts
 from tests.support.pairs import (
-    TIES,
     assert_greedy_tokens_of_reference,
     prompts_of,
     scenario,
 )
-from tests.support.shares import IN_GRAPHS, LENGTHS, ONE_KEY_HEAD, RANKS, judged
+from tests.support.shares import (
+    IN_GRAPHS,
+    LENGTHS,
+    ONE_KEY_HEAD,
+    RANKS,
+    judged,
+    judged_as_a_head,
+    judged_with_mtp,
+    of_a_head,
+)
 from tests.support.stock import RUNNER_V2
-from tests.support.tiny_models import model_directory
 
 hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone")
 IN_CHUNKS = {**RANKS, "max_num_batched_tokens": 64, "max_num_seqs": 6}
+ASYNCHRONOUS = {**IN_CHUNKS, "async_scheduling": True}
+GRAPHS = [
+    pytest.param({}, id="eager"),
+    pytest.param(IN_GRAPHS, id="graphs"),
+    pytest.param({**IN_GRAPHS, "graphs": "FULL_AND_PIECEWISE", "traced": True}, id="default"),
+]
+each_mode = pytest.mark.parametrize("graphs", GRAPHS)
 
 
 def ran(target, draft, **fields):
@@ -26,7 +43,7 @@ def ran(target, draft, **fields):
     return case, engine.run(case)
 
 
-@pytest.mark.parametrize("graphs", [{}, IN_GRAPHS], ids=["eager", "graphs"])
+@pytest.mark.parametrize("graphs", GRAPHS[:2])
 def test_a_dense_draft_for_mla(graphs):
     case, result = ran("deepseek_v2_target", ONE_KEY_HEAD, **graphs)
     judged(case, result)
@@ -34,23 +51,82 @@ def test_a_dense_draft_for_mla(graphs):
     assert len(result.proposals) > 40
 
 
-def test_a_head_on_a_dense_target_in_graphs():
-    head = "one_key_head_eagle"
-    case, result = ran(ONE_KEY_HEAD, head, speculative={"method": "eagle"}, **IN_GRAPHS)
+@each_mode
+def test_a_head_of_mla_behind_prefix_hits(graphs):
+    """The layer of DeepSeek-V3 that drafts for it (method mtp)."""
+    case, result = of_a_head(
+        environment=RUNNER_V2, max_tokens=14, repeats=2, engine=ASYNCHRONOUS, **graphs
+    )
+    judged_with_mtp(case, result)
+    assert bool(result.draft_replays) == bool(graphs)
+    assert max(result.cached_tokens) == 256, "a block of 128 keys on each of two ranks"
+
+
+@pytest.mark.parametrize("graphs", GRAPHS[:2])
+@pytest.mark.parametrize(
+    ("method", "target", "head"),
+    [
+        ("eagle", ONE_KEY_HEAD, "one_key_head_eagle"),
+        ("eagle3", ONE_KEY_HEAD, "one_key_head_eagle3"),
+        ("eagle3", "deepseek_v2_target", "deepseek_v2_one_key_eagle3"),
+    ],
+)
+def test_dense_heads_behind_prefix_hits(method, target, head, graphs):
+    case, result = ran(
+        target,
+        head,
+        prompts=prompts_of(target, [5, 130, 261]),
+        speculative={"method": method},
+        max_tokens=14,
+        repeats=2,
+        engine=ASYNCHRONOUS,
+        **graphs,
+    )
     assert_greedy_tokens_of_reference(case, result)
-    drafter = speculation.DraftHead(model_directory(head), model_directory(ONE_KEY_HEAD))
-    near_tie, _ = TIES[engine.compared_dtype()]
-    report = reference.judge(drafter.rows, result.proposals, near_tie)
-    assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
-    assert report.checked == 3 * len(result.proposals) > 60
-    assert result.draft_replays
+    assert judged_as_a_head(result, head, target) == 3 * len(result.proposals) > 60
+    assert result.mean_acceptance_length > 1.3
+    assert bool(result.draft_replays) == bool(graphs)
+    assert max(result.cached_tokens) == 256
+
+
+@pytest.mark.parametrize("graphs", GRAPHS[:2])
+@pytest.mark.parametrize("target", ["deepseek_v2_target", ONE_KEY_HEAD])
+def test_a_draft_of_mla(target, graphs):
+    """By stretches of half a block."""
+    case, result = ran(
+        target,
+        "deepseek_v2_draft",
+        engine={**ASYNCHRONOUS, "cp_kv_cache_interleave_size": 64},
+        **graphs,
+    )
+    judged(case, result)
+    assert result.mean_acceptance_length > 2
+    assert bool(result.draft_replays) == bool(graphs)
+
+
+@pytest.mark.parametrize("interleave", [1, 128])
+def test_preempted_requests_of_a_head_of_mla(interleave):
+    """A block of two ranks holds 256 tokens of a request, which then needs a second one."""
+    case, result = of_a_head(
+        prompts=prompts_of("deepseek_v3_mtp", [250, 248, 246, 245, 244, 243]),
+        environment=RUNNER_V2,
+        max_tokens=20,
+        engine={
+            **ASYNCHRONOUS,
+            "cp_kv_cache_interleave_size": interleave,
+            "num_gpu_blocks_override": 10,
+        },
+        **IN_GRAPHS,
+    )
+    judged_with_mtp(case, result)
+    assert result.preemptions > 0
+    assert result.draft_replays > 5
 
 
 def test_a_model_that_drafts_for_itself_is_always_accepted_and_hits_prefixes():
-    """With asynchronous scheduling, where proposals are not told."""
     case, result = ran(
-        ONE_KEY_HEAD, ONE_KEY_HEAD, record_drafts=False, repeats=2, max_tokens=21, **IN_GRAPHS
+        ONE_KEY_HEAD, ONE_KEY_HEAD, repeats=2, max_tokens=21, engine=ASYNCHRONOUS, **IN_GRAPHS
     )
-    assert_greedy_tokens_of_reference(case, result)
+    judged(case, result)
     assert max(result.cached_tokens) == 256, "a block of 128 keys on each of two ranks"
     assert result.mean_acceptance_length == case.num_speculative_tokens + 1

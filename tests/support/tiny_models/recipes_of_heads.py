@@ -70,6 +70,20 @@ HEADS: tuple[DerivedRecipe, ...] = (
         steps=100,
     ),
     HeadRecipe(
+        name="one_key_head_eagle3",
+        model_type="llama",
+        source="llama_one_key_head",
+        method="eagle3",
+        architecture={
+            **_WIDE_HEAD,
+            "hidden_size": 64,
+            "num_key_value_heads": 1,
+            "eagle_aux_hidden_state_layer_ids": [0, 1],
+            "num_aux_hidden_states": 2,
+        },
+        steps=60,
+    ),
+    HeadRecipe(
         name="gpt_oss_eagle3",
         model_type="llama",
         source="gpt_oss",

@@ -93,7 +93,8 @@ MLA, WINDOWS, INDEXED = (
     [
         ({"pp": 2, "ahead": False}, "pipeline stages without asynchronous scheduling"),
         ({"cp": 2, "method": "mtp"}, "decode context parallelism, but for dense drafts"),
-        ({"cp": 2, "draft": MLA}, "decode context parallelism"),
+        ({"cp": 2, "method": "eagle", "draft": MLA}, "decode context parallelism"),
+        ({"cp": 2, "method": "eagle3", "draft": MLA}, "decode context parallelism"),
         ({"cp": 2, "draft": WINDOWS}, "decode context parallelism"),
         ({"cp": 2, "target": WINDOWS}, "decode context parallelism"),
         ({"cp": 2, "target": INDEXED}, "decode context parallelism"),
@@ -155,6 +156,9 @@ def test_prefill_context_parallelism_is_refused_without_naming_v1_which_lacks_it
         {"counts": COUNTS, "target": {**MAMBA1, "enforce_eager": True}},
         {"counts": COUNTS, "target": MAMBA1, "graphs": CUDAGraphMode.PIECEWISE},
         {"counts": COUNTS, "target": {"use_mla": True, "hf_text_config": COMPRESSED}},
+        {"cp": 2, "draft": MLA},
+        {"cp": 2, "method": "mtp", "draft": MLA, "target": MLA},
+        {"cp": 2, "method": "eagle3", "target": MLA},
         {"target": {"uses_mrope": True}},
         {"method": "eagle3", "target": {"uses_mrope": True}, "draft": {"uses_mrope": True}},
         {"method": "ngram", "pp": 2},  # not ours to refuse

@@ -68,7 +68,8 @@ def engine(target: str, draft: str, speculative: dict[str, Any], **options: Any)
         ({"async_scheduling": False}, {}, None),
         (IN_SHARES, {}, None),
         (IN_SHARES, {"method": "eagle"}, None),
-        (IN_SHARES, {"method": "eagle3"}, "decode_context_parallel"),
+        (IN_SHARES, {"method": "eagle3"}, None),
+        (IN_SHARES, {"method": "mtp"}, "decode_context_parallel"),
         ({**IN_SHARES, "additional_config": REPLICATED}, {}, "decode_context_parallel"),
         ({"prefill_context_parallel_size": 2}, {}, "prefill_context_parallel"),
         ({"enable_eplb": True}, {}, "eplb"),
@@ -120,6 +121,24 @@ def test_models(
 ) -> None:
     asked = engine(models[target], models[draft], speculative)
     assert asked_of_v2(asked) == {WORDS[name] for name in refused}
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "method", "refused"),
+    [
+        ("DeepSeek-V3", "DeepSeek-V3", "mtp", False),
+        ("DeepSeek-V3", "DeepSeek-V3", "draft_model", False),
+        (TARGET, "DeepSeek-V3", "draft_model", False),
+        ("DeepSeek-V3", TARGET, "eagle3", False),
+        ("DeepSeek-V3", "DeepSeek-V3", "eagle3", True),
+        ("Qwen3-Next-80B-A3B", TARGET, "draft_model", True),
+    ],
+)
+def test_models_where_ranks_share_keys(
+    models: dict[str, str], target: str, draft: str, method: str, *, refused: bool
+) -> None:
+    asked = engine(models[target], models[draft], {"method": method}, **IN_SHARES)
+    assert asked_of_v2(asked) == ({WORDS["decode_context_parallel"]} if refused else set())
 
 
 IMAGES = {"vision_config": {"hidden_size": 64}}
