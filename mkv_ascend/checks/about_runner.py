@@ -25,14 +25,16 @@ METHODS = ("draft_model", "eagle", "eagle3", "mtp", "dflash")
 DENSE_OVER_SHARES = ("draft_model", "eagle", "eagle3")
 MLA_OVER_SHARES = ("draft_model", "mtp")
 """Methods whose drafts of such layers are judged where ranks share keys."""
+REPLICATED = (*DENSE_OVER_SHARES, "dflash")
+"""Methods whose drafts are judged where each rank keeps all of their keys."""
 SPARSE = ("index_topk", "compress_ratios")
 """What a configuration says of layers that choose some of the keys, or compress them."""
 WORDS = {
     "stages_in_turn": "pipeline stages without asynchronous scheduling",
     "prefill_context_parallel": "prefill context parallelism",
     "decode_context_parallel": (
-        "decode context parallelism, but for dense drafts (draft_model, eagle, eagle3) and those "
-        "of MLA (draft_model, mtp) that share keys as targets of dense layers or MLA do,"
+        "decode context parallelism, but for dense drafts (draft_model, eagle, eagle3, dflash) and "
+        "those of MLA (draft_model, mtp) beside targets of dense layers or MLA without windows,"
     ),
     "eplb": "--enable-eplb",
     "sequence_parallel": "sequence parallelism (enable_flashcomm1)",
@@ -89,8 +91,9 @@ def is_judged_over_shares(
     """
     unlike = any(text.get(name) for text in (draft, target) for name in SPARSE)
     latent = draft.get("kv_lora_rank") is not None
-    judged = method in (MLA_OVER_SHARES if latent else DENSE_OVER_SHARES)
-    return judged and not (replicated or unlike or has_windows(target))
+    dense = REPLICATED if replicated else DENSE_OVER_SHARES
+    judged = method in (MLA_OVER_SHARES if latent else dense)
+    return judged and not (unlike or has_windows(target))
 
 
 @dataclass(frozen=True, kw_only=True)

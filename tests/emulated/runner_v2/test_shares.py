@@ -9,6 +9,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support import engine, hosts
+from tests.support.loop_judgement import assert_reference
+from tests.support.marks import needs_float32
 from tests.support.pairs import (
     assert_greedy_tokens_of_reference,
     prompts_of,
@@ -28,7 +30,9 @@ from tests.support.stock import RUNNER_V2
 
 hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone")
 IN_CHUNKS = {**RANKS, "max_num_batched_tokens": 64, "max_num_seqs": 6}
-ASYNCHRONOUS = {**IN_CHUNKS, "async_scheduling": True}
+ASYNCHRONOUS = {**IN_CHUNKS, "async_scheduling": True, "max_num_batched_tokens": 192}
+TOO_SMALL = {**ASYNCHRONOUS, "max_num_batched_tokens": 512, "num_gpu_blocks_override": 9}
+"""A cache in which six requests that go beyond 256 tokens at once do not fit."""
 GRAPHS = [
     pytest.param({}, id="eager"),
     pytest.param(IN_GRAPHS, id="graphs"),
@@ -111,11 +115,7 @@ def test_preempted_requests_of_a_head_of_mla(interleave):
         prompts=prompts_of("deepseek_v3_mtp", [250, 248, 246, 245, 244, 243]),
         environment=RUNNER_V2,
         max_tokens=20,
-        engine={
-            **ASYNCHRONOUS,
-            "cp_kv_cache_interleave_size": interleave,
-            "num_gpu_blocks_override": 10,
-        },
+        engine={**TOO_SMALL, "cp_kv_cache_interleave_size": interleave},
         **IN_GRAPHS,
     )
     judged_with_mtp(case, result)
@@ -130,3 +130,67 @@ def test_a_model_that_drafts_for_itself_is_always_accepted_and_hits_prefixes():
     judged(case, result)
     assert max(result.cached_tokens) == 256, "a block of 128 keys on each of two ranks"
     assert result.mean_acceptance_length == case.num_speculative_tokens + 1
+
+
+ALL_KEYS = {"kv_cache": {"replicate_draft": True}}
+"""Each rank keeps all keys of a draft that could do with its share."""
+
+
+@pytest.mark.parametrize("target", ["deepseek_v2_target", ONE_KEY_HEAD])
+def test_a_draft_with_windows_of_which_each_rank_keeps_all_keys(target):
+    """By stretches of a block beside the dense target; preempted."""
+    case, result = ran(
+        target,
+        "gemma3_one_key_draft",
+        prompts=prompts_of(target, [250, 248, 246, 245, 244, 243]),
+        engine={
+            **TOO_SMALL,
+            "cp_kv_cache_interleave_size": 128 if target == ONE_KEY_HEAD else 1,
+        },
+        **IN_GRAPHS,
+    )
+    judged(case, result)
+    assert result.mean_acceptance_length > 1.8
+    assert result.draft_replays > 5
+    assert result.preemptions > 0
+
+
+@needs_float32
+@pytest.mark.parametrize("graphs", GRAPHS[:2])
+def test_mask_tokens_of_which_each_rank_keeps_all_keys(graphs):
+    """Method dflash: each mask token sees those behind it."""
+    draft = "deepseek_v2_one_key_dflash"
+    result = assert_reference(
+        "deepseek_v2_target", draft, "dflash", 3, RUNNER_V2, engine=RANKS, **graphs
+    )
+    assert bool(result.draft_replays) == bool(graphs)
+
+
+def test_a_draft_of_which_each_rank_is_asked_to_keep_all_keys_behind_prefix_hits():
+    case, result = ran(
+        "deepseek_v2_target",
+        ONE_KEY_HEAD,
+        repeats=2,
+        mkv_ascend=ALL_KEYS,
+        engine={**ASYNCHRONOUS, "cp_kv_cache_interleave_size": 64},
+    )
+    judged(case, result)
+    assert result.mean_acceptance_length > 1.8
+    assert max(result.cached_tokens) == 256
+
+
+@pytest.mark.parametrize(
+    ("method", "head"), [("eagle", "one_key_head_eagle"), ("eagle3", "one_key_head_eagle3")]
+)
+def test_a_head_of_which_each_rank_is_asked_to_keep_all_keys(method, head):
+    case, result = ran(
+        ONE_KEY_HEAD,
+        head,
+        speculative={"method": method},
+        mkv_ascend=ALL_KEYS,
+        engine=ASYNCHRONOUS,
+        **IN_GRAPHS,
+    )
+    assert_greedy_tokens_of_reference(case, result)
+    assert judged_as_a_head(result, head, ONE_KEY_HEAD) == 3 * len(result.proposals) > 60
+    assert result.draft_replays > 5

@@ -95,7 +95,7 @@ MLA, WINDOWS, INDEXED = (
         ({"cp": 2, "method": "mtp"}, "decode context parallelism, but for dense drafts"),
         ({"cp": 2, "method": "eagle", "draft": MLA}, "decode context parallelism"),
         ({"cp": 2, "method": "eagle3", "draft": MLA}, "decode context parallelism"),
-        ({"cp": 2, "draft": WINDOWS}, "decode context parallelism"),
+        ({"cp": 2, "method": "mtp", "draft": WINDOWS}, "decode context parallelism"),
         ({"cp": 2, "target": WINDOWS}, "decode context parallelism"),
         ({"cp": 2, "target": INDEXED}, "decode context parallelism"),
         ({"cp": 2, "target": {"is_hybrid": True}}, "decode context parallelism"),
@@ -159,6 +159,8 @@ def test_prefill_context_parallelism_is_refused_without_naming_v1_which_lacks_it
         {"cp": 2, "draft": MLA},
         {"cp": 2, "method": "mtp", "draft": MLA, "target": MLA},
         {"cp": 2, "method": "eagle3", "target": MLA},
+        {"cp": 2, "draft": WINDOWS},
+        {"cp": 2, "method": "dflash", "parallel_drafting": True},
         {"target": {"uses_mrope": True}},
         {"method": "eagle3", "target": {"uses_mrope": True}, "draft": {"uses_mrope": True}},
         {"method": "ngram", "pp": 2},  # not ours to refuse

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from vllm.compilation.backends import set_model_tag
 from vllm.config import VllmConfig
@@ -81,10 +82,13 @@ def with_kinds_of_all_layers(config: PretrainedConfig) -> PretrainedConfig:
     return whole
 
 
-def load_draft(target: nn.Module, config: VllmConfig) -> nn.Module:
-    """Build the draft from ``config``, its own, with its own rotary tables; whole on this stage."""
+def load_draft(target: nn.Module, config: VllmConfig, *, replicated: bool) -> nn.Module:
+    """Build the draft from ``config``, its own, with its own rotary tables; whole on this stage.
+
+    ``replicated``: whether each rank keeps all of its keys, where ranks share the target's.
+    """
     tables = RopeTables()
-    being_built = ModelBeingBuilt(Role.DRAFT, builder_config(config), tables)
+    being_built = ModelBeingBuilt(Role.DRAFT, builder_config(config), tables, replicated=replicated)
     with (
         preserve_ascend_config(),
         embeddings_left_out(),
@@ -104,3 +108,13 @@ def load_draft(target: nn.Module, config: VllmConfig) -> nn.Module:
         tables.share_what_was_not_recorded()
     built(model)
     return model
+
+
+def keep_all_keys_beside_shares(layers: Iterable[Any]) -> None:
+    """Let these layers pass vLLM's question whether attention takes a rank's share of the keys.
+
+    It is put to all layers. These have all keys on each rank, and no other one's part to merge.
+    """
+    for layer in layers:
+        layer.impl.need_to_return_lse_for_decode = True
+        layer.impl.supports_mtp_with_cp_non_trivial_interleave_size = True

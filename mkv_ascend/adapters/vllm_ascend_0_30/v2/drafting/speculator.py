@@ -20,6 +20,7 @@ from mkv_ascend.adapters.common.drafting.assembly import (
     rope_positions,
     run_dummy_passes,
 )
+from mkv_ascend.adapters.common.drafting.context_shares import is_replicated
 from mkv_ascend.adapters.common.drafting.draft import takes_images
 from mkv_ascend.adapters.common.drafting.draft_config import separate_draft_config
 from mkv_ascend.adapters.common.drafting.families import (
@@ -35,6 +36,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.host import HOST
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.loading import (
     DFLASH,
     DRAFT_MODEL,
+    keep_all_keys_beside_shares,
     load_draft,
     make_draft_config,
 )
@@ -178,6 +180,7 @@ class MkvSpeculator(DraftModelSpeculator):
                 self.vllm_config,
                 lambda: make_draft_config(self.vllm_config),
                 recurrent=has_recurrent_layers(self.vllm_config),
+                replicated=is_replicated(self.vllm_config),
             )
         return self._draft_config
 
@@ -187,7 +190,11 @@ class MkvSpeculator(DraftModelSpeculator):
     ) -> nn.Module:
         """Load the draft with its own configuration and rotary tables."""
         before = get_layers_from_vllm_config(self.vllm_config, MambaBase)
-        model = load_draft(target_model, self._create_draft_vllm_config())
+        model = load_draft(
+            target_model,
+            self._create_draft_vllm_config(),
+            replicated=is_replicated(self.vllm_config),
+        )
         if has_recurrent_layers(self.vllm_config):
             use_draft_recurrent_specs(self, before)
         return model
@@ -207,6 +214,8 @@ class MkvSpeculator(DraftModelSpeculator):
         if self.supports_mm_inputs:
             self.inputs_embeds = torch.zeros_like(self.hidden_states)
         self.assembly.model_loaded()
+        if is_replicated(self.vllm_config):
+            keep_all_keys_beside_shares(self.assembly.layers().values())
 
     @override(SPECULATOR)
     def set_attn(
