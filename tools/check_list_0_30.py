@@ -119,7 +119,6 @@ EMULATED = (
     f"{V2_SHARES}::test_dense_heads_behind_prefix_hits"
     "[eagle3-deepseek_v2_target-deepseek_v2_one_key_eagle3-graphs]",
     f"{V2_SHARES}::test_a_draft_of_mla[llama_one_key_head-graphs]",
-    f"{V2_SHARES}::test_preempted_requests_of_a_head_of_mla[1]",
     f"{V2_SHARES}::test_a_draft_with_windows_of_which_each_rank_keeps_all_keys[llama_one_key_head]",
     # Where ranks share keys: heads of MLA and dense ones, drafts for an MLA target and for itself.
     SHARES,

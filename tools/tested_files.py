@@ -14,6 +14,8 @@ SHARES_BY_HAND = tuple(
     for name in (
         "a_dense_model_drafting_for_itself_is_always_accepted[1]",
         "a_draft_model_for_mla_in_graphs",
+        "four_ranks_of_which_two_or_all_share_keys",
+        "four_ranks_of_which_two_share_keys_of_a_dense_model",
         "tokens_drafted_in_parallel[llama_one_key_head-llama_one_key_head]",
         "tokens_drafted_in_parallel[deepseek_v2_target-deepseek_v2_draft]",
         "asynchronous_scheduling",

@@ -22,13 +22,14 @@ from tests.support.shares import (
     LENGTHS,
     ONE_KEY_HEAD,
     RANKS,
+    WITH_MTP,
     judged,
     judged_as_a_head,
     judged_by_the_head,
     judged_with_mtp,
     of_a_head,
 )
-from tests.support.stock import STOCK
+from tests.support.stock import STOCK, each_runner
 
 CAPTURED = hosts.NAME == "vllm_ascend_0_30"
 """Whether passes of such a draft are captured; 0.23.0 has masks that depend on positions."""
@@ -81,6 +82,44 @@ def test_dense_heads_in_chunks_and_behind_prefix_hits(method, target, head):
     assert judged_as_a_head(result, head, target) == 3 * len(result.proposals) > 60
     assert result.mean_acceptance_length > 1.3
     assert max(result.cached_tokens) >= 256
+
+
+@each_runner
+@pytest.mark.parametrize("shares", [2, 4])
+def test_four_ranks_of_which_two_or_all_share_keys(runner, shares):
+    """A head of MLA; a block of four ranks holds 512 tokens of a request."""
+    case, result = of_a_head(
+        prompts=prompts_of(WITH_MTP, [5, 130, 261, 500, 505, 507]),
+        environment=runner,
+        max_tokens=20,
+        engine={
+            "tensor_parallel_size": 4,
+            "decode_context_parallel_size": shares,
+            "max_model_len": 640,
+            "max_num_batched_tokens": 192,
+        },
+        **IN_GRAPHS,
+    )
+    judged_with_mtp(case, result)
+    assert bool(result.draft_replays) == CAPTURED
+
+
+@each_runner
+def test_four_ranks_of_which_two_share_keys_of_a_dense_model(runner):
+    """Two ranks have one key head, and the other two the other; it drafts for itself."""
+    case = scenario(
+        "llama_target",
+        "llama_target",
+        prompts=prompts_of("llama_target", LENGTHS),
+        environment=runner,
+        max_tokens=20,
+        engine={"tensor_parallel_size": 4, "decode_context_parallel_size": 2},
+        **IN_GRAPHS,
+    )
+    result = engine.run(case)
+    judged(case, result)
+    assert result.mean_acceptance_length == case.num_speculative_tokens + 1
+    assert bool(result.draft_replays) == CAPTURED
 
 
 def test_a_draft_model_by_stretches_of_a_block():
