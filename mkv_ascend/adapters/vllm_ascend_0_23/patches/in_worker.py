@@ -20,6 +20,7 @@ from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
     groups_without_layers,
     identity_experts,
     int8_captures,
+    kept_graphs,
     longcat_weights,
     openpangu_drafts,
     paired_attentions,
@@ -62,3 +63,4 @@ def apply() -> None:
     sampled_rows.swap_both_masks.apply()
     verified_rows_of_shares.mask_by_stretches.apply()
     pool_of_caches.keep_the_pool_closed.apply()
+    kept_graphs.hash_the_draft.apply()
