@@ -39,6 +39,7 @@ from tested_files import (
     STATED,
     STATES,
     STOCK,
+    TRACED,
     V2,
     V2_GRAPHS,
     V2_SHARES,
@@ -191,6 +192,9 @@ EMULATED = (
     "tests/emulated/drafting/test_prefix_hits_of_heads.py"
     "::test_a_shifted_draft_gives_up_one_block_and_is_right"
     "[gpt_oss-gpt_oss_eagle3-eagle3-gpt_oss-1-v2]",
+    # Traced by Dynamo: on two ranks and, on model runner V2, over two stages.
+    f"{TRACED}::test_on_two_ranks[eagle3-v1]",
+    f"{TRACED}::test_over_two_stages[draft_model-v2]",
     # A window of the draft, which no layer of its model has.
     f"{DRAFT_WINDOWS}::test_proposals_and_acceptance_are_those_of_a_masked_draft"
     "[llama_target-llama_draft-draft_model-3-None-v1]",

@@ -6,6 +6,8 @@ from __future__ import annotations
 DRAFT_WINDOWS = "tests/emulated/drafting/test_draft_windows.py"
 GROUPS = "tests/emulated/drafting/test_drafting_groups.py"
 GRAPHS = "tests/emulated/graphs/test_draft_graphs.py"
+KEPT_GRAPHS = "tests/emulated/graphs/test_kept_graphs.py"
+TRACED = "tests/emulated/graphs/test_traced_drafts.py"
 COST = "tests/emulated/drafting/test_drafting_cost.py"
 RANKS = "tests/emulated/drafting/test_drafting_data_parallel.py"
 SHARES = "tests/emulated/drafting/test_drafting_shares.py"
