@@ -268,6 +268,11 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "+        self._write_slots_of_rejected(requests, None)",
     ): "rows behind those of all requests are no request's, and keep their slots",
     (
+        "drafting.recurrent_strategy.xǁRecurrentStrategyǁrefresh_tables",
+        "-    planned = self._planner.plan.later_passes(requests, requests)\n"
+        "+    planned = self._planner.plan.later_passes(requests, None)",
+    ): "only the lengths of all rows are read",
+    (
         "drafting.strategy.xǁStrategyǁlay_out",
         "-def function(self, target: TargetOutput, padded_rows: int=0) -> int:\n"
         "+def function(self, target: TargetOutput, padded_rows: int=1) -> int:",

@@ -137,12 +137,10 @@ class Refresh:
     def __call__(self, passes: Passes) -> Passes:
         """Take tables and counts, and rebuild the recurrent layers' metadata from them."""
         passes = self.attention(passes)
-        first, later = passes.first, passes.later()
+        first, later = passes.first, [metadata or {} for metadata in passes.later()]
         assert first is not None
         self.strategy.refresh_tables(self.states)
         rebuilt = {**first, **self.states.rebuild_metadata(first, COMMITTED)}
-        made: list[Metadata | None] = []
-        if later and later[0] is not None:
-            recurrent = self.states.rebuild_metadata(later[0], SCRATCH)
-            made = [{**(metadata or {}), **recurrent} for metadata in later]
+        recurrent = self.states.rebuild_metadata(later[0], SCRATCH) if later else {}
+        made = [{**metadata, **recurrent} for metadata in later]
         return replace(passes, first=rebuilt, later=lambda: made)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from mkv_ascend.drafting.recurrent_groups import RecurrentGroup, RecurrentGroups
-from tests.unit.drafting.fake_engine import RecurrentBuilder
+from tests.unit.drafting.fake_recurrent import RecurrentBuilder
 
 
 def test_rows_of_the_engine_are_the_first_rows_in_the_order_asked_for() -> None:

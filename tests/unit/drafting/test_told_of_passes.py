@@ -20,7 +20,8 @@ from mkv_ascend.drafting.planner import Planner
 from mkv_ascend.drafting.recurrent_groups import RecurrentGroups
 from mkv_ascend.drafting.recurrent_strategy import RecurrentStrategy
 from tests.support.fake_draft import FakeBuilder, FakeDraft
-from tests.unit.drafting.fake_engine import MASK, Case, Engine, RecurrentBuilder
+from tests.unit.drafting.fake_engine import MASK, Case, Engine
+from tests.unit.drafting.fake_recurrent import RecurrentBuilder
 
 K = 3
 KINDS = ("attention", "head", "recurrent")
@@ -198,6 +199,40 @@ def test_graphs_are_captured_with_a_verify_step_that_begins_no_request(kind: str
         assert getattr(target, name).dtype == torch.int32
     assert target.length_bounds.dtype == torch.int32
     assert strategy.may_replay(target)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", [*KINDS, "mask"])
+def test_metadata_of_a_graph_is_made_before_its_capture(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Builders copy from the host, which no capture takes."""
+    engine = Engine(Case(kind, K, (4, 8), (True, False), (False,) * 2))
+    made: list[str] = []
+
+    def noted(owner: type, name: str) -> None:
+        method = getattr(owner, name)
+
+        def run(*arguments: Any) -> Any:
+            made.append(name)
+            return method(*arguments)
+
+        monkeypatch.setattr(owner, name, run)
+
+    noted(FakeBuilder, "build")
+    for name in ("first_pass", "later_pass"):
+        noted(RecurrentBuilder, name)
+    capture: Any = engine.capturer.capture
+    before: list[str] = []
+
+    def captured(passes: Any, run: Any) -> Any:
+        before.extend(made)
+        return capture(passes, run)
+
+    engine.capturer.capture = captured  # type: ignore[method-assign]
+    engine.graphs.capture(engine.graphs.shape(2))
+    assert "build" in before
+    assert before == made
 
 
 class PlannedError(Exception):
