@@ -59,32 +59,24 @@ ROOMS = {
     name: Room(name, f"mkv_ascend/{name}", f"tests/unit/{name}")
     for name in ("attention", "checks", "drafting", "layout", "metrics", "ops")
 }
-ALL = "from mutmut.__main__ import cli; cli()"
-# mutmut judges those again whose names it is given, so the rest is hidden from it instead.
-SAMPLE = """
-from mutmut import __main__ as mutmut
-
-def sample(every=mutmut.collect_source_file_mutation_data, **names):
-    mutants, files = every(**names)
-    return [one for one in mutants if one[1].endswith("{ending}")], files
-
-mutmut.collect_source_file_mutation_data = sample
-mutmut.cli()
-"""
+PROGRAM = Path(__file__).with_name("mutation_runs.py")
 MISSING = "mutmut is not installed here: `make setup` installs it"
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which mutants of a room: ``only``: of these files; ``ending``: whose names end so."""
+    """Which mutants of a room.
+
+    ``only``: of these files. ``endings``: whose names end so; none: all.
+    """
 
     only: Sequence[str] = ()
-    ending: str = ""
+    endings: tuple[str, ...] = ()
 
     def of(self, room: Room, folder: Path) -> list[Mutant]:
         """Those that mutmut has made in ``folder``."""
         every = mutants_of(ROOT, folder, room, self.only)
-        return [one for one in every if one.name.endswith(self.ending)]
+        return [one for one in every if one.name.endswith(self.endings or "")]
 
 
 def run(room: Room, folder: Path, wanted: Wanted, jobs: int, seconds: float | None) -> bool:
@@ -96,8 +88,7 @@ def run(room: Room, folder: Path, wanted: Wanted, jobs: int, seconds: float | No
     end = math.inf if seconds is None else time.monotonic() + seconds
     make_workplace(ROOT, folder, room, wanted.only)
     forget_what_tests_may_catch_now(ROOT, folder, room)
-    program = SAMPLE.format(ending=wanted.ending) if wanted.ending else ALL
-    arguments = ["-c", program, "run", "--max-children", str(jobs)]
+    arguments = [str(PROGRAM), *wanted.endings, "--", "run", "--max-children", str(jobs)]
     status = run_program(folder, folder, arguments, end)
     if status:
         sys.exit(f"mutmut ended with {status} on {room.name}: see above")
@@ -166,7 +157,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="FILE", help="files of the room")
     parser.add_argument(
         "--tenth",
-        default="",
+        nargs="+",
+        default=[],
         choices=[*"0123456789"],
         metavar="DIGIT",
         help="only mutants whose numbers end so: a sample of all functions",
@@ -184,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Not at once, which would leave mutmut running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated; the next run goes on"))
     found: dict[str, Figures] = {}
-    wanted = Wanted(given.only, given.tenth)
+    wanted = Wanted(given.only, tuple(given.tenth))
     for name in given.rooms or ROOMS:
         room, folder = ROOMS[name], CACHE / name
         if not given.report and not run(room, folder, wanted, given.jobs, given.seconds):

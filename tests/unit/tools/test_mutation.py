@@ -8,6 +8,7 @@ import json
 import math
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from mutation_results import (
     table_of,
 )
 
+Patch, Put = pytest.MonkeyPatch, Callable[[str], None]
 ROOM = Room("layout", "mkv_ascend/layout", "tests/unit/layout")
 MUTATED = """
 def x_least__mutmut_orig(values, label="least"):
@@ -197,15 +199,36 @@ def test_what_was_not_caught_is_judged_anew_where_tests_have_changed(
     assert not stats.exists()
 
 
+FAKES = {
+    "__init__.py": "",
+    "runners/harness.py": "class PytestRunner:\n    def warm_up(self):\n        self.warm = True\n",
+    "state.py": "class state:\n    duration_by_test = {'a': 3, 'b': 1, 'c': 2}\n",
+    "workers/isolation.py": "class ForkServerRunner:\n    def submit(self, *given):\n"
+    "        self.given = given\n",
+}
+
+
+@pytest.fixture
+def fake_mutmut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Put:
+    """Puts a program in the place of mutmut."""
+    package = tmp_path / "modules" / "mutmut"
+    for name, text in FAKES.items():
+        path = package / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+
+    def put(program: str) -> None:
+        (package / "__main__.py").write_text(program)
+
+    return put
+
+
 @pytest.mark.parametrize(("does", "ended"), [("time.sleep(60)", False), ("pass", True)])
 def test_a_run_ends_in_time(
-    does: str, ended: bool, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    does: str, ended: bool, root: Path, tmp_path: Path, fake_mutmut: Put, monkeypatch: Patch
 ) -> None:
-    package = tmp_path / "modules" / "mutmut"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    (package / "__main__.py").write_text(f"import time\n\ndef cli():\n    {does}\n")
-    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    fake_mutmut(f"import time\n\ndef cli():\n    {does}\n")
     monkeypatch.setattr(mutation, "ROOT", root)
     begin = time.monotonic()
     assert (
@@ -242,7 +265,10 @@ def test_what_survives_meets_all_tests_once(
 
 
 FAKE = """
+import gc
 from pathlib import Path
+from mutmut.runners.harness import PytestRunner
+from mutmut.workers.isolation import ForkServerRunner
 
 def collect_source_file_mutation_data(*, mutant_names):
     assert mutant_names == ()
@@ -250,24 +276,26 @@ def collect_source_file_mutation_data(*, mutant_names):
     return [("data", name, None) for name in names], {}
 
 def cli():
+    runner = ForkServerRunner()
+    runner.submit("mkv_ascend.layout.pooling.x_least__mutmut_1", {"a", "b", "c"}, 7)
+    assert runner.given[1:] == (["b", "c", "a"], 7)
+    tests = PytestRunner()
+    tests.warm_up()
+    assert tests.warm and gc.get_freeze_count()
     mutants, _ = collect_source_file_mutation_data(mutant_names=())
     Path("judged.txt").write_text(" ".join(name for _, name, _ in mutants))
 """
 
 
-def test_a_sample_hides_the_rest_from_mutmut(
-    root: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_mutmut_sees_a_sample_and_tests_in_order(
+    root: Path, folder: Path, fake_mutmut: Put, monkeypatch: Patch
 ) -> None:
-    package = tmp_path / "modules" / "mutmut"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    (package / "__main__.py").write_text(FAKE)
-    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    fake_mutmut(FAKE)
     monkeypatch.setattr(mutation, "ROOT", root)
-    wanted = mutation.Wanted(ending="3")
+    wanted = mutation.Wanted(endings=("3", "7"))
     assert mutation.run(ROOM, folder, wanted, 1, None)
     judged = (folder / "judged.txt").read_text().split()
-    assert [name.rpartition("_")[2] for name in judged] == ["3", "13", "23"]
+    assert [name.rpartition("_")[2] for name in judged] == ["3", "7", "13", "17", "23", "27"]
     assert [one.name.rpartition("_")[2] for one in wanted.of(ROOM, folder)] == ["3"]
 
 
@@ -282,13 +310,9 @@ def test_tests_that_fail_without_a_mutant_judge_none(
 
 
 def test_a_run_that_cannot_begin_says_so(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, fake_mutmut: Put, monkeypatch: Patch
 ) -> None:
-    package = tmp_path / "modules" / "mutmut"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    (package / "__main__.py").write_text("def cli():\n    raise SystemExit(1)\n")
-    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    fake_mutmut("def cli():\n    raise SystemExit(1)\n")
     monkeypatch.setattr(mutation, "ROOT", root)
     with pytest.raises(SystemExit, match="mutmut ended with 1 on layout"):
         mutation.run(ROOM, tmp_path / "work", mutation.Wanted(), 1, None)
