@@ -88,6 +88,10 @@ class DraftPlan:
             block_sizes = [shares.shared_block_size(size) for size in block_sizes]
         self._block_sizes = tuple(block_sizes)
         self._group_table = group_table(block_tables, block_sizes)
+        self._read_tables = [
+            self._with_room(table, size)
+            for table, size in zip(self.block_tables, self._block_sizes, strict=True)
+        ]
         passes, rows, groups = sizes.later_passes, sizes.max_tokens, len(self.block_tables)
         device = block_tables[0].device
         integers = functools.partial(torch.zeros, dtype=torch.int32, device=device)
@@ -112,6 +116,24 @@ class DraftPlan:
         self.row_numbers = torch.arange(rows, dtype=torch.int32, device=device)
         self.later_passes = functools.lru_cache(maxsize=128)(self._later_passes)
         self.tables = functools.lru_cache(maxsize=128)(self._tables)
+
+    def _with_room(self, table: torch.Tensor, block_size: int) -> torch.Tensor:
+        """The block table that layers read: the engine's, or a copy of it with more columns.
+
+        Rows that are drafted in parallel may lie behind the longest sequence, where the engine's
+        table ends. They have no slots and nobody reads what they say, but operators are told of all
+        rows of a request, and take no length that its table does not hold.
+        """
+        more = self.sizes.sampled_per_request - 1
+        if not more:
+            return table
+        return table.new_zeros((table.shape[0], table.shape[1] + -(-more // block_size)))
+
+    def _copy_tables(self, requests: int) -> None:
+        """Bring the engine's current rows into the tables that layers read."""
+        for own, table in zip(self._read_tables, self.block_tables, strict=True):
+            if own is not table:
+                own[:requests, : table.shape[1]] = table[:requests]
 
     def expand(self, target: TargetOutput, buffers: DraftBuffers, padded_rows: int = 0) -> int:
         """Lay out the first pass in one launch; return its number of rows.
@@ -162,6 +184,7 @@ class DraftPlan:
             parallel_token_id=sizes.parallel_token_id,
         )
         expand_inputs(arguments)
+        self._copy_tables(requests)
         if sizes.writes_rejected:
             self._write_slots_of_rejected(requests, rows)
         self._keep_own_slots(self.first_slots[:, :rows])
@@ -180,8 +203,7 @@ class DraftPlan:
 
     def pad_first_pass(self, requests: int, padded_requests: int) -> None:
         """Give padding requests length 0, for attention that reads lengths on the device."""
-        if padded_requests > requests:
-            self.first_lengths[requests:padded_requests].zero_()
+        self.first_lengths[requests:padded_requests].zero_()
 
     def _write_slots_of_rejected(self, requests: int, rows: int) -> None:
         """Give rejected rows of live requests the slots behind the rows that are kept.
@@ -199,7 +221,7 @@ class DraftPlan:
         for slots, table, size in zip(
             self.first_slots, self.block_tables, self._block_sizes, strict=True
         ):
-            column = (position // size).clamp_(0, table.shape[1] - 1)
+            column = (position // size).clamp_(max=table.shape[1] - 1)
             own = table[request, column] * size + position % size
             fits = live & (position < table.shape[1] * size)
             slots[:rows] = torch.where(fits, own, slots[:rows])
@@ -270,5 +292,5 @@ class DraftPlan:
         )
 
     def _tables(self, requests: int) -> tuple[torch.Tensor, ...]:
-        """The block tables' first ``requests`` rows, int32 [requests, columns] per group."""
-        return tuple(table[:requests] for table in self.block_tables)
+        """The first ``requests`` rows that layers read, int32 [requests, columns] per group."""
+        return tuple(table[:requests] for table in self._read_tables)

@@ -216,6 +216,7 @@ def key(token: Any, position: Any) -> Any:
 def attended(built: Attention, cache: torch.Tensor, size: int, rows: int) -> torch.Tensor:
     """For each row the sum over its keys, int64 [rows]."""
     places = torch.arange(built.table.shape[1] * size)
+    assert int(built.lengths.max()) <= len(places), "operators take no length beyond the table"
     keys = cache[built.table.long()[:, places // size] * size + places % size]
     row = torch.arange(rows)
     request = torch.bucketize(row, built.starts[1:].long(), right=True).clamp(max=len(keys) - 1)

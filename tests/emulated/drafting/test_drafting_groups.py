@@ -210,3 +210,35 @@ def test_proposals_that_reach_the_maximum_length(tmp_path):
     assert {0, case.num_speculative_tokens} < lengths, "none passes the maximum half-way"
     report = reference.check_drafts(case.draft, [proposal for proposal in cut if proposal.tokens])
     assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
+
+
+def test_tokens_drafted_in_parallel_at_the_end_of_the_last_block(tmp_path):
+    """The longest sequence fills its blocks, and rows of masks are behind it: in no block.
+
+    They write to no slot. Operators take their number all the same, and a table that holds it.
+    """
+    longest, mask = 128, 5
+    draft = with_config("gemma3", tmp_path, pard_token=mask)
+    case = scenario(
+        "gemma3",
+        "gemma3",
+        num_speculative_tokens=5,
+        speculative={"parallel_drafting": True},
+        prompts=prompts_of("gemma3", [118, 112, 7]),
+        max_tokens=20,
+        engine={"max_model_len": longest},
+        graphs="FULL_DECODE_ONLY",
+        capture_sizes=(6, 18),
+    )
+    case = dataclasses.replace(case, draft=draft)
+    result = engine.run(case)
+    for prompt, tokens in zip(case.prompts, result.tokens, strict=True):
+        assert len(prompt) + len(tokens) == min(longest, len(prompt) + case.max_tokens)
+        assert_greedy(case.model, [prompt], [tokens], len(tokens))
+    cut = [within(proposal, longest) for proposal in result.proposals]
+    for proposal in cut:
+        alone = dataclasses.replace(result, proposals=[proposal])
+        assert_drafted_in_parallel(draft, mask, alone, len(proposal.tokens))
+    lengths = {len(proposal.tokens) for proposal in cut}
+    assert {2, case.num_speculative_tokens} < lengths, "none passes the end half-way"
+    assert result.draft_replays > 3

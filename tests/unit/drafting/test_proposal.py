@@ -112,8 +112,29 @@ def test_parallel_drafting(groups: int, k: int) -> None:
     drafted_right(Case("attention", k, *GROUPS[groups], parallel=True), seed=groups)
 
 
-@pytest.mark.parametrize("kind", ["attention", "head", "recurrent"])
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("k", [2, 5])
+def test_parallel_drafting_replayed_with_padding(groups: int, k: int) -> None:
+    case = Case("attention", k, *GROUPS[groups], parallel=True)
+    assert drafted_right(case, seed=k, graphs=(2, 4), steps=36).graphs.replays > 3
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "parallel"])
 @pytest.mark.parametrize("graphs", [(), (4,)])
-def test_drafts_past_the_longest_sequence(kind: str, graphs: tuple[int, ...]) -> None:
-    """There a pass has position 0, one key, and writes nothing."""
-    drafted_right(Case(kind, 5, *GROUPS[2], max_model_len=18), seed=3, graphs=graphs, steps=60)
+@pytest.mark.parametrize("max_model_len", [16, 18])
+def test_drafts_past_the_longest_sequence(
+    kind: str, graphs: tuple[int, ...], max_model_len: int
+) -> None:
+    """There a row has position 0, one key of its own pass, and writes nothing.
+
+    The block tables end with the longest sequence, which fills its blocks or does not.
+    """
+    parallel = kind == "parallel"
+    case = Case(
+        "attention" if parallel else kind,
+        5,
+        *GROUPS[2],
+        max_model_len=max_model_len,
+        parallel=parallel,
+    )
+    drafted_right(case, seed=3, graphs=graphs, steps=60)
