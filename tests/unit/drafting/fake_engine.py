@@ -99,7 +99,7 @@ class Engine:
     """A draft of one case, and requests in a random order of steps."""
 
     def __init__(self, case: Case, seed: int = 0, graphs: tuple[int, ...] = ()) -> None:
-        self.case, self.random = case, random.Random(seed)
+        self.case, self.random, self.loose = case, random.Random(seed), random.Random(seed)
         torch.manual_seed(seed)
         builders = [
             FakeBuilder(shares, rotates, reads_host_lengths=index >= case.on_device)
@@ -221,6 +221,7 @@ class Engine:
     def propose(self, batch: list[Request], count: int) -> torch.Tensor:
         """Run the target on the batch, and propose ``count`` tokens for each request."""
         token_ids, positions, starts, lengths, following, rejected = [], [], [0], [], [], []
+        bounds = []
         for index, request in enumerate(batch):
             for group, table in enumerate(self.tables):
                 table[index] = self.table_row(request, group).to(torch.int32)
@@ -232,6 +233,8 @@ class Engine:
             positions += range(request.seen, request.seen + len(row))
             starts.append(len(token_ids))
             lengths.append(request.seen + len(row))
+            # With asynchronous scheduling they count drafts of the step before as accepted.
+            bounds.append(lengths[-1] + (self.loose.randint(0, self.case.k) if request.seen else 0))
             rejected.append(len(row) - accepted)
             request.seen += accepted
             following.append(request.tokens[request.seen])
@@ -245,7 +248,7 @@ class Engine:
             host.clone(),
             host,
             torch.tensor(lengths, dtype=torch.int32),
-            torch.tensor(lengths, dtype=torch.int32),
+            torch.tensor(bounds, dtype=torch.int32),
             int(host.diff().max()),
         )
         in_step = self.agreed(batch, host) if self.case.in_step else None

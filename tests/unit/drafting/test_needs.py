@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
+from mkv_ascend.drafting.needs import distinct_needs
 from tests.support.fake_draft import FakeBuilder
 from tests.unit.drafting.fake_engine import Case, Engine
 
@@ -21,6 +22,22 @@ def test_builders_run_as_often_as_is_said(shares: tuple[bool, ...], k: int) -> N
     engine.step()
     assert engine.needs.builds
     assert engine.needs.builds == engine.needs.builds_per_proposal(later_passes=k - 1)
+
+
+class OtherBuilder(FakeBuilder):
+    """Of another backend, whose metadata is of another class."""
+
+
+def test_builders_of_two_backends_never_share_a_run() -> None:
+    builders = [
+        FakeBuilder(True, False),
+        OtherBuilder(True, False),
+        FakeBuilder(True, False),
+        FakeBuilder(True, True),
+        OtherBuilder(True, False),
+    ]
+    needs = [(need.builder, need.groups) for need in distinct_needs(builders)]
+    assert needs == [(builders[0], (0, 2)), (builders[1], (1, 4)), (builders[3], (3,))]
 
 
 @torch.inference_mode()

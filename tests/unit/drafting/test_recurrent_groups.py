@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Block tables of recurrent layers that are separate from the engine's."""
+"""Block tables of recurrent layers that are separate from the engine's, and what replays them."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+from mkv_ascend.drafting.counts import Eager
+from mkv_ascend.drafting.draft import TargetOutput
 from mkv_ascend.drafting.recurrent_groups import RecurrentGroup, RecurrentGroups
+from tests.unit.drafting.fake_engine import Case, Engine
 from tests.unit.drafting.fake_recurrent import RecurrentBuilder
 
 
@@ -20,3 +24,19 @@ def test_rows_of_the_engine_are_the_first_rows_in_the_order_asked_for() -> None:
     assert own._tables[0].tolist() == [[7, 8, 9], [1, 2, 3], [0, 0, 0]]
     assert own._tables[1].tolist() == [[107, 108, 109], [101, 102, 103], [0, 0, 0]]
     assert engine._tables[0].tolist() == torch.arange(1, 13).view(4, 3).tolist()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("begins", range(3))
+def test_no_graph_serves_a_batch_in_which_one_request_begins(begins: int) -> None:
+    """Its prompt may be as long as the others' verify steps; its blocks hold another's states."""
+    engine, each = Engine(Case("recurrent", 3), graphs=(4,)), 4
+    starts = torch.arange(4, dtype=torch.int32) * each
+    lengths = torch.tensor([2 * each] * 3, dtype=torch.int32)
+    lengths[begins] = each
+    none = torch.zeros(3, dtype=torch.int32)
+    tokens = none.repeat(each)
+    target = TargetOutput(tokens, tokens, none, None, None, starts, starts, lengths, lengths, each)
+    assert engine.graphs.graph_for(target) is Eager.DRAFT_PREFILL
+    lengths[begins] = each + 1
+    assert not isinstance(engine.graphs.graph_for(target), Eager)

@@ -327,3 +327,5 @@ def test_what_a_strategy_makes_lies_where_the_plan_lies(kind: str) -> None:
         engine.step()
     assert engine.judged > K
     assert {one.sample_rows.dtype for one in passes} == {torch.int32}
+    sampled = {None if one.sampled is None else one.sampled.dtype for one in passes}
+    assert sampled == {torch.int64 if kind == "recurrent" else None}
