@@ -27,6 +27,14 @@ LENIENT_LOOPS: dict[tuple[str, str], str] = {
         "zip(made, per_pass",
     ): "a builder makes metadata for each of the later passes that it is given",
     (
+        "drafting.plan.xǁDraftPlanǁ__init__",
+        "zip(self.block_tables, self._block_sizes",
+    ): _ALL_GROUPS,
+    (
+        "drafting.plan.xǁDraftPlanǁ_copy_tables",
+        "zip(self._read_tables, self.block_tables",
+    ): _ALL_GROUPS,
+    (
         "drafting.plan.xǁDraftPlanǁ_write_slots_of_rejected",
         "zip(self.first_slots, self.block_tables, self._block_sizes",
     ): _ALL_GROUPS,
