@@ -199,7 +199,6 @@ class DraftPlan:
         buffers.sample_rows[: requests * self.sizes.sampled_per_request].zero_()
         self.first_slots[:, :rows].fill_(-1)
         self.first_lengths[:requests].zero_()
-        self.next_positions[:requests].zero_()
 
     def pad_first_pass(self, requests: int, padded_requests: int) -> None:
         """Give padding requests length 0, for attention that reads lengths on the device."""

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plan of a proposal against a scalar reference in plain loops."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -278,10 +280,20 @@ def test_a_plan_lies_where_its_tables_lie_whatever_the_default_device_is():
 
 def test_a_pass_of_padding_alone_writes_to_no_slot():
     plan, inputs, _ = planned(simple_case())
-    buffers = inputs[1]
+    rope = torch.full((3, MAX_TOKENS), 7)
+    buffers = replace(inputs[1], rope_positions=rope)
     plan.first_slots.fill_(7)
+    plan.first_lengths.fill_(7)
     buffers.token_ids.fill_(7)
     plan.lay_out_padding(buffers, rows=5, requests=2)
+    assert plan.first_lengths.tolist() == [0, 0, 7, 7]
+    assert rope.tolist() == [[0] * 5 + [7] * (MAX_TOKENS - 5)] * 3
+    # The tokens of earlier batches are of no request here.
+    plan.next_positions.fill_(7)
+    later = plan.plan_later(2, 0)
+    assert not later.all_positions.any()
+    assert not later.all_lengths.any()
+    assert later.all_slots.eq(-1).all()
     assert plan.first_slots[:, :5].eq(-1).all()
     assert plan.first_slots[:, 5:].eq(7).all()
     assert buffers.token_ids[:6].tolist() == [0] * 5 + [7]

@@ -23,6 +23,7 @@ from mkv_ascend.drafting.recurrent_states import (
     COMMITTED,
     SCRATCH,
     RecurrentCaches,
+    commit,
     tokens_to_commit,
 )
 from tests.support import hosts
@@ -254,6 +255,24 @@ def test_rows_that_begin_a_request_or_are_long_count_as_one_token() -> None:
     rejected = torch.tensor([0, 0, 3, 0])
     assert tokens_to_commit(starts, lengths, rejected, longest_row=4).tolist() == [1, 1, 1, 1]
     assert tokens_to_commit(starts, lengths, None, longest_row=4).tolist() == [1, 1, 4, 1]
+
+
+@pytest.mark.parametrize("default", ["cpu", "meta"])
+def test_states_are_copied_where_they_lie_whatever_the_default_device_is(default: str) -> None:
+    """In plain loops: of each request the window and the state after its last accepted token."""
+    table = torch.tensor([[3, 1, 5], [4, 0, 2]], dtype=torch.int32)
+    window, state = torch.arange(30).view(6, 5, 1), torch.arange(100, 106).view(6, 1)
+    expected = window.clone(), state.clone()
+    for blocks, accepted in zip(table.tolist(), (3, 1), strict=True):
+        for target in blocks[:2]:
+            for row in range(3):
+                expected[0][target, row] = window[blocks[0], accepted - 1 + row]
+            expected[1][target] = state[blocks[accepted - 1]]
+    accepted_tokens = torch.tensor([3, 1])
+    with torch.device(default):
+        commit([RecurrentCaches((window,), (state,))], table, accepted_tokens, 2)
+    assert window.equal(expected[0])
+    assert state.equal(expected[1])
 
 
 def layer(kind: Any, rows: int) -> Any:
