@@ -201,7 +201,7 @@ class Engine:
         batch.sort(key=lambda request: not request.drafts)
         count = self.random.choice(self.case.counts) if self.case.counts else self.case.k
         drafted = self.propose(batch, count)[:, :count]
-        assert drafted.shape == (len(batch), count)
+        assert (drafted.shape, drafted.dtype) == ((len(batch), count), torch.int64)
         for request, tokens in zip(batch, drafted.tolist(), strict=True):
             request.drafts = []
             if request.seen < len(request.tokens) - 1:

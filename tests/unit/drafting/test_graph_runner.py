@@ -155,6 +155,15 @@ def test_a_batch_has_the_smallest_graph_in_which_all_its_requests_verify(
     assert (found if isinstance(found, Eager) else found.requests) == graph
 
 
+def test_a_batch_has_the_graph_of_the_number_that_is_drafted_for_it() -> None:
+    """One of more draft tokens would do as well, and take their passes."""
+    graphs = runner(Called(), later_passes=K - 1)
+    captured: Any = {GraphShape(2, K, drafted): str(drafted) for drafted in (1, K)}
+    graphs.captured = captured
+    found: list[Any] = [graphs.graph_for(verify_step(K + 1), tokens) for tokens in (1, K, None)]
+    assert found == ["1", str(K), str(K)]
+
+
 @pytest.mark.parametrize(
     ("agreed", "graph"),
     [(1, 1), (2, 4), (4, 4), (5, Eager.OTHER_RANKS), (None, Eager.OTHER_RANKS)],
