@@ -114,8 +114,8 @@ class DraftPlan:
         self.counts = torch.arange(sizes.max_requests + 1, dtype=torch.int32, device=device)
         self.host_counts = torch.arange(sizes.max_requests + 1, dtype=torch.int32, device="cpu")
         self.row_numbers = torch.arange(rows, dtype=torch.int32, device=device)
-        self.later_passes = functools.lru_cache(maxsize=128)(self._later_passes)
-        self.tables = functools.lru_cache(maxsize=128)(self._tables)
+        self.later_passes = functools.lru_cache(self._later_passes)
+        self.tables = functools.lru_cache(self._tables)
 
     def _with_room(self, table: torch.Tensor, block_size: int) -> torch.Tensor:
         """The block table that layers read: the engine's, or a copy of it with more columns.

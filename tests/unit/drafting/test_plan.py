@@ -323,6 +323,8 @@ def test_views_keep_their_addresses():
 
 
 def test_more_rows_than_the_engine_was_started_for_are_refused_with_numbers():
+    plan, inputs, _ = planned(simple_case(given=[MAX_TOKENS - 6, 4], computed=[0, 0]))
+    assert plan.expand(*inputs) == MAX_TOKENS
     plan, inputs, _ = planned(simple_case(given=[MAX_TOKENS, 4], computed=[0, 0]))
     with pytest.raises(ValueError, match=r"102 rows for 100 tokens of 2 requests; .* 96\."):
         plan.expand(*inputs)
