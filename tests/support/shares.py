@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support import engine, reference, speculation
+from tests.support import engine, prompts, reference, speculation
 from tests.support.loop_judgement import REFERENCE_OF
 from tests.support.pairs import (
     TIES,
@@ -37,6 +37,17 @@ def of_a_head(**fields: Any) -> tuple[engine.Scenario, engine.Result]:
     values = {"prompts": prompts_of(WITH_MTP, [5, 130, 261]), "speculative": {"method": "mtp"}}
     case = scenario(WITH_MTP, WITH_MTP, **{**values, **fields})
     return case, engine.run(case)
+
+
+def judged_on_decks(**fields: Any) -> engine.Result:
+    """The same with prompts of decks, where each drafted letter needs the keys of all before it."""
+    decks = prompts.deck_prompts(6)
+    ids = [reference.token_ids(model_directory(WITH_MTP), text) for text in decks]
+    case, result = of_a_head(prompts=ids, max_tokens=14, **fields)
+    source = model_directory(REFERENCE_OF[WITH_MTP])
+    assert_greedy(source, case.prompts, result.tokens, case.max_tokens)
+    assert judged_as_a_head(result) == 3 * len(result.proposals) > 90
+    return result
 
 
 def judged_by_the_head(

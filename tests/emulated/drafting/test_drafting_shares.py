@@ -26,6 +26,7 @@ from tests.support.shares import (
     judged,
     judged_as_a_head,
     judged_by_the_head,
+    judged_on_decks,
     judged_with_mtp,
     of_a_head,
 )
@@ -52,6 +53,11 @@ def test_a_head_of_mla_in_chunks_and_behind_prefix_hits():
     )
     judged_with_mtp(case, result)
     assert max(result.cached_tokens) >= 256
+
+
+def test_letters_that_a_head_of_mla_drafts_need_every_key():
+    result = judged_on_decks(engine=RANKS, **IN_GRAPHS)
+    assert (result.draft_replays > 5) == CAPTURED
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from tests.support.shares import (
     RANKS,
     judged,
     judged_as_a_head,
+    judged_on_decks,
     judged_with_mtp,
     of_a_head,
 )
@@ -64,6 +65,11 @@ def test_a_head_of_mla_behind_prefix_hits(graphs):
     judged_with_mtp(case, result)
     assert bool(result.draft_replays) == bool(graphs)
     assert max(result.cached_tokens) == 256, "a block of 128 keys on each of two ranks"
+
+
+def test_letters_that_a_head_of_mla_drafts_need_every_key():
+    result = judged_on_decks(environment=RUNNER_V2, engine=ASYNCHRONOUS, **IN_GRAPHS)
+    assert result.draft_replays > 5
 
 
 @pytest.mark.parametrize("graphs", GRAPHS[:2])
