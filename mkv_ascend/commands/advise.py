@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mkv_ascend.advice.device import CHIPS
-from mkv_ascend.checks.facts import BLOCKS
 from mkv_ascend.commands import advise_candidates, advise_cluster
 from mkv_ascend.commands.advise_candidates import Candidate
 from mkv_ascend.commands.argument_types import positive
@@ -224,6 +223,7 @@ def _models(arguments: argparse.Namespace, candidate: Candidate) -> list[ModelCo
 
 def _drafting(arguments: argparse.Namespace, method: str, models: list[ModelConfig]) -> Drafting:
     from mkv_ascend.advice.prediction import Drafting
+    from mkv_ascend.checks.facts import BLOCKS
     from mkv_ascend.checks.model_work import draft_work
 
     if len(models) == 1:
