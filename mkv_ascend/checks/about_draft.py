@@ -33,7 +33,10 @@ HEADS = ("eagle", "eagle3", *BLOCKS)
 
 
 def _pair(facts: ServeFacts) -> tuple[SpeculationFacts, ModelFacts] | None:
+    """Method and draft; None without one, and for heads of dspark that the host drafts with."""
     if facts.speculation is None or facts.draft is None:
+        return None
+    if facts.speculation.method == "dspark" and has_own_proposer(facts):
         return None
     return facts.speculation, facts.draft
 
@@ -287,7 +290,7 @@ def experts(facts: ServeFacts) -> Iterator[Refusal]:
 def blocks_of_masks(facts: ServeFacts) -> Iterator[Refusal]:
     """What methods dflash and dspark cannot be combined with."""
     pair = _pair(facts)
-    if pair is None or not pair[0].drafts_blocks or has_own_proposer(facts):
+    if pair is None or not pair[0].drafts_blocks:
         return
     method = pair[0].method
     asked = {

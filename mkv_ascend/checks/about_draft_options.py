@@ -6,24 +6,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from mkv_ascend.checks.about_pipeline import layers_in_turn
-from mkv_ascend.checks.facts import ServeFacts
+from mkv_ascend.checks.facts import SERVED_DSPARK, ServeFacts
+from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.checks.refusal import Refusal
 
 __all__ = ["CHECKS", "has_own_proposer", "host_drafts", "host_keeps_shares"]
 
-OF_THE_HOST = frozenset(
-    {
-        *("DFlash2DraftModel", "Glm5NextMTPModel", "Glm5NextForCausalLM"),
-        *("DSparkDraftModel", "DSparkV41DraftModel", "DeepseekV41DSparkModel", "K3DSparkModel"),
-        *("Gemma4DSparkModel", "Glm5DSparkForCausalLM"),
-    }
-)
+OF_THE_HOST = frozenset({"DFlash2DraftModel", "Glm5NextMTPModel", "Glm5NextForCausalLM"})
 """Classes of drafts that vllm-ascend 0.30.0rc2 has proposers of their own for."""
 
 
 def has_own_proposer(facts: ServeFacts) -> bool:
-    """Whether the host has a proposer for the draft's class alone."""
-    return facts.draft is not None and not OF_THE_HOST.isdisjoint(facts.draft.architectures)
+    """Whether the host alone has a proposer for the draft's class, on this model runner."""
+    speculation, draft = facts.speculation, facts.draft
+    if speculation is None or draft is None:
+        return False
+    if speculation.method == "dspark":
+        return facts.runner == "v2" or not _is_served_dspark(draft)
+    return not OF_THE_HOST.isdisjoint(draft.architectures)
+
+
+def _is_served_dspark(draft: ModelFacts) -> bool:
+    # vLLM takes DSparkDraftModel of this type for the first of them.
+    of_qwen3 = "DSparkDraftModel" in draft.architectures and draft.model_type == "qwen3"
+    return of_qwen3 or not SERVED_DSPARK.isdisjoint(draft.architectures)
 
 
 def host_drafts(facts: ServeFacts) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mkv_ascend.checks.facts import BLOCKS, ServeFacts
+from mkv_ascend.checks.facts import ServeFacts
 from mkv_ascend.checks.model import has_windows
 from mkv_ascend.checks.refusal import Refusal
 from mkv_ascend.layout.kind import Kind
@@ -29,7 +29,7 @@ def must_be_replicated(method: str, text: Mapping[str, Any]) -> bool:
     Args:
         text: configuration of the draft's language model.
     """
-    return method in BLOCKS or has_windows(text)
+    return method == "dflash" or has_windows(text)
 
 
 def is_replicated(facts: ServeFacts) -> bool:

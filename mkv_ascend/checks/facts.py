@@ -18,6 +18,7 @@ __all__ = [
     "BLOCKS",
     "EMULATED",
     "LOOKED_UP",
+    "SERVED_DSPARK",
     "DeviceFacts",
     "ServeFacts",
     "SpeculationFacts",
@@ -33,6 +34,10 @@ WITHOUT_CACHE = LOOKED_UP | {"medusa", "mlp_speculator"}
 """Methods whose drafts keep no KV cache."""
 BLOCKS = frozenset({"dflash", "dspark"})
 """Methods whose drafts draft all tokens of a proposal in one pass over mask tokens."""
+SERVED_DSPARK = frozenset({"Qwen3DSparkModel", "Qwen3OmniDSparkModel"})
+"""Classes of drafts of method dspark that proposals of ours serve, on model runner V1. Their layers
+are dense and have a folder of their own. Those of DeepSeek-V4, GLM-5, Kimi-K3 and Gemma 4 keep
+vllm-ascend's own."""
 
 
 def split_vocabulary(additional_config: Any) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mkv_ascend.checks.config_file import ConfigFileError
-from mkv_ascend.checks.facts import SpeculationFacts
+from mkv_ascend.checks.facts import SERVED_DSPARK, SpeculationFacts
 from mkv_ascend.checks.model import ModelFacts, read_model_facts
 from mkv_ascend.checks.refusal import Refusal, RefusedError, refused
 from mkv_ascend.layout.kind import Role
@@ -21,7 +21,7 @@ METHODS = (
     *("draft_model", "eagle", "eagle3", "mtp", "dflash", "dspark"),
     *("ngram", "ngram_gpu", "suffix", "medusa", "extract_hidden_states"),
 )
-"""Methods that a host has a proposer for; ``dspark`` is newer (``HostRules``)."""
+"""Methods that a host has a proposer for; ``dspark`` only newer ones (``about_draft_options``)."""
 
 OWN_WEIGHTS = frozenset({"draft_model", "eagle", "eagle3", "dflash", "medusa"})
 """Methods whose draft has a folder of its own."""
@@ -32,7 +32,8 @@ IN_NAMES = (
 )
 """Part of a draft's name -> the method that vLLM takes it for."""
 
-DSPARK_MODELS = frozenset({"Qwen3DSparkModel", "Qwen3OmniDSparkModel", "Gemma4DSparkModel"})
+NAMED_DSPARK = SERVED_DSPARK | {"Gemma4DSparkModel"}
+"""Classes that vLLM takes for drafts of method dspark whatever their folder is called."""
 
 SHORT = {
     "--spec-method": "method",
@@ -177,7 +178,8 @@ def _method(given: Mapping[str, Any], draft: ModelFacts | None, target: ModelFac
     for part, meant in IN_NAMES:
         if part in name:
             return meant
-    if not DSPARK_MODELS.isdisjoint(draft.architectures):
+    of_qwen3 = "DSparkDraftModel" in draft.architectures and found == "qwen3"
+    if of_qwen3 or not NAMED_DSPARK.isdisjoint(draft.architectures):
         return "dspark"
     if found in ("medusa", "mlp_speculator"):
         return found

@@ -237,6 +237,27 @@ def test_options_of_drafts_of_0_30_are_refused_where_ours_draft(speculative, add
     early_check._check_draft(asked, new)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "v2", "refused"),
+    [
+        ("Qwen3DSparkModel", False, True),
+        ("Qwen3DSparkModel", True, False),
+        ("DSparkDraftModel", False, False),
+    ],
+)
+def test_heads_of_dspark_that_the_host_drafts_with_are_left_to_it(architecture, v2, refused):
+    draft = dense_model()
+    draft.architectures = [architecture]
+    draft.hf_config = PretrainedConfig(architectures=[architecture])
+    asked = configuration({}, draft, method="dspark")
+    asked.use_v2_model_runner = v2
+    asked.parallel_config.prefill_context_parallel_size = 2
+    with pytest.raises(SelectionError, match="method dspark") if refused else nullcontext():
+        early_check._check_draft(
+            asked, dataclasses.replace(hosts.ADAPTER.RULES, has_draft_options=True)
+        )
+
+
 def test_tokens_of_a_draft_are_drawn_on_model_runner_v2():
     asked = configuration({}, dense_model())
     asked.speculative_config.draft_sample_method = "probabilistic"

@@ -49,8 +49,44 @@ def test_options_of_drafts_of_one_host(
     assert "draft-option" not in refused(engine, EQUAL_PAGES)
 
 
-def test_dspark_is_refused_where_vllm_does_not_know_it(models: dict[str, str]) -> None:
-    draft = {"model": models["Llama-3.1-8B"], "num_speculative_tokens": 3, "method": "dspark"}
+def dspark_head(models: dict[str, str], folder: Path, architecture: str) -> str:
+    """A folder whose config.json is that of such a head, but for numbers that no check reads."""
+    config = json.loads((Path(models["Llama-3.1-8B"]) / "config.json").read_text())
+    config |= {"architectures": [architecture], "model_type": "qwen3"}
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "method", "ours"),
+    [
+        ("Qwen3DSparkModel", None, True),
+        ("DSparkDraftModel", None, True),
+        ("Gemma4DSparkModel", None, False),
+        ("K3DSparkModel", "dspark", False),
+    ],
+)
+def test_heads_of_dspark_that_ours_draft_with(
+    architecture: str, method: str | None, ours: bool, models: dict[str, str], tmp_path: Path
+) -> None:
+    """Those of Qwen3's kind, whatever the folder is called."""
+    head = dspark_head(models, tmp_path, architecture)
+    engine: dict[str, Any] = {
+        "model": models["Llama-3.1-8B"],
+        "speculative_config": {"model": head, "num_speculative_tokens": 3, "method": method},
+        "prefill_context_parallel_size": 2,
+    }
+    facts = gather(engine, DEVICE, EQUAL_PAGES)
+    assert facts.speculation is not None
+    assert facts.speculation.method == "dspark"
+    assert ("dflash" in refused(engine, EQUAL_PAGES)) == ours
+
+
+def test_dspark_is_refused_where_vllm_does_not_know_it(
+    models: dict[str, str], tmp_path: Path
+) -> None:
+    head = dspark_head(models, tmp_path, "Qwen3DSparkModel")
+    draft = {"model": head, "num_speculative_tokens": 3, "method": "dspark"}
     engine: dict[str, Any] = {"model": models["Llama-3.1-8B"], "speculative_config": draft}
     assert "does not know" in refused(engine, SHARED)["speculation-method"]
     assert "speculation-method" not in refused(engine, EQUAL_PAGES)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.checks.about_draft_inputs import TEXT_ONLY
-from mkv_ascend.checks.facts import DeviceFacts, ServeFacts, SpeculationFacts
+from mkv_ascend.checks.facts import SERVED_DSPARK, DeviceFacts, ServeFacts, SpeculationFacts
 from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.checks.weight_formats import read_weight_formats
 from mkv_ascend.layout.kind import Role
@@ -32,7 +32,7 @@ SPREAD = (
 )
 """Numbers of ranks that checks of drafts read."""
 
-OWN_DRAFTS = ("draft_model", "eagle", "eagle3", "mtp", "dflash", "dspark")
+OWN_DRAFTS = ("draft_model", "eagle", "eagle3", "mtp", "dflash")
 """Methods whose draft is a model: for others vLLM names the target."""
 
 
@@ -44,7 +44,7 @@ def facts_of(config: VllmConfig, generation: DeviceGeneration) -> ServeFacts:
     """The facts of drafts; of memory, lengths and layers nothing is said."""
     speculative = config.speculative_config
     draft = None
-    if speculative is not None and speculative.method in OWN_DRAFTS:
+    if speculative is not None and _has_own_draft(speculative):
         draft = speculative.draft_model_config
     return ServeFacts(
         _engine(config),
@@ -55,6 +55,12 @@ def facts_of(config: VllmConfig, generation: DeviceGeneration) -> ServeFacts:
         None if draft is None else _model(draft, Role.DRAFT),
         runner="v2" if getattr(config, "use_v2_model_runner", False) else "v1",
     )
+
+
+def _has_own_draft(speculative: SpeculativeConfig) -> bool:
+    if speculative.method == "dspark":
+        return not SERVED_DSPARK.isdisjoint(speculative.draft_model_config.architectures)
+    return speculative.method in OWN_DRAFTS
 
 
 def _engine(config: VllmConfig) -> dict[str, Any]:

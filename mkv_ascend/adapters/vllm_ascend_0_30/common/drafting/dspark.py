@@ -19,10 +19,6 @@ from mkv_ascend.adapters.common.drafting.families import MaskTokensFamily
 from mkv_ascend.adapters.common.drafting.mask_tokens import MaskTokensDraft, mask_tokens_buffers
 from mkv_ascend.adapters.common.drafting.proposers import PLANNED, PLANNED_RECORDS
 
-SERVED_DSPARK = frozenset({"Qwen3DSparkModel", "Qwen3OmniDSparkModel"})
-"""Classes of drafts of this method whose layers are dense, with a folder of their own. Those of
-DeepSeek-V4, GLM-5, Kimi-K3 and Gemma 4 keep vllm-ascend's own proposal."""
-
 DSparkProposer = derive(AscendDSparkProposer, "", PLANNED, *PLANNED_RECORDS)
 
 

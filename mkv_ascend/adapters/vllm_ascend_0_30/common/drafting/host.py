@@ -22,7 +22,6 @@ from mkv_ascend.adapters.common.drafting.host import OwnMethod
 from mkv_ascend.adapters.common.drafting.pass_context import PassContext, PassesOfRunnerV1
 from mkv_ascend.adapters.common.drafting.sharing import SHARING, Sharing, find
 from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.dspark import (
-    SERVED_DSPARK,
     DSparkProposer,
     MarkovFamily,
 )
@@ -36,6 +35,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.task_updates import (
     DraftGraph,
     TaskUpdates,
 )
+from mkv_ascend.checks.facts import SERVED_DSPARK
 
 if TYPE_CHECKING:
     from torch import nn
