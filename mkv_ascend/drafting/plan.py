@@ -220,7 +220,8 @@ class DraftPlan:
         for slots, table, size in zip(
             self.first_slots, self.block_tables, self._block_sizes, strict=True
         ):
-            column = (position // size).clamp_(max=table.shape[1] - 1)
+            # Rows that are kept may come out before the sequence, and are not written below.
+            column = (position // size).clamp_(0, table.shape[1] - 1)
             own = table[request, column] * size + position % size
             fits = live & (position < table.shape[1] * size)
             slots[:rows] = torch.where(fits, own, slots[:rows])
