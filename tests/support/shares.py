@@ -44,9 +44,7 @@ def judged_on_decks(**fields: Any) -> engine.Result:
     decks = prompts.deck_prompts(6)
     ids = [reference.token_ids(model_directory(WITH_MTP), text) for text in decks]
     case, result = of_a_head(prompts=ids, max_tokens=14, **fields)
-    source = model_directory(REFERENCE_OF[WITH_MTP])
-    assert_greedy(source, case.prompts, result.tokens, case.max_tokens)
-    assert judged_as_a_head(result) == 3 * len(result.proposals) > 90
+    assert _judged_by_mtp(case, result) > 90
     return result
 
 
@@ -68,11 +66,18 @@ def judged_as_a_head(result: engine.Result, *names: str) -> int:
 
 def judged_with_mtp(case: engine.Scenario, result: engine.Result) -> None:
     """Every token is the target's, and every draft token that of its MTP layer."""
-    assert_greedy(
-        model_directory(REFERENCE_OF[WITH_MTP]),
-        case.prompts * case.repeats,
-        result.tokens,
-        case.max_tokens,
-    )
-    assert judged_as_a_head(result) == 3 * len(result.proposals) > 60
+    assert _judged_by_mtp(case, result) > 60
     assert result.mean_acceptance_length > 2
+
+
+def _judged_by_mtp(case: engine.Scenario, result: engine.Result) -> int:
+    source = model_directory(REFERENCE_OF[WITH_MTP])
+    assert_greedy(source, case.prompts * case.repeats, result.tokens, case.max_tokens)
+    return judged_of_three(result)
+
+
+def judged_of_three(result: engine.Result, *names: str) -> int:
+    """As ``judged_as_a_head``, of proposals of three tokens, of which none is left out."""
+    checked = judged_as_a_head(result, *names)
+    assert checked == 3 * len(result.proposals)
+    return checked

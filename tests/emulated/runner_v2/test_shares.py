@@ -22,7 +22,7 @@ from tests.support.shares import (
     ONE_KEY_HEAD,
     RANKS,
     judged,
-    judged_as_a_head,
+    judged_of_three,
     judged_on_decks,
     judged_with_mtp,
     of_a_head,
@@ -93,7 +93,7 @@ def test_dense_heads_behind_prefix_hits(method, target, head, graphs):
         **graphs,
     )
     assert_greedy_tokens_of_reference(case, result)
-    assert judged_as_a_head(result, head, target) == 3 * len(result.proposals) > 60
+    assert judged_of_three(result, head, target) > 60
     assert result.mean_acceptance_length > 1.3
     assert bool(result.draft_replays) == bool(graphs)
     assert max(result.cached_tokens) == 256
@@ -198,5 +198,5 @@ def test_a_head_of_which_each_rank_is_asked_to_keep_all_keys(method, head):
         **IN_GRAPHS,
     )
     assert_greedy_tokens_of_reference(case, result)
-    assert judged_as_a_head(result, head, ONE_KEY_HEAD) == 3 * len(result.proposals) > 60
+    assert judged_of_three(result, head, ONE_KEY_HEAD) > 60
     assert result.draft_replays > 5
