@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from mkv_ascend import host_versions
 from mkv_ascend.checks import (
+    about_blocks,
     about_draft_inputs,
     about_draft_options,
     about_draft_window,
@@ -15,7 +16,7 @@ from mkv_ascend.checks import (
     about_shares,
     delta_attention,
 )
-from mkv_ascend.checks.about_draft_options import has_own_proposer
+from mkv_ascend.checks.about_draft_options import method_and_draft
 from mkv_ascend.checks.facts import BLOCKS, ServeFacts, SpeculationFacts
 from mkv_ascend.checks.model import DELTA_ATTENTION, ROLLED_BACK, ModelFacts
 from mkv_ascend.checks.refusal import Refusal
@@ -30,15 +31,6 @@ NEVER_ROLLED_BACK = frozenset({"Mamba1", "linear attention"})
 """Those whose state cannot be, on any host; of Kimi delta attention see ``HostRules``."""
 
 HEADS = ("eagle", "eagle3", *BLOCKS)
-
-
-def _pair(facts: ServeFacts) -> tuple[SpeculationFacts, ModelFacts] | None:
-    """Method and draft; None without one, and for heads of dspark that the host drafts with."""
-    if facts.speculation is None or facts.draft is None:
-        return None
-    if facts.speculation.method == "dspark" and has_own_proposer(facts):
-        return None
-    return facts.speculation, facts.draft
 
 
 def tokens_per_step(facts: ServeFacts) -> Iterator[Refusal]:
@@ -59,7 +51,7 @@ def tokens_per_step(facts: ServeFacts) -> Iterator[Refusal]:
 
 def vocabulary(facts: ServeFacts) -> Iterator[Refusal]:
     """A draft model whose tokens are not the target's."""
-    pair = _pair(facts)
+    pair = method_and_draft(facts)
     if pair is None or pair[0].method != "draft_model":
         return
     sizes = [model.number("vocab_size") for model in (facts.target, pair[1])]
@@ -76,7 +68,7 @@ def vocabulary(facts: ServeFacts) -> Iterator[Refusal]:
 
 def hidden_size(facts: ServeFacts) -> Iterator[Refusal]:
     """A head whose input is not as wide as the target's hidden states."""
-    pair = _pair(facts)
+    pair = method_and_draft(facts)
     if pair is None or pair[0].method != "eagle":
         return
     draft = pair[1]
@@ -96,7 +88,7 @@ def hidden_size(facts: ServeFacts) -> Iterator[Refusal]:
 
 def own_predictor(facts: ServeFacts) -> Iterator[Refusal]:
     """Method mtp over a model without a multi-token predictor."""
-    pair = _pair(facts)
+    pair = method_and_draft(facts)
     if pair is None or pair[0].method != "mtp" or pair[0].options.get("model") is not None:
         return
     if facts.target.has_predictor:
@@ -144,7 +136,7 @@ def states_of_target(facts: ServeFacts) -> Iterator[Refusal]:
 
 def states_of_draft(facts: ServeFacts) -> Iterator[Refusal]:
     """A draft whose states cannot be taken back."""
-    pair = _pair(facts)
+    pair = method_and_draft(facts)
     kind = None if pair is None else pair[1].recurrent
     if pair is None or kind is None:
         return
@@ -256,7 +248,7 @@ def ranks_of_draft(facts: ServeFacts) -> Iterator[Refusal]:
 
 def length_of_draft(facts: ServeFacts) -> Iterator[Refusal]:
     """A length for the draft that it, or its target, does not have."""
-    pair = _pair(facts)
+    pair = method_and_draft(facts)
     asked = None if pair is None else pair[0].options.get("max_model_len")
     if pair is None or asked is None:
         return
@@ -274,7 +266,7 @@ def length_of_draft(facts: ServeFacts) -> Iterator[Refusal]:
 
 def experts(facts: ServeFacts) -> Iterator[Refusal]:
     """Sequence parallelism where only the draft has experts."""
-    pair = _pair(facts)
+    pair = method_and_draft(facts)
     if pair is None or not facts.ascend("enable_flashcomm1") or facts.tensor_parallel < 2:
         return
     if pair[1].num_experts and not facts.target.num_experts:
@@ -287,36 +279,9 @@ def experts(facts: ServeFacts) -> Iterator[Refusal]:
         )
 
 
-def blocks_of_masks(facts: ServeFacts) -> Iterator[Refusal]:
-    """What methods dflash and dspark cannot be combined with."""
-    pair = _pair(facts)
-    if pair is None or not pair[0].drafts_blocks:
-        return
-    method = pair[0].method
-    asked = {
-        "prefill_context_parallel_size": facts.whole("prefill_context_parallel_size", 1) > 1,
-        "decode_context_parallel_size": method == "dspark"
-        and facts.whole("decode_context_parallel_size", 1) > 1,
-        "enable_flashcomm1": facts.ascend("enable_flashcomm1") and facts.tensor_parallel > 1,
-        "enable_reduce_sample": facts.ascend("enable_reduce_sample"),
-        "lmhead_tensor_parallel_size": facts.splits_vocabulary,
-    }
-    types = pair[1].text.get("layer_types") or ()
-    asked["a draft with sliding windows"] = "sliding_attention" in types
-    for what, given in asked.items():
-        if given:
-            yield Refusal(
-                "dflash",
-                f"method {method} with {what}: it attends without a causal mask, over all tokens "
-                "of a request, on each rank",
-                f"{method} without it, or another method",
-                f"leave {what} out",
-            )
-
-
 def states_for_heads(facts: ServeFacts) -> Iterator[Refusal]:
     """Heads over layers that hand on several states per token, or depths that are not there."""
-    pair = _pair(facts)
+    pair = method_and_draft(facts)
     if pair is None or pair[0].method not in ("eagle3", *BLOCKS):
         return
     if facts.target.is_compressed:
@@ -368,7 +333,7 @@ def room_for_drafts(facts: ServeFacts) -> Iterator[Refusal]:
 CHECKS = (
     *(tokens_per_step, *about_pipeline.CHECKS, ranks_of_draft, experts),
     *(vocabulary, hidden_size, own_predictor, states_of_target, states_of_draft, length_of_draft),
-    *(blocks_of_masks, states_for_heads, room_for_drafts, *about_draft_inputs.CHECKS),
+    *(*about_blocks.CHECKS, states_for_heads, room_for_drafts, *about_draft_inputs.CHECKS),
     *(*about_draft_options.CHECKS, *about_draft_window.CHECKS),
     *(*about_giving_up.CHECKS, *about_shares.CHECKS),
 )

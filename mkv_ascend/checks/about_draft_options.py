@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from mkv_ascend.checks.about_pipeline import layers_in_turn
-from mkv_ascend.checks.facts import SERVED_DSPARK, ServeFacts
+from mkv_ascend.checks.facts import SERVED_DSPARK, ServeFacts, SpeculationFacts
 from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.checks.refusal import Refusal
 
-__all__ = ["CHECKS", "has_own_proposer", "host_drafts", "host_keeps_shares"]
+__all__ = ["CHECKS", "has_own_proposer", "host_drafts", "host_keeps_shares", "method_and_draft"]
 
 OF_THE_HOST = frozenset({"DFlash2DraftModel", "Glm5NextMTPModel", "Glm5NextForCausalLM"})
 """Classes of drafts that vllm-ascend 0.30.0rc2 has proposers of their own for."""
@@ -24,6 +24,15 @@ def has_own_proposer(facts: ServeFacts) -> bool:
     if speculation.method == "dspark":
         return facts.runner == "v2" or not _is_served_dspark(draft)
     return not OF_THE_HOST.isdisjoint(draft.architectures)
+
+
+def method_and_draft(facts: ServeFacts) -> tuple[SpeculationFacts, ModelFacts] | None:
+    """None without a draft, and for heads of dspark that the host drafts with."""
+    if facts.speculation is None or facts.draft is None:
+        return None
+    if facts.speculation.method == "dspark" and has_own_proposer(facts):
+        return None
+    return facts.speculation, facts.draft
 
 
 def _is_served_dspark(draft: ModelFacts) -> bool:

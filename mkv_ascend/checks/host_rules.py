@@ -54,5 +54,8 @@ class HostRules:
     has_draft_options: bool = False
     """Whether vLLM's and vllm-ascend's options of drafts of 0.30.0 are there
     (``about_draft_options``)."""
+    windows_in_blocks: bool = False
+    """Whether layers of drafts of mask tokens may have windows; else vLLM's class leaves them
+    out."""
     unserved_families: tuple[UnservedFamily, ...] = ()
     """Families that the host refuses or serves wrongly."""

@@ -78,7 +78,7 @@ class PassBatch:
         slots: one int32 [rows] per KV group.
         tables: one int32 [B, columns] per KV group.
         common: see ``TargetOutput``.
-        causal: whether no row sees a later row.
+        causal: whether no row sees a later row, in no layer; see also ``DraftGroup``.
     """
 
     index: int

@@ -18,6 +18,8 @@ class DraftGroup:
         spec: the host's spec of their cache, in kernel blocks.
         heads: query heads of a layer.
         layer_names: the layers, in the order in which the draft runs them.
+        causal: whether a row of theirs sees no later row of a block of mask tokens. Rows of other
+            passes never do.
     """
 
     kv_group: int
@@ -26,6 +28,7 @@ class DraftGroup:
     spec: Hashable
     heads: int | None
     layer_names: tuple[str, ...]
+    causal: bool = False
 
 
 @dataclass(frozen=True)

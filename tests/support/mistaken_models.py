@@ -154,6 +154,18 @@ CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
         "Llama-3.1-8B",
         {"num_hidden_layers": 1, "layer_types": ["sliding_attention"], "sliding_window": 512},
     ),
+    "all-windows-head": (
+        "Llama-3.1-8B",
+        {"num_hidden_layers": 1, "dflash_config": {"use_swa": True, "swa_window_size": 512}},
+    ),
+    "mixed-head": (
+        "Llama-3.1-8B",
+        {
+            "num_hidden_layers": 2,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "sliding_window": 512,
+        },
+    ),
     "v4": ("DeepSeek-V3", {"model_type": "deepseek_v4", "compress_ratios": [4, 128]}),
     "v4-whole": ("DeepSeek-V3", V4),
     "mimo-v2": ("Llama-3.1-8B", MIMO_V2),

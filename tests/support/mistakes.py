@@ -292,7 +292,6 @@ DRAFTS = (
         "--additional-config",
         '{"enable_flashcomm1": true}',
     ),
-    one("dflash with windows", "dflash", LLAMA, *spec("{window-head}", method="dflash")),
     one(
         "dflash in contexts",
         "dflash",

@@ -35,6 +35,20 @@ WINDOWS = (
         says="without a causal mask",
     ),
     one(
+        "dflash with windows",
+        "dflash",
+        LLAMA,
+        *spec("{all-windows-head}", method="dflash"),
+        says="have sliding windows",
+    ),
+    one(
+        "dflash with windows and without",
+        "dflash",
+        LLAMA,
+        *spec("{mixed-head}", method="dflash"),
+        says="have sliding windows",
+    ),
+    one(
         "window of a recurrent draft",
         "draft-window",
         LLAMA,

@@ -45,6 +45,7 @@ RULES = HostRules(
     offload_takes_one_group=True,
     captures_shares=True,
     has_draft_options=True,
+    windows_in_blocks=True,
 )
 
 

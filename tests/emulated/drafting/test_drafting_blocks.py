@@ -70,11 +70,12 @@ def test_one_group_chunks_prefix_hits_and_the_maximum_length():
     assert asked > 20
 
 
-def test_a_layer_with_a_window_is_refused():
+def test_a_window_of_a_layer_that_sees_later_mask_tokens_is_refused():
     """vllm-ascend's operator call without a causal mask has no window."""
     common = {"block_size": 128, "num_kv_heads": 1, "head_size": 64, "dtype": torch.float16}
-    refuse_windows({"whole": FullAttentionSpec(**common)})
+    short = {"short": SlidingWindowSpec(sliding_window=8, **common)}
+    refuse_windows({"whole": FullAttentionSpec(**common), **short}, causal=["short"])
     with pytest.raises(NotImplementedError, match="draft's layer short has a cache of Sliding"):
-        refuse_windows({"short": SlidingWindowSpec(sliding_window=8, **common)})
+        refuse_windows(short, causal=["whole"])
     with pytest.raises(NotImplementedError, match="without a window"):
-        refuse_windows({"kept": FullAttentionSpec(sliding_window=8, **common)})
+        refuse_windows({"kept": FullAttentionSpec(sliding_window=8, **common)}, causal=())

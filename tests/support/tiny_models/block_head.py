@@ -6,11 +6,15 @@ states, mixed from several depths, are turned into keys and values by each layer
 context. Its queries are a block of their own, the token that the target has just chosen and a mask
 for each token to be drafted, at the positions after the context; they attend to all of the context
 and to all of the block, later masks included.
+
+Layers with a window, which vLLM 0.30.0 has too, are told by ``layer_types``. As in published heads,
+their queries see no later mask, if ``causal`` of ``dflash_config`` does not say otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -69,6 +73,34 @@ class BlockAttention(Qwen3Attention):
         return output
 
 
+@dataclass(frozen=True)
+class Sight:
+    """What queries of a layer see: whether no later mask, and how many tokens up to their own."""
+
+    causal: bool = False
+    window: int | None = None
+
+    def sees(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """For each of these positions int64, bool of their common shape."""
+        behind = queries - keys
+        seen = torch.ones_like(behind, dtype=torch.bool)
+        if self.causal:
+            seen &= behind >= 0
+        if self.window is not None:
+            seen &= behind.abs() < self.window
+        return seen
+
+
+def sights_of(config: Qwen3Config, options: Mapping[str, Any]) -> list[Sight]:
+    """What queries of each layer see."""
+    sights = []
+    for kind in config.layer_types:
+        slides = kind == "sliding_attention"
+        causal = bool(options.get("causal", slides))
+        sights.append(Sight(causal, config.sliding_window if slides else None))
+    return sights
+
+
 class BlockLayer(nn.Module):
     """One layer of the head: attention and MLP with norms before them."""
 
@@ -110,6 +142,7 @@ class BlockHead(Head):
         self.layers = nn.ModuleList(
             BlockLayer(config, index) for index in range(config.num_hidden_layers)
         )
+        self.sights = sights_of(config, options)
         self.norm = Qwen3RMSNorm(width, eps=epsilon)
         self.rope = Qwen3RotaryEmbedding(config)
 
@@ -156,11 +189,15 @@ class BlockHead(Head):
             seen = seen & ~hidden[:, None]
         block = torch.arange(states.shape[1]) // size
         together = (block[:, None] == block).expand(rows, -1, -1)
-        mask = torch.zeros(rows, 1, states.shape[1], length + states.shape[1])
-        mask.masked_fill_(~torch.cat([seen, together], dim=2)[:, None], float("-inf"))
+        exist = torch.cat([seen, together], dim=2)
+        masks = {}
+        for sight in set(self.sights):
+            shown = exist & sight.sees(at[:, :, None], positions[:, None])
+            mask = torch.zeros(rows, 1, states.shape[1], length + states.shape[1])
+            masks[sight] = mask.masked_fill_(~shown[:, None], float("-inf"))
         rotary = self.rope(states, positions)
-        for layer in self.layers:
-            states = layer(states, known, rotary, mask)
+        for layer, sight in zip(self.layers, self.sights, strict=True):
+            states = layer(states, known, rotary, masks[sight])
         answered = self.norm(states).view(rows, -1, size, states.shape[-1])
         return self.logits(answered[:, :, self.unanswered :])
 

@@ -40,12 +40,17 @@ REQUIRED_BLOCK_SHARE = 0.05
 """A head whose share is not above this is no judge of its cache."""
 
 
-def build_block_head(recipe: BlockHeadRecipe, target: Any) -> BlockHead:
-    """The head with its initial weights, from ``recipe.seed``."""
+OF_MASKS = ("dflash_config", "layer_types", "sliding_window")
+"""What of a checkpoint's configuration says what its layers see."""
+
+
+def build_block_head(recipe: BlockHeadRecipe, target: Any, **changes: Any) -> BlockHead:
+    """The head with its initial weights, from ``recipe.seed``; ``changes``: of configuration."""
     from transformers import Qwen3Config
 
     torch.manual_seed(recipe.seed)
-    config = Qwen3Config(**recipe.configuration(), attn_implementation="eager")
+    arguments = {**recipe.configuration(), **changes}
+    config = Qwen3Config(**arguments, attn_implementation="eager")
     head = HEADS[recipe.method][0](target, config)
     for parameter in head.parameters():
         if parameter.dim() >= 2:
@@ -93,6 +98,7 @@ def load_block_head(path: Path, target: Any) -> BlockHead:
     recipe = find_recipe(store.read_description(path)["recipe"]["name"])
     if not isinstance(recipe, BlockHeadRecipe):
         raise ValueError(f"{path} holds {recipe.name}, which is no head of blocks")
-    head = build_block_head(recipe, target)
+    config = json.loads((path / "config.json").read_text())
+    head = build_block_head(recipe, target, **{x: config[x] for x in OF_MASKS if x in config})
     head.load_weights(load_file(path / WEIGHTS_FILE))
     return head.eval()

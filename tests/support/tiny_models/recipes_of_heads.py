@@ -183,6 +183,23 @@ HEADS: tuple[DerivedRecipe, ...] = (
         steps=100,
         drafted=3,
     ),
+    # As published heads that mix windows and full attention, in KV groups of their own.
+    BlockHeadRecipe(
+        name="gpt_oss_windows_dflash",
+        model_type="qwen3",
+        source="gpt_oss",
+        method="dflash",
+        architecture={
+            **_block_head([0, 1, 2]),
+            "num_hidden_layers": 3,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "use_sliding_window": True,
+            "sliding_window": 48,
+            "max_window_layers": 0,
+        },
+        steps=100,
+        drafted=3,
+    ),
     BlockHeadRecipe(
         name="gpt_oss_dspark",
         model_type="qwen3",

@@ -85,6 +85,16 @@ def test_unlike_layers_of_one_kv_group_share_its_table_only(other):
     assert [group.table for group in groups.groups] == [0, 0]
 
 
+def test_layers_that_see_no_later_row_of_a_block_are_a_group_of_their_own():
+    kv_groups = [KVCacheGroupSpec(["a", "b", "c"], full())]
+    layers = {name: layer() for name in "abc"}
+    groups = find_groups(layers, kv_groups, [128], causal={"b"}).groups
+    assert [(group.layer_names, group.causal) for group in groups] == [
+        (("a", "c"), False),
+        (("b",), True),
+    ]
+
+
 def test_layers_of_one_kv_group_with_specs_of_their_own():
     specs = {"a": full(heads=2), "b": full(heads=4)}
     kv_groups = [KVCacheGroupSpec(["a", "b"], UniformTypeKVCacheSpecs(256, specs))]

@@ -103,7 +103,8 @@ class Assembly:
         attention = self.family.attention_layers(layers, self.specs(layers))
         ranks = max(ranks_of_layer(layer) for layer in attention.values())
         block_sizes = [size * ranks for size in tables.block_sizes]
-        groups = find_groups(attention, kv_cache_groups, block_sizes)
+        causal = self.family.causal_layers(proposer)
+        groups = find_groups(attention, kv_cache_groups, block_sizes, causal)
         made = attention_groups(groups, proposer.vllm_config, proposer.device)
         proposer.draft_attn_groups = made
         proposer.kv_cache_gid = groups.kv_groups[0]
@@ -117,7 +118,13 @@ class Assembly:
         draft.bind(
             groups,
             [
-                GroupBuilder(builder, group.spec, common, self._sharing_of(builder, group.backend))
+                GroupBuilder(
+                    builder,
+                    group.spec,
+                    common,
+                    self._sharing_of(builder, group.backend),
+                    causal=group.causal,
+                )
                 for builder, group in zip(builders, groups.groups, strict=True)
             ],
         )

@@ -28,10 +28,13 @@ class CommonMetadata:
     lengths_on_host: bool = False
     reads_caches: bool = False
 
-    def of(self, batch: PassBatch) -> Any:
+    def of(self, batch: PassBatch, *, causal: bool = False) -> Any:
         """Common metadata of a pass, without block table and slots.
 
         Values that do not depend on the pass are the target's.
+
+        Args:
+            causal: whether layers see no later row even of a block of mask tokens.
         """
         target = batch.common
         common: Any = _of_verify_step(batch) if target is None else shallow_copy(target)
@@ -58,8 +61,9 @@ class CommonMetadata:
             common.attn_state = self.later_state
         common.max_query_len = batch.longest_row
         if not batch.causal:
-            common.causal, common.attn_mask = False, None
             common.attn_state = AscendAttentionState.ChunkedPrefill
+            if not causal:
+                common.causal, common.attn_mask = False, None
         return common
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from mkv_ascend.adapters.common.drafting.draft_config import builder_config
 from mkv_ascend.adapters.common.drafting.layer_groups import refuse_recurrent_layers
 from mkv_ascend.adapters.common.drafting.mask_tokens import (
     MaskTokensDraft,
+    causal_layers,
     mask_tokens_buffers,
     refuse_windows,
 )
@@ -104,6 +105,10 @@ class Family:
     def attention_layers(self, layers: Layers, specs: Layers) -> dict[str, Any]:
         """The draft's layers that keep keys and values."""
         return dict(layers)
+
+    def causal_layers(self, proposer: Any) -> Collection[str]:
+        """Names of layers that see no later row of a block of mask tokens."""
+        return ()
 
     def draft(self, proposer: Any, enforce_eager: bool) -> AscendDraft:
         """The draft of a proposer whose model is loaded."""
@@ -218,7 +223,11 @@ class MaskTokensFamily(Family):
     def refuse_layers(self, proposer: Any, layers: Layers, specs: Layers) -> None:
         """See ``Family``."""
         refuse_recurrent_layers(specs)
-        refuse_windows(specs)
+        refuse_windows(specs, self.causal_layers(proposer))
+
+    def causal_layers(self, proposer: Any) -> Collection[str]:
+        """See ``Family``; as the draft's configuration says, layer by layer."""
+        return causal_layers(proposer.model, proposer.draft_model_config.hf_config)
 
     def draft(self, proposer: Any, enforce_eager: bool) -> AscendDraft:
         """See ``Family``."""

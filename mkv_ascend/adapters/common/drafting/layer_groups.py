@@ -2,13 +2,13 @@
 """The draft's layers, sorted into groups when the engine starts.
 
 vLLM 0.23.0 and vllm-ascend 0.23.0 assume that all of a draft's layers lie in one KV group. Here
-they may lie in any number of KV groups, and several attention groups (backend, spec, heads) may
-share one.
+they may lie in any number of KV groups, and several attention groups (backend, spec, heads, what
+they see of a block) may share one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from vllm.v1.kv_cache_interface import MambaSpec, UniformTypeKVCacheSpecs
@@ -17,7 +17,10 @@ from mkv_ascend.drafting.groups import DraftGroup, DraftGroups
 
 
 def find_groups(
-    layers: Mapping[str, Any], kv_cache_groups: Sequence[Any], kernel_block_sizes: Sequence[int]
+    layers: Mapping[str, Any],
+    kv_cache_groups: Sequence[Any],
+    kernel_block_sizes: Sequence[int],
+    causal: Collection[str] = (),
 ) -> DraftGroups:
     """Sort the draft's layers into groups.
 
@@ -25,6 +28,7 @@ def find_groups(
         layers: attention layers of the draft by name, in the order in which it runs them.
         kv_cache_groups: vLLM's ``KVCacheGroupSpec`` of the engine.
         kernel_block_sizes: tokens in a block of each KV group's block table.
+        causal: names of layers that see no later row of a block of mask tokens.
 
     Raises:
         ValueError: a layer lies in no KV group.
@@ -37,12 +41,13 @@ def find_groups(
             kv_groups.append(kv_group)
         spec = spec_of(name, kv_cache_groups[kv_group].kv_cache_spec)
         spec = spec.copy_with_new_block_size(kernel_block_sizes[kv_group])
-        key = (kv_group, layer.get_attn_backend(), spec, getattr(layer, "num_heads", None))
+        heads = getattr(layer, "num_heads", None)
+        key = (kv_group, layer.get_attn_backend(), spec, heads, name in causal)
         members.setdefault(key, []).append(name)
     return DraftGroups(
         groups=tuple(
-            DraftGroup(kv_group, kv_groups.index(kv_group), backend, spec, heads, tuple(names))
-            for (kv_group, backend, spec, heads), names in members.items()
+            DraftGroup(group, kv_groups.index(group), backend, spec, heads, tuple(names), in_order)
+            for (group, backend, spec, heads, in_order), names in members.items()
         ),
         kv_groups=tuple(kv_groups),
         block_sizes=tuple(kernel_block_sizes[kv_group] for kv_group in kv_groups),

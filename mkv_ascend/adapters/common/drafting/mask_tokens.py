@@ -6,7 +6,7 @@ vllm-ascend's own proposer needs Triton, and has one block table and one set of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,18 +132,38 @@ def table_of(layer: Any, groups: DraftGroups) -> int:
     return next(group.table for group in groups.groups if name in group.layer_names)
 
 
-def refuse_windows(specs: Mapping[str, Any]) -> None:
-    """Refuse layers that see only part of the context.
+def causal_layers(model: Any, config: Any) -> frozenset[str]:
+    """Names of the layers whose rows see no later row of the block.
+
+    vLLM 0.30.0 says it layer by layer: published heads have such layers with windows beside layers
+    that see all of the block. vLLM 0.23.0 has one answer, in ``config``, for all layers.
+    """
+    names = [layer.self_attn.attn.layer_name for layer in model.model.layers]
+    by_layer = getattr(model, "get_draft_attn_causal", None)
+    if by_layer is None:
+        all_of_them = (getattr(config, "dflash_config", None) or {}).get("causal", False)
+        return frozenset(names if all_of_them else ())
+    return frozenset(name for name, causal in zip(names, by_layer(), strict=True) if causal)
+
+
+def refuse_windows(specs: Mapping[str, Any], causal: Collection[str]) -> None:
+    """Refuse windows of layers that see all of a block.
+
+    Args:
+        specs: the KV cache spec of each layer.
+        causal: names of layers that see no later row of the block.
 
     Raises:
-        NotImplementedError: a layer's spec is not that of full attention.
+        NotImplementedError: a layer has a window and sees later rows.
     """
     for name, spec in specs.items():
-        if isinstance(spec, FullAttentionSpec) and spec.sliding_window is None:
+        whole = isinstance(spec, FullAttentionSpec) and spec.sliding_window is None
+        if whole or name in causal:
             continue
         raise NotImplementedError(
-            f"the draft's layer {name} has a cache of {type(spec).__name__}, and a block of mask "
-            "tokens attends without a causal mask: vllm-ascend calls its operator without a window "
-            "then, so keys that the layer must not see would be read, in blocks that may be "
-            "freed. Choose a draft of this method whose layers attend to all tokens."
+            f"the draft's layer {name} has a cache of {type(spec).__name__}, and sees the mask "
+            "tokens behind its own: without a causal mask vllm-ascend calls its operator without a "
+            "window, so keys that the layer must not see would be read, in blocks that may be "
+            "freed. Choose a draft of this method whose layers with windows are causal, or one "
+            "whose layers attend to all tokens."
         )

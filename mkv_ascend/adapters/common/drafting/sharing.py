@@ -329,12 +329,20 @@ class GroupBuilder:
         spec: the spec of the group's caches.
         common: makes the builder's input that all layers share.
         sharing: how the builder's metadata is shared; None for an unknown builder.
+        causal: see ``DraftGroup``.
     """
 
     def __init__(
-        self, builder: Any, spec: Any, common: CommonMetadata, sharing: Sharing | None
+        self,
+        builder: Any,
+        spec: Any,
+        common: CommonMetadata,
+        sharing: Sharing | None,
+        *,
+        causal: bool = False,
     ) -> None:
         self._builder, self._spec, self._common = builder, spec, common
+        self._causal = causal
         self._sharing = sharing
         self.shares = sharing is not None and sharing.shares
         self.reads_host_lengths = sharing is None or sharing.reads_host_lengths
@@ -342,7 +350,7 @@ class GroupBuilder:
 
     def need(self) -> Hashable:
         """See ``Builder``."""
-        return type(self._builder), self._known.reads(self._spec)
+        return type(self._builder), self._known.reads(self._spec), self._causal
 
     def cos_sin_rows(
         self, first: torch.Tensor | None, later: torch.Tensor | None
@@ -355,7 +363,7 @@ class GroupBuilder:
         self, batch: PassBatch, slots: torch.Tensor, table: torch.Tensor, rows: CosSinRows | None
     ) -> Any:
         """See ``Builder``."""
-        common = self._common.of(batch)
+        common = self._common.of(batch, causal=self._causal)
         common.block_table_tensor, common.slot_mapping = table, slots
         if self._sharing is None:
             if batch.index:

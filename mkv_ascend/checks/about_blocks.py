@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drafts that draft all tokens of a proposal in one pass over a block of mask tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mkv_ascend.checks.about_draft_options import has_own_proposer, method_and_draft
+from mkv_ascend.checks.block_layers import layers_of_blocks
+from mkv_ascend.checks.facts import ServeFacts
+from mkv_ascend.checks.refusal import Refusal
+
+__all__ = ["CHECKS"]
+
+
+def blocks_of_masks(facts: ServeFacts) -> Iterator[Refusal]:
+    """What methods dflash and dspark cannot be combined with."""
+    pair = method_and_draft(facts)
+    if pair is None or not pair[0].drafts_blocks:
+        return
+    method = pair[0].method
+    asked = {
+        "prefill_context_parallel_size": facts.whole("prefill_context_parallel_size", 1) > 1,
+        "decode_context_parallel_size": method == "dspark"
+        and facts.whole("decode_context_parallel_size", 1) > 1,
+        "enable_flashcomm1": facts.ascend("enable_flashcomm1") and facts.tensor_parallel > 1,
+        "enable_reduce_sample": facts.ascend("enable_reduce_sample"),
+        "lmhead_tensor_parallel_size": facts.splits_vocabulary,
+    }
+    for what, given in asked.items():
+        if given:
+            yield Refusal(
+                "dflash",
+                f"method {method} with {what}: it attends without a causal mask, over all tokens "
+                "of a request, on each rank",
+                f"{method} without it, or another method",
+                f"leave {what} out",
+            )
+
+
+def windows_in_blocks(facts: ServeFacts) -> Iterator[Refusal]:
+    """Windows that the layers of a draft of method dflash or dspark cannot have."""
+    pair = method_and_draft(facts)
+    if pair is None or not pair[0].drafts_blocks or has_own_proposer(facts):
+        return
+    layers = layers_of_blocks(pair[1].text)
+    windows = [layer for layer in layers if layer.has_window]
+    have = f"method {pair[0].method}, and layers of the draft {pair[1].name} have sliding windows"
+    if windows and not (facts.rules is not None and facts.rules.windows_in_blocks):
+        yield Refusal(
+            "dflash",
+            f"{have}, which this vLLM's class of such drafts leaves out",
+            "a draft whose layers attend to all tokens",
+            "choose such a draft, or a newer vLLM",
+        )
+    elif not all(layer.causal for layer in windows):
+        yield Refusal(
+            "dflash",
+            f"{have} and see mask tokens behind their own (use_swa, or causal is false): without a "
+            "causal mask vllm-ascend calls its operator without a window",
+            "windows of causal layers, as layer_types gives them where causal is not set",
+            "choose such a draft, or one whose layers attend to all tokens",
+        )
+    elif facts.runner == "v1" and 0 < len(windows) < len(layers):
+        yield Refusal(
+            "dflash",
+            f"{have} beside layers that attend to all tokens, which vLLM does not build on model "
+            "runner V1",
+            "model runner V2",
+            "set VLLM_USE_V2_MODEL_RUNNER=1",
+        )
+
+
+CHECKS = (blocks_of_masks, windows_in_blocks)
