@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mkv_ascend.checks.speculators_format import as_vllm_reads
+
 __all__ = ["ConfigFileError", "check_values", "read_config_file", "text_part"]
 
 MOST_BYTES = 64 << 20
@@ -99,6 +101,7 @@ def read_config_file(folder: Path) -> dict[str, Any]:
         raise ConfigFileError(f"{path} is not JSON: {error}") from None
     if not isinstance(values, dict):
         raise ConfigFileError(f"{path} is not a JSON object")
+    values = as_vllm_reads(values)
     check_values(values, str(path))
     return values
 

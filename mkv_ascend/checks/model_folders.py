@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mkv_ascend.checks.config_file import ConfigFileError, read_config_file
+from mkv_ascend.checks.speculators_format import command_of
+
 __all__ = ["names_without_folder", "with_model_folders"]
 
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
@@ -18,6 +21,8 @@ REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
 def with_model_folders(engine: Mapping[str, Any]) -> dict[str, Any]:
     """The options with each model's folder in the cache in place of its repository's name.
+
+    A draft in speculators' format as the model gives its target, and itself as the draft.
 
     Args:
         engine: options of a command, by the names of vLLM's ``EngineArgs``. What is a folder, or
@@ -28,11 +33,25 @@ def with_model_folders(engine: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(found.get(key), str):
             revision = found.get("revision") if key == "model" else None
             found[key] = _folder(found[key], revision)
+    _take_target_of_draft(found)
     speculation = found.get("speculative_config")
     if isinstance(speculation, Mapping) and isinstance(speculation.get("model"), str):
         folder = _folder(speculation["model"], speculation.get("revision"))
         found["speculative_config"] = {**speculation, "model": folder}
     return found
+
+
+def _take_target_of_draft(engine: dict[str, Any]) -> None:
+    """Where the model is a draft that names its target (speculators' format), serve that one."""
+    draft = str(engine.get("model"))
+    try:
+        values = read_config_file(Path(draft))
+    except ConfigFileError:
+        return
+    asked = command_of(values, draft, engine.get("speculative_config"))
+    if asked is not None:
+        target, engine["speculative_config"] = asked
+        engine["model"] = _folder(target, None)
 
 
 def names_without_folder(engine: Mapping[str, Any]) -> list[str]:

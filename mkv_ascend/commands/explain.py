@@ -174,16 +174,16 @@ def _formatted(report: PlanReport, form: str) -> str:
 
 def explain(arguments: argparse.Namespace) -> PlanReport:
     """The report that the arguments ask for."""
+    from mkv_ascend.checks.model_folders import with_model_folders
     from mkv_ascend.checks.planning_inputs import Asked
     from mkv_ascend.layout.planning import plan
     from mkv_ascend.layout.report import PlanReport
 
-    speculation = _speculation(arguments)
     runner = _runner(arguments)
-    asked = Asked(
+    engine = with_model_folders(
         {
             "model": str(arguments.model),
-            "speculative_config": speculation,
+            "speculative_config": _speculation(arguments),
             "tensor_parallel_size": arguments.tensor_parallel_size,
             "max_model_len": arguments.max_model_len,
             "max_num_batched_tokens": arguments.max_num_batched_tokens,
@@ -191,6 +191,7 @@ def explain(arguments: argparse.Namespace) -> PlanReport:
             "additional_config": _additional(arguments),
         }
     )
+    speculation, asked = engine["speculative_config"], Asked(engine)
     if runner == "v2":
         _refuse_on_v2(asked)
     found = _find(arguments, asked, runner)
