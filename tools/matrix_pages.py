@@ -14,6 +14,9 @@ WORKS = "works"
 
 NOT_RUN = "not run"
 
+NO_METHOD = "no method"
+"""Of a method that the first host's vLLM does not know."""
+
 EMPTY = ""
 """The cell of a family without a head of this method."""
 
@@ -38,9 +41,16 @@ def grid(matrix: Mapping[str, Any]) -> str:
 
 
 def both(cell: Mapping[str, Any]) -> str:
-    """Ours and stock's outcome, such as ``works (fails)``."""
-    ours = f"**{cell['ours']}**" if cell["ours"] == WORKS else cell["ours"]
-    return f"{ours} ({cell['stock']})"
+    """Ours and stock's outcome, such as ``works (fails)``.
+
+    Of a method that only another host knows, ours there and that host.
+    """
+    outcome, beside = cell["ours"], cell["stock"]
+    if outcome is None:
+        beside, there = next(iter(cell["hosts"].items()))
+        outcome = there["ours"]
+    ours = f"**{outcome}**" if outcome == WORKS else outcome
+    return f"{ours} ({beside})"
 
 
 def details(matrix: Mapping[str, Any]) -> str:
@@ -53,12 +63,26 @@ def details(matrix: Mapping[str, Any]) -> str:
     for cell in matrix["cells"]:
         accepted = EMPTY
         if cell["acceptance"] is not None:
-            accepted = f"{cell['acceptance']:.2f} ({cell['reference_acceptance']:.2f})"
-        columns = [cell["target"], cell["draft"], cell["method"], cell["ours"]]
-        columns += [cell["graph"] or NOT_RUN, accepted, cell["stock"]]
+            accepted = both_accepted(cell)
+        if cell["ours"] is None:
+            columns = [NO_METHOD, NO_METHOD, accepted_there(cell), NO_METHOD]
+        else:
+            columns = [cell["ours"], cell["graph"] or NOT_RUN, accepted, cell["stock"]]
+        columns = [cell["target"], cell["draft"], cell["method"], *columns]
         columns += [on_host(cell, host) for host in others]
         lines.append(row([*columns, escaped("; ".join(reasons(cell)))]))
     return "\n".join(lines)
+
+
+def accepted_there(cell: Mapping[str, Any]) -> str:
+    """What another host accepted, of a method that the first does not know."""
+    there = next(iter(cell["hosts"].values()))
+    return EMPTY if there.get("acceptance") is None else both_accepted(there)
+
+
+def both_accepted(cell: Mapping[str, Any]) -> str:
+    """Accepted tokens per proposal, and the reference's in brackets."""
+    return f"{cell['acceptance']:.2f} ({cell['reference_acceptance']:.2f})"
 
 
 def other_hosts(matrix: Mapping[str, Any]) -> list[str]:

@@ -77,9 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         host.go_on_with(options.host, "benchmarks.matrix", given)
         host.require_runner("v2" if options.side in ON_V2 else options.runner)
-        chosen = cells.find_cells(options.only)
+        every = cells.find_cells(options.only)
     except (LookupError, ValueError) as error:
         parser.error(str(error))
+    chosen = [cell for cell in every if is_known_here(cell)]
+    if not chosen:
+        parser.error("vLLM 0.23.0 does not know the method of these cells: add --host 0.30")
     sides = [options.side] if options.side else sides_by_default(options.runner)
     verdicts = {
         (cell.name, side): verdict
@@ -91,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_verdicts(chosen, sides, verdicts)
         if options.publish and options.only:
             parser.error("--publish writes the whole matrix: leave --only out")
-        return publish(chosen, verdicts) if options.publish else 0
+        return publish(every, verdicts) if options.publish else 0
     pending = [
         (cell, side) for side in sides for cell in chosen if (cell.name, side) not in verdicts
     ]
@@ -103,9 +106,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say("some cells could not be run; their output is above")
         return 1
     if not options.only and not options.side:
-        publish(chosen, verdicts)
+        publish(every, verdicts)
     failed = [name for (name, side), verdict in verdicts.items() if is_failure(side, verdict)]
     return int(bool(failed))
+
+
+def is_known_here(cell: cells.Cell) -> bool:
+    """Whether this environment's vLLM has the method of the cell."""
+    return not (table.is_first_host() and table.unknown_to_first_host(cell))
 
 
 def sides_by_default(runner: str) -> list[str]:

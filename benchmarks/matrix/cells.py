@@ -67,8 +67,12 @@ DRAFTS = (
     Draft("short conv", "lfm2", triton=True),
 )
 
-HEADS = ("eagle3", "mtp", "eagle", "dflash")
+HEADS = ("eagle3", "mtp", "eagle", "dflash", "dspark")
 """Methods whose drafts are heads on the target's hidden states, in the order of the table."""
+
+UNKNOWN_TO_FIRST_HOST = frozenset({"dspark"})
+"""Methods of newer releases of vLLM: 0.23.0 refuses their names, whatever the models are. Their
+cells have no result on the first host, and nothing is started there."""
 
 DRAFTLESS = {"ngram": [target.name for target in TARGETS], "suffix": ["dense"]}
 """Methods without a draft model, and the targets they are run with."""

@@ -50,7 +50,12 @@ TARGETS = (
     Target(
         "dense",
         "llama_target",
-        heads={"eagle": "llama_eagle", "eagle3": "llama_eagle3", "dflash": "llama_dflash"},
+        heads={
+            "eagle": "llama_eagle",
+            "eagle3": "llama_eagle3",
+            "dflash": "llama_dflash",
+            "dspark": "llama_dspark",
+        },
     ),
     Target(
         "window+full",
@@ -61,19 +66,28 @@ TARGETS = (
     Target(
         "qwen3",
         "qwen3",
-        heads={"eagle3": "qwen3_eagle3", "dflash": "qwen3_dflash"},
+        heads={"eagle3": "qwen3_eagle3", "dflash": "qwen3_dflash", "dspark": "qwen3_dspark"},
         drafts=A_FEW,
     ),
     Target(
         "qwen3-moe",
         "qwen3_moe",
-        heads={"eagle3": "qwen3_moe_eagle3", "dflash": "qwen3_moe_dflash"},
+        heads={
+            "eagle3": "qwen3_moe_eagle3",
+            "dflash": "qwen3_moe_dflash",
+            "dspark": "qwen3_moe_dspark",
+        },
         drafts=A_FEW,
     ),
     Target(
         "qwen3.5",
         "qwen3_5",
-        heads={"eagle3": "qwen3_5_eagle3", "mtp": "qwen3_5_mtp", "dflash": "qwen3_5_dflash"},
+        heads={
+            "eagle3": "qwen3_5_eagle3",
+            "mtp": "qwen3_5_mtp",
+            "dflash": "qwen3_5_dflash",
+            "dspark": "qwen3_5_dspark",
+        },
         head_targets={"mtp": "qwen3_5_mtp"},
         triton=True,
         drafts=A_FEW,
@@ -82,7 +96,7 @@ TARGETS = (
     Target(
         "gpt-oss",
         "gpt_oss",
-        heads={"eagle3": "gpt_oss_eagle3", "dflash": "gpt_oss_dflash"},
+        heads={"eagle3": "gpt_oss_eagle3", "dflash": "gpt_oss_dflash", "dspark": "gpt_oss_dspark"},
         drafts=(*A_FEW, "window+full", "mla"),
     ),
     Target(
@@ -92,6 +106,7 @@ TARGETS = (
             "eagle3": "deepseek_v2_eagle3",
             "mtp": "deepseek_v3_mtp",
             "dflash": "deepseek_v2_dflash",
+            "dspark": "deepseek_v2_dspark",
         },
         # An MTP checkpoint is target and draft at once.
         head_targets={"mtp": "deepseek_v3_mtp"},
@@ -103,6 +118,7 @@ TARGETS = (
             "eagle3": "deepseek_v32_eagle3",
             "mtp": "deepseek_v32_mtp",
             "dflash": "deepseek_v32_dflash",
+            "dspark": "deepseek_v32_dspark",
         },
         head_targets={"mtp": "deepseek_v32_mtp"},
     ),
@@ -113,6 +129,7 @@ TARGETS = (
             "eagle3": "qwen3_next_eagle3",
             "mtp": "qwen3_next_mtp",
             "dflash": "qwen3_next_dflash",
+            "dspark": "qwen3_next_dspark",
         },
         head_targets={"mtp": "qwen3_next_mtp"},
         triton=True,
@@ -120,7 +137,11 @@ TARGETS = (
     Target(
         "mamba2",
         "granite4",
-        heads={"eagle3": "granite4_eagle3", "dflash": "granite4_dflash"},
+        heads={
+            "eagle3": "granite4_eagle3",
+            "dflash": "granite4_dflash",
+            "dspark": "granite4_dspark",
+        },
         triton=True,
     ),
     Target(

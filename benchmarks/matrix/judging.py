@@ -68,7 +68,7 @@ class Judge:
         directory = model_directory(self.cell.draft_model)
         if self.cell.method == "draft_model":
             return speculation.DraftModel(directory)
-        if self.cell.method == "dflash":
+        if self.cell.method in ("dflash", "dspark"):
             return speculation.DraftBlock(directory, self.target, K)
         if isinstance(find_recipe(self.cell.draft_model), AssistantRecipe):
             return speculation.DraftAssistant(directory, self.target)

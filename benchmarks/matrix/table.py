@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.matrix.cells import Cell, K
+from benchmarks.matrix.cells import UNKNOWN_TO_FIRST_HOST, Cell, K
 from benchmarks.matrix.running import GRAPH, GRAPH_V2, OURS, OURS_V2, STOCK, Verdict
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "matrix.json"
@@ -34,6 +34,11 @@ def is_first_host() -> bool:
     return version("vllm-ascend") == FIRST_HOST
 
 
+def unknown_to_first_host(cell: Cell) -> bool:
+    """Whether the first host has no such method, so that its fields of the cell are None."""
+    return cell.method in UNKNOWN_TO_FIRST_HOST
+
+
 def as_json(
     cells: Sequence[Cell], verdicts: Verdicts, before: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
@@ -44,7 +49,8 @@ def as_json(
     goes into its ``hosts``, and nothing else changes.
 
     Args:
-        cells: in the order of the rows. One that was not run eagerly on both sides is left out.
+        cells: in the order of the rows. One that was not run eagerly on both sides is left out,
+            except of methods that the first host does not know.
         before: a matrix whose rows stay as they are where there is no verdict, if they are of the
             same tiny models.
     """
@@ -68,7 +74,7 @@ def as_json(
                 hosts = row.get("hosts") or {}
                 found = {name: found[name] for name in FIELDS if name in found}
                 row["hosts"] = {**hosts, host: {**hosts.get(host, {}), **found}}
-        if {"ours", "stock"} <= row.keys():
+        if {"ours", "stock"} <= row.keys() or (unknown_to_first_host(cell) and row.get("hosts")):
             rows.append({name: row.get(name) for name in FIELDS})
     versions = {name: version(name) for name in ("vllm", "vllm-ascend")}
     if not is_first_host():
