@@ -33,7 +33,7 @@ REPLICATED_BY_HAND = tuple(
     f"{REPLICATED}::test_{name}"
     for name in (
         "windows_beside_a_dense_target_by_stretches_of_a_block_and_preempted",
-        "tokens_that_see_those_behind_them[eager]",
+        "tokens_that_see_those_behind_them[dflash-eager]",
     )
 )
 PAIRS = "tests/emulated/drafting/test_pairs.py"

@@ -21,8 +21,6 @@ def blocks_of_masks(facts: ServeFacts) -> Iterator[Refusal]:
     method = pair[0].method
     asked = {
         "prefill_context_parallel_size": facts.whole("prefill_context_parallel_size", 1) > 1,
-        "decode_context_parallel_size": method == "dspark"
-        and facts.whole("decode_context_parallel_size", 1) > 1,
         "enable_flashcomm1": facts.ascend("enable_flashcomm1") and facts.tensor_parallel > 1,
         "enable_reduce_sample": facts.ascend("enable_reduce_sample"),
         "lmhead_tensor_parallel_size": facts.splits_vocabulary,

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mkv_ascend.checks.facts import ServeFacts
+from mkv_ascend.checks.about_draft_options import has_own_proposer
+from mkv_ascend.checks.facts import BLOCKS, ServeFacts
 from mkv_ascend.checks.model import has_windows
 from mkv_ascend.checks.refusal import Refusal
 from mkv_ascend.layout.kind import Kind
@@ -29,13 +30,15 @@ def must_be_replicated(method: str, text: Mapping[str, Any]) -> bool:
     Args:
         text: configuration of the draft's language model.
     """
-    return method == "dflash" or has_windows(text)
+    return method in BLOCKS or has_windows(text)
 
 
 def is_replicated(facts: ServeFacts) -> bool:
     """Whether each rank keeps all keys of the draft, where ranks share those of the target's."""
     speculation, draft = facts.speculation, facts.draft
     if speculation is None or draft is None or not _ranks_share(facts):
+        return False
+    if speculation.method == "dspark" and has_own_proposer(facts):
         return False
     asked = facts.options.kv_cache.replicate_draft
     return asked or must_be_replicated(speculation.method, draft.text)
@@ -51,7 +54,7 @@ def windows_in_shares(facts: ServeFacts) -> Iterator[Refusal]:
     speculation, draft = facts.speculation, facts.draft
     if speculation is None or draft is None or not speculation.has_cache:
         return
-    # Method dflash is refused with either.
+    # Drafts of mask tokens are refused with either.
     prompts = facts.whole("prefill_context_parallel_size", 1) > 1
     if prompts and draft.has_windows and not speculation.drafts_blocks:
         yield Refusal(
@@ -90,6 +93,8 @@ def _why_not_asked(facts: ServeFacts) -> tuple[str, str] | None:
         return "ranks do not share keys (decode_context_parallel_size alone lets them)", out
     if draft.recurrent is not None and speculation.method != "mtp":
         return f"the draft {draft.name} has recurrent layers, which keep no keys", out
+    if speculation.method == "dspark" and has_own_proposer(facts):
+        return f"vllm-ascend's own proposals draft with {draft.name}", out
     return None
 
 

@@ -7,7 +7,7 @@ those behind them. A block of such a draft has the tokens of all ranks' blocks w
 
 import pytest
 
-from tests.support import engine
+from tests.support import engine, hosts
 from tests.support.loop_judgement import assert_reference
 from tests.support.marks import needs_float32
 from tests.support.pairs import kv_groups, prompts_of, scenario
@@ -52,13 +52,27 @@ def test_windows_beside_a_dense_target_by_stretches_of_a_block_and_preempted():
     assert result.draft_replays > 5
 
 
+DSPARK = pytest.param(
+    "dspark",
+    IN_GRAPHS,
+    id="dspark-graphs",
+    marks=hosts.only_on("vllm_ascend_0_30", "vLLM 0.23.0 knows no method dspark"),
+)
+
+
 @needs_float32
-@pytest.mark.parametrize("graphs", [{}, IN_GRAPHS], ids=["eager", "graphs"])
-def test_tokens_that_see_those_behind_them(graphs):
-    """Method dflash: the context's keys are written on each rank, and read by all mask tokens."""
-    result = assert_reference(
-        "deepseek_v2_target", "deepseek_v2_one_key_dflash", "dflash", 3, engine=RANKS, **graphs
-    )
+@pytest.mark.parametrize(
+    ("method", "graphs"),
+    [
+        pytest.param("dflash", {}, id="dflash-eager"),
+        pytest.param("dflash", IN_GRAPHS, id="dflash-graphs"),
+        DSPARK,
+    ],
+)
+def test_tokens_that_see_those_behind_them(method, graphs):
+    """The context's keys are written on each rank, and read by all mask tokens."""
+    head = f"deepseek_v2_one_key_{method}"
+    result = assert_reference("deepseek_v2_target", head, method, 3, engine=RANKS, **graphs)
     assert bool(result.draft_replays) is bool(graphs)
 
 

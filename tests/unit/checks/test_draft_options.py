@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 
 from mkv_ascend.checks.about_shares import is_replicated
+from mkv_ascend.checks.facts import ServeFacts
 from mkv_ascend.checks.gathering import gather
 from mkv_ascend.checks.host_rules import HostRules
+from mkv_ascend.checks.judging import refusals
 from mkv_ascend.checks.served import why_draft_is_eager
 from tests.support.host_checks import DEVICE, EQUAL_PAGES, SHARED, refused
 
@@ -90,9 +93,51 @@ def test_dspark_is_refused_where_vllm_does_not_know_it(
     engine: dict[str, Any] = {"model": models["Llama-3.1-8B"], "speculative_config": draft}
     assert "does not know" in refused(engine, SHARED)["speculation-method"]
     assert "speculation-method" not in refused(engine, EQUAL_PAGES)
-    shared = {**engine, "tensor_parallel_size": 2, "decode_context_parallel_size": 2}
-    told = refused(shared, EQUAL_PAGES)["dflash"]
-    assert "method dspark with decode_context_parallel_size" in told
+
+
+def test_each_rank_keeps_all_keys_of_a_head_of_dspark(
+    models: dict[str, str], tmp_path: Path
+) -> None:
+    """Where proposals of ours draft with it; vllm-ascend's own on model runner V2 share keys."""
+    head = dspark_head(models, tmp_path, "Qwen3DSparkModel")
+    draft = {"model": head, "num_speculative_tokens": 3, "method": "dspark"}
+    engine: dict[str, Any] = {
+        "model": models["Llama-3.1-8B"],
+        "speculative_config": draft,
+        "tensor_parallel_size": 16,
+        "decode_context_parallel_size": 2,
+    }
+    assert not {"dflash", "draft-shares"} & refused(engine, EQUAL_PAGES).keys()
+    facts = gather(engine, DEVICE, EQUAL_PAGES)
+    assert is_replicated(facts)
+    assert not is_replicated(dataclasses.replace(facts, runner="v2"))
+    more = {**engine, "decode_context_parallel_size": 16}
+    assert "1024" in refused(more, EQUAL_PAGES)["draft-shares"]
+    assert "draft-shares" not in codes(
+        dataclasses.replace(gather(more, DEVICE, EQUAL_PAGES), runner="v2")
+    )
+    asked = {**engine, "additional_config": {"mkv_ascend": {"kv_cache": {"replicate_draft": True}}}}
+    assert "draft-shares" not in refused(asked, EQUAL_PAGES)
+    on_v2 = dataclasses.replace(gather(asked, DEVICE, EQUAL_PAGES), runner="v2")
+    assert "vllm-ascend's own proposals" in codes(on_v2)["draft-shares"]
+
+
+def test_windows_that_only_options_of_the_block_ask_for(
+    models: dict[str, str], tmp_path: Path
+) -> None:
+    head = Path(dspark_head(models, tmp_path, "Qwen3DSparkModel"))
+    config = json.loads((head / "config.json").read_text())
+    draft = {"model": str(head), "num_speculative_tokens": 3, "method": "dspark"}
+    engine = {"model": models["Llama-3.1-8B"], "speculative_config": draft}
+    assert "dflash" not in refused(engine, EQUAL_PAGES)
+    config["dflash_config"] = {"use_swa": True, "swa_window_size": 64}
+    (head / "config.json").write_text(json.dumps(config))
+    assert "have sliding windows" in refused(engine, EQUAL_PAGES)["dflash"]
+
+
+def codes(facts: ServeFacts) -> dict[str, str]:
+    """Code -> what is said of these facts."""
+    return {found.code: str(found) for found in refusals(facts)}
 
 
 def test_two_dtypes_of_a_drafts_cache(models: dict[str, str]) -> None:

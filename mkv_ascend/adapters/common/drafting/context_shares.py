@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.checks.about_shares import must_be_replicated
+from mkv_ascend.checks.facts import SERVED_DSPARK
 from mkv_ascend.drafting.context_shares import ContextShares
 
 if TYPE_CHECKING:
@@ -31,10 +32,21 @@ def is_replicated(config: VllmConfig) -> bool:
         return False
     if parallel.decode_context_parallel_size == 1 or parallel.prefill_context_parallel_size > 1:
         return False
+    if speculative.method == "dspark" and not plans_dspark(config):
+        return False
     draft = speculative.draft_model_config
     if options_of(config).kv_cache.replicate_draft:
         return True
     return must_be_replicated(str(speculative.method), draft.hf_text_config.to_dict())
+
+
+def plans_dspark(config: VllmConfig) -> bool:
+    """Whether a proposal of ours drafts by method dspark, and not vllm-ascend's own."""
+    # 0.23.0 has model runner V1 alone, and says nothing of another.
+    if getattr(config, "use_v2_model_runner", False):
+        return False
+    architectures = config.speculative_config.draft_model_config.architectures
+    return not SERVED_DSPARK.isdisjoint(architectures)
 
 
 def plans_shares(config: VllmConfig) -> bool:

@@ -16,7 +16,11 @@ from vllm_ascend.spec_decode.multi_kv_cache_group_proposer import is_multi_kv_ca
 from vllm_ascend.utils import lmhead_tp_enable
 
 from mkv_ascend.adapters.common.drafting.capture_adapters import CapturedGraphParams
-from mkv_ascend.adapters.common.drafting.context_shares import plans_shares, shares_of
+from mkv_ascend.adapters.common.drafting.context_shares import (
+    plans_dspark,
+    plans_shares,
+    shares_of,
+)
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.adapters.common.drafting.host import OwnMethod
 from mkv_ascend.adapters.common.drafting.pass_context import PassContext, PassesOfRunnerV1
@@ -35,7 +39,6 @@ from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.task_updates import (
     DraftGraph,
     TaskUpdates,
 )
-from mkv_ascend.checks.facts import SERVED_DSPARK
 
 if TYPE_CHECKING:
     from torch import nn
@@ -72,8 +75,7 @@ class Host:
         """Drafts of some families, whose proposers lay out several KV groups themselves."""
         speculative = config.speculative_config
         if method == "dspark":
-            architectures = speculative.draft_model_config.architectures
-            return SERVED_DSPARK.isdisjoint(architectures)
+            return not plans_dspark(config)
         if method == "dflash":
             return bool(is_dflash2_draft(speculative))
         if method == "mtp":
