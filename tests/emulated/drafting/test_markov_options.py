@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What config.json of a head of method dspark may say beside numbers, on model runner V1.
+
+Fewer draft tokens than the target has, a first token that is drafted by a mask, not by the token
+before it, and a window whose rows see no later ones. Every draft token is what the same head says
+in plain torch; what is accepted shows nothing here, since no head was trained so.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.support import engine, hosts, reference, speculation
+from tests.support.marks import needs_float32
+from tests.support.pairs import assert_greedy, scenario, with_config
+from tests.support.tiny_models import block_head, model_directory
+
+hosts.skip_module_unless("vllm_ascend_0_30", "vLLM 0.23.0 knows no method dspark")
+
+pytestmark = needs_float32
+TARGET, HEAD, K = "gpt_oss", "gpt_oss_dspark", 3
+GRAPHS = {"graphs": "FULL_DECODE_ONLY", "capture_sizes": (4, 8, 16, 32)}
+
+
+@dataclass(frozen=True)
+class DraftOfFewerTokens(speculation.DraftBlock):
+    """The head, which may draft some of the target's tokens alone."""
+
+    kept: torch.Tensor
+
+    def rows(self, context, drafted):
+        rows = super().rows(context, drafted)
+        return torch.full_like(rows, float("-inf")).index_copy_(1, self.kept, rows[:, self.kept])
+
+
+class DraftBehindAnchor(speculation.DraftBlock):
+    """The head, whose window has a mask for each token behind the row of the one before them."""
+
+    def rows(self, context, drafted):
+        head = speculation.load_block_head(self.checkpoint, self.target)
+        with torch.inference_mode():
+            known = head.known(speculation.hidden_states_of(self.target, tuple(context[:-1])))
+            head.unanswered = 1
+            rows = block_head.propose(head, known, context[-1], self.k)[0, : len(drafted) + 1]
+            del head.unanswered
+            before = torch.tensor([context[-1], *drafted])[: rows.shape[0]]
+            return head.after(rows, before).float()
+
+
+class DraftWithCausalWindow(speculation.DraftBlock):
+    """The head, of whose window no row sees a later one."""
+
+    def rows(self, context, drafted):
+        head = speculation.load_block_head(self.checkpoint, self.target)
+        hooks = [
+            layer.self_attn.register_forward_pre_hook(hide_later_rows, with_kwargs=True)
+            for layer in head.layers
+        ]
+        try:
+            return super().rows(context, drafted)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def hide_later_rows(_, given, named):
+    """Take the keys of later rows out of the mask of a pass over one window."""
+    mask = named["attention_mask"].clone()
+    rows = mask.shape[2]
+    later = torch.ones(rows, rows, dtype=torch.bool).triu(1)
+    mask[..., -rows:].masked_fill_(later, float("-inf"))
+    return given, {**named, "attention_mask": mask}
+
+
+def with_fewer_tokens(folder: Path, kept: torch.Tensor) -> str:
+    """The head with an output matrix of its own, the rows ``kept`` of the target's."""
+    head, target = model_directory(HEAD), model_directory(TARGET)
+    weights = load_file(head / "model.safetensors")
+    output = load_file(target / "model.safetensors")["lm_head.weight"]
+    following = weights["markov_head.markov_w2.weight"]
+    weights |= {
+        "lm_head.weight": output[kept].clone(),
+        "markov_head.markov_w2.weight": following[kept].clone(),
+        "d2t": kept - torch.arange(len(kept)),
+    }
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((head / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "draft_vocab_size": len(kept)}))
+    return str(folder)
+
+
+def run_and_judge(checkpoint: str, drafter: speculation.Drafter) -> engine.Result:
+    """Tokens are the target's, and draft tokens those of ``drafter``."""
+    case = scenario(TARGET, HEAD, max_tokens=20, speculative={"method": "dspark"}, **GRAPHS)
+    result = engine.run(replace(case, draft=checkpoint))
+    assert_greedy(case.model, case.prompts, result.tokens, case.max_tokens)
+    report = reference.judge(drafter.rows, result.proposals, speculation.TIE)
+    assert not report.wrong, report.wrong[:5]
+    assert report.checked == K * len(result.proposals) > 100 * K
+    assert result.draft_replays > 5
+    return result
+
+
+def test_a_head_that_drafts_fewer_tokens_than_the_target_has(tmp_path):
+    every = json.loads((model_directory(TARGET) / "config.json").read_text())["vocab_size"]
+    kept = torch.tensor([token for token in range(every) if token % 7 != 3])
+    drafter = DraftOfFewerTokens(model_directory(HEAD), model_directory(TARGET), K, kept)
+    assert_unlike_the_plain_head(run_and_judge(with_fewer_tokens(tmp_path, kept), drafter))
+
+
+@pytest.mark.parametrize(
+    ("option", "drafter"),
+    [
+        ({"sample_from_anchor": False}, DraftBehindAnchor),
+        ({"is_causal": True}, DraftWithCausalWindow),
+    ],
+    ids=["a mask drafts the first token", "causal window"],
+)
+def test_another_window(option, drafter, tmp_path):
+    folder = with_config(HEAD, tmp_path, **option)
+    judge = drafter(model_directory(HEAD), model_directory(TARGET), K)
+    assert_unlike_the_plain_head(run_and_judge(folder, judge))
+
+
+def assert_unlike_the_plain_head(result: engine.Result) -> None:
+    """The option decides: without it the head would have drafted other tokens."""
+    plain = speculation.DraftBlock(model_directory(HEAD), model_directory(TARGET), K)
+    report = reference.judge(plain.rows, result.proposals, speculation.TIE)
+    assert len(report.wrong) > 5
