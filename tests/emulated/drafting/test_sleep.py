@@ -87,3 +87,17 @@ HEAD = ("llama_target", "llama_eagle", "eagle") if IS_0_23 else ("deepseek_v3_mt
 def test_a_head_keeps_what_is_its_own(runner):
     """It shares the target's embeddings, which are loaded again; MLA makes matrices of weights."""
     run_and_judge(*HEAD, runner)
+
+
+@hosts.only_on("vllm_ascend_0_30", "vLLM 0.23.0 knows no method dspark")
+def test_mask_tokens_are_not_lost_with_the_weights():
+    """Graphs are captured again before the draft's weights are there: masks must be by then."""
+    result = run_and_judge(
+        "deepseek_v2_target",
+        "deepseek_v2_one_key_dspark",
+        "dspark",
+        {},
+        graphs="FULL_DECODE_ONLY",
+        **GRAPHS_SLEEP,
+    )
+    assert all(awake["replays"] > 3 for awake in result["rounds"])

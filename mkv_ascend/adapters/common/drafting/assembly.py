@@ -63,6 +63,7 @@ class Assembly:
         self.proposer, self.family, self.host = proposer, family, host
         self.enforce_eager = enforce_eager
         self._publish: Callable[[], None] = lambda: None
+        family.proposer_made(proposer)
 
     def layers(self) -> dict[str, Any]:
         """The draft's layers with caches, in the order of creation, which is that of execution."""

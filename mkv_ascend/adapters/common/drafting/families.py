@@ -31,6 +31,7 @@ from mkv_ascend.adapters.common.drafting.recurrent_kinds import (
 )
 from mkv_ascend.adapters.common.drafting.target_keys import read_keys_of_the_target
 from mkv_ascend.drafting.attention_strategy import AttentionStrategy
+from mkv_ascend.drafting.draft import DraftBuffers
 from mkv_ascend.drafting.mask_tokens_strategy import MaskTokensStrategy
 from mkv_ascend.drafting.needs import Needs
 from mkv_ascend.drafting.plan import DraftPlan, Sizes
@@ -94,6 +95,9 @@ class Family:
 
     first_pass_drafts = True
     has_keys = True
+
+    def proposer_made(self, proposer: Any) -> None:
+        """Make what must not lie among weights: sleep mode of level 2 takes their memory away."""
 
     def layers_made(self, proposer: Any, layers: Layers) -> None:
         """Change the draft's layers before the engine asks them for their caches."""
@@ -216,6 +220,12 @@ class RecurrentFamily(Family):
 class MaskTokensFamily(Family):
     """Method dflash."""
 
+    _buffers: DraftBuffers
+
+    def proposer_made(self, proposer: Any) -> None:
+        """See ``Family``; the buffer of token ids holds the masks of all passes."""
+        self._buffers = mask_tokens_buffers(proposer)
+
     def drafts_from_anchor(self, proposer: Any) -> bool:
         """Whether the row of the token that the target sampled drafts a token."""
         return False
@@ -231,7 +241,7 @@ class MaskTokensFamily(Family):
 
     def draft(self, proposer: Any, enforce_eager: bool) -> AscendDraft:
         """See ``Family``."""
-        return MaskTokensDraft(proposer, mask_tokens_buffers(proposer))
+        return MaskTokensDraft(proposer, self._buffers)
 
     def sizes(self, proposer: Any) -> Sizes:
         """See ``Family``."""

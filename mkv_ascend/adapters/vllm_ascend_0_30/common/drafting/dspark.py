@@ -16,7 +16,7 @@ from vllm_ascend.spec_decode.dspark_proposer import AscendDSparkProposer
 from mkv_ascend.adapters.common.attention.derived import derive
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.adapters.common.drafting.families import MaskTokensFamily
-from mkv_ascend.adapters.common.drafting.mask_tokens import MaskTokensDraft, mask_tokens_buffers
+from mkv_ascend.adapters.common.drafting.mask_tokens import MaskTokensDraft
 from mkv_ascend.adapters.common.drafting.proposers import PLANNED, PLANNED_RECORDS
 
 DSparkProposer = derive(AscendDSparkProposer, "", PLANNED, *PLANNED_RECORDS)
@@ -57,4 +57,4 @@ class MarkovFamily(MaskTokensFamily):
 
     def draft(self, proposer: Any, enforce_eager: bool) -> AscendDraft:
         """See ``Family``."""
-        return MarkovDraft(proposer, mask_tokens_buffers(proposer))
+        return MarkovDraft(proposer, self._buffers)
