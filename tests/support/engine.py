@@ -52,7 +52,7 @@ class Scenario:
         traced: whether Dynamo traces the model, which modes with PIECEWISE need. Else graphs are
             captured from the model's own code, which takes less time.
         record_drafts: record every proposal; needs synchronous scheduling, which it sets. With
-            asynchronous scheduling on model runner V2, which pipeline stages have and ``engine``
+            asynchronous scheduling, which pipeline stages of model runner V2 have and ``engine``
             may ask for, a worker records them.
         judged_after: proposals after which a draft is judged by what is accepted; None: as usual.
         force_preemption: hold back free blocks until a request is preempted (see ``preemption``).
@@ -123,9 +123,9 @@ class Scenario:
     @property
     def drafts_stay_in_workers(self) -> bool:
         """Whether proposals are recorded of which a scheduler, an asynchronous one, is not told."""
-        stages = self.engine.get("pipeline_parallel_size", 1) > 1
+        stages = self.engine.get("pipeline_parallel_size", 1) > 1 and runs_v2(self.environment)
         asynchronous = stages or bool(self.engine.get("async_scheduling"))
-        return self.record_drafts and asynchronous and runs_v2(self.environment)
+        return self.record_drafts and asynchronous
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from tests.support import recorded_on_v1
 from tests.support.reference import DraftProposal
 
 IN_WORKERS = f"{__name__}.Extension"
@@ -58,7 +59,7 @@ def hand_over_drafts() -> None:
 
 
 class Extension:
-    """Lets a worker of model runner V2 note what it proposes, and after which tokens."""
+    """Lets a worker note what it proposes, and after which tokens."""
 
     _noted: list[tuple[list[int], int, list[int]]]
 
@@ -71,7 +72,12 @@ class Extension:
 
         self._noted = []
         runner = self.model_runner
-        if runner.speculator is None or get_tp_group().rank_in_group:
+        if get_tp_group().rank_in_group:
+            return
+        if not hasattr(runner, "speculator"):
+            recorded_on_v1.record(runner, self._noted)
+            return
+        if runner.speculator is None:
             return
         propose = runner.speculator.propose
 
