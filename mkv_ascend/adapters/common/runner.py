@@ -34,6 +34,7 @@ from mkv_ascend.adapters.common.kv_cache.planned_caches import (
     plan_caches,
     served_plan,
 )
+from mkv_ascend.adapters.common.padded_tokens import cover_padding
 from mkv_ascend.adapters.common.patches import (
     accepted_tokens,
     auxiliary_states,
@@ -310,6 +311,7 @@ class MkvModelRunner(NPUModelRunner):
         self.attn_state = state_of(self.attn_state, kwargs["max_query_len"])
         plan, batch = self._target_pass, self.input_batch
         name_rows(self, kwargs, HOST.least_drafts)
+        cover_padding(self, kwargs)
         if plan is None or kwargs.get("ubatch_slices") is not None:
             return super()._build_attention_metadata(*args, **kwargs)
         whole = self.kv_cache_config, self.attn_groups, batch.block_table

@@ -8,16 +8,22 @@ from mkv_ascend.adapters.patching import record
 TARGET_METADATA = record(
     name="the target's pass without the draft",
     target="vllm_ascend.worker.model_runner_v1:NPUModelRunner._build_attention_metadata",
+    reads=("vllm_ascend.worker.model_runner_v1:NPUModelRunner._pad_query_start_loc_for_fia",),
     writes=("attn_state", "attn_groups", "kv_cache_config", "block_table"),
     why="Metadata is built for the draft's layers too, which nobody reads in the target's pass, "
     "and for each KV group anew where groups differ by nothing but their block table. And "
     "before capture vllm-ascend runs dummy verify steps in the state of a decode, except "
     "for mtp: layers with sinks then count one query per request and refuse the rest; real "
-    "verify steps are in the state of a chunk.",
-    until="vllm-ascend leaves the draft's groups out, builds once per distinct need, and "
-    "_dummy_run takes the state of a verify step",
-    test="tests/emulated/drafting/test_drafting_cost.py"
-    "::test_the_targets_pass_costs_what_it_costs_without_a_draft",
+    "verify steps are in the state of a chunk. And tokens that 0.30.0rc2 adds, so that ranks which "
+    "share tokens out have as many each, belong to no request: memory that attention writes "
+    "nothing to reaches tokens of requests.",
+    until="vllm-ascend leaves the draft's groups out, builds once per distinct need, "
+    "_dummy_run takes the state of a verify step, and enable_sp() knows the runner's configuration",
+    test=(
+        "tests/emulated/drafting/test_drafting_cost.py"
+        "::test_the_targets_pass_costs_what_it_costs_without_a_draft",
+        "tests/emulated/drafting/test_shared_tokens.py",
+    ),
 )
 
 PLANNED_CACHES = record(

@@ -43,3 +43,13 @@ def test_blocks_answer_what_their_layer_asks(kind, answers, answer):
         pass
     built(model)
     assert getattr(model[0].mtp_block, "use_sequence_parallel_moe", None) is answer
+
+
+def test_rotary_embeddings_take_positions_as_they_come():
+    """Those of method mtp would gather them from ranks that all have them."""
+    of_a_head, of_another = torch.nn.Identity(), torch.nn.Identity()
+    of_a_head.use_mtp, of_another.use_mtp = True, False
+    with HOST.building() as built:
+        pass
+    built(torch.nn.ModuleList([of_a_head, of_another, torch.nn.Identity()]))
+    assert (of_a_head.use_mtp, of_another.use_mtp) == (False, False)

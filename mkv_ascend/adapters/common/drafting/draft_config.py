@@ -17,9 +17,13 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from vllm_ascend import ascend_config
+from vllm_ascend import ascend_config, utils
+from vllm_ascend.utils import enable_sp, is_drafter_moe_model
+
+from mkv_ascend.adapters.patching import replaced
 
 if TYPE_CHECKING:
     from vllm.config import CacheConfig, ParallelConfig, VllmConfig
@@ -41,6 +45,7 @@ def separate_draft_config(
     *,
     recurrent: bool = False,
     replicated: bool = False,
+    names_experts: bool = False,
 ) -> VllmConfig:
     """Make the draft's configuration without changing the target's.
 
@@ -51,6 +56,7 @@ def separate_draft_config(
             caching, one per request, whatever the target does.
         replicated: whether each rank keeps all of the draft's keys, whatever it keeps of the
             target's.
+        names_experts: whether vllm-ascend asks for ranks of the target's experts in the draft's.
 
     Returns:
         The draft's configuration with a ``cache_config`` of its own, on one pipeline stage. Its
@@ -60,7 +66,8 @@ def separate_draft_config(
     before = copy.copy(target.cache_config)
     if recurrent:
         _without_states_of_prefixes(target.cache_config)
-    draft = make_draft()
+    with _experts_named(target) if names_experts else contextlib.nullcontext():
+        draft = make_draft()
     draft.cache_config = copy.copy(draft.cache_config)
     draft.cache_config.block_size = before.block_size
     draft.cache_config.sliding_window = _uniform_window(target)
@@ -72,6 +79,23 @@ def separate_draft_config(
         _without_states_of_prefixes(draft.cache_config)
         draft.cache_config.mamba_block_size = target.model_config.max_model_len
     return draft
+
+
+def _experts_named(target: VllmConfig) -> AbstractContextManager[None]:
+    """Let vLLM make the draft's configuration where the target's ranks share tokens out.
+
+    vLLM names no ranks of experts to a draft model, and may not where it has none; vllm-ascend
+    asks for them where the target has some.
+    """
+    speculative, ranks = target.speculative_config, target.parallel_config
+    own = None if speculative is None else speculative.draft_parallel_config
+    if own is None or not (ranks.enable_expert_parallel and enable_sp(target)):
+        return contextlib.nullcontext()
+    if not is_drafter_moe_model(target):
+        return replaced(utils, "_IS_MOE_MODEL", value=False)
+    named = copy.copy(own)
+    named.enable_expert_parallel = True
+    return replaced(speculative, "draft_parallel_config", named)
 
 
 def _on_ranks_of(

@@ -62,6 +62,10 @@ class DraftHost(Protocol):
     def own_methods(self) -> Mapping[str, OwnMethod]:
         """Methods that we serve on this host alone, by vLLM's names."""
 
+    @property
+    def names_experts(self) -> bool:
+        """Whether the check of a draft's configuration asks for ranks of the target's experts."""
+
     def keeps_proposer(self, method: str, config: VllmConfig) -> bool:
         """Whether a draft of one of our methods is left to the host's own proposer."""
 

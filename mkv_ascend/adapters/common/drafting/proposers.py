@@ -75,6 +75,7 @@ def _create_draft_vllm_config(self: Any) -> VllmConfig:
             stock(self)._create_draft_vllm_config,
             recurrent=has_recurrent_layers(self.vllm_config),
             replicated=is_replicated(self.vllm_config),
+            names_experts=self.draft_host.names_experts,
         )
     return own
 

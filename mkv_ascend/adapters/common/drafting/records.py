@@ -22,18 +22,23 @@ DRAFT_CONFIG = record(
         "vllm.distributed.parallel_state:init_model_parallel_group",
         "vllm.distributed.parallel_state:get_ep_group",
         "vllm.model_executor.models.deepseek_mtp:DeepSeekMultiTokenPredictorLayer.forward",
+        "vllm_ascend.ops.rotary_embedding:AscendRotaryEmbedding.forward_oot",
     ),
     writes=(
         "_EP",
         "_ASCEND_CONFIG",
         "_INIT_VLLM_CONFIG",
+        "_IS_MOE_MODEL",
         "_draft_config",
+        "draft_parallel_config",
+        "enable_expert_parallel",
         "enable_prefix_caching",
         "get_kv_cache_spec",
         "hf_config_override",
         "mamba_block_size",
         "mamba_cache_mode",
         "mamba_page_size_padded",
+        "use_mtp",
         "use_sequence_parallel_moe",
     ),
     why="Making the draft's configuration writes into the cache_config of the target, and makes "
@@ -44,17 +49,24 @@ DRAFT_CONFIG = record(
     "where the method asked for is draft_model, or none is and the checkpoint has no layers of "
     "such a head: such a model cannot be a draft of its own. And ranks share experts only if the "
     "target's configuration names some: a draft's layers with experts stop in their constructor. "
+    "And where ranks share tokens out beside experts, vllm-ascend 0.23.0 checks the draft's "
+    "configuration for ranks of the target's experts, which vLLM does not tell a draft model of. "
     "And DeepSeek's drafting layer of vLLM 0.30.0 asks its block how ranks share its rows, which "
-    "that of openPangu's layer, derived from it, does not say.",
+    "that of openPangu's layer, derived from it, does not say. And vllm-ascend 0.30.0rc2's "
+    "rotary embeddings of method mtp gather positions from all ranks where these share tokens out "
+    "beside experts, though each has all of them.",
     until="vLLM's replace() copies the parts of a configuration, vllm-ascend keeps one "
     "AscendConfig per VllmConfig, and vLLM makes heads for the method mtp only, groups of ranks "
-    "for a draft's experts too, and openPangu's blocks say how ranks share their rows",
+    "for a draft's experts too, and openPangu's blocks say how ranks share their rows. And "
+    "vllm-ascend asks whether the draft itself has experts, and gathers no positions that each "
+    "rank has",
     test=(
         "tests/emulated/drafting/test_draft_isolation.py",
         "tests/emulated/recurrent/test_recurrent_drafts.py",
         "tests/emulated/drafting/test_drafting_ranks.py"
         "::test_a_draft_with_experts_serves_a_target_without_on_several_ranks",
         "tests/emulated/benchmarks/test_matrix.py::test_a_cell_ends_as_published",
+        "tests/emulated/drafting/test_shared_tokens.py",
     ),
 )
 

@@ -52,6 +52,7 @@ class Host:
     draft = RankedDraft
     passes = PassesOfRunnerV1()
     captures_shares = False
+    names_experts = True
     own_methods: Mapping[str, OwnMethod] = MappingProxyType({})
 
     def keeps_proposer(self, method: str, config: VllmConfig) -> bool:

@@ -4,10 +4,20 @@
 from __future__ import annotations
 
 import torch
+from torch.nn.functional import pad
+from vllm.distributed.parallel_state import get_tp_group
 from vllm_ascend.ascend_config import get_ascend_config
+from vllm_ascend.ascend_forward_context import _EXTRA_CTX
 
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.drafting.draft import HiddenStates
+
+
+def _rows_of_rank(rows: torch.Tensor) -> torch.Tensor:
+    """This rank's share of rows that all ranks have; the last one's is padded with zeros."""
+    group = get_tp_group()
+    padding = [0, 0] * (rows.dim() - 1) + [0, _EXTRA_CTX.pad_size]
+    return pad(rows, padding).chunk(group.world_size)[group.rank_in_group]
 
 
 class RankedDraft(AscendDraft):
@@ -24,9 +34,18 @@ class RankedDraft(AscendDraft):
     def share_of_rank(
         self, states: torch.Tensor, positions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See ``AscendDraft``."""
-        states, positions = self._proposer.maybe_pad_and_reduce(states, positions)
-        return states, positions
+        """See ``AscendDraft``.
+
+        Of method mtp vllm-ascend adds up what the ranks have, as if each had a part of every row.
+        All have the same, and rotary embeddings gather the positions again: they would be as many
+        times too large as there are ranks.
+        """
+        if self._proposer.method != "mtp":
+            states, positions = self._proposer.maybe_pad_and_reduce(states, positions)
+            return states, positions
+        if not _EXTRA_CTX.flash_comm_v1_enabled or self._proposer.is_multimodal_model:
+            return states, positions
+        return _rows_of_rank(states), _rows_of_rank(positions)
 
     def of_all_ranks(self, states: HiddenStates, positions: torch.Tensor) -> HiddenStates:
         """See ``AscendDraft``."""

@@ -49,6 +49,24 @@ if TYPE_CHECKING:
 ASKED = "use_sequence_parallel_moe"
 
 
+def complete(model: nn.Module) -> None:
+    """What a draft's layers need once they are built."""
+    complete_blocks(model)
+    leave_positions_whole(model)
+
+
+def leave_positions_whole(model: nn.Module) -> None:
+    """Let rotary embeddings of drafting layers take positions as they come.
+
+    Where ranks share tokens out beside experts, those of method mtp gather positions from all
+    ranks, as if each had a share. On this host each has all of them.
+    """
+    for module in model.modules():
+        layer: Any = module
+        if getattr(layer, "use_mtp", False):
+            layer.use_mtp = False
+
+
 def complete_blocks(model: nn.Module) -> None:
     """Let blocks of drafting layers answer what DeepSeek's layer asks of its own.
 
@@ -67,6 +85,7 @@ class Host:
     draft: type[AscendDraft] = Draft
     passes: PassContext = PassesOfRunnerV1()
     captures_shares = True
+    names_experts = False
     own_methods: Mapping[str, OwnMethod] = MappingProxyType(
         {"dspark": OwnMethod(DSparkProposer, MarkovFamily)}
     )
@@ -97,7 +116,7 @@ class Host:
     @contextlib.contextmanager
     def building(self) -> Iterator[Callable[[nn.Module], None]]:
         """See ``DraftHost``; there is no such state."""
-        yield complete_blocks
+        yield complete
 
     def run_without_keys(self, model: nn.Module, layers: Iterable[Any]) -> None:
         """See ``DraftHost``; vLLM 0.30.0's head has no keys, and vllm-ascend takes none."""
