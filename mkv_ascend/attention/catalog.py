@@ -13,6 +13,7 @@ import difflib
 
 from mkv_ascend.attention.ascend_backends import ASCEND_BACKENDS
 from mkv_ascend.attention.entry import BackendEntry
+from mkv_ascend.attention.request import module_is_installed
 from mkv_ascend.layout.kind import Kind
 
 
@@ -51,6 +52,16 @@ def register(entry: BackendEntry) -> BackendEntry:
 def entries() -> tuple[BackendEntry, ...]:
     """All backends, best rank first, then in the order of registration."""
     return tuple(sorted(_ENTRIES.values(), key=lambda entry: entry.rank))
+
+
+def installed_modules() -> frozenset[str]:
+    """What backends need beyond vllm-ascend, as far as it can be imported here."""
+    needed = {
+        name
+        for entry in entries()
+        for name in (*entry.required_modules, *(entry.batch_invariant_modules or ()))
+    }
+    return frozenset(name for name in needed if module_is_installed(name))
 
 
 def entries_for(kind: Kind) -> tuple[BackendEntry, ...]:

@@ -116,7 +116,7 @@ def select_backend(
     request: LayerRequest, options: SelectionOptions, environment: Environment
 ) -> Choice:
     """Choose the backend of one layer; SelectionError if none, or not the one asked for, can."""
-    asked = _asked_for(request, options)
+    asked = asked_for(request, options)
     if asked is None:
         return _default(request, environment)
     backend, chosen_by, detail = asked
@@ -148,9 +148,16 @@ def select_backends(
     return tuple(choices)
 
 
-def _asked_for(
+def asked_for(
     request: LayerRequest, options: SelectionOptions
 ) -> tuple[BackendEntry, ChosenBy, str] | None:
+    """The backend that something names for a layer, what does, and how a user writes it.
+
+    None where the kind of the layer decides. It need not be able to serve the layer.
+
+    Raises:
+        SelectionError: several contradict each other, or one names no backend.
+    """
     pattern = _pattern_for(request, options.attention.layers)
     if request.layer_backend is not None:
         return _layer_backend(request, pattern)

@@ -7,46 +7,23 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from mkv_ascend.attention import selection
-from mkv_ascend.attention.draft_window import kind_of_layer
-from mkv_ascend.attention.request import Environment, LayerRequest
-from mkv_ascend.attention.selection import SelectionError, SelectionOptions
-from mkv_ascend.checks import about_command
+from mkv_ascend.attention.selection import SelectionError
 from mkv_ascend.checks.facts import ServeFacts
-from mkv_ascend.checks.model import ModelFacts
+from mkv_ascend.checks.layer_requests import (
+    environment_of,
+    options_of,
+    requests_of_kinds,
+    requests_of_layers,
+)
 from mkv_ascend.checks.refusal import Refusal
 from mkv_ascend.layout.kind import Role
 
-__all__ = ["CHECKS", "environment_of", "memory_for_caches", "of_selection", "options_of"]
+__all__ = ["CHECKS", "memory_for_caches", "of_selection", "share_of_memory"]
 
+INVARIANT = "VLLM_BATCH_INVARIANT"
 FITTING = ". Backends that would fit: "
 DEFAULT_UTILIZATION = 0.92
 """Share of a device's memory that vLLM 0.23.0 takes unless it is told otherwise."""
-
-
-def environment_of(facts: ServeFacts) -> Environment:
-    """What backends can rely on where the command runs."""
-    return Environment(
-        device_generation=facts.device.generation,
-        module_available=lambda name: name in facts.device.modules,
-        batch_invariant=facts.device.batch_invariant,
-        acl_graphs=facts.has_full_graphs,
-        extra_dtypes=facts.device.extra_dtypes,
-    )
-
-
-def options_of(facts: ServeFacts) -> SelectionOptions:
-    """Our options, and vLLM's own of both models."""
-    speculation = facts.speculation
-    draft_backend = None if speculation is None else speculation.options.get("attention_backend")
-    asked = facts.engine.get("attention_config") or {}
-    target_backend = facts.engine.get("attention_backend") or asked.get("backend")
-    by_kind = asked.get("backend_per_kind") or {}
-    return SelectionOptions(
-        facts.options.attention,
-        vllm_target=None if target_backend is None else str(target_backend),
-        vllm_draft=None if draft_backend is None else str(draft_backend),
-        vllm_by_kind=tuple((kind, getattr(x, "name", str(x))) for kind, x in by_kind.items()),
-    )
 
 
 def of_selection(error: SelectionError) -> Refusal:
@@ -60,6 +37,14 @@ def of_selection(error: SelectionError) -> Refusal:
             "make one more specific, or use the layer's name",
         )
     asked, found, fitting = text.partition(FITTING)
+    if INVARIANT in text and not found:
+        return Refusal(
+            "backend",
+            asked.removesuffix("."),
+            "a backend whose results do not depend on the batch: docs/attention_backends.md says "
+            "what each needs for that",
+            f"install what is missing, or leave {INVARIANT} out",
+        )
     return Refusal(
         "backend",
         asked,
@@ -69,48 +54,33 @@ def of_selection(error: SelectionError) -> Refusal:
 
 
 def backends(facts: ServeFacts) -> Iterator[Refusal]:
-    """A backend for the layers that keep all tokens, of each model."""
-    if facts.options.attention.layers and facts.inputs is None:
-        # Patterns need the names of layers, which are not known.
-        options = replace(options_of(facts), attention=replace(facts.options.attention, layers=()))
-    else:
-        options = options_of(facts)
-    for model in (facts.target, facts.draft):
-        request = None if model is None else _request(facts, model)
-        if request is None:
-            continue
-        if _is_unknown(options.vllm(request.role), request.role):
-            continue
+    """A backend for each layer that is known by its name, or for each kind of layers."""
+    if facts.layers:
         try:
-            selection.select_backend(request, options, environment_of(facts))
+            selection.select_backends(
+                requests_of_layers(facts), options_of(facts), environment_of(facts)
+            )
         except SelectionError as error:
             yield of_selection(error)
+        return
+    yield from _backends_of_kinds(facts)
 
 
-def _request(facts: ServeFacts, model: ModelFacts) -> LayerRequest | None:
-    """What every attention layer of a model needs; None where the file does not tell."""
-    if any(about_command.dtype(facts)):
-        # Refused already, and no backend would take it.
-        return None
-    size = model.head_size
-    is_draft = model.role is Role.DRAFT
-    if size is None or model.is_compressed or not model.has_attention:
-        return None
-    if is_draft and (facts.speculation is None or not facts.speculation.has_cache):
-        return None
-    cache, kind = None, model.kind
-    if is_draft:
-        cache = facts.options.kv_cache.draft_dtype
-        kind = kind_of_layer(kind, facts.options.drafting.window, facts.max_model_len or None)
-    return LayerRequest(
-        name=f"every attention layer of the {model.role}",
-        role=model.role,
-        kind=kind,
-        layer_class=", ".join(model.architectures) or model.model_type,
-        dtype=facts.dtype,
-        head_size=size,
-        kv_cache_dtype=cache or "auto",
-    )
+def _backends_of_kinds(facts: ServeFacts) -> Iterator[Refusal]:
+    options = options_of(facts)
+    if facts.options.attention.layers and facts.inputs is None:
+        # Patterns need the names of layers, which are not known.
+        options = replace(options, attention=replace(facts.options.attention, layers=()))
+    for model in filter(None, (facts.target, facts.draft)):
+        if _is_unknown(options.vllm(model.role), model.role):
+            continue
+        for request in requests_of_kinds(facts, model):
+            try:
+                selection.select_backend(request, options, environment_of(facts))
+            except SelectionError as error:
+                # What layers with windows lack besides is mostly the same.
+                yield of_selection(error)
+                break
 
 
 def _is_unknown(name: str | None, role: Role) -> bool:
@@ -137,9 +107,12 @@ def names_of_backends(facts: ServeFacts) -> Iterator[Refusal]:
 
 def patterns(facts: ServeFacts) -> Iterator[Refusal]:
     """Patterns of ``attention.layers`` that match no layer of either model."""
-    if facts.inputs is None:
+    if facts.inputs is not None:
+        names = [layer.layout.layer for layer in facts.inputs.layers]
+    elif facts.layers:
+        names = [named.name for named in facts.layers]
+    else:
         return
-    names = [layer.layout.layer for layer in facts.inputs.layers]
     for message in selection.unmatched_patterns(options_of(facts), names):
         asked, _, hint = message.partition("; ")
         yield Refusal(

@@ -4,13 +4,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+from mkv_ascend.attention.options import NAMESPACE
+from mkv_ascend.attention.request import LayerRequest
+from mkv_ascend.attention.selection import (
+    ChosenBy,
+    SelectionError,
+    SelectionOptions,
+    asked_for,
+    select_backend,
+)
 from mkv_ascend.checks.about_draft_options import has_own_proposer
 from mkv_ascend.checks.facts import BLOCKS, ServeFacts
+from mkv_ascend.checks.layer_requests import (
+    environment_of,
+    options_of,
+    requests_of_kinds,
+    requests_of_layers,
+)
 from mkv_ascend.checks.model import has_windows
 from mkv_ascend.checks.refusal import Refusal
-from mkv_ascend.layout.kind import Kind
+from mkv_ascend.layout.kind import Kind, Role
 
 __all__ = ["CHECKS", "is_replicated", "must_be_replicated"]
 
@@ -111,6 +127,8 @@ def _why_not_replicated(facts: ServeFacts) -> tuple[str, str] | None:
     ranks = facts.whole("decode_context_parallel_size", 1)
     if chosen:
         return f"attention.draft asks for {min(map(str, chosen))}", "leave attention.draft out"
+    if (other := _other_backend(facts)) is not None:
+        return other
     if ranks > MOST_RANKS:
         return (
             f"decode_context_parallel_size is {ranks}: a block of the draft would have "
@@ -121,6 +139,44 @@ def _why_not_replicated(facts: ServeFacts) -> tuple[str, str] | None:
         if facts.engine.get(name):
             return f"{name} is set: connectors know blocks of one size", f"leave {name} out"
     return None
+
+
+def _other_backend(facts: ServeFacts) -> tuple[str, str] | None:
+    """What asks for another backend of a layer of the draft, and what to change."""
+    for request in _requests_of_draft(facts):
+        try:
+            found = asked_for(request, _options(facts))
+            if found is None:
+                chosen = select_backend(request, _options(facts), environment_of(facts))
+                found = chosen.backend, chosen.chosen_by, chosen.detail
+        except SelectionError:
+            # No backend can serve this layer, which is told of its own.
+            continue
+        backend, chosen_by, detail = found
+        if backend.name in ON_EACH_RANK:
+            continue
+        option = detail.removeprefix(f"{NAMESPACE}.")
+        if chosen_by is ChosenBy.VLLM_OPTION:
+            option = option.rpartition(" ")[0]
+        return f"{option} asks for {backend.name}", f"leave {option} out"
+    return None
+
+
+def _requests_of_draft(facts: ServeFacts) -> Iterator[LayerRequest]:
+    """Of each of its attention layers, or of all where their names are not known."""
+    if facts.layers:
+        of_layers = requests_of_layers(facts)
+        yield from (x for x in of_layers if x.role is Role.DRAFT and x.layer_backend is None)
+    elif facts.draft is not None:
+        yield from requests_of_kinds(facts, facts.draft)
+
+
+def _options(facts: ServeFacts) -> SelectionOptions:
+    options = options_of(facts)
+    if facts.layers:
+        return options
+    # Patterns need the names of layers.
+    return replace(options, attention=replace(options.attention, layers=()))
 
 
 CHECKS = (windows_in_shares, replicated_drafts)

@@ -28,7 +28,7 @@ from mkv_ascend.layout.planning import CachedLayer, recurrent_table
 from mkv_ascend.layout.recipes import largest_kernel_block
 from mkv_ascend.layout.retention import Retention, RetentionKind
 
-__all__ = ["cached_layers", "with_draft_window", "with_indexers_apart"]
+__all__ = ["cached_layers", "request_of", "with_draft_window", "with_indexers_apart"]
 
 MLA_PARTS = ("latent", "rope")
 INDEXER_BACKEND = "AscendSFAIndexerBackend"
@@ -48,7 +48,7 @@ def cached_layers(
     Raises SelectionError where no backend can serve a layer, or the options' does not.
     """
     asked = SelectionOptions(attention=options, vllm_target=vllm_backend)
-    requests = [_request(named) for named in layers if not named.layer.is_indexer]
+    requests = [request_of(named) for named in layers if not named.layer.is_indexer]
     choices = select_backends(requests, asked, environment)
     chosen = {choice.request.name: choice.backend for choice in choices}
     return tuple(
@@ -118,7 +118,8 @@ def _state_backend(layer: ModelLayer) -> BackendEntry:
     return backends.MAMBA_2 if layer.module == "mixer" else backends.GATED_DELTA_NET
 
 
-def _request(named: NamedLayer) -> LayerRequest:
+def request_of(named: NamedLayer) -> LayerRequest:
+    """What the layer needs of its backend."""
     layer = named.layer
     # The indexer's key is not part of a head of the attention itself.
     head_size = sum(layer.vectors[:2]) or layer.head_size

@@ -11,6 +11,7 @@ from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.checks.block_sizes import takes_asked_size
 from mkv_ascend.checks.host_rules import HostRules
 from mkv_ascend.checks.model import ModelFacts
+from mkv_ascend.checks.model_layer import NamedLayer
 from mkv_ascend.config import MkvConfig
 from mkv_ascend.layout.planning import PlanInputs, ServingPlan
 
@@ -112,6 +113,8 @@ class ServeFacts:
     draft: ModelFacts | None = None
     inputs: PlanInputs | None = None
     plan: ServingPlan | None = None
+    layers: tuple[NamedLayer, ...] = ()
+    """The layers, where numbers tell them and something else keeps them from being planned."""
     kept_block: int | None = None
     """Tokens of a block at whose end states of the target are kept for prefix hits, where a step
     cannot end within it; None: there are none, or it can."""

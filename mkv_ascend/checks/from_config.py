@@ -7,35 +7,23 @@ engines.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from mkv_ascend import host_versions
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.attention.request import Environment
 from mkv_ascend.checks.block_sizes import BlockSizes, takes_asked_size
-from mkv_ascend.checks.cached_layers import (
-    cached_layers,
-    with_draft_window,
-    with_indexers_apart,
-)
-from mkv_ascend.checks.config_file import ConfigFileError, read_config_file
+from mkv_ascend.checks.cached_layers import cached_layers
 from mkv_ascend.checks.facts import LOOKED_UP
-from mkv_ascend.checks.families import MIMO_V2, SHORT_CONVOLUTION
 from mkv_ascend.checks.groups_of_vllm import groups_of_compressed, groups_of_equal_pages
 from mkv_ascend.checks.host_rules import HostRules
-from mkv_ascend.checks.model_config import ModelConfig, read_models
-from mkv_ascend.checks.model_layer import (
-    ExplainError,
-    ModelLayer,
-    NamedLayer,
-    NotFromNumbersError,
-)
+from mkv_ascend.checks.model_config import ModelConfig
+from mkv_ascend.checks.model_layer import NamedLayer, NotFromNumbersError
+from mkv_ascend.checks.named_layers import layers_of, method_of, models_of, tokens_drafted
 from mkv_ascend.checks.planning_inputs import Asked, Found
-from mkv_ascend.checks.quantised_layers import as_quantised
 from mkv_ascend.config import MkvConfig, parse_config
 from mkv_ascend.layout.grouping import GroupingOptions
 from mkv_ascend.layout.kind import Kind, Role
@@ -48,20 +36,6 @@ __all__ = ["ADMITTED_TOKENS", "find"]
 ADMITTED_TOKENS = 2048
 """Tokens of a step where the user names none: vLLM's for a server whose device has less than 70
 GiB (``EngineArgs.get_batch_defaults``)."""
-WITH_MODEL = frozenset({"draft_model", "eagle", "eagle3", "dflash", "dspark"})
-"""Methods whose draft is read like any model."""
-READ_THE_TARGET = ("gemma4_assistant", "gemma4_unified_assistant")
-"""Types of heads without keys of their own."""
-AFTER_TARGET = frozenset({"eagle", "eagle3", "dflash", "dspark", "mtp"})
-"""Methods whose layers vLLM names and numbers as the target's, after its last."""
-PREDICTORS = {
-    "qwen3_next": "mtp.layers",
-    "qwen3_5_text": "mtp.layers",
-    "qwen3_5_moe_text": "mtp.layers",
-    "deepseek_v4": "mtp",
-    MIMO_V2: "model.mtp.layers",
-}
-"""Models whose predictors' layers vLLM names and numbers by themselves."""
 READ_BY_VLLM: dict[str, Any] = {
     "kv_cache_dtype": "auto",
     "kv_transfer_config": None,
@@ -93,16 +67,10 @@ def find(asked: Asked, rules: HostRules, environment: Environment | None = None)
     """
     _refuse_what_vllm_reads(asked)
     options = parse_config(asked.additional)
-    target, draft = _models(asked)
-    drafted = _drafted(asked)
-    layers = _named(asked, target, draft, drafted)
-    if rules.indexer_is_a_layer:
-        layers = list(with_indexers_apart(layers))
+    target, draft = models_of(asked)
+    drafted = tokens_drafted(asked)
     tokens = asked.number("max_model_len", 0) or target.number("max_position_embeddings")
-    layers = [
-        with_draft_window(_as_this_host_names(named, rules), options.drafting.window, tokens)
-        for named in layers
-    ]
+    layers = layers_of(asked, target, draft, rules, tokens)
     environment = environment or Environment(DeviceGeneration.A2)
     _refuse_other_sizes(layers, environment)
     _refuse_unplanned(layers, rules)
@@ -150,12 +118,6 @@ def _schedules_ahead(asked: Asked) -> bool:
     speculative = asked.speculative or {}
     on_host = speculative.get("method") in LOOKED_UP - {"ngram_gpu"}
     return not on_host and not speculative.get("disable_padded_drafter_batch")
-
-
-def _as_this_host_names(named: NamedLayer, rules: HostRules) -> NamedLayer:
-    if named.layer.module != SHORT_CONVOLUTION:
-        return named
-    return replace(named, name=named.name.removesuffix(SHORT_CONVOLUTION) + rules.short_convolution)
 
 
 def _refuse_what_vllm_reads(asked: Asked) -> None:
@@ -220,119 +182,6 @@ def _hits_beside_states(asked: Asked, rules: HostRules) -> bool:
     return rules.hits_beside_states if given is None else bool(given)
 
 
-def _drafted(asked: Asked) -> int:
-    """Tokens of a proposal; 0 without a draft."""
-    return 0 if asked.speculative is None else int(asked.speculative["num_speculative_tokens"])
-
-
-def _method(asked: Asked) -> str:
-    return str((asked.speculative or {}).get("method") or "draft_model")
-
-
-def _models(asked: Asked) -> tuple[ModelConfig, ModelConfig | None]:
-    """Target and draft; None where nothing of a draft keeps a cache."""
-    folder = _draft_folder(asked)
-    if folder is None or _reads_the_target(folder):
-        return read_models([asked.model])[0], None
-    if folder.resolve() == asked.model.resolve():
-        (target,) = read_models([asked.model])
-        return target, target
-    target, draft = read_models([asked.model, folder])
-    return target, draft
-
-
-def _reads_the_target(folder: Path) -> bool:
-    """Whether the draft's layers have queries alone and read the target's caches."""
-    try:
-        return read_config_file(folder).get("model_type") in READ_THE_TARGET
-    except ConfigFileError as error:
-        raise ExplainError(str(error)) from error
-
-
-def _draft_folder(asked: Asked) -> Path | None:
-    method = _method(asked)
-    if asked.speculative is None or method in LOOKED_UP:
-        return None
-    model = asked.speculative.get("model")
-    if method == "mtp":
-        return asked.model if model is None else Path(model)
-    if method not in WITH_MODEL:
-        known = ", ".join(sorted(LOOKED_UP | WITH_MODEL | {"mtp"}))
-        raise NotFromNumbersError(
-            f"speculative method {method!r} cannot be explained by numbers alone; known: {known}"
-        )
-    if model is None and method == "dspark":
-        raise NotFromNumbersError("weights of a dspark draft may lie in the target's own folder")
-    if model is None:
-        raise ExplainError(
-            f"speculative method {method} needs a draft: give --draft, or model in "
-            "--speculative-config"
-        )
-    return Path(model)
-
-
-def _named(
-    asked: Asked, target: ModelConfig, draft: ModelConfig | None, drafted: int
-) -> list[NamedLayer]:
-    """The layers of both models on one rank, as vLLM names and orders them: states come last."""
-    ranks = asked.number("tensor_parallel_size", 1)
-    dtype = _dtype(asked, target)
-    layers = [
-        NamedLayer(name, Role.TARGET, dtype, layer)
-        for name, layer in _with_names(target.decoder, target.layers(ranks, drafted))
-    ]
-    if draft is not None:
-        ranks = _draft_ranks(asked, ranks)
-        layers += [
-            NamedLayer(name, Role.DRAFT, dtype, layer)
-            for name, layer in _of_draft(_method(asked), target, draft, ranks, drafted)
-        ]
-    layers = as_quantised(layers, asked.model, _draft_folder(asked))
-    with_dtype = (replace(named, state_dtype=target.state_dtype) for named in layers)
-    return sorted(with_dtype, key=lambda named: bool(named.layer.states))
-
-
-def _of_draft(
-    method: str, target: ModelConfig, draft: ModelConfig, ranks: int, drafted: int
-) -> Iterator[tuple[str, ModelLayer]]:
-    """The layers of the draft with their names."""
-    if method == "mtp":
-        own = PREDICTORS.get(draft.model_type)
-        first = 0 if own else target.number("num_hidden_layers")
-        return _with_names(own or "model.layers", draft.mtp_layers(ranks), first)
-    layers = draft.layers(ranks, drafted)
-    if method in AFTER_TARGET:
-        return _with_names("model.layers", layers, target.number("num_hidden_layers"))
-    return _with_names(f"draft_model.{draft.decoder}", layers)
-
-
-def _with_names(
-    prefix: str, layers: Sequence[ModelLayer], first: int = 0
-) -> Iterator[tuple[str, ModelLayer]]:
-    """``first``: number of the first decoder layer."""
-    for index, layer in enumerate(layers):
-        depth = index if layer.depth is None else layer.depth
-        yield f"{prefix}.{first + depth}.{layer.module}", layer
-
-
-def _dtype(asked: Asked, target: ModelConfig) -> str:
-    """Of the caches of both models: vLLM computes the draft in the target's dtype."""
-    name = str(asked.engine.get("dtype") or "auto").removeprefix("torch.")
-    if name == "auto":
-        return target.dtype
-    return {"half": "float16", "float": "float32"}.get(name, name)
-
-
-def _draft_ranks(asked: Asked, ranks: int) -> int:
-    given = (asked.speculative or {}).get("draft_tensor_parallel_size")
-    wanted = ranks if given is None else given
-    if wanted not in (1, ranks):
-        raise ExplainError(
-            f"draft_tensor_parallel_size is {wanted!r}; vLLM takes 1 or the target's, {ranks}"
-        )
-    return int(wanted)
-
-
 def _block_sizes(
     asked: Asked, layers: Sequence[NamedLayer], tokens: int, rules: HostRules
 ) -> BlockSizes:
@@ -374,7 +223,7 @@ def _other_vocabulary(
     asked: Asked, target: ModelConfig, draft: ModelConfig | None
 ) -> tuple[str, ...]:
     """What vLLM refuses of a draft model, and what no cache depends on."""
-    if draft is None or _method(asked) != "draft_model":
+    if draft is None or method_of(asked) != "draft_model":
         return ()
     sizes: list[Any] = [model.get("vocab_size") for model in (target, draft)]
     if None in sizes or sizes[0] == sizes[1]:

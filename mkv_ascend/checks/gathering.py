@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from mkv_ascend.attention.selection import SelectionError
-from mkv_ascend.checks import from_config
-from mkv_ascend.checks.about_layers import environment_of, of_selection
+from mkv_ascend.checks import from_config, named_layers
+from mkv_ascend.checks.about_layers import of_selection
 from mkv_ascend.checks.config_file import ConfigFileError
 from mkv_ascend.checks.facts import DeviceFacts, ServeFacts
 from mkv_ascend.checks.host_rules import HostRules
+from mkv_ascend.checks.layer_requests import environment_of
 from mkv_ascend.checks.model import read_model_facts
-from mkv_ascend.checks.model_layer import ExplainError, NotFromNumbersError
+from mkv_ascend.checks.model_layer import ExplainError, NamedLayer, NotFromNumbersError
 from mkv_ascend.checks.planning_inputs import Asked
 from mkv_ascend.checks.refusal import Refusal, RefusedError, refused
 from mkv_ascend.checks.speculation import read_speculation
@@ -25,7 +26,7 @@ from mkv_ascend.layout.grouping import GroupingError
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.planning import plan
 
-__all__ = ["gather", "with_plan"]
+__all__ = ["gather", "layers_told", "with_plan"]
 
 
 def gather(engine: Mapping[str, Any], device: DeviceFacts, rules: HostRules) -> ServeFacts:
@@ -107,6 +108,15 @@ def _for_layers(facts: ServeFacts) -> dict[str, Any]:
     return engine
 
 
+def _with_method(facts: ServeFacts) -> dict[str, Any]:
+    """The options that decide on layers, with the method that vLLM comes to."""
+    engine = _for_layers(facts)
+    if facts.speculation is not None:
+        asked = {**facts.speculation.options, "method": facts.speculation.method}
+        engine["speculative_config"] = asked
+    return engine
+
+
 def _groups_without_transfer(facts: ServeFacts, rules: HostRules) -> int | None:
     """KV groups of a command with KV transfer, which changes none; None where they are not told."""
     engine = {**facts.engine, "kv_transfer_config": None}
@@ -118,6 +128,18 @@ def _groups_without_transfer(facts: ServeFacts, rules: HostRules) -> int | None:
         return len(plan(found.inputs).grouping.groups)
     except (NotFromNumbersError, SelectionError, GroupingError, LayoutError, ExplainError):
         return None
+
+
+def layers_told(engine: Mapping[str, Any], rules: HostRules) -> tuple[NamedLayer, ...]:
+    """The layers of both models by their names; none where numbers do not tell them.
+
+    Args:
+        engine: as for ``gather``.
+    """
+    try:
+        return named_layers.layers_told(Asked(engine), rules)
+    except (ExplainError, SelectionError):
+        return ()
 
 
 def _refuse_unread_code(facts: ServeFacts, rules: HostRules) -> None:
@@ -144,8 +166,12 @@ def with_plan(facts: ServeFacts, rules: HostRules) -> tuple[ServeFacts, str]:
         found = from_config.find(Asked(_for_layers(facts)), rules, environment_of(facts))
         return replace(facts, inputs=found.inputs, plan=plan(found.inputs)), ""
     except NotFromNumbersError as error:
-        groups = _groups_without_transfer(facts, rules)
-        told = replace(facts, kept_block=error.kept_block, groups_beside_transfer=groups)
+        told = replace(
+            facts,
+            kept_block=error.kept_block,
+            groups_beside_transfer=_groups_without_transfer(facts, rules),
+            layers=layers_told(_with_method(facts), rules),
+        )
         return told, str(error)
     except SelectionError as error:
         refusal = of_selection(error)

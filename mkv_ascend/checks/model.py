@@ -57,7 +57,16 @@ def has_windows(text: Mapping[str, Any]) -> bool:
     types = text.get("layer_types")
     if types:
         return any("sliding" in kind or "chunked" in kind for kind in types)
-    return bool(text.get("sliding_window"))
+    return bool(text.get("sliding_window")) and not _leaves_windows_out(text)
+
+
+def _leaves_windows_out(text: Mapping[str, Any]) -> bool:
+    """Whether no layer has the window that is named: Qwen2's way to switch windows off."""
+    if text.get("use_sliding_window") is False:
+        return True
+    first, layers = text.get("max_window_layers"), text.get("num_hidden_layers")
+    # Layers before that one attend to all tokens.
+    return type(first) is int and type(layers) is int and first >= layers
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from pathlib import Path
 from mkv_ascend.ascend_host import DEVICE_FOLDER
 from mkv_ascend.attention import catalog
 from mkv_ascend.attention.entry import DeviceGeneration
-from mkv_ascend.attention.request import module_is_installed
 from mkv_ascend.checks.facts import EMULATED, DeviceFacts
 from mkv_ascend.commands import emulator
 from mkv_ascend.commands.serve_arguments import CommandError
@@ -66,7 +65,7 @@ def devices_of(
         count=arguments.devices or found.count,
         memory_bytes=arguments.memory or found.memory_bytes,
         source=f"{found.source}; --devices or --memory are given" if given else found.source,
-        modules=found.modules | _modules(),
+        modules=found.modules | catalog.installed_modules(),
         batch_invariant=_batch_invariant(),
     )
 
@@ -115,16 +114,6 @@ def _real(device_folder: Path) -> DeviceFacts:
 
 def _batch_invariant() -> bool:
     return os.environ.get("VLLM_BATCH_INVARIANT", "0").strip().lower() in ("1", "true")
-
-
-def _modules() -> frozenset[str]:
-    """Modules of backends that can be imported here."""
-    needed = {
-        name
-        for entry in catalog.entries()
-        for name in (*entry.required_modules, *(entry.batch_invariant_modules or ()))
-    }
-    return frozenset(name for name in needed if module_is_installed(name))
 
 
 def _generation() -> DeviceGeneration:

@@ -110,6 +110,31 @@ WINDOWS = (
         ("asks for flash_attention_3",),
     ),
     Mistake(
+        "keys on each rank by another backend of some layers",
+        (
+            LLAMA,
+            *spec(DRAFT),
+            *("-tp", "2", "-dcp", "2", "--enforce-eager"),
+            *mkv(
+                kv_cache={"replicate_draft": True},
+                attention={"layers": {r"draft_model.*\.[01]\..*": "flash_attention_3"}},
+            ),
+        ),
+        ("draft-shares", "backend"),
+        ("[01]", "asks for flash_attention_3", "leave attention.layers"),
+    ),
+    Mistake(
+        "keys on each rank by a backend of vLLM's option",
+        (
+            LLAMA,
+            *spec(DRAFT, attention_backend="FLASH_ATTN"),
+            *("-tp", "2", "-dcp", "2", "--enforce-eager"),
+            *REPLICATED,
+        ),
+        ("draft-shares", "backend"),
+        ("--speculative-config attention_backend asks for flash_attention_3",),
+    ),
+    Mistake(
         "windows on too many ranks",
         (LLAMA, *spec("{window-head}"), *("-tp", "16", "-dcp", "16")),
         ("devices", "draft-shares"),

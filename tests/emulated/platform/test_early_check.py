@@ -15,6 +15,7 @@ from mkv_ascend.adapters.common.attention import draft_window
 from mkv_ascend.adapters.common.early_checks import early_check
 from mkv_ascend.attention.selection import SelectionError
 from tests.support import hosts
+from tests.support.tiny_models import model_directory
 
 
 def dense_model(**fields):
@@ -168,6 +169,39 @@ def test_a_window_is_refused_by_layers_that_cannot_have_one():
     arguments["attn_type"] = AttentionType.ENCODER_ONLY
     with pytest.raises(SelectionError, match="chooses by itself what it attends to"):
         draft_window.set_window(object(), arguments, False, config)
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_windows_are_judged_where_results_may_not_depend_on_the_batch(role, monkeypatch):
+    """flash_attention_3 serves the other layers; nothing here serves these."""
+    monkeypatch.setattr("vllm.envs.VLLM_BATCH_INVARIANT", True)
+    config = configuration({}, dense_model())
+    early_check.check_models(config)
+    model = (
+        config.model_config if role == "target" else config.speculative_config.draft_model_config
+    )
+    types = ["full_attention", "sliding_attention"]
+    model.hf_text_config = PretrainedConfig(sliding_window=512, layer_types=types)
+    with pytest.raises(SelectionError, match=f"every layer of the {role} with a window") as refusal:
+        early_check.check_models(config)
+    assert "it needs batch_invariant_ops" in str(refusal.value)
+
+
+def test_a_layer_of_a_draft_that_each_rank_keeps_is_judged_by_its_name():
+    target, draft = str(model_directory("llama_target")), str(model_directory("llama_draft"))
+    asked = {"layers": {r"draft_model\.model\.layers\.0\..*": "flash_attention_3"}}
+    config = configuration(asked, dense_model(), {"replicate_draft": True}, ranks=(2, 2))
+    config.parallel_config.decode_context_parallel_size = 2
+    config.model_config.model = target
+    config.speculative_config.model = config.speculative_config.draft_model_config.model = draft
+    with pytest.raises(
+        SelectionError, match=r"\[draft-shares\]: kv_cache\.replicate_draft"
+    ) as found:
+        early_check.check_models(config, hosts.ADAPTER.RULES)
+    assert r"attention.layers['draft_model\\.model" in str(found.value)
+    assert "asks for flash_attention_3" in str(found.value)
+    asked["layers"] = {r"draft_model\..*": "fused_infer_attention"}
+    early_check.check_models(config, hosts.ADAPTER.RULES)
 
 
 def test_sequence_parallelism_is_refused_where_only_the_draft_has_experts(monkeypatch):

@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mkv_ascend.checks.about_shares import is_replicated
-from mkv_ascend.checks.facts import ServeFacts
+from mkv_ascend.checks.facts import DeviceFacts, ServeFacts
 from mkv_ascend.checks.gathering import gather
 from mkv_ascend.checks.host_rules import HostRules
-from mkv_ascend.checks.judging import refusals
+from mkv_ascend.checks.judging import judge, refusals
+from mkv_ascend.checks.model import has_windows
+from mkv_ascend.checks.refusal import RefusedError
 from mkv_ascend.checks.served import why_draft_is_eager
 from tests.support.host_checks import DEVICE, EQUAL_PAGES, SHARED, refused
 
@@ -110,15 +112,13 @@ def test_each_rank_keeps_all_keys_of_a_head_of_dspark(
     assert not {"dflash", "draft-shares"} & refused(engine, EQUAL_PAGES).keys()
     facts = gather(engine, DEVICE, EQUAL_PAGES)
     assert is_replicated(facts)
-    assert not is_replicated(dataclasses.replace(facts, runner="v2"))
+    assert not is_replicated(replace(facts, runner="v2"))
     more = {**engine, "decode_context_parallel_size": 16}
     assert "1024" in refused(more, EQUAL_PAGES)["draft-shares"]
-    assert "draft-shares" not in codes(
-        dataclasses.replace(gather(more, DEVICE, EQUAL_PAGES), runner="v2")
-    )
+    assert "draft-shares" not in codes(replace(gather(more, DEVICE, EQUAL_PAGES), runner="v2"))
     asked = {**engine, "additional_config": {"mkv_ascend": {"kv_cache": {"replicate_draft": True}}}}
     assert "draft-shares" not in refused(asked, EQUAL_PAGES)
-    on_v2 = dataclasses.replace(gather(asked, DEVICE, EQUAL_PAGES), runner="v2")
+    on_v2 = replace(gather(asked, DEVICE, EQUAL_PAGES), runner="v2")
     assert "vllm-ascend's own proposals" in codes(on_v2)["draft-shares"]
 
 
@@ -192,3 +192,105 @@ def test_a_window_of_all_layers_needs_all_keys_on_each_rank(
     with_prompts = {**engine, "prefill_context_parallel_size": 2}
     assert ("draft-shares" in refused(with_prompts, rules)) is (window is not None)
     assert not is_replicated(gather(with_prompts, DEVICE, rules))
+
+
+IN_SHARES = {"tensor_parallel_size": 2, "decode_context_parallel_size": 2, "enforce_eager": True}
+WITH_FLASH = replace(DEVICE, modules=frozenset({"flash_attn_npu_v3"}))
+"""A device where flash_attention_3 can be chosen."""
+
+
+@pytest.mark.parametrize("rules", [SHARED, EQUAL_PAGES])
+@pytest.mark.parametrize(
+    ("pattern", "backend", "is_refused"),
+    [
+        (r"draft_model\.model\.layers\.3\..*", "flash_attention_3", True),
+        (r"draft_model\.model\.layers\.3\..*", "fused_infer_attention", False),
+        # A layer of the target, whose keys ranks share in any case.
+        (r"model\.layers\.3\..*", "flash_attention_3", False),
+    ],
+    ids=["of the draft", "the draft's own", "of the target"],
+)
+def test_a_layer_of_a_replicated_draft_on_another_backend(
+    pattern: str, backend: str, is_refused: bool, rules: HostRules, models: dict[str, str]
+) -> None:
+    """Told by the numbers of both models, though only vLLM can plan over shares."""
+    ours = {"kv_cache": {"replicate_draft": True}, "attention": {"layers": {pattern: backend}}}
+    engine: dict[str, Any] = {
+        "model": models["Llama-3.1-8B"],
+        "speculative_config": {"model": models["llama-draft"], "num_speculative_tokens": 3},
+        "additional_config": {"mkv_ascend": ours},
+        **IN_SHARES,
+    }
+    if not is_refused:
+        _, unplanned = judge(engine, WITH_FLASH, rules)
+        assert "only vLLM can read" in unplanned
+        return
+    with pytest.raises(RefusedError) as error:
+        judge(engine, WITH_FLASH, rules)
+    (found,) = error.value.refusals
+    assert found.code == "draft-shares"
+    assert f"attention.layers[{pattern!r}] asks for flash_attention_3" in found.asked
+    assert found.change == f"leave attention.layers[{pattern!r}] out"
+
+
+def test_a_default_of_all_layers_that_cannot_keep_all_keys(models: dict[str, str]) -> None:
+    """VLLM_BATCH_INVARIANT leaves flash_attention_3 alone, which no rank can have by itself."""
+    engine: dict[str, Any] = {
+        "model": models["Llama-3.1-8B"],
+        "speculative_config": {"model": models["llama-draft"], "num_speculative_tokens": 3},
+        "additional_config": {"mkv_ascend": {"kv_cache": {"replicate_draft": True}}},
+        **IN_SHARES,
+    }
+    assert refused(engine, SHARED, WITH_FLASH) == {}
+    said = refused(engine, SHARED, replace(WITH_FLASH, batch_invariant=True))
+    assert "VLLM_BATCH_INVARIANT asks for flash_attention_3" in said["draft-shares"]
+
+
+@pytest.mark.parametrize("shares", [{}, IN_SHARES], ids=["one device", "shares"])
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_windows_where_results_may_not_depend_on_the_batch(
+    role: str, shares: dict[str, Any], models: dict[str, str], tmp_path: Path
+) -> None:
+    """Of a model whose layers numbers do not tell, too: flash_attention_3 serves the others."""
+    config = json.loads((Path(models["llama-draft"]) / "config.json").read_text())
+    types = ["full_attention", "sliding_attention"] * 2
+    config |= {"sliding_window": 512, "layer_types": types, "model_type": "another"}
+    config["architectures"] = ["LlamaForCausalLM"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = {"target": models["Llama-3.1-8B"], "draft": models["llama-draft"]}
+    asked = {"enforce_eager": True, **shares}
+
+    def said(device: DeviceFacts) -> dict[str, str]:
+        draft = {"model": found["draft"], "num_speculative_tokens": 3}
+        return refused(
+            {"model": found["target"], "speculative_config": draft, **asked}, SHARED, device
+        )
+
+    invariant = replace(WITH_FLASH, batch_invariant=True)
+    assert "backend" not in said(invariant)
+    found[role] = str(tmp_path)
+    assert "backend" not in said(WITH_FLASH)
+    text = said(invariant)["backend"]
+    assert f"every layer of the {role} with a window" in text
+    assert "it needs batch_invariant_ops" in text
+    assert text.endswith("leave VLLM_BATCH_INVARIANT out.")
+    installed = invariant.modules | {"batch_invariant_ops"}
+    assert "backend" not in said(replace(invariant, modules=installed))
+
+
+@pytest.mark.parametrize(
+    ("values", "windows"),
+    [
+        ({"sliding_window": 512}, True),
+        ({"sliding_window": None}, False),
+        ({"sliding_window": 512, "use_sliding_window": False}, False),
+        ({"sliding_window": 512, "use_sliding_window": True}, True),
+        ({"sliding_window": 512, "max_window_layers": 4, "num_hidden_layers": 4}, False),
+        ({"sliding_window": 512, "max_window_layers": 3, "num_hidden_layers": 4}, True),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, True),
+        ({"layer_types": ["full_attention"], "sliding_window": 512}, False),
+    ],
+)
+def test_whether_layers_have_windows(values: dict[str, Any], windows: bool) -> None:
+    """As transformers reads the files of Qwen2, which name a window that no layer has."""
+    assert has_windows(values) is windows

@@ -8,6 +8,7 @@ judged here as well, in the process that the user started.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +17,23 @@ from mkv_ascend.adapters.common.drafting.recurrent_options import (
     has_recurrent_layers,
     switch_prefix_hits_off,
 )
-from mkv_ascend.adapters.common.early_checks.facts_of_config import facts_of
+from mkv_ascend.adapters.common.early_checks.facts_of_config import (
+    engine_of_layers,
+    facts_of,
+)
 from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.logging import get_logger
+from mkv_ascend.attention import catalog
 from mkv_ascend.attention.draft_window import kind_of_layer
 from mkv_ascend.attention.request import LayerRequest
 from mkv_ascend.attention.selection import SelectionError, select_backend
 from mkv_ascend.checks import about_compressed, about_draft, about_formats
+from mkv_ascend.checks.about_shares import is_replicated
 from mkv_ascend.checks.chunked_attention import chunks
+from mkv_ascend.checks.facts import ServeFacts
+from mkv_ascend.checks.gathering import layers_told
 from mkv_ascend.checks.host_rules import HostRules
+from mkv_ascend.checks.model import has_windows
 from mkv_ascend.checks.refusal import text_of
 from mkv_ascend.layout.kind import Kind, Role
 
@@ -59,8 +68,8 @@ def check_models(config: VllmConfig, rules: HostRules | None = None) -> None:
         return
     environment = selection_inputs.environment(config)
     target = _request(config.model_config, Role.TARGET)
-    if target is not None:
-        select_backend(target, selection_inputs.options(config, Role.TARGET), environment)
+    for request in _of_all_kinds(target, config.model_config):
+        select_backend(request, selection_inputs.options(config, Role.TARGET), environment)
     if not has_draft:
         return
     draft = _request(speculative.draft_model_config, Role.DRAFT)
@@ -75,7 +84,18 @@ def check_models(config: VllmConfig, rules: HostRules | None = None) -> None:
         options = replace(
             selection_inputs.options(config, Role.TARGET), vllm_target=None, vllm_draft=backend
         )
-        select_backend(draft, options, environment)
+        for request in _of_all_kinds(draft, speculative.draft_model_config):
+            select_backend(request, options, environment)
+
+
+def _of_all_kinds(request: LayerRequest | None, model: ModelConfig) -> Iterator[LayerRequest]:
+    """The request, and that of layers with windows where the model has some beside it."""
+    if request is None:
+        return
+    yield request
+    if request.kind is Kind.FULL_ATTENTION and has_windows(model.hf_text_config.to_dict()):
+        name = f"every layer of the {request.role} with a window"
+        yield replace(request, name=name, kind=Kind.SLIDING_WINDOW)
 
 
 def check_compressed(config: VllmConfig, rules: HostRules) -> None:
@@ -98,8 +118,7 @@ def _check_draft(config: VllmConfig, rules: HostRules | None) -> None:
     Raises:
         SelectionError: with every refusal.
     """
-    facts = facts_of(config, selection_inputs.environment(config).device_generation)
-    facts = replace(facts, rules=rules)
+    facts = _facts(config, rules)
     checks = [check for check in about_draft.CHECKS if check not in JUDGED_BY_VLLM]
     refusals = [refusal for check in (chunks, *checks) for refusal in check(facts)]
     if refusals:
@@ -108,6 +127,23 @@ def _check_draft(config: VllmConfig, rules: HostRules | None) -> None:
         return
     if (cost := switch_prefix_hits_off(config, facts)) is not None:
         logger.warning(cost)
+
+
+def _facts(config: VllmConfig, rules: HostRules | None) -> ServeFacts:
+    """The facts of drafts, with what backends can rely on in this process."""
+    environment = selection_inputs.environment(config)
+    facts = facts_of(config, environment.device_generation)
+    device = replace(
+        facts.device,
+        extra_dtypes=environment.extra_dtypes,
+        modules=catalog.installed_modules(),
+        batch_invariant=environment.batch_invariant,
+    )
+    facts = replace(facts, device=device, rules=rules)
+    # Only then names of layers are asked for: reading them takes a moment.
+    if rules is None or not (facts.options.attention.layers and is_replicated(facts)):
+        return facts
+    return replace(facts, layers=layers_told(engine_of_layers(config), rules))
 
 
 def _request(model: ModelConfig, role: Role) -> LayerRequest | None:

@@ -81,8 +81,13 @@ def _engine(config: VllmConfig) -> dict[str, Any]:
         found["kv_transfer_config"] = {"kv_role": transfer.kv_role}
     given = config.additional_config or {}
     inputs = config.model_config.multimodal_config
+    mode = config.compilation_config.cudagraph_mode
+    # vLLM 0.23.0 has no such option.
+    by_kind = getattr(config.attention_config, "backend_per_kind", {})
     return {
         **found,
+        "compilation_config": {"cudagraph_mode": "NONE" if mode is None else mode.name},
+        "attention_config": {"backend_per_kind": by_kind},
         "distributed_executor_backend": config.parallel_config.distributed_executor_backend,
         "kv_offloading_size": cache.kv_offloading_size,
         # vLLM switches them on by itself; beside states only who asks for them has them.
@@ -106,6 +111,25 @@ def _engine(config: VllmConfig) -> dict[str, Any]:
     }
 
 
+def engine_of_layers(config: VllmConfig) -> dict[str, Any]:
+    """What layers and their names depend on, by the names of ``EngineArgs``."""
+    model, speculative = config.model_config, config.speculative_config
+    found: dict[str, Any] = {
+        "model": model.model,
+        "tensor_parallel_size": config.parallel_config.tensor_parallel_size,
+        "max_model_len": model.max_model_len,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "additional_config": config.additional_config,
+    }
+    if speculative is not None:
+        found["speculative_config"] = {
+            "method": speculative.method,
+            "model": speculative.model,
+            "num_speculative_tokens": speculative.num_speculative_tokens,
+        }
+    return found
+
+
 def _speculation(speculative: SpeculativeConfig, target: ModelConfig) -> SpeculationFacts:
     ranks, draft = speculative.draft_parallel_config, speculative.draft_model_config
     options = {
@@ -115,6 +139,7 @@ def _speculation(speculative: SpeculativeConfig, target: ModelConfig) -> Specula
         "max_model_len": speculative.max_model_len,
         "model": None if speculative.model == target.model else speculative.model,
         "quantization": None if draft is None else draft.quantization,
+        "attention_backend": getattr(speculative.attention_backend, "name", None),
         # vLLM 0.23.0 lacks the last two.
         **{name: getattr(speculative, name, None) for name in OF_DRAFTS},
     }

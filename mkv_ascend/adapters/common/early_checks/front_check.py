@@ -17,7 +17,6 @@ from mkv_ascend.adapters.patching import patch
 from mkv_ascend.adapters.refusal import StartUpRefused, is_vllm_command, refuse
 from mkv_ascend.attention import catalog
 from mkv_ascend.attention.entry import DeviceGeneration
-from mkv_ascend.attention.request import module_is_installed
 from mkv_ascend.checks.engine_arguments import asked_of
 from mkv_ascend.checks.facts import EMULATED, DeviceFacts
 
@@ -87,18 +86,13 @@ def devices() -> DeviceFacts:
 
     generation = DeviceGeneration(get_ascend_device_type().name.lstrip("_"))
     emulated = hasattr(torch_npu, "emulated_extra_dtypes")
-    needed = {
-        name
-        for entry in catalog.entries()
-        for name in (*entry.required_modules, *(entry.batch_invariant_modules or ()))
-    }
     return DeviceFacts(
         count=torch_npu.npu.device_count(),
         memory_bytes=getattr(torch_npu, "emulated_memory_bytes", MOST_MEMORY.get(generation)),
         generation=generation,
         source=EMULATED if emulated else "visible NPUs",
         extra_dtypes=getattr(torch_npu, "emulated_extra_dtypes", frozenset()),
-        modules=frozenset(name for name in needed if module_is_installed(name)),
+        modules=catalog.installed_modules(),
         batch_invariant=bool(vllm_envs.VLLM_BATCH_INVARIANT),
     )
 
