@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from benchmarks.host import installed
 
 SIGKILL, SIGTERM, SIGSTOP = "SIGKILL", "SIGTERM", "SIGSTOP"
 ERROR, NAN, FLIP, MEMORY, DELAY, EXIT = "error", "nan", "flip", "memory", "delay", "kill"
@@ -37,8 +39,10 @@ MOST_LAUNCHES_OF_A_START = 1500
 RANK = "Worker_TP"
 FIRST_RANK = f"{RANK}0"
 """Titles of processes of ranks."""
-DRAFT_WRITES = "_npu_reshape_and_cache"
-"""Operator that writes the keys of a dense draft, and not those of an MLA target."""
+WRITES_OF_DENSE = {"0.23": "_npu_reshape_and_cache", "0.30": "npu_scatter_pa_kv_cache"}
+"""vllm-ascend's version -> operator that writes the keys of dense layers, and not those of MLA."""
+DRAFT_WRITES = WRITES_OF_DENSE[".".join(installed().split(".")[:2])]
+"""That operator on this host: it writes the keys of a dense draft, and not of an MLA target."""
 MOST_WRITES = 300
 """About half of what the requests of a case launch of it."""
 
@@ -58,6 +62,7 @@ class Case:
         operator: whose launches are counted; ``*``: of any.
         process: whose launches are counted, by its title; empty: of any that reaches so many.
         at_start: whether it hits a server that starts; ``moment`` is then a share of its start.
+        of_stock: whether it hits vllm-ascend without the plugin.
     """
 
     number: int
@@ -70,25 +75,35 @@ class Case:
     times: int = 1
     operator: str = "*"
     process: str = ""
+    of_stock: bool = False
 
     @property
     def is_unheard(self) -> bool:
         """Whether a rank fails whose answer vLLM does not wait for: it waits for the first one's.
 
-        The others go on, or wait for the one that failed until their collective gives up.
+        The others go on, or wait for the one that failed until their collective gives up. With the
+        plugin a rank that fails ends.
         """
-        later = self.process != "" and self.process != FIRST_RANK
-        return later and self.fault in (ERROR, MEMORY)
+        return self.of_stock and self._is_of_later_rank and self.fault in (ERROR, MEMORY)
+
+    @property
+    def is_noticed_late(self) -> bool:
+        """Whether the device fails of a rank that may not wait for its device for long."""
+        return self._is_of_later_rank and self.fault == ERROR
+
+    @property
+    def _is_of_later_rank(self) -> bool:
+        return self.process != "" and self.process != FIRST_RANK
 
     @property
     def is_deadly(self) -> bool:
         """Whether the server ends by it."""
-        return self.fault in DEADLY and not self.is_unheard
+        return self.fault in DEADLY and not (self.is_unheard or self.is_noticed_late)
 
     @property
     def may_be_deadly(self) -> bool:
         """Whether the server ends by it or lives on, by chance."""
-        return self.fault == FULL or self.is_unheard
+        return self.fault == FULL or self.is_unheard or self.is_noticed_late
 
     @property
     def is_of_device(self) -> bool:
@@ -109,8 +124,14 @@ class Case:
         return f"{self.number}: {victim} {self.fault}{where}{lasting} {when}"
 
 
-def draw(seed: int, number: int, kinds: Sequence[str], ranks: int) -> Case:
+def draw(
+    seed: int, number: int, kinds: Sequence[str], ranks: int, *, of_stock: bool = False
+) -> Case:
     """The case of this number: each fault of these kinds comes in turn, the rest by chance."""
+    return replace(_drawn(seed, number, kinds, ranks), of_stock=of_stock)
+
+
+def _drawn(seed: int, number: int, kinds: Sequence[str], ranks: int) -> Case:
     chance = random.Random(f"{seed} {number}")
     faults = [(kind, fault) for kind in kinds for fault in KINDS[kind]]
     kind, fault = faults[number % len(faults)]

@@ -15,6 +15,8 @@ OURS = record(
         "vllm_ascend.worker.worker:NPUWorker.__init__",
         "vllm_ascend.worker.worker:NPUWorker.init_device",
         "vllm_ascend.worker.worker:NPUWorker.compile_or_warm_up_model",
+        "vllm_ascend.worker.worker:NPUWorker.execute_model",
+        "vllm_ascend.worker.worker:NPUWorker.sample_tokens",
         "vllm_ascend.worker.worker:NPUWorker.sleep",
         "vllm_ascend.worker.worker:NPUWorker.wake_up",
         "vllm_ascend.worker.worker:NPUWorker.start_weight_update",
@@ -49,16 +51,19 @@ OURS = record(
     "sleep that keeps no weights it copies the draft's to the host, as nobody loads them again, "
     "and it zeroes caches that wake up with whatever is there. Its transfer of weights from a "
     "trainer knows the target alone (0.30.0rc2): a draft's begin with start_draft_weight_update, "
-    "as in vLLM, and the next ones are the target's again.",
+    "as in vLLM, and the next ones are the target's again. vLLM hears one rank of a step alone: "
+    "where another one fails, the others wait for it in a collective, and the engine for them.",
     until="vLLM lets one platform plugin build on another, and vllm-ascend takes the classes of "
     "its worker and its runner from options, sends weights to drafts, leaves keys of other plugins "
-    "alone, asks the builders of all layers and calls initialize_mamba_ssu_backend",
+    "alone, asks the builders of all layers and calls initialize_mamba_ssu_backend, and vLLM's "
+    "executor hears each rank",
     test=(
         "tests/emulated/platform/test_seat.py",
         "tests/emulated/platform/test_front_check.py",
         "tests/emulated/platform/test_serve.py::test_a_server_gives_the_targets_own_tokens_and_reports_acceptance",
         "tests/emulated/graphs/test_draft_graphs.py::test_a_draft_may_be_asked_to_run_eagerly",
         "tests/emulated/platform/test_platform.py",
+        "tests/emulated/platform/test_failed_ranks.py",
         "tests/emulated/layout/test_layout_groups.py",
         "tests/emulated/models/test_backend_choice.py",
         "tests/emulated/recurrent/test_mamba_models.py",

@@ -9,6 +9,7 @@ from vllm_ascend.worker import worker as ascend_worker
 
 from mkv_ascend.adapters.common import graph_memory, start_up, worker_answers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
+from mkv_ascend.adapters.common.failed_ranks import EndsUnheard
 from mkv_ascend.adapters.common.runner import HOST, MkvModelRunner
 from mkv_ascend.adapters.common.sleeping import SleepingDraft
 from mkv_ascend.adapters.installed import adapter
@@ -51,6 +52,18 @@ class MkvWorker(ascend_worker.NPUWorker):
     def compile_or_warm_up_model(self) -> Any:
         """As vllm-ascend's; then say what this worker serves, and count from now on."""
         return start_up.warm_up(self, super().compile_or_warm_up_model)
+
+    @override(OURS)
+    def execute_model(self, scheduler_output: Any) -> Any:
+        """As vllm-ascend's; a rank that nobody hears does not outlive its failure."""
+        with EndsUnheard(self):
+            return super().execute_model(scheduler_output)
+
+    @override(OURS)
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        """As vllm-ascend's, the draft's passes in it; ends as ``execute_model`` does."""
+        with EndsUnheard(self):
+            return super().sample_tokens(grammar_output)
 
     @override(OURS)
     def sleep(self, level: int = 1) -> None:

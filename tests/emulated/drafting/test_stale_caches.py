@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from reliability.fault_cases import DRAFT_WRITES
 from tests.support import engine, reference
 from tests.support.pairs import (
     TIES,
@@ -18,8 +19,7 @@ from tests.support.pairs import (
     scenario,
 )
 
-WRITES = "_npu_reshape_and_cache"
-LOST = {"operator": WRITES, "launch": 40, "fault": "lost", "times": 80}
+LOST = {"operator": DRAFT_WRITES, "launch": 40, "fault": "lost", "times": 80}
 
 pytestmark = pytest.mark.skipif(
     engine.compared_dtype() != "float32",
@@ -40,7 +40,7 @@ def test_the_targets_tokens_stay_and_later_drafts_are_right(tmp_path, graphs):
         environment={"EMULATED_NPU_FAULTS": str(asked)},
     )
     result = engine.run(case)
-    assert result.log.count(f"asked-for lost at a launch of {WRITES}") == LOST["times"]
+    assert result.log.count(f"asked-for lost at a launch of {DRAFT_WRITES}") == LOST["times"]
     assert_greedy_tokens_of_reference(case, result)
     contexts = [proposal.context for proposal in result.proposals]
     again = contexts.index(contexts[0], 1)

@@ -36,9 +36,15 @@ def test_a_fault_of_the_device_is_of_one_rank():
     drawn = [draw(0, number, ["device"], ranks=2) for number in range(40)]
     assert {case.process for case in drawn} == {"Worker_TP0", "Worker_TP1"}
     assert " worker Worker_TP" in drawn[0].describe()
-    unheard = {(case.fault, case.process) for case in drawn if case.is_unheard}
+    stock = [draw(0, number, ["device"], ranks=2, of_stock=True) for number in range(40)]
+    unheard = {(case.fault, case.process) for case in stock if case.is_unheard}
     assert unheard == {("error", "Worker_TP1"), ("memory", "Worker_TP1")}
-    assert all(case.may_be_deadly and not case.is_deadly for case in drawn if case.is_unheard)
+    assert all(case.may_be_deadly and not case.is_deadly for case in stock if case.is_unheard)
+    # With the plugin such a rank ends, once it notices.
+    assert not any(case.is_unheard for case in drawn)
+    by_chance = {(case.fault, case.process) for case in drawn if case.may_be_deadly}
+    assert by_chance == {("error", "Worker_TP1")}
+    assert {case.fault for case in drawn if case.is_deadly} == {"error", "memory", "kill"}
     assert {draw(0, number, ["device"], ranks=1).process for number in range(40)} == {""}
     at_start = [draw(0, number, ["start"], ranks=2) for number in range(40)]
     assert {case.process for case in at_start} == {""}

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank that fails in a step ends its process where nobody waits for its answer.
+
+Of several ranks vLLM's executor waits for one alone, which hands over the tokens. Another one that
+fails writes that to its log and waits for the next step: the ranks that are left wait for it in a
+collective, and the engine for them. A process that ends is noticed at once by the executor's own
+monitor, and then each request is told.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+from mkv_ascend.adapters.logging import get_logger
+
+logger = get_logger(__name__)
+
+GRACE_SECONDS = 3.0
+"""In which the rank that is heard may fail alike: its words then reach the engine, and not only
+that a process has ended."""
+MOST_SECONDS_TO_END = 5.0
+"""Of an orderly end; communicators may wait for ranks that wait for this one."""
+
+
+class EndsUnheard:
+    """Ends the process of a rank that fails inside, and that nobody hears.
+
+    Args:
+        worker: a worker of vllm-ascend.
+    """
+
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not isinstance(error, Exception) or is_heard(self._worker):
+            return
+        logger.error(
+            "rank %d has failed, and ends: nobody waits for its answer",
+            self._worker.rank,
+            exc_info=error,
+        )
+        time.sleep(GRACE_SECONDS)
+        threading.Thread(target=_end_at_last, daemon=True).start()
+        raise SystemExit(1) from error
+
+
+def _end_at_last() -> None:
+    time.sleep(MOST_SECONDS_TO_END)
+    os._exit(1)
+
+
+def is_heard(worker: Any) -> bool:
+    """Whether the error of a step of this rank reaches the engine.
+
+    Args:
+        worker: a worker of vllm-ascend.
+    """
+    parallel = worker.parallel_config
+    if parallel.distributed_executor_backend != "mp":
+        # One process alone, or Ray, which hears of every rank.
+        return True
+    # As vLLM's MultiprocExecutor._get_output_rank: the first one of the last stage.
+    of_a_stage = parallel.tensor_parallel_size * parallel.prefill_context_parallel_size
+    return bool(worker.rank == parallel.world_size - of_a_stage)
