@@ -81,11 +81,17 @@ class FaultyServer:
         setting: how it is started.
         folder: for logs, and for what tells the device of faults.
         machine: what it sees of the machine.
+        requests: that are sent to it at once.
     """
 
     def __init__(
-        self, setting: served.Setting, folder: Path, machine: Machine = THE_MACHINE
+        self,
+        setting: served.Setting,
+        folder: Path,
+        machine: Machine = THE_MACHINE,
+        requests: int = REQUESTS,
     ) -> None:
+        self._sent = requests
         self._faults = folder / "faults.json"
         self._machine = machine
         faults = {FAULTS_VARIABLE: str(self._faults)}
@@ -146,9 +152,9 @@ class FaultyServer:
             for problem in _unanswered(answers):
                 told = case.fault in SPOILING and NO_JSON in problem
                 (verdict.of_vllm if told else verdict.problems).append(problem)
-            verdict.problems += load.idle_problems(server)
-        if case.is_unheard:
-            self._stop()  # a rank has missed a step, which nobody was told
+            verdict.problems += self._left_of_requests(server)
+        if case.is_unheard or case.is_noticed_late:
+            self._stop()  # a rank has missed a step, or its device is not well
         if restart or self._server is not None:
             verdict.problems += self._works_again(case, requests)
         return verdict
@@ -215,7 +221,8 @@ class FaultyServer:
         text = traffic.text_of(self._setting.reference)
         longest, grammars = served.LONGEST, self._setting.served.grammars
         drawn = [
-            traffic.draw(case.number, number, text, longest, grammars) for number in range(REQUESTS)
+            traffic.draw(case.number, number, text, longest, grammars)
+            for number in range(self._sent)
         ]
         return [
             replace(one, max_tokens=min(48, longest - len(one.prompt)), abort_after=None)
@@ -228,7 +235,7 @@ class FaultyServer:
         return Target(server.address, self._setting.model, self._setting.priorities, silence)
 
     def _send(self, server: Server, requests: Sequence[Request]) -> list[Answer]:
-        return client.send_all(self._target(server), requests, REQUESTS)
+        return client.send_all(self._target(server), requests, len(requests))
 
     def _do(self, case: Case, server: Server, watched: Watched, sent: Future[list[Answer]]) -> None:
         if case.is_of_device:
@@ -272,6 +279,14 @@ class FaultyServer:
                 return True
             time.sleep(0.05)
         return self._faults_done(server) > before
+
+    def _left_of_requests(self, server: Server) -> list[str]:
+        """What a server that should live has not given back."""
+        try:
+            return load.idle_problems(server)
+        except OSError as error:
+            self._stop()
+            return [f"the server does not answer any more: {error}"]
 
     @staticmethod
     def _faults_done(server: Server) -> int:

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from reliability import load
 from reliability.fault_cases import ALONE, KINDS, Case, draw
-from reliability.fault_running import FaultyServer, Verdict
+from reliability.fault_running import REQUESTS, FaultyServer, Verdict
 from reliability.machine import MachineError, machine_of
 
 STALE_PAIR = "mla"
@@ -48,6 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=[*KINDS],
         default=[kind for kind in KINDS if kind not in ALONE],
         help="of faults (all but clock, memory and stale, each of which takes a run of its own)",
+    )
+    parser.add_argument(
+        "--requests",
+        type=int,
+        default=REQUESTS,
+        help=f"sent at once with each fault ({REQUESTS}); fewer where the machine is so slow that "
+        "the last of them wait long for their turn",
     )
     parser.add_argument("--keep", type=Path, metavar="FILE", help="note verdicts there, and go on")
 
@@ -70,9 +77,10 @@ def run(asked: argparse.Namespace) -> int:
         except MachineError as error:
             print(error, file=sys.stderr)
             return 2
-        with FaultyServer(load.setting_of(asked), folder, machine) as server:
+        setting = load.setting_of(asked)
+        with FaultyServer(setting, folder, machine, asked.requests) as server:
             for number in range(asked.first, asked.first + asked.count):
-                case = draw(asked.seed, number, asked.kinds, asked.ranks)
+                case = draw(asked.seed, number, asked.kinds, asked.ranks, of_stock=asked.stock)
                 if case.describe() not in kept:
                     kept[case.describe()] = _judged(server, case, asked)
     if asked.json:

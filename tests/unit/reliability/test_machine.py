@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -26,7 +30,8 @@ def test_a_clock_is_loaded_and_set(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     library.touch()
     monkeypatch.setattr(machine, "CLOCK_LIBRARIES", (str(library)[1:],))
     made = machine_of(["clock"], tmp_path)
-    assert made.variables["LD_PRELOAD"] == str(library)
+    sleep = tmp_path / "monotonic_sleep.so"
+    assert made.variables["LD_PRELOAD"] == f"{sleep} {library}"
     assert made.command == ()
     file = Path(made.variables["FAKETIME_TIMESTAMP_FILE"])
     assert file.read_text() == "+0.000s\n"
@@ -34,6 +39,38 @@ def test_a_clock_is_loaded_and_set(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert file.read_text() == "-98.900s\n"
     # Waiting goes on by the real time.
     assert made.variables["FAKETIME_DONT_FAKE_MONOTONIC"] == "1"
+
+
+@pytest.mark.skipif(
+    not any(True for pattern in machine.CLOCK_LIBRARIES for _ in Path("/").glob(pattern)),
+    reason="libfaketime is not installed",
+)
+def test_a_process_sleeps_as_long_as_it_asks_for_while_its_clock_jumps(tmp_path: Path) -> None:
+    made = machine_of(["clock"], tmp_path)
+    made.set_clock(-98.9)
+    before = time.time()
+    program = "import time; a = time.monotonic(); time.sleep(0.2); b = time.monotonic()"
+    program += "; print(b - a, time.time())"
+    printed = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **made.variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    slept, clock = map(float, printed.stdout.split())
+    assert 0.2 <= slept < 5.0
+    assert -98.9 <= clock - before < -60.0
+
+
+def test_a_clock_without_a_compiler_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "libfaketimeMT.so.1").touch()
+    monkeypatch.setattr(machine, "CLOCK_LIBRARIES", (str(tmp_path / "lib*")[1:],))
+    monkeypatch.setattr(machine.shutil, "which", lambda program: None)
+    with pytest.raises(MachineError, match="set CXX"):
+        machine_of(["clock"], tmp_path)
 
 
 def test_memory_is_a_file_system_of_the_servers_own(

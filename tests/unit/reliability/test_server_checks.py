@@ -19,6 +19,7 @@ import pytest
 
 from reliability import load, served, tokens
 from reliability.client import ABORTED, ANSWERED, FAILED, Answer
+from reliability.fault_running import FaultyServer
 from reliability.processes import Watched
 from reliability.tokens import Judge
 from reliability.traffic import Request
@@ -281,3 +282,18 @@ def test_a_server_of_more_requests_has_a_larger_cache_and_graphs(
     # Of K + 1 tokens for each request.
     sizes = json.loads(option(large, "compilation-config"))["cudagraph_capture_sizes"]
     assert sizes == [4, 8, 16, 32, 64, 96]
+
+
+def test_a_server_that_is_gone_unasked_is_a_problem_and_no_end_of_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuses(server: Any) -> list[str]:
+        raise URLError("refused")
+
+    monkeypatch.setattr(load, "idle_problems", refuses)
+    stopped: list[bool] = []
+    faulty: Any = SimpleNamespace(_stop=lambda: stopped.append(True))
+    gone: Any = None
+    (problem,) = FaultyServer._left_of_requests(faulty, gone)
+    assert "does not answer any more" in problem
+    assert stopped == [True]
