@@ -23,12 +23,19 @@ LOUDER = 5
 VOCABULARY_SIZE = 320
 
 
+OF_ALL_TOKENS = (
+    *("model.embed_tokens.weight", "lm_head.weight"),
+    *("markov_head.markov_w1.weight", "markov_head.markov_w2.weight"),
+)
+"""Matrices with a row for each token."""
+
+
 def widened(name: str, folder: Path) -> Path:
     """A tiny model with more tokens, each as unlikely as the last one it has, which is unused."""
     source, directory = model_directory(name), folder / name
     shutil.copytree(source, directory)
     weights = load_file(source / "model.safetensors")
-    for matrix in ("model.embed_tokens.weight", "lm_head.weight"):
+    for matrix in OF_ALL_TOKENS:
         if matrix in weights:
             last = weights[matrix][-1:].expand(VOCABULARY_SIZE - len(weights[matrix]), -1)
             weights[matrix] = torch.cat([weights[matrix], last])

@@ -37,6 +37,14 @@ CASES = [
     pytest.param("llama_target", "llama_eagle3", "eagle3", EVERYWHERE, id="eagle3"),
     pytest.param("gpt_oss", "gpt_oss_dflash", "dflash", ATTENTION, id="dflash"),
     pytest.param(
+        "gpt_oss",
+        "gpt_oss_dspark",
+        "dspark",
+        ATTENTION,
+        id="dspark",
+        marks=hosts.only_on("vllm_ascend_0_30", "vLLM 0.23.0 knows no method dspark"),
+    ),
+    pytest.param(
         "qwen3_next_mtp",
         "qwen3_next_mtp",
         "mtp",
@@ -71,12 +79,14 @@ class BlockBesideAdapter(HeadBesideAdapter):
         with torch.inference_mode():
             head = speculation.load_block_head(self.checkpoint, self.target)
             known = head.known(speculation.hidden_states_of(self.merged, tuple(context[:-1])))
-        return block_head.propose(head, known, context[-1], K)[0, : len(drafted) + 1].float()
+            rows = block_head.propose(head, known, context[-1], K)[0, : len(drafted) + 1]
+            before = torch.tensor([context[-1], *drafted])[: rows.shape[0]]
+            return head.after(rows, before).float()
 
 
 def decided(prompt, models, checkpoint, target, method):
     """Draft-and-verify of the prompt for each of ``models``; None where a near tie decides."""
-    kind = BlockBesideAdapter if method == "dflash" else HeadBesideAdapter
+    kind = BlockBesideAdapter if method in ("dflash", "dspark") else HeadBesideAdapter
     outputs = []
     for model in models:
         drafter = kind(checkpoint, target, model)

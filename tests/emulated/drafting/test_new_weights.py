@@ -162,8 +162,9 @@ def test_a_head_that_is_sent_embeddings_shares_its_targets(tmp_path, runner):
         ("llama_target", "deepseek_v2_draft", "draft_model", ""),
         ("deepseek_v2_target", "deepseek_v3_mtp", "mtp", "model.layers.2."),
         ("gpt_oss", "gpt_oss_dflash", "dflash", ""),
+        ("gpt_oss", "gpt_oss_dspark", "dspark", ""),
     ],
-    ids=["MLA", "mtp", "dflash"],
+    ids=["MLA", "mtp", "dflash", "dspark"],
 )
 def test_what_a_draft_makes_of_its_weights(tmp_path, runner, target, draft, method, ours):
     """In graphs, which hold it: matrices of MLA's latents, of experts, of DFlash's context.
@@ -180,12 +181,13 @@ def test_what_a_draft_makes_of_its_weights(tmp_path, runner, target, draft, meth
         assert not wrong(model_directory(target), tokens)
     k = case.num_speculative_tokens
     drafters = [drafter_at(model, model_directory(target), method, k) for model in (old, new)]
-    assert_drafted_by(*drafters, result, graphs=True)
+    # Proposals of dspark on model runner V2 are vllm-ascend's own, whose replays nobody counts.
+    assert_drafted_by(*drafters, result, graphs=method != "dspark" or not runner)
 
 
 def drafter_at(checkpoint: Path, target: Path, method: str, k: int) -> speculation.Drafter:
     if method == "draft_model":
         return speculation.DraftModel(checkpoint)
-    if method == "dflash":
+    if method in ("dflash", "dspark"):
         return speculation.DraftBlock(checkpoint, target, k)
     return speculation.DraftHead(checkpoint, target)
