@@ -79,6 +79,7 @@ def config(draft=RECURRENT, target=LLAMA, **changes):
         cache_config=SimpleNamespace(**cache),
         parallel_config=SimpleNamespace(**ranks),
         scheduler_config=SimpleNamespace(**scheduler),
+        attention_config=SimpleNamespace(),
         **others,
     )
 
