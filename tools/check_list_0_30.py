@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tested_files import (
     ADAPTED,
+    ALL_DEFAULTS,
     AT_RANDOM,
     BEHIND_STAGES,
     CELL,
@@ -33,6 +34,7 @@ from tested_files import (
     REPLICATED_BY_HAND,
     REQUESTS,
     SEAT,
+    SHARED_TOKENS,
     SHARES,
     SHARES_BY_HAND,
     STAGES,
@@ -202,6 +204,10 @@ EMULATED = (
     # Traced by Dynamo: on two ranks and, on model runner V2, over two stages.
     f"{TRACED}::test_on_two_ranks[eagle3-v1]",
     f"{TRACED}::test_over_two_stages[draft_model-v2]",
+    # All defaults at once, and tokens that ranks share out.
+    f"{ALL_DEFAULTS}[windows]",
+    f"{SHARED_TOKENS}::test_eagerly[mtp]",
+    f"{SHARED_TOKENS}::test_eagerly[eagle3]",
     # A window of the draft, which no layer of its model has.
     f"{DRAFT_WINDOWS}::test_proposals_and_acceptance_are_those_of_a_masked_draft"
     "[llama_target-llama_draft-draft_model-3-None-v1]",

@@ -9,22 +9,14 @@ small. Tokens are the target's with a draft or without, so one engine shows both
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.support import deepseek_v4, engine, hosts, prompts, reference
-from tests.support.pairs import TIES
-from tests.support.rounded_sparse import Rounding
-from tests.support.rounded_sparse import logits_of as rounded_logits_of
+from tests.support import engine, hosts, prompts, reference
+from tests.support.bfloat16_choices import NEAR_TIE, SHARE, assert_choices, rows_of
 from tests.support.tiny_models import model_directory
-
-if TYPE_CHECKING:
-    import torch
-
-    Rows = Callable[[Sequence[int], Sequence[int]], torch.Tensor]
 
 K = 3
 MAX_TOKENS = 10
@@ -32,8 +24,6 @@ BLOCK = 128
 STEM = 140
 """Tokens that the first and the last prompt share."""
 SIZES = {"max_num_seqs": 3, "max_model_len": 512, "kv_cache_memory_bytes": 64 << 20}
-
-NEAR_TIE, SHARE = TIES["bfloat16"]
 
 ATTENTION = ("llama_target", "gemma3", "gpt_oss", "deepseek_v2_target", "deepseek_v32_target")
 CHOOSES_KEYS = "deepseek_v32_target"
@@ -87,31 +77,6 @@ def run(target: str, draft: str | None = None, **fields: Any) -> engine.Result:
         assert result.tokens == plain.tokens, "\n".join(map(str, report.wrong))
     assert len(report.wrong + report.near_ties) <= max(1, SHARE * report.checked)
     return result
-
-
-def rows_of(model: str) -> Rows:
-    """Hugging Face's logits; in the engine's dtype where a rounding chooses other keys."""
-    directory = model_directory(model)
-
-    def rows(context: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
-        known = [*context, *tokens]
-        if model == "deepseek_v4_fitted":
-            logits = deepseek_v4.load(directory).logits(known)
-        elif model == "deepseek_v32_target":
-            logits = rounded_logits_of(directory, known, Rounding())
-        else:
-            logits = reference.logits_of(directory, known)
-        return logits[len(context) - 1 :]
-
-    return rows
-
-
-def assert_choices(rows: Rows, said: list[reference.DraftProposal]) -> None:
-    """Each token is the choice after those before it, except for a few near ties."""
-    report = reference.judge(rows, said, NEAR_TIE)
-    assert report.checked > 0
-    assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
-    assert len(report.near_ties) <= max(1, SHARE * report.checked), report.near_ties
 
 
 @pytest.mark.parametrize("model", [*ATTENTION, *RECURRENT])

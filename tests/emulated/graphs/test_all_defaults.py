@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that vLLM does by default, at once: every draft token and every token is judged.
+
+bfloat16, graphs that Dynamo traced, scheduling ahead, prefix caching; requests of unlike lengths in
+one batch, chunks of prompts beside verify steps, and one request that is preempted. A scheduler
+that runs ahead is told no draft: workers note them.
+"""
+
+import pytest
+
+from tests.support import engine, prompts, reference
+from tests.support.bfloat16_choices import assert_choices, rows_of, rows_of_draft
+from tests.support.tiny_models import model_directory
+
+K = 3
+MAX_TOKENS = 14
+BLOCK = 128
+STEM = 140
+"""Tokens that two prompts share."""
+DEFAULTS = {
+    "enforce_eager": False,
+    "dtype": "bfloat16",
+    "async_scheduling": True,
+    "enable_prefix_caching": True,
+}
+SIZES = {"max_num_seqs": 10, "max_num_batched_tokens": 192, "kv_cache_memory_bytes": 96 << 20}
+
+
+def requests(target: str) -> list[list[int]]:
+    """Texts of unlike lengths, decks, and a text whose tokens reach the end of a block."""
+    directory = model_directory(target)
+    texts = [
+        reference.token_ids(directory, prompts.held_out_text(place, STEM + 20))
+        for place in range(6)
+    ]
+    decks = [reference.token_ids(directory, deck) for deck in prompts.deck_prompts(3)]
+    ids = [texts[0][: STEM + 5], texts[1][:9], texts[2][:40], texts[3][:122], texts[4][:3], *decks]
+    return [*ids, texts[0][:STEM] + texts[1][1:4], texts[5][: BLOCK - 13]]
+
+
+def count_due(case: engine.Scenario, result: engine.Result) -> tuple[int, int]:
+    """How many proposals were verified, and how many of their tokens were accepted, at least.
+
+    A proposal is due after the tokens that each step began with. What was under way of a request
+    that is preempted is lost: its next proposals begin after other tokens.
+    """
+    made = {tuple(one.context): one.tokens for one in result.proposals}
+    due = accepted = 0
+    for prompt, tokens in zip(case.prompts, result.tokens, strict=True):
+        preempted = any(lost[: len(prompt)] == prompt for lost in result.preempted_contexts)
+        at = 1
+        while at < len(tokens):
+            context = (*prompt, *tokens[:at])
+            if preempted and context not in made:
+                at += 1
+                continue
+            pairs = zip(made[context], tokens[at:], strict=False)
+            wrong = (place for place, (drafted, token) in enumerate(pairs) if drafted != token)
+            right = next(wrong, min(K, len(tokens) - at))
+            due, accepted, at = due + 1, accepted + right, at + right + 1
+    return due, accepted
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "method"),
+    [
+        pytest.param("deepseek_v3_mtp", "deepseek_v3_mtp", "mtp", id="mtp"),
+        pytest.param("gemma3", "gemma3_draft", "draft_model", id="windows"),
+    ],
+)
+def test_tokens_and_drafts(target, draft, method):
+    case = engine.Scenario(
+        str(model_directory(target)),
+        str(model_directory(draft)),
+        K,
+        prompts=requests(target),
+        max_tokens=MAX_TOKENS,
+        engine={**DEFAULTS, **SIZES},
+        speculative={"method": method},
+        record_drafts=True,
+        force_preemption=True,
+    )
+    result = engine.run(case)
+    for said in ("dtype=torch.bfloat16", "FULL_AND_PIECEWISE", "AscendCompiler hash factors"):
+        assert said in result.log, said
+    assert engine.replayed(result.log)
+    assert result.draft_replays > 2
+    assert result.preemptions == 1
+    assert max(result.cached_tokens) >= BLOCK
+    pairs = zip(case.prompts, result.tokens, strict=True)
+    assert_choices(rows_of(target), [reference.DraftProposal(*pair) for pair in pairs])
+    assert_choices(rows_of_draft(target, draft, method, K), result.proposals)
+    due, accepted = count_due(case, result)
+    print(f"{due} of {result.num_drafts} proposals, {accepted} of {result.num_accepted} accepted")
+    # The one that was lost may count or not, and so may tokens behind the last one of a request.
+    assert abs(result.num_drafts - due) <= 1
+    assert accepted - K <= result.num_accepted <= accepted + K * len(case.prompts)
+    assert result.num_accepted < K * result.num_drafts
