@@ -12,9 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["LayerOfBlocks", "layers_of_blocks"]
+__all__ = ["BLOCK_CLASSES", "LayerOfBlocks", "layers_of_blocks", "window_of_each_layer"]
 
 SLIDING = "sliding_attention"
+BLOCK_CLASSES = frozenset({"DFlashDraftModel", "Qwen3DSparkModel"})
+"""Classes of such drafts whose layers are Qwen3's."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +29,28 @@ class LayerOfBlocks:
 
 def layers_of_blocks(text: Mapping[str, Any]) -> tuple[LayerOfBlocks, ...]:
     """The layers, each kind of them once, of a draft with this configuration."""
-    given = text.get("dflash_config")
-    options: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
-    kinds = [kind == SLIDING for kind in text.get("layer_types") or ()]
-    in_all = bool(options.get("use_swa")) and not any(kinds)
+    kinds, in_all = _windows(text)
     causal = text.get("is_causal")
-    causal = options.get("causal") if causal is None else causal
+    causal = _options(text).get("causal") if causal is None else causal
     return tuple(
         LayerOfBlocks(slides or in_all, slides if causal is None else bool(causal))
         for slides in sorted(set(kinds or [False]))
     )
+
+
+def window_of_each_layer(text: Mapping[str, Any], layers: int) -> list[int]:
+    """Tokens that each of these layers sees, 0 where it sees all."""
+    kinds, in_all = _windows(text)
+    size = int(_options(text).get("swa_window_size") or text.get("sliding_window") or 0)
+    return [size if slides or in_all else 0 for slides in (kinds or [False] * layers)[:layers]]
+
+
+def _options(text: Mapping[str, Any]) -> Mapping[str, Any]:
+    given = text.get("dflash_config")
+    return given if isinstance(given, Mapping) else {}
+
+
+def _windows(text: Mapping[str, Any]) -> tuple[list[bool], bool]:
+    """Which layers are named as having a window, and whether all have one beyond that."""
+    kinds = [kind == SLIDING for kind in text.get("layer_types") or ()]
+    return kinds, bool(_options(text).get("use_swa")) and not any(kinds)

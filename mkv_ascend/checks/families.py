@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mkv_ascend import host_versions
+from mkv_ascend.checks.block_layers import BLOCK_CLASSES, window_of_each_layer
 from mkv_ascend.checks.compressed_layers import RATIOS, CompressedNumbers, caches_of_layer
 from mkv_ascend.checks.model import MAMBA2_TYPES
 from mkv_ascend.checks.model_layer import ExplainError, ModelLayer, NotFromNumbersError
@@ -126,6 +127,15 @@ def _keys_and_values(
         window = config.number("sliding_window") if sliding else 0
         layers.append(reader.attention(window, has_sink, module))
     return layers
+
+
+def _qwen3(reader: Reader) -> list[ModelLayer]:
+    """Without windows, but for drafts of mask tokens."""
+    config = reader.config
+    if BLOCK_CLASSES.isdisjoint(config.get("architectures") or ()):
+        return _without_window(reader)
+    windows = window_of_each_layer(config.values, config.number("num_hidden_layers"))
+    return [reader.attention(window) for window in windows]
 
 
 def _without_window(reader: Reader) -> list[ModelLayer]:
@@ -349,7 +359,7 @@ FAMILIES: dict[str, Callable[[Reader], list[ModelLayer]]] = {
     "gpt_oss": _with_sinks,
     "qwen2": _without_window,
     "qwen2_moe": _without_window,
-    "qwen3": _without_window,
+    "qwen3": _qwen3,
     "qwen3_moe": _without_window,
     **dict.fromkeys(
         ("qwen2_vl", "qwen2_5_vl", "qwen2_vl_text", "qwen2_5_vl_text"), _without_window

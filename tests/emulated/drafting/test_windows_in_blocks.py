@@ -13,7 +13,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from mkv_ascend.checks.block_layers import SLIDING, LayerOfBlocks, layers_of_blocks
+from mkv_ascend.checks.block_layers import (
+    SLIDING,
+    LayerOfBlocks,
+    layers_of_blocks,
+    window_of_each_layer,
+)
 from tests.support import engine, hosts, reference, speculation
 from tests.support.loop_judgement import assert_reference, drafter_of
 from tests.support.marks import needs_float32
@@ -101,3 +106,5 @@ def test_check_reads_windows_and_masks_as_vllm_does(kinds, use_swa, causal, is_c
     theirs = [qwen3_dflash._resolve_layer_attention(config, index) for index in range(2)]
     expected = {LayerOfBlocks(window is not None, masked) for window, masked in theirs}
     assert set(layers_of_blocks(text)) == expected
+    sizes = [window or 0 for window, _ in theirs]
+    assert window_of_each_layer({**text, "sliding_window": 8}, 2) == sizes

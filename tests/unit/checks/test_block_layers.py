@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
-from mkv_ascend.checks.block_layers import LayerOfBlocks, layers_of_blocks
+from mkv_ascend.checks.block_layers import (
+    LayerOfBlocks,
+    layers_of_blocks,
+    window_of_each_layer,
+)
 
 SLIDING, WHOLE = "sliding_attention", "full_attention"
 
@@ -29,3 +33,23 @@ def test_windows_and_masks_by_configuration(
 ) -> None:
     """As vLLM answers; ``test_windows_in_blocks`` asks vLLM itself."""
     assert set(layers_of_blocks(text)) == {LayerOfBlocks(*layer) for layer in layers}
+
+
+@pytest.mark.parametrize(
+    ("text", "windows"),
+    [
+        ({}, [0, 0, 0]),
+        ({"layer_types": [SLIDING, WHOLE, SLIDING], "sliding_window": 48}, [48, 0, 48]),
+        ({"dflash_config": {"use_swa": True, "swa_window_size": 32}}, [32, 32, 32]),
+        (
+            {
+                "layer_types": [WHOLE, SLIDING, WHOLE],
+                "sliding_window": 48,
+                "dflash_config": {"use_swa": True, "swa_window_size": 32},
+            },
+            [0, 32, 0],
+        ),
+    ],
+)
+def test_windows_of_a_plan(text: dict[str, Any], windows: list[int]) -> None:
+    assert window_of_each_layer(text, 3) == windows
