@@ -134,7 +134,7 @@ def _qwen3(reader: Reader) -> list[ModelLayer]:
     config = reader.config
     if BLOCK_CLASSES.isdisjoint(config.get("architectures") or ()):
         return _without_window(reader)
-    windows = window_of_each_layer(config.values, config.number("num_hidden_layers"))
+    windows = window_of_each_layer(config, config.number("num_hidden_layers"))
     return [reader.attention(window) for window in windows]
 
 

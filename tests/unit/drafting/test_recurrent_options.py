@@ -58,6 +58,7 @@ def config(draft=RECURRENT, target=LLAMA, **changes):
         "model": "a-draft",
         "draft_model_config": model("a-draft", hybrid, **draft),
         "draft_parallel_config": SimpleNamespace(tensor_parallel_size=1),
+        "attention_backend": None,
         "disable_padded_drafter_batch": False,
         "parallel_drafting": False,
         "max_model_len": None,
@@ -80,6 +81,7 @@ def config(draft=RECURRENT, target=LLAMA, **changes):
         parallel_config=SimpleNamespace(**ranks),
         scheduler_config=SimpleNamespace(**scheduler),
         attention_config=SimpleNamespace(),
+        compilation_config=SimpleNamespace(cudagraph_mode=None),
         **others,
     )
 
@@ -155,7 +157,7 @@ def test_what_can_be_served_is(changes):
         ),
         (
             {"draft": {**LLAMA, "layer_types": ["sliding_attention"]}, "method": "dflash"},
-            "method dflash with a draft with sliding windows",
+            "layers of the draft a-draft have sliding windows",
         ),
         (
             {
