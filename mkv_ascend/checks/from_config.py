@@ -22,7 +22,13 @@ from mkv_ascend.checks.groups_of_vllm import groups_of_compressed, groups_of_equ
 from mkv_ascend.checks.host_rules import HostRules
 from mkv_ascend.checks.model_config import ModelConfig
 from mkv_ascend.checks.model_layer import NamedLayer, NotFromNumbersError
-from mkv_ascend.checks.named_layers import layers_of, method_of, models_of, tokens_drafted
+from mkv_ascend.checks.named_layers import (
+    layers_of,
+    longest_request,
+    method_of,
+    models_of,
+    tokens_drafted,
+)
 from mkv_ascend.checks.planning_inputs import Asked, Found
 from mkv_ascend.config import MkvConfig, parse_config
 from mkv_ascend.layout.grouping import GroupingOptions
@@ -69,8 +75,8 @@ def find(asked: Asked, rules: HostRules, environment: Environment | None = None)
     options = parse_config(asked.additional)
     target, draft = models_of(asked)
     drafted = tokens_drafted(asked)
-    tokens = asked.number("max_model_len", 0) or target.number("max_position_embeddings")
-    layers = layers_of(asked, target, draft, rules, tokens)
+    layers = layers_of(asked, target, draft, rules)
+    tokens = longest_request(asked, target)
     environment = environment or Environment(DeviceGeneration.A2)
     _refuse_other_sizes(layers, environment)
     _refuse_unplanned(layers, rules)

@@ -25,7 +25,14 @@ from mkv_ascend.checks.quantised_layers import as_quantised
 from mkv_ascend.config import parse_config
 from mkv_ascend.layout.kind import Role
 
-__all__ = ["layers_of", "layers_told", "method_of", "models_of", "tokens_drafted"]
+__all__ = [
+    "layers_of",
+    "layers_told",
+    "longest_request",
+    "method_of",
+    "models_of",
+    "tokens_drafted",
+]
 
 WITH_MODEL = frozenset({"draft_model", "eagle", "eagle3", "dflash", "dspark"})
 """Methods whose draft is read like any model."""
@@ -61,19 +68,21 @@ def layers_told(asked: Asked, rules: HostRules) -> tuple[NamedLayer, ...]:
         if value is not None and value != harmless:
             raise NotFromNumbersError(f"{name} is {value!r}, which only vLLM can read")
     target, draft = models_of(asked)
-    tokens = asked.number("max_model_len", 0) or target.number("max_position_embeddings")
-    return tuple(layers_of(asked, target, draft, rules, tokens))
+    return tuple(layers_of(asked, target, draft, rules))
+
+
+def longest_request(asked: Asked, target: ModelConfig) -> int:
+    """Its tokens; ExplainError where neither the options nor the target tell them."""
+    return asked.number("max_model_len", 0) or target.number("max_position_embeddings")
 
 
 def layers_of(
-    asked: Asked, target: ModelConfig, draft: ModelConfig | None, rules: HostRules, tokens: int
+    asked: Asked, target: ModelConfig, draft: ModelConfig | None, rules: HostRules
 ) -> list[NamedLayer]:
-    """The layers as this host names them, the draft's with the window that is asked for.
-
-    ``tokens``: of the longest request.
-    """
+    """The layers as this host names them, the draft's with the window that is asked for."""
     window = parse_config(asked.additional).drafting.window
     layers = _named(asked, target, draft, tokens_drafted(asked))
+    tokens = longest_request(asked, target)
     if rules.indexer_is_a_layer:
         layers = list(with_indexers_apart(layers))
     return [with_draft_window(_as_this_host_names(one, rules), window, tokens) for one in layers]

@@ -82,8 +82,8 @@ def draft(builders, specs=(WINDOW, FULL, WINDOW)):
     return Needs(
         groups,
         [
-            GroupBuilder(builder, spec, common, HOST.sharing_of(builder))
-            for builder, spec in zip(builders, specs, strict=True)
+            GroupBuilder(builder, group, common, HOST.sharing_of(builder))
+            for builder, group in zip(builders, groups.groups, strict=True)
         ],
     )
 

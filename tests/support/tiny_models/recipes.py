@@ -327,7 +327,6 @@ FOR_THE_MATRIX = (
     "qwen3_eagle3",
     "qwen3_moe_dflash",
     "qwen3_moe_dspark",
-    "qwen3_moe_eagle3",
     "qwen3_next_dflash",
     "qwen3_next_dspark",
     "qwen3_next_eagle3",

@@ -119,13 +119,7 @@ class Assembly:
         draft.bind(
             groups,
             [
-                GroupBuilder(
-                    builder,
-                    group.spec,
-                    common,
-                    self._sharing_of(builder, group.backend),
-                    causal=group.causal,
-                )
+                GroupBuilder(builder, group, common, self._sharing_of(builder, group.backend))
                 for builder, group in zip(builders, groups.groups, strict=True)
             ],
         )

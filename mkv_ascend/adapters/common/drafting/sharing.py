@@ -24,6 +24,7 @@ from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
 from mkv_ascend.adapters.common.drafting.common_metadata import CommonMetadata
 from mkv_ascend.drafting.copying import shallow_copy
 from mkv_ascend.drafting.draft import CosSinRows, HostLengths, LaterPasses, PassBatch
+from mkv_ascend.drafting.groups import DraftGroup
 
 
 @dataclass(frozen=True)
@@ -326,23 +327,16 @@ class GroupBuilder:
 
     Args:
         builder: vllm-ascend's builder.
-        spec: the spec of the group's caches.
+        group: its layers.
         common: makes the builder's input that all layers share.
         sharing: how the builder's metadata is shared; None for an unknown builder.
-        causal: see ``DraftGroup``.
     """
 
     def __init__(
-        self,
-        builder: Any,
-        spec: Any,
-        common: CommonMetadata,
-        sharing: Sharing | None,
-        *,
-        causal: bool = False,
+        self, builder: Any, group: DraftGroup, common: CommonMetadata, sharing: Sharing | None
     ) -> None:
-        self._builder, self._spec, self._common = builder, spec, common
-        self._causal = causal
+        self._builder, self._spec, self._common = builder, group.spec, common
+        self._causal = group.causal
         self._sharing = sharing
         self.shares = sharing is not None and sharing.shares
         self.reads_host_lengths = sharing is None or sharing.reads_host_lengths
