@@ -208,6 +208,7 @@ EMULATED = (
     f"{ALL_DEFAULTS}[windows]",
     f"{SHARED_TOKENS}::test_eagerly[mtp]",
     f"{SHARED_TOKENS}::test_eagerly[eagle3]",
+    f"{SHARED_TOKENS}::test_eagerly[mla]",
     # A window of the draft, which no layer of its model has.
     f"{DRAFT_WINDOWS}::test_proposals_and_acceptance_are_those_of_a_masked_draft"
     "[llama_target-llama_draft-draft_model-3-None-v1]",

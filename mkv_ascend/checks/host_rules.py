@@ -57,8 +57,5 @@ class HostRules:
     windows_in_blocks: bool = False
     """Whether layers of drafts of mask tokens may have windows; else vLLM's class leaves them
     out."""
-    padding_reaches_drafts: bool = False
-    """Whether rows of padding reach requests in a draft with experts, where ranks share tokens
-    out."""
     unserved_families: tuple[UnservedFamily, ...] = ()
     """Families that the host refuses or serves wrongly."""

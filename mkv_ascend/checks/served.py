@@ -15,7 +15,7 @@ from mkv_ascend.checks.block_sizes import KERNEL_BLOCK
 from mkv_ascend.checks.facts import ServeFacts
 from mkv_ascend.checks.model import ModelFacts
 
-__all__ = ["Served", "cost_of_shared_tokens", "served", "why_draft_is_eager"]
+__all__ = ["Served", "served", "why_draft_is_eager"]
 
 CAPTURED = frozenset({"fused_infer_attention", "mla", "sparse_mla", "compressed_mla"})
 """Backends of attention whose launches a draft's graphs capture."""
@@ -106,21 +106,7 @@ def _notes(facts: ServeFacts) -> tuple[str, ...]:
         and facts.engine.get("enable_prefix_caching", _hits_by_default(facts))
     ):
         notes.append(_note_of_hits(facts, draft))
-    return (*notes, *cost_of_shared_tokens(facts))
-
-
-def cost_of_shared_tokens(facts: ServeFacts) -> Iterator[str]:
-    """That drafts are worse where ranks share tokens out beside experts of the draft."""
-    draft, rules = facts.draft, facts.rules
-    shared = facts.ascend("enable_flashcomm1") and facts.tensor_parallel > 1
-    if draft is None or rules is None or not (shared and rules.padding_reaches_drafts):
-        return
-    if draft.num_experts:
-        yield (
-            f"enable_flashcomm1 beside {draft.num_experts} experts of the draft {draft.name}: in "
-            "small batches some draft tokens are not the draft's own, so fewer are accepted; "
-            "tokens are the target's"
-        )
+    return tuple(notes)
 
 
 def _hits_by_default(facts: ServeFacts) -> bool:

@@ -36,7 +36,6 @@ RULES = HostRules(
     counts_batches_in_flight=False,
     short_convolution="conv",
     delta_attention_drafts=False,
-    padding_reaches_drafts=True,
     # Of the types that are planned by numbers alone.
     configurations_as_code=frozenset({"mimo_v2_flash"}),
     # patch/worker/patch_gqa_c8.py

@@ -15,7 +15,9 @@ from tests.support.marks import needs_float32
 
 pytestmark = needs_float32
 
-RIGHT_ON_0_30 = hosts.only_on("vllm_ascend_0_30", "0.23.0 drafts some wrong tokens, not yet traced")
+RIGHT_ON_0_30 = hosts.only_on(
+    "vllm_ascend_0_30", "on 0.23.0 one of 315 draft tokens is not the head's own, not yet traced"
+)
 SHARED = {
     "tensor_parallel_size": 2,
     "enable_expert_parallel": True,
@@ -38,9 +40,8 @@ def run_shared(target, draft, method, k, **fields) -> engine.Result:
         # Its rotary embeddings are given positions; those of MLA are not.
         pytest.param("glm4_moe_wide_mtp", "glm4_moe_wide_mtp", "mtp", 3, id="mtp"),
         pytest.param("qwen3_moe", "llama_draft", "draft_model", 2, id="no-experts"),
-        pytest.param(
-            "qwen3_moe", "gpt_oss_draft", "draft_model", 3, id="experts", marks=RIGHT_ON_0_30
-        ),
+        # Rows of no request would reach those of requests through experts.
+        pytest.param("qwen3_moe", "gpt_oss_draft", "draft_model", 3, id="experts"),
         pytest.param("qwen3_moe", "qwen3_moe_eagle3", "eagle3", 2, id="eagle3"),
         pytest.param("deepseek_v3_mtp", "deepseek_v3_mtp", "mtp", 3, id="mla", marks=RIGHT_ON_0_30),
     ],

@@ -17,7 +17,7 @@ from mkv_ascend.checks.host_rules import HostRules
 from mkv_ascend.checks.judging import judge, refusals
 from mkv_ascend.checks.model import has_windows
 from mkv_ascend.checks.refusal import RefusedError
-from mkv_ascend.checks.served import cost_of_shared_tokens, why_draft_is_eager
+from mkv_ascend.checks.served import why_draft_is_eager
 from tests.support.host_checks import DEVICE, EQUAL_PAGES, SHARED, refused
 
 
@@ -294,23 +294,3 @@ def test_windows_where_results_may_not_depend_on_the_batch(
 def test_whether_layers_have_windows(values: dict[str, Any], windows: bool) -> None:
     """As transformers reads the files of Qwen2, which name a window that no layer has."""
     assert has_windows(values) is windows
-
-
-@pytest.mark.parametrize(
-    ("reaches", "draft", "told"),
-    [(True, "moe-draft", True), (True, "llama-draft", False), (False, "moe-draft", False)],
-)
-def test_that_drafts_are_worse_where_padding_reaches_their_experts(
-    reaches: bool, draft: str, told: bool, models: dict[str, str]
-) -> None:
-    engine: dict[str, Any] = {
-        "model": models["DeepSeek-V3"],
-        "speculative_config": {"model": models[draft], "num_speculative_tokens": 3},
-        "tensor_parallel_size": 2,
-        "additional_config": {"enable_flashcomm1": True},
-    }
-    rules = replace(EQUAL_PAGES, padding_reaches_drafts=reaches)
-    costs = list(cost_of_shared_tokens(gather(engine, DEVICE, rules)))
-    assert [("8 experts of the draft" in cost) for cost in costs] == [True] * told
-    alone = {**engine, "tensor_parallel_size": 1}
-    assert not list(cost_of_shared_tokens(gather(alone, DEVICE, rules)))

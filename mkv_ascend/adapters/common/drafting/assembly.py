@@ -384,7 +384,8 @@ def run_dummy_passes(
         query_start_loc=none, query_start_loc_host=none, longest_row=0, lengths=none,
         host_lengths=none, length_bounds=none, positions=none, slots=(), tables=(), common=None,
     )  # fmt: skip
-    later_rows = draft.later_rows(rows, requests)
+    # They stay in the context that they are run in.
+    later_rows = rows if draft.fits_each_pass() else draft.later_rows(rows, requests)
     passes = Passes(
         batch,
         None,

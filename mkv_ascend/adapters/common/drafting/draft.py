@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,9 @@ class AscendDraft:
 
     groups: DraftGroups
     builders: Sequence[Builder]
+    _contexts: contextlib.ExitStack
+    _batch: PassBatch | None = None
+    """Of the proposal that runs; dummy passes, which all have the same rows, have none."""
 
     def __init__(self, proposer: Any, buffers: DraftBuffers) -> None:
         self._proposer = proposer
@@ -53,7 +56,12 @@ class AscendDraft:
 
     def later_rows(self, input_rows: int, requests: int) -> int:
         """See ``Draft``."""
-        return input_rows if self.runs_in_step() else requests
+        in_step = self.runs_in_step() and not self.fits_each_pass()
+        return input_rows if in_step else requests
+
+    def fits_each_pass(self) -> bool:
+        """Whether the later passes of a proposal run in a context of their own."""
+        return self._passes.fits_each_pass(self._proposer)
 
     def runs_in_step(self) -> bool:
         """Whether ranks must run equally many rows in each pass."""
@@ -86,9 +94,16 @@ class AscendDraft:
                 is_multimodal=is_multimodal,
             )
 
-    def running(self, metadata: Metadata | None, batch: PassBatch) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def running(self, metadata: Metadata | None, batch: PassBatch) -> Iterator[None]:
         """See ``Draft``."""
-        return self._passes.running(self._proposer, metadata, batch)
+        with contextlib.ExitStack() as contexts:
+            contexts.enter_context(self._passes.running(self._proposer, metadata, batch))
+            self._contexts, self._batch = contexts, batch
+            try:
+                yield
+            finally:
+                self._batch = None
 
     def use(self, metadata: Metadata | None) -> None:
         """See ``Draft``."""
@@ -98,6 +113,9 @@ class AscendDraft:
 
     def begin_later_passes(self, rows: int, requests: int) -> None:
         """See ``Draft``."""
+        if self._batch is not None and self.fits_each_pass():
+            batch = replace(self._batch, rows=rows, input_rows=rows)
+            self._contexts.enter_context(self._passes.running(self._proposer, None, batch))
         _EXTRA_CTX.num_tokens, _EXTRA_CTX.num_accept_tokens = rows, requests
 
     def forward(self, rows: int, positions: torch.Tensor | None = None) -> HiddenStates:

@@ -28,6 +28,15 @@ class PassContext(Protocol):
     def replays_in_step(self, proposer: Any) -> bool:
         """Whether ranks that run in step know of each other whether all may replay a graph."""
 
+    def fits_each_pass(self, proposer: Any) -> bool:
+        """Whether the later passes run in a forward context of their own.
+
+        Ranks that share tokens out pad a pass to as many rows for each, which its context says.
+        Rows of no request would do the same, but attention leaves unwritten what it would write
+        for them, and experts of other ranks multiply that by 0: what is not a number reaches
+        requests.
+        """
+
     def running(
         self, proposer: Any, metadata: Metadata | None, batch: PassBatch
     ) -> AbstractContextManager[None]:
@@ -47,6 +56,10 @@ class PassesOfRunnerV1:
     def runs_in_step(self, proposer: Any) -> bool:
         """See ``PassContext``; without experts, a draft's pass is this rank's own."""
         return self._sends_to_experts(proposer) or self._shares_rows_or_logits(proposer)
+
+    def fits_each_pass(self, proposer: Any) -> bool:
+        """See ``PassContext``; ranks of data parallelism would have to agree on rows once more."""
+        return proposer.runner.dp_size == 1 and enable_sp(proposer.vllm_config)
 
     def replays_in_step(self, proposer: Any) -> bool:
         """See ``PassContext``; the graph that they agree on for the target's pass tells it.

@@ -35,7 +35,6 @@ from mkv_ascend.checks.gathering import layers_told
 from mkv_ascend.checks.host_rules import HostRules
 from mkv_ascend.checks.model import has_windows
 from mkv_ascend.checks.refusal import text_of
-from mkv_ascend.checks.served import cost_of_shared_tokens
 from mkv_ascend.layout.kind import Kind, Role
 
 if TYPE_CHECKING:
@@ -124,8 +123,6 @@ def _check_draft(config: VllmConfig, rules: HostRules | None) -> None:
     refusals = [refusal for check in (chunks, *checks) for refusal in check(facts)]
     if refusals:
         raise SelectionError(text_of(refusals))
-    for reason in cost_of_shared_tokens(facts):
-        logger.warning("Fewer draft tokens are accepted: %s", reason)
     if not has_recurrent_layers(config):
         return
     if (cost := switch_prefix_hits_off(config, facts)) is not None:

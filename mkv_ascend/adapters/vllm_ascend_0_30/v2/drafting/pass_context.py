@@ -35,6 +35,10 @@ class PassesOfRunnerV2:
         """See ``PassContext``; without experts, a draft's pass is this rank's own."""
         return proposer.dp_size > 1 and is_drafter_moe_model(proposer.vllm_config)
 
+    def fits_each_pass(self, proposer: Any) -> bool:
+        """See ``PassContext``; ranks share no tokens out here."""
+        return False
+
     def replays_in_step(self, proposer: Any) -> bool:
         """See ``PassContext``; vLLM's ranks agree on what all of their requests verify."""
         return proposer.draft_counts is None and self.runs_in_step(proposer)
