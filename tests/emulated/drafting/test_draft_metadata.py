@@ -68,12 +68,14 @@ class UnknownBuilder:
         return self.build(0, common_attn_metadata)
 
 
-def draft(builders, specs=(WINDOW, FULL, WINDOW)):
+def draft(builders, specs=(WINDOW, FULL, WINDOW), causal=(False, False, False)):
     """A draft of three groups in three KV groups, and its needs."""
     groups = DraftGroups(
         tuple(
-            DraftGroup(index, index, type(builder), spec, 4, (f"layers.{index}",))
-            for index, (builder, spec) in enumerate(zip(builders, specs, strict=True))
+            DraftGroup(index, index, type(builder), spec, 4, (f"layers.{index}",), in_order)
+            for index, (builder, spec, in_order) in enumerate(
+                zip(builders, specs, causal, strict=True)
+            )
         ),
         (0, 1, 2),
         (4, 4, 4),
@@ -179,6 +181,16 @@ def test_two_builder_classes_are_two_needs():
     assert_each_layer_has_its_own(planned, later)
     assert [need.groups for need in needs.distinct] == [(0, 2), (1,)]
     assert needs.builds_per_proposal(0) == 2
+
+
+def test_layers_that_see_later_mask_tokens_are_built_apart_from_others():
+    builders = [DenseBuilder() for _ in range(3)]
+    needs, planned = draft(builders, causal=(True, False, True)), steps()
+    block = replace(batch(planned, 0), causal=False)
+    block.common.causal = True
+    needs.first_pass(block, None)
+    told = [[common.causal for common in builder.built] for builder in builders]
+    assert told == [[True], [False], []]
 
 
 def test_metadata_without_a_causal_mask_loses_its_mask():
