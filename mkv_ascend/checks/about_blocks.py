@@ -5,20 +5,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mkv_ascend.checks.about_draft_options import has_own_proposer, method_and_draft
+from mkv_ascend.checks.about_draft_options import has_own_proposer
 from mkv_ascend.checks.block_layers import layers_of_blocks
 from mkv_ascend.checks.facts import ServeFacts
+from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.checks.refusal import Refusal
 
 __all__ = ["CHECKS"]
 
 
+def _block_draft(facts: ServeFacts) -> tuple[str, ModelFacts] | None:
+    """Method and draft; None for other methods, and where the host alone has a proposer."""
+    speculation, draft = facts.speculation, facts.draft
+    if speculation is None or draft is None or not speculation.drafts_blocks:
+        return None
+    return None if has_own_proposer(facts) else (speculation.method, draft)
+
+
 def blocks_of_masks(facts: ServeFacts) -> Iterator[Refusal]:
     """What methods dflash and dspark cannot be combined with."""
-    pair = method_and_draft(facts)
-    if pair is None or not pair[0].drafts_blocks:
+    found = _block_draft(facts)
+    if found is None:
         return
-    method = pair[0].method
+    method, _ = found
     asked = {
         "prefill_context_parallel_size": facts.whole("prefill_context_parallel_size", 1) > 1,
         "enable_flashcomm1": facts.ascend("enable_flashcomm1") and facts.tensor_parallel > 1,
@@ -38,12 +47,13 @@ def blocks_of_masks(facts: ServeFacts) -> Iterator[Refusal]:
 
 def windows_in_blocks(facts: ServeFacts) -> Iterator[Refusal]:
     """Windows that the layers of a draft of method dflash or dspark cannot have."""
-    pair = method_and_draft(facts)
-    if pair is None or not pair[0].drafts_blocks or has_own_proposer(facts):
+    found = _block_draft(facts)
+    if found is None:
         return
-    layers = layers_of_blocks(pair[1].text)
+    method, draft = found
+    layers = layers_of_blocks(draft.text)
     windows = [layer for layer in layers if layer.has_window]
-    have = f"method {pair[0].method}, and layers of the draft {pair[1].name} have sliding windows"
+    have = f"method {method}, and layers of the draft {draft.name} have sliding windows"
     if windows and not (facts.rules is not None and facts.rules.windows_in_blocks):
         yield Refusal(
             "dflash",

@@ -87,6 +87,24 @@ def test_heads_of_dspark_that_ours_draft_with(
     assert ("dflash" in refused(engine, EQUAL_PAGES)) == ours
 
 
+@pytest.mark.parametrize(
+    ("architecture", "ours"), [("DFlashDraftModel", True), ("DFlash2DraftModel", False)]
+)
+def test_drafts_of_mask_tokens_that_the_host_alone_proposes_with_are_left_to_it(
+    architecture: str, ours: bool, models: dict[str, str], tmp_path: Path
+) -> None:
+    engine: dict[str, Any] = {
+        "model": models["Llama-3.1-8B"],
+        "speculative_config": {
+            "model": dspark_head(models, tmp_path, architecture),
+            "num_speculative_tokens": 3,
+            "method": "dflash",
+        },
+        "prefill_context_parallel_size": 2,
+    }
+    assert ("dflash" in refused(engine, EQUAL_PAGES)) == ours
+
+
 def test_dspark_is_refused_where_vllm_does_not_know_it(
     models: dict[str, str], tmp_path: Path
 ) -> None:
