@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,15 +20,14 @@ from urllib.parse import urlsplit
 
 from mkv_ascend.commands.demo_server import Server, started, wait_until_healthy
 from reliability import client, load, served, traffic
-from reliability.client import ANSWERED, HUNG, Answer, Target
+from reliability.client import Answer, Target
 from reliability.fault_cases import CLOCK, FULL, LOST, READER, SIGSTOP, SIGTERM, SPOILING, Case
+from reliability.fault_verdicts import HANG_SECONDS, Verdict, hung, unanswered, waits
 from reliability.machine import Machine
 from reliability.processes import Watched
 from reliability.tokens import Judge
 from reliability.traffic import Request
 
-HANG_SECONDS = 30.0
-"""Within which every client is told something."""
 GONE_SECONDS = 45.0
 """How long processes of a server that died are waited for."""
 REQUESTS = 16
@@ -37,41 +36,6 @@ NO_JSON = "Out of range float values are not JSON compliant"
 THE_MACHINE = Machine()
 """Nothing of the server's own."""
 FAULTS_VARIABLE = "EMULATED_NPU_FAULTS"
-
-
-@dataclass
-class Verdict:
-    """What became of a server.
-
-    Attributes:
-        case: what was done to it.
-        requests: number of each outcome.
-        status: exit status of the server; None where it lives.
-        gone: seconds after the fault until the last process was gone; None where one lives.
-        reached: whether the fault took place: a launch may come too late.
-        sockets: files of sockets that are left.
-        problems: what is wrong.
-        of_vllm: what is wrong, and was seen to be so on stock vllm-ascend too.
-    """
-
-    case: str
-    requests: dict[str, int] = field(default_factory=dict)
-    status: int | None = None
-    gone: float | None = None
-    reached: bool = True
-    sockets: int = 0
-    problems: list[str] = field(default_factory=list)
-    of_vllm: list[str] = field(default_factory=list)
-
-    def describe(self) -> str:
-        """One line."""
-        said = "right" if not self.problems else "WRONG"
-        told = ", ".join(f"{count} {name}" for name, count in sorted(self.requests.items()))
-        end = "lives"
-        if self.gone is not None:
-            end = f"exit status {self.status}, gone after {self.gone:.1f} s"
-        reached = "" if self.reached else ", not reached"
-        return f"{said}  {self.case}{reached}: {told}; {end}"
 
 
 class FaultyServer:
@@ -143,13 +107,13 @@ class FaultyServer:
         verdict.problems += self._wrong_tokens(case, answers)
         # Where vLLM's engine core is asked to end, by its server or directly, its requests end with
         # it; the server waits for connections of clients whom nobody tells.
-        _waits(case, verdict).extend(_hung(answers, at))
-        ends = case.is_deadly or (case.may_be_deadly and bool(_unanswered(answers)))
+        waits(case, verdict).extend(hung(answers, at))
+        ends = case.is_deadly or (case.may_be_deadly and bool(unanswered(answers)))
         if ends and verdict.reached:
             self._look_at_the_end(case, verdict, server, watched, at)
             self._stop()
         else:
-            for problem in _unanswered(answers):
+            for problem in unanswered(answers):
                 told = case.fault in SPOILING and NO_JSON in problem
                 (verdict.of_vllm if told else verdict.problems).append(problem)
             verdict.problems += self._left_of_requests(server)
@@ -305,7 +269,7 @@ class FaultyServer:
         verdict.status = server.process.poll()
         if verdict.status is None:
             lives = f"the server lives on {HANG_SECONDS:.0f} s after the fault"
-            _waits(case, verdict).append(lives)
+            waits(case, verdict).append(lives)
             server.process.send_signal(signal.SIGTERM)
         elif verdict.status == 0 and (case.fault, case.victim) != (SIGTERM, "server"):
             # vLLM's server ends itself as if it had been asked to once its engine is dead.
@@ -319,7 +283,7 @@ class FaultyServer:
             found = verdict.of_vllm if is_vllms else verdict.problems
             found.append(f"left after {verdict.gone:.0f} s: {', '.join(left)}")
         elif verdict.gone > HANG_SECONDS:
-            _waits(case, verdict).append(f"processes lived on for {verdict.gone:.0f} s")
+            waits(case, verdict).append(f"processes lived on for {verdict.gone:.0f} s")
         if files := watched.left_behind():
             # Of the queues between vLLM's engine core and its workers, who may live on with them.
             live_on = bool(left) and is_vllms
@@ -333,40 +297,13 @@ class FaultyServer:
             # Blocks that hold what is wrong may be hit by prompts that begin alike.
             _post(server, "reset_prefix_cache")
         answers = self._send(server, requests[:5])
-        found = _unanswered(answers)
+        found = unanswered(answers)
         found += [problem for answer in answers for problem in self._judge.problems(answer)]
         return [f"afterwards: {problem}" for problem in found]
 
 
-def _waits(case: Case, verdict: Verdict) -> list[str]:
-    """Where it is noted that somebody waited for long."""
-    is_vllms = case.fault == SIGTERM or case.is_unheard
-    return verdict.of_vllm if is_vllms else verdict.problems
-
-
 def _is_healthy(server: Server) -> bool:
     return "Application startup complete" in server.log.read_text(errors="replace")
-
-
-def _hung(answers: Sequence[Answer], at: float) -> list[str]:
-    """Clients that were told too late, or never, how their requests ended."""
-    late = [
-        answer.ended - at
-        for answer in answers
-        if answer.outcome == HUNG
-        or (answer.outcome != ANSWERED and answer.ended - at > HANG_SECONDS)
-    ]
-    if not late:
-        return []
-    return [f"{len(late)} clients were told nothing for {max(late):.0f} s"]
-
-
-def _unanswered(answers: Sequence[Answer]) -> list[str]:
-    return [
-        f"request {answer.request.number} {answer.outcome}: {answer.reason}"
-        for answer in answers
-        if answer.outcome != ANSWERED
-    ]
 
 
 def _post(server: Server, path: str) -> None:

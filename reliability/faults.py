@@ -29,7 +29,8 @@ from pathlib import Path
 
 from reliability import load
 from reliability.fault_cases import ALONE, KINDS, Case, draw
-from reliability.fault_running import REQUESTS, FaultyServer, Verdict
+from reliability.fault_running import REQUESTS, FaultyServer
+from reliability.fault_verdicts import Verdict
 from reliability.machine import MachineError, machine_of
 
 STALE_PAIR = "mla"

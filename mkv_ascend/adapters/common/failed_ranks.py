@@ -9,10 +9,11 @@ monitor, and then each request is told.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
-from types import TracebackType
+from collections.abc import Iterator
 from typing import Any
 
 from mkv_ascend.adapters.logging import get_logger
@@ -26,32 +27,19 @@ MOST_SECONDS_TO_END = 5.0
 """Of an orderly end; communicators may wait for ranks that wait for this one."""
 
 
-class EndsUnheard:
-    """Ends the process of a rank that fails inside, and that nobody hears.
+@contextlib.contextmanager
+def ending_unheard(worker: Any) -> Iterator[None]:
+    """End the process of a rank that fails inside, and that nobody hears.
 
     Args:
         worker: a worker of vllm-ascend.
     """
-
-    def __init__(self, worker: Any) -> None:
-        self._worker = worker
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if not isinstance(error, Exception) or is_heard(self._worker):
-            return
-        logger.error(
-            "rank %d has failed, and ends: nobody waits for its answer",
-            self._worker.rank,
-            exc_info=error,
-        )
+    try:
+        yield
+    except Exception as error:
+        if is_heard(worker):
+            raise
+        logger.exception("rank %d has failed, and ends: nobody waits for its answer", worker.rank)
         time.sleep(GRACE_SECONDS)
         threading.Thread(target=_end_at_last, daemon=True).start()
         raise SystemExit(1) from error

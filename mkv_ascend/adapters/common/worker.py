@@ -9,7 +9,7 @@ from vllm_ascend.worker import worker as ascend_worker
 
 from mkv_ascend.adapters.common import graph_memory, start_up, worker_answers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
-from mkv_ascend.adapters.common.failed_ranks import EndsUnheard
+from mkv_ascend.adapters.common.failed_ranks import ending_unheard
 from mkv_ascend.adapters.common.runner import HOST, MkvModelRunner
 from mkv_ascend.adapters.common.sleeping import SleepingDraft
 from mkv_ascend.adapters.installed import adapter
@@ -56,13 +56,13 @@ class MkvWorker(ascend_worker.NPUWorker):
     @override(OURS)
     def execute_model(self, scheduler_output: Any) -> Any:
         """As vllm-ascend's; a rank that nobody hears does not outlive its failure."""
-        with EndsUnheard(self):
+        with ending_unheard(self):
             return super().execute_model(scheduler_output)
 
     @override(OURS)
     def sample_tokens(self, grammar_output: Any) -> Any:
         """As vllm-ascend's, the draft's passes in it; ends as ``execute_model`` does."""
-        with EndsUnheard(self):
+        with ending_unheard(self):
             return super().sample_tokens(grammar_output)
 
     @override(OURS)

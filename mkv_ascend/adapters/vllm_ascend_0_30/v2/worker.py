@@ -25,7 +25,7 @@ from mkv_ascend.adapters.common import (
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
 from mkv_ascend.adapters.common.early_checks import recurrent_refusals
-from mkv_ascend.adapters.common.failed_ranks import EndsUnheard
+from mkv_ascend.adapters.common.failed_ranks import ending_unheard
 from mkv_ascend.adapters.common.patches import expert_groups, gdn_rows
 from mkv_ascend.adapters.common.patches.auxiliary_states import make_room_for_mtp
 from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
@@ -241,7 +241,7 @@ class MkvWorkerV2(NPUWorker):
     def execute_model(self, scheduler_output: SchedulerOutput) -> Any:
         """As vllm-ascend's; also notes requests that begin behind computed tokens, and a draft that
         is given up. A rank that nobody hears does not outlive its failure."""
-        with EndsUnheard(self):
+        with ending_unheard(self):
             giving_up.obey(self.assembly(), scheduler_output)
             rebuilding = getattr(self.model_runner.speculator, "rebuilding", None)
             if rebuilding is not None:
@@ -251,7 +251,7 @@ class MkvWorkerV2(NPUWorker):
     @override(OURS)
     def sample_tokens(self, grammar_output: Any) -> Any:
         """As vllm-ascend's, the draft's passes in it; ends as ``execute_model`` does."""
-        with EndsUnheard(self):
+        with ending_unheard(self):
             return super().sample_tokens(grammar_output)
 
     def _tell_drafts(self) -> None:
