@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.support import engine, prompts, reference, speculation
 from tests.support.draft_windows import WindowedDraft
-from tests.support.pairs import scenario
+from tests.support.pairs import assert_greedy, scenario
 from tests.support.tiny_models import model_directory
 
 NUM_PROMPTS, FEWEST_PROMPTS = 8, 5
@@ -155,4 +155,20 @@ def assert_reference(
     # differs with the processor that trained it: 22 % and more were seen.
     assert 0.15 * of < expected[0]
     assert expected[-1] < of
+    return result
+
+
+def assert_every_draft_token(
+    case: engine.Scenario, drafter: speculation.Drafter, least: int
+) -> engine.Result:
+    """Run it: tokens are the target's own, and each draft token is what ``drafter`` says.
+
+    Args:
+        least: more draft tokens than so many are judged.
+    """
+    result = engine.run(case)
+    assert_greedy(case.model, case.prompts * case.repeats, result.tokens, case.max_tokens)
+    report = reference.judge(drafter.rows, result.proposals, speculation.TIE)
+    assert not report.wrong, report.wrong[:5]
+    assert report.checked > least
     return result

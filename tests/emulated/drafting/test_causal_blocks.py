@@ -4,9 +4,10 @@
 import dataclasses
 from pathlib import Path
 
-from tests.support import engine, reference, speculation
+from tests.support import speculation
+from tests.support.loop_judgement import assert_every_draft_token
 from tests.support.marks import needs_float32
-from tests.support.pairs import assert_greedy, prompts_of, scenario, with_config
+from tests.support.pairs import prompts_of, scenario, with_config
 from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
 
@@ -28,10 +29,6 @@ def test_every_draft_token_of_causal_layers_is_the_heads_own(runner, tmp_path):
         graphs="FULL_DECODE_ONLY",
         capture_sizes=(4, 8),
     )
-    result = engine.run(dataclasses.replace(case, draft=draft))
-    assert_greedy(case.model, case.prompts, result.tokens, case.max_tokens)
     k = case.num_speculative_tokens
     drafter = speculation.DraftBlock(Path(draft), model_directory(TARGET), k)
-    report = reference.judge(drafter.rows, result.proposals, speculation.TIE)
-    assert not report.wrong, report.wrong[:5]
-    assert report.checked > 20 * k
+    assert_every_draft_token(dataclasses.replace(case, draft=draft), drafter, least=20 * k)

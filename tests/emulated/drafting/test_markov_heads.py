@@ -6,10 +6,14 @@ The target has windows beside full attention, and the head's pages are of anothe
 
 import pytest
 
-from tests.support import engine, hosts, reference, speculation
-from tests.support.loop_judgement import assert_reference, drafter_of
+from tests.support import hosts
+from tests.support.loop_judgement import (
+    assert_every_draft_token,
+    assert_reference,
+    drafter_of,
+)
 from tests.support.marks import needs_float32
-from tests.support.pairs import assert_greedy, kv_groups, prompts_of, scenario
+from tests.support.pairs import kv_groups, prompts_of, scenario
 from tests.support.stock import RUNNER_V2
 from tests.support.tiny_models import model_directory
 
@@ -43,11 +47,7 @@ def test_every_draft_token_without_graphs_and_behind_prefix_hits():
         speculative={"method": method},
         repeats=2,
     )
-    result = engine.run(case)
-    assert max(result.cached_tokens) >= 128
-    assert_greedy(case.model, case.prompts * 2, result.tokens, case.max_tokens)
     k = case.num_speculative_tokens
     drafter = drafter_of(model_directory(target), head, method, k)
-    report = reference.judge(drafter.rows, result.proposals, speculation.TIE)
-    assert not report.wrong, report.wrong[:5]
-    assert report.checked > 30 * k
+    result = assert_every_draft_token(case, drafter, least=30 * k)
+    assert max(result.cached_tokens) >= 128

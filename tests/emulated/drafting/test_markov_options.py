@@ -56,24 +56,11 @@ class DraftWithCausalWindow(speculation.DraftBlock):
 
     def rows(self, context, drafted):
         head = speculation.load_block_head(self.checkpoint, self.target)
-        hooks = [
-            layer.self_attn.register_forward_pre_hook(hide_later_rows, with_kwargs=True)
-            for layer in head.layers
-        ]
+        plain, head.sights = head.sights, [block_head.Sight(causal=True)] * len(head.layers)
         try:
             return super().rows(context, drafted)
         finally:
-            for hook in hooks:
-                hook.remove()
-
-
-def hide_later_rows(_, given, named):
-    """Take the keys of later rows out of the mask of a pass over one window."""
-    mask = named["attention_mask"].clone()
-    rows = mask.shape[2]
-    later = torch.ones(rows, rows, dtype=torch.bool).triu(1)
-    mask[..., -rows:].masked_fill_(later, float("-inf"))
-    return given, {**named, "attention_mask": mask}
+            head.sights = plain
 
 
 def with_fewer_tokens(folder: Path, kept: torch.Tensor) -> str:

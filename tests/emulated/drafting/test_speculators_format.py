@@ -25,8 +25,8 @@ def test_every_draft_token_of_a_head_that_is_served_by_its_own_name(runner, tmp_
         record_drafts=True,
     )
     result = engine.run(dataclasses.replace(case, model=str(served)))
-    assert_greedy(case.model, case.prompts, result.tokens, case.max_tokens)
     target = model_directory(TARGET)
+    assert_greedy(target, case.prompts, result.tokens, case.max_tokens)
     drafter = speculation.DraftHead(model_directory(HEAD), target)
     report = reference.judge(drafter.rows, result.proposals, speculation.TIE)
     assert not report.wrong, report.wrong[:5]

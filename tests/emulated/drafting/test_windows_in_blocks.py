@@ -19,10 +19,14 @@ from mkv_ascend.checks.block_layers import (
     layers_of_blocks,
     window_of_each_layer,
 )
-from tests.support import engine, hosts, reference, speculation
-from tests.support.loop_judgement import assert_reference, drafter_of
+from tests.support import hosts, speculation
+from tests.support.loop_judgement import (
+    assert_every_draft_token,
+    assert_reference,
+    drafter_of,
+)
 from tests.support.marks import needs_float32
-from tests.support.pairs import assert_greedy, kv_groups, prompts_of, scenario, with_config
+from tests.support.pairs import kv_groups, prompts_of, scenario, with_config
 from tests.support.stock import RUNNER_V2
 from tests.support.tiny_models import model_directory
 
@@ -60,14 +64,10 @@ def test_every_draft_token_without_graphs_and_behind_prefix_hits():
         environment=RUNNER_V2,
         repeats=2,
     )
-    result = engine.run(case)
-    assert max(result.cached_tokens) >= 128
-    assert_greedy(case.model, case.prompts * 2, result.tokens, case.max_tokens)
     k = case.num_speculative_tokens
     drafter = drafter_of(model_directory(target), head, method, k)
-    report = reference.judge(drafter.rows, result.proposals, speculation.TIE)
-    assert not report.wrong, report.wrong[:5]
-    assert report.checked > 30 * k
+    result = assert_every_draft_token(case, drafter, least=30 * k)
+    assert max(result.cached_tokens) >= 128
 
 
 def test_every_draft_token_of_windows_in_all_layers_on_model_runner_v1(tmp_path):
@@ -82,13 +82,9 @@ def test_every_draft_token_of_windows_in_all_layers_on_model_runner_v1(tmp_path)
         graphs="FULL_DECODE_ONLY",
         capture_sizes=(4, 8),
     )
-    result = engine.run(dataclasses.replace(case, draft=draft))
-    assert_greedy(case.model, case.prompts, result.tokens, case.max_tokens)
     k = case.num_speculative_tokens
     drafter = speculation.DraftBlock(Path(draft), model_directory(target), k)
-    report = reference.judge(drafter.rows, result.proposals, speculation.TIE)
-    assert not report.wrong, report.wrong[:5]
-    assert report.checked > 20 * k
+    assert_every_draft_token(dataclasses.replace(case, draft=draft), drafter, least=20 * k)
 
 
 @pytest.mark.parametrize(
