@@ -4,6 +4,7 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from mkv_ascend.adapters.vllm_ascend_0_30.common.early_checks import states
 from tests.support import hosts
@@ -133,10 +134,13 @@ def first_chunk(config):
     return Scheduler._mamba_block_aligned_split(scheduler, LONG_PROMPT, offered)
 
 
-def refusal_of(config):
+def refusal_of(config, *, states_kept=True):
     """What is said of these limits, beside a group that hits do not read; None if nothing is."""
+    from vllm.v1.kv_cache_interface import MambaSpec
+
+    kept = MambaSpec(block_size=BLOCK, shapes=((4, 4),), dtypes=(torch.float32,))
     specs = [
-        SimpleNamespace(block_size=BLOCK, prefix_cacheable=True),
+        kept if states_kept else SimpleNamespace(block_size=BLOCK, prefix_cacheable=True),
         SimpleNamespace(block_size=16, prefix_cacheable=False),
     ]
     try:
@@ -166,3 +170,10 @@ def test_steps_are_refused_in_which_vllm_would_take_nothing_of_a_long_prompt(
         assert first_chunk(asked_for(enough, kept_back, chunk, scheduled)) > 0
         assert first_chunk(asked_for(enough - 1, kept_back, chunk, scheduled)) == 0
     assert refused == (0 if chunk == BLOCK - 1 else kept_back)
+
+
+@hosts.only_on("vllm_ascend_0_30", "vLLM 0.23.0 refuses such steps itself")
+def test_such_steps_are_served_where_no_layer_keeps_states():
+    waits = asked_for(BLOCK, 1, 0)
+    assert refusal_of(waits)
+    assert refusal_of(waits, states_kept=False) is None
