@@ -19,7 +19,7 @@ from mkv_ascend.checks.model import read_model_facts
 from mkv_ascend.checks.model_layer import ExplainError, NamedLayer, NotFromNumbersError
 from mkv_ascend.checks.planning_inputs import Asked
 from mkv_ascend.checks.refusal import Refusal, RefusedError, refused
-from mkv_ascend.checks.speculation import read_speculation
+from mkv_ascend.checks.speculation import read_speculation, with_short_options
 from mkv_ascend.config import ConfigError, MkvConfig, parse_config
 from mkv_ascend.layout.component import LayoutError
 from mkv_ascend.layout.grouping import GroupingError
@@ -51,6 +51,7 @@ def gather(engine: Mapping[str, Any], device: DeviceFacts, rules: HostRules) -> 
             "a directory with the config.json of a published model",
             "correct the file, or the name of the model",
         ) from None
+    engine = with_short_options(engine)
     speculation, draft = read_speculation(engine, target)
     folders = {model.name for model in (target, draft) if model is not None}
     weights = sum(_weight_bytes(Path(folder)) for folder in folders)

@@ -13,7 +13,7 @@ from mkv_ascend.checks.model import ModelFacts, read_model_facts
 from mkv_ascend.checks.refusal import Refusal, RefusedError, refused
 from mkv_ascend.layout.kind import Role
 
-__all__ = ["METHODS", "read_speculation"]
+__all__ = ["METHODS", "read_speculation", "with_short_options"]
 
 OPTION = "--speculative-config"
 
@@ -42,11 +42,48 @@ SHORT = {
 }
 
 
+def with_short_options(engine: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options with what ``--spec-method`` and the like add to ``--speculative-config``.
+
+    Raises:
+        RefusedError: that configuration is no mapping, or names what they name.
+    """
+    found = engine.get("speculative_config")
+    if found is not None and not isinstance(found, Mapping):
+        raise refused(
+            "speculation-form",
+            f"{OPTION} is {found!r}",
+            "a JSON object",
+            'write {"model": DIRECTORY, "num_speculative_tokens": 3} for instance',
+        )
+    names = {option[2:].replace("-", "_"): option for option in SHORT}
+    values = dict(found or {})
+    for name, option in names.items():
+        value, key = engine.get(name), SHORT[option]
+        if value is None:
+            continue
+        if key in values:
+            raise refused(
+                "speculation-twice",
+                f"{option} and {key} of {OPTION} are both given",
+                "one of the two",
+                f"leave {option} out",
+            )
+        values[key] = value
+    if not values and found is None:
+        return engine
+    others = {name: value for name, value in engine.items() if name not in names}
+    return {**others, "speculative_config": values}
+
+
 def read_speculation(
     engine: Mapping[str, Any], target: ModelFacts
 ) -> tuple[SpeculationFacts | None, ModelFacts | None]:
-    """Method and tokens, and the draft; None where there is none. Raises RefusedError."""
-    given = _given(engine)
+    """Method and tokens, and the draft; None where there is none. Raises RefusedError.
+
+    ``engine``: with what short options add (``with_short_options``).
+    """
+    given = engine.get("speculative_config")
     if given is None:
         return None, None
     _check_names(given)
@@ -82,32 +119,6 @@ def read_speculation(
             "write how many tokens a proposal has, 3 for instance",
         )
     return SpeculationFacts(method, tokens, given), draft
-
-
-def _given(engine: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The configuration with what ``--spec-method`` and the like add; None without any."""
-    found = engine.get("speculative_config")
-    if found is not None and not isinstance(found, Mapping):
-        raise refused(
-            "speculation-form",
-            f"{OPTION} is {found!r}",
-            "a JSON object",
-            'write {"model": DIRECTORY, "num_speculative_tokens": 3} for instance',
-        )
-    values = dict(found or {})
-    for option, key in SHORT.items():
-        value = engine.get(option[2:].replace("-", "_"))
-        if value is None:
-            continue
-        if key in values:
-            raise refused(
-                "speculation-twice",
-                f"{option} and {key} of {OPTION} are both given",
-                "one of the two",
-                f"leave {option} out",
-            )
-        values[key] = value
-    return values if found is not None or values else None
 
 
 def _check_names(given: Mapping[str, Any]) -> None:

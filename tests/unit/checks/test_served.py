@@ -48,6 +48,15 @@ def test_without_a_method_the_targets_own_checkpoint_is_its_head(target: str, me
     assert speculation.method == method
 
 
+def test_a_draft_of_short_options_is_planned_as_any(capsys: pytest.CaptureFixture[str]) -> None:
+    draft = folder("gemma-3-270m")
+    asked = {"method": "draft_model", "model": draft, "num_speculative_tokens": 3}
+    short = ["--spec-method", "draft_model", "--spec-model", draft, "--spec-tokens", "3"]
+    whole = check(capsys, folder("gemma-3-1b"), "--speculative-config", json.dumps(asked))
+    assert set(whole["backends"]) == {"target", "draft"}
+    assert check(capsys, folder("gemma-3-1b"), *short) == whole
+
+
 def test_memory_is_counted_as_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     """Llama-3.1-8B on one rank: 32 layers, 8 heads of 128, keys and values of 2 bytes."""
     words = [folder("Llama-3.1-8B"), "--max-model-len", "8192", "--kv-cache-memory-bytes", "4G"]
