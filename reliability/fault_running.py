@@ -101,7 +101,11 @@ class FaultyServer:
             if case.is_of_device:
                 verdict.reached = self._wait_for_fault(server, sent, before)
                 at = time.monotonic()
-            self._faults.unlink(missing_ok=True)
+                if verdict.reached:
+                    self._faults.unlink()
+                else:
+                    # A device that has read the file waits for its launch, though it is gone.
+                    self._ask_for([])
             answers = sent.result()
         verdict.requests = dict(Counter(answer.outcome for answer in answers))
         verdict.problems += self._wrong_tokens(case, answers)
@@ -231,9 +235,13 @@ class FaultyServer:
 
     def _ask_the_device(self, case: Case) -> None:
         asked = {"operator": case.operator, "launch": case.launch, "fault": case.fault}
-        aside = self._faults.with_suffix(".new")
         asked |= {"times": case.times, "seconds": case.seconds or 1.0, "process": case.process}
-        aside.write_text(json.dumps([asked]))
+        self._ask_for([asked])
+
+    def _ask_for(self, faults: list[dict[str, Any]]) -> None:
+        """Ask for these faults from the next launch on, and for no other ones."""
+        aside = self._faults.with_suffix(".new")
+        aside.write_text(json.dumps(faults))
         aside.replace(self._faults)
 
     def _wait_for_fault(self, server: Server, sent: Future[list[Answer]], before: int) -> bool:

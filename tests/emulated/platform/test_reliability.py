@@ -46,7 +46,12 @@ def test_a_stalled_device_is_waited_for_and_a_dead_engine_is_told(tmp_path):
         assert slow.reached
         assert slow.problems == []
         assert slow.requests == {"answered": 16}
-        dead = server.judge(Case(1, EXIT, "engine", 0.2, launch=200), restart=False)
+        late = server.judge(Case(1, EXIT, "engine", 0.2, launch=10**6))
+        assert not late.reached
+        assert late.problems == []
+        # Else it would reach the next requests.
+        assert json.loads((tmp_path / "faults.json").read_text()) == []
+        dead = server.judge(Case(2, EXIT, "engine", 0.2, launch=200), restart=False)
     assert dead.reached
     assert dead.problems == []
     assert dead.requests.get("failed", 0) > 0
