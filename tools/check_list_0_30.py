@@ -63,6 +63,7 @@ EMULATED = (
     "tests/emulated/drafting/test_markov_heads.py",
     "tests/emulated/drafting/test_speculators_format.py",
     "tests/emulated/drafting/test_windows_in_blocks.py",
+    "tests/emulated/drafting/test_symmetric_windows.py",
     "tests/emulated/drafting/test_markov_options.py",
     "tests/emulated/drafting/test_target_keys.py",
     f"{EIGHT_BITS}::test_target_of_8_bits_with_bfloat16_draft[graphs-v2]",

@@ -170,6 +170,9 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         f"{COMMON}.attention.layers:_bound_the_window": (
             f"{ATTENTION}:AscendAttentionBackendImpl.__init__",
         ),
+        f"{ADAPTER_0_30}.attention.symmetric_windows:implementation=lambda base: base": (
+            f"{ATTENTION}:AscendAttentionBackendImpl.forward_fused_infer_attention",
+        ),
     },
 }
 """Record -> function of ours, and what to do instead -> the record's targets that it sets."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mkv_ascend.checks.about_draft_options import has_own_proposer
-from mkv_ascend.checks.block_layers import layers_of_blocks
+from mkv_ascend.checks.block_layers import which_have_windows
 from mkv_ascend.checks.facts import ServeFacts
 from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.checks.refusal import Refusal
@@ -51,25 +51,18 @@ def windows_in_blocks(facts: ServeFacts) -> Iterator[Refusal]:
     if found is None:
         return
     method, draft = found
-    layers = layers_of_blocks(draft.text)
-    windows = [layer for layer in layers if layer.has_window]
+    windows = which_have_windows(draft.text)
     have = f"method {method}, and layers of the draft {draft.name} have sliding windows"
-    if windows and not (facts.rules is not None and facts.rules.windows_in_blocks):
+    if not any(windows):
+        return
+    if not (facts.rules is not None and facts.rules.windows_in_blocks):
         yield Refusal(
             "dflash",
             f"{have}, which this vLLM's class of such drafts leaves out",
             "a draft whose layers attend to all tokens",
             "choose such a draft, or a newer vLLM",
         )
-    elif not all(layer.causal for layer in windows):
-        yield Refusal(
-            "dflash",
-            f"{have} and see mask tokens behind their own (use_swa, or causal is false): without a "
-            "causal mask vllm-ascend calls its operator without a window",
-            "windows of causal layers, as layer_types gives them where causal is not set",
-            "choose such a draft, or one whose layers attend to all tokens",
-        )
-    elif facts.runner == "v1" and 0 < len(windows) < len(layers):
+    elif facts.runner == "v1" and not all(windows):
         yield Refusal(
             "dflash",
             f"{have} beside layers that attend to all tokens, which vLLM does not build on model "

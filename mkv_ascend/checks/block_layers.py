@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What layers of drafts of mask tokens see, by their configuration.
+"""Windows of layers of drafts of mask tokens, by their configuration.
 
 The table is vLLM 0.30.0's (``qwen3_dflash``): ``layer_types`` names layers with a window, or
-``use_swa`` gives all layers one. A layer with a window that ``layer_types`` names is causal, others
-see the mask tokens behind their own; ``causal`` and ``is_causal`` say it for all layers.
+``use_swa`` gives all layers one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["BLOCK_CLASSES", "LayerOfBlocks", "layers_of_blocks", "window_of_each_layer"]
+__all__ = ["BLOCK_CLASSES", "which_have_windows", "window_of_each_layer"]
 
 SLIDING = "sliding_attention"
 BLOCK_CLASSES = frozenset({"DFlashDraftModel", "Qwen3DSparkModel"})
@@ -26,23 +24,10 @@ class Values(Protocol):
         """A value, None where there is none."""
 
 
-@dataclass(frozen=True)
-class LayerOfBlocks:
-    """``has_window``: whether it sees the last tokens alone; ``causal``: no later mask token."""
-
-    has_window: bool
-    causal: bool
-
-
-def layers_of_blocks(text: Values) -> tuple[LayerOfBlocks, ...]:
-    """The layers, each kind of them once, of a draft with this configuration."""
+def which_have_windows(text: Values) -> frozenset[bool]:
+    """Whether layers of a draft with this configuration have windows: each answer once."""
     kinds, in_all = _windows(text)
-    causal = text.get("is_causal")
-    causal = _options(text).get("causal") if causal is None else causal
-    return tuple(
-        LayerOfBlocks(slides or in_all, slides if causal is None else bool(causal))
-        for slides in sorted(set(kinds or [False]))
-    )
+    return frozenset(slides or in_all for slides in kinds or [False])
 
 
 def window_of_each_layer(text: Values, layers: int) -> list[int]:

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Method dflash over one KV group; over several it stands in ``test_drafting_reference``."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+from vllm_ascend.attention.attention_v1 import AscendAttentionBackend
 
 from tests.support import engine, hosts, speculation
 from tests.support.marks import needs_float32
@@ -70,12 +73,14 @@ def test_one_group_chunks_prefix_hits_and_the_maximum_length():
     assert asked > 20
 
 
-def test_a_window_of_a_layer_that_sees_later_mask_tokens_is_refused():
+def test_a_window_that_no_operator_is_given_is_refused():
     """vllm-ascend's operator call without a causal mask has no window."""
     common = {"block_size": 128, "num_kv_heads": 1, "head_size": 64, "dtype": torch.float16}
     short = {"short": SlidingWindowSpec(sliding_window=8, **common)}
-    refuse_windows({"whole": FullAttentionSpec(**common), **short}, causal=["short"])
+    layer = SimpleNamespace(get_attn_backend=lambda: AscendAttentionBackend)
+    layers = dict.fromkeys(("short", "whole", "kept"), layer)
+    refuse_windows({"whole": FullAttentionSpec(**common), **short}, ["short"], layers)
     with pytest.raises(NotImplementedError, match="draft's layer short has a cache of Sliding"):
-        refuse_windows(short, causal=["whole"])
+        refuse_windows(short, ["whole"], layers)
     with pytest.raises(NotImplementedError, match="without a window"):
-        refuse_windows({"kept": FullAttentionSpec(sliding_window=8, **common)}, causal=())
+        refuse_windows({"kept": FullAttentionSpec(sliding_window=8, **common)}, (), layers)

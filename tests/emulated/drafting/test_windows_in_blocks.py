@@ -4,6 +4,9 @@
 A layer with a window sees no mask token behind its own; the others see the whole block. So target
 and draft lie in several KV groups, and the draft's need two masks. vLLM takes such a head on model
 runner V2 alone.
+
+Other published heads have windows of layers that see the mask tokens behind their own, too: all
+layers where ``use_swa`` is set, any where ``is_causal`` or ``causal`` is false.
 """
 
 import dataclasses
@@ -13,12 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mkv_ascend.checks.block_layers import (
-    SLIDING,
-    LayerOfBlocks,
-    layers_of_blocks,
-    window_of_each_layer,
-)
+from mkv_ascend.checks.block_layers import SLIDING, which_have_windows, window_of_each_layer
 from tests.support import hosts, speculation
 from tests.support.loop_judgement import (
     assert_every_draft_token,
@@ -70,37 +68,66 @@ def test_every_draft_token_without_graphs_and_behind_prefix_hits():
     assert max(result.cached_tokens) >= 128
 
 
-def test_every_draft_token_of_windows_in_all_layers_on_model_runner_v1(tmp_path):
+def options(**more):
+    """``dflash_config`` with the head's own mask token and depths."""
+    return {"mask_token_id": 263, "target_layer_ids": [0, 1, 2], **more}
+
+
+SEE_LATER = {"dflash_config": options(causal=False)}
+"""Layers with windows see later mask tokens, in words that loops read."""
+CASES = [
+    pytest.param({}, {"layer_types": [SLIDING] * 3}, {"layer_types": [SLIDING] * 3}, id="causal"),
+    pytest.param(
+        {},
+        {"layer_types": [WHOLE] * 3, "dflash_config": options(use_swa=True)},
+        {"layer_types": [SLIDING] * 3, **SEE_LATER},
+        id="use_swa",
+    ),
+    # The first mask tokens do not see the last ones.
+    pytest.param(
+        RUNNER_V2,
+        {"is_causal": False, "sliding_window": 3},
+        {"sliding_window": 3, **SEE_LATER},
+        id="shorter than the block",
+    ),
+]
+
+
+@pytest.mark.parametrize(("runner", "asked", "of_loops"), CASES)
+def test_every_draft_token_eagerly_and_in_graphs(runner, asked, of_loops, tmp_path):
+    """Model runner V1 takes windows in all layers or none."""
     target, head, method = PAIR
-    draft = with_config(head, tmp_path, layer_types=[SLIDING] * 3)
+    draft, loops = (tmp_path / name for name in ("engine", "loops"))
+    draft.mkdir()
+    loops.mkdir()
     case = scenario(
         target,
         head,
         prompts=prompts_of(target, [130, 40, 5]),
         max_tokens=32,
         speculative={"method": method},
+        environment=runner,
         graphs="FULL_DECODE_ONLY",
         capture_sizes=(4, 8),
     )
     k = case.num_speculative_tokens
-    drafter = speculation.DraftBlock(Path(draft), model_directory(target), k)
-    assert_every_draft_token(dataclasses.replace(case, draft=draft), drafter, least=20 * k)
+    case = dataclasses.replace(case, draft=with_config(head, draft, **asked))
+    loops = Path(with_config(head, loops, **of_loops))
+    drafter = speculation.DraftBlock(loops, model_directory(target), k)
+    assert_every_draft_token(case, drafter, least=20 * k)
 
 
 @pytest.mark.parametrize(
-    ("kinds", "use_swa", "causal", "is_causal"),
-    itertools.product(KINDS, (False, True), ANSWERS, ANSWERS),
+    ("kinds", "use_swa", "causal"), itertools.product(KINDS, (False, True), ANSWERS)
 )
-def test_check_reads_windows_and_masks_as_vllm_does(kinds, use_swa, causal, is_causal, monkeypatch):
+def test_check_reads_windows_as_vllm_does(kinds, use_swa, causal, monkeypatch):
     from vllm.model_executor.models import qwen3_dflash
 
     runner_v2 = SimpleNamespace(use_v2_model_runner=True)
     monkeypatch.setattr(qwen3_dflash, "get_current_vllm_config", lambda: runner_v2)
-    options = {"use_swa": use_swa, "causal": causal}
-    text = {"layer_types": kinds, "dflash_config": options, "is_causal": is_causal}
+    text = {"layer_types": kinds, "dflash_config": {"use_swa": use_swa, "causal": causal}}
     config = SimpleNamespace(**text, sliding_window=8, num_hidden_layers=2)
-    theirs = [qwen3_dflash._resolve_layer_attention(config, index) for index in range(2)]
-    expected = {LayerOfBlocks(window is not None, masked) for window, masked in theirs}
-    assert set(layers_of_blocks(text)) == expected
-    sizes = [window or 0 for window, _ in theirs]
+    theirs = [qwen3_dflash._resolve_layer_attention(config, index)[0] for index in range(2)]
+    assert which_have_windows(text) == {window is not None for window in theirs}
+    sizes = [window or 0 for window in theirs]
     assert window_of_each_layer({**text, "sliding_window": 8}, 2) == sizes

@@ -81,8 +81,15 @@ def test_paged_causal(pairs, head_counts, block_size, heads_first, seed):
 
 
 @quick
-@given(requests, heads, st.integers(0, 12), st.booleans(), st.integers(0, 2**31))
-def test_paged_window_and_sink(pairs, head_counts, before, with_sink, seed):
+@given(
+    requests,
+    heads,
+    st.integers(0, 12),
+    st.sampled_from([0, 1, 2, 12]),
+    st.booleans(),
+    st.integers(0, 2**31),
+)
+def test_paged_window_and_sink(pairs, head_counts, before, after, with_sink, seed):
     generator = torch.Generator().manual_seed(seed)
     num_heads, num_kv_heads = head_counts
     lengths, kv_lengths = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -102,7 +109,7 @@ def test_paged_window_and_sink(pairs, head_counts, before, with_sink, seed):
         input_layout="TND",
         sparse_mode=4,
         pre_tokens=before,
-        next_tokens=0,
+        next_tokens=after,
         atten_mask=TRIANGLE,
         block_table=keys.table,
         block_size=16,
@@ -113,7 +120,7 @@ def test_paged_window_and_sink(pairs, head_counts, before, with_sink, seed):
     )
     parts = zip(split(query, lengths), split(output, lengths), split(log_sum, lengths), strict=True)
     for index, (rows, got, sums) in enumerate(parts):
-        rule = window(lengths[index], kv_lengths[index], before)
+        rule = window(lengths[index], kv_lengths[index], before, after)
         expected, expected_sums = reference_attention(
             rows, keys.tokens[index], values.tokens[index], SCALE, rule, sink
         )

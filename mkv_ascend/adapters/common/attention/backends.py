@@ -9,6 +9,8 @@ vllm-ascend's classes are used unchanged, except for these gaps:
 * The metadata builders of MLA take the block size of another group (``group_blocks``).
 * The implementations of MLA and of flash_attention_3 need corrections (``adapted_mla``,
   ``adapted_flash_attention_3``).
+* Windows of a draft's rows that see those behind them need an implementation of the host's own
+  adapter (``WINDOWS_OF_DRAFTS``).
 * A draft's metadata builders must see the draft's configuration and rotary tables, whoever
   creates them (``bound_to``).
 
@@ -34,7 +36,7 @@ from mkv_ascend.adapters.common.attention.building import ModelBeingBuilt
 from mkv_ascend.adapters.common.attention.derived import derive
 from mkv_ascend.adapters.common.attention.records import BACKEND_PER_LAYER, OF_ONE_MODEL
 from mkv_ascend.attention.entry import BackendEntry
-from mkv_ascend.layout.kind import Kind
+from mkv_ascend.layout.kind import Kind, Role
 
 if TYPE_CHECKING:
     from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
@@ -45,16 +47,25 @@ ADAPTED_IMPLEMENTATIONS: dict[str, Callable[..., type[Any]]] = {
 }
 """Class path of a backend -> function that makes our implementation from vllm-ascend's."""
 
+WINDOWS_OF_DRAFTS: dict[str, Callable[..., type[Any]]] = {}
+"""Class path of a backend -> function that makes the implementation of a draft's layers with
+windows from vllm-ascend's; a host may add one."""
+
 MLA_KINDS = frozenset({Kind.MLA, Kind.SPARSE_MLA, Kind.COMPRESSED_MLA})
 
 
 def backend_class(
-    entry: BackendEntry, model: ModelBeingBuilt, *, casts_to_cache: bool = False
+    entry: BackendEntry,
+    model: ModelBeingBuilt,
+    *,
+    casts_to_cache: bool = False,
+    has_window: bool = False,
 ) -> type[Any]:
     """The attention backend class for layers of ``model`` that the catalog entry serves.
 
     Args:
         casts_to_cache: whether the cache has another plain dtype than the model.
+        has_window: whether the layers have a sliding window.
 
     Raises:
         ImportError: the entry's class or a library it needs is not installed.
@@ -65,6 +76,8 @@ def backend_class(
     )
     if model.replicated:
         adapted = replicated.on_each_rank(adapted)
+    if has_window and model.role is Role.DRAFT and entry.class_path in WINDOWS_OF_DRAFTS:
+        adapted = _with_windows(adapted, entry.class_path)
     if casts_to_cache:
         adapted = _casting(adapted)
     return bound_to(adapted, model)
@@ -91,6 +104,28 @@ def _adapted(class_path: str, serves_mla: bool, one_block_size: bool) -> type[An
     if adapt is not None:
         members["get_impl_cls"] = staticmethod(lambda: adapt(backend.get_impl_cls()))
     return derive(backend, "", members, BACKEND_PER_LAYER) if members else backend
+
+
+@functools.cache
+def _with_windows(backend: Any, class_path: str) -> type[Any]:
+    adapt = WINDOWS_OF_DRAFTS[class_path]
+    members = {"get_impl_cls": staticmethod(lambda: adapt(backend.get_impl_cls()))}
+    made = derive(backend, "[window]", members, BACKEND_PER_LAYER)
+    _WITH_WINDOWS.add(made)
+    return made
+
+
+_WITH_WINDOWS: set[type[Any]] = set()
+"""Classes that ``_with_windows`` has made."""
+
+
+def has_windows_of_drafts(backend: type[Any]) -> bool:
+    """Whether layers on this backend have their window where they see rows behind their own, too.
+
+    Args:
+        backend: of a layer with a window.
+    """
+    return not _WITH_WINDOWS.isdisjoint(backend.__mro__)
 
 
 @functools.cache

@@ -27,11 +27,11 @@ from vllm.v1.attention.backend import AttentionType
 from mkv_ascend.adapters.common.attention import draft_window, selection_inputs
 from mkv_ascend.adapters.common.attention.backends import backend_class, bound_to
 from mkv_ascend.adapters.common.attention.building import current_model
-from mkv_ascend.adapters.common.attention.records import BACKEND_PER_LAYER
+from mkv_ascend.adapters.common.attention.records import BACKEND_PER_LAYER, WINDOW
 from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.common.patches import value_head_size
 from mkv_ascend.adapters.logging import get_logger
-from mkv_ascend.adapters.patching import Patch, expect, record
+from mkv_ascend.adapters.patching import Patch, expect
 from mkv_ascend.attention import catalog, selection
 from mkv_ascend.attention.options import WindowBound
 from mkv_ascend.attention.report import LayerRow, layer_rows
@@ -100,7 +100,12 @@ def _initialise(
     # A variant that the layer's class made for itself is kept; it was only checked above.
     casts = choice.request.cast_dtype is not None
     if given is None:
-        backend = backend_class(choice.backend, model, casts_to_cache=casts)
+        backend = backend_class(
+            choice.backend,
+            model,
+            casts_to_cache=casts,
+            has_window=choice.request.kind is Kind.SLIDING_WINDOW,
+        )
     else:
         backend = bound_to(given, model)
         _require_no_cast(bound.arguments)
@@ -227,23 +232,6 @@ def _dtype_name(dtype: torch.dtype) -> str:
 def _cache_dtype(cache_config: Any) -> str:
     name = str(cache_config.cache_dtype)
     return {"fp8": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn"}.get(name, name)
-
-
-WINDOW = record(
-    name="window bound",
-    target="vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.__init__",
-    reads=(
-        "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.forward_fused_infer_attention",
-        "vllm_ascend.attention.fa3_v1:AscendFAImpl",
-    ),
-    writes=("sliding_window",),
-    why="A sliding window of W keeps the query's own key and the W - 1 before it. vllm-ascend "
-    "passes W as pre_tokens to fused_infer_attention_score, whose documented bound and golden test "
-    "keep pre_tokens + 1 keys: one too many. W - 1 is passed instead. "
-    "attention.window_bound = 'vllm_ascend' leaves W.",
-    until="vllm-ascend passes sliding_window - 1, or hardware shows an exclusive bound",
-    test="tests/emulated/models/test_models.py::test_tokens_are_those_of_hugging_face",
-)
 
 
 def _bound_the_window(layer: Any, choice: Choice) -> None:

@@ -102,3 +102,28 @@ IN_DTYPE_OF_CACHE = record(
         "tests/emulated/models/test_adapted_backends.py::test_a_prefill_in_float32_is_not_rounded",
     ),
 )
+
+WINDOW = record(
+    name="window bound",
+    target=(
+        "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.__init__",
+        "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl"
+        ".forward_fused_infer_attention",
+    ),
+    reads=("vllm_ascend.attention.fa3_v1:AscendFAImpl",),
+    writes=("sliding_window",),
+    why="A sliding window of W keeps the query's own key and the W - 1 before it. vllm-ascend "
+    "passes W as pre_tokens to fused_infer_attention_score, whose documented bound and golden test "
+    "keep pre_tokens + 1 keys: one too many. W - 1 is passed instead. "
+    "attention.window_bound = 'vllm_ascend' leaves W. And where rows see those behind them, "
+    "vllm-ascend passes no window at all, and in a graph one without later keys; vLLM's reaches as "
+    "far ahead as back.",
+    until="vllm-ascend passes sliding_window - 1, or hardware shows an exclusive bound, and it "
+    "passes next_tokens where metadata is not causal",
+    test=(
+        "tests/emulated/models/test_models.py::test_tokens_are_those_of_hugging_face",
+        "tests/emulated/drafting/test_windows_in_blocks.py"
+        "::test_every_draft_token_eagerly_and_in_graphs",
+        "tests/emulated/drafting/test_symmetric_windows.py",
+    ),
+)

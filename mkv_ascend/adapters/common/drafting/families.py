@@ -233,7 +233,7 @@ class MaskTokensFamily(Family):
     def refuse_layers(self, proposer: Any, layers: Layers, specs: Layers) -> None:
         """See ``Family``."""
         refuse_recurrent_layers(specs)
-        refuse_windows(specs, self.causal_layers(proposer))
+        refuse_windows(specs, self.causal_layers(proposer), layers)
 
     def causal_layers(self, proposer: Any) -> Collection[str]:
         """See ``Family``; as the draft's configuration says, layer by layer."""

@@ -14,6 +14,7 @@ import torch
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm_ascend.ascend_forward_context import set_ascend_forward_context
 
+from mkv_ascend.adapters.common.attention.backends import has_windows_of_drafts
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.drafting.draft import DraftBuffers, HiddenStates
 from mkv_ascend.drafting.groups import DraftGroups
@@ -146,23 +147,27 @@ def causal_layers(model: Any, config: Any) -> frozenset[str]:
     return frozenset(name for name, causal in zip(names, by_layer(), strict=True) if causal)
 
 
-def refuse_windows(specs: Mapping[str, Any], causal: Collection[str]) -> None:
-    """Refuse windows of layers that see all of a block.
+def refuse_windows(
+    specs: Mapping[str, Any], causal: Collection[str], layers: Mapping[str, Any]
+) -> None:
+    """Refuse windows of layers that see all of a block, where their backend has none for them.
 
     Args:
         specs: the KV cache spec of each layer.
         causal: names of layers that see no later row of the block.
+        layers: the layers.
 
     Raises:
-        NotImplementedError: a layer has a window and sees later rows.
+        NotImplementedError: a layer has a window and sees later rows, and its backend is none of
+            ``WINDOWS_OF_DRAFTS``.
     """
     for name, spec in specs.items():
         whole = isinstance(spec, FullAttentionSpec) and spec.sliding_window is None
-        if whole or name in causal:
+        if whole or name in causal or has_windows_of_drafts(layers[name].get_attn_backend()):
             continue
         raise NotImplementedError(
             f"the draft's layer {name} has a cache of {type(spec).__name__}, and sees the mask "
-            "tokens behind its own: without a causal mask vllm-ascend calls its operator without a "
+            "tokens behind its own: without a causal mask its backend calls its operator without a "
             "window, so keys that the layer must not see would be read, in blocks that may be "
             "freed. Choose a draft of this method whose layers with windows are causal, or one "
             "whose layers attend to all tokens."

@@ -10,6 +10,7 @@ from mkv_ascend.adapters.common.patches import (
     target_state_groups,
     value_head_size,
 )
+from mkv_ascend.adapters.vllm_ascend_0_30.common.attention import symmetric_windows
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache import worker_memory
 from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import (
     context_keys,
@@ -25,6 +26,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import (
 def apply() -> None:
     """Apply them. Idempotent."""
     layers.choose_backend.apply()
+    symmetric_windows.install()
     bound_caches.bind_as_layers_take.apply()
     worker_memory.offer_all.apply()
     value_head_size.project_values.apply()
