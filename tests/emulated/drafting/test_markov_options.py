@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What config.json of a head of method dspark may say beside numbers, on model runner V1.
 
+On model runner V2 vllm-ascend's own proposals draft; layers with windows are ours there, too.
+
 Fewer draft tokens than the target has, a first token that is drafted by a mask, not by the token
-before it, and a window whose rows see no later ones. Every draft token is what the same head says
-in plain torch; what is accepted shows nothing here, since no head was trained so.
+before it, rows of the draft window that see no later ones, and layers with sliding windows. Every
+draft token is what the same head says in plain torch; what is accepted shows nothing here, since no
+head was trained so.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -17,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from tests.support import engine, hosts, reference, speculation
 from tests.support.marks import needs_float32
 from tests.support.pairs import assert_greedy, scenario, with_config
+from tests.support.stock import RUNNER_V2
 from tests.support.tiny_models import block_head, model_directory
 
 hosts.skip_module_unless("vllm_ascend_0_30", "vLLM 0.23.0 knows no method dspark")
@@ -51,16 +57,29 @@ class DraftBehindAnchor(speculation.DraftBlock):
             return head.after(rows, before).float()
 
 
-class DraftWithCausalWindow(speculation.DraftBlock):
-    """The head, of whose window no row sees a later one."""
+@dataclass(frozen=True)
+class DraftOfSight(speculation.DraftBlock):
+    """The head, whose rows see what ``sight`` says."""
+
+    sight: block_head.Sight
 
     def rows(self, context, drafted):
         head = speculation.load_block_head(self.checkpoint, self.target)
-        plain, head.sights = head.sights, [block_head.Sight(causal=True)] * len(head.layers)
+        plain, head.sights = head.sights, [self.sight] * len(head.layers)
         try:
             return super().rows(context, drafted)
         finally:
             head.sights = plain
+
+
+def causal_draft(*given):
+    """The head, of whose draft window no row sees a later one."""
+    return DraftOfSight(*given, block_head.Sight(causal=True))
+
+
+def draft_with_sliding_windows(*given):
+    """The head, whose rows see the tokens beside their own: not all of the draft window."""
+    return DraftOfSight(*given, block_head.Sight(window=2))
 
 
 def with_fewer_tokens(folder: Path, kept: torch.Tensor) -> str:
@@ -80,15 +99,24 @@ def with_fewer_tokens(folder: Path, kept: torch.Tensor) -> str:
     return str(folder)
 
 
-def run_and_judge(checkpoint: str, drafter: speculation.Drafter) -> engine.Result:
+def run_and_judge(
+    checkpoint: str, drafter: speculation.Drafter, runner: Mapping[str, str] = MappingProxyType({})
+) -> engine.Result:
     """Tokens are the target's, and draft tokens those of ``drafter``."""
-    case = scenario(TARGET, HEAD, max_tokens=20, speculative={"method": "dspark"}, **GRAPHS)
+    case = scenario(
+        TARGET,
+        HEAD,
+        max_tokens=20,
+        speculative={"method": "dspark"},
+        environment=dict(runner),
+        **GRAPHS,
+    )
     result = engine.run(replace(case, draft=checkpoint))
     assert_greedy(case.model, case.prompts, result.tokens, case.max_tokens)
     report = reference.judge(drafter.rows, result.proposals, speculation.TIE)
     assert not report.wrong, report.wrong[:5]
     assert report.checked == K * len(result.proposals) > 100 * K
-    assert result.draft_replays > 5
+    assert runner or result.draft_replays > 5
     return result
 
 
@@ -99,18 +127,23 @@ def test_a_head_that_drafts_fewer_tokens_than_the_target_has(tmp_path):
     assert_unlike_the_plain_head(run_and_judge(with_fewer_tokens(tmp_path, kept), drafter))
 
 
+WINDOWS = {"dflash_config": {"use_swa": True, "swa_window_size": 2}}
+
+
 @pytest.mark.parametrize(
-    ("option", "drafter"),
+    ("option", "drafter", "runner"),
     [
-        ({"sample_from_anchor": False}, DraftBehindAnchor),
-        ({"is_causal": True}, DraftWithCausalWindow),
+        ({"sample_from_anchor": False}, DraftBehindAnchor, {}),
+        ({"is_causal": True}, causal_draft, {}),
+        (WINDOWS, draft_with_sliding_windows, {}),
+        (WINDOWS, draft_with_sliding_windows, RUNNER_V2),
     ],
-    ids=["a mask drafts the first token", "causal window"],
+    ids=["a mask drafts the first token", "causal window", "sliding windows", "sliding windows-v2"],
 )
-def test_another_window(option, drafter, tmp_path):
+def test_another_window(option, drafter, runner, tmp_path):
     folder = with_config(HEAD, tmp_path, **option)
     judge = drafter(model_directory(HEAD), model_directory(TARGET), K)
-    assert_unlike_the_plain_head(run_and_judge(folder, judge))
+    assert_unlike_the_plain_head(run_and_judge(folder, judge, runner))
 
 
 def assert_unlike_the_plain_head(result: engine.Result) -> None:

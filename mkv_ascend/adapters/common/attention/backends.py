@@ -36,7 +36,7 @@ from mkv_ascend.adapters.common.attention.building import ModelBeingBuilt
 from mkv_ascend.adapters.common.attention.derived import derive
 from mkv_ascend.adapters.common.attention.records import BACKEND_PER_LAYER, OF_ONE_MODEL
 from mkv_ascend.attention.entry import BackendEntry
-from mkv_ascend.layout.kind import Kind, Role
+from mkv_ascend.layout.kind import Kind
 
 if TYPE_CHECKING:
     from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
@@ -59,13 +59,14 @@ def backend_class(
     model: ModelBeingBuilt,
     *,
     casts_to_cache: bool = False,
-    has_window: bool = False,
+    windows_ahead: bool = False,
 ) -> type[Any]:
     """The attention backend class for layers of ``model`` that the catalog entry serves.
 
     Args:
         casts_to_cache: whether the cache has another plain dtype than the model.
-        has_window: whether the layers have a sliding window.
+        windows_ahead: whether the layers have a sliding window, in a model whose rows may see
+            those behind them.
 
     Raises:
         ImportError: the entry's class or a library it needs is not installed.
@@ -76,7 +77,7 @@ def backend_class(
     )
     if model.replicated:
         adapted = replicated.on_each_rank(adapted)
-    if has_window and model.role is Role.DRAFT and entry.class_path in WINDOWS_OF_DRAFTS:
+    if windows_ahead and entry.class_path in WINDOWS_OF_DRAFTS:
         adapted = _with_windows(adapted, entry.class_path)
     if casts_to_cache:
         adapted = _casting(adapted)
