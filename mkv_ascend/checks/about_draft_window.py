@@ -44,7 +44,7 @@ def _why_it_cannot_be(facts: ServeFacts) -> tuple[str, str] | None:
     method, option = speculation.method, "drafting.window"
     if speculation.drafts_blocks:
         return (
-            f"method {method} attends without a causal mask, whose operator has no window",
+            f"layers of method {method} have the windows of their own config.json alone",
             option,
         )
     if draft is not None and (draft.kind not in WINDOWED_KINDS or draft.is_compressed):

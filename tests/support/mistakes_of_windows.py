@@ -32,7 +32,7 @@ WINDOWS = (
         LLAMA,
         *spec("{llama-draft}", method="dflash"),
         *WINDOW,
-        says="without a causal mask",
+        says="of their own config.json alone",
     ),
     one(
         "dflash with windows",

@@ -10,6 +10,7 @@ import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import 
 from vllm_ascend.attention.attention_v1 import AscendAttentionBackendImpl, AscendAttentionState
 
 from tests.support import hosts
+from tests.support.marks import needs_float32
 from tests.support.operators.attention_reference import PagedCache, reference_attention, window
 
 hosts.skip_module_unless("vllm_ascend_0_30", "vLLM 0.23.0 leaves windows of such a head out")
@@ -40,6 +41,7 @@ def layer(width, keys, values, sinks):
     return made
 
 
+@needs_float32
 @pytest.mark.parametrize("capturing", [False, True])
 @pytest.mark.parametrize("with_sinks", [False, True])
 @pytest.mark.parametrize("width", [2, 3, 33, 200])
