@@ -16,12 +16,12 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support import recorded_proposals
+from tests.support import graph_replays, recorded_proposals
 from tests.support.preemption import PreemptionForcer
 from tests.support.programs import HANG_SECONDS, run_printing_to
 from tests.support.reference import DraftProposal
@@ -139,7 +139,8 @@ class Result:
         num_drafts, num_draft_tokens: proposals, and tokens in them that were verified.
         accepted_per_position: how often the token at each draft position was accepted.
         proposals: every proposal, when recorded.
-        draft_replays: proposals that were replayed from a graph.
+        draft_replays: proposals that were replayed from a graph, ours or, with model runner V2, the
+            host's own.
         draft_passes: of the draft's model, for proposals, in a graph or not.
         draft_waits: how often a proposal let the host wait for lengths.
         target_replays: of full graphs of the target, counted with model runner V2 alone, which does
@@ -225,31 +226,6 @@ def run(scenario: Scenario, timeout: float = HANG_SECONDS) -> Result:
     return Result(proposals=proposals, log=log, **fields)
 
 
-def _note_target_replays(executor: Any) -> list[Any]:
-    """A list that gets the description of each full graph of the target that is replayed here."""
-    noted: list[Any] = []
-    worker = getattr(executor, "driver_worker", None)
-    runner = getattr(getattr(worker, "worker", None), "model_runner", None)
-    graphs = getattr(runner, "cudagraph_manager", None)
-    if graphs is not None:  # model runner V2
-        graphs.run_fullgraph = _noting(noted, graphs.run_fullgraph)
-    # Model runner V1 with graphs of whole steps.
-    captured = getattr(getattr(runner, "model", None), "concrete_aclgraph_entries", {})
-    for described, entry in captured.items():
-        entry.aclgraph.replay = _noting(noted, entry.aclgraph.replay, described)
-    return noted
-
-
-def _noting(noted: list[Any], run: Callable[..., Any], *what: Any) -> Callable[..., Any]:
-    """``run``, each of whose calls is noted: ``what`` it stands for, or its arguments."""
-
-    def noting(*arguments: Any) -> Any:
-        noted.extend(what or arguments)
-        return run(*arguments)
-
-    return noting
-
-
 def _metrics(llm: Any) -> dict[str, Any]:
     found = {}
     for metric in llm.get_metrics():
@@ -292,7 +268,8 @@ def _execute(scenario: Scenario) -> Result:
     llm = LLM(**scenario.engine_arguments())
     core = llm.llm_engine.engine_core.engine_core
     proposals = recorded_proposals.begin(llm, scenario)
-    target_replays = _note_target_replays(core.model_executor) if scenario.graphs else []
+    target_replays = graph_replays.of_target(core.model_executor)
+    host_replays = graph_replays.of_host_proposals(core.model_executor)
     forcer = PreemptionForcer(core.scheduler) if scenario.force_preemption else None
     seeds: list[int | None] = [*scenario.seeds] or [None] * len(scenario.prompts)
     sampling = [
@@ -324,7 +301,7 @@ def _execute(scenario: Scenario) -> Result:
         accepted_per_position=[int(count) for count in per_position],
         proposals=proposals(),
         layers=_layers(llm),
-        draft_replays=replays["replays"],
+        draft_replays=replays["replays"] + len(host_replays),
         draft_passes=replays["passes"],
         draft_waits=replays["host_waits"],
         target_replays=len(target_replays),

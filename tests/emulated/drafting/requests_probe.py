@@ -11,7 +11,7 @@ import sys
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
-from tests.support import engine, recorded_proposals
+from tests.support import engine, graph_replays, recorded_proposals
 
 
 def sampling_of(request):
@@ -70,7 +70,7 @@ def main(asked):
     scheduler = llm.llm_engine.engine_core.engine_core.scheduler
     pool = scheduler.kv_cache_manager.block_pool
     # Of graphs with adapters.
-    replays = engine._note_target_replays(llm.llm_engine.engine_core.engine_core.model_executor)
+    replays = graph_replays.of_target(llm.llm_engine.engine_core.engine_core.model_executor)
     free = pool.get_num_free_blocks()
     if in_workers:
         llm.collective_rpc("record_proposals")
