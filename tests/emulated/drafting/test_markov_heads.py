@@ -33,10 +33,12 @@ def test_proposals_and_acceptance_are_those_of_plain_loops(k):
 
 
 def test_vllm_ascends_own_proposals_on_v2_over_planned_caches():
-    """No speculator of ours serves the method there; caches and windows are ours."""
+    """No speculator of ours serves the method there; caches, windows and backends are ours."""
     sizes = (4, 16)
     result = assert_reference(*PAIR, 3, RUNNER_V2, graphs="FULL_DECODE_ONLY", capture_sizes=sizes)
     assert result.draft_replays > 5
+    drafting = [row["name"] for row in result.layers if row["role"] == "draft"]
+    assert len(drafting) == 2, "options of the draft apply to no layer"
 
 
 def test_every_draft_token_without_graphs_and_behind_prefix_hits():
