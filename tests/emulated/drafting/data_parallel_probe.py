@@ -12,7 +12,7 @@ import sys
 
 
 def run_rank(asked, rank, answers, everyone_is_done):
-    from tests.support import engine, graph_replays, recorded_proposals
+    from tests.support import engine, recorded_proposals
 
     variables = {"RANK": rank, "RANK_LOCAL": rank, "SIZE": len(asked["ranks"])}
     variables |= {"MASTER_IP": "127.0.0.1", "MASTER_PORT": asked["port"]}
@@ -27,9 +27,6 @@ def run_rank(asked, rank, answers, everyone_is_done):
 
     llm = LLM(**asked["engine"])
     new_proposals = recorded_proposals.since_last_asked(llm)
-    # Of an engine core in a process of its own, nothing is noted here.
-    core = getattr(llm.llm_engine.engine_core, "engine_core", None)
-    host_replays = graph_replays.of_host_proposals(getattr(core, "model_executor", None))
     tokens, proposals = [], []
     for case in asked["ranks"][rank]:
         sampling = SamplingParams(
@@ -47,7 +44,7 @@ def run_rank(asked, rank, answers, everyone_is_done):
         "tokens": tokens,
         "proposals": [dataclasses.asdict(proposal) for proposal in proposals],
         "layers": llm.collective_rpc("attention_layers")[-1],
-        "replays": llm.collective_rpc("draft_replays")[-1]["replays"] + len(host_replays),
+        "replays": llm.collective_rpc("draft_replays")[-1]["replays"],
         "drafts": counters["vllm:spec_decode_num_drafts"],
         "accepted": counters["vllm:spec_decode_num_accepted_tokens_per_pos"],
     }
