@@ -88,15 +88,15 @@ bool is_freed(const Block& block) {
   return block.owners == 0;
 }
 
-void poison(Block* block) {
+void fill(Block* block, int byte) {
   // Adopted memory may have an owner on the host still.
   if (!block->adopted || block->adopted.use_count() == 1) {
-    std::memset(block->data, kPoison, block->size);
+    std::memset(block->data, byte, block->size);
   }
 }
 
-void poison(Range range) {
-  std::memset(range.data, kPoison, range.size);
+void poison(Block* block) {
+  fill(block, kPoison);
 }
 
 // Takes one owner from a block; without owners it leaves the device. The lock is held.
@@ -228,6 +228,8 @@ c10::DataPtr allocate_block(size_t bytes, c10::DeviceIndex device) {
   if (tape != nullptr) {
     // An index that is not computed at capture is a valid one then.
     std::memset(data.get(), 0, size);
+  } else if (settings().fresh_fill != kLeaveAsItIs) {
+    std::memset(data.get(), settings().fresh_fill, size);
   }
   return data;
 }
@@ -294,16 +296,17 @@ bool is_block_of_tape(const void* address, int64_t tape) {
 }
 
 void poison_blocks_of(int64_t tape) {
+  const int byte = settings().captured_fill;
   std::lock_guard<std::mutex> lock(memory().mutex);
   for (const auto& [address, block] : memory().blocks) {
     if (block->born_in == tape) {
-      poison(block);
+      fill(block, byte);
     }
   }
   for (const auto& [id, pool] : memory().pools) {
     if (pool->tape == tape) {
       for (const auto& [data, size] : pool->tape_ranges) {
-        poison({const_cast<char*>(data), size});
+        std::memset(const_cast<char*>(data), byte, size);
       }
     }
   }

@@ -17,9 +17,6 @@
 
 namespace emulated_npu {
 
-// Fills memory whose content nobody may rely on.
-constexpr int kPoison = 0xFF;
-
 // Memory of `bytes`, charged to the device: from the pool of the current stream's capture, whose
 // fresh memory reads as zeros while capturing, or from the host.
 c10::DataPtr allocate_block(size_t bytes, c10::DeviceIndex device);

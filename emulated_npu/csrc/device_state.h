@@ -15,10 +15,18 @@ constexpr c10::DeviceType kDeviceType = c10::DeviceType::PrivateUse1;
 // Upper bound of the device count, so that per-device state can stand in fixed arrays.
 constexpr int kMaxDevices = 64;
 
+// Fills memory whose content nobody may rely on: NaN, and -1 as an integer.
+constexpr int kPoison = 0xFF;
+constexpr int kLeaveAsItIs = -1;
+
+// The fills are bytes for memory that nothing was written to yet: what is handed out, and what was
+// handed out in a capture, when that ends.
 struct Settings {
   int device_count = 1;
   int64_t memory_bytes = 0;  // limit of one device
   bool strict = false;       // refuse operands on mixed devices
+  int fresh_fill = kLeaveAsItIs;
+  int captured_fill = kPoison;
 };
 
 // Written once by initialize(), before any tensor of the device exists.

@@ -25,7 +25,9 @@ void initialize(int64_t device_count, int64_t memory_bytes, bool strict) {
   TORCH_CHECK(
       memory_bytes > 0, "the memory of an emulated device is ", memory_bytes,
       " bytes; it must be positive");
-  settings() = {static_cast<int>(device_count), memory_bytes, strict};
+  settings().device_count = static_cast<int>(device_count);
+  settings().memory_bytes = memory_bytes;
+  settings().strict = strict;
   register_with_torch();
 }
 
@@ -71,6 +73,11 @@ void set_strict(bool strict) {
   settings().strict = strict;
 }
 
+void set_fills(int64_t fresh, int64_t captured) {
+  settings().fresh_fill = static_cast<int>(fresh);
+  settings().captured_fill = static_cast<int>(captured);
+}
+
 }  // namespace
 
 // Kernels are given with the definition, for all dispatch keys at once: they must not pass through
@@ -78,6 +85,7 @@ void set_strict(bool strict) {
 TORCH_LIBRARY(emulated_npu, library) {
   library.def("initialize(int device_count, int memory_bytes, bool strict) -> ()", &initialize);
   library.def("set_strict(bool strict) -> ()", &set_strict);
+  library.def("set_fills(int fresh, int captured) -> ()", &set_fills);
   library.def("cpu_alias(Tensor tensor) -> Tensor", &cpu_alias_to_run);
   library.def("npu_alias(Tensor tensor, int device=-1) -> Tensor", &npu_alias_on);
   library.def("default_generator(int device) -> Generator?", &default_generator_of);

@@ -201,6 +201,28 @@ FAULTS = _register(
     )
 )
 
+CHANCE, NAN, ZERO, UNDEFINED = "chance", "nan", "zero", "undefined"
+
+
+def _parse_unwritten(text: str) -> str:
+    if text not in (CHANCE, NAN, ZERO, UNDEFINED):
+        raise ValueError(text)
+    return text
+
+
+UNWRITTEN = _register(
+    Variable(
+        PREFIX + "UNWRITTEN",
+        CHANCE,
+        f"{CHANCE}, {NAN}, {ZERO} or {UNDEFINED}",
+        "What memory holds before anything is written to it: whatever the host left there, NaN "
+        "(and -1), or zeros. With undefined it is NaN, and so are rows that operators leave "
+        "undefined; else these are zeros.",
+        _parse_unwritten,
+        str,
+    )
+)
+
 
 def unknown_variables(environment: Mapping[str, str] | None = None) -> list[str]:
     """One message for each ``EMULATED_NPU_*`` variable that is set but does not exist."""

@@ -21,6 +21,7 @@ from emulated_npu.operators.requirements import (
     require_same_dtype,
     require_shape,
 )
+from emulated_npu.unwritten import undefined
 
 NO_LIMIT = 1e-8
 """A swiglu_limit up to this one limits nothing."""
@@ -63,7 +64,7 @@ def grouped_matmul_swiglu_quant_weight_nz_tensor_list(
     multiplied, and output_offset (m,) float32.
     """
     output, scale = _swiglu_quant(x, weight, weight_scale, x_scale, group_list, swiglu_limit)
-    return output, scale, torch.zeros(x.shape[0])
+    return output, scale, undefined(torch.empty(x.shape[0]))
 
 
 def _swiglu_quant(
@@ -75,8 +76,8 @@ def _swiglu_quant(
     limit: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     rows, columns = x.shape[0], weight[0].shape[1] // 2
-    output = x.new_zeros((rows, columns))
-    scale = torch.zeros(rows)
+    output = undefined(x.new_empty((rows, columns)))
+    scale = undefined(torch.empty(rows))
     for group, (start, end) in enumerate(pairwise([0, *group_list.tolist()])):
         if end > start:
             part = slice(start, end)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from emulated_npu import counters, faults, variables
+from emulated_npu import counters, faults, unwritten, variables
 from emulated_npu.call_place import calling_place
 from emulated_npu.device import memory
 from emulated_npu.device.devices import device_count
@@ -46,6 +46,7 @@ def _load() -> Any:
 def initialize(settings: EmulatorSettings) -> None:
     """Register the device with PyTorch. Once per process, before its first tensor."""
     _load().initialize(settings.devices, settings.memory_bytes, settings.strict)
+    _load().set_fills(*unwritten.fills())
     _connect_callbacks()
     counters.attach_device(_DeviceCounters())
 

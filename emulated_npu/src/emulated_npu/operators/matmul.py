@@ -19,6 +19,7 @@ from emulated_npu.operators.requirements import (
     require_same_dtype,
     require_shape,
 )
+from emulated_npu.unwritten import undefined
 
 CUMULATIVE, COUNT = 0, 1
 INNER_LIMIT = 65536
@@ -100,7 +101,8 @@ def npu_grouped_matmul(
     )
     assert group_list is not None
     rows, weights = x[0], _weight_of_group(weight)
-    result = rows.new_zeros((rows.shape[0], weights[0].shape[-1]), dtype=output_dtype or rows.dtype)
+    shape = rows.shape[0], weights[0].shape[-1]
+    result = undefined(rows.new_empty(shape, dtype=output_dtype or rows.dtype))
     start = 0
     for group, size in enumerate(_group_sizes(group_list, group_list_type)):
         part = slice(start, start + size)

@@ -19,6 +19,7 @@ from emulated_npu.operators.requirements import (
     require_rank,
     require_shape,
 )
+from emulated_npu.unwritten import undefined
 
 CUMULATIVE, COUNT, KEY_VALUE = 0, 1, 2
 GATHER_INDEX, SCATTER_INDEX = 0, 1
@@ -122,7 +123,7 @@ def _quantise_rows(
 
 
 def _pad_rows(rows: torch.Tensor, num_rows: int) -> torch.Tensor:
-    padded = rows.new_zeros((num_rows, *rows.shape[1:]))
+    padded = undefined(rows.new_empty((num_rows, *rows.shape[1:])))
     padded[: rows.shape[0]] = rows
     return padded
 
