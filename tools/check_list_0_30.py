@@ -119,7 +119,7 @@ EMULATED = (
     # A draft with experts in step with another rank's, eagerly and from graphs.
     f"{RANKS}::test_ranks_of_v2_start_where_vllm_traces",
     f"{RANKS}::test_stages_of_v2_draft_as_those_of_v1_do",
-    f"{RANKS}::test_ranks_are_idle_in_turn[gpt_oss-gpt_oss_draft-draft_model-2-v2]",
+    f"{RANKS}::test_rows_of_no_request_reach_nobody[v2]",
     f"{RANKS}::test_ranks_are_idle_in_turn_in_graphs[gpt_oss-gpt_oss_draft-draft_model-2-v2]",
     "tests/emulated/runner_v2/test_ranks.py::test_two_ranks_of_tensor_parallelism[graphs]",
     f"{V2_SHARES}::test_a_dense_draft_for_mla[graphs]",
@@ -204,6 +204,7 @@ EMULATED = (
     "[gpt_oss-gpt_oss_eagle3-eagle3-gpt_oss-1-v2]",
     # Traced by Dynamo: on two ranks and, on model runner V2, over two stages.
     f"{TRACED}::test_on_two_ranks[eagle3-v1]",
+    f"{TRACED}::test_on_two_ranks[filled-up-v2]",
     f"{TRACED}::test_over_two_stages[draft_model-v2]",
     # All defaults at once, and tokens that ranks share out.
     f"{ALL_DEFAULTS}[windows]",

@@ -70,6 +70,8 @@ EMULATED = {
         ),
         "--deselect=tests/emulated/models/test_longcat_flash.py"
         "::test_experts_without_matrices_count_once_for_all_ranks",
+        # On 0.23.0 they reached nobody before it was mended, by chance.
+        f"--deselect={RANKS}::test_rows_of_no_request_reach_nobody",
         # In graphs, as another draft with experts and one without; eagerly, the split head stays.
         f"--deselect={RANKS}::test_ranks_are_idle_in_turn_in_graphs"
         "[deepseek_v3_mtp-deepseek_v3_mtp-mtp-1-v1]",
@@ -204,9 +206,10 @@ EMULATED = {
         # Plain latents of weights that tell scales of them: with a layer that drafts they stay.
         "--deselect=tests/emulated/drafting/test_eight_bit_latents.py::test_a_dense_draft",
         f"--deselect={EIGHT_BITS}::test_sparse_target_of_8_bits_with_bfloat16_draft",
-        # Traced: a head on two ranks stays, and draft models and heads of other tests. Stages are
-        # traced on 0.30.0rc2.
+        # Traced: a draft model on two ranks that share experts stays, and draft models and heads of
+        # other tests. Stages, and a head on two ranks, are traced on 0.30.0rc2.
         f"--deselect={TRACED}::test_on_one_device",
+        f"--deselect={TRACED}::test_on_two_ranks[eagle3-v1]",
         f"--deselect={TRACED}::test_on_two_ranks[draft_model-v1]",
         f"--deselect={TRACED}::test_on_two_ranks[experts-v1]",
         f"--deselect={TRACED}::test_over_two_stages",

@@ -34,7 +34,7 @@ from mkv_ascend.adapters.common.kv_cache.planned_caches import (
     plan_caches,
     served_plan,
 )
-from mkv_ascend.adapters.common.padded_tokens import cover_padding
+from mkv_ascend.adapters.common.padded_tokens import cover_padding, cover_rows
 from mkv_ascend.adapters.common.patches import (
     accepted_tokens,
     auxiliary_states,
@@ -312,8 +312,10 @@ class MkvModelRunner(NPUModelRunner):
         plan, batch = self._target_pass, self.input_batch
         name_rows(self, kwargs, HOST.least_drafts)
         cover_padding(self, kwargs)
+        rows = kwargs.get("num_tokens_padded") or kwargs["num_tokens"]
         if plan is None or kwargs.get("ubatch_slices") is not None:
-            return super()._build_attention_metadata(*args, **kwargs)
+            metadata, common = super()._build_attention_metadata(*args, **kwargs)
+            return cover_rows(self.vllm_config, metadata, rows), common
         whole = self.kv_cache_config, self.attn_groups, batch.block_table
         self.kv_cache_config, self.attn_groups = plan.config, plan.attention_groups
         batch.block_table = plan.tables
@@ -323,7 +325,8 @@ class MkvModelRunner(NPUModelRunner):
             self.kv_cache_config, self.attn_groups, batch.block_table = whole
         requests = kwargs["num_reqs"]
         lengths = self.seq_lens[: kwargs.get("num_reqs_padded") or requests]
-        return plan.complete(metadata, requests, lengths), common
+        metadata = plan.complete(metadata, requests, lengths)
+        return cover_rows(self.vllm_config, metadata, rows), common
 
     @override(VERIFY_STEPS)
     def _update_full_graph_params_if_needed(self, *args: Any, **kwargs: Any) -> None:

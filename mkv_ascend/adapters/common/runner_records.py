@@ -15,14 +15,17 @@ TARGET_METADATA = record(
     "before capture vllm-ascend runs dummy verify steps in the state of a decode, except "
     "for mtp: layers with sinks then count one query per request and refuse the rest; real "
     "verify steps are in the state of a chunk. And tokens that 0.30.0rc2 adds, so that ranks which "
-    "share tokens out have as many each, belong to no request: memory that attention writes "
-    "nothing to reaches tokens of requests.",
+    "share tokens out have as many each, belong to no request, nor do those that fill a step up to "
+    "the size of its pieces of graphs: memory that attention writes nothing to reaches tokens of "
+    "requests through experts of other ranks.",
     until="vllm-ascend leaves the draft's groups out, builds once per distinct need, "
-    "_dummy_run takes the state of a verify step, and enable_sp() knows the runner's configuration",
+    "_dummy_run takes the state of a verify step, enable_sp() knows the runner's configuration, "
+    "and rows of no request reach nobody",
     test=(
         "tests/emulated/drafting/test_drafting_cost.py"
         "::test_the_targets_pass_costs_what_it_costs_without_a_draft",
         "tests/emulated/drafting/test_shared_tokens.py",
+        "tests/emulated/graphs/test_traced_drafts.py",
     ),
 )
 

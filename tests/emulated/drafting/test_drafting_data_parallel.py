@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import engine, hosts, programs, reference
+from tests.support.emulation import ON_EMULATOR
 from tests.support.loop_judgement import REFERENCE_OF, drafter_of
 from tests.support.pairs import TIES, assert_greedy, scenario, text_prompts
 from tests.support.ports import free_port
@@ -122,6 +123,14 @@ def test_experts_spread_over_the_ranks(runner):
     draft, spread = PAIRS[0], {"enable_expert_parallel": True}
     results = run_and_judge(*draft, runner, "FULL_DECODE_ONLY", **spread)
     assert results[0]["replays"] == results[1]["replays"] > 4
+
+
+@pytest.mark.skipif(not ON_EMULATOR, reason="has memory hold NaN that nothing was written to")
+@each_runner
+def test_rows_of_no_request_reach_nobody(runner):
+    """Ranks run as many rows in each pass; what attention would not write reaches other ranks."""
+    memory = {"EMULATED_NPU_UNWRITTEN": "nan"}
+    run_and_judge(*PAIRS[0], {**runner, **memory}, enable_expert_parallel=True)
 
 
 @each_runner

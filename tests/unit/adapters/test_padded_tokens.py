@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """When a request of padding stands for tokens of no request; engines show why it must.
 
-``tests/emulated/drafting/test_shared_tokens.py`` has these engines.
+``tests/emulated/drafting/test_shared_tokens.py`` and ``graphs/test_traced_drafts.py`` have these
+engines.
 """
 
 import sys
+from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from mkv_ascend.adapters.common import padded_tokens
 
@@ -56,3 +60,70 @@ def test_tokens_of_no_request_get_one(shares, mla, asked, requests, monkeypatch)
     padded_tokens.cover_padding(runner, given)
     assert given == {"num_reqs": 1, **asked, **({} if requests is None else {"num_reqs_padded": 2})}
     assert runner.query_start_loc.np.tolist() == ([0, 3, 4, 0] if requests else [0, 3, 0, 0])
+
+
+@dataclass
+class Dense:
+    """vllm-ascend's metadata of dense layers, as far as requests of padding change it."""
+
+    attn_state: Any = field(default_factory=lambda: SimpleNamespace(name="ChunkedPrefill"))
+    actual_seq_lengths_q: list[int] = field(default_factory=lambda: [2, 3])
+    seq_lens: torch.Tensor = field(default_factory=lambda: torch.tensor([7, 9]))
+    seq_lens_list: list[int] = field(default_factory=lambda: [7, 9])
+    block_tables: torch.Tensor = field(default_factory=lambda: torch.tensor([[4, 5], [6, 0]]))
+
+
+def config_of(*, shares_experts=True, shares_keys=1):
+    parallel = SimpleNamespace(
+        enable_expert_parallel=shares_experts,
+        decode_context_parallel_size=shares_keys,
+        prefill_context_parallel_size=1,
+    )
+    return SimpleNamespace(parallel_config=parallel)
+
+
+@pytest.fixture
+def dense(monkeypatch):
+    host = SimpleNamespace(AscendMetadata=Dense)
+    monkeypatch.setitem(sys.modules, "vllm_ascend.attention.attention_v1", host)
+
+
+@pytest.mark.parametrize(
+    ("state", "ends"), [("ChunkedPrefill", [2, 3, 6]), ("DecodeOnly", [2, 3, 4, 5, 6])]
+)
+@pytest.mark.usefixtures("dense")
+def test_rows_behind_the_requests_get_one_of_padding(state, ends):
+    """One for each row of a decode, whose requests have one token each; layers may share it."""
+    given, other = Dense(SimpleNamespace(name=state)), SimpleNamespace(actual_seq_lengths_q=[2])
+    metadata = {"layers.0": given, "layers.1": given, "layers.2": other, "layers.3": None}
+    made = padded_tokens.cover_rows(config_of(), metadata, 6)
+    assert list(made) == list(metadata)
+    shared, added = made["layers.0"], len(ends) - 2
+    assert made["layers.1"] is shared
+    assert made["layers.2"] is other
+    assert shared.actual_seq_lengths_q == ends
+    assert shared.seq_lens_list == shared.seq_lens.tolist() == [7, 9, *[1] * added]
+    assert shared.block_tables.tolist() == [[4, 5], [6, 0], *[[0, 0]] * added]
+    # What other passes may read stays as it was.
+    assert given.actual_seq_lengths_q == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("config", "rows"),
+    [
+        (config_of(), 3),
+        (config_of(shares_experts=False), 6),
+        # Lengths of a rank's share of the keys are kept elsewhere.
+        (config_of(shares_keys=2), 6),
+    ],
+)
+@pytest.mark.usefixtures("dense")
+def test_nothing_is_added_where_nothing_is_read(config, rows):
+    metadata = Dense()
+    assert padded_tokens.cover_rows(config, {"layers.0": metadata}, rows)["layers.0"] is metadata
+
+
+@pytest.mark.usefixtures("dense")
+def test_metadata_of_parts_of_a_batch_is_left_alone():
+    parts = [{"layers.0": Dense()}]
+    assert padded_tokens.cover_rows(config_of(), parts, 6) is parts

@@ -16,6 +16,7 @@ from vllm_ascend.ascend_forward_context import _EXTRA_CTX
 
 from mkv_ascend.adapters.common import pipeline
 from mkv_ascend.adapters.common.drafting.pass_context import PassContext
+from mkv_ascend.adapters.common.padded_tokens import cover_rows
 from mkv_ascend.drafting.draft import Builder, DraftBuffers, HiddenStates, Metadata, PassBatch
 from mkv_ascend.drafting.groups import DraftGroups
 
@@ -34,6 +35,8 @@ class AscendDraft:
     _contexts: contextlib.ExitStack
     _batch: PassBatch | None = None
     """Of the proposal that runs; dummy passes, which all have the same rows, have none."""
+    _rows = 0
+    """Of the pass that runs."""
 
     def __init__(self, proposer: Any, buffers: DraftBuffers) -> None:
         self._proposer = proposer
@@ -97,6 +100,8 @@ class AscendDraft:
     @contextlib.contextmanager
     def running(self, metadata: Metadata | None, batch: PassBatch) -> Iterator[None]:
         """See ``Draft``."""
+        self._rows = batch.input_rows
+        metadata = self._covered(metadata)
         with contextlib.ExitStack() as contexts:
             contexts.enter_context(self._passes.running(self._proposer, metadata, batch))
             self._contexts, self._batch = contexts, batch
@@ -109,14 +114,22 @@ class AscendDraft:
         """See ``Draft``."""
         context: Any = get_forward_context()
         context.moe_layer_index = 0
-        context.attn_metadata = metadata
+        context.attn_metadata = self._covered(metadata)
 
     def begin_later_passes(self, rows: int, requests: int) -> None:
         """See ``Draft``."""
         if self._batch is not None and self.fits_each_pass():
             batch = replace(self._batch, rows=rows, input_rows=rows)
             self._contexts.enter_context(self._passes.running(self._proposer, None, batch))
+        self._rows = rows
         _EXTRA_CTX.num_tokens, _EXTRA_CTX.num_accept_tokens = rows, requests
+
+    def _covered(self, metadata: Metadata | None) -> Metadata | None:
+        """Have rows written that a pass has only because another rank's has as many."""
+        if metadata is None or not self.runs_in_step():
+            return metadata
+        covered: Metadata = cover_rows(self._proposer.vllm_config, metadata, self._rows)
+        return covered
 
     def forward(self, rows: int, positions: torch.Tensor | None = None) -> HiddenStates:
         """See ``Draft``."""

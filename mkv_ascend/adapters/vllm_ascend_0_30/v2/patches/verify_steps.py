@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mkv_ascend.adapters.common.padded_tokens import cover_rows
 from mkv_ascend.adapters.common.target_graphs import for_updates, state_of
 from mkv_ascend.adapters.patching import patch, replaced
 
@@ -22,9 +23,14 @@ PREPARED = "vllm_ascend.worker.v2.model_states.default:AscendModelState.prepare_
     why="A verify step has K + 1 tokens per request. vllm-ascend captures it as a decode of one "
     "token, which the operator for sinks refuses; and where a captured launch of MLA is given this "
     "step's lengths, it knows of K + 1 tokens for the methods eagle, eagle3 and mtp alone, and of "
-    "the largest K alone where K follows the load.",
-    until="vllm-ascend looks at the number of tokens",
-    test="tests/emulated/runner_v2/test_graphs.py",
+    "the largest K alone where K follows the load. And what fills a step up to the size of its "
+    "pieces of graphs belongs to no request: memory that attention writes nothing to reaches "
+    "tokens of requests through experts of other ranks.",
+    until="vllm-ascend looks at the number of tokens, and rows of no request reach nobody",
+    test=(
+        "tests/emulated/runner_v2/test_graphs.py",
+        "tests/emulated/graphs/test_traced_drafts.py",
+    ),
 )
 def update_for_verify_steps(
     original: Any, manager: Any, backend: Any, graph: Any, *args: Any
@@ -42,4 +48,5 @@ def update_for_verify_steps(
 @update_for_verify_steps.also(target=PREPARED)
 def _with_the_state_of_a_chunk(original: Any, state: Any, batch: Any, *args: Any, **kw: Any) -> Any:
     batch.attn_state = state_of(batch.attn_state, int(batch.num_scheduled_tokens.max()))
-    return original(state, batch, *args, **kw)
+    metadata = original(state, batch, *args, **kw)
+    return cover_rows(state.vllm_config, metadata, batch.num_tokens_after_padding)
