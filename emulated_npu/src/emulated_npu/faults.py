@@ -136,7 +136,8 @@ class FaultInjector:
             self._counts[key] = self._counts.get(key, 0) + 1
         for fault in list(self._waiting):
             since = self._counts.get(fault.operator, 0) - fault.launch
-            if fault.operator in (name, ANY) and since >= 0:
+            # A process that starts gets its title late.
+            if fault.operator in (name, ANY) and since >= 0 and fault.process in _title():
                 if since >= fault.times - 1:
                     self._waiting.remove(fault)
                 self._do(fault, name)
@@ -192,12 +193,10 @@ class FaultInjector:
             return
         self._seen, self._counts = changed, {}
         try:
-            found = read(self._path)
+            self._waiting = read(self._path)
         except FaultError as error:
             print(f"emulated NPU: no faults: {error}", file=sys.stderr, flush=True)
-            found = []
-        title = _title()
-        self._waiting = [fault for fault in found if fault.process in title]
+            self._waiting = []
 
 
 @contextlib.contextmanager

@@ -41,17 +41,19 @@ class MkvWorker(ascend_worker.NPUWorker):
 
     @override(graph_memory.GRAPH_MEMORY)
     def determine_available_memory(self) -> int:
-        """As vllm-ascend's, less what graphs will take."""
-        return graph_memory.left_by_graphs(
-            self,
-            super().determine_available_memory,
-            lambda: int(self.model_runner.profile_cudagraph_memory()),
-        )
+        """As vllm-ascend's, less what graphs will take; ends as ``execute_model`` does."""
+        with ending_unheard(self, starting=True):
+            return graph_memory.left_by_graphs(
+                self,
+                super().determine_available_memory,
+                lambda: int(self.model_runner.profile_cudagraph_memory()),
+            )
 
     @override(OURS)
     def compile_or_warm_up_model(self) -> Any:
         """As vllm-ascend's; then say what this worker serves, and count from now on."""
-        return start_up.warm_up(self, super().compile_or_warm_up_model)
+        with ending_unheard(self, starting=True):
+            return start_up.warm_up(self, super().compile_or_warm_up_model)
 
     @override(OURS)
     def execute_model(self, scheduler_output: Any) -> Any:

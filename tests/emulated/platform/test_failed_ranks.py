@@ -4,13 +4,16 @@
 The other rank waits for it in a collective. vLLM would wait for that one, for minutes.
 """
 
+import json
+
 import pytest
 
 from reliability import served
 from reliability.fault_cases import DRAFT_WRITES, MEMORY, Case
 from reliability.fault_running import FaultyServer
-from tests.support import hosts
+from tests.support import engine, hosts
 from tests.support.emulation import ON_EMULATOR
+from tests.support.pairs import scenario
 
 pytestmark = [
     pytest.mark.slow,
@@ -48,3 +51,18 @@ def test_each_request_is_answered_or_fails_at_once(tmp_path, runner, operator, o
     assert verdict.requests.get("failed", 0) > 0
     log = "".join(path.read_text(errors="replace") for path in tmp_path.glob("*.log"))
     assert "rank 1 has failed, and ends" in log
+
+
+def test_a_start_ends_where_one_rank_fails_in_it(tmp_path):
+    """In the pass that measures memory: the other rank waits in a collective, and is read first."""
+    faults = tmp_path / "faults.json"
+    fault = {"operator": "npu_rms_norm", "launch": 2, "fault": "memory", "process": "Worker_TP1"}
+    faults.write_text(json.dumps([fault]))
+    case = scenario(
+        "llama_target",
+        engine={"tensor_parallel_size": 2},
+        environment={"EMULATED_NPU_FAULTS": str(faults)},
+    )
+    # What the other rank says when the process of this one has ended.
+    with pytest.raises(engine.EngineFailedError, match="Connection closed by peer"):
+        engine.run(case)

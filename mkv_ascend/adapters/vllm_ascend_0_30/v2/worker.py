@@ -82,7 +82,8 @@ class MkvWorkerV2(NPUWorker):
     @override(OURS)
     def compile_or_warm_up_model(self) -> Any:
         """As vllm-ascend's; then say what this worker serves, and count from now on."""
-        return start_up.warm_up(self, super().compile_or_warm_up_model)
+        with ending_unheard(self, starting=True):
+            return start_up.warm_up(self, super().compile_or_warm_up_model)
 
     @override(OURS)
     def sleep(self, level: int = 1) -> None:
@@ -191,9 +192,10 @@ class MkvWorkerV2(NPUWorker):
 
     @override(graph_memory.GRAPH_MEMORY)
     def determine_available_memory(self) -> int:
-        """As vllm-ascend's, less what graphs will take."""
+        """As vllm-ascend's, less what graphs will take; ends as ``execute_model`` does."""
         available = super().determine_available_memory
-        return graph_memory.left_by_graphs(self, available, self._measure_graphs)
+        with ending_unheard(self, starting=True):
+            return graph_memory.left_by_graphs(self, available, self._measure_graphs)
 
     def _measure_graphs(self) -> int:
         """Bytes that graphs will take, as vLLM's model runner V2 measures it."""
