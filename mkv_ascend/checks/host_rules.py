@@ -57,5 +57,8 @@ class HostRules:
     windows_in_blocks: bool = False
     """Whether layers of drafts of mask tokens may have windows; else vLLM's class leaves them
     out."""
+    options_beat_variables: bool = False
+    """Whether what ``--additional-config`` says of ``enable_flashcomm1`` stands against its
+    variable; else either switches it on."""
     unserved_families: tuple[UnservedFamily, ...] = ()
     """Families that the host refuses or serves wrongly."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -73,6 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     from mkv_ascend.checks.judging import judge
     from mkv_ascend.checks.refusal import RefusedError
     from mkv_ascend.checks.served import served
+    from mkv_ascend.checks.variables import with_variables
     from mkv_ascend.commands.check_devices import devices_of, split_emulate
     from mkv_ascend.commands.serve_arguments import CommandError, read_command
 
@@ -85,7 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
     except (CommandError, UnknownRunnerError, envs.EnvironmentVariableError) as error:
         return _say_unreadable(str(error), arguments.json)
     try:
-        facts, unplanned = judge(engine, device, rules(), runner)
+        asked = with_variables(engine, os.environ, rules())
+        facts, unplanned = judge(asked, device, rules(), runner)
     except RefusedError as error:
         return _say_refused(error.refusals, arguments.json)
     return _say_served(served(facts, unplanned), facts_models(facts), arguments.json)

@@ -36,6 +36,7 @@ RULES = HostRules(
     counts_batches_in_flight=False,
     short_convolution="conv",
     delta_attention_drafts=False,
+    options_beat_variables=True,
     # Of the types that are planned by numbers alone.
     configurations_as_code=frozenset({"mimo_v2_flash"}),
     # patch/worker/patch_gqa_c8.py

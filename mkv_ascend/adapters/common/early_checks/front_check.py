@@ -63,6 +63,7 @@ def check(arguments: Any) -> bool:
     from mkv_ascend.checks.judging import judge
     from mkv_ascend.checks.model_folders import names_without_folder
     from mkv_ascend.checks.refusal import RefusedError
+    from mkv_ascend.checks.variables import with_variables
 
     engine = asked_of(arguments)
     absent = names_without_folder(engine)
@@ -72,7 +73,7 @@ def check(arguments: Any) -> bool:
     host = adapter()
     runner = runner_of(os.environ, host.RUNNERS)
     try:
-        judge(engine, devices(), host.RULES, runner)
+        judge(with_variables(engine, os.environ, host.RULES), devices(), host.RULES, runner)
     except RefusedError as error:
         refuse(error)
     return True

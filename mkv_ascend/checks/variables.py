@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of vllm-ascend that environment variables set, too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mkv_ascend.checks.host_rules import HostRules
+
+__all__ = ["FLASHCOMM1", "with_variables"]
+
+FLASHCOMM1 = "VLLM_ASCEND_ENABLE_FLASHCOMM1"
+"""Says the same as ``enable_flashcomm1`` of ``--additional-config``."""
+OPTION = "enable_flashcomm1"
+
+
+def with_variables(
+    engine: Mapping[str, Any], environment: Mapping[str, str], rules: HostRules
+) -> Mapping[str, Any]:
+    """The options of a command, with what a variable says as if an option had said it.
+
+    Args:
+        engine: by the names of vLLM's ``EngineArgs``.
+        environment: of the command.
+        rules: of the host that would run it.
+    """
+    given = engine.get("additional_config")
+    additional = {} if given is None else given
+    if not isinstance(additional, Mapping) or not _is_on(environment.get(FLASHCOMM1, ""), rules):
+        return engine
+    if rules.options_beat_variables and OPTION in additional:
+        return engine
+    return {**engine, "additional_config": {**additional, OPTION: True}}
+
+
+def _is_on(text: str, rules: HostRules) -> bool:
+    """As the host reads it: one takes whole numbers and ends with others, one 1 and true."""
+    if not rules.options_beat_variables:
+        return text.strip().lower() in ("1", "true")
+    try:
+        return bool(int(text))
+    except ValueError:
+        return False
