@@ -232,6 +232,7 @@ def ranks_of_draft(facts: ServeFacts) -> Iterator[Refusal]:
     if speculation is None or asked is None or asked == facts.tensor_parallel:
         return
     if asked == 1 and speculation.method != "draft_model":
+        yield from _whole_experts(facts)
         return
     possible = f"{facts.tensor_parallel}" + (
         "" if speculation.method == "draft_model" else ", or 1: the head whole on every rank"
@@ -261,6 +262,24 @@ def length_of_draft(facts: ServeFacts) -> Iterator[Refusal]:
         f"max_model_len of --speculative-config is {asked!r}",
         "a whole number" + (f" from 1 to {most}, which both models have" if most else " from 1 on"),
         "correct it, or leave it out",
+    )
+
+
+def _whole_experts(facts: ServeFacts) -> Iterator[Refusal]:
+    """A head with experts, whole on each rank.
+
+    On model runner V1 vllm-ascend builds the head for one rank and runs it among all of the
+    target's, which add up what experts give. On V2 it builds the head for all ranks anyway.
+    """
+    draft = facts.draft
+    if draft is None or not draft.num_experts or facts.runner == "v2":
+        return
+    yield Refusal(
+        "draft-ranks",
+        f"draft_tensor_parallel_size is 1, and the draft {draft.name} has {draft.num_experts} "
+        f"experts: each of {facts.tensor_parallel} ranks would add what all of its experts give",
+        f"{facts.tensor_parallel}, the ranks of the target",
+        "leave draft_tensor_parallel_size out",
     )
 
 

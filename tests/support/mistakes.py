@@ -281,6 +281,14 @@ DRAFTS = (
         "4",
         *spec("{eagle3-8x128}", method="eagle3", draft_tensor_parallel_size=2),
     ),
+    one(
+        "head with experts on one rank",
+        "draft-ranks",
+        "{Qwen3-Next-80B-A3B}",
+        "-tp",
+        "2",
+        *spec(None, method="mtp", draft_tensor_parallel_size=1),
+    ),
     one("draft too long", "draft-length", LLAMA, *spec(DRAFT, max_model_len=10**9)),
     one(
         "experts of the draft alone",
