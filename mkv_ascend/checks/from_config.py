@@ -133,6 +133,10 @@ def _refuse_what_vllm_reads(asked: Asked) -> None:
             raise NotFromNumbersError(f"{name} is {value!r}, which only vLLM can read")
     if parse_config(asked.additional).kv_cache.draft_dtype is not None:
         raise NotFromNumbersError("kv_cache.draft_dtype is given, which only vLLM can read")
+    if (asked.speculative or {}).get("kv_cache_dtype") not in (None, "auto"):
+        raise NotFromNumbersError(
+            "kv_cache_dtype of --speculative-config is given, which only vLLM can read"
+        )
 
 
 def _refuse_other_sizes(layers: Sequence[NamedLayer], environment: Environment) -> None:

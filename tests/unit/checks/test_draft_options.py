@@ -180,6 +180,17 @@ def test_two_dtypes_of_a_drafts_cache(models: dict[str, str]) -> None:
     assert "draft-dtype" not in refused({**engine, "speculative_config": draft}, EQUAL_PAGES)
 
 
+@pytest.mark.parametrize(("dtype", "planned"), [("auto", True), ("bfloat16", False)])
+def test_no_plan_is_told_without_the_dtype_of_the_drafts_cache(
+    dtype: str, planned: bool, models: dict[str, str]
+) -> None:
+    """An engine gives the draft a cache of it, whose layers may be others' size."""
+    draft = {"model": models["llama-draft"], "num_speculative_tokens": 3, "kv_cache_dtype": dtype}
+    engine = {"model": models["Llama-3.1-8B"], "speculative_config": draft}
+    _, unplanned = judge(engine, WITH_FLASH, EQUAL_PAGES)
+    assert ("kv_cache_dtype of --speculative-config" not in unplanned) == planned
+
+
 @pytest.mark.parametrize("rules", [SHARED, EQUAL_PAGES])
 def test_drafts_where_ranks_share_sequences_are_ours(
     rules: HostRules, models: dict[str, str]
