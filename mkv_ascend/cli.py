@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
+import select
 import sys
 from collections.abc import Sequence
 
@@ -40,6 +42,8 @@ DISTRIBUTIONS = {
 """Module -> what pip is to install for it, where the names differ."""
 
 EXIT_MODULE_MISSING = 2
+EXIT_READER_LEFT = 141
+"""What shells report of a program that SIGPIPE has ended."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -63,7 +67,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parsed = build_parser().parse_args(arguments)
     try:
-        return int(parsed.run(parsed))
+        status = int(parsed.run(parsed))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        if not _reader_left():
+            raise
+        # Python flushes once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_READER_LEFT
     except ModuleNotFoundError as error:
         name = (error.name or "").partition(".")[0]
         if name in ("", "mkv_ascend", "emulated_npu"):
@@ -73,6 +85,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"pip install {DISTRIBUTIONS.get(name, name)}\n"
         )
         return EXIT_MODULE_MISSING
+
+
+def _reader_left() -> bool:
+    """Whether nobody reads what is printed any more, as behind ``| head``."""
+    output = select.poll()
+    output.register(sys.stdout, 0)
+    return bool(output.poll(0))
 
 
 if __name__ == "__main__":
