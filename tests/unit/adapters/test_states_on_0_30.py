@@ -136,9 +136,11 @@ def first_chunk(config):
 
 def refusal_of(config, *, states_kept=True):
     """What is said of these limits, beside a group that hits do not read; None if nothing is."""
-    from vllm.v1.kv_cache_interface import MambaSpec
+    from vllm.v1.kv_cache_interface import MambaSpec, UniformTypeKVCacheSpecs
 
-    kept = MambaSpec(block_size=BLOCK, shapes=((4, 4),), dtypes=(torch.float32,))
+    layer = MambaSpec(block_size=BLOCK, shapes=((4, 4),), dtypes=(torch.float32,))
+    # Groups describe each of their layers.
+    kept = UniformTypeKVCacheSpecs(block_size=BLOCK, kv_cache_specs={"a layer": layer})
     specs = [
         kept if states_kept else SimpleNamespace(block_size=BLOCK, prefix_cacheable=True),
         SimpleNamespace(block_size=16, prefix_cacheable=False),

@@ -59,12 +59,13 @@ def refuse_steps_that_wait(config: VllmConfig, specs: Sequence[KVCacheSpec]) -> 
     Raises:
         ValueError: no step would take a token of a prompt longer than a block.
     """
-    from vllm.v1.kv_cache_interface import MambaSpec
+    from vllm.v1.kv_cache_interface import MambaSpec, iter_layer_specs
 
     if config.cache_config.mamba_cache_mode != "align" or config.speculative_config is None:
         return
-    if not any(isinstance(spec, MambaSpec) for spec in specs):  # The mode was asked for in vain.
-        return
+    of_layers = (one for spec in specs for one in iter_layer_specs(spec))
+    if not any(isinstance(spec, MambaSpec) for spec in of_layers):
+        return  # The mode was asked for in vain.
     hit = [spec.block_size for spec in specs if spec.prefix_cacheable]
     block, scheduler = min(hit, default=0), config.scheduler_config
     step = scheduler.max_num_scheduled_tokens or scheduler.max_num_batched_tokens
