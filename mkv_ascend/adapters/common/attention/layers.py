@@ -26,7 +26,7 @@ from vllm.v1.attention.backend import AttentionType
 
 from mkv_ascend.adapters.common.attention import draft_window, selection_inputs
 from mkv_ascend.adapters.common.attention.backends import backend_class, bound_to
-from mkv_ascend.adapters.common.attention.building import ModelBeingBuilt, current_model
+from mkv_ascend.adapters.common.attention.building import current_model
 from mkv_ascend.adapters.common.attention.records import BACKEND_PER_LAYER, WINDOW
 from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.common.patches import value_head_size
@@ -104,7 +104,7 @@ def _initialise(
             choice.backend,
             model,
             casts_to_cache=casts,
-            windows_ahead=choice.request.kind is Kind.SLIDING_WINDOW and _may_see_ahead(model),
+            windows_ahead=choice.request.kind is Kind.SLIDING_WINDOW and model.role is Role.DRAFT,
         )
     else:
         backend = bound_to(given, model)
@@ -116,15 +116,6 @@ def _initialise(
     value_head_size.size_the_output(layer, choice.request.name)
     for change in _of_this_host:
         change(layer)
-
-
-def _may_see_ahead(model: ModelBeingBuilt) -> bool:
-    """Whether rows of the model's layers may see those behind them, as metadata will say.
-
-    vLLM 0.30.0 tells it of a draft that vllm-ascend's own speculator builds, too.
-    """
-    attention = get_current_vllm_config().attention_config
-    return model.role is Role.DRAFT or getattr(attention, "use_non_causal", False)
 
 
 _signature = functools.cache(inspect.signature)
