@@ -41,10 +41,8 @@ FIRST_RANK = f"{RANK}0"
 """Titles of processes of ranks."""
 WRITES_OF_DENSE = {"0.23": "_npu_reshape_and_cache", "0.30": "npu_scatter_pa_kv_cache"}
 """vllm-ascend's version -> operator that writes the keys of dense layers, and not those of MLA."""
-DRAFT_WRITES = WRITES_OF_DENSE.get(".".join(installed().split(".")[:2]), "")
-"""That operator on this host: it writes the keys of a dense draft, and not of an MLA target.
-
-Empty on a host that no adapter serves, where no command runs."""
+DRAFT_WRITES = WRITES_OF_DENSE[".".join(installed().split(".")[:2])]
+"""That operator on this host: it writes the keys of a dense draft, and not of an MLA target."""
 MOST_WRITES = 300
 """About half of what the requests of a case launch of it."""
 

@@ -269,15 +269,17 @@ def _whole_experts(facts: ServeFacts) -> Iterator[Refusal]:
     """A head with experts, whole on each rank.
 
     On model runner V1 vllm-ascend builds the head for one rank and runs it among all of the
-    target's, which add up what experts give. On V2 it builds the head for all ranks anyway.
+    target's, which add up what experts give. On V2 it builds the head for all ranks anyway. A
+    configuration with experts does not always say whether the layers that draft have them, too.
     """
     draft = facts.draft
     if draft is None or not draft.num_experts or facts.runner == "v2":
         return
     yield Refusal(
         "draft-ranks",
-        f"draft_tensor_parallel_size is 1, and the draft {draft.name} has {draft.num_experts} "
-        f"experts: each of {facts.tensor_parallel} ranks would add what all of its experts give",
+        f"draft_tensor_parallel_size is 1, and {draft.name} has {draft.num_experts} experts: where "
+        f"layers that draft have them, each of {facts.tensor_parallel} ranks adds what all experts "
+        "give",
         f"{facts.tensor_parallel}, the ranks of the target",
         "leave draft_tensor_parallel_size out",
     )

@@ -65,8 +65,8 @@ def backend_class(
 
     Args:
         casts_to_cache: whether the cache has another plain dtype than the model.
-        windows_ahead: whether the layers have a sliding window, in a model whose rows may see
-            those behind them.
+        windows_ahead: whether they are layers of a draft with a sliding window, whose rows may
+            see those behind them.
 
     Raises:
         ImportError: the entry's class or a library it needs is not installed.
