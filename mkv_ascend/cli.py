@@ -9,6 +9,7 @@ earliest, so that ``--help`` is quick and works anywhere.
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import select
@@ -44,6 +45,9 @@ DISTRIBUTIONS = {
 EXIT_MODULE_MISSING = 2
 EXIT_READER_LEFT = 141
 """What shells report of a program that SIGPIPE has ended."""
+EXIT_NO_SPACE = 1
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+"""Of a disk or a quota that is full."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -73,8 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         if not _reader_left():
             raise
-        # Python flushes once more at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_no_more()
         return EXIT_READER_LEFT
     except ModuleNotFoundError as error:
         name = (error.name or "").partition(".")[0]
@@ -85,6 +88,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"pip install {DISTRIBUTIONS.get(name, name)}\n"
         )
         return EXIT_MODULE_MISSING
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        _print_no_more()
+        where = error.filename or "what it prints or writes"
+        sys.stderr.write(f"mkv-ascend {parsed.command_name}: {where}: {error.strerror}\n")
+        return EXIT_NO_SPACE
+
+
+def _print_no_more() -> None:
+    """Drop what is not printed yet: Python flushes once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _reader_left() -> bool:
