@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mkv_ascend.checks.about_draft_options import has_own_proposer
-from mkv_ascend.checks.block_layers import which_have_windows
+from mkv_ascend.checks.block_layers import which_have_windows, window_size
 from mkv_ascend.checks.facts import ServeFacts
 from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.checks.refusal import Refusal
@@ -69,6 +69,15 @@ def windows_in_blocks(facts: ServeFacts) -> Iterator[Refusal]:
             "runner V1",
             "model runner V2",
             "set VLLM_USE_V2_MODEL_RUNNER=1",
+        )
+    elif not window_size(draft.text):
+        yield Refusal(
+            "dflash",
+            f"{have} of a size that its config.json does not say: there is neither swa_window_size "
+            "in dflash_config nor sliding_window, which Qwen3's class reads beside "
+            "use_sliding_window alone",
+            "windows of a size",
+            "write swa_window_size into dflash_config",
         )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-__all__ = ["BLOCK_CLASSES", "which_have_windows", "window_of_each_layer"]
+__all__ = ["BLOCK_CLASSES", "which_have_windows", "window_of_each_layer", "window_size"]
 
 SLIDING = "sliding_attention"
 BLOCK_CLASSES = frozenset({"DFlashDraftModel", "Qwen3DSparkModel"})
@@ -33,8 +33,19 @@ def which_have_windows(text: Values) -> frozenset[bool]:
 def window_of_each_layer(text: Values, layers: int) -> list[int]:
     """Tokens that each of these layers sees, 0 where it sees all."""
     kinds, in_all = _windows(text)
-    size = int(_options(text).get("swa_window_size") or text.get("sliding_window") or 0)
+    size = window_size(text)
     return [size if slides or in_all else 0 for slides in (kinds or [False] * layers)[:layers]]
+
+
+def window_size(text: Values) -> int:
+    """Tokens that layers with a window see; 0 where the configuration does not say."""
+    size = _options(text).get("swa_window_size")
+    return int(size or (0 if _is_taken_away(text) else text.get("sliding_window") or 0))
+
+
+def _is_taken_away(text: Values) -> bool:
+    """Whether transformers' class of Qwen3 drops the size: by default it does."""
+    return text.get("model_type") == "qwen3" and not text.get("use_sliding_window")
 
 
 def _options(text: Values) -> Mapping[str, Any]:

@@ -158,6 +158,10 @@ CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
         "Llama-3.1-8B",
         {"num_hidden_layers": 1, "dflash_config": {"use_swa": True, "swa_window_size": 512}},
     ),
+    "endless-windows-head": (
+        "Llama-3.1-8B",
+        {"num_hidden_layers": 1, "dflash_config": {"use_swa": True}},
+    ),
     "mixed-head": (
         "Llama-3.1-8B",
         {

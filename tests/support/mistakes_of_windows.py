@@ -20,6 +20,17 @@ IN_BLOCKS = (
 )
 """Of a host whose class of such drafts leaves windows out."""
 
+WITHOUT_A_SIZE = (
+    one(
+        "dflash with windows of no size",
+        "dflash",
+        LLAMA,
+        *spec("{endless-windows-head}", method="dflash"),
+        says="of a size that its config.json does not say",
+    ),
+)
+"""Of another host."""
+
 WINDOWS = (
     one("window of no draft", "draft-window", LLAMA, *WINDOW, says="no draft with a KV cache"),
     one(
@@ -46,7 +57,7 @@ WINDOWS = (
         *WINDOW,
         says="of their own config.json alone",
     ),
-    *(IN_BLOCKS if not hosts.ADAPTER.RULES.windows_in_blocks else ()),
+    *(WITHOUT_A_SIZE if hosts.ADAPTER.RULES.windows_in_blocks else IN_BLOCKS),
     one(
         "dflash with windows and without",
         "dflash",

@@ -162,6 +162,28 @@ def test_windows_that_only_options_of_the_block_ask_for(
     assert "dflash" not in codes(on_v2)
 
 
+@pytest.mark.parametrize(
+    ("changes", "is_said"),
+    [
+        ({}, False),
+        ({"sliding_window": 64}, False),
+        ({"sliding_window": 64, "use_sliding_window": True}, True),
+        ({"sliding_window": 64, "model_type": "llama"}, True),
+        ({"dflash_config": {"use_swa": True, "swa_window_size": 64}}, True),
+    ],
+)
+def test_windows_without_a_size(
+    models: dict[str, str], tmp_path: Path, changes: dict[str, Any], is_said: bool
+) -> None:
+    head = Path(dspark_head(models, tmp_path, "Qwen3DSparkModel"))
+    config = json.loads((head / "config.json").read_text())
+    bare = {"model_type": "qwen3", "dflash_config": {"use_swa": True}, "sliding_window": None}
+    (head / "config.json").write_text(json.dumps(config | bare | changes))
+    draft = {"model": str(head), "num_speculative_tokens": 3, "method": "dspark"}
+    found = refused({"model": models["Llama-3.1-8B"], "speculative_config": draft}, EQUAL_PAGES)
+    assert ("does not say" in found.get("dflash", "")) is not is_said
+
+
 def codes(facts: ServeFacts) -> dict[str, str]:
     """Code -> what is said of these facts."""
     return {found.code: str(found) for found in refusals(facts)}
