@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 
-ADAPTERS = "mkv_ascend/adapters"
+PACKAGE, ADAPTERS = "mkv_ascend", "adapters"
 
 
 class OutOfDateError(ValueError):
@@ -20,16 +20,17 @@ class OutOfDateError(ValueError):
 
 @dataclass(frozen=True)
 class Fault:
-    """A wrong line in an adapter.
+    """A wrong line of ours, most of them in an adapter.
 
     Attributes:
         name: of its own, which stays when lines move.
-        file: in ``mkv_ascend/adapters``.
+        file: in the folder ``room``.
         text: what is replaced; it occurs once in the file.
         instead: what stands there then.
         wrong: what goes wrong, in one sentence.
         tests: for pytest, those that ought to notice; the cheapest first.
         host: of tools/hosts.py, on which the tests run.
+        room: the folder of ``mkv_ascend`` that the file is in.
         same: why the fault changes nothing that could be noticed; then no test is run.
     """
 
@@ -40,12 +41,13 @@ class Fault:
     wrong: str
     tests: tuple[str, ...] = ()
     host: str = "0.23"
+    room: str = ADAPTERS
     same: str = ""
 
     @property
     def path(self) -> str:
         """Of the file, in the clone."""
-        return f"{ADAPTERS}/{self.file}"
+        return f"{PACKAGE}/{self.room}/{self.file}"
 
     @property
     def test_files(self) -> tuple[str, ...]:

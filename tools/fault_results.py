@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fault import ADAPTERS, Fault
+from fault import ADAPTERS, PACKAGE, Fault
 from mutation_results import CAUGHT, SURVIVES, UNKNOWN
 
 SAME = "does the same"
@@ -99,12 +99,13 @@ class Results:
 
 
 def table_of(verdicts: Mapping[Fault, str]) -> str:
-    """A row for each folder of adapters, and one for all."""
+    """A row for each folder of adapters and each other room, and one for all."""
     columns = (CAUGHT, SURVIVES, BROKEN, UNKNOWN, SAME)
     counts: dict[str, Counter[str]] = {}
     for fault, outcome in verdicts.items():
         folder = str(Path(fault.file).parent)
-        for row in (ADAPTERS if folder == "." else folder, "all"):
+        in_adapters = fault.room == ADAPTERS and folder != "."
+        for row in (folder if in_adapters else f"{PACKAGE}/{fault.room}", "all"):
             counts.setdefault(row, Counter())[outcome] += 1
     counts["all"] = counts.pop("all")
     titles = ("folder", *columns, "share caught")

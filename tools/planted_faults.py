@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plant faults in the adapters, one at a time, and see whether the tests that ought to notice do.
+"""Plant faults in our code, one at a time, and see whether the tests that ought to notice do.
 
     .venv/bin/python tools/planted_faults.py                      go on where the last run stopped
     .venv/bin/python tools/planted_faults.py --only gdn_rows.py   those of a file, or of this name

@@ -65,6 +65,11 @@ def test_every_fault_can_be_planted_and_has_its_tests() -> None:
     assert check(planted_faults.FAULTS, planted_faults.ROOT) == []
 
 
+def test_a_fault_lies_in_an_adapter_or_in_another_room() -> None:
+    assert FAULT.path == f"{ADAPTER}/adapters/bounds.py"
+    assert replace(FAULT, room="ops").path == f"{ADAPTER}/ops/bounds.py"
+
+
 def test_lists_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
     listed = {"name": "a", "file": "b.py", "text": ["one", "two"], "instead": "", "wrong": "c"}
     (tmp_path / "b.json").write_text(json.dumps([{**listed, "same": "nobody asks"}]))
@@ -192,6 +197,8 @@ def test_a_copy_follows_the_clone(clone: Path, tmp_path: Path) -> None:
     (place / FAULT.path).write_text("a fault of a run that was killed")
     (place / f"{TESTS}/test_gone.py").write_text("")
     (clone / f"{TESTS}/test_new.py").write_text("")
+    for root in (place, clone):
+        (root / ".hypothesis").mkdir()
     unchanged = (place / f"{TESTS}/test_bounds.py").stat().st_mtime
     assert make_workplace(clone, tmp_path / "0.23") == place
     assert (place / FAULT.path).read_text() == SOURCE
@@ -265,11 +272,13 @@ def test_a_table_counts_by_folder_and_in_all() -> None:
         replace(FAULT, name="c", file="v2/b.py"): SURVIVES,
         replace(FAULT, name="d", file="v2/b.py"): SAME,
         replace(FAULT, name="e", file="v2/b.py"): BROKEN,
+        replace(FAULT, name="f", file="v2/b.py", room="ops"): CAUGHT,
     }
     assert table_of(verdicts).splitlines()[2:] == [
         "| mkv_ascend/adapters | 1 | 0 | 0 | 0 | 0 | 100.0% |",
         "| v2 | 1 | 1 | 1 | 0 | 1 | 50.0% |",
-        "| all | 2 | 1 | 1 | 0 | 1 | 66.7% |",
+        "| mkv_ascend/ops | 1 | 0 | 0 | 0 | 0 | 100.0% |",
+        "| all | 3 | 1 | 1 | 0 | 1 | 75.0% |",
     ]
 
 
