@@ -52,3 +52,21 @@ def test_a_replay_counts_on_from_the_positions_of_its_own_step() -> None:
         wanted = axes[:, [1, 3, 3]] + 1
         wanted[:, live:] = 0
         assert [each.tolist() for each in refreshed.positions] == [wanted.tolist()]
+
+
+def test_lengths_of_a_replay_are_those_of_live_requests_and_none_of_padding() -> None:
+    """Without a shift the first pass has a row more for each request, which is one key more."""
+    none: Any = None
+    for shift in (True, False):
+        sizes = Sizes(later_passes=2, max_requests=4, max_tokens=16, max_model_len=64, shift=shift)
+        plan = DraftPlan(sizes, [torch.zeros(4, 8, dtype=torch.int32)], [8])
+        plan.next_positions[:2] = torch.tensor([9, 20], dtype=torch.int32)
+        later = plan.plan_later(4, 2)
+        plan.copy_lengths(later)
+        target: Any = SimpleNamespace(host_lengths=torch.tensor([10, 21]))
+        more = int(not shift)
+        assert Planner(none, plan, none).lengths(target, 2, later) == [
+            [10 + more, 21 + more, 0, 0],
+            [11, 22, 0, 0],
+            [12, 23, 0, 0],
+        ]

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from mkv_ascend.drafting.counts import Eager
 from mkv_ascend.drafting.draft import TargetOutput
-from mkv_ascend.drafting.recurrent_groups import RecurrentGroup, RecurrentGroups
+from mkv_ascend.drafting.recurrent_groups import RecurrentGroup, RecurrentGroups, TargetRows
 from tests.unit.drafting.fake_engine import Case, Engine
-from tests.unit.drafting.fake_recurrent import RecurrentBuilder
+from tests.unit.drafting.fake_recurrent import Built, RecurrentBuilder
 
 
 def test_rows_of_the_engine_are_the_first_rows_in_the_order_asked_for() -> None:
@@ -40,3 +42,25 @@ def test_no_graph_serves_a_batch_in_which_one_request_begins(begins: int) -> Non
     assert engine.graphs.graph_for(target) is Eager.DRAFT_PREFILL
     lengths[begins] = each + 1
     assert not isinstance(engine.graphs.graph_for(target), Eager)
+
+
+def test_a_replay_rebuilds_the_metadata_of_each_layer_from_its_groups_table() -> None:
+    """Layers of a group share one, and groups that differ in their table alone have one builder."""
+    layers = (("layers.0", "layers.2"), ("layers.1", "layers.3"))
+    groups = [
+        RecurrentGroup(index, RecurrentBuilder(), names, list) for index, names in enumerate(layers)
+    ]
+    tables = [torch.arange(begin, begin + 12, dtype=torch.int32).view(4, 3) for begin in (1, 101)]
+    states = RecurrentGroups(groups, tables, requests=4, speculative=2)
+    states._target_rows = TargetRows(torch.zeros(4).bool(), torch.ones(4), torch.ones(4))
+    none: Any = None
+    before = Built(torch.zeros(4).bool(), torch.zeros(4).bool(), torch.zeros(4, 3), none)
+    metadata = dict.fromkeys((*layers[0], *layers[1]), before)
+    for column in (0, 1):
+        rebuilt: Any = states.rebuild_metadata(metadata, column)
+        assert rebuilt.keys() == metadata.keys()
+        for names, table in zip(layers, tables, strict=True):
+            assert [rebuilt[name].table.tolist() for name in names] == [
+                table[:, column:].tolist()
+            ] * 2
+            assert all((rebuilt[name].ones is None) == bool(column) for name in names)

@@ -134,11 +134,12 @@ def check_batch(batch: PassBatch, step: object, ranks: torch.Tensor) -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("shares", [True, False])
+@pytest.mark.parametrize(("shares", "on_device"), [(True, 0), (False, 0), (False, 2)])
 def test_builders_know_the_step_and_the_rows_of_other_ranks(
-    kind: str, shares: bool, monkeypatch: pytest.MonkeyPatch
+    kind: str, shares: bool, on_device: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = Engine(Case(kind, K, (4, 8), (shares,) * 2, (False,) * 2), seed=3)
+    case = Case(kind, K, (4, 8), (shares,) * 2, (False,) * 2, on_device=on_device)
+    engine = Engine(case, seed=3)
     step, ranks = object(), torch.tensor([8, 4])
     add_to_each_step(engine, common=step)
     build, indices = FakeBuilder.build, []
