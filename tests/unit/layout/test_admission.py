@@ -16,8 +16,8 @@ from mkv_ascend.layout.admission import (
     never_held,
     require_one_request,
 )
-from mkv_ascend.layout.grouping import Grouping, GroupingOptions, group_layers
-from mkv_ascend.layout.retention import Request
+from mkv_ascend.layout.grouping import Group, Grouping, GroupingOptions, group_layers
+from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +28,17 @@ def grouping() -> Grouping:
 def test_blocks_that_no_request_holds_are_named() -> None:
     assert never_held(0) == "1 block being vLLM's own"
     assert never_held(2) == ("1 block being vLLM's own, 2 asked for beside states but never taken")
+
+
+def test_blocks_that_must_be_free_are_needed_beside_those_that_are_held() -> None:
+    states = Retention(RetentionKind.STATE, 1, extra_blocks=3, asked_blocks=2)
+    retentions = (Retention(RetentionKind.ALL), states)
+    groups = tuple(
+        Group((str(retention.kind),), 128, 4, has_draft=False, retention=retention)
+        for retention in retentions
+    )
+    # Four of 512 tokens, four of states, two that must be free, and vLLM's own.
+    assert blocks_needed(groups, Request(512)) == 4 + 4 + 2 + 1
 
 
 def test_one_block_too_small_is_refused_with_the_numbers(grouping: Grouping) -> None:

@@ -216,6 +216,7 @@ def test_a_dtype_of_torch_is_that_of_its_name() -> None:
 
 
 def test_an_alias_is_the_cache_of_its_owner() -> None:
-    groups = [[keys_and_values("owner", 1, 16, block=16, kernel_block=16)]]
+    names = ("first", "owner", "last")
+    groups = [[keys_and_values(name, 1, 16, block=16, kernel_block=16) for name in names]]
     made = materialize(make_plan(groups, aliases={"reader": "owner"}).bind(2), CPU)
     assert made.caches["reader"] is made.caches["owner"]

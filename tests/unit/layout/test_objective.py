@@ -79,3 +79,10 @@ def test_a_limit_of_padding_takes_the_place_of_the_price(
 @pytest.mark.parametrize("objective", list(Objective), ids=str)
 def test_nothing_is_taken_that_has_more_padding_than_the_limit(objective: Objective) -> None:
     assert choose(objective, costs(STEPS[:3]), 0.07) is None
+
+
+def test_requests_fit_beside_vllms_own_block() -> None:
+    cost = Cost(2, 400, NEEDED, block_bytes=100, blocks=4)
+    assert [cost.num_blocks_in(memory) for memory in (0, 99, 950)] == [None, 0, 9]
+    assert [cost.requests_in(memory) for memory in (None, 99, 199, 950)] == [None, 0, 0, 2]
+    assert Cost(2, 400, NEEDED).requests_in(950) is None

@@ -143,6 +143,18 @@ def test_only_layers_whose_kernels_split_blocks_get_others(
     assert group.block_size == block_size
 
 
+def test_layers_of_which_each_rank_keeps_all_keys_keep_their_blocks() -> None:
+    """A block of theirs has the tokens of as many blocks as there are ranks."""
+    whole = keys_and_values("a", 1, 64, block=512, kernel_block=512)
+    whole = replace(whole, tokens_per_block=256)
+    share = keys_and_values("b", 1, 64, block=512, kernel_block=512)
+    layers = CachedLayer(whole, FULL), CachedLayer(share, FULL)
+    options = GroupingOptions(Objective.FEWEST_GROUPS)
+    planned = plan(PlanInputs(layers, REQUEST, 512, options))
+    sizes = {group.layers: group.block_size for group in planned.grouping.groups}
+    assert sizes == {("a",): 256, ("b",): 512}
+
+
 def test_a_given_group_of_rows_that_do_not_fill_a_block_is_refused_by_its_layer() -> None:
     rows = dense("t", Retention(RetentionKind.ALL, tokens_per_row=3))
     with pytest.raises(LayoutError, match=r"layer t: tokens .* of a row: 128 is not a multiple"):

@@ -133,6 +133,10 @@ def test_l3_quantised_latent_and_keys() -> None:
         specs.FullAttentionSpec(128, 8, 128, dtype="int8"), key_dtype="int8", value_dtype="int8"
     )
     assert {dtype for dtype, _ in tensors(keys).values()} == {"int8"}
+    # Bytes alone do not say how they are read.
+    spec = specs.FullAttentionSpec(128, 8, 128, dtype="int8")
+    mixed = layout(spec, key_dtype="float8_e4m3fn", value_dtype="float8_e5m2")
+    assert [dtype for dtype, _ in tensors(mixed).values()] == ["float8_e4m3fn", "float8_e5m2"]
 
 
 ROWS = 128

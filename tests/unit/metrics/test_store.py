@@ -70,6 +70,19 @@ def test_two_writers_of_one_process_do_not_share_a_file(tmp_path: Path) -> None:
     }
 
 
+def test_counts_of_workers_add_up_and_of_gauges_the_latest_is_shown(tmp_path: Path) -> None:
+    """Also one that goes back to what it was."""
+    one, other = Store(tmp_path, COMMON), Store(tmp_path, COMMON)
+    for writer, values in ((other, (4, 5)), (one, (7, 8, 7))):
+        for value in values:
+            writer.set(definitions.DRAFT_GIVEN_UP, value)
+            writer.set(definitions.HOST_READS, value + 1)
+    assert collected(tmp_path) == {
+        (definitions.HOST_READS.name, ("0",)): 6.0 + 8.0,
+        (definitions.DRAFT_GIVEN_UP.name, ("0",)): 7.0,
+    }
+
+
 def test_a_value_must_have_all_labels_of_its_metric(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="zip"):
         Store(tmp_path, COMMON).set(definitions.PROPOSALS, 1, "eager")
