@@ -113,3 +113,47 @@ class _Nothing:
     def __enter__(self) -> None: ...
 
     def __exit__(self, *_: object) -> None: ...
+
+
+class Fused(nn.Module):
+    """As vLLM's drafts of mask tokens: the loader makes one matrix of its layer's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3, bias=False)
+        self.made = 0
+        self._build_fused_kv_buffers()
+
+    def _build_fused_kv_buffers(self) -> None:
+        self.made += 1
+        self.fused = 2 * self.layer.weight.detach()
+
+
+class Outer(nn.Module):
+    """A draft with such layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Fused()
+
+    def load_weights(self, weights: Any) -> None:
+        for _, weight in weights:
+            self.model.layer.weight.data.copy_(weight)
+        self.model._build_fused_kv_buffers()
+
+
+def test_what_a_draft_makes_of_its_weights_is_made_once_where_graphs_read_it(
+    worker: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights come in several parts, and between them it would be made of old ones and new ones."""
+    monkeypatch.setattr(draft_weights, "set_current_vllm_config", lambda _: _Nothing())
+    draft = Outer()
+    fused, made, new = draft.model.fused, draft.model.made, torch.randn(3, 3)
+    draft_weights.aim_at_draft(worker, SimpleNamespace(model=draft))
+    sent = worker.weight_transfer_engine.model
+    sent.load_weights([("layer", new - 1)])
+    sent.load_weights([("layer", new)])
+    assert draft.model.made == made
+    draft_weights.finish(worker)
+    assert draft.model.fused is fused
+    assert torch.equal(fused, 2 * new)

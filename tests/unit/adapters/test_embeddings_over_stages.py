@@ -55,3 +55,18 @@ def test_a_draft_model_keeps_its_own(
     )
     pipeline.share_embeddings(runner, SimpleNamespace(model=draft))
     assert draft.model.embed_tokens.weight.eq(holds).all()
+
+
+def test_a_draft_has_all_layers_while_it_is_built_or_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However VLLM_PP_LAYER_PARTITION shares the target's out."""
+    monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", "1,5")
+    last: Any = SimpleNamespace(world_size=2, is_first_rank=False, is_last_rank=True)
+    monkeypatch.setattr(pipeline.parallel_state, "_PP", last)
+    stage_of = pipeline.distributed_utils.get_pp_indices
+    with pipeline.whole():
+        assert pipeline.distributed_utils.get_pp_indices(6, 1, 2) == (0, 6)
+        group = pipeline.get_pp_group()
+        assert (group.world_size, group.is_first_rank, group.is_last_rank) == (1, True, True)
+    assert pipeline.distributed_utils.get_pp_indices is stage_of
+    assert stage_of(6, 1, 2) == (1, 6)
+    assert pipeline.get_pp_group() is last

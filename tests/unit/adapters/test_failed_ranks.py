@@ -8,12 +8,12 @@ import pytest
 from mkv_ascend.adapters.common import failed_ranks
 
 
-def worker_of(rank, *, backend="mp", tensor=2, stages=1):
+def worker_of(rank, *, backend="mp", tensor=2, prefill=1, stages=1):
     parallel = SimpleNamespace(
         distributed_executor_backend=backend,
         tensor_parallel_size=tensor,
-        prefill_context_parallel_size=1,
-        world_size=tensor * stages,
+        prefill_context_parallel_size=prefill,
+        world_size=tensor * prefill * stages,
     )
     return SimpleNamespace(rank=rank, parallel_config=parallel)
 
@@ -29,6 +29,9 @@ def worker_of(rank, *, backend="mp", tensor=2, stages=1):
         (worker_of(0, stages=2), False, True),
         (worker_of(0, stages=2), True, False),
         (worker_of(1), True, True),
+        # Ranks that share a prompt's tokens are of one stage.
+        (worker_of(0, prefill=2), False, False),
+        (worker_of(2, prefill=2), False, True),
         (worker_of(1, backend="ray"), True, False),
         (worker_of(1, backend="ray"), False, False),
     ],

@@ -109,9 +109,12 @@ def test_a_head_that_keeps_its_own_is_not_warned_of(tmp_path: Path, warnings: li
     assert not warnings
 
 
-def test_a_rank_compares_its_own_rows(tmp_path: Path, warnings: list[str]) -> None:
-    save_file({OF_LAYER: changed(EMBEDDINGS, 200)}, tmp_path / "a.safetensors")
-    for first, last, differs in ((0, 150, False), (150, 300, True)):
+@pytest.mark.parametrize(("from_row", "last_differs"), [(200, True), (VOCABULARY, False)])
+def test_a_rank_compares_its_own_rows(
+    tmp_path: Path, warnings: list[str], from_row: int, last_differs: bool
+) -> None:
+    save_file({OF_LAYER: changed(EMBEDDINGS, from_row)}, tmp_path / "a.safetensors")
+    for first, last, differs in ((0, 150, False), (150, 300, last_differs)):
         target = Model(first, last)
         warn(tmp_path, target, sharing(target, "embed_tokens"))
         assert bool(warnings) == differs
