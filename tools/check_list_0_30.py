@@ -65,6 +65,7 @@ EMULATED = (
     "tests/emulated/drafting/test_windows_in_blocks.py",
     "tests/emulated/drafting/test_symmetric_windows.py",
     "tests/emulated/drafting/test_markov_options.py",
+    "tests/emulated/drafting/test_markov_tokens.py",
     "tests/emulated/drafting/test_target_keys.py",
     f"{EIGHT_BITS}::test_target_of_8_bits_with_bfloat16_draft[graphs-v2]",
     f"{EIGHT_BITS_OF_TARGETS}::test_a_head_on_a_target_of_8_bits[graphs-v2]",
@@ -137,6 +138,7 @@ EMULATED = (
     f"{BEHIND_STAGES}[draft_model-FULL_DECODE_ONLY]",
     f"{STAGES}::test_a_draft_has_all_its_layers_however_the_targets_are_shared_out",
     "tests/emulated/runner_v2/test_loading.py",
+    "tests/emulated/runner_v2/test_parts.py",
     f"{V2_STAGES}::test_tokens_proposals_and_acceptance_are_the_references"
     "[draft_model-FULL_DECODE_ONLY]",
     f"{V2_STAGES}::test_tokens_proposals_and_acceptance_are_the_references[embeddings-None]",

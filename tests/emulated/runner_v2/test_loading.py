@@ -67,10 +67,24 @@ class Attention:
 
 
 @dataclass
+class Cache:
+    cache_dtype: str = "auto"
+
+
+@dataclass
+class Parallel:
+    rank: int = 1
+    of: str = "target"
+
+
+@dataclass
 class Config:
     """What of vLLM's configuration a draft's is made from."""
 
     load_config: LoadConfig
+    cache_config: Cache = field(default_factory=Cache)
+    parallel_config: Parallel = field(default_factory=Parallel)
+    quant_config: Any = "the target's"
     attention_config: Attention = field(default_factory=Attention)
     model_config: Any = field(default_factory=lambda: SimpleNamespace(runner_type="generate"))
     speculative_config: Any = field(
@@ -88,3 +102,27 @@ class Config:
 def test_weights_are_not_loaded_with_ranks_that_have_no_draft(two_stages, asked, used):
     config = make_draft_config(Config(LoadConfig(load_format=asked)))
     assert config.load_config.load_format == used
+
+
+@pytest.mark.parametrize(("asked", "used"), [(None, "auto"), ("int8", "int8")])
+def test_a_draft_has_a_cache_of_its_own_dtype(two_stages, asked, used):
+    given = Config(LoadConfig())
+    given.speculative_config.kv_cache_dtype = asked
+    assert make_draft_config(given).cache_config.cache_dtype == used
+    assert given.cache_config.cache_dtype == "auto"
+
+
+def test_a_draft_model_is_built_on_its_own_rank_from_its_own_configuration(two_stages):
+    given = Config(LoadConfig())
+    speculative = given.speculative_config
+    speculative.method, speculative.draft_parallel_config = "draft_model", Parallel(0, "draft")
+    made = make_draft_config(given)
+    assert made.parallel_config == Parallel(1, "draft")
+    assert made.model_config is speculative.draft_model_config
+    assert made.quant_config is None
+    speculative.method = "eagle"
+    head = make_draft_config(given)
+    # Layers of MLA know by it that they draft.
+    assert head.model_config.runner_type == "draft"
+    assert given.model_config.runner_type == "generate"
+    assert head.quant_config == "the target's"
