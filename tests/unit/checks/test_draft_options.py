@@ -115,6 +115,21 @@ def test_dspark_is_refused_where_vllm_does_not_know_it(
     assert "speculation-method" not in refused(engine, EQUAL_PAGES)
 
 
+@pytest.mark.parametrize(("window", "is_refused"), [(1023, True), (1024, False)])
+def test_a_window_as_long_as_each_request_changes_nothing(
+    models: dict[str, str], window: int, is_refused: bool
+) -> None:
+    """Not even of layers of MLA, which can have none."""
+    name = models["DeepSeek-V2-Lite"]
+    engine: dict[str, Any] = {
+        "model": name,
+        "max_model_len": 1024,
+        "speculative_config": {"model": name, "num_speculative_tokens": 3, "method": "draft_model"},
+        "additional_config": {"mkv_ascend": {"drafting": {"window": window}}},
+    }
+    assert ("draft-window" in refused(engine, SHARED)) is is_refused
+
+
 def test_each_rank_keeps_all_keys_of_a_head_of_dspark(
     models: dict[str, str], tmp_path: Path
 ) -> None:
@@ -131,9 +146,15 @@ def test_each_rank_keeps_all_keys_of_a_head_of_dspark(
     facts = gather(engine, DEVICE, EQUAL_PAGES)
     assert is_replicated(facts)
     assert not is_replicated(replace(facts, runner="v2"))
-    more = {**engine, "decode_context_parallel_size": 16}
-    assert "1024" in refused(more, EQUAL_PAGES)["draft-shares"]
-    assert "draft-shares" not in codes(replace(gather(more, DEVICE, EQUAL_PAGES), runner="v2"))
+    for ranks, said in ((8, None), (9, "1152 tokens, and the operator takes 1024"), (16, "1024")):
+        found = refused({**engine, "decode_context_parallel_size": ranks}, EQUAL_PAGES)
+        assert (said or "") in found.get("draft-shares", "")
+        assert ("draft-shares" in found) == (said is not None)
+    assert "draft-shares" not in codes(
+        replace(
+            gather({**engine, "decode_context_parallel_size": 16}, DEVICE, EQUAL_PAGES), runner="v2"
+        )
+    )
     asked = {**engine, "additional_config": {"mkv_ascend": {"kv_cache": {"replicate_draft": True}}}}
     assert "draft-shares" not in refused(asked, EQUAL_PAGES)
     on_v2 = replace(gather(asked, DEVICE, EQUAL_PAGES), runner="v2")

@@ -16,12 +16,13 @@ import transformers  # noqa: F401 - once, or every plan asks a process of its ow
 from mkv_ascend.adapters import installed as installed_host
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.checks import from_config
+from mkv_ascend.checks.block_sizes import BlockSizes
 from mkv_ascend.checks.host_rules import HostRules
 from mkv_ascend.checks.judging import judge
 from mkv_ascend.checks.planning_inputs import Asked
 from mkv_ascend.checks.refusal import RefusedError
 from mkv_ascend.layout.component import Storage
-from mkv_ascend.layout.kind import Kind
+from mkv_ascend.layout.kind import Kind, Role
 from tests.support.host_checks import DEVICE, EQUAL_PAGES, SHARED, refused
 from tests.support.mistaken_models import CHANGED
 
@@ -289,6 +290,15 @@ def test_a_block_is_asked_for_beside_states_unless_their_manager_is_ours(
     layers = from_config.find(given, rules).inputs.layers
     states = [layer for layer in layers if layer.layout.kind is Kind.MAMBA]
     assert {layer.retention.asked_blocks for layer in states} == {asked}
+    assert {layer.retention.extra_blocks for layer in states} == {3}
+
+
+def test_states_of_a_draft_stand_for_all_of_a_request_beside_hits_too() -> None:
+    sizes = BlockSizes(640, 4096)
+    assert [sizes.tokens_of_states(role) for role in Role] == [4096, 4096]
+    kept = sizes.with_hits_beside_states()
+    tokens = {role: kept.tokens_of_states(role) for role in Role}
+    assert tokens == {Role.TARGET: 640, Role.DRAFT: 4096}
 
 
 @pytest.mark.parametrize(("rules", "name"), [(SHARED, "conv"), (EQUAL_PAGES, "short_conv")])

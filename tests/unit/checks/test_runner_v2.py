@@ -133,6 +133,8 @@ def test_models(
         ("DeepSeek-V3", TARGET, "eagle3", False),
         ("DeepSeek-V3", "DeepSeek-V3", "eagle3", True),
         ("Qwen3-Next-80B-A3B", TARGET, "draft_model", True),
+        ("gemma-3-27b", TARGET, "draft_model", True),
+        ("v4-whole", TARGET, "draft_model", True),
     ],
 )
 def test_models_where_ranks_share_keys(

@@ -127,6 +127,19 @@ def test_how_the_drafts_passes_run(
     assert not any("prefix" in note for note in answer["notes"])
 
 
+@pytest.mark.parametrize(("k", "tokens"), [(14, None), (15, 17)])
+def test_a_first_pass_of_mla_is_captured_while_its_rows_are_decodes(
+    k: int, tokens: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a draft model: the last accepted token, K drafts and the one that was sampled."""
+    name = folder("DeepSeek-V2-Lite")
+    answer = check(capsys, name, *spec(name, k, method="draft_model"), "--max-model-len", "4096")
+    graphs = "captured in full graphs"
+    if tokens is not None:
+        graphs = f"eagerly: a request's {tokens} tokens are a prefill to MLA, whose decodes have 16"
+    assert answer["draft_graphs"] == graphs
+
+
 def test_drafts_where_ranks_share_keys_are_captured_on_one_host(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
