@@ -70,6 +70,11 @@ INSTEAD = {
         "has none)",
         "leave prefill_context_parallel_size out, or the draft",
     ),
+    # vllm-ascend refuses it on V1.
+    "eplb": (
+        "experts that stay where they are, or --enable-eplb without a draft",
+        "leave --enable-eplb out, or the draft",
+    ),
     # The device trims each request's drafts; a proposal is planned from numbers on the host.
     "adaptive_verification": (
         "as many draft tokens for all requests of a step (vLLM's model runner V1 has no adaptive "

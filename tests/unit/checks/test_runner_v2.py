@@ -24,6 +24,7 @@ RULES = installed_host.adapters()[0].RULES
 NOT_ON_V1 = {
     WORDS["several_axes"]: "choose a text-only model of the family",
     WORDS["adaptive_verification"]: "per_batch_size",
+    WORDS["eplb"]: "leave --enable-eplb out",
     WORDS["prefill_context_parallel"]: "leave prefill_context_parallel_size out",
 }
 """What is advised where model runner V1 lacks it too."""
