@@ -15,6 +15,8 @@ from transformers import AutoConfig
 from vllm.model_executor.layers.attention import Attention
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
+from mkv_ascend.adapters.common.attention.derived import derive
+from mkv_ascend.adapters.common.attention.records import WINDOW
 from mkv_ascend.adapters.common.drafting.target_keys import read_keys_of_the_target
 from tests.support import hosts
 
@@ -79,6 +81,18 @@ def test_another_backend_is_refused() -> None:
     """It may arrange its cache otherwise."""
     with pytest.raises(ValueError, match=r"on list, and reads the cache of layers\.0, .* on tuple"):
         wired({"layers.0": Layer(full())}, {"draft.0": Layer(full(), impl=[])})
+
+
+def test_windows_of_drafts_read_the_same_cache() -> None:
+    """On 0.30.0rc2 layers of drafts with windows, and no others, have operators that see ahead."""
+
+    class Implementation:
+        def forward_fused_infer_attention(self) -> None: ...
+
+    members = {"forward_fused_infer_attention": lambda self: None}
+    of_drafts = derive(Implementation, "[window]", members, WINDOW)
+    target = {"layers.0": Layer(window(), impl=Implementation())}
+    assert wired(target, {"draft.0": Layer(window(), impl=of_drafts())}) == {"draft.0": "layers.0"}
 
 
 ON_0_23 = hosts.only_on("vllm_ascend_0_23", "0.30.0rc2 rotates queries alone and has the head")

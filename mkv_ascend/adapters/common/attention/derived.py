@@ -33,3 +33,8 @@ def derive(base: type[Any], label: str, members: dict[str, Any], *records: Recor
     name = f"Mkv{base.__name__}{label}"
     namespace = {**members, "__module__": __name__, "__qualname__": name}
     return types.new_class(name, (base,), exec_body=lambda body: body.update(namespace))
+
+
+def underived(made: type[Any]) -> type[Any]:
+    """The class that ``derive`` was given for ``made``, or ``made`` itself: the host's own."""
+    return next(one for one in made.__mro__ if one.__module__ != __name__)

@@ -11,6 +11,8 @@ from vllm.config import get_layers_from_vllm_config
 from vllm.model_executor.layers.attention import Attention
 from vllm.v1.kv_cache_interface import KVCacheSpec
 
+from mkv_ascend.adapters.common.attention.derived import underived
+
 
 def read_keys_of_the_target(proposer: Any, layers: Mapping[str, Any]) -> None:
     """Let each of the draft's layers read the last layer of the target that keeps such keys.
@@ -40,8 +42,9 @@ def read_keys_of_the_target(proposer: Any, layers: Mapping[str, Any]) -> None:
 
 
 def _refuse_another_backend(name: str, layer: Any, owner_name: str, owner: Any) -> None:
-    # Backends are derived for each model, what they run with a cache is not.
-    ours, theirs = type(layer.impl), type(owner.impl)
+    # The host's class arranges a cache. What is derived from it reads the same: the spec tells its
+    # dtype, and layers of a draft alone have windows that may see ahead.
+    ours, theirs = underived(type(layer.impl)), underived(type(owner.impl))
     if ours is not theirs:
         raise ValueError(
             f"layer {name} of the draft is on {ours.__name__}, and reads the cache of "
