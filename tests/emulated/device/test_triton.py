@@ -228,6 +228,38 @@ def test_vllm_ascends_slot_mapping_kernel() -> None:
     assert slots.cpu().tolist() == expected + [-1] * 7
 
 
+@pytest.mark.parametrize("key_heads", [0, 1])
+def test_vllm_ascends_rotation_in_traced_code(key_heads: int) -> None:
+    """In place, except for what has gaps: a copy. Gemma 4's own head rotates queries alone."""
+    from vllm_ascend.ops.triton.rope import rope_forward_triton
+
+    heads, size, half = 2, 64, 32
+    angles = torch.randn(16, half)
+    table, positions = torch.cat([angles.cos(), angles.sin()], dim=-1), torch.tensor([3, 0, 9])
+    packed = torch.randn(3, (heads + key_heads) * size)
+
+    def rotate(packed: torch.Tensor, table: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        q, k = packed.split([heads * size, key_heads * size], dim=-1)
+        rotated = rope_forward_triton(
+            q.view(3, heads, size),
+            k.view(3, key_heads, size),
+            cos_sin_cache=table,
+            positions=positions,
+            rope_dim=size,
+        )
+        return torch.cat([part + 1 for part in rotated], dim=1)
+
+    given = [value.npu() for value in (packed, table, positions)]
+    before = counters.snapshot()
+    result = torch.compile(rotate, backend="aot_eager", fullgraph=True)(*given)
+    assert (counters.snapshot() - before).launches["triton._triton_rope"] == 1
+    cosines, sines = (part[:, None] for part in table[positions].chunk(2, dim=-1))
+    first, second = packed.view(3, -1, size).chunk(2, dim=-1)
+    turned = torch.cat([first * cosines - second * sines, second * cosines + first * sines], -1)
+    torch.testing.assert_close(result.cpu(), turned + 1)
+    torch.testing.assert_close(given[0].cpu(), packed if key_heads else turned.flatten(1))
+
+
 def test_vllm_ascends_penalties_count_the_drafts_before_a_token() -> None:
     """In plain loops. Its own test has drafts in front of the first row, so it shows nothing.
 

@@ -21,12 +21,17 @@ SPLIT = "fused_qkvzba_split_reshape_cat"
 SPLIT_MODULE = f"vllm_ascend.ops.triton.fla.{SPLIT.removesuffix('_cat')}"
 NORM = "layer_norm_fwd_npu"
 NORM_MODULE = "vllm_ascend.ops.triton.layernorm_gated"
+ROPE = "rope_forward_triton"
+ROPE_MODULE = "vllm_ascend.ops.triton.rope"
 
 SCHEMAS = {
     SPLIT: "(Tensor mixed_qkvz, Tensor mixed_ba, int num_heads_qk, int num_heads_v, int head_qk, "
     "int head_v) -> (Tensor, Tensor, Tensor, Tensor)",
     NORM: "(Tensor x, Tensor weight, Tensor? bias, float eps, Tensor? z, int? group_size, "
     "bool norm_before_gate, bool is_rms_norm) -> (Tensor, Tensor, Tensor)",
+    # Rotates in place.
+    ROPE: "(Tensor(a!) q, Tensor(b!) k, Tensor? cos, Tensor? sin, Tensor? cos_sin_cache, "
+    "Tensor? positions, int rope_dim, bool is_neox_style) -> ()",
 }
 
 # Kept for the life of the process: torch forgets the operators when a Library goes.
@@ -40,6 +45,7 @@ def install() -> None:
     """
     after_import(SPLIT_MODULE, _make_split_opaque)
     after_import(NORM_MODULE, _make_norm_opaque)
+    after_import(ROPE_MODULE, _make_rope_opaque)
 
 
 def _define(name: str, kernel: Callable[..., Any], fake: Callable[..., Any]) -> Any:
@@ -126,3 +132,34 @@ def _shapes_of_norm(
     groups = 1 if group_size is None else columns // group_size
     rstd = x.new_empty(groups * rows, dtype=torch.float32)
     return torch.empty_like(x), rstd.new_empty(0) if is_rms_norm else torch.empty_like(rstd), rstd
+
+
+def _make_rope_opaque(module: ModuleType) -> None:
+    """Layers with queries alone call it in traced code, those with keys in an operator of vLLM."""
+    original = getattr(module, ROPE)
+
+    def kernel(*arguments: Any) -> None:
+        original(*arguments)
+
+    operator = _define(ROPE, kernel, lambda *_: None)
+
+    def rope_forward_triton(
+        q: torch.Tensor,
+        k: torch.Tensor,
+        cos: torch.Tensor | None = None,
+        sin: torch.Tensor | None = None,
+        cos_sin_cache: torch.Tensor | None = None,
+        positions: torch.Tensor | None = None,
+        rope_dim: int = -1,
+        is_neox_style: bool = True,
+        **eight_bit_outputs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        arguments = (cos, sin, cos_sin_cache, positions, rope_dim, is_neox_style)
+        if any(value is not None for value in eight_bit_outputs.values()):
+            return original(q, k, *arguments, **eight_bit_outputs)
+        # The wrapper copies what has gaps, and rotates the copy.
+        q, k = q.contiguous(), k.contiguous()
+        operator(q, k, *arguments)
+        return q, k
+
+    setattr(module, ROPE, rope_forward_triton)
