@@ -11,7 +11,7 @@ from emulated_npu.operators import traced
 from emulated_npu.operators.registry import OperatorArgumentError
 from tests.support import hosts
 
-HIDDEN = 128
+HIDDEN, HALF = 128, 64
 
 
 def calls():
@@ -24,6 +24,7 @@ def calls():
         "npu_clipped_swiglu": (x,),
         "npu_fast_gelu": (x,),
         "npu_rotary_mul": (torch.randn(1, 3, 2, HIDDEN).half().npu(), rope, rope),
+        "npu_mrope": (torch.arange(3).npu(), x, y[:, :HALF].contiguous(), x[:, :HALF], HALF),
         "npu_gemma_rms_norm": (x, weight, 1e-5),
         "npu_add_rms_norm_bias": (x, y, weight, None, 1e-5),
         "npu_rms_norm_cast": (x, weight, 1e-5),

@@ -26,6 +26,8 @@ TRACED = (
     "npu_swiglu",
     "npu_clipped_swiglu",
     "npu_rotary_mul",
+    # Called in traced code for queries alone; else by an operator of vLLM.
+    "npu_mrope",
     "npu_fast_gelu",
     # What vllm-ascend's fusion passes look for in traced graphs, and what they put there instead.
     "npu_dynamic_quant",
