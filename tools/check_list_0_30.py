@@ -204,7 +204,9 @@ EMULATED = (
     "tests/emulated/drafting/test_prefix_hits_of_heads.py"
     "::test_a_shifted_draft_gives_up_one_block_and_is_right"
     "[gpt_oss-gpt_oss_eagle3-eagle3-gpt_oss-1-v2]",
-    # Traced by Dynamo: on two ranks and, on model runner V2, over two stages.
+    # Traced by Dynamo: on two ranks and, on model runner V2, over two stages, and a head that reads
+    # the target's keys.
+    f"{TRACED}::test_on_one_device[queries-v2]",
     f"{TRACED}::test_on_two_ranks[eagle3-v1]",
     f"{TRACED}::test_on_two_ranks[filled-up-v2]",
     f"{TRACED}::test_over_two_stages[draft_model-v2]",

@@ -14,11 +14,10 @@ from benchmarks.matrix import prompts
 from benchmarks.matrix.cells import Cell, K
 from benchmarks.matrix.lookup import look_up_and_verify, proposed_by_lookup
 from tests.support import engine, reference, speculation
+from tests.support.loop_judgement import drafter_of
 from tests.support.reference import DraftProposal
 from tests.support.speculation import SpeculativeOutput
 from tests.support.tiny_models import model_directory
-from tests.support.tiny_models.recipe import AssistantRecipe
-from tests.support.tiny_models.recipes import find_recipe
 
 
 @dataclass
@@ -65,14 +64,7 @@ class Judge:
     def drafter(self) -> speculation.Drafter:
         """What says which draft tokens are right."""
         assert self.cell.draft_model is not None
-        directory = model_directory(self.cell.draft_model)
-        if self.cell.method == "draft_model":
-            return speculation.DraftModel(directory)
-        if self.cell.method in ("dflash", "dspark"):
-            return speculation.DraftBlock(directory, self.target, K)
-        if isinstance(find_recipe(self.cell.draft_model), AssistantRecipe):
-            return speculation.DraftAssistant(directory, self.target)
-        return speculation.DraftHead(directory, self.target)
+        return drafter_of(self.target, self.cell.draft_model, self.cell.method, K)
 
     def requests(self) -> list[list[int]]:
         """Eight prompts whose decoding has no near tie."""

@@ -16,6 +16,8 @@ from tests.support import engine, prompts, reference, speculation
 from tests.support.draft_windows import WindowedDraft
 from tests.support.pairs import assert_greedy, scenario
 from tests.support.tiny_models import model_directory
+from tests.support.tiny_models.recipe import AssistantRecipe
+from tests.support.tiny_models.recipes import find_recipe
 
 NUM_PROMPTS, FEWEST_PROMPTS = 8, 5
 NEW_TOKENS = 28
@@ -66,6 +68,8 @@ def drafter_of(target: Path, draft: str, method: str, k: int) -> speculation.Dra
         return speculation.DraftModel(model_directory(draft))
     if method in ("dflash", "dspark"):
         return speculation.DraftBlock(model_directory(draft), target, k)
+    if isinstance(find_recipe(draft), AssistantRecipe):
+        return speculation.DraftAssistant(model_directory(draft), target)
     return speculation.DraftHead(model_directory(draft), target)
 
 
