@@ -101,6 +101,8 @@ ON_0_23 = hosts.only_on("vllm_ascend_0_23", "0.30.0rc2 rotates queries alone and
 @ON_0_23
 def test_queries_are_rotated_without_keys() -> None:
     """vllm-ascend 0.23.0 takes keys in any case; where there are some, nothing changes."""
+    import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
+
     from mkv_ascend.adapters.vllm_ascend_0_23.attention.shared_keys import rotate_queries_alone
 
     class Rotary(nn.Module):
