@@ -308,7 +308,8 @@ class MkvModelRunner(NPUModelRunner):
             return self._build_of_target(*args, **kwargs)
 
     def _build_of_target(self, *args: Any, **kwargs: Any) -> Any:
-        self.attn_state = state_of(self.attn_state, kwargs["max_query_len"])
+        verifies = self.speculative_config is not None
+        self.attn_state = state_of(self.attn_state, kwargs["max_query_len"], verifies)
         plan, batch = self._target_pass, self.input_batch
         name_rows(self, kwargs, HOST.least_drafts)
         cover_padding(self, kwargs)

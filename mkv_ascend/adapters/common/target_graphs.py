@@ -65,9 +65,21 @@ def for_updates(config: Any, tokens: int | None = None) -> Any:
     return None if config is None else SeveralTokensPerRequest(config, tokens)
 
 
-def state_of(state: AscendAttentionState, max_query_len: int) -> AscendAttentionState:
-    """The attention state of a step; several tokens per request are a chunk, not a decode."""
-    if state is AscendAttentionState.DecodeOnly and max_query_len > 1:
+def state_of(
+    state: AscendAttentionState, max_query_len: int, verifies: bool
+) -> AscendAttentionState:
+    """The attention state of a step; several tokens per request are a chunk, not a decode.
+
+    Without chunked prefill vllm-ascend calls a step of prompts and verified drafts a prefill behind
+    prefix hits, and MLA then takes each request's tokens for one.
+
+    Args:
+        verifies: whether requests verify drafts.
+    """
+    one_token_each = {AscendAttentionState.DecodeOnly}
+    if verifies:
+        one_token_each.add(AscendAttentionState.PrefillCacheHit)
+    if state in one_token_each and max_query_len > 1:
         return AscendAttentionState.ChunkedPrefill
     return state
 

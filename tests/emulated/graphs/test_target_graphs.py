@@ -10,19 +10,22 @@ from vllm_ascend.attention.attention_v1 import AscendAttentionState
 from mkv_ascend.adapters.common.target_graphs import for_updates, state_of
 
 DECODE, CHUNK = AscendAttentionState.DecodeOnly, AscendAttentionState.ChunkedPrefill
+PREFILL = AscendAttentionState.PrefillCacheHit
 
 
 @pytest.mark.parametrize(
-    ("state", "longest", "told"),
+    ("state", "longest", "verifies", "told"),
     [
-        (DECODE, 1, DECODE),
-        (DECODE, 2, CHUNK),  # a verify step of K = 1
-        (DECODE, 5, CHUNK),
-        (AscendAttentionState.PrefillNoCache, 5, AscendAttentionState.PrefillNoCache),
+        (DECODE, 1, True, DECODE),
+        (DECODE, 2, True, CHUNK),  # a verify step of K = 1
+        (DECODE, 5, False, CHUNK),
+        (PREFILL, 5, True, CHUNK),  # verified drafts beside a prompt, without chunked prefill
+        (PREFILL, 5, False, PREFILL),
+        (AscendAttentionState.PrefillNoCache, 5, True, AscendAttentionState.PrefillNoCache),
     ],
 )
-def test_several_tokens_of_a_request_are_a_chunk(state, longest, told):
-    assert state_of(state, longest) is told
+def test_several_tokens_of_a_request_are_a_chunk(state, longest, verifies, told):
+    assert state_of(state, longest, verifies) is told
 
 
 @pytest.mark.parametrize(("tokens", "told"), [(None, 4), (2, 2), (0, 0)])

@@ -21,7 +21,9 @@ PREPARED = "vllm_ascend.worker.v2.model_states.default:AscendModelState.prepare_
     ),
     writes=("attn_state", "speculative_config"),
     why="A verify step has K + 1 tokens per request. vllm-ascend captures it as a decode of one "
-    "token, which the operator for sinks refuses; and where a captured launch of MLA is given this "
+    "token, which the operator for sinks refuses. Without chunked prefill it calls verify steps "
+    "beside a prompt a prefill behind hits, and MLA takes the tokens of each of them for one. And "
+    "where a captured launch of MLA is given this "
     "step's lengths, it knows of K + 1 tokens for the methods eagle, eagle3 and mtp alone, and of "
     "the largest K alone where K follows the load. And what fills a step up to the size of its "
     "pieces of graphs belongs to no request: memory that attention writes nothing to reaches "
@@ -47,6 +49,8 @@ def update_for_verify_steps(
 
 @update_for_verify_steps.also(target=PREPARED)
 def _with_the_state_of_a_chunk(original: Any, state: Any, batch: Any, *args: Any, **kw: Any) -> Any:
-    batch.attn_state = state_of(batch.attn_state, int(batch.num_scheduled_tokens.max()))
+    verifies = state.vllm_config.speculative_config is not None
+    longest = int(batch.num_scheduled_tokens.max())
+    batch.attn_state = state_of(batch.attn_state, longest, verifies)
     metadata = original(state, batch, *args, **kw)
     return cover_rows(state.vllm_config, metadata, batch.num_tokens_after_padding)
