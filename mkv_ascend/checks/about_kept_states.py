@@ -44,6 +44,32 @@ def short_steps(facts: ServeFacts) -> Iterator[Refusal]:
         )
 
 
+def steps_short_of_a_block(facts: ServeFacts) -> Iterator[Refusal]:
+    """Steps that would take a block, but for what they keep for drafts: vLLM 0.30.0's scheduler.
+
+    It takes a chunk back to the end of a block if a step may take a whole block, and does not count
+    what it leaves for drafts (``early_checks/states.py`` of that adapter).
+    """
+    rules, speculation, plan = facts.rules, facts.speculation, facts.plan
+    if rules is None or not rules.hits_beside_states or speculation is None or plan is None:
+        return
+    if not facts.target.recurrent or facts.engine.get("enable_prefix_caching") is False:
+        return
+    block = min(group.block_size for group in plan.grouping.groups)
+    tokens, kept_back = facts.whole("max_num_batched_tokens", 0), speculation.kept_of_each_request
+    step = facts.whole("max_num_scheduled_tokens", tokens) or tokens
+    longest = min(step, facts.whole("long_prefill_token_threshold", 0) or step)
+    if block <= longest and min(longest, tokens - kept_back) < block:
+        yield Refusal(
+            "step-size",
+            f"with prefix caching, states of {facts.target.name} are kept at the end of each block "
+            f"of {block} tokens, and of the {tokens} of --max-num-batched-tokens drafts keep "
+            f"{kept_back}: a long prompt would wait for ever",
+            f"{block + kept_back} tokens or more",
+            "raise --max-num-batched-tokens, or switch prefix caching off",
+        )
+
+
 def states_of_all_blocks(facts: ServeFacts) -> Iterator[Refusal]:
     """vLLM's mode of states at the end of every block; 0.23.0's adapter takes another by itself."""
     if facts.rules is None or not facts.rules.hits_beside_states or not facts.target.recurrent:
@@ -64,4 +90,4 @@ def of_all_blocks() -> Refusal:
     )
 
 
-CHECKS = (short_steps, states_of_all_blocks)
+CHECKS = (short_steps, steps_short_of_a_block, states_of_all_blocks)

@@ -369,3 +369,28 @@ def test_kimi_delta_attention_is_taken_back_where_the_host_keeps_states_of_draft
     assert "cannot take back" in said(str(tmp_path), SHARED)
     assert "gates of full rank alone" in said(published, EQUAL_PAGES)
     assert said(str(tmp_path), EQUAL_PAGES) == ""
+
+
+@pytest.mark.parametrize(
+    ("short_of", "more", "is_refused"),
+    [
+        (1, {}, True),
+        (0, {}, False),
+        (1, {"enable_prefix_caching": False}, False),
+        (1, {"long_prefill_token_threshold": 64}, False),  # no chunk would be taken back
+    ],
+)
+def test_steps_that_reach_the_end_of_a_block_without_what_drafts_keep(
+    short_of: int, more: dict[str, Any], is_refused: bool, models: dict[str, str]
+) -> None:
+    draft = {"model": models["LFM2-350M"], "num_speculative_tokens": 3}
+    engine = {"model": models["LFM2-1.2B"], "speculative_config": draft, "max_model_len": 4096}
+    facts, _ = judge({**engine, "max_num_batched_tokens": 8192}, DEVICE, EQUAL_PAGES)
+    assert facts.plan is not None
+    block = min(group.block_size for group in facts.plan.grouping.groups)
+    asked = {**engine, **more, "max_num_batched_tokens": block + 1 - short_of, "max_num_seqs": 8}
+    if not is_refused:
+        judge(asked, DEVICE, EQUAL_PAGES)
+        return
+    with pytest.raises(RefusedError, match=f"step-size.* {block + 1} tokens or more"):
+        judge(asked, DEVICE, EQUAL_PAGES)
