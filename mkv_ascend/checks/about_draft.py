@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from mkv_ascend import host_versions
 from mkv_ascend.checks import (
     about_blocks,
+    about_draft_graphs,
     about_draft_inputs,
     about_draft_options,
     about_draft_window,
@@ -355,6 +356,6 @@ CHECKS = (
     *(tokens_per_step, *about_pipeline.CHECKS, ranks_of_draft, experts),
     *(vocabulary, hidden_size, own_predictor, states_of_target, states_of_draft, length_of_draft),
     *(*about_blocks.CHECKS, states_for_heads, room_for_drafts, *about_draft_inputs.CHECKS),
-    *(*about_draft_options.CHECKS, *about_draft_window.CHECKS),
+    *(*about_draft_options.CHECKS, *about_draft_window.CHECKS, *about_draft_graphs.CHECKS),
     *(*about_giving_up.CHECKS, *about_shares.CHECKS),
 )

@@ -176,6 +176,23 @@ WINDOWS = (
         says="leave --disable-hybrid-kv-cache-manager out",
     ),
     one(
+        "graphs of whole steps and windows",
+        "graph-mode",
+        "{gemma-3-27b}",
+        *spec("{gemma-draft}"),
+        "--compilation-config",
+        '{"cudagraph_mode": "FULL"}',
+        says="write FULL_DECODE_ONLY",
+    ),
+    one(
+        "graphs of whole steps and looked-up tokens",
+        "graph-mode",
+        "{gpt-oss-20b}",
+        *spec(None, method="ngram"),
+        "-cc.cudagraph_mode=full",
+        says="/gpt-oss-20b have sliding windows",
+    ),
+    one(
         "window on a backend without",
         "backend",
         LLAMA,

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import vllm_ascend.ops  # noqa: F401 - first of vllm-ascend: its modules import each other in circles
 from transformers import PretrainedConfig
+from vllm.config import CUDAGraphMode
 from vllm.model_executor.layers.attention import MLAAttention
 from vllm.v1.attention.backend import AttentionType
 
@@ -351,3 +352,18 @@ def test_a_program_is_told_what_the_command_is_told():
         early_check.check_models(configuration({}, dense_model(), ranks=(2, 1), tokens=16))
     for code in ("[tokens-per-step]", "[draft-ranks]"):
         assert code in str(refusal.value)
+
+
+def test_a_mode_of_graphs_is_judged_by_the_targets_windows_and_not_by_the_drafts():
+    """vLLM makes a configuration for the draft too, in whose place of the target the draft is."""
+    draft = dense_model()
+    draft.hf_text_config.update({"sliding_window": 512})
+    config = configuration({}, draft)
+    config.compilation_config.cudagraph_mode = CUDAGraphMode.FULL
+    early_check.check_models(config)
+    config.model_config = draft
+    early_check.check_models(config)
+    config.model_config = dense_model()
+    config.model_config.hf_text_config.update({"sliding_window": 512})
+    with pytest.raises(SelectionError, match=r"\[graph-mode\].*write FULL_DECODE_ONLY"):
+        early_check.check_models(config)

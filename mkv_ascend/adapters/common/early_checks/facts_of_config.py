@@ -81,12 +81,11 @@ def _engine(config: VllmConfig) -> dict[str, Any]:
         found["kv_transfer_config"] = {"kv_role": transfer.kv_role}
     given = config.additional_config or {}
     inputs = config.model_config.multimodal_config
-    mode = config.compilation_config.cudagraph_mode
     # vLLM 0.23.0 has no such option.
     by_kind = getattr(config.attention_config, "backend_per_kind", {})
     return {
         **found,
-        "compilation_config": {"cudagraph_mode": "NONE" if mode is None else mode.name},
+        "compilation_config": {"cudagraph_mode": _graph_mode(config)},
         "attention_config": {"backend_per_kind": by_kind},
         "distributed_executor_backend": config.parallel_config.distributed_executor_backend,
         "kv_offloading_size": cache.kv_offloading_size,
@@ -158,3 +157,11 @@ def _model(model: ModelConfig, role: Role) -> ModelFacts:
 def _values(config: Any) -> Mapping[str, Any]:
     values: Mapping[str, Any] = config.to_dict()
     return values
+
+
+def _graph_mode(config: VllmConfig) -> str:
+    """The mode of the target's graphs; the draft's configuration is judged in its place, too."""
+    mode, speculative = config.compilation_config.cudagraph_mode, config.speculative_config
+    if speculative is not None and config.model_config is speculative.draft_model_config:
+        return "NONE"
+    return "NONE" if mode is None else mode.name
