@@ -15,6 +15,7 @@ from mkv_ascend.checks.about_draft_inputs import has_several_positions
 from mkv_ascend.checks.about_shares import is_replicated
 from mkv_ascend.checks.facts import ServeFacts
 from mkv_ascend.checks.model import ROLLED_BACK, has_windows
+from mkv_ascend.checks.moved_experts import copies_of, is_judged_where_experts_move
 from mkv_ascend.checks.refusal import Refusal
 
 __all__ = ["CHECKS", "METHODS", "AskedOfV2", "is_judged_over_shares", "runner_of"]
@@ -36,7 +37,10 @@ WORDS = {
         "decode context parallelism, but for dense drafts (draft_model, eagle, eagle3, dflash) and "
         "those of MLA (draft_model, mtp) beside targets of dense layers or MLA without windows,"
     ),
-    "eplb": "--enable-eplb",
+    "eplb": (
+        "--enable-eplb, but for drafts without experts and method mtp of DeepSeek-V3, GLM-4 and "
+        "Qwen3-Next, without num_redundant_experts,"
+    ),
     "sequence_parallel": "sequence parallelism (enable_flashcomm1)",
     "split_vocabulary": "lmhead_tensor_parallel_size",
     "adaptive_verification": "enable_adaptive_verification",
@@ -73,7 +77,7 @@ INSTEAD = {
     # vllm-ascend refuses it on V1.
     "eplb": (
         "experts that stay where they are, or --enable-eplb without a draft",
-        "leave --enable-eplb out, or the draft",
+        "leave --enable-eplb out, or num_redundant_experts, or the draft",
     ),
     # The device trims each request's drafts; a proposal is planned from numbers on the host.
     "adaptive_verification": (
@@ -165,7 +169,10 @@ def drafts_on_v2(facts: ServeFacts) -> Iterator[Refusal]:
                 speculation.method, draft.text, target.text, replicated=is_replicated(facts)
             )
         ),
-        eplb=bool(facts.engine.get("enable_eplb")),
+        eplb=bool(facts.engine.get("enable_eplb"))
+        and not is_judged_where_experts_move(
+            speculation.method, draft.text, target.text, copies_of(facts.engine.get("eplb_config"))
+        ),
         # vllm-ascend 0.30.0rc2 shares tokens out beside experts on ranks of their own alone.
         sequence_parallel=bool(facts.ascend("enable_flashcomm1"))
         and bool(facts.engine.get("enable_expert_parallel"))

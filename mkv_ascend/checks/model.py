@@ -39,6 +39,9 @@ RECURRENT_TYPES = {
 }
 """Model type -> what its recurrent layers are."""
 
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""What configurations call the number of experts of a layer."""
+
 ROLLED_BACK = frozenset({GATED_DELTA_RULE, "Mamba2", "short convolution"})
 """Recurrent layers whose state can be taken back to the last accepted token."""
 
@@ -164,8 +167,7 @@ class ModelFacts:
     @property
     def num_experts(self) -> int:
         """Experts of a layer; 0 for a dense model."""
-        names = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-        return next((number for name in names if (number := self.number(name))), 0)
+        return next((number for name in EXPERTS if (number := self.number(name))), 0)
 
     @property
     def mtp_layers(self) -> int:

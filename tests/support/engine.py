@@ -234,6 +234,14 @@ def _metrics(llm: Any) -> dict[str, Any]:
     return found
 
 
+def _add_to_policies(scenario: Scenario) -> None:
+    """As vllm serve does before it reads options: vllm-ascend's policy is then one of vLLM's."""
+    if "eplb_config" in scenario.engine:
+        from vllm.platforms import current_platform
+
+        current_platform.pre_register_and_update()
+
+
 def _do_not_trace() -> None:
     """Run models as they are written where vLLM would have Dynamo trace them."""
     import torch._dynamo
@@ -265,6 +273,7 @@ def _execute(scenario: Scenario) -> Result:
     from vllm import LLM, SamplingParams
     from vllm.platforms import current_platform
 
+    _add_to_policies(scenario)
     llm = LLM(**scenario.engine_arguments())
     core = llm.llm_engine.engine_core.engine_core
     proposals = recorded_proposals.begin(llm, scenario)

@@ -22,6 +22,7 @@ def config(
     cp=1,
     pcp=1,
     eplb=False,
+    copies=0,
     shares=False,
     split=0,
     ahead=True,
@@ -57,6 +58,7 @@ def config(
             prefill_context_parallel_size=pcp,
             decode_context_parallel_size=cp,
             enable_eplb=eplb,
+            eplb_config=SimpleNamespace(num_redundant_experts=copies),
             use_sequence_parallel_moe=shares,
         ),
         additional_config={"finegrained_tp_config": {"lmhead_tensor_parallel_size": split}},
@@ -87,6 +89,9 @@ MLA, WINDOWS, INDEXED = (
     for name in ("kv_lora_rank", "sliding_window", "index_topk")
 )
 
+EXPERTS = {"hf_text_config": text(model_type="x", n_routed_experts=8)}
+EXPERTS_OF_DEEPSEEK = {"hf_text_config": text(model_type="deepseek_v3", n_routed_experts=8)}
+
 
 @pytest.mark.parametrize(
     ("given", "named"),
@@ -99,7 +104,6 @@ MLA, WINDOWS, INDEXED = (
         ({"cp": 2, "target": WINDOWS}, "decode context parallelism"),
         ({"cp": 2, "target": INDEXED}, "decode context parallelism"),
         ({"cp": 2, "target": {"is_hybrid": True}}, "decode context parallelism"),
-        ({"eplb": True}, "--enable-eplb"),
         ({"shares": True}, "sequence parallelism"),
         ({"split": 2}, "lmhead_tensor_parallel_size"),
         ({"parallel_drafting": True}, "parallel drafting"),
@@ -126,6 +130,16 @@ def test_adaptive_verification_is_refused_without_naming_v1_which_lacks_it():
     assert "VLLM_USE_V2_MODEL_RUNNER=0" not in reason
 
 
+@pytest.mark.parametrize(
+    "given",
+    [{"copies": 2}, {"draft": EXPERTS}, {"method": "mtp", "draft": EXPERTS, "target": EXPERTS}],
+)
+def test_experts_that_move_are_refused_without_naming_v1_which_refuses_them_too(given):
+    reason = why_not_served(config(eplb=True, **given))
+    assert "leave --enable-eplb out" in reason
+    assert "VLLM_USE_V2_MODEL_RUNNER=0" not in reason
+
+
 def test_prefill_context_parallelism_is_refused_without_naming_v1_which_lacks_it():
     reason = why_not_served(config(pcp=2))
     assert "leave prefill_context_parallel_size out" in reason
@@ -142,6 +156,8 @@ def test_prefill_context_parallelism_is_refused_without_naming_v1_which_lacks_it
         {"method": "mtp", "draft": {"hf_config": ONE_LAYER}},
         {"method": "dflash", "parallel_drafting": True},
         {"method": "mtp", "target": GDN},
+        {"eplb": True},
+        {"eplb": True, "method": "mtp", "draft": EXPERTS, "target": EXPERTS_OF_DEEPSEEK},
         {"target": {"is_hybrid": True}},
         {"target": {"hf_text_config": COMPRESSED}},
         {"method": "mtp", "target": {"hf_text_config": COMPRESSED}},
@@ -175,3 +191,10 @@ def test_the_drafts_own_configuration_is_not_judged_as_a_target():
     made = config(counts=COUNTS, draft={"is_hybrid": True})
     made.model_config = made.speculative_config.draft_model_config
     assert why_not_served(made) is None
+
+
+def test_experts_of_a_drafts_own_configuration_are_those_that_were_judged():
+    """vLLM has it judged, too, where it stands in the target's place."""
+    asked = config(method="mtp", eplb=True, draft=EXPERTS)
+    asked.model_config = asked.speculative_config.draft_model_config
+    assert why_not_served(asked) is None

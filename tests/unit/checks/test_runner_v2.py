@@ -74,7 +74,8 @@ def engine(target: str, draft: str, speculative: dict[str, Any], **options: Any)
         ({**IN_SHARES, "additional_config": REPLICATED}, {}, None),
         (IN_SHARES, {"method": "dflash"}, None),
         ({"prefill_context_parallel_size": 2}, {}, "prefill_context_parallel"),
-        ({"enable_eplb": True}, {}, "eplb"),
+        ({"enable_eplb": True}, {}, None),
+        ({"enable_eplb": True, "eplb_config": {"num_redundant_experts": 2}}, {}, "eplb"),
         ({"additional_config": SPLIT}, {}, "split_vocabulary"),
         ({"additional_config": SHARES}, {}, None),
         ({"additional_config": SHARES, **ON_RANKS}, {}, "sequence_parallel"),
@@ -143,6 +144,23 @@ def test_models_where_ranks_share_keys(
 ) -> None:
     asked = engine(models[target], models[draft], {"method": method}, **IN_SHARES)
     assert asked_of_v2(asked) == ({WORDS["decode_context_parallel"]} if refused else set())
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "method", "refused"),
+    [
+        ("DeepSeek-V3", "DeepSeek-V3", "mtp", False),
+        ("Qwen3-Next-80B-A3B", "Qwen3-Next-80B-A3B", "mtp", False),
+        ("DeepSeek-V3", "DeepSeek-V3", "draft_model", True),
+        ("DeepSeek-V3", TARGET, "eagle3", False),
+        ("v4-whole", "v4-whole", "mtp", True),
+    ],
+)
+def test_experts_that_move(
+    models: dict[str, str], target: str, draft: str, method: str, *, refused: bool
+) -> None:
+    asked = engine(models[target], models[draft], {"method": method}, enable_eplb=True)
+    assert asked_of_v2(asked) == ({WORDS["eplb"]} if refused else set())
 
 
 IMAGES = {"vision_config": {"hidden_size": 64}}

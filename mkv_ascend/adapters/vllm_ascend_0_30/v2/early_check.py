@@ -9,6 +9,7 @@ from mkv_ascend.adapters.common.drafting.context_shares import is_replicated
 from mkv_ascend.checks.about_runner import METHODS, AskedOfV2, is_judged_over_shares
 from mkv_ascend.checks.facts import split_vocabulary
 from mkv_ascend.checks.model import RECURRENT_TYPES, ROLLED_BACK
+from mkv_ascend.checks.moved_experts import is_judged_where_experts_move
 from mkv_ascend.checks.refusal import text_of
 
 if TYPE_CHECKING:
@@ -41,12 +42,19 @@ def why_not_served(config: VllmConfig) -> str | None:
                 replicated=is_replicated(config),
             )
         ),
-        eplb=parallel.enable_eplb,
+        # The draft's own configuration is checked as well: there it stands in the target's place.
+        eplb=parallel.enable_eplb
+        and target is not draft
+        and not is_judged_where_experts_move(
+            speculative.method,
+            draft.hf_text_config.to_dict(),
+            target.hf_text_config.to_dict(),
+            parallel.eplb_config.num_redundant_experts,
+        ),
         # As ``vllm_ascend.utils.enable_sp`` asks.
         sequence_parallel=parallel.use_sequence_parallel_moe,
         split_vocabulary=split_vocabulary(config.additional_config),
         adaptive_verification=bool(speculative.enable_adaptive_verification),
-        # The draft's own configuration is checked as well: there it stands in the target's place.
         counts_beside_states=counts_in_graphs
         and target is not draft
         and target.is_hybrid
