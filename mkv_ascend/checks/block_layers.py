@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from mkv_ascend.checks.speculators_format import FORMAT
+
 __all__ = ["BLOCK_CLASSES", "which_have_windows", "window_of_each_layer", "window_size"]
 
 SLIDING = "sliding_attention"
@@ -44,7 +46,12 @@ def window_size(text: Values) -> int:
 
 
 def _is_taken_away(text: Values) -> bool:
-    """Whether transformers' class of Qwen3 drops the size: by default it does."""
+    """Whether transformers' class of Qwen3 drops the size: by default it does.
+
+    vLLM has a class of its own for the format of the library speculators, which keeps it.
+    """
+    if text.get(FORMAT) is not None:
+        return False
     return text.get("model_type") == "qwen3" and not text.get("use_sliding_window")
 
 

@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from mkv_ascend.checks.speculators_format import FORMAT
+
 __all__ = ["DefaultsError", "completed"]
 
 HIDDEN = frozenset({"torch", "torchvision", "torch_npu"})
@@ -49,7 +51,9 @@ def completed(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         if filled is None:
             found.append(given)
             continue
-        taken_away = {name for name in DERIVED if filled.get(name) is None}
+        # vLLM reads the format of the library speculators by a class that takes nothing away.
+        derived = () if FORMAT in config else DERIVED
+        taken_away = {name for name in derived if filled.get(name) is None}
         kept = {name: value for name, value in given.items() if name not in taken_away}
         whole = {**filled, **kept}
         found.append({name: value for name, value in whole.items() if value is not None})

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["as_vllm_reads", "command_of"]
+__all__ = ["FORMAT", "as_vllm_reads", "command_of"]
 
 FORMAT = "speculators_config"
+"""What a config.json in this format has, and no other."""
 LAYERS = "transformer_layer_config"
 CLASSES = {
     "eagle3": "Eagle3LlamaForCausalLM",
