@@ -57,7 +57,7 @@ LENIENT_LOOPS: dict[tuple[str, str], str] = {
     ): "a bundle has a place for each layer of a type",
     (
         "layout.grouping.x__tokens_of_hits",
-        "zip(rows, pages",
+        "zip(tokens, pages",
     ): "the pages are made from the rows",
     (
         "layout.materialize.x__view",

@@ -146,9 +146,11 @@ class Grouping:
     def prefix_hit_tokens(self) -> int:
         """Prefix hits are multiples of this many tokens (vLLM's ``scheduler_block_size``).
 
-        States have no say in it where they are not cached by prefix.
+        A block of compressed keys stands for more tokens than it has rows. States have no say in
+        it where they are not cached by prefix.
         """
-        return math.lcm(*(group.block_size for group in self.groups)) if self.groups else 1
+        groups = self.groups
+        return math.lcm(*(group.retention.tokens_of_block(group.block_size) for group in groups))
 
 
 def group_layers(
@@ -307,12 +309,13 @@ def _tokens_of_hits(needs: Sequence[LayerRequirements]) -> int:
     """
     target = [need for need in needs if need.role is Role.TARGET] or needs
     rows = [need for need in target if need.row_bytes]
+    tokens = [need.retention.tokens_of_block(need.block_size) for need in rows]
     pages = [need.page_bytes(need.block_size) for need in rows]
     largest = max(pages, default=1)
     alike = len({need.retention for need in target}) == 1
     if alike or len(rows) < len(target) or any(largest % page for page in pages):
-        return math.lcm(*(need.block_size for need in rows))
-    return math.lcm(*(n.block_size * (largest // p) for n, p in zip(rows, pages, strict=True)))
+        return math.lcm(*tokens)
+    return math.lcm(*(n * (largest // page) for n, page in zip(tokens, pages, strict=True)))
 
 
 def _allowed_block_sizes(

@@ -77,9 +77,13 @@ class Retention:
                 "allowed: at least 1, and at least 0"
             )
 
+    def tokens_of_block(self, block_size: int) -> int:
+        """Tokens that one block of ``block_size`` rows stands for."""
+        return block_size * self.tokens_per_row
+
     def blocks(self, block_size: int, request: Request) -> int:
-        """Most blocks of ``block_size`` tokens that ``request`` holds at one time."""
-        tokens_per_block = block_size * self.tokens_per_row
+        """Most blocks of ``block_size`` rows that ``request`` holds at one time."""
+        tokens_per_block = self.tokens_of_block(block_size)
         if self.kind is RetentionKind.STATE:
             return self.extent + self.extra_blocks
         if self.kind is RetentionKind.ENCODER:

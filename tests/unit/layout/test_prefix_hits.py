@@ -15,6 +15,7 @@ from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 
 REQUEST = Request(tokens=1024, tokens_per_step=4)
 ALL, WINDOW = Retention(RetentionKind.ALL), Retention(RetentionKind.WINDOW, 64)
+FEWER = Retention(RetentionKind.ALL, tokens_per_row=4)
 SIZES = (16, 32, 48, 64)
 
 
@@ -47,6 +48,8 @@ def state(name: str) -> LayerRequirements:
         ([layer("t0", 4), layer("t1", 6, WINDOW), layer("t2", 12, WINDOW)], 96),
         # Blocks of their own: the hits are multiples of all.
         ([layer("t0", 2), layer("t1", 4, sizes=(48, 16, 32, 64))], 48),
+        # A row that stands for several tokens: a hit ends where a block of it does.
+        ([layer("t0", 2, FEWER), layer("t1", 4, WINDOW)], 64),
         # Beside states, as large as the largest page, nothing becomes larger.
         ([layer("t0", 2), layer("t1", 4, WINDOW), state("t2")], 16),
         ([layer("t0", 2), state("t2")], 16),
@@ -67,6 +70,12 @@ def test_blocks_become_no_larger_than_what_hits_are_multiples_of(
             own = members[0].block_size
             may = {size for size in members[0].block_sizes if hits % size == 0}
             assert set(kind.block_sizes) == ({own} if not kind.row_bytes else {own, *may})
+
+
+def test_hits_end_where_a_block_of_compressed_keys_does() -> None:
+    found = group_layers([layer("t0", 2, FEWER, (16,)), layer("d0", 2, sizes=(32,))], REQUEST)
+    assert {group.block_size for group in found.groups} == {16, 32}
+    assert found.prefix_hit_tokens == 64
 
 
 def test_a_hash_makes_hits_coarser() -> None:

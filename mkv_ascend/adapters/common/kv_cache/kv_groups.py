@@ -215,16 +215,15 @@ def merge_groups(config: VllmConfig, specs: Specs) -> list[KVCacheGroupSpec]:
     """
     specs = {name: _unpadded(spec) for name, spec in specs.items()}
     grouping = search(config, specs)
-    sizes = sorted(
-        {g.block_size for g in grouping.groups if g.retention.kind is not RetentionKind.STATE}
-    )
+    groups = [g for g in grouping.groups if g.retention.kind is not RetentionKind.STATE]
+    sizes = sorted({group.block_size for group in groups})
     logger.info(
         "KV groups for %s: %s, blocks of %s tokens, prefix hits in multiples of %d; "
         "%s would have %s",
         grouping.objective,
         grouping.cost,
         " and ".join(map(str, sizes)),
-        math.lcm(*sizes),
+        math.lcm(*(group.retention.tokens_of_block(group.block_size) for group in groups)),
         grouping.other_objective,
         grouping.other_cost,
     )
