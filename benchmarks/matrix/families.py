@@ -38,7 +38,7 @@ class Target:
     reference: str = FLOAT32
 
 
-DEEPSEEK_V4: dict[str, Any] = {"dtype": "bfloat16", "block_size": 128}
+DEEPSEEK_V4: dict[str, Any] = {"dtype": "bfloat16"}
 if not adapter().RULES.compressed_in_one_process:
     DEEPSEEK_V4["distributed_executor_backend"] = "mp"
 

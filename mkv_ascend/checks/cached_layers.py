@@ -26,6 +26,7 @@ from mkv_ascend.layout.component import (
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.planning import CachedLayer, recurrent_table
 from mkv_ascend.layout.recipes import largest_kernel_block
+from mkv_ascend.layout.requirements import block_of_kernels
 from mkv_ascend.layout.retention import Retention, RetentionKind
 
 __all__ = ["cached_layers", "request_of", "with_draft_window", "with_indexers_apart"]
@@ -142,6 +143,8 @@ def request_of(named: NamedLayer) -> LayerRequest:
 def _of_tokens(named: NamedLayer, sizes: BlockSizes, entry: BackendEntry) -> CachedLayer:
     """Keys and values, or the vectors of MLA, as the recipes of ``layout`` make them of specs."""
     layer, rows = named.layer, sizes.attention
+    if named.role is Role.DRAFT:  # whatever the target's kernels read
+        rows = block_of_kernels(rows, entry.kernel_block_sizes)
     if layer.vectors:
         names = (*MLA_PARTS, "indexer_k")[: len(layer.vectors)]
         parts = [

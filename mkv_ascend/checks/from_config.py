@@ -15,6 +15,7 @@ from typing import Any
 from mkv_ascend import host_versions
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.attention.request import Environment
+from mkv_ascend.checks import compressed_layers
 from mkv_ascend.checks.block_sizes import BlockSizes, takes_asked_size
 from mkv_ascend.checks.cached_layers import cached_layers
 from mkv_ascend.checks.facts import LOOKED_UP
@@ -200,6 +201,8 @@ def _block_sizes(
     compressed = any(layer.compressed is not None for layer in target)
     taken = compressed or takes_asked_size(asked.engine, beside_states)
     given = asked.engine.get("block_size") if taken else None
+    if compressed and given is None:
+        given = compressed_layers.DEFAULT_BLOCK
     sizes = BlockSizes.of_layers(layers, given, tokens, rules.equal_pages)
     if not _has_states(layers, Role.TARGET) or not _hits_beside_states(asked, rules):
         return sizes

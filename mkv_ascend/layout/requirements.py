@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mkv_ascend.layout.kind import Kind, Role
@@ -68,6 +70,11 @@ class LayerRequirements:
         grouping is measured by.
         """
         return self.retention.blocks(self.block_size, request) * self.page_bytes(self.block_size)
+
+
+def block_of_kernels(own: int, kernel_block_sizes: Iterable[int]) -> int:
+    """``own``, or the least multiple of it that one of the kernel blocks divides, in tokens."""
+    return min(math.lcm(own, size) for size in kernel_block_sizes)
 
 
 def block_size_choices(own: int, kernel_block_size: int, largest: int) -> tuple[int, ...]:

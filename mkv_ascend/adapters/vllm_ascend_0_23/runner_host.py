@@ -10,6 +10,7 @@ from vllm.config import get_layers_from_vllm_config
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm_ascend.ascend_config import get_ascend_config
 
+from mkv_ascend.adapters.common.kv_cache.kernel_blocks import with_kernel_blocks
 from mkv_ascend.adapters.common.kv_cache.layer_facts import tie_facts
 from mkv_ascend.adapters.common.runner_host import RunnerHost
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.host import HOST
@@ -34,6 +35,7 @@ def _planned_specs(
     layers = get_layers_from_vllm_config(runner.vllm_config, AttentionLayerBase)
     replicas = runner.sfa_dcp_replicated_indexer_size
     specs = corrected_specs(ask(), layers, runner.vllm_config, replicas)
+    specs = with_kernel_blocks(specs, layers, runner.draft_layers())
     tie_facts(specs, layers, runner.draft_layers())
     return specs, ()
 

@@ -73,7 +73,7 @@ class Pair:
 WINDOW = {"drafting": {"window": 100}}
 SHORT_STEPS = {"max_num_batched_tokens": 128}
 """A window holds its own tokens and those of steps under way, as many of these as a host counts."""
-V4 = {"block_size": 128, "dtype": "bfloat16"}
+V4 = {"dtype": "bfloat16"}
 ASKED_BLOCKS = {"block_size": 256}
 WITHOUT_CHUNKS = {"enable_prefix_caching": False, "enable_chunked_prefill": False}
 """vllm-ascend takes 128, whatever is asked for, but beside states or without both of these."""
@@ -203,6 +203,8 @@ ASKED = {
     "without chunks": Pair("llama_target", engine={**ASKED_BLOCKS, **WITHOUT_CHUNKS}),
     "beside states": Pair("granite4", engine=ASKED_BLOCKS),
 }
+if hosts.PLANS_DEEPSEEK_V4:
+    ASKED["deepseek-v4"] = Pair("deepseek_v4_fitted", engine={**V4, "block_size": 128})
 
 
 @pytest.mark.parametrize("name", ASKED)

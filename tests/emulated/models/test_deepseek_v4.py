@@ -135,7 +135,7 @@ def run_dense_draft(runner, **fields):
         record_drafts=True,
         prompts=judge.requests()[: len(LENGTHS)],
         environment=runner,
-        **{"engine": {**ENGINE, "block_size": 128}, **fields},
+        **fields,
     )
     result = engine.run(case)
     assert {row["kind"] for row in result.layers if row["role"] == "draft"} == {"full_attention"}

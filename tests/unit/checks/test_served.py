@@ -160,6 +160,23 @@ def test_deepseek_v4s_own_layer_is_captured(
     assert answer["draft_graphs"] == "captured in full graphs"
 
 
+@pytest.mark.parametrize(("asked", "target", "draft"), [((), 32, 128), ((128,), 128, 256)], ids=str)
+def test_a_draft_beside_deepseek_v4_has_blocks_of_its_own_kernels(
+    asked: tuple[int, ...],
+    target: int,
+    draft: int,
+    models: dict[str, str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Kernels of the target read blocks of 32, 64 and 128, those of the draft of 128."""
+    words = [models["v4-whole"], "-tp", "8", "--distributed-executor-backend", "mp"]
+    words += [f"--block-size={size}" for size in asked]
+    answer = check(capsys, *words, *spec(models["v4-draft"]), "--max-model-len", "32k")
+    of_draft = {group["block_size"] for group in answer["groups"] if group["draft_layers"]}
+    of_target = {group["block_size"] for group in answer["groups"] if group["target_layers"]}
+    assert (max(of_target), of_draft) == (target, {draft})
+
+
 @pytest.mark.parametrize(
     ("target", "draft", "mode", "replayed"),
     [

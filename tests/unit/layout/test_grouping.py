@@ -22,7 +22,11 @@ from mkv_ascend.layout.grouping import (
 )
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.objective import Cost, Objective
-from mkv_ascend.layout.requirements import LayerRequirements, block_size_choices
+from mkv_ascend.layout.requirements import (
+    LayerRequirements,
+    block_of_kernels,
+    block_size_choices,
+)
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 from mkv_ascend.layout.search import NODE_LIMIT, _Search, search
 from mkv_ascend.layout.search_options import Bundle, Choices, LayerType
@@ -530,6 +534,16 @@ def test_choices_of_block_sizes() -> None:
     assert block_size_choices(1024, 128, 1024) == (1024, 128, 256, 512)
     with pytest.raises(ValueError, match="choose a multiple of 128"):
         block_size_choices(64, 128, 512)
+
+
+@pytest.mark.parametrize(
+    ("own", "kernels", "block"),
+    [(32, (128,), 128), (384, (128,), 384), (64, (128, 64), 64), (96, (128, 64), 192)],
+)
+def test_blocks_are_no_larger_than_kernels_need(
+    own: int, kernels: tuple[int, ...], block: int
+) -> None:
+    assert block_of_kernels(own, kernels) == block
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.config import get_layers_from_vllm_config
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
+from mkv_ascend.adapters.common.kv_cache.kernel_blocks import with_kernel_blocks
 from mkv_ascend.adapters.common.kv_cache.layer_facts import tie_facts
 from mkv_ascend.adapters.patching import lent
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.left_alone import why_not_planned
@@ -47,5 +48,6 @@ def planned_specs(
     refuse_other_states(specs, config.model_config.dtype)
     strided = layers_with_strides(specs)
     if why_not_planned(config, specs.values()) is None:
+        specs = with_kernel_blocks(specs, layers, draft_layers)
         tie_facts(specs, layers, draft_layers, strided)
     return specs, strided
