@@ -71,10 +71,18 @@ def steps_short_of_a_block(facts: ServeFacts) -> Iterator[Refusal]:
 
 
 def states_of_all_blocks(facts: ServeFacts) -> Iterator[Refusal]:
-    """vLLM's mode of states at the end of every block; 0.23.0's adapter takes another by itself."""
-    if facts.rules is None or not facts.rules.hits_beside_states or not facts.target.recurrent:
+    """vLLM's mode of states at the end of every block, where it would take it.
+
+    Without prefix hits it keeps no states at ends of blocks, whatever is asked for; for many
+    classes it takes another mode by itself, and 0.23.0's adapter does so for all.
+    """
+    if facts.rules is None or not facts.target.recurrent:
         return
-    if facts.engine.get("mamba_cache_mode") == "all":
+    if facts.rules.keeps_states_of_all_blocks.isdisjoint(facts.target.architectures):
+        return
+    # By itself vLLM looks for hits where some layer attends.
+    hits = facts.engine.get("enable_prefix_caching", facts.target.has_attention)
+    if hits and facts.engine.get("mamba_cache_mode") == "all":
         yield of_all_blocks()
 
 

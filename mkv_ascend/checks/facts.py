@@ -12,6 +12,7 @@ from mkv_ascend.checks.block_sizes import takes_asked_size
 from mkv_ascend.checks.host_rules import HostRules
 from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.checks.model_layer import NamedLayer
+from mkv_ascend.checks.variables import NZ_MODE
 from mkv_ascend.config import MkvConfig
 from mkv_ascend.layout.planning import PlanInputs, ServingPlan
 
@@ -136,6 +137,20 @@ class ServeFacts:
         """An option of vllm-ascend in ``--additional-config``; None where it is not given."""
         additional = self.engine.get("additional_config")
         return additional.get(name) if isinstance(additional, Mapping) else None
+
+    @property
+    def nz_mode(self) -> Any:
+        """``weight_nz_mode`` of vllm-ascend, 1 where nothing says it."""
+        for_training = self.ascend("rl_config")
+        if (
+            self.rules is not None
+            and self.rules.has_rl_config
+            and isinstance(for_training, Mapping)
+            and for_training.get("enabled")
+        ):
+            return 0
+        given = self.ascend(NZ_MODE)
+        return 1 if given is None else given
 
     @property
     def tensor_parallel(self) -> int:

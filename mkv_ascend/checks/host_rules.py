@@ -58,7 +58,14 @@ class HostRules:
     """Whether layers of drafts of mask tokens may have windows; else vLLM's class leaves them
     out."""
     options_beat_variables: bool = False
-    """Whether what ``--additional-config`` says of ``enable_flashcomm1`` stands against its
-    variable; else either switches it on."""
+    """Whether what ``--additional-config`` says stands against a variable; else either switches
+    ``enable_flashcomm1`` on."""
+    nz_variable: str | None = None
+    """Variable that says what ``weight_nz_mode`` of ``--additional-config`` does not."""
+    has_rl_config: bool = False
+    """Whether ``rl_config`` of ``--additional-config`` makes ``weight_nz_mode`` 0."""
+    keeps_states_of_all_blocks: frozenset[str] = frozenset()
+    """Classes of models for which vLLM takes ``--mamba-cache-mode all``, where that is refused. For
+    others it takes ``align`` by itself (``SupportsMambaPrefixCaching``)."""
     unserved_families: tuple[UnservedFamily, ...] = ()
     """Families that the host refuses or serves wrongly."""

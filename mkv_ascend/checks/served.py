@@ -14,6 +14,7 @@ from mkv_ascend.checks.about_shares import is_replicated
 from mkv_ascend.checks.block_sizes import KERNEL_BLOCK
 from mkv_ascend.checks.facts import ServeFacts
 from mkv_ascend.checks.model import ModelFacts
+from mkv_ascend.checks.variables import NZ_MODE
 
 __all__ = ["Served", "served", "why_draft_is_eager"]
 
@@ -96,6 +97,7 @@ def served(facts: ServeFacts, unplanned: str) -> Served:
 
 def _notes(facts: ServeFacts) -> tuple[str, ...]:
     notes = [facts.device.source, *_note_of_graphs(facts), *_note_of_block_size(facts)]
+    notes.extend(_note_of_sleep(facts))
     draft = facts.draft
     if (
         draft is not None
@@ -136,6 +138,16 @@ def _note_of_block_size(facts: ServeFacts) -> Iterator[str]:
         yield (
             f"--block-size {asked} has no effect: vllm-ascend takes {KERNEL_BLOCK} with prefix "
             "caching or chunked prefill; layout.max_block_size lets groups have larger blocks"
+        )
+
+
+def _note_of_sleep(facts: ServeFacts) -> Iterator[str]:
+    """That an engine would not wake up: vllm-ascend refuses it then, not when the engine starts."""
+    if facts.engine.get("enable_sleep_mode") and facts.nz_mode:
+        yield (
+            f"--enable-sleep-mode: vllm-ascend refuses to wake this engine up, as {NZ_MODE} of "
+            f"--additional-config is {facts.nz_mode}; write "
+            f"""--additional-config '{{"{NZ_MODE}": 0}}'"""
         )
 
 

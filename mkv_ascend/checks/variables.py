@@ -8,11 +8,14 @@ from typing import Any
 
 from mkv_ascend.checks.host_rules import HostRules
 
-__all__ = ["FLASHCOMM1", "with_variables"]
+__all__ = ["FLASHCOMM1", "NZ_MODE", "with_variables"]
 
 FLASHCOMM1 = "VLLM_ASCEND_ENABLE_FLASHCOMM1"
 """Says the same as ``enable_flashcomm1`` of ``--additional-config``."""
 OPTION = "enable_flashcomm1"
+NZ_MODE = "weight_nz_mode"
+"""Whether weights lie in the format FRACTAL_NZ: 0 never, 1 those that are quantised, 2 others, too.
+On vllm-ascend 0.23.0 a variable says the same (``HostRules.nz_variable``)."""
 
 
 def with_variables(
@@ -27,11 +30,19 @@ def with_variables(
     """
     given = engine.get("additional_config")
     additional = {} if given is None else given
-    if not isinstance(additional, Mapping) or not _is_on(environment.get(FLASHCOMM1, ""), rules):
+    if not isinstance(additional, Mapping):
         return engine
-    if rules.options_beat_variables and OPTION in additional:
+    said: dict[str, Any] = {}
+    if _is_on(environment.get(FLASHCOMM1, ""), rules):
+        said[OPTION] = True
+    nz_mode = environment.get(rules.nz_variable or "")
+    # vllm-ascend ends with words of its own where this is no number.
+    if nz_mode is not None and nz_mode.strip().isdecimal():
+        said[NZ_MODE] = int(nz_mode)
+    if not said:
         return engine
-    return {**engine, "additional_config": {**additional, OPTION: True}}
+    both = {**said, **additional} if rules.options_beat_variables else {**additional, **said}
+    return {**engine, "additional_config": both}
 
 
 def _is_on(text: str, rules: HostRules) -> bool:

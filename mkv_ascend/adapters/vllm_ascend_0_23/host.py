@@ -37,6 +37,7 @@ RULES = HostRules(
     short_convolution="conv",
     delta_attention_drafts=False,
     options_beat_variables=True,
+    nz_variable="VLLM_ASCEND_ENABLE_NZ",
     # Of the types that are planned by numbers alone.
     configurations_as_code=frozenset({"mimo_v2_flash"}),
     # patch/worker/patch_gqa_c8.py

@@ -46,6 +46,15 @@ RULES = HostRules(
     captures_shares=True,
     has_draft_options=True,
     windows_in_blocks=True,
+    has_rl_config=True,
+    keeps_states_of_all_blocks=frozenset(
+        {
+            *("FalconH1ForCausalLM", "FalconMambaForCausalLM", "GraniteMoeHybridForCausalLM"),
+            *("JambaForCausalLM", "JambaForSequenceClassification", "Mamba2ForCausalLM"),
+            *("MambaForCausalLM", "NemotronHForCausalLM", "NemotronHPuzzleForCausalLM"),
+            "Zamba2ForCausalLM",
+        }
+    ),
 )
 
 

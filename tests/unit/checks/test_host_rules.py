@@ -73,23 +73,6 @@ def test_quantised_weights_are_refused_by_the_hosts_list(
     assert "mxfp8" in refused({**engine, "quantization": "gptq"}, EQUAL_PAGES)["quantization"]
 
 
-@pytest.mark.parametrize(
-    ("target", "mode", "is_refused"),
-    [
-        ("LFM2-1.2B", "all", True),
-        ("LFM2-1.2B", "align", False),
-        ("LFM2-1.2B", None, False),
-        ("Llama-3.1-8B", "all", False),
-    ],
-)
-def test_states_at_the_end_of_every_block(
-    target: str, mode: str | None, is_refused: bool, models: dict[str, str]
-) -> None:
-    engine = {"model": models[target], "mamba_cache_mode": mode}
-    assert ("kept-states" in refused(engine, EQUAL_PAGES)) is is_refused
-    assert refused(engine, SHARED) == {}
-
-
 SIMPLE = {"kv_connector": "SimpleCPUOffloadConnector", "kv_role": "kv_both"}
 IN_MANY = {"connectors": [SIMPLE]}
 MANY = {

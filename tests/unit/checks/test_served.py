@@ -14,6 +14,7 @@ import pytest
 import transformers  # noqa: F401 - once, or every plan asks a process of its own
 
 from mkv_ascend import cli
+from mkv_ascend.adapters import installed as installed_host
 from mkv_ascend.checks.model import read_model_facts
 from mkv_ascend.checks.speculation import read_speculation
 from mkv_ascend.layout.kind import Role
@@ -285,6 +286,30 @@ def test_a_note_says_that_the_memory_of_graphs_is_not_counted(
     found = [note for note in answer["notes"] if "graphs" in note]
     assert len(found) == (said is not None)
     assert said is None or said in found[0]
+
+
+FOR_TRAINING = {"rl_config": {"enabled": True}}
+
+
+@pytest.mark.parametrize(
+    ("words", "additional", "is_said"),
+    [
+        (["--enable-sleep-mode"], {}, True),
+        (["--enable-sleep-mode"], {"weight_nz_mode": 2}, True),
+        (["--enable-sleep-mode"], {"weight_nz_mode": 0}, False),
+        (["--enable-sleep-mode"], {"rl_config": {"enabled": False}}, True),
+        (["--enable-sleep-mode"], FOR_TRAINING, not installed_host.rules().has_rl_config),
+        ([], {}, False),
+    ],
+)
+def test_a_note_says_that_an_engine_would_not_wake_up(
+    words: list[str], additional: dict[str, Any], is_said: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*words, "--additional-config", json.dumps(additional)]
+    answer = check(capsys, folder("Qwen3-0.6B"), *words)
+    found = [note for note in answer["notes"] if "wake" in note]
+    assert len(found) == is_said
+    assert not found or f"is {additional.get('weight_nz_mode', 1)};" in found[0]
 
 
 def test_a_check_takes_seconds_and_imports_neither_torch_nor_vllm() -> None:

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from mkv_ascend.adapters import installed
-from mkv_ascend.checks.variables import FLASHCOMM1, OPTION, with_variables
+from mkv_ascend.checks.variables import FLASHCOMM1, NZ_MODE, OPTION, with_variables
 from mkv_ascend.cli import main
 
 OF_0_30, OF_0_23 = (adapter.RULES for adapter in installed.adapters())
@@ -37,6 +37,23 @@ def test_each_host_reads_it_in_its_way(rules, text, given, expected):
         assert found == {**given, **({} if expected is None else {OPTION: expected})}
 
 
+@pytest.mark.parametrize(
+    ("rules", "text", "given", "expected"),
+    [
+        (OF_0_23, "0", None, 0),
+        (OF_0_23, "2", {}, 2),
+        (OF_0_23, "0", {NZ_MODE: 1}, 1),
+        # vllm-ascend ends with words of its own.
+        (OF_0_23, "no", {}, None),
+        (OF_0_30, "0", {}, None),
+    ],
+)
+def test_one_host_reads_the_format_of_weights(rules, text, given, expected):
+    engine = {"model": "m", "additional_config": given}
+    found = with_variables(engine, {"VLLM_ASCEND_ENABLE_NZ": text}, rules)["additional_config"]
+    assert found.get(NZ_MODE) == expected
+
+
 def test_rules_are_the_sources():
     """The option stands where vllm-ascend looks it up before the variable."""
     from importlib.util import find_spec
@@ -46,7 +63,10 @@ def test_rules_are_the_sources():
     assert found is not None
     assert found.submodule_search_locations
     source = Path(found.submodule_search_locations[0], "ascend_config.py").read_text()
-    assert (f') or os.getenv("{FLASHCOMM1}"' in source) != installed.rules().options_beat_variables
+    rules = installed.rules()
+    assert (f') or os.getenv("{FLASHCOMM1}"' in source) != rules.options_beat_variables
+    assert ('"VLLM_ASCEND_ENABLE_NZ"' in source) is (rules.nz_variable == "VLLM_ASCEND_ENABLE_NZ")
+    assert ("ascend_config.weight_nz_mode = 0" in source) is rules.has_rl_config
 
 
 def test_check_reads_the_variable(models, monkeypatch, capsys):
