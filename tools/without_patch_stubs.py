@@ -181,6 +181,9 @@ PROPOSER = "vllm_ascend.spec_decode.llm_base_proposer:AscendSpecDecodeBasePropos
 PARTS: Mapping[str, str] = {
     "vllm.model_executor.layers.attention.attention:Attention.__init__": ":Attention.__init__",
     f"{PROPOSER}.dummy_run": ("AscendDraftModelProposer.dummy_run|AscendEagleProposer.dummy_run"),
+    "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer.prepare_next_token_ids_cpu": (
+        ".prepare_next_token_ids_cpu"
+    ),
     "vllm_ascend.worker.worker:NPUModelRunner": ".init_device",
 }
 """Target -> parts of verdicts' texts, where the target's own class and name are not in them."""

@@ -284,6 +284,7 @@ class MkvModelRunner(NPUModelRunner):
         """As vllm-ascend's; a row of a verify step counts the tokens and the drafts before it."""
         if spec_decode_metadata is not None:
             sampled_rows.name_drafts(self)
+            sampled_rows.penalise_each_row(self)
         if self.num_spec_tokens:
             sampled_rows.hold_back_stop_tokens(self, spec_decode_metadata)
         return super()._sample(logits, spec_decode_metadata)

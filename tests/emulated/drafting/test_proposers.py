@@ -308,7 +308,8 @@ def test_the_token_after_a_chunk_is_the_prompts_next_one():
         vocab_size=100,
     )
     requests = {
-        name: SimpleNamespace(get_token_id=text.__getitem__) for name, text in texts.items()
+        name: SimpleNamespace(get_token_id=text.__getitem__, prompt_token_ids=text)
+        for name, text in texts.items()
     }
     sampled = torch.tensor([[1, -1], [2, 3], [4, -1]], dtype=torch.int32, device=device)
     tokens, counts = proposer.prepare_next_token_ids_padded(

@@ -51,7 +51,11 @@ from mkv_ascend.adapters.common.drafting.families import (
 )
 from mkv_ascend.adapters.common.drafting.host import DraftHost
 from mkv_ascend.adapters.common.drafting.mask_tokens import run_dummy
-from mkv_ascend.adapters.common.drafting.next_tokens import batch_up_to_the_chunk
+from mkv_ascend.adapters.common.drafting.next_tokens import (
+    batch_up_to_the_chunk,
+    prepare_next_token_ids_cpu,
+    prepare_next_token_ids_padded,
+)
 from mkv_ascend.adapters.common.drafting.recurrent_options import has_recurrent_layers
 from mkv_ascend.adapters.patching import lent, replaced
 from mkv_ascend.layout.kind import Role
@@ -204,18 +208,18 @@ def dummy_run(
         self.assembly.capture(num_tokens)
 
 
-def prepare_next_token_ids_padded(
+def prepare_next_token_ids_of_heads(
     self: Any,
-    sampled_token_ids: Any,
+    sampled: Any,
     requests: Any,
     gpu_input_batch: Any,
     discard_request_indices: Any,
     num_discarded_requests: int,
 ) -> Any:
-    """As vllm-ascend's, but the token after a prompt's chunk is the prompt's next token."""
+    """The same, and the token after a prompt's chunk is the prompt's next token."""
     batch = batch_up_to_the_chunk(self.runner, gpu_input_batch, num_discarded_requests)
-    return stock(self).prepare_next_token_ids_padded(
-        sampled_token_ids, requests, batch, discard_request_indices, num_discarded_requests
+    return prepare_next_token_ids_padded(
+        self, sampled, requests, batch, discard_request_indices, num_discarded_requests
     )
 
 
@@ -223,6 +227,8 @@ SEPARATE_CONFIGURATION: dict[str, Any] = {
     "_create_draft_vllm_config": _create_draft_vllm_config,
     "_get_model": _get_model,
     "prepare_inputs_padded": prepare_inputs_padded,
+    "prepare_next_token_ids_cpu": prepare_next_token_ids_cpu,
+    "prepare_next_token_ids_padded": prepare_next_token_ids_padded,
 }
 """The draft's layers, metadata builders and rotary tables are the draft's own."""
 
@@ -240,7 +246,7 @@ PLANNED: dict[str, Any] = {
 
 PLANNED_RECORDS = (*CONFIGURATION_RECORDS, records.PROPOSALS)
 
-HEAD = {**PLANNED, "prepare_next_token_ids_padded": prepare_next_token_ids_padded}
+HEAD = {**PLANNED, "prepare_next_token_ids_padded": prepare_next_token_ids_of_heads}
 
 DraftModelProposer = derive(AscendDraftModelProposer, "", PLANNED, *PLANNED_RECORDS)
 HeadProposer = derive(AscendEagleProposer, "", HEAD, *PLANNED_RECORDS)

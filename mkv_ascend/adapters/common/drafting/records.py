@@ -146,15 +146,21 @@ PREPARED = record(
         "AscendSpecDecodeBaseProposer.prepare_inputs_padded",
         "vllm_ascend.spec_decode.llm_base_proposer:"
         "AscendSpecDecodeBaseProposer.prepare_next_token_ids_padded",
+        "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer.prepare_next_token_ids_cpu",
     ),
+    reads=("vllm.v1.worker.gpu_input_batch:CachedRequestState.get_token_id",),
     why="Without Triton counts of rejected tokens are int64; npu_copy_and_expand_eagle_inputs "
     "documents int32. For eagle, eagle3 and mtp the token after a chunk of a prompt is the last "
-    "one of the whole prompt: heads keep a wrong key for each chunk.",
-    until="vllm-ascend converts the counts, and takes the token after the chunk",
+    "one of the whole prompt: heads keep a wrong key for each chunk. A prompt that is given as "
+    "embeddings has no such token, and one that is longer than a step ends the engine.",
+    until="vllm-ascend converts the counts, and takes the token after the chunk where there is one",
     test=(
         "tests/emulated/drafting/test_proposers.py::test_counts_of_rejected_tokens_are_int32",
         "tests/emulated/drafting/test_proposers.py"
         "::test_the_token_after_a_chunk_is_the_prompts_next_one",
+        "tests/emulated/drafting/test_prompt_embeddings.py"
+        "::test_tokens_of_a_prompt_of_embeddings_are_not_asked_for",
+        "tests/emulated/drafting/test_prompt_embeddings.py",
     ),
 )
 

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from vllm.triton_utils import HAS_TRITON
 from vllm.v1.sample.logits_processor import MinTokensLogitsProcessor
+from vllm.v1.sample.rejection_sampler import RejectionSampler
 
 from mkv_ascend.adapters.patching import patch
 
@@ -31,9 +33,12 @@ from mkv_ascend.adapters.patching import patch
         "vllm.v1.sample.logits_processor.builtin:MinTokensLogitsProcessor.add_request",
         "vllm.v1.sample.logits_processor.builtin:MinTokensLogitsProcessor.apply",
         "vllm.v1.sample.logits_processor.builtin:MinTokensLogitsProcessor.apply_with_spec_decode",
+        "vllm.v1.sample.rejection_sampler:RejectionSampler.apply_penalties",
+        "vllm_ascend.sample.rejection_sampler:AscendRejectionSampler.apply_penalties",
+        "vllm_ascend.sample.rejection_sampler:AscendRejectionSampler.apply_logits_processors",
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner._copy_draft_token_ids_to_cpu",
     ),
-    writes=("output_token_ids", "min_toks", "logits_slice"),
+    writes=("output_token_ids", "min_toks", "logits_slice", "apply_penalties"),
     why="vLLM swaps two rows of a tensor by one assignment. The first row has then been written "
     "when the second is read, so both requests are left with the allowed tokens of one: a request "
     "with allowed_token_ids gets other tokens, with drafts and without. And vLLM's runner puts the "
@@ -42,9 +47,12 @@ from mkv_ascend.adapters.patching import patch
     "leave out the drafts before a row. There vLLM also counts the drafts of a step that is not "
     "verified yet as tokens of the answer, so min_tokens lets a stop token through that many "
     "tokens early. And it leaves the drafts before a request's last row out, so a stop token may "
-    "come that many tokens late.",
+    "come that many tokens late. Where vLLM finds no Triton, vllm-ascend penalises the rows of a "
+    "verify step by the prompts and penalties of as many requests: one request gets other tokens, "
+    "several end the engine.",
     until="vLLM copies one of the rows first and counts tokens for min_tokens as they stand before "
-    "each row, and vllm-ascend's runner calls update_async_spec_token_ids",
+    "each row, vllm-ascend's runner calls update_async_spec_token_ids, and its sampler repeats "
+    "penalties for each row without Triton",
     test=(
         "tests/emulated/drafting/test_drafting_parameters.py::test_allowed_tokens",
         "tests/emulated/drafting/test_drafting_parameters.py"
@@ -70,6 +78,15 @@ def name_drafts(runner: Any) -> None:
         return
     drafted, _ = runner._get_draft_token_ids_cpu()
     runner.input_batch.update_async_spec_token_ids(drafted)
+
+
+def penalise_each_row(runner: Any) -> None:
+    """Let rows of a verify step have the prompt and penalties of their request, without Triton.
+
+    vLLM's own sampler repeats these for each row; vllm-ascend's does so with Triton alone.
+    """
+    if not HAS_TRITON:
+        runner.rejection_sampler.apply_penalties = RejectionSampler.apply_penalties
 
 
 def hold_back_stop_tokens(runner: Any, verified: Any) -> None:
