@@ -2,6 +2,7 @@
 // How PyTorch switches the current device and stream, and records events, for the emulated device.
 #include "counters.h"
 #include "device_state.h"
+#include "host_waits.h"
 #include "recording.h"
 #include "streams.h"
 
@@ -98,35 +99,33 @@ class EmulatedDeviceGuard final : public c10::impl::DeviceGuardImplInterface {
   // Work that was launched has ended, but on a stream that records: there it has not begun.
   void block(void* event, const c10::Stream& stream) const override {
     const auto* moment = static_cast<RecordedMoment*>(event);
-    if (moment == nullptr || moment->tape == 0 || !tape_is_attached(moment->tape)) {
-      return;
+    const auto tape = moment == nullptr ? nullptr : unfinished_tape(moment->tape);
+    if (tape != nullptr) {
+      wait_for_progress(tape, moment->known, key_of(stream));
     }
-    wait_for_progress(find_tape(moment->tape), moment->known, key_of(stream));
   }
 
   void synchronizeStream(const c10::Stream& stream) const override {
-    refuse_wait_for_stream(key_of(stream));
+    wait_for_stream(key_of(stream));
     raise_device_error();
   }
 
   void synchronizeEvent(void* event) const override {
-    refuse_wait_for_event(tape_of_event(event));
+    wait_for_event(tape_of_event(event));
     raise_device_error();
   }
 
   void synchronizeDevice(const c10::DeviceIndex device) const override {
-    refuse_wait_for_device(resolve_index(device));
+    wait_for_device(resolve_index(device));
     raise_device_error();
   }
 
   bool queryEvent(void* event) const override {
-    refuse_event_query();
-    return !tape_is_attached(tape_of_event(event));
+    return event_has_come(tape_of_event(event));
   }
 
   bool queryStream(const c10::Stream& stream) const override {
-    refuse_event_query();
-    return tape_of(key_of(stream)) == nullptr;
+    return stream_is_idle(key_of(stream));
   }
 
   c10::DeviceIndex deviceCount() const noexcept override {

@@ -12,6 +12,7 @@
 #include "counters.h"
 #include "device_state.h"
 #include "generator.h"
+#include "host_waits.h"
 #include "operand_rules.h"
 #include "recording.h"
 
@@ -314,7 +315,6 @@ void record(const TapePointer& tape, const c10::OperatorHandle& op, torch::jit::
   const auto& schema = op.schema();
   const size_t first = stack->size() - schema.arguments().size();
   const std::vector<c10::IValue> given(stack->begin() + static_cast<int64_t>(first), stack->end());
-  check_recordable(op, given);
   Operands operands(schema, *stack, first, tape.get());
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   operands.take_back_changes();
@@ -356,9 +356,13 @@ void run_on_cpu(
     check_operand_devices(op, arguments);
   }
   const bool waits = waits_for_data(op, arguments);
-  if (const auto tape = current_tape()) {
-    record(tape, op, stack);
-    return;
+  while (const auto tape = current_tape()) {
+    const auto reason = why_not_recorded(op, arguments);
+    if (reason.empty()) {
+      record(tape, op, stack);
+      return;
+    }
+    wait_for_host_read(reason);
   }
   record_launch(schema.name());
 

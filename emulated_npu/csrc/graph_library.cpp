@@ -2,6 +2,7 @@
 // What Python asks of tapes (recording.h): it decides what a graph is, records and replays.
 #include "aliasing.h"
 #include "blocks.h"
+#include "host_waits.h"
 #include "recording.h"
 
 #include <torch/library.h>
@@ -82,7 +83,7 @@ void replace(int64_t tape, int64_t first, int64_t count, int64_t update) {
 }
 
 void host_read(std::string what) {
-  refuse_host_read(what);
+  wait_for_host_read(what);
 }
 
 // A kernel's result as an npu tensor, and whether it is new memory rather than an operand's.
@@ -111,7 +112,7 @@ TORCH_LIBRARY_FRAGMENT(emulated_npu, library) {
   library.def("tape_run(int tape, int first) -> int", &run);
   library.def("tape_replace(int tape, int first, int count, int update) -> ()", &replace);
   library.def("tape_kept(int tape, Tensor tensor) -> Tensor", &kept_alias);
-  library.def("refuse_host_read(str what) -> ()", &host_read);
+  library.def("wait_for_host_read(str what) -> ()", &host_read);
   library.def("weak_reference(Tensor tensor) -> Tensor", &weak_reference);
   library.def("scratch_alias(Tensor tensor) -> Tensor", &scratch_alias);
   library.def("recorded_result(Tensor tensor, int device) -> (Tensor, bool)", &recorded_result);

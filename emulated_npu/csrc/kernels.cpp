@@ -5,6 +5,7 @@
 #include "allocator.h"
 #include "counters.h"
 #include "device_state.h"
+#include "host_waits.h"
 #include "pinned_memory.h"
 #include "recording.h"
 
@@ -105,30 +106,35 @@ void record_copy(const TapePointer& tape, const at::Tensor& source, const at::Te
   tape->add(std::move(launch));
 }
 
-// Between host and device only what needs no help of the host can be recorded.
-void check_recordable_copy(
+// Between host and device only what needs no help of the host can be recorded; null for that.
+const char* why_copy_is_not_recorded(
     const at::Tensor& source, const at::Tensor& destination, bool non_blocking) {
   if (is_npu(source) && is_npu(destination)) {
-    return;
+    return nullptr;
   }
   const auto& host = is_npu(source) ? destination : source;
   if (!non_blocking) {
-    refuse_host_read("a blocking copy between host and device");
-  } else if (!is_pinned(host.storage().data())) {
-    refuse_host_read("a copy between the device and host memory that is not pinned");
-  } else if (
-      source.dtype() != destination.dtype() || !source.is_contiguous() ||
-      !destination.is_contiguous()) {
-    refuse_host_read("a copy between host and device that converts the dtype or the layout");
+    return "a blocking copy between host and device";
   }
+  if (!is_pinned(host.storage().data())) {
+    return "a copy between the device and host memory that is not pinned";
+  }
+  if (source.dtype() != destination.dtype() || !source.is_contiguous() ||
+      !destination.is_contiguous()) {
+    return "a copy between host and device that converts the dtype or the layout";
+  }
+  return nullptr;
 }
 
 // Device to device, host to device, and device to host.
 at::Tensor copy_from(const at::Tensor& source, const at::Tensor& destination, bool non_blocking) {
-  if (const auto tape = current_tape()) {
-    check_recordable_copy(source, destination, non_blocking);
-    record_copy(tape, source, destination);
-    return destination;
+  while (const auto tape = current_tape()) {
+    const char* reason = why_copy_is_not_recorded(source, destination, non_blocking);
+    if (reason == nullptr) {
+      record_copy(tape, source, destination);
+      return destination;
+    }
+    wait_for_host_read(reason);
   }
   const auto bytes = static_cast<int64_t>(source.nbytes());
   record_launch("aten::copy_");
@@ -150,7 +156,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& dest
 
 // .item(), int(tensor), bool(tensor): one element goes to the host, and the host waits for it.
 at::Scalar local_scalar_dense(const at::Tensor& self) {
-  refuse_host_read("a read of one number (.item(), int(tensor), bool(tensor))");
+  wait_for_host_read("a read of one number (.item(), int(tensor), bool(tensor))");
   const auto value = cpu_alias(self).item();
   const auto bytes = static_cast<int64_t>(self.element_size());
   record_copy_to_host(bytes);

@@ -2,7 +2,6 @@
 #include "operand_rules.h"
 
 #include "aliasing.h"
-#include "recording.h"
 
 #include <optional>
 #include <string>
@@ -80,22 +79,23 @@ bool waits_for_data(const c10::OperatorHandle& op, Arguments arguments) {
   return false;
 }
 
-void check_recordable(const c10::OperatorHandle& op, Arguments arguments) {
+std::string why_not_recorded(const c10::OperatorHandle& op, Arguments arguments) {
   const auto& schema = op.schema();
   const bool sized = schema.name() == "aten::repeat_interleave" && !arguments.back().isNone();
   const bool depends = op.hasTag(at::Tag::data_dependent_output) ||
                        (op.hasTag(at::Tag::dynamic_output_shape) && !sized);
   if (depends || waits_for_data(op, arguments)) {
-    refuse_host_read(schema.name() + ", whose result depends on data of the device,");
+    return schema.name() + ", whose result depends on data of the device,";
   }
+  bool takes_host_tensor = false;
   for (const auto& argument : arguments) {
     for_each_tensor(argument, [&](const at::Tensor& tensor) {
-      if (is_cpu(tensor) && tensor.dim() > 0) {
-        refuse_host_read(
-            schema.name() + " with a host tensor as operand, which must be copied to the device,");
-      }
+      takes_host_tensor = takes_host_tensor || (is_cpu(tensor) && tensor.dim() > 0);
     });
   }
+  return takes_host_tensor
+             ? schema.name() + " with a host tensor as operand, which must be copied to the device,"
+             : "";
 }
 
 }  // namespace emulated_npu

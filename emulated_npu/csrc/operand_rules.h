@@ -19,8 +19,8 @@ void check_operand_devices(const c10::OperatorHandle& op, Arguments arguments);
 // nonzero that PyTorch makes of it.)
 bool waits_for_data(const c10::OperatorHandle& op, Arguments arguments);
 
-// Throws when a call cannot be recorded: its result or its shape depends on data of the device, or
-// it takes a tensor of the host, whose content would have to be copied first.
-void check_recordable(const c10::OperatorHandle& op, Arguments arguments);
+// Why a call cannot be recorded; empty when it can: its result or its shape depends on data of the
+// device, or it takes a tensor of the host, whose content would have to be copied first.
+std::string why_not_recorded(const c10::OperatorHandle& op, Arguments arguments);
 
 }  // namespace emulated_npu

@@ -5,6 +5,7 @@
 #include "blocks.h"
 #include "counters.h"
 #include "device_state.h"
+#include "host_waits.h"
 #include "pinned_memory.h"
 #include "streams.h"
 
@@ -33,19 +34,10 @@ Tapes& tapes() {
 // Streams that record: eager launches look at this only.
 std::atomic<int> recording_streams{0};
 
-std::atomic<PlaceCallback> place_callback{nullptr};
+// Tails that did not run to their end: host waits look at this first.
+std::atomic<int> tails{0};
 
-[[noreturn]] void refuse_wait(const Tape& tape, const std::string& what) {
-  TORCH_CHECK(
-      tape.kind != RecordingKind::kTail, "emulated NPU: deadlock: ", what, " (at ", calling_place(),
-      ") would wait for ever, because the stream waits for ", tape.waits_for,
-      ". Update the graph's tasks and record their events first.");
-  TORCH_CHECK(
-      false, "emulated NPU: ", what, " (at ", calling_place(), ") ",
-      tape.kind == RecordingKind::kCapture ? "during graph capture" : "during a task update",
-      ": nothing runs then, so there is nothing to wait for and no value to read. Do it before or "
-      "after the capture.");
-}
+std::atomic<PlaceCallback> place_callback{nullptr};
 
 std::string description(const at::Tensor& tensor) {
   std::ostringstream text;
@@ -127,11 +119,46 @@ TapePointer find_tape(int64_t id) {
   return found->second;
 }
 
-bool tape_is_attached(int64_t id) {
+TapePointer unfinished_tape(int64_t id) {
   std::lock_guard<std::mutex> lock(tapes().mutex);
-  return std::any_of(tapes().by_stream.begin(), tapes().by_stream.end(), [id](const auto& entry) {
-    return entry.second->id == id;
-  });
+  const auto found = tapes().by_id.find(id);
+  if (found == tapes().by_id.end()) {
+    return nullptr;
+  }
+  // A tail lives until it has run, though another one may be attached to its stream by then.
+  const bool attached = std::any_of(
+      tapes().by_stream.begin(), tapes().by_stream.end(),
+      [id](const auto& entry) { return entry.second->id == id; });
+  return attached || found->second->kind == RecordingKind::kTail ? found->second : nullptr;
+}
+
+TapePointer capture_on(c10::DeviceIndex device) {
+  if (recording_streams.load() == 0) {
+    return nullptr;
+  }
+  std::lock_guard<std::mutex> lock(tapes().mutex);
+  for (const auto& [stream, tape] : tapes().by_stream) {
+    if (stream.first == device && tape->kind != RecordingKind::kTail) {
+      return tape;
+    }
+  }
+  return nullptr;
+}
+
+std::map<StreamKey, TapePointer> tails_on(c10::DeviceIndex device) {
+  std::map<StreamKey, TapePointer> last;
+  if (tails.load() == 0) {
+    return last;
+  }
+  std::lock_guard<std::mutex> lock(tapes().mutex);
+  for (const auto& [id, tape] : tapes().by_id) {
+    // One that is attached to no stream is the wait for an event itself.
+    const bool is_tail = tape->kind == RecordingKind::kTail && !tape->lanes.empty();
+    if (is_tail && tape->origin.first == device) {
+      last[tape->origin] = tape;
+    }
+  }
+  return last;
 }
 
 TapePointer new_tape(RecordingKind kind, int64_t pool, std::string waits_for) {
@@ -145,6 +172,7 @@ TapePointer new_tape(RecordingKind kind, int64_t pool, std::string waits_for) {
   std::lock_guard<std::mutex> lock(tapes().mutex);
   tape->id = ++tapes().last_id;
   tapes().by_id.emplace(tape->id, tape);
+  tails += kind == RecordingKind::kTail ? 1 : 0;
   return tape;
 }
 
@@ -158,6 +186,7 @@ void delete_tape(int64_t id) {
     }
     tape = found->second;
     tapes().by_id.erase(found);
+    tails -= tape->kind == RecordingKind::kTail ? 1 : 0;
   }
   tape->records.clear();
   if (tape->pool != 0) {
@@ -199,8 +228,9 @@ void wait_for_progress(const TapePointer& tape, const Progress& progress, const 
   const auto own = tape_of(stream);
   if (tape->kind == RecordingKind::kTail) {
     TORCH_CHECK_NOT_IMPLEMENTED(
-        own != nullptr && own->id == tape->id, "emulated NPU: stream ", stream.second, " (at ",
-        calling_place(), ") waits for a stream that itself waits for ", tape->waits_for,
+        own != nullptr && own->kind == RecordingKind::kTail && own->origin == tape->origin,
+        "emulated NPU: stream ", stream.second, " (at ", calling_place(),
+        ") waits for a stream that itself waits for ", tape->waits_for,
         "; that is not emulated. Update the graph's tasks and record their events first.");
     return;
   }
@@ -273,55 +303,6 @@ void replace_records(Tape& tape, int64_t first, int64_t count, Tape& update) {
     // Where the graph was captured says more about a task than where it was updated.
     update.records[index].place = tape.records[first + index].place;
     tape.records[first + index] = std::move(update.records[index]);
-  }
-}
-
-void refuse_wait_for_stream(const StreamKey& stream) {
-  if (const auto tape = current_tape()) {
-    refuse_wait(*tape, "synchronisation with a stream");
-  }
-  if (const auto tape = tape_of(stream)) {
-    refuse_wait(*tape, "synchronisation with a stream");
-  }
-}
-
-void refuse_wait_for_device(c10::DeviceIndex device) {
-  if (recording_streams.load() == 0) {
-    return;
-  }
-  TapePointer recording;
-  {
-    std::lock_guard<std::mutex> lock(tapes().mutex);
-    for (const auto& [stream, tape] : tapes().by_stream) {
-      recording = stream.first == device ? tape : recording;
-    }
-  }
-  if (recording != nullptr) {
-    refuse_wait(*recording, "synchronisation with the device");
-  }
-}
-
-void refuse_wait_for_event(int64_t tape) {
-  if (const auto own = current_tape()) {
-    if (own->kind != RecordingKind::kTail) {
-      refuse_wait(*own, "synchronisation with an event");
-    }
-  }
-  if (tape != 0 && tape_is_attached(tape)) {
-    refuse_wait(*find_tape(tape), "synchronisation with an event");
-  }
-}
-
-void refuse_event_query() {
-  const auto tape = current_tape();
-  if (tape != nullptr && tape->kind != RecordingKind::kTail) {
-    refuse_wait(*tape, "a question to an event");
-  }
-}
-
-void refuse_host_read(const std::string& what) {
-  if (const auto tape = current_tape()) {
-    refuse_wait(*tape, what);
   }
 }
 

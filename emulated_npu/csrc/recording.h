@@ -72,7 +72,15 @@ using TapePointer = std::shared_ptr<Tape>;
 TapePointer current_tape();
 TapePointer tape_of(const StreamKey& stream);
 TapePointer find_tape(int64_t id);  // throws when there is none
-bool tape_is_attached(int64_t id);
+
+// The tape of this id, unless its streams run their launches again and, of a tail, all its own ran.
+TapePointer unfinished_tape(int64_t id);
+
+// A capture or an update that a stream of the device takes part in; null when there is none.
+TapePointer capture_on(c10::DeviceIndex device);
+
+// For each stream of the device with launches that wait, the last tail of them.
+std::map<StreamKey, TapePointer> tails_on(c10::DeviceIndex device);
 
 TapePointer new_tape(RecordingKind kind, int64_t pool, std::string waits_for);
 void delete_tape(int64_t id);
@@ -96,15 +104,6 @@ int64_t run_tape(Tape& tape, int64_t first);
 
 // Puts the launches of `update` in the place of `count` launches. Throws when they do not match.
 void replace_records(Tape& tape, int64_t first, int64_t count, Tape& update);
-
-// Throws when the host may not wait for this stream (or any of this device), or for any event.
-void refuse_wait_for_stream(const StreamKey& stream);
-void refuse_wait_for_device(c10::DeviceIndex device);
-void refuse_wait_for_event(int64_t tape);  // recorded while its stream recorded on that tape
-void refuse_event_query();
-
-// Throws unless this thread's current stream runs its launches. `what` needs a value of the device.
-void refuse_host_read(const std::string& what);
 
 StreamKey current_stream_key();
 StreamKey key_of(const c10::Stream& stream);

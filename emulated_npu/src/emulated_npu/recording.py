@@ -128,10 +128,13 @@ def current_tape() -> Tape | None:
     return _attached.get(_native().tapes().current_tape())
 
 
-def refuse_host_read(what: str) -> None:
-    """RuntimeError if the current stream records: ``what`` needs a value of the device."""
+def before_host_read(what: str) -> None:
+    """Wait for the current stream, of whose memory ``what`` needs a value.
+
+    RuntimeError if the stream records, and if it waits for what only this thread would do.
+    """
     if _attached:
-        _native().tapes().refuse_host_read(what)
+        _native().tapes().wait_for_host_read(what)
 
 
 def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:

@@ -12,7 +12,7 @@ import torch
 
 from emulated_npu import counters, faults, unwritten, variables
 from emulated_npu.call_place import calling_place
-from emulated_npu.device import memory
+from emulated_npu.device import host_waits, memory
 from emulated_npu.device.devices import device_count
 from emulated_npu.device.memory_pools import plugged
 from emulated_npu.settings import EmulatorSettings
@@ -115,10 +115,16 @@ def _tell_place(text: int, capacity: int) -> None:
     ctypes.memmove(text, place, len(place))
 
 
+@ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64)
+def _wait_for_tail(tape: int) -> int:
+    return int(host_waits.wait_for(tape))
+
+
 def _connect_callbacks() -> None:
     library = ctypes.CDLL(str(LIBRARY))
     library.emulated_npu_set_host_read_callback(_on_host_read)
     library.emulated_npu_set_place_callback(_tell_place)
+    library.emulated_npu_set_wait_callback(_wait_for_tail)
     plugged.device = library
     if asked := variables.FAULTS.get():
         faults.install(Path(asked), library)

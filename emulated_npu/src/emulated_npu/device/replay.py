@@ -3,18 +3,20 @@
 
 A replay stops at an event that is not set, and its call returns, as a launch on a device does. The
 stream then waits: what is launched on it goes to a tail (a tape), and when the event is recorded,
-the rest of the graph runs, then the tail. A host that waits for such a stream waits for ever, which
-is an error that names the event.
+the rest of the graph runs, then the tail. The thread that launched the graph would wait for such a
+stream for ever, which is an error that names the event; other threads wait (``host_waits.py``).
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import Protocol
 
 import torch
 
 from emulated_npu import counters
+from emulated_npu.device import host_waits
 from emulated_npu.recording import RecordingKind, Tape
 
 
@@ -73,11 +75,13 @@ class WaitingStream:
     def __init__(self, stream: torch.Stream, run: GraphRun, wait: Wait) -> None:
         self.stream = stream
         self.runs = deque([run])
+        self._launcher = threading.current_thread()
         self._wait_with_tail(wait)
 
     def _wait_with_tail(self, wait: Wait) -> None:
         self.wait = wait
         self.tail = Tape(RecordingKind.TAIL, waits_for=self.runs[0].position())
+        host_waits.begin(self.tail.id, self._launcher)
         self.tail.attach(self.stream)
 
     def enqueue(self, run: GraphRun) -> None:
@@ -91,15 +95,36 @@ class WaitingStream:
         """Run what can run now; True when nothing is left."""
         self.tail.detach(self.stream)
         self.runs.append(GraphRun(self.tail))
+        for tape in self._tails():
+            host_waits.begin_to_run(tape.id)
+        try:
+            return self._advance()
+        except BaseException:
+            # What is behind a launch that failed never runs, and nobody may wait for it.
+            for tape in self._tails():
+                _forget(tape)
+            raise
+
+    def _advance(self) -> bool:
         while self.runs:
             wait = self.runs[0].advance()
             if wait is not None:
+                for tape in self._tails():
+                    host_waits.wait_again(tape.id)
                 self._wait_with_tail(wait)
                 return False
             tape = self.runs.popleft().tape
             if tape.kind is RecordingKind.TAIL:
-                tape.delete()
+                _forget(tape)
         return True
+
+    def _tails(self) -> list[Tape]:
+        return [run.tape for run in self.runs if run.tape.kind is RecordingKind.TAIL]
+
+
+def _forget(tail: Tape) -> None:
+    tail.delete()
+    host_waits.end(tail.id)
 
 
 _waiting: dict[tuple[int, int], WaitingStream] = {}

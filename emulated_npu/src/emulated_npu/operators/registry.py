@@ -283,7 +283,7 @@ class _RecordingLending(_Lending):
         return self._results
 
     def read_by_host(self, name: str, tensor: torch.Tensor) -> None:
-        recording.refuse_host_read(f"{self.entry.key} with {name}, a host argument, on the device,")
+        recording.before_host_read(f"{self.entry.key} with {name}, a host argument, on the device,")
 
     def alias(self, tensor: torch.Tensor) -> torch.Tensor:
         return _native().scratch_alias(tensor)
