@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Experts that vllm-ascend moves on model runner V1 (``dynamic_eplb``), those of the draft, too.
+
+With weights of another expert, or the map of another rank, tokens of target or draft are wrong.
+"""
+
+import re
+
+from tests.support.loop_judgement import assert_reference
+
+OFTEN = {
+    "dynamic_eplb": True,
+    "expert_heat_collection_interval": 4,
+    "algorithm_execution_interval": 3,
+    "eplb_policy_type": 1,  # the default one moves none of so few experts
+}
+MOVED = re.compile(r"Layer (\d+) D2D transfer completed, updated_experts=[1-9]")
+LAYERS = {"0", "1"}
+"""The layer of the target that has experts, and the draft's."""
+
+
+def test_proposals_and_acceptance_are_the_references():
+    result = assert_reference(
+        "deepseek_v3_mtp",
+        "deepseek_v3_mtp",
+        "mtp",
+        3,
+        {"DYNAMIC_EPLB": "true", "VLLM_LOGGING_LEVEL": "DEBUG"},
+        engine={
+            "tensor_parallel_size": 2,
+            "enable_expert_parallel": True,
+            "additional_config": {"eplb_config": OFTEN},
+        },
+    )
+    assert set(MOVED.findall(result.log)) == LAYERS
