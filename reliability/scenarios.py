@@ -7,10 +7,12 @@ A number gives the same engine again, on the same pairs.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.matrix import cells
+from benchmarks.matrix.families import FLOAT32
 from tests.support.engine import Scenario
 from tests.support.loop_judgement import REFERENCE_OF
 from tests.support.tiny_models import model_directory
@@ -19,16 +21,27 @@ BLOCK = 128
 """Tokens of a KV block, unless the engine chooses larger ones."""
 LONGEST = 384
 """Tokens of a prompt, at most: three blocks."""
+WITH_TRITON = {"EMULATED_NPU_TRITON": "1"}
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A target and its draft; ``most_drafts`` is the largest K that is drawn."""
+    """A target and its draft.
+
+    Attributes:
+        most_drafts: the largest K that is drawn.
+        engine: arguments of ``vllm.LLM`` that the family needs.
+        rounded: whether it computes in bfloat16 alone: its tokens are counted, and not compared.
+        triton: whether vLLM is to find Triton.
+    """
 
     target: str
     draft: str
     method: str
     most_drafts: int = 6
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    rounded: bool = False
+    triton: bool = False
 
     def __str__(self) -> str:
         return f"{self.target} + {self.draft} ({self.method})"
@@ -59,6 +72,26 @@ STATES = (
     Pair("llama_target", "qwen3_next_draft", "draft_model"),
 )
 """With recurrent layers."""
+
+
+def families() -> tuple[Pair, ...]:
+    """Every family of the matrix with every draft of it that has layers.
+
+    Heads draw no more draft tokens than they were trained for.
+    """
+    return tuple(
+        Pair(
+            cell.target_model,
+            cell.draft_model,
+            cell.method,
+            cells.K,
+            cell.engine,
+            cell.reference != FLOAT32,
+            cell.triton,
+        )
+        for cell in cells.all_cells()
+        if cell.draft_model is not None
+    )
 
 
 @dataclass(frozen=True)
@@ -96,8 +129,10 @@ def draw(number: int, pairs: Sequence[Pair], environment: dict[str, str]) -> Cas
     chance = random.Random(number)
     pair = chance.choice(pairs)
     k = pair.most_drafts if pair.method == "dflash" else chance.randint(1, pair.most_drafts)
-    judged = chance.random() < 0.7
-    engine = _options(chance, k)
+    judged = chance.random() < 0.7 and not pair.rounded
+    engine = {**_options(chance, k), **pair.engine}
+    if pair.triton:
+        environment = {**WITH_TRITON, **environment}
     graphs = chance.choice((None, "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"))
     scenario = Scenario(
         model=str(model_directory(pair.target)),

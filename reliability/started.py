@@ -12,13 +12,14 @@ import json
 import random
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from benchmarks.host import RUNNERS
 from benchmarks.matrix.running import FAILS, WORKS
 from reliability import judging, scenarios
-from reliability.scenarios import Case
+from reliability.scenarios import Case, Pair
 
 PAIRS = (*scenarios.ATTENTION, *scenarios.STATES)
 MEMORY = {
@@ -31,15 +32,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options of the command on ``parser``."""
     parser.add_argument("--first", type=int, default=0, help="number of the first one (0)")
     parser.add_argument("--count", type=int, default=5, help="how many are started (5)")
+    parser.add_argument(
+        "--families",
+        action="store_true",
+        help="draw from all families and drafts of the matrix; draft tokens are not judged",
+    )
 
 
 def run(asked: argparse.Namespace) -> int:
     """Start them; returns the exit status."""
     kinds: Counter[str] = Counter()
     found: list[dict[str, Any]] = []
-    number = asked.first
+    number, pairs = asked.first, scenarios.families() if asked.families else PAIRS
     while kinds["works"] + kinds["fails"] < asked.count:
-        case = draw(number, dict(RUNNERS[asked.runner]))
+        case = draw(number, dict(RUNNERS[asked.runner]), pairs)
         codes, unplanned = checked(case, asked.runner)
         if unplanned:
             # Only the engine knows its plan, and refuses memory that is too small for it.
@@ -55,9 +61,9 @@ def run(asked: argparse.Namespace) -> int:
     return 1 if kinds["fails"] else 0
 
 
-def draw(number: int, environment: dict[str, str]) -> Case:
+def draw(number: int, environment: dict[str, str], pairs: Sequence[Pair] = PAIRS) -> Case:
     """The engine of this number: of ``scenarios.draw``, with options of caches and groups."""
-    case = scenarios.draw(number, PAIRS, environment)
+    case = scenarios.draw(number, pairs, environment)
     chance = random.Random(f"started {number}")
     engine = dict(case.scenario.engine)
     for name, values in {"block_size": (128, 256, 384, 1024, 64), **MEMORY}.items():
@@ -71,7 +77,7 @@ def draw(number: int, environment: dict[str, str]) -> Case:
     if chance.random() < 0.2:
         ours["drafting"] = {"window": chance.choice((128, 200))}
     # A window drafts otherwise than the model alone, which judges here.
-    judged = case.judged and "drafting" not in ours
+    judged = case.judged and "drafting" not in ours and pairs is PAIRS
     scenario = replace(
         case.scenario, engine=engine, mkv_ascend=ours, record_drafts=judged, force_preemption=False
     )

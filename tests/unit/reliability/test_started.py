@@ -26,6 +26,19 @@ def test_a_number_draws_the_same_again_with_options_of_caches() -> None:
     assert {part for case in drawn for part in case.scenario.mkv_ascend} == {"layout", "drafting"}
 
 
+def test_families_are_those_of_the_matrix_with_what_they_need() -> None:
+    families = scenarios.families()
+    drawn = [started.draw(number, {"OF": "runner"}, families) for number in range(600)]
+    assert {case.pair.target for case in drawn} == {pair.target for pair in families}
+    for case in drawn:
+        assert dict(case.pair.engine).items() <= case.scenario.engine.items()
+        assert case.scenario.environment["OF"] == "runner"
+        assert ("EMULATED_NPU_TRITON" in case.scenario.environment) == case.pair.triton
+        assert not case.judged
+    assert {case.pair.target for case in drawn if case.pair.rounded} == {"deepseek_v4_fitted"}
+    assert any(case.pair.triton for case in drawn)
+
+
 @pytest.mark.parametrize(("result", "status"), [(WORKS, 0), (FAILS, 1), (REFUSED, 1)])
 def test_what_check_passes_must_serve(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], result: str, status: int
