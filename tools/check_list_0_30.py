@@ -86,6 +86,7 @@ EMULATED = (
     "tests/emulated/layout/test_planner.py::test_rotary_tables_larger_than_the_device_are_built",
     "tests/emulated/layout/test_layout_engines.py"
     "::test_the_drafts_cache_may_have_a_dtype_of_its_own",
+    "tests/emulated/layout/test_kernel_blocks.py",
     "tests/emulated/layout/test_layout_groups.py",
     f"{PLANNED}[mla, windows, v2]",
     "tests/emulated/layout/test_planned_runner.py",

@@ -30,4 +30,10 @@ def _of_draft(spec: Any, layer: Any) -> Any:
     supported = layer.get_attn_backend().get_supported_kernel_block_sizes()
     sizes = [size for size in supported if isinstance(size, int)]
     block = block_of_kernels(spec.block_size, sizes or [1])
-    return spec if block == spec.block_size else spec.copy_with_new_block_size(block)
+    if block == spec.block_size:
+        return spec
+    larger = spec.copy_with_new_block_size(block)
+    if getattr(larger, "page_size_padded", None) is not None:
+        # Beside states hosts pad pages: that of a smaller block, and plans do without.
+        object.__setattr__(larger, "page_size_padded", None)
+    return larger
