@@ -39,7 +39,7 @@ class Pair:
     draft: str
     method: str
     most_drafts: int = 6
-    engine: Mapping[str, Any] = field(default_factory=dict)
+    engine: Mapping[str, Any] = field(default_factory=dict, hash=False)
     rounded: bool = False
     triton: bool = False
 

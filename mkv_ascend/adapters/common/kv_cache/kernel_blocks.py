@@ -7,6 +7,7 @@ DeepSeek-V4, unless another is asked for. Kernels of a dense draft read blocks o
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -32,8 +33,7 @@ def _of_draft(spec: Any, layer: Any) -> Any:
     block = block_of_kernels(spec.block_size, sizes or [1])
     if block == spec.block_size:
         return spec
-    larger = spec.copy_with_new_block_size(block)
-    if getattr(larger, "page_size_padded", None) is not None:
+    if getattr(spec, "page_size_padded", None) is not None:
         # Beside states hosts pad pages: that of a smaller block, and plans do without.
-        object.__setattr__(larger, "page_size_padded", None)
-    return larger
+        spec = dataclasses.replace(spec, page_size_padded=None)
+    return spec.copy_with_new_block_size(block)
