@@ -11,11 +11,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mkv_ascend import host_versions
-from mkv_ascend.checks.facts import ServeFacts
+from mkv_ascend.checks.facts import BLOCKS, ServeFacts
 from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.checks.refusal import Refusal
 
 __all__ = ["CHECKS", "TEXT_ONLY", "has_several_positions", "takes_images"]
+
+READ_STATES = BLOCKS | {"eagle", "eagle3", "mtp"}
+"""Methods whose drafts read hidden states of the target (``SpeculativeConfig.use_eagle``)."""
 
 
 def _with_more_rows(facts: ServeFacts) -> Mapping[str, Any] | None:
@@ -80,4 +83,24 @@ def padded_batch(facts: ServeFacts) -> Iterator[Refusal]:
         )
 
 
-CHECKS = (positions, padded_batch)
+def states_of_prompts(facts: ServeFacts) -> Iterator[Refusal]:
+    """``--kv-sharing-fast-prefill`` with a draft that reads hidden states of prompts.
+
+    vLLM refuses it while it makes its configuration (``VllmConfig.__post_init__``), whatever the
+    target is: its last layers are skipped for tokens of prompts, so their states are not right.
+    """
+    speculation = facts.speculation
+    if speculation is None or speculation.method not in READ_STATES:
+        return
+    if facts.engine.get("kv_sharing_fast_prefill"):
+        yield Refusal(
+            "fast-prefill",
+            "--kv-sharing-fast-prefill is given, and a draft of method "
+            f"{speculation.method} reads hidden states of prompts, which vLLM does not compute "
+            "then",
+            "the option beside a draft model (draft_model) or ngram",
+            "leave --kv-sharing-fast-prefill out",
+        )
+
+
+CHECKS = (positions, padded_batch, states_of_prompts)

@@ -150,4 +150,11 @@ FAMILIES = (
         LLAMA,
         *spec(DRAFT, disable_padded_drafter_batch=True),
     ),
+    one(
+        "prompts without their last layers",
+        "fast-prefill",
+        *("{gpt-oss-20b}", "--kv-sharing-fast-prefill"),
+        *spec("{dflash}", method="dflash"),
+        says="hidden states of prompts",
+    ),
 )
