@@ -92,6 +92,7 @@ class Config:
             method="eagle",
             attention_backend=None,
             kv_cache_dtype=None,
+            draft_load_config=None,
             draft_model_config=SimpleNamespace(runner_type="draft"),
             use_step3p5_mtp=lambda: False,
         )
@@ -102,6 +103,15 @@ class Config:
 def test_weights_are_not_loaded_with_ranks_that_have_no_draft(two_stages, asked, used):
     config = make_draft_config(Config(LoadConfig(load_format=asked)))
     assert config.load_config.load_format == used
+
+
+@pytest.mark.parametrize(("asked", "used"), [("fastsafetensors", "auto"), ("dummy", "dummy")])
+def test_a_draft_is_loaded_by_its_own_options(two_stages, asked, used):
+    """A target in shards for its ranks beside a draft as it was published."""
+    given = Config(LoadConfig(load_format="sharded_state"))
+    given.speculative_config.draft_load_config = LoadConfig(load_format=asked)
+    assert make_draft_config(given).load_config.load_format == used
+    assert given.load_config.load_format == "sharded_state"
 
 
 @pytest.mark.parametrize(("asked", "used"), [(None, "auto"), ("int8", "int8")])

@@ -26,7 +26,7 @@ from vllm_ascend.utils import enable_sp, is_drafter_moe_model
 from mkv_ascend.adapters.patching import replaced
 
 if TYPE_CHECKING:
-    from vllm.config import CacheConfig, ParallelConfig, VllmConfig
+    from vllm.config import CacheConfig, LoadConfig, ParallelConfig, VllmConfig
 
 HOW_RANKS_SHARE = (
     "prefill_context_parallel_size",
@@ -79,6 +79,15 @@ def separate_draft_config(
         _without_states_of_prefixes(draft.cache_config)
         draft.cache_config.mamba_block_size = target.model_config.max_model_len
     return draft
+
+
+def load_options_of_draft(target: VllmConfig) -> LoadConfig:
+    """How the draft's weights are loaded: as its own options say, else as the target's are.
+
+    vLLM's proposers read ``draft_load_config`` for heads on model runner V1 alone.
+    """
+    own: LoadConfig | None = target.speculative_config.draft_load_config
+    return target.load_config if own is None else own
 
 
 def _experts_named(target: VllmConfig) -> AbstractContextManager[None]:

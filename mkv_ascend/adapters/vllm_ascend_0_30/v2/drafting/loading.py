@@ -20,6 +20,7 @@ from mkv_ascend.adapters.common.attention.building import ModelBeingBuilt, build
 from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
 from mkv_ascend.adapters.common.drafting.draft_config import (
     builder_config,
+    load_options_of_draft,
     preserve_ascend_config,
 )
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.host import HOST
@@ -45,7 +46,7 @@ def make_draft_config(target: VllmConfig) -> VllmConfig:
         target,
         attention_config=replace(target.attention_config, backend=speculative.attention_backend),
         # Asked here, because there is one pipeline stage where the draft is built.
-        load_config=get_pp_safe_draft_load_config(target.load_config),
+        load_config=get_pp_safe_draft_load_config(load_options_of_draft(target)),
     )
     if speculative.kv_cache_dtype is not None:
         cache = replace(config.cache_config, cache_dtype=speculative.kv_cache_dtype)
