@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from tests.emulated.device.graph_helpers import UpdatableGraph, updatable
+
 # The launcher's torch_npu has installed the device; a real torch_npu has not.
 collect_ignore_glob = [] if "emulated_npu.device" in sys.modules else ["test_*.py"]
 
@@ -42,3 +44,13 @@ def memory_in_use() -> int:
     gc.collect()
     torch.npu.reset_peak_memory_stats(0)
     return torch.npu.memory_allocated(0)
+
+
+@pytest.fixture
+def parts() -> Iterator[UpdatableGraph]:
+    """A graph with one task that can be updated."""
+    made = updatable()
+    yield made
+    for _ in range(3):  # lets no stream wait for later tests
+        made.event.record(made.stream)
+    made.event.reset()

@@ -72,3 +72,8 @@ def update(parts: UpdatableGraph, launches: Callable[[], Any], record: bool = Tr
         torch.npu.graph_task_update_end(parts.stream)
         if record:
             parts.event.record(parts.stream)
+
+
+def add(parts: UpdatableGraph, number: float) -> None:
+    """What an update launches: the same operator with another number."""
+    torch.add(parts.source, number, out=parts.out)

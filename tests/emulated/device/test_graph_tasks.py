@@ -5,20 +5,12 @@ import pytest
 import torch
 
 from emulated_npu import counters
-from tests.emulated.device.graph_helpers import UpdatableGraph, captured, on_npu, updatable, update
-
-
-@pytest.fixture
-def parts():
-    made = updatable()
-    yield made
-    for _ in range(3):  # lets no stream wait for later tests
-        made.event.record(made.stream)
-    made.event.reset()
-
-
-def add(parts: UpdatableGraph, number: float) -> None:
-    torch.add(parts.source, number, out=parts.out)
+from tests.emulated.device.graph_helpers import (
+    add,
+    captured,
+    on_npu,
+    update,
+)
 
 
 def test_a_replay_stops_at_the_event_and_goes_on_when_it_is_recorded(parts):

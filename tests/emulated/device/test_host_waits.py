@@ -8,26 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from tests.emulated.device.graph_helpers import UpdatableGraph, on_npu, updatable, update
-
-
-@pytest.fixture
-def parts():
-    made = updatable()
-    yield made
-    for _ in range(3):  # lets no stream wait for later tests
-        made.event.record(made.stream)
-    made.event.reset()
+from tests.emulated.device.graph_helpers import UpdatableGraph, add, on_npu, updatable, update
 
 
 @pytest.fixture
 def other_thread():
     with ThreadPoolExecutor(1) as pool:
         yield pool
-
-
-def add(parts: UpdatableGraph, number: float) -> None:
-    torch.add(parts.source, number, out=parts.out)
 
 
 def _event_behind_two_replays(parts: UpdatableGraph) -> None:

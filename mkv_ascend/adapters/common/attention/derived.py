@@ -38,3 +38,8 @@ def derive(base: type[Any], label: str, members: dict[str, Any], *records: Recor
 def underived(made: type[Any]) -> type[Any]:
     """The class that ``derive`` was given for ``made``, or ``made`` itself: the host's own."""
     return next(one for one in made.__mro__ if one.__module__ != __name__)
+
+
+def stock(instance: Any) -> Any:
+    """The host's own members of ``instance``, whose class ``derive`` made."""
+    return super(type(instance), instance)

@@ -15,6 +15,8 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from mkv_ascend.adapters.common.attention.derived import stock
+
 UNKNOWN = 0
 """Stands for the tokens of such a prompt; its request drafts nothing that is used yet."""
 
@@ -55,10 +57,10 @@ def _with_tokens(request: Any) -> Any:
 def prepare_next_token_ids_cpu(self: Any, sampled: Any, requests: Any, *of_batch: Any) -> Any:
     """As vLLM's, but prompts that are given as embeddings have tokens."""
     known = requests_with_tokens(requests)
-    return super(type(self), self).prepare_next_token_ids_cpu(sampled, known, *of_batch)
+    return stock(self).prepare_next_token_ids_cpu(sampled, known, *of_batch)
 
 
 def prepare_next_token_ids_padded(self: Any, sampled: Any, requests: Any, *of_batch: Any) -> Any:
     """As vllm-ascend's, but prompts that are given as embeddings have tokens."""
     known = requests_with_tokens(requests)
-    return super(type(self), self).prepare_next_token_ids_padded(sampled, known, *of_batch)
+    return stock(self).prepare_next_token_ids_padded(sampled, known, *of_batch)

@@ -27,7 +27,7 @@ from vllm_ascend.spec_decode.step3p5 import AscendStep3p5MTPProposer
 
 from mkv_ascend.adapters.common import giving_up, pipeline
 from mkv_ascend.adapters.common.attention.building import ModelBeingBuilt, building
-from mkv_ascend.adapters.common.attention.derived import derive
+from mkv_ascend.adapters.common.attention.derived import derive, stock
 from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
 from mkv_ascend.adapters.common.drafting import records
 from mkv_ascend.adapters.common.drafting.assembly import (
@@ -66,11 +66,6 @@ if TYPE_CHECKING:
     from torch import nn
     from vllm.config import VllmConfig
     from vllm.forward_context import BatchDescriptor
-
-
-def stock(proposer: Any) -> Any:
-    """vllm-ascend's own members of a proposer, whose class is derived once from theirs."""
-    return super(type(proposer), proposer)
 
 
 def _create_draft_vllm_config(self: Any) -> VllmConfig:
