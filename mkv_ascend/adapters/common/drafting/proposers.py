@@ -8,7 +8,6 @@ A new method of drafting is one line in ``PROPOSERS``; one that a host alone has
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -71,16 +70,14 @@ if TYPE_CHECKING:
 def _create_draft_vllm_config(self: Any) -> VllmConfig:
     own: VllmConfig | None = vars(self).get("_draft_config")
     if own is None:
-        made = separate_draft_config(
+        own = self._draft_config = separate_draft_config(
             self.vllm_config,
             stock(self)._create_draft_vllm_config,
             recurrent=has_recurrent_layers(self.vllm_config),
             replicated=is_replicated(self.vllm_config),
             names_experts=self.draft_host.names_experts,
         )
-        own = copy.copy(made)
         own.load_config = load_options_of_draft(self.vllm_config)
-        self._draft_config = own
     return own
 
 
