@@ -35,6 +35,7 @@ DRAFT_CONFIG = record(
         "enable_prefix_caching",
         "get_kv_cache_spec",
         "hf_config_override",
+        "load_config",
         "mamba_block_size",
         "mamba_cache_mode",
         "mamba_page_size_padded",
@@ -54,14 +55,16 @@ DRAFT_CONFIG = record(
     "And DeepSeek's drafting layer of vLLM 0.30.0 asks its block how ranks share its rows, which "
     "that of openPangu's layer, derived from it, does not say. And vllm-ascend 0.30.0rc2's "
     "rotary embeddings of method mtp gather positions from all ranks where these share tokens out "
-    "beside experts, though each has all of them.",
+    "beside experts, though each has all of them. And vLLM loads a draft model as it loads the "
+    "target, whatever draft_load_config says.",
     until="vLLM's replace() copies the parts of a configuration, vllm-ascend keeps one "
     "AscendConfig per VllmConfig, and vLLM makes heads for the method mtp only, groups of ranks "
     "for a draft's experts too, and openPangu's blocks say how ranks share their rows. And "
     "vllm-ascend asks whether the draft itself has experts, and gathers no positions that each "
-    "rank has",
+    "rank has. And vLLM loads draft models by draft_load_config",
     test=(
         "tests/emulated/drafting/test_draft_isolation.py",
+        "tests/emulated/drafting/test_draft_loading.py",
         "tests/emulated/recurrent/test_recurrent_drafts.py",
         "tests/emulated/drafting/test_drafting_ranks.py"
         "::test_a_draft_with_experts_serves_a_target_without_on_several_ranks",
