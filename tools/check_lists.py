@@ -201,7 +201,6 @@ EMULATED = {
         # that rounding decides more tokens than near ties may be, as the processor is.
         f"--deselect={EIGHT_BITS}::test_target_of_8_bits_with_bfloat16_draft[eager-v1]",
         f"--deselect={EIGHT_BITS}::test_bfloat16_target_with_draft_of_8_bits[eager-v1]",
-        f"--deselect={EIGHT_BITS}::test_mla_draft_of_quantised_weights",
         f"--deselect={EIGHT_BITS_OF_TARGETS}::test_a_head_on_a_target_of_8_bits[eager-v1]",
         # Plain latents of weights that tell scales of them: with a layer that drafts they stay.
         "--deselect=tests/emulated/drafting/test_eight_bit_latents.py::test_a_dense_draft",

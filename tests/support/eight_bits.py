@@ -325,8 +325,10 @@ def _in_bfloat16(_module: Any, _given: Any, output: Any) -> Any:
     """What a part of the model gives, rounded as an engine keeps it.
 
     Inputs of matrices then seldom lie on another side of the middle between two whole numbers.
+    Complex numbers are rotations, of DeepSeek's class, which an engine keeps in float32.
     """
-    return output.bfloat16().float() if isinstance(output, torch.Tensor) else output
+    real = isinstance(output, torch.Tensor) and output.is_floating_point()
+    return output.bfloat16().float() if real else output
 
 
 def _config(directory: Path) -> Any:
