@@ -16,7 +16,7 @@ from mkv_ascend.checks.facts import ServeFacts
 from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.checks.variables import NZ_MODE
 
-__all__ = ["Served", "served", "why_draft_is_eager"]
+__all__ = ["Served", "note_of_block_size", "served", "why_draft_is_eager"]
 
 CAPTURED = frozenset({"fused_infer_attention", "mla", "sparse_mla", "compressed_mla"})
 """Backends of attention whose launches a draft's graphs capture."""
@@ -96,7 +96,7 @@ def served(facts: ServeFacts, unplanned: str) -> Served:
 
 
 def _notes(facts: ServeFacts) -> tuple[str, ...]:
-    notes = [facts.device.source, *_note_of_graphs(facts), *_note_of_block_size(facts)]
+    notes = [facts.device.source, *_note_of_graphs(facts), *note_of_block_size(facts)]
     notes.extend(_note_of_sleep(facts))
     draft = facts.draft
     if (
@@ -131,7 +131,7 @@ def _note_of_graphs(facts: ServeFacts) -> Iterator[str]:
     )
 
 
-def _note_of_block_size(facts: ServeFacts) -> Iterator[str]:
+def note_of_block_size(facts: ServeFacts) -> Iterator[str]:
     """That vllm-ascend does not take the blocks that were asked for; it logs so itself."""
     asked = facts.whole("block_size", KERNEL_BLOCK)
     if asked != KERNEL_BLOCK and not facts.takes_block_size:

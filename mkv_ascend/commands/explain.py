@@ -87,6 +87,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="as for vllm serve: most tokens of one step (2048, or vLLM's default when built)",
     )
     parser.add_argument(
+        "--block-size",
+        type=positive,
+        metavar="TOKENS",
+        help="as for vllm serve: vllm-ascend takes it for targets of attention beside recurrent "
+        "states, and for DeepSeek-V4",
+    )
+    parser.add_argument(
         "--memory",
         type=memory_size,
         metavar="SIZE",
@@ -187,13 +194,13 @@ def explain(arguments: argparse.Namespace) -> PlanReport:
             "tensor_parallel_size": arguments.tensor_parallel_size,
             "max_model_len": arguments.max_model_len,
             "max_num_batched_tokens": arguments.max_num_batched_tokens,
+            "block_size": arguments.block_size,
             "kv_cache_dtype": arguments.kv_cache_dtype,
             "additional_config": _additional(arguments),
         }
     )
     speculation, asked = engine["speculative_config"], Asked(engine)
-    if runner == "v2":
-        _refuse_on_v2(asked)
+    ignored = _refuse_unserved(asked, runner)
     found = _find(arguments, asked, runner)
     return PlanReport(
         subjects=_subjects(arguments, found, speculation, runner),
@@ -201,7 +208,7 @@ def explain(arguments: argparse.Namespace) -> PlanReport:
         memory_bytes=arguments.memory,
         other=found.other,
         other_absent=found.other_absent,
-        notes=found.notes,
+        notes=(*ignored, *found.notes),
     )
 
 
@@ -212,26 +219,33 @@ def _runner(arguments: argparse.Namespace) -> str:
         raise ExplainError(str(error)) from error
 
 
-def _refuse_on_v2(asked: Asked) -> None:
-    """Raise ExplainError for a draft that model runner V2 does not serve.
+def _refuse_unserved(asked: Asked, runner: str) -> tuple[str, ...]:
+    """Raise ExplainError for blocks that are not served, and drafts that model runner V2 lacks.
 
-    What it serves has the plan of model runner V1: one function plans for both, from equal specs.
+    What V2 serves has the plan of model runner V1: one function plans for both, from equal specs.
+    Returns notes of what has no effect.
     """
     from mkv_ascend.adapters.installed import rules
     from mkv_ascend.attention.entry import DeviceGeneration
+    from mkv_ascend.checks.about_command import block_size
     from mkv_ascend.checks.about_runner import drafts_on_v2
     from mkv_ascend.checks.facts import DeviceFacts
     from mkv_ascend.checks.gathering import gather
     from mkv_ascend.checks.refusal import RefusedError, text_of
+    from mkv_ascend.checks.served import note_of_block_size
 
     engine = {name: value for name, value in asked.engine.items() if value is not None}
+    if runner != "v2" and "block_size" not in engine:
+        return ()
     device = DeviceFacts(None, None, DeviceGeneration.A2, "the rank that is explained")
     try:
-        facts = replace(gather(engine, device, rules()), runner="v2")
-        if refusals := tuple(drafts_on_v2(facts)):
+        facts = replace(gather(engine, device, rules()), runner=runner)
+        lacking = drafts_on_v2(facts) if runner == "v2" else ()
+        if refusals := (*block_size(facts), *lacking):
             raise RefusedError(refusals)
     except RefusedError as error:
         raise ExplainError(text_of(error.refusals)) from error
+    return tuple(note_of_block_size(facts))
 
 
 def _speculation(arguments: argparse.Namespace) -> dict[str, Any] | None:

@@ -170,6 +170,21 @@ def test_blocks_are_no_larger_than_asked_for(capsys: pytest.CaptureFixture[str])
     assert larger["request"]["bytes"] < own["request"]["bytes"]
 
 
+def test_blocks_are_those_that_the_host_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    """vllm-ascend takes a size beside states alone; then a page is at least as large as a state."""
+    options = ["--model", folder("Qwen3-Next-80B-A3B"), "--max-block-size", "128"]
+    plain = explain_json(capsys, *options, "--block-size", "2048")
+    attention = [g for g in plain["groups"] if g["layers"][0]["kind"] != "mamba"]
+    assert [group["tokens_per_block"] for group in attention] == [2048]
+    assert not any("--block-size" in note for note in plain["notes"])
+    options = ["--model", folder("Llama-3.1-8B"), "--max-block-size", "128"]
+    plain = explain_json(capsys, *options, "--block-size", "256")
+    assert [group["tokens_per_block"] for group in plain["groups"]] == [128]
+    assert any("--block-size 256 has no effect" in note for note in plain["notes"])
+    explain("--model", folder("Qwen3-Next-80B-A3B"), "--block-size", "100", status=2)
+    assert "--block-size is 100" in capsys.readouterr().err
+
+
 def test_layers_have_the_window_that_vllm_counts_by() -> None:
     found = from_config.find(
         Asked({"model": folder("gpt-oss-20b"), "max_model_len": 4096}), installed_host.rules()
