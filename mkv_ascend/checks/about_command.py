@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from mkv_ascend import host_versions
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.attention.request import PLAIN_DTYPES
-from mkv_ascend.checks import about_connectors, compressed_layers
+from mkv_ascend.checks import about_connectors
 from mkv_ascend.checks.block_sizes import KERNEL_BLOCK
 from mkv_ascend.checks.chunked_attention import chunks
 from mkv_ascend.checks.facts import ServeFacts
@@ -96,16 +96,9 @@ def length(facts: ServeFacts) -> Iterator[Refusal]:
 def block_size(facts: ServeFacts) -> Iterator[Refusal]:
     """Blocks that kernels do not divide."""
     asked = facts.whole("block_size", KERNEL_BLOCK)
-    if facts.target.is_compressed:
-        if asked > 0 and asked not in compressed_layers.BLOCKS:
-            yield Refusal(
-                "block-size",
-                f"--block-size is {asked}, for which {host_versions.vllm_ascend()} has no pages of "
-                f"{facts.target.model_type}",
-                ", ".join(map(str, compressed_layers.BLOCKS)),
-                "leave --block-size out",
-            )
-    elif asked > 0 and asked % KERNEL_BLOCK and facts.takes_block_size:
+    if facts.target.is_compressed or not facts.takes_block_size:
+        return
+    if asked > 0 and asked % KERNEL_BLOCK:
         yield Refusal(
             "block-size",
             f"--block-size is {asked}, which kernel blocks of {KERNEL_BLOCK} tokens do not divide",

@@ -17,7 +17,7 @@ __all__ = ["BLOCKS", "RATIOS", "CompressedCache", "CompressedNumbers", "caches_o
 BLOCKS = (128, 64, 32)
 """Tokens of a block that vllm-ascend has sizes for."""
 DEFAULT_BLOCK = 32
-"""Tokens of a block where none are asked for (``vllm_ascend.utils.refresh_block_size``)."""
+"""Tokens where none of these are asked for (``vllm_ascend.utils.refresh_block_size``)."""
 RATIOS = (4, 128)
 """Tokens that one compressed key stands for."""
 STATE_ROWS = {4: 16, 128: 4}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mkv_ascend.attention.entry import DeviceGeneration
+from mkv_ascend.checks import compressed_layers
 from mkv_ascend.checks.block_sizes import takes_asked_size
 from mkv_ascend.checks.host_rules import HostRules
 from mkv_ascend.checks.model import ModelFacts
@@ -196,7 +197,7 @@ class ServeFacts:
         """Whether ``--block-size`` has an effect."""
         target = self.target
         if target.is_compressed:
-            return True
+            return self.whole("block_size", 0) in compressed_layers.BLOCKS
         return takes_asked_size(self.engine, target.recurrent is not None and target.has_attention)
 
     @property

@@ -201,7 +201,7 @@ def _block_sizes(
     compressed = any(layer.compressed is not None for layer in target)
     taken = compressed or takes_asked_size(asked.engine, beside_states)
     given = asked.engine.get("block_size") if taken else None
-    if compressed and given is None:
+    if compressed and given not in compressed_layers.BLOCKS:
         given = compressed_layers.DEFAULT_BLOCK
     sizes = BlockSizes.of_layers(layers, given, tokens, rules.equal_pages)
     if not _has_states(layers, Role.TARGET) or not _hits_beside_states(asked, rules):

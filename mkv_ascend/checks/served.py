@@ -12,6 +12,7 @@ from mkv_ascend.checks.about_draft_options import host_keeps_shares
 from mkv_ascend.checks.about_layers import memory_for_caches, share_of_memory
 from mkv_ascend.checks.about_shares import is_replicated
 from mkv_ascend.checks.block_sizes import KERNEL_BLOCK
+from mkv_ascend.checks.compressed_layers import BLOCKS, DEFAULT_BLOCK
 from mkv_ascend.checks.facts import ServeFacts
 from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.checks.variables import NZ_MODE
@@ -133,12 +134,19 @@ def _note_of_graphs(facts: ServeFacts) -> Iterator[str]:
 
 def note_of_block_size(facts: ServeFacts) -> Iterator[str]:
     """That vllm-ascend does not take the blocks that were asked for; it logs so itself."""
-    asked = facts.whole("block_size", KERNEL_BLOCK)
-    if asked != KERNEL_BLOCK and not facts.takes_block_size:
-        yield (
-            f"--block-size {asked} has no effect: vllm-ascend takes {KERNEL_BLOCK} with prefix "
-            "caching or chunked prefill; layout.max_block_size lets groups have larger blocks"
+    taken = DEFAULT_BLOCK if facts.target.is_compressed else KERNEL_BLOCK
+    asked = facts.whole("block_size", taken)
+    if asked == taken or facts.takes_block_size:
+        return
+    if facts.target.is_compressed:
+        sizes = ", ".join(map(str, BLOCKS))
+        why = f"for {facts.target.model_type}, as it has pages of {sizes} tokens"
+    else:
+        why = (
+            "with prefix caching or chunked prefill; layout.max_block_size lets groups have larger "
+            "blocks"
         )
+    yield f"--block-size {asked} has no effect: vllm-ascend takes {taken} {why}"
 
 
 def _note_of_sleep(facts: ServeFacts) -> Iterator[str]:

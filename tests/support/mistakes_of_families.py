@@ -83,7 +83,6 @@ FAMILIES = (
         # A transformers that knows the family refuses it first.
         says="KeyError: 8" if KNOWS_DEEPSEEK_V4 else "compress_ratios has 8 for layer 2",
     ),
-    one("blocks of DeepSeek-V4", "block-size", *WHOLE, "--block-size", "256", says="32"),
     one(
         "names without the language model",
         "pattern",
