@@ -98,7 +98,9 @@ def block_size(facts: ServeFacts) -> Iterator[Refusal]:
     asked = facts.whole("block_size", KERNEL_BLOCK)
     if facts.target.is_compressed or not facts.takes_block_size:
         return
-    if asked > 0 and asked % KERNEL_BLOCK:
+    # Beside states smaller blocks are enlarged, to those of kernels at least.
+    least = KERNEL_BLOCK if facts.target.attends_beside_states else 0
+    if asked > least and asked % KERNEL_BLOCK:
         yield Refusal(
             "block-size",
             f"--block-size is {asked}, which kernel blocks of {KERNEL_BLOCK} tokens do not divide",

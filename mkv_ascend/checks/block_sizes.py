@@ -69,20 +69,21 @@ class BlockSizes:
         if states is None or attention is None:
             return cls(own, max_model_len, _page_of_states(layers) if equal_pages else None, packed)
         if equal_pages:
-            return cls._with_equal_pages(states, attention, own, max_model_len, packed)
+            least = max(own, KERNEL_BLOCK)
+            return cls._with_equal_pages(states, attention, least, max_model_len, packed)
         return cls._with_equal_keys(states, attention, asked, max_model_len)
 
     @classmethod
     def _with_equal_pages(
-        cls, states: NamedLayer, attention: NamedLayer, own: int, max_model_len: int, packed: bool
+        cls, states: NamedLayer, attention: NamedLayer, least: int, max_model_len: int, packed: bool
     ) -> BlockSizes:
         """As vLLM 0.30.0 sets them (``Platform._align_hybrid_block_size``).
 
-        Blocks of attention are the least multiple of a kernel block whose page holds the states of
-        a layer.
+        Blocks of attention are the least multiple of ``least``, a kernel block or what was asked
+        for, whose page holds the states of a layer.
         """
         row = _row_bytes(attention)
-        block = own * -(-sum(_aligned_bytes(states)) // (own * row))
+        block = least * -(-sum(_aligned_bytes(states)) // (least * row))
         return cls(block, max_model_len, block * row, packed)
 
     @classmethod

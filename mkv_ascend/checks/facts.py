@@ -198,7 +198,7 @@ class ServeFacts:
         target = self.target
         if target.is_compressed:
             return self.whole("block_size", 0) in compressed_layers.BLOCKS
-        return takes_asked_size(self.engine, target.recurrent is not None and target.has_attention)
+        return takes_asked_size(self.engine, target.attends_beside_states)
 
     @property
     def dtype(self) -> str:

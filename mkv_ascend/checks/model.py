@@ -137,6 +137,11 @@ class ModelFacts:
         return bool(self.text.get("compress_ratios"))
 
     @property
+    def attends_beside_states(self) -> bool:
+        """Whether some layers keep recurrent states, and some attend."""
+        return self.recurrent is not None and self.has_attention
+
+    @property
     def has_indexer(self) -> bool:
         """Whether layers choose the keys that they attend to."""
         return self.number("index_topk") is not None

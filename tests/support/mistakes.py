@@ -58,9 +58,9 @@ NUMBERS = (
     one("negative blocks", "number", LLAMA, "--num-gpu-blocks-override", "-3"),
     one("too long", "max-model-len", "{Qwen3-0.6B}", "--max-model-len", "1m"),
     one(
-        "blocks of 100",
+        "blocks of 200",
         "block-size",
-        *("{LFM2-1.2B}", "--block-size", "100", "--max-num-seqs", "4"),
+        *("{LFM2-1.2B}", "--block-size", "200", "--max-num-seqs", "4"),
         says="multiples of 128",
     ),
     one(

@@ -93,6 +93,16 @@ def test_blocks_that_the_host_does_not_take_are_said(
     assert len(notes) == (int(words[1]) != tokens)
 
 
+@pytest.mark.parametrize("target", ["LFM2-1.2B", "Qwen3-Next-80B-A3B"])
+def test_small_blocks_are_enlarged_beside_states(
+    target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Stock serves such a command; blocks hold a state, or are those of kernels."""
+    words = [folder(target), "--max-model-len", "8192", "-tp", "4"]
+    groups = check(capsys, *words)["groups"]
+    assert check(capsys, *words, "--block-size", "16")["groups"] == groups
+
+
 def test_chunks_of_mimo_v2_are_none(
     models: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
