@@ -112,7 +112,10 @@ def test_steps_of_less_than_a_block(limits: dict[str, int], runner: dict[str, st
 
 
 def test_states_after_preemption_and_looked_up_drafts() -> None:
-    """Rows with all drafts, with fewer and without, and chunks of prompts of K + 1 tokens."""
+    """Rows with all drafts, with fewer and without, and chunks of prompts of K + 1 tokens.
+
+    Blocks are asked for that hold no state: they are enlarged, on 0.30 when the model is built.
+    """
     text = prompts.held_out_text(2, 60)
     mixed = [prompt for prompt in mixed_prompts("qwen3_next", text + text[:20]) if len(prompt) < 99]
     case = scenario(
@@ -120,7 +123,11 @@ def test_states_after_preemption_and_looked_up_drafts() -> None:
         prompts=mixed,
         # Long enough for requests to need another block, without which none is preempted.
         max_tokens=72,
-        engine={"speculative_config": NGRAM, "long_prefill_token_threshold": 4},
+        engine={
+            "speculative_config": NGRAM,
+            "long_prefill_token_threshold": 4,
+            "block_size": 64,
+        },
         force_preemption=True,
     )
     result = engine.run(case)

@@ -221,13 +221,17 @@ def _common(layer: Any, arguments: dict[str, Any]) -> dict[str, Any]:
 def _block_size(cache_config: Any) -> int | None:
     """Tokens of a block; None where it is not settled.
 
-    vLLM 0.30 chooses it only when a hybrid model is built, and ``with_kernel_blocks`` a draft's.
+    vLLM 0.30 chooses it only when a hybrid model is built, from the size that was asked for or its
+    default, and ``with_kernel_blocks`` a draft's.
     """
     if current_model().role is Role.DRAFT:
         return None
     size: int = cache_config.block_size
-    default = size == getattr(cache_config, "DEFAULT_BLOCK_SIZE", None)
-    return None if default and not cache_config.user_specified_block_size else size
+    by_default = getattr(cache_config, "DEFAULT_BLOCK_SIZE", None)
+    if by_default is None:
+        return size
+    default = size == by_default and not cache_config.user_specified_block_size
+    return None if default or get_current_vllm_config().model_config.is_hybrid else size
 
 
 def _dtype_name(dtype: torch.dtype) -> str:
