@@ -17,6 +17,7 @@ from mkv_ascend.checks.layer_requests import (
 )
 from mkv_ascend.checks.refusal import Refusal
 from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.planning import ServingPlan
 
 __all__ = ["CHECKS", "memory_for_caches", "of_selection", "share_of_memory"]
 
@@ -146,29 +147,39 @@ def memory_for_caches(facts: ServeFacts) -> tuple[int, str] | None:
     return max(left, 0), "at most: the device's share less the weights; activations take more"
 
 
+def known_blocks(facts: ServeFacts) -> tuple[int, str] | None:
+    """Blocks that there will be, or at most so many, and how that is known."""
+    override = facts.whole("num_gpu_blocks_override", 0)
+    if override > 0:
+        return override, f"--num-gpu-blocks-override gives {override}"
+    available = memory_for_caches(facts)
+    if facts.plan is None or available is None:
+        return None
+    blocks = facts.plan.num_blocks(available[0])
+    return blocks, f"{available[0] / 2**20:.1f} MiB ({available[1]}) hold {blocks}"
+
+
+def fitted_plan(facts: ServeFacts) -> ServingPlan | None:
+    """The plan, for shorter requests where vLLM may shorten them and memory needs it."""
+    known = known_blocks(facts)
+    if facts.plan is None or known is None or not facts.fits_length_to_memory:
+        return facts.plan
+    return facts.plan.shortened(known[0]) or facts.plan
+
+
 def memory(facts: ServeFacts) -> Iterator[Refusal]:
     """Memory that cannot hold one request: the scheduler would wait for blocks for ever."""
-    if facts.plan is None:
+    plan, known = fitted_plan(facts), known_blocks(facts)
+    if plan is None or known is None or plan.refusal(known[0]) is None:
         return
-    override = facts.whole("num_gpu_blocks_override", 0)
-    available = memory_for_caches(facts)
-    if override > 0:
-        blocks, known_by = override, f"--num-gpu-blocks-override gives {override}"
-    elif available is not None:
-        blocks = facts.plan.num_blocks(available[0])
-        known_by = f"{available[0] / 2**20:.1f} MiB ({available[1]}) hold {blocks}"
-    else:
-        return
-    if facts.plan.refusal(blocks) is None:
-        return
-    needed = sum(facts.plan.admission_blocks) + 1
-    tokens = facts.plan.inputs.request.tokens
-    block = facts.plan.plan.bytes_per_block
+    needed = sum(plan.admission_blocks) + 1
+    tokens = plan.inputs.request.tokens
+    block = plan.plan.bytes_per_block
     yield Refusal(
         "memory",
         f"one request of {tokens} tokens needs {needed} blocks of {block} bytes "
-        f"({needed * block / 2**20:.1f} MiB) in {len(facts.plan.grouping.groups)} KV groups, and "
-        f"{known_by}",
+        f"({needed * block / 2**20:.1f} MiB) in {len(plan.grouping.groups)} KV groups, and "
+        f"{known[1]}",
         f"shorter requests (--max-model-len), or {needed * block / 2**20:.1f} MiB or more for KV "
         "caches",
         "lower --max-model-len, or give more memory (--kv-cache-memory-bytes, "

@@ -193,6 +193,11 @@ class ServeFacts:
         return asked if asked > 0 else self.target.number("max_position_embeddings") or 0
 
     @property
+    def fits_length_to_memory(self) -> bool:
+        """Whether vLLM shortens the longest request until memory holds it."""
+        return self.engine.get("max_model_len") in (-1, "auto")
+
+    @property
     def takes_block_size(self) -> bool:
         """Whether ``--block-size`` has an effect."""
         target = self.target

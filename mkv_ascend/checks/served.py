@@ -9,7 +9,12 @@ from dataclasses import dataclass
 
 from mkv_ascend.checks.about_draft import MOST_TOKENS_PER_STEP, why_hits_are_not_read
 from mkv_ascend.checks.about_draft_options import host_keeps_shares
-from mkv_ascend.checks.about_layers import memory_for_caches, share_of_memory
+from mkv_ascend.checks.about_layers import (
+    fitted_plan,
+    known_blocks,
+    memory_for_caches,
+    share_of_memory,
+)
 from mkv_ascend.checks.about_shares import is_replicated
 from mkv_ascend.checks.block_sizes import KERNEL_BLOCK
 from mkv_ascend.checks.compressed_layers import BLOCKS, DEFAULT_BLOCK
@@ -63,22 +68,18 @@ class Served:
 
 def served(facts: ServeFacts, unplanned: str) -> Served:
     """What the facts of a command that was not refused come to."""
-    speculation, plan = facts.speculation, facts.plan
+    speculation, plan = facts.speculation, fitted_plan(facts)
     available = memory_for_caches(facts)
     override = facts.whole("num_gpu_blocks_override", 0)
-    blocks = None
     if plan is not None and override:
-        blocks, available = (
-            override,
-            (override * plan.plan.bytes_per_block, "--num-gpu-blocks-override"),
-        )
-    elif plan is not None and available is not None:
-        blocks = plan.num_blocks(available[0])
+        available = override * plan.plan.bytes_per_block, "--num-gpu-blocks-override"
+    known = None if plan is None else known_blocks(facts)
+    blocks = None if known is None else known[0]
     admitted = None if plan is None else sum(plan.admission_blocks)
     return Served(
         method=None if speculation is None else speculation.method,
         tokens_per_proposal=0 if speculation is None else speculation.tokens,
-        max_model_len=facts.max_model_len,
+        max_model_len=_longest_request(facts),
         target_graphs=facts.graph_mode,
         draft_graphs=_draft_graphs(facts),
         backends=_backends(facts),
@@ -98,6 +99,7 @@ def served(facts: ServeFacts, unplanned: str) -> Served:
 
 def _notes(facts: ServeFacts) -> tuple[str, ...]:
     notes = [facts.device.source, *_note_of_graphs(facts), *note_of_block_size(facts)]
+    notes.extend(_note_of_length(facts))
     notes.extend(_note_of_sleep(facts))
     draft = facts.draft
     if (
@@ -147,6 +149,24 @@ def note_of_block_size(facts: ServeFacts) -> Iterator[str]:
             "blocks"
         )
     yield f"--block-size {asked} has no effect: vllm-ascend takes {taken} {why}"
+
+
+def _note_of_length(facts: ServeFacts) -> Iterator[str]:
+    """That vLLM shortens the longest request until memory holds it."""
+    tokens = _longest_request(facts)
+    if tokens < facts.max_model_len:
+        yield (
+            f"--max-model-len is left to memory, which holds {tokens} of {facts.max_model_len} "
+            "tokens at most"
+        )
+
+
+def _longest_request(facts: ServeFacts) -> int:
+    """Tokens of the longest request that there will be, or at most so many."""
+    plan = fitted_plan(facts)
+    if plan is None or not facts.fits_length_to_memory:
+        return facts.max_model_len
+    return plan.inputs.request.tokens
 
 
 def _note_of_sleep(facts: ServeFacts) -> Iterator[str]:

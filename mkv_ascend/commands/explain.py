@@ -87,13 +87,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="as for vllm serve: most tokens of one step (2048, or vLLM's default when built)",
     )
     parser.add_argument(
-        "--block-size",
-        type=positive,
-        metavar="TOKENS",
-        help="as for vllm serve: vllm-ascend takes it for targets of attention beside recurrent "
-        "states, and for DeepSeek-V4",
-    )
-    parser.add_argument(
         "--memory",
         type=memory_size,
         metavar="SIZE",
@@ -126,6 +119,13 @@ def _add_vllm_arguments(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="let vLLM build the models, without weights (default: where their numbers do not "
         "tell)",
+    )
+    parser.add_argument(
+        "--block-size",
+        type=positive,
+        metavar="TOKENS",
+        help="as for vllm serve: vllm-ascend takes it for targets of attention beside recurrent "
+        "states, and for DeepSeek-V4",
     )
     parser.add_argument("--kv-cache-dtype", default="auto", metavar="DTYPE", help="as vllm serve")
     parser.add_argument(

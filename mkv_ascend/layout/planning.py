@@ -12,7 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from mkv_ascend.layout.admission import NULL_BLOCKS, AdmissionError, require_one_request
+from mkv_ascend.layout.admission import (
+    NULL_BLOCKS,
+    AdmissionError,
+    longest_request,
+    require_one_request,
+)
 from mkv_ascend.layout.component import LayerLayout, StateExtent, exact_quotient
 from mkv_ascend.layout.fitting import fitted_groups, requirements_of
 from mkv_ascend.layout.grouping import Group, Grouping, GroupingOptions, group_layers
@@ -97,6 +102,14 @@ class ServingPlan:
         except AdmissionError as error:
             return str(error)
         return None
+
+    def shortened(self, num_blocks: int) -> ServingPlan | None:
+        """This plan for the longest request that ``num_blocks`` blocks hold; None for none."""
+        longest = longest_request(self.grouping.groups, self._admitted(), num_blocks)
+        if longest == 0:
+            return None
+        request = replace(self.inputs.request, tokens=longest)
+        return replace(self, inputs=replace(self.inputs, request=request))
 
     def _admitted(self) -> Request:
         return replace(self.inputs.request, tokens_per_step=self.inputs.admitted_tokens)

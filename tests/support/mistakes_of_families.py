@@ -91,6 +91,12 @@ FAMILIES = (
         says="matches no layer",
     ),
     one(
+        "no block for requests of Qwen3.5 of any length",
+        "memory",
+        *("{qwen3.5}", "--max-model-len", "auto", "--num-gpu-blocks-override", "1"),
+        says="gives 1",
+    ),
+    one(
         "Qwen3.5 in little memory",
         "memory",
         *("{qwen3.5}", "--kv-cache-memory-bytes", "1g"),

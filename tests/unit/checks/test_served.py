@@ -93,6 +93,29 @@ def test_blocks_that_the_host_does_not_take_are_said(
     assert len(notes) == (int(words[1]) != tokens)
 
 
+@pytest.mark.parametrize("auto", ["auto", "-1"])
+@pytest.mark.parametrize(
+    ("words", "tokens"),
+    [
+        (["--num-gpu-blocks-override", "65"], 64 * 128),
+        (["--kv-cache-memory-bytes", "1G"], 63 * 128),
+        (["--kv-cache-memory-bytes", "64G"], 131072),
+    ],
+    ids=str,
+)
+def test_vllm_shortens_requests_that_memory_does_not_hold(
+    auto: str, words: list[str], tokens: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A block of this model has 16 MiB, and one is vLLM's own."""
+    answer = check(capsys, folder("Llama-3.1-8B"), "--max-model-len", auto, *words)
+    assert answer["max_model_len"] == tokens
+    assert answer["request_bytes"] == tokens // 128 * answer["bytes_per_block"]
+    assert (answer["requests"] == 1.0) == (tokens < 131072)
+    said = [note for note in answer["notes"] if note.startswith("--max-model-len")]
+    assert all(f"holds {tokens} of 131072 tokens" in note for note in said)
+    assert len(said) == (tokens < 131072)
+
+
 @pytest.mark.parametrize("target", ["LFM2-1.2B", "Qwen3-Next-80B-A3B"])
 def test_small_blocks_are_enlarged_beside_states(
     target: str, capsys: pytest.CaptureFixture[str]
