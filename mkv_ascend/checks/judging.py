@@ -15,6 +15,7 @@ from mkv_ascend.checks import (
     about_kept_states,
     about_layers,
     about_runner,
+    about_top_tokens,
 )
 from mkv_ascend.checks.facts import DeviceFacts, ServeFacts
 from mkv_ascend.checks.gathering import gather, with_plan
@@ -32,6 +33,7 @@ CHECKS: tuple[Check, ...] = (
     *about_compressed.CHECKS,
     *about_draft.CHECKS,
     *about_runner.CHECKS,
+    *about_top_tokens.CHECKS,
     *about_layers.CHECKS,
     *about_kept_states.CHECKS,
 )
