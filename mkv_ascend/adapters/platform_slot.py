@@ -37,11 +37,14 @@ OURS = record(
         "_needs_seq_lens_cpu_sync",
         "effective_drafter_max_model_len",
         "async_scheduling",
+        "block_size",
     ),
     why="vLLM accepts one out-of-tree platform; with vllm-ascend's beside ours it would refuse to "
     "start. In the front process, the engine core and each worker vLLM calls one of these methods "
     "before anything that a patch of ours replaces. The second sets our worker and checks our "
-    "options, and vllm-ascend would forget the backend that vLLM's own option names; the worker "
+    "options, and vllm-ascend would forget the backend that vLLM's own option names; without "
+    "prefix caching and chunked prefill it leaves blocks of 16 tokens that nobody asked for, which "
+    "no kernel takes, and which 0.30.0rc2 changes once its runner has read them; the worker "
     "names its runner's class by a global of its module. The runner's two steps are followed by "
     "what needs all layers, or all caches: our checks, tables and choices, the kernel of Mamba's "
     "state update, which vllm-ascend never chooses, and exact lengths on the host if the builder "

@@ -22,6 +22,7 @@ from mkv_ascend.adapters.platform_slot import OURS
 from mkv_ascend.adapters.refusal import refuse
 from mkv_ascend.attention import catalog
 from mkv_ascend.attention.selection import SelectionError
+from mkv_ascend.checks.block_sizes import KERNEL_BLOCK
 from mkv_ascend.config import ConfigError, MkvConfig
 from mkv_ascend.metrics.store import collect_from_workers
 
@@ -83,6 +84,7 @@ class MkvPlatform(NPUPlatform):
         worker = host.worker_of(vllm_config)
         if parallel_config.worker_cls == STOCK_WORKER:
             # The first call: for the target, in the front process.
+            _take_kernel_blocks(vllm_config)
             if (reason := host.why_not_served(vllm_config)) is not None:
                 refuse(ValueError(reason))
             try:
@@ -119,6 +121,21 @@ class MkvPlatform(NPUPlatform):
 def _names_of_backends() -> frozenset[str]:
     """Values of vLLM's own option that mean a backend of Ascend."""
     return frozenset(name for entry in catalog.entries() for name in entry.vllm_names)
+
+
+def _take_kernel_blocks(vllm_config: VllmConfig) -> None:
+    """Blocks of vllm-ascend's kernels where nobody asks for any, before a model runner reads them.
+
+    vllm-ascend takes these beside prefix caching or chunked prefill (``refresh_block_size``). With
+    neither, vLLM's own 16 tokens stay. On 0.23.0 no backend takes such blocks, and the engine ends.
+    On 0.30.0rc2 they become 128 once the model is loaded, when model runner V1 has already read 16:
+    43 of 68 tokens of a Llama were wrong without a draft. States make blocks of their own size.
+    """
+    cache = vllm_config.cache_config
+    if cache.user_specified_block_size or vllm_config.model_config.is_hybrid:
+        return
+    if cache.block_size == cache.DEFAULT_BLOCK_SIZE:
+        cache.block_size = KERNEL_BLOCK
 
 
 def _stay_out_of(worker: str, has_options: bool) -> None:

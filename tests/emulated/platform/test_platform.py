@@ -40,6 +40,7 @@ ATTENTION = SimpleNamespace(
     is_hybrid=False,
     is_attention_free=False,
 )
+ASKED_FOR = SimpleNamespace(user_specified_block_size=True)
 OPTIONS = {"mkv_ascend": {"attention": {"draft": "flash_attention_3"}}}
 
 
@@ -47,12 +48,20 @@ OPTIONS = {"mkv_ascend": {"attention": {"draft": "flash_attention_3"}}}
 def configure(monkeypatch):
     """Runs our part of ``check_and_update_config``; vllm-ascend's sets the worker given."""
 
-    def run(worker, additional_config=None, model=ATTENTION, asked="FLASH_ATTN", v2=False):
+    def run(
+        worker,
+        additional_config=None,
+        model=ATTENTION,
+        asked="FLASH_ATTN",
+        v2=False,
+        cache=ASKED_FOR,
+    ):
         parallel = SimpleNamespace(worker_cls="auto")
         config = SimpleNamespace(
             additional_config=additional_config,
             parallel_config=parallel,
             model_config=model,
+            cache_config=cache,
             speculative_config=None,
             use_v2_model_runner=v2,
             attention_config=SimpleNamespace(backend=SimpleNamespace(name=asked)),
@@ -82,6 +91,25 @@ def test_vllm_ascends_worker_becomes_ours_and_stays_ours(configure):
     assert configure(WORKER, OPTIONS) == WORKER
     # vLLM itself asks for backends of other devices for some models.
     assert configure(WORKER, asked="TRITON_ATTN") == WORKER
+
+
+@pytest.mark.parametrize(
+    ("size", "asked_for", "is_hybrid", "taken"),
+    [
+        (16, False, False, 128),
+        (16, True, False, 16),
+        (16, False, True, 16),
+        (32, False, False, 32),
+        (256, True, False, 256),
+    ],
+)
+def test_blocks_of_kernels_where_nobody_asks_for_any(configure, size, asked_for, is_hybrid, taken):
+    model = SimpleNamespace(**{**vars(ATTENTION), "is_hybrid": is_hybrid})
+    cache = SimpleNamespace(
+        block_size=size, user_specified_block_size=asked_for, DEFAULT_BLOCK_SIZE=16
+    )
+    configure(STOCK_WORKER, model=model, cache=cache)
+    assert cache.block_size == taken
 
 
 @pytest.mark.parametrize("first", ["vllm", "vllm_ascend"])
