@@ -9,11 +9,14 @@ from pathlib import Path
 
 from benchmarks.matrix import refusals
 from benchmarks.matrix.running import FAILS, REFUSED, WORKS
+from reliability.parallel_drafts import ParallelDraft
 from reliability.scenarios import Case
 from tests.support import engine, reference
+from tests.support.draft_windows import WindowedDraft
 from tests.support.loop_judgement import drafter_of
 from tests.support.pairs import TIES
 from tests.support.reference import DraftProposal
+from tests.support.speculation import Drafter
 from tests.support.tiny_models import model_directory
 
 MOST_JUDGED = 60
@@ -90,25 +93,34 @@ def _wrong_tokens(case: Case, result: engine.Result) -> Iterator[str]:
 def _wrong_drafts(case: Case, result: engine.Result) -> Iterator[str]:
     if not case.judged:
         return
-    pair, k = case.pair, case.scenario.num_speculative_tokens
-    drafter = drafter_of(Path(model_directory(pair.reference)), pair.draft, pair.method, k)
+    drafter = _drafter(case)
     near_tie, _ = TIES[engine.compared_dtype()]
     report = reference.judge(drafter.rows, _judged(case, result), near_tie)
     if report.wrong:
         yield f"{len(report.wrong)} of {report.checked} draft tokens, the first {report.wrong[0]}"
 
 
+def _drafter(case: Case) -> Drafter:
+    """What judges the draft as it was asked to draft."""
+    if case.scenario.speculative.get("parallel_drafting"):
+        return ParallelDraft(Path(model_directory(case.pair.draft)))
+    pair, k = case.pair, case.scenario.num_speculative_tokens
+    alone = drafter_of(Path(model_directory(pair.reference)), pair.draft, pair.method, k)
+    window = case.scenario.mkv_ascend.get("drafting", {}).get("window")
+    return alone if window is None else WindowedDraft(alone, window)
+
+
 def _judged(case: Case, result: engine.Result) -> list[DraftProposal]:
     """Proposals from all parts of a run, without tokens past the longest context.
 
-    No position is left for those, and none is ever accepted. A head knows nothing of a context of
-    one token.
+    No position is left for those, and none is ever accepted; a draft may have fewer. A head knows
+    nothing of a context of one token.
     """
-    longest = _longest(case)
+    longest = min(_longest(case), case.scenario.speculative.get("max_model_len", _longest(case)))
     cut = [
-        DraftProposal(one.context, one.tokens[: max(0, longest - len(one.context))])
+        DraftProposal(one.context, one.tokens[: longest - len(one.context)])
         for one in result.proposals
-        if len(one.context) > 1
+        if 1 < len(one.context) < longest
     ]
     return cut[:: max(1, -(-len(cut) // MOST_JUDGED))]
 

@@ -111,9 +111,11 @@ class Case:
             "requests": len(scenario.prompts),
             "tokens": scenario.max_tokens,
             "graphs": scenario.graphs,
+            "sizes": scenario.capture_sizes,
             "rounds": scenario.repeats,
             "preempted": scenario.force_preemption,
             **scenario.engine,
+            **{f"draft {key}": value for key, value in scenario.speculative.items()},
         }
         options = ", ".join(f"{name} {value}" for name, value in drawn.items())
         return f"{self.number}: {self.pair}: {options}"

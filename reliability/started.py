@@ -20,6 +20,7 @@ from benchmarks.host import RUNNERS
 from benchmarks.matrix.running import FAILS, WORKS
 from reliability import judging, scenarios
 from reliability.scenarios import Case, Pair
+from reliability.serving_options import with_options
 
 PAIRS = (*scenarios.ATTENTION, *scenarios.STATES)
 MEMORY = {
@@ -37,6 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="draw from all families and drafts of the matrix; draft tokens are not judged",
     )
+    parser.add_argument(
+        "--options",
+        action="store_true",
+        help="draw more options of `vllm serve` beside those of caches and groups",
+    )
 
 
 def run(asked: argparse.Namespace) -> int:
@@ -45,7 +51,9 @@ def run(asked: argparse.Namespace) -> int:
     found: list[dict[str, Any]] = []
     number, pairs = asked.first, scenarios.families() if asked.families else PAIRS
     while kinds["works"] + kinds["fails"] < asked.count:
-        case = draw(number, dict(RUNNERS[asked.runner]), pairs)
+        case = draw(number, dict(RUNNERS[asked.runner]), pairs, options=asked.options)
+        if asked.options:
+            case = with_options(case, asked.runner)
         codes, unplanned = checked(case, asked.runner)
         if unplanned:
             # Only the engine knows its plan, and refuses memory that is too small for it.
@@ -61,8 +69,17 @@ def run(asked: argparse.Namespace) -> int:
     return 1 if kinds["fails"] else 0
 
 
-def draw(number: int, environment: dict[str, str], pairs: Sequence[Pair] = PAIRS) -> Case:
-    """The engine of this number: of ``scenarios.draw``, with options of caches and groups."""
+def draw(
+    number: int,
+    environment: dict[str, str],
+    pairs: Sequence[Pair] = PAIRS,
+    *,
+    options: bool = False,
+) -> Case:
+    """The engine of this number: of ``scenarios.draw``, with options of caches and groups.
+
+    ``options``: whether more are drawn, with which drafts of a window are judged, too.
+    """
     case = scenarios.draw(number, pairs, environment)
     chance = random.Random(f"started {number}")
     engine = dict(case.scenario.engine)
@@ -76,8 +93,8 @@ def draw(number: int, environment: dict[str, str], pairs: Sequence[Pair] = PAIRS
     ours: dict[str, Any] = {"layout": layout} if chance.random() < 0.5 else {}
     if chance.random() < 0.2:
         ours["drafting"] = {"window": chance.choice((128, 200))}
-    # A window drafts otherwise than the model alone, which judges here.
-    judged = case.judged and "drafting" not in ours and pairs is PAIRS
+    # Proposals that are noted are not scheduled ahead: what a number drew before stays as it is.
+    judged = case.judged and (options or "drafting" not in ours) and pairs is PAIRS
     scenario = replace(
         case.scenario, engine=engine, mkv_ascend=ours, record_drafts=judged, force_preemption=False
     )

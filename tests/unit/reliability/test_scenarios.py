@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from benchmarks.matrix.running import FAILS, REFUSED, WORKS
 from reliability import __main__ as program
 from reliability import judging, scenarios
+from reliability.parallel_drafts import MASK, ParallelDraft
 from tests.support import engine, reference
+from tests.support.draft_windows import WindowedDraft
 from tests.support.reference import DraftProposal
 
 EVERY = (*scenarios.ATTENTION, *scenarios.STATES)
@@ -85,6 +88,33 @@ def test_a_wrong_token_a_lost_one_and_a_wrong_draft_are_failures(monkeypatch):
     # Past the longest context there is no position for the last one.
     last = DraftProposal([1] * (longest - 1), [8, 9])
     assert verdict(monkeypatch, case, result_of(right, [last])).result == WORKS
+    # Nor is there one past the longest context of the draft.
+    shorter = replace(case.scenario, speculative={**case.scenario.speculative, "max_model_len": 64})
+    of_draft = replace(case, scenario=shorter)
+    for length, tokens, result in ((63, [8, 9], WORKS), (64, [9], WORKS), (62, [8, 9], FAILS)):
+        behind = [draft, DraftProposal([1] * length, tokens)]
+        assert verdict(monkeypatch, of_draft, result_of(right, behind)).result == result
+
+
+def test_a_draft_is_judged_as_it_was_asked_to_draft(monkeypatch):
+    monkeypatch.setattr(judging, "model_directory", lambda name: f"/models/{name}")
+    monkeypatch.setattr(judging, "drafter_of", lambda *_: "alone")
+    case = scenarios.draw(1, EVERY, {})
+
+    def drafter(**fields):
+        return judging._drafter(replace(case, scenario=replace(case.scenario, **fields)))
+
+    assert drafter() == "alone"
+    assert drafter(mkv_ascend={"drafting": {"window": 128}}) == WindowedDraft("alone", 128)
+    assert isinstance(drafter(speculative={"parallel_drafting": True}), ParallelDraft)
+
+
+def test_tokens_in_parallel_follow_masks(monkeypatch):
+    seen = []
+    logits = [["a"], ["b"], ["c"], ["d"]]
+    monkeypatch.setattr(reference, "logits_of", lambda folder, known: seen.append(known) or logits)
+    assert ParallelDraft("/models/draft").rows([1, 2, 3], [7]) == [["c"], ["d"]]
+    assert seen == [[1, 2, 3, MASK]]
 
 
 def test_a_known_refusal_is_no_failure_and_any_other_end_is(monkeypatch):
