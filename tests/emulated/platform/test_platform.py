@@ -106,7 +106,11 @@ def test_vllm_ascends_worker_becomes_ours_and_stays_ours(configure):
 def test_blocks_of_kernels_where_nobody_asks_for_any(configure, size, asked_for, is_hybrid, taken):
     model = SimpleNamespace(**{**vars(ATTENTION), "is_hybrid": is_hybrid})
     cache = SimpleNamespace(
-        block_size=size, user_specified_block_size=asked_for, DEFAULT_BLOCK_SIZE=16
+        block_size=size,
+        user_specified_block_size=asked_for,
+        DEFAULT_BLOCK_SIZE=16,
+        # What an early check reads beside states.
+        mamba_cache_mode="none",
     )
     configure(STOCK_WORKER, model=model, cache=cache)
     assert cache.block_size == taken
