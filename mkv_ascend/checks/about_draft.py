@@ -13,6 +13,7 @@ from mkv_ascend.checks import (
     about_draft_options,
     about_draft_window,
     about_giving_up,
+    about_logits_processors,
     about_pipeline,
     about_shares,
     delta_attention,
@@ -357,5 +358,5 @@ CHECKS = (
     *(vocabulary, hidden_size, own_predictor, states_of_target, states_of_draft, length_of_draft),
     *(*about_blocks.CHECKS, states_for_heads, room_for_drafts, *about_draft_inputs.CHECKS),
     *(*about_draft_options.CHECKS, *about_draft_window.CHECKS, *about_draft_graphs.CHECKS),
-    *(*about_giving_up.CHECKS, *about_shares.CHECKS),
+    *(*about_giving_up.CHECKS, *about_shares.CHECKS, about_logits_processors.beside_drafts),
 )

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from mkv_ascend.checks import about_pipeline
+from mkv_ascend.checks import about_logits_processors, about_pipeline
 from mkv_ascend.checks.about_draft_inputs import has_several_positions
 from mkv_ascend.checks.about_shares import is_replicated
 from mkv_ascend.checks.facts import ServeFacts
@@ -189,4 +189,4 @@ def drafts_on_v2(facts: ServeFacts) -> Iterator[Refusal]:
     ).refusals()
 
 
-CHECKS = (drafts_on_v2,)
+CHECKS = (drafts_on_v2, about_logits_processors.on_v2)

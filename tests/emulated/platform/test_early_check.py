@@ -32,6 +32,7 @@ def dense_model(**fields):
         is_attention_free=False,
         is_hybrid=False,
         multimodal_config=None,
+        logits_processors=None,
         use_mla=False,
         get_head_size=lambda: 64,
         **fields,
@@ -136,6 +137,16 @@ def test_a_window_of_the_draft_is_judged_where_a_program_calls_vllm():
     config.speculative_config = None
     with pytest.raises(SelectionError, match="there is no draft with a KV cache"):
         early_check.check_models(config)
+
+
+def test_logits_processors_are_refused_where_a_program_calls_vllm():
+    config = configuration({}, dense_model())
+    early_check.check_models(config)
+    config.model_config.logits_processors = ["a_package.processors:Shout"]
+    with pytest.raises(SelectionError, match="--logits-processors is given beside"):
+        early_check.check_models(config)
+    config.speculative_config = None
+    early_check.check_models(config)
 
 
 def test_a_window_that_would_do_nothing_is_refused_when_the_models_are_there():

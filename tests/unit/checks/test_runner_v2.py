@@ -232,3 +232,19 @@ def test_states_over_stages(
         assert said is None or said in found[0]
         helps = said is not None and on_v2 is None
         assert ("VLLM_USE_V2_MODEL_RUNNER=1" in "".join(found)) == helps
+
+
+@pytest.mark.parametrize("runner", ["v1", "v2"])
+@pytest.mark.parametrize("drafts", [True, False])
+def test_logits_processors(models: dict[str, str], runner: str, drafts: bool) -> None:
+    asked = engine(models[TARGET], models[TARGET], {}, logits_processors=["a.b:C"])
+    if not drafts:
+        del asked["speculative_config"]
+    try:
+        judge(asked, DEVICE, RULES, runner)
+        found = ()
+    except RefusedError as error:
+        found = error.refusals
+    expected = {"v1": ["tokens that it verifies"] * drafts, "v2": ["model runner V2"]}[runner]
+    assert [refusal.code for refusal in found] == ["logits-processors"] * len(expected)
+    assert all(words in refusal.asked for words, refusal in zip(expected, found, strict=True))

@@ -30,6 +30,7 @@ def model(name, hybrid=False, **values):
         multimodal_config=None,
         dtype="bfloat16",
         quantization=None,
+        logits_processors=None,
     )
 
 

@@ -93,6 +93,7 @@ def _engine(config: VllmConfig) -> dict[str, Any]:
         "enable_prefix_caching": cache.enable_prefix_caching and cache.mamba_cache_mode != "none",
         "max_model_len": config.model_config.max_model_len,
         "dtype": str(config.model_config.dtype).removeprefix("torch."),
+        "logits_processors": config.model_config.logits_processors,
         # What was asked for wins over what config.json says.
         "quantization": config.model_config.quantization,
         TEXT_ONLY: inputs is not None and inputs.language_model_only,
