@@ -10,6 +10,7 @@ from vllm_ascend.platform import NPUPlatform
 from mkv_ascend.adapters.common.early_checks import (
     early_check,
     front_check,
+    installed_processors,
     kv_connectors,
     pipeline_scheduling,
 )
@@ -95,6 +96,7 @@ class MkvPlatform(NPUPlatform):
                 refuse(error)
             if pipeline_scheduling.must_go_step_by_step(vllm_config):
                 vllm_config.scheduler_config.async_scheduling = False
+            installed_processors.say_what_is_left_out(vllm_config)
             collect_from_workers()
             parallel_config.worker_cls = worker
         elif parallel_config.worker_cls not in (worker, "auto"):

@@ -4,6 +4,7 @@
 import copy
 import dataclasses
 import functools
+import importlib.metadata
 import importlib.util
 import subprocess
 import sys
@@ -20,7 +21,11 @@ from vllm_ascend.platform import NPUPlatform
 
 from mkv_ascend.adapters.common import runner as shared_runner
 from mkv_ascend.adapters.common.attention import layers
-from mkv_ascend.adapters.common.early_checks import early_check, front_check
+from mkv_ascend.adapters.common.early_checks import (
+    early_check,
+    front_check,
+    installed_processors,
+)
 from mkv_ascend.adapters.common.patches import (
     draft_architecture,
     expert_groups,
@@ -35,6 +40,7 @@ engine_core = hosts.module("kv_cache.engine_core")
 
 XLITE = "vllm_ascend.xlite.xlite_worker.XliteWorker"
 ATTENTION = SimpleNamespace(
+    model="a model",
     architectures=["LlamaForCausalLM"],
     dtype="torch.bfloat16",
     is_hybrid=False,
@@ -55,14 +61,15 @@ def configure(monkeypatch):
         asked="FLASH_ATTN",
         v2=False,
         cache=ASKED_FOR,
+        drafts=None,
     ):
-        parallel = SimpleNamespace(worker_cls="auto")
+        parallel = SimpleNamespace(worker_cls="auto", pipeline_parallel_size=1)
         config = SimpleNamespace(
             additional_config=additional_config,
             parallel_config=parallel,
             model_config=model,
             cache_config=cache,
-            speculative_config=None,
+            speculative_config=drafts,
             use_v2_model_runner=v2,
             attention_config=SimpleNamespace(backend=SimpleNamespace(name=asked)),
         )
@@ -156,6 +163,20 @@ def test_another_worker_is_refused_with_options_that_nothing_would_honour(config
 def test_each_model_runner_has_a_worker_of_ours(configure):
     assert configure(STOCK_WORKER) == WORKER
     assert configure(STOCK_WORKER, v2=True) == hosts.ADAPTER.WORKER_V2
+
+
+@pytest.mark.parametrize(
+    ("drafts", "says"), [(None, 0), (SimpleNamespace(method="ngram", draft_model_config=None), 1)]
+)
+def test_processors_of_installed_packages_are_told_beside_drafts(
+    configure, monkeypatch, drafts, says
+):
+    there = [importlib.metadata.EntryPoint("shout", "a.b:Shout", installed_processors.GROUP)]
+    monkeypatch.setattr(installed_processors, "entry_points", lambda group: there)
+    told = []
+    monkeypatch.setattr(installed_processors.logger, "warning", lambda *words: told.append(words))
+    configure(STOCK_WORKER, drafts=drafts)
+    assert [words[1] for words in told] == ["shout"] * says
 
 
 def test_options_are_checked_before_anything_else(configure):
