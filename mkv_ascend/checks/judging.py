@@ -14,6 +14,7 @@ from mkv_ascend.checks import (
     about_formats,
     about_kept_states,
     about_layers,
+    about_other_devices,
     about_runner,
     about_top_tokens,
 )
@@ -36,6 +37,7 @@ CHECKS: tuple[Check, ...] = (
     *about_top_tokens.CHECKS,
     *about_layers.CHECKS,
     *about_kept_states.CHECKS,
+    *about_other_devices.CHECKS,
 )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from tests.support.mistake import DRAFT, LLAMA, OWN_PROCESS, SPLIT, Mistake, mkv, one, spec
 from tests.support.mistakes_of_families import FAMILIES
 from tests.support.mistakes_of_giving_up import GIVING_UP
-from tests.support.mistakes_of_sampling import SAMPLING
+from tests.support.mistakes_of_vllm_options import VLLM_OPTIONS
 from tests.support.mistakes_of_windows import WINDOWS
 
 COMMANDS = (
@@ -392,7 +392,7 @@ MISTAKES = (
     *DRAFTS,
     *WINDOWS,
     *GIVING_UP,
-    *SAMPLING,
+    *VLLM_OPTIONS,
     *PLANNED,
     *ADAPTERS,
     *SEVERAL,

@@ -248,3 +248,17 @@ def test_logits_processors(models: dict[str, str], runner: str, drafts: bool) ->
     expected = {"v1": ["tokens that it verifies"] * drafts, "v2": ["model runner V2"]}[runner]
     assert [refusal.code for refusal in found] == ["logits-processors"] * len(expected)
     assert all(words in refusal.asked for words, refusal in zip(expected, found, strict=True))
+
+
+@pytest.mark.parametrize("runner", ["v1", "v2"])
+@pytest.mark.parametrize("drafts", [True, False])
+def test_replayed_states(models: dict[str, str], runner: str, drafts: bool) -> None:
+    asked = engine(models["LFM2-1.2B"], models["LFM2-1.2B"], {}, use_replayssm=True)
+    if not drafts:
+        del asked["speculative_config"]
+    try:
+        judge(asked, DEVICE, RULES, runner)
+        found = []
+    except RefusedError as error:
+        found = [refusal.code for refusal in error.refusals]
+    assert found == ["host-option"] * drafts

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes with what is done to logits; see ``mistakes``."""
+"""Mistakes with options that vLLM has on other devices, or without drafts; see ``mistakes``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.support.mistake import DRAFT, LLAMA, one, spec
 
 OWN = ("--logits-processors", "my_package.processors:Shout")
 
-SAMPLING = (
+VLLM_OPTIONS = (
     one(
         "logits processors beside a draft",
         "logits-processors",
@@ -21,5 +21,11 @@ SAMPLING = (
         *(LLAMA, *OWN),
         *spec(None, method="ngram"),
         says="tokens that it verifies",
+    ),
+    one(
+        "experts that come and go",
+        "host-option",
+        *(LLAMA, "--enable-elastic-ep"),
+        says="--enable-elastic-ep is given",
     ),
 )

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of vLLM that only other devices serve; vLLM or vllm-ascend refuse them at the start.
+
+``vllm serve`` would say so in their words, one after another. ``mkv-ascend check`` makes no
+configuration of vLLM's, so it has to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mkv_ascend import host_versions
+from mkv_ascend.checks.facts import ServeFacts
+from mkv_ascend.checks.refusal import Refusal
+
+__all__ = ["CHECKS"]
+
+
+def elastic_experts(facts: ServeFacts) -> Iterator[Refusal]:
+    """Experts whose ranks come and go.
+
+    vLLM asks for ``--enable-eplb`` beside it. That is refused by vLLM 0.23.0 on an NPU, by
+    vllm-ascend 0.30.0rc2 on model runner V1, and on V2 with elastic experts, which it would move
+    while steps run.
+    """
+    if facts.engine.get("enable_elastic_ep"):
+        yield Refusal(
+            "host-option",
+            f"--enable-elastic-ep is given, which {host_versions.vllm_ascend()} does not serve",
+            "as many data parallel ranks as the server is started with",
+            "leave --enable-elastic-ep out",
+        )
+
+
+def replayed_states(facts: ServeFacts) -> Iterator[Refusal]:
+    """States that are computed again from the last inputs, beside drafts.
+
+    vLLM 0.30.0 has it for classes of Kimi-K3's. Those of vllm-ascend 0.30.0rc2, which take their
+    place, have it not.
+    """
+    if facts.engine.get("use_replayssm") and facts.speculation is not None:
+        yield Refusal(
+            "host-option",
+            "--use-replayssm is given beside --speculative-config, and no class of "
+            f"{host_versions.vllm_ascend()} takes states back in this way",
+            "states of each draft token, which are kept without the option",
+            "leave --use-replayssm out",
+        )
+
+
+CHECKS = (elastic_experts, replayed_states)
