@@ -16,7 +16,6 @@ import vllm_ascend.ops  # noqa: F401
 from vllm.config import get_layers_from_vllm_config
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
-from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
 from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder
 from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
@@ -30,6 +29,7 @@ from mkv_ascend.adapters.common.early_checks import recurrent_refusals
 from mkv_ascend.adapters.common.kv_cache.block_zeroer import PlannedBlockZeroer
 from mkv_ascend.adapters.common.kv_cache.planned_caches import (
     cached_specs,
+    give_readers_specs,
     kernel_blocks_of,
     plan_caches,
     served_plan,
@@ -57,6 +57,7 @@ from mkv_ascend.adapters.common.start_up import Served
 from mkv_ascend.adapters.common.target_graphs import (
     VERIFY_STEPS,
     for_updates,
+    have_readers,
     state_of,
     take_lengths_on_the_host,
 )
@@ -309,9 +310,11 @@ class MkvModelRunner(NPUModelRunner):
             return self._build_of_target(*args, **kwargs)
 
     def _build_of_target(self, *args: Any, **kwargs: Any) -> Any:
-        verifies = self.speculative_config is not None
-        self.attn_state = state_of(self.attn_state, kwargs["max_query_len"], verifies)
         plan, batch = self._target_pass, self.input_batch
+        groups = self.attn_groups if plan is None else plan.attention_groups
+        reads = functools.partial(have_readers, self.vllm_config, groups)
+        verifies = self.speculative_config is not None
+        self.attn_state = state_of(self.attn_state, kwargs["max_query_len"], verifies, reads)
         name_rows(self, kwargs, HOST.least_drafts)
         cover_padding(self, kwargs)
         rows = kwargs.get("num_tokens_padded") or kwargs["num_tokens"]
@@ -342,12 +345,7 @@ class MkvModelRunner(NPUModelRunner):
     ) -> None:
         """Let layers that read another layer's cache join its group, with its spec."""
         super().maybe_add_kv_sharing_layers_to_kv_cache_groups(kv_cache_config)
-        for group in kv_cache_config.kv_cache_groups:
-            if isinstance(group.kv_cache_spec, UniformTypeKVCacheSpecs):
-                specs = group.kv_cache_spec.kv_cache_specs
-                for name in group.layer_names:
-                    if name not in specs:
-                        specs[name] = specs[self.shared_kv_cache_layers[name]]
+        give_readers_specs(kv_cache_config.kv_cache_groups, self.shared_kv_cache_layers)
 
     @override(records.PLANNED_CACHES)
     def _allocate_kv_cache_tensors(self, kv_cache_config: KVCacheConfig) -> dict[str, Any]:

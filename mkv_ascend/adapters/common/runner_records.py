@@ -17,11 +17,13 @@ TARGET_METADATA = record(
     "verify steps are in the state of a chunk. And tokens that 0.30.0rc2 adds, so that ranks which "
     "share tokens out have as many each, belong to no request, nor do those that fill a step up to "
     "the size of its pieces of graphs: memory that attention writes nothing to reaches tokens of "
-    "requests through experts of other ranks.",
+    "requests through experts of other ranks. In prompts without hits it attends to the step's "
+    "keys, of which layers that read another layer's cache (Gemma 3n, Gemma 4) have none.",
     until="vllm-ascend leaves the draft's groups out, builds once per distinct need, "
     "_dummy_run takes the state of a verify step, enable_sp() knows the runner's configuration, "
-    "and rows of no request reach nobody",
+    "rows of no request reach nobody, and layers without keys read the cache in any step",
     test=(
+        "tests/emulated/models/test_shared_caches.py",
         "tests/emulated/drafting/test_drafting_cost.py"
         "::test_the_targets_pass_costs_what_it_costs_without_a_draft",
         "tests/emulated/drafting/test_shared_tokens.py",

@@ -12,8 +12,8 @@ a host read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
 from vllm_ascend.attention.attention_v1 import (
@@ -22,6 +22,10 @@ from vllm_ascend.attention.attention_v1 import (
 )
 
 from mkv_ascend.adapters.patching import record
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.worker.utils import AttentionGroup
 
 
 class _Seen:
@@ -65,17 +69,31 @@ def for_updates(config: Any, tokens: int | None = None) -> Any:
     return None if config is None else SeveralTokensPerRequest(config, tokens)
 
 
+def have_readers(config: VllmConfig, groups: Iterable[Iterable[AttentionGroup]]) -> bool:
+    """Whether a layer of these attention groups reads another layer's cache, without own keys."""
+    layers = config.compilation_config.static_forward_context
+    names = (name for kv_group in groups for group in kv_group for name in group.layer_names)
+    return any(getattr(layers.get(it), "kv_sharing_target_layer_name", None) for it in names)
+
+
 def state_of(
-    state: AscendAttentionState, max_query_len: int, verifies: bool
+    state: AscendAttentionState,
+    max_query_len: int,
+    verifies: bool,
+    reads_caches: Callable[[], bool] = lambda: False,
 ) -> AscendAttentionState:
     """The attention state of a step; several tokens per request are a chunk, not a decode.
 
     Without chunked prefill vllm-ascend calls a step of prompts and verified drafts a prefill behind
-    prefix hits, and MLA then takes each request's tokens for one.
+    prefix hits, and MLA then takes each request's tokens for one. And in a prefill without hits it
+    attends to a layer's own keys, of which one that reads another layer's cache has none.
 
     Args:
         verifies: whether requests verify drafts.
+        reads_caches: whether there is such a layer.
     """
+    if state is AscendAttentionState.PrefillNoCache and reads_caches():
+        return AscendAttentionState.ChunkedPrefill
     one_token_each = {AscendAttentionState.DecodeOnly}
     if verifies:
         one_token_each.add(AscendAttentionState.PrefillCacheHit)

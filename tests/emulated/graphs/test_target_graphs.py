@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What vllm-ascend is told of a verify step where the target's graphs are captured and updated."""
 
+import functools
 from types import SimpleNamespace
 
 import pytest
 import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
 from vllm_ascend.attention.attention_v1 import AscendAttentionState
 
-from mkv_ascend.adapters.common.target_graphs import for_updates, state_of
+from mkv_ascend.adapters.common.target_graphs import for_updates, have_readers, state_of
 
 DECODE, CHUNK = AscendAttentionState.DecodeOnly, AscendAttentionState.ChunkedPrefill
 PREFILL = AscendAttentionState.PrefillCacheHit
@@ -26,6 +27,18 @@ PREFILL = AscendAttentionState.PrefillCacheHit
 )
 def test_several_tokens_of_a_request_are_a_chunk(state, longest, verifies, told):
     assert state_of(state, longest, verifies) is told
+
+
+@pytest.mark.parametrize(("owner", "told"), [(None, "PrefillNoCache"), ("b", "ChunkedPrefill")])
+def test_a_layer_without_keys_reads_another_layers_cache_in_a_prefill(owner, told):
+    """Of the layers that metadata is built for; a draft's may read caches as well."""
+    layers = {"a": SimpleNamespace(kv_sharing_target_layer_name=owner), "b": SimpleNamespace()}
+    layers["draft"] = SimpleNamespace(kv_sharing_target_layer_name="b")
+    config = SimpleNamespace(compilation_config=SimpleNamespace(static_forward_context=layers))
+    groups = [[SimpleNamespace(layer_names=["b"]), SimpleNamespace(layer_names=["a"])], []]
+    reads = functools.partial(have_readers, config, groups)
+    assert state_of(AscendAttentionState.PrefillNoCache, 5, True, reads).name == told
+    assert state_of(DECODE, 1, True, reads) is DECODE
 
 
 @pytest.mark.parametrize(("tokens", "told"), [(None, 4), (2, 2), (0, 0)])

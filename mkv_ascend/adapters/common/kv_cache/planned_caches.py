@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vllm.utils.math_utils import cdiv
@@ -25,7 +25,7 @@ from mkv_ascend.layout.report_text import served_text
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 
 LayerSpecs = Sequence[Mapping[str, Any]]
 """For each KV group, the spec of each of its layers that has a cache of its own."""
@@ -38,6 +38,21 @@ def cached_specs(kv_cache_config: KVCacheConfig, without_cache: Collection[str])
         own = [name for name in group.layer_names if name not in without_cache]
         specs.append(specs_by_layer(type(group)(own, group.kv_cache_spec)))
     return specs
+
+
+def give_readers_specs(groups: Iterable[KVCacheGroupSpec], owners: Mapping[str, str]) -> None:
+    """Give layers that read another layer's cache its spec, where a group has one for each layer.
+
+    Args:
+        groups: are changed.
+        owners: such a layer -> the one whose cache it reads. vLLM lets it join that layer's group.
+    """
+    for group in groups:
+        if isinstance(group.kv_cache_spec, UniformTypeKVCacheSpecs):
+            specs = group.kv_cache_spec.kv_cache_specs
+            for name, owner in owners.items():
+                if owner in specs:
+                    specs.setdefault(name, specs[owner])
 
 
 def kernel_blocks_of(

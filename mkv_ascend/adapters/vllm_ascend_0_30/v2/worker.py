@@ -206,7 +206,7 @@ class MkvWorkerV2(NPUWorker):
         before = graph_memory.LayersAsTheyWere(layers)
 
         def allocate_few_blocks(kv_cache_config: KVCacheConfig, is_profiling: bool) -> None:
-            with self._caches_from_a_plan():
+            with self._caches_from_a_plan(kv_cache_config):
                 allocate(kv_cache_config)
             before.note_caches()
 
@@ -225,15 +225,16 @@ class MkvWorkerV2(NPUWorker):
     @override(ALLOCATION)
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Allocate the caches from a plan, and zero new blocks in them."""
-        with self._caches_from_a_plan():
+        with self._caches_from_a_plan(kv_cache_config):
             super().initialize_from_config(kv_cache_config)
 
     @contextlib.contextmanager
-    def _caches_from_a_plan(self) -> Iterator[None]:
+    def _caches_from_a_plan(self, kv_cache_config: KVCacheConfig) -> Iterator[None]:
         """Let caches that are allocated in the block come from a plan; then build on them."""
         self.planned_caches = PlannedCaches(
             self.vllm_config, self._draft_layers(), self._strided, self._unaligned
         )
+        self.planned_caches.let_readers_join(kv_cache_config)
         allocate = functools.partial(self.planned_caches.allocate, attn_utils.allocate_kv_cache)
         with replaced(attn_utils, "allocate_kv_cache", allocate):
             yield

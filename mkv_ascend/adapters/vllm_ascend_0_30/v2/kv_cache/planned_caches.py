@@ -16,6 +16,7 @@ from mkv_ascend.adapters.common.kv_cache.block_zeroer import PlannedBlockZeroer
 from mkv_ascend.adapters.common.kv_cache.planned_caches import (
     LayerSpecs,
     cached_specs,
+    give_readers_specs,
     kernel_blocks_of,
     plan_caches,
     served_plan,
@@ -82,6 +83,14 @@ def pages_of_any_sizes() -> Iterator[list[ValueError]]:
         yield refusals
 
 
+def owners_of_read_caches(layers: Mapping[str, Any]) -> dict[str, str]:
+    """Layer that reads another layer's cache -> that layer."""
+    owners = {
+        name: getattr(layer, "kv_sharing_target_layer_name", None) for name, layer in layers.items()
+    }
+    return {name: owner for name, owner in owners.items() if owner}
+
+
 class PlannedCaches:
     """Allocates the caches of a worker, from a plan where all kinds are planned.
 
@@ -106,6 +115,11 @@ class PlannedCaches:
         self._config, self._draft_layers, self._strided = config, draft_layers, strided
         self._unaligned = unaligned
 
+    def let_readers_join(self, kv_cache_config: KVCacheConfig) -> None:
+        """Let vLLM put layers that read another layer's cache in a group of unlike pages, too."""
+        layers = get_layers_from_vllm_config(self._config, AttentionLayerBase)
+        give_readers_specs(kv_cache_config.kv_cache_groups, owners_of_read_caches(layers))
+
     def allocate(
         self,
         original: Callable[..., dict[str, Any]],
@@ -116,11 +130,7 @@ class PlannedCaches:
     ) -> dict[str, Any]:
         """Each layer's cache; by ``original``, vllm-ascend's, where they are not planned."""
         layers = get_layers_from_vllm_config(self._config, AttentionLayerBase)
-        shared = {
-            name: owner
-            for name, layer in layers.items()
-            if (owner := getattr(layer, "kv_sharing_target_layer_name", None))
-        }
+        shared = owners_of_read_caches(layers)
         self._specs = cached_specs(kv_cache_config, shared)
         reason = why_not_planned_groups(self._config, self._specs)
         if reason is not None:

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from mkv_ascend.adapters.common.padded_tokens import cover_rows
-from mkv_ascend.adapters.common.target_graphs import for_updates, state_of
+from mkv_ascend.adapters.common.target_graphs import for_updates, have_readers, state_of
 from mkv_ascend.adapters.patching import patch, replaced
 
 PREPARED = "vllm_ascend.worker.v2.model_states.default:AscendModelState.prepare_attn"
@@ -27,9 +28,12 @@ PREPARED = "vllm_ascend.worker.v2.model_states.default:AscendModelState.prepare_
     "step's lengths, it knows of K + 1 tokens for the methods eagle, eagle3 and mtp alone, and of "
     "the largest K alone where K follows the load. And what fills a step up to the size of its "
     "pieces of graphs belongs to no request: memory that attention writes nothing to reaches "
-    "tokens of requests through experts of other ranks.",
-    until="vllm-ascend looks at the number of tokens, and rows of no request reach nobody",
+    "tokens of requests through experts of other ranks. In prompts without hits it attends to the "
+    "step's keys, of which layers that read another layer's cache (Gemma 3n, Gemma 4) have none.",
+    until="vllm-ascend looks at the number of tokens, and rows of no request reach nobody, and "
+    "layers without keys read the cache in any step",
     test=(
+        "tests/emulated/models/test_shared_caches.py",
         "tests/emulated/runner_v2/test_graphs.py",
         "tests/emulated/graphs/test_traced_drafts.py",
     ),
@@ -51,6 +55,8 @@ def update_for_verify_steps(
 def _with_the_state_of_a_chunk(original: Any, state: Any, batch: Any, *args: Any, **kw: Any) -> Any:
     verifies = state.vllm_config.speculative_config is not None
     longest = int(batch.num_scheduled_tokens.max())
-    batch.attn_state = state_of(batch.attn_state, longest, verifies)
+    _mode, _tables, _slots, groups = args[:4]
+    reads = functools.partial(have_readers, state.vllm_config, groups)
+    batch.attn_state = state_of(batch.attn_state, longest, verifies, reads)
     metadata = original(state, batch, *args, **kw)
     return cover_rows(state.vllm_config, metadata, batch.num_tokens_after_padding)
