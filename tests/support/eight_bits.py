@@ -44,21 +44,22 @@ ATTENTION = "eight_bits"
 
 
 def quantised(
-    name: str, *, weights: str | None = None, cache: bool = False, coarser: int = 1
+    model: str | Path, *, weights: str | None = None, cache: bool = False, coarser: int = 1
 ) -> Path:
-    """Folder of the tiny model ``name``, quantised now if it was not before.
+    """Folder of a model, quantised now if it was not before.
 
     Args:
+        model: name of a tiny one, or folder of its weights.
         weights: kind of the matrices of its layers. With ``W8A8`` those that project down are
             ``W8A8_DYNAMIC``, as in published checkpoints. None: all are plain.
         cache: whether keys and values are quantised (C8).
         coarser: how many times larger their scales are than they must be, a power of two.
     """
-    source = model_directory(name)
+    source = model if isinstance(model, Path) else model_directory(model)
     code = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
     asked = json.dumps([reference.checkpoint_digest(source), code, weights, cache, coarser])
     digest = hashlib.sha256(asked.encode()).hexdigest()[:12]
-    kind = "-".join([name, *filter(None, [weights, "C8" if cache else None])])
+    kind = "-".join([source.name, *filter(None, [weights, "C8" if cache else None])])
     path = envs.CACHE.get() / "quantised" / f"{kind}-{digest}"
     with store.locked(path):
         if not (path / DESCRIPTION).is_file():

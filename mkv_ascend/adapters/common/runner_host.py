@@ -25,8 +25,8 @@ class DraftWeights(Protocol):
     def aim_at_draft(self, worker: Any, proposer: Any) -> None:
         """The next update of weights is for what drafts, or says why it cannot be."""
 
-    def finish(self, worker: Any) -> None:
-        """An update of weights has ended."""
+    def finishing(self, worker: Any) -> AbstractContextManager[None]:
+        """An update of weights ends in the block."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,9 +91,11 @@ class MkvWorker(ascend_worker.NPUWorker):
     @override(OURS)
     def finish_weight_update(self) -> None:
         """As vllm-ascend's; then what a draft makes of its weights is made of the new ones."""
-        super().finish_weight_update()
-        if HOST.draft_weights is not None:
-            HOST.draft_weights.finish(self)
+        if HOST.draft_weights is None:
+            super().finish_weight_update()
+            return
+        with HOST.draft_weights.finishing(self):
+            super().finish_weight_update()
 
     def start_draft_weight_update(self) -> None:
         """Begin new weights of the draft, as ``start_weight_update`` does for the target.

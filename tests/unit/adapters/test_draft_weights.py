@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,6 +60,11 @@ def worker() -> SimpleNamespace:
     )
 
 
+def finish(worker: SimpleNamespace) -> None:
+    with draft_weights.finishing(worker):
+        pass
+
+
 def test_each_update_is_for_what_began_it(worker: SimpleNamespace) -> None:
     engine, target = worker.weight_transfer_engine, worker.model_runner.get_model()
     draft_weights.aim_at_draft(worker, worker.proposer)
@@ -68,7 +75,7 @@ def test_each_update_is_for_what_began_it(worker: SimpleNamespace) -> None:
     draft_weights.aim(worker)
     assert engine.model is target
     draft_weights.aim_at_draft(worker, worker.proposer)
-    draft_weights.finish(worker)
+    finish(worker)
     assert engine.model is target
 
 
@@ -78,6 +85,29 @@ def test_an_update_under_way_goes_on(worker: SimpleNamespace) -> None:
     draft, worker._weight_update_active = engine.model, True
     draft_weights.aim(worker)
     assert engine.model is draft
+
+
+def test_an_update_ends_in_the_drafts_own_configuration(
+    worker: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By which vLLM finds how layers are quantised."""
+    own = SimpleNamespace(speculative_config=worker.vllm_config.speculative_config)
+    current: list[Any] = []
+
+    @contextlib.contextmanager
+    def as_current(config: Any) -> Iterator[None]:
+        current.append(config)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(draft_weights, "set_current_vllm_config", as_current)
+    worker.proposer._draft_config = own
+    draft_weights.aim_at_draft(worker, worker.proposer)
+    with draft_weights.finishing(worker):
+        assert current == [own]
+    draft_weights.aim(worker)
+    with draft_weights.finishing(worker):
+        assert not current
 
 
 def test_where_nothing_can_be_sent_it_is_said(worker: SimpleNamespace) -> None:
@@ -154,6 +184,6 @@ def test_what_a_draft_makes_of_its_weights_is_made_once_where_graphs_read_it(
     sent.load_weights([("layer", new - 1)])
     sent.load_weights([("layer", new)])
     assert draft.model.made == made
-    draft_weights.finish(worker)
+    finish(worker)
     assert draft.model.fused is fused
     assert torch.equal(fused, 2 * new)

@@ -21,6 +21,10 @@ from vllm.config import set_current_vllm_config
 from vllm.model_executor.model_loader.reload import layerwise
 
 from mkv_ascend.adapters.patching import replaced
+from mkv_ascend.adapters.vllm_ascend_0_30.common.derived_tensors import (
+    DerivedTensors,
+    takes_weights_in_place,
+)
 
 BUILD_FUSED = "_build_fused_kv_buffers"
 """The method of vLLM's drafts of mask tokens that makes them."""
@@ -39,7 +43,9 @@ def aim(worker: Any, proposer: Any = None) -> None:
     engine.reset_weight_update_target()
     if proposer is not None:
         target = worker.model_runner.get_model()
-        draft = DraftToUpdate(proposer.model, target, worker.vllm_config)
+        # A draft that vllm-ascend loads has none of its own.
+        config = getattr(proposer, "_draft_config", None) or worker.vllm_config
+        draft = DraftToUpdate(proposer.model, target, config)
         engine.set_weight_update_target(draft, draft.config.draft_model_config)
 
 
@@ -65,10 +71,16 @@ def aim_at_draft(worker: Any, proposer: Any) -> None:
     aim(worker, proposer)
 
 
-def finish(worker: Any) -> None:
-    """An update of weights has ended: those of a draft are as its passes take them."""
+@contextlib.contextmanager
+def finishing(worker: Any) -> Iterator[None]:
+    """An update of weights ends in the block: a draft's are then as its passes take them."""
     engine = worker.weight_transfer_engine
-    if isinstance(engine.model, DraftToUpdate):
+    draft = getattr(engine, "model", None)
+    if not isinstance(draft, DraftToUpdate):
+        yield
+        return
+    with draft.configured():
+        yield
         engine.model.finish()
         engine.reset_weight_update_target()
 
@@ -93,12 +105,14 @@ class DraftToUpdate:
             for name, parameter in module.named_parameters(recurse=False)
             if id(parameter) in of_target
         }
-        self._own = [
+        own = [
             module
             for module in draft.modules()
             if id(module) not in modules
             and not any(id(weight) in of_target for weight in module.parameters(recurse=False))
         ]
+        self._derived = DerivedTensors(own)
+        self._own = [module for module in own if not takes_weights_in_place(module)]
         self._left_out = [
             (module, name) for module in self._own for name in _parameters_taken_away(module)
         ]
@@ -137,11 +151,16 @@ class DraftToUpdate:
             if not hasattr(module, name):
                 module.register_parameter(name, None)
         self._fused.refresh()
+        self._derived.refresh()
+
+    def configured(self) -> contextlib.AbstractContextManager[Any]:
+        """Its configuration is vLLM's while the block runs, as when it was loaded."""
+        return set_current_vllm_config(self._vllm_config)
 
     def _load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
         compared = {name: _Compared(name, shared) for name, shared in self._shared.items()}
         with (
-            set_current_vllm_config(self._vllm_config),
+            self.configured(),
             self._fused.left_alone(),
             _reparametrize_module(
                 self._draft, {name: one.instead for name, one in compared.items()}

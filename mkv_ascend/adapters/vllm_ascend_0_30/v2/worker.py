@@ -107,8 +107,8 @@ class MkvWorkerV2(NPUWorker):
     @override(OURS)
     def finish_weight_update(self) -> None:
         """As vllm-ascend's; then what a draft makes of its weights is made of the new ones."""
-        super().finish_weight_update()
-        draft_weights.finish(self)
+        with draft_weights.finishing(self):
+            super().finish_weight_update()
 
     def start_draft_weight_update(self) -> None:
         """Begin new weights of the draft, as ``start_weight_update`` does for the target.
