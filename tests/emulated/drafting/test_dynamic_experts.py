@@ -2,6 +2,7 @@
 """Experts that vllm-ascend moves on model runner V1 (``dynamic_eplb``), those of the draft, too.
 
 With weights of another expert, or the map of another rank, tokens of target or draft are wrong.
+What is moved follows from how many tokens experts were given, by all passes of the draft, too.
 """
 
 import re
@@ -15,6 +16,7 @@ OFTEN = {
     "eplb_policy_type": 1,  # the default one moves none of so few experts
 }
 MOVED = re.compile(r"Layer (\d+) D2D transfer completed, updated_experts=[1-9]")
+COUNTS = re.compile(r"experts of layer (\d+) were given (\d+) tokens, which are counted as (\d+)")
 LAYERS = {"0", "1"}
 """The layer of the target that has experts, and the draft's."""
 
@@ -30,6 +32,10 @@ def test_proposals_and_acceptance_are_the_references():
             "tensor_parallel_size": 2,
             "enable_expert_parallel": True,
             "additional_config": {"eplb_config": OFTEN},
+            "worker_extension_cls": "tests.support.counted_experts.Extension",
         },
     )
     assert set(MOVED.findall(result.log)) == LAYERS
+    counts = COUNTS.findall(result.log)
+    assert {layer for layer, given, _ in counts if int(given) > 0} == LAYERS
+    assert all(given == counted for _, given, counted in counts)
