@@ -107,6 +107,7 @@ EMULATED = (
     "::test_a_layer_that_shares_joins_a_group_of_unlike_pages",
     "tests/emulated/models/test_shared_caches.py"
     "::test_target_whose_layers_share_caches_with_a_draft_in_its_group",
+    "tests/emulated/models/test_shared_caches.py::test_a_draft_whose_layers_share_caches[v2]",
     f"{STOCK}::test_mamba2_is_not_served_by_model_runner_v1",
     # Model runner V2: stock, drafts by plain loops, in graphs, at random, on ranks, by count.
     "tests/emulated/runner_v2/test_stock.py::test_a_target_alone[llama_target]",

@@ -60,6 +60,18 @@ def test_target_whose_layers_share_caches_with_a_draft_in_its_group(gemma3n, run
     }
 
 
+@each_runner
+def test_a_draft_whose_layers_share_caches(gemma3n, runner):
+    """Each draft token is Hugging Face's, which shares keys through its cache alone."""
+    prompts = text_prompts(gemma3n, 4)
+    case = scenario("llama_target", DRAFT, prompts=prompts, max_tokens=12, environment=runner)
+    result = engine.run(replace(case, draft=str(gemma3n)))
+    contexts, drafted = zip(*((one.context, one.tokens) for one in result.proposals), strict=True)
+    near_tie, _ = TIES[engine.compared_dtype()]
+    assert len(contexts) > 20
+    assert not shared_model.wrong_tokens(gemma3n, contexts, drafted, near_tie)
+
+
 CACHE = torch.arange(4 * 128 * 2 * 64, dtype=torch.float32).view(4, 128, 2, 64)
 
 

@@ -30,6 +30,7 @@ from mkv_ascend.adapters.common.drafting.host import DraftHost
 from mkv_ascend.adapters.common.drafting.layer_groups import find_groups
 from mkv_ascend.adapters.common.drafting.sharing import GroupBuilder, Sharing
 from mkv_ascend.adapters.common.kv_cache.replicated_specs import ranks_of_layer
+from mkv_ascend.adapters.common.target_graphs import have_readers
 from mkv_ascend.drafting.attention_strategy import AttentionStrategy
 from mkv_ascend.drafting.counts import Eager
 from mkv_ascend.drafting.draft import Draft, PassBatch, TargetOutput
@@ -110,7 +111,8 @@ class Assembly:
         proposer.draft_attn_groups = made
         proposer.kv_cache_gid = groups.kv_groups[0]
         proposer.block_size = proposer.kernel_block_size = groups.block_sizes[0]
-        common = common_metadata_of(proposer, reads_caches=not self.family.has_keys)
+        reads = not self.family.has_keys or have_readers(proposer.vllm_config, [made])
+        common = common_metadata_of(proposer, reads_caches=reads)
         builders = [group.get_metadata_builder() for group in made]
         shares = self.host.shares_of(proposer.runner)
         for builder in builders:
