@@ -255,6 +255,7 @@ EMULATED = (
     "tests/emulated/drafting/test_drafting_blocks.py"
     "::test_one_group_chunks_prefix_hits_and_the_maximum_length",
     f"{GROUPS}::test_preemption_with_asynchronous_scheduling",
+    f"{GROUPS}::test_proposals_where_vllm_shortens_requests_to_memory[v2]",
     f"{GROUPS}::test_aborted_requests_leave_the_others_as_they_were",
     "tests/emulated/drafting/test_drafting_sampling.py",
     "tests/emulated/drafting/test_prompt_embeddings.py",

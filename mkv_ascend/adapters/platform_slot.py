@@ -19,6 +19,7 @@ OURS = record(
         "vllm_ascend.worker.worker:NPUWorker.sample_tokens",
         "vllm_ascend.worker.worker:NPUWorker.sleep",
         "vllm_ascend.worker.worker:NPUWorker.wake_up",
+        "vllm_ascend.worker.worker:NPUWorker.update_max_model_len",
         "vllm_ascend.worker.worker:NPUWorker.start_weight_update",
         "vllm_ascend.worker.worker:NPUWorker.finish_weight_update",
         "vllm_ascend.worker.worker:NPUModelRunner",
@@ -36,6 +37,7 @@ OURS = record(
         "backend",
         "_needs_seq_lens_cpu_sync",
         "effective_drafter_max_model_len",
+        "max_model_len",
         "async_scheduling",
         "block_size",
     ),
@@ -54,11 +56,14 @@ OURS = record(
     "sleep that keeps no weights it copies the draft's to the host, as nobody loads them again, "
     "and it zeroes caches that wake up with whatever is there. Its transfer of weights from a "
     "trainer knows the target alone (0.30.0rc2): a draft's begin with start_draft_weight_update, "
-    "as in vLLM, and the next ones are the target's again. vLLM hears one rank of a step alone: "
-    "where another one fails, the others wait for it in a collective, and the engine for them.",
+    "as in vLLM, and the next ones are the target's again. The runner alone is told that vLLM has "
+    "shortened the longest request to memory, and a draft goes on behind its block table. vLLM "
+    "hears one rank of a step alone: where another one fails, the others wait for it in a "
+    "collective, and the engine for them.",
     until="vLLM lets one platform plugin build on another, and vllm-ascend takes the classes of "
-    "its worker and its runner from options, sends weights to drafts, leaves keys of other plugins "
-    "alone, asks the builders of all layers and calls initialize_mamba_ssu_backend, and vLLM's "
+    "its worker and its runner from options, sends weights and shortened lengths to drafts, leaves "
+    "keys of other plugins alone, asks the builders of all layers and calls "
+    "initialize_mamba_ssu_backend, and vLLM's "
     "executor hears each rank",
     test=(
         "tests/emulated/platform/test_seat.py",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_ascend.worker import worker as ascend_worker
 
-from mkv_ascend.adapters.common import graph_memory, start_up, worker_answers
+from mkv_ascend.adapters.common import graph_memory, shortened_requests, start_up, worker_answers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
 from mkv_ascend.adapters.common.failed_ranks import ending_unheard
 from mkv_ascend.adapters.common.runner import HOST, MkvModelRunner
@@ -80,6 +80,12 @@ class MkvWorker(ascend_worker.NPUWorker):
         """As vllm-ascend's; then caches and the draft are as they were."""
         super().wake_up(tags)
         self.sleeping_draft.wake_up(tags, self.model_runner.kv_caches)
+
+    @override(OURS)
+    def update_max_model_len(self, max_model_len: int) -> None:
+        """As vllm-ascend's; the draft must not read behind the block tables either."""
+        super().update_max_model_len(max_model_len)
+        shortened_requests.tell(getattr(self.model_runner, "drafter", None), max_model_len)
 
     @override(OURS)
     def start_weight_update(self, *args: Any, **kwargs: Any) -> None:

@@ -212,6 +212,31 @@ def test_proposals_that_reach_the_maximum_length(tmp_path):
     assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
 
 
+@each_runner
+def test_proposals_where_vllm_shortens_requests_to_memory(runner):
+    """With --max-model-len auto: block tables end where the longest request does, and so drafts."""
+    longest = 3 * 128
+    case = scenario(
+        "gpt_oss",
+        "gpt_oss_draft",
+        prompts=prompts_of("gpt_oss", [longest - 30, 20]),
+        max_tokens=30,
+        # Three blocks of keys and one of a window for each model, and vLLM's own.
+        engine={"max_model_len": -1, "num_gpu_blocks_override": 9, "max_num_seqs": 2},
+        graphs="FULL_DECODE_ONLY",
+        capture_sizes=(4, 8),
+        environment=runner,
+    )
+    result = engine.run(case)
+    assert f"Auto-fit max_model_len: reduced from 1024 to {longest}" in result.log
+    assert_greedy_tokens_of_reference(case, result)
+    cut = [within(proposal, longest) for proposal in result.proposals]
+    assert {len(proposal.tokens) for proposal in cut} > {case.num_speculative_tokens}
+    report = reference.check_drafts(case.draft, [proposal for proposal in cut if proposal.tokens])
+    assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
+    assert result.draft_replays > 5
+
+
 def test_tokens_drafted_in_parallel_at_the_end_of_the_last_block(tmp_path):
     """The longest sequence fills its blocks, and rows of masks are behind it: in no block.
 

@@ -19,6 +19,7 @@ from mkv_ascend.adapters.common import (
     graph_memory,
     pipeline,
     replaced_weights,
+    shortened_requests,
     start_up,
     worker_answers,
 )
@@ -97,6 +98,12 @@ class MkvWorkerV2(NPUWorker):
         """As vllm-ascend's; then caches and the draft are as they were."""
         super().wake_up(tags)
         self.sleeping_draft.wake_up(tags, self.model_runner.kv_caches)
+
+    @override(OURS)
+    def update_max_model_len(self, max_model_len: int) -> None:
+        """As vllm-ascend's; the draft must not read behind the block tables either."""
+        super().update_max_model_len(max_model_len)
+        shortened_requests.tell(self.model_runner.speculator, max_model_len)
 
     @override(OURS)
     def start_weight_update(self) -> None:
