@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_ascend.worker import worker as ascend_worker
 
-from mkv_ascend.adapters.common import graph_memory, shortened_requests, start_up, worker_answers
+from mkv_ascend.adapters.common import graph_memory, start_up, worker_answers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
 from mkv_ascend.adapters.common.failed_ranks import ending_unheard
 from mkv_ascend.adapters.common.runner import HOST, MkvModelRunner
@@ -83,9 +83,11 @@ class MkvWorker(ascend_worker.NPUWorker):
 
     @override(OURS)
     def update_max_model_len(self, max_model_len: int) -> None:
-        """As vllm-ascend's; the draft must not read behind the block tables either."""
+        """As vllm-ascend's, whose block tables end there; a draft must not read behind them."""
         super().update_max_model_len(max_model_len)
-        shortened_requests.tell(getattr(self.model_runner, "drafter", None), max_model_len)
+        drafter: Any = getattr(self.model_runner, "drafter", None)
+        if hasattr(drafter, "max_model_len"):
+            drafter.max_model_len = max_model_len
 
     @override(OURS)
     def start_weight_update(self, *args: Any, **kwargs: Any) -> None:

@@ -64,7 +64,8 @@ class DerivedTensors:
             for name, made in list(_beside(layer)):
                 if name in before and before[name] is not made:
                     _put(made, before[name], name)
-                    setattr(layer, name, before[name])
+                    # The layer gets its own tensor back, which graphs read.
+                    vars(layer)[name] = before[name]
 
 
 def _beside(layer: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -19,7 +19,6 @@ from mkv_ascend.adapters.common import (
     graph_memory,
     pipeline,
     replaced_weights,
-    shortened_requests,
     start_up,
     worker_answers,
 )
@@ -101,9 +100,11 @@ class MkvWorkerV2(NPUWorker):
 
     @override(OURS)
     def update_max_model_len(self, max_model_len: int) -> None:
-        """As vllm-ascend's; the draft must not read behind the block tables either."""
+        """As vllm-ascend's, whose block tables end there; a draft must not read behind them."""
         super().update_max_model_len(max_model_len)
-        shortened_requests.tell(self.model_runner.speculator, max_model_len)
+        drafter = self.model_runner.speculator
+        if hasattr(drafter, "max_model_len"):
+            drafter.max_model_len = max_model_len
 
     @override(OURS)
     def start_weight_update(self) -> None:
