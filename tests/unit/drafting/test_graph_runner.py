@@ -164,6 +164,25 @@ def test_a_batch_has_the_graph_of_the_number_that_is_drafted_for_it() -> None:
     assert found == ["1", str(K), str(K)]
 
 
+def test_a_proposal_of_fewer_tokens_is_replayed_from_their_graph() -> None:
+    graphs = runner(Called(), later_passes=K - 1)
+    graph: Any = SimpleNamespace(
+        updates_lengths=False, reads_lengths=False, replay=lambda: None, update=None
+    )
+    graphs.captured = {
+        GraphShape(2, K, drafted): CapturedPasses(
+            2, 20, drafted, graph, torch.full((2, drafted), drafted), ()
+        )
+        for drafted in (1, K)
+    }
+    drafts = [graphs.propose(verify_step(K + 1, K + 1), tokens) for tokens in (1, K, None)]
+    assert [x.tolist() for x in drafts if isinstance(x, torch.Tensor)] == [
+        [[1]] * 2,
+        [[K] * K] * 2,
+        [[K] * K] * 2,
+    ]
+
+
 @pytest.mark.parametrize(
     ("agreed", "graph"),
     [(1, 1), (2, 4), (4, 4), (5, Eager.OTHER_RANKS), (None, Eager.OTHER_RANKS)],

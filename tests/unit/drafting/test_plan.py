@@ -301,6 +301,14 @@ def test_a_pass_of_padding_alone_writes_to_no_slot():
     assert buffers.token_ids[:6].tolist() == [0] * 5 + [7]
 
 
+@pytest.mark.parametrize(("sampled", "columns"), [(1, 4), (2, 5), (9, 5), (10, 6), (17, 6)])
+def test_tables_have_room_for_rows_behind_the_longest_sequence(sampled, columns):
+    """All but one of the rows that a request samples from may lie behind it."""
+    sizes = Sizes(1, max_requests=2, max_tokens=64, max_model_len=32, sampled_per_request=sampled)
+    plan = DraftPlan(sizes, [torch.zeros(2, 4, dtype=torch.int32)], [8])
+    assert [tuple(table.shape) for table in plan.later_passes(2, 2).tables] == [(2, columns)]
+
+
 def test_requests_of_padding_have_no_keys():
     """Attention that reads lengths on the device does so for all requests of its graph."""
     plan, inputs, _ = planned(simple_case(given=[3, 3], rejected=[0, 0]))

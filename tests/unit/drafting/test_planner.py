@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from mkv_ascend.drafting.draft import DraftBuffers
+from mkv_ascend.drafting.needs import batch_of_later_pass
 from mkv_ascend.drafting.passes import Passes
 from mkv_ascend.drafting.plan import DraftPlan, Sizes
 from mkv_ascend.drafting.planner import Planner, Refresh
@@ -70,3 +71,21 @@ def test_lengths_of_a_replay_are_those_of_live_requests_and_none_of_padding() ->
             [11, 22, 0, 0],
             [12, 23, 0, 0],
         ]
+
+
+def test_bounds_of_lengths_grow_by_a_key_a_pass() -> None:
+    """What builders are told where the host does not know lengths: no more than they can be."""
+    plan = DraftPlan(
+        Sizes(later_passes=2, max_requests=3, max_tokens=16, max_model_len=64),
+        [torch.zeros(3, 8, dtype=torch.int32)],
+        [8],
+    )
+    none: Any = None
+    first: Any = SimpleNamespace(
+        requests=2, rows_across_ranks=None, length_bounds=torch.tensor([9, 20]), common=None
+    )
+    later = plan.later_passes(3, 2)
+    batch = Planner(none, plan, none).later_batch(first, later, 3)
+    assert (batch.requests, batch.rows, batch.input_rows, batch.longest_row) == (2, 2, 3, 1)
+    bounds = [batch_of_later_pass(batch, later, index, None).length_bounds for index in (0, 1)]
+    assert [each.tolist() for each in bounds] == [[10, 21], [11, 22]]
