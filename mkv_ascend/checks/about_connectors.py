@@ -18,7 +18,10 @@ SIMPLE_OFFLOAD = "SimpleCPUOffloadConnector"
 
 
 def offloading(facts: ServeFacts) -> Iterator[Refusal]:
-    """vLLM's OffloadingConnector, which takes one tensor per layer."""
+    """vLLM's OffloadingConnector, which takes one tensor per layer where the host has no other
+    worker for it."""
+    if facts.rules is not None and facts.rules.offloads_split_caches:
+        return
     if OFFLOADING in _asked(facts):
         yield Refusal(
             "kv-connector",
@@ -50,8 +53,8 @@ def of_groups(groups: int) -> Refusal:
         "kv-connector",
         f"{SIMPLE_OFFLOAD} is asked for, and the layers need {groups} KV groups: it asks for the "
         f"block size of each, which {host_versions.vllm_ascend()} does not tell",
-        "models whose layers are one KV group, or AscendStoreConnector",
-        "leave --kv-transfer-config and --kv-offloading-size out, or change the connector",
+        f"models whose layers are one KV group, {OFFLOADING} or AscendStoreConnector",
+        f"choose {OFFLOADING} (for --kv-offloading-size leave VLLM_USE_SIMPLE_KV_OFFLOAD out)",
     )
 
 

@@ -47,6 +47,12 @@ class HostRules:
     int8_is_an_option: bool = False
     """Whether ``--kv-cache-dtype int8`` asks for caches of 8 bits: latents of sparse attention, or
     what weights describe."""
+    indexer_sets_cache_dtype: bool = False
+    """Whether ``--kv-cache-dtype`` has no effect on targets that choose the keys they attend to:
+    their caches have the model's dtype."""
+    offloads_split_caches: bool = False
+    """Whether OffloadingConnector takes caches whose keys and values are tensors of their own: by a
+    worker of vllm-ascend's in place of vLLM's."""
     offload_takes_one_group: bool = False
     """Whether SimpleCPUOffloadConnector takes one KV group alone, not several without states."""
     captures_shares: bool = False

@@ -10,6 +10,7 @@ from __future__ import annotations
 from tests.support.mistake import DRAFT, LLAMA, OWN_PROCESS, SPLIT, Mistake, mkv, one, spec
 from tests.support.mistakes_of_families import FAMILIES
 from tests.support.mistakes_of_giving_up import GIVING_UP
+from tests.support.mistakes_of_offloading import OFFLOADING
 from tests.support.mistakes_of_vllm_options import VLLM_OPTIONS
 from tests.support.mistakes_of_windows import WINDOWS
 
@@ -363,15 +364,6 @@ PLANNED = (
 ADAPTERS = (
     one("adapters over an odd vocabulary", "lora-vocabulary", "{odd-vocabulary}", "--enable-lora"),
     one("adapters that are not enabled", "lora", LLAMA, "--lora-modules", "a=/b"),
-    one("offloading", "kv-connector", LLAMA, "--kv-offloading-size", "1"),
-    one(
-        "offloading inside of several",
-        "kv-connector",
-        LLAMA,
-        "--kv-transfer-config",
-        '{"kv_connector": "MultiConnector", "kv_role": "kv_both", "kv_connector_extra_config": '
-        '{"connectors": [{"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}]}}',
-    ),
 )
 
 SEVERAL = (
@@ -395,5 +387,6 @@ MISTAKES = (
     *VLLM_OPTIONS,
     *PLANNED,
     *ADAPTERS,
+    *OFFLOADING,
     *SEVERAL,
 )

@@ -91,7 +91,7 @@ class MkvPlatform(NPUPlatform):
             try:
                 early_check.check_compressed(vllm_config, host.RULES)
                 early_check.check_models(vllm_config, host.RULES)
-                kv_connectors.check_connectors(vllm_config)
+                kv_connectors.check_connectors(vllm_config, host.RULES)
             except (SelectionError, kv_connectors.ConnectorError) as error:
                 refuse(error)
             if pipeline_scheduling.must_go_step_by_step(vllm_config):

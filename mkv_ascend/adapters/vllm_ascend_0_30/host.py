@@ -42,6 +42,8 @@ RULES = HostRules(
     delta_attention_drafts=True,
     # patch/platform/patch_kv_cache_dtype.py
     int8_is_an_option=True,
+    # distributed/kv_transfer/kv_pool/kv_offload/native
+    offloads_split_caches=True,
     offload_takes_one_group=True,
     captures_shares=True,
     has_draft_options=True,

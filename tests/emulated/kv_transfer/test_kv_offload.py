@@ -3,7 +3,9 @@
 
 import re
 
-from tests.support import engine, reference
+import pytest
+
+from tests.support import engine, hosts, reference
 from tests.support.pairs import (
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
@@ -61,6 +63,32 @@ def test_blocks_come_back_from_host_memory():
     assert result.cached_tokens[:4] == [0] * 4
     # At most 7 of the 12 blocks are still on the device, none of them the first two prompts'.
     assert result.cached_tokens[4:6] == [3 * BLOCK] * 2
+
+
+@pytest.mark.skipif(
+    not hosts.ADAPTER.RULES.offloads_split_caches,
+    reason="vllm-ascend has no worker for OffloadingConnector here, and it is refused",
+)
+def test_blocks_of_several_groups_come_back_by_vllms_own_offload():
+    """A pool of 22 blocks holds those of two prompts, and each round has eight prompts."""
+    lengths = [400, 390, 395, 398, 397, 396, 394, 393]
+    case = scenario(
+        "gemma3",
+        "llama_draft",
+        prompts=prompts("gemma3", lengths),
+        max_tokens=8,
+        repeats=2,
+        engine={
+            "kv_transfer_config": transfer(
+                "OffloadingConnector", extra={"cpu_bytes_to_use": 512 << 20}
+            ),
+            "num_gpu_blocks_override": 22,
+            "max_num_seqs": 1,
+            "max_model_len": 512,
+        },
+    )
+    result = run_and_judge(case)
+    assert result.cached_tokens == [0] * len(lengths) + [3 * BLOCK] * len(lengths)
 
 
 def test_preempted_requests_come_back_from_host_memory():

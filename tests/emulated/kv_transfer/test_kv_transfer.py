@@ -3,6 +3,7 @@
 
 import functools
 import importlib
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +21,7 @@ from mkv_ascend.adapters.common.early_checks.kv_connectors import (
     ConnectorError,
     check_connectors,
 )
-from tests.support import programs
+from tests.support import hosts, programs
 from tests.support.pairs import scenario
 
 PROBE = Path(__file__).with_name("transfer_probe.py")
@@ -93,15 +94,19 @@ def asked(name=None, offloading_gib=None, **extra):
     ids=["by name", "inside another", "by size"],
 )
 def test_vllms_offloading_connector_is_refused(config):
+    rules = hosts.ADAPTER.RULES
     with pytest.raises(ConnectorError, match=r"tuple of tensors.*SimpleCPUOffloadConnector"):
-        check_connectors(config)
+        check_connectors(config, rules)
+    check_connectors(config, replace(rules, offloads_split_caches=True))
 
 
 def test_others_are_not_refused(monkeypatch):
-    check_connectors(asked())
-    check_connectors(asked("MultiConnector", connectors=[{"kv_connector": "UCMConnector"}]))
+    rules = hosts.ADAPTER.RULES
+    check_connectors(asked(), rules)
+    several = asked("MultiConnector", connectors=[{"kv_connector": "UCMConnector"}])
+    check_connectors(several, rules)
     monkeypatch.setenv("VLLM_USE_SIMPLE_KV_OFFLOAD", "1")
-    check_connectors(asked(offloading_gib=4))
+    check_connectors(asked(offloading_gib=4), rules)
 
 
 def test_vllms_offloading_connector_cannot_take_tuples():

@@ -13,6 +13,8 @@ from mkv_ascend import host_versions
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
+    from mkv_ascend.checks.host_rules import HostRules
+
 OFFLOADING = "OffloadingConnector"
 SIMPLE_OFFLOAD = "SimpleCPUOffloadConnector"
 USE_INSTEAD = (
@@ -24,13 +26,17 @@ class ConnectorError(ValueError):
     """A KV connector that cannot take the caches: what was asked, why not, what is possible."""
 
 
-def check_connectors(config: VllmConfig) -> None:
+def check_connectors(config: VllmConfig, rules: HostRules) -> None:
     """Refuse connectors that no model's caches on an Ascend NPU can serve.
 
+    Args:
+        config: vLLM's, of the whole engine.
+        rules: whether this host has a worker of its own for OffloadingConnector.
+
     Raises:
-        ConnectorError: vLLM's OffloadingConnector is asked for.
+        ConnectorError: OffloadingConnector is asked for, and the host has vLLM's worker alone.
     """
-    if OFFLOADING in connector_names(config):
+    if not rules.offloads_split_caches and OFFLOADING in connector_names(config):
         raise ConnectorError(
             f"{OFFLOADING} was asked for (by kv_transfer_config or kv_offloading_size): it takes "
             "one tensor per layer, and caches on an Ascend NPU are a tuple of tensors, for which "
