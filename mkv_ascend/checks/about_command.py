@@ -168,7 +168,7 @@ def cache_dtype(facts: ServeFacts) -> Iterator[Refusal]:
     """Quantised caches: vllm-ascend takes them from quantised weights, on 0.23 never from this."""
     asked = str(facts.engine.get("kv_cache_dtype") or "auto")
     taken = (PLAIN_DTYPES - {"float32"}) | facts.device.extra_dtypes
-    if asked == "auto" or asked in taken:
+    if asked == "auto" or asked in taken or facts.caches_have_the_models_dtype:
         return
     rules, formats = facts.rules, facts.target.formats
     has_8_bits = facts.target.has_indexer or (formats is not None and formats.int8_layers)

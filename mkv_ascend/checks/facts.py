@@ -206,6 +206,12 @@ class ServeFacts:
         return takes_asked_size(self.engine, target.attends_beside_states)
 
     @property
+    def caches_have_the_models_dtype(self) -> bool:
+        """Whether the host keeps keys and values in the model's dtype, whatever is asked for."""
+        rules = self.rules
+        return rules is not None and rules.indexer_sets_cache_dtype and self.target.has_indexer
+
+    @property
     def dtype(self) -> str:
         """Dtype of both models: vLLM runs a model of float32 in half precision by itself."""
         names = {"half": "float16", "float": "float32"}

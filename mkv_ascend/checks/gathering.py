@@ -106,6 +106,8 @@ def _for_layers(facts: ServeFacts) -> dict[str, Any]:
     if facts.whole("max_model_len", -1) < 1:
         # -1 leaves it to the model, and to the memory that there will be.
         engine.pop("max_model_len", None)
+    if facts.caches_have_the_models_dtype:
+        engine.pop("kv_cache_dtype", None)
     return engine
 
 

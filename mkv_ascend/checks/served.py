@@ -99,6 +99,7 @@ def served(facts: ServeFacts, unplanned: str) -> Served:
 
 def _notes(facts: ServeFacts) -> tuple[str, ...]:
     notes = [facts.device.source, *_note_of_graphs(facts), *note_of_block_size(facts)]
+    notes.extend(_note_of_cache_dtype(facts))
     notes.extend(_note_of_length(facts))
     notes.extend(_note_of_sleep(facts))
     draft = facts.draft
@@ -149,6 +150,16 @@ def note_of_block_size(facts: ServeFacts) -> Iterator[str]:
             "blocks"
         )
     yield f"--block-size {asked} has no effect: vllm-ascend takes {taken} {why}"
+
+
+def _note_of_cache_dtype(facts: ServeFacts) -> Iterator[str]:
+    """That vllm-ascend keeps keys and values in another dtype than was asked for."""
+    asked = facts.engine.get("kv_cache_dtype") or "auto"
+    if facts.caches_have_the_models_dtype and asked not in ("auto", facts.dtype):
+        yield (
+            f"--kv-cache-dtype {asked} has no effect: vllm-ascend keeps what {facts.target.name} "
+            f"attends to in {facts.dtype}, as it chooses its keys by an indexer"
+        )
 
 
 def _note_of_length(facts: ServeFacts) -> Iterator[str]:

@@ -40,6 +40,8 @@ RULES = HostRules(
     nz_variable="VLLM_ASCEND_ENABLE_NZ",
     # Of the types that are planned by numbers alone.
     configurations_as_code=frozenset({"mimo_v2_flash"}),
+    # NPUPlatform.check_and_update_config
+    indexer_sets_cache_dtype=True,
     # patch/worker/patch_gqa_c8.py
     int8_cache_families=frozenset(
         {"Qwen3ForCausalLM", "Glm4MoeForCausalLM", "MiniMaxM2ForCausalLM"}
