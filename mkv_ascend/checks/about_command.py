@@ -20,6 +20,8 @@ __all__ = ["CHECKS"]
 
 LORA_MULTIPLE = 64
 """vllm-ascend pads logits to it with adapters, and its kernel reads past an adapter's end."""
+PACKING = "VLLM_RAY_DP_PACK_STRATEGY"
+"""vLLM's variable that says how ray places the copies of --data-parallel-size."""
 AT_LEAST_ONE = (
     "tensor_parallel_size",
     "pipeline_parallel_size",
@@ -30,8 +32,9 @@ AT_LEAST_ONE = (
     "max_num_batched_tokens",
     "block_size",
     "num_gpu_blocks_override",
-    "kv_cache_memory_bytes",
 )
+AT_LEAST_ZERO = ("kv_cache_memory_bytes",)
+"""Numbers of which 0 says the same as leaving the option out."""
 
 
 def _option(name: str) -> str:
@@ -56,14 +59,14 @@ def model_type(facts: ServeFacts) -> Iterator[Refusal]:
 
 
 def numbers(facts: ServeFacts) -> Iterator[Refusal]:
-    """Numbers below 1, and a share of memory beyond 0 to 1."""
-    for name in AT_LEAST_ONE:
-        value = facts.engine.get(name)
-        if type(value) is int and value < 1:
+    """Numbers below the least that they may be, and a share of memory beyond 0 to 1."""
+    for name in (*AT_LEAST_ONE, *AT_LEAST_ZERO):
+        value, least = facts.engine.get(name), 0 if name in AT_LEAST_ZERO else 1
+        if type(value) is int and value < least:
             yield Refusal(
                 "number",
                 f"{_option(name)} is {value}",
-                "a whole number from 1 on",
+                f"a whole number from {least} on",
                 f"correct it, or leave {_option(name)} out",
             )
     share = facts.engine.get("gpu_memory_utilization")
@@ -77,9 +80,16 @@ def numbers(facts: ServeFacts) -> Iterator[Refusal]:
 
 
 def length(facts: ServeFacts) -> Iterator[Refusal]:
-    """More tokens than the model has positions."""
+    """More tokens than the model has positions.
+
+    Some config.json say beside them, as ``model_max_length``, how long a request may be all the
+    same; vLLM takes requests up to that length.
+    """
     most = facts.target.number("max_position_embeddings")
     asked = facts.whole("max_model_len", -1)
+    said = facts.target.values.get("model_max_length")
+    if most is not None and type(said) is int:
+        most = max(most, said)
     scaled = facts.target.text.get("rope_scaling") or facts.target.text.get("rope_parameters")
     allowed = os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0").lower() in ("1", "true")
     overridden = facts.engine.get("hf_overrides")
@@ -122,14 +132,24 @@ def step_size(facts: ServeFacts) -> Iterator[Refusal]:
         )
 
 
+def _takes_other_nodes(facts: ServeFacts) -> bool:
+    """Whether ray looks for devices of other nodes, too, which cannot be counted here.
+
+    By default ("strict") it puts the copies of ``--data-parallel-size-local`` on the node of
+    ``--data-parallel-address``, which is this one where no other is given.
+    """
+    if facts.engine.get("distributed_executor_backend") == "ray":
+        return True
+    if facts.engine.get("data_parallel_backend") != "ray":
+        return False
+    packed = os.environ.get(PACKING, "strict") == "strict"
+    return not packed or facts.engine.get("data_parallel_address") is not None
+
+
 def ranks(facts: ServeFacts) -> Iterator[Refusal]:
     """More ranks than devices."""
     count, needed = facts.device.count, facts.devices_needed
-    if (
-        count is None
-        or needed <= count
-        or facts.engine.get("distributed_executor_backend") == "ray"
-    ):
+    if count is None or needed <= count or _takes_other_nodes(facts):
         return
     yield Refusal(
         "devices",
