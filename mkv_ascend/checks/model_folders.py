@@ -14,7 +14,10 @@ from typing import Any
 from mkv_ascend.checks.config_file import ConfigFileError, read_config_file
 from mkv_ascend.checks.speculators_format import command_of
 
-__all__ = ["names_without_folder", "with_model_folders"]
+__all__ = ["names_without_folder", "read_by_vllm_alone", "with_model_folders"]
+
+OF_MISTRAL = "params.json"
+"""The configuration of models in Mistral's own format, of which vLLM makes one."""
 
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -63,6 +66,26 @@ def names_without_folder(engine: Mapping[str, Any]) -> list[str]:
     drafts = [speculation.get("model")] if isinstance(speculation, Mapping) else []
     drafted = [name for name in (known.get("spec_model"), *drafts) if _is_repository(name)]
     return [*([] if Path(target).is_dir() else [target]), *map(str, drafted)]
+
+
+def read_by_vllm_alone(engine: Mapping[str, Any]) -> list[str]:
+    """Models whose configuration is not the config.json of their folder.
+
+    It is Mistral's params.json where that is alone, or the target's is elsewhere
+    (``--hf-config-path``).
+    """
+    known = with_model_folders(engine)
+    speculation = known.get("speculative_config")
+    draft = speculation.get("model") if isinstance(speculation, Mapping) else None
+    models = [name for name in (known.get("model"), known.get("spec_model"), draft) if name]
+    found = [str(name) for name in models if _is_mistrals(Path(str(name)))]
+    if engine.get("hf_config_path") and str(known.get("model")) not in found:
+        found.insert(0, str(known.get("model")))
+    return found
+
+
+def _is_mistrals(folder: Path) -> bool:
+    return (folder / OF_MISTRAL).is_file() and not (folder / "config.json").exists()
 
 
 def _is_repository(name: Any) -> bool:

@@ -72,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the answer; returns the exit status."""
     from mkv_ascend.adapters.installed import rules
     from mkv_ascend.checks.judging import judge
+    from mkv_ascend.checks.model_folders import read_by_vllm_alone
     from mkv_ascend.checks.refusal import RefusedError
     from mkv_ascend.checks.served import served
     from mkv_ascend.checks.variables import with_variables
@@ -86,6 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
         runner = runner_asked_for(arguments.runner, "check")
     except (CommandError, UnknownRunnerError, envs.EnvironmentVariableError) as error:
         return _say_unreadable(str(error), arguments.json)
+    if others := read_by_vllm_alone(engine):
+        problem = f"{', '.join(others)}: only vLLM reads its configuration, which is no config.json"
+        return _say_unreadable(f"{problem} in its folder; vllm serve takes it", arguments.json)
     try:
         asked = with_variables(engine, os.environ, rules())
         facts, unplanned = judge(asked, device, rules(), runner)

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import transformers  # noqa: F401 - once, or every plan asks a process of its own
 
+from mkv_ascend import cli
+from mkv_ascend.adapters.common.early_checks import front_check
 from mkv_ascend.checks.host_rules import HostRules
 from mkv_ascend.checks.judging import judge
 from mkv_ascend.checks.served import served
 from tests.support.host_checks import DEVICE, EQUAL_PAGES, SHARED, refused
+from tests.support.mistake import spec
 
 BOTH = pytest.mark.parametrize("rules", [SHARED, EQUAL_PAGES], ids=["0.23", "0.30"])
 NATIVE = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}
@@ -127,3 +131,36 @@ def test_one_host_keeps_what_an_indexer_chooses_in_the_models_dtype(
     assert "kv-cache-dtype" in refused({**engine, "kv_cache_dtype": asked}, EQUAL_PAGES)
     dense = {"model": models["DeepSeek-V3"], "kv_cache_dtype": asked}
     assert "kv-cache-dtype" in refused(dense, SHARED)
+
+
+@pytest.mark.parametrize("role", ["target", "draft", "elsewhere", "both files"])
+def test_what_only_vllm_reads_is_not_refused(
+    role: str, models: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """vLLM makes a configuration of Mistral's params.json; stock serves a folder of such a one."""
+    (tmp_path / "params.json").write_text("{}")
+    llama, mistral = models["Llama-3.1-8B"], str(tmp_path)
+    if role == "both files":
+        shutil.copy(Path(llama, "config.json"), tmp_path)
+    words = {"draft": [llama, *spec(mistral)], "elsewhere": [llama, "--hf-config-path", mistral]}
+    status = cli.main(["check", "--", "vllm", "serve", *words.get(role, [mistral])])
+    said = capsys.readouterr().err
+    assert status == (0 if role == "both files" else 2)
+    assert ("only vLLM reads" in said) is (role != "both files")
+    assert ((llama if role == "elsewhere" else mistral) in said) is (role != "both files")
+
+
+@dataclasses.dataclass
+class Arguments:
+    """As vLLM's ``EngineArgs``, as far as this needs them."""
+
+    model: str = ""
+    tensor_parallel_size: int = 1
+
+
+def test_vllm_serve_leaves_to_vllm_what_only_it_reads(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "params.json").write_text("{}")
+    assert front_check.check(Arguments(str(tmp_path), tensor_parallel_size=0))
+    assert not front_check.check(Arguments(str(tmp_path / "absent")))

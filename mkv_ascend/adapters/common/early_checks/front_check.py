@@ -53,6 +53,8 @@ def check_first(original: Any, arguments: Any, *args: Any, **kwargs: Any) -> Any
 def check(arguments: Any) -> bool:
     """Refuse what cannot be served; False where a model's configuration is not here yet.
 
+    Nothing is said here of a configuration that only vLLM reads.
+
     Args:
         arguments: vLLM's ``EngineArgs``.
 
@@ -61,11 +63,14 @@ def check(arguments: Any) -> bool:
     """
     from mkv_ascend.checks.about_runner import runner_of
     from mkv_ascend.checks.judging import judge
-    from mkv_ascend.checks.model_folders import names_without_folder
+    from mkv_ascend.checks.model_folders import names_without_folder, read_by_vllm_alone
     from mkv_ascend.checks.refusal import RefusedError
     from mkv_ascend.checks.variables import with_variables
 
     engine = asked_of(arguments)
+    if others := read_by_vllm_alone(engine):
+        logger.info("%s: judged when models are built, as only vLLM reads it", ", ".join(others))
+        return True
     absent = names_without_folder(engine)
     if absent:
         logger.info("%s: judged when vLLM has fetched the configuration", ", ".join(absent))
