@@ -82,7 +82,7 @@ def configure(monkeypatch):
         monkeypatch.setattr(early_check, "check_compressed", lambda config, rules: None)
         monkeypatch.setattr(early_check, "check_models", lambda config, rules: None)
         check = "mkv_ascend.adapters.common.early_checks.kv_connectors.check_connectors"
-        monkeypatch.setattr(check, lambda config: None)
+        monkeypatch.setattr(check, lambda config, rules: None)
         MkvPlatform.check_and_update_config(config)
         kept = config.attention_config.backend
         assert (None if kept is None else kept.name) == (
