@@ -22,19 +22,19 @@ LORA_MULTIPLE = 64
 """vllm-ascend pads logits to it with adapters, and its kernel reads past an adapter's end."""
 PACKING = "VLLM_RAY_DP_PACK_STRATEGY"
 """vLLM's variable that says how ray places the copies of --data-parallel-size."""
-AT_LEAST_ONE = (
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "data_parallel_size",
-    "prefill_context_parallel_size",
-    "decode_context_parallel_size",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "block_size",
-    "num_gpu_blocks_override",
-)
-AT_LEAST_ZERO = ("kv_cache_memory_bytes",)
-"""Numbers of which 0 says the same as leaving the option out."""
+LEAST = {
+    "tensor_parallel_size": 1,
+    "pipeline_parallel_size": 1,
+    "data_parallel_size": 1,
+    "prefill_context_parallel_size": 1,
+    "decode_context_parallel_size": 1,
+    "max_num_seqs": 1,
+    "max_num_batched_tokens": 1,
+    "block_size": 1,
+    "num_gpu_blocks_override": 1,
+    "kv_cache_memory_bytes": 0,  # As if it were left out.
+}
+"""Numbers, and the least that each may be."""
 
 
 def _option(name: str) -> str:
@@ -60,8 +60,8 @@ def model_type(facts: ServeFacts) -> Iterator[Refusal]:
 
 def numbers(facts: ServeFacts) -> Iterator[Refusal]:
     """Numbers below the least that they may be, and a share of memory beyond 0 to 1."""
-    for name in (*AT_LEAST_ONE, *AT_LEAST_ZERO):
-        value, least = facts.engine.get(name), 0 if name in AT_LEAST_ZERO else 1
+    for name, least in LEAST.items():
+        value = facts.engine.get(name)
         if type(value) is int and value < least:
             yield Refusal(
                 "number",

@@ -19,7 +19,14 @@ from mkv_ascend.checks.refusal import Refusal
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.planning import ServingPlan
 
-__all__ = ["CHECKS", "memory_for_caches", "of_selection", "share_of_memory"]
+__all__ = [
+    "CHECKS",
+    "fitted_plan",
+    "known_blocks",
+    "memory_for_caches",
+    "of_selection",
+    "share_of_memory",
+]
 
 INVARIANT = "VLLM_BATCH_INVARIANT"
 FITTING = ". Backends that would fit: "

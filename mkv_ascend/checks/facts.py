@@ -194,8 +194,8 @@ class ServeFacts:
 
     @property
     def fits_length_to_memory(self) -> bool:
-        """Whether vLLM shortens the longest request until memory holds it."""
-        return self.engine.get("max_model_len") in (-1, "auto")
+        """Whether vLLM shortens the longest request until memory holds it (-1, or ``auto``)."""
+        return self.engine.get("max_model_len") == -1
 
     @property
     def takes_block_size(self) -> bool:
