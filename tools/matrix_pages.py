@@ -56,8 +56,9 @@ def both(cell: Mapping[str, Any]) -> str:
 def details(matrix: Mapping[str, Any]) -> str:
     """One line for each cell, with acceptance and reasons."""
     others = other_hosts(matrix)
-    head = ["target", "draft", "method", "ours", "in graphs", "accepted (reference)", "stock"]
-    head += [f"{host}: ours, in graphs" for host in others]
+    head = ["target", "draft", "method", "ours", "in graphs", "with hits"]
+    head += ["accepted (reference)", "stock"]
+    head += [f"{host}: ours, in graphs, with hits" for host in others]
     head.append("reason")
     lines = [row(head), row(["---"] * len(head))]
     for cell in matrix["cells"]:
@@ -65,9 +66,9 @@ def details(matrix: Mapping[str, Any]) -> str:
         if cell["acceptance"] is not None:
             accepted = both_accepted(cell)
         if cell["ours"] is None:
-            columns = [NO_METHOD, NO_METHOD, accepted_there(cell), NO_METHOD]
+            columns = [NO_METHOD] * 3 + [accepted_there(cell), NO_METHOD]
         else:
-            columns = [cell["ours"], cell["graph"] or NOT_RUN, accepted, cell["stock"]]
+            columns = [cell["ours"], *in_graphs(cell), accepted, cell["stock"]]
         columns = [cell["target"], cell["draft"], cell["method"], *columns]
         columns += [on_host(cell, host) for host in others]
         lines.append(row([*columns, escaped("; ".join(reasons(cell)))]))
@@ -91,25 +92,36 @@ def other_hosts(matrix: Mapping[str, Any]) -> list[str]:
 
 
 def on_host(cell: Mapping[str, Any], host: str) -> str:
-    """What came of a cell on another host: here eagerly, and in graphs."""
+    """What came of a cell on another host: here eagerly, in graphs, and with prefix hits."""
     found = (cell.get("hosts") or {}).get(host)
     if not found:
         return NOT_RUN
-    return f"{found.get('ours') or NOT_RUN}, {found.get('graph') or NOT_RUN}"
+    return ", ".join([found.get("ours") or NOT_RUN, *in_graphs(found)])
+
+
+def in_graphs(found: Mapping[str, Any]) -> list[str]:
+    """What came of a cell in graphs, and with prefix hits there."""
+    return [found.get(side) or NOT_RUN for side in ("graph", "hits")]
 
 
 def reasons(cell: Mapping[str, Any]) -> list[str]:
     """Why a cell does not work; what was said before is not said again."""
-    found = {"": cell["reason"], "in graphs: ": cell.get("graph_reason")}
+    found = reasons_on_host(cell, "")
     found["stock: "] = cell.get("stock_reason")
     for host, there in (cell.get("hosts") or {}).items():
-        found[f"{host}: "] = there.get("reason")
-        found[f"{host} in graphs: "] = there.get("graph_reason")
+        found |= reasons_on_host(there, host)
     first: dict[str, str] = {}
     for title, reason in found.items():
         if reason:
             first.setdefault(reason, f"{title}{reason}")
     return list(first.values())
+
+
+def reasons_on_host(found: Mapping[str, Any], host: str) -> dict[str, str | None]:
+    """Where on ``host``, empty for the first -> why a cell does not work there."""
+    sides = {"": "reason", "in graphs": "graph_reason", "with hits": "hits_reason"}
+    titles = {" ".join(word for word in (host, side) if word): sides[side] for side in sides}
+    return {f"{title}: " if title else "": found.get(field) for title, field in titles.items()}
 
 
 def row(columns: Sequence[str]) -> str:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the matrix of targets and drafts: ``python -m benchmarks.matrix`` (``make matrix``).
 
-Every cell is run on this plugin, eagerly and in ACL graphs, and on stock vllm-ascend, on the
-emulated NPU, and compared with plain loops over Hugging Face models: tokens, every draft token,
-what is accepted. Verdicts are kept in .cache/matrix, so that a run that was stopped goes on. When
-all cells have one, docs/matrix.json and the pages made from it are written.
+Every cell is run on this plugin, eagerly, in ACL graphs, and in graphs with prefix hits and
+asynchronous scheduling, and on stock vllm-ascend. It runs on the emulated NPU and is compared with
+plain loops over Hugging Face models: tokens, every draft token, what is accepted. Verdicts are kept
+in .cache/matrix, so that a run that was stopped goes on. When all cells have one, docs/matrix.json
+and the pages made from it are written.
 
 With ``--host 0.30`` it runs in the environment with that vllm-ascend, and there on this plugin
 alone unless ``--side`` says otherwise. It publishes columns beside those of the first host. With
@@ -27,6 +28,8 @@ from benchmarks.matrix.running import (
     FAILS,
     GRAPH,
     GRAPH_V2,
+    HITS,
+    HITS_V2,
     ON_V2,
     OURS,
     OURS_V2,
@@ -119,8 +122,9 @@ def is_known_here(cell: cells.Cell) -> bool:
 def sides_by_default(runner: str) -> list[str]:
     """Stock too on the host that the rows of docs/matrix.json are of; on others, this plugin."""
     if runner == "v2":
-        return [OURS_V2, GRAPH_V2]
-    return [OURS, GRAPH, STOCK] if table.is_first_host() else [OURS, GRAPH]
+        return [OURS_V2, GRAPH_V2, HITS_V2]
+    ours = [OURS, GRAPH, HITS]
+    return [*ours, STOCK] if table.is_first_host() else ours
 
 
 def run_pending(

@@ -51,8 +51,8 @@ class Assessment:
 class Judge:
     """Says what is right for one cell."""
 
-    def __init__(self, cell: Cell) -> None:
-        self.cell = cell
+    def __init__(self, cell: Cell, workload: prompts.Workload = prompts.MIXED) -> None:
+        self.cell, self.workload = cell, workload
         self.target = model_directory(cell.reference_model)
 
     def decode(self, prompt: Sequence[int], count: int) -> SpeculativeOutput:
@@ -69,8 +69,8 @@ class Judge:
     def requests(self) -> list[list[int]]:
         """Eight prompts whose decoding has no near tie."""
         chosen = []
-        for position in range(len(prompts.LENGTHS)):
-            for prompt in prompts.candidates(self.target, position):
+        for position in range(len(self.workload.lengths)):
+            for prompt in self.workload.candidates(self.target, position):
                 if self.decode(prompt, prompts.NEW_TOKENS).decided:
                     chosen.append(prompt)
                     break
@@ -150,14 +150,7 @@ def faults(judge: Judge, result: engine.Result, expected: Expectation) -> list[s
             f"accepted {result.accepted_per_position} of {result.num_drafts} proposals, the "
             f"reference {expected.accepted_per_position} of {expected.verified}"
         )
-    return found + not_preempted(result)
-
-
-def not_preempted(result: engine.Result) -> list[str]:
-    """The fault that preemption is not shown, if it is not."""
-    if result.preempted_contexts:
-        return []
-    return ["no request was preempted, so that preemption is not shown"]
+    return found + judge.workload.not_shown(result)
 
 
 def acceptance(accepted_per_position: Sequence[int], proposals: int) -> float | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 
 from benchmarks.matrix.cells import Cell
-from benchmarks.matrix.running import GRAPH, GRAPH_V2, ON_V2, STOCK, Verdict
+from benchmarks.matrix.running import GRAPH, GRAPH_V2, HITS, HITS_V2, ON_V2, STOCK, Verdict
 from benchmarks.matrix.worker import MARK
 from benchmarks.matrix.workers import Workers
 from benchmarks.progress import say
@@ -81,6 +81,8 @@ def batches(tasks: Sequence[Task]) -> list[Batch]:
     lag = {
         GRAPH: 2 * CELLS_OF_A_PROCESS,
         GRAPH_V2: 2 * CELLS_OF_A_PROCESS,
+        HITS: 2 * CELLS_OF_A_PROCESS,
+        HITS_V2: 2 * CELLS_OF_A_PROCESS,
         STOCK: 3 * CELLS_OF_A_PROCESS,
     }
     return sorted(made, key=lambda one: order[one.cells[0].name] + lag.get(one.side, 0))

@@ -18,17 +18,20 @@ from typing import TYPE_CHECKING
 
 from benchmarks.matrix import prompts
 from benchmarks.matrix.cells import K
-from benchmarks.matrix.judging import Assessment, Judge, acceptance, not_preempted
+from benchmarks.matrix.judging import Assessment, Judge, acceptance
 from tests.support import deepseek_v4, engine, reference, speculation
 from tests.support.reference import DraftProposal, DraftReport
 
 if TYPE_CHECKING:
     import torch
 
-LENGTHS = (122, 10, 135, 6, 60, 14, 125, 8)
-"""Tokens of each request, shorter than other families' (``prompts.LENGTHS``), for this one's layers
-are many times larger: below and past a window of 128 and a group of 128, two crossing while they
-decode."""
+MIXED = prompts.Workload((122, 10, 135, 6, 60, 14, 125, 8))
+"""Shorter than other families' requests, for this one's layers are many times larger: below and
+past a window of 128 and a group of 128, two crossing while they decode. No decks: the fitted model
+has not learned them, and to a draft that has, all letters that are left are nearly equal."""
+
+COMMON = prompts.Workload((1, 10, 6, 14, 2, 25, 8, 3), common=257)
+"""Two blocks of 128 tokens in common and one more token."""
 
 NEAR_TIE = 0.05
 """Difference of two logits that decides nothing in bfloat16; the models' spread by about 1 to 4."""
@@ -64,15 +67,11 @@ class RoundedJudge(Judge):
     """Says what is right for a cell whose target no float32 reference can decide."""
 
     def requests(self) -> list[list[int]]:
-        """Eight prompts, each of those with the fewest near ties on the reference's own way.
-
-        No decks: the fitted model has not learned them, and to a draft that has, all letters that
-        are left are nearly equal.
-        """
+        """Eight prompts, each of those with the fewest near ties on the reference's own way."""
         chosen = []
-        for position in range(len(LENGTHS)):
+        for position in range(len(self.workload.lengths)):
             fewest: tuple[int, list[int]] | None = None
-            for prompt in prompts.candidates(self.target, position, LENGTHS, decks=False):
+            for prompt in self.workload.candidates(self.target, position):
                 question = {"near ties": prompt, "below": NEAR_TIE, "tokens": prompts.NEW_TOKENS}
                 count = functools.partial(self.near_ties, prompt)
                 ties = reference.cached_answer([self.target], question, count)
@@ -101,7 +100,7 @@ class RoundedJudge(Judge):
         """Judge what an engine made of ``requests``."""
         found = [*self._wrong_tokens(requests, result), *self._wrong_drafts(result)]
         if found:
-            return Assessment([*found, *not_preempted(result)], None)
+            return Assessment([*found, *self.workload.not_shown(result)], None)
         count = self.count(requests, result)
         if count.strays:
             found.append("proposals were made after other contexts than they were due at")
@@ -114,7 +113,7 @@ class RoundedJudge(Judge):
                 f"reference {count.least} to {count.most} of {count.verified}"
             )
         counted = count.least if found else result.accepted_per_position
-        found += not_preempted(result)
+        found += self.workload.not_shown(result)
         return Assessment(found, acceptance(counted, count.verified))
 
     def _wrong_tokens(self, requests: Sequence[list[int]], result: engine.Result) -> Iterable[str]:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks import host
-from benchmarks.matrix import lookup, prompts, refusals
+from benchmarks.matrix import lookup, prompts, refusals, rounded
 from benchmarks.matrix.cells import Cell, K
 from benchmarks.matrix.families import ROUNDED
 from benchmarks.matrix.judging import Judge, acceptance
@@ -25,12 +25,15 @@ DRAFT_EAGER = "draft eager"
 EAGER = "eager"
 """In graphs: everything is right, but no step fitted the captured graphs."""
 
-OURS, GRAPH, STOCK = "ours", "graph", "stock"
-OURS_V2, GRAPH_V2 = "ours-v2", "graph-v2"
-SIDES = (OURS, GRAPH, STOCK, OURS_V2, GRAPH_V2)
-IN_GRAPHS = frozenset({GRAPH, GRAPH_V2})
-ON_V2 = frozenset({OURS_V2, GRAPH_V2})
+OURS, GRAPH, HITS, STOCK = "ours", "graph", "hits", "stock"
+OURS_V2, GRAPH_V2, HITS_V2 = "ours-v2", "graph-v2", "hits-v2"
+SIDES = (OURS, GRAPH, HITS, STOCK, OURS_V2, GRAPH_V2, HITS_V2)
+IN_GRAPHS = frozenset({GRAPH, GRAPH_V2, HITS, HITS_V2})
+ON_V2 = frozenset({OURS_V2, GRAPH_V2, HITS_V2})
 """Sides with model runner V2."""
+WITH_HITS = frozenset({HITS, HITS_V2})
+"""Sides as users have them by default: prefix caching, with a prefix that all requests share, and
+asynchronous scheduling."""
 
 GRAPH_MODE = "FULL_DECODE_ONLY"
 """Full graphs for steps in which all requests verify. What vLLM's default, FULL_AND_PIECEWISE, adds
@@ -73,13 +76,21 @@ class Verdict:
         return asdict(self)
 
 
-def judge_of(cell: Cell) -> Judge:
+def judge_of(cell: Cell, side: str = OURS) -> Judge:
     """Who says what is right for ``cell``."""
-    return RoundedJudge(cell) if cell.reference == ROUNDED else Judge(cell)
+    if cell.reference == ROUNDED:
+        return RoundedJudge(cell, rounded.COMMON if side in WITH_HITS else rounded.MIXED)
+    return Judge(cell, prompts.COMMON if side in WITH_HITS else prompts.MIXED)
+
+
+def schedules_ahead(cell: Cell, side: str) -> bool:
+    """Whether scheduling is asynchronous; not of lookup, which needs the tokens on the host."""
+    return side in WITH_HITS and cell.draft_model is not None
 
 
 def scenario(cell: Cell, requests: list[list[int]], side: str = OURS) -> engine.Scenario:
-    """What all sides run: 8 requests at once, in chunks; one of them is preempted."""
+    """What sides run: 8 requests at once, in chunks; one is preempted, or they share a prefix."""
+    hits = side in WITH_HITS
     if cell.draft_model is None:
         speculative = {
             "speculative_config": {
@@ -99,17 +110,26 @@ def scenario(cell: Cell, requests: list[list[int]], side: str = OURS) -> engine.
         speculative={"method": cell.method},
         engine={
             "max_num_seqs": len(requests),
-            "max_num_batched_tokens": CHUNK,
+            **(BY_DEFAULT if hits else {"max_num_batched_tokens": CHUNK}),
+            **({"async_scheduling": True} if schedules_ahead(cell, side) else {}),
             **speculative,
             **cell.engine,
         },
         graphs=GRAPH_MODE if side in IN_GRAPHS else None,
         capture_sizes=tuple(count * (K + 1) for count in CAPTURED_REQUESTS),
         record_drafts=True,
-        force_preemption=True,
+        force_preemption=not hits,
         environment=host.RUNNERS["v2"] if side in ON_V2 else {},
     )
 
+
+BY_DEFAULT = {
+    "enable_prefix_caching": True,
+    "max_num_batched_tokens": 512,
+    "kv_cache_memory_bytes": 256 << 20,
+}
+"""With prefix caching. A step has room for one request and a part of the next, and the caches for
+all of them, so that none is preempted."""
 
 LOOKUP = {
     "ngram": {"prompt_lookup_min": lookup.SHORTEST, "prompt_lookup_max": lookup.LONGEST},
@@ -120,7 +140,7 @@ LOOKUP = {
 def run(cell: Cell, side: str) -> Verdict:
     """Run ``cell`` in this process's environment, which must be the one of ``side``."""
     started = time.monotonic()
-    judge = judge_of(cell)
+    judge = judge_of(cell, side)
     requests = judge.requests()
     try:
         result = engine.run(scenario(cell, requests, side), TIMEOUT_SECONDS[side])
@@ -130,6 +150,8 @@ def run(cell: Cell, side: str) -> Verdict:
         raise RuntimeError(f"the platform is {result.platform}, {side} was asked for")
     if (V2_SAID in result.log) != (side in ON_V2):
         raise RuntimeError(f"{side} was asked for, which is not the model runner that ran")
+    if result.asynchronous != schedules_ahead(cell, side):
+        raise RuntimeError(f"{side} was asked for, which was not scheduled so")
     assessment = judge.assess(requests, result)
     found = assessment.faults
     outcome, reason = (FAILS, "; ".join(found)) if found else (WORKS, "")

@@ -11,14 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.matrix.cells import UNKNOWN_TO_FIRST_HOST, Cell, K
-from benchmarks.matrix.running import GRAPH, GRAPH_V2, OURS, OURS_V2, STOCK, Verdict
+from benchmarks.matrix.running import (
+    GRAPH,
+    GRAPH_V2,
+    HITS,
+    HITS_V2,
+    OURS,
+    OURS_V2,
+    STOCK,
+    Verdict,
+)
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "matrix.json"
 
 FIELDS = (
     "target", "draft", "method", "ours", "stock", "acceptance", "reference_acceptance", "reason",
-    "stock_acceptance", "stock_reason", "graph", "graph_reason", "target_model", "draft_model",
-    "hosts",
+    "stock_acceptance", "stock_reason", "graph", "graph_reason", "hits", "hits_reason",
+    "target_model", "draft_model", "hosts",
 )  # fmt: skip
 """Fields of a cell. ``hosts``: another vllm-ascend, or its runner V2 -> what came of it there."""
 
@@ -45,7 +54,8 @@ def as_json(
     """The matrix.
 
     ``acceptance`` is accepted draft tokens per proposal of ``k`` tokens. ``graph`` is this plugin
-    in ACL graphs, None where that was not run. On another host than the first, what came of a cell
+    in ACL graphs, ``hits`` the same with prefix hits and asynchronous scheduling; None where that
+    was not run. On another host than the first, what came of a cell
     goes into its ``hosts``, and nothing else changes.
 
     Args:
@@ -84,11 +94,11 @@ def as_json(
 
 def columns() -> dict[str | None, dict[str, str]]:
     """Name of a host in ``hosts``, None for the first -> field -> the side that says it."""
-    sides = {OURS: OURS, GRAPH: GRAPH, STOCK: STOCK}
+    sides = {OURS: OURS, GRAPH: GRAPH, HITS: HITS, STOCK: STOCK}
     if is_first_host():
         return {None: sides}
     here = version("vllm-ascend")
-    return {here: sides, f"{here} V2": {OURS: OURS_V2, GRAPH: GRAPH_V2}}
+    return {here: sides, f"{here} V2": {OURS: OURS_V2, GRAPH: GRAPH_V2, HITS: HITS_V2}}
 
 
 def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:

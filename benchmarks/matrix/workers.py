@@ -25,6 +25,8 @@ class Workers:
     ) -> Iterator[subprocess.Popen[str]]:
         """A process whose output and errors are one stream of text; waits for its end on leaving.
 
+        Where an error or a signal ends the reader, it is ended at once.
+
         Raises:
             RuntimeError: ``end`` was called.
         """
@@ -43,7 +45,11 @@ class Workers:
             self._running.add(process.pid)
         try:
             with process:
-                yield process
+                try:
+                    yield process
+                except BaseException:
+                    end_with_children(process.pid)
+                    raise
         finally:
             with self._lock:
                 self._running.discard(process.pid)

@@ -147,6 +147,7 @@ class Result:
             not log them for every model.
         layers: one row per attention layer: name, role, kind, backend, chosen_by, kv_group.
         num_gpu_blocks: blocks of the KV cache.
+        asynchronous: whether its scheduler went ahead of the tokens.
         preemptions: how often a request was preempted.
         preempted_contexts: its token ids at that moment, where preemption was forced.
         log: what the process printed.
@@ -165,6 +166,7 @@ class Result:
     draft_waits: int = 0
     target_replays: int = 0
     num_gpu_blocks: int = 0
+    asynchronous: bool = False
     preemptions: int = 0
     preempted_contexts: list[list[int]] = field(default_factory=list)
     platform: str = ""
@@ -270,7 +272,7 @@ def _execute(scenario: Scenario) -> Result:
         from tests.support import pictures
 
         pictures.load_without_torchvision()
-    from vllm import LLM, SamplingParams
+    from vllm import LLM
     from vllm.platforms import current_platform
 
     _add_to_policies(scenario)
@@ -280,21 +282,7 @@ def _execute(scenario: Scenario) -> Result:
     target_replays = graph_replays.of_target(core.model_executor)
     host_replays = graph_replays.of_host_proposals(core.model_executor)
     forcer = PreemptionForcer(core.scheduler) if scenario.force_preemption else None
-    seeds: list[int | None] = [*scenario.seeds] or [None] * len(scenario.prompts)
-    sampling = [
-        SamplingParams(
-            **{
-                "temperature": 0.0,
-                "max_tokens": scenario.max_tokens,
-                "ignore_eos": True,
-                "detokenize": False,
-                "seed": seed,
-                **scenario.sampling,
-            }
-        )
-        for seed in seeds
-    ]
-    prompts = _prompts(scenario)
+    prompts, sampling = _prompts(scenario), _sampling(scenario)
     outputs = []
     for _ in range(scenario.repeats):
         outputs += llm.generate(prompts, sampling, use_tqdm=False)
@@ -315,10 +303,31 @@ def _execute(scenario: Scenario) -> Result:
         draft_waits=replays["host_waits"],
         target_replays=len(target_replays),
         num_gpu_blocks=core.vllm_config.cache_config.num_gpu_blocks or 0,
+        asynchronous=bool(core.vllm_config.scheduler_config.async_scheduling),
         preemptions=int(metrics.get("vllm:num_preemptions") or 0),
         preempted_contexts=forcer.contexts if forcer else [],
         platform=f"{platform.__module__}.{platform.__qualname__}",
     )
+
+
+def _sampling(scenario: Scenario) -> list[Any]:
+    """vLLM's SamplingParams of each prompt."""
+    from vllm import SamplingParams
+
+    seeds: list[int | None] = [*scenario.seeds] or [None] * len(scenario.prompts)
+    return [
+        SamplingParams(
+            **{
+                "temperature": 0.0,
+                "max_tokens": scenario.max_tokens,
+                "ignore_eos": True,
+                "detokenize": False,
+                "seed": seed,
+                **scenario.sampling,
+            }
+        )
+        for seed in seeds
+    ]
 
 
 def _prompts(scenario: Scenario) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from benchmarks.matrix.cells import K, find_cells
 from benchmarks.matrix.judging import Judge, faults
 from benchmarks.matrix.lookup import proposed_by_lookup
 from benchmarks.matrix.progress import Batch, batches, verdicts_of
+from benchmarks.matrix.prompts import MIXED
 from benchmarks.matrix.running import (
     GRAPH,
     GRAPH_V2,
@@ -101,7 +102,7 @@ def decoded(prompt: Sequence[int], count: int) -> SpeculativeOutput:
 
 class ToyJudge(Judge):
     def __init__(self) -> None:
-        self.cell = find_cells(["dense/dense"])[0]
+        self.cell, self.workload = find_cells(["dense/dense"])[0], MIXED
 
     def decode(self, prompt: Sequence[int], count: int) -> SpeculativeOutput:
         return decoded(prompt, count)
@@ -373,7 +374,7 @@ def test_what_came_of_a_cell_on_another_host_stands_beside_the_first(
     )
     row["hosts"] = {"0.30.0rc2": found}
     line = matrix_pages.details(after).splitlines()[-1]
-    assert "| works, fails | 0.30.0rc2 in graphs: other tokens |" in line
+    assert "| works, fails, not run | 0.30.0rc2 in graphs: other tokens |" in line
     monkeypatch.setattr(table, "version", lambda _: table.FIRST_HOST)
     (row,) = table.as_json(chosen, {(name, OURS): Verdict("fails", "late")}, after)["cells"]
     assert (row["ours"], row["hosts"]["0.30.0rc2"]["ours"]) == ("fails", "works")

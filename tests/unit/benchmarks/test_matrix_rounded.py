@@ -38,6 +38,7 @@ def draft_row(context: Sequence[int]) -> torch.Tensor:
 class ToyJudge(RoundedJudge):
     def __init__(self) -> None:
         (self.cell,) = find_cells(["deepseek-v4/dense"])
+        self.workload = rounded.MIXED
 
     def target_rows(self, context: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
         known = [*context, *tokens]

@@ -68,6 +68,21 @@ def test_engines_end_with_the_process_that_started_them() -> None:
     assert waited_for(lambda: is_gone(engine))
 
 
+def test_a_process_ends_whose_reader_is_interrupted() -> None:
+    """A signal reaches the program while it reads what the training of models prints."""
+    engines: list[int] = []
+
+    def read() -> None:
+        with Workers().started([sys.executable, "-c", WORKER]) as process:
+            assert process.stdout is not None
+            engines.append(int(process.stdout.readline()))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        read()
+    assert waited_for(lambda: is_gone(engines[0]))
+
+
 def test_nothing_is_started_after_the_end() -> None:
     workers = Workers()
     workers.end()
