@@ -58,7 +58,7 @@ bench: setup ## KV groups and memory of pairs of models, beside vLLM's own group
 	@$(BIN)/python -m benchmarks.kv_layout
 	@$(BIN)/python -m benchmarks.ops
 
-matrix: setup ## every draft family with every target family, here, in graphs and on stock (half an hour)
+matrix: setup ## every draft family with every target family, here, in graphs, with prefix hits and on stock (an hour)
 	@$(BIN)/python -m benchmarks.matrix
 	@$(BIN)/python tools/generate_docs.py
 

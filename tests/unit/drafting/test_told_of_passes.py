@@ -236,6 +236,30 @@ def test_metadata_of_a_graph_is_made_before_its_capture(
     assert before == made
 
 
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", [*KINDS, "mask"])
+def test_a_graph_is_tried_with_its_own_first_pass(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layers and operators of a real draft read the metadata and the batch that are announced."""
+    engine, told = Engine(Case(kind, K)), []
+    running = FakeDraft.running
+
+    def announced(draft: FakeDraft, metadata: Any, batch: PassBatch) -> Any:
+        told.append((metadata, batch))
+        return running(draft, metadata, batch)
+
+    monkeypatch.setattr(FakeDraft, "running", announced)
+    shape = engine.graphs.shape(2)
+    engine.graphs.capture(shape)
+    # The fake capturer announces what it captures, too.
+    metadata, batch = told[0]
+    (passes, *_) = engine.graphs.captured[shape].passes
+    assert metadata is passes.first
+    assert metadata is not None
+    assert batch is passes.batch
+
+
 class PlannedError(Exception):
     """What a test wants to see was planned; nothing need run."""
 
