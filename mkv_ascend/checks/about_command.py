@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from mkv_ascend import host_versions
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.attention.request import PLAIN_DTYPES
-from mkv_ascend.checks import about_connectors
+from mkv_ascend.checks import about_connectors, about_dense_targets, about_lengths
 from mkv_ascend.checks.block_sizes import KERNEL_BLOCK
 from mkv_ascend.checks.chunked_attention import chunks
 from mkv_ascend.checks.facts import ServeFacts
@@ -22,6 +22,8 @@ LORA_MULTIPLE = 64
 """vllm-ascend pads logits to it with adapters, and its kernel reads past an adapter's end."""
 PACKING = "VLLM_RAY_DP_PACK_STRATEGY"
 """vLLM's variable that says how ray places the copies of --data-parallel-size."""
+UNSTABLE = frozenset({"gemma2", "gemma3", "gemma3_text", "glm4"})
+"""Model types that vLLM refuses in float16, and changes to bfloat16 where none is asked for."""
 LEAST = {
     "tensor_parallel_size": 1,
     "pipeline_parallel_size": 1,
@@ -77,30 +79,6 @@ def numbers(facts: ServeFacts) -> Iterator[Refusal]:
             "a share of the device's memory, more than 0 and at most 1",
             "write 0.9 for instance",
         )
-
-
-def length(facts: ServeFacts) -> Iterator[Refusal]:
-    """More tokens than the model has positions.
-
-    Some config.json say beside them, as ``model_max_length``, how long a request may be all the
-    same; vLLM takes requests up to that length.
-    """
-    most = facts.target.number("max_position_embeddings")
-    asked = facts.whole("max_model_len", -1)
-    said = facts.target.values.get("model_max_length")
-    if most is not None and type(said) is int:
-        most = max(most, said)
-    scaled = facts.target.text.get("rope_scaling") or facts.target.text.get("rope_parameters")
-    allowed = os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0").lower() in ("1", "true")
-    overridden = facts.engine.get("hf_overrides")
-    if most is None or asked <= most or scaled or allowed or overridden:
-        return
-    yield Refusal(
-        "max-model-len",
-        f"--max-model-len is {asked}, and {facts.target.name} has positions for {most} tokens",
-        f"1 to {most}",
-        f"write --max-model-len {most} or less",
-    )
 
 
 def block_size(facts: ServeFacts) -> Iterator[Refusal]:
@@ -179,6 +157,21 @@ def heads(facts: ServeFacts) -> Iterator[Refusal]:
         )
 
 
+def shares(facts: ServeFacts) -> Iterator[Refusal]:
+    """Ranks that cannot be dealt into groups which share the keys of a sequence."""
+    size, share = facts.tensor_parallel, facts.whole("decode_context_parallel_size", 1)
+    if facts.whole("prefill_context_parallel_size", 1) > 1 or min(size, share) < 1:
+        return
+    if size % share:
+        yield Refusal(
+            "number",
+            f"--decode-context-parallel-size is {share}, which does not divide the {size} ranks of "
+            "--tensor-parallel-size that it deals into groups",
+            ", ".join(str(part) for part in range(1, size + 1) if size % part == 0),
+            "choose one of these, or more ranks",
+        )
+
+
 def _is_whole_on_a_rank(facts: ServeFacts) -> bool:
     speculation = facts.speculation
     return speculation is not None and speculation.options.get("draft_tensor_parallel_size") == 1
@@ -223,6 +216,17 @@ def dtype(facts: ServeFacts) -> Iterator[Refusal]:
             ", ".join(sorted(taken)),
             "write --dtype bfloat16, or leave it out",
         )
+    elif facts.dtype == "float16" and facts.engine.get("dtype") not in (None, "auto"):
+        for model in filter(None, (facts.target, facts.draft)):
+            if model.model_type not in UNSTABLE:
+                continue
+            yield Refusal(
+                "dtype",
+                f"--dtype is float16, in which vLLM takes no model of type {model.model_type}: "
+                f"numbers of the {model.role} {model.name} grow too large",
+                ", ".join(sorted(taken - {"float16"})),
+                "write --dtype bfloat16",
+            )
 
 
 def quantization(facts: ServeFacts) -> Iterator[Refusal]:
@@ -292,7 +296,7 @@ CHECKS = (
     *(
         model_type,
         numbers,
-        length,
+        *about_lengths.CHECKS,
         block_size,
         step_size,
         ranks,
@@ -303,5 +307,5 @@ CHECKS = (
         family,
         chunks,
     ),
-    *(adapters, *about_connectors.CHECKS),
+    *(adapters, shares, *about_dense_targets.CHECKS, *about_connectors.CHECKS),
 )

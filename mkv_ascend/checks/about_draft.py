@@ -93,7 +93,8 @@ def own_predictor(facts: ServeFacts) -> Iterator[Refusal]:
     pair = method_and_draft(facts)
     if pair is None or pair[0].method != "mtp" or pair[0].options.get("model") is not None:
         return
-    if facts.target.has_predictor:
+    # Of the file: `--hf-overrides` change the target's layers alone.
+    if pair[1].has_predictor:
         return
     yield Refusal(
         "mtp",

@@ -17,6 +17,7 @@ from mkv_ascend.checks.host_rules import HostRules
 from mkv_ascend.checks.layer_requests import environment_of
 from mkv_ascend.checks.model import read_model_facts
 from mkv_ascend.checks.model_layer import ExplainError, NamedLayer, NotFromNumbersError
+from mkv_ascend.checks.overridden import overridden
 from mkv_ascend.checks.planning_inputs import Asked
 from mkv_ascend.checks.refusal import Refusal, RefusedError, refused
 from mkv_ascend.checks.speculation import read_speculation, with_short_options
@@ -43,7 +44,8 @@ def gather(engine: Mapping[str, Any], device: DeviceFacts, rules: HostRules) -> 
     options = _options(engine)
     name = str(engine.get("model") or "")
     try:
-        target = read_model_facts(Role.TARGET, name)
+        in_file = read_model_facts(Role.TARGET, name)
+        target = overridden(in_file, engine)
     except ConfigFileError as error:
         raise refused(
             "model-config",
@@ -52,7 +54,7 @@ def gather(engine: Mapping[str, Any], device: DeviceFacts, rules: HostRules) -> 
             "correct the file, or the name of the model",
         ) from None
     engine = with_short_options(engine)
-    speculation, draft = read_speculation(engine, target)
+    speculation, draft = read_speculation(engine, in_file)
     folders = {model.name for model in (target, draft) if model is not None}
     weights = sum(_weight_bytes(Path(folder)) for folder in folders)
     facts = ServeFacts(

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes with options that vLLM has on other devices, or without drafts; see ``mistakes``."""
+"""Mistakes with options of vLLM that it takes elsewhere: see ``mistakes``.
+
+On other devices, without drafts, of models with experts, or with other numbers beside them.
+"""
 
 from __future__ import annotations
 
@@ -27,5 +30,55 @@ VLLM_OPTIONS = (
         "host-option",
         *(LLAMA, "--enable-elastic-ep"),
         says="--enable-elastic-ep is given",
+    ),
+    one(
+        "experts of a model without any",
+        "experts",
+        *(LLAMA, "-tp", "2", "--enable-expert-parallel"),
+        says="has no experts",
+    ),
+    one(
+        "copies of a model without experts behind a balancer",
+        "experts",
+        *(LLAMA, "--data-parallel-size", "2", "--data-parallel-rank", "0"),
+        says="--data-parallel-rank is given",
+    ),
+    one(
+        "shares of ranks that are too few",
+        "number",
+        *(LLAMA, "-tp", "4", "--decode-context-parallel-size", "3"),
+        says="Possible: 1, 2, 4",
+    ),
+    one(
+        "no chunks, and steps below the longest prompt",
+        "step-size",
+        *(LLAMA, "--max-model-len", "8192", "--no-enable-chunked-prefill"),
+        *("--max-num-batched-tokens", "4096"),
+        says="8192 tokens or more",
+    ),
+    one(
+        "Gemma 3 in float16",
+        "dtype",
+        *("{gemma-3-1b}", "--dtype", "half"),
+        says="gemma3_text",
+    ),
+    one(
+        "requests of no tokens",
+        "number",
+        *(LLAMA, "--max-model-len", "0"),
+        says="--max-model-len is 0",
+    ),
+    one(
+        "fewer positions by an override",
+        "max-model-len",
+        *("{gemma-3-1b}", "--max-model-len", "4096"),
+        *("--hf-overrides", '{"max_position_embeddings": 2048}'),
+        says="positions for 2048 tokens",
+    ),
+    one(
+        "an override that no model has",
+        "model-config",
+        *(LLAMA, "--hf-overrides", '{"vocab_size": 0}'),
+        says="with --hf-overrides",
     ),
 )
