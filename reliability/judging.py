@@ -126,4 +126,4 @@ def _judged(case: Case, result: engine.Result) -> list[DraftProposal]:
 
 
 def _longest(case: Case) -> int:
-    return int(case.scenario.engine["max_model_len"])
+    return case.longest or int(case.scenario.engine["max_model_len"])

@@ -96,12 +96,16 @@ def families() -> tuple[Pair, ...]:
 
 @dataclass(frozen=True)
 class Case:
-    """One engine. ``number`` draws it; ``judged``: every draft token is noted and judged."""
+    """One engine. ``number`` draws it; ``judged``: every draft token is noted and judged.
+
+    ``longest``: tokens of the longest request, where the options leave that to memory.
+    """
 
     number: int
     pair: Pair
     scenario: Scenario
     judged: bool
+    longest: int | None = None
 
     def describe(self) -> str:
         """One line: the pair, and what was drawn."""

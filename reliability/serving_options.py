@@ -16,6 +16,7 @@ from mkv_ascend.checks.model import read_model_facts
 from mkv_ascend.layout.kind import Role
 from reliability.parallel_drafts import folder_with_mask
 from reliability.scenarios import Case
+from reliability.shortened import shortened
 from tests.support.engine import Scenario
 
 Options = dict[str, Any]
@@ -46,7 +47,11 @@ def with_options(case: Case, runner: str) -> Case:
     scenario = replace(scenario, engine=engine, speculative=speculative)
     if chance.random() < 0.15 and case.pair.method == "draft_model":
         scenario = _drafted_in_parallel(scenario, case.pair.draft)
-    return replace(case, scenario=_with_graphs(chance, scenario))
+    scenario = _with_graphs(chance, scenario)
+    # Last of all, so that what numbers drew before there was this one stays as it is.
+    if chance.random() < 0.15:
+        scenario = shortened(chance, scenario)
+    return replace(case, scenario=scenario)
 
 
 def _of_steps(chance: random.Random, case: Case, engine: Options) -> Options:

@@ -19,10 +19,12 @@ from typing import Any
 from benchmarks.host import RUNNERS
 from benchmarks.matrix.running import FAILS, WORKS
 from reliability import judging, scenarios
-from reliability.scenarios import Case, Pair
+from reliability.scenarios import LONGEST, Case, Pair
 from reliability.serving_options import with_options
+from reliability.shortened import is_shortened, with_length
 
 PAIRS = (*scenarios.ATTENTION, *scenarios.STATES)
+UNPLANNED_LENGTH = LONGEST + 16
 MEMORY = {
     "kv_cache_memory_bytes": (64 << 20, 16 << 20, 4 << 20, 1 << 20),
     "num_gpu_blocks_override": (200, 40, 6),
@@ -54,10 +56,12 @@ def run(asked: argparse.Namespace) -> int:
         case = draw(number, dict(RUNNERS[asked.runner]), pairs, options=asked.options)
         if asked.options:
             case = with_options(case, asked.runner)
-        codes, unplanned = checked(case, asked.runner)
+        codes, unplanned, longest = checked(case, asked.runner)
         if unplanned:
             # Only the engine knows its plan, and refuses memory that is too small for it.
             case = without_memory(case)
+        elif is_shortened(case) and not codes:
+            case = with_length(case, longest)
         verdict, reason = ("refused", codes) if codes else _served(case)
         kinds[verdict] += 1
         found.append({"case": case.describe(), "verdict": verdict, "reason": reason})
@@ -102,25 +106,31 @@ def draw(
 
 
 def without_memory(case: Case) -> Case:
-    """With as much memory as engines of tests have."""
+    """With as much memory as engines of tests have, and as long a request as most of them."""
     kept = {name: value for name, value in case.scenario.engine.items() if name not in MEMORY}
+    if is_shortened(case):
+        kept["max_model_len"] = UNPLANNED_LENGTH
     return replace(case, scenario=replace(case.scenario, engine=kept))
 
 
-def checked(case: Case, runner: str) -> tuple[str, str]:
-    """The codes of what ``check`` refuses, empty for nothing; and why it has no plan, if so."""
+def checked(case: Case, runner: str) -> tuple[str, str, int]:
+    """What ``check`` says: codes of what it refuses, empty for nothing; why it has no plan, if so;
+    tokens of the longest request."""
     from mkv_ascend.adapters import installed
     from mkv_ascend.checks.judging import judge
     from mkv_ascend.checks.refusal import RefusedError
+    from mkv_ascend.checks.served import served
     from mkv_ascend.commands.check_devices import devices_of
 
     asked = argparse.Namespace(devices=None, memory=None)
     device = devices_of(asked, {})
     try:
-        _, unplanned = judge(case.scenario.engine_arguments(), device, installed.rules(), runner)
+        facts, unplanned = judge(
+            case.scenario.engine_arguments(), device, installed.rules(), runner
+        )
     except RefusedError as error:
-        return " ".join(refusal.code for refusal in error.refusals), ""
-    return "", unplanned
+        return " ".join(refusal.code for refusal in error.refusals), "", 0
+    return "", unplanned, served(facts, unplanned).max_model_len
 
 
 def _served(case: Case) -> tuple[str, str]:

@@ -7,6 +7,7 @@ import pytest
 
 from reliability import scenarios, serving_options, started
 from reliability.scenarios import Case
+from reliability.shortened import is_shortened
 from tests.support import reference
 
 
@@ -62,6 +63,7 @@ def test_each_option_is_drawn_where_the_host_has_it(
     assert {case.scenario.graphs for case in cases} > {None, "FULL", "PIECEWISE"}
     assert any("enable_prefix_caching" not in case.scenario.engine for case in cases)
     assert any(case.scenario.engine["max_num_seqs"] is None for case in cases)
+    assert any(is_shortened(case) for case in cases)
 
 
 def test_what_vllm_refuses_itself_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ def test_what_check_passes_must_serve(
         served.append(case)
         return Verdict(result, "words")
 
-    answers = {0: ("memory", ""), 1: ("", "states"), 2: ("", "")}
+    answers = {0: ("memory", "", 0), 1: ("", "states", 0), 2: ("", "", 400)}
     monkeypatch.setattr(started, "checked", lambda case, runner: answers[case.number % 3])
     monkeypatch.setattr(started.judging, "judge", judge)
     assert program.main(["started", "--count", "20"]) == status
