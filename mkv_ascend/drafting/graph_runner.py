@@ -127,10 +127,19 @@ class GraphRunner:
 
     @torch.inference_mode()
     def capture(self, shape: GraphShape) -> None:
-        """Capture the passes for batches of this shape, or of fewer requests."""
-        if shape not in self.captured:
+        """Capture the passes for batches of this shape, or of fewer requests.
+
+        The engine's steps may hold such a batch and not the rows of its first pass, which has more.
+        Then none is captured, and smaller batches that it would have served run eagerly.
+        """
+        if shape not in self.captured and self._fits(shape):
             with self.capturer.measuring():
                 self.captured[shape] = self._captured(shape)
+
+    def _fits(self, shape: GraphShape) -> bool:
+        """Whether the buffers have a row for each one of the first pass."""
+        sizes, tokens = self.proposal.plan.sizes, shape.requests * (shape.verified + 1)
+        return sizes.first_pass_rows(tokens, shape.requests) <= sizes.max_tokens
 
     def _captured(self, shape: GraphShape) -> CapturedPasses:
         proposal, strategy, requests = self.proposal, self.proposal.strategy, shape.requests

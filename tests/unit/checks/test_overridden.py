@@ -44,7 +44,11 @@ def test_vocabularies_of_one_size(models: dict[str, str]) -> None:
 
 
 def test_a_predictor_keeps_its_own_configuration(models: dict[str, str]) -> None:
-    engine = {"model": models["DeepSeek-V3"], "tensor_parallel_size": 8, **speculation(method="mtp")}
+    engine = {
+        "model": models["DeepSeek-V3"],
+        "tensor_parallel_size": 8,
+        **speculation(method="mtp"),
+    }
     asked = {**engine, "hf_overrides": {"num_nextn_predict_layers": 0}}
     assert refused(asked, SHARED) == refused(engine, SHARED) == {}
 

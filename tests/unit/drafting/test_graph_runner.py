@@ -7,6 +7,7 @@ here, and the order of the calls is all that can show it.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -229,3 +230,19 @@ def test_row_indices_of_an_earlier_batch_stay_in_bounds() -> None:
         graph: Any = engine.graphs.captured[engine.graphs.shape(2)].graph
         graph.recorder.run()
     assert int(engine.draft.buffers.sample_rows[:2].max()) < 2 * (K + 2)
+
+
+@pytest.mark.parametrize(("tokens", "captures"), [(REQUESTS * (K + 2), 1), (17, 0)])
+@pytest.mark.parametrize("shift", [False, True])
+def test_no_graph_for_a_first_pass_that_buffers_cannot_hold(
+    tokens: int, captures: int, shift: bool
+) -> None:
+    """A step of 17 tokens holds 3 verify steps of 5, and no 3 rows more; a head has no more."""
+    called = Called()
+    graphs = runner(called)
+    sizes: Any = Sizes(K - 1, REQUESTS, tokens, 32, shift=shift)
+    graphs.proposal.plan = SimpleNamespace(sizes=sizes)  # type: ignore[assignment]
+    graphs.capturer.measuring = nullcontext  # type: ignore[method-assign, assignment]
+    graphs._captured = called.noting("capture")  # type: ignore[method-assign]
+    graphs.capture(GraphShape(REQUESTS, K, K))
+    assert len(graphs.captured) == len(called) == (1 if shift else captures)
