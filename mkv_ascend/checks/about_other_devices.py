@@ -48,4 +48,33 @@ def replayed_states(facts: ServeFacts) -> Iterator[Refusal]:
         )
 
 
-CHECKS = (elastic_experts, replayed_states)
+def offloaded_weights(facts: ServeFacts) -> Iterator[Refusal]:
+    """Weights in the host's memory, which vLLM lets devices read where they lie."""
+    share = facts.engine.get("cpu_offload_gb")
+    if type(share) in (int, float) and share > 0:
+        yield Refusal(
+            "host-option",
+            f"--cpu-offload-gb is {share}: vLLM has no view of the host's memory for an NPU, and "
+            "ends while it loads weights",
+            "weights on the device, in 8 bits or on more ranks",
+            "leave --cpu-offload-gb out",
+        )
+
+
+def dynamic_batches(facts: ServeFacts) -> Iterator[Refusal]:
+    """Steps by a limit of time: vllm-ascend 0.23.0's scheduler lacks an argument that vLLM gives.
+
+    vllm-ascend 0.30.0rc2 has no such option, and refuses what it does not know.
+    """
+    limit = facts.ascend("SLO_limits_for_dynamic_batch")
+    if limit not in (None, -1):
+        yield Refusal(
+            "host-option",
+            f"SLO_limits_for_dynamic_batch of --additional-config is {limit}, and "
+            f"{host_versions.vllm_ascend()} has no scheduler for it that starts",
+            "steps of --max-num-batched-tokens",
+            "leave it out",
+        )
+
+
+CHECKS = (elastic_experts, replayed_states, offloaded_weights, dynamic_batches)

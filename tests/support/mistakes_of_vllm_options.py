@@ -32,6 +32,18 @@ VLLM_OPTIONS = (
         says="--enable-elastic-ep is given",
     ),
     one(
+        "weights in the host's memory",
+        "host-option",
+        *(LLAMA, "--cpu-offload-gb", "4"),
+        says="--cpu-offload-gb is 4",
+    ),
+    one(
+        "steps by a limit of time",
+        "host-option",
+        *(LLAMA, "--additional-config", '{"SLO_limits_for_dynamic_batch": 50}'),
+        says="no scheduler for it that starts",
+    ),
+    one(
         "experts of a model without any",
         "experts",
         *(LLAMA, "-tp", "2", "--enable-expert-parallel"),
