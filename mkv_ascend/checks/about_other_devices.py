@@ -61,6 +61,24 @@ def offloaded_weights(facts: ServeFacts) -> Iterator[Refusal]:
         )
 
 
+def prefetched_weights(facts: ServeFacts) -> Iterator[Refusal]:
+    """Layers whose weights come from the host one after another, beside a second model's layers.
+
+    The hosts' offloader takes the layers of one model, and ends with an assertion at the next.
+    """
+    method = None if facts.speculation is None else facts.speculation.method
+    by_default = facts.engine.get("offload_backend") in (None, "auto")
+    groups = by_default and facts.whole("offload_group_size", 0) > 0
+    if method == "draft_model" and (groups or facts.engine.get("offload_backend") == "prefetch"):
+        yield Refusal(
+            "host-option",
+            "weights are fetched layer by layer (--offload-backend prefetch, --offload-group-size) "
+            f"beside a draft model, and {host_versions.vllm_ascend()} does so for one model",
+            "weights of both on the device, or no draft model",
+            "leave --offload-backend and --offload-group-size out",
+        )
+
+
 def dynamic_batches(facts: ServeFacts) -> Iterator[Refusal]:
     """Steps by a limit of time: vllm-ascend 0.23.0's scheduler lacks an argument that vLLM gives.
 
@@ -77,4 +95,4 @@ def dynamic_batches(facts: ServeFacts) -> Iterator[Refusal]:
         )
 
 
-CHECKS = (elastic_experts, replayed_states, offloaded_weights, dynamic_batches)
+CHECKS = (elastic_experts, replayed_states, offloaded_weights, prefetched_weights, dynamic_batches)

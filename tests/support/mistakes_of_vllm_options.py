@@ -38,6 +38,13 @@ VLLM_OPTIONS = (
         says="--cpu-offload-gb is 4",
     ),
     one(
+        "weights of two models that are fetched layer by layer",
+        "host-option",
+        *(LLAMA, "--offload-group-size", "8", "--offload-num-in-group", "2"),
+        *spec(DRAFT),
+        says="does so for one model",
+    ),
+    one(
         "steps by a limit of time",
         "host-option",
         *(LLAMA, "--additional-config", '{"SLO_limits_for_dynamic_batch": 50}'),

@@ -15,6 +15,14 @@ from tests.support.tiny_models import model_directory
 
 PROBE = Path(__file__).with_name("front_check_probe.py")
 HANG_SECONDS = 600
+OF_THE_HOST = {
+    "vLLM's own": (["--max-num-partial-prefills", "0"], "Concurrent Partial Prefill"),
+    "vllm-ascend's own": (
+        ["--additional-config", '{"enable_kv_nz": true}'],
+        "only supported for mla",
+    ),
+}
+"""Name -> words, and what of the message comes: no mistakes that mkv_ascend knows of."""
 
 
 def mistakes():
@@ -53,8 +61,8 @@ def mistakes():
 def answers():
     """What each command said, by name; one process runs them all."""
     commands = [["serve", *words] for words, _, _ in mistakes().values()]
-    # vLLM alone refuses this one: it is no mistake that mkv_ascend knows of.
-    commands.append(["serve", mistakes()["fp8"][0][0], "--max-num-partial-prefills", "0"])
+    target = mistakes()["fp8"][0][0]
+    commands += [["serve", target, *words] for words, _ in OF_THE_HOST.values()]
     done = subprocess.run(
         [sys.executable, str(PROBE)],
         input=json.dumps(commands),
@@ -66,7 +74,7 @@ def answers():
     lines = [line for line in done.stdout.splitlines() if line.startswith("probe: ")]
     assert len(lines) == len(commands), done.stderr[-3000:]
     found = [json.loads(line.removeprefix("probe: ")) for line in lines]
-    return dict(zip([*mistakes(), "vLLM's own"], found, strict=True))
+    return dict(zip([*mistakes(), *OF_THE_HOST], found, strict=True))
 
 
 @pytest.mark.parametrize("name", sorted(mistakes()))
@@ -90,12 +98,13 @@ def test_check_says_the_same(answers, name, capsys):
     assert said in answers[name]["said"]
 
 
-def test_what_vllm_refuses_is_said_in_its_words_without_a_traceback(answers):
-    answer = answers["vLLM's own"]
+@pytest.mark.parametrize("name", sorted(OF_THE_HOST))
+def test_what_the_host_refuses_is_said_in_its_words_without_a_traceback(answers, name):
+    answer = answers[name]
     assert answer["raised"] is None
     assert answer["status"] == 1
     assert "refuses this configuration: " in answer["said"]
-    assert "Concurrent Partial Prefill" in answer["said"]
+    assert OF_THE_HOST[name][1] in answer["said"]
     assert "Traceback" not in answer["said"]
 
 

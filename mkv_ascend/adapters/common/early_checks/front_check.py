@@ -22,6 +22,10 @@ from mkv_ascend.checks.facts import EMULATED, DeviceFacts
 
 logger = get_logger(__name__)
 
+REFUSALS = (ValueError, AssertionError, OSError, RuntimeError, ImportError)
+"""What vLLM and vllm-ascend raise where they do not serve what is asked for: vllm-ascend's options
+for some models are refused by a RuntimeError (NotImplementedError is one), and what is not
+installed by an ImportError. Others are faults, whose traceback is of use."""
 MOST_MEMORY = {DeviceGeneration.A2: 64 << 30, DeviceGeneration.A3: 64 << 30}
 """Bytes of a device's memory that no smaller request can exceed: asking would start the driver."""
 
@@ -42,7 +46,7 @@ def check_first(original: Any, arguments: Any, *args: Any, **kwargs: Any) -> Any
     was_checked = check(arguments)
     try:
         made = original(arguments, *args, **kwargs)
-    except (ValueError, NotImplementedError, AssertionError, OSError) as error:
+    except REFUSALS as error:
         _say_what_vllm_says(error)
     if not was_checked:
         # By now vLLM has fetched what the models' repositories say.
