@@ -51,7 +51,7 @@ def replayed_states(facts: ServeFacts) -> Iterator[Refusal]:
 def offloaded_weights(facts: ServeFacts) -> Iterator[Refusal]:
     """Weights in the host's memory, which vLLM lets devices read where they lie."""
     share = facts.engine.get("cpu_offload_gb")
-    if type(share) in (int, float) and share > 0:
+    if isinstance(share, int | float) and share > 0:
         yield Refusal(
             "host-option",
             f"--cpu-offload-gb is {share}: vLLM has no view of the host's memory for an NPU, and "
