@@ -82,10 +82,12 @@ def prefetched_weights(facts: ServeFacts) -> Iterator[Refusal]:
 def dynamic_batches(facts: ServeFacts) -> Iterator[Refusal]:
     """Steps by a limit of time: vllm-ascend 0.23.0's scheduler lacks an argument that vLLM gives.
 
-    vllm-ascend 0.30.0rc2 has no such option, and refuses what it does not know.
+    vllm-ascend 0.30.0rc2 has no such option, and refuses what it does not know
+    (``about_ascend_options``).
     """
     limit = facts.ascend("SLO_limits_for_dynamic_batch")
-    if limit not in (None, -1):
+    refuses_names = facts.rules is not None and facts.rules.ascend_options
+    if limit not in (None, -1) and not refuses_names:
         yield Refusal(
             "host-option",
             f"SLO_limits_for_dynamic_batch of --additional-config is {limit}, and "

@@ -140,15 +140,16 @@ class ServeFacts:
         return additional.get(name) if isinstance(additional, Mapping) else None
 
     @property
+    def for_training(self) -> Mapping[str, Any]:
+        """``rl_config`` of vllm-ascend, empty where it is not there or not on."""
+        given = self.ascend("rl_config")
+        known = self.rules is not None and self.rules.has_rl_config
+        return given if known and isinstance(given, Mapping) and given.get("enabled") else {}
+
+    @property
     def nz_mode(self) -> Any:
         """``weight_nz_mode`` of vllm-ascend, 1 where nothing says it."""
-        for_training = self.ascend("rl_config")
-        if (
-            self.rules is not None
-            and self.rules.has_rl_config
-            and isinstance(for_training, Mapping)
-            and for_training.get("enabled")
-        ):
+        if self.for_training:
             return 0
         given = self.ascend(NZ_MODE)
         return 1 if given is None else given

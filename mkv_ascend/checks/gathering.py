@@ -61,6 +61,9 @@ def gather(engine: Mapping[str, Any], device: DeviceFacts, rules: HostRules) -> 
         engine, options, target, device, speculation, draft, weight_bytes=weights, rules=rules
     )
     _refuse_unread_code(facts, rules)
+    if facts.for_training.get("enable_batch_invariant"):
+        # vllm-ascend sets VLLM_BATCH_INVARIANT, before backends are chosen.
+        facts = replace(facts, device=replace(device, batch_invariant=True))
     return facts
 
 

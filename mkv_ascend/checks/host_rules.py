@@ -69,9 +69,12 @@ class HostRules:
     nz_variable: str | None = None
     """Variable that says what ``weight_nz_mode`` of ``--additional-config`` does not."""
     has_rl_config: bool = False
-    """Whether ``rl_config`` of ``--additional-config`` makes ``weight_nz_mode`` 0."""
+    """Whether ``rl_config`` of ``--additional-config`` makes ``weight_nz_mode`` 0, and can ask for
+    what ``VLLM_BATCH_INVARIANT`` asks for."""
     keeps_states_of_all_blocks: frozenset[str] = frozenset()
     """Classes of models for which vLLM takes ``--mamba-cache-mode all``, where that is refused. For
     others it takes ``align`` by itself (``SupportsMambaPrefixCaching``)."""
+    ascend_options: frozenset[str] = frozenset()
+    """Names that are known in ``--additional-config``, where others are refused; empty: any."""
     unserved_families: tuple[UnservedFamily, ...] = ()
     """Families that the host refuses or serves wrongly."""

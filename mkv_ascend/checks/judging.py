@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from mkv_ascend.checks import (
+    about_ascend_options,
     about_command,
     about_compressed,
     about_draft,
@@ -38,6 +39,7 @@ CHECKS: tuple[Check, ...] = (
     *about_layers.CHECKS,
     *about_kept_states.CHECKS,
     *about_other_devices.CHECKS,
+    *about_ascend_options.CHECKS,
 )
 
 

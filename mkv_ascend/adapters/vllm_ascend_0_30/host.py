@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mkv_ascend.adapters.contract import WORKER
+from mkv_ascend.adapters.vllm_ascend_0_30 import ascend_options
 from mkv_ascend.adapters.vllm_ascend_0_30.unserved_families import FAMILIES
 from mkv_ascend.checks.host_rules import HostRules
 
@@ -28,6 +29,7 @@ FINGERPRINTS = Path(__file__).with_name("fingerprints.json")
 RULES = HostRules(
     vllm="0.30",
     unserved_families=FAMILIES,
+    ascend_options=ascend_options.NAMES,
     quantizations=(
         *("ascend", "compressed-tensors", "fp8", "deepseek_v4_fp8"),
         *("modelopt_mxfp8", "mxfp8"),
