@@ -15,6 +15,7 @@ from mkv_ascend.checks import (
     about_formats,
     about_kept_states,
     about_layers,
+    about_one_kind,
     about_other_devices,
     about_runner,
     about_top_tokens,
@@ -40,6 +41,7 @@ CHECKS: tuple[Check, ...] = (
     *about_kept_states.CHECKS,
     *about_other_devices.CHECKS,
     *about_ascend_options.CHECKS,
+    *about_one_kind.CHECKS,
 )
 
 

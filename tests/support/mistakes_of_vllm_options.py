@@ -53,6 +53,19 @@ VLLM_OPTIONS = (
         says="SLO_limits_for_dynamic_batch",
     ),
     one(
+        "one kind of cache for states and keys",
+        "layout",
+        *("{LFM2-1.2B}", "--disable-hybrid-kv-cache-manager"),
+        says="states (short convolution) beside keys",
+    ),
+    one(
+        "one kind of cache for keys and a draft's states",
+        "layout",
+        *(LLAMA, "--disable-hybrid-kv-cache-manager"),
+        *spec("{lfm2-draft}"),
+        says="the draft",
+    ),
+    one(
         "experts of a model without any",
         "experts",
         *(LLAMA, "-tp", "2", "--enable-expert-parallel"),
