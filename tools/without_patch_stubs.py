@@ -34,6 +34,9 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "vllm.model_executor.layers.mamba.abstract:MambaBase.get_kv_cache_spec",
         ),
         f"{COMMON}.patches.expert_groups:make_for_draft": ("vllm.distributed.parallel_state:_EP",),
+        f"{COMMON}.drafting.staying_experts:unmoved_experts=contextlib.nullcontext": (
+            "vllm_ascend.eplb.adaptor.vllm_adaptor:VllmEplbAdaptor._registered_moe_layers",
+        ),
     },
     "blocks of a draft's states": {
         f"{COMMON}.patches.draft_state_blocks:DraftRecurrentSpec.prefix_cacheable="

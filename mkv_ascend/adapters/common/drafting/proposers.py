@@ -58,6 +58,7 @@ from mkv_ascend.adapters.common.drafting.next_tokens import (
     prepare_next_token_ids_padded,
 )
 from mkv_ascend.adapters.common.drafting.recurrent_options import has_recurrent_layers
+from mkv_ascend.adapters.common.drafting.staying_experts import unmoved_experts
 from mkv_ascend.adapters.patching import lent, replaced
 from mkv_ascend.layout.kind import Role
 
@@ -90,7 +91,7 @@ def _get_model(self: Any) -> nn.Module:
         model_of_draft = ModelBeingBuilt(
             Role.DRAFT, config, tables, replicated=is_replicated(self.vllm_config)
         )
-        with building(model_of_draft), tables.active():
+        with building(model_of_draft), tables.active(), unmoved_experts(config):
             model: nn.Module = stock(self)._get_model()
             _reserve_rope_buffers(self.runner, config)
         tables.share_what_was_not_recorded()

@@ -14,9 +14,13 @@ DRAFT_CONFIG = record(
         "vllm.model_executor.layers.mamba.abstract:MambaBase.get_kv_cache_spec",
         "vllm.config.speculative:SpeculativeConfig.__post_init__",
         "vllm.distributed.parallel_state:_EP",
+        "vllm_ascend.eplb.adaptor.vllm_adaptor:VllmEplbAdaptor._registered_moe_layers",
     ),
     reads=(
         "vllm_ascend.ascend_config:init_ascend_config",
+        "vllm_ascend.eplb.core.eplb_utils:init_eplb_config",
+        "vllm_ascend.eplb.adaptor.vllm_adaptor:VllmEplbAdaptor.register_layer",
+        "vllm.config.speculative:SpeculativeConfig.create_draft_parallel_config",
         "vllm.config.speculative:SpeculativeConfig.hf_config_override",
         "vllm.distributed.parallel_state:initialize_model_parallel",
         "vllm.distributed.parallel_state:init_model_parallel_group",
@@ -30,9 +34,11 @@ DRAFT_CONFIG = record(
         "_INIT_VLLM_CONFIG",
         "_IS_MOE_MODEL",
         "_draft_config",
+        "_registered_moe_layers",
         "draft_parallel_config",
         "enable_expert_parallel",
         "enable_prefix_caching",
+        "eplb_config",
         "get_kv_cache_spec",
         "hf_config_override",
         "load_config",
@@ -56,15 +62,19 @@ DRAFT_CONFIG = record(
     "that of openPangu's layer, derived from it, does not say. And vllm-ascend 0.30.0rc2's "
     "rotary embeddings of method mtp gather positions from all ranks where these share tokens out "
     "beside experts, though each has all of them. And vLLM loads a draft model as it loads the "
-    "target, whatever draft_load_config says.",
+    "target, whatever draft_load_config says. And with dynamic_eplb vllm-ascend means to move the "
+    "experts of any draft, too: where there are not as many, of one size, as in the target, or "
+    "vLLM 0.23.0 shares none out among ranks, the engine ends.",
     until="vLLM's replace() copies the parts of a configuration, vllm-ascend keeps one "
     "AscendConfig per VllmConfig, and vLLM makes heads for the method mtp only, groups of ranks "
     "for a draft's experts too, and openPangu's blocks say how ranks share their rows. And "
     "vllm-ascend asks whether the draft itself has experts, and gathers no positions that each "
-    "rank has. And vLLM loads draft models by draft_load_config",
+    "rank has. And vLLM loads draft models by draft_load_config, and vllm-ascend moves experts "
+    "of the target alone where the draft's are others",
     test=(
         "tests/emulated/drafting/test_draft_isolation.py",
         "tests/emulated/drafting/test_draft_loading.py",
+        "tests/emulated/drafting/test_dynamic_experts.py::test_experts_of_a_draft_model_stay",
         "tests/emulated/recurrent/test_recurrent_drafts.py",
         "tests/emulated/drafting/test_drafting_ranks.py"
         "::test_a_draft_with_experts_serves_a_target_without_on_several_ranks",
