@@ -12,6 +12,7 @@ from mkv_ascend.checks import (
     about_draft_inputs,
     about_draft_options,
     about_draft_window,
+    about_expert_places,
     about_giving_up,
     about_logits_processors,
     about_pipeline,
@@ -360,4 +361,5 @@ CHECKS = (
     *(*about_blocks.CHECKS, states_for_heads, room_for_drafts, *about_draft_inputs.CHECKS),
     *(*about_draft_options.CHECKS, *about_draft_window.CHECKS, *about_draft_graphs.CHECKS),
     *(*about_giving_up.CHECKS, *about_shares.CHECKS, about_logits_processors.beside_drafts),
+    *about_expert_places.CHECKS,
 )

@@ -76,5 +76,8 @@ class HostRules:
     others it takes ``align`` by itself (``SupportsMambaPrefixCaching``)."""
     ascend_options: frozenset[str] = frozenset()
     """Names that are known in ``--additional-config``, where others are refused; empty: any."""
+    loads_experts_by_map: bool = False
+    """Whether weights of experts are loaded where ``eplb_config`` of ``--additional-config`` places
+    them, copies, too, on model runner V1."""
     unserved_families: tuple[UnservedFamily, ...] = ()
     """Families that the host refuses or serves wrongly."""

@@ -34,9 +34,14 @@ def spec(draft: str | None, tokens: Any = 3, **more: Any) -> tuple[str, str]:
     return "--speculative-config", json.dumps(values)
 
 
+def additional(**options: Any) -> tuple[str, str]:
+    """``--additional-config``."""
+    return "--additional-config", json.dumps(options)
+
+
 def mkv(**options: Any) -> tuple[str, str]:
     """``--additional-config`` with options of ours."""
-    return "--additional-config", json.dumps({"mkv_ascend": options})
+    return additional(mkv_ascend=options)
 
 
 SPLIT = ("--additional-config", '{"finegrained_tp_config": {"lmhead_tensor_parallel_size": 2}}')

@@ -7,9 +7,10 @@ On other devices, without drafts, of models with experts, or with other numbers 
 from __future__ import annotations
 
 from tests.support import hosts
-from tests.support.mistake import DRAFT, LLAMA, one, spec
+from tests.support.mistake import DRAFT, LLAMA, additional, one, spec
 
 REFUSES_NAMES = bool(hosts.ADAPTER.RULES.ascend_options)
+ON_RANKS = ("{DeepSeek-V3}", "--enable-expert-parallel", "-tp", "8")
 OWN = ("--logits-processors", "my_package.processors:Shout")
 
 VLLM_OPTIONS = (
@@ -114,5 +115,28 @@ VLLM_OPTIONS = (
         "model-config",
         *(LLAMA, "--hf-overrides", '{"vocab_size": 0}'),
         says="with --hf-overrides",
+    ),
+    one(
+        "a map of experts",
+        "expert-places",
+        *ON_RANKS,
+        *spec(None, method="mtp"),
+        *additional(eplb_config={"expert_map_path": "map.json"}),
+        says="expert_map_path of eplb_config is given",
+    ),
+    one(
+        "copies of experts",
+        "expert-places",
+        *ON_RANKS,
+        *spec(None, method="ngram"),
+        *additional(eplb_config={"dynamic_eplb": True, "num_redundant_experts": 8}),
+        says="num_redundant_experts of eplb_config is",
+    ),
+    one(
+        "experts that move between no ranks",
+        "expert-places",
+        *("{DeepSeek-V3}", "-tp", "8"),
+        *additional(eplb_config={"dynamic_eplb": True}),
+        says="no ranks share experts out",
     ),
 )

@@ -38,6 +38,7 @@ RULES = HostRules(
     delta_attention_drafts=False,
     options_beat_variables=True,
     nz_variable="VLLM_ASCEND_ENABLE_NZ",
+    loads_experts_by_map=True,
     # Of the types that are planned by numbers alone.
     configurations_as_code=frozenset({"mimo_v2_flash"}),
     # NPUPlatform.check_and_update_config

@@ -68,6 +68,7 @@ def configuration(
             data_parallel_size=1,
             prefill_context_parallel_size=1,
             decode_context_parallel_size=1,
+            enable_expert_parallel=False,
             use_sequence_parallel_moe=False,
             distributed_executor_backend="uni",
         ),

@@ -66,6 +66,7 @@ def config(draft=RECURRENT, target=LLAMA, **changes):
     }
     cache = {"enable_prefix_caching": False, "mamba_cache_mode": "none", "kv_offloading_size": None}
     ranks = {**dict.fromkeys(facts_of_config.SPREAD, 1), "distributed_executor_backend": "uni"}
+    ranks["enable_expert_parallel"] = False
     scheduler = {"max_num_batched_tokens": 2048, "max_num_seqs": 64}
     scheduler["disable_hybrid_kv_cache_manager"] = False
     others = {"kv_transfer_config": None, "additional_config": None}
@@ -280,3 +281,18 @@ def test_the_quantisation_that_vllm_settled_on_is_told():
     facts = facts_of(served)
     assert facts.engine["quantization"] == "ascend"
     assert facts.speculation.options["quantization"] == "fp8"
+
+
+def test_experts_move_between_ranks_of_the_target_alone():
+    """vLLM 0.23.0 tells a draft model, whose own configuration is judged, too, of no such ranks."""
+    experts = {**LLAMA, "num_experts": 8}
+    moving = {"additional_config": {"eplb_config": {"dynamic_eplb": True}}}
+    given = {"draft": experts, "target": experts, **moving}
+    assert "no ranks share experts out" in refused(config(**given))
+    assert not refused(config(**given, enable_expert_parallel=True, data_parallel_size=2))
+    of_draft = config(**given)
+    of_draft.model_config = of_draft.speculative_config.draft_model_config
+    assert not refused(of_draft)
+    of_lookups = config(**given, method="ngram")
+    of_lookups.model_config = of_lookups.speculative_config.draft_model_config
+    assert "no ranks share experts out" in refused(of_lookups)

@@ -87,6 +87,7 @@ def _engine(config: VllmConfig) -> dict[str, Any]:
         **found,
         "compilation_config": {"cudagraph_mode": _graph_mode(config)},
         "attention_config": {"backend_per_kind": by_kind},
+        "enable_expert_parallel": config.parallel_config.enable_expert_parallel,
         "distributed_executor_backend": config.parallel_config.distributed_executor_backend,
         "kv_offloading_size": cache.kv_offloading_size,
         # vLLM switches them on by itself; beside states only who asks for them has them.
@@ -103,12 +104,22 @@ def _engine(config: VllmConfig) -> dict[str, Any]:
         "disable_hybrid_kv_cache_manager": scheduler.disable_hybrid_kv_cache_manager,
         "additional_config": {
             "enable_flashcomm1": enable_sp(config),
+            "enable_prefill_mc2": given.get("enable_prefill_mc2"),
+            "eplb_config": None if _is_of_draft(config) else given.get("eplb_config"),
             "enable_reduce_sample": given.get("enable_reduce_sample", False),
             "draft_window_size": given.get("draft_window_size"),
             "dynamic_spec_config": given.get("dynamic_spec_config"),
             "finegrained_tp_config": given.get("finegrained_tp_config"),
         },
     }
+
+
+def _is_of_draft(config: VllmConfig) -> bool:
+    """Whether it is a draft model's own, of which experts stay where they are loaded."""
+    speculative = config.speculative_config
+    if speculative is None or speculative.method != "draft_model":
+        return False
+    return config.model_config is speculative.draft_model_config
 
 
 def engine_of_layers(config: VllmConfig) -> dict[str, Any]:
