@@ -40,6 +40,7 @@ from tested_files import (
     STAGES,
     STATED,
     STATES,
+    STATES_IN_STAGES,
     STOCK,
     TRACED,
     V2,
@@ -141,6 +142,7 @@ EMULATED = (
     # Over pipeline stages, from graphs; on model runner V2 also heads without embeddings.
     f"{BEHIND_STAGES}[draft_model-FULL_DECODE_ONLY]",
     f"{STAGES}::test_a_draft_has_all_its_layers_however_the_targets_are_shared_out",
+    f"{STATES_IN_STAGES}::test_preempted_requests_begin_again",
     "tests/emulated/runner_v2/test_loading.py",
     "tests/emulated/runner_v2/test_parts.py",
     f"{V2_STAGES}::test_tokens_proposals_and_acceptance_are_the_references"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["DepthsOfStage", "accepted_since", "depths_of_stage"]
+__all__ = ["DepthsOfStage", "StepOfRequest", "accepted_since", "depths_of_stage"]
 
 
 def accepted_since(known: int, computed: int, tokens: Sequence[int] | None) -> list[int]:
@@ -33,6 +33,39 @@ def accepted_since(known: int, computed: int, tokens: Sequence[int] | None) -> l
             f"stage, which was told {len(found)} of those between"
         )
     return found
+
+
+@dataclass(frozen=True)
+class StepOfRequest:
+    """A request's share of a step that a stage has run, with drafts that may be rejected.
+
+    Attributes:
+        computed: tokens computed before the step.
+        scheduled: tokens of the step, drafts included.
+        drafts: how many of them were drafts.
+    """
+
+    computed: int
+    scheduled: int
+    drafts: int
+
+    @property
+    def certain(self) -> int:
+        """Tokens computed behind the step if no draft is accepted."""
+        return self.computed + self.scheduled - self.drafts
+
+    def accepted(self, computed: int) -> int:
+        """The tokens that the step gave: accepted drafts, and the one that was sampled behind them.
+
+        Args:
+            computed: tokens computed before the request's next step, without rejected ones. After
+                a chunk of a prompt they are those behind the step, as after no accepted draft.
+        """
+        return computed - self.certain + 1
+
+    def ends_block(self, accepted: int, block_size: int) -> bool:
+        """Whether the accepted drafts, or the token before them, reach the end of a block."""
+        return (self.certain + accepted - 1) // block_size * block_size >= self.certain
 
 
 @dataclass(frozen=True)

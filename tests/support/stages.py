@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heads on hidden states of layers that lie on two pipeline stages, judged on any model runner."""
+"""Drafts behind layers that lie on several pipeline stages, judged on any model runner."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from collections.abc import Mapping
 
 from tests.support import engine
 from tests.support.loop_judgement import assert_reference
+from tests.support.pairs import (
+    assert_drafts_are_the_drafts_own,
+    assert_greedy_tokens_of_reference,
+)
 
 STAGES = {"pipeline_parallel_size": 2}
 K = 3
@@ -54,4 +58,14 @@ def judged_stage_in_between(environment: Mapping[str, str]) -> engine.Result:
     assert "this stage gives those at depths [1], and is sent []" in result.log
     assert "this stage gives those at depths [2, 3], and is sent [1]" in result.log
     assert "this stage gives those at depths [], and is sent [1, 2, 3]" in result.log
+    return result
+
+
+def judged_states(case: engine.Scenario) -> engine.Result:
+    """Tokens and each draft token are Hugging Face's, some accepted and some not."""
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    assert_drafts_are_the_drafts_own(case, result)
+    assert 0 < result.num_accepted < result.num_draft_tokens
+    assert (result.draft_replays > 0) == (case.graphs is not None)
     return result

@@ -54,8 +54,10 @@ from mkv_ascend.adapters.common.rebuilding_states import (
 )
 from mkv_ascend.adapters.common.skipped_requests import ACCEPTED, SkippedRequests
 from mkv_ascend.adapters.common.start_up import Served
+from mkv_ascend.adapters.common.states_in_stages import StatesOfEarlierStage
 from mkv_ascend.adapters.common.target_graphs import (
     VERIFY_STEPS,
+    attends,
     for_updates,
     have_readers,
     state_of,
@@ -250,8 +252,10 @@ class MkvModelRunner(NPUModelRunner):
         return self._target_pass is not None
 
     @functools.cached_property
-    def _skipped(self) -> SkippedRequests:
-        return SkippedRequests()
+    def _accepted(self) -> SkippedRequests | StatesOfEarlierStage:
+        """What was accepted of requests whose rows do not say so."""
+        earlier = pipeline.is_first_stage(self.vllm_config)
+        return StatesOfEarlierStage() if earlier else SkippedRequests()
 
     @override(pipeline.DRAFTS_WITH_OUTPUT)
     def sample_tokens(self, grammar_output: Any) -> Any:
@@ -265,7 +269,7 @@ class MkvModelRunner(NPUModelRunner):
         """As vllm-ascend's; also notes requests that begin behind computed tokens, or sit out,
         tokens that a first stage is not told, and positions that hold tokens."""
         giving_up.obey(assembly_of(self.drafter), scheduler_output)
-        self._skipped.note(self, scheduler_output)
+        self._accepted.note(self, scheduler_output)
         if pipeline.is_first_stage(self.vllm_config):
             pipeline.catch_up(self, scheduler_output)
         if self._rebuilding is not None:
@@ -278,7 +282,7 @@ class MkvModelRunner(NPUModelRunner):
     def _sync_num_accepted_tokens(self, *args: Any, **kwargs: Any) -> None:
         """Numbers of accepted tokens in the order of rows, of requests that sat out, too."""
         super()._sync_num_accepted_tokens(*args, **kwargs)
-        self._skipped.restore(self)
+        self._accepted.restore(self)
 
     @override(sampled_rows.swap_both_masks.record)
     def _sample(self, logits: Any, spec_decode_metadata: Any) -> Any:
@@ -336,6 +340,8 @@ class MkvModelRunner(NPUModelRunner):
     @override(VERIFY_STEPS)
     def _update_full_graph_params_if_needed(self, *args: Any, **kwargs: Any) -> None:
         """Update the launches of a replayed graph for K + 1 tokens per request."""
+        if not attends(self.attn_groups):
+            return
         with replaced(self, "speculative_config", for_updates(self.speculative_config)):
             super()._update_full_graph_params_if_needed(*args, **kwargs)
 

@@ -29,8 +29,7 @@ class SkippedRequests:
         Called while the batch still has the rows of the last step. Waits for the device only if a
         request is left out.
         """
-        cached = step.scheduled_cached_reqs
-        gone = {*step.finished_req_ids, *(step.preempted_req_ids or ()), *cached.resumed_req_ids}
+        gone = leaving(step)
         for request in gone:
             self._accepted.pop(request, None)
         if runner.num_accepted_tokens_event is None:  # a target without states
@@ -51,3 +50,9 @@ class SkippedRequests:
             number = self._accepted.pop(request)
             runner.num_accepted_tokens.np[rows[request]] = number
             runner.input_batch.num_accepted_tokens_cpu[rows[request]] = number
+
+
+def leaving(step: Any) -> set[str]:
+    """Requests whose states ``step``, a SchedulerOutput, says are lost or begun anew."""
+    resumed = step.scheduled_cached_reqs.resumed_req_ids
+    return {*step.finished_req_ids, *(step.preempted_req_ids or ()), *resumed}

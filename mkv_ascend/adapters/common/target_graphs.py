@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
+from vllm.v1.kv_cache_interface import MambaSpec
 from vllm_ascend.attention.attention_v1 import (
     AscendAttentionMetadataBuilder,
     AscendAttentionState,
@@ -69,6 +70,16 @@ def for_updates(config: Any, tokens: int | None = None) -> Any:
     return None if config is None else SeveralTokensPerRequest(config, tokens)
 
 
+def attends(groups: Iterable[Iterable[AttentionGroup]]) -> bool:
+    """Whether a layer of these attention groups is anything but recurrent.
+
+    A pipeline stage may have states alone. No captured launch of it is updated, and vllm-ascend
+    0.23.0, which would look for some, asks for a configuration that is not set in a replay.
+    """
+    specs = (group.kv_cache_spec for kv_group in groups for group in kv_group)
+    return not all(isinstance(spec, MambaSpec) for spec in specs)
+
+
 def have_readers(config: VllmConfig, groups: Iterable[Iterable[AttentionGroup]]) -> bool:
     """Whether a layer of these attention groups reads another layer's cache, without own keys."""
     layers = config.compilation_config.static_forward_context
@@ -117,13 +128,15 @@ VERIFY_STEPS = record(
     "this step's lengths, vllm-ascend knows so of the methods eagle, eagle3 and mtp, and "
     "otherwise pads the lengths to one for each token. With parallel drafting, which dflash is, "
     "the builder gives lengths on the device; the launch of layers with sinks takes them as a "
-    "list on the host, so its capture fails.",
+    "list on the host, so its capture fails. And of a pipeline stage with states alone no launch "
+    "is updated; looking for some ends the engine on 0.23.0.",
     until="AscendMLAImpl.update_graph_params looks at the number of draft tokens, and the builder "
     "gives the target's lengths on the host for every method",
     test=(
         "tests/emulated/graphs/test_draft_graphs.py::test_independent_drafts",
         "tests/emulated/drafting/test_drafting_blocks.py"
         "::test_one_group_chunks_prefix_hits_and_the_maximum_length",
+        "tests/emulated/recurrent/test_states_in_stages.py",
     ),
 )
 

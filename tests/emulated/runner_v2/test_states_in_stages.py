@@ -14,12 +14,11 @@ from tests.support.models import grouped_model, shared_model
 from tests.support.pairs import (
     TIES,
     assert_drafts_are_the_drafts_own,
-    assert_greedy_tokens_of_reference,
     kv_groups,
     scenario,
     text_prompts,
 )
-from tests.support.stages import STAGES, K
+from tests.support.stages import STAGES, K, judged_states
 from tests.support.stock import RUNNER_V2
 from tests.support.tiny_models import model_directory
 
@@ -29,16 +28,6 @@ pytestmark = needs_float32
 LIMITS = {"max_num_seqs": 4, "enable_prefix_caching": True}
 FIRST_HAS_STATES_ALONE = {**RUNNER_V2, "VLLM_PP_LAYER_PARTITION": "1,2"}
 LAST_HAS_KEYS_ALONE = {**RUNNER_V2, "VLLM_PP_LAYER_PARTITION": "2,1"}
-
-
-def judged(case):
-    """Run it: tokens and each draft token are Hugging Face's, some accepted and some not."""
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
-    assert_drafts_are_the_drafts_own(case, result)
-    assert 0 < result.num_accepted < result.num_draft_tokens
-    assert (result.draft_replays > 0) == (case.graphs is not None)
-    return result
 
 
 def test_stages_with_states_alone_and_with_keys_alone():
@@ -55,7 +44,7 @@ def test_stages_with_states_alone_and_with_keys_alone():
         repeats=2,
         environment=RUNNER_V2,
     )
-    result = judged(case)
+    result = judged_states(case)
     assert max(result.cached_tokens) >= 128, result.cached_tokens
     assert len(kv_groups(result, "draft")) == 2
 
@@ -88,7 +77,7 @@ def test_preempted_requests_begin_again(target, draft, environment, graphs):
         capture_sizes=(4, 8, 16),
         environment=environment,
     )
-    assert judged(case).preemptions > 0
+    assert judged_states(case).preemptions > 0
 
 
 @pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY"])

@@ -38,6 +38,13 @@ def test_states_of_a_draft_are_left_out() -> None:
     assert found(draft, ATTENTION, target, draft, target) == {target: [2, 4]}
 
 
+def test_a_stage_without_layers_has_nothing_to_copy() -> None:
+    groups = [KVCacheGroupSpec(["layer"], ATTENTION), KVCacheGroupSpec([], states("align"))]
+    answer = moving_groups(mamba_utils.get_mamba_groups, KVCacheConfig(64, [], groups))
+    assert answer in ({states("align"): [1]}, ([1], states("align")))
+    assert not groups[1].layer_names
+
+
 def test_states_of_one_model_are_all_found() -> None:
     for mode in ("align", "none"):
         assert found(ATTENTION, states(mode), states(mode)) == {states(mode): [1, 2]}

@@ -7,7 +7,12 @@ import random
 
 import pytest
 
-from mkv_ascend.drafting.stages import DepthsOfStage, accepted_since, depths_of_stage
+from mkv_ascend.drafting.stages import (
+    DepthsOfStage,
+    StepOfRequest,
+    accepted_since,
+    depths_of_stage,
+)
 
 
 def test_a_stage_knows_the_tokens_of_any_request() -> None:
@@ -35,6 +40,27 @@ def test_a_stage_that_is_told_too_little_says_so(tokens: list[int] | None, told:
     words = f"12 tokens of a request are computed and 9 are known .* told {told} of those"
     with pytest.raises(ValueError, match=words):
         accepted_since(9, 12, tokens)
+
+
+def test_what_a_verification_gave_is_told_by_the_next_step() -> None:
+    """A plain loop over drafts that are right or wrong, in blocks of four tokens."""
+    generator = random.Random(3)
+    computed = 0
+    for _ in range(200):
+        drafts = generator.randrange(4)
+        step = StepOfRequest(computed, 1 + drafts, drafts)
+        right = [generator.random() < 0.6 for _ in range(drafts)]
+        accepted = right.index(False) if False in right else drafts
+        # The token itself, then each accepted draft.
+        lengths = [computed + 1 + count for count in range(accepted + 1)]
+        computed = lengths[-1]
+        assert step.accepted(computed) == accepted + 1
+        assert step.ends_block(accepted + 1, 4) == any(length % 4 == 0 for length in lengths)
+
+
+@pytest.mark.parametrize("tokens", [1, 5, 8])
+def test_a_chunk_of_a_prompt_leaves_one_state(tokens: int) -> None:
+    assert StepOfRequest(7, tokens, 0).accepted(7 + tokens) == 1
 
 
 @pytest.mark.parametrize(

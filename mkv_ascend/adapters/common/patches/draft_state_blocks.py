@@ -53,8 +53,9 @@ HITS = record(
     "there would be no hit. Here it is told that such a group has no say, by a spec that is not "
     "prefix_cacheable (0.30.0), with a manager of its own. In workers all groups of states are "
     "taken for the target's, which move from block to block, and an assertion fails where a draft "
-    "has states too. Of tokens that were not computed in a step of its request a recurrent draft "
-    "has no state: it reads them before it proposes (rebuilding_states.py).",
+    "has states too, and on a pipeline stage that has none (0.30.0). Of tokens that were not "
+    "computed in a step of its request a recurrent draft has no state: it reads them before it "
+    "proposes (rebuilding_states.py).",
     until="vLLM serves drafts with recurrent layers behind prefix hits",
     test=(
         "tests/emulated/recurrent/test_draft_state_blocks.py",

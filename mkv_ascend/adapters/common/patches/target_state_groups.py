@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 groups_that_move = Patch(HITS)
+OF_ANOTHER_STAGE = "a layer of another pipeline stage"
 
 
 @groups_that_move.also(target="vllm.v1.worker.mamba_utils:get_mamba_groups")
@@ -31,8 +32,14 @@ def _groups_that_move(original: Any, kv_cache_config: KVCacheConfig) -> Any:
     If no states move, it is the answer for all of them.
     """
     groups = kv_cache_config.kv_cache_groups
-    if not any(_moves(group.kv_cache_spec) for group in groups):
+    moving = [group for group in groups if _moves(group.kv_cache_spec)]
+    if not moving:
         return original(kv_cache_config)
+    if not any(group.layer_names for group in moving):
+        # vLLM 0.30.0 asks the layers, and ends a pipeline stage that has none. Shown one of another
+        # stage, it prepares to copy the states of none.
+        shown = dataclasses.replace(moving[0], layer_names=[OF_ANOTHER_STAGE])
+        groups = [shown if group is moving[0] else group for group in groups]
     # Groups are told by their place, so that none can be taken out.
     seen = [group if _moves(group.kv_cache_spec) else _without_states(group) for group in groups]
     return original(dataclasses.replace(kv_cache_config, kv_cache_groups=seen))
