@@ -23,8 +23,6 @@ STEP3P5 = "step3p5"
 
 INSTEAD = "spread the target by --tensor-parallel-size instead"
 
-ON_V2 = "; model runner V2 of vllm-ascend 0.30.0rc2 takes them back (VLLM_USE_V2_MODEL_RUNNER=1)"
-
 WHOLE_ON_EACH_STAGE = "granitemoehybrid"
 """Model type whose class in vLLM, 0.23.0's and 0.30.0's, says that it is made for stages: it looks
 for weights of all layers on each stage, with a draft or without, and runs layers of the others."""
@@ -43,8 +41,8 @@ def stages(facts: ServeFacts) -> Iterator[Refusal]:
             f"--pipeline-parallel-size is {count} and there is a draft ({speculation.method}): "
             + why,
             "draft models, heads on hidden states of the target (eagle, eagle3, mtp, dflash), and "
-            "tokens that are looked up, for text on targets of attention layers; on model runner "
-            "V2 also with gated delta nets, Mamba2 layers (but Granite 4) or short convolutions",
+            "tokens that are looked up, for text on targets of attention layers, of gated delta "
+            "nets, of Mamba2 layers (but Granite 4) and of short convolutions",
             change,
         )
 
@@ -53,7 +51,7 @@ def _reasons(facts: ServeFacts, speculation: SpeculationFacts) -> Iterator[tuple
     """Why such a draft is not served over stages, and what to change."""
     target, draft = facts.target, facts.draft
     if target.recurrent is not None:
-        yield from _beside_states(facts, target.recurrent)
+        yield from _beside_states(target.model_type, target.recurrent)
     if not speculation.has_cache:
         return
     if draft is not None and draft.model_type in TAKE_THE_TARGETS_KEYS:
@@ -65,11 +63,8 @@ def _reasons(facts: ServeFacts, speculation: SpeculationFacts) -> Iterator[tuple
             "leave enable_flashcomm1 out",
         )
     states = draft.recurrent if draft is not None and speculation.method != "mtp" else None
-    if states is not None and (facts.runner != "v2" or states not in ROLLED_BACK):
-        yield (
-            "the draft's states are not taken back there",
-            "choose a draft of attention layers" + ON_V2 * (states in ROLLED_BACK),
-        )
+    if states is not None and states not in ROLLED_BACK:
+        yield "the draft's states are not taken back there", "choose a draft of attention layers"
     if layers_in_turn(facts) > 1:
         yield "its layers draft in turn, by a proposal of vllm-ascend's own", INSTEAD
     if "compress_ratios" in target.text:
@@ -91,14 +86,12 @@ def _reasons(facts: ServeFacts, speculation: SpeculationFacts) -> Iterator[tuple
         )
 
 
-def _beside_states(facts: ServeFacts, kind: str) -> Iterator[tuple[str, str]]:
+def _beside_states(model_type: str, kind: str) -> Iterator[tuple[str, str]]:
     """Why drafts are not served over stages of a target with recurrent layers of a kind."""
-    if facts.target.model_type == WHOLE_ON_EACH_STAGE:
+    if model_type == WHOLE_ON_EACH_STAGE:
         yield "vLLM's class of Granite 4 looks for the weights of all stages on each one", INSTEAD
     elif kind not in ROLLED_BACK:
         yield f"no test judges states of {kind} there", INSTEAD
-    elif facts.runner != "v2":
-        yield "first stages do not take states back to the last accepted token", INSTEAD + ON_V2
 
 
 def layers_in_turn(facts: ServeFacts) -> int:

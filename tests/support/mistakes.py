@@ -255,14 +255,6 @@ DRAFTS = (
         says="draft in turn",
     ),
     one(
-        "looked-up tokens beside states over stages",
-        "pipeline",
-        "{LFM2-1.2B}",
-        *spec(None, method="ngram"),
-        *("-pp", "2"),
-        says="take states back",
-    ),
-    one(
         "draft on fewer ranks",
         "draft-ranks",
         LLAMA,
