@@ -38,10 +38,12 @@ class Workload:
         return [reference.token_ids(model, text) for text in texts]
 
     def not_shown(self, result: Result) -> list[str]:
-        """The fault that what these requests are for did not happen, if it did not."""
-        if self.common:
-            return [] if any(result.cached_tokens) else ["no request began with cached blocks"]
-        if result.preempted_contexts:
+        """The fault that what these requests are for did not happen, if it did not.
+
+        Whether requests with a common beginning hit it depends on the size of the family's blocks:
+        that is an outcome (``running.NO_HIT``).
+        """
+        if self.common or result.preempted_contexts:
             return []
         return ["no request was preempted, so that preemption is not shown"]
 

@@ -25,6 +25,10 @@ DRAFT_EAGER = "draft eager"
 EAGER = "eager"
 """In graphs: everything is right, but no step fitted the captured graphs."""
 
+NO_HIT = "no hit"
+"""With prefix hits: everything is right, but blocks hold more tokens than requests have in common,
+so that none began with a cached one."""
+
 OURS, GRAPH, HITS, STOCK = "ours", "graph", "hits", "stock"
 OURS_V2, GRAPH_V2, HITS_V2 = "ours-v2", "graph-v2", "hits-v2"
 SIDES = (OURS, GRAPH, HITS, STOCK, OURS_V2, GRAPH_V2, HITS_V2)
@@ -157,6 +161,8 @@ def run(cell: Cell, side: str) -> Verdict:
     outcome, reason = (FAILS, "; ".join(found)) if found else (WORKS, "")
     if side in IN_GRAPHS and not found:
         outcome, reason = replayed(cell, result)
+    if side in WITH_HITS and outcome in (WORKS, EAGER) and not any(result.cached_tokens):
+        outcome, reason = NO_HIT, "no request began with cached blocks"
     return Verdict(
         outcome,
         reason,

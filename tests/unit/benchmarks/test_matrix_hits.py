@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.matrix import prompts, rounded, running, table
 from benchmarks.matrix.cells import find_cells
+from benchmarks.matrix.judging import Assessment
 from benchmarks.matrix.prompts import COMMON, MIXED, NEW_TOKENS, Workload
 from benchmarks.matrix.running import GRAPH, GRAPH_V2, HITS, HITS_V2, OURS, STOCK, Verdict, scenario
 from tests.support.engine import Result
@@ -45,15 +46,43 @@ def test_other_requests_begin_at_once_with_what_is_their_own(workload: Workload)
     assert len({tuple(request[:6]) for request in requests}) > 1
 
 
-def test_each_workload_says_what_was_not_shown() -> None:
-    assert COMMON.not_shown(Result(tokens=[], cached_tokens=[0, 384])) == []
-    assert COMMON.not_shown(Result(tokens=[], cached_tokens=[0, 0])) == [
-        "no request began with cached blocks"
-    ]
+def test_preemption_must_be_shown_by_requests_of_their_own() -> None:
+    assert COMMON.not_shown(Result(tokens=[])) == []
     assert MIXED.not_shown(Result(tokens=[], preempted_contexts=[[1]])) == []
     assert MIXED.not_shown(Result(tokens=[], cached_tokens=[384])) == [
         "no request was preempted, so that preemption is not shown"
     ]
+
+
+class Agreeing:
+    """A judge who finds no fault."""
+
+    def requests(self) -> list[list[int]]:
+        return []
+
+    def assess(self, requests: object, result: object) -> Assessment:
+        return Assessment([], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("side", "cached", "outcome"),
+    [(HITS, [0, 384], "works"), (HITS, [0, 0], "no hit"), (GRAPH, [0, 0], "works")],
+)
+def test_requests_without_a_hit_are_an_outcome_of_their_own(
+    side: str, cached: list[int], outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = Result(
+        tokens=[],
+        platform="mkv_ascend",
+        cached_tokens=cached,
+        asynchronous=side == HITS,
+        target_replays=1,
+        draft_replays=1,
+    )
+    monkeypatch.setattr(running, "judge_of", lambda cell, side: Agreeing())
+    monkeypatch.setattr(running.engine, "run", lambda scenario, timeout: result)
+    (cell,) = find_cells(["dense/dense"])
+    assert running.run(cell, side).outcome == outcome
 
 
 @pytest.mark.parametrize("side", [HITS, HITS_V2])
@@ -82,11 +111,8 @@ def test_other_sides_stay_as_they_were(side: str) -> None:
 def test_an_engine_that_was_scheduled_otherwise_gives_no_verdict(
     side: str, asynchronous: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Nobody:
-        def requests(self) -> list[list[int]]:
-            return []
-
-        def assess(self, requests: object, result: object) -> object:
+    class Nobody(Agreeing):
+        def assess(self, requests: object, result: object) -> Assessment:
             raise AssertionError("judged")
 
     result = Result(tokens=[], platform="mkv_ascend", asynchronous=asynchronous)
