@@ -48,12 +48,22 @@ class MkvPlatform(NPUPlatform):
     @classmethod
     @override(OURS)
     def pre_register_and_update(cls, parser: Any = None) -> None:
-        """Apply vllm-ascend's patches of the front process, then ours."""
+        """Apply vllm-ascend's patches of the front process, then ours.
+
+        Configurations hold functions, such as the one that makes a head of a draft's configuration.
+        One that we wrap has the name of the original, so pickle does not find it. vLLM's clients
+        of an engine have configurations pickled by value; with several API servers and with
+        ``--headless`` engines start before there is a client.
+        """
+        # Imports of vllm 0.30.0 go in circles where this module is imported.
+        from vllm.transformers_utils.config import maybe_register_config_serialize_by_value
+
         super().pre_register_and_update(parser)
         draft_architecture.keep_the_architecture.apply()
         front_check.check_first.apply()
         for patch in adapter().patches_of_the_front():
             patch.apply()
+        maybe_register_config_serialize_by_value()
 
     @classmethod
     @override(OURS)

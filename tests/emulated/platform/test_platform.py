@@ -6,19 +6,23 @@ import dataclasses
 import functools
 import importlib.metadata
 import importlib.util
+import pickle
 import subprocess
 import sys
+from multiprocessing.reduction import ForkingPickler
 from types import SimpleNamespace
 
 import pytest
 import torch
 import vllm_ascend.ops  # noqa: F401 - first of vllm-ascend: its modules import each other in circles
 from transformers import PretrainedConfig
+from vllm.config import VllmConfig
 from vllm.v1 import kv_cache_spec_registry
 from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm_ascend.platform import NPUPlatform
 
+from mkv_ascend.adapters import patching
 from mkv_ascend.adapters.common import runner as shared_runner
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.early_checks import (
@@ -255,6 +259,31 @@ def test_the_front_process_is_given_our_patches(monkeypatch):
     applied = noted(monkeypatch, patches)
     MkvPlatform.pre_register_and_update()
     assert applied == [patch.record.name for patch in patches]
+
+
+def says_one():
+    return 1
+
+
+def test_a_configuration_with_a_function_that_we_wrap_reaches_another_process(monkeypatch):
+    """Before there is a client of an engine, as with several API servers and with --headless."""
+    monkeypatch.setattr(ForkingPickler, "_extra_reducers", {})
+    monkeypatch.setattr(NPUPlatform, "pre_register_and_update", classmethod(lambda *_: None))
+    patches = [
+        draft_architecture.keep_the_architecture,
+        front_check.check_first,
+        *hosts.ADAPTER.patches_of_the_front(),
+    ]
+    noted(monkeypatch, patches)
+    MkvPlatform.pre_register_and_update()
+    owner = SimpleNamespace(says_one=says_one)
+    patching.wrap(owner, "says_one", lambda original: original() + 1)
+    config = object.__new__(VllmConfig)
+    vars(config)["function"] = owner.says_one
+    with pytest.raises(pickle.PicklingError):
+        pickle.dumps(config)
+    sent = ForkingPickler.dumps(config)
+    assert vars(pickle.loads(sent))["function"]() == 2
 
 
 def test_an_engine_core_of_ours_is_given_our_patches(monkeypatch):
