@@ -15,6 +15,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
 from vllm.distributed import parallel_state
 from vllm.distributed import utils as distributed_utils
 from vllm.distributed.parallel_state import get_pp_group
@@ -50,10 +51,14 @@ DRAFTS_WITH_OUTPUT = record(
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner.sample_tokens",
         "vllm.v1.worker.gpu_model_runner:GPUModelRunner._update_states",
     ),
-    reads=("vllm.v1.worker.gpu_model_runner:GPUModelRunner.take_draft_token_ids",),
-    writes=("num_output_placeholders",),
+    reads=(
+        "vllm.v1.worker.gpu_model_runner:GPUModelRunner.synchronize_input_prep",
+        "vllm.v1.worker.gpu_model_runner:GPUModelRunner.take_draft_token_ids",
+    ),
+    writes=("num_output_placeholders", "prepare_inputs_event"),
     why="By the time that the engine asks for draft tokens, another batch has run. And a first "
-    "stage appends the sampled token alone, without the accepted drafts before it.",
+    "stage appends the sampled token alone, without the accepted drafts before it. It does not "
+    "wait for its device, and writes a step's inputs over those that are still to be copied there.",
     until="vLLM serves drafts in a pipeline without asynchronous scheduling",
     test="tests/emulated/drafting/test_pipeline.py",
 )
@@ -139,6 +144,16 @@ def _embeddings(model: Any) -> Any:
 def is_first_stage(config: VllmConfig) -> bool:
     """Whether this is a stage before the last, of a target with drafts."""
     return serves_drafts_in_stages(config) and not get_pp_group().is_last_rank
+
+
+def keep_inputs(runner: Any) -> None:
+    """Let a first stage wait until its last step's inputs are on the device before it writes new.
+
+    The last stage waits in each step, because it samples. vLLM has this wait for asynchronous
+    scheduling alone, which is off where drafts are served in stages.
+    """
+    if is_first_stage(runner.vllm_config) and runner.prepare_inputs_event is None:
+        runner.prepare_inputs_event = torch.get_device_module(runner.device).Event()
 
 
 def catch_up(runner: Any, scheduled: Any) -> None:

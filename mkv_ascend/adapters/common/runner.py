@@ -7,6 +7,7 @@ What a host does in its own way, ``HOST`` tells (``runner_host.py``).
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
@@ -198,15 +199,12 @@ class MkvModelRunner(NPUModelRunner):
         kwargs.pop("is_profiling", None)  # of vLLM's method, which vllm-ascend's does not have
         super().initialize_kv_cache(kv_cache_config, *args, **kwargs)
         mamba_kernels.prepare(self.vllm_config, self.kv_cache_config)
-        builders = [
-            builder
-            for groups in self.attn_groups
-            for group in groups
-            for builder in group.metadata_builders
-        ]
+        groups = itertools.chain.from_iterable(self.attn_groups)
+        builders = [builder for group in groups for builder in group.metadata_builders]
         gdn_rows.mark_builders(builders)
         if self.compilation_config.cudagraph_mode.has_full_cudagraphs():
             take_lengths_on_the_host(builders)
+        pipeline.keep_inputs(self)
         self._target_pass = None
         HOST.limit_the_targets_pass(self)
         self._rebuilding = make_rebuilding(self.drafter, self.cache_config, self.scheduler_config)
