@@ -13,6 +13,7 @@ from tested_files import (
     AT_RANDOM,
     BEHIND_STAGES,
     CELL,
+    CELL_WITH_HITS,
     COMPRESSED,
     COST,
     DRAFT_WINDOWS,
@@ -60,6 +61,8 @@ EMULATED = (
     "tests/emulated/benchmarks/test_benchmark_kv_layout.py",
     # Kimi delta attention, which 0.23.0 refuses beside drafts.
     f"{CELL}[kda/dense]",
+    f"{CELL_WITH_HITS}[gpt-oss/dflash]",
+    f"{CELL_WITH_HITS}[gemma4/mtp]",
     "tests/emulated/drafting/test_causal_blocks.py",
     "tests/emulated/drafting/test_markov_heads.py",
     "tests/emulated/drafting/test_speculators_format.py",

@@ -74,6 +74,9 @@ EIGHT_BITS = "tests/emulated/drafting/test_eight_bits.py"
 EIGHT_BITS_OF_TARGETS = "tests/emulated/drafting/test_eight_bits_of_targets.py"
 ADAPTED = "tests/emulated/drafting/test_adapters_beside_heads.py::test_tokens_and_drafts"
 CELL = "tests/emulated/benchmarks/test_matrix.py::test_a_cell_ends_as_published"
+CELL_WITH_HITS = (
+    "tests/emulated/benchmarks/test_matrix.py::test_a_cell_with_prefix_hits_ends_as_published"
+)
 GIVING_UP = "tests/emulated/drafting/test_giving_up.py"
 STAGES = "tests/emulated/drafting/test_pipeline.py"
 BEHIND_STAGES = f"{STAGES}::test_tokens_proposals_and_acceptance_are_the_references"
