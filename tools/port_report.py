@@ -35,7 +35,7 @@ import host_release
 import torch_npu_names
 from mkv_ascend.adapters import installed as installed_host
 from mkv_ascend.adapters.contract import HostAdapter
-from mkv_ascend.adapters.fingerprints import HostSource, digest_of, print_of, read
+from mkv_ascend.adapters.fingerprints import PARTS, HostSource, digest_of, print_of, read
 
 DISTRIBUTIONS = {"vllm": "vllm", "vllm_ascend": "vllm-ascend"}
 """Package -> distribution."""
@@ -90,7 +90,7 @@ def compare(
     for package in packages:
         first = next(iter(recorded[DISTRIBUTIONS[package]].values()))
         for name, entry in first["names"].items():
-            use, patches = entry["use"], tuple(entry["patches"])
+            use, patches = entry["use"], tuple(entry.get("patches", ()))
             definition = host.find(name)
             if definition is None:
                 lines.append(Line(name, "gone", use, patches))
@@ -140,9 +140,9 @@ def record(adapter: HostAdapter, host: HostSource, package: str) -> dict[str, An
             continue
         names[name] = {
             "print": print_of(name, use, definition),
-            "module": definition.module,
+            **({} if definition.module == asked else {"module": definition.module}),
             "use": use,
-            "patches": list(patches),
+            **({"patches": list(patches)} if patches else {}),
         }
         if use != "imported":
             modules |= {asked, definition.module}
@@ -159,7 +159,25 @@ def write_record(adapter: HostAdapter, host: HostSource, as_versions: dict[str, 
     for package, version in as_versions.items():
         entries = found.setdefault(DISTRIBUTIONS[package], {})
         entries[version] = record(adapter, host, package)
-    path.write_text(_compact(found), encoding="utf-8")
+    path.write_text(_compact(_differences(found)), encoding="utf-8")
+
+
+def _differences(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Of versions behind the first one what is otherwise than there, as ``read`` takes it."""
+    less: dict[str, dict[str, Any]] = {}
+    for distribution, versions in found.items():
+        first, *others = versions
+        less[distribution] = {first: versions[first]}
+        for version in others:
+            less[distribution][version] = {
+                part: {
+                    name: kept
+                    for name, kept in versions[version][part].items()
+                    if versions[first][part].get(name) != kept
+                }
+                for part in PARTS
+            }
+    return less
 
 
 def _compact(found: dict[str, dict[str, Any]]) -> str:

@@ -239,8 +239,8 @@ def drifts(recorded: Mapping[str, Any], source: HostSource) -> list[Drift]:
 
     Args:
         recorded: ``files``: module -> digest of its file; ``names``: name -> ``print``, its
-            fingerprint, ``module`` that defines it, ``use`` (replaced, read or imported) and
-            ``patches``.
+            fingerprint, ``module`` that defines it where its name has another, ``use`` (replaced,
+            read or imported) and the ``patches`` that use it, if any.
 
     A file is not parsed if its bytes are the recorded ones.
     """
@@ -250,13 +250,18 @@ def drifts(recorded: Mapping[str, Any], source: HostSource) -> list[Drift]:
     }  # fmt: skip
     found = []
     for name, entry in recorded["names"].items():
-        if not entry["patches"] or not changed & {entry["module"], name.partition(":")[0]}:
+        asked = name.partition(":")[0]
+        if not entry.get("patches") or not changed & {entry.get("module", asked), asked}:
             continue
         definition = source.find(name)
         now = None if definition is None else print_of(name, entry["use"], definition)
         if now != entry["print"]:
             found.append(Drift(name, tuple(entry["patches"]), now))
     return found
+
+
+PARTS = ("files", "names")
+"""Of a record."""
 
 
 def digest_of(path: Path | None) -> str | None:
@@ -267,6 +272,14 @@ def digest_of(path: Path | None) -> str | None:
 
 
 def read(path: Path) -> dict[str, dict[str, Any]]:
-    """A ``fingerprints.json``: distribution -> version -> record (see ``drifts``)."""
+    """A ``fingerprints.json``: distribution -> version -> record (see ``drifts``).
+
+    Versions behind the first one have there what is otherwise than in the first.
+    """
     found: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    for versions in found.values():
+        first = next(iter(versions.values()))
+        for recorded in versions.values():
+            for part in PARTS:
+                recorded[part] = {**first[part], **recorded[part]}
     return found
