@@ -11,16 +11,9 @@ from mkv_ascend.checks.refusal import Refusal
 __all__ = ["CHECKS"]
 
 
-def _is_dense(facts: ServeFacts) -> bool:
-    """Whether no field of the configuration says anything of experts, by whatever name."""
-    text = facts.target.text
-    named = ("ffn_config", "block_configs")
-    return not any("expert" in name or "moe" in name or name in named for name in text)
-
-
 def shared_out(facts: ServeFacts) -> Iterator[Refusal]:
     """Experts shared out among ranks, of a target that has none."""
-    if facts.engine.get("enable_expert_parallel") and _is_dense(facts):
+    if facts.engine.get("enable_expert_parallel") and facts.target.is_dense:
         yield Refusal(
             "experts",
             f"--enable-expert-parallel is given, and {facts.target.name} has no experts",
@@ -33,7 +26,11 @@ def balanced_outside(facts: ServeFacts) -> Iterator[Refusal]:
     """Copies behind a balancer of one's own, which vLLM takes of targets with experts alone."""
     outside = facts.engine.get("data_parallel_external_lb")
     ranked = facts.engine.get("data_parallel_rank") is not None
-    if facts.whole("data_parallel_size", 1) < 2 or not (outside or ranked) or not _is_dense(facts):
+    if (
+        facts.whole("data_parallel_size", 1) < 2
+        or not (outside or ranked)
+        or not facts.target.is_dense
+    ):
         return
     option = "--data-parallel-rank" if ranked else "--data-parallel-external-lb"
     yield Refusal(

@@ -42,6 +42,9 @@ RECURRENT_TYPES = {
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """What configurations call the number of experts of a layer."""
 
+OF_LAYERS = ("ffn_config", "block_configs")
+"""Fields with parts for experts, whose own names do not say so."""
+
 ROLLED_BACK = frozenset({GATED_DELTA_RULE, "Mamba2", "short convolution"})
 """Recurrent layers whose state can be taken back to the last accepted token."""
 
@@ -173,6 +176,15 @@ class ModelFacts:
     def num_experts(self) -> int:
         """Experts of a layer; 0 for a dense model."""
         return next((number for name in EXPERTS if (number := self.number(name))), 0)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether no field speaks of experts.
+
+        Their number alone does not tell: some files leave it to the class, or have one of each
+        layer (``block_configs``).
+        """
+        return not any("expert" in name or "moe" in name or name in OF_LAYERS for name in self.text)
 
     @property
     def mtp_layers(self) -> int:
