@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from mkv_ascend.adapters import installed as installed_host
-from mkv_ascend.adapters.fingerprints import HostSource, read
+from mkv_ascend.adapters.fingerprints import PARTS, HostSource, read
 from mkv_ascend.adapters.refusal import StartUpRefused
 from mkv_ascend.plugin import versions
 from tests.support import hosts
@@ -57,6 +57,17 @@ def test_every_version_that_is_served_has_its_fingerprints():
     for adapter in installed_host.adapters():
         recorded = read(adapter.FINGERPRINTS)
         assert {name: tuple(found) for name, found in recorded.items()} == dict(adapter.VERSIONS)
+
+
+def test_no_version_is_watched_less_than_the_first():
+    """The file has of later ones only what is otherwise."""
+    for adapter in installed_host.adapters():
+        for recorded in read(adapter.FINGERPRINTS).values():
+            first, *others = recorded.values()
+            assert len(first["names"]) > 50
+            for other in others:
+                assert all(first[part].keys() <= other[part].keys() for part in PARTS)
+                assert other != first
 
 
 @pytest.fixture

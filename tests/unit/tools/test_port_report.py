@@ -53,6 +53,22 @@ def test_what_is_recorded_is_what_the_adapter_names_today():
         assert port_report.record(adapter, host, package) == recorded, "see CONTRIBUTING.md"
 
 
+def test_later_versions_are_read_as_they_were_recorded(tmp_path):
+    """Written are their differences: another print, another use, a name of their own."""
+    used = {"print": "1", "use": "replaced", "patches": ["a patch"]}
+    first = {"files": {"m": "1", "n": "2"}, "names": {"m:a": used, "n:b": used}}
+    other = {
+        "files": {**first["files"], "n": "3"},
+        "names": {"m:a": {**used, "print": "2"}, "n:b": used, "n:c": used},
+    }
+    found = {"vllm-ascend": {"1.0": first, "1.0.post1": other}}
+    path = tmp_path / "fingerprints.json"
+    path.write_text(port_report._compact(port_report._differences(found)))
+    assert read(path) == found
+    written = json.loads(path.read_text())["vllm-ascend"]["1.0.post1"]
+    assert (set(written["files"]), set(written["names"])) == ({"n"}, {"m:a", "n:c"})
+
+
 def test_comments_and_documentation_are_the_same(unpacked, capsys):
     change(
         unpacked, "    def init_device(self):\n", "    def init_device(self):\n        # Ours.\n"
