@@ -55,9 +55,10 @@ NEED_TRITON = (
 """These do not start where vLLM finds no Triton; the other families of ``CELLS`` do."""
 PROBE = Path(__file__).with_name("cell_probe.py")
 
-WITH_HITS = ["window+full/mla", "gpt-oss/dflash", "gemma4/mtp", "mamba2/short conv"]
+WITH_HITS = ["window+full/mla", "gpt-oss/dflash", "gemma4/mtp", "mamba2/gdn"]
 """Run once more in graphs with prefix hits, scheduled asynchronously: caches of several sizes, a
-block of mask tokens, a head that reads the target's keys, states in target and draft."""
+block of mask tokens, a head that reads the target's keys, states in target and draft (the draft's
+hold all tokens: short convolutions, which hold the last three, notice a lost one by luck)."""
 
 BY_PLAIN_LOOPS = [
     "dense/mla",
