@@ -108,7 +108,7 @@ def _write_compressed(source: Path, path: Path, ignored: Sequence[str]) -> None:
     tensors = load_file(source / WEIGHTS)
     for layer, _ in _projections(model):
         if layer not in ignored:
-            found = _dynamic(tensors.pop(f"{layer}.weight").float())
+            found = dynamic(tensors.pop(f"{layer}.weight").float())
             tensors |= {f"{layer}.{part}": found[part] for part in ("weight", "weight_scale")}
     shutil.copytree(source, path, dirs_exist_ok=True, ignore=_own_files())
     save_file(tensors, path / WEIGHTS, metadata={"format": "pt"})
@@ -146,7 +146,7 @@ def _write(source: Path, path: Path, weights: str | None, coarser: int | None) -
         if weights is not None:
             kind = DYNAMIC if layer.endswith("down_proj") else weights
             matrix = tensors.pop(f"{layer}.weight")
-            made = _static if kind == STATIC else _dynamic
+            made = _static if kind == STATIC else dynamic
             found = made(matrix.float(), *ranges.inputs[module])
             tensors |= {f"{layer}.{part}": value for part, value in found.items()}
             described |= {f"{layer}.{part}": kind for part in found}
@@ -183,7 +183,7 @@ def _power_of_two(values: torch.Tensor) -> torch.Tensor:
     return torch.exp2(torch.log2(values.clamp(min=2.0**-20)).ceil())
 
 
-def _dynamic(matrix: torch.Tensor, *_range: float) -> dict[str, torch.Tensor]:
+def dynamic(matrix: torch.Tensor, *_range: float) -> dict[str, torch.Tensor]:
     """Whole numbers and a scale for each output, which the engine keeps in bfloat16."""
     scale = (matrix.abs().amax(dim=1, keepdim=True) / LARGEST).bfloat16().float()
     whole = (matrix / scale).round().clamp(-LARGEST, LARGEST).to(torch.int8)
@@ -192,7 +192,7 @@ def _dynamic(matrix: torch.Tensor, *_range: float) -> dict[str, torch.Tensor]:
 
 def _static(matrix: torch.Tensor, lowest: float, highest: float) -> dict[str, torch.Tensor]:
     """Besides, a scale and an offset of the inputs, and what undoes them in the product."""
-    found = _dynamic(matrix)
+    found = dynamic(matrix)
     scale = _power_of_two(torch.tensor([(highest - lowest) / (2 * LARGEST)]))
     offset = (-(highest + lowest) / 2 / scale).round().clamp(-LARGEST, LARGEST)
     bias = -(found["weight"].sum(dim=1, dtype=torch.int32) * int(offset))

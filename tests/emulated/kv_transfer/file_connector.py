@@ -3,7 +3,8 @@
 
 As connectors between nodes do, it sends each block of each KV group once the prompt is read and
 drafted behind, and lets a request wait while its blocks come. Its files lie in the folder
-``shared_storage_path``.
+``shared_storage_path``. Latents of MLA that the engine that gets them keeps in 8 bits become so on
+the way, as in vllm-ascend's MooncakeLayerwiseConnector.
 """
 
 import hashlib
@@ -113,7 +114,7 @@ class FileConnector(KVConnectorBase_V1, SupportsHMA):
                 # Block 0 stands for blocks that no token needs any more.
                 held = ids > 0
                 # The other engine had blocks for draft tokens, too.
-                came = saved[key][: len(ids)][held]
+                came = self._as_kept(key, saved[key][: len(ids)][held])
                 blocks[ids[held].to(blocks.device)] = came.to(blocks.device)
             print(f"got the caches of {transfer.request}", flush=True)
             self._finished.add(transfer.request)
@@ -134,6 +135,20 @@ class FileConnector(KVConnectorBase_V1, SupportsHMA):
             for index, part in enumerate(parts):
                 blocks = part.view(self._config.num_blocks, -1)
                 yield f"{name}.{index}", blocks, torch.tensor(transfer.blocks[group])
+
+    def _as_kept(self, key, blocks):
+        """Blocks of a layer's part as this engine keeps them."""
+        name, _, index = key.rpartition(".")
+        layers = self._vllm_config.compilation_config.static_forward_context
+        if not getattr(layers[name].impl, "fa_quant_layer", False):
+            return blocks
+        latents = index == "0"
+        rows = blocks.unflatten(1, (self._vllm_config.cache_config.block_size, -1))
+        if latents:
+            rows = rows.float() * layers[name].quant_kscale.cpu()
+            rows = rows.round().clamp(-128, 127).to(torch.int8)
+        # The NZ form: 32 bytes of a row lie beside those of the next row.
+        return rows.unflatten(2, (-1, 32 if latents else 16)).transpose(1, 2).flatten(1)
 
     def wait_for_layer_load(self, layer_name):
         pass

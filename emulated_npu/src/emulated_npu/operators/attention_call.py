@@ -50,6 +50,8 @@ V2_NAMES = {
     "actual_seq_qlen": "query_lengths", "actual_seq_kvlen": "kv_lengths",
     "num_query_heads": "num_heads", "softmax_scale": "scale",
     "return_softmax_lse": "wants_log_sum", "learnable_sink": "sink",
+    "dequant_scale_query": "query_scale", "dequant_scale_key": "key_scale",
+    "dequant_scale_value": "value_scale", "query_quant_mode": "query_quant_mode",
 }  # fmt: skip
 
 # Arguments that are known and not emulated, with the values that ask for nothing.
@@ -68,15 +70,14 @@ V1_MISSING = {
 V2_MISSING = {
     **dict.fromkeys(
         (
-            "pse_shift", "dequant_scale_query", "dequant_scale_key", "dequant_offset_key",
-            "dequant_scale_value", "dequant_offset_value", "dequant_scale_key_rope",
+            "pse_shift", "dequant_offset_key", "dequant_offset_value", "dequant_scale_key_rope",
             "quant_scale_out", "quant_offset_out", "quant_scale_p", "query_dtype", "key_dtype",
             "value_dtype", "query_rope_dtype", "key_rope_dtype", "key_shared_prefix_dtype",
             "value_shared_prefix_dtype", "dequant_scale_query_dtype", "dequant_scale_key_dtype",
             "dequant_scale_value_dtype", "dequant_scale_key_rope_dtype", "out_dtype",
         )
     ),
-    "query_quant_mode": 0, "key_quant_mode": 0, "value_quant_mode": 0,
+    "key_quant_mode": 0, "value_quant_mode": 0,
 }  # fmt: skip
 
 
@@ -86,7 +87,9 @@ class FusedInferCall:
 
     query_lengths, kv_lengths: cumulative in packed layouts, but kv_lengths of a paged cache are
     each request's own. sink: (num_heads,) or None. key_scale, value_scale: what the channels of
-    int8 keys and values are multiplied with, kv heads * D elements, or None.
+    int8 keys and values are multiplied with, kv heads * D elements, or None. query_scale: what
+    the rows of an int8 query are multiplied with, its shape without D, or None; keys and values
+    have one scale each then.
     """
 
     query: torch.Tensor
@@ -111,11 +114,18 @@ class FusedInferCall:
     wants_log_sum: bool = False
     key_scale: torch.Tensor | None = None
     value_scale: torch.Tensor | None = None
+    query_scale: torch.Tensor | None = None
+    query_quant_mode: int = 0
 
     @property
     def quantised(self) -> bool:
         """Whether keys and values are integers with scales."""
         return self.key_scale is not None or self.value_scale is not None
+
+    @property
+    def fully_quantised(self) -> bool:
+        """Whether the query is integers with scales, too."""
+        return self.query_scale is not None
 
     @property
     def layout(self) -> Layout:
@@ -189,10 +199,36 @@ def compute(call: FusedInferCall) -> tuple[torch.Tensor, torch.Tensor]:
     The log-sum-exp is float32, (T, N, 1) for packed layouts, else (B, N, S, 1); a single zero of
     shape (1,) if it was not asked for. Rows of the output that belong to no request are zero.
     """
+    if call.fully_quantised:
+        return compute_with_scaled_rows(call)
     output, log_sum = _compute_packed(call) if call.layout.packed else _compute_batch(call)
     if not call.wants_log_sum:
         log_sum = torch.zeros(1)
     return output, log_sum
+
+
+def compute_with_scaled_rows(call: FusedInferCall) -> tuple[torch.Tensor, torch.Tensor]:
+    """As ``compute`` for an int8 query; the output has the dtype of the rope parts.
+
+    A score is (query . key + query_rope . key_rope) * the row's scale * the keys' scale: the rope
+    part of a query comes divided by both (the operator that makes it, npu_mla_prolog_v2, does so).
+    The device may round its softmax to int8 for the product with values; that is not documented,
+    and here only the output is rounded.
+    """
+    rows, keys, rope = call.query_scale, call.key_scale, call.query_rope
+    if rows is None or keys is None or rope is None:
+        raise OperatorArgumentError(
+            "an int8 query needs dequant_scale_query, dequant_scale_key and query_rope"
+        )
+    rows = rows.float().unsqueeze(-1)
+    plain = replace(
+        call,
+        query=call.query.float() * rows,
+        query_rope=rope.float() * rows * keys.float(),
+        query_scale=None,
+    )
+    output, log_sum = compute(plain)
+    return output.to(rope.dtype), log_sum
 
 
 def _compute_packed(call: FusedInferCall) -> tuple[torch.Tensor, torch.Tensor]:
@@ -250,12 +286,14 @@ def _attend_request(
 
 
 def dequantised(rows: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
-    """Rows (length, heads, D) of a cache times the scale of their channels, float32.
+    """Rows (length, heads, D) of a cache times the scale of their channels, or of all, float32.
 
     The documentation does not say where the device rounds; here only the output is rounded.
     """
     if scale is None:
         return rows
+    if scale.numel() == 1:
+        return rows.float() * scale.float()
     return rows.float() * scale.float().reshape(rows.shape[1:])
 
 

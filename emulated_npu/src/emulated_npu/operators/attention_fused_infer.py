@@ -44,7 +44,13 @@ V1_LIMITS = (
 dtype): query bfloat16, cache int8 in NZ, head size 128, BSH, BSND or BNSD, inner_precise 1; one
 query with sparse_mode 0, 2 to 16 with 3. Hardware is followed for block tables and head counts."""
 )
-V2_LIMITS = LIMITS + " learnable_sink: bfloat16, (heads,), TND or NTD_TND, value size at most 128."
+V2_LIMITS = (
+    LIMITS
+    + """ learnable_sink: bfloat16, (heads,), TND or NTD_TND, value size at most 128. Query, key and
+value int8 (query_quant_mode 3): head size 512 with rope parts in bfloat16, NZ caches in blocks of
+128, BSND, BSND_NBSD, TND or TND_NTD (the last two as vllm-ascend 0.23.0 calls it; documented
+without), one scale for each query and head, one for all keys and one for all values, float32."""
+)
 MISSING = "other quantization, pse_shift, left padding, shared prefix, tensor lists"
 
 
@@ -59,7 +65,13 @@ def _v2_call(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any]
 ) -> FusedInferCall:
     arguments = {"query": query, "key": key, "value": value, **options}
-    return read_call(V2_NAMES, V2_MISSING, arguments)
+    call = read_call(V2_NAMES, V2_MISSING, arguments)
+    if call.quantised and not call.fully_quantised:
+        raise NotImplementedError(
+            f"emulated NPU: {V2} with dequant_scale_key and without dequant_scale_query is not "
+            f"emulated; give both, or call {V1}"
+        )
+    return call
 
 
 @operator(

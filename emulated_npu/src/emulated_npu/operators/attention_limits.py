@@ -11,6 +11,7 @@ import torch
 
 from emulated_npu.operators.attention_antiquant import check_quantised
 from emulated_npu.operators.attention_call import FusedInferCall
+from emulated_npu.operators.attention_full_quant import check_fully_quantised
 from emulated_npu.operators.attention_lengths import (
     LATENT_QUERY_LIMIT,
     LATENT_SIZE,
@@ -71,6 +72,9 @@ def check_call(call: FusedInferCall) -> None:
 
 
 def _check_dtypes(call: FusedInferCall) -> None:
+    if call.fully_quantised:
+        check_fully_quantised(call)
+        return
     if call.quantised:
         check_quantised(call)
         return
