@@ -16,6 +16,7 @@ from tested_files import (
     CELL_WITH_HITS,
     COMPRESSED,
     COST,
+    DECODED_LATENTS,
     DRAFT_WINDOWS,
     EIGHT_BITS,
     EIGHT_BITS_OF_TARGETS,
@@ -172,6 +173,8 @@ EMULATED = (
     "tests/emulated/runner_v2/test_axes_in_turns.py",
     "tests/emulated/runner_v2/test_moved_experts.py"
     "::test_proposals_and_acceptance_are_the_references[deepseek_v3_mtp-deepseek_v3_mtp-mtp-FULL_DECODE_ONLY]",
+    f"{DECODED_LATENTS}[draft_model-v1]",
+    f"{DECODED_LATENTS}[mtp-v2]",
     "tests/emulated/kv_transfer/test_kv_offload.py"
     "::test_blocks_of_several_groups_come_back_by_vllms_own_offload",
     "tests/emulated/platform/test_early_check.py",

@@ -84,6 +84,9 @@ STATES_OF_STAGES = f"{STAGES}::test_heads_on_hidden_states_of_layers_of_both_sta
 HIDDEN_STATES = (
     "tests/emulated/kv_transfer/test_hidden_states.py::test_states_of_a_target_in_several_groups"
 )
+DECODED_LATENTS = (
+    "tests/emulated/kv_transfer/test_decoded_latents.py::test_drafts_of_a_node_that_decodes"
+)
 DISAGGREGATED = (
     "tests/emulated/kv_transfer/test_disaggregated.py"
     "::test_what_another_engine_read_is_decoded_and_drafted_behind"

@@ -184,7 +184,11 @@ def cache_dtype(facts: ServeFacts) -> Iterator[Refusal]:
     if asked == "auto" or asked in taken or facts.caches_have_the_models_dtype:
         return
     rules, formats = facts.rules, facts.target.formats
-    has_8_bits = facts.target.has_indexer or (formats is not None and formats.int8_layers)
+    has_8_bits = (
+        facts.target.has_indexer
+        or (formats is not None and formats.int8_layers)
+        or (formats is not None and formats.has_int8_latents and _decodes_alone(facts))
+    )
     if asked == "int8" and has_8_bits and rules is not None and rules.int8_is_an_option:
         return
     is_float8 = asked in ("fp8", "fp8_e4m3") and facts.device.generation is DeviceGeneration.A5
@@ -197,6 +201,12 @@ def cache_dtype(facts: ServeFacts) -> Iterator[Refusal]:
         "vllm-ascend's tools quantised for them",
         "leave --kv-cache-dtype out",
     )
+
+
+def _decodes_alone(facts: ServeFacts) -> bool:
+    """Whether other nodes read the prompts (``is_kv_consumer`` and no producer)."""
+    transfer = facts.engine.get("kv_transfer_config")
+    return isinstance(transfer, dict) and transfer.get("kv_role") == "kv_consumer"
 
 
 def dtype(facts: ServeFacts) -> Iterator[Refusal]:

@@ -19,16 +19,22 @@ DESCRIPTION = "quant_model_description.json"
 MOST_BYTES = 256 << 20
 INT8_CACHE = "C8"
 _SCALE_OF_KEYS = re.compile(r"\.(\d+)\.(?:.*\.)?k_proj\.kv_cache_scale$")
+_SCALE_OF_LATENTS = ".fa_k.scale"
 _FLOAT8 = re.compile(r"FP8|FP4")
 """In the kinds of weights whose operators only A5 has (``MXFP8`` and others)."""
 
 
 @dataclass(frozen=True)
 class WeightFormats:
-    """``kinds``: of tensors, such as ``W8A8``. ``int8_layers``: layers with a cache of 8 bits."""
+    """``kinds``: of tensors, such as ``W8A8``. ``int8_layers``: layers with a cache of 8 bits.
+
+    ``has_int8_latents``: layers of MLA have scales of their latents, which a node that decodes what
+    others read keeps in 8 bits.
+    """
 
     kinds: frozenset[str]
     int8_layers: frozenset[int] = frozenset()
+    has_int8_latents: bool = False
 
     @property
     def float8_kinds(self) -> tuple[str, ...]:
@@ -68,6 +74,9 @@ def _formats(found: Mapping[str, Any]) -> WeightFormats:
     )
     layers = (_SCALE_OF_KEYS.search(name) for name in found)
     int8 = {int(layer[1]) for layer in layers if layer is not None}
+    latents = any(name.endswith(_SCALE_OF_LATENTS) for name in found)
     return WeightFormats(
-        kinds, frozenset(int8) if found.get("kv_cache_type") == INT8_CACHE else frozenset()
+        kinds,
+        frozenset(int8) if found.get("kv_cache_type") == INT8_CACHE else frozenset(),
+        latents and bool(found.get("fa_quant_type")),
     )

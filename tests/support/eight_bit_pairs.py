@@ -150,8 +150,15 @@ def assert_said(
     assert len(report.near_ties) <= SHARE * report.checked, "\n".join(map(str, report.near_ties))
 
 
-def assert_accepted_as_counted(case: engine.Scenario, result: engine.Result) -> None:
-    """Each verified proposal is accepted up to its first token that did not come out."""
+def assert_accepted_as_counted(
+    case: engine.Scenario, result: engine.Result, filled_up: int = 0
+) -> None:
+    """Each verified proposal is accepted up to its first token that did not come out.
+
+    Args:
+        filled_up: requests whose first step vLLM may fill up to a verification's tokens with
+            placeholders, which it counts and rejects.
+    """
     made = {tuple(one.context): one.tokens for one in result.proposals}
     accepted, verified = [0] * case.num_speculative_tokens, 0
     undecided = 0
@@ -168,7 +175,7 @@ def assert_accepted_as_counted(case: engine.Scenario, result: engine.Result) -> 
                 count += 1
             undecided += at + count >= len(tokens)
             at += count + 1
-    assert result.num_drafts == verified
+    assert verified <= result.num_drafts <= verified + filled_up
     for counted, reported in zip(accepted, result.accepted_per_position, strict=True):
         assert counted <= reported <= counted + undecided
     assert sum(accepted) > verified / 3

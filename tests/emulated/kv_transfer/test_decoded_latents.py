@@ -17,6 +17,7 @@ from tests.support.eight_bit_pairs import (
 )
 from tests.support.kv_transfer import transfer
 from tests.support.loop_judgement import candidate_prompts
+from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
 
 SOURCE = "openpangu_mtp"
@@ -24,11 +25,13 @@ NEAR_TIE = 0.15
 """As ``eight_bit_pairs.near_tie_of`` of models that round their inputs."""
 # openPangu's checkpoints bring code for their configuration along.
 ENGINE = {"block_size": 128, "trust_remote_code": True}
+DECODES = {} if hosts.NAME == "vllm_ascend_0_23" else {"kv_cache_dtype": "int8"}
+"""How a node that decodes is asked for latents of 8 bits, besides by its role."""
 
 
-@hosts.only_on("vllm_ascend_0_23", "0.30.0rc2 decodes by an operator of a package of CANN's own")
+@each_runner
 @pytest.mark.parametrize("method", ["draft_model", "mtp"])
-def test_drafts_of_a_node_that_decodes(method, tmp_path):
+def test_drafts_of_a_node_that_decodes(method, runner, tmp_path):
     source = model_directory(SOURCE)
     target = decoded_latents.described(source, tmp_path / "target")
     draft = target if method == "mtp" else model_directory("llama_draft")
@@ -36,12 +39,14 @@ def test_drafts_of_a_node_that_decodes(method, tmp_path):
     folder.mkdir()
 
     def case(role, **fields):
+        asked = DECODES if role == "kv_consumer" else {}
         return case_of(
             target,
             draft,
             prompts=candidate_prompts(source),
             speculative={"method": method},
-            engine={**ENGINE, "kv_transfer_config": transfer(folder, role)},
+            engine={**ENGINE, **asked, "kv_transfer_config": transfer(folder, role)},
+            environment=runner,
             **fields,
         )
 
@@ -62,4 +67,6 @@ def test_drafts_of_a_node_that_decodes(method, tmp_path):
     assert_said(target_rows, said(decoding, result), NEAR_TIE)
     draft_rows = head_rows if method == "mtp" else rows_of(draft, read)
     assert_said(draft_rows, result.proposals, NEAR_TIE)
-    assert_accepted_as_counted(decoding, result)
+    # Of vLLM 0.30.0, a request whose prompt came begins with one token, and may be filled up.
+    filled_up = 0 if hosts.NAME == "vllm_ascend_0_23" else len(decoding.prompts)
+    assert_accepted_as_counted(decoding, result, filled_up)

@@ -155,6 +155,30 @@ def test_the_option_int8_where_the_host_has_it(models: dict[str, str], tmp_path:
     assert [refusal.code for refusal in refusals(plain)] == ["kv-cache-dtype"]
 
 
+@pytest.mark.parametrize(
+    ("role", "scales", "refuses"),
+    [
+        ("kv_consumer", True, set()),
+        ("kv_consumer", False, {"kv-cache-dtype"}),
+        ("kv_producer", True, {"kv-cache-dtype"}),
+        ("kv_both", True, {"kv-cache-dtype"}),
+        (None, True, {"kv-cache-dtype"}),
+    ],
+)
+def test_the_option_int8_for_latents_where_others_read_prompts(
+    role: str | None, scales: bool, refuses: set[str], models: dict[str, str], tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    described(models["DeepSeek-V3"], model)
+    names = {"model.layers.0.self_attn.fa_k.scale": "FAKQuant"} if scales else {}
+    kinds = json.loads((model / DESCRIPTION).read_text())
+    (model / DESCRIPTION).write_text(json.dumps({**kinds, **names, "fa_quant_type": "FAKQuant"}))
+    transfer = {"kv_connector": "MooncakeConnectorV1", "kv_role": role} if role else None
+    engine = {"model": str(model), "kv_cache_dtype": "int8", "kv_transfer_config": transfer}
+    found = refusals(gather(engine, DEVICE, RULES["vllm_ascend_0_30"]))
+    assert {refusal.code for refusal in found} == refuses
+
+
 def test_keys_of_some_layers_take_half_the_bytes(models: dict[str, str], tmp_path: Path) -> None:
     model = described(models["Qwen3-0.6B"], tmp_path / "model", layers=10)
     found = from_config.find(Asked({"model": model}), OLDER)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulated_npu.operators.attention_fused_infer import npu_fused_infer_attention_score_v2
-from emulated_npu.operators.mla_prolog import npu_mla_prolog_v2
+from emulated_npu.operators.mla_prolog import mla_prolog, npu_mla_prolog_v2
 from tests.support.operators.attention_reference import causal, reference_attention
 from tests.support.operators.operator_testing import refused
 
@@ -245,7 +245,28 @@ def test_prolog_refuses(name, change, message):
         npu_mla_prolog_v2.checked(**call)
 
 
+MODES = {"weight_quant_mode": 2, "kv_cache_quant_mode": 1, "query_quant_mode": 1}
+
+
+@pytest.mark.parametrize("shape", [(1,), (1, 1)])
+def test_third_version_computes_the_same(shape):
+    call, other = arguments(3, 4, 2), arguments(3, 4, 2)
+    query, rope, _, _, scale = npu_mla_prolog_v2.checked(**call)
+    other["quant_scale_ckv"] = other["quant_scale_ckv"][:, :1].reshape(shape)
+    found = mla_prolog.checked(**other, **MODES)
+    for expected, part in zip((query, rope, scale), found, strict=False):
+        assert torch.equal(expected, part)
+    assert torch.equal(call["kv_cache"], other["kv_cache"])
+    assert torch.equal(call["kr_cache"], other["kr_cache"])
+    with refused("one scale"):
+        mla_prolog.checked(**call, **MODES)
+
+
 def test_prolog_says_what_it_lacks():
     call = arguments(3, 2, 2)
     with pytest.raises(NotImplementedError, match="PA_BSND"):
         npu_mla_prolog_v2(**{**call, "cache_mode": "PA_BSND"})
+    with pytest.raises(NotImplementedError, match=r"without dequant_scale_x, smooth"):
+        npu_mla_prolog_v2(**{**call, "dequant_scale_x": None})
+    with pytest.raises(NotImplementedError, match=r"quantisation \(2, 0, 0\)"):
+        mla_prolog(**call, weight_quant_mode=2)

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from emulated_npu.host_check import refuse_real_ascend
-from emulated_npu.modules import fla_npu_ascendc, torchvision_guard
+from emulated_npu.modules import optional_packages, torchvision_guard
 from emulated_npu.operators import registry, traced
 from emulated_npu.settings import EmulatorSettings, settings
 
@@ -67,7 +67,7 @@ def install(torch_npu: ModuleType) -> None:
     torch_npu.emulated_memory_bytes = settings().memory_bytes  # type: ignore[attr-defined]
     torch_npu.emulated_extra_dtypes = _extra_dtypes(settings())  # type: ignore[attr-defined]
     importlib.import_module("emulated_npu.custom_operators").install()
-    fla_npu_ascendc.install()
+    optional_packages.install()
     importlib.import_module("emulated_npu.collectives").install()
     importlib.import_module("emulated_npu.modules.reductions").install()
     importlib.import_module("emulated_npu.triton_interpreter").install(settings())

@@ -26,7 +26,8 @@ Every operator that the emulated NPU has, by the file that holds it. *Source* is
 are documented, *limits* is what the strict check allows (and where hardware is followed rather
 than the documentation), *missing* is what raises `NotImplementedError`. An operator that is not
 listed here raises `NotImplementedError` with its name. Names without a prefix are `torch_npu`'s;
-`_C_ascend` are the custom operators of vllm-ascend, `fla_npu` those of `fla_npu.ops.ascendc`.
+`_C_ascend` are the custom operators of vllm-ascend, `fla_npu` those of `fla_npu.ops.ascendc`,
+`cann_ops_transformer` those of that package.
 """
 
 

@@ -3,8 +3,9 @@
 
 vllm-ascend's runner (0.30.0rc2, ``get_kv_cache_spec``) takes the sizes of every MLA layer from the
 target's configuration where that target has sparse attention, also for layers of the draft. Beside
-DeepSeek-V4 it leaves them vLLM's own spec. It asks the target for the size of every indexer's keys,
-whether or not the target has indexers.
+DeepSeek-V4 it leaves them vLLM's own spec. Where a node decodes with ``--kv-cache-dtype int8``, it
+gives layers with plain latents, such as one that drafts, a cache of 8 bits, too. It asks the target
+for the size of every indexer's keys, whether or not the target has indexers.
 """
 
 from __future__ import annotations
@@ -41,8 +42,12 @@ def _corrected(spec: Any, layer: Any) -> Any:
         spec = AscendMLAAttentionSpec(**own)
     if type(spec) is not AscendMLAAttentionSpec or not isinstance(layer, MLAAttention):
         return spec
-    if getattr(layer.impl, "fa_quant_layer", False):
+    quantised = getattr(layer.impl, "fa_quant_layer", None)
+    if quantised:
         return spec
+    if quantised is False:
+        # A plain layer among those of 8 bits, such as one that drafts.
+        spec = replace(spec, dtype=layer.impl.dtype, cache_dtype_str="auto")
     latent, rope = layer.kv_lora_rank, layer.qk_rope_head_dim
     size = latent + rope
     if getattr(layer.impl, "enable_sparse_sfa_c8", False):
