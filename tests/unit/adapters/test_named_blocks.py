@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which new blocks the scheduler has zeroed, beside recurrent states on vLLM 0.23.0."""
+"""Which new blocks vLLM 0.23.0 names: those that it has zeroed, beside recurrent states."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from vllm.v1.core.kv_cache_coordinator import get_kv_cache_coordinator
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
     KVCacheSpec,
     MambaSpec,
     SlidingWindowSpec,
@@ -51,3 +54,28 @@ def test_every_new_block_is_named_once(spec: KVCacheSpec) -> None:
 def test_states_and_engines_that_zero_nothing_name_none() -> None:
     assert named(STATE, [], [3, 5]) == []
     assert named(WINDOW, [], [3, 5], needed=False) == []
+
+
+def test_names_that_nobody_takes_are_not_kept() -> None:
+    """vLLM's own managers name blocks of dense layers in engines that zero nothing."""
+    groups = [KVCacheGroupSpec([name], spec) for name, spec in (("a", FULL), ("b", WINDOW))]
+    config = KVCacheConfig(num_blocks=20, kv_cache_tensors=[], kv_cache_groups=groups)
+    assert not config.needs_kv_cache_zeroing
+    coordinator = get_kv_cache_coordinator(
+        config,
+        max_model_len=512,
+        max_num_batched_tokens=512,
+        use_eagle=False,
+        enable_caching=False,
+        enable_kv_cache_events=False,
+        dcp_world_size=1,
+        pcp_world_size=1,
+        scheduler_block_size=128,
+        hash_block_size=128,
+    )
+    allocate = type(coordinator).allocate_new_blocks
+    (name_new_blocks,) = new_blocks.name_new_blocks.functions.values()
+    allocated = name_new_blocks(allocate, coordinator, "request", 300, 300)
+    assert [len(blocks) for blocks in allocated] == [3, 3]
+    kept = [manager.new_block_ids for manager in coordinator.single_type_managers]
+    assert kept == [[], []]

@@ -5,6 +5,9 @@ A block serves states and keys in turn. Rejected rows of a proposal's first pass
 never written, and states in float32 read as NaN in other types: masked, they count 0 times NaN,
 which is NaN, and every draft token after them is wrong. vLLM 0.23.0 has the scheduler name new
 blocks of dense layers (and of no subclass of their specs). The runner zeroes what is named.
+
+Where nothing is zeroed, vLLM 0.23.0 names blocks all the same, and nobody takes the names: these
+lists grow by eight bytes for each block that a request is given, for ever.
 """
 
 from __future__ import annotations
@@ -25,17 +28,22 @@ from mkv_ascend.adapters.patching import patch
     ),
     why="Rejected rows of a proposal's first pass are keys that were never written. In a block "
     "that held states in float32 they read as NaN, and the draft's tokens are wrong. vLLM has new "
-    "blocks zeroed of dense layers alone.",
-    until="vLLM names new blocks of all attention layers (0.30.0 does)",
-    test="tests/emulated/layout/test_new_blocks.py",
+    "blocks zeroed of dense layers alone. Where nothing is zeroed it keeps their names for ever.",
+    until="vLLM names new blocks of all attention layers, where they are zeroed (0.30.0 does)",
+    test=(
+        "tests/emulated/layout/test_new_blocks.py",
+        "tests/unit/adapters/test_named_blocks.py::test_names_that_nobody_takes_are_not_kept",
+    ),
 )
 def name_new_blocks(original: Any, coordinator: Any, *args: Any, **kwargs: Any) -> Any:
-    """Let groups of windows, chunks and MLA name their new blocks, too."""
+    """Let groups of windows, chunks and MLA name new blocks, too; and none where none is zeroed."""
     allocated = original(coordinator, *args, **kwargs)
-    # Elsewhere nobody asks for these lists, and they would grow for ever.
-    if coordinator.kv_cache_config.needs_kv_cache_zeroing:
-        for manager, blocks in zip(coordinator.single_type_managers, allocated, strict=True):
+    for manager, blocks in zip(coordinator.single_type_managers, allocated, strict=True):
+        if coordinator.kv_cache_config.needs_kv_cache_zeroing:
             _name(manager, blocks)
+        else:
+            # vLLM has named those of dense layers by then.
+            manager.new_block_ids.clear()
     return allocated
 
 
