@@ -17,6 +17,8 @@ With --spoil the weights of the draft are NaN, infinite or those of no model. Th
 be right all the same, and the server must say once that its draft is worthless.
 
 With --keep FILE it notes each round; the same command goes on behind the last one.
+
+With --trace-memory it says which lines of the engine's Python hold more and more.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from mkv_ascend.drafting.worth import LEAST, PROPOSALS
 from reliability import adapters, client, served, traffic
 from reliability.client import ABORTED, ANSWERED, Answer, Target
 from reliability.draws import Draws
+from reliability.held_memory import WORKER, Growth
 from reliability.processes import Watched, megabytes
 from reliability.spoiling import SPOILED, spoiled
 from reliability.tokens import Judge
@@ -65,6 +68,7 @@ class Findings:
         memory: MB of each process, after each round.
         ended: exit status after SIGTERM, and after how many seconds the last process was gone.
         sockets: files of sockets that are left, as vLLM leaves them without the plugin too.
+        grown: what of the engine's memory grows with requests, where it was traced.
         problems: what is wrong; empty where all is right.
     """
 
@@ -80,6 +84,7 @@ class Findings:
     ended: tuple[int | None, float] = (None, 0.0)
     seconds: float = 0.0
     sockets: int = 0
+    grown: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
@@ -104,6 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=traffic.LONGEST_ANSWER,
         help=f"tokens of the longest answer ({traffic.LONGEST_ANSWER})",
     )
+    parser.add_argument("--trace-memory", action="store_true", help="say what of it grows")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="note rounds there, and go on")
 
 
@@ -149,12 +155,14 @@ def run(asked: argparse.Namespace) -> int:
         setting = replace(setting_of(asked), running=asked.running)
         if asked.adapters:
             setting = with_adapters(setting, asked.adapters, Path(temporary))
+        if asked.trace_memory:
+            setting = replace(setting, options=("--worker-extension-cls", WORKER))
         if asked.spoil:
             draft = spoiled(setting.draft_folder, asked.spoil, Path(temporary))
             setting = replace(setting, draft=draft)
         findings = under_load(setting, asked, folder)
-    for problem in findings.problems:
-        print(f"  {problem}", file=sys.stderr)
+    for line in [*findings.grown, *findings.problems]:
+        print(f"  {line}", file=sys.stderr)
     if asked.json:
         print(json.dumps(asdict(findings), indent=1))
     print(summary(findings), file=sys.stderr)
@@ -196,7 +204,7 @@ def under_load(setting: served.Setting, asked: argparse.Namespace, folder: Path)
     began = time.monotonic()
     found, first = _kept(asked)
     merged = {name: adapter.merged for name, adapter in setting.adapters.items()}
-    judge = Judge(setting.reference, merged)
+    judge, growth = Judge(setting.reference, merged), Growth()
     log = folder / "server.log"
     with (
         server_files() as files,
@@ -214,11 +222,14 @@ def under_load(setting: served.Setting, asked: argparse.Namespace, folder: Path)
                 found.problems.append(f"no answer of the server: {error}; see {server.log}")
                 break
             found.memory.append(megabytes(watched.look()))
+            if asked.trace_memory:
+                growth.note(numbers.stop, server.call_workers)
             found.seconds += time.monotonic() - began
             began = time.monotonic()
             _say(f"{numbers.stop} of {asked.requests}: {summary(found)}")
             if asked.keep:
                 _keep(asked, found, numbers.stop)
+        found.grown = growth.told() if asked.trace_memory else []
         _check_figures(setting, asked, server, found)
         end(server, watched, found)
     found.seconds += time.monotonic() - began

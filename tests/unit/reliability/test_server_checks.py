@@ -19,7 +19,9 @@ import pytest
 
 from reliability import load, served, tokens
 from reliability.client import ABORTED, ANSWERED, FAILED, Answer
+from reliability.draws import Draws
 from reliability.fault_running import FaultyServer
+from reliability.held_memory import Growth
 from reliability.processes import Watched
 from reliability.tokens import Judge
 from reliability.traffic import Request
@@ -228,25 +230,22 @@ def test_a_run_goes_on_behind_its_last_round(tmp_path: Path) -> None:
     assert json.loads(keep.read_text())["next"] == 3
 
 
-def test_a_server_that_answers_no_more_is_a_problem(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Its requests fail, and so do its metrics, which end the run and no more."""
-    log = tmp_path / "server.log"
+def loaded(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, asked: dict[str, Any], **server: Any
+) -> load.Findings:
+    """What is found of a server that is not there, under 40 requests in rounds of 20."""
+    log = folder / "server.log"
     log.touch()
     process = SimpleNamespace(pid=0, poll=lambda: 1, returncode=1)
-
-    def refused() -> dict[str, float]:
-        raise URLError("connection refused")
-
-    server = SimpleNamespace(process=process, address="http://a", log=log, metrics=refused)
-    monkeypatch.setattr(load, "started", lambda *_: contextlib.nullcontext(server))
+    given = SimpleNamespace(process=process, address="http://a", log=log, **server)
+    monkeypatch.setattr(load, "started", lambda *_: contextlib.nullcontext(given))
     monkeypatch.setattr(load, "wait_until_healthy", lambda _: None)
     monkeypatch.setattr(load, "Watched", lambda *_: SimpleNamespace(look=dict))
     monkeypatch.setattr(load, "end", lambda *_: None)
-    monkeypatch.setattr(load, "Judge", lambda *_: SimpleNamespace(checked=0, near_ties=0))
-    setting = SimpleNamespace(
-        reference=tmp_path,
+    judge = SimpleNamespace(checked=0, near_ties=0, draws=Draws())
+    monkeypatch.setattr(load, "Judge", lambda *_: judge)
+    setting: Any = SimpleNamespace(
+        reference=folder,
         arguments=list,
         environment=lambda _: {},
         served=served.PAIRS["dense"],
@@ -255,13 +254,41 @@ def test_a_server_that_answers_no_more_is_a_problem(
         with_draft=False,
         adapters={},
     )
-    setting.environment = lambda _: {}
     monkeypatch.setattr(load, "_drawn", lambda *_: [])
-    asked = argparse.Namespace(keep=tmp_path / "kept", requests=40, round=20, seed=0, at_once=1)
-    found = load.under_load(setting, asked, tmp_path)
+    options = {"keep": None, "seed": 0, "at_once": 1, "spoil": None, "trace_memory": False, **asked}
+    return load.under_load(setting, argparse.Namespace(requests=40, round=20, **options), folder)
+
+
+def test_a_server_that_answers_no_more_is_a_problem(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its requests fail, and so do its metrics, which end the run and no more."""
+
+    def refused() -> dict[str, float]:
+        raise URLError("connection refused")
+
+    kept = tmp_path / "kept"
+    found = loaded(monkeypatch, tmp_path, {"keep": kept}, metrics=refused)
     assert found.problems[0].startswith("no answer of the server: ")
     assert "the server ended by itself with 1" in found.problems
-    assert not asked.keep.exists()
+    assert not kept.exists()
+    assert found.grown == []
+
+
+def test_memory_that_is_traced_is_asked_for_after_each_round(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+
+    def call_workers(method: str) -> list[dict[str, Any]]:
+        asked.append(method)
+        return [{}]
+
+    monkeypatch.setattr(load, "idle_problems", lambda _: [])
+    options = {"trace_memory": True}
+    found = loaded(monkeypatch, tmp_path, options, metrics=dict, call_workers=call_workers)
+    assert asked == ["memory_held", "memory_held"]
+    assert found.grown == Growth([(20, {}), (40, {})]).told()
 
 
 def test_a_server_of_more_requests_has_a_larger_cache_and_graphs(
