@@ -28,6 +28,7 @@ LEAST = {
     "tensor_parallel_size": 1,
     "pipeline_parallel_size": 1,
     "data_parallel_size": 1,
+    "data_parallel_rank": 0,
     "prefill_context_parallel_size": 1,
     "decode_context_parallel_size": 1,
     "max_num_seqs": 1,

@@ -11,6 +11,8 @@ from typing import Any
 __all__ = ["asked_of"]
 
 WITH_GRAPHS = "compilation_config"
+OF_GRAPHS = ("mode", "cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
+"""What checks read of it."""
 
 
 def asked_of(arguments: Any) -> dict[str, Any]:
@@ -40,8 +42,7 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, Enum):
         return value.name
     if name == WITH_GRAPHS and not isinstance(value, Mapping):
-        mode = value.cudagraph_mode
-        return None if mode is None else {"cudagraph_mode": getattr(mode, "name", str(mode))}
+        return _of_graphs(value) or None
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: getattr(value, field.name)
@@ -51,3 +52,8 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     return value if isinstance(value, str | int | float | list | tuple) else None
+
+
+def _of_graphs(compilation: Any) -> dict[str, Any]:
+    given = {name: getattr(compilation, name, None) for name in OF_GRAPHS}
+    return {name: getattr(x, "name", x) for name, x in given.items() if x is not None}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mkv_ascend.attention.entry import DeviceGeneration
-from mkv_ascend.checks import compressed_layers
+from mkv_ascend.checks import compressed_layers, graph_modes
 from mkv_ascend.checks.block_sizes import takes_asked_size
 from mkv_ascend.checks.host_rules import HostRules
 from mkv_ascend.checks.model import ModelFacts
@@ -223,15 +223,13 @@ class ServeFacts:
 
     @property
     def graph_mode(self) -> str:
-        """vLLM's mode of graphs, in capital letters; its own choice is FULL_AND_PIECEWISE."""
-        compilation = self.engine.get("compilation_config")
-        asked = compilation.get("cudagraph_mode") if isinstance(compilation, Mapping) else None
-        if self.engine.get("enforce_eager"):
-            return "NONE"
-        if asked is None:
-            level = str(self.engine.get("optimization_level", "2"))
-            return {"0": "NONE", "1": "PIECEWISE"}.get(level, "FULL_AND_PIECEWISE")
-        return str(asked).rpartition(".")[2].upper()
+        """The mode of the target's graphs, in capital letters."""
+        return graph_modes.graph_mode(self.engine, self.rules)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether vLLM compiles the target, where it runs in graphs."""
+        return graph_modes.compilation_mode(self.engine) == graph_modes.COMPILED
 
     @property
     def has_full_graphs(self) -> bool:

@@ -55,6 +55,9 @@ class HostRules:
     worker of vllm-ascend's in place of vLLM's."""
     offload_takes_one_group: bool = False
     """Whether SimpleCPUOffloadConnector takes one KV group alone, not several without states."""
+    whole_steps_uncompiled: bool = False
+    """Whether whole steps of a model that is not compiled are captured: asked for, or left where
+    pieces were asked for beside them. MLA is not, on model runner V1."""
     captures_shares: bool = False
     """Whether a draft's passes are captured where ranks share the keys of a sequence."""
     has_draft_options: bool = False

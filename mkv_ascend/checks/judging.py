@@ -9,6 +9,7 @@ from typing import Any
 
 from mkv_ascend.checks import (
     about_ascend_options,
+    about_captures,
     about_command,
     about_compressed,
     about_draft,
@@ -18,6 +19,7 @@ from mkv_ascend.checks import (
     about_one_kind,
     about_other_devices,
     about_runner,
+    about_servers,
     about_top_tokens,
 )
 from mkv_ascend.checks.facts import DeviceFacts, ServeFacts
@@ -42,6 +44,8 @@ CHECKS: tuple[Check, ...] = (
     *about_other_devices.CHECKS,
     *about_ascend_options.CHECKS,
     *about_one_kind.CHECKS,
+    *about_captures.CHECKS,
+    *about_servers.CHECKS,
 )
 
 

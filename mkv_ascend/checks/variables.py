@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of vllm-ascend that environment variables set, too."""
+"""Options of vLLM and vllm-ascend that environment variables set, too."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from mkv_ascend.checks.graph_modes import compilation_of
 from mkv_ascend.checks.host_rules import HostRules
 
-__all__ = ["FLASHCOMM1", "NZ_MODE", "with_variables"]
+__all__ = ["FLASHCOMM1", "NZ_MODE", "UNCOMPILED", "with_variables"]
 
 FLASHCOMM1 = "VLLM_ASCEND_ENABLE_FLASHCOMM1"
 """Says the same as ``enable_flashcomm1`` of ``--additional-config``."""
@@ -16,6 +17,9 @@ OPTION = "enable_flashcomm1"
 NZ_MODE = "weight_nz_mode"
 """Whether weights lie in the format FRACTAL_NZ: 0 never, 1 those that are quantised, 2 others, too.
 On vllm-ascend 0.23.0 a variable says the same (``HostRules.nz_variable``)."""
+
+UNCOMPILED = "TORCH_COMPILE_DISABLE"
+"""torch's variable, which vLLM takes for mode 0 of ``--compilation-config``."""
 
 
 def with_variables(
@@ -28,6 +32,9 @@ def with_variables(
         environment: of the command.
         rules: of the host that would run it.
     """
+    if environment.get(UNCOMPILED) == "1":
+        compilation = {**compilation_of(engine), "mode": 0}
+        engine = {**engine, "compilation_config": compilation}
     given = engine.get("additional_config")
     additional = {} if given is None else given
     if not isinstance(additional, Mapping):

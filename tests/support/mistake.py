@@ -39,6 +39,11 @@ def additional(**options: Any) -> tuple[str, str]:
     return "--additional-config", json.dumps(options)
 
 
+def compilation(**options: Any) -> tuple[str, str]:
+    """``--compilation-config``."""
+    return "--compilation-config", json.dumps(options)
+
+
 def mkv(**options: Any) -> tuple[str, str]:
     """``--additional-config`` with options of ours."""
     return additional(mkv_ascend=options)

@@ -7,10 +7,11 @@ On other devices, without drafts, of models with experts, or with other numbers 
 from __future__ import annotations
 
 from tests.support import hosts
-from tests.support.mistake import DRAFT, LLAMA, additional, one, spec
+from tests.support.mistake import DRAFT, LLAMA, additional, compilation, one, spec
 
 REFUSES_NAMES = bool(hosts.ADAPTER.RULES.ascend_options)
 ON_RANKS = ("{DeepSeek-V3}", "--enable-expert-parallel", "-tp", "8")
+BALANCED = (*ON_RANKS[:-1], "4", "--data-parallel-size", "2")
 OWN = ("--logits-processors", "my_package.processors:Shout")
 
 VLLM_OPTIONS = (
@@ -138,5 +139,62 @@ VLLM_OPTIONS = (
         *("{DeepSeek-V3}", "-tp", "8"),
         *additional(eplb_config={"dynamic_eplb": True}),
         says="no ranks share experts out",
+    ),
+    one(
+        "graphs of MLA that is not compiled",
+        "graph-mode",
+        *("{DeepSeek-V3}", "-tp", "8"),
+        *compilation(mode=0, cudagraph_mode="FULL_DECODE_ONLY"),
+        says="the model is not compiled",
+    ),
+    one(
+        "captures that contradict their largest size",
+        "capture-sizes",
+        *(LLAMA, "--max-num-batched-tokens", "256"),
+        *compilation(cudagraph_capture_sizes=[8, 64, 512], max_cudagraph_capture_size=512),
+        says="that a step reaches is 64",
+    ),
+    one(
+        "no size to capture",
+        "capture-sizes",
+        *(LLAMA, *compilation(cudagraph_capture_sizes=[])),
+        says="has no size",
+    ),
+    one(
+        "servers without clients",
+        "servers",
+        *(LLAMA, "--data-parallel-size", "2", "--headless", "--api-server-count", "2"),
+        says="--api-server-count is 2",
+    ),
+    one(
+        "balancers of nodes without clients",
+        "servers",
+        *(LLAMA, "--data-parallel-size", "4", "--headless", "--data-parallel-hybrid-lb"),
+        *("--data-parallel-size-local", "2"),
+        says="--data-parallel-hybrid-lb",
+    ),
+    one(
+        "two balancers",
+        "servers",
+        *(*BALANCED, "--data-parallel-rank", "1", "--data-parallel-hybrid-lb"),
+        says="in 2 ways",
+    ),
+    one(
+        "a rank beyond the last",
+        "servers",
+        *(*BALANCED, "--data-parallel-rank", "2"),
+        says="0 to 1",
+    ),
+    one(
+        "no rank behind a balancer",
+        "servers",
+        *(*BALANCED, "--data-parallel-external-lb"),
+        says="which rank this server is",
+    ),
+    one(
+        "a rank that is two",
+        "servers",
+        *(*BALANCED, "--data-parallel-rank", "1", "--data-parallel-size-local", "2"),
+        says="is one rank",
     ),
 )

@@ -47,6 +47,7 @@ RULES = HostRules(
     # distributed/kv_transfer/kv_pool/kv_offload/native
     offloads_split_caches=True,
     offload_takes_one_group=True,
+    whole_steps_uncompiled=True,
     captures_shares=True,
     has_draft_options=True,
     windows_in_blocks=True,

@@ -54,6 +54,14 @@ class Arguments:
             {"compilation_config": {"cudagraph_mode": "MLA"}},
         ),
         ({"compilation_config": SimpleNamespace(cudagraph_mode=None)}, {}),
+        (
+            {
+                "compilation_config": SimpleNamespace(
+                    mode=0, cudagraph_capture_sizes=[8], max_cudagraph_capture_size=None
+                )
+            },
+            {"compilation_config": {"mode": 0, "cudagraph_capture_sizes": [8]}},
+        ),
         ({"load_format": object()}, {}),
     ],
 )

@@ -6,7 +6,8 @@ import json
 import pytest
 
 from mkv_ascend.adapters import installed
-from mkv_ascend.checks.variables import FLASHCOMM1, NZ_MODE, OPTION, with_variables
+from mkv_ascend.checks.graph_modes import graph_mode
+from mkv_ascend.checks.variables import FLASHCOMM1, NZ_MODE, OPTION, UNCOMPILED, with_variables
 from mkv_ascend.cli import main
 
 OF_0_30, OF_0_23 = (adapter.RULES for adapter in installed.adapters())
@@ -77,3 +78,12 @@ def test_check_reads_the_variable(models, monkeypatch, capsys):
     monkeypatch.setenv(FLASHCOMM1, "1")
     assert main(command) == 1
     assert OPTION in capsys.readouterr().err
+
+
+def test_a_model_that_torch_does_not_compile_has_no_graphs():
+    """vLLM takes the variable for mode 0, whatever mode was asked for."""
+    asked = {"model": "m", "compilation_config": {"mode": 3, "cudagraph_mode": "PIECEWISE"}}
+    found = with_variables(asked, {UNCOMPILED: "1"}, OF_0_23)
+    assert graph_mode(asked, OF_0_23) == "PIECEWISE"
+    assert graph_mode(found, OF_0_23) == "NONE"
+    assert with_variables(asked, {UNCOMPILED: "0"}, OF_0_23) == asked

@@ -258,7 +258,7 @@ class Assembly:
         }
 
     def _execution_mode(self) -> str:
-        if not self.proposer.runner._use_aclgraph():
+        if self.graphs is None and not self.proposer.runner._use_aclgraph():
             return "The draft runs eagerly."
         if self.why_eager:
             return (
