@@ -180,6 +180,8 @@ EMULATED = (
     "tests/emulated/platform/test_early_check.py",
     "tests/emulated/platform/test_failed_ranks.py"
     "::test_each_request_is_answered_or_fails_at_once[draft-v2]",
+    "tests/emulated/platform/test_front_check.py",
+    "tests/emulated/platform/test_graph_modes.py",
     "tests/emulated/platform/test_platform.py",
     "tests/emulated/platform/test_serve_arguments.py",
     SEAT,

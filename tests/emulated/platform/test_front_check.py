@@ -16,7 +16,7 @@ from tests.support.tiny_models import model_directory
 PROBE = Path(__file__).with_name("front_check_probe.py")
 HANG_SECONDS = 600
 OF_THE_HOST = {
-    "vLLM's own": (["--max-num-partial-prefills", "0"], "Concurrent Partial Prefill"),
+    "vLLM's own": (["--stream-interval", "0"], "greater than or equal to 1"),
     "vllm-ascend's own": (
         ["--additional-config", '{"enable_kv_nz": true}'],
         "only supported for mla",

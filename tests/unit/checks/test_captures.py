@@ -66,5 +66,7 @@ def test_a_step_that_nobody_told_may_end_before_the_largest_size():
     sizes = {"cudagraph_capture_sizes": [8, 2048, 8192]}
     assert codes({**sizes, "max_cudagraph_capture_size": 2048}) == []
     assert codes({**sizes, "max_cudagraph_capture_size": 64}) == ["capture-sizes"]
+    short = {"cudagraph_capture_sizes": [8, 64], "max_cudagraph_capture_size": 8}
+    assert codes(short) == ["capture-sizes"]
     told = {"max_num_batched_tokens": 8192}
     assert codes({**sizes, "max_cudagraph_capture_size": 2048}, **told) == ["capture-sizes"]
