@@ -44,8 +44,12 @@ def test_proposals_and_acceptance_are_the_references():
 
 
 def test_experts_of_a_draft_model_stay():
-    """It has half as many as the target, of another size."""
+    """It has half as many as the target, of another size. Graphs of its passes keep them, too."""
     result = assert_reference(
-        "qwen3_moe", "gpt_oss_draft", "draft_model", 3, VARIABLES, engine=ENGINE
+        *("qwen3_moe", "gpt_oss_draft", "draft_model", 3, VARIABLES),
+        engine=ENGINE,
+        graphs="FULL_DECODE_ONLY",
+        capture_sizes=(4, 8),
     )
     assert set(MOVED.findall(result.log)) == LAYERS
+    assert result.draft_replays > len(result.proposals) // 3

@@ -152,7 +152,7 @@ def why_not_captured(
     if enforce_eager:
         return "speculative_config says enforce_eager"
     in_step = draft.runs_in_step() and not (runs_along and draft.replays_in_step())
-    if in_step or runner.dynamic_eplb:
+    if in_step:
         return "its passes are one with those of other ranks"
     if draft.shares_sequences() and not proposer.draft_host.captures_shares:
         return SHARED_SEQUENCES
