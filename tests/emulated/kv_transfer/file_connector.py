@@ -139,13 +139,14 @@ class FileConnector(KVConnectorBase_V1, SupportsHMA):
     def _as_kept(self, key, blocks):
         """Blocks of a layer's part as this engine keeps them."""
         name, _, index = key.rpartition(".")
-        layers = self._vllm_config.compilation_config.static_forward_context
-        if not getattr(layers[name].impl, "fa_quant_layer", False):
+        layer = self._vllm_config.compilation_config.static_forward_context[name]
+        # Layers with recurrent states have no implementation of attention.
+        if not getattr(getattr(layer, "impl", None), "fa_quant_layer", False):
             return blocks
         latents = index == "0"
         rows = blocks.unflatten(1, (self._vllm_config.cache_config.block_size, -1))
         if latents:
-            rows = rows.float() * layers[name].quant_kscale.cpu()
+            rows = rows.float() * layer.quant_kscale.cpu()
             rows = rows.round().clamp(-128, 127).to(torch.int8)
         # The NZ form: 32 bytes of a row lie beside those of the next row.
         return rows.unflatten(2, (-1, 32 if latents else 16)).transpose(1, 2).flatten(1)

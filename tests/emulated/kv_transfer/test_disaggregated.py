@@ -22,11 +22,14 @@ from tests.support.pairs import scenario
 from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
 
+# What nodes that decode are run with: requests that are preempted go back to be read again, and
+# each request that comes begins as a verification of placeholders.
+SENT_BACK = {"additional_config": {"recompute_scheduler_enable": True}}
 # Drafts in several KV groups, on hidden states, and with the target's own kind of caches.
 PAIRS = [
-    pytest.param("gemma3", "gemma3_draft", "draft_model", id="draft_model"),
-    pytest.param("gpt_oss", "gpt_oss_eagle3", "eagle3", id="eagle3"),
-    pytest.param("deepseek_v3_mtp", "deepseek_v3_mtp", "mtp", id="mtp"),
+    pytest.param("gemma3", "gemma3_draft", "draft_model", {}, id="draft_model"),
+    pytest.param("gpt_oss", "gpt_oss_eagle3", "eagle3", {}, id="eagle3"),
+    pytest.param("deepseek_v3_mtp", "deepseek_v3_mtp", "mtp", SENT_BACK, id="mtp"),
 ]
 K = 3
 
@@ -50,9 +53,9 @@ def read_prompts(target, draft, method, folder, runner):
 
 
 @each_runner
-@pytest.mark.parametrize(("target", "draft", "method"), PAIRS)
+@pytest.mark.parametrize(("target", "draft", "method", "asked"), PAIRS)
 def test_what_another_engine_read_is_decoded_and_drafted_behind(
-    target, draft, method, runner, tmp_path
+    target, draft, method, asked, runner, tmp_path
 ):
     read_prompts(target, draft, method, tmp_path, runner)
     result = assert_reference(
@@ -61,6 +64,6 @@ def test_what_another_engine_read_is_decoded_and_drafted_behind(
         method,
         K,
         runner,
-        engine={"kv_transfer_config": transfer(tmp_path, "kv_consumer")},
+        engine={"kv_transfer_config": transfer(tmp_path, "kv_consumer"), **asked},
     )
     assert len(re.findall("got the caches of", result.log)) == len(result.tokens)
