@@ -102,12 +102,14 @@ class Needs:
                 made = need.builder.for_later_passes(template, later, rows)
                 for metadata, pass_metadata in zip(made, per_pass, strict=True):
                     pass_metadata[need.groups[0]] = metadata
-        return LaterMetadata(self, batch, later, per_pass)
+        return LaterMetadata(self, batch, later, rows, per_pass)
 
-    def rebuilt_in_graph(self, metadata: Metadata, batch: PassBatch) -> Metadata:
+    def rebuilt_in_graph(
+        self, metadata: Metadata, batch: PassBatch, rows: CosSinRows | None
+    ) -> Metadata:
         """``metadata`` of a pass, in which a graph has built what each replay must renew."""
         rebuilt = {
-            need.groups[0]: self.build(need, batch, None)
+            need.groups[0]: self.build(need, batch, rows)
             for need in self.distinct
             if need.builder.builds_in_graphs
         }
@@ -139,6 +141,7 @@ class LaterMetadata:
     needs: Needs
     batch: PassBatch
     later: LaterPasses
+    rows: CosSinRows | None
     per_pass: list[list[object]]
 
     def with_lengths(self, lengths: torch.Tensor) -> list[Metadata]:
@@ -166,7 +169,7 @@ class LaterMetadata:
                     assert lengths is not None, "it was asked whether any layer reads them"
                     known = lengths.tensor
                 batch = batch_of_later_pass(self.batch, self.later, index, known)
-                per_group[leader] = needs.build(need, batch, None)
+                per_group[leader] = needs.build(need, batch, self.rows)
                 continue
             if need.builder.reads_host_lengths:
                 assert lengths is not None, "it was asked whether any layer reads them"

@@ -200,7 +200,7 @@ class Refresh:
         # Replays come with other lengths than the capture, and the graph keeps numbers of the host.
         batch, longest = passes.batch, plan.sizes.max_model_len
         batch = replace(batch, length_bounds=torch.full_like(batch.length_bounds, longest))
-        first = needs.rebuilt_in_graph(passes.first, batch)
+        first = needs.rebuilt_in_graph(passes.first, batch, self.rows)
         rebuilt: list[Metadata | None] = []
         if passes.positions:
             later = plan.later_passes(passes.later_rows, batch.requests)
@@ -208,5 +208,5 @@ class Refresh:
             for index, metadata in enumerate(passes.later()):
                 assert metadata is not None, "so have those of later passes"
                 own = batch_of_later_pass(rows, later, index, None)
-                rebuilt.append(needs.rebuilt_in_graph(metadata, own))
+                rebuilt.append(needs.rebuilt_in_graph(metadata, own, self.rows))
         return replace(passes, first=first, later=lambda: rebuilt)

@@ -53,6 +53,12 @@ class Gathered:
     positions: Sequence[torch.Tensor]
     rows: torch.Tensor
 
+    def of_pass(self, index: int) -> int:
+        """The first row of a pass; a later one has as many rows as any other."""
+        if not index:
+            return 0
+        return self.positions[0].numel() + (index - 1) * self.positions[1].shape[1]
+
     def regather(self) -> None:
         self.rows.copy_(rotary(torch.cat([part.flatten() for part in self.positions])))
 
@@ -76,7 +82,7 @@ class FakeBuilder:
         return self.rotates, self.reads_host_lengths
 
     def cos_sin_rows(self, first: Any, later: Any) -> Gathered | None:
-        if not (self.rotates and self.shares):
+        if not self.rotates:
             return None
         parts = [part for part in (first, later) if part is not None]
         return Gathered(parts, rotary(torch.cat([part.flatten() for part in parts])))
@@ -88,7 +94,8 @@ class FakeBuilder:
         if not self.shares:
             assert bool((batch.length_bounds >= batch.lengths).all())
         if self.rotates:
-            own = rotary(batch.positions) if rows is None else rows.rows[: batch.rows]
+            first = rows.of_pass(batch.index)
+            own = rows.rows[first : first + batch.rows]
         lengths = batch.host_lengths.clone() if self.reads_host_lengths else batch.lengths
         starts, bounds, on_device = (
             batch.query_start_loc,
@@ -107,7 +114,7 @@ class FakeBuilder:
         for index, positions in enumerate(later.request_positions):
             own = None
             if self.rotates:
-                first = rows.positions[0].numel() + index * later.all_positions.shape[1]
+                first = rows.of_pass(index + 1)
                 own = rows.rows[first : first + len(positions)]
             lengths = built.lengths if self.reads_host_lengths else later.lengths[index]
             made.append(replace(built, rotary=own, lengths=lengths))
