@@ -48,9 +48,21 @@ def host_drafts(facts: ServeFacts) -> bool:
 
 def host_keeps_shares(facts: ServeFacts) -> bool:
     """Whether ranks share sequences in a way that vllm-ascend's own proposal alone lays out."""
-    prompts = facts.whole("prefill_context_parallel_size", 1) > 1
-    sparse = facts.draft is not None and (facts.draft.has_indexer or facts.draft.is_compressed)
-    return facts.context_parallel > 1 and (prompts or sparse)
+    if facts.context_parallel == 1:
+        return False
+    prompts, draft = facts.whole("prefill_context_parallel_size", 1) > 1, facts.draft
+    if prompts or draft is None:
+        return prompts
+    return draft.is_compressed or (draft.has_indexer and not _plans_indexer(facts))
+
+
+def _plans_indexer(facts: ServeFacts) -> bool:
+    """Whether our proposal lays out keys of a draft's indexer, of which each rank keeps all."""
+    planned = facts.rules is not None and facts.rules.captures_shares
+    split = bool(facts.ascend("enable_dsa_cp"))
+    heads = facts.speculation is not None and facts.speculation.method == "mtp"
+    sparse = facts.target.has_indexer and not facts.target.is_compressed
+    return planned and heads and sparse and not split
 
 
 def options_of_the_host(facts: ServeFacts) -> Iterator[Refusal]:

@@ -23,19 +23,19 @@ __all__ = ["CHECKS", "METHODS", "AskedOfV2", "is_judged_over_shares", "runner_of
 METHODS = ("draft_model", "eagle", "eagle3", "mtp", "dflash")
 """Methods of speculative decoding that our speculators serve in model runner V2."""
 
-DENSE_OVER_SHARES = ("draft_model", "eagle", "eagle3")
+DENSE_OVER_SHARES = ("draft_model", "eagle", "eagle3", "mtp")
 MLA_OVER_SHARES = ("draft_model", "mtp")
+SPARSE_OVER_SHARES = ("mtp",)
 """Methods whose drafts of such layers are judged where ranks share keys."""
-REPLICATED = (*DENSE_OVER_SHARES, "dflash")
+REPLICATED = ("draft_model", "eagle", "eagle3", "dflash")
 """Methods whose drafts are judged where each rank keeps all of their keys."""
-SPARSE = ("index_topk", "compress_ratios")
-"""What a configuration says of layers that choose some of the keys, or compress them."""
 WORDS = {
     "stages_in_turn": "pipeline stages without asynchronous scheduling",
     "prefill_context_parallel": "prefill context parallelism",
     "decode_context_parallel": (
-        "decode context parallelism, but for dense drafts (draft_model, eagle, eagle3, dflash) and "
-        "those of MLA (draft_model, mtp) beside targets of dense layers or MLA without windows,"
+        "decode context parallelism, but for drafts of dense layers (draft_model, eagle, eagle3, "
+        "mtp, dflash), of MLA (draft_model, mtp) and, for targets of sparse MLA, of sparse MLA "
+        "(mtp), beside targets without windows or recurrent states,"
     ),
     "eplb": (
         "--enable-eplb, but for drafts without experts and method mtp of DeepSeek-V3, GLM-4 and "
@@ -90,19 +90,29 @@ INSTEAD = {
 
 
 def is_judged_over_shares(
-    method: str, draft: Mapping[str, Any], target: Mapping[str, Any], *, replicated: bool
+    method: str,
+    draft: Mapping[str, Any],
+    target: Mapping[str, Any],
+    *,
+    replicated: bool,
+    splits_rows: bool,
 ) -> bool:
     """Whether tests judge such a draft on V2 where ranks share the keys of each sequence.
 
     Args:
         draft, target: configurations of the language models, without recurrent layers.
         replicated: whether each rank keeps all keys of the draft.
+        splits_rows: whether ranks split rows of sparse attention, too (``enable_dsa_cp``).
     """
-    unlike = any(text.get(name) for text in (draft, target) for name in SPARSE)
+    compressed = any(text.get("compress_ratios") for text in (draft, target))
+    if compressed or has_windows(target):
+        return False
+    if draft.get("index_topk") is not None:
+        # vllm-ascend gives the indexer of a draft room for all keys if the target has one, too.
+        return method in SPARSE_OVER_SHARES and "index_topk" in target and not splits_rows
     latent = draft.get("kv_lora_rank") is not None
     dense = REPLICATED if replicated else DENSE_OVER_SHARES
-    judged = method in (MLA_OVER_SHARES if latent else dense)
-    return judged and not (unlike or has_windows(target))
+    return method in (MLA_OVER_SHARES if latent else dense)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +176,11 @@ def drafts_on_v2(facts: ServeFacts) -> Iterator[Refusal]:
             target.recurrent is None
             and draft.recurrent is None
             and is_judged_over_shares(
-                speculation.method, draft.text, target.text, replicated=is_replicated(facts)
+                speculation.method,
+                draft.text,
+                target.text,
+                replicated=is_replicated(facts),
+                splits_rows=bool(facts.ascend("enable_dsa_cp")),
             )
         ),
         eplb=bool(facts.engine.get("enable_eplb"))

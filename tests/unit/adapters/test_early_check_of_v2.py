@@ -25,6 +25,7 @@ def config(
     copies=0,
     shares=False,
     split=0,
+    split_rows=False,
     ahead=True,
     counts=None,
     graphs=CUDAGraphMode.FULL_DECODE_ONLY,
@@ -61,7 +62,10 @@ def config(
             eplb_config=SimpleNamespace(num_redundant_experts=copies),
             use_sequence_parallel_moe=shares,
         ),
-        additional_config={"finegrained_tp_config": {"lmhead_tensor_parallel_size": split}},
+        additional_config={
+            "finegrained_tp_config": {"lmhead_tensor_parallel_size": split},
+            "enable_dsa_cp": split_rows,
+        },
         model_config=SimpleNamespace(**{**model, **(target or {})}),
         scheduler_config=SimpleNamespace(async_scheduling=ahead),
         compilation_config=SimpleNamespace(cudagraph_mode=graphs),
@@ -84,9 +88,13 @@ SPARSE = {"use_mla": True, "hf_text_config": SimpleNamespace(model_type="x", ind
 COMPRESSED = SimpleNamespace(compress_ratios=[0, 4, 128])
 
 
-MLA, WINDOWS, INDEXED = (
+MLA, WINDOWS = (
     {"hf_text_config": text(model_type="x", **{name: 64})}
-    for name in ("kv_lora_rank", "sliding_window", "index_topk")
+    for name in ("kv_lora_rank", "sliding_window")
+)
+INDEXED, WIDE_COMPRESSED = (
+    {"hf_text_config": text(model_type="x", kv_lora_rank=64, index_topk=64, **more)}
+    for more in ({}, {"compress_ratios": [0, 4]})
 )
 
 EXPERTS = {"hf_text_config": text(model_type="x", n_routed_experts=8)}
@@ -97,12 +105,21 @@ EXPERTS_OF_DEEPSEEK = {"hf_text_config": text(model_type="deepseek_v3", n_routed
     ("given", "named"),
     [
         ({"pp": 2, "ahead": False}, "pipeline stages without asynchronous scheduling"),
-        ({"cp": 2, "method": "mtp"}, "decode context parallelism, but for dense drafts"),
-        ({"cp": 2, "method": "eagle", "draft": MLA}, "decode context parallelism"),
+        (
+            {"cp": 2, "method": "eagle", "draft": MLA},
+            "decode context parallelism, but for drafts of dense layers",
+        ),
         ({"cp": 2, "method": "eagle3", "draft": MLA}, "decode context parallelism"),
         ({"cp": 2, "method": "mtp", "draft": WINDOWS}, "decode context parallelism"),
         ({"cp": 2, "target": WINDOWS}, "decode context parallelism"),
-        ({"cp": 2, "target": INDEXED}, "decode context parallelism"),
+        ({"cp": 2, "target": WIDE_COMPRESSED}, "decode context parallelism"),
+        ({"cp": 2, "draft": INDEXED, "target": INDEXED}, "decode context parallelism"),
+        ({"cp": 2, "method": "mtp", "draft": INDEXED, "target": MLA}, "decode context parallelism"),
+        (
+            {"cp": 2, "method": "mtp", "draft": INDEXED, "target": INDEXED, "split_rows": True},
+            "decode context parallelism",
+        ),
+        ({"cp": 2, "method": "eagle3", "draft": INDEXED, "target": INDEXED}, "decode context"),
         ({"cp": 2, "target": {"is_hybrid": True}}, "decode context parallelism"),
         ({"shares": True}, "sequence parallelism"),
         ({"split": 2}, "lmhead_tensor_parallel_size"),
@@ -174,6 +191,10 @@ def test_prefill_context_parallelism_is_refused_without_naming_v1_which_lacks_it
         {"counts": COUNTS, "target": {"use_mla": True, "hf_text_config": COMPRESSED}},
         {"cp": 2, "draft": MLA},
         {"cp": 2, "method": "mtp", "draft": MLA, "target": MLA},
+        {"cp": 2, "method": "mtp"},
+        {"cp": 2, "target": INDEXED},
+        {"cp": 2, "target": INDEXED, "split_rows": True},
+        {"cp": 2, "method": "mtp", "draft": INDEXED, "target": INDEXED},
         {"cp": 2, "method": "eagle3", "target": MLA},
         {"cp": 2, "draft": WINDOWS},
         {"cp": 2, "method": "dflash", "parallel_drafting": True},

@@ -27,9 +27,8 @@ from mkv_ascend.adapters.common.drafting.families import (
 )
 from mkv_ascend.adapters.common.drafting.flash_attention_3_sharing import FlashAttention3Sharing
 from mkv_ascend.adapters.common.drafting.host import DraftHost
-from mkv_ascend.adapters.common.drafting.layer_groups import find_groups
+from mkv_ascend.adapters.common.drafting.layer_groups import find_groups, ranks_of_slots
 from mkv_ascend.adapters.common.drafting.sharing import GroupBuilder, Sharing
-from mkv_ascend.adapters.common.kv_cache.replicated_specs import ranks_of_layer
 from mkv_ascend.adapters.common.target_graphs import have_readers
 from mkv_ascend.drafting.attention_strategy import AttentionStrategy
 from mkv_ascend.drafting.counts import Eager
@@ -103,7 +102,7 @@ class Assembly:
         kv_cache_groups = kv_cache_config.kv_cache_groups
         layers = self.layers()
         attention = self.family.attention_layers(layers, self.specs(layers))
-        ranks = max(ranks_of_layer(layer) for layer in attention.values())
+        ranks = ranks_of_slots(proposer.vllm_config, attention)
         block_sizes = [size * ranks for size in tables.block_sizes]
         causal = self.family.causal_layers(proposer)
         groups = find_groups(attention, kv_cache_groups, block_sizes, causal)

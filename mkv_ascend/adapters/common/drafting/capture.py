@@ -161,7 +161,7 @@ def why_not_captured(
     for group, attention_group, builder in groups:
         with set_current_vllm_config(proposer.vllm_config):  # some backends ask it
             implementation = attention_group.backend.get_impl_cls()
-        if implementation is None and builder.shares:
+        if implementation is None and (builder.shares or builder.builds_in_graphs):
             continue  # a cache without attention of its own, that of an indexer
         adapter = None if implementation is None else capture_adapter(implementation)
         if adapter is None:

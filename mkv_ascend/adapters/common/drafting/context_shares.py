@@ -22,6 +22,22 @@ def is_sparse(model: Any) -> bool:
     return any(getattr(model, option, None) for option in SPARSE_OPTIONS)
 
 
+def keeps_all_indexer_keys(config: VllmConfig) -> bool:
+    """Whether ranks share the latents of a head's sparse MLA (``mtp``), not its indexer's keys.
+
+    Its plan has slots of whole sequences then. vllm-ascend gives the indexer of a draft room for
+    all keys if the target has one, too. DeepSeek-V4's layers, which compress keys, are others.
+    """
+    parallel, draft = config.parallel_config, config.speculative_config.draft_model_config
+    texts = draft.hf_text_config, config.model_config.hf_text_config
+    return (
+        parallel.decode_context_parallel_size > 1
+        and config.speculative_config.method == "mtp"
+        and all(getattr(text, "index_topk", None) for text in texts)
+        and not any(getattr(text, "compress_ratios", None) for text in texts)
+    )
+
+
 def is_replicated(config: VllmConfig) -> bool:
     """Whether each rank keeps all keys of the draft, where ranks share those of the target.
 
@@ -58,8 +74,10 @@ def plans_shares(config: VllmConfig) -> bool:
 
 def shares_of(runner: Any) -> ContextShares | None:
     """See ``DraftHost``."""
-    parallel = runner.vllm_config.parallel_config
-    if parallel.decode_context_parallel_size == 1 or is_replicated(runner.vllm_config):
+    config, parallel = runner.vllm_config, runner.vllm_config.parallel_config
+    if parallel.decode_context_parallel_size == 1 or is_replicated(config):
+        return None
+    if keeps_all_indexer_keys(config):
         return None
     interleave = parallel.cp_kv_cache_interleave_size
     return ContextShares(runner.dcp_size, runner.dcp_rank, interleave)

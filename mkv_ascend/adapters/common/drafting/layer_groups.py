@@ -9,11 +9,26 @@ they see of a block) may share one.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vllm.v1.kv_cache_interface import MambaSpec, UniformTypeKVCacheSpecs
 
+from mkv_ascend.adapters.common.drafting.context_shares import keeps_all_indexer_keys
+from mkv_ascend.adapters.common.kv_cache.replicated_specs import ranks_of_layer
 from mkv_ascend.drafting.groups import DraftGroup, DraftGroups
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+
+def ranks_of_slots(config: VllmConfig, layers: Mapping[str, Any]) -> int:
+    """How many ranks' blocks of one id the slots of a draft's plan count as one block.
+
+    Where ranks share all that the draft caches, ``ContextShares`` knows it.
+    """
+    if keeps_all_indexer_keys(config):
+        return int(config.parallel_config.decode_context_parallel_size)
+    return max(ranks_of_layer(layer) for layer in layers.values())
 
 
 def find_groups(

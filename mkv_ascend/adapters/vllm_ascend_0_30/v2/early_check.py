@@ -40,6 +40,7 @@ def why_not_served(config: VllmConfig) -> str | None:
                 draft.hf_text_config.to_dict(),
                 target.hf_text_config.to_dict(),
                 replicated=is_replicated(config),
+                splits_rows=bool((config.additional_config or {}).get("enable_dsa_cp")),
             )
         ),
         # The draft's own configuration is checked as well: there it stands in the target's place.

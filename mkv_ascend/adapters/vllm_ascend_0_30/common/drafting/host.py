@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from vllm.model_executor.models.deepseek_mtp import DeepSeekMultiTokenPredictorLayer
+from vllm_ascend.ascend_config import get_ascend_config
 from vllm_ascend.attention.indexer import AscendSFAIndexerMetadataBuilder
 from vllm_ascend.attention.sfa_v1 import AscendSFAMetadataBuilder
 from vllm_ascend.spec_decode.dflash2_proposer import is_dflash2_draft
@@ -17,6 +18,7 @@ from vllm_ascend.utils import lmhead_tp_enable
 
 from mkv_ascend.adapters.common.drafting.capture_adapters import CapturedGraphParams
 from mkv_ascend.adapters.common.drafting.context_shares import (
+    keeps_all_indexer_keys,
     plans_dspark,
     plans_shares,
     shares_of,
@@ -102,8 +104,13 @@ class Host:
         return False
 
     def plans_shares(self, config: VllmConfig) -> bool:
-        """See ``DraftHost``."""
-        return plans_shares(config)
+        """See ``DraftHost``; no sparse MLA whose rows ranks split, or whose slots are sorted."""
+        if plans_shares(config):
+            return True
+        options = get_ascend_config()
+        other = options.enable_dsa_cp or options.c8_reshape_optim_enabled
+        alone = config.parallel_config.prefill_context_parallel_size == 1
+        return alone and keeps_all_indexer_keys(config) and not other
 
     def shares_of(self, runner: Any) -> ContextShares | None:
         """See ``DraftHost``."""

@@ -15,12 +15,25 @@ from typing import Any
 import torch
 from vllm_ascend.attention.context_parallel.attention_cp import AscendAttentionDCPMetadataBuilder
 from vllm_ascend.attention.context_parallel.mla_cp import AscendMlaDCPMetadataBuilder
+from vllm_ascend.attention.context_parallel.sfa_cp import AscendSFADCPMetadataBuilder
+from vllm_ascend.attention.indexer import AscendSFAIndexerMetadataBuilder
 
 from mkv_ascend.adapters.common.drafting.context_shares import shares_of_builder
 from mkv_ascend.adapters.common.drafting.sharing import GatheredRows, MLASharing, Sharing
+from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.sparse_shares import (
+    IndexerOfShares,
+    SparseOfShares,
+)
 from mkv_ascend.drafting.context_shares import ContextShares
 from mkv_ascend.drafting.copying import shallow_copy
 from mkv_ascend.drafting.draft import HostLengths, LaterPasses
+
+OF_SHARES = (
+    AscendAttentionDCPMetadataBuilder,
+    AscendMlaDCPMetadataBuilder,
+    AscendSFADCPMetadataBuilder,
+)
+"""Builders over a rank's share of each sequence."""
 
 
 class OfShares(Sharing):
@@ -117,10 +130,13 @@ class MLAOfShares(OfShares, MLASharing):
 
 def sharing_of_shares(builder: Any) -> dict[type[Any], Sharing]:
     """Builder class -> how its metadata is made, if this builder is one under such parallelism."""
-    if not isinstance(builder, (AscendAttentionDCPMetadataBuilder, AscendMlaDCPMetadataBuilder)):
+    if isinstance(builder, AscendSFAIndexerMetadataBuilder):
+        return {type(builder): IndexerOfShares()} if builder.use_dcp else {}
+    if not isinstance(builder, OF_SHARES):
         return {}
     shares = shares_of_builder(builder)
     return {
         AscendAttentionDCPMetadataBuilder: DenseOfShares(shares),
         AscendMlaDCPMetadataBuilder: MLAOfShares(shares),
+        AscendSFADCPMetadataBuilder: SparseOfShares(shares),
     }

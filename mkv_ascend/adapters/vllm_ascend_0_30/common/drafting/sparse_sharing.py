@@ -28,7 +28,7 @@ class IndexerSharing(SparseMLASharing):
 
     def serves(self, builder: Any) -> bool:
         """No if the builder splits rows over ranks or sorts slots, by launches of its own."""
-        split = builder.use_dcp or builder.use_pcp or builder.use_dsa_cp
+        split = builder.use_pcp or builder.use_dsa_cp
         return not (split or get_ascend_config().c8_reshape_optim_enabled)
 
     def cos_sin_rows(
