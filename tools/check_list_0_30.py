@@ -135,6 +135,7 @@ EMULATED = (
     f"{V2_SHARES}::test_a_dense_draft_for_mla[graphs]",
     f"{V2_SHARES}::test_a_head_of_mla_behind_prefix_hits[default]",
     f"{V2_SHARES}::test_letters_that_a_head_of_mla_drafts_need_every_key",
+    f"{V2_SHARES}::test_a_head_of_sparse_mla_behind_prefix_hits",
     f"{V2_SHARES}::test_dense_heads_behind_prefix_hits"
     "[eagle3-deepseek_v2_target-deepseek_v2_one_key_eagle3-graphs]",
     f"{V2_SHARES}::test_a_draft_of_mla[llama_one_key_head-graphs]",

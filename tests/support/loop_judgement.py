@@ -34,6 +34,7 @@ WITH_STATES = {"max_num_seqs": 2, "num_gpu_blocks_override": 36}
 # The MTP checkpoints hold these targets' weights; transformers has no MTP layers.
 REFERENCE_OF = {
     "deepseek_v3_mtp": "deepseek_v2_target",
+    "deepseek_v32_mtp": "deepseek_v32_target",
     "glm4_moe_wide_mtp": "glm4_moe_wide",
     "qwen3_next_mtp": "qwen3_next",
 }

@@ -20,6 +20,7 @@ from tests.support.tiny_models import model_directory
 RANKS = {"tensor_parallel_size": 2, "decode_context_parallel_size": 2}
 ONE_KEY_HEAD = "llama_one_key_head"
 WITH_MTP = "deepseek_v3_mtp"
+WITH_SPARSE_MTP = "deepseek_v32_mtp"
 LENGTHS = [5, 60, 127, 128, 130, 200, 256, 259]
 """Up to, at and beyond the end of a block, and of all ranks' blocks with one id."""
 IN_GRAPHS: dict[str, Any] = {"graphs": "FULL_DECODE_ONLY", "capture_sizes": (4, 12, 24)}
@@ -32,10 +33,10 @@ def judged(case: engine.Scenario, result: engine.Result) -> None:
     assert_drafts_are_the_drafts_own(case, result)
 
 
-def of_a_head(**fields: Any) -> tuple[engine.Scenario, engine.Result]:
+def of_a_head(model: str = WITH_MTP, **fields: Any) -> tuple[engine.Scenario, engine.Result]:
     """Run an MLA target with its own MTP layer."""
-    values = {"prompts": prompts_of(WITH_MTP, [5, 130, 261]), "speculative": {"method": "mtp"}}
-    case = scenario(WITH_MTP, WITH_MTP, **{**values, **fields})
+    values = {"prompts": prompts_of(model, [5, 130, 261]), "speculative": {"method": "mtp"}}
+    case = scenario(model, model, **{**values, **fields})
     return case, engine.run(case)
 
 
@@ -44,7 +45,7 @@ def judged_on_decks(**fields: Any) -> engine.Result:
     decks = prompts.deck_prompts(6)
     ids = [reference.token_ids(model_directory(WITH_MTP), text) for text in decks]
     case, result = of_a_head(prompts=ids, max_tokens=14, **fields)
-    assert _judged_by_mtp(case, result) > 90
+    assert _judged_by_mtp(case, result, WITH_MTP) > 90
     return result
 
 
@@ -64,16 +65,18 @@ def judged_as_a_head(result: engine.Result, *names: str) -> int:
     return report.checked
 
 
-def judged_with_mtp(case: engine.Scenario, result: engine.Result) -> None:
+def judged_with_mtp(case: engine.Scenario, result: engine.Result, model: str = WITH_MTP) -> None:
     """Every token is the target's, and every draft token that of its MTP layer."""
-    assert _judged_by_mtp(case, result) > 60
+    assert _judged_by_mtp(case, result, model) > 60
     assert result.mean_acceptance_length > 2
 
 
-def _judged_by_mtp(case: engine.Scenario, result: engine.Result) -> int:
-    source = model_directory(REFERENCE_OF[WITH_MTP])
-    assert_greedy(source, case.prompts * case.repeats, result.tokens, case.max_tokens)
-    return judged_of_three(result)
+def _judged_by_mtp(case: engine.Scenario, result: engine.Result, model: str) -> int:
+    source = REFERENCE_OF[model]
+    assert_greedy(
+        model_directory(source), case.prompts * case.repeats, result.tokens, case.max_tokens
+    )
+    return judged_of_three(result, model, source)
 
 
 def judged_of_three(result: engine.Result, *names: str) -> int:

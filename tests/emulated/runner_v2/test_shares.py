@@ -21,6 +21,7 @@ from tests.support.shares import (
     LENGTHS,
     ONE_KEY_HEAD,
     RANKS,
+    WITH_SPARSE_MTP,
     judged,
     judged_of_three,
     judged_on_decks,
@@ -70,6 +71,21 @@ def test_a_head_of_mla_behind_prefix_hits(graphs):
 def test_letters_that_a_head_of_mla_drafts_need_every_key():
     result = judged_on_decks(environment=RUNNER_V2, engine=ASYNCHRONOUS, **IN_GRAPHS)
     assert result.draft_replays > 5
+
+
+def test_a_head_of_sparse_mla_behind_prefix_hits():
+    """The layer of DeepSeek-V3.2: of its indexer each rank keeps all keys."""
+    case, result = of_a_head(
+        WITH_SPARSE_MTP,
+        environment=RUNNER_V2,
+        max_tokens=14,
+        repeats=2,
+        engine=ASYNCHRONOUS,
+        **IN_GRAPHS,
+    )
+    judged_with_mtp(case, result, WITH_SPARSE_MTP)
+    assert result.draft_replays > 5
+    assert max(result.cached_tokens) == 256, "a block of 128 keys on each of two ranks"
 
 
 @pytest.mark.parametrize("graphs", GRAPHS[:2])

@@ -282,7 +282,6 @@ FOR_THE_MATRIX = (
     "deepseek_v32_dflash",
     "deepseek_v32_dspark",
     "deepseek_v32_eagle3",
-    "deepseek_v32_mtp",
     "ernie4_5_moe",
     "ernie4_5_moe_eagle3",
     "ernie4_5_moe_mtp",
