@@ -205,6 +205,7 @@ PASSES = record(
         "attn_mask",
         "attn_metadata",
         "attn_state",
+        "block_table",
         "block_table_tensor",
         "capturing",
         "causal",
