@@ -198,12 +198,7 @@ def _forward_core(
     a: torch.Tensor,
     core_attn_out: torch.Tensor,
 ) -> None:
-    from vllm.forward_context import get_forward_context
-
-    metadata = get_forward_context().attn_metadata
-    rows: PaddedVerifyRows | None = None
-    if isinstance(metadata, dict):
-        rows = getattr(metadata[layer.prefix], ROWS, None)
+    rows = padded_rows_of(layer)
     if rows is None:
         original(layer, mixed_qkv, b, a, core_attn_out)
         return
@@ -211,3 +206,14 @@ def _forward_core(
     inputs = (part.index_select(0, rows.source) for part in (mixed_qkv, b, a))
     original(layer, *inputs, longer)
     core_attn_out[: len(rows.kept)] = longer.index_select(0, rows.kept)
+
+
+def padded_rows_of(layer: Any) -> PaddedVerifyRows | None:
+    """How rows of the running step are padded for this layer; None if none is."""
+    from vllm.forward_context import get_forward_context
+
+    metadata = get_forward_context().attn_metadata
+    if not isinstance(metadata, dict):
+        return None
+    rows: PaddedVerifyRows | None = getattr(metadata[layer.prefix], ROWS, None)
+    return rows
