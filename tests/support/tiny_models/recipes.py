@@ -311,8 +311,6 @@ FOR_THE_MATRIX = (
     "minimax_m2_eagle3",
     "nemotron_h",
     "nemotron_h_mtp",
-    "openpangu",
-    "openpangu_mtp",
     "qwen3",
     "qwen3_5_dflash",
     "qwen3_5_dspark",
