@@ -194,6 +194,8 @@ EMULATED = (
     "[reversed]",
     "tests/emulated/platform/test_serve.py"
     "::test_a_server_gives_the_targets_own_tokens_and_reports_acceptance",
+    f"{STATES}::test_states_where_the_longest_context_ends[kda-v1]",
+    f"{STATES}::test_states_where_the_longest_context_ends[kda-v2]",
     f"{STATES}::test_states_after_preemption_and_looked_up_drafts",
     f"{STATES}::test_steps_of_less_than_a_block[v2-limits0]",
     f"{STATES}::test_steps_of_less_than_a_block_are_refused",
