@@ -10,12 +10,12 @@ import argparse
 import dataclasses
 import inspect
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mkv_ascend.adapters.host_probe import vllm_parser
 from mkv_ascend.adapters.installed import rules
-from mkv_ascend.commands.serve_arguments import options_file
+from mkv_ascend.commands.serve_arguments import FIRST_RELEASE, options_file, options_of
 
 __all__ = ["described_options", "text_of", "vllm_parser"]
 
@@ -122,11 +122,21 @@ def _result(read: Any, text: str) -> Any:
         return error
 
 
-def text_of(options: Iterable[dict[str, Any]]) -> str:
-    """The file: one option a line."""
+def text_of(options: Iterable[dict[str, Any]], release: str) -> str:
+    """The file of a release: one option a line; of a later one those that differ."""
+    if release != FIRST_RELEASE:
+        options = _differing([*options])
     return "[\n" + ",\n".join(json.dumps(option) for option in options) + "\n]\n"
 
 
+def _differing(options: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Options that are not as in the first release, and the names of those that are gone."""
+    first, names = options_of(FIRST_RELEASE), {option["name"] for option in options}
+    gone = [{"name": option["name"]} for option in first if option["name"] not in names]
+    return [*(option for option in options if option not in first), *gone]
+
+
 if __name__ == "__main__":
-    text = text_of(described_options(vllm_parser()))
-    options_file(rules().vllm).write_text(text, encoding="utf-8")
+    release = rules().vllm
+    text = text_of(described_options(vllm_parser()), release)
+    options_file(release).write_text(text, encoding="utf-8")

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading the arguments of ``vllm serve`` without vLLM, whose import alone takes 12 s.
 
-``serve_options_0.23.json`` and its like list the options of a release of vLLM: spellings, name,
-form of the value, and fields of an object. ``tools/serve_options.py`` writes them from vLLM's own
-parser, and tests/emulated/platform/test_serve_arguments.py compares both on the same commands.
+``serve_options_0.23.json`` lists the options of the first release of vLLM: spellings, name, form of
+the value, and fields of an object. Its like of a later one lists those that differ, and the names
+of those that are gone. ``tools/serve_options.py`` writes them from vLLM's own parser, and
+tests/emulated/platform/test_serve_arguments.py compares both on the same commands.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from mkv_ascend.commands.argument_types import json_object, json_value
 BARE_NUMBER = re.compile(r"\b\d+(?:\.\d+)?[kKmMgGtT]\b")
 QUOTED = re.compile(r'("(?:[^"\\]|\\.)*")')
 
+FIRST_RELEASE = "0.23"
+"""All of its options are in its file."""
 MULTIPLIERS = {
     **{letter: 1000 ** (place + 1) for place, letter in enumerate("kmgt")},
     **{letter: 1024 ** (place + 1) for place, letter in enumerate("KMGT")},
@@ -43,6 +46,20 @@ class _Parser(argparse.ArgumentParser):
 def options_file(release: str) -> Path:
     """The file of the options of a release of vLLM, such as 0.23."""
     return Path(__file__).with_name(f"serve_options_{release}.json")
+
+
+def options_of(release: str) -> list[dict[str, Any]]:
+    """The options of a release of vLLM, such as 0.23."""
+    options = {option["name"]: option for option in _read(FIRST_RELEASE)}
+    if release == FIRST_RELEASE:
+        return [*options.values()]
+    options |= {option["name"]: option for option in _read(release)}
+    return [option for option in options.values() if "form" in option]
+
+
+def _read(release: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(options_file(release).read_text(encoding="utf-8"))
+    return found
 
 
 def read_command(words: Sequence[str], release: str) -> dict[str, Any]:
@@ -271,7 +288,7 @@ def _parser(release: str) -> argparse.ArgumentParser:
     """Reads what vLLM's parser reads; what is not given is not in the result."""
     parser = _Parser(prog="vllm serve", add_help=False, argument_default=argparse.SUPPRESS)
     parser.add_argument("model_tag", nargs="?")
-    for option in json.loads(options_file(release).read_text(encoding="utf-8")):
+    for option in options_of(release):
         _add(parser, option)
     return parser
 

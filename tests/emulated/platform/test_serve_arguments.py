@@ -11,15 +11,16 @@ from vllm.entrypoints.cli.serve import ServeSubcommand
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from mkv_ascend.adapters.installed import rules
-from mkv_ascend.commands.serve_arguments import CommandError, options_file, read_command
+from mkv_ascend.commands.serve_arguments import (
+    CommandError,
+    options_file,
+    options_of,
+    read_command,
+)
 
 RELEASE = rules().vllm
 DRAFT = '{"model": "d", "num_speculative_tokens": 3}'
-OBJECTS = {
-    option["name"]
-    for option in json.loads(options_file(RELEASE).read_text())
-    if (option["form"] == "object")
-}
+OBJECTS = {option["name"] for option in options_of(RELEASE) if (option["form"] == "object")}
 
 COMMANDS = [
     "m",
@@ -138,4 +139,10 @@ def test_dashes_in_fields_of_a_draft_are_read_where_vllm_reads_them():
 
 
 def test_the_table_is_that_of_the_installed_vllm():
-    assert text_of(described_options(vllm_parser())) == options_file(RELEASE).read_text()
+    described = described_options(vllm_parser())
+    assert text_of(described, RELEASE) == options_file(RELEASE).read_text()
+
+    def by_name(options):
+        return sorted(options, key=lambda option: option["name"])
+
+    assert by_name(options_of(RELEASE)) == by_name(described)
