@@ -10,7 +10,7 @@ import ast
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,20 +56,40 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def records(files: Iterable[Path]) -> list[Placed]:
-    """Every record that stands in these files.
+    """Every record that stands in these files, with the targets that these files add to it.
 
     Raises:
         ValueError: an argument of a record is no literal.
     """
+    read = [path for path in files if path.name != "patching.py"]
+    added: dict[str, tuple[str, ...]] = {}
+    for path in read:
+        for patched, target in _of_one_host(path):
+            added[patched] = (*added.get(patched, ()), target)
     found = []
-    for path in files:
-        if path.name == "patching.py":
-            continue
-        texts = constants(tree_of(path))
+    for path in read:
+        texts, names = constants(tree_of(path)), _names_of_patches(path)
         for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("patch", "record"):
-                found.append(Placed(_record(node, texts, path), path))
+                made = _record(node, texts, path)
+                if more := added.get(names.get(node, "")):
+                    made = replace(made, target=(*made.targets, *more))
+                found.append(Placed(made, path))
     return found
+
+
+def _names_of_patches(path: Path) -> dict[ast.expr, str]:
+    """Decorators of functions in a file -> names of the functions, by which patches are known."""
+    functions = (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.FunctionDef))
+    return {decorator: made.name for made in functions for decorator in made.decorator_list}
+
+
+def _of_one_host(path: Path) -> Iterator[tuple[str, str]]:
+    """Names of patches, and targets that ``Patch.on_one_host`` adds to them in a file."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".on_one_host"):
+            _, patched, _ = f".{ast.unparse(node.func)}".rsplit(".", 2)
+            yield patched, str(ast.literal_eval(node.keywords[0].value))
 
 
 def _record(call: ast.Call, texts: Mapping[str, str], path: Path) -> Record:

@@ -20,7 +20,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -115,6 +115,15 @@ class Patch:
             return function
 
         return keep
+
+    def on_one_host(self, *, target: str) -> Callable[[Function], Function]:
+        """Decorate a function of this patch for a target that one host alone has.
+
+        It stands in that host's adapter, and the record has it there.
+        """
+        if target not in self.record.targets:
+            self.record = replace(self.record, target=(*self.record.targets, target))
+        return self.also(target=target)
 
     def apply(self) -> None:
         """Put the functions in place of the targets. Idempotent.

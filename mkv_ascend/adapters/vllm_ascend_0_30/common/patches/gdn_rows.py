@@ -12,24 +12,12 @@ from typing import Any
 import torch
 
 from mkv_ascend.adapters.common.patches import gdn_rows
-from mkv_ascend.adapters.patching import patch
 
 
-@patch(
-    name="rows of Kimi delta attention",
-    target="vllm_ascend.ops.kimi_kda:AscendKimiK3DeltaAttention._forward",
-    reads=(
-        "vllm_ascend.ops.kimi_kda:AscendKimiK3DeltaAttention.forward",
-        "vllm.models.kimi_k3.nvidia.kda:KimiK3DeltaAttention.forward",
-    ),
-    why="A step in which some requests verify fewer than K drafts has metadata of padded rows (see "
-    "'states go on from what was accepted'). The layer indexes its inputs by it, which have no "
-    "such rows: the engine ends.",
-    until="vllm-ascend looks columns of states up by row",
-    test="tests/emulated/recurrent/test_gated_delta_nets.py"
-    "::test_states_where_the_longest_context_ends",
+@gdn_rows.build_of_padded_rows.on_one_host(
+    target="vllm_ascend.ops.kimi_kda:AscendKimiK3DeltaAttention._forward"
 )
-def compute_padded_rows(
+def _of_kimi_delta_attention(
     original: Callable[..., None],
     layer: Any,
     mixed_qkv: torch.Tensor,
@@ -63,4 +51,3 @@ def install() -> None:
     if get_current_hardware_profile().supports(HardwareCapability.GDN_COMPATIBILITY):
         return  # the 310P has a builder and layers of its own
     gdn_rows.apply()
-    compute_padded_rows.apply()
