@@ -79,10 +79,12 @@ def _serving(row: Mapping[str, Any], calibration: Calibration) -> Serving:
 
 
 def _drafting(row: Mapping[str, Any]) -> Drafting:
+    ahead = row.get("drafted_ahead", row["ahead"])
     if "draft" not in row:
-        return Drafting()
+        return Drafting(ahead=ahead)
     models = _model(row["target"]), _model(row["draft"])
-    return Drafting(draft_work(row["method"], *models, row["ranks"]), first_tokens=2)
+    work = draft_work(row["method"], *models, row["ranks"])
+    return Drafting(work, first_tokens=2, ahead=ahead)
 
 
 def _steps(row: Mapping[str, Any]) -> Iterator[tuple[int, float, float]]:
@@ -150,12 +152,27 @@ def _signs(found: Sequence[Figure]) -> list[tuple[Figure, float, float]]:
     ]
 
 
+def predicted_by_others(calibration: Calibration) -> list[tuple[str, float, float]]:
+    """Of pairs that nobody measured on an NPU: name, speed-up here, and speed-up there.
+
+    Only whether it is a gain is compared.
+    """
+    found = []
+    for row in PUBLISHED["signs"]:
+        serving, drafting = _serving(row, calibration), _drafting(row)
+        step = predict(serving, drafting, row["requests"], row["tokens"], row["length"])
+        found.append((row["name"], step.speed_up, row["speed_up"]))
+    return found
+
+
 def summary(found: Sequence[Figure]) -> dict[str, Any]:
     """Errors of the figures that never calibrated, beside the goals."""
     unused = judged(found)
     errors = [figure.error for figure in unused]
     signs = _signs(unused)
-    wrong = [figure.name for figure, ours, theirs in signs if (ours > 1) != (theirs > 1)]
+    gains = [(figure.name, ours, theirs) for figure, ours, theirs in signs]
+    gains += predicted_by_others(read_calibration())
+    wrong = [name for name, ours, theirs in gains if (ours > 1) != (theirs > 1)]
     of_gains = [abs(ours / theirs - 1) for _, ours, theirs in signs]
     mean, worst = sum(errors) / len(errors), max(errors)
     return {
@@ -220,6 +237,13 @@ def page(found: Sequence[Figure]) -> list[str]:
         f"- Speed-ups that were never used: {gains['figures']}; mean error {gains['mean']:.0%}, "
         f"worst {gains['worst']:.0%}.",
         f"- Gain taken for a loss, or loss for a gain: {len(told['wrong_signs'])} ({wrong}).",
+        *(
+            f"- {name}, predicted as a {'gain' if theirs > 1 else 'loss'} elsewhere "
+            f"({theirs:.2f}): a {'gain' if ours > 1 else 'loss'} here, too ({ours:.2f})."
+            if (ours > 1) == (theirs > 1)
+            else f"- {name}: {theirs:.2f} elsewhere, {ours:.2f} here: another sign."
+            for name, ours, theirs in predicted_by_others(read_calibration())
+        ),
         f"- All goals met: {'yes' if told['goals_met'] else 'no'}.",
         "",
         *table(found),

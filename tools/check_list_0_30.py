@@ -183,6 +183,7 @@ EMULATED = (
     "::test_each_request_is_answered_or_fails_at_once[draft-v2]",
     "tests/emulated/platform/test_front_check.py",
     "tests/emulated/platform/test_graph_modes.py",
+    "tests/emulated/platform/test_scheduling.py",
     "tests/emulated/platform/test_platform.py",
     "tests/emulated/platform/test_serve_arguments.py",
     SEAT,

@@ -16,7 +16,8 @@ class Serving:
     """What runs where. ``context``: tokens of each request that is decoded.
 
     ``full_graphs``: whether a whole step is one graph, else each layer's parts. ``ahead``: whether
-    a step is scheduled while the one before it runs, which hides the host time of scheduling.
+    a step without a proposal is scheduled while the one before it runs, which hides the host time
+    of scheduling.
     """
 
     target: ModelWork
@@ -31,12 +32,14 @@ class Serving:
 class Drafting:
     """``model``: None for methods that look tokens up. ``at_once``: whether one pass drafts all.
 
-    ``first_tokens``: tokens of each request in the first pass.
+    ``first_tokens``: tokens of each request in the first pass. ``ahead``: whether steps of an
+    engine that drafts are scheduled ahead; vLLM decides that by the method.
     """
 
     model: ModelWork | None = None
     at_once: bool = False
     first_tokens: int = 1
+    ahead: bool = True
 
 
 @dataclass(frozen=True)
@@ -96,13 +99,14 @@ def host_counts(
 ) -> dict[str, float]:
     """Of each term of host time, how many a step has."""
     layers = len(serving.target.layers)
+    ahead = drafting.ahead if tokens else serving.ahead
     if tokens and drafting.model is not None:
         layers += len(drafting.model.layers) * (1 if drafting.at_once else tokens)
     return {
-        "step": 0 if serving.ahead else 1,
+        "step": 0 if ahead else 1,
         "layer": 0 if serving.full_graphs else layers,
         "request": requests,
-        "speculation": 1 if tokens and not serving.ahead else 0,
+        "speculation": 1 if tokens and not ahead else 0,
     }
 
 

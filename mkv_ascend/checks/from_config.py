@@ -18,7 +18,6 @@ from mkv_ascend.attention.request import Environment
 from mkv_ascend.checks import compressed_layers
 from mkv_ascend.checks.block_sizes import BlockSizes, takes_asked_size
 from mkv_ascend.checks.cached_layers import cached_layers
-from mkv_ascend.checks.facts import LOOKED_UP
 from mkv_ascend.checks.groups_of_vllm import groups_of_compressed, groups_of_equal_pages
 from mkv_ascend.checks.host_rules import HostRules
 from mkv_ascend.checks.model_config import ModelConfig
@@ -31,6 +30,7 @@ from mkv_ascend.checks.named_layers import (
     tokens_drafted,
 )
 from mkv_ascend.checks.planning_inputs import Asked, Found
+from mkv_ascend.checks.scheduling import is_scheduled_ahead
 from mkv_ascend.config import MkvConfig, parse_config
 from mkv_ascend.layout.grouping import GroupingOptions
 from mkv_ascend.layout.kind import Kind, Role
@@ -115,16 +115,9 @@ def _tokens_in_flight(asked: Asked, rules: HostRules) -> int:
     the one before it runs, and the model is not spread over a pipeline.
     """
     tokens = asked.number("max_num_batched_tokens", ADMITTED_TOKENS)
-    return tokens * 2 if rules.counts_batches_in_flight and _schedules_ahead(asked) else tokens
-
-
-def _schedules_ahead(asked: Asked) -> bool:
-    """Whether a step is scheduled while one runs: by default, if a draft runs on a device."""
-    if (given := asked.engine.get("async_scheduling")) is not None:
-        return bool(given)
-    speculative = asked.speculative or {}
-    on_host = speculative.get("method") in LOOKED_UP - {"ngram_gpu"}
-    return not on_host and not speculative.get("disable_padded_drafter_batch")
+    given, options = asked.engine.get("async_scheduling"), asked.speculative or {}
+    ahead = is_scheduled_ahead(given, options.get("method"), options, rules)
+    return tokens * 2 if rules.counts_batches_in_flight and ahead else tokens
 
 
 def _refuse_what_vllm_reads(asked: Asked) -> None:

@@ -84,3 +84,5 @@ class HostRules:
     them, copies, too, on model runner V1."""
     unserved_families: tuple[UnservedFamily, ...] = ()
     """Families that the host refuses or serves wrongly."""
+    in_turn_by_default: frozenset[str] = frozenset()
+    """Methods whose steps vLLM schedules ahead where ``--async-scheduling`` asks for it alone."""

@@ -20,6 +20,7 @@ from mkv_ascend.checks.block_sizes import KERNEL_BLOCK
 from mkv_ascend.checks.compressed_layers import BLOCKS, DEFAULT_BLOCK
 from mkv_ascend.checks.facts import ServeFacts
 from mkv_ascend.checks.model import ModelFacts
+from mkv_ascend.checks.scheduling import waits_by_default
 from mkv_ascend.checks.variables import NZ_MODE
 
 __all__ = ["Served", "note_of_block_size", "served", "why_draft_is_eager"]
@@ -102,6 +103,7 @@ def _notes(facts: ServeFacts) -> tuple[str, ...]:
     notes.extend(_note_of_cache_dtype(facts))
     notes.extend(_note_of_length(facts))
     notes.extend(_note_of_sleep(facts))
+    notes.extend(_note_of_scheduling(facts))
     draft = facts.draft
     if (
         draft is not None
@@ -187,6 +189,22 @@ def _note_of_sleep(facts: ServeFacts) -> Iterator[str]:
             f"--enable-sleep-mode: vllm-ascend refuses to wake this engine up, as {NZ_MODE} of "
             f"--additional-config is {facts.nz_mode}; write "
             f"""--additional-config '{{"{NZ_MODE}": 0}}'"""
+        )
+
+
+def _note_of_scheduling(facts: ServeFacts) -> Iterator[str]:
+    """That vLLM schedules ahead with this method if it is asked to, and not by default."""
+    speculation, rules = facts.speculation, facts.rules
+    if speculation is None or rules is None or "async_scheduling" in facts.engine:
+        return
+    # Others do not all take it.
+    executor = facts.engine.get("distributed_executor_backend") or "mp"
+    if executor in ("mp", "uni") and waits_by_default(
+        speculation.method, speculation.options, rules
+    ):
+        yield (
+            f"vLLM {rules.vllm} schedules steps of method {speculation.method} one after the other "
+            "by default; --async-scheduling schedules each while the one before it runs"
         )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mkv_ascend.advice.device import CHIPS
-from mkv_ascend.commands import advise_candidates, advise_cluster
+from mkv_ascend.commands import advise_candidates, advise_cluster, advise_text
 from mkv_ascend.commands.advise_candidates import Candidate
 from mkv_ascend.commands.argument_types import positive
 from mkv_ascend.commands.draft_options import LOOK_UP, DraftOptionError
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--async-scheduling",
         action=argparse.BooleanOptionalAction,
-        help="as vllm serve (default: on, but for methods that look tokens up on the host)",
+        help="as vllm serve (default: on without a draft; with one as vLLM decides by the method)",
     )
     parser.add_argument(
         "--weight-bits", type=positive, metavar="N", help="of a weight (default: the config's)"
@@ -116,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(answer, indent=2))
     else:
-        print("\n".join(_lines(answer) if "batches" in answer else _compared_lines(answer)))
+        print("\n".join(advise_text.lines(answer)))
     return 0
 
 
@@ -170,7 +170,7 @@ def _of_candidate(arguments: argparse.Namespace, candidate: Candidate) -> dict[s
         read_calibration(),
         arguments.context,
         arguments.graphs == "full",
-        ahead=_is_ahead(arguments, candidate.method),
+        ahead=arguments.async_scheduling is not False,
     )
     if arguments.calibrate:
         serving = moved(serving, [read_run(path) for path in arguments.calibrate])
@@ -195,7 +195,8 @@ def _of_candidate(arguments: argparse.Namespace, candidate: Candidate) -> dict[s
         "ranks": arguments.tp,
         "context": arguments.context,
         "graphs": arguments.graphs,
-        "async_scheduling": serving.ahead,
+        "async_scheduling": drafting.ahead,
+        "async_scheduling_without": serving.ahead,
         "acceptance": round(acceptance, 4),
         "kind": "prediction",
         "error_band": serving.calibration.band,
@@ -207,9 +208,17 @@ def _of_candidate(arguments: argparse.Namespace, candidate: Candidate) -> dict[s
 
 
 def _is_ahead(arguments: argparse.Namespace, method: str) -> bool:
-    """Whether a step is scheduled while one runs; by default as vLLM decides."""
-    given = arguments.async_scheduling
-    return method not in LOOK_UP if given is None else bool(given)
+    """Whether steps with a proposal are scheduled ahead; by default as vLLM decides."""
+    from mkv_ascend.adapters.installed import rules
+    from mkv_ascend.checks.model_layer import ExplainError
+    from mkv_ascend.checks.scheduling import NEVER_AHEAD, is_scheduled_ahead
+
+    if arguments.async_scheduling and method in NEVER_AHEAD:
+        raise ExplainError(
+            f"vLLM refuses --async-scheduling with method {method}: leave it out; steps without a "
+            "draft are scheduled ahead by themselves"
+        )
+    return is_scheduled_ahead(arguments.async_scheduling, method, {}, rules())
 
 
 def _models(arguments: argparse.Namespace, candidate: Candidate) -> list[ModelConfig]:
@@ -226,12 +235,13 @@ def _drafting(arguments: argparse.Namespace, method: str, models: list[ModelConf
     from mkv_ascend.checks.facts import BLOCKS
     from mkv_ascend.checks.model_work import draft_work
 
+    ahead = _is_ahead(arguments, method)
     if len(models) == 1:
-        return Drafting()
+        return Drafting(ahead=ahead)
     target, draft = models
     work = draft_work(method, target, draft, arguments.tp, arguments.weight_bits)
     # vLLM hands a draft_model the token that the target sampled beside those it verified.
-    return Drafting(work, method in BLOCKS, 2 if method == "draft_model" else 1)
+    return Drafting(work, method in BLOCKS, 2 if method == "draft_model" else 1, ahead)
 
 
 def _acceptance(arguments: argparse.Namespace, candidate: Candidate) -> float:
@@ -337,49 +347,3 @@ def _memory(
     requests = planned.max_concurrency(planned.num_blocks(int(left)))
     held = sum(planned.admission_blocks) * planned.plan.bytes_per_block
     return {**answer, "request_bytes": held, "requests_at_once": round(requests, 1)}
-
-
-def _compared_lines(answer: dict[str, Any]) -> list[str]:
-    """Each candidate as if alone, and then the best of each batch size."""
-    lines: list[str] = []
-    for one in answer["candidates"]:
-        refused = one.get("refused")
-        lines += [f"not predicted: {one['name']}: {refused}"] if refused else _lines(one)
-    for best in answer["best"]:
-        found = (
-            f"{best['name']} with K = {best['tokens']}, {best['speed_up']:.2f} times as fast"
-            if best["name"]
-            else "no draft: each is predicted to lose"
-        )
-        lines.append(f"best at batch {best['requests']}: {found}")
-    return lines
-
-
-def _lines(answer: dict[str, Any]) -> list[str]:
-    who = answer["target"] + (f" + {answer['draft']}" if answer["draft"] else "")
-    lines = [
-        f"predicted, not measured: {who}, method {answer['method']}, {answer['ranks']} x "
-        f"{answer['chip']}, context {answer['context']}, acceptance {answer['acceptance']}",
-        f"  {'batch':>5} {'K':>3} {'tokens':>7} {'plain ms':>9} {'verify':>7} {'draft':>7} "
-        f"{'host':>7} {'ms/token':>9} {'speed-up':>9}  band         best K",
-    ]
-    for batch in answer["batches"]:
-        shown = batch["shown"]
-        lines.append(
-            f"  {batch['requests']:>5} {shown['tokens']:>3} {shown['length']:>7.2f} "
-            f"{shown['plain_ms'] + shown['plain_host_ms']:>9.2f} {shown['verify_ms']:>7.2f} "
-            f"{shown['draft_ms']:>7.2f} {shown['host_ms']:>7.2f} {shown['ms_per_token']:>9.2f} "
-            f"{shown['speed_up']:>9.2f}  {shown['speed_up_from']:.2f} to "
-            f"{shown['speed_up_to']:.2f} {batch['best_tokens']:>5}"
-        )
-    lines += [f"  {batch['verdict']}" for batch in answer["batches"]]
-    lines += advise_cluster.lines(answer.get("cluster"))
-    memory = answer["memory"]
-    text = f"  weights {memory['weight_bytes'] / 2**30:.1f} GiB on each device"
-    if "unplanned" in memory:
-        return [*lines, f"{text}; requests at once not told: {memory['unplanned']}"]
-    return [
-        *lines,
-        f"{text}; {memory['requests_at_once']} requests of {answer['context']} tokens at once in "
-        f"{memory['cache_bytes'] / 2**30:.1f} GiB of KV caches",
-    ]

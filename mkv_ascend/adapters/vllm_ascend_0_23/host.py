@@ -39,6 +39,8 @@ RULES = HostRules(
     options_beat_variables=True,
     nz_variable="VLLM_ASCEND_ENABLE_NZ",
     loads_experts_by_map=True,
+    # VllmConfig.__post_init__
+    in_turn_by_default=frozenset({"draft_model"}),
     # Of the types that are planned by numbers alone.
     configurations_as_code=frozenset({"mimo_v2_flash"}),
     # NPUPlatform.check_and_update_config

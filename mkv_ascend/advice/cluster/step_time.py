@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mkv_ascend.advice.prediction import Drafting, Serving, host_counts
@@ -34,7 +34,7 @@ class StepTime:
         """Host time, kept for the next step with as many requests."""
         key = requests, tokens
         if (known := self._known_host_times.get(key)) is None:
-            counts = host_counts(self.serving, self.drafting, requests, tokens)
+            counts = host_counts(self._scheduled, self.drafting, requests, tokens)
             known = self._known_host_times[key] = self.serving.calibration.host(counts)
         return known
 
@@ -55,6 +55,12 @@ class StepTime:
     @cached_property
     def _known_host_times(self) -> dict[tuple[int, int], float]:
         return {}
+
+    @cached_property
+    def _scheduled(self) -> Serving:
+        """An engine that drafts schedules its steps without a proposal as those with one."""
+        ahead = self.drafting.ahead if self.tokens else self.serving.ahead
+        return replace(self.serving, ahead=ahead)
 
     @cached_property
     def _target(self) -> Forward:

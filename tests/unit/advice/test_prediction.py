@@ -78,7 +78,7 @@ def test_experts_touched_by_drawing_them() -> None:
 
 
 def test_passes_and_host_time_by_hand() -> None:
-    drafting = Drafting(DRAFT, first_tokens=2)
+    drafting = Drafting(DRAFT, first_tokens=2, ahead=False)
     serving = replace(SERVING, calibration=HOST, full_graphs=False, ahead=False)
     found = predict(serving, drafting, requests=8, tokens=3, length=2.0)
     passes = [forward(DRAFT, DEVICE, 8, tokens, 1000).seconds(DEVICE) for tokens in (5, 1, 1)]
@@ -93,6 +93,16 @@ def test_passes_and_host_time_by_hand() -> None:
     )
     at_once = predict(serving, Drafting(DRAFT, at_once=True), 8, 3, 2.0)
     assert at_once.draft == forward(DRAFT, DEVICE, 8, 4, 1000).seconds(DEVICE)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("drafted", [False, True])
+def test_steps_with_a_proposal_are_scheduled_by_themselves(plain: bool, drafted: bool) -> None:
+    """Host time of scheduling is there where a step waits for the one before it, and only there."""
+    serving = replace(SERVING, calibration=HOST, ahead=plain)
+    found = predict(serving, Drafting(DRAFT, ahead=drafted), requests=2, tokens=3, length=2.0)
+    assert found.plain_host == pytest.approx(0.006 + (0.0 if plain else 0.01))
+    assert found.host == pytest.approx(0.006 + (0.0 if drafted else 0.01 + 0.02))
 
 
 def test_length_by_enumerating_what_is_accepted() -> None:
@@ -118,7 +128,7 @@ def test_what_holds_of_every_prediction(
     requests: int, tokens: int, acceptance: float, context: int, more: float, chip: str
 ) -> None:
     serving = Serving(TARGET, read_device(chip), HOST, context, ahead=False)
-    drafting = Drafting(DRAFT)
+    drafting = Drafting(DRAFT, ahead=False)
     found = predict(serving, drafting, requests, tokens, length_of(acceptance, tokens))
     assert predict(serving, drafting, requests, 0, 1.0).speed_up == 1
     assert predict(serving, drafting, requests, tokens, length_of(0, tokens)).speed_up < 1
@@ -151,7 +161,7 @@ def test_a_batch_of_parts_reads_its_weights_once() -> None:
 @pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("tokens", [0, 3])
 def test_a_step_without_prompts_takes_what_is_predicted(tokens: int, at_once: bool) -> None:
-    drafting = Drafting(DRAFT, at_once, 2)
+    drafting = Drafting(DRAFT, at_once, 2, ahead=False)
     serving = replace(SERVING, calibration=HOST, ahead=False, full_graphs=False)
     predicted = predict(serving, drafting, 8, tokens, 1.0)
     expected = predicted.verify + predicted.draft + predicted.host
@@ -160,14 +170,18 @@ def test_a_step_without_prompts_takes_what_is_predicted(tokens: int, at_once: bo
 
 
 def test_host_time_is_that_of_the_step_whatever_was_asked_before() -> None:
-    """Steps of as many requests share it: not those that draft and those that only read."""
-    serving = replace(SERVING, calibration=HOST, ahead=False)
-    shared = StepTime(serving, Drafting(DRAFT), 3)
+    """Steps of as many requests share it: not those that draft and those that only read.
+
+    An engine whose draft waits reads prompts in steps that wait, too.
+    """
+    serving = replace(SERVING, calibration=HOST)
+    drafting = Drafting(DRAFT, ahead=False)
+    shared = StepTime(serving, drafting, 3)
     prompts = [Part(1, 10, 0.0)] * 2
     steps = [(2, 500.0, []), (0, 0.0, prompts), (1, 500.0, prompts[:1]), (2, 500.0, [])]
     for decoding, context, read in steps:
         host = 0.01 + 0.003 * (decoding + len(read)) + (0.02 if decoding else 0.0)
-        free = StepTime(replace(serving, calibration=NO_HOST), Drafting(DRAFT), 3)
+        free = StepTime(replace(serving, calibration=NO_HOST), drafting, 3)
         found = shared.seconds(decoding, context, read) - free.seconds(decoding, context, read)
         assert found == pytest.approx(host)
 

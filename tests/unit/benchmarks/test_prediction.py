@@ -44,3 +44,26 @@ def test_band_and_page_say_what_comes_out() -> None:
     assert read_calibration().band == pytest.approx(summary["speed_ups"]["worst"], abs=0.005)
     page = PAGE.read_text(encoding="utf-8")
     assert "\n".join(prediction.page(found)) in page
+
+
+def test_what_nobody_measured_counts_by_its_sign(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss here and there; were it a gain there, the page would say so and goals be missed."""
+    calibration = read_calibration()
+    ((name, ours, theirs),) = prediction.predicted_by_others(calibration)
+    assert (ours < 1, theirs) == (True, 0.93)
+    found = prediction.figures(calibration)
+    assert prediction.summary(found)["goals_met"]
+    (row,) = prediction.PUBLISHED["signs"]
+    monkeypatch.setitem(row, "speed_up", 1.1)
+    told = prediction.summary(found)
+    assert (told["wrong_signs"], told["goals_met"]) == ([name], False)
+    assert f"{name}: 1.10 elsewhere, {ours:.2f} here: another sign" in "\n".join(
+        prediction.page(found)
+    )
+
+
+def test_rows_with_a_draft_say_how_its_steps_are_scheduled() -> None:
+    """vLLM 0.14.1 and 0.19 schedule ahead without a draft, and not with these methods."""
+    drafted = [row for row, _ in prediction.rows() if "drafted_ms" in row]
+    assert {row["method"] for row in drafted} == {"suffix", "draft_model"}
+    assert {(row["ahead"], row["drafted_ahead"]) for row in drafted} == {(True, False)}

@@ -372,3 +372,26 @@ def test_a_check_takes_seconds_and_imports_neither_torch_nor_vllm() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 20
+
+
+@pytest.mark.parametrize(
+    ("words", "may_be_said"),
+    [
+        ([], True),
+        (["--async-scheduling"], False),
+        (["--no-async-scheduling"], False),
+        (["--distributed-executor-backend", "ray"], False),
+    ],
+    ids=str,
+)
+def test_that_a_draft_waits_by_default_is_said(
+    words: list[str], may_be_said: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the host would schedule ahead if it were asked to."""
+    speculation = {"model": folder("gemma-3-270m"), "num_speculative_tokens": 3}
+    words = [folder("gemma-3-1b"), "--speculative-config", json.dumps(speculation), *words]
+    notes = check(capsys, *words, "--max-model-len", "8192")["notes"]
+    said = [note for note in notes if "--async-scheduling schedules each" in note]
+    assert bool(said) == (
+        may_be_said and "draft_model" in installed_host.rules().in_turn_by_default
+    )

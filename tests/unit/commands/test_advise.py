@@ -17,9 +17,11 @@ import pytest
 import transformers  # noqa: F401  So that defaults of configs are asked for in this process.
 
 from mkv_ascend import cli
+from mkv_ascend.adapters.installed import rules
 from mkv_ascend.advice.work import Experts
 from mkv_ascend.checks.model_config import read_model
 from mkv_ascend.checks.model_work import draft_work, target_work
+from mkv_ascend.commands import advise_text
 from tests.support.predictors import write_config
 
 CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
@@ -360,3 +362,30 @@ def test_numbers_of_a_cluster_out_of_range_are_refused(
         cli.main(["advise", *CLUSTER, "--engines", "2", *options])
     assert stopped.value.code == 2
     assert "allowed: " in capsys.readouterr().err
+
+
+def test_how_steps_are_scheduled_is_vllms_default_of_the_method(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Without a draft ahead; with one as the host decides, and as the user asks."""
+    target = str(CONFIGS / "Llama-3.1-8B")
+    by_model = (target, "--draft", str(CONFIGS / "Qwen3-0.6B"), "--acceptance", "0.7")
+    waits = "draft_model" in rules().in_turn_by_default
+    names = ("async_scheduling_without", "async_scheduling")
+
+    def told(*words: str) -> tuple[list[bool], str]:
+        answer = advise_json(capsys, *words)
+        return [answer[name] for name in names], "\n".join(advise_text.lines(answer))
+
+    ahead, text = told(*by_model)
+    assert ahead == [True, not waits]
+    assert ("unless --async-scheduling is given" in text) == waits
+    assert told(*by_model, "--async-scheduling")[0] == [True, True]
+    assert told(*by_model, "--no-async-scheduling")[0] == [False, False]
+    ahead, text = told(target, "--method", "suffix", "--acceptance", "0.4")
+    assert ahead == [True, False]
+    assert text.count("one after the other") == 1
+    assert "unless" not in text
+    words = ["advise", target, "--method", "suffix", "--acceptance", "0.4", "--async-scheduling"]
+    assert cli.main(words) == 2
+    assert "refuses --async-scheduling with method suffix" in capsys.readouterr().err

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether vLLM schedules a step while the one before it runs (``--async-scheduling``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mkv_ascend.checks.facts import WITHOUT_CACHE
+from mkv_ascend.checks.host_rules import HostRules
+
+__all__ = ["NEVER_AHEAD", "is_scheduled_ahead", "waits_by_default"]
+
+NEVER_AHEAD = WITHOUT_CACHE - {"ngram_gpu"}
+"""Methods that vLLM refuses beside ``--async-scheduling``."""
+
+
+def is_scheduled_ahead(
+    asked: bool | None, method: str | None, options: Mapping[str, Any], rules: HostRules
+) -> bool:
+    """As ``VllmConfig.__post_init__`` decides it.
+
+    ``asked``: ``--async-scheduling``, None where it is left to vLLM. ``method``: of drafting, None
+    without. ``options``: of ``--speculative-config``.
+    """
+    if asked is not None:
+        return asked
+    waits = method in NEVER_AHEAD | rules.in_turn_by_default
+    return not waits and not options.get("disable_padded_drafter_batch")
+
+
+def waits_by_default(method: str | None, options: Mapping[str, Any], rules: HostRules) -> bool:
+    """Whether ``--async-scheduling`` would let steps be scheduled ahead that are not by default."""
+    by_padding = bool(options.get("disable_padded_drafter_batch"))
+    return method in rules.in_turn_by_default and not by_padding
