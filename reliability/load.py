@@ -10,6 +10,7 @@ that
 - each request was answered, or aborted by its client, and each token is Hugging Face's greedy one,
   or of the likeliest; what was drawn at random comes as often as Hugging Face's probabilities say;
 - the server runs and waits for no request, and uses no block of its KV cache;
+- in a long run, no process grows by more than 1 MB an hour;
 - requests were preempted, and draft tokens were accepted;
 - the server ends at SIGTERM with no process and no shared memory left behind.
 
@@ -39,7 +40,7 @@ from typing import Any
 
 from mkv_ascend.commands.demo_server import Server, started, wait_until_healthy
 from mkv_ascend.drafting.worth import LEAST, PROPOSALS
-from reliability import adapters, client, served, traffic
+from reliability import adapters, client, levels, served, traffic
 from reliability.client import ABORTED, ANSWERED, Answer, Target
 from reliability.draws import Draws
 from reliability.held_memory import WORKER, Growth
@@ -65,7 +66,8 @@ class Findings:
         checked: of them that were judged; ``near_ties``: as good as the first choice.
         draws: of them that were drawn at random.
         preemptions, drafted, accepted: what the server counted.
-        memory: MB of each process, after each round.
+        memory: MB of each process, after each round; ``times``: seconds until then, in all.
+        grew: of each process MB an hour behind the warm-up, and the seconds of that.
         ended: exit status after SIGTERM, and after how many seconds the last process was gone.
         sockets: files of sockets that are left, as vLLM leaves them without the plugin too.
         grown: what of the engine's memory grows with requests, where it was traced.
@@ -81,6 +83,8 @@ class Findings:
     drafted: int = 0
     accepted: int = 0
     memory: list[dict[str, float]] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    grew: dict[str, tuple[float, float]] = field(default_factory=dict)
     ended: tuple[int | None, float] = (None, 0.0)
     seconds: float = 0.0
     sockets: int = 0
@@ -161,7 +165,7 @@ def run(asked: argparse.Namespace) -> int:
             draft = spoiled(setting.draft_folder, asked.spoil, Path(temporary))
             setting = replace(setting, draft=draft)
         findings = under_load(setting, asked, folder)
-    for line in [*findings.grown, *findings.problems]:
+    for line in [*levels.told(findings.grew), *findings.grown, *findings.problems]:
         print(f"  {line}", file=sys.stderr)
     if asked.json:
         print(json.dumps(asdict(findings), indent=1))
@@ -225,6 +229,7 @@ def under_load(setting: served.Setting, asked: argparse.Namespace, folder: Path)
             if asked.trace_memory:
                 growth.note(numbers.stop, server.call_workers)
             found.seconds += time.monotonic() - began
+            found.times.append(found.seconds)
             began = time.monotonic()
             _say(f"{numbers.stop} of {asked.requests}: {summary(found)}")
             if asked.keep:
@@ -319,6 +324,8 @@ def _check_figures(
     if setting.with_draft and not asked.spoil and not found.accepted:
         found.problems.append("no draft token was accepted")
     found.problems += found.draws.problems()
+    found.grew = levels.growth(found.times, found.memory)
+    found.problems += levels.problems(found.grew)
     said = server.log.read_text(errors="replace").count(WORTHLESS)
     is_worthless = found.drafted > 0 and found.accepted < LEAST * found.drafted
     # So many hold a whole count of proposals: each has K tokens, but near the end of a context.
