@@ -69,7 +69,7 @@ class Calibration:
 def read_device(chip: str) -> Device:
     """The profile of a chip of ``CHIPS``."""
     profile = json.loads((FOLDER / "devices.json").read_text(encoding="utf-8"))
-    numbers = {**profile["chips"][chip], **profile["assumed"]}
+    numbers = {**profile["chips"][chip], **profile["both"]}
     return Device(**{name: number["value"] for name, number in numbers.items()})
 
 
