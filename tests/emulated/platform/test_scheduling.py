@@ -14,7 +14,7 @@ K = 3
 DRAFTS = {
     "draft_model": "llama_draft",
     "eagle3": "llama_eagle3",
-    "dflash": "llama_dflash",
+    "dflash": "gpt_oss_dflash",
     "ngram": None,
 }
 IN_TURN = {"disable_padded_drafter_batch": True}
