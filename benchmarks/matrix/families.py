@@ -90,7 +90,7 @@ TARGETS = (
         },
         head_targets={"mtp": "qwen3_5_mtp"},
         triton=True,
-        drafts=A_FEW,
+        drafts=(*A_FEW, "gdn"),
         engine={"language_model_only": True},
     ),
     Target(
@@ -177,7 +177,7 @@ TARGETS = (
         heads={"eagle3": "minimax_m2_eagle3"},
         # vLLM norms its queries and keys by a kernel in Triton.
         triton=True,
-        drafts=A_FEW,
+        drafts=(*A_FEW, "window+full"),
     ),
     Target(
         "mimo",
@@ -198,17 +198,17 @@ TARGETS = (
         heads={"eagle3": "qwen3_5_moe_eagle3", "mtp": "qwen3_5_moe_mtp"},
         head_targets={"mtp": "qwen3_5_moe_mtp"},
         triton=True,
-        drafts=A_FEW,
+        drafts=(*A_FEW, "gdn"),
         engine={"language_model_only": True},
     ),
-    Target("kda", "kimi_linear", triton=True, drafts=A_FEW),
+    Target("kda", "kimi_linear", triton=True),
     Target(
         "nemotron-h",
         "nemotron_h",
         heads={"mtp": "nemotron_h_mtp"},
         head_targets={"mtp": "nemotron_h_mtp"},
         triton=True,
-        drafts=A_FEW,
+        drafts=(*A_FEW, "mamba2"),
     ),
     Target(
         "hunyuan3",
