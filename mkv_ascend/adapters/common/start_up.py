@@ -14,8 +14,10 @@ from vllm.distributed.parallel_state import is_global_first_rank
 from mkv_ascend import host_versions
 from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.common.worker_metrics import publish_gauges, publisher
+from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.attention.report import LayerRow, render
+from mkv_ascend.checks.scheduling import waits_by_default
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.report import served_groups
@@ -116,10 +118,11 @@ def finish(rank: int, config: VllmConfig, served: Served) -> None:
     counts = rank == counting_rank(config)
     reports = counts and config.parallel_config.data_parallel_index == 0
     if is_global_first_rank() or reports:
-        logger.info("%s", served.text())
+        logger.info("%s", "\n".join([served.text(), *scheduling(config)]))
     path = options_of(config).start_up_report
     if reports and path is not None:
-        Path(path).write_text(json.dumps(served.to_dict(), indent=2) + "\n")
+        answer = {**served.to_dict(), "async_scheduling": config.scheduler_config.async_scheduling}
+        Path(path).write_text(json.dumps(answer, indent=2) + "\n")
     where = folder()
     if where is None or not counts:
         return
@@ -127,6 +130,20 @@ def finish(rank: int, config: VllmConfig, served: Served) -> None:
     publish_gauges(store, served.plan, served.costs)
     if served.assembly is not None:
         served.assembly.publish_with(publisher(store, served.assembly))
+
+
+def scheduling(config: VllmConfig) -> list[str]:
+    """That steps wait for each other where they need not; vLLM's own line says they have to."""
+    speculative = config.speculative_config
+    if speculative is None or config.scheduler_config.async_scheduling:
+        return []
+    padding = {"disable_padded_drafter_batch": speculative.disable_padded_drafter_batch}
+    if not waits_by_default(speculative.method, padding, adapter().RULES):
+        return []
+    return [
+        f"Steps are scheduled one after the other. With method {speculative.method} "
+        "--async-scheduling schedules each while the one before it runs."
+    ]
 
 
 def counting_rank(config: VllmConfig) -> int:

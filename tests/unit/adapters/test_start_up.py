@@ -12,6 +12,7 @@ import pytest
 
 from mkv_ascend.adapters.common import start_up
 from mkv_ascend.adapters.common.start_up import Served
+from mkv_ascend.adapters.installed import rules
 
 COST = SimpleNamespace(graphs=0, kept_bytes=0)
 
@@ -21,6 +22,8 @@ def config(ranks: int, stages: int, report: Path | None = None, engine: int = 1)
     return SimpleNamespace(
         additional_config={"mkv_ascend": ours},
         model_config=SimpleNamespace(served_model_name="m"),
+        speculative_config=None,
+        scheduler_config=SimpleNamespace(async_scheduling=True),
         parallel_config=SimpleNamespace(
             world_size=ranks * stages, pipeline_parallel_size=stages, data_parallel_index=engine
         ),
@@ -69,6 +72,30 @@ def test_the_last_stage_of_the_first_engine_writes_the_report(
     assert report.exists() == writes
     if writes:
         assert json.loads(report.read_text())["draft"] is None
+        assert json.loads(report.read_text())["async_scheduling"] is True
+
+
+@pytest.mark.parametrize(
+    ("method", "ahead", "unpadded", "may_be_said"),
+    [
+        ("draft_model", False, False, True),
+        ("draft_model", True, False, False),
+        ("draft_model", False, True, False),
+        ("eagle3", False, False, False),
+        (None, False, False, False),
+    ],
+)
+def test_steps_that_need_not_wait_are_told(
+    method: str | None, ahead: bool, unpadded: bool, may_be_said: bool
+) -> None:
+    """On a host that schedules them ahead where it is asked to, and not by default."""
+    speculative = SimpleNamespace(method=method, disable_padded_drafter_batch=unpadded)
+    asked: Any = SimpleNamespace(
+        speculative_config=None if method is None else speculative,
+        scheduler_config=SimpleNamespace(async_scheduling=ahead),
+    )
+    by_host = "draft_model" in rules().in_turn_by_default
+    assert bool(start_up.scheduling(asked)) == (may_be_said and by_host)
 
 
 def test_a_worker_reports_once_it_is_warm(monkeypatch: pytest.MonkeyPatch) -> None:
