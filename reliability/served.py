@@ -22,6 +22,10 @@ REQUESTS = 8
 """That a server runs at once, unless asked otherwise."""
 STEP_TOKENS = 25
 """Of a step for each of them: prompts are read in chunks beside requests that decode."""
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
+"""glibc's own thresholds (mallopt(3)), which it moves by itself unless they are given. Then large
+buffers come from the heap, which grows in steps although it has pieces left, and what is held for
+ever cannot be told from that. The environment may say otherwise."""
 CACHE_BYTES = 8 << 20
 """Of the KV cache for each of them."""
 
@@ -151,6 +155,7 @@ class Setting:
         """Of the server; its temporary files go to ``folder``."""
         untraced = {"TORCHDYNAMO_DISABLE": "1", "VLLM_USE_AOT_COMPILE": "0"}
         return {
+            **MALLOC,
             **os.environ,
             **RUNNERS[self.runner],
             **(untraced if self.mode == "graphs" else {}),
