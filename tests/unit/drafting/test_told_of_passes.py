@@ -20,7 +20,7 @@ from mkv_ascend.drafting.planner import Planner
 from mkv_ascend.drafting.recurrent_groups import RecurrentGroups
 from mkv_ascend.drafting.recurrent_strategy import RecurrentStrategy
 from tests.support.fake_draft import FakeBuilder, FakeDraft
-from tests.unit.drafting.fake_engine import MASK, Case, Engine
+from tests.unit.drafting.fake_engine import MASK, MOST_LENGTH, Case, Engine
 from tests.unit.drafting.fake_recurrent import RecurrentBuilder
 
 K = 3
@@ -171,6 +171,40 @@ def test_builders_know_the_step_and_the_rows_of_other_ranks(
         later = engine.plan.sizes.later_passes
         expected = [0, 1] if shares else [0, 0, *(i + 1 for i in range(later) for _ in "ab")]
         assert indices == expected
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", KINDS)
+def test_builders_that_run_in_a_graph_know_its_rows_and_the_longest_lengths(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fake builder reads neither bounds nor the rows of other ranks there; real ones may."""
+    engine, requests, told = Engine(Case(kind, K, shares=(False,), on_device=1)), 3, []
+    build = FakeBuilder.build
+
+    def built(builder: FakeBuilder, batch: PassBatch, *others: Any) -> Any:
+        told.append(batch)
+        return build(builder, batch, *others)
+
+    capture: Any = engine.capturer.capture
+
+    def captured(passes: Any, run: Any) -> Any:
+        told.clear()
+        return capture(passes, run)
+
+    monkeypatch.setattr(FakeBuilder, "build", built)
+    monkeypatch.setattr(engine.capturer, "capture", captured)
+    engine.graphs.capture(engine.graphs.shape(requests))
+    (passes, *_) = engine.graphs.captured[engine.graphs.shape(requests)].passes
+    assert [batch.index for batch in told] == list(range(1 + engine.plan.sizes.later_passes))
+    for batch in told:
+        assert batch.requests == len(batch.tables[0]) == len(batch.lengths) == requests
+        rows = batch.rows if batch.index else passes.batch.rows
+        assert batch.rows == len(batch.positions) == len(batch.slots[0]) == rows
+        assert batch.input_rows == rows
+        longest = [MOST_LENGTH + batch.index] * requests
+        assert batch.length_bounds.tolist() == longest
+        assert batch.length_bounds.dtype == torch.int32
 
 
 @torch.inference_mode()
