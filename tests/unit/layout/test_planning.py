@@ -186,6 +186,18 @@ def test_admission_counts_steps_of_the_scheduler() -> None:
     assert "one request of 1024 tokens needs 16 blocks" in refused
 
 
+def test_a_plan_is_shortened_to_the_longest_request_that_blocks_admit() -> None:
+    planned = plan(replace(inputs(dense("t"), dense("w", WINDOW)), groups=(("t",), ("w",))))
+    # Of 12 blocks one is vLLM's own; the window holds one more than 640 tokens fill.
+    for blocks, tokens in ((16, 1024), (12, 5 * 128), (4, 128)):
+        cut = planned.shortened(blocks)
+        assert cut is not None
+        assert cut == replace(planned, inputs=replace(planned.inputs, request=Request(tokens, 4)))
+        assert cut.refusal(blocks) is None
+        assert cut.refusal(blocks - 1) is not None
+    assert planned.shortened(3) is None
+
+
 def test_states_of_unequal_tables_have_groups_of_their_own() -> None:
     one = Retention(RetentionKind.STATE, 1)
     first, second = states("a", (3, 64), (8, 16, 16)), states("b", (3, 64), (8, 16, 16))

@@ -106,6 +106,14 @@ def test_page(name: str, tmp_path: Path) -> None:
     is_as_read(f"{name}.html", html(REPORTS[name]()), tmp_path)
 
 
+def test_a_plan_without_layers_has_no_line_and_no_drawing_of_any() -> None:
+    """As of a model without a cache, in groups that vLLM gives."""
+    empty = plan(PlanInputs((), REQUEST, 4, GroupingOptions(), groups=()))
+    report = PlanReport(planned=empty, subjects=(), memory_bytes=None, other_absent="nobody asked")
+    assert "Pools (0 B for each block id)\n\n" in text(report)
+    assert "over 0 pools" in html(report)
+
+
 def test_what_is_served(tmp_path: Path) -> None:
     full = [dense(f"target.layers.{i}", Role.TARGET, 4) for i in range(2)]
     window = [dense("draft.layers.0", Role.DRAFT, 1, Kind.SLIDING_WINDOW)]
