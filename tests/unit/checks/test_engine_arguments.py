@@ -3,7 +3,7 @@
 
 from dataclasses import dataclass, field
 from enum import Enum
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -63,6 +63,11 @@ class Arguments:
             {"compilation_config": {"mode": 0, "cudagraph_capture_sizes": [8]}},
         ),
         ({"load_format": object()}, {}),
+        (
+            {"additional_config": MappingProxyType({"layout": 1})},
+            {"additional_config": {"layout": 1}},
+        ),
+        ({"compilation_config": {"mode": 3}}, {"compilation_config": {"mode": 3}}),
     ],
 )
 def test_plain_values_of_what_is_not_the_default(given, asked):

@@ -10,7 +10,7 @@ import pytest
 
 from mkv_ascend.adapters import installed
 from mkv_ascend.attention.entry import DeviceGeneration
-from mkv_ascend.checks.about_kept_states import short_steps
+from mkv_ascend.checks.about_kept_states import of_all_blocks, short_steps
 from mkv_ascend.checks.facts import DeviceFacts, ServeFacts, SpeculationFacts
 from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.config import MkvConfig
@@ -75,6 +75,12 @@ def test_states_of_all_blocks_are_refused_where_they_would_be_kept(
     engine = {"model": models[target], **given}
     assert ("kept-states" in refused_by_host(engine, EQUAL_PAGES)) is is_refused
     assert "kept-states" not in refused_by_host(engine, SHARED)
+
+
+def test_the_mode_that_may_be_used_instead_is_named():
+    refusal = of_all_blocks()
+    assert refusal.possible == "states at the ends of chunks"
+    assert refusal.change == "use --mamba-cache-mode align"
 
 
 def test_hits_beside_states_alone_are_not_looked_for_by_default(models, tmp_path):

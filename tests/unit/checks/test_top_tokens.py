@@ -36,6 +36,7 @@ def test_a_class_that_cannot_say_them_is_refused_on_v2_alone(models: dict[str, s
     assert said(models, "v2", model=known) == []
     (found,) = said(models, "v2", model=unknown, method="draft_model")
     assert "get_top_tokens for " in found
+    assert "models and heads of Llama's kind" in found
     assert "leave use_local_argmax_reduction out" in found
     assert said(models, "v1", model=unknown, method="draft_model") == []
     assert said(models, "v2", model=unknown, use_local_argmax_reduction=False) == []
