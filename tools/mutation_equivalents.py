@@ -79,6 +79,10 @@ LENIENT_LOOPS: dict[tuple[str, str], str] = {
         "layout.report_html.x_drawn_pools",
         "zip(*([member.layer for member in pool] for pool in pools)",
     ): "pools that look alike have equally many layers",
+    (
+        "layout.report.xǁPlanReportǁwithout_draft",
+        "zip(layouts, self.grouping.groups",
+    ): "the groups of the plan are made from those of the grouping",
     ("layout.report_text.x_served_text", "zip(request_blocks, used"): _LOOPED_BEFORE,
     ("layout.search.xǁ_Searchǁrun", "zip(roots, curves"): "the curves are made from the roots",
     ("layout.search.xǁ_Searchǁcurve", "zip(node.left, needed"): _EACH_LEVEL,
@@ -124,6 +128,12 @@ _LENIENT = ("", ", strict=None", ", strict=False")
 _WITHOUT = "return Cost(len(groups), blocks * block_bytes, "
 _WIDEST = "widest = max((pool.bytes_per_block for pool in report.plan.pools), default="
 _WIDTH = "width = max((len(word) for word, _ in report.subjects), default="
+
+_GIVEN = "Grouping(objective=inputs.options.objective, groups=groups, block_bytes="
+_GIVEN_REST = (
+    "cost=cost, other_cost=cost, alternatives=(cost,), exhaustive=True, "
+    "bound_bytes=cost.held_bytes)"
+)
 
 _PADDED = "padded_rows: int="
 _OF_STRATEGY = f"def function(self, target: TargetOutput, {_PADDED}"
@@ -189,6 +199,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ("attention.selection.x__vllm_option", f"{_BY_KIND}, None)"): _NO_KIND,
     ("attention.selection.x__vllm_option", f"{_BY_KIND}, 'XXXX')"): _NO_KIND,
     (
+        "checks.model_config.xǁModelConfigǁmtp_layers",
+        "-    count = counts.get(self.model_type, 0)\n+    count = counts.get(self.model_type)",
+    ): "it is only asked whether it is true where there is none",
+    (
         "drafting.draft_counts.xǁDraftCountsǁshapes",
         "-    numbers = range(1, len(self.by_requests))\n"
         "+    numbers = range(len(self.by_requests))",
@@ -199,10 +213,24 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "+        most = min(numbers[-1], max_tokens / each)",
     ): "whole numbers are compared with it",
     (
+        "layout.building.x__check_page",
+        "-    if used != page and (padded is None or padded < used or page != padded):\n"
+        "+    if used != page and (padded is None or padded <= used or page != padded):",
+    ): "a page that is not what is used is not padded to that either",
+    (
         "layout.objective.x_choose",
         "-    limit = 1.0 if max_padding_fraction is None else max_padding_fraction\n"
         "+    limit = 2.0 if max_padding_fraction is None else max_padding_fraction",
     ): "padding is no more than all",
+    (
+        "layout.planning.x__kernel_block",
+        "-    replicated = (layout.kernel_block or 0) > layout.tokens_per_block\n"
+        "+    replicated = (layout.kernel_block or 1) > layout.tokens_per_block",
+    ): "a block has a token at least",
+    (
+        "layout.planning.x__given",
+        f"-    return {_GIVEN}block_bytes, {_GIVEN_REST}\n+    return {_GIVEN}None, {_GIVEN_REST}",
+    ): "what the pools take is set in its place",
     (
         "layout.plan.xǁCachePlanǁ__post_init__",
         "-    if self.alignment <= 0 or self.alignment % BUFFER_ALIGNMENT:\n"
@@ -275,6 +303,11 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "-        self._write_slots_of_rejected(requests, rows)\n"
         "+        self._write_slots_of_rejected(requests, None)",
     ): "rows behind those of all requests are no request's, and keep their slots",
+    (
+        "drafting.plan.xǁDraftPlanǁ_write_slots_of_rejected",
+        "-        column = (position // size).clamp_(0, table.shape[1] - 1)\n"
+        "+        column = (position // size).clamp_(None, table.shape[1] - 1)",
+    ): "torch counts a column before the table from its end, and no slot is made of what it reads",
     (
         "drafting.recurrent_strategy.xǁRecurrentStrategyǁrefresh_tables",
         "-    planned = self._planner.plan.later_passes(requests, requests)\n"
