@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mkv_ascend.adapters.installed import adapter
+from mkv_ascend.checks.unserved_family import unserved
 
 FLOAT32, ROUNDED = "float32", "rounded"
-"""Kinds of references: Hugging Face's model in float32, or, of a family that computes in 16 bits
-alone, a model in plain torch that rounds where it does."""
+"""Kinds of references: Hugging Face's model in float32, or, of a family that the host computes in
+16 bits alone, a model in plain torch that rounds where it does."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,10 @@ class Target:
 DEEPSEEK_V4: dict[str, Any] = {"dtype": "bfloat16"}
 if not adapter().RULES.compressed_in_one_process:
     DEEPSEEK_V4["distributed_executor_backend"] = "mp"
+
+STEP3P5: dict[str, Any] = {}
+if unserved(adapter().RULES.unserved_families, ["Step3p5ForCausalLM"], "float32"):
+    STEP3P5["dtype"] = "bfloat16"
 
 A_FEW = ("dense", "short conv")
 """Draft models for families whose attention is that of others: one, and one with states. A family
@@ -244,6 +249,8 @@ TARGETS = (
         heads={"mtp": "step3p5_mtp"},
         head_targets={"mtp": "step3p5_mtp"},
         drafts=(*A_FEW, "window+full"),
+        engine=STEP3P5,
+        reference=ROUNDED if STEP3P5 else FLOAT32,
     ),
     Target(
         "openpangu",

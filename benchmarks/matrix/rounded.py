@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an engine must do with a target that computes in 16 bits only, as DeepSeek-V4 does.
+"""What an engine must do with a target that computes in 16 bits, as DeepSeek-V4 does.
 
 There the order of summation decides which of two nearly equal logits is larger, so the tokens
 cannot be known beforehand. The engine's own tokens are judged instead: every token of the target
@@ -19,19 +19,12 @@ from typing import TYPE_CHECKING
 from benchmarks.matrix import prompts
 from benchmarks.matrix.cells import K
 from benchmarks.matrix.judging import Assessment, Judge, acceptance
-from tests.support import deepseek_v4, engine, reference, speculation
+from benchmarks.matrix.rounded_models import MODELS
+from tests.support import engine, reference, speculation
 from tests.support.reference import DraftProposal, DraftReport
 
 if TYPE_CHECKING:
     import torch
-
-MIXED = prompts.Workload((122, 10, 135, 6, 60, 14, 125, 8))
-"""Shorter than other families' requests, for this one's layers are many times larger: below and
-past a window of 128 and a group of 128, two crossing while they decode. No decks: the fitted model
-has not learned them, and to a draft that has, all letters that are left are nearly equal."""
-
-COMMON = prompts.Workload((1, 10, 6, 14, 2, 25, 8, 3), common=257)
-"""Two blocks of 128 tokens in common and one more token."""
 
 NEAR_TIE = 0.05
 """Difference of two logits that decides nothing in bfloat16; the models' spread by about 1 to 4."""
@@ -94,7 +87,7 @@ class RoundedJudge(Judge):
 
     def target_rows(self, context: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
         """The target's logits after ``context`` and after each of ``tokens``."""
-        return deepseek_v4.load(self.target).logits([*context, *tokens])[len(context) - 1 :]
+        return MODELS[self.cell.target].rows(self.target, context, tokens)
 
     def assess(self, requests: Sequence[list[int]], result: engine.Result) -> Assessment:
         """Judge what an engine made of ``requests``."""
@@ -143,9 +136,7 @@ class RoundedJudge(Judge):
 
     def drafter(self) -> speculation.Drafter:
         """What says which draft tokens are right."""
-        if self.cell.method == "mtp":
-            return deepseek_v4.DraftLayer(self.target)
-        return super().drafter()
+        return MODELS[self.cell.target].drafter(self.target, self.cell)
 
     def count(self, requests: Sequence[list[int]], result: engine.Result) -> Count:
         """Go through the proposals that were due, from the tokens that came out."""

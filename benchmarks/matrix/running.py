@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks import host
-from benchmarks.matrix import lookup, prompts, refusals, rounded
+from benchmarks.matrix import lookup, prompts, refusals
 from benchmarks.matrix.cells import Cell, K
 from benchmarks.matrix.families import ROUNDED
 from benchmarks.matrix.judging import Judge, acceptance
 from benchmarks.matrix.rounded import RoundedJudge
+from benchmarks.matrix.rounded_models import MODELS
 from tests.support import engine
 from tests.support.tiny_models import model_directory
 
@@ -83,7 +84,8 @@ class Verdict:
 def judge_of(cell: Cell, side: str = OURS) -> Judge:
     """Who says what is right for ``cell``."""
     if cell.reference == ROUNDED:
-        return RoundedJudge(cell, rounded.COMMON if side in WITH_HITS else rounded.MIXED)
+        model = MODELS[cell.target]
+        return RoundedJudge(cell, model.common if side in WITH_HITS else model.mixed)
     return Judge(cell, prompts.COMMON if side in WITH_HITS else prompts.MIXED)
 
 

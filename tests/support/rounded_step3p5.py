@@ -164,6 +164,9 @@ def load_draft_model(directory: Path) -> Any:
         directory, dtype=torch.bfloat16, attn_implementation="eager", local_files_only=True
     )
     model.lm_head.float().register_forward_pre_hook(lambda _, given: (given[0].float(),))
+    # Where that projection is the embedding too, states would begin in float32, and go on so.
+    embedding = model.get_input_embeddings()
+    embedding.register_forward_hook(lambda _, given, states: states.to(torch.bfloat16))
     return model.eval()
 
 

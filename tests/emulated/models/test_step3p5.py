@@ -20,21 +20,6 @@ hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 serves it in float32, as th
 ENGINE = {"dtype": "bfloat16", "max_num_batched_tokens": 96, "max_num_seqs": 4}
 
 
-class Judge(RoundedJudge):
-    """Says what is right for a target of this family and its draft."""
-
-    def target_rows(self, context, tokens):
-        """The target's logits after ``context`` and after each of ``tokens``."""
-        return rounded.rows(self.target, context, tokens)
-
-    def drafter(self):
-        """What says which draft tokens are right."""
-        directory = model_directory(self.cell.draft_model)
-        if self.cell.method == "mtp":
-            return rounded.RoundedLayer(directory, self.target)
-        return rounded.RoundedDraftModel(directory)
-
-
 def assert_choices(rows, said):
     """Each token is the choice after those before it, or in a tie with it."""
     report = reference.judge(rows, said, near_tie=0.0)
@@ -50,7 +35,7 @@ def assert_choices(rows, said):
 @each_runner
 def test_tokens_and_drafts_in_bfloat16(runner, cell, graphs):
     """Chunks beside requests that decode, past a window and a block of 128 tokens."""
-    judge = Judge(*find_cells([f"step3.5/{cell}"]))
+    judge = RoundedJudge(*find_cells([f"step3.5/{cell}"]))
     case = engine.Scenario(
         str(model_directory(judge.cell.target_model)),
         str(model_directory(judge.cell.draft_model)),

@@ -8,7 +8,7 @@ from pathlib import Path
 import matrix_pages
 import pytest
 
-from benchmarks.matrix import prompts, rounded, running, table
+from benchmarks.matrix import prompts, rounded_models, running, table
 from benchmarks.matrix.cells import find_cells
 from benchmarks.matrix.judging import Assessment
 from benchmarks.matrix.prompts import COMMON, MIXED, NEW_TOKENS, Workload
@@ -26,7 +26,7 @@ def _no_models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompts.reference, "token_ids", lambda _, text: [0, *text.encode()])
 
 
-@pytest.mark.parametrize("workload", [COMMON, rounded.COMMON])
+@pytest.mark.parametrize("workload", [COMMON, rounded_models.COMMON])
 def test_requests_share_whole_blocks_and_differ_behind_them(workload: Workload) -> None:
     requests = [workload.candidates(Path(), place)[0] for place in range(len(workload.lengths))]
     begin = requests[0][: workload.common]
@@ -39,7 +39,7 @@ def test_requests_share_whole_blocks_and_differ_behind_them(workload: Workload) 
     assert max(map(len, requests)) + NEW_TOKENS <= LONGEST
 
 
-@pytest.mark.parametrize("workload", [MIXED, rounded.MIXED])
+@pytest.mark.parametrize("workload", [MIXED, rounded_models.MIXED, rounded_models.TEXTS])
 def test_other_requests_begin_at_once_with_what_is_their_own(workload: Workload) -> None:
     requests = [workload.candidates(Path(), place)[0] for place in range(len(workload.lengths))]
     assert [len(request) for request in requests] == list(workload.lengths)

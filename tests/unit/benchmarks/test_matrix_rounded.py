@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from benchmarks.matrix import rounded
+from benchmarks.matrix import rounded, rounded_models
 from benchmarks.matrix.cells import K, find_cells
 from benchmarks.matrix.rounded import NEAR_TIE, RoundedJudge
 from tests.support.engine import Result
@@ -38,7 +38,7 @@ def draft_row(context: Sequence[int]) -> torch.Tensor:
 class ToyJudge(RoundedJudge):
     def __init__(self) -> None:
         (self.cell,) = find_cells(["deepseek-v4/dense"])
-        self.workload = rounded.MIXED
+        self.workload = rounded_models.MIXED
 
     def target_rows(self, context: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
         known = [*context, *tokens]
