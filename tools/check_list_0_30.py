@@ -286,6 +286,8 @@ EMULATED = (
     # What of the process is the target's, and what the draft's.
     "tests/emulated/drafting/test_draft_isolation.py",
     "tests/emulated/drafting/test_draft_loading.py",
+    "tests/emulated/drafting/test_parts_of_drafts.py",
+    "tests/emulated/drafting/test_parts_of_building.py",
     # What the host reads, by count, and how metadata is shared.
     f"{COST}::test_a_replayed_proposal_is_four_launches_beside_its_graph",
     f"{COST}::test_the_host_reads_nothing_where_operators_take_lengths_as_tensors"
