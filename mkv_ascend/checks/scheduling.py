@@ -29,7 +29,18 @@ def is_scheduled_ahead(
     return not waits and not options.get("disable_padded_drafter_batch")
 
 
-def waits_by_default(method: str | None, options: Mapping[str, Any], rules: HostRules) -> bool:
-    """Whether ``--async-scheduling`` would let steps be scheduled ahead that are not by default."""
+def waits_by_default(
+    method: str | None,
+    options: Mapping[str, Any],
+    rules: HostRules,
+    stages: int = 1,
+    executor: str | None = None,
+) -> bool:
+    """Whether ``--async-scheduling`` would let steps be scheduled ahead that are not by default.
+
+    ``stages``: of a pipeline, over which drafts are scheduled one after the other. ``executor``:
+    ``--distributed-executor-backend``; not all take it.
+    """
     by_padding = bool(options.get("disable_padded_drafter_batch"))
-    return method in rules.in_turn_by_default and not by_padding
+    takes_it = stages == 1 and executor in (None, "mp", "uni")
+    return takes_it and method in rules.in_turn_by_default and not by_padding

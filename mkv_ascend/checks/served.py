@@ -197,11 +197,9 @@ def _note_of_scheduling(facts: ServeFacts) -> Iterator[str]:
     speculation, rules = facts.speculation, facts.rules
     if speculation is None or rules is None or "async_scheduling" in facts.engine:
         return
-    # Others do not all take it.
-    executor = facts.engine.get("distributed_executor_backend") or "mp"
-    if executor in ("mp", "uni") and waits_by_default(
-        speculation.method, speculation.options, rules
-    ):
+    stages = facts.whole("pipeline_parallel_size", 1)
+    executor = facts.engine.get("distributed_executor_backend")
+    if waits_by_default(speculation.method, speculation.options, rules, stages, executor):
         yield (
             f"vLLM {rules.vllm} schedules steps of method {speculation.method} one after the other "
             "by default; --async-scheduling schedules each while the one before it runs"

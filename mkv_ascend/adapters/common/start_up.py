@@ -138,7 +138,9 @@ def scheduling(config: VllmConfig) -> list[str]:
     if speculative is None or config.scheduler_config.async_scheduling:
         return []
     padding = {"disable_padded_drafter_batch": speculative.disable_padded_drafter_batch}
-    if not waits_by_default(speculative.method, padding, adapter().RULES):
+    parallel = config.parallel_config
+    run_by = parallel.pipeline_parallel_size, parallel.distributed_executor_backend
+    if not waits_by_default(speculative.method, padding, adapter().RULES, *run_by):
         return []
     return [
         f"Steps are scheduled one after the other. With method {speculative.method} "

@@ -76,23 +76,28 @@ def test_the_last_stage_of_the_first_engine_writes_the_report(
 
 
 @pytest.mark.parametrize(
-    ("method", "ahead", "unpadded", "may_be_said"),
+    ("method", "ahead", "unpadded", "stages", "executor", "may_be_said"),
     [
-        ("draft_model", False, False, True),
-        ("draft_model", True, False, False),
-        ("draft_model", False, True, False),
-        ("eagle3", False, False, False),
-        (None, False, False, False),
+        ("draft_model", False, False, 1, "mp", True),
+        ("draft_model", False, False, 1, "uni", True),
+        ("draft_model", True, False, 1, "mp", False),
+        ("draft_model", False, True, 1, "mp", False),
+        ("draft_model", False, False, 2, "mp", False),
+        ("draft_model", False, False, 1, "ray", False),
+        ("eagle3", False, False, 1, "mp", False),
+        (None, False, False, 1, "mp", False),
     ],
 )
 def test_steps_that_need_not_wait_are_told(
-    method: str | None, ahead: bool, unpadded: bool, may_be_said: bool
+    method: str | None, ahead: bool, unpadded: bool, stages: int, executor: str, may_be_said: bool
 ) -> None:
     """On a host that schedules them ahead where it is asked to, and not by default."""
     speculative = SimpleNamespace(method=method, disable_padded_drafter_batch=unpadded)
+    parallel = SimpleNamespace(pipeline_parallel_size=stages, distributed_executor_backend=executor)
     asked: Any = SimpleNamespace(
         speculative_config=None if method is None else speculative,
         scheduler_config=SimpleNamespace(async_scheduling=ahead),
+        parallel_config=parallel,
     )
     by_host = "draft_model" in rules().in_turn_by_default
     assert bool(start_up.scheduling(asked)) == (may_be_said and by_host)

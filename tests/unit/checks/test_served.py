@@ -381,6 +381,8 @@ def test_a_check_takes_seconds_and_imports_neither_torch_nor_vllm() -> None:
         (["--async-scheduling"], False),
         (["--no-async-scheduling"], False),
         (["--distributed-executor-backend", "ray"], False),
+        (["--distributed-executor-backend", "mp"], True),
+        (["--pipeline-parallel-size", "2"], False),
     ],
     ids=str,
 )
