@@ -45,6 +45,10 @@ OURS = (
         "router does not know experts without matrices",
     ),
     Refusal(
+        r"is a Step-3\.5 in (torch\.)?float(32|16): the fused kernel",
+        "vllm-ascend 0.30.0rc2's fused kernel for queries and keys holds them in bfloat16",
+    ),
+    Refusal(
         r"is a K-EXAONE of the first version, whose class vLLM 0\.30\.0 does not have",
         "vLLM 0.30.0 has the class of K-EXAONE by the name of the second version alone",
     ),
