@@ -157,6 +157,7 @@ class Fused(nn.Module):
     def _build_fused_kv_buffers(self) -> None:
         self.made += 1
         self.fused = 2 * self.layer.weight.detach()
+        self.attention = ["by one group's slots"]
 
 
 class Outer(nn.Module):
@@ -179,6 +180,7 @@ def test_what_a_draft_makes_of_its_weights_is_made_once_where_graphs_read_it(
     monkeypatch.setattr(draft_weights, "set_current_vllm_config", lambda _: _Nothing())
     draft = Outer()
     fused, made, new = draft.model.fused, draft.model.made, torch.randn(3, 3)
+    draft.model.attention = ours = ["by the slots of each layer's group"]
     draft_weights.aim_at_draft(worker, SimpleNamespace(model=draft))
     sent = worker.weight_transfer_engine.model
     sent.load_weights([("layer", new - 1)])
@@ -187,3 +189,4 @@ def test_what_a_draft_makes_of_its_weights_is_made_once_where_graphs_read_it(
     finish(worker)
     assert draft.model.fused is fused
     assert torch.equal(fused, 2 * new)
+    assert draft.model.attention is ours, "what is put in its place later on stays"

@@ -202,6 +202,7 @@ class _FusedKeys:
         """Make them of the weights as they are, where they were."""
         if self._inner is None:
             return
+        # It makes a list of its layers, too; the model's own list is ours (``LayerInGroup``).
         made = copy.copy(self._inner)
         getattr(type(made), BUILD_FUSED)(made)
         for name, before in vars(self._inner).items():
