@@ -123,11 +123,17 @@ def test_layers_of_a_draft_are_none_of_its_target(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_draft_that_is_given_up_does_not_run() -> None:
-    """It has nothing to run with here."""
     assembly: Any = object.__new__(Assembly)
-    assembly.proposer = SimpleNamespace(num_speculative_tokens=K)
-    assembly.give_up()
+    runner = SimpleNamespace(_use_aclgraph=lambda: False)
+    assembly.proposer = SimpleNamespace(num_speculative_tokens=K, runner=runner)
+    assembly.graphs, assembly._publish = None, lambda: None
+    assembly.proposal = SimpleNamespace(
+        propose=lambda target, _tokens: torch.full((target.requests, K), 5),
+        counts=SimpleNamespace(note=lambda *_: None),
+    )
     target = SimpleNamespace(requests=2, next_token_ids=torch.tensor([7, 8], dtype=torch.int32))
+    assert assembly.propose(target).tolist() == [[5] * K] * 2
+    assembly.give_up()
     assert assembly.propose(target).tolist() == [[0] * K] * 2
 
 

@@ -81,12 +81,15 @@ def test_launches_of_one_pass_share_the_largest_workspace_and_each_was_captured_
     ]
 
 
-def test_a_capture_with_another_number_of_launches_is_refused():
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_capture_with_another_number_of_launches_is_refused(number):
     table = CapturedGraphParams()
     with table.recorded_here():
-        note(0, 8, 1)
+        for one in range(number):
+            note(one, 8, 1)
     layers, metadata = layers_and_metadata([8])
-    with pytest.raises(RuntimeError, match="1 launches of attention were captured, not 2"):
+    refused = f"{number} launches of attention were captured, not 2"
+    with pytest.raises(RuntimeError, match=refused):
         table.launches(["dense", "latent"], metadata, layers)
 
 
