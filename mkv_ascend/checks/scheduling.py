@@ -9,7 +9,7 @@ from typing import Any
 from mkv_ascend.checks.facts import WITHOUT_CACHE
 from mkv_ascend.checks.host_rules import HostRules
 
-__all__ = ["NEVER_AHEAD", "is_scheduled_ahead", "waits_by_default"]
+__all__ = ["NEVER_AHEAD", "is_scheduled_ahead", "note_of_waiting"]
 
 NEVER_AHEAD = WITHOUT_CACHE - {"ngram_gpu"}
 """Methods that vLLM refuses beside ``--async-scheduling``."""
@@ -29,18 +29,23 @@ def is_scheduled_ahead(
     return not waits and not options.get("disable_padded_drafter_batch")
 
 
-def waits_by_default(
+def note_of_waiting(
     method: str | None,
     options: Mapping[str, Any],
     rules: HostRules,
     stages: int = 1,
     executor: str | None = None,
-) -> bool:
-    """Whether ``--async-scheduling`` would let steps be scheduled ahead that are not by default.
+) -> list[str]:
+    """That ``--async-scheduling`` would let steps be scheduled ahead that are not by default.
 
     ``stages``: of a pipeline, over which drafts are scheduled one after the other. ``executor``:
     ``--distributed-executor-backend``; not all take it.
     """
-    by_padding = bool(options.get("disable_padded_drafter_batch"))
     takes_it = stages == 1 and executor in (None, "mp", "uni")
-    return takes_it and method in rules.in_turn_by_default and not by_padding
+    padded = not options.get("disable_padded_drafter_batch")
+    if not takes_it or not padded or method not in rules.in_turn_by_default:
+        return []
+    return [
+        f"vLLM {rules.vllm} schedules steps of method {method} one after the other by default; "
+        "--async-scheduling schedules each while the one before it runs"
+    ]

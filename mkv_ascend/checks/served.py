@@ -20,7 +20,7 @@ from mkv_ascend.checks.block_sizes import KERNEL_BLOCK
 from mkv_ascend.checks.compressed_layers import BLOCKS, DEFAULT_BLOCK
 from mkv_ascend.checks.facts import ServeFacts
 from mkv_ascend.checks.model import ModelFacts
-from mkv_ascend.checks.scheduling import waits_by_default
+from mkv_ascend.checks.scheduling import note_of_waiting
 from mkv_ascend.checks.variables import NZ_MODE
 
 __all__ = ["Served", "note_of_block_size", "served", "why_draft_is_eager"]
@@ -192,18 +192,13 @@ def _note_of_sleep(facts: ServeFacts) -> Iterator[str]:
         )
 
 
-def _note_of_scheduling(facts: ServeFacts) -> Iterator[str]:
-    """That vLLM schedules ahead with this method if it is asked to, and not by default."""
+def _note_of_scheduling(facts: ServeFacts) -> list[str]:
     speculation, rules = facts.speculation, facts.rules
     if speculation is None or rules is None or "async_scheduling" in facts.engine:
-        return
+        return []
     stages = facts.whole("pipeline_parallel_size", 1)
     executor = facts.engine.get("distributed_executor_backend")
-    if waits_by_default(speculation.method, speculation.options, rules, stages, executor):
-        yield (
-            f"vLLM {rules.vllm} schedules steps of method {speculation.method} one after the other "
-            "by default; --async-scheduling schedules each while the one before it runs"
-        )
+    return note_of_waiting(speculation.method, speculation.options, rules, stages, executor)
 
 
 def _note_of_hits(facts: ServeFacts, draft: ModelFacts) -> str:

@@ -34,15 +34,13 @@ def _compared(answer: dict[str, Any]) -> list[str]:
 def _line_of_scheduling(answer: dict[str, Any]) -> list[str]:
     """That vLLM schedules steps with this draft one after the other, and what changes that."""
     from mkv_ascend.adapters.installed import rules
-    from mkv_ascend.checks.scheduling import waits_by_default
+    from mkv_ascend.checks.scheduling import note_of_waiting
 
-    method, scheduled = answer["method"], answer["async_scheduling_without"]
-    if answer["async_scheduling"] or not scheduled:
+    method = answer["method"]
+    if answer["async_scheduling"] or not answer["async_scheduling_without"]:
         return []
-    line = f"  vLLM {rules().vllm} schedules steps of method {method} one after the other"
-    if waits_by_default(method, {}, rules()):
-        line += " unless --async-scheduling is given"
-    return [line]
+    note = note_of_waiting(method, {}, rules())
+    return [f"  {line}" for line in note or [f"vLLM does not schedule method {method} ahead"]]
 
 
 def _alone(answer: dict[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ from mkv_ascend.adapters.common.worker_metrics import publish_gauges, publisher
 from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.attention.report import LayerRow, render
-from mkv_ascend.checks.scheduling import waits_by_default
+from mkv_ascend.checks.scheduling import note_of_waiting
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.report import served_groups
@@ -134,18 +134,16 @@ def finish(rank: int, config: VllmConfig, served: Served) -> None:
 
 def scheduling(config: VllmConfig) -> list[str]:
     """That steps wait for each other where they need not; vLLM's own line says they have to."""
-    speculative = config.speculative_config
+    speculative, parallel = config.speculative_config, config.parallel_config
     if speculative is None or config.scheduler_config.async_scheduling:
         return []
-    padding = {"disable_padded_drafter_batch": speculative.disable_padded_drafter_batch}
-    parallel = config.parallel_config
-    run_by = parallel.pipeline_parallel_size, parallel.distributed_executor_backend
-    if not waits_by_default(speculative.method, padding, adapter().RULES, *run_by):
-        return []
-    return [
-        f"Steps are scheduled one after the other. With method {speculative.method} "
-        "--async-scheduling schedules each while the one before it runs."
-    ]
+    return note_of_waiting(
+        speculative.method,
+        {"disable_padded_drafter_batch": speculative.disable_padded_drafter_batch},
+        adapter().RULES,
+        parallel.pipeline_parallel_size,
+        parallel.distributed_executor_backend,
+    )
 
 
 def counting_rank(config: VllmConfig) -> int:

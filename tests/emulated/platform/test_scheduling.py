@@ -6,7 +6,7 @@ No engine is started.
 
 import pytest
 
-from mkv_ascend.checks.scheduling import is_scheduled_ahead, waits_by_default
+from mkv_ascend.checks.scheduling import is_scheduled_ahead, note_of_waiting
 from tests.support import hosts
 from tests.support.tiny_models import model_directory
 
@@ -60,7 +60,7 @@ def test_where_asking_for_it_would_help(more):
         asked = configured(method, more, async_scheduling=True)
     except ValueError:
         asked = False
-    assert waits_by_default(method, more, rules) == (asked and not by_default)
+    assert bool(note_of_waiting(method, more, rules)) == (asked and not by_default)
 
 
 def test_lookup_is_refused_where_it_is_asked_to_be_scheduled_ahead():
