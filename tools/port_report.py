@@ -13,7 +13,8 @@ in neither package, are looked up in the stand-in of the emulated NPU.
 
 The adapter is the one that serves this environment, or ``--adapter`` names its folder.
 ``--record VERSION`` writes the fingerprints of the host's vllm-ascend, as that version, into the
-adapter's fingerprints.json: for a version that was tested, not before.
+adapter's fingerprints.json: for a version that was tested, not before. Those of names that are only
+imported, which no start-up looks at, lie in tools/imported_names, and in no wheel.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ from mkv_ascend.adapters import installed as installed_host
 from mkv_ascend.adapters.contract import HostAdapter
 from mkv_ascend.adapters.fingerprints import PARTS, HostSource, digest_of, print_of, read
 
+IMPORTED = Path(__file__).resolve().parent / "imported_names"
+"""Folder of the fingerprints of names that are only imported, a file for each adapter."""
 DISTRIBUTIONS = {"vllm": "vllm", "vllm_ascend": "vllm-ascend"}
 """Package -> distribution."""
 
@@ -86,9 +89,9 @@ def compare(
 
     ``base``: a host whose source is the recorded one, for differences; None: none is at hand.
     """
-    recorded, lines = read(adapter.FINGERPRINTS), []
+    known, lines = recorded(adapter), []
     for package in packages:
-        first = next(iter(recorded[DISTRIBUTIONS[package]].values()))
+        first = next(iter(known[DISTRIBUTIONS[package]].values()))
         for name, entry in first["names"].items():
             use, patches = entry["use"], tuple(entry.get("patches", ()))
             definition = host.find(name)
@@ -100,6 +103,22 @@ def compare(
                 difference = "" if base is None else _difference(name, base, host)
                 lines.append(Line(name, "changed", use, patches, difference))
     return lines
+
+
+def recorded(adapter: HostAdapter) -> dict[str, dict[str, Any]]:
+    """All that is recorded of an adapter: distribution -> version -> ``files`` and ``names``."""
+    found = read(adapter.FINGERPRINTS)
+    for distribution, versions in read(imported_by(adapter)).items():
+        for version, imported in versions.items():
+            entry = found[distribution][version]
+            names = {**imported["names"], **entry["names"]}
+            entry["names"] = dict(sorted(names.items()))
+    return found
+
+
+def imported_by(adapter: HostAdapter) -> Path:
+    """The file of names that the adapter only imports."""
+    return IMPORTED / f"{foreign_names.name_of(adapter)}.json"
 
 
 def of_torch_npu(adapter: HostAdapter) -> list[Line]:
@@ -154,12 +173,30 @@ def record(adapter: HostAdapter, host: HostSource, package: str) -> dict[str, An
 
 def write_record(adapter: HostAdapter, host: HostSource, as_versions: dict[str, str]) -> None:
     """Write what is recorded of these packages' versions anew; others stay."""
-    path = adapter.FINGERPRINTS
-    found = read(path) if path.exists() else {}
+    found = recorded(adapter) if adapter.FINGERPRINTS.exists() else {}
     for package, version in as_versions.items():
         entries = found.setdefault(DISTRIBUTIONS[package], {})
         entries[version] = record(adapter, host, package)
-    path.write_text(_compact(_differences(found)), encoding="utf-8")
+    for path, imported in ((adapter.FINGERPRINTS, False), (imported_by(adapter), True)):
+        path.write_text(_compact(_differences(_part(found, imported))), encoding="utf-8")
+
+
+def _part(found: dict[str, dict[str, Any]], imported: bool) -> dict[str, dict[str, Any]]:
+    """What is watched at a start, or with ``imported`` the names that are not."""
+    return {
+        distribution: {
+            version: {
+                "files": {} if imported else kept["files"],
+                "names": {
+                    name: entry
+                    for name, entry in kept["names"].items()
+                    if (entry["use"] == "imported") == imported
+                },
+            }
+            for version, kept in versions.items()
+        }
+        for distribution, versions in found.items()
+    }
 
 
 def _differences(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -239,8 +239,8 @@ def drifts(recorded: Mapping[str, Any], source: HostSource) -> list[Drift]:
 
     Args:
         recorded: ``files``: module -> digest of its file; ``names``: name -> ``print``, its
-            fingerprint, ``module`` that defines it where its name has another, ``use`` (replaced,
-            read or imported) and the ``patches`` that use it, if any.
+            fingerprint, ``module`` that defines it where its name has another, ``use`` (replaced
+            or read; imported where only ``tools/port_report.py`` looks) and the ``patches``.
 
     A file is not parsed if its bytes are the recorded ones.
     """

@@ -49,8 +49,10 @@ def test_what_is_recorded_is_what_the_adapter_names_today():
     host, adapter = HostSource(port_report.environment()), installed_host.adapter()
     for package, distribution in port_report.DISTRIBUTIONS.items():
         version = metadata.version(distribution).partition("+")[0]
-        recorded = read(adapter.FINGERPRINTS)[distribution][version]
+        recorded = port_report.recorded(adapter)[distribution][version]
         assert port_report.record(adapter, host, package) == recorded, "see CONTRIBUTING.md"
+        shipped = read(adapter.FINGERPRINTS)[distribution][version]["names"].values()
+        assert {entry["use"] for entry in shipped} == {"read", "replaced"}
 
 
 def test_later_versions_are_read_as_they_were_recorded(tmp_path):
