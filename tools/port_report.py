@@ -143,7 +143,7 @@ def _text(source: HostSource, name: str) -> list[str]:
 
 
 def record(adapter: HostAdapter, host: HostSource, package: str) -> dict[str, Any]:
-    """What ``fingerprints.json`` holds of one distribution in one version.
+    """What is recorded of one distribution in one version.
 
     Raises:
         LookupError: names that the host does not have.
