@@ -238,10 +238,8 @@ def page(found: Sequence[Figure]) -> list[str]:
         f"worst {gains['worst']:.0%}.",
         f"- Gain taken for a loss, or loss for a gain: {len(told['wrong_signs'])} ({wrong}).",
         *(
-            f"- {name}, predicted as a {'gain' if theirs > 1 else 'loss'} elsewhere "
-            f"({theirs:.2f}): a {'gain' if ours > 1 else 'loss'} here, too ({ours:.2f})."
-            if (ours > 1) == (theirs > 1)
-            else f"- {name}: {theirs:.2f} elsewhere, {ours:.2f} here: another sign."
+            f"- Not measured, {name}: a speed-up of {theirs:.2f} is predicted elsewhere, and of "
+            f"{ours:.2f} here."
             for name, ours, theirs in predicted_by_others(read_calibration())
         ),
         f"- All goals met: {'yes' if told['goals_met'] else 'no'}.",

@@ -47,7 +47,7 @@ def test_band_and_page_say_what_comes_out() -> None:
 
 
 def test_what_nobody_measured_counts_by_its_sign(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loss here and there; were it a gain there, the page would say so and goals be missed."""
+    """A loss here and there; were it a gain there, goals would be missed."""
     calibration = read_calibration()
     ((name, ours, theirs),) = prediction.predicted_by_others(calibration)
     assert (ours < 1, theirs) == (True, 0.93)
@@ -57,8 +57,9 @@ def test_what_nobody_measured_counts_by_its_sign(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(row, "speed_up", 1.1)
     told = prediction.summary(found)
     assert (told["wrong_signs"], told["goals_met"]) == ([name], False)
-    assert f"{name}: 1.10 elsewhere, {ours:.2f} here: another sign" in "\n".join(
-        prediction.page(found)
+    assert (
+        f"{name}: a speed-up of 1.10 is predicted elsewhere, and of {ours:.2f} here"
+        in "\n".join(prediction.page(found))
     )
 
 
