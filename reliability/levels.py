@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import linear_regression
 
-__all__ = ["MOST", "growth", "problems"]
+__all__ = ["MOST", "growth", "problems", "told"]
 
 MOST = 1.0
 """MB an hour by which a process may grow behind its warm-up."""

@@ -17,18 +17,18 @@ def lines(answer: dict[str, Any]) -> list[str]:
 
 def _compared(answer: dict[str, Any]) -> list[str]:
     """Each candidate as if alone, and then the best of each batch size."""
-    lines: list[str] = []
+    told: list[str] = []
     for one in answer["candidates"]:
         refused = one.get("refused")
-        lines += [f"not predicted: {one['name']}: {refused}"] if refused else _alone(one)
+        told += [f"not predicted: {one['name']}: {refused}"] if refused else _alone(one)
     for best in answer["best"]:
         found = (
             f"{best['name']} with K = {best['tokens']}, {best['speed_up']:.2f} times as fast"
             if best["name"]
             else "no draft: each is predicted to lose"
         )
-        lines.append(f"best at batch {best['requests']}: {found}")
-    return lines
+        told.append(f"best at batch {best['requests']}: {found}")
+    return told
 
 
 def _line_of_scheduling(answer: dict[str, Any]) -> list[str]:
@@ -45,7 +45,7 @@ def _line_of_scheduling(answer: dict[str, Any]) -> list[str]:
 
 def _alone(answer: dict[str, Any]) -> list[str]:
     who = answer["target"] + (f" + {answer['draft']}" if answer["draft"] else "")
-    lines = [
+    told = [
         f"predicted, not measured: {who}, method {answer['method']}, {answer['ranks']} x "
         f"{answer['chip']}, context {answer['context']}, acceptance {answer['acceptance']}",
         f"  {'batch':>5} {'K':>3} {'tokens':>7} {'plain ms':>9} {'verify':>7} {'draft':>7} "
@@ -53,22 +53,22 @@ def _alone(answer: dict[str, Any]) -> list[str]:
     ]
     for batch in answer["batches"]:
         shown = batch["shown"]
-        lines.append(
+        told.append(
             f"  {batch['requests']:>5} {shown['tokens']:>3} {shown['length']:>7.2f} "
             f"{shown['plain_ms'] + shown['plain_host_ms']:>9.2f} {shown['verify_ms']:>7.2f} "
             f"{shown['draft_ms']:>7.2f} {shown['host_ms']:>7.2f} {shown['ms_per_token']:>9.2f} "
             f"{shown['speed_up']:>9.2f}  {shown['speed_up_from']:.2f} to "
             f"{shown['speed_up_to']:.2f} {batch['best_tokens']:>5}"
         )
-    lines += [f"  {batch['verdict']}" for batch in answer["batches"]]
-    lines += _line_of_scheduling(answer)
-    lines += advise_cluster.lines(answer.get("cluster"))
+    told += [f"  {batch['verdict']}" for batch in answer["batches"]]
+    told += _line_of_scheduling(answer)
+    told += advise_cluster.lines(answer.get("cluster"))
     memory = answer["memory"]
     text = f"  weights {memory['weight_bytes'] / 2**30:.1f} GiB on each device"
     if "unplanned" in memory:
-        return [*lines, f"{text}; requests at once not told: {memory['unplanned']}"]
+        return [*told, f"{text}; requests at once not told: {memory['unplanned']}"]
     return [
-        *lines,
+        *told,
         f"{text}; {memory['requests_at_once']} requests of {answer['context']} tokens at once in "
         f"{memory['cache_bytes'] / 2**30:.1f} GiB of KV caches",
     ]

@@ -6,7 +6,7 @@ No engine is started.
 
 import pytest
 
-from mkv_ascend.checks.scheduling import is_scheduled_ahead, note_of_waiting
+from mkv_ascend.checks.scheduling import NEVER_AHEAD, is_scheduled_ahead, note_of_waiting
 from tests.support import hosts
 from tests.support.tiny_models import model_directory
 
@@ -64,5 +64,6 @@ def test_where_asking_for_it_would_help(more):
 
 
 def test_lookup_is_refused_where_it_is_asked_to_be_scheduled_ahead():
+    assert "ngram" in NEVER_AHEAD
     with pytest.raises(ValueError, match="async scheduling is only supported"):
         configured("ngram", {}, async_scheduling=True)
