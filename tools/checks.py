@@ -32,6 +32,15 @@ HOSTLESS = frozenset({"lint", "types", "docs"})
 """Groups of checks that look at sources alone; mypy follows no import into a host."""
 GIB_PER_WORKER = 4
 """Memory that one process with tests on the emulated NPU, and the engine it runs, must find."""
+ARITHMETIC = {
+    name: {"ATEN_CPU_CAPABILITY": torch, "ONEDNN_MAX_CPU_ISA": onednn, "MKL_CBWR": mkl}
+    for name, torch, onednn, mkl in (
+        ("default", "default", "SSE41", "COMPATIBLE"),
+        ("avx2", "avx2", "AVX2", "AVX2"),
+        ("avx512", "avx512", "AVX512_CORE", "AVX512"),
+    )
+}
+"""Instructions that sums are computed with: their order, and so their last bits, are others."""
 NAMES_A_FAULT = ("FAILED ", "ERROR ")
 """How pytest begins the lines that name tests; thousands of others may come after them."""
 
@@ -91,8 +100,6 @@ def all_checks(root: Path, host: str = DEFAULT) -> list[Check]:
 
     cores = os.cpu_count() or 1
     with_engines = pytest(emulated_workers(cores, memory_gib()))
-    jobs = str(max(2, cores))
-    tiny_models = (tool("python"), "-m", "tests.support.tiny_models")
     # Strict, with its one named relaxation: the tests compare tokens with a float32 reference.
     emulate = (tool("mkv-ascend"), "emulate", "--strict", "--float32-compute", "--")
     # The supported release of vllm-ascend that set-up does not install.
@@ -107,8 +114,6 @@ def all_checks(root: Path, host: str = DEFAULT) -> list[Check]:
         Check("port", "port report", (tool("python"), "tools/port_report.py", *port)),
         Check("docs", "mkdocs", (tool("mkdocs"), "build", "--strict", "--quiet")),
         Check("unit", "unit tests", (*pytest(max(2, cores)), *UNIT[host]), lane="tests"),
-        # Before the tests, which would wait for each other while one of them trains.
-        Check("models", "tiny models", (*tiny_models, "--tested", "--jobs", jobs), lane="tests"),
         # Else vLLM starts a process for each class of model that it meets for the first time.
         Check(
             "classes",
@@ -127,8 +132,7 @@ def all_checks(root: Path, host: str = DEFAULT) -> list[Check]:
     if sources:
         clang_format = (tool("clang-format"), "--dry-run", "--Werror", *sources)
         checks.insert(2, Check("lint", "clang-format", clang_format))
-    # Other hosts take those of the default one. Where that was not tested, tests train their own.
-    left_out = frozenset() if host == DEFAULT else HOSTLESS | {"models"}
+    left_out = frozenset() if host == DEFAULT else HOSTLESS
     return [check for check in checks if check.group not in left_out]
 
 
@@ -213,6 +217,11 @@ def summary(outcomes: Sequence[Outcome], seconds: float) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--host", default=DEFAULT, help="of tools/hosts.py (%(default)s)")
+    parser.add_argument(
+        "--arithmetic",
+        choices=ARITHMETIC,
+        help="instructions of torch, oneDNN and MKL, which other processors have",
+    )
     parser.add_argument("groups", nargs="*", metavar="group", help="all, if none is named")
     options = parser.parse_args(arguments)
     wanted = options.groups
@@ -226,7 +235,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"no group {unknown[0]!r} on {options.host}; there are {', '.join(groups)}")
     started = time.monotonic()
-    outcomes = run_lanes([c for c in checks if not wanted or c.group in wanted], ROOT)
+    chosen = [check for check in checks if not wanted or check.group in wanted]
+    os.environ.update(ARITHMETIC.get(options.arithmetic, {}))
+    outcomes = run_lanes(chosen, ROOT)
     print(summary(outcomes, time.monotonic() - started), flush=True)
     return 1 if any(outcome.status for outcome in outcomes) else 0
 

@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 MODULES = (
     "vllm.entrypoints.cli.main",
@@ -67,9 +68,10 @@ def asked_for(arguments: list[str]) -> tuple[list[Path], set[str]]:
     # A file that is run has its own folder on the path, not the repository.
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     from tests.support import image_models
-    from tests.support.tiny_models.store import default_directory
+    from tests.support.tiny_models import store
 
-    return [default_directory()], set(image_models.CONFIGS)
+    configs = store.configurations()
+    return [], {name for one in configs for name in classes_of(one)} | {*image_models.CONFIGS}
 
 
 def configurations_in(folder: Path) -> list[Path]:
@@ -80,7 +82,11 @@ def configurations_in(folder: Path) -> list[Path]:
 
 def architectures(configuration: Path) -> list[str]:
     """The model classes that a ``config.json`` names."""
-    config = json.loads(configuration.read_text(encoding="utf-8"))
+    return classes_of(json.loads(configuration.read_text(encoding="utf-8")))
+
+
+def classes_of(config: dict[str, Any]) -> list[str]:
+    """The model classes that the content of a ``config.json`` names."""
     return list(config.get("architectures") or [])
 
 

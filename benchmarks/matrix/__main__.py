@@ -39,6 +39,7 @@ from benchmarks.matrix.running import (
 )
 from benchmarks.matrix.workers import Workers
 from benchmarks.progress import say
+from tests.support.tiny_models.store import is_kept
 
 STOPPED = 130
 """Exit status of a run that was stopped by a signal, as shells have it."""
@@ -166,8 +167,11 @@ def make_models(chosen: Sequence[cells.Cell], jobs: int, workers: Workers) -> No
 
     Raises RuntimeError, with what the training printed, if one could not be made.
     """
-    names = dict.fromkeys(model for cell in chosen for model in cell.models)
-    command = [sys.executable, "-m", "tests.support.tiny_models", "--jobs", str(jobs)]
+    models = dict.fromkeys(model for cell in chosen for model in cell.models)
+    names = [model for model in models if not is_kept(model)]
+    if not names:
+        return
+    command = [sys.executable, "-m", "tests.support.tiny_models", "--train", "--jobs", str(jobs)]
     with workers.started([*command, *names]) as process:
         printed, _ = process.communicate()
     if process.returncode:

@@ -17,9 +17,7 @@ from pathlib import Path
 
 from benchmarks.matrix.cells import Cell
 from benchmarks.matrix.running import STOCK, Verdict
-from tests.support.tiny_models.corpus import load_corpus
-from tests.support.tiny_models.recipes import find_recipe
-from tests.support.tiny_models.store import content_hash
+from tests.support.tiny_models.store import content_digest, is_kept
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".cache" / "matrix"
@@ -40,6 +38,8 @@ STANDS_ON = ("vllm", "vllm-ascend", "torch", "transformers", "triton")
 
 def find(cell: Cell, side: str) -> Verdict | None:
     """The verdict of an earlier run, if it would be the same now."""
+    if not all(map(is_kept, cell.models)):
+        return None
     path = _path(cell, side)
     return Verdict(**json.loads(path.read_text())) if path.is_file() else None
 
@@ -54,7 +54,7 @@ def keep(cell: Cell, side: str, verdict: Verdict) -> None:
 
 
 def _path(cell: Cell, side: str) -> Path:
-    models = {name: content_hash(find_recipe(name), load_corpus()) for name in cell.models}
+    models = {name: content_digest(name) for name in cell.models}
     versions = {name: version(name) for name in STANDS_ON}
     content = [asdict(cell), side, models, versions, sources_digest(side)]
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

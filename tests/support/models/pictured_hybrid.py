@@ -2,8 +2,9 @@
 """A tiny Qwen3.5 that sees pictures, with its own layer of multi-token prediction.
 
 The language part, with gated delta nets, was trained on text; the vision tower has random weights.
-The layer of multi-token prediction is trained here, in seconds. In vLLM it is given the embeddings
-of pictures, and not those of placeholders.
+The layer of multi-token prediction was trained on text, too (``python -m
+tests.support.models.pictured_hybrid`` does it anew). In vLLM it is given the embeddings of
+pictures, and not those of placeholders.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import nn
 
 from tests.support.models import pictured_model
 from tests.support.models.pictured_model import IMAGE_TOKEN
-from tests.support.tiny_models import model_directory
+from tests.support.tiny_models import model_directory, store
 from tests.support.tiny_models.corpus import load_corpus
 from tests.support.tiny_models.head_training import proposal_loss
 from tests.support.tiny_models.heads_qwen3_5 import Qwen35MtpHead
@@ -40,7 +41,8 @@ TOWER = {
     "spatial_merge_size": pictured_model.MERGE,
 }
 
-TRAINING = Recipe(name="", model_type="", architecture={}, steps=40)
+HEAD = "qwen3_5_pictured_mtp"
+TRAINING = Recipe(name=HEAD, model_type="", architecture={}, steps=40)
 
 
 class MtpHead(Qwen35MtpHead):
@@ -70,9 +72,9 @@ def write(folder: Path) -> tuple[Path, MtpHead]:
     """The whole model with its drafting layer, and what its processor reads."""
     whole = _with_tower()
     whole.save_pretrained(folder)
-    torch.manual_seed(0)
-    with one_thread():
-        head = optimise(MtpHead(whole), proposal_loss, TRAINING, load_corpus(), None)
+    head = MtpHead(whole)
+    head.load_weights(store.read_packed(HEAD)[0])
+    head.eval()
     # transformers 5.5.4 saves the tower as part of the text model, where nobody looks for it.
     weights = {
         name.replace("model.language_model.visual.", "model.visual."): value
@@ -104,3 +106,16 @@ def _with_tower() -> Any:
     pictured_model.fill_tower(whole.model.visual)
     whole.generation_config = trained.generation_config
     return whole.eval()
+
+
+def train() -> None:
+    """Train the drafting layer anew, and put it in the place of its file."""
+    head = MtpHead(_with_tower())
+    torch.manual_seed(0)
+    with one_thread():
+        optimise(head, proposal_loss, TRAINING, load_corpus(), None)
+    store.write_packed(HEAD, {name: value.clone() for name, value in head.weights().items()})
+
+
+if __name__ == "__main__":
+    train()

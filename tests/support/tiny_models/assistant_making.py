@@ -21,11 +21,10 @@ from tests.support.tiny_models.assistant import (
 from tests.support.tiny_models.corpus import Corpus
 from tests.support.tiny_models.derived import (
     WEIGHTS_FILE,
-    InsensitiveHeadError,
     load_language_model,
     write_description,
 )
-from tests.support.tiny_models.recipe import AssistantRecipe
+from tests.support.tiny_models.recipe import AssistantRecipe, InsensitiveModelError
 from tests.support.tiny_models.recipes import find_recipe
 from tests.support.tiny_models.sensitivity import probe_contexts
 from tests.support.tiny_models.training import Progress, optimise
@@ -52,7 +51,7 @@ def make_assistant(
     """Train the head on the target in ``source`` and write its checkpoint into ``path``.
 
     Raises:
-        InsensitiveHeadError: it hardly notices that a key is missing.
+        InsensitiveModelError: it hardly notices that a key is missing.
     """
     started = time.process_time()
     target = load_language_model(source)
@@ -60,7 +59,7 @@ def make_assistant(
     seconds = round(time.process_time() - started, 1)
     share = assistant_removal_share(head, probe_contexts())
     if share <= REQUIRED_ASSISTANT_SHARE:
-        raise InsensitiveHeadError(
+        raise InsensitiveModelError(
             f"{recipe.name}: {share:.3f} of the single-key removals change a proposal; over "
             f"{REQUIRED_ASSISTANT_SHARE} is required. Train for more steps (recipes.py)."
         )

@@ -21,11 +21,11 @@ from tests.support.tiny_models.block_head import (
 from tests.support.tiny_models.corpus import Corpus
 from tests.support.tiny_models.derived import (
     WEIGHTS_FILE,
-    InsensitiveHeadError,
     load_language_model,
     write_description,
 )
 from tests.support.tiny_models.markov_head import MarkovHead
+from tests.support.tiny_models.recipe import InsensitiveModelError
 from tests.support.tiny_models.recipes import BlockHeadRecipe, find_recipe
 from tests.support.tiny_models.sensitivity import probe_contexts
 from tests.support.tiny_models.training import Progress, optimise
@@ -64,7 +64,7 @@ def make_block_head(
     """Train the head on the target in ``source`` and write its checkpoint into ``path``.
 
     Raises:
-        InsensitiveHeadError: it hardly notices that a key is missing.
+        InsensitiveModelError: it hardly notices that a key is missing.
     """
     started = time.process_time()
 
@@ -76,7 +76,7 @@ def make_block_head(
     seconds = round(time.process_time() - started, 1)
     share = block_removal_share(head, probe_contexts(), recipe.drafted)
     if share <= REQUIRED_BLOCK_SHARE:
-        raise InsensitiveHeadError(
+        raise InsensitiveModelError(
             f"{recipe.name}: {share:.3f} of the single-key removals change a proposal; over "
             f"{REQUIRED_BLOCK_SHARE} is required. Train for more steps (recipes.py)."
         )

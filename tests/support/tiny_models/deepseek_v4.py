@@ -11,6 +11,7 @@ for drafts to be accepted, and as one key less changes what the layers say, its 
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -100,7 +101,10 @@ Weights = Mapping[str, torch.Tensor]
 
 
 class WeightMaker:
-    """Random weights by name; the same for the same seed and order of calls."""
+    """Random weights by name; the same for the same seed and order of calls, on every machine.
+
+    So they need not be kept. Drawn as whole numbers: what functions round differs by processor.
+    """
 
     def __init__(self, seed: int) -> None:
         self.weights: dict[str, torch.Tensor] = {}
@@ -108,20 +112,25 @@ class WeightMaker:
 
     def matrix(self, name: str, rows: int, columns: int, gain: float = 1.0) -> None:
         """Keeps the size of what it multiplies, times ``gain``."""
-        values = torch.randn(rows, columns, generator=self._generator)
-        self.weights[f"{name}.weight"] = (values * gain * columns**-0.5).bfloat16()
+        values = self._draw(rows, columns)
+        self.weights[f"{name}.weight"] = (values * (gain / math.sqrt(columns))).bfloat16()
 
     def norm(self, name: str, size: int, gain: float = 1.0) -> None:
-        values = gain * (1 + 0.1 * torch.randn(size, generator=self._generator))
+        values = gain * (1 + 0.1 * self._draw(size))
         self.weights[f"{name}.weight"] = values.bfloat16()
 
     def single(self, name: str, *shape: int, spread: float = 1.0) -> None:
         """A parameter in float32."""
-        self.weights[name] = torch.randn(*shape, generator=self._generator) * spread
+        self.weights[name] = self._draw(*shape) * spread
+
+    def _draw(self, *shape: int) -> torch.Tensor:
+        """Numbers of a uniform distribution of mean 0 and variance 1."""
+        whole = torch.randint(-(2**23), 2**23, shape, generator=self._generator)
+        return whole.float() * (math.sqrt(3) / 2**23)
 
     def streams(self, name: str, mixes: int, width: int) -> None:
         """How residual streams are mixed; ``mixes`` numbers for each token."""
-        self.single(f"{name}_fn", mixes, width, spread=width**-0.5)
+        self.single(f"{name}_fn", mixes, width, spread=1 / math.sqrt(width))
         self.single(f"{name}_base", mixes)
 
     def compressor(self, name: str, ratio: int, size: int, hidden: int, gain: float = 1.0) -> None:

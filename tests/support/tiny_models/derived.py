@@ -21,8 +21,9 @@ from tests.support.tiny_models.head_sensitivity import (
 )
 from tests.support.tiny_models.head_training import build_head, train_head
 from tests.support.tiny_models.heads import Head
+from tests.support.tiny_models.recipe import InsensitiveModelError
 from tests.support.tiny_models.recipes import HeadRecipe, PerturbedRecipe, find_recipe
-from tests.support.tiny_models.training import Progress
+from tests.support.tiny_models.training import Progress, rounded
 
 WEIGHTS_FILE = "model.safetensors"
 NOT_COPIED = shutil.ignore_patterns(store.DESCRIPTION_FILE, "config.json", WEIGHTS_FILE)
@@ -33,10 +34,6 @@ HEAD_ARCHITECTURES = {
     "mtp": "DeepseekV3ForCausalLM",
 }
 """Method -> the architecture that a checkpoint's config.json names, as published ones do."""
-
-
-class InsensitiveHeadError(RuntimeError):
-    """A trained head hardly notices that a key is missing."""
 
 
 def load_language_model(path: Path) -> Any:
@@ -59,6 +56,7 @@ def make_perturbed(recipe: PerturbedRecipe, source: Path, path: Path) -> None:
             if parameter.dim() >= 2:
                 noise = torch.randn(parameter.shape, generator=generator)
                 parameter.add_(noise, alpha=recipe.noise * float(parameter.std()))
+    rounded(model)
     share = sensitivity.removal_share(model, sensitivity.probe_contexts())
     if share <= sensitivity.REQUIRED_SHARE:
         raise ValueError(
@@ -80,7 +78,7 @@ def make_head(
     seconds = round(time.process_time() - started, 1)
     share = head_removal_share(head)
     if share <= REQUIRED_HEAD_SHARE:
-        raise InsensitiveHeadError(
+        raise InsensitiveModelError(
             f"{recipe.name}: {share:.3f} of the single-key removals change a proposal; over "
             f"{REQUIRED_HEAD_SHARE} is required. Train for more steps (recipes.py)."
         )

@@ -3,14 +3,13 @@
 
 As Kimi-Linear and the language model of Kimi-K3: ``tests.support.kimi_linear`` computes the same
 one token after another, for a test of its own. Here the tokens of a chunk are one triangular solve.
-Checkpoints have the names that vLLM loads. vLLM 0.30 takes an output gate of full rank alone, as
-Kimi-K3's, and vLLM 0.23 one of two factors, as Kimi-Linear's: the first factor is the identity.
+Checkpoints have the names that vLLM 0.30 loads, which takes an output gate of full rank alone, as
+Kimi-K3's. vllm-ascend 0.23.0 keeps one state only, so that no draft beside this family is served.
 """
 
 from __future__ import annotations
 
 import functools
-from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -224,21 +223,17 @@ class KimiLinearForCausalLM(OwnNames, LlamaForCausalLM):
         self.post_init()
 
     def published(self) -> dict[str, torch.Tensor]:
-        """See ``OwnNames``; with an output gate as the installed vLLM takes it."""
+        """See ``OwnNames``."""
         found = {}
         for name, value in self.state_dict().items():
             stem, _, last = name.replace(".linear_attn.", ".self_attn.").rpartition(".")
-            if stem.endswith(".g_proj") and not full_rank_gates():
-                stem = stem.removesuffix("g_proj")
-                found[f"{stem}g_a_proj.weight"] = torch.eye(value.shape[1])
-                found[f"{stem}g_b_proj.weight"] = value
-            elif last == "log_rate":
+            if last == "log_rate":
                 found[f"{stem}.A_log"] = value.reshape(1, 1, -1, 1)
             elif last == "step_bias":
                 found[f"{stem}.dt_bias"] = value
             else:
                 found[f"{stem}.{last}"] = value
-        return found | (packed_filters(found) if full_rank_gates() else {})
+        return found | packed_filters(found)
 
 
 def packed_filters(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -254,11 +249,6 @@ def packed_filters(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             parts = [weights[f"{stem}{part}_conv1d.weight"] for part in "qkv"]
             found[f"{stem}ascend_conv1d_weight"] = torch.cat(parts)[:, 0].T.contiguous()
     return found
-
-
-def full_rank_gates() -> bool:
-    """Whether the installed vLLM takes output gates of full rank (0.30), or of two factors."""
-    return not version("vllm").startswith("0.23.")
 
 
 @functools.cache

@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make a tiny model's checkpoint: train, measure, write; or find the one made before."""
+"""Unpack a tiny model's checkpoint; or make it anew: train, measure, write."""
 
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tests.support.tiny_models import multimodal, store
 from tests.support.tiny_models.corpus import Corpus, load_corpus
-from tests.support.tiny_models.recipe import AssistantRecipe
+from tests.support.tiny_models.recipe import AssistantRecipe, InsensitiveModelError
 from tests.support.tiny_models.recipes import (
-    MAX_POSITIONS,
     AnyRecipe,
     BlockHeadRecipe,
     FittedRecipe,
@@ -26,7 +25,7 @@ from tests.support.tiny_models.recipes import (
     RecurrentRecipe,
     find_recipe,
 )
-from tests.support.tiny_models.tokenizer import BOS_TOKEN_ID, build_tokenizer
+from tests.support.tiny_models.tokenizer import BOS_TOKEN_ID
 
 if TYPE_CHECKING:
     from tests.support.tiny_models.training import Progress
@@ -36,75 +35,44 @@ AnyTrained = TypeVar("AnyTrained", bound=Recipe)
 MAX_ATTEMPTS = 3
 """Seeds that are tried until the model is sensitive enough; each trains for more steps."""
 
-CHAT_TEMPLATE_FILE = "chat_template.jinja"
-CHAT_TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}"
-    "{{ message['role'] }}: {{ message['content'] }}\n"
-    "{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
-)
-"""So that chats can be asked for; no model was trained on any. Decides no weights: it is written
-beside them, also where they were trained before."""
-
 SENSITIVITY_TEXTS = 8
 """Pieces of held-out text on which sensitivity is reported."""
 
 
-class InsensitiveModelError(RuntimeError):
-    """No seed gave a model whose sensitivity is over the required share."""
+def model_directory(name: str, directory: Path | None = None) -> Path:
+    """Folder of the checkpoint called ``name``, unpacked now if that was not done before.
 
+    ``directory`` holds all checkpoints (default: ``store.default_directory()``).
 
-def model_directory(
-    name: str,
-    directory: Path | None = None,
-    *,
-    force: bool = False,
-    progress: Progress | None = None,
-) -> Path:
-    """Folder of the checkpoint called ``name``, trained now if it is not there yet.
-
-    ``directory`` holds all checkpoints (default: ``store.default_directory()``); ``force`` trains
-    again. Raises ValueError for an unknown name and InsensitiveModelError when training failed its
-    purpose: now, or before, which is remembered so that no two tests train in vain. ``force`` tries
-    again.
+    Raises:
+        ValueError: no tiny model has that name.
+        WrongBytesError: its file in the repository is not the one that ``SHA256SUMS`` names.
     """
-    recipe, corpus = find_recipe(name), load_corpus()
-    path_of = store.own_path if force else store.checkpoint_path
-    path = path_of(recipe, corpus, directory or store.default_directory())
-    if store.is_complete(path) and not force:
-        _write_chat_template(path)
-        return path
-    if isinstance(recipe, HeadRecipe | PerturbedRecipe):
-        # Made before the lock is taken: a process holds one lock at a time.
-        model_directory(recipe.source, directory)
-    with store.locked(path):
-        if force or not store.is_complete(path):
-            _make_unless_in_vain(recipe, corpus, path, force=force, progress=progress)
-    _write_chat_template(path)
+    find_recipe(name)
+    path = store.checkpoint_path(name, directory)
+    if not store.is_complete(path):
+        with store.locked(path):
+            if not store.is_complete(path):
+                with store.written_whole(path) as aside:
+                    store.unpack(name, aside)
     return path
 
 
-def _make_unless_in_vain(
-    recipe: AnyRecipe, corpus: Corpus, path: Path, *, force: bool, progress: Progress | None
-) -> None:
-    before = store.read_failure(path)
-    if before is not None and not force:
-        raise InsensitiveModelError(f"{before} (of an earlier training; --force trains again)")
-    try:
-        with store.written_whole(path) as aside:
-            _make(recipe, corpus, aside, progress)
-    except InsensitiveModelError as error:
-        store.write_failure(path, str(error))
-        raise
-    store.forget_failure(path)
+def train_anew(name: str, progress: Progress | None = None) -> Path:
+    """Train the tiny model called ``name``, and put it in the place of its file here.
 
+    What it is made from is taken as it is. Returns the folder of the new checkpoint.
 
-def _write_chat_template(path: Path) -> None:
-    file = path / CHAT_TEMPLATE_FILE
-    if not file.is_file() or file.read_text(encoding="utf-8") != CHAT_TEMPLATE:
-        # In one step: another process may be reading it.
-        aside = file.with_name(f".{file.name}.{os.getpid()}")
-        aside.write_text(CHAT_TEMPLATE, encoding="utf-8")
-        aside.replace(file)
+    Raises:
+        InsensitiveModelError: training failed its purpose.
+    """
+    recipe = find_recipe(name)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        path.mkdir()
+        _make(recipe, load_corpus(), path, progress)
+        store.pack(name, path)
+    return model_directory(name)
 
 
 def _make(recipe: AnyRecipe, corpus: Corpus, path: Path, progress: Progress | None) -> None:
@@ -121,7 +89,7 @@ def _make(recipe: AnyRecipe, corpus: Corpus, path: Path, progress: Progress | No
 
     further_heads.register()
 
-    source = store.checkpoint_path(find_recipe(recipe.source), corpus, path.parent)
+    source = model_directory(recipe.source)
     with one_thread():
         if isinstance(recipe, BlockHeadRecipe):
             block_making.make_block_head(recipe, corpus, source, path, progress)
@@ -139,14 +107,13 @@ def make(recipe: Recipe, corpus: Corpus, path: Path, progress: Progress | None) 
     Runs on one thread: the models are too small for more, and several may train side by side.
     """
     with one_thread():
-        started = time.monotonic(), time.process_time()
+        started = time.process_time()
         model, seed, sensitivity = _train_sensitive(recipe, corpus, progress)
         description = {
             "name": recipe.name,
             "recipe": asdict(recipe),
             "seed": seed,
-            "seconds": round(time.monotonic() - started[0], 1),
-            "processor_seconds": round(time.process_time() - started[1], 1),
+            "processor_seconds": round(time.process_time() - started, 1),
             "held_out_loss": held_out_loss(model, corpus),
             "sensitivity": sensitivity,
         }
@@ -156,7 +123,6 @@ def make(recipe: Recipe, corpus: Corpus, path: Path, progress: Progress | None) 
     else:
         model.save_pretrained(path)
     _name_architectures(recipe, path)
-    build_tokenizer(MAX_POSITIONS).save_pretrained(path)
     (path / store.DESCRIPTION_FILE).write_text(json.dumps(description, indent=2) + "\n")
 
 
@@ -176,17 +142,13 @@ def make_fitted(recipe: FittedRecipe, corpus: Corpus, path: Path) -> None:
     started = time.process_time()
     with one_thread():
         deepseek_v4.make(recipe, corpus, path)
-    build_tokenizer(MAX_POSITIONS).save_pretrained(path)
     seconds = round(time.process_time() - started, 1)
     description = {"recipe": asdict(recipe), "processor_seconds": seconds}
     (path / store.DESCRIPTION_FILE).write_text(json.dumps(description, indent=2) + "\n")
 
 
 def attempts(recipe: AnyTrained) -> Iterator[AnyTrained]:
-    """``recipe`` as it is tried: each time with the next seed, and half its steps more.
-
-    What a seed gives depends on the processor as well, whose sums round differently.
-    """
+    """``recipe`` as it is tried: each time with the next seed, and half its steps more."""
     for attempt in range(MAX_ATTEMPTS):
         steps = recipe.steps + attempt * recipe.steps // 2
         yield replace(recipe, seed=recipe.seed + attempt, steps=steps)
@@ -203,12 +165,13 @@ def _train_sensitive(
     for attempt in attempts(recipe):
         model = training.train(attempt, corpus, progress)
         result = sensitivity.measure_sensitivity(model, held_out_pieces(corpus, 64))
-        if result.share > recipe.required_share:
+        if result.suffices(recipe.required_share):
             return model, attempt.seed, asdict(result)
-        shares.append(round(result.share, 3))
+        shares.append([round(share, 3) for share in (result.share, *result.share_by_layer)])
     raise InsensitiveModelError(
-        f"{recipe.name}: {shares} of the single-key removals change the argmax with the seeds from "
-        f"{recipe.seed} on; over {recipe.required_share:.3g} is required. Train for more steps "
+        f"{recipe.name}: {shares} of the single-key removals (of all layers, and of each) change "
+        f"the argmax with the seeds from {recipe.seed} on; over {recipe.required_share:.3g} is "
+        f"required, and {sensitivity.REQUIRED_LAYER_SHARE} of each. Train for more steps "
         "(recipes.py)."
     )
 

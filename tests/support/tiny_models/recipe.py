@@ -21,6 +21,10 @@ SLIDING_WINDOW = 32
 """Tokens a sliding layer sees: small, so that short prompts already leave the window."""
 
 
+class InsensitiveModelError(RuntimeError):
+    """What was trained hardly notices that a key or a token of a state is missing."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """A tiny model: ``architecture`` are arguments of its transformers configuration class.

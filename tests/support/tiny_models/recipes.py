@@ -330,7 +330,7 @@ FOR_THE_MATRIX = (
     "step3p5",
     "step3p5_mtp",
 )
-"""Those that no test of continuous integration uses; ``make matrix`` trains them."""
+"""Those that no test uses; ``make matrix`` trains them."""
 
 FITTED_MODELS: dict[str, FittedRecipe] = {recipe.name: recipe for recipe in FITTED}
 """All tiny models of which only the output is fitted, by name; transformers has none of them."""

@@ -28,6 +28,9 @@ from tests.support.tiny_models.tokenizer import BOS_TOKEN_ID
 REQUIRED_SHARE = 0.3
 """A tiny model whose share on decks is not above this is no judge of a cache."""
 
+REQUIRED_LAYER_SHARE = 0.01
+"""Of a single layer: else a fault in the cache of one kind of layer is not seen."""
+
 PROBE_LETTERS = (10, 14, 18, 22, 25)
 """Letters dealt in the probes; there are ``PROBES_PER_LENGTH`` decks for each."""
 
@@ -51,6 +54,10 @@ class Sensitivity:
     share_last_query: float
     share_on_text: float
     removals: int
+
+    def suffices(self, required: float) -> bool:
+        """Whether the model is a judge of its cache, and no layer of it is blind."""
+        return self.share > required and min(self.share_by_layer) > REQUIRED_LAYER_SHARE
 
 
 def probe_contexts() -> list[list[int]]:

@@ -1,98 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where trained models are kept: by content, written whole or not at all, trained by one process.
+"""Where the tiny models are kept: files of this repository, unpacked into a cache when asked for.
 
-A checkpoint's folder is named by its recipe's name and a hash of everything that decides its
-weights: recipe, corpus, training code, versions of torch and transformers. So a change retrains
-and nothing has to be thrown away by hand. But a newer transformers takes what an older one trained,
-as it takes published checkpoints: hosts that are tested one after another train once.
+A file holds one checkpoint: its tensors, and in the header its config.json, generation_config.json
+and the record of its training. Trained weights are rounded to bfloat16, which takes half the bytes
+of float32; what is unpacked has float32 again, with the same values. A file leaves out the tensors
+that a checkpoint shares with another one (heads of method mtp), and random ones that a seed gives.
+``SHA256SUMS`` has the digest of each file (``sha256sum -c`` reads it), so that every machine judges
+with the same bytes. Models that only ``make matrix`` uses are kept in the cache, where it trains
+them: all of them would take 90 MB.
 """
 
 from __future__ import annotations
 
 import fcntl
+import functools
 import hashlib
 import json
 import os
-import re
 import shutil
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from mkv_ascend import envs
-from tests.support.tiny_models.corpus import Corpus
-from tests.support.tiny_models.recipe import AssistantRecipe
-from tests.support.tiny_models.recipes import (
-    RECIPES,
-    AnyRecipe,
-    BlockHeadRecipe,
+from tests.support.tiny_models.recipe import (
+    MAX_POSITIONS,
+    AssistantRecipe,
     FittedRecipe,
     HeadRecipe,
-    PerturbedRecipe,
-    Recipe,
-    RecurrentRecipe,
 )
-from tests.support.tiny_models.recipes_sparse import SparseRecipe
+from tests.support.tiny_models.recipes import FOR_THE_MATRIX, find_recipe
+from tests.support.tiny_models.tokenizer import build_tokenizer
+
+if TYPE_CHECKING:
+    import torch
+
+CHECKPOINTS = Path(__file__).resolve().parents[2] / "data" / "tiny_models" / "checkpoints"
+DIGESTS = "SHA256SUMS"
+SUFFIX = ".safetensors.z"
 
 DESCRIPTION_FILE = "mkv_ascend.json"
-"""In each checkpoint: recipe, seconds of training, losses, sensitivity. Written last."""
+"""In each checkpoint: recipe, seed, losses, sensitivity. Written last."""
 
-CODE_FILES = ("batches.py", "optimizer.py", "sensitivity.py", "tokenizer.py", "training.py")
-"""Sources of this package that decide the weights or what is measured on them."""
+WEIGHTS_FILE = "model.safetensors"
+CONFIGURATIONS = ("config.json", "generation_config.json")
 
-DERIVED_CODE_FILES = ("derived.py", "head_sensitivity.py", "head_training.py", "heads.py")
-"""Those that decide on checkpoints made from others, besides."""
+CHAT_TEMPLATE_FILE = "chat_template.jinja"
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{{ message['role'] }}: {{ message['content'] }}\n"
+    "{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+)
+"""So that chats can be asked for; no model was trained on any."""
 
-RECURRENT_CODE_FILES = ("recurrent.py", "state_space.py")
-"""Those that decide on models with recurrent states, besides."""
-
-OWN_CODE_FILES: dict[str, tuple[str, ...]] = {
-    "hy_v3": ("hy_v3.py", "own_names.py"),
-    "kimi_linear": ("kimi_linear.py", "own_names.py"),
-    "longcat_flash": ("longcat_flash.py", "own_names.py"),
-    "mimo_v2_flash": ("mimo_v2.py", "own_names.py", "plain_attention.py"),
-    "nemotron_h": ("nemotron_h.py", "own_names.py"),
-    "pangu_ultra_moe": ("openpangu.py", "own_names.py"),
-    "step3p5": ("own_names.py", "plain_attention.py", "step3p5.py"),
-}
-"""Family -> those that decide on its model, besides: transformers has no class of it."""
-
-SPARSE_CODE_FILES = ("deepseek_v32.py",)
-"""Those that decide on models whose attention chooses keys, besides."""
-
-MTP_CODE_FILES = {
-    "deepseek_v32": ("heads_sparse.py",),
-    "ernie4_5_moe": ("heads_ernie.py",),
-    "exaone_moe": ("heads_exaone.py",),
-    "glm4_moe": ("heads_glm4.py",),
-    "glm4_moe_lite": ("heads_glm4.py", "heads_glm4_lite.py"),
-    "hy_v3": ("hy_v3.py", "heads_glm4.py"),
-    "longcat_flash": ("longcat_flash.py",),
-    "mimo_v2_flash": ("mimo_v2.py", "plain_attention.py"),
-    "nemotron_h": ("nemotron_h.py",),
-    "pangu_ultra_moe": ("openpangu.py", "heads_glm4.py", "heads_glm4_lite.py"),
-    "qwen2": ("heads_mimo.py",),
-    "qwen3_5": ("heads_qwen3_5.py",),
-    "qwen3_5_moe": ("heads_qwen3_5.py",),
-    "step3p5": ("plain_attention.py", "step3p5.py"),
-}
-"""Family -> those that decide on its drafting layer, besides."""
-
-FITTED_CODE_FILES = ("deepseek_v4.py", "../deepseek_v4.py")
-"""Those that decide on models of which the output alone is fitted."""
-
-BLOCK_CODE_FILES = ("block_head.py", "block_making.py", "markov_head.py")
-"""Those that decide on heads of methods dflash and dspark, besides."""
-
-ASSISTANT_CODE_FILES = ("assistant.py", "assistant_making.py")
-"""Those that decide on Gemma 4's head, besides."""
+TRAIN = "python -m tests.support.tiny_models --train"
+FORMAT = 2
+"""Changes where the same file is unpacked to something else."""
 
 
-TAKEN_FROM = {"5.14.1": "5.5.4"}
-"""Version of transformers -> an older one whose checkpoints it takes; both are pinned by a host."""
+class WrongBytesError(RuntimeError):
+    """A checkpoint's file is missing, or not the one that tests were written with."""
 
 
 def default_directory() -> Path:
@@ -100,76 +70,66 @@ def default_directory() -> Path:
     return envs.CACHE.get() / "tiny_models"
 
 
-def content_hash(recipe: AnyRecipe, corpus: Corpus, transformers: str | None = None) -> str:
-    """12 hexadecimal digits that change with anything that decides the checkpoint.
+@functools.cache
+def digests() -> dict[str, str]:
+    """Name of a tiny model of the repository -> SHA-256 of its file."""
+    lines = (CHECKPOINTS / DIGESTS).read_text(encoding="utf-8").splitlines()
+    pairs = (line.split() for line in lines)
+    return {file.removesuffix(SUFFIX): digest for digest, file in pairs}
 
-    Args:
-        transformers: the version that trains it; None: the installed one.
-    """
-    transformers = transformers or version("transformers")
-    content: dict[str, Any] = {
-        "recipe": asdict(recipe),
-        "corpus": corpus.digest,
-        "code": {name: _source_digest(name) for name in CODE_FILES},
-        "torch": version("torch"),
-        "transformers": transformers,
-    }
+
+def file_of(name: str) -> Path:
+    """Where the model called ``name`` is kept, whether it is there or not."""
+    folder = default_directory() / "trained" if name in FOR_THE_MATRIX else CHECKPOINTS
+    return folder / f"{name}{SUFFIX}"
+
+
+def is_kept(name: str) -> bool:
+    """Whether the model called ``name`` need not be trained first."""
+    return file_of(name).is_file()
+
+
+def source_of(name: str) -> str | None:
+    """The tiny model of which the one called ``name`` holds all tensors, if there is one."""
+    recipe = find_recipe(name)
+    if not isinstance(recipe, HeadRecipe) or isinstance(recipe, AssistantRecipe):
+        return None
+    return recipe.source if recipe.method == "mtp" else None
+
+
+def tensors_beside(name: str) -> dict[str, torch.Tensor]:
+    """Tensors of the checkpoint called ``name`` that its own file need not hold."""
+    recipe, source = find_recipe(name), source_of(name)
     if isinstance(recipe, FittedRecipe):
-        content["code"] |= {name: _source_digest(name) for name in FITTED_CODE_FILES}
-    elif not isinstance(recipe, PerturbedRecipe):
-        content["configuration"] = recipe.configuration()
-    if isinstance(recipe, RecurrentRecipe):
-        content["code"] |= {name: _source_digest(name) for name in RECURRENT_CODE_FILES}
-    if isinstance(recipe, Recipe) and not isinstance(recipe, HeadRecipe):
-        sources: tuple[str, ...] = OWN_CODE_FILES.get(recipe.model_type, ())
-        content["code"] |= {name: _source_digest(name) for name in sources}
-    if isinstance(recipe, SparseRecipe):
-        content["code"] |= {name: _source_digest(name) for name in SPARSE_CODE_FILES}
-    if isinstance(recipe, PerturbedRecipe | HeadRecipe):
-        content["code"] |= {name: _source_digest(name) for name in DERIVED_CODE_FILES}
-        if isinstance(recipe, BlockHeadRecipe):
-            content["code"] |= {name: _source_digest(name) for name in BLOCK_CODE_FILES}
-        if isinstance(recipe, AssistantRecipe):
-            content["code"] |= {name: _source_digest(name) for name in ASSISTANT_CODE_FILES}
-        if isinstance(recipe, HeadRecipe):
-            own = MTP_CODE_FILES.get(recipe.model_type, ())
-            content["code"] |= {name: _source_digest(name) for name in own}
-        content["source"] = content_hash(RECIPES[recipe.source], corpus, transformers)
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+        from tests.support.tiny_models import deepseek_v4
+
+        return deepseek_v4.make_weights(deepseek_v4.CONFIGURATION, recipe.seed)
+    return read_packed(source)[0] if source else {}
 
 
-IMPORT = re.compile(r"^(?:from|import) [^(\n]*(?:\([^)]*\))?\n", re.MULTILINE)
+def content_digest(name: str) -> str:
+    """12 hexadecimal digits that change with the bytes of the checkpoint called ``name``.
 
-
-def _source_digest(name: str) -> str:
-    """SHA-256 of a source without its imports: where a file lives decides nothing."""
-    text = (Path(__file__).parent / name).read_text(encoding="utf-8")
-    return hashlib.sha256(IMPORT.sub("", text).encode()).hexdigest()
-
-
-def checkpoint_path(recipe: AnyRecipe, corpus: Corpus, directory: Path) -> Path:
-    """Folder of the checkpoint of ``recipe``, whether it is there or not."""
-    older = TAKEN_FROM.get(version("transformers"))
-    if older is not None and not _is_our_own(recipe):
-        path = directory / f"{recipe.name}-{content_hash(recipe, corpus, older)}"
-        if is_complete(path):
-            return path
-    return own_path(recipe, corpus, directory)
-
-
-def _is_our_own(recipe: AnyRecipe) -> bool:
-    """Whether modules of ours make its model, or the one that it is made from.
-
-    They may follow the host: Kimi delta attention has Kimi-K3's gate where the host knows it.
+    Raises:
+        WrongBytesError: it was not trained yet.
     """
-    while isinstance(recipe, HeadRecipe | PerturbedRecipe):
-        recipe = RECIPES[recipe.source]
-    return recipe.model_type in OWN_CODE_FILES
+    names = [name, *filter(None, [source_of(name)])]
+    digest = hashlib.sha256(str(FORMAT).encode())
+    for each in names:
+        if not is_kept(each):
+            raise WrongBytesError(f"{each} has no file yet: {TRAIN} {each}")
+        digest.update(_digest_of(each).encode())
+    return digest.hexdigest()[:12]
 
 
-def own_path(recipe: AnyRecipe, corpus: Corpus, directory: Path) -> Path:
-    """Folder of the checkpoint that the installed transformers trains, whether it is there."""
-    return directory / f"{recipe.name}-{content_hash(recipe, corpus)}"
+def _digest_of(name: str) -> str:
+    known = digests().get(name)
+    return known or hashlib.sha256(file_of(name).read_bytes()).hexdigest()
+
+
+def checkpoint_path(name: str, directory: Path | None = None) -> Path:
+    """Folder of the unpacked checkpoint, whether it is there or not."""
+    return (directory or default_directory()) / f"{name}-{content_digest(name)}"
 
 
 def is_complete(path: Path) -> bool:
@@ -183,24 +143,132 @@ def read_description(path: Path) -> dict[str, Any]:
     return description
 
 
-def read_failure(path: Path) -> str | None:
-    """Why the checkpoint ``path`` could not be made when it was tried last, if it was."""
-    file = _failure_file(path)
-    return file.read_text(encoding="utf-8") if file.is_file() else None
+def configurations() -> Iterator[dict[str, Any]]:
+    """The content of the config.json of each checkpoint of the repository."""
+    for file in sorted(CHECKPOINTS.glob(f"*{SUFFIX}")):
+        yield json.loads(_header_of(_inflated(file.read_bytes())).get("config.json", "{}"))
 
 
-def write_failure(path: Path, why: str) -> None:
-    """Remember that the checkpoint ``path`` could not be made; its lock is held."""
-    _failure_file(path).write_text(why, encoding="utf-8")
+def unpack(name: str, path: Path) -> None:
+    """Write the checkpoint of the repository called ``name`` into the folder ``path``.
+
+    Raises:
+        WrongBytesError: its file has another digest than ``SHA256SUMS`` says.
+    """
+    from safetensors.torch import save_file
+
+    tensors, header = read_packed(name)
+    tensors = tensors_beside(name) | tensors
+    for file in CONFIGURATIONS:
+        if file in header:
+            (path / file).write_text(header[file], encoding="utf-8")
+    save_file(tensors, path / WEIGHTS_FILE, metadata={"format": "pt"})
+    build_tokenizer(MAX_POSITIONS).save_pretrained(path)
+    (path / CHAT_TEMPLATE_FILE).write_text(CHAT_TEMPLATE, encoding="utf-8")
+    (path / DESCRIPTION_FILE).write_text(header[DESCRIPTION_FILE], encoding="utf-8")
 
 
-def forget_failure(path: Path) -> None:
-    """Forget that the checkpoint ``path``, which is there now, could not be made."""
-    _failure_file(path).unlink(missing_ok=True)
+def read_packed(name: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """The tensors of a file of the repository as they were before it was packed, and its header.
+
+    Raises:
+        WrongBytesError: see ``unpack``.
+    """
+    import torch
+    from safetensors.torch import load
+
+    file = file_of(name)
+    content = file.read_bytes()
+    if name in digests() and hashlib.sha256(content).hexdigest() != digests()[name]:
+        raise WrongBytesError(
+            f"{file.name} is not the file of {DIGESTS}: get it again (git checkout), or, if it was "
+            f"trained anew, let tests judge with it ({TRAIN} {file.stem})"
+        )
+    content = _inflated(content)
+    header = _header_of(content)
+    tensors = load(content)
+    for rounded in json.loads(header["rounded"]):
+        tensors[rounded] = tensors[rounded].to(torch.float32)
+    return tensors, header
 
 
-def _failure_file(path: Path) -> Path:
-    return path.with_name(f".{path.name}.failure")
+def pack(name: str, path: Path) -> None:
+    """Write the checkpoint in the folder ``path`` into the repository, and its digest."""
+    import torch
+    from safetensors.torch import load_file
+
+    tensors = load_file(path / WEIGHTS_FILE)
+    shared = tensors_beside(name)
+    tensors = {
+        key: value
+        for key, value in tensors.items()
+        if key not in shared or not torch.equal(value, shared[key])
+    }
+    files = (path / file for file in (*CONFIGURATIONS, DESCRIPTION_FILE))
+    header = {file.name: file.read_text(encoding="utf-8") for file in files if file.is_file()}
+    write_packed(name, tensors, header)
+
+
+def write_packed(
+    name: str, tensors: Mapping[str, torch.Tensor], header: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Write a file of the repository, and its digest."""
+    import torch
+    from safetensors.torch import save
+
+    rounded = sorted(key for key, value in tensors.items() if survives_rounding(value))
+    halves = {key: tensors[key].to(torch.bfloat16) for key in rounded}
+    header = {"format": "pt", "rounded": json.dumps(rounded), **header}
+    file = file_of(name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with locked(default_directory() / DIGESTS):
+        file.write_bytes(_deflated(save({**tensors, **halves}, metadata=header)))
+        if file.parent == CHECKPOINTS:
+            _write_digests()
+
+
+def _deflated(content: bytes) -> bytes:
+    """A file in the format safetensors, in two thirds of its bytes.
+
+    Of each two bytes of its data the first ones come first: they are the fractions of bfloat16,
+    which hardly repeat, and the others its exponents.
+    """
+    start = _start_of_data(content)
+    return zlib.compress(content[:start] + content[start::2] + content[start + 1 :: 2], level=9)
+
+
+def _inflated(content: bytes) -> bytes:
+    """The opposite of ``_deflated``."""
+    content = zlib.decompress(content)
+    start = _start_of_data(content)
+    result = bytearray(content)
+    middle = start + (len(content) - start + 1) // 2
+    result[start::2], result[start + 1 :: 2] = content[start:middle], content[middle:]
+    return bytes(result)
+
+
+def _start_of_data(content: bytes) -> int:
+    return 8 + int.from_bytes(content[:8], "little")
+
+
+def _header_of(content: bytes) -> dict[str, str]:
+    """The metadata of a file in the format safetensors."""
+    header: dict[str, str] = json.loads(content[8 : _start_of_data(content)])["__metadata__"]
+    return header
+
+
+def survives_rounding(tensor: torch.Tensor) -> bool:
+    """Whether a tensor of float32 has the same values in bfloat16."""
+    import torch
+
+    return tensor.dtype == torch.float32 and torch.equal(tensor.bfloat16().float(), tensor)
+
+
+def _write_digests() -> None:
+    files = sorted(CHECKPOINTS.glob(f"*{SUFFIX}"))
+    lines = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files]
+    (CHECKPOINTS / DIGESTS).write_text("".join(lines), encoding="utf-8")
+    digests.cache_clear()
 
 
 @contextmanager

@@ -73,7 +73,25 @@ def optimise(
             schedule.step()
         if progress is not None:
             progress(step + 1, text_loss.item())
-    return model.eval()
+    return rounded(model).eval()
+
+
+def rounded(model: Any) -> Any:
+    """``model`` with each weight rounded to 6 significant bits, of which it is kept; see ``store``.
+
+    bfloat16 has 8: what is left out takes no bytes of a file, and moves no weight by over 1 %.
+    """
+    with torch.no_grad():
+        for value in model.state_dict().values():
+            if value.dtype == torch.float32:
+                value.copy_(in_few_bits(value))
+    return model
+
+
+def in_few_bits(values: torch.Tensor) -> torch.Tensor:
+    """float32 rounded to 6 significant bits, of 24."""
+    bits = values.contiguous().view(torch.int32)
+    return ((bits + (1 << 17)) & -(1 << 18)).view(torch.float32)
 
 
 def next_token_loss(model: Any, tokens: torch.Tensor) -> torch.Tensor:

@@ -58,7 +58,7 @@ def test_a_family_is_run_with_the_drafts_that_it_names() -> None:
 
 
 def test_models_for_the_matrix_alone_are_in_it_and_in_no_test() -> None:
-    """`make test` does not train them."""
+    """They are not among the files of the repository."""
     assert {model for cell in find_cells([]) for model in cell.models} >= {*FOR_THE_MATRIX}
     root = Path(__file__).resolve().parents[2]
     texts = [path.read_text(encoding="utf-8") for path in (root / "emulated").rglob("*.py")]

@@ -12,10 +12,9 @@ from tests.support.tiny_models import (
     further_heads,
     further_models,
     head_training,
-    store,
     training,
 )
-from tests.support.tiny_models.heads import MTP_HEADS, Head
+from tests.support.tiny_models.heads import Head
 from tests.support.tiny_models.recipes import HeadRecipe, Recipe
 
 SIZES = {
@@ -158,11 +157,3 @@ def test_the_token_at_position_0_is_hidden(model_type: str) -> None:
         assert torch.equal(head(TOKENS, known)[0], head(others, known)[0])
         others[0, 1] = 8
         assert not torch.equal(head(TOKENS, known)[0], head(others, known)[0])
-
-
-def test_a_change_of_a_familys_file_trains_its_heads_anew() -> None:
-    further_heads.register()
-    shared = store.DERIVED_CODE_FILES
-    for model_type, kind in MTP_HEADS.items():
-        file = f"{kind.__module__.rpartition('.')[2]}.py"
-        assert file in (*shared, *store.MTP_CODE_FILES.get(model_type, ())), model_type

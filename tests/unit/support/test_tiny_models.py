@@ -6,10 +6,11 @@ What the trained models themselves can do is tested in tests/emulated/support/te
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import json
 import random
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,24 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.models import pictured_hybrid
+from tests.support.tiny_models import (
+    ALL_NAMES,
+    InsensitiveModelError,
+    making,
+    optimizer,
+    sensitivity,
+    store,
+    training,
+)
 from tests.support.tiny_models import __main__ as command
-from tests.support.tiny_models import making, optimizer, sensitivity, store, training
 from tests.support.tiny_models.batches import DECK_LETTERS, batches, deck_line
 from tests.support.tiny_models.corpus import Corpus, load_corpus, split_at_line
 from tests.support.tiny_models.faultless import faultless_share
 from tests.support.tiny_models.recipes import (
     DERIVED,
     FITTED_MODELS,
+    FOR_THE_MATRIX,
     RECIPES,
     Recipe,
     find_recipe,
@@ -50,31 +61,30 @@ MINUTE = Recipe(
     text_tokens=256,
     decks=2,
 )
+ONES = torch.ones(2, dtype=torch.int64)
 CORPUS = Corpus(
     (b"to be or not to be, that is the question\n" * 40,), (b"a sea of troubles\n" * 40,)
 )
 
 
 @pytest.fixture
-def minute_model(monkeypatch: pytest.MonkeyPatch) -> Recipe:
-    """Make ``MINUTE`` the one tiny model and ``CORPUS`` its text."""
+def minute_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Recipe]:
+    """Make ``MINUTE`` the one tiny model, ``CORPUS`` its text, and a folder what is kept."""
     monkeypatch.setitem(RECIPES, MINUTE.name, MINUTE)
     monkeypatch.setattr(making, "load_corpus", lambda: CORPUS)
-    monkeypatch.setattr(command, "load_corpus", lambda: CORPUS)
-    return MINUTE
+    monkeypatch.setattr(store, "CHECKPOINTS", tmp_path / "kept")
+    monkeypatch.setenv("MKV_ASCEND_CACHE", str(tmp_path / "cache"))
+    store.digests.cache_clear()
+    yield MINUTE
+    store.digests.cache_clear()
 
 
 def test_the_corpus_is_the_same_on_every_read() -> None:
     first = load_corpus()
     load_corpus.cache_clear()
     assert load_corpus() == first
-    assert load_corpus().digest == first.digest
     assert sum(map(len, first.training)) > 200_000
     assert sum(map(len, first.held_out)) > 20_000
-
-
-def test_the_digest_sees_where_pieces_end() -> None:
-    assert Corpus((b"ab", b"c"), ()).digest != Corpus((b"a", b"bc"), ()).digest
 
 
 @given(st.binary(max_size=300))
@@ -124,22 +134,6 @@ def test_every_recipe_is_legal_for_the_operators_and_for_two_ranks() -> None:
 def test_an_unknown_name_lists_the_names() -> None:
     with pytest.raises(ValueError, match=r"no tiny model 'lama'.*llama_draft"):
         find_recipe("lama")
-
-
-def test_the_content_hash_changes_with_all_that_decides_the_weights(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    same = store.content_hash(MINUTE, CORPUS)
-    assert store.content_hash(MINUTE, CORPUS) == same
-    others = {
-        store.content_hash(dataclasses.replace(MINUTE, steps=13), CORPUS),
-        store.content_hash(dataclasses.replace(MINUTE, seed=1), CORPUS),
-        store.content_hash(dataclasses.replace(MINUTE, architecture={"head_dim": 8}), CORPUS),
-        store.content_hash(MINUTE, Corpus((b"other text",), ())),
-    }
-    monkeypatch.setattr(store, "_source_digest", lambda name: "changed code")
-    others.add(store.content_hash(MINUTE, CORPUS))
-    assert len(others | {same}) == 6
 
 
 @pytest.fixture(scope="module")
@@ -275,84 +269,76 @@ def test_a_model_of_unknown_build_is_refused() -> None:
         sensitivity.attention_modules(torch.nn.Linear(1, 1))
 
 
-def test_a_checkpoint_is_made_once(
+def test_a_trained_checkpoint_is_kept_in_half_its_bytes_and_unpacked_with_all_its_values(
     minute_model: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     monkeypatch.setattr(sensitivity, "REQUIRED_SHARE", -1.0)
-    path = making.model_directory(minute_model.name, tmp_path)
-    assert AutoModelForCausalLM.from_pretrained(path).config.vocab_size == VOCABULARY_SIZE
+    monkeypatch.setattr(sensitivity, "REQUIRED_LAYER_SHARE", -1.0)
+    path = making.train_anew(minute_model.name)
+    with making.one_thread():
+        trained = training.train(minute_model, CORPUS)
+    found = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    assert found.config.vocab_size == VOCABULARY_SIZE
+    for name, value in trained.state_dict().items():
+        assert torch.equal(found.state_dict()[name], value), name
+    unpacked = (path / store.WEIGHTS_FILE).stat().st_size
+    kept = store.file_of(minute_model.name)
+    assert kept.stat().st_size < 0.6 * unpacked
     assert AutoTokenizer.from_pretrained(path)("a")["input_ids"] == [BOS_TOKEN_ID, ord("a")]
     description = store.read_description(path)
     assert description["recipe"]["steps"] == minute_model.steps
     assert 0.0 <= description["sensitivity"]["share"] <= 1.0
-
-    def must_not_run(*arguments: Any) -> None:
-        raise AssertionError("trained although it was there")
-
-    monkeypatch.setattr(making, "make", must_not_run)
-    assert making.model_directory(minute_model.name, tmp_path) == path
-    with pytest.raises(AssertionError, match="trained although"):
-        making.model_directory(minute_model.name, tmp_path, force=True)
-    assert store.is_complete(path), "a failed training must not spoil what was there"
-    assert [entry.name for entry in tmp_path.iterdir() if entry.is_dir()] == [path.name]
+    monkeypatch.setattr(store, "unpack", None)
+    assert making.model_directory(minute_model.name) == path
 
 
-def test_a_newer_transformers_takes_what_an_older_one_trained(
-    minute_model: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    versions = {"torch": "2.0", "transformers": "2.0"}
-    monkeypatch.setattr(store, "version", versions.get)
-    monkeypatch.setattr(store, "TAKEN_FROM", {"2.0": "1.0"})
-    digests = [store.content_hash(minute_model, CORPUS, version) for version in ("2.0", "1.0")]
-    own, older = (tmp_path / f"{minute_model.name}-{digest}" for digest in digests)
-    assert own != older
-    assert store.checkpoint_path(minute_model, CORPUS, tmp_path) == own
-    older.mkdir()
-    (older / store.DESCRIPTION_FILE).write_text("{}")
-    assert store.checkpoint_path(minute_model, CORPUS, tmp_path) == older
-    assert store.own_path(minute_model, CORPUS, tmp_path) == own
-    monkeypatch.setitem(store.OWN_CODE_FILES, minute_model.model_type, ())
-    assert store.checkpoint_path(minute_model, CORPUS, tmp_path) == own, "made by modules of ours"
-    monkeypatch.delitem(store.OWN_CODE_FILES, minute_model.model_type)
-    versions["transformers"] = "1.0"
-    assert store.checkpoint_path(minute_model, CORPUS, tmp_path) == older
+def test_a_value_that_rounding_would_change_is_kept_as_it_is(minute_model: Recipe) -> None:
+    values = {"half": torch.tensor([0.5, -3.0]), "third": torch.tensor([1 / 3]), "whole": ONES}
+    store.write_packed(minute_model.name, values)
+    found, _ = store.read_packed(minute_model.name)
+    for name, value in values.items():
+        assert found[name].dtype == value.dtype
+        assert torch.equal(found[name], value), name
+
+
+def test_other_bytes_than_the_digests_say_are_refused(minute_model: Recipe) -> None:
+    store.write_packed(minute_model.name, {"whole": ONES})
+    file = store.file_of(minute_model.name)
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(store.WrongBytesError, match=r"minute\.\S+ is not the file of SHA"):
+        making.model_directory(minute_model.name)
+
+
+def test_every_checkpoint_is_there_with_its_digest_and_of_its_recipe() -> None:
+    """A recipe that was changed must be trained anew: ``--train``."""
+    kept = {*ALL_NAMES} - {*FOR_THE_MATRIX}
+    files = {file.name.removesuffix(store.SUFFIX) for file in store.CHECKPOINTS.iterdir()}
+    assert files - {store.DIGESTS} == store.digests().keys() == kept | {pictured_hybrid.HEAD}
+    for name in kept:
+        _, header = store.read_packed(name)
+        recorded = json.loads(header[store.DESCRIPTION_FILE])["recipe"]
+        assert recorded == json.loads(json.dumps(asdict(find_recipe(name)))), name
+
+
+def test_checkpoints_are_small() -> None:
+    size = sum(file.stat().st_size for file in store.CHECKPOINTS.iterdir())
+    assert size < 40e6
 
 
 def test_an_insensitive_model_is_refused_by_figures(
-    minute_model: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    minute_model: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sensitivity, "REQUIRED_SHARE", 1.0)
     steps: list[int] = []
-    with pytest.raises(
-        making.InsensitiveModelError, match=r"minute: \[0\.\d+, 0\.\d+, 0\.\d+\].*over 1"
-    ):
-        making.model_directory(
-            minute_model.name, tmp_path, progress=lambda step, _: steps.append(step)
-        )
-    assert not any(entry.is_dir() for entry in tmp_path.iterdir())
+    with pytest.raises(InsensitiveModelError, match=r"minute: \[(\[[^]]+\](, )?){3}\].*over 1"):
+        making.train_anew(minute_model.name, lambda step, _: steps.append(step))
+    assert not store.CHECKPOINTS.exists()
     ends = [before for before, after in zip(steps, [*steps[1:], 1], strict=True) if after == 1]
     assert ends == [minute_model.steps * halves // 2 for halves in (2, 3, 4)]
-
-
-def test_a_training_in_vain_is_not_done_again_unless_asked_for(
-    minute_model: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained: list[str] = []
-
-    def in_vain(recipe: Recipe, *_: object) -> None:
-        trained.append(recipe.name)
-        raise making.InsensitiveModelError("minute: [0.1]")
-
-    monkeypatch.setattr(making, "_make", in_vain)
-    for _ in range(2):
-        with pytest.raises(making.InsensitiveModelError, match=r"minute: \[0.1\]"):
-            making.model_directory(minute_model.name, tmp_path)
-    assert trained == ["minute"]
-    with pytest.raises(making.InsensitiveModelError):
-        making.model_directory(minute_model.name, tmp_path, force=True)
-    assert trained == ["minute"] * 2
 
 
 def test_the_lock_keeps_a_second_process_out(tmp_path: Path) -> None:
@@ -366,33 +352,26 @@ def test_the_lock_keeps_a_second_process_out(tmp_path: Path) -> None:
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_the_command_lists_all_models(
-    minute_model: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = store.checkpoint_path(minute_model, CORPUS, tmp_path)
-    path.mkdir()
-    (path / store.DESCRIPTION_FILE).write_text(json.dumps({}))
-    assert command.main(["--list", "--directory", str(tmp_path)]) == 0
+def test_the_command_lists_all_models(capsys: pytest.CaptureFixture[str]) -> None:
+    path = making.model_directory("llama_draft")
+    assert command.main(["--list"]) == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert set(lines) == {*RECIPES, *DERIVED, *FITTED_MODELS}
-    assert str(path) in lines["minute"]
-    assert "not trained yet" in lines["llama_draft"]
+    assert str(path) in lines["llama_draft"]
 
 
 def test_the_command_trains_and_prints_the_folder(
-    minute_model: Recipe,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    minute_model: Recipe, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sensitivity, "REQUIRED_SHARE", -1.0)
-    assert command.main(["minute", "--directory", str(tmp_path)]) == 0
+    monkeypatch.setattr(sensitivity, "REQUIRED_LAYER_SHARE", -1.0)
+    assert command.main(["--train", "minute"]) == 0
     assert store.is_complete(Path(capsys.readouterr().out.strip()))
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [([], "name a model, or give --all, --tested or --list"), (["lama"], "no tiny model 'lama'")],
+    [([], "name a model, or give --all or --list"), (["lama"], "no tiny model 'lama'")],
 )
 def test_the_command_says_what_is_wrong(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
