@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mkv_ascend.advice import measured
 from mkv_ascend.advice.cluster.step_time import StepTime
 from mkv_ascend.advice.device import CHIPS, HOST_TERMS, Calibration, Device, read_device
 from mkv_ascend.advice.prediction import (
@@ -192,3 +193,13 @@ def test_a_draft_reads_prompts_too() -> None:
     without = StepTime(SERVING, Drafting(), 0).seconds(0, 0.0, prompt)
     one_pass = batch(DRAFT, DEVICE, prompt).seconds(DEVICE)
     assert with_draft - without == pytest.approx(one_pass)
+
+
+def test_host_time_is_moved_by_the_mean_of_runs_and_none_counts_for_less_than_no_host() -> None:
+    serving = Serving(TARGET, DEVICE, HOST, 1000, ahead=False)
+    step = predict(serving, Drafting(), 3, 0, 1.0)
+    slow = measured.Run(3, 1000, step.plain + step.plain_host + 0.25)
+    too_fast = measured.Run(3, 1000, step.plain / 2)
+    moved = measured.moved(serving, [slow, too_fast])
+    host = (step.plain_host + 0.25 + 0.0) / 2
+    assert predict(moved, Drafting(), 3, 0, 1.0).plain_host == pytest.approx(host)

@@ -38,6 +38,7 @@ def test_each_judgement_is_of_as_many_proposals() -> None:
     assert worth.note(2, 0) == Worthless(2, 4, 0)
 
 
-def test_steps_without_drafts_say_nothing() -> None:
+def test_steps_without_drafts_do_not_count() -> None:
     worth = DraftWorth(proposals=2)
-    assert said(worth, 10, 0, k=0) == []
+    assert [worth.note(k, 0) for k in (0, 2, 0)] == [None] * 3
+    assert worth.note(2, 0) == Worthless(2, 4, 0)
