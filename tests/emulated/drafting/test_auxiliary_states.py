@@ -47,7 +47,7 @@ def test_states_are_hugging_faces_and_proposals_the_heads(target, depths, fields
         target,
         head.name.rpartition("-")[0],
         prompts=[reference.token_ids(directory, text) for text in texts],
-        max_tokens=20,
+        max_tokens=32,
         speculative={"method": "eagle3"},
         **fields,
     )

@@ -20,6 +20,7 @@ from tests.support.pairs import (
     kv_groups,
     prompts_of,
     scenario,
+    text_prompts,
     with_config,
 )
 from tests.support.stock import each_runner
@@ -85,6 +86,7 @@ def test_a_draft_in_more_groups_than_its_target(num_speculative_tokens, full_att
     case = scenario(
         "llama_target",
         "gemma3",
+        prompts=text_prompts(model_directory("llama_target"), 13),
         num_speculative_tokens=num_speculative_tokens,
         max_tokens=16,
         mkv_ascend={"attention": {"draft": {"full_attention": full_attention}}},
@@ -219,8 +221,8 @@ def test_proposals_where_vllm_shortens_requests_to_memory(runner):
     case = scenario(
         "gpt_oss",
         "gpt_oss_draft",
-        prompts=prompts_of("gpt_oss", [longest - 30, 20]),
-        max_tokens=30,
+        prompts=prompts_of("gpt_oss", [longest - 32, 20]),
+        max_tokens=32,
         # Three blocks of keys and one of a window for each model, and vLLM's own.
         engine={"max_model_len": -1, "num_gpu_blocks_override": 9, "max_num_seqs": 2},
         graphs="FULL_DECODE_ONLY",

@@ -25,7 +25,9 @@ from tests.support.pairs import (
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
     scenario,
+    text_prompts,
 )
+from tests.support.tiny_models import model_directory
 
 DEVICE = torch.device("npu:0")
 BLOCK, COLUMNS, MAX_MODEL_LEN = 128, 5, 600
@@ -169,7 +171,8 @@ def test_draft_plan_is_vllms_slots_step_by_step(batch) -> None:
 def test_an_engine_runs_through_the_kernels_under_their_checker() -> None:
     """And every value that the engine hands to them is looked at."""
     variables = {envs.OPS.name: envs.OPS_ASCENDC_HOST, envs.OPS_CHECKS.name: "1"}
-    case = scenario("llama_target", "gemma3", environment=variables)
+    texts = text_prompts(model_directory("llama_target"), 13)
+    case = scenario("llama_target", "gemma3", prompts=texts, environment=variables)
     result = engine.run(case)
     assert "Custom ops: ascendc_host" in result.log
     assert_greedy_tokens_of_reference(case, result)

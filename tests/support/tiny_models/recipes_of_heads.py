@@ -89,7 +89,7 @@ HEADS: tuple[DerivedRecipe, ...] = (
         source="gpt_oss",
         method="eagle3",
         architecture={**_LLAMA_HEAD, "eagle_aux_hidden_state_layer_ids": [1, 2, 3]},
-        steps=60,
+        steps=180,
     ),
     HeadRecipe(
         name="llama_eagle3",
@@ -144,9 +144,9 @@ HEADS: tuple[DerivedRecipe, ...] = (
             steps=steps,
         )
         for family, source, depths, steps in (
-            ("gemma3", "gemma3", [1, 2, 3], 60),
+            ("gemma3", "gemma3", [1, 2, 3], 180),
             ("qwen3_next", "qwen3_next", [0, 1, 2], 60),
-            ("granite4", "granite4", [0, 1, 2], 30),
+            ("granite4", "granite4", [0, 1, 2], 180),
             ("lfm2", "lfm2", [0, 1, 2], 60),
             ("deepseek_v32", "deepseek_v32_target", [1], 60),
             ("qwen3", "qwen3", [0, 1], 60),
