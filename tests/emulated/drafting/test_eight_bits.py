@@ -16,6 +16,7 @@ from tests.support.eight_bit_pairs import (
     assert_accepted_as_counted,
     assert_said,
     case_of,
+    decided_prompts,
     judged,
     near_tie_of,
     rows_of,
@@ -44,7 +45,8 @@ EAGER_AND_GRAPHS = pytest.mark.parametrize(
 @EAGER_AND_GRAPHS
 def test_target_of_8_bits_with_bfloat16_draft(weights, graphs, runner):
     target = eight_bits.quantised(TARGET, weights=weights, cache=True)
-    result = run(target, model_directory(DRAFT), environment=runner, **graphs)
+    fields = {"prompts": decided_prompts(), "environment": runner, **graphs}
+    result = run(target, model_directory(DRAFT), **fields)
     assert bool(result.draft_replays) == bool(result.target_replays) == bool(graphs)
 
 
@@ -69,7 +71,8 @@ def test_chunks_of_prompts_and_prefix_hits(quantised, runner):
     in_8_bits = eight_bits.quantised(TARGET, cache=True, coarser=COARSER[quantised])
     target, draft = (in_8_bits, draft) if quantised == "target" else (target, in_8_bits)
     limits = {"enable_prefix_caching": True, "long_prefill_token_threshold": CHUNK}
-    case = case_of(target, draft, engine=limits, repeats=2, environment=runner)
+    chosen = {"prompts": decided_prompts()} if quantised == "target" else {}
+    case = case_of(target, draft, engine=limits, repeats=2, environment=runner, **chosen)
     result = engine.run(case)
     hits = result.cached_tokens
     assert [count for count in hits if count] == [BLOCK]
