@@ -110,6 +110,7 @@ def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
         new_blocks,
         pipeline,
         prefix_hits,
+        reasoning_grammars,
     )
 
     in_flight = (pipeline.hold_back, pipeline.post_step)
@@ -120,6 +121,7 @@ def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
         prefix_hits.cut_to_the_hit,
         draft_state_blocks.block_sizes_of_others,
         *([hashes_ahead.hash_blocks_of_heads] if tells_all(config) else []),
+        *([reasoning_grammars.begin_behind_reasoning] if config.speculative_config else []),
         *(in_flight if serves_drafts_in_stages(config) else ()),
     )
 

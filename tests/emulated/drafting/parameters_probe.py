@@ -13,14 +13,24 @@ def values_of(position):
     return {token: value.logprob for token, value in position.items()}
 
 
+def sampling_of(fields):
+    """``SamplingParams`` of these fields; a grammar is a dict of its own fields."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    if (grammar := fields.get("structured_outputs")) is not None:
+        fields = {**fields, "structured_outputs": StructuredOutputsParams(**grammar)}
+    return SamplingParams(**fields)
+
+
 def main(asked):
-    from vllm import LLM, SamplingParams
+    from vllm import LLM
 
     from tests.support.engine import _metrics
 
     llm = LLM(**asked["engine"])
     prompts = [{"prompt_token_ids": request["prompt"]} for request in asked["requests"]]
-    sampling = [SamplingParams(**request["sampling"]) for request in asked["requests"]]
+    sampling = [sampling_of(request["sampling"]) for request in asked["requests"]]
     outputs = llm.generate(prompts, sampling, use_tqdm=False)
     metrics = _metrics(llm)
     answers = [
