@@ -58,9 +58,12 @@ class MkvPlatform(NPUPlatform):
         # Imports of vllm 0.30.0 go in circles where this module is imported.
         from vllm.transformers_utils.config import maybe_register_config_serialize_by_value
 
+        from mkv_ascend.adapters.common.patches import prompts_in_parts
+
         super().pre_register_and_update(parser)
         draft_architecture.keep_the_architecture.apply()
         front_check.check_first.apply()
+        prompts_in_parts.refuse_prompts_in_parts.apply()
         for patch in adapter().patches_of_the_front():
             patch.apply()
         maybe_register_config_serialize_by_value()
