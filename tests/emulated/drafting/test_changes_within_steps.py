@@ -46,9 +46,11 @@ def begun():
     """A prompt, its greedy answer, and where in this a token stands first that is late enough."""
     for text in prompts.text_prompts()[4:]:
         prompt = reference.token_ids(model_directory(TARGET), text)
-        [answer] = reference.greedy_tokens(model_directory(TARGET), [prompt], NEW_TOKENS + PLACES)
+        [greedy] = reference.greedy(model_directory(TARGET), [prompt], NEW_TOKENS + PLACES)
+        answer = greedy.tokens
         for place in range(PLACES, PLACES + 4):
-            if answer[place] not in answer[:place] and answer[place] < 256:
+            is_new = answer[place] not in answer[:place] and answer[place] < 256
+            if is_new and not greedy.near_ties:
                 return prompt, answer, place
     raise AssertionError("no prompt's answer has a new token where it is needed")
 
@@ -71,11 +73,18 @@ def delayed(prompt, answer, stop, least):
     """The answer that ``stop`` ends, but not before ``least`` other tokens."""
     tokens = []
     while len(tokens) < NEW_TOKENS and stop not in tokens:
-        early = stop if len(tokens) < least else None
-        known = answer[len(tokens)] if tokens == answer[: len(tokens)] else early
-        is_known = known != early
-        tokens.append(known if is_known else chosen([*prompt, *tokens], forbidden=early))
+        best, forbidden = answer[len(tokens)], stop if len(tokens) < least else None
+        if best == forbidden or tokens != answer[: len(tokens)]:
+            best = chosen([*prompt, *tokens], forbidden=forbidden)
+        tokens.append(best)
     return tokens
+
+
+def before_stop(answer, text, least):
+    """The text before the first ``text`` that ends behind ``least`` tokens, one a character."""
+    whole = bytes(answer).decode("latin-1")
+    found = whole.find(text, max(0, least + 1 - len(text)))
+    return whole if found < 0 else whole[:found]
 
 
 def asked(prompt, **sampling):
@@ -110,8 +119,15 @@ def requests_of(prompt, answer, place):
             for start, rest in moved
         ],
         "stop strings": [
-            (asked(start, stop=[text]), bytes(rest).decode("latin-1").partition(text)[0])
+            (asked(start, stop=[text]), before_stop(rest[:NEW_TOKENS], text, 0))
             for start, rest in moved
+        ],
+        "stop strings behind shortest answers": [
+            (
+                asked(prompt, stop=[text], min_tokens=least),
+                before_stop(answer[:NEW_TOKENS], text, least),
+            )
+            for least in range(place - 1, place + K + 2)
         ],
         "shortest answers": [
             (
@@ -157,4 +173,4 @@ def test_a_change_at_each_place_of_a_step(setting, begun):
             right = said if isinstance(expected, str) else tokens
             assert right == expected, (sort, at, bytes(token % 256 for token in tokens))
     # A model takes its own drafts, but where a grammar or a shortest answer wants others.
-    assert found["accepted"][-1] > 0.5 * found["accepted"][0] > 100
+    assert found["accepted"][-1] > 0.3 * found["accepted"][0] > 30
