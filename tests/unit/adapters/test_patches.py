@@ -56,7 +56,10 @@ MOST_ON_V1_OF_0_30 = 38
 
 Thirty, and what caches of 8 bits, experts without gates, the memory of graphs, drafts over
 pipeline stages and prompts in parts need."""
-NOT_LEFT_OUT_YET = {"verify steps on keys and values of 8 bits"}
+NOT_LEFT_OUT_YET = {
+    "verify steps on keys and values of 8 bits",
+    "prompts in parts beside drafts",
+}
 """Records of which not each target was tried yet."""
 
 
